@@ -1,0 +1,312 @@
+"""Every setting of a node, its default (here and nowhere else), its range, what it does and where that comes from.
+
+The text under each key becomes its comment in `configs/example.toml`. Names keep Microsoft's word order in snake_case, so
+that a reader can grep the manual. Over 300 lines, because defaults stand in one place and each carries its own documentation.
+"""
+
+from datetime import timedelta
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+
+from shadowrelay.model.ids import BoundaryName, ServerName, SiteName
+from shadowrelay.model.quantities import Address, CheckedName, CheckedNetwork, Duration, NameServer, NextHops, Size, parse_name
+from shadowrelay.model.routing import HostPort
+
+MILLISECOND = timedelta(milliseconds=1)
+SECOND = timedelta(seconds=1)
+MINUTE = timedelta(minutes=1)
+HOUR = timedelta(hours=1)
+DAY = timedelta(days=1)
+
+Name = Annotated[ServerName, BeforeValidator(parse_name)]
+Label = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[!-~]+$")]
+Count = Annotated[int, Field(strict=True)]
+
+
+class Preference(StrEnum):
+    """`shadow_message_preference_setting`."""
+
+    PREFER_REMOTE = "PreferRemote"
+    REMOTE_ONLY = "RemoteOnly"
+    LOCAL_ONLY = "LocalOnly"
+
+
+class WithoutLease(StrEnum):
+    """`delivery_without_lease`."""
+
+    DELIVER = "deliver"
+    DEFER = "defer"
+
+
+class ConnectorRole(StrEnum):
+    """`role` of a receive connector."""
+
+    TRANSPORT = "transport"
+    FRONTEND = "frontend"
+    EDGE = "edge"
+
+
+class Section(BaseModel):
+    """A table of the file: immutable, and an unknown key is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class Server(Section):
+    """Who this node is."""
+
+    name: Name
+    """Fully qualified name of this node: its identity towards peers, in EHLO and in the logs."""
+    site: Annotated[SiteName, Field(min_length=1, max_length=64)]
+    """Where this node stands. Peers of other sites are remote. Source: seed-000"""
+    boundary: Annotated[BoundaryName, Label] = BoundaryName("default")
+    """Transport high availability boundary. Only peers of the same one hold copies; a mismatch is refused. Source: seed-000"""
+    data_directory: Path = Path("/var/lib/shadowrelay")
+    """Queue database and content. Relative paths are relative to this file. Never restore an old copy of it."""
+
+
+def _remote_retries(values: dict[str, Any]) -> int:
+    return 0 if values.get("shadow_message_preference_setting") is Preference.LOCAL_ONLY else 4
+
+
+def _local_retries(values: dict[str, Any]) -> int:
+    return 0 if values.get("shadow_message_preference_setting") is Preference.REMOTE_ONLY else 2
+
+
+class Transport(Section):
+    """Redundancy, as in Set-TransportConfig and Set-TransportService."""
+
+    shadow_redundancy_enabled: bool = True
+    """Make, hold and ask for shadow copies. Off: nothing is advertised, copied, or refused for lack of a copy. Source: msp-tc"""
+    reject_message_on_shadow_failure: bool = False
+    """No copy possible: true answers 451 4.4.0, false accepts the message and makes it redundant later. Source: seed-000, msp-tc"""
+    shadow_message_preference_setting: Preference = Preference.PREFER_REMOTE
+    """Where copies go: PreferRemote, RemoteOnly or LocalOnly. Without peers in other sites it has no effect. Source: seed-000, msp-tc"""
+    max_retries_for_remote_site_shadow: Annotated[Count, Field(ge=0, le=255)] = Field(default_factory=_remote_retries)
+    """Attempts in remote sites for one message. LocalOnly: 0, and anything else is an error. Source: seed-000, msp-tc"""
+    max_retries_for_local_site_shadow: Annotated[Count, Field(ge=0, le=255)] = Field(default_factory=_local_retries)
+    """Attempts in the local site for one message. RemoteOnly: 0, and anything else is an error. Source: seed-000, msp-tc"""
+    shadow_heartbeat_frequency: Annotated[Duration, Field(ge=SECOND, le=DAY)] = 2 * MINUTE
+    """A primary that no session was open to for so long is asked for a sign of life. Source: seed-000, msp-tc"""
+    shadow_resubmit_time_span: Annotated[Duration, Field(ge=SECOND, le=DAY)] = 3 * HOUR
+    """Silence of a primary after which its shadow servers deliver its mail. The same on all nodes. Source: seed-000, msp-tc"""
+    shadow_message_auto_discard_interval: Annotated[Duration, Field(ge=5 * SECOND, le=90 * DAY)] = 2 * DAY
+    """Discard notifications that nobody asked for in this time are deleted. Source: seed-000, msp-tc"""
+    safety_net_hold_time: Annotated[Duration, Field(ge=timedelta(0), le=90 * DAY)] = 2 * DAY
+    """How long delivered and discarded messages stay in Safety Net. Source: seed-000, msp-tc"""
+    message_expiration_timeout: Annotated[Duration, Field(ge=5 * SECOND, le=90 * DAY)] = 2 * DAY
+    """A message that could not be delivered in this time is returned to its sender. Source: msp-ts"""
+    duplicate_detection_window: Annotated[Duration, Field(ge=timedelta(0), le=49 * DAY)] = HOUR
+    """How long a message that a client sends again is recognised. Read, not yet acted upon. Source: seed-004"""
+    shadow_timeout: Annotated[Duration, Field(ge=100 * MILLISECOND, le=5 * MINUTE)] = 5 * SECOND
+    """All attempts to make a copy together, while the client waits. A client that waits too long sends again. Source: DESIGN 5"""
+    discard_poll_interval: Annotated[Duration, Field(ge=10 * MILLISECOND, le=DAY)] = SECOND
+    """How often a primary is asked what is done, while shadow messages of it are held. Source: DESIGN 4"""
+    delivery_without_lease: WithoutLease = WithoutLease.DELIVER
+    """Shadow server out of reach for longer than the lease: deliver (availability first) or defer (never twice). Source: DESIGN 6.4"""
+
+    @field_validator("max_retries_for_remote_site_shadow", "max_retries_for_local_site_shadow")
+    @classmethod
+    def _no_contradiction(cls, value: int, info: ValidationInfo) -> int:
+        # Runs only for a value that somebody wrote: an unset one follows the preference. Source: seed-004 (the trap)
+        preference = info.data.get("shadow_message_preference_setting")
+        excluded = {
+            "max_retries_for_remote_site_shadow": Preference.LOCAL_ONLY,
+            "max_retries_for_local_site_shadow": Preference.REMOTE_ONLY,
+        }[info.field_name or ""]
+        if value != 0 and preference is excluded:
+            raise ValueError(
+                f"is {value}, but shadow_message_preference_setting = {excluded.value!r} allows no such attempt; "
+                f"remove this key or set it to 0, or choose another shadow_message_preference_setting"
+            )
+        return value
+
+    @property
+    def shadow_expiration_timeout(self) -> timedelta:
+        """When a shadow message that was never acknowledged expires, from its arrival. Source: seed-000"""
+        return self.safety_net_hold_time + self.message_expiration_timeout
+
+
+def _inactivity_timeout(values: dict[str, Any]) -> timedelta:
+    return MINUTE if values.get("role") is ConnectorRole.EDGE else 5 * MINUTE
+
+
+def _connection_timeout(values: dict[str, Any]) -> timedelta:
+    return 5 * MINUTE if values.get("role") is ConnectorRole.EDGE else 10 * MINUTE
+
+
+class ReceiveConnector(Section):
+    """A listening address and what it grants. Omitted lists of addresses or domains mean nobody."""
+
+    name: Label
+    """Name in logs and in the tracking log's connector-id."""
+    listen: Address
+    """Address and port; port 0 takes a free one."""
+    role: ConnectorRole = ConnectorRole.TRANSPORT
+    """transport, frontend or edge: decides the defaults of the two timeouts (5m/10m, 5m/10m, 1m/5m). Source: seed-000"""
+    relay_from: tuple[CheckedNetwork, ...] = ()
+    """Networks of clients that may relay to anywhere. Nothing else grants it, routes do not."""
+    accepted_domains: tuple[CheckedName, ...] = ()
+    """Domains whose recipients are taken from anybody."""
+    externally_secured: tuple[CheckedNetwork, ...] = ()
+    """Addresses whose sessions may use XSHADOW without TLS, if they name a configured peer. For labs and private links. Source: seed-003"""
+    accept_xshadow: bool = True
+    """Peers may place shadow messages through this connector. Source: seed-003"""
+    connection_inactivity_timeout: Annotated[Duration, Field(ge=SECOND, le=DAY)] = Field(default_factory=_inactivity_timeout)
+    """Without progress for so long, a session is closed. Less than connection_timeout. Source: seed-000, msp-rc"""
+    connection_timeout: Annotated[Duration, Field(ge=SECOND, le=DAY)] = Field(default_factory=_connection_timeout)
+    """A session is closed after so long even while data flows; not between final dot and reply, not for peers. Source: seed-000, msp-rc"""
+    max_message_size: Annotated[Size, Field(ge=64_000, le=2_000_000_000)] = 36_000_000
+    """Largest message taken. MB = 1,000,000 bytes. Source: msp-rc"""
+    max_recipients_per_message: Annotated[Count, Field(ge=100, le=100_000)] = 5000
+    """Recipients of one message; more are answered 452 and sent in another transaction. RFC 5321 4.5.3.1.8. Source: msp-rc"""
+    max_sessions: Annotated[Count, Field(ge=1, le=100_000)] = 5000
+    """Sessions of this connector at one time; further ones are answered 421. Source: msp-rc"""
+    max_sessions_per_address: Annotated[Count, Field(ge=1, le=100_000)] = 200
+    """Sessions from one client address at one time; further ones are answered 421. Not for peers. Source: msp-rc"""
+    max_protocol_errors: Annotated[Count, Field(ge=1, le=1000)] = 5
+    """Errors after which a session is closed. Source: msp-rc"""
+    max_hop_count: Annotated[Count, Field(ge=1, le=500)] = 60
+    """Received lines of a message above which it goes in circles and is refused. RFC 5321 6.3. Source: msp-rc"""
+
+    @model_validator(mode="after")
+    def _ordered_timeouts(self) -> Self:
+        # docs/sources.md "Where sources disagree": the 2016 page says greater, the defaults of both pages fit smaller
+        if self.connection_inactivity_timeout >= self.connection_timeout:
+            raise ValueError("connection_inactivity_timeout must be less than connection_timeout; lower the first or raise the second")
+        return self
+
+
+class Peer(Section):
+    """Another node. Those of our boundary hold copies for us."""
+
+    name: Name
+    """Its [server] name; with TLS its certificate must say so too."""
+    site: Annotated[SiteName, Field(min_length=1, max_length=64)]
+    """Where it stands."""
+    boundary: Annotated[BoundaryName, Label] = BoundaryName("default")
+    """Its boundary; another than ours: known, but never given a copy."""
+    address: Address
+    """Where its receive connector listens."""
+    send_xshadow: bool = True
+    """Place copies on it, and ask it. Source: seed-003"""
+    require_tls: bool | None = None
+    """Sessions to it by mutual TLS only. Unset: true if [tls] has a peer_authority, else plain (it must list us as externally secured)."""
+
+
+class Route(Section):
+    """Recipients by pattern and the servers that take them. The first match wins; without one, DNS (MX) decides."""
+
+    recipients: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(min_length=1)]
+    """Patterns of recipients; * stands for any text."""
+    next_hop: NextHops
+    """A server, or a list of them in order: the others are alternate routes."""
+    inside_boundary: bool = False
+    """The next hop belongs to this organisation: SEND in the tracking log instead of SENDEXTERNAL."""
+
+
+class Tls(Section):
+    """Without this table STARTTLS is not offered, and that is no error."""
+
+    certificate: Path
+    """PEM file with this node's certificate and those between it and its authority; [server] name must be among its DNS names."""
+    key: Path
+    """PEM file with its private key."""
+    peer_authority: Path | None = None
+    """PEM file with the authority that signs the certificates of peers. Without it no peer can prove its name by TLS."""
+
+
+class Send(Section):
+    """Delivery to next hops: the retry ladder of Exchange."""
+
+    queue_glitch_retry_count: Annotated[Count, Field(ge=0, le=255)] = 4
+    """First step of the ladder: attempts after a lost or refused connection. Source: msd-int"""
+    queue_glitch_retry_interval: Annotated[Duration, Field(ge=10 * MILLISECOND, le=DAY)] = MINUTE
+    """Time between them; also before the first retry of any message. Source: msd-int"""
+    transient_failure_retry_count: Annotated[Count, Field(ge=0, le=255)] = 6
+    """Second step: attempts. Source: msd-int"""
+    transient_failure_retry_interval: Annotated[Duration, Field(ge=10 * MILLISECOND, le=DAY)] = 5 * MINUTE
+    """Time between them. Source: msd-int"""
+    outbound_connection_failure_retry_interval: Annotated[Duration, Field(ge=10 * MILLISECOND, le=DAY)] = 10 * MINUTE
+    """Third step: time between all further attempts. Source: msd-int"""
+    message_retry_interval: Annotated[Duration, Field(ge=10 * MILLISECOND, le=DAY)] = 15 * MINUTE
+    """Time between attempts after a 4xx to the message itself. Source: msd-int"""
+    delay_notification_timeout: Annotated[Duration, Field(ge=SECOND, le=30 * DAY)] = 4 * HOUR
+    """After so long the sender is told that the message is late. Source: msd-int"""
+    connection_inactivity_timeout: Annotated[Duration, Field(ge=SECOND, le=DAY)] = 10 * MINUTE
+    """Idle outbound sessions are closed after so long. Commands: RFC 5321 4.5.3.2. Source: seed-000"""
+    concurrency_per_destination: Annotated[Count, Field(ge=1, le=1000)] = 20
+    """Sessions to one next hop at one time."""
+
+
+class Tracking(Section):
+    """The message tracking log, in Exchange's format."""
+
+    directory: Path = Path("/var/log/shadowrelay/tracking")
+    """Where MSGTRK*.LOG files are written. Not inside data_directory: a wiped queue must not take the evidence along."""
+    max_file_size: Annotated[Size, Field(ge=1, le=4_000_000_000)] = 10_000_000
+    """A new file is begun at this size. Source: msp-ts"""
+    max_directory_size: Annotated[Size, Field(ge=1)] = 1_000_000_000
+    """The oldest files are deleted above this size. Source: msp-ts"""
+    max_age: Annotated[Duration, Field(ge=timedelta(0))] = 30 * DAY
+    """Older files are deleted; "0s" means no limit. Source: msp-ts"""
+
+    @model_validator(mode="after")
+    def _file_fits(self) -> Self:
+        if self.max_file_size > self.max_directory_size:
+            raise ValueError("max_file_size must not be larger than max_directory_size; lower the first or raise the second")
+        return self
+
+
+class Admin(Section):
+    """The HTTP API, metrics and health."""
+
+    listen: Address = HostPort("127.0.0.1", 8025)
+    """Address and port. It is not encrypted: keep it on loopback or behind a proxy."""
+    token_file: Path = Path("token")
+    """File with the bearer token. Made at the first start, readable by this user only, if it does not exist."""
+
+
+class Dns(Section):
+    """Name servers. Without this table those of the system (/etc/resolv.conf) are asked."""
+
+    nameservers: tuple[NameServer, ...] = ()
+    """Name servers for MX and address look-ups, in order; the port may be left out (53)."""
+
+
+class Settings(Section):
+    """All settings of one node."""
+
+    server: Server
+    transport: Transport = Transport()
+    receive_connectors: tuple[ReceiveConnector, ...] = ()
+    peers: tuple[Peer, ...] = ()
+    routes: tuple[Route, ...] = ()
+    tls: Tls | None = None
+    send: Send = Send()
+    tracking: Tracking = Tracking()
+    admin: Admin = Admin()
+    dns: Dns = Dns()
+
+    @model_validator(mode="after")
+    def _distinct(self) -> Self:
+        names: list[str] = [peer.name for peer in self.peers]
+        if self.server.name in names:
+            raise ValueError(f"peers: {self.server.name} is this node itself; remove it from [[peers]]")
+        for kind, entries in (("peers", names), ("receive_connectors", [connector.name for connector in self.receive_connectors])):
+            twice = sorted({entry for entry in entries if entries.count(entry) > 1})
+            if twice:
+                raise ValueError(f"{kind}: {', '.join(twice)} is there more than once; keep one of each name")
+        return self
+
+    @property
+    def shadow_candidates(self) -> tuple[Peer, ...]:
+        """Peers that copies may be placed on: of our boundary, with `send_xshadow`. Source: seed-000"""
+        return tuple(peer for peer in self.peers if peer.boundary == self.server.boundary and peer.send_xshadow)
+
+    def peer_requires_tls(self, peer: Peer) -> bool:
+        """Whether our sessions to `peer` must be mutual TLS; see `Peer.require_tls`."""
+        return peer.require_tls if peer.require_tls is not None else self.tls is not None and self.tls.peer_authority is not None
