@@ -1,0 +1,67 @@
+"""Leases and silence: the arithmetic by which a primary knows that a shadow server will not promote yet.
+
+A lease on a server runs from a moment at which this primary spoke to it, as the server has proved to have heard (or from
+the beginning of the sending of a copy), for the shorter of the two spans, less a margin for the clocks. The shadow
+server waits for the longer of the two spans from when it heard. DESIGN 6.4. All instants are seconds of `Clock.awake`
+on the primary, of `Clock.ran` on the shadow server; they are never compared with each other.
+"""
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from shadowrelay.model.ids import DatabaseId
+
+CLOCK_MARGIN = 0.03  # I4: the clocks' rates agree within 1 %, so 2 % between two of them; 1 % for the timers' grain
+REPLY_ALLOWANCE_MAX = timedelta(minutes=10)  # RFC 5321 4.5.3.2.6: DATA termination
+REPLY_ALLOWANCE_SHARE = 3  # DESIGN 6.2 "dot": at most a third of the span, for labs with short spans
+
+
+def lease_length(mine: timedelta, theirs: timedelta) -> float:
+    """Seconds that a lease lasts; `mine` and `theirs` are the two nodes' shadow_resubmit_time_span."""
+    return min(mine, theirs).total_seconds() * (1 - CLOCK_MARGIN)
+
+
+def silence_limit(mine: timedelta, theirs: timedelta) -> float:
+    """Seconds of silence after which a shadow server asks and promotes."""
+    return max(mine, theirs).total_seconds()
+
+
+def reply_allowance(span: timedelta) -> float:
+    """Seconds that the reply to the final dot may take."""
+    return min(REPLY_ALLOWANCE_MAX, span / REPLY_ALLOWANCE_SHARE).total_seconds()
+
+
+def may_end_data(lease_left: float, allowance: float) -> bool:
+    """Rule *dot*: the final dot is not sent unless the lease outlasts the time allowed for its reply."""
+    return lease_left > allowance
+
+
+@dataclass(frozen=True, slots=True)
+class ServerLease:
+    """The unbroken run of proofs from one server in one database: `since` its first, `until` when it ends."""
+
+    database: DatabaseId
+    since: float
+    until: float
+
+
+def renewed(lease: ServerLease | None, database: DatabaseId, spoke_at: float, length: float) -> ServerLease:
+    """The server in `database` has proved that it heard what we said at `spoke_at`. A lease that had ended, or
+    another database, begins a new run: what the server did in between is not known."""
+    until = spoke_at + length
+    if lease is None or lease.database != database or spoke_at > lease.until:
+        return ServerLease(database, spoke_at, until)
+    return ServerLease(database, lease.since, max(lease.until, until))
+
+
+def lease_left(copy_until: float | None, copy_database: DatabaseId, server: ServerLease | None, now: float) -> float:
+    """Seconds that the lease on one copy still runs; zero or less if it has ended or never began.
+
+    Shapes: `copy_until` is the end of the copy's own first lease, `None` in a process that did not send or review
+    it: a lease does not survive the process. The server's run carries it on if the two touch.
+    """
+    if copy_until is None:
+        return 0.0
+    if server is not None and server.since <= copy_until and copy_database in ("", server.database):
+        return max(copy_until, server.until) - now
+    return copy_until - now

@@ -1,0 +1,81 @@
+"""What a primary learns when it asks another node about its message."""
+
+from dataclasses import replace
+
+from shadowrelay.core.ownership import pieces, rules
+from shadowrelay.core.ownership.values import Note, Party
+from shadowrelay.model.ids import ServerName
+from shadowrelay.model.ownership import (
+    Choice,
+    Claim,
+    Copy,
+    DiscardStatus,
+    Notification,
+    Role,
+    StatusAnswer,
+    StatusState,
+    Transition,
+)
+
+
+def settle(claim: Claim, me: Party, peer: Party, answer: StatusAnswer) -> Transition | None:
+    """What a primary learns from any node's answer; `None` if it neither ends nor delays the claim."""
+    after = replace(claim, done=claim.done | answer.done)
+    if answer.state is StatusState.DELIVERED or after.is_done:
+        return pieces.all_done(claim, replace(after, done=pieces.everyone(claim)))
+    if answer.number is None:
+        return None
+    if answer.state is StatusState.PRIMARY:
+        if rules.outranks(answer.number, claim.number):
+            return pieces.become_shadow(claim, after, peer, answer.number)
+        return Transition(claim, after, note=Note.WAIT) if rules.ends_before(answer, claim) else None
+    if answer.state is StatusState.SHADOW and answer.primary != me.server and rules.outranks(answer.number, claim.number):
+        released = replace(after, role=Role.RELEASED, copies=())
+        return Transition(claim, released, pieces.notify(claim.copies, DiscardStatus.RELEASED), note=Note.YIELDED)
+    if answer.state is StatusState.SHADOW and answer.primary == me.server and answer.database != me.database:
+        return Transition(claim, after, note=Note.WAIT)  # this database is an older copy: the peer promotes, then we yield
+    return None
+
+
+def review(claim: Claim | None, me: Party, peer: Party, answer: StatusAnswer, lease_runs: bool) -> Transition:
+    """Primary and a server on its list meet: the peer's answer to STATUS."""
+    claim = pieces.known(claim)
+    if not claim.is_primary:
+        return Transition(claim, claim, note=Note.YIELDED)
+    after = replace(claim, done=claim.done | answer.done)
+    entry = claim.copy_on(peer.server)
+    holds = answer.state is StatusState.SHADOW and answer.primary == me.server and answer.database == me.database
+    if holds and not after.is_done:
+        return _meet_holder(claim, after, peer, answer, entry)
+    settled = settle(claim, me, peer, answer)
+    if settled is not None:
+        return settled
+    if entry is None:
+        return Transition(claim, after)
+    if rules.needs_everybody(lease_runs):
+        return Transition(claim, after, note=Note.EVERYBODY)
+    return Transition(claim, pieces.without_server(after, peer.server), note=Note.DROPPED)
+
+
+def nobody_claims_more(claim: Claim | None, server: ServerName) -> Transition:
+    """Everybody was asked about a message whose copy on `server` is gone, and nobody claims it: off the list."""
+    claim = pieces.known(claim)
+    if not claim.is_primary:
+        return Transition(claim, claim, note=Note.YIELDED)
+    return Transition(claim, pieces.without_server(claim, server), note=Note.DROPPED)
+
+
+def _meet_holder(claim: Claim, after: Claim, peer: Party, answer: StatusAnswer, entry: Copy | None) -> Transition:
+    if entry is None:  # a primary that ended when it was asked is now our shadow server
+        after = replace(after, copies=rules.listed_before_sending(after, Copy(peer.server, peer.database)))
+    elif entry.choice is Choice.DISMISSED:
+        return Transition(claim, after, note=Note.DISMISSED)
+    elif entry.choice is Choice.HANDED_OVER:
+        return Transition(claim, after, note=Note.HANDED)
+    if rules.may_release(after, peer.server):
+        copies = pieces.swap(after.copies, Copy(peer.server, peer.database, Choice.DISMISSED))
+        tell = (Notification(peer.server, peer.database, DiscardStatus.RELEASED),)
+        return Transition(claim, replace(after, copies=copies), tell, note=Note.DISMISSED)
+    if answer.number == claim.number:
+        return pieces.choose(claim, after, peer, Note.CHOSEN)
+    return Transition(claim, replace(after, copies=pieces.with_database(after, peer, after.copies)), note=Note.CHOOSE_AGAIN)

@@ -1,0 +1,106 @@
+"""What happens to a claim on the primary server: accepting, placing, attempts, and its own list."""
+
+from dataclasses import replace
+
+from shadowrelay.core.ownership import pieces, rules
+from shadowrelay.core.ownership.values import Note, Party
+from shadowrelay.model.ids import NO_DATABASE, ServerName
+from shadowrelay.model.message import Ordinals
+from shadowrelay.model.ownership import Choice, Claim, Copy, CopyNumber, DiscardStatus, Notification, Role, Transition
+
+
+def first_claim(me: Party, recipients_count: int, first: Party | None) -> Claim:
+    """The claim of a node to a message that it takes, with the first server that will be sent a copy, if any."""
+    placement = 0 if first is None else 1
+    copies = () if first is None else (Copy(first.server, first.database),)
+    return Claim(Role.PRIMARY, CopyNumber(1, placement, me.database), recipients_count, copies=copies)
+
+
+def may_place_on(claim: Claim, server: Party, lease_runs: bool) -> bool:
+    """A server on the list may get another copy only while its lease runs in the same database: what it may have
+    done since the lease ended comes first. One that was dismissed, only after it has acknowledged that."""
+    entry = claim.copy_on(server.server)
+    if entry is None:
+        return True
+    if entry.choice is Choice.DISMISSED:
+        return False
+    return lease_runs and entry.database in (NO_DATABASE, server.database)
+
+
+def placing(claim: Claim | None, me: Party, server: Party) -> Transition:
+    """Before a copy is sent to `server`: the next number, and the server on the list."""
+    claim = pieces.claimed(claim)
+    copies = rules.listed_before_sending(claim, Copy(server.server, server.database))
+    return Transition(claim, replace(claim, number=rules.number_after(claim, me), copies=copies))
+
+
+def placed(claim: Claim | None, number: CopyNumber, server: Party) -> Transition:
+    """`server` has confirmed the copy with `number`. Late news of an older number chooses nobody."""
+    claim = pieces.known(claim)
+    if not claim.is_primary or claim.copy_on(server.server) is None:
+        return Transition(claim, claim)
+    if claim.number != number:
+        return Transition(claim, replace(claim, copies=pieces.with_database(claim, server, claim.copies)))
+    return pieces.choose(claim, claim, server, Note.CHOSEN)
+
+
+def gave_up(claim: Claim | None, server: ServerName) -> Transition:
+    """The chosen server is out of reach for too long, or its database is new: choose another."""
+    claim = pieces.known(claim)
+    entry = claim.copy_on(server)
+    if not claim.is_primary or entry is None or entry.choice is not Choice.CHOSEN:
+        return Transition(claim, claim)
+    return Transition(claim, replace(claim, copies=pieces.swap(claim.copies, replace(entry, choice=Choice.LISTED))))
+
+
+def choosing_again(claim: Claim | None, me: Party, server: ServerName) -> Transition:
+    """Before a server that still holds an older copy is asked with the next number: that number, committed."""
+    claim = pieces.known(claim)
+    entry = claim.copy_on(server)
+    chosen = claim.chosen()
+    if not claim.is_primary or entry is None or entry.choice is Choice.DISMISSED or (chosen is not None and chosen.server != server):
+        return Transition(claim, claim)
+    return Transition(claim, replace(claim, number=rules.number_after(claim, me)), note=Note.CHOOSE_AGAIN)
+
+
+def question_number(claim: Claim, server: ServerName) -> CopyNumber:
+    """The number to ask `server` with: its own where it is the chosen one, else one that chooses nobody.
+
+    A question with a number gives that number to the copy; two servers must never get the same.
+    """
+    entry = claim.copy_on(server)
+    if claim.role is Role.SHADOW or (entry is not None and entry.choice is Choice.CHOSEN):
+        return claim.number
+    if entry is not None:
+        return replace(claim.number, placement=0)
+    return claim.number
+
+
+def refused(claim: Claim | None) -> Transition:
+    """The client is told 451: give the message up everywhere."""
+    claim = pieces.claimed(claim)
+    tell = pieces.notify(claim.copies, DiscardStatus.RELEASED)
+    return Transition(claim, replace(claim, role=Role.RELEASED, copies=()), tell)
+
+
+def handing_over(claim: Claim | None) -> Transition:
+    """Say `yours` to the chosen shadow server: this node cannot deliver. It keeps its copy and its list."""
+    claim = pieces.known(claim)
+    chosen = claim.chosen()
+    if not claim.is_primary or chosen is None or chosen.choice is Choice.HANDED_OVER:
+        return Transition(claim, claim)
+    copies = pieces.swap(claim.copies, replace(chosen, choice=Choice.HANDED_OVER))
+    tell = (Notification(chosen.server, chosen.database, DiscardStatus.YOURS),)
+    return Transition(claim, replace(claim, role=Role.SET_ASIDE, copies=copies), tell, note=Note.HANDED)
+
+
+def recorded(claim: Claim | None, done: Ordinals) -> Transition:
+    """Attempts have ended for `done`: delivered, failed with their DSN, or expired. Every server on the list is told."""
+    claim = pieces.known(claim)
+    news = done - claim.done
+    after = replace(claim, done=claim.done | done)
+    if after.is_done:
+        return pieces.all_done(claim, after)
+    if claim.role is Role.SHADOW:
+        return Transition(claim, after)
+    return Transition(claim, after, pieces.notify(claim.copies, DiscardStatus.DELIVERED, news) if news else ())

@@ -1,0 +1,95 @@
+"""What happens to a claim on the shadow server: holding, discarding, promoting."""
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from shadowrelay.core.ownership import pieces, rules
+from shadowrelay.core.ownership.status import status_of
+from shadowrelay.core.ownership.values import Note, Party
+from shadowrelay.model.ids import NO_SERVER, ServerName
+from shadowrelay.model.message import Ordinals
+from shadowrelay.model.ownership import (
+    Claim,
+    CopyNumber,
+    DiscardEvent,
+    DiscardStatus,
+    Notification,
+    Role,
+    StatusAnswer,
+    StatusState,
+    Transition,
+)
+
+
+def hold(claim: Claim | None, me: Party, primary: Party, number: CopyNumber, recipients_count: int, done: Ordinals) -> Transition:
+    """A copy is offered. Stored unless this node claims or holds the message under a higher number, or knows it done."""
+    offered = Claim(Role.SHADOW, number, recipients_count, done=done, primary=primary.server, database=primary.database)
+    if claim is None or claim.role is Role.RELEASED or (claim.role is Role.SHADOW and rules.outranks(number, claim.number)):
+        kept = offered if claim is None else replace(offered, done=claim.done | done)
+        return Transition(claim, kept, note=Note.STORED)
+    return Transition(claim, claim, answer=status_of(claim), note=Note.SUPERSEDED)
+
+
+def heard(claim: Claim | None, speaker: Party, event: DiscardEvent) -> Transition:
+    """A discard notification of `speaker`. Unknown messages change nothing; a repeated one changes nothing."""
+    if claim is None:
+        return Transition(None, None)
+    of_speaker = claim.role is Role.SHADOW and claim.primary == speaker.server and claim.database == speaker.database
+    if event.status is DiscardStatus.DELIVERED:
+        after = replace(claim, done=claim.done | (event.ordinals or pieces.everyone(claim)))
+        if claim.role in (Role.DELIVERED, Role.RELEASED):
+            return Transition(claim, claim)
+        return pieces.all_done(claim, after) if after.is_done else Transition(claim, after)
+    if event.status is DiscardStatus.RELEASED and of_speaker:
+        return Transition(claim, replace(claim, role=Role.RELEASED, asked=pieces.NOBODY), note=Note.RELEASED)
+    if event.status is DiscardStatus.YOURS and of_speaker and not claim.handed:
+        return Transition(claim, replace(claim, handed=True, asked=pieces.NOBODY), note=Note.HANDED)
+    if event.status is DiscardStatus.PROMOTED and claim.is_primary:
+        return Transition(claim, claim, note=Note.REVIEW)
+    return Transition(claim, claim)
+
+
+def answered(claim: Claim | None, me: Party, peer: Party, answer: StatusAnswer, reachable: Collection[ServerName]) -> Transition:
+    """A shadow server in its round before a promotion hears `peer`; with the last answer it is primary.
+
+    Shapes: `reachable` are all servers that this round has to hear.
+    """
+    claim = pieces.known(claim)
+    if claim.role is not Role.SHADOW:
+        return Transition(claim, claim, note=Note.YIELDED)
+    after = replace(claim, done=claim.done | answer.done)
+    if answer.state is StatusState.DELIVERED or after.is_done:
+        return pieces.all_done(claim, replace(after, done=pieces.everyone(claim)))
+    if answer.state is StatusState.PRIMARY and answer.number is not None:
+        if rules.outranks(answer.number, claim.number):
+            return pieces.become_shadow(claim, after, peer, answer.number)
+        lives = peer.server == claim.primary and peer.database == claim.database
+        return Transition(claim, replace(after, asked=pieces.NOBODY) if lives else after, note=Note.LIVES if lives else Note.WAIT)
+    if rules.waits(answer, claim, me):
+        asked = rules.asked_after_waiting(claim) if claim.asked else claim.asked
+        return Transition(claim, replace(after, asked=asked), note=Note.WAIT)
+    after = replace(after, asked=after.asked | {peer.server})
+    if not rules.may_promote(after, reachable):
+        return Transition(claim, after, note=Note.ASKED)
+    return _promote(claim, after, me)
+
+
+def alone(claim: Claim | None, me: Party, reachable: Collection[ServerName]) -> Transition:
+    """Promote without a further answer: everybody who can be reached has been heard, or nobody can be reached."""
+    claim = pieces.known(claim)
+    if claim.role is not Role.SHADOW or not rules.may_promote(claim, reachable):
+        return Transition(claim, claim)
+    return _promote(claim, claim, me)
+
+
+def primary_lives(claim: Claim | None) -> Transition:
+    """The primary server was heard in its old database: this round is over."""
+    claim = pieces.known(claim)
+    return Transition(claim, replace(claim, asked=pieces.NOBODY) if claim.role is Role.SHADOW else claim, note=Note.LIVES)
+
+
+def _promote(before: Claim, claim: Claim, me: Party) -> Transition:
+    number = CopyNumber(claim.number.ownership + 1, 0, me.database)
+    tell = (Notification(claim.primary, claim.database, DiscardStatus.PROMOTED),) if claim.primary != NO_SERVER else ()
+    after = Claim(Role.PRIMARY, number, claim.recipients_count, done=claim.done)
+    return Transition(before, after, tell, note=Note.PROMOTED)

@@ -1,0 +1,1 @@
+"""The words of the program as frozen values: no decisions, no input or output. Floor 0."""

@@ -1,0 +1,71 @@
+"""Errors by what to do next, not by where they happened. STYLE 1.5."""
+
+from shadowrelay.model.replies import Reply
+
+
+class ShadowrelayError(Exception):
+    """Base of all errors that this program raises on purpose."""
+
+
+class ConfigurationError(ShadowrelayError):
+    """The configuration is wrong; raised before any socket opens; names file, key and remedy. Exit code 2."""
+
+
+class WireError(ShadowrelayError):
+    """The other side broke the grammar; `reply` is what to answer it."""
+
+    def __init__(self, reply: Reply) -> None:
+        super().__init__(str(reply))
+        self.reply = reply
+
+
+class IllegalTransition(ShadowrelayError):
+    """An event that is impossible in this state: our bug. The message is parked, the client gets 451."""
+
+
+class DeliveryError(ShadowrelayError):
+    """An attempt failed for all its recipients with `reply` from (or on behalf of) `server`."""
+
+    def __init__(self, reply: Reply, server: str, *, is_connection: bool = False, dot_sent_unanswered: bool = False) -> None:
+        super().__init__(f"{server}: {reply}")
+        self.reply = reply
+        self.server = server
+        self.is_connection = is_connection  # no server could be reached, or the session broke
+        self.dot_sent_unanswered = dot_sent_unanswered  # cause (a) of I4
+
+
+class TransientDeliveryError(DeliveryError):
+    """Try again later."""
+
+
+class PermanentDeliveryError(DeliveryError):
+    """Stop, and tell the sender."""
+
+
+class LeaseTooShort(ShadowrelayError):
+    """The final dot was not sent: the lease would not have outlasted its reply. Nothing was delivered."""
+
+
+class PeerUnavailable(ShadowrelayError):
+    """No session, or no answer, or a refusal, from this peer now; try the next.
+
+    `sent` says whether a copy may have been stored there all the same."""
+
+    def __init__(self, server: str, reason: str, *, sent: bool = False) -> None:
+        super().__init__(f"{server}: {reason}")
+        self.server = server
+        self.reason = reason
+        self.sent = sent
+
+
+class LedgerUnavailable(ShadowrelayError):
+    """The queue database cannot take the promise now (disk full, locked, read-only): answer `reply`, never 250."""
+
+    def __init__(self, reply: Reply, reason: str) -> None:
+        super().__init__(f"{reply}: {reason}")
+        self.reply = reply
+        self.reason = reason
+
+
+class ContentCorrupt(ShadowrelayError):
+    """Stored content does not have its SHA-256, or cannot be read: set the message aside and hand it over."""

@@ -1,0 +1,155 @@
+"""What the queue database keeps of a message beside its claim: due times, retries, origin."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from shadowrelay.model.ids import DatabaseId, MessageId, ServerName, SiteName
+from shadowrelay.model.message import Content, ContentPlace, Envelope, Ordinals
+from shadowrelay.model.ownership import Claim
+
+
+class Origin(StrEnum):
+    """Where a message came from. Stored."""
+
+    CLIENT = "client"
+    DSN = "dsn"
+    SHADOW = "shadow"  # a copy that a primary placed here; still so after promotion
+
+
+class FailureKind(StrEnum):
+    """What failed at the last attempt; decides the step of the retry ladder. Stored."""
+
+    CONNECTION = "connection"
+    MESSAGE = "message"
+    LEASE = "lease"  # not an attempt: waits for a lease, a review or a copy
+
+
+@dataclass(frozen=True, slots=True)
+class ForkRetry:
+    """The state of one fork between two attempts. One a next hop and message.
+
+    Shapes: `next_hop` is the key that routing gave; `ordinals` never empty. `failures_count` counts attempts in a row.
+    """
+
+    next_hop: str
+    ordinals: Ordinals
+    failures_count: int
+    kind: FailureKind
+    first_failed_at: datetime
+    attempts_next_at: datetime
+    last_reply: str
+    delay_notified: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NewMessage:
+    """What a first commit stores. `due_at` is `None` for a shadow message."""
+
+    envelope: Envelope
+    claim: Claim
+    origin: Origin
+    due_at: datetime | None
+    keep_until: datetime  # shadow: unacknowledged expiry; primary: row is kept at least so long
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMessage:
+    """A message as the ledger has it now."""
+
+    internal_id: int
+    envelope: Envelope
+    claim: Claim
+    origin: Origin
+    place: ContentPlace | None
+    due_at: datetime | None
+    retries: tuple[ForkRetry, ...] = ()
+    is_decided: bool = True  # False: the accept verdict is not recorded
+    is_promoted: bool = False
+    promoted_from: ServerName = ServerName("")
+    deaths_count: int = 0  # times the node died while working on it
+    set_aside_reason: str = ""
+    keep_until: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SideMessage:
+    """A message made by the relay itself (a DSN), committed together with what caused it."""
+
+    message: NewMessage
+    content: Content
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptRecord:
+    """The outcome of attempts on one message, for one commit.
+
+    Shapes: `done` are the ordinals that ended now (delivered, failed with their DSN in `sides`, expired);
+    `retries` replaces all retry rows; `due_at` is the earliest of them, `None` when nothing is left.
+    `keep_until` is when Safety Net may drop the content, `remember_until` when the row may go.
+    """
+
+    message_id: MessageId
+    done: Ordinals
+    retries: tuple[ForkRetry, ...]
+    due_at: datetime | None
+    sides: tuple[SideMessage, ...]
+    keep_until: datetime
+    remember_until: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseIdentity:
+    """This node's queue database: id, incarnation (how often it was opened), position at which this one began."""
+
+    database: DatabaseId
+    incarnation: int
+    began: int
+
+
+class QueueKind(StrEnum):
+    """Kinds of queues in listings and metrics."""
+
+    SUBMISSION = "Submission"  # primary, due now, or no verdict yet
+    DELIVERY = "Delivery"  # primary, waits for a retry
+    SHADOW = "Shadow"
+    SAFETY_NET_PRIMARY = "SafetyNetPrimary"
+    SAFETY_NET_SHADOW = "SafetyNetShadow"
+    POISON = "Poison"
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRow:
+    """One queue in a listing. `oldest_at` is the arrival of its oldest message, `None` when it is empty."""
+
+    identity: str  # Server\Submission, Server\<next hop>, Server\Shadow\N, …
+    kind: QueueKind
+    next_hop: str  # next hop; shadow: the primary server
+    count: int
+    oldest_at: datetime | None
+    last_error: str = ""
+    next_retry_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ShadowGroup:
+    """The shadow messages held for one primary in one of its databases."""
+
+    primary: ServerName
+    database: DatabaseId
+    count: int
+    handed_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class PeerRow:
+    """What the ledger remembers of a peer."""
+
+    server: ServerName
+    site: SiteName
+    database: DatabaseId
+    incarnation: int
+    began: int
+    position: int
+    heard_at: datetime | None
+    is_forgotten: bool

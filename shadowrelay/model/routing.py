@@ -1,0 +1,38 @@
+"""Where mail goes: addresses of servers, destinations, forks."""
+
+from dataclasses import dataclass
+
+from shadowrelay.model.message import Ordinals
+
+
+@dataclass(frozen=True, slots=True)
+class HostPort:
+    """A server to connect to. `host` is a name or a bare IP address (IPv6 without brackets)."""
+
+    host: str
+    port: int = 25
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """A next hop as routing gives it: an ordered list of servers (a route), or a domain to look up in DNS (MX).
+
+    Shapes: exactly one of `hosts` and `domain` is set. `key` names it in listings, logs and retry rows:
+    "mailstore.corp.example:25" (first host) or the domain.
+    """
+
+    key: str
+    hosts: tuple[HostPort, ...] = ()
+    domain: str = ""
+    inside_boundary: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """The recipients of one message that share a next hop."""
+
+    destination: Destination
+    ordinals: Ordinals

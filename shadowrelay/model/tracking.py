@@ -1,0 +1,68 @@
+"""One row of the message tracking log. DESIGN 10; fields and their order as in Exchange 2016/2019."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+
+class EventId(StrEnum):
+    """The closed set of events that this relay writes, one sentence each."""
+
+    HAREDIRECT = "HAREDIRECT"  # primary: a shadow copy was made
+    HAREDIRECTFAIL = "HAREDIRECTFAIL"  # primary: no shadow copy was made, source-context says why
+    HARECEIVE = "HARECEIVE"  # shadow: the copy is stored
+    HADISCARD = "HADISCARD"  # shadow: discarded, the primary was done
+    RECEIVE = "RECEIVE"  # primary: acknowledged to the client
+    TRANSFER = "TRANSFER"  # primary: forks were made
+    SEND = "SEND"  # primary: delivered to a next hop by a route inside the boundary
+    SENDEXTERNAL = "SENDEXTERNAL"  # primary: delivered to a next hop outside
+    DEFER = "DEFER"  # primary: an attempt failed for now
+    FAIL = "FAIL"  # primary: recipients failed for good
+    DUPLICATEDELIVER = "DUPLICATEDELIVER"  # primary: not delivered, it was before
+    DSN = "DSN"  # primary: a delivery status notification was made
+    RESUBMIT = "RESUBMIT"  # new primary: promoted, or resubmitted from Safety Net
+    LOAD = "LOAD"  # primary: loaded at start
+    POISONMESSAGE = "POISONMESSAGE"  # set aside, or taken back
+    EXPIRE = "EXPIRE"  # primary: expired; shadow: expired unacknowledged
+
+
+class EventSource(StrEnum):
+    """Who caused it."""
+
+    SMTP = "SMTP"
+    ROUTING = "ROUTING"
+    DNS = "DNS"
+    DSN = "DSN"
+    REDUNDANCY = "REDUNDANCY"
+    SAFETYNET = "SAFETYNET"
+    BOOTLOADER = "BOOTLOADER"
+    POISONMESSAGE = "POISONMESSAGE"
+    QUEUE = "QUEUE"
+    ADMIN = "ADMIN"
+
+
+@dataclass(frozen=True, slots=True)
+class TrackingEvent:
+    """Shapes: recipients and their statuses in the same order; `custom_data` in writing order. Empty text = empty field."""
+
+    at: datetime
+    event: EventId
+    source: EventSource
+    internal_message_id: int
+    network_message_id: str
+    message_id: str = ""
+    client_ip: str = ""
+    client_hostname: str = ""
+    server_ip: str = ""
+    server_hostname: str = ""
+    source_context: str = ""
+    connector_id: str = ""
+    recipients: tuple[str, ...] = ()
+    recipient_statuses: tuple[str, ...] = ()
+    total_bytes: int = 0
+    reference: str = ""
+    subject: str = ""
+    sender: str = ""
+    message_info: str = ""
+    original_client_ip: str = ""
+    custom_data: tuple[tuple[str, str], ...] = ()

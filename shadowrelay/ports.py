@@ -1,0 +1,279 @@
+"""What the rules need of the world. Every implementation of a port passes that port's contract suite.
+
+Times: `now` is wall time (aware UTC), for logs and due dates. `awake` is seconds of CLOCK_BOOTTIME, which goes on in
+suspend: leases are counted in it. `ran` counts only while this process really ran: a shadow server's silence is
+counted in it, so that a node that slept does not believe that all others died.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Protocol
+
+from shadowrelay.model.ids import DatabaseId, MessageId, ServerName
+from shadowrelay.model.message import Content, ContentPlace, Envelope, Ordinals
+from shadowrelay.model.ownership import Claim, DiscardEvent, StatusAnswer, StatusQuestion, Transition
+from shadowrelay.model.peers import CopyOffer, DiscardReply, PeerIdentity, Seen
+from shadowrelay.model.queue import (
+    AttemptRecord,
+    DatabaseIdentity,
+    NewMessage,
+    PeerRow,
+    QueueRow,
+    ShadowGroup,
+    StoredMessage,
+)
+from shadowrelay.model.replies import Reply
+from shadowrelay.model.routing import Destination
+from shadowrelay.model.tracking import TrackingEvent
+
+Decide = Callable[[MessageId, Claim | None], Transition]
+"""A pure decision of `core.ownership`, run inside the transaction on the claim as it is there."""
+
+
+class Clock(Protocol):
+    """See the module's docstring."""
+
+    def now(self) -> datetime: ...
+    def awake(self) -> float: ...
+    def ran(self) -> float: ...
+
+
+class Ledger(Protocol):
+    """The queue database. Each `record_…`, `transition` and `forget_…` is one promise: it returns after the commit
+    that holds it is synced, and raises `LedgerUnavailable` (nothing of it happened) or what `decide` raised.
+    Promises that wait at the same moment share one commit; each succeeds or fails alone; they are applied in the
+    order of the calls. Cancelling the waiter does not take a promise back.
+    """
+
+    @property
+    def identity(self) -> DatabaseIdentity: ...
+
+    @property
+    def position(self) -> int:
+        """Raised by every commit."""
+        ...
+
+    # accepting and holding
+    async def record_accepted(self, message: NewMessage, content: Content, *, decided: bool) -> StoredMessage:
+        """A new primary message; `message.claim.copies` names the first server. `decided` False: verdict to come."""
+        ...
+
+    async def record_hold(self, message: NewMessage, content: Content, decide: Decide) -> Transition:
+        """A shadow copy. `decide` sees the present claim: `after` a shadow claim = store (insert or replace) with
+        this envelope and content; `after == before` = superseded, `answer` set, the content dropped."""
+        ...
+
+    # ownership
+    async def transition(self, message_ids: Sequence[MessageId], decide: Decide) -> tuple[Transition, ...]:
+        """Read, decide and write each claim in one transaction. `tell` becomes discard notifications.
+        Copies, done, number, role, asked, handed are stored as `after` says. `after is None` deletes the row.
+        A claim that turns PRIMARY (promotion) becomes due now; one that turns DELIVERED or RELEASED loses retries."""
+        ...
+
+    async def record_verdict(self, message_id: MessageId, decide: Decide) -> Transition:
+        """`transition` of one message that also records its verdict (is_decided)."""
+        ...
+
+    async def record_discards(
+        self, primary: ServerName, database: DatabaseId, incarnation: int, events: Sequence[DiscardEvent], decide: Callable[[DiscardEvent, Claim | None], Transition], keep_until: datetime
+    ) -> tuple[Transition, ...]:
+        """What an XQDISCARD of ours brought, and that we have it up to the last sequence, in one transaction."""
+        ...
+
+    async def acknowledged(self, primary: ServerName, database: DatabaseId, incarnation: int) -> int:
+        """The highest sequence committed from that primary in that database and incarnation; 0 for none."""
+        ...
+
+    async def forget_acknowledged(self, asker: ServerName, database: DatabaseId, sequence: int) -> None:
+        """Delete the notifications up to `sequence` for this asker. A `released` that goes takes the server off that
+        message's list of copies."""
+        ...
+
+    async def discards_for(self, asker: ServerName, database: DatabaseId, maximum: int) -> DiscardReply:
+        """The first notifications, ascending; not those that still wait for a side message's copy."""
+        ...
+
+    # delivery
+    async def record_attempt(self, attempt: AttemptRecord, decide: Decide) -> Transition:
+        """Outcomes, side messages and their notifications in one transaction. Notifications of ordinals whose DSN is
+        in `sides` wait until that side message has a chosen copy, is done, or `release_side` is called."""
+        ...
+
+    async def record_due(self, message_id: MessageId, due_at: datetime) -> None: ...
+    async def release_side(self, message_id: MessageId) -> None: ...
+
+    async def record_working(self, message_ids: Sequence[MessageId]) -> None:
+        """These are being worked on; if the process dies before the next record_attempt, deaths_count rises."""
+        ...
+
+    async def record_set_aside(self, message_id: MessageId, reason: str) -> None: ...
+
+    # reading (never holds up the writer)
+    async def load(self, message_id: MessageId) -> StoredMessage | None: ...
+    async def load_many(self, message_ids: Sequence[MessageId]) -> tuple[StoredMessage, ...]: ...
+
+    async def due(self, now: datetime, limit: int, excluding: Collection[MessageId] = ()) -> tuple[StoredMessage, ...]:
+        """Primary messages with due_at ≤ now, oldest due first. Corrupt rows are set aside, not raised."""
+        ...
+
+    async def next_due_at(self) -> datetime | None: ...
+
+    async def unplaced(self, limit: int, excluding: Collection[MessageId] = ()) -> tuple[StoredMessage, ...]:
+        """Decided primary messages, not done, without a chosen copy."""
+        ...
+
+    async def primaries_listed_on(self, server: ServerName, limit: int, after: int = 0) -> tuple[StoredMessage, ...]:
+        """Unfinished primary messages with `server` on their list, internal_id > after, ascending."""
+        ...
+
+    async def shadows_of(self, primary: ServerName, database: DatabaseId, limit: int, after: int = 0, *, handed_only: bool = False) -> tuple[StoredMessage, ...]: ...
+    async def shadow_groups(self) -> tuple[ShadowGroup, ...]: ...
+
+    async def read_content(self, place: ContentPlace) -> Content:
+        """Raises ContentCorrupt when the bytes do not have their SHA-256. ≤ 1 MiB comes in memory, more as a file."""
+        ...
+
+    # peers
+    async def record_peer(self, identity: PeerIdentity, heard_at: datetime) -> None: ...
+    async def record_forgotten(self, server: ServerName) -> None:
+        """`peers forget`: drop it from every list, and its notifications."""
+        ...
+
+    async def peers(self) -> tuple[PeerRow, ...]: ...
+
+    def seen(self, server: ServerName) -> Seen | None:
+        """Of the peer's latest database, from memory."""
+        ...
+
+    def server_of(self, database: DatabaseId) -> ServerName:
+        """Whose database that is, from memory; NO_SERVER if unknown. This node's own included."""
+        ...
+
+    # housekeeping and listings
+    async def expire(self, now: datetime, limit: int) -> tuple[StoredMessage, ...]:
+        """Remove what is past its time: returns shadow messages that expired unacknowledged. Drops empty generations."""
+        ...
+
+    async def forget_unasked(self, older_than: datetime) -> int:
+        """shadow_message_auto_discard_interval: delete old notifications of askers that have not asked since."""
+        ...
+
+    async def queues(self) -> tuple[QueueRow, ...]: ...
+    async def messages(self, queue: str, limit: int, after: int = 0) -> tuple[StoredMessage, ...]: ...
+
+
+class PeerLink(Protocol):
+    """Sessions of ours to one peer, pooled. All raise PeerUnavailable."""
+
+    @property
+    def server(self) -> ServerName: ...
+
+    @property
+    def identity(self) -> PeerIdentity | None:
+        """From the latest session."""
+        ...
+
+    async def hold(self, offer: CopyOffer, deadline: float) -> "HoldAnswer":
+        """Place a copy; `deadline` in `Clock.awake`. PeerUnavailable.sent tells whether bytes may have got there."""
+        ...
+
+    async def greet(self) -> PeerIdentity:
+        """Open (or check) the kept session: proof of life, or PeerUnavailable."""
+        ...
+
+    async def discards(self, maximum: int, acknowledged: int) -> DiscardReply: ...
+
+    async def status(self, questions: Sequence[StatusQuestion]) -> tuple[StatusAnswer, ...]:
+        """One answer a question, in order; at most 400 a call."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class HoldAnswer(Protocol):
+    """`superseded` is None when stored and synced. `began_awake`: when sending began (the lease counts from it).
+    `server_database`: the database of the peer it is in."""
+
+    superseded: StatusAnswer | None
+    began_awake: float
+    server_database: DatabaseId
+
+
+class PeerDesk(Protocol):
+    """What the receiver calls for authorised peers; implemented by `service.desk`. One call an SMTP command."""
+
+    def own_identity(self, listener: ServerName) -> PeerIdentity:
+        """For the reply to XSHADOW; `seen` is of the listener's database."""
+        ...
+
+    async def greeted(self, identity: PeerIdentity) -> None: ...
+
+    def offers_hold(self) -> bool: ...
+
+    async def hold(self, peer: PeerIdentity, offer: CopyOffer) -> Reply: ...
+
+    async def discards(self, peer: PeerIdentity, maximum: int, acknowledged: int | None) -> DiscardReply: ...
+
+    async def status(self, peer: PeerIdentity, questions: Sequence[StatusQuestion]) -> tuple[StatusAnswer, ...]: ...
+
+    def heard(self, server: ServerName, database: DatabaseId) -> None:
+        """A command came from this peer (proof of life, on the server's side)."""
+        ...
+
+    def proved(self, server: ServerName, database: DatabaseId, answered_awake: float) -> None:
+        """The peer has received our answer that we sent at `answered_awake`: leases are renewed from then."""
+        ...
+
+
+class Acceptor(Protocol):
+    """What the receiver calls for ordinary mail; implemented by `service.accept`."""
+
+    def refusal(self) -> Reply | None:
+        """A reason to refuse MAIL now (disk full …), or None."""
+        ...
+
+    async def accept(self, envelope: Envelope, content: Content) -> Reply:
+        """Take responsibility, or say why not. The caller may be cancelled; the promise goes on."""
+        ...
+
+
+class Deliverer(Protocol):
+    """Delivery to next hops, over sessions pooled for each; holds `concurrency_per_destination` itself."""
+
+    async def deliver(
+        self,
+        destination: Destination,
+        envelope: Envelope,
+        ordinals: Ordinals,
+        content: Content,
+        prefix: bytes,
+        may_end_data: Callable[[], bool],
+    ) -> "DeliveryReport":
+        """One attempt for these recipients. `prefix` (whole header lines, or empty) goes before the content.
+        `may_end_data` is asked right before the final dot; False ends the session without it and raises LeaseTooShort.
+        Raises TransientDeliveryError / PermanentDeliveryError where nothing was decided recipient by recipient."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class DeliveryReport(Protocol):
+    """A reply a recipient; `server` is who answered ("name [address]:port"); `dot_sent_unanswered` means that the
+    next hop may have it although no reply came (cause (a) of I4)."""
+
+    server: str
+    replies: Mapping[int, Reply]
+    dot_sent_unanswered: bool
+
+
+class TrackingLog(Protocol):
+    """The message tracking log. `write` never blocks; `sync` returns when all that was written is on disk."""
+
+    def write(self, event: TrackingEvent) -> None: ...
+    async def sync(self) -> None: ...
+
+
+class Timer(Protocol):
+    """Schedules; a fake one in unit tests."""
+
+    async def sleep(self, duration: timedelta) -> None: ...
