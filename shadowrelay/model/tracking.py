@@ -41,6 +41,23 @@ class EventSource(StrEnum):
     ADMIN = "ADMIN"
 
 
+class Replication(StrEnum):
+    """`S:Replication` of RECEIVE: had the message a synced second copy when it was acknowledged?"""
+
+    SUCCESS = "Success"
+    FAILED = "Failed"
+    DISABLED = "Disabled"  # shadow_redundancy_enabled is off
+
+
+class ResubmitReason(StrEnum):
+    """`S:Reason` of RESUBMIT: why the shadow server became primary. DESIGN 6.1."""
+
+    SILENCE = "Silence"  # no session with the primary for shadow_resubmit_time_span
+    DATABASE_CHANGED = "DatabaseChanged"
+    DATABASE_ROLLED_BACK = "DatabaseRolledBack"
+    HANDOVER = "Handover"  # the primary said `yours`
+
+
 @dataclass(frozen=True, slots=True)
 class TrackingEvent:
     """Shapes: recipients and their statuses in the same order; `custom_data` in writing order. Empty text = empty field."""
