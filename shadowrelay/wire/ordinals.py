@@ -11,7 +11,7 @@ from shadowrelay.model.message import NO_ORDINALS, Ordinals
 from shadowrelay.wire.refusals import bad_argument
 
 ORDINAL_MAX = 5_000
-"""Recipients of one message at most. Every second one of 5,000: 5x2 + 45x3 + 450x4 + 2,000x5 = 11,945 octets of
+"""Recipients of one message at most. Every second one of 5,000: 5x2 + 45x3 + 450x4 + 2,000x5 = 11,945 octets (a comma each) of
 ranges, 24 lines of an XQDISCARD reply (24 x 79 octets beside them): 13.9 kB, so that one event always fits its 24 KiB."""
 
 RANGES_OCTETS_MAX = 12_000  # 11,945, rounded up
