@@ -24,7 +24,8 @@ from shadowrelay.model.queue import (
 )
 from shadowrelay.model.replies import Reply
 from shadowrelay.model.routing import Destination
-from shadowrelay.model.tracking import TrackingEvent
+from shadowrelay.model.tracking import Replication, TrackingEvent
+from shadowrelay.model.views import NodeView, PeerView
 
 Decide = Callable[[MessageId, Claim | None], Transition]
 """A pure decision of `core.ownership`, run inside the transaction on the claim as it is there."""
@@ -277,3 +278,48 @@ class Timer(Protocol):
     """Schedules; a fake one in unit tests."""
 
     async def sleep(self, duration: timedelta) -> None: ...
+
+
+class Metrics(Protocol):
+    """Counters for whoever watches this node. Never block, never raise. `reason` and `result` are a few fixed words."""
+
+    def acknowledged(self, replication: Replication) -> None: ...
+    def refused(self, reason: str) -> None: ...
+
+    def shadow_latency(self, seconds: float) -> None:
+        """End of content until the copy was stored."""
+        ...
+
+    def discarded(self, count: int) -> None: ...
+    def promoted(self, count: int, reason: str) -> None: ...
+
+    def attempt(self, result: str) -> None:
+        """One delivery attempt of one fork: delivered, partly, deferred, failed …"""
+        ...
+
+    def heartbeat(self, server: ServerName) -> None:
+        """A proof of life of this peer, in either direction."""
+        ...
+
+
+class AdminView(Protocol):
+    """What the administration is shown, and may do. All may raise LedgerUnavailable."""
+
+    async def queues(self) -> tuple[QueueRow, ...]: ...
+
+    async def messages(self, queue: str, limit: int, after: int = 0) -> tuple[StoredMessage, ...]:
+        """internal_id > after, ascending; `queue` is the identity of a QueueRow, empty = all."""
+        ...
+
+    async def message(self, message_id: MessageId) -> StoredMessage | None: ...
+    async def peers(self) -> tuple[PeerView, ...]: ...
+
+    async def forget(self, server: ServerName) -> bool:
+        """That peer will not come back. False: there is no such peer."""
+        ...
+
+    async def node(self) -> NodeView: ...
+
+    def is_ready(self) -> tuple[bool, tuple[str, ...]]:
+        """Whether mail is taken now, and why not: starting, draining, ledger unavailable."""
+        ...
