@@ -102,11 +102,11 @@ class Transport(Section):
     duplicate_detection_window: Annotated[Duration, Field(ge=timedelta(0), le=49 * DAY)] = HOUR
     """How long a message that a client sends again is recognised. Read, not yet acted upon. Source: seed-004"""
     shadow_timeout: Annotated[Duration, Field(ge=100 * MILLISECOND, le=5 * MINUTE)] = 5 * SECOND
-    """All attempts to make a copy together, while the client waits. A client that waits too long sends again. Source: DESIGN 5"""
+    """All attempts to make a copy together, while the client waits. A client that waits too long sends again. Source: design 5"""
     discard_poll_interval: Annotated[Duration, Field(ge=10 * MILLISECOND, le=DAY)] = SECOND
-    """How often a primary is asked what is done, while shadow messages of it are held. Source: DESIGN 4"""
+    """How often a primary is asked what is done, while shadow messages of it are held. Source: design 4"""
     delivery_without_lease: WithoutLease = WithoutLease.DELIVER
-    """Shadow server out of reach for longer than the lease: deliver (availability first) or defer (never twice). Source: DESIGN 6.4"""
+    """Shadow server out of reach for longer than the lease: deliver (availability first) or defer (never twice). Source: design 6.4"""
 
     @field_validator("max_retries_for_remote_site_shadow", "max_retries_for_local_site_shadow")
     @classmethod
@@ -119,7 +119,7 @@ class Transport(Section):
         }[info.field_name or ""]
         if value != 0 and preference is excluded:
             raise ValueError(
-                f"is {value}, but shadow_message_preference_setting = {excluded.value!r} allows no such attempt; "
+                f"contradicts shadow_message_preference_setting = {excluded.value!r}, which makes no such attempt: "
                 f"remove this key or set it to 0, or choose another shadow_message_preference_setting"
             )
         return value
@@ -152,13 +152,13 @@ class ReceiveConnector(Section):
     accepted_domains: tuple[CheckedName, ...] = ()
     """Domains whose recipients are taken from anybody."""
     externally_secured: tuple[CheckedNetwork, ...] = ()
-    """Addresses whose sessions may use XSHADOW without TLS, if they name a configured peer. For labs and private links. Source: seed-003"""
+    """Addresses that may use XSHADOW without TLS when they name a configured peer. For labs. Source: seed-003"""
     accept_xshadow: bool = True
     """Peers may place shadow messages through this connector. Source: seed-003"""
     connection_inactivity_timeout: Annotated[Duration, Field(ge=SECOND, le=DAY)] = Field(default_factory=_inactivity_timeout)
-    """Without progress for so long, a session is closed. Less than connection_timeout. Source: seed-000, msp-rc"""
+    """Without progress for so long, a session is closed; edge: 1m. Less than connection_timeout. Source: seed-000, msp-rc"""
     connection_timeout: Annotated[Duration, Field(ge=SECOND, le=DAY)] = Field(default_factory=_connection_timeout)
-    """A session is closed after so long even while data flows; not between final dot and reply, not for peers. Source: seed-000, msp-rc"""
+    """A session ends after so long even while data flows; edge: 5m. Not while a final dot waits for its reply. Source: seed-000, msp-rc"""
     max_message_size: Annotated[Size, Field(ge=64_000, le=2_000_000_000)] = 36_000_000
     """Largest message taken. MB = 1,000,000 bytes. Source: msp-rc"""
     max_recipients_per_message: Annotated[Count, Field(ge=100, le=100_000)] = 5000
@@ -292,7 +292,7 @@ class Settings(Section):
     dns: Dns = Dns()
 
     @model_validator(mode="after")
-    def _distinct(self) -> Self:
+    def _consistent(self) -> Self:
         names: list[str] = [peer.name for peer in self.peers]
         if self.server.name in names:
             raise ValueError(f"peers: {self.server.name} is this node itself; remove it from [[peers]]")
@@ -300,6 +300,8 @@ class Settings(Section):
             twice = sorted({entry for entry in entries if entries.count(entry) > 1})
             if twice:
                 raise ValueError(f"{kind}: {', '.join(twice)} is there more than once; keep one of each name")
+        if any(peer.require_tls for peer in self.peers) and (self.tls is None or self.tls.peer_authority is None):
+            raise ValueError("peers: require_tls = true needs [tls] with certificate, key and peer_authority; add them or remove it")
         return self
 
     @property

@@ -1,0 +1,58 @@
+# Every target does its own set-up. A fresh clone on Debian with Python 3.11 needs nothing else.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+
+BIN := .venv/bin
+STAMP := .venv/.shadowrelay-setup
+LOCK := env -u PIP_FIND_LINKS $(BIN)/pip-compile --quiet --generate-hashes --strip-extras --allow-unsafe \
+	--no-emit-find-links --no-emit-index-url --no-emit-trusted-host
+
+.PHONY: help setup demo test test-all lint types check bench lock format clean
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
+
+$(STAMP): requirements/dev.txt requirements/setup.sh pyproject.toml
+	@./requirements/setup.sh
+
+setup: $(STAMP) ## .venv with the locked dependencies; Debian packages by apt-get when root
+	@./requirements/setup.sh
+
+demo: setup ## three nodes, real mail, a destroyed server, the balance; under a minute
+	@$(BIN)/shadowrelay demo
+
+test: setup lint types ## what every change must pass: lint, types, and the tests that take seconds
+	@$(BIN)/python -m pytest
+
+test-all: setup lint types ## everything, the long crash, ownership and interop runs too
+	@./requirements/setup.sh interop
+	@$(BIN)/python -m pytest -m ""
+
+lint: setup ## ruff: rules and format
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+types: setup ## mypy --strict
+	@$(BIN)/mypy --strict shadowrelay
+
+check: setup ## the configurations in configs/ are valid
+	@for file in configs/*.toml; do $(BIN)/shadowrelay check --config "$$file"; done
+
+bench: setup ## messages per second against Debian's Postfix, in one run
+	@./requirements/setup.sh interop
+	@$(BIN)/python benchmarks/relay.py
+
+format: setup ## let ruff rewrite what it can
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+lock: setup ## make the locked requirements anew from pyproject.toml
+	@$(LOCK) --output-file requirements/base.txt pyproject.toml
+	@$(LOCK) --extra dev --constraint requirements/base.txt --output-file requirements/dev.txt pyproject.toml
+
+clean: ## remove what the targets made
+	@rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis .demo build dist *.egg-info
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

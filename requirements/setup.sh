@@ -1,0 +1,70 @@
+#!/usr/bin/env bash
+# Makes .venv from the lock and installs this tree into it. Does nothing when that is already so: `make` calls it often.
+# Needs Python 3.11 or later. What is missing on Debian it installs when it is root; else it says what to install.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+say() { printf '%s\n' "setup: $*" >&2; }
+fail() { say "$@"; exit 2; }
+
+install_packages() { # $1: what for; then the Debian packages
+    local purpose=$1
+    shift
+    if [ "$(id -u)" != 0 ]; then
+        fail "$purpose. Install it and try again:  sudo apt-get install $*"
+    fi
+    command -v apt-get >/dev/null || fail "$purpose. There is no apt-get here: install the equivalent of: $*"
+    say "$purpose: apt-get install $*"
+    apt-get update -qq </dev/null >&2
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" </dev/null >&2
+}
+
+find_python() {
+    local candidate
+    for candidate in "${PYTHON:-}" python3.11 python3 python3.14 python3.13 python3.12; do
+        if [ -n "$candidate" ] && "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+            command -v "$candidate"
+            return
+        fi
+    done
+}
+
+if [ "${1:-}" = interop ]; then # what `make test-all` and `make bench` need beyond Python
+    if ! [ -x /usr/sbin/postfix ] && ! command -v postfix >/dev/null; then
+        if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+            install_packages "Postfix is missing (interop tests and benchmark)" postfix
+        else
+            say "Postfix is missing: the interop tests will be skipped. For them:  sudo apt-get install postfix"
+        fi
+    fi
+    exit 0
+fi
+
+python=$(find_python)
+if [ -z "$python" ]; then
+    install_packages "Python 3.11 or later is missing" python3 python3-venv
+    python=$(find_python)
+    [ -n "$python" ] || fail "the python3 of this system is older than 3.11; install a newer one and set PYTHON=/path/to/python3"
+fi
+
+wanted=$("$python" -c 'import sys; print(sys.version)' | cat - requirements/dev.txt pyproject.toml requirements/setup.sh | sha256sum)
+stamp=.venv/.shadowrelay-setup
+if [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ] && .venv/bin/python -c '' 2>/dev/null; then
+    touch "$stamp"
+    exit 0
+fi
+
+if ! .venv/bin/python -m pip --version >/dev/null 2>&1; then
+    # Debian splits the standard library: venv is there, what it needs to put pip in is not
+    if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
+        version=$("$python" -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])')
+        install_packages "Python's venv module is incomplete" "$version"
+    fi
+    say "creating .venv with $python"
+    "$python" -m venv --clear .venv
+fi
+
+say "installing the locked packages (requirements/dev.txt)"
+.venv/bin/python -m pip install --quiet --disable-pip-version-check --no-input --require-hashes -r requirements/dev.txt
+.venv/bin/python -m pip install --quiet --disable-pip-version-check --no-input --no-build-isolation --no-deps --editable .
+printf '%s\n' "$wanted" >"$stamp"
