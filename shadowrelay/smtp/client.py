@@ -1,0 +1,200 @@
+"""Opening a session as a client: connection, greeting, EHLO, STARTTLS by aiosmtplib, then its transport is taken over.
+
+aiosmtplib gets a connected socket and no timeout of its own: its wait_for would leave sockets behind when cancelled.
+Everything here is bounded by `asyncio.timeout`, and whatever ends an opening early leaves no open connection.
+"""
+
+import asyncio
+import contextlib
+import ipaddress
+import re
+import socket
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import cast
+
+import aiosmtplib
+
+from shadowrelay.model.replies import Reply
+from shadowrelay.model.routing import HostPort
+from shadowrelay.smtp.errors import BROKEN_REPLY, CONNECTION_FAILED, CONNECTION_LOST, TIMED_OUT, TLS_FAILED, SessionBroken, on_behalf
+from shadowrelay.smtp.pipeline import Pipeline
+
+CONNECT_SECONDS = 30.0  # our own: a dead address must not cost an attempt five minutes
+GREETING_SECONDS = 300.0  # RFC 5321 4.5.3.2.1
+COMMAND_SECONDS = 300.0  # RFC 5321 4.5.3.2.2, for EHLO and STARTTLS too
+ADDRESSES_TRIED_MAX = 4
+NOT_IN_A_HOST_NAME = re.compile(r"[^!-~]")
+
+Dial = Callable[[HostPort], Awaitable[socket.socket]]
+"""Gives a connected, non-blocking socket, or raises OSError."""
+
+
+class TlsUse(Enum):
+    """How a session is protected."""
+
+    NEVER = "never"
+    OPPORTUNISTIC = "opportunistic"  # where offered, any certificate; a failure is tried again without. RFC 7435
+    REQUIRED = "required"  # as the context says, the name verified
+
+
+async def dial(host: HostPort) -> socket.socket:
+    """Connect by the system's resolver, to one address after the other. Raises OSError."""
+    loop = asyncio.get_running_loop()
+    try:
+        family = socket.AF_INET6 if ipaddress.ip_address(host.host).version == 6 else socket.AF_INET
+        found = [(family, (host.host, host.port))]
+    except ValueError:
+        infos = await loop.getaddrinfo(host.host, host.port, type=socket.SOCK_STREAM)
+        found = [(socket.AddressFamily(info[0]), (str(info[4][0]), int(info[4][1]))) for info in infos]
+    last: OSError = OSError(f"{host.host} has no address")
+    for family, address in found[:ADDRESSES_TRIED_MAX]:
+        connection = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            connection.setblocking(False)
+            await loop.sock_connect(connection, address)
+        except OSError as error:
+            connection.close()
+            last = error
+        except BaseException:
+            connection.close()
+            raise
+        else:
+            # The final dot and the next command must not wait for each other's acknowledgement.
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            return connection
+    raise last
+
+
+def opportunistic_context() -> ssl.SSLContext:
+    """For servers that nobody vouches for: encrypted, not verified. RFC 7435."""
+    context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """How to open sessions. Units: seconds."""
+
+    own_name: str
+    tls: TlsUse = TlsUse.NEVER
+    context: ssl.SSLContext | None = None
+    dial: Dial = dial
+    connect_seconds: float = CONNECT_SECONDS
+    greeting_seconds: float = GREETING_SECONDS
+    command_seconds: float = COMMAND_SECONDS
+
+
+@dataclass(slots=True, eq=False)
+class Opened:
+    """An open session: `extensions` by lower-case keyword; `server` is "name [address]:port"."""
+
+    pipeline: Pipeline
+    extensions: Mapping[str, str]
+    server: str
+    is_tls: bool
+    messages_count: int = 0  # that it was used for
+
+
+async def open_session(host: HostPort, name: str, opening: Opening) -> Opened:
+    """A session after its last EHLO. `name` is what the server should be called: for TLS and in logs.
+
+    Raises: SessionBroken; its reply is the server's own where that refused us.
+    """
+    if NOT_IN_A_HOST_NAME.search(name) or not name:
+        raise SessionBroken(Reply(CONNECTION_FAILED.code, CONNECTION_FAILED.enhanced, f"{name!r} is no host name"))
+    try:
+        return await _open(host, name, opening, opening.tls)
+    except _TlsFailed as failed:
+        if opening.tls is TlsUse.REQUIRED:
+            raise SessionBroken(failed.reply) from failed
+    return await _open(host, name, opening, TlsUse.NEVER)
+
+
+class _TlsFailed(SessionBroken):
+    """Up to STARTTLS all was well."""
+
+
+async def _open(host: HostPort, name: str, opening: Opening, tls: TlsUse) -> Opened:
+    connection = await _connected(host, opening)
+    client = aiosmtplib.SMTP(sock=connection, local_hostname=opening.own_name, timeout=None, start_tls=False)
+    try:
+        async with _bounded(opening.greeting_seconds, TIMED_OUT):
+            await client.connect()
+        await _greet(client, opening)
+        if tls is not TlsUse.NEVER:
+            await _protect(client, name, opening, tls)
+        return _take_over(client, host, name)
+    except BaseException as error:
+        transport = client.transport
+        client.close()
+        if transport is not None:
+            cast(asyncio.Transport, transport).abort()
+        if isinstance(error, Exception) and not isinstance(error, SessionBroken):
+            raise on_behalf(error) from error
+        raise
+
+
+async def _connected(host: HostPort, opening: Opening) -> socket.socket:
+    try:
+        async with asyncio.timeout(opening.connect_seconds):
+            return await opening.dial(host)
+    except TimeoutError as error:
+        raise SessionBroken(Reply(CONNECTION_FAILED.code, CONNECTION_FAILED.enhanced, f"{CONNECTION_FAILED.text}: timed out")) from error
+    except (OSError, ValueError) as error:  # ValueError: UnicodeError of a name that IDNA refuses
+        text = f"{CONNECTION_FAILED.text}: {error}"
+        raise SessionBroken(Reply(CONNECTION_FAILED.code, CONNECTION_FAILED.enhanced, text)) from error
+
+
+@contextlib.asynccontextmanager
+async def _bounded(seconds: float, late: Reply) -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError as error:
+        raise SessionBroken(late) from error
+
+
+async def _greet(client: aiosmtplib.SMTP, opening: Opening) -> None:
+    async with _bounded(opening.command_seconds, TIMED_OUT):
+        try:
+            await client.ehlo()
+        except aiosmtplib.SMTPHeloError as error:
+            if not 500 <= error.code < 600 or not client.is_connected:  # RFC 5321 4.1.4: 5xx means that EHLO is not known
+                raise
+            await client.helo()
+
+
+async def _protect(client: aiosmtplib.SMTP, name: str, opening: Opening, tls: TlsUse) -> None:
+    if not client.supports_extension("starttls"):
+        if tls is TlsUse.REQUIRED:
+            raise SessionBroken(Reply(TLS_FAILED.code, TLS_FAILED.enhanced, "The server does not offer STARTTLS"))
+        return
+    try:
+        async with asyncio.timeout(opening.command_seconds):
+            await client.starttls(server_hostname=name.rstrip("."), tls_context=opening.context)
+            await client.ehlo()
+    except (aiosmtplib.SMTPException, OSError, ValueError) as error:  # OSError: ssl.SSLError and TimeoutError are ones
+        text = f"{TLS_FAILED.text}: {error or type(error).__name__}"
+        raise _TlsFailed(Reply(TLS_FAILED.code, TLS_FAILED.enhanced, text[:300])) from error
+
+
+def _take_over(client: aiosmtplib.SMTP, host: HostPort, name: str) -> Opened:
+    protocol = client.protocol
+    if client.transport is None or protocol is None:
+        raise SessionBroken(CONNECTION_LOST)
+    transport = cast(asyncio.Transport, client.transport)
+    if protocol._buffer:  # said more than was asked: replies could not be matched any more
+        raise SessionBroken(BROKEN_REPLY)
+    peer = transport.get_extra_info("peername")
+    address = str(peer[0]) if isinstance(peer, tuple) else host.host
+    is_tls = transport.get_extra_info("sslcontext") is not None
+    extensions = dict(client.esmtp_extensions)
+    pipeline = Pipeline(transport)
+    transport.set_protocol(pipeline)
+    client.protocol = client.transport = None  # the client must not close what is no longer its own
+    return Opened(pipeline, extensions, f"{name} [{address}]:{host.port}", is_tls)

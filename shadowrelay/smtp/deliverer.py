@@ -1,0 +1,305 @@
+"""Delivery to next hops: whom to try in which order, over sessions pooled for each destination. Implements `ports.Deliverer`.
+
+A route's hosts are tried in order, a domain's exchanges by preference and shuffled among equals; whoever failed lately
+comes last, and one that let us wait in vain is left alone for a while, so that a dead server does not eat every attempt.
+"""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncGenerator, Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+import structlog
+
+from shadowrelay.model.errors import DeliveryError, ShadowrelayError, TransientDeliveryError
+from shadowrelay.model.message import Content, Envelope, Ordinals
+from shadowrelay.model.replies import Reply
+from shadowrelay.model.routing import Destination, HostPort
+from shadowrelay.smtp.client import Opened, Opening, open_session
+from shadowrelay.smtp.errors import CONNECTION_FAILED, SessionBroken
+from shadowrelay.smtp.next_hop import Limits, Transaction, Unfinished, Work, raised
+from shadowrelay.smtp.pipeline import SERVICE_CLOSING
+from shadowrelay.smtp.pool import SessionPool
+from shadowrelay.smtp.resolver import NO_USABLE_EXCHANGE, Exchange, MailResolver
+
+MESSAGES_PER_SESSION_MAX = 100  # some servers begin to defer after as many
+RECIPIENTS_PER_TRANSACTION_MAX = 100  # RFC 5321 4.5.3.1.8: every server takes so many
+IDLE_SESSIONS_MAX = 200  # of all destinations together
+FAILED_HOSTS_MAX = 1000
+FAILED_LATELY_SECONDS = 60.0  # tried after the others
+LEFT_ALONE_SECONDS = 30.0  # not tried at all: it cost a whole connect timeout
+SMTP_PORT = 25
+
+log = structlog.stdlib.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """See `ports.DeliveryReport`."""
+
+    server: str
+    replies: Mapping[int, Reply]
+    dot_sent_unanswered: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A server to try; `name` is what it is called in MX or route."""
+
+    host: HostPort
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.name} [{self.host.host}]:{self.host.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Of the last opening. Units: the loop's seconds."""
+
+    failed_at: float
+    error: SessionBroken
+    was_slow: bool
+
+
+class SmtpDeliverer:
+    """See `ports.Deliverer`."""
+
+    def __init__(
+        self,
+        opening: Opening,
+        resolver: MailResolver,
+        *,
+        concurrency_per_destination: int,
+        connection_inactivity_timeout: timedelta,
+        limits: Limits = Limits(),  # noqa: B008 - immutable
+        mx_port: int = SMTP_PORT,
+        shuffle: Callable[[list[Exchange]], None] = random.shuffle,
+    ) -> None:
+        self._opening = opening
+        self._resolver = resolver
+        self._concurrency = concurrency_per_destination
+        self._idle_seconds = connection_inactivity_timeout.total_seconds()
+        self._limits = limits
+        self._mx_port = mx_port
+        self._shuffle = shuffle
+        self._pools: dict[str, SessionPool[Opened]] = {}
+        self._failures: dict[HostPort, Failure] = {}
+        self._is_closed = False
+
+    async def deliver(
+        self,
+        destination: Destination,
+        envelope: Envelope,
+        ordinals: Ordinals,
+        content: Content,
+        prefix: bytes,
+        may_end_data: Callable[[], bool],
+    ) -> Report:
+        """See `ports.Deliverer`. More than 100 recipients go in several transactions, one after the other."""
+        if self._is_closed:
+            raise TransientDeliveryError(CONNECTION_FAILED, destination.key, is_connection=True)
+        places = tuple(sorted(ordinals))
+        pool = self._pool(destination.key)
+        await pool.enter()
+        try:
+            report: Report | None = None
+            for start in range(0, len(places), RECIPIENTS_PER_TRANSACTION_MAX):
+                part = places[start : start + RECIPIENTS_PER_TRANSACTION_MAX]
+                work = Work(envelope, part, content, prefix, may_end_data, self._limits)
+                try:
+                    more = await self._attempt(pool, destination, work)
+                except ShadowrelayError as error:
+                    if report is None:
+                        raise
+                    return _with_rest(report, places[start:], error)
+                report = more if report is None else _joined(report, more)
+            assert report is not None
+            return report
+        finally:
+            pool.leave()
+            if pool.is_unused:
+                self._pools.pop(destination.key, None)
+
+    async def close(self) -> None:
+        """End all sessions; whoever delivers now gets TransientDeliveryError."""
+        self._is_closed = True
+        pools = list(self._pools.values())
+        self._pools.clear()
+        await asyncio.gather(*(pool.close() for pool in pools))
+
+    def _pool(self, key: str) -> SessionPool[Opened]:
+        pool = self._pools.get(key)
+        if pool is None:
+            self._forget_empty_pools()
+            pool = self._pools[key] = SessionPool(self._concurrency, self._idle_seconds)
+        return pool
+
+    def _forget_empty_pools(self) -> None:
+        """Idle sessions end by themselves; their pool's entry, and what exceeds the bound of all, ends here."""
+        for key in [key for key, pool in self._pools.items() if pool.is_unused]:
+            del self._pools[key]
+        excess = sum(pool.idle_count for pool in self._pools.values()) - IDLE_SESSIONS_MAX
+        for pool in self._pools.values():
+            if excess <= 0:
+                break
+            excess -= pool.end_idle(excess)
+
+    async def _attempt(self, pool: SessionPool[Opened], destination: Destination, work: Work) -> Report:
+        """One transaction with the first server that can be reached, and its canonical line in the operator log."""
+        began = asyncio.get_running_loop().time()
+        report: Report | None = None
+        error: BaseException | None = None
+        try:
+            report = await self._transact(pool, destination, work)
+        except BaseException as caught:
+            error = caught
+            raise
+        else:
+            return report
+        finally:
+            self._log_attempt(destination, work, began, report, error)
+
+    async def _transact(self, pool: SessionPool[Opened], destination: Destination, work: Work) -> Report:
+        failed = TransientDeliveryError(NO_USABLE_EXCHANGE, destination.key, is_connection=True)
+        async with contextlib.aclosing(self._targets(destination)) as targets:
+            async for target in targets:
+                session = pool.take(target.host)
+                if session is not None:
+                    report = await self._use(pool, target, session, work, is_fresh=False)
+                    if report is not None:
+                        return report
+                try:
+                    session = await self._open(target)
+                except SessionBroken as error:
+                    failed = TransientDeliveryError(error.reply, str(target), is_connection=True)
+                    continue
+                pool.add(session)
+                report = await self._use(pool, target, session, work, is_fresh=True)
+                assert report is not None
+                return report
+        raise failed
+
+    async def _open(self, target: Target) -> Opened:
+        """Raises SessionBroken, at once where the server was slow to fail a moment ago."""
+        loop = asyncio.get_running_loop()
+        before = self._failures.get(target.host)
+        if before is not None and before.was_slow and loop.time() - before.failed_at < LEFT_ALONE_SECONDS:
+            raise before.error
+        began = loop.time()
+        try:
+            session = await open_session(target.host, target.name, self._opening)
+        except SessionBroken as error:
+            if len(self._failures) >= FAILED_HOSTS_MAX:
+                self._failures.pop(next(iter(self._failures)))
+            was_slow = loop.time() - began >= self._opening.connect_seconds
+            self._failures[target.host] = Failure(loop.time(), error, was_slow)
+            raise
+        self._failures.pop(target.host, None)
+        return session
+
+    async def _use(self, pool: SessionPool[Opened], target: Target, session: Opened, work: Work, *, is_fresh: bool) -> Report | None:
+        """None: the session was stale, nothing was said on it, and a new one is worth trying."""
+        answers_before = session.pipeline.answers_count
+        transaction = Transaction(session, work)
+        try:
+            await transaction.run()
+        except Unfinished as error:
+            pool.drop(session)
+            answers_count = session.pipeline.answers_count - answers_before
+            is_first_word = answers_count == 0 or (answers_count == 1 and error.error.reply.code == SERVICE_CLOSING)
+            if not is_fresh and is_first_word and not error.dot_sent:
+                return None
+            if not transaction.replies:
+                raise raised(error, session.server) from error
+            rest = dict.fromkeys(work.ordinals, error.error.reply)
+            return Report(session.server, rest | transaction.replies, error.dot_sent)
+        except DeliveryError:
+            self._put_back(pool, target, session)
+            raise
+        except BaseException:
+            pool.drop(session)
+            raise
+        self._put_back(pool, target, session)
+        return Report(session.server, transaction.replies)
+
+    def _put_back(self, pool: SessionPool[Opened], target: Target, session: Opened) -> None:
+        if session.messages_count < MESSAGES_PER_SESSION_MAX:
+            pool.keep(target.host, session)
+        else:
+            pool.finish(session)
+
+    async def _targets(self, destination: Destination) -> AsyncGenerator[Target, None]:
+        """In the order of trying; those that failed lately at the end. Raises DeliveryError."""
+        late: list[Target] = []
+        if destination.hosts:
+            for host in destination.hosts:
+                target = Target(host, host.host)
+                if self._failed_lately(host):
+                    late.append(target)
+                else:
+                    yield target
+        else:
+            for exchange in self._shuffled(await self._resolver.exchanges(destination.domain)):
+                for host in await self._addresses(exchange):
+                    target = Target(host, exchange.host)
+                    if self._failed_lately(host):
+                        late.append(target)
+                    else:
+                        yield target
+        for target in late:
+            yield target
+
+    def _shuffled(self, exchanges: tuple[Exchange, ...]) -> list[Exchange]:
+        if len(exchanges) == 1:
+            return list(exchanges)
+        mixed = list(exchanges)
+        self._shuffle(mixed)
+        mixed.sort(key=lambda exchange: exchange.preference)  # stable: equals stay as they were shuffled
+        return mixed
+
+    async def _addresses(self, exchange: Exchange) -> tuple[HostPort, ...]:
+        try:
+            return await self._resolver.addresses(exchange.host, self._mx_port)
+        except DeliveryError:
+            return ()  # the next exchange may have one
+
+    def _failed_lately(self, host: HostPort) -> bool:
+        if not self._failures:
+            return False
+        failure = self._failures.get(host)
+        return failure is not None and asyncio.get_running_loop().time() - failure.failed_at < FAILED_LATELY_SECONDS
+
+    def _log_attempt(self, destination: Destination, work: Work, began: float, report: Report | None, error: BaseException | None) -> None:
+        replies = report.replies.values() if report is not None else ()
+        negative = [reply for reply in replies if not reply.is_positive]
+        if isinstance(error, DeliveryError):
+            reply, server = str(error.reply), error.server
+        elif error is not None:
+            reply, server = type(error).__name__, destination.key
+        else:
+            assert report is not None
+            reply, server = str(negative[0] if negative else next(iter(replies))), report.server
+        log.info(
+            "attempt.finished",
+            message_id=work.envelope.message_id,
+            next_hop=destination.key,
+            server=server,
+            recipients=len(work.ordinals),
+            accepted=len(replies) - len(negative),
+            reply=reply,
+            seconds=round(asyncio.get_running_loop().time() - began, 6),
+        )
+
+
+def _joined(first: Report, second: Report) -> Report:
+    return Report(second.server, {**first.replies, **second.replies}, first.dot_sent_unanswered or second.dot_sent_unanswered)
+
+
+def _with_rest(report: Report, rest: tuple[int, ...], error: ShadowrelayError) -> Report:
+    """Earlier transactions stand; the recipients of a later one get its reply."""
+    reply = error.reply if isinstance(error, DeliveryError) else replace(CONNECTION_FAILED, enhanced="4.4.0", text=str(error))
+    dot_sent = isinstance(error, DeliveryError) and error.dot_sent_unanswered
+    return Report(report.server, {**dict.fromkeys(rest, reply), **report.replies}, report.dot_sent_unanswered or dot_sent)

@@ -1,0 +1,158 @@
+"""Where a domain's mail goes, by DNS: MX, implicit MX, null MX (RFC 5321 5.1, RFC 7505).
+
+dnspython asks and caches; here its answers and errors become hosts or delivery errors. An answer that says "no" is
+permanent, no answer is transient.
+"""
+
+import ipaddress
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import dns.asyncresolver
+import dns.exception
+import dns.name
+import dns.nameserver
+import dns.rdatatype
+import dns.resolver
+
+from shadowrelay.model.errors import PermanentDeliveryError, TransientDeliveryError
+from shadowrelay.model.replies import Reply
+from shadowrelay.model.routing import HostPort
+
+LIFETIME_SECONDS = 20.0  # one look-up, all name servers and repetitions
+CACHED_ANSWERS_MAX = 10_000
+EXCHANGES_MAX = 20  # of one domain; a hostile zone may name hundreds
+ADDRESSES_MAX = 8  # of one exchange
+
+NO_SUCH_DOMAIN = Reply(550, "5.1.2", "The domain does not exist")  # RFC 3463 X.1.2
+NO_ADDRESS = Reply(550, "5.1.2", "The domain has no mail server and no address")
+TAKES_NO_MAIL = Reply(556, "5.1.10", "The domain does not accept mail (null MX)")  # RFC 7505 4.2
+IN_CIRCLES = Reply(554, "5.4.6", "Mail for the domain would come back to this server")  # RFC 5321 5.1
+LOOKUP_FAILED = Reply(451, "4.4.3", "The domain name could not be looked up")  # RFC 3463 X.4.3
+NO_USABLE_EXCHANGE = Reply(451, "4.4.3", "No mail server of the domain has an address")
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A mail server of a domain; a lower preference is tried first."""
+
+    preference: int
+    host: str
+
+
+class MailResolver(Protocol):
+    """What delivery asks of DNS."""
+
+    async def exchanges(self, domain: str) -> tuple[Exchange, ...]:
+        """Ascending preference, never empty, never this node nor what is behind it. Raises DeliveryError."""
+        ...
+
+    async def addresses(self, host: str, port: int = 25) -> tuple[HostPort, ...]:
+        """Of one exchange; empty if it has none. Raises TransientDeliveryError."""
+        ...
+
+
+class DnsResolver:
+    """`nameservers` None or empty: those of the system. `own_names`: names under which this node takes mail."""
+
+    def __init__(
+        self,
+        own_names: Collection[str],
+        nameservers: Sequence[HostPort] = (),
+        *,
+        lifetime_seconds: float = LIFETIME_SECONDS,
+    ) -> None:
+        self._own = {_normal(name) for name in own_names}
+        self._lifetime = lifetime_seconds
+        # Read lazily if it is the system's: a node that only has routes needs no /etc/resolv.conf.
+        self._resolver: dns.asyncresolver.Resolver | None = None
+        self._nameservers = tuple(nameservers)
+
+    def _ask(self) -> dns.asyncresolver.Resolver:
+        if self._resolver is None:
+            resolver = dns.asyncresolver.Resolver(configure=not self._nameservers)
+            if self._nameservers:
+                resolver.nameservers = [dns.nameserver.Do53Nameserver(server.host, server.port) for server in self._nameservers]
+            resolver.timeout = min(5.0, self._lifetime)
+            resolver.lifetime = self._lifetime
+            resolver.search = []
+            resolver.cache = dns.resolver.LRUCache(CACHED_ANSWERS_MAX)
+            self._resolver = resolver
+        return self._resolver
+
+    async def exchanges(self, domain: str) -> tuple[Exchange, ...]:
+        """See `MailResolver`. Source: RFC 5321 5.1, RFC 7505."""
+        name = _absolute(domain)
+        try:
+            answer = await self._ask().resolve(name, dns.rdatatype.MX, search=False)
+        except dns.resolver.NXDOMAIN as error:
+            raise PermanentDeliveryError(NO_SUCH_DOMAIN, domain) from error
+        except dns.resolver.NoAnswer:
+            return await self._implicit(domain)
+        except (dns.exception.DNSException, OSError, ValueError) as error:
+            raise TransientDeliveryError(LOOKUP_FAILED, domain, is_connection=True) from error
+        found = [(int(record.preference), record.exchange.to_text(omit_final_dot=True)) for record in answer]
+        if all(host in ("", ".") for _, host in found):
+            raise PermanentDeliveryError(TAKES_NO_MAIL, domain)
+        exchanges = sorted((Exchange(preference, host) for preference, host in found if host not in ("", ".")), key=_by_preference)
+        own = [exchange.preference for exchange in exchanges if _normal(exchange.host) in self._own]
+        if own:
+            exchanges = [exchange for exchange in exchanges if exchange.preference < min(own)]
+        if not exchanges:
+            raise PermanentDeliveryError(IN_CIRCLES, domain)
+        return tuple(exchanges[:EXCHANGES_MAX])
+
+    async def _implicit(self, domain: str) -> tuple[Exchange, ...]:
+        if not await self.addresses(domain):
+            raise PermanentDeliveryError(NO_ADDRESS, domain)
+        if _normal(domain) in self._own:
+            raise PermanentDeliveryError(IN_CIRCLES, domain)
+        return (Exchange(0, domain),)
+
+    async def addresses(self, host: str, port: int = 25) -> tuple[HostPort, ...]:
+        """See `MailResolver`. IPv4 first: more of the world's mail servers are reachable by it."""
+        literal = _literal(host)
+        if literal:
+            return (HostPort(literal, port),)
+        name = _absolute(host)
+        found: list[str] = []
+        failed: Exception | None = None
+        for kind in (dns.rdatatype.A, dns.rdatatype.AAAA):
+            try:
+                answer = await self._ask().resolve(name, kind, search=False)
+                found.extend(record.address for record in answer)
+            except (dns.resolver.NXDOMAIN, dns.resolver.NoAnswer):
+                continue
+            except (dns.exception.DNSException, OSError, ValueError) as error:
+                failed = error
+        if not found and failed is not None:
+            raise TransientDeliveryError(LOOKUP_FAILED, host, is_connection=True) from failed
+        return tuple(HostPort(address, port) for address in found[:ADDRESSES_MAX])
+
+
+def _absolute(domain: str) -> dns.name.Name:
+    """Raises PermanentDeliveryError where the text can be no name: it will not become one."""
+    try:
+        return dns.name.from_text(domain, idna_codec=dns.name.IDNA_2003)
+    except (dns.exception.DNSException, ValueError) as error:
+        raise PermanentDeliveryError(NO_SUCH_DOMAIN, domain[:255]) from error
+
+
+def _literal(host: str) -> str:
+    """The address of `[192.0.2.1]` or `192.0.2.1`; empty for a name. RFC 5321 4.1.3."""
+    text = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    if text.lower().startswith("ipv6:"):
+        text = text[5:]
+    try:
+        return str(ipaddress.ip_address(text))
+    except ValueError:
+        return ""
+
+
+def _normal(name: str) -> str:
+    return name.rstrip(".").lower()
+
+
+def _by_preference(exchange: Exchange) -> int:
+    return exchange.preference
