@@ -67,9 +67,7 @@ def receive(
     )  # fmt: skip
 
 
-def hareceive(
-    node: ServerName, envelope: Envelope, *, at: datetime, primary: ServerName, size: int, internal_id: int = 0
-) -> TrackingEvent:
+def hareceive(node: ServerName, envelope: Envelope, *, at: datetime, primary: ServerName, size: int, internal_id: int = 0) -> TrackingEvent:
     """Shadow: the copy of `primary` is stored."""
     return _row(at, EventId.HARECEIVE, EventSource.SMTP, envelope, internal_id, size, client=primary, server=node)
 

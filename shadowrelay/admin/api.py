@@ -1,0 +1,183 @@
+"""The HTTP API of a node: what the commands show and do, as JSON with OpenAPI, and health and metrics beside it.
+
+Everything wants the token but the two health pages, and metrics for a scraper on the same machine. Errors are RFC 9457 problems
+and never carry an exception's text. Nothing is served from elsewhere, so there is no page of documentation, only `/openapi.json`.
+"""
+
+from collections.abc import Callable
+from datetime import datetime
+from http import HTTPStatus
+from ipaddress import ip_address
+from typing import Annotated, Any
+from uuid import UUID
+
+import structlog
+from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response
+from fastapi.security import HTTPBearer
+from starlette.exceptions import HTTPException as StarletteHTTPException
+
+from shadowrelay.admin import resources
+from shadowrelay.admin.metrics import CONTENT_TYPE, Metrics
+from shadowrelay.admin.token import is_token
+from shadowrelay.model.errors import LedgerUnavailable
+from shadowrelay.model.ids import MessageId, ServerName
+from shadowrelay.ports import AdminView
+
+LISTED_MAX = 1000  # messages in one answer: about 500 KB
+LISTED_DEFAULT = 100
+INTERNAL_ID_MAX = 2**63 - 1  # SQLite's largest integer
+
+log = structlog.get_logger("shadowrelay.admin")
+
+_PROBLEM_CONTENT = {"application/problem+json": {"schema": resources.Problem.model_json_schema()}}
+PROBLEMS: dict[int | str, dict[str, Any]] = {
+    code: {"description": HTTPStatus(code).phrase, "content": _PROBLEM_CONTENT} for code in (400, 401, 404, 503)
+}
+
+
+def make_application(
+    view: AdminView, metrics: Metrics, token: str, version: str, *, now: Callable[[], datetime] = resources.utc_now
+) -> FastAPI:
+    """The ASGI application of one node. `token` is what `admin.token` gave."""
+    application = FastAPI(title="shadowrelay", version=version, docs_url=None, redoc_url=None, openapi_url=None)
+    authorised = Depends(HTTPBearer(auto_error=False, description="The token in admin.token_file"))
+
+    async def refuse_strangers(request: Request) -> None:
+        if not is_token(token, request.headers.get("authorization", "")):
+            raise HTTPException(HTTPStatus.UNAUTHORIZED, "the bearer token of this node is needed", {"WWW-Authenticate": "Bearer"})
+
+    api = _api(view, now)
+    application.include_router(api, prefix="/api/v1", dependencies=[Depends(refuse_strangers), authorised], responses=PROBLEMS)
+    application.include_router(_health(view))
+    application.include_router(_metrics(view, metrics, refuse_strangers))
+
+    @application.get("/openapi.json", include_in_schema=False, dependencies=[Depends(refuse_strangers)])
+    async def openapi() -> JSONResponse:
+        return JSONResponse(application.openapi())
+
+    application.add_exception_handler(StarletteHTTPException, _http_problem)
+    application.add_exception_handler(RequestValidationError, _validation_problem)
+    application.add_exception_handler(LedgerUnavailable, _ledger_problem)
+    application.add_exception_handler(Exception, _unexpected_problem)
+    return application
+
+
+def _api(view: AdminView, now: Callable[[], datetime]) -> APIRouter:
+    api = APIRouter()
+
+    @api.get("/node")
+    async def node() -> resources.Node:
+        """Identity, version, uptime, queue database, effective settings."""
+        return resources.node_of(await view.node(), now())
+
+    @api.get("/queues")
+    async def queues() -> resources.Queues:
+        """All queues with depth and oldest message."""
+        return resources.Queues(queues=[resources.queue_of(row) for row in await view.queues()])
+
+    @api.get("/messages")
+    async def messages(
+        queue: Annotated[str, Query(max_length=512, description="identity of a queue; empty = all")] = "",
+        limit: Annotated[int, Query(ge=1, le=LISTED_MAX)] = LISTED_DEFAULT,
+        after: Annotated[int, Query(ge=0, le=INTERNAL_ID_MAX, description="next_after of the page before")] = 0,
+    ) -> resources.Messages:
+        """Messages of one queue, or of all, oldest first, by pages."""
+        page = await view.messages(queue, limit, after)
+        next_after = page[-1].internal_id if len(page) == limit else None
+        return resources.Messages(messages=[resources.summary_of(stored) for stored in page], next_after=next_after)
+
+    @api.get("/messages/{message_id}")
+    async def message(message_id: UUID) -> resources.Message:
+        """One message: role, number, copies, retries, last replies, due time, reason."""
+        stored = await view.message(MessageId(str(message_id)))
+        if stored is None:
+            raise HTTPException(HTTPStatus.NOT_FOUND, f"this node knows no message {message_id}")
+        return resources.message_of(stored)
+
+    @api.get("/peers")
+    async def peers() -> resources.Peers:
+        """Every peer: last heard, lease, breaker, what is held for and by it."""
+        return resources.Peers(peers=[resources.peer_of(row, now()) for row in await view.peers()])
+
+    @api.post("/peers/{name}/forget")
+    async def forget(name: str) -> resources.Forgotten:
+        """This peer will not come back: do not wait for it any more."""
+        if not await view.forget(ServerName(name.lower())):
+            raise HTTPException(HTTPStatus.NOT_FOUND, "this node knows no such peer")
+        log.warning("peer.forgotten", server=name.lower())
+        return resources.Forgotten(name=name.lower(), is_forgotten=True)
+
+    return api
+
+
+def _health(view: AdminView) -> APIRouter:
+    health = APIRouter(prefix="/health")
+
+    @health.get("/live")
+    async def live() -> dict[str, str]:
+        """The process runs and answers."""
+        return {"status": "live"}
+
+    @health.get("/ready", responses={503: {"model": resources.Readiness}})
+    async def ready(response: Response) -> resources.Readiness:
+        """Mail is taken now. 503 while starting, draining, or when the queue database takes nothing."""
+        is_ready, reasons = view.is_ready()
+        response.status_code = HTTPStatus.OK if is_ready else HTTPStatus.SERVICE_UNAVAILABLE
+        return resources.Readiness(is_ready=is_ready, reasons=list(reasons))
+
+    return health
+
+
+def _metrics(view: AdminView, metrics: Metrics, refuse_strangers: Callable[[Request], Any]) -> APIRouter:
+    router = APIRouter()
+
+    @router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
+    async def scrape(request: Request) -> Response:
+        """Prometheus metrics. Without a token from loopback only."""
+        if not _is_loopback(request):
+            await refuse_strangers(request)
+        try:
+            metrics.observe_queues(await view.queues())
+        except LedgerUnavailable:  # the scrape that has to tell of it must not fail of it: the last listing stays
+            log.warning("metrics.queues_unavailable")
+        return Response(metrics.render(), headers={"content-type": CONTENT_TYPE})
+
+    return router
+
+
+def _is_loopback(request: Request) -> bool:
+    # the address of the connection, not a forwarded one: a proxy in front has to bring the token
+    if request.client is None or "x-forwarded-for" in request.headers or "forwarded" in request.headers:
+        return False
+    try:
+        return ip_address(request.client.host).is_loopback
+    except ValueError:
+        return False
+
+
+def _problem(status: int, detail: str, headers: dict[str, str] | None = None) -> JSONResponse:
+    problem = resources.Problem(title=HTTPStatus(status).phrase, status=status, detail=detail)
+    return JSONResponse(problem.model_dump(), status, headers, media_type="application/problem+json")
+
+
+async def _http_problem(_request: Request, exc: Exception) -> JSONResponse:
+    assert isinstance(exc, StarletteHTTPException)
+    return _problem(exc.status_code, exc.detail, dict(exc.headers) if exc.headers else None)
+
+
+async def _validation_problem(_request: Request, exc: Exception) -> JSONResponse:
+    assert isinstance(exc, RequestValidationError)
+    wrong = [f"{'.'.join(map(str, error['loc'][1:]))}: {error['msg']}" for error in exc.errors()]
+    return _problem(HTTPStatus.BAD_REQUEST, "; ".join(wrong))
+
+
+async def _ledger_problem(_request: Request, _exc: Exception) -> JSONResponse:
+    detail = "the queue database cannot be used now; the operator log says why"
+    return _problem(HTTPStatus.SERVICE_UNAVAILABLE, detail, {"Retry-After": "5"})
+
+
+async def _unexpected_problem(request: Request, exc: Exception) -> JSONResponse:
+    log.error("admin.request_failed", path=request.url.path, exc_info=exc)
+    return _problem(HTTPStatus.INTERNAL_SERVER_ERROR, "an error that nobody expected; the operator log has it")

@@ -1,0 +1,126 @@
+"""What the commands ask a node: a small synchronous client of the API. Answers are plain dicts, errors say what to do."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+
+from shadowrelay.admin.token import read_token
+from shadowrelay.model.errors import ConfigurationError, ShadowrelayError
+
+TOKEN_VARIABLE = "SHADOWRELAY_ADMIN_TOKEN"
+TIMEOUT_SECONDS = 10.0
+PAGE = 1000  # the API's largest
+
+Json = dict[str, Any]
+
+
+class NodeError(ShadowrelayError):
+    """The node cannot be asked, or refuses; the text is for the operator. `status` is HTTP's, 0 without an answer."""
+
+    def __init__(self, text: str, status: int = 0) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+def find_token(token_file: Path | None = None, environment: Mapping[str, str] = os.environ) -> str:
+    """From the environment, else from the file. Raises: ConfigurationError with the remedy."""
+    token = environment.get(TOKEN_VARIABLE, "").strip()
+    if token:
+        return token
+    if token_file is None:
+        raise ConfigurationError(f"no token: set {TOKEN_VARIABLE}, or name the node's token file")
+    return read_token(token_file)
+
+
+class NodeClient:
+    """One node's API. `url` is like "http://127.0.0.1:8025". All methods raise NodeError. Use it as a context."""
+
+    def __init__(self, url: str, token: str, *, transport: httpx.BaseTransport | None = None) -> None:
+        self.url = url.rstrip("/")
+        # trust_env off: a proxy of the environment is not for a node on loopback, and must not see the token
+        self._http = httpx.Client(
+            base_url=self.url,
+            headers={"Authorization": f"Bearer {token}"},
+            timeout=TIMEOUT_SECONDS,
+            trust_env=False,
+            follow_redirects=False,
+            transport=transport,
+        )
+
+    def __enter__(self) -> "NodeClient":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close its connections."""
+        self._http.close()
+
+    def node(self) -> Json:
+        """Identity, version, uptime, queue database, settings."""
+        return self._ask("GET", "/api/v1/node")
+
+    def queues(self) -> list[Json]:
+        """All queues."""
+        queues: list[Json] = self._ask("GET", "/api/v1/queues")["queues"]
+        return queues
+
+    def messages(self, queue: str = "", limit: int = 100, after: int = 0) -> list[Json]:
+        """Up to `limit` messages of a queue (empty = all), in as many pages as that takes."""
+        found: list[Json] = []
+        while len(found) < limit:
+            parameters = {"queue": queue, "limit": str(min(limit - len(found), PAGE)), "after": str(after)}
+            page = self._ask("GET", "/api/v1/messages", parameters)
+            found += page["messages"]
+            if page["next_after"] is None:
+                break
+            after = page["next_after"]
+        return found
+
+    def message(self, message_id: str) -> Json:
+        """Everything about one message. NodeError.status is 404 where the node does not know it."""
+        return self._ask("GET", f"/api/v1/messages/{quote(message_id, safe='')}")
+
+    def peers(self) -> list[Json]:
+        """All peers."""
+        peers: list[Json] = self._ask("GET", "/api/v1/peers")["peers"]
+        return peers
+
+    def forget_peer(self, name: str) -> Json:
+        """Tell the node that this peer will not come back."""
+        return self._ask("POST", f"/api/v1/peers/{quote(name, safe='')}/forget")
+
+    def ready(self) -> Json:
+        """Whether mail is taken now, and why not; 503 is an answer here."""
+        return self._ask("GET", "/health/ready", accepted=(200, 503))
+
+    def _ask(self, method: str, path: str, parameters: Mapping[str, str] | None = None, accepted: tuple[int, ...] = (200,)) -> Json:
+        try:
+            response = self._http.request(method, path, params=parameters)
+        except httpx.TimeoutException as exc:
+            raise NodeError(f"{self.url} did not answer within {TIMEOUT_SECONDS:g} s") from exc
+        except httpx.ConnectError as exc:
+            raise NodeError(f"{self.url} cannot be reached ({exc}); is the node running, and is its [admin] listen this address?") from exc
+        except (httpx.HTTPError, httpx.InvalidURL) as exc:
+            raise NodeError(f"{self.url} cannot be asked: {exc}") from exc
+        if response.status_code == 401:
+            raise NodeError(f"{self.url} does not know this token; use the one in the node's admin.token_file", 401)
+        try:
+            body = response.json()
+        except ValueError as exc:
+            raise NodeError(
+                f"{self.url} answered {response.status_code} without JSON; is it a shadowrelay node?", response.status_code
+            ) from exc
+        if response.status_code not in accepted or not isinstance(body, dict):
+            raise NodeError(_reason(body, response), response.status_code)
+        return body
+
+
+def _reason(body: object, response: httpx.Response) -> str:
+    detail = body.get("detail") if isinstance(body, dict) else None
+    return str(detail) if detail else f"{response.url} answered {response.status_code} {response.reason_phrase}"

@@ -1,0 +1,170 @@
+"""Prometheus metrics of one node, in a registry of its own, so that several nodes fit into one process.
+
+Counters are counted by the services through the port `Metrics`; what is a state rather than an event (queues, heartbeat ages, database)
+is read at each scrape. Nothing here blocks or raises into the relay. Labels have few values: a word too many becomes "other".
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from shadowrelay.model.ids import ServerName
+from shadowrelay.model.queue import QueueKind, QueueRow
+from shadowrelay.model.tracking import Replication
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+LABEL_VALUES_MAX = 50  # of one label; a reason made from a peer's text must not fill the memory
+
+# from a copy on the same switch to the default shadow_timeout of 5 s, and beyond
+LATENCY_BUCKETS_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+
+
+class Metrics:
+    """Implements `ports.Metrics`. `awake` is `Clock.awake`, `now` is `Clock.now`."""
+
+    def __init__(self, version: str, server: ServerName, *, now: Callable[[], datetime], awake: Callable[[], float]) -> None:
+        self.registry = CollectorRegistry(auto_describe=True)
+        self._now = now
+        self._awake = awake
+        self._heard: dict[ServerName, float] = {}
+        self._queues: tuple[QueueRow, ...] = ()
+        self._states: dict[str, tuple[str, Callable[[], float]]] = {}
+        self._gauge("build_info", "Which program and which node this is; always 1.", "version", "server").labels(version, server).set(1)
+        acknowledged = self._counter("acknowledged", "Messages answered 250, by whether a synced second copy existed.", "replication")
+        # a series that begins at zero shows its first increase
+        self._acknowledged = {replication: acknowledged.labels(replication.value.lower()) for replication in Replication}
+        self._refused = _Bounded(self._counter("refused", "Messages that no responsibility was taken for, by reason.", "reason"))
+        self._promoted = _Bounded(self._counter("promoted_messages", "Shadow messages taken over, by reason.", "reason"))
+        self._attempts = _Bounded(self._counter("delivery_attempts", "Delivery attempts of forks, by result.", "result"))
+        self._discarded = self._counter("discarded", "Shadow messages discarded because their primary was done.")
+        self._latency = Histogram(
+            "shadowrelay_shadow_latency_seconds",
+            "End of content until the shadow copy was stored.",
+            buckets=LATENCY_BUCKETS_SECONDS,
+            registry=self.registry,
+        )
+        self._database = self._gauge(
+            "database_info", "Queue database, and the durability it runs with; always 1.", "database", "incarnation", "synchronous"
+        )
+        self.registry.register(_AtScrape(self._collect))
+
+    # ports.Metrics
+    def acknowledged(self, replication: Replication) -> None:
+        """One more 250."""
+        self._acknowledged[replication].inc()
+
+    def refused(self, reason: str) -> None:
+        """One more message refused."""
+        self._refused.inc(reason, 1)
+
+    def shadow_latency(self, seconds: float) -> None:
+        """One more copy, and how long it took. Units: seconds."""
+        self._latency.observe(seconds)
+
+    def discarded(self, count: int) -> None:
+        """So many shadow messages discarded."""
+        self._discarded.inc(count)
+
+    def promoted(self, count: int, reason: str) -> None:
+        """So many shadow messages promoted."""
+        self._promoted.inc(reason, count)
+
+    def attempt(self, result: str) -> None:
+        """One more delivery attempt."""
+        self._attempts.inc(result, 1)
+
+    def heartbeat(self, server: ServerName) -> None:
+        """A proof of life of this peer."""
+        self._heard[server] = self._awake()
+
+    # wiring
+    def expect_peers(self, servers: Iterable[ServerName]) -> None:
+        """Count the heartbeat age of these from now on, and of no others."""
+        began = self._awake()
+        self._heard = {server: self._heard.get(server, began) for server in servers}
+
+    def watch(self, name: str, documentation: str, value: Callable[[], float]) -> None:
+        """Read `value` at each scrape as gauge `shadowrelay_<name>`: sessions, database_position, ledger_unavailable,
+        tracking_dropped_rows, tracking_pending_rows … One that raises is left out of that scrape."""
+        self._states[f"shadowrelay_{name}"] = (documentation, value)
+
+    def database(self, database: str, incarnation: int, synchronous: str) -> None:
+        """What the ledger runs on; `synchronous` as read back from the database."""
+        self._database.clear()
+        self._database.labels(database, str(incarnation), synchronous).set(1)
+
+    def observe_queues(self, queues: Iterable[QueueRow]) -> None:
+        """The listing for the next scrape."""
+        self._queues = tuple(queues)
+
+    def render(self) -> bytes:
+        """The text that Prometheus reads."""
+        return generate_latest(self.registry)
+
+    def _counter(self, name: str, documentation: str, *labels: str) -> Counter:
+        return Counter(f"shadowrelay_{name}", documentation, labels, registry=self.registry)
+
+    def _gauge(self, name: str, documentation: str, *labels: str) -> Gauge:
+        return Gauge(f"shadowrelay_{name}", documentation, labels, registry=self.registry)
+
+    def _collect(self) -> Iterator[GaugeMetricFamily]:
+        yield from queue_families(self._queues, self._now())
+        ages = GaugeMetricFamily("shadowrelay_heartbeat_age_seconds", "Since the last proof of life of a peer.", labels=["server"])
+        awake = self._awake()
+        for server, heard in self._heard.items():
+            ages.add_metric([server], max(awake - heard, 0.0))
+        yield ages
+        for name, (documentation, value) in self._states.items():
+            try:
+                yield GaugeMetricFamily(name, documentation, value=value())
+            except Exception:  # a scrape with a hole says more than none
+                continue
+
+
+def queue_families(queues: Iterable[QueueRow], now: datetime) -> Iterator[GaugeMetricFamily]:
+    """Depth and oldest age for each kind of queue, empty ones too."""
+    counts: dict[QueueKind, int] = dict.fromkeys(QueueKind, 0)
+    oldest: dict[QueueKind, float] = dict.fromkeys(QueueKind, 0.0)
+    for row in queues:
+        counts[row.kind] += row.count
+        if row.oldest_at is not None:
+            oldest[row.kind] = max(oldest[row.kind], (now - row.oldest_at).total_seconds())
+    yield _by_kind("shadowrelay_queue_messages", "Messages in the queues of this kind.", counts)
+    yield _by_kind("shadowrelay_queue_oldest_age_seconds", "Age of the oldest message in the queues of this kind; 0 when empty.", oldest)
+
+
+def _by_kind(name: str, documentation: str, values: Mapping[QueueKind, float]) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(name, documentation, labels=["kind"])
+    for kind, value in values.items():
+        family.add_metric([kind.value], value)
+    return family
+
+
+class _Bounded:
+    """Counters by one label, which takes no more than `LABEL_VALUES_MAX` values."""
+
+    def __init__(self, counter: Counter) -> None:
+        self._counter = counter
+        self._children: dict[str, Counter] = {}
+
+    def inc(self, value: str, amount: float) -> None:
+        child = self._children.get(value)
+        if child is None:
+            if len(self._children) >= LABEL_VALUES_MAX:
+                value = "other"
+            child = self._children.setdefault(value, self._counter.labels(value))
+        child.inc(amount)
+
+
+class _AtScrape(Collector):
+    def __init__(self, collect: Callable[[], Iterator[GaugeMetricFamily]]) -> None:
+        self._collect = collect
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        return self._collect()
+
+    def describe(self) -> Iterator[GaugeMetricFamily]:
+        return iter(())

@@ -1,0 +1,51 @@
+"""The bearer token of the administration: a file that only its owner reads."""
+
+import hmac
+import os
+import secrets
+from pathlib import Path
+
+from shadowrelay.model.errors import ConfigurationError
+
+TOKEN_OCTETS_MIN = 16  # shorter ones can be guessed
+TOKEN_OCTETS_MAX = 1024
+
+
+def read_or_create_token(path: Path) -> str:
+    """The token in `path`, made at random (256 bits, mode 0600) where there is no such file.
+
+    Raises: ConfigurationError naming the file and the remedy.
+    """
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileExistsError:
+        return read_token(path)
+    except OSError as exc:
+        remedy = "name a file in a directory that exists"
+        raise ConfigurationError(f"admin.token_file: {path} cannot be made ({exc.strerror}); {remedy}") from exc
+    token = secrets.token_urlsafe(32)
+    with os.fdopen(descriptor, "w", encoding="ascii") as file:
+        file.write(token + "\n")
+    return token
+
+
+def read_token(path: Path) -> str:
+    """The token in `path`. Raises: ConfigurationError naming the file and the remedy."""
+    try:
+        with path.open("rb") as file:
+            token = file.read(TOKEN_OCTETS_MAX + 1).strip()
+    except OSError as exc:
+        raise ConfigurationError(f"admin.token_file: {path} cannot be read ({exc.strerror})") from exc
+    if not TOKEN_OCTETS_MIN <= len(token) <= TOKEN_OCTETS_MAX or not token.isascii() or any(octet <= 32 for octet in token):
+        raise ConfigurationError(
+            f"admin.token_file: {path} holds no usable token; write one line of {TOKEN_OCTETS_MIN} to {TOKEN_OCTETS_MAX} "
+            f"visible ASCII characters, or remove the file to have one made"
+        )
+    return token.decode("ascii")
+
+
+def is_token(expected: str, authorization: str) -> bool:
+    """Whether an Authorization header carries the token; takes the same time for every wrong one."""
+    scheme, _, given = authorization.partition(" ")
+    same = hmac.compare_digest(expected.encode(), given.strip().encode("utf-8", "surrogateescape"))
+    return scheme.lower() == "bearer" and same

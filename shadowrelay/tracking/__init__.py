@@ -1,0 +1,1 @@
+"""The message tracking log (evidence) and the operator log (narration): two streams that never mix."""
