@@ -16,7 +16,7 @@ from shadowrelay.model.settings import Section, Settings
 def explain(error: ErrorDetails, path: Path, variables: Mapping[Key, str]) -> str:
     """One line for one error. Shapes: `variables` names the environment variable of each key that has one."""
     key: Key = tuple(error["loc"])
-    variable = next((variables[key[:length]] for length in range(len(key), 0, -1) if key[:length] in variables), None)
+    variable = next((name for place, name in variables.items() if key and (place == key[: len(place)] or key == place[: len(key)])), None)
     where = f"environment {variable}" if variable else str(path)
     return f"{where}: {format_key(key)}{': ' if key else ''}{_problem(error, key)}"
 

@@ -10,6 +10,8 @@ from cryptography import x509
 from shadowrelay.model.settings import Preference, ReceiveConnector, Settings
 
 CERTIFICATE_LEFT_MIN = timedelta(days=14)
+MESSAGE_SIZE_BYTES_MIN = 64_000
+RECIPIENTS_COUNT_MIN = 100
 
 
 def warnings(settings: Settings, now: datetime | None = None) -> list[str]:
@@ -90,6 +92,12 @@ def _about_connector(connector: ReceiveConnector, settings: Settings) -> Iterato
         yield f"{name}: externally_secured has no effect while accept_xshadow is false"
     if not connector.relay_from and not connector.accepted_domains and not settings.peers:
         yield f"{name}: with neither relay_from nor accepted_domains every recipient is refused with 550"
+
+    # RFC 5321 4.5.3.1.7 and 4.5.3.1.8: what every server must be able to take
+    if connector.max_message_size < MESSAGE_SIZE_BYTES_MIN:
+        yield f"{name}: max_message_size is below the {MESSAGE_SIZE_BYTES_MIN} bytes that RFC 5321 asks for; raise it"
+    if connector.max_recipients_per_message < RECIPIENTS_COUNT_MIN:
+        yield f"{name}: max_recipients_per_message is below the {RECIPIENTS_COUNT_MIN} that RFC 5321 asks for; raise it"
 
 
 def _about_places(settings: Settings) -> Iterator[str]:

@@ -155,14 +155,14 @@ class ReceiveConnector(Section):
     """Addresses that may use XSHADOW without TLS when they name a configured peer. For labs. Source: seed-003"""
     accept_xshadow: bool = True
     """Peers may place shadow messages through this connector. Source: seed-003"""
-    connection_inactivity_timeout: Annotated[Duration, Field(ge=SECOND, le=DAY)] = Field(default_factory=_inactivity_timeout)
+    connection_inactivity_timeout: Annotated[Duration, Field(ge=10 * MILLISECOND, le=DAY)] = Field(default_factory=_inactivity_timeout)
     """Without progress for so long, a session is closed; edge: 1m. Less than connection_timeout. Source: seed-000, msp-rc"""
-    connection_timeout: Annotated[Duration, Field(ge=SECOND, le=DAY)] = Field(default_factory=_connection_timeout)
+    connection_timeout: Annotated[Duration, Field(ge=10 * MILLISECOND, le=DAY)] = Field(default_factory=_connection_timeout)
     """A session ends after so long even while data flows; edge: 5m. Not while a final dot waits for its reply. Source: seed-000, msp-rc"""
-    max_message_size: Annotated[Size, Field(ge=64_000, le=2_000_000_000)] = 36_000_000
+    max_message_size: Annotated[Size, Field(ge=1, le=2_000_000_000)] = 36_000_000
     """Largest message taken. MB = 1,000,000 bytes. Source: msp-rc"""
-    max_recipients_per_message: Annotated[Count, Field(ge=100, le=100_000)] = 5000
-    """Recipients of one message; more are answered 452 and sent in another transaction. RFC 5321 4.5.3.1.8. Source: msp-rc"""
+    max_recipients_per_message: Annotated[Count, Field(ge=1, le=5000)] = 5000
+    """Recipients of one message; more are answered 452. At most 5,000: all ordinals must fit a reply. RFC 5321 4.5.3.1.8. Source: msp-rc"""
     max_sessions: Annotated[Count, Field(ge=1, le=100_000)] = 5000
     """Sessions of this connector at one time; further ones are answered 421. Source: msp-rc"""
     max_sessions_per_address: Annotated[Count, Field(ge=1, le=100_000)] = 200
@@ -236,7 +236,7 @@ class Send(Section):
     """Time between attempts after a 4xx to the message itself. Source: msd-int"""
     delay_notification_timeout: Annotated[Duration, Field(ge=SECOND, le=30 * DAY)] = 4 * HOUR
     """After so long the sender is told that the message is late. Source: msd-int"""
-    connection_inactivity_timeout: Annotated[Duration, Field(ge=SECOND, le=DAY)] = 10 * MINUTE
+    connection_inactivity_timeout: Annotated[Duration, Field(ge=10 * MILLISECOND, le=DAY)] = 10 * MINUTE
     """Idle outbound sessions are closed after so long. Commands: RFC 5321 4.5.3.2. Source: seed-000"""
     concurrency_per_destination: Annotated[Count, Field(ge=1, le=1000)] = 20
     """Sessions to one next hop at one time."""

@@ -1,0 +1,232 @@
+from datetime import timedelta
+from ipaddress import ip_network
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from shadowrelay.model.ids import BoundaryName, ServerName, SiteName
+from shadowrelay.model.routing import HostPort
+from shadowrelay.model.settings import (
+    Admin,
+    Dns,
+    Peer,
+    Preference,
+    ReceiveConnector,
+    Route,
+    Send,
+    Server,
+    Settings,
+    Tls,
+    Tracking,
+    Transport,
+    WithoutLease,
+)
+
+MINUTE = timedelta(minutes=1)
+
+
+def settings_with(**tables: Any) -> Settings:
+    return Settings.model_validate({"server": {"name": "mx1.east.example", "site": "east"}, **tables})
+
+
+def a_peer(name: str = "mx1.west.example", **keys: Any) -> dict[str, Any]:
+    return {"name": name, "site": "west", "address": f"{name}:2525", **keys}
+
+
+def test_the_defaults_are_those_of_the_design() -> None:
+    transport = settings_with().transport
+
+    assert (
+        transport.shadow_redundancy_enabled,
+        transport.reject_message_on_shadow_failure,
+        transport.shadow_message_preference_setting,
+        transport.max_retries_for_remote_site_shadow,
+        transport.max_retries_for_local_site_shadow,
+    ) == (True, False, Preference.PREFER_REMOTE, 4, 2)
+    assert (2 * MINUTE, 180 * MINUTE, timedelta(days=2), timedelta(days=2), timedelta(days=2), 60 * MINUTE) == (
+        transport.shadow_heartbeat_frequency,
+        transport.shadow_resubmit_time_span,
+        transport.shadow_message_auto_discard_interval,
+        transport.safety_net_hold_time,
+        transport.message_expiration_timeout,
+        transport.duplicate_detection_window,
+    )
+    assert (timedelta(seconds=5), timedelta(seconds=1), WithoutLease.DELIVER) == (
+        transport.shadow_timeout,
+        transport.discard_poll_interval,
+        transport.delivery_without_lease,
+    )
+
+
+def test_the_retry_ladder_is_exchanges() -> None:
+    send = settings_with().send
+
+    assert (
+        send.queue_glitch_retry_count,
+        send.queue_glitch_retry_interval,
+        send.transient_failure_retry_count,
+        send.transient_failure_retry_interval,
+        send.outbound_connection_failure_retry_interval,
+        send.message_retry_interval,
+        send.delay_notification_timeout,
+        send.connection_inactivity_timeout,
+        send.concurrency_per_destination,
+    ) == (4, MINUTE, 6, 5 * MINUTE, 10 * MINUTE, 15 * MINUTE, 240 * MINUTE, 10 * MINUTE, 20)
+
+
+def test_unacknowledged_shadow_messages_expire_after_hold_time_and_expiration_together() -> None:
+    assert timedelta(days=4) == settings_with().transport.shadow_expiration_timeout
+
+
+@pytest.mark.parametrize(
+    ("role", "inactivity", "total"),
+    [("transport", 5 * MINUTE, 10 * MINUTE), ("frontend", 5 * MINUTE, 10 * MINUTE), ("edge", MINUTE, 5 * MINUTE)],
+)
+def test_the_role_decides_the_default_timeouts(role: str, inactivity: timedelta, total: timedelta) -> None:
+    connector = ReceiveConnector.model_validate({"name": "in", "listen": "127.0.0.1:0", "role": role})
+
+    assert (inactivity, total) == (connector.connection_inactivity_timeout, connector.connection_timeout)
+
+
+def test_a_connector_grants_nothing_that_it_does_not_list() -> None:
+    connector = ReceiveConnector(name="in", listen=HostPort("127.0.0.1", 0))
+
+    assert (connector.relay_from, connector.accepted_domains, connector.externally_secured) == ((), (), ())
+    assert (
+        connector.max_message_size,
+        connector.max_recipients_per_message,
+        connector.max_sessions,
+        connector.max_sessions_per_address,
+        connector.max_protocol_errors,
+        connector.max_hop_count,
+    ) == (36_000_000, 5000, 5000, 200, 5, 60)
+
+
+def test_the_inactivity_timeout_must_be_less_than_the_connection_timeout() -> None:
+    with pytest.raises(ValidationError, match="connection_inactivity_timeout must be less than connection_timeout"):
+        ReceiveConnector(name="in", listen=HostPort("127.0.0.1", 0), connection_timeout=5 * MINUTE)
+
+
+@pytest.mark.parametrize(("preference", "remote", "local"), [("PreferRemote", 4, 2), ("RemoteOnly", 4, 0), ("LocalOnly", 0, 2)])
+def test_an_unset_retry_count_follows_the_preference(preference: str, remote: int, local: int) -> None:
+    transport = Transport.model_validate({"shadow_message_preference_setting": preference})
+
+    assert (remote, local) == (transport.max_retries_for_remote_site_shadow, transport.max_retries_for_local_site_shadow)
+
+
+@pytest.mark.parametrize(
+    ("preference", "key"), [("LocalOnly", "max_retries_for_remote_site_shadow"), ("RemoteOnly", "max_retries_for_local_site_shadow")]
+)
+def test_only_an_explicit_contradiction_of_preference_and_retry_count_is_an_error(preference: str, key: str) -> None:
+    assert getattr(Transport.model_validate({"shadow_message_preference_setting": preference, key: 0}), key) == 0
+    with pytest.raises(ValidationError, match="remove this key or set it to 0, or choose another shadow_message_preference_setting"):
+        Transport.model_validate({key: 3, "shadow_message_preference_setting": preference})
+
+
+RANGES = [
+    ("transport", "max_retries_for_remote_site_shadow", -1, 0, 255, 256),
+    ("transport", "shadow_heartbeat_frequency", "0.9s", "1s", "1d", "25h"),
+    ("transport", "shadow_resubmit_time_span", "0.9s", "1s", "1d", "25h"),
+    ("transport", "shadow_message_auto_discard_interval", "4s", "5s", "90d", "91d"),
+    ("transport", "message_expiration_timeout", "4s", "5s", "90d", "91d"),
+    ("transport", "duplicate_detection_window", "-1s", "0s", "49d", "50d"),
+    ("send", "concurrency_per_destination", 0, 1, 1000, 1001),
+]
+
+
+@pytest.mark.parametrize(("table", "key", "below", "least", "most", "above"), RANGES)
+def test_a_value_outside_its_range_is_refused(table: str, key: str, below: Any, least: Any, most: Any, above: Any) -> None:
+    for value in (least, most):
+        settings_with(**{table: {key: value}})
+    for value in (below, above):
+        with pytest.raises(ValidationError, match=key):
+            settings_with(**{table: {key: value}})
+
+
+@pytest.mark.parametrize(
+    "tables",
+    [
+        {"transprot": {}},
+        {"transport": {"shadow_time_out": "5s"}},
+        {"receive_connectors": [{"name": "in", "listen": "127.0.0.1:0", "realy_from": []}]},
+        {"peers": [a_peer(adress="x")]},
+        {"routes": [{"recipients": ["*"], "next_hop": "a:1", "inside": True}]},
+    ],
+)
+def test_an_unknown_key_is_an_error_wherever_it_stands(tables: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match="Extra inputs are not permitted"):
+        settings_with(**tables)
+
+
+def test_text_becomes_the_values_that_the_program_works_with() -> None:
+    settings = settings_with(
+        receive_connectors=[{"name": "in", "listen": "[::1]:2525", "relay_from": ["10.0.0.0/8"], "accepted_domains": ["Corp.Example"]}],
+        peers=[a_peer("MX1.West.Example")],
+        routes=[{"recipients": ["*@corp.example"], "next_hop": ["a.example", "b.example:2525"]}],
+        dns={"nameservers": ["127.0.0.1:5353", "192.0.2.1"]},
+    )
+
+    connector = settings.receive_connectors[0]
+    assert (HostPort("::1", 2525), (ip_network("10.0.0.0/8"),), ("corp.example",)) == (
+        connector.listen,
+        connector.relay_from,
+        connector.accepted_domains,
+    )
+    assert settings.peers[0].name == "mx1.west.example"
+    assert (HostPort("a.example", 25), HostPort("b.example", 2525)) == settings.routes[0].next_hop
+    assert (HostPort("127.0.0.1", 5353), HostPort("192.0.2.1", 53)) == settings.dns.nameservers
+
+
+def test_settings_are_immutable() -> None:
+    with pytest.raises(ValidationError, match="frozen"):
+        settings_with().transport.shadow_redundancy_enabled = False
+
+
+def test_code_can_make_settings_without_text() -> None:
+    server = Server(name=ServerName("mx1.east.example"), site=SiteName("east"))
+    peer = Peer(name=ServerName("b"), site=SiteName("west"), address=HostPort("b", 25), boundary=BoundaryName("other"))
+    route = Route(recipients=("*",), next_hop=(HostPort("c", 25),))
+
+    settings = Settings(server=server, peers=(peer,), routes=(route,), transport=Transport(shadow_timeout=timedelta(seconds=2)))
+
+    assert (BoundaryName("default"), timedelta(seconds=2)) == (settings.server.boundary, settings.transport.shadow_timeout)
+
+
+def test_candidates_for_copies_are_the_peers_of_the_boundary_that_may_get_them() -> None:
+    settings = settings_with(peers=[a_peer("a"), a_peer("b", boundary="other"), a_peer("c", send_xshadow=False), a_peer("d", site="east")])
+
+    assert [peer.name for peer in settings.shadow_candidates] == ["a", "d"]
+
+
+@pytest.mark.parametrize(
+    ("tables", "message"),
+    [
+        ({"peers": [a_peer("MX1.east.example")]}, "mx1.east.example is this node itself"),
+        ({"peers": [a_peer("a"), a_peer("A")]}, "a is there more than once"),
+        ({"receive_connectors": [{"name": "in", "listen": "127.0.0.1:0"}] * 2}, "in is there more than once"),
+        ({"peers": [a_peer(require_tls=True)]}, "require_tls = true needs"),
+        ({"tracking": {"max_file_size": "2GB"}}, "max_file_size must not be larger"),
+    ],
+)
+def test_what_cannot_be_true_at_the_same_time_is_an_error(tables: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        settings_with(**tables)
+
+
+def test_sessions_to_peers_use_mutual_tls_where_an_authority_is_configured() -> None:
+    tls = {"certificate": "a.pem", "key": "a.key"}
+    plain = settings_with(peers=[a_peer()], tls=tls)
+    mutual = settings_with(peers=[a_peer("a"), a_peer("b", require_tls=False)], tls={**tls, "peer_authority": "p.pem"})
+
+    assert [plain.peer_requires_tls(peer) for peer in plain.peers] == [False]
+    assert [mutual.peer_requires_tls(peer) for peer in mutual.peers] == [True, False]
+
+
+def test_every_setting_says_what_it_is_for() -> None:
+    sections = [Server, Transport, ReceiveConnector, Peer, Route, Tls, Send, Tracking, Admin, Dns]
+    undocumented = [
+        f"{section.__name__}.{name}" for section in sections for name, field in section.model_fields.items() if not field.description
+    ]
+
+    assert undocumented == []

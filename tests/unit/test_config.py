@@ -1,0 +1,347 @@
+import json
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+
+from shadowrelay.config import LoadedSettings, Origin, effective, example, load, warnings
+from shadowrelay.model.errors import ConfigurationError
+from shadowrelay.model.routing import HostPort
+from shadowrelay.model.settings import Settings
+
+SERVER = '[server]\nname = "mx1.east.example"\nsite = "east"\n'
+CONNECTOR = (
+    '[[receive_connectors]]\nname = "in"\nlisten = "127.0.0.1:2525"\nrelay_from = ["127.0.0.0/8"]\nexternally_secured = ["127.0.0.0/8"]\n'
+)
+PEER = '[[peers]]\nname = "mx1.west.example"\nsite = "west"\naddress = "mx1.west.example:2525"\n'
+NODE = SERVER + CONNECTOR + PEER
+
+Write = Callable[[str], Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    def _write(text: str) -> Path:
+        path = tmp_path / "node.toml"
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return _write
+
+
+def problems_of(path: Path, environ: dict[str, str] | None = None) -> list[str]:
+    with pytest.raises(ConfigurationError) as caught:
+        load(path, environ or {})
+    return str(caught.value).splitlines()
+
+
+def warned(text: str, tmp_path: Path) -> str:
+    path = tmp_path / "node.toml"
+    path.write_text(text, encoding="utf-8")
+    return "\n".join(warnings(load(path, {}).settings))
+
+
+def test_a_file_needs_only_a_name_and_a_site(write: Write) -> None:
+    loaded = load(write(SERVER), {})
+
+    assert Settings.model_validate({"server": {"name": "mx1.east.example", "site": "east"}}).transport == loaded.settings.transport
+
+
+def test_relative_paths_are_relative_to_the_file(write: Write, tmp_path: Path) -> None:
+    text = SERVER + 'data_directory = "queue"\n[tracking]\ndirectory = "../tracking"\n[admin]\ntoken_file = "/etc/token"\n'
+
+    settings = load(write(text), {}).settings
+
+    assert (tmp_path / "queue", tmp_path.parent / "tracking", Path("/etc/token")) == (
+        settings.server.data_directory,
+        settings.tracking.directory,
+        settings.admin.token_file,
+    )
+
+
+def test_the_environment_wins_over_the_file_and_the_file_over_the_default(write: Write) -> None:
+    text = NODE + '[transport]\nshadow_timeout = "3s"\nshadow_heartbeat_frequency = "1m"\n'
+
+    loaded = load(write(text), {"SHADOWRELAY_TRANSPORT__SHADOW_TIMEOUT": "2s", "SHADOWRELAY_PEERS__0__ADDRESS": "127.0.0.1:9", "HOME": "/"})
+
+    assert (timedelta(seconds=2), timedelta(minutes=1)) == (
+        loaded.settings.transport.shadow_timeout,
+        loaded.settings.transport.shadow_heartbeat_frequency,
+    )
+    assert HostPort("127.0.0.1", 9) == loaded.settings.peers[0].address
+    keys = ("transport.shadow_timeout", "transport.shadow_heartbeat_frequency", "transport.discard_poll_interval")
+    assert [loaded.origins[key] for key in keys] == [Origin.ENVIRONMENT, Origin.FILE, Origin.DEFAULT]
+    keys = ("peers[0].address", "peers[0].name", "peers[0].send_xshadow")
+    assert [loaded.origins[key] for key in keys] == [Origin.ENVIRONMENT, Origin.FILE, Origin.DEFAULT]
+
+
+OVERRIDES: list[tuple[str, str, Callable[[Settings], Any], Any]] = [
+    ("TRANSPORT__SHADOW_REDUNDANCY_ENABLED", "false", lambda s: s.transport.shadow_redundancy_enabled, False),
+    ("SEND__CONCURRENCY_PER_DESTINATION", "7", lambda s: s.send.concurrency_per_destination, 7),
+    ("TRACKING__MAX_FILE_SIZE", "5MB", lambda s: s.tracking.max_file_size, 5_000_000),
+    ("DNS__NAMESERVERS", '["127.0.0.1:5353"]', lambda s: s.dns.nameservers, (HostPort("127.0.0.1", 5353),)),
+    ("SERVER__DATA_DIRECTORY", "/queue", lambda s: s.server.data_directory, Path("/queue")),
+    ("PEERS", '[{"name": "b", "site": "5", "address": "b:1"}]', lambda s: [p.site for p in s.peers], ["5"]),
+    ("ROUTES", '[{"recipients": ["*"], "next_hop": "c"}]', lambda s: s.routes[0].next_hop, (HostPort("c", 25),)),
+    ("RECEIVE_CONNECTORS__0__RELAY_FROM", "[]", lambda s: s.receive_connectors[0].relay_from, ()),
+    ("RECEIVE_CONNECTORS__0__MAX_SESSIONS", "3", lambda s: s.receive_connectors[0].max_sessions, 3),
+    ("SERVER__SITE", "5", lambda s: s.server.site, "5"),
+    ("PEERS__0__REQUIRE_TLS", "false", lambda s: s.peers[0].require_tls, False),
+]
+
+
+@pytest.mark.parametrize(("variable", "text", "value_in", "value"), OVERRIDES, ids=[case[0] for case in OVERRIDES])
+def test_every_kind_of_value_can_come_from_the_environment(
+    write: Write, variable: str, text: str, value_in: Callable[[Settings], Any], value: Any
+) -> None:
+    assert value == value_in(load(write(NODE), {f"SHADOWRELAY_{variable}": text}).settings)
+
+
+def test_variables_that_name_no_table_are_left_alone(write: Write) -> None:
+    assert load(write(NODE), {}).settings == load(write(NODE), {"SHADOWRELAY_TOKEN": "x", "SHADOWRELAY": "x"}).settings
+
+
+PROBLEMS = [
+    ("[server]\nname = 'a'\n", ["{path}: server.site: is missing; add it"]),
+    (SERVER + "sitt = 'x'\n", ["{path}: server.sitt: unknown key; did you mean site?"]),
+    (
+        "zzz = 1\n" + SERVER,
+        ["{path}: zzz: unknown key; known here: server, transport, receive_connectors, peers, routes, tls, send, tracking, admin, dns"],
+    ),
+    (
+        SERVER + "[transport]\nshadow_timeout = 5\n",
+        ['{path}: transport.shadow_timeout: 5 is not a duration; write a number and its unit, like "90s", "2m", "3h", "2d" or "250ms"'],
+    ),
+    (SERVER + "[transport]\nshadow_timeout = '1h'\n", ['{path}: transport.shadow_timeout: "1h" is too large; give at most "5m"']),
+    (SERVER + "[send]\nconcurrency_per_destination = 0\n", ["{path}: send.concurrency_per_destination: 0 is too small; give at least 1"]),
+    (
+        SERVER + "[send]\nconcurrency_per_destination = '1'\n",
+        ['{path}: send.concurrency_per_destination: "1" is not a whole number; write it without quotes'],
+    ),
+    (
+        SERVER + "[transport]\nshadow_redundancy_enabled = 'si'\n",
+        ['{path}: transport.shadow_redundancy_enabled: "si" is not a truth value; write true or false'],
+    ),
+    (
+        SERVER + "[transport]\nshadow_message_preference_setting = 'Remote'\n",
+        [
+            '{path}: transport.shadow_message_preference_setting: "Remote" is unknown; '
+            "write one of 'PreferRemote', 'RemoteOnly' or 'LocalOnly'"
+        ],
+    ),
+    (
+        SERVER + "[transport]\nshadow_message_preference_setting = 'LocalOnly'\nmax_retries_for_remote_site_shadow = 4\n",
+        [
+            "{path}: transport.max_retries_for_remote_site_shadow: 4 contradicts shadow_message_preference_setting = 'LocalOnly', which "
+            "makes no such attempt: remove this key or set it to 0, or choose another shadow_message_preference_setting"
+        ],
+    ),
+    (
+        SERVER + CONNECTOR.replace('["127.0.0.0/8"]', '"127.0.0.0/8"', 1),
+        [
+            '{path}: receive_connectors[0].relay_from: "127.0.0.0/8" is not a list; '
+            'write one like ["first", "second"], in the environment as JSON'
+        ],
+    ),
+    (SERVER + "[peers]\nname = 'a'\n", ['{path}: peers: is not a list; write one like ["first", "second"], in the environment as JSON']),
+    (SERVER + "[[routes]]\nrecipients = []\nnext_hop = 'a'\n", ["{path}: routes[0].recipients: [] is empty; give at least one"]),
+    (SERVER + "[admin]\ntoken_file = 5\n", ["{path}: admin.token_file: 5 is not text; write it in quotes"]),
+    ("admin = 5\n" + SERVER, ["{path}: admin: 5 is not a table; write its keys under [admin]"]),
+    (
+        "[server",
+        [
+            "{path}: is not valid TOML: Expected ']' at the end of a table declaration (at end of document); "
+            "text needs quotes, tables look like [server]"
+        ],
+    ),
+    (
+        "[server]\nname = 'a'\n[admin]\nlisten = 'x'\n",
+        [
+            "{path}: server.site: is missing; add it",
+            '{path}: admin.listen: "x" is not an address; write "host:port", like "mx1.example:25", "127.0.0.1:2525" or "[::1]:25"',
+        ],
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), PROBLEMS, ids=[str(index) for index in range(len(PROBLEMS))])
+def test_each_problem_names_file_key_and_remedy(write: Write, text: str, expected: list[str]) -> None:
+    path = write(text)
+
+    assert [line.replace("{path}", str(path)) for line in expected] == problems_of(path)
+
+
+ENVIRONMENT_PROBLEMS = [
+    ({"SHADOWRELAY_SEND__NOPE": "1"}, "environment SHADOWRELAY_SEND__NOPE: send.nope: unknown key; known here: queue_glitch_retry_count, "),
+    ({"SHADOWRELAY_SENDD__NOPE": "1"}, "environment SHADOWRELAY_SENDD__NOPE: sendd: unknown key; did you mean send?"),
+    (
+        {"SHADOWRELAY_TRANSPORT__SHADOW_TIMEOUT": "5"},
+        'environment SHADOWRELAY_TRANSPORT__SHADOW_TIMEOUT: transport.shadow_timeout: "5" is not a duration; ',
+    ),
+    (
+        {"SHADOWRELAY_PEERS__1__SITE": "x"},
+        "environment SHADOWRELAY_PEERS__1__SITE: there is no peers[1] to change: the file has 1 peers, counted from 0; ",
+    ),
+    (
+        {"SHADOWRELAY_PEERS__SITE": "x"},
+        "environment SHADOWRELAY_PEERS__SITE: peers is a list, not a table; count its entries from 0, like SHADOWRELAY_PEERS__0__NAME",
+    ),
+    ({"SHADOWRELAY_ROUTES": "[{"}, "environment SHADOWRELAY_ROUTES: is not valid JSON ("),
+    ({"SHADOWRELAY_TRANSPORT__SHADOW_TIMEOUT__X": "1"}, "environment SHADOWRELAY_TRANSPORT__SHADOW_TIMEOUT__X: transport.shadow_timeout: "),
+]
+
+
+@pytest.mark.parametrize(("environ", "beginning"), ENVIRONMENT_PROBLEMS, ids=[next(iter(case[0])) for case in ENVIRONMENT_PROBLEMS])
+def test_a_problem_of_a_variable_names_the_variable(write: Write, environ: dict[str, str], beginning: str) -> None:
+    assert [beginning] == [line[: len(beginning)] for line in problems_of(write(NODE), environ)]
+
+
+def test_a_file_that_cannot_be_read_is_a_configuration_error(tmp_path: Path) -> None:
+    missing = tmp_path / "missing.toml"
+    binary = tmp_path / "binary.toml"
+    binary.write_bytes(b"\xff\xfe")
+    huge = tmp_path / "huge.toml"
+    huge.write_bytes(b"#" * (1024 * 1024 + 1))
+
+    assert [f"{missing}: cannot be read (No such file or directory); give an existing file with --config"] == problems_of(missing)
+    assert [f"{binary}: is not UTF-8 text (octet 0); save it as UTF-8"] == problems_of(binary)
+    assert [f"{huge}: has more than 1048576 bytes; this is not a configuration of shadowrelay"] == problems_of(huge)
+
+
+def test_effective_values_are_plain_json_in_the_order_of_the_settings(write: Write) -> None:
+    rows = effective(load(write(NODE), {}))
+
+    assert rows[0] == ("server.name", "mx1.east.example", Origin.FILE)
+    assert ("transport.shadow_heartbeat_frequency", "2m", Origin.DEFAULT) in rows
+    assert ("receive_connectors[0].relay_from", ["127.0.0.0/8"], Origin.FILE) in rows
+    assert ("receive_connectors[0].max_message_size", 36_000_000, Origin.DEFAULT) in rows
+    assert ("tls", None, Origin.DEFAULT) in rows
+    assert json.loads(json.dumps(rows)) == [list(row) for row in rows]
+
+
+def test_the_shipped_example_is_the_one_that_the_settings_make() -> None:
+    shipped = Path(__file__).parents[2] / "configs" / "example.toml"
+
+    assert example() == shipped.read_text(encoding="utf-8")
+
+
+def test_the_example_with_every_comment_removed_is_valid_and_says_the_defaults(tmp_path: Path) -> None:
+    plain = tmp_path / "plain.toml"
+    plain.write_text(example(), encoding="utf-8")
+    full = tmp_path / "full.toml"
+    full.write_text(re.sub(r"(?m)^#(?=\S)", "", example()), encoding="utf-8")
+    authority = trustme.CA()
+    certificate = authority.issue_cert("mx1.east.example")
+    certificate.cert_chain_pems[0].write_to_path(tmp_path / "node.pem")
+    certificate.private_key_pem.write_to_path(tmp_path / "node.key")
+    authority.cert_pem.write_to_path(tmp_path / "peers.pem")
+
+    expected = load(plain, {})
+    everything = load(full, {})
+
+    assert (expected.settings.transport, expected.settings.send, expected.settings.tracking) == (
+        everything.settings.transport,
+        everything.settings.send,
+        everything.settings.tracking,
+    )
+    assert expected.settings.receive_connectors == everything.settings.receive_connectors
+    assert {Origin.FILE} == set(everything.origins.values())
+
+
+def with_certificate(tmp_path: Path, name: str, not_after: datetime | None = None) -> str:
+    authority = trustme.CA()
+    certificate = authority.issue_cert(name, not_after=not_after)
+    certificate.cert_chain_pems[0].write_to_path(tmp_path / "node.pem")
+    certificate.private_key_pem.write_to_path(tmp_path / "node.key")
+    authority.cert_pem.write_to_path(tmp_path / "peers.pem")
+    return NODE + '[tls]\ncertificate = "node.pem"\nkey = "node.key"\npeer_authority = "peers.pem"\n'
+
+
+def test_certificates_are_tried_before_anything_is_opened(write: Write, tmp_path: Path) -> None:
+    path = write(with_certificate(tmp_path, "mx1.east.example"))
+    assert tmp_path / "node.pem" == getattr(load(path, {}).settings.tls, "certificate", None)
+
+    (tmp_path / "node.key").write_text("no key", encoding="utf-8")
+    (tmp_path / "peers.pem").write_text("no certificate", encoding="utf-8")
+    problems = problems_of(path)
+    assert ["are no usable pair" in problems[0], "peers.pem holds no usable certificate" in problems[1]] == [True, True]
+
+    (tmp_path / "node.key").unlink()
+    assert [f"{path}: tls.key: {tmp_path / 'node.key'} cannot be read; give an existing PEM file"] == problems_of(path)
+
+
+def test_a_certificate_for_another_name_or_about_to_end_is_warned_of(write: Write, tmp_path: Path) -> None:
+    soon = datetime.now(UTC) + timedelta(days=3)
+
+    assert "does not have mx1.east.example among its DNS names (other.example)" in warned(
+        with_certificate(tmp_path, "other.example"), tmp_path
+    )
+    assert "peers refuse it from then on" in warned(with_certificate(tmp_path, "mx1.east.example", soon), tmp_path)
+    assert warned(with_certificate(tmp_path, "mx1.east.example"), tmp_path) == ""
+
+
+TRANSPORT = NODE + "[transport]\n"
+LOCAL_PEER = PEER.replace("west", "east").replace("mx1", "mx2")
+WARNINGS = [
+    (
+        TRANSPORT + "shadow_redundancy_enabled = false\nreject_message_on_shadow_failure = true\n",
+        "has no meaning while shadow_redundancy_enabled is false",
+    ),
+    (
+        SERVER + CONNECTOR + "[transport]\nreject_message_on_shadow_failure = true\n",
+        "every message will be refused with 451; add [[peers]]",
+    ),
+    (SERVER + CONNECTOR, "messages are accepted without a copy; add [[peers]]"),
+    (NODE + 'boundary = "other"\n', "peer mx1.west.example is of boundary other, this node of default"),
+    (NODE + "send_xshadow = false\n", "peer mx1.west.example has send_xshadow = false"),
+    (
+        SERVER + CONNECTOR + LOCAL_PEER + "[transport]\nshadow_message_preference_setting = 'RemoteOnly'\n",
+        "the own site is used whatever the preference says",
+    ),
+    (
+        TRANSPORT + "shadow_message_preference_setting = 'LocalOnly'\n",
+        "but no peer stands in site east: messages are accepted without a copy",
+    ),
+    (TRANSPORT + "max_retries_for_remote_site_shadow = 0\n", "no attempt to make a copy is allowed"),
+    (TRANSPORT + "shadow_resubmit_time_span = '2m'\n", "one missed heartbeat takes mail over"),
+    (TRANSPORT + "discard_poll_interval = '5m'\n", "discard_poll_interval is longer than shadow_heartbeat_frequency"),
+    (NODE.replace('relay_from = ["127.0.0.0/8"]', 'relay_from = ["0.0.0.0/0"]'), "this is an open relay"),
+    (NODE.replace('externally_secured = ["127.0.0.0/8"]', 'externally_secured = ["::/0"]'), "anybody may place and ask for copies"),
+    (NODE.replace('name = "in"', 'name = "in"\naccept_xshadow = false'), "externally_secured has no effect"),
+    (NODE.replace('externally_secured = ["127.0.0.0/8"]', ""), "no peer can place copies here"),
+    (NODE.replace('name = "in"', 'name = "in"\nmax_message_size = 1000'), "max_message_size is below the 64000 bytes"),
+    (NODE.replace('name = "in"', 'name = "in"\nmax_recipients_per_message = 99'), "max_recipients_per_message is below the 100"),
+    (SERVER + '[[receive_connectors]]\nname = "in"\nlisten = "127.0.0.1:1"\n', "every recipient is refused with 550"),
+    (SERVER + PEER, "there is no receive connector"),
+    (NODE + '[tracking]\ndirectory = "/var/lib/shadowrelay/log"\n', "tracking.directory is inside server.data_directory"),
+    (NODE + '[admin]\nlisten = "0.0.0.0:8025"\n', "the token travels unencrypted"),
+]
+
+
+@pytest.mark.parametrize(("text", "part"), WARNINGS, ids=[case[1][:40] for case in WARNINGS])
+def test_what_is_probably_not_meant_is_warned_of(text: str, part: str, tmp_path: Path) -> None:
+    assert part in warned(text, tmp_path)
+
+
+@pytest.mark.parametrize("text", [NODE, NODE + LOCAL_PEER, NODE + '[admin]\nlisten = "localhost:8025"\n'])
+def test_an_ordinary_configuration_is_not_warned_of(text: str, tmp_path: Path) -> None:
+    assert warned(text, tmp_path) == ""
+
+
+@pytest.mark.parametrize("name", ["east1", "east2", "west1"])
+def test_the_shipped_nodes_know_each_other_and_raise_no_doubt(name: str) -> None:
+    directory = Path(__file__).parents[2] / "configs"
+    nodes: dict[str, LoadedSettings] = {stem: load(directory / f"{stem}.toml", {}) for stem in ("east1", "east2", "west1")}
+    listening = {loaded.settings.server.name: loaded.settings.receive_connectors[0].listen for loaded in nodes.values()}
+
+    settings = nodes[name].settings
+
+    assert warnings(settings) == []
+    assert {peer.name: peer.address for peer in settings.peers} == {
+        key: value for key, value in listening.items() if key != settings.server.name
+    }
+    assert [loaded.settings.server.site for loaded in nodes.values()] == ["east", "east", "west"]
