@@ -1,0 +1,307 @@
+"""The only place where a node is put together: ledger, links, receiver, services, admin. `run` serves until told to stop."""
+
+import asyncio
+import contextlib
+import random
+import signal
+from collections.abc import Coroutine
+from typing import Any
+
+import structlog
+import uvloop
+
+from shadowrelay import __version__, config
+from shadowrelay.admin.api import make_application
+from shadowrelay.admin.metrics import Metrics
+from shadowrelay.admin.server import AdminServer
+from shadowrelay.admin.token import read_or_create_token
+from shadowrelay.config import LoadedSettings
+from shadowrelay.core import fencing
+from shadowrelay.core.ownership.values import Party
+from shadowrelay.model.errors import ConfigurationError, LedgerUnavailable
+from shadowrelay.model.ids import ServerName
+from shadowrelay.model.peers import PeerIdentity
+from shadowrelay.model.settings import Peer
+from shadowrelay.service.accept import AcceptService
+from shadowrelay.service.attempts import Attempts
+from shadowrelay.service.clock import SystemClock
+from shadowrelay.service.context import Context
+from shadowrelay.service.copier import Copier
+from shadowrelay.service.deliver import DeliverService
+from shadowrelay.service.desk import PeerDesk
+from shadowrelay.service.forks import Forks
+from shadowrelay.service.heartbeat import HeartbeatService
+from shadowrelay.service.leases import Leases
+from shadowrelay.service.peerbook import PeerBook
+from shadowrelay.service.place import PlaceService
+from shadowrelay.service.promote import PromoteService
+from shadowrelay.service.reconcile import ReconcileService
+from shadowrelay.service.review import ReviewService
+from shadowrelay.service.sweep import SweepService
+from shadowrelay.service.tasks import Tasks
+from shadowrelay.service.view import View
+from shadowrelay.smtp.client import Opening, TlsUse
+from shadowrelay.smtp.deliverer import Limits, SmtpDeliverer
+from shadowrelay.smtp.peer_link import LinkEvents, SmtpPeerLink
+from shadowrelay.smtp.resolver import MailResolver
+from shadowrelay.smtp.server import ReceiverServer, reception_for
+from shadowrelay.smtp.tls import opportunistic_context, peer_context
+from shadowrelay.store.ledger import SqliteLedger
+from shadowrelay.tracking import operator_log
+from shadowrelay.tracking.writer import FileTrackingLog
+
+GRACE_SECONDS = 30.0  # SIGTERM: sessions and attempts in the middle may finish
+ADMIN_OBSERVES_SECONDS = 5.0
+CONTROL_SECONDS_MIN, CONTROL_SECONDS_MAX = 1.0, 10.0  # one question to a peer
+FIXED_WHILE_RUNNING = ("server", "peers", "tls", "tracking", "admin", "dns")
+
+_log = structlog.get_logger("shadowrelay.node")
+
+
+class Node:
+    """One node, from an open ledger to a closed one. `start`, then `stop`; everything is owned by this object."""
+
+    def __init__(self, loaded: LoadedSettings) -> None:
+        self._loaded = loaded
+        self._settings = loaded.settings
+        self._clock = SystemClock()
+        self._tasks = Tasks()
+
+    async def start(self) -> None:
+        """Open everything, in the order in which a failure does least harm: files, then sockets, then services.
+
+        Raises: ConfigurationError for what an operator can put right.
+        """
+        settings = self._settings
+        self._ledger = await SqliteLedger.open(settings.server.data_directory, server=settings.server.name, now=self._clock.now)
+        self._metrics = Metrics(__version__, settings.server.name, now=self._clock.now, awake=self._clock.awake)
+        tracking = settings.tracking
+        self._tracking = FileTrackingLog(
+            tracking.directory,
+            settings.server.name,
+            max_file_size=tracking.max_file_size,
+            max_directory_size=tracking.max_directory_size,
+            max_age=tracking.max_age,
+            now=self._clock.now,
+            version=__version__,
+        )
+        self._build_services()
+        await self._start_receiver()
+        self._admin = AdminServer(make_application(self._view, self._metrics, self._token(), __version__), settings.admin.listen)
+        await self._admin.start()
+        self._start_services()
+        self._view.is_running = True
+        _log.info("node.started", server=settings.server.name, database=self._ledger.identity.database, version=__version__)
+
+    def _build_services(self) -> None:
+        settings = self._settings
+        peers = tuple(peer for peer in settings.shadow_candidates if settings.transport.shadow_redundancy_enabled)
+        heartbeat = settings.transport.shadow_heartbeat_frequency.total_seconds()
+        links: dict[ServerName, SmtpPeerLink] = {}
+        self._context = context = Context(
+            settings=settings,
+            me=Party(settings.server.name, self._ledger.identity.database),
+            clock=self._clock,
+            ledger=self._ledger,
+            links=links,
+            tracking=self._tracking,
+            metrics=self._metrics,
+            leases=Leases(self._clock, settings.transport.shadow_resubmit_time_span),
+            attempts=Attempts(),
+            peers=PeerBook(peers, self._clock, heartbeat),
+            tasks=self._tasks,
+        )
+        self._links = links
+        self._deliverer = self._make_deliverer()
+        copier = Copier(context, random.Random())
+        self._deliver = DeliverService(context, Forks(context, self._deliverer))
+        self._accept = AcceptService(context, copier, self._deliver)
+        self._place = PlaceService(context, copier)
+        self._review = ReviewService(context)
+        self._promote = PromoteService(context, self._deliver, self._place)
+        self._reconcile = ReconcileService(context, self._promote)
+        self._heartbeat = HeartbeatService(context, self._promote, self._review)
+        self._sweep = SweepService(context, self._review)
+        self._desk = PeerDesk(context)
+        self._view = View(context, self._clock.now(), self._effective)
+        for peer in peers:
+            links[peer.name] = self._make_link(peer)
+        self._connect_services()
+
+    def _connect_services(self) -> None:
+        """Who tells whom. Services know each other only through these."""
+        self._deliver.request_review = self._review.request
+        self._deliver.wake_placement = self._place.wake
+        self._review.on_clear = self._deliver.cleared
+        self._review.on_unplaced = self._place.wake
+        peers = self._context.peers
+        peers.on_new_database.append(lambda server, _old, _new: self._database_changed(server))
+        peers.on_new_incarnation.append(lambda server: self._spawn(self._reconcile.primary_restarted(server), f"reconcile {server}"))
+        peers.on_return.append(self._returned)
+
+    def _database_changed(self, server: ServerName) -> None:
+        _log.warning("peer.database_changed", server=server)
+        self._promote.wake()
+        self._place.wake()
+        self._spawn(self._review.request_server(server), f"review {server}")
+
+    def _returned(self, server: ServerName) -> None:
+        self._place.wake()
+        self._spawn(self._review.request_server(server), f"review {server}")
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        self._tasks.spawn(_unless_unavailable(work, name), name)
+
+    def _make_deliverer(self) -> SmtpDeliverer:
+        settings = self._settings
+        opening = Opening(settings.server.name, TlsUse.OPPORTUNISTIC, opportunistic_context())
+        resolver = MailResolver((settings.server.name,), settings.dns.nameservers)
+        allowance = fencing.reply_allowance(settings.transport.shadow_resubmit_time_span)
+        return SmtpDeliverer(
+            opening,
+            resolver,
+            concurrency_per_destination=settings.send.concurrency_per_destination,
+            connection_inactivity_timeout=settings.send.connection_inactivity_timeout,
+            limits=Limits(dot=min(Limits().dot, allowance)),  # rule *dot*: the lease outlasts the reply
+        )
+
+    def _make_link(self, peer: Peer) -> SmtpPeerLink:
+        settings = self._settings
+        if settings.peer_requires_tls(peer) and settings.tls is not None:
+            opening = Opening(settings.server.name, TlsUse.REQUIRED, peer_context(settings.tls))
+        else:
+            opening = Opening(settings.server.name)
+        heartbeat = settings.transport.shadow_heartbeat_frequency.total_seconds()
+        events = LinkEvents(
+            own_identity=lambda: self._desk.own_identity(peer.name),
+            on_identity=self._identified,
+            on_heard=self._context.peers.heard,
+            on_open=self._heartbeat.opened,
+        )
+        seconds = min(max(heartbeat, CONTROL_SECONDS_MIN), CONTROL_SECONDS_MAX)
+        return SmtpPeerLink(peer.name, peer.address, opening, self._clock, events, control_seconds=seconds)
+
+    def _identified(self, identity: PeerIdentity) -> None:
+        self._tasks.spawn(self._desk.greeted(identity), f"greeted {identity.server}")
+
+    async def _start_receiver(self) -> None:
+        settings = self._settings
+        self._receivers: list[ReceiverServer] = []
+        for connector in settings.receive_connectors:
+            reception = reception_for(
+                settings,
+                connector,
+                acceptor=self._accept,
+                desk=self._desk,
+                clock=self._clock,
+                spool_directory=self._ledger.spool_directory,
+            )
+            receiver = ReceiverServer(reception)
+            try:
+                await receiver.start()
+            except OSError as error:
+                raise ConfigurationError(
+                    f"receive_connectors {connector.name}: cannot listen on {connector.listen} ({error.strerror or error}); "
+                    f"choose another address or port, or stop what has it"
+                ) from error
+            self._receivers.append(receiver)
+            _log.info("connector.listening", connector=connector.name, address=str(receiver.address))
+
+    def _start_services(self) -> None:
+        self._tasks.spawn(self._clock.run(), "clock")
+        self._tasks.spawn(self._deliver.run(), "deliver scan")
+        self._tasks.spawn(self._place.run(), "placement")
+        self._tasks.spawn(self._review.run(), "review")
+        self._tasks.spawn(self._sweep.run(), "sweep")
+        self._tasks.spawn(self._observe(), "observe")
+        if self._context.is_enabled:
+            self._tasks.spawn(self._promote.run(), "promote")
+            self._heartbeat.start()
+
+    async def _observe(self) -> None:
+        while True:
+            with contextlib.suppress(LedgerUnavailable):
+                self._metrics.observe_queues(await self._ledger.queues())
+            await asyncio.sleep(ADMIN_OBSERVES_SECONDS)
+
+    def _token(self) -> str:
+        return read_or_create_token(self._settings.admin.token_file)
+
+    def _effective(self) -> dict[str, object]:
+        return dict(config.effective(self._loaded))
+
+    def reload(self) -> None:
+        """SIGHUP: what can change while running does (transport, routes, send, relay and domain lists); the rest is named."""
+        try:
+            loaded = config.load(self._loaded.path)
+        except ConfigurationError as error:
+            _log.error("configuration.refused", error=str(error))
+            return
+        fixed = [name for name in FIXED_WHILE_RUNNING if getattr(loaded.settings, name) != getattr(self._settings, name)]
+        kept = {name: getattr(self._settings, name) for name in FIXED_WHILE_RUNNING}
+        settings = loaded.settings.model_copy(update=kept)
+        self._loaded, self._settings, self._context.settings = loaded, settings, settings
+        self._deliver.reload()
+        for receiver in self._receivers:
+            name = receiver.reception.connector.name
+            connector = next((found for found in settings.receive_connectors if found.name == name), None)
+            if connector is not None:
+                receiver.reload(connector)
+        _log.info("configuration.reloaded", needs_restart=fixed)
+
+    async def stop(self) -> None:
+        """Drain: refuse what is new, let what runs finish, keep the rest in the queue; then close everything."""
+        self._context.is_draining = True
+        _log.info("node.draining")
+        await asyncio.gather(*(receiver.drain(GRACE_SECONDS) for receiver in self._receivers))
+        await self._deliver.drained(GRACE_SECONDS)
+        await self.abort()
+        _log.info("node.stopped")
+
+    async def abort(self) -> None:
+        """Close what was opened, in reverse; also after a start that failed half-way."""
+        for close in (
+            self._close_receivers, lambda: self._admin.stop(), self._tasks.close, self._close_links,
+            lambda: self._deliverer.close(), lambda: self._tracking.close(), lambda: self._ledger.close(),
+        ):  # fmt: skip
+            with contextlib.suppress(AttributeError):  # it was never opened
+                await close()
+
+    async def _close_receivers(self) -> None:
+        for receiver in self._receivers:
+            await receiver.close()
+
+    async def _close_links(self) -> None:
+        for link in self._links.values():
+            await link.close()
+
+
+async def _unless_unavailable(work: Coroutine[Any, Any, None], name: str) -> None:
+    try:
+        await work
+    except LedgerUnavailable as error:
+        _log.warning("work.put_off", work=name, reason=error.reason)
+
+
+async def _serve(loaded: LoadedSettings) -> None:
+    node = Node(loaded)
+    loop = asyncio.get_running_loop()
+    stopping = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    loop.add_signal_handler(signal.SIGHUP, node.reload)
+    try:
+        await node.start()
+    except BaseException:
+        await node.abort()
+        raise
+    await stopping.wait()
+    await node.stop()
+
+
+def run(loaded: LoadedSettings) -> int:
+    """Serve until SIGTERM or SIGINT. Returns the exit status. Raises: ConfigurationError before anything is accepted."""
+    operator_log.configure()
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(loaded))
+    return 0

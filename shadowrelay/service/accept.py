@@ -1,0 +1,179 @@
+"""Accepting a message: commit here and copy there at the same time, then the verdict. DESIGN 5.
+
+The work is a task of the node: the client may vanish, the promise may not.
+"""
+
+import asyncio
+from datetime import timedelta
+
+import structlog
+
+from shadowrelay.core import accept, retention, tracking_rows
+from shadowrelay.core.accept import Verdict
+from shadowrelay.core.ownership import primary
+from shadowrelay.model.errors import IllegalTransition, LedgerUnavailable
+from shadowrelay.model.ids import MessageId, ServerName
+from shadowrelay.model.message import Content, Envelope
+from shadowrelay.model.ownership import Claim, DiscardStatus, Notification, Transition
+from shadowrelay.model.queue import NewMessage, Origin, StoredMessage
+from shadowrelay.model.replies import LOCAL_ERROR, NOT_MADE_REDUNDANT, Reply, queued_as
+from shadowrelay.model.tracking import Replication
+from shadowrelay.service.context import Context
+from shadowrelay.service.copier import Copier, CopyResult
+from shadowrelay.service.deliver import DeliverService
+
+RETRY_SECONDS = 1.0  # an unwinding that could not be committed is tried again
+
+_log = structlog.get_logger("shadowrelay.accept")
+
+
+class AcceptService:
+    """Port `Acceptor`."""
+
+    def __init__(self, context: Context, copier: Copier, deliver: DeliverService) -> None:
+        self._context = context
+        self._copier = copier
+        self._deliver = deliver
+
+    def refusal(self) -> Reply | None:
+        """What to answer MAIL with while the queue database takes nothing."""
+        return self._context.ledger.unavailable_reason()
+
+    async def accept(self, envelope: Envelope, content: Content) -> Reply:
+        """See `ports.Acceptor`."""
+        return await asyncio.shield(self._context.tasks.spawn(self._supervised(envelope, content), "accept"))
+
+    async def _supervised(self, envelope: Envelope, content: Content) -> Reply:
+        try:
+            return await self._accept(envelope, content)
+        except LedgerUnavailable as error:
+            self._context.metrics.refused("ledger")
+            _log.warning("message.refused", message_id=envelope.message_id, reason=error.reason)
+            reply = error.reply
+        except Exception:
+            # Unknown means transient: never 5xx, and the node goes on.
+            self._context.metrics.refused("error")
+            _log.exception("message.failed", message_id=envelope.message_id)
+            reply = LOCAL_ERROR
+        self._context.attempts.end(envelope.message_id)
+        return reply
+
+    async def _accept(self, envelope: Envelope, content: Content) -> Reply:
+        context = self._context
+        started = context.clock.awake()
+        transport = context.settings.transport
+        reject = context.is_enabled and transport.reject_message_on_shadow_failure
+        plan = self._copier.plan(envelope.message_id) if context.is_enabled else ()
+        first = context.peers.party(plan[0]) if plan else None
+        claim = primary.first_claim(context.me, len(envelope.recipients), first)
+        now = context.now()
+        message = NewMessage(envelope, claim, Origin.CLIENT, now, retention.remember_until(now, transport))
+        if not accept.may_begin(has_candidate=bool(plan), reject=reject):
+            return self._refuse(StoredMessage(0, envelope, claim, Origin.CLIENT, None, None), [], content.size)
+        context.attempts.begin(envelope.message_id)  # a claim cannot end while it is being accepted
+        if not plan:
+            stored = await context.ledger.record_accepted(message, content, decided=True)
+            return self._acknowledge(stored, content, started, None)
+        if content.path is not None:  # the file moves into the store: the copy is read from there
+            stored = await context.ledger.record_accepted(message, content, decided=False)
+            assert stored.place is not None
+            content = await context.ledger.read_content(stored.place)
+            result = await self._copy(envelope, content, claim, plan, started)
+        else:
+            commit = context.tasks.spawn(context.ledger.record_accepted(message, content, decided=False), "commit")
+            result = await self._copy(envelope, content, claim, plan, started)
+            stored = await self._committed(commit, envelope.message_id, claim, result)
+        verdict = accept.verdict(is_committed=True, is_copied=result.stored_on is not None, reject=reject)
+        if verdict is Verdict.UNWIND:
+            await self._unwind(envelope.message_id, result)
+            return self._refuse(stored, result.failures, content.size)
+        context.tasks.spawn(self._record_verdict(envelope.message_id, result), "verdict")
+        after = result.verdict(envelope.message_id, stored.claim).after
+        assert after is not None
+        return self._acknowledge(with_claim(stored, after), content, started, result)
+
+    async def _copy(self, envelope: Envelope, content: Content, claim: Claim, plan: tuple[ServerName, ...], started: float) -> CopyResult:
+        deadline = started + self._context.settings.transport.shadow_timeout.total_seconds()
+        try:
+            return await self._copier.copy(envelope, content, claim, plan, is_first_listed=True, deadline=deadline)
+        except (IllegalTransition, LedgerUnavailable) as error:
+            # A further server could not be listed: our own commit failed, or fails now. What was sent stands on the list.
+            return CopyResult(claim.number, failures=[str(error)])
+
+    async def _committed(
+        self, commit: "asyncio.Task[StoredMessage]", message_id: MessageId, claim: Claim, result: CopyResult
+    ) -> StoredMessage:
+        try:
+            return await commit
+        except LedgerUnavailable:
+            if copies := [copy for copy in claim.copies if copy.server != result.unsent]:
+                tell = tuple(Notification(copy.server, copy.database, DiscardStatus.RELEASED) for copy in copies)
+                self._context.tasks.spawn(self._until_committed(message_id, tell), "release")
+            raise
+
+    def _acknowledge(self, stored: StoredMessage, content: Content, started: float, result: CopyResult | None) -> Reply:
+        context = self._context
+        at, now = context.clock.awake(), context.now()
+        elapsed = timedelta(seconds=at - started)
+        me, size = context.me.server, content.size
+        if result is not None and result.stored_on is not None:
+            replication, shadow_elapsed = Replication.SUCCESS, elapsed
+            context.metrics.shadow_latency(at - started)
+            context.tracking.write(tracking_rows.haredirect(me, stored, at=now, server=result.stored_on.server, elapsed=elapsed, size=size))
+        elif context.is_enabled:
+            replication, shadow_elapsed = Replication.FAILED, None
+            context.tracking.write(tracking_rows.haredirectfail(me, stored, at=now, reason=_why(result), size=size))
+        else:
+            replication, shadow_elapsed = Replication.DISABLED, None
+        context.tracking.write(
+            tracking_rows.receive(
+                me, stored, at=now, replication=replication, ack_elapsed=elapsed, shadow_elapsed=shadow_elapsed, size=size
+            )
+        )
+        context.metrics.acknowledged(replication)
+        self._deliver.take_over(stored, content)
+        return queued_as(stored.envelope.message_id)
+
+    def _refuse(self, stored: StoredMessage, failures: list[str], size: int) -> Reply:
+        context = self._context
+        reason = "; ".join(failures) or tracking_rows.NO_SUITABLE_SHADOW_SERVERS
+        context.tracking.write(tracking_rows.haredirectfail(context.me.server, stored, at=context.now(), reason=reason, size=size))
+        context.metrics.refused("not redundant")
+        context.attempts.end(stored.envelope.message_id)
+        return NOT_MADE_REDUNDANT
+
+    async def _record_verdict(self, message_id: MessageId, result: CopyResult) -> None:
+        try:
+            await self._context.ledger.record_verdict(message_id, result.verdict)
+        except LedgerUnavailable as error:
+            # A message found without a verdict counts as accepted, and its list is asked at the next start.
+            _log.warning("verdict.unrecorded", message_id=message_id, reason=error.reason)
+
+    async def _unwind(self, message_id: MessageId, result: CopyResult) -> None:
+        def unwinding(_: MessageId, claim: Claim | None) -> Transition:
+            return primary.refused(primary.not_sent(claim, result.unsent))
+
+        while True:  # the 451 does not leave before this is committed: else the message would be delivered after all
+            try:
+                await self._context.ledger.record_verdict(message_id, unwinding)
+                return
+            except LedgerUnavailable as error:
+                _log.warning("unwinding.waits", message_id=message_id, reason=error.reason)
+                await asyncio.sleep(RETRY_SECONDS)
+
+    async def _until_committed(self, message_id: MessageId, tell: tuple[Notification, ...]) -> None:
+        while True:
+            try:
+                await self._context.ledger.transition([message_id], lambda _, claim: Transition(claim, claim, tell))
+                return
+            except LedgerUnavailable:
+                await asyncio.sleep(RETRY_SECONDS)
+
+
+def with_claim(stored: StoredMessage, claim: Claim) -> StoredMessage:
+    """The stored message with its claim as it is after the verdict."""
+    return StoredMessage(stored.internal_id, stored.envelope, claim, stored.origin, stored.place, stored.due_at)
+
+
+def _why(result: CopyResult | None) -> str:
+    return "; ".join(result.failures) if result is not None and result.failures else tracking_rows.NO_SUITABLE_SHADOW_SERVERS

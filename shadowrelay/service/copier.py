@@ -1,0 +1,140 @@
+"""Placing one message's copy: tries servers in the order of `core.placement` until one has stored it.
+
+Each server is committed to the list before anything is sent to it, so that no shadow is ever unknown to its primary.
+"""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from shadowrelay.core import placement
+from shadowrelay.core.ownership import primary
+from shadowrelay.core.ownership.values import Party
+from shadowrelay.model.errors import PeerUnavailable
+from shadowrelay.model.ids import MessageId, ServerName
+from shadowrelay.model.message import Content, Envelope
+from shadowrelay.model.ownership import Claim, CopyNumber, StatusAnswer, Transition
+from shadowrelay.model.peers import CopyOffer
+from shadowrelay.service.context import Context
+
+
+@dataclass(slots=True)
+class CopyResult:
+    """What came of it. `unsent` is a server on the list that certainly stored nothing; `failures` say why, in order."""
+
+    number: CopyNumber
+    stored_on: Party | None = None
+    began_awake: float = 0.0
+    unsent: ServerName | None = None
+    superseded: tuple[Party, StatusAnswer] | None = None
+    failures: list[str] = field(default_factory=list)
+
+    def verdict(self, message_id: MessageId, claim: Claim | None) -> Transition:
+        """The transition that records this result."""
+        known = primary.not_sent(claim, self.unsent)
+        if self.stored_on is None:
+            return Transition(claim, known)
+        chosen = primary.placed(known, self.number, self.stored_on)
+        return Transition(claim, chosen.after, chosen.tell, note=chosen.note)
+
+
+class Copier:
+    """Makes copies. Which servers may be tried now is `plan`'s to say."""
+
+    def __init__(self, context: Context, chance: random.Random) -> None:
+        self._context = context
+        self._chance = chance
+
+    def plan(self, message_id: MessageId, claim: Claim | None = None) -> tuple[ServerName, ...]:
+        """The order of attempts for a new message (`claim` None) or one that needs a copy; empty: nobody to try."""
+        context = self._context
+        settings = context.settings
+        candidates = []
+        for peer in settings.shadow_candidates:
+            state = context.peers.states.get(peer.name)
+            if state is None:
+                continue
+            if claim is not None and not self._may_place_on(message_id, claim, state.party):
+                continue
+            candidates.append(placement.Candidate(peer.name, peer.site, context.peers.may_try(peer.name), state.copies_in_flight))
+        if len(candidates) > 1:
+            self._chance.shuffle(candidates)
+        return placement.plan(candidates, placement.rule_of(settings.transport, settings.server.site))
+
+    def _may_place_on(self, message_id: MessageId, claim: Claim, party: Party) -> bool:
+        entry = claim.copy_on(party.server)
+        return primary.may_place_on(claim, party, entry is not None and self._context.leases.left(message_id, entry) > 0)
+
+    async def copy(
+        self, envelope: Envelope, content: Content, claim: Claim, plan: Sequence[ServerName], *, is_first_listed: bool, deadline: float
+    ) -> CopyResult:
+        """Try the servers of `plan` until `deadline` (`Clock.awake`). `is_first_listed`: the first is on the list already.
+
+        Raises: IllegalTransition if the claim ended meanwhile; LedgerUnavailable if a further server cannot be listed.
+        """
+        context = self._context
+        result = CopyResult(claim.number)
+        sites = {peer.name: peer.site for peer in context.settings.shadow_candidates}
+        home = context.settings.server.site
+        for index, server in enumerate(plan):
+            left = deadline - context.clock.awake()
+            if left <= 0:
+                result.failures.append("shadow_timeout is over")
+                break
+            party = context.peers.party(server)
+            was_listed = False
+            if index or not is_first_listed:
+                entry = claim.copy_on(server)
+                was_listed = entry is not None and server != result.unsent
+                claim = await self._list(envelope.message_id, party, result.unsent)
+                result.number, result.unsent = claim.number, None
+            rest = plan[index + 1 :]
+            seconds = placement.budget(
+                left,
+                sum(sites.get(other) != home for other in rest),
+                sum(sites.get(other) == home for other in rest),
+                any(other != server for other in rest),
+            )
+            offer = CopyOffer(result.number, envelope, claim.done, content)
+            if await self._attempt(server, offer, seconds, was_listed, result):
+                break
+        return result
+
+    async def _list(self, message_id: MessageId, party: Party, unsent: ServerName | None) -> Claim:
+        me = self._context.me
+        (transition,) = await self._context.ledger.transition(
+            [message_id], lambda _, claim: primary.placing(primary.not_sent(claim, unsent), me, party)
+        )
+        assert transition.after is not None
+        return transition.after
+
+    async def _attempt(self, server: ServerName, offer: CopyOffer, seconds: float, was_listed: bool, result: CopyResult) -> bool:
+        """One server; True when nothing more is to be tried."""
+        context = self._context
+        state = context.peers.states[server]
+        message_id = offer.envelope.message_id
+        began = context.clock.awake()
+        state.copies_in_flight += 1
+        try:
+            answer = await context.links[server].hold(offer, began + seconds)
+        except PeerUnavailable as error:
+            context.peers.failed(server)
+            result.failures.append(str(error))
+            if error.sent:
+                context.leases.began(message_id, server, began, is_confirmed=False)
+            elif not was_listed:
+                result.unsent = server
+            return False
+        finally:
+            state.copies_in_flight -= 1
+        party = Party(server, answer.server_database)
+        if answer.superseded is not None:
+            result.failures.append(f"{server}: superseded by {answer.superseded.state} {answer.superseded.number}")
+            result.superseded = (party, answer.superseded)
+            if not was_listed:
+                result.unsent = server
+            return True
+        context.leases.began(message_id, server, answer.began_awake, is_confirmed=True)
+        context.leases.proved(server, answer.server_database, answer.began_awake)
+        result.stored_on, result.began_awake = party, answer.began_awake
+        return True

@@ -1,0 +1,242 @@
+"""Delivering: what is due goes to its next hops; outcomes are one commit with the notifications and DSNs they cause.
+
+A message comes straight from its acceptance, or from the ledger when it is due: restart is nothing special. No attempt
+starts without the leases that `core.ownership.rules` ask for, and none while outcomes cannot be recorded.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+import structlog
+
+from shadowrelay.core import fencing, tracking_rows
+from shadowrelay.core.ownership import primary, rules
+from shadowrelay.model.errors import ContentCorrupt, LedgerUnavailable, LeaseTooShort
+from shadowrelay.model.ids import MessageId, ServerName
+from shadowrelay.model.message import Content
+from shadowrelay.model.ownership import Claim, Transition
+from shadowrelay.model.queue import AttemptRecord, Origin, StoredMessage
+from shadowrelay.model.settings import WithoutLease
+from shadowrelay.service.context import Context
+from shadowrelay.service.forks import ForkResult, Forks
+
+WINDOW = 2000  # messages worked on at one time; the rest waits in the ledger
+SCAN_SECONDS = 1.0
+DEATHS_MAX = 3  # DESIGN 6.9
+RECORD_AGAIN_SECONDS = 1.0
+
+_log = structlog.get_logger("shadowrelay.deliver")
+
+
+class DeliverService:
+    """The active window of the queue."""
+
+    def __init__(self, context: Context, forks: Forks) -> None:
+        self._context = context
+        self._forks = forks
+        self._event = asyncio.Event()
+        self._active: set[MessageId] = set()
+        self._blocked: set[MessageId] = set()  # in review, or waiting for a copy
+        self._excused: set[MessageId] = set()  # may go without a lease: nobody who could object can be reached
+        self._can_record = asyncio.Event()
+        self._can_record.set()
+        self._seen_at_start: set[MessageId] = set()
+        self._started_at = context.now()
+        self.on_blocked: list[object] = []
+        self.request_review = _nothing
+        self.wake_placement = _no_call
+
+    def wake(self) -> None:
+        """Something is due."""
+        self._event.set()
+
+    def take_over(self, stored: StoredMessage, content: Content) -> None:
+        """A message just accepted, its attempt already begun (`Attempts.begin`) so that its claim could not end."""
+        message_id = stored.envelope.message_id
+        if len(self._active) >= WINDOW or self._context.is_draining or not self._can_record.is_set():
+            self._context.attempts.end(message_id)
+            return  # due in the ledger: the scan finds it
+        self._active.add(message_id)
+        self._context.tasks.spawn(self._begun(stored, content), "deliver")
+
+    def cleared(self, message_id: MessageId, excused: bool) -> None:
+        """Review is done: the message may be attempted; `excused` without the lease."""
+        self._blocked.discard(message_id)
+        if excused:
+            self._excused.add(message_id)
+        self._event.set()
+
+    async def run(self) -> None:
+        """Scan for what is due, for ever."""
+        while True:
+            self._event.clear()
+            pause = SCAN_SECONDS
+            try:
+                if not self._context.is_draining:
+                    pause = await self._scan()
+            except LedgerUnavailable as error:
+                _log.warning("delivery.waits", reason=error.reason)
+            try:
+                await asyncio.wait_for(self._event.wait(), pause)
+            except TimeoutError:
+                continue
+
+    async def drained(self, seconds: float) -> bool:
+        """Wait until no attempt runs any more, at most so long."""
+        deadline = self._context.clock.awake() + seconds
+        while self._active and self._context.clock.awake() < deadline:
+            await asyncio.sleep(0.05)
+        return not self._active
+
+    async def _scan(self) -> float:
+        await self._can_record.wait()
+        context = self._context
+        room = WINDOW - len(self._active)
+        if room <= 0:
+            return SCAN_SECONDS
+        now = context.now()
+        due = await context.ledger.due(now, room, self._active | self._blocked)
+        for stored in due:
+            self._load(stored)
+        if len(due) == room:
+            return 0.01
+        due_next = await context.ledger.next_due_at()
+        return SCAN_SECONDS if due_next is None else min(max((due_next - now).total_seconds(), 0.05), SCAN_SECONDS)
+
+    def _load(self, stored: StoredMessage) -> None:
+        context = self._context
+        message_id = stored.envelope.message_id
+        if not context.attempts.begin(message_id):
+            context.attempts.reinstate(message_id)  # what the next scan reads counts
+            return
+        self._active.add(message_id)
+        if stored.envelope.arrived_at < self._started_at and not stored.retries and message_id not in self._seen_at_start:
+            self._seen_at_start.add(message_id)
+            context.tracking.write(tracking_rows.load(context.me.server, stored, at=context.now()))
+        context.tasks.spawn(self._begun(stored, None), "deliver")
+
+    async def _begun(self, stored: StoredMessage, content: Content | None) -> None:
+        message_id = stored.envelope.message_id
+        try:
+            await self._work(stored, content)
+        except ContentCorrupt as error:
+            await self._set_aside(stored, f"content is corrupt: {error}", hand_over=True)
+        except LedgerUnavailable as error:
+            _log.warning("delivery.put_off", message_id=message_id, reason=error.reason)
+        finally:
+            self._active.discard(message_id)
+            self._context.attempts.end(message_id)
+
+    async def _work(self, stored: StoredMessage, content: Content | None) -> None:
+        context = self._context
+        message_id = stored.envelope.message_id
+        if stored.deaths_count >= DEATHS_MAX:
+            await self._set_aside(stored, f"the node died {stored.deaths_count} times while it worked on this message", hand_over=False)
+            return
+        if self._must_wait(stored):
+            return
+        if content is None:
+            await context.ledger.record_working([message_id])
+            assert stored.place is not None
+            content = await context.ledger.read_content(stored.place)
+        excused = message_id in self._excused
+        results = await self._forks.attempt(stored, content, self._may_end_data(stored, excused), excused)
+        self._excused.discard(message_id)
+        if results:
+            await self._record(stored, content, results)
+
+    def _must_wait(self, stored: StoredMessage) -> bool:
+        """Rule *lease*, and in reject mode a copy first for mail that no client waits for."""
+        context = self._context
+        message_id = stored.envelope.message_id
+
+        def runs(server: ServerName) -> bool:
+            entry = stored.claim.copy_on(server)
+            return entry is not None and context.leases.left(message_id, entry) > 0
+
+        if message_id not in self._excused and rules.without_lease(stored.claim, runs):
+            self._blocked.add(message_id)
+            self.request_review(message_id)
+            return True
+        if self._needs_copy_first(stored):
+            self.wake_placement()
+            self._blocked.add(message_id)
+            asyncio.get_running_loop().call_later(min(0.5, context.heartbeat), self.cleared, message_id, False)
+            return True
+        return False
+
+    def _needs_copy_first(self, stored: StoredMessage) -> bool:
+        transport = self._context.settings.transport
+        if not (self._context.is_enabled and transport.reject_message_on_shadow_failure):
+            return False
+        if stored.claim.chosen() is not None or not (stored.is_promoted or stored.origin is Origin.DSN):
+            return False
+        waited_from = stored.due_at or stored.envelope.arrived_at
+        return self._context.now() - waited_from < transport.shadow_resubmit_time_span
+
+    def _may_end_data(self, stored: StoredMessage, excused: bool) -> "MayEndData":
+        return MayEndData(self._context, stored, excused)
+
+    async def _record(self, stored: StoredMessage, content: Content, results: Sequence[ForkResult]) -> None:
+        """Until it succeeds: an unrecorded success would be a duplicate, so nothing else is delivered meanwhile."""
+        context = self._context
+        message_id = stored.envelope.message_id
+        record = self._forks.record(stored, content, results)
+
+        def decide(_: MessageId, claim: Claim | None) -> Transition:
+            return primary.recorded(claim, record.done)
+
+        while True:
+            try:
+                transition = await context.ledger.record_attempt(record, decide)
+                break
+            except LedgerUnavailable as error:
+                self._can_record.clear()
+                _log.error("outcome.unrecorded", message_id=message_id, reason=error.reason)
+                await asyncio.sleep(RECORD_AGAIN_SECONDS)
+        self._can_record.set()
+        if transition.after is not None and transition.after.is_done:
+            context.leases.forget(message_id)
+        self._after_sides(record)
+
+    def _after_sides(self, record: AttemptRecord) -> None:
+        for side in record.sides:
+            self._context.tracking.write(tracking_rows.dsn(self._context.me.server, side, at=self._context.now(), original=record.message_id))
+        if record.sides:
+            self.wake_placement()
+            self._event.set()
+
+    async def _set_aside(self, stored: StoredMessage, reason: str, *, hand_over: bool) -> None:
+        context = self._context
+        message_id = stored.envelope.message_id
+        _log.error("message.set_aside", message_id=message_id, reason=reason)
+        await context.ledger.record_set_aside(message_id, reason)
+        if hand_over:
+            await context.ledger.transition([message_id], lambda _, claim: primary.handing_over(claim))
+        context.tracking.write(tracking_rows.poison(context.me.server, stored, at=context.now(), reason=reason))
+
+
+class MayEndData:
+    """Rule *dot*, asked right before the final dot: will the lease outlast its reply?"""
+
+    __slots__ = ("_context", "_excused", "_stored")
+
+    def __init__(self, context: Context, stored: StoredMessage, excused: bool) -> None:
+        self._context, self._stored, self._excused = context, stored, excused
+
+    def __call__(self) -> bool:
+        leases = self._context.leases
+        left = leases.shortest(self._stored.envelope.message_id, self._stored.claim)
+        return self._excused or fencing.may_end_data(left, leases.reply_allowance)
+
+
+def _nothing(message_id: MessageId) -> None:
+    return None
+
+
+def _no_call() -> None:
+    return None
+
+
+__all__ = ["DeliverService", "LeaseTooShort", "WithoutLease", "datetime", "timedelta"]

@@ -1,0 +1,135 @@
+"""What peers may ask of this node: to hold a copy, for discard notifications, for STATUS. Port `PeerDesk`."""
+
+from collections.abc import Sequence
+
+import structlog
+
+from shadowrelay.core import retention, tracking_rows
+from shadowrelay.core.ownership import shadow, status
+from shadowrelay.core.ownership.values import Note, Party
+from shadowrelay.model.errors import LedgerUnavailable
+from shadowrelay.model.ids import DatabaseId, MessageId, ServerName
+from shadowrelay.model.ownership import Claim, CopyNumber, Role, StatusAnswer, StatusQuestion, StatusState, Transition
+from shadowrelay.model.peers import CopyOffer, DiscardReply, PeerIdentity
+from shadowrelay.model.queue import NewMessage, Origin, StoredMessage
+from shadowrelay.model.replies import Reply
+from shadowrelay.service.context import Context
+from shadowrelay.wire.status import format_superseded
+
+HELD = Reply(250, "2.0.0", "Held")
+
+_log = structlog.get_logger("shadowrelay.desk")
+
+
+class PeerDesk:
+    """One call an SMTP command of an authorised peer."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._told: dict[Party, int] = {}  # highest sequence that this process has told each asker
+
+    def own_identity(self, listener: ServerName) -> PeerIdentity:
+        """See `ports.PeerDesk`."""
+        context = self._context
+        identity = context.ledger.identity
+        server = context.settings.server
+        return PeerIdentity(
+            server.name, server.boundary, identity.database, identity.incarnation, identity.began, context.ledger.position,
+            context.settings.transport.shadow_resubmit_time_span, context.ledger.seen(listener),
+        )  # fmt: skip
+
+    async def greeted(self, identity: PeerIdentity) -> None:
+        """A peer said who it is: remember it, and see whether its database changed."""
+        context = self._context
+        context.leases.learn_span(identity.server, identity.span)
+        try:
+            await context.ledger.record_peer(identity, context.now())
+        except LedgerUnavailable as error:
+            _log.warning("peer.unrecorded", server=identity.server, reason=error.reason)
+        context.peers.identified(identity)
+        context.metrics.heartbeat(identity.server)
+
+    def offers_hold(self) -> bool:
+        """HOLD is in our EHLO."""
+        return self._context.is_enabled and self._context.ledger.unavailable_reason() is None
+
+    def heard(self, server: ServerName, database: DatabaseId) -> None:
+        """See `ports.PeerDesk`."""
+        self._context.peers.heard(server, database)
+
+    def proved(self, server: ServerName, database: DatabaseId, answered_awake: float) -> None:
+        """See `ports.PeerDesk`."""
+        self._context.leases.proved(server, database, answered_awake)
+
+    async def hold(self, peer: PeerIdentity, offer: CopyOffer) -> Reply:
+        """Store a shadow copy; its 250 is the promise."""
+        context = self._context
+        party = Party(peer.server, peer.database)
+        count = len(offer.envelope.recipients)
+        now = context.now()
+        keep_until = retention.shadow_keep_until(now, context.settings.transport)
+        offered = Claim(Role.SHADOW, offer.number, count, offer.done, peer.server, peer.database)
+        message = NewMessage(offer.envelope, offered, Origin.SHADOW, None, keep_until)
+
+        def decide(_: MessageId, claim: Claim | None) -> Transition:
+            return shadow.hold(claim, context.me, party, offer.number, count, offer.done)
+
+        try:
+            transition = await context.ledger.record_hold(message, offer.content, decide)
+        except LedgerUnavailable as error:
+            return error.reply
+        if transition.note == Note.SUPERSEDED and transition.answer is not None:
+            return Reply(554, "5.5.0", format_superseded(transition.answer))
+        stored = StoredMessage(0, offer.envelope, offered, Origin.SHADOW, None, None)
+        context.tracking.write(
+            tracking_rows.hareceive(context.me.server, stored, at=context.now(), primary=peer.server, size=offer.content.size)
+        )
+        return HELD
+
+    async def discards(self, peer: PeerIdentity, maximum: int, acknowledged: int | None) -> DiscardReply:
+        """What `peer` must be told. An acknowledgement counts only for what this process has told it."""
+        context = self._context
+        party = Party(peer.server, peer.database)
+        told = self._told.get(party, 0)
+        if acknowledged is not None and told and (acknowledged := min(acknowledged, told)):
+            await context.ledger.forget_acknowledged(peer.server, peer.database, acknowledged)
+        reply = await context.ledger.discards_for(peer.server, peer.database, maximum)
+        if reply.events:
+            # Once told, the shadow copy goes: from then on our log is the evidence.
+            await context.tracking.sync()
+            self._told[party] = max(told, reply.events[-1].sequence)
+        return reply
+
+    async def status(self, peer: PeerIdentity, questions: Sequence[StatusQuestion]) -> tuple[StatusAnswer, ...]:
+        """Answer, and let the questions do to our own claims what the rules say, in one commit."""
+        context = self._context
+        asker = Party(peer.server, peer.database)
+        numbers = {question.message_id: question.number for question in questions}
+
+        def decide(message_id: MessageId, claim: Claim | None) -> Transition:
+            return self._answer(message_id, claim, asker, numbers[message_id])
+
+        transitions = await context.ledger.transition(list(numbers), decide)
+        answers = dict(zip(numbers, transitions, strict=True))
+        for message_id, transition in answers.items():
+            if transition.changed:
+                _log.info(
+                    "claim.asked",
+                    message_id=message_id,
+                    asker=peer.server,
+                    note=transition.note,
+                    role=transition.after and transition.after.role,
+                )
+        return tuple(answers[question.message_id].answer or StatusAnswer(StatusState.UNKNOWN) for question in questions)
+
+    def _answer(self, message_id: MessageId, claim: Claim | None, asker: Party, number: CopyNumber) -> Transition:
+        context = self._context
+        if claim is None and context.attempts.is_running(message_id):  # an accept that is still running is active
+            answer = StatusAnswer(StatusState.PRIMARY, CopyNumber(1, 1, context.me.database))
+            return Transition(None, None, answer=answer)
+        number_server = context.ledger.server_of(number.database)
+        transition = status.answer_question(claim, asker, number, number_server, in_attempt=False)
+        ends = claim is not None and claim.is_primary and transition.after is not None and not transition.after.is_primary
+        if ends and not context.attempts.end_claim(message_id):
+            return status.answer_question(claim, asker, number, number_server, in_attempt=True)
+        return transition

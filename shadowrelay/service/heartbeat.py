@@ -1,0 +1,171 @@
+"""Asking each primary server what is done: every discard_poll_interval while its shadow messages are held, else a heartbeat.
+
+One task a peer, one XQDISCARD at a time. What a reply brings is committed before it is acknowledged in the next question.
+"""
+
+import asyncio
+from typing import Protocol
+
+import structlog
+
+from shadowrelay.core import retention, tracking_rows
+from shadowrelay.core.ownership import shadow
+from shadowrelay.core.ownership.values import Note, Party
+from shadowrelay.model.errors import LedgerUnavailable, PeerUnavailable
+from shadowrelay.model.ids import MessageId, ServerName
+from shadowrelay.model.ownership import Claim, DiscardEvent, DiscardStatus, Role, Transition
+from shadowrelay.model.peers import DiscardReply, PeerIdentity
+from shadowrelay.service.context import Context
+from shadowrelay.service.promote import PromoteService
+from shadowrelay.service.review import ReviewService
+
+DISCARDS_PER_QUESTION = 400  # DESIGN 4: never more in a reply
+
+_log = structlog.get_logger("shadowrelay.heartbeat")
+
+
+class Session(Protocol):
+    """A link to a peer, or one session of it."""
+
+    @property
+    def server(self) -> ServerName: ...
+
+    @property
+    def identity(self) -> PeerIdentity | None: ...
+
+    async def discards(self, maximum: int, acknowledged: int) -> DiscardReply: ...
+
+
+class HeartbeatService:
+    """Keeps one session with each peer, and acts on what is heard there."""
+
+    def __init__(self, context: Context, promote: PromoteService, review: ReviewService) -> None:
+        self._context = context
+        self._promote = promote
+        self._review = review
+        self._acknowledged: dict[tuple[ServerName, str, int], int] = {}
+        self._held: dict[ServerName, int] = {}
+        self._asking = {server: asyncio.Lock() for server in context.peers.states}
+
+    def start(self) -> None:
+        """One task a peer, and one that knows whose shadow messages are held."""
+        for server in self._context.peers.states:
+            self._context.tasks.spawn(self._watch(server), f"heartbeat {server}")
+        self._context.tasks.spawn(self._count_held(), "heartbeat holdings")
+
+    async def _count_held(self) -> None:
+        while True:
+            try:
+                held: dict[ServerName, int] = {}
+                for group in await self._context.ledger.shadow_groups():
+                    held[group.primary] = held.get(group.primary, 0) + group.count
+                self._held = held
+            except LedgerUnavailable as error:
+                _log.warning("heartbeat.holdings_unknown", reason=error.reason)
+            await asyncio.sleep(self._context.settings.transport.discard_poll_interval.total_seconds())
+
+    async def _watch(self, server: ServerName) -> None:
+        state = self._context.peers.states[server]
+        failures = 0
+        while True:
+            try:
+                await self._ask(server)
+                failures = 0
+            except PeerUnavailable as error:
+                failures += 1
+                self._context.peers.failed(server)
+                if failures == 1:
+                    _log.warning("peer.silent", server=server, reason=error.reason)
+            except LedgerUnavailable as error:
+                _log.warning("discards.unrecorded", server=server, reason=error.reason)
+            state.wake.clear()
+            try:
+                await asyncio.wait_for(state.wake.wait(), self._pause(server, failures))
+            except TimeoutError:
+                continue
+
+    def _pause(self, server: ServerName, failures: int) -> float:
+        transport = self._context.settings.transport
+        heartbeat = transport.shadow_heartbeat_frequency.total_seconds()
+        poll = transport.discard_poll_interval.total_seconds()
+        if failures:
+            return min(poll * 2.0 ** min(failures, 10), heartbeat)
+        return poll if self._held.get(server) else heartbeat
+
+    async def opened(self, session: Session) -> None:
+        """XQDISCARD is issued in every session between nodes, whatever it was opened for. One at a time for each pair."""
+        if not self._asking[session.server].locked():
+            async with self._asking[session.server]:
+                assert session.identity is not None
+                await self._ask_on(session, session.identity)
+
+    async def _ask(self, server: ServerName) -> None:
+        link = self._context.links[server]
+        async with self._asking[server]:
+            await self._ask_on(link, await link.greet())
+
+    async def _ask_on(self, link: Session, identity: PeerIdentity) -> None:
+        context = self._context
+        server = identity.server
+        party = Party(server, identity.database)
+        key = (server, identity.database, identity.incarnation)
+        while True:
+            if key not in self._acknowledged:
+                self._acknowledged[key] = await context.ledger.acknowledged(*key)
+            spoke_at = context.clock.awake()
+            reply = await link.discards(DISCARDS_PER_QUESTION, self._acknowledged[key])
+            if link.identity is None or link.identity.database != identity.database:
+                return  # another database answered: its sequences are its own
+            context.metrics.heartbeat(server)
+            context.leases.proved(server, identity.database, spoke_at)  # its silence counter began anew with our command
+            if reply.events:
+                await self._obey(party, identity.incarnation, reply)
+                self._acknowledged[key] = reply.events[-1].sequence
+            if not reply.remaining or not reply.events:
+                return
+
+    async def _obey(self, speaker: Party, incarnation: int, reply: DiscardReply) -> None:
+        context = self._context
+
+        def decide(event: DiscardEvent, claim: Claim | None) -> Transition:
+            return shadow.heard(claim, speaker, event)
+
+        keep_until = retention.safety_net_until(context.now(), context.settings.transport)
+        transitions = await context.ledger.record_discards(speaker.server, speaker.database, incarnation, reply.events, decide, keep_until)
+        discarded = []
+        for event, transition in zip(reply.events, transitions, strict=True):
+            before, after = transition.before, transition.after
+            if before is not None and after is not None and before.role is Role.SHADOW and before != after:
+                discarded.append(event)
+            if transition.note == Note.REVIEW:
+                self._review.request(event.message_id)
+            elif transition.note == Note.HANDED:
+                self._promote.wake()
+            elif transition.note == Note.DONE:
+                context.leases.forget(event.message_id)
+        await self._track(speaker, discarded)
+
+    async def _track(self, speaker: Party, events: list[DiscardEvent]) -> None:
+        context = self._context
+        events = [event for event in events if event.status in (DiscardStatus.DELIVERED, DiscardStatus.RELEASED)]
+        if not events:
+            return
+        stored = {
+            message.envelope.message_id: message for message in await context.ledger.load_many([event.message_id for event in events])
+        }
+        now = context.now()
+        for event in events:
+            message = stored.get(MessageId(event.message_id))
+            context.tracking.write(
+                tracking_rows.hadiscard(
+                    context.me.server,
+                    event.message_id,
+                    at=now,
+                    primary=speaker.server,
+                    envelope=message.envelope if message else None,
+                    ordinals=event.ordinals,
+                    status=event.status.value,
+                    internal_id=message.internal_id if message else 0,
+                )
+            )
+        context.metrics.discarded(sum(event.status is DiscardStatus.DELIVERED for event in events))

@@ -1,0 +1,61 @@
+"""The leases of this process on the servers that may hold its copies. In memory: a lease does not survive the process."""
+
+from datetime import timedelta
+
+from shadowrelay.core import fencing
+from shadowrelay.model.ids import DatabaseId, MessageId, ServerName
+from shadowrelay.model.ownership import Claim, Copy
+from shadowrelay.ports import Clock
+
+
+class Leases:
+    """Per server the unbroken run of proofs, per message and server the end of the copy's own lease."""
+
+    def __init__(self, clock: Clock, span: timedelta) -> None:
+        self._clock = clock
+        self._span = span
+        self._spans: dict[ServerName, timedelta] = {}
+        self._servers: dict[ServerName, fencing.ServerLease] = {}
+        self._copies: dict[MessageId, dict[ServerName, float]] = {}
+        self.reply_allowance = fencing.reply_allowance(span)
+
+    def learn_span(self, server: ServerName, span: timedelta) -> None:
+        """The peer's own span, from its XSHADOW."""
+        self._spans[server] = span
+
+    def length(self, server: ServerName) -> float:
+        """Seconds that a lease on this server lasts."""
+        return fencing.lease_length(self._span, self._spans.get(server, self._span))
+
+    def silence_limit(self, server: ServerName) -> float:
+        """Seconds of silence of this server after which its shadow messages are promoted."""
+        return fencing.silence_limit(self._span, self._spans.get(server, self._span))
+
+    def proved(self, server: ServerName, database: DatabaseId, spoke_at: float) -> None:
+        """The server has received what we said at `spoke_at`."""
+        self._servers[server] = fencing.renewed(self._servers.get(server), database, spoke_at, self.length(server))
+
+    def began(self, message_id: MessageId, server: ServerName, spoke_at: float, *, is_confirmed: bool) -> None:
+        """A copy was sent, or chosen again, from `spoke_at` on. Unconfirmed: only counts where no lease was before,
+        since an older copy on that server would not have heard of it."""
+        copies = self._copies.setdefault(message_id, {})
+        if is_confirmed or server not in copies:
+            copies[server] = spoke_at + self.length(server)
+
+    def left(self, message_id: MessageId, copy: Copy) -> float:
+        """Seconds that the lease on one copy still runs; zero or less: it does not."""
+        until = self._copies.get(message_id, {}).get(copy.server)
+        return fencing.lease_left(until, copy.database, self._servers.get(copy.server), self._clock.awake())
+
+    def shortest(self, message_id: MessageId, claim: Claim) -> float:
+        """The shortest of the leases on a message's copies; infinite where there is none to wait for."""
+        return min((self.left(message_id, copy) for copy in claim.copies), default=float("inf"))
+
+    def server_left(self, server: ServerName) -> float | None:
+        """Seconds that the run of proofs of a server still lasts, for listings; `None` if it never began."""
+        lease = self._servers.get(server)
+        return None if lease is None else lease.until - self._clock.awake()
+
+    def forget(self, message_id: MessageId) -> None:
+        """The message is finished here."""
+        self._copies.pop(message_id, None)

@@ -1,0 +1,160 @@
+"""Taking over: when a primary server is lost, its shadow servers ask everybody and become primary. DESIGN 6.1, 6.2."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+
+import structlog
+
+from shadowrelay.core import tracking_rows
+from shadowrelay.core.ownership import shadow
+from shadowrelay.core.ownership.values import Note, Party
+from shadowrelay.model.errors import LedgerUnavailable, PeerUnavailable
+from shadowrelay.model.ids import NO_DATABASE, MessageId, ServerName
+from shadowrelay.model.ownership import Claim, Role, StatusAnswer, StatusQuestion, Transition
+from shadowrelay.model.queue import ShadowGroup, StoredMessage
+from shadowrelay.model.tracking import ResubmitReason
+from shadowrelay.service.context import Context
+from shadowrelay.service.deliver import DeliverService
+from shadowrelay.service.place import PlaceService
+
+PAGE = 400  # DESIGN 4: questions in one XQDISCARD STATUS BDAT
+
+_log = structlog.get_logger("shadowrelay.promote")
+
+
+class PromoteService:
+    """Watches the shadow queues for lost primaries."""
+
+    def __init__(self, context: Context, deliver: DeliverService, place: PlaceService) -> None:
+        self._context = context
+        self._deliver = deliver
+        self._place = place
+        self._event = asyncio.Event()
+        self._started_ran = context.clock.ran()
+
+    def wake(self) -> None:
+        """Look now: a database changed, or something was handed over."""
+        self._event.set()
+
+    async def run(self) -> None:
+        """Look once a heartbeat or poll, whichever is shorter, and whenever woken."""
+        transport = self._context.settings.transport
+        pause = min(transport.shadow_heartbeat_frequency, max(transport.discard_poll_interval, timedelta(milliseconds=100)))
+        while True:
+            self._event.clear()
+            try:
+                for group in await self._context.ledger.shadow_groups():
+                    reason = self.reason(group)
+                    if reason is not None:
+                        await self._take_over(group, reason)
+            except LedgerUnavailable as error:
+                _log.warning("promotion.waits", reason=error.reason)
+            try:
+                await asyncio.wait_for(self._event.wait(), pause.total_seconds())
+            except TimeoutError:
+                continue
+
+    def reason(self, group: ShadowGroup) -> ResubmitReason | None:
+        """Why the messages of this group are to be taken over now, or None."""
+        database = self._context.peers.party(group.primary).database
+        if database not in (NO_DATABASE, group.database):
+            return ResubmitReason.DATABASE_CHANGED
+        if self._silence(group.primary) >= self._context.leases.silence_limit(group.primary):
+            return ResubmitReason.SILENCE
+        return ResubmitReason.HANDOVER if group.handed_count else None
+
+    def _silence(self, primary: ServerName) -> float:
+        if primary in self._context.peers:
+            return self._context.peers.silence(primary)
+        return self._context.clock.ran() - self._started_ran  # no peer of ours any more: nobody can hear it
+
+    async def _take_over(self, group: ShadowGroup, reason: ResubmitReason) -> None:
+        context = self._context
+        detected_at = context.now()
+        silent_since = detected_at - timedelta(seconds=self._silence(group.primary))
+        is_handover = reason is ResubmitReason.HANDOVER
+        reachable = await self._reachable(without=group.primary if is_handover else None)
+        if not is_handover and self.reason(group) is None:
+            return  # the primary answered
+        _log.warning(
+            "primary.lost", primary=group.primary, database=group.database, reason=reason.value, count=group.count, asking=sorted(reachable)
+        )
+        after = 0
+        while True:
+            page = await context.ledger.shadows_of(group.primary, group.database, PAGE, after, handed_only=is_handover)
+            if not page:
+                return
+            after = page[-1].internal_id
+            promoted = await self._ask_and_promote(page, reachable)
+            for message in promoted:
+                context.tracking.write(
+                    tracking_rows.resubmit(
+                        context.me.server,
+                        message,
+                        at=context.now(),
+                        primary=group.primary,
+                        reason=reason,
+                        silent_since=silent_since,
+                        detected_at=detected_at,
+                    )
+                )
+            if promoted:
+                context.metrics.promoted(len(promoted), reason.value)
+                _log.warning("messages.promoted", primary=group.primary, count=len(promoted), reason=reason.value)
+                self._place.wake()
+                self._deliver.wake()
+
+    async def _reachable(self, without: ServerName | None) -> dict[ServerName, Party]:
+        context = self._context
+
+        async def greet(server: ServerName) -> Party | None:
+            try:
+                identity = await context.links[server].greet()
+            except PeerUnavailable:
+                context.peers.failed(server)
+                return None
+            return Party(server, identity.database)
+
+        servers = [server for server in context.peers.states if server != without]
+        parties = await asyncio.gather(*(greet(server) for server in servers))
+        return {party.server: party for party in parties if party is not None}
+
+    async def _ask_and_promote(self, page: Sequence[StoredMessage], reachable: dict[ServerName, Party]) -> list[StoredMessage]:
+        """One round of questions for these messages; those that are ours now."""
+        context = self._context
+        by_id = {message.envelope.message_id: message for message in page}
+        questions = [StatusQuestion(message_id, message.claim.number) for message_id, message in by_id.items()]
+        promoted: set[MessageId] = set()
+        for server, party in tuple(reachable.items()):
+            try:
+                answers = await context.links[server].status(questions)
+            except PeerUnavailable:
+                context.peers.failed(server)
+                del reachable[server]
+                continue
+            said = dict(zip(by_id, answers, strict=True))
+            promoted |= await self._apply(party, said, frozenset(reachable))
+        rest = [message_id for message_id in by_id if message_id not in promoted]
+        heard = frozenset(reachable)
+        promoted |= _ours(rest, await context.ledger.transition(rest, lambda _, claim: _alone(claim, context.me, heard)))
+        return [by_id[message_id] for message_id in by_id if message_id in promoted]
+
+    async def _apply(self, party: Party, said: Mapping[MessageId, StatusAnswer], reachable: frozenset[ServerName]) -> set[MessageId]:
+        me = self._context.me
+
+        def decide(message_id: MessageId, claim: Claim | None) -> Transition:
+            if claim is None or claim.role is not Role.SHADOW:
+                return Transition(claim, claim)
+            return shadow.answered(claim, me, party, said[message_id], reachable)
+
+        ids = list(said)
+        return _ours(ids, await self._context.ledger.transition(ids, decide))
+
+
+def _alone(claim: Claim | None, me: Party, reachable: frozenset[ServerName]) -> Transition:
+    return Transition(None, None) if claim is None else shadow.alone(claim, me, reachable)
+
+
+def _ours(ids: Sequence[MessageId], transitions: Sequence[Transition]) -> set[MessageId]:
+    return {message_id for message_id, transition in zip(ids, transitions, strict=True) if transition.note == Note.PROMOTED}

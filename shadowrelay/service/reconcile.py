@@ -1,0 +1,65 @@
+"""A primary server was restarted: what became of the copies that we hold for it? DESIGN 4, `unknown`.
+
+A crash may have come between the copy and the primary's own commit. `unknown` from a later incarnation of the same
+database therefore means: take it over, after asking everybody.
+"""
+
+from collections.abc import Sequence
+
+import structlog
+
+from shadowrelay.core.ownership import shadow
+from shadowrelay.core.ownership.values import Party
+from shadowrelay.model.errors import LedgerUnavailable, PeerUnavailable
+from shadowrelay.model.ids import MessageId, ServerName
+from shadowrelay.model.ownership import Claim, DiscardEvent, DiscardStatus, StatusAnswer, StatusQuestion, StatusState, Transition
+from shadowrelay.model.queue import StoredMessage
+from shadowrelay.service.context import Context
+from shadowrelay.service.promote import PAGE, PromoteService
+
+_log = structlog.get_logger("shadowrelay.reconcile")
+
+MEANING = {
+    StatusState.UNKNOWN: DiscardStatus.YOURS,
+    StatusState.DELIVERED: DiscardStatus.DELIVERED,
+    StatusState.RELEASED: DiscardStatus.RELEASED,
+}
+
+
+class ReconcileService:
+    """Asks a restarted primary about every copy held for it, once an incarnation."""
+
+    def __init__(self, context: Context, promote: PromoteService) -> None:
+        self._context = context
+        self._promote = promote
+
+    async def primary_restarted(self, server: ServerName) -> None:
+        """Page through the shadow messages of this primary in its present database."""
+        context = self._context
+        party = context.peers.party(server)
+        after = 0
+        try:
+            while page := await context.ledger.shadows_of(server, party.database, PAGE, after):
+                after = page[-1].internal_id
+                await self._ask(party, page)
+        except (PeerUnavailable, LedgerUnavailable) as error:
+            # Silence, a heartbeat or the next incarnation will settle it.
+            _log.warning("reconciliation.stopped", server=server, reason=error.reason)
+        self._promote.wake()
+
+    async def _ask(self, party: Party, page: Sequence[StoredMessage]) -> None:
+        context = self._context
+        questions = [StatusQuestion(message.envelope.message_id, message.claim.number) for message in page]
+        answers = await context.links[party.server].status(questions)
+        said = {question.message_id: answer for question, answer in zip(questions, answers, strict=True) if answer.state in MEANING}
+
+        def decide(message_id: MessageId, claim: Claim | None) -> Transition:
+            return shadow.heard(claim, party, _as_event(message_id, said[message_id]))
+
+        if said:
+            await context.ledger.transition(list(said), decide)
+            _log.info("shadows.reconciled", server=party.server, asked=len(page), settled=len(said))
+
+
+def _as_event(message_id: MessageId, answer: StatusAnswer) -> DiscardEvent:
+    return DiscardEvent(0, message_id, MEANING[answer.state])

@@ -1,0 +1,215 @@
+"""A primary asks the servers on its lists: what a lease does not cover any more is cleared up before the next attempt.
+
+At start every unfinished message is reviewed, because leases do not survive the process. Later those whose shadow server
+was lost or came back. DESIGN 6.2 "lease", "everybody", "meet".
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+
+import structlog
+
+from shadowrelay.core.ownership import meeting, primary, rules
+from shadowrelay.core.ownership.values import Note, Party
+from shadowrelay.model.errors import LedgerUnavailable, PeerUnavailable
+from shadowrelay.model.ids import MessageId, ServerName
+from shadowrelay.model.ownership import Claim, CopyNumber, StatusAnswer, StatusQuestion, StatusState, Transition
+from shadowrelay.model.queue import StoredMessage
+from shadowrelay.model.settings import WithoutLease
+from shadowrelay.service.context import Context
+
+PAGE = 400  # DESIGN 4: questions in one XQDISCARD STATUS BDAT
+
+_log = structlog.get_logger("shadowrelay.review")
+
+
+class ReviewService:
+    """A set of messages to clear up. `on_clear(message_id, excused)` is called for each that may be delivered."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._wanted: set[MessageId] = set()
+        self._later: set[MessageId] = set()
+        self._event = asyncio.Event()
+        self.on_clear: Callable[[MessageId, bool], None] = lambda message_id, excused: None
+        self.on_unplaced: Callable[[], None] = lambda: None
+
+    def request(self, message_id: MessageId) -> None:
+        """Ask about this message soon."""
+        self._wanted.add(message_id)
+        self._event.set()
+
+    def request_later(self, message_ids: Iterable[MessageId]) -> None:
+        """Ask again after a heartbeat or a poll: somebody else moves first, or cannot be reached."""
+        self._later.update(message_ids)
+
+    async def request_server(self, server: ServerName) -> None:
+        """Everything that this server may hold for us: it has come back, or with another database."""
+        after = 0
+        while page := await self._context.ledger.primaries_listed_on(server, PAGE, after):
+            after = page[-1].internal_id
+            for message in page:
+                self.request(message.envelope.message_id)
+
+    async def lost(self, server: ServerName) -> None:
+        """Unreachable for two heartbeats: another server shall hold these copies too."""
+        after = 0
+        while page := await self._context.ledger.primaries_listed_on(server, PAGE, after):
+            after = page[-1].internal_id
+            ids = [message.envelope.message_id for message in page if (chosen := message.claim.chosen()) and chosen.server == server]
+            await self._context.ledger.transition(ids, lambda _, claim: _gave_up(claim, server))
+        self.on_unplaced()
+
+    async def run(self) -> None:
+        """Review what is wanted, in pages; what could not be settled comes again after `discard_poll_interval`."""
+        while True:
+            self._event.clear()
+            batch = [self._wanted.pop() for _ in range(min(PAGE, len(self._wanted)))]
+            if batch:
+                try:
+                    await self._review(batch)
+                except LedgerUnavailable as error:
+                    _log.warning("review.waits", reason=error.reason)
+                    self._later.update(batch)
+            if self._wanted:
+                continue
+            try:
+                await asyncio.wait_for(self._event.wait(), self._context.settings.transport.discard_poll_interval.total_seconds())
+            except TimeoutError:
+                self._wanted |= self._later
+                self._later.clear()
+
+    async def _review(self, batch: Sequence[MessageId]) -> None:
+        context = self._context
+        by_server: dict[ServerName, list[StoredMessage]] = defaultdict(list)
+        messages = [message for message in await context.ledger.load_many(batch) if message.claim.is_primary]
+        for message in messages:
+            for server in rules.without_lease(message.claim, self._runs(message)):
+                by_server[server].append(message)
+        unreachable: set[ServerName] = set()
+        for server, concerned in by_server.items():
+            if not await self._ask(server, [message.envelope.message_id for message in concerned]):
+                unreachable.add(server)
+        again = await context.ledger.load_many([message.envelope.message_id for message in messages])
+        for message in again:
+            self._conclude(message, unreachable)
+
+    def _runs(self, message: StoredMessage) -> Callable[[ServerName], bool]:
+        def runs(server: ServerName) -> bool:
+            entry = message.claim.copy_on(server)
+            return entry is not None and self._context.leases.left(message.envelope.message_id, entry) > 0
+
+        return runs
+
+    def _conclude(self, message: StoredMessage, unreachable: set[ServerName]) -> None:
+        message_id = message.envelope.message_id
+        if not message.claim.is_primary:
+            self._context.leases.forget(message_id)
+            return
+        blocking = rules.without_lease(message.claim, self._runs(message))
+        if not blocking:
+            self.on_clear(message_id, False)
+        elif unreachable.issuperset(blocking) and self._context.settings.transport.delivery_without_lease is WithoutLease.DELIVER:
+            self.on_clear(message_id, True)
+        else:
+            self._later.add(message_id)
+        if message.claim.chosen() is None:
+            self.on_unplaced()
+
+    async def _ask(self, server: ServerName, message_ids: Sequence[MessageId]) -> bool:
+        """Ask a server on the lists; False if it cannot be asked."""
+        full: list[MessageId] = []
+        gone: list[MessageId] = []
+        transitions = await self._question(server, message_ids, lambda claim: primary.question_number(claim, server))
+        if transitions is None:
+            return False
+        again = [message_id for message_id, transition in transitions.items() if transition.note == Note.CHOOSE_AGAIN]
+        if again:
+            await self._context.ledger.transition(again, lambda _, claim: _choosing_again(claim, self._context.me, server))
+            full += again
+        full += [message_id for message_id, transition in transitions.items() if transition.note == Note.WAIT]
+        gone += [message_id for message_id, transition in transitions.items() if transition.note == Note.EVERYBODY]
+        if full and (second := await self._question(server, full, lambda claim: claim.number)) is None:
+            return False
+        if gone:
+            await self._everybody(server, gone)
+        return True
+
+    async def _everybody(self, server: ServerName, message_ids: Sequence[MessageId]) -> None:
+        """The copies on `server` are gone although its lease had ended: has anybody else taken these over?"""
+        context = self._context
+        open_ids = set(message_ids)
+        for other in context.peers.states:
+            if other == server or not open_ids:
+                continue
+            transitions = await self._question(other, sorted(open_ids), lambda claim: claim.number)
+            if transitions is None:
+                if context.settings.transport.delivery_without_lease is WithoutLease.DEFER:
+                    return
+                _log.warning("everybody.unheard", server=other, count=len(open_ids))
+                continue
+            settled = (Note.YIELDED, Note.DONE, Note.WAIT)
+            open_ids -= {message_id for message_id, transition in transitions.items() if transition.note in settled}
+        await context.ledger.transition(sorted(open_ids), lambda _, claim: _nobody_claims_more(claim, server))
+
+    async def _question(
+        self, server: ServerName, message_ids: Sequence[MessageId], number: Callable[[Claim], CopyNumber]
+    ) -> dict[MessageId, Transition] | None:
+        """One XQDISCARD STATUS and what it does to our claims; None if the server cannot be asked."""
+        context = self._context
+        link = context.links.get(server)
+        messages = {message.envelope.message_id: message for message in await context.ledger.load_many(message_ids)}
+        messages = {message_id: message for message_id, message in messages.items() if message.claim.is_primary}
+        if link is None:
+            return None
+        if not messages:
+            return {}
+        questions = [StatusQuestion(message_id, number(message.claim)) for message_id, message in messages.items()]
+        asked_at = context.clock.awake()
+        try:
+            answers = await link.status(questions)
+        except PeerUnavailable as error:
+            context.peers.failed(server)
+            _log.info("review.unanswered", server=server, reason=error.reason)
+            return None
+        assert link.identity is not None
+        party = Party(server, link.identity.database)
+        said = dict(zip(messages, answers, strict=True))
+        runs = {message_id: self._runs(message)(server) for message_id, message in messages.items()}
+
+        def decide(message_id: MessageId, claim: Claim | None) -> Transition:
+            return self._decide(message_id, claim, party, said[message_id], runs[message_id])
+
+        transitions = await context.ledger.transition(list(said), decide)
+        outcome = dict(zip(said, transitions, strict=True))
+        for message_id, answer in said.items():
+            if _holds_for(answer, context.me):  # it has heard our question: its silence begins anew
+                context.leases.began(message_id, server, asked_at, is_confirmed=True)
+        return outcome
+
+    def _decide(self, message_id: MessageId, claim: Claim | None, party: Party, answer: StatusAnswer, lease_runs: bool) -> Transition:
+        context = self._context
+        if claim is None:
+            return Transition(None, None)
+        transition = meeting.review(claim, context.me, party, answer, lease_runs)
+        ends = claim.is_primary and transition.after is not None and not transition.after.is_primary
+        if ends and not context.attempts.end_claim(message_id):
+            return Transition(claim, claim, note=Note.WAIT)  # an attempt runs: between two attempts
+        return transition
+
+
+def _holds_for(answer: StatusAnswer, me: Party) -> bool:
+    return answer.state is StatusState.SHADOW and answer.primary == me.server and answer.database == me.database
+
+
+def _gave_up(claim: Claim | None, server: ServerName) -> Transition:
+    return Transition(None, None) if claim is None else primary.gave_up(claim, server)
+
+
+def _choosing_again(claim: Claim | None, me: Party, server: ServerName) -> Transition:
+    return Transition(None, None) if claim is None else primary.choosing_again(claim, me, server)
+
+
+def _nobody_claims_more(claim: Claim | None, server: ServerName) -> Transition:
+    return Transition(None, None) if claim is None else meeting.nobody_claims_more(claim, server)

@@ -1,0 +1,103 @@
+"""What the administration is shown, and may do. Port `AdminView`."""
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+from shadowrelay import __version__
+from shadowrelay.model.ids import MessageId, ServerName
+from shadowrelay.model.queue import QueueRow, StoredMessage
+from shadowrelay.model.views import NodeView, PeerView
+from shadowrelay.service.context import Context
+
+COUNTED_MAX = 10_000  # messages counted for one peer in a listing
+
+
+class View:
+    """Reads the ledger and the services' memory; the only change it makes is `forget`."""
+
+    def __init__(self, context: Context, started_at: datetime, effective: Callable[[], dict[str, object]]) -> None:
+        self._context = context
+        self._started_at = started_at
+        self._effective = effective
+        self.is_running = False
+
+    async def queues(self) -> tuple[QueueRow, ...]:
+        """See `ports.AdminView`."""
+        return await self._context.ledger.queues()
+
+    async def messages(self, queue: str, limit: int, after: int = 0) -> tuple[StoredMessage, ...]:
+        """See `ports.AdminView`."""
+        return await self._context.ledger.messages(queue, limit, after)
+
+    async def message(self, message_id: MessageId) -> StoredMessage | None:
+        """See `ports.AdminView`."""
+        return await self._context.ledger.load(message_id)
+
+    async def peers(self) -> tuple[PeerView, ...]:
+        """Configured peers of this boundary, in the file's order."""
+        context = self._context
+        known = {row.server: row for row in await context.ledger.peers()}
+        held: dict[ServerName, int] = {}
+        for group in await context.ledger.shadow_groups():
+            held[group.primary] = held.get(group.primary, 0) + group.count
+        views = []
+        for server, state in context.peers.states.items():
+            row = known.get(server)
+            left = context.leases.server_left(server)
+            views.append(
+                PeerView(
+                    name=server,
+                    site=state.peer.site,
+                    boundary=state.peer.boundary,
+                    address=str(state.peer.address),
+                    database=state.database,
+                    heard_at=row.heard_at if row is not None else None,
+                    is_reachable=state.unreachable_since is None and state.heard_awake is not None,
+                    lease=None if left is None else timedelta(seconds=max(left, 0.0)),
+                    breaker="closed" if context.peers.may_try(server) else "open",
+                    held_for_count=held.get(server, 0),
+                    held_by_count=await self._held_by(server),
+                    is_forgotten=row is not None and row.is_forgotten,
+                )
+            )
+        return tuple(views)
+
+    async def _held_by(self, server: ServerName) -> int:
+        return len(await self._context.ledger.primaries_listed_on(server, COUNTED_MAX))
+
+    async def forget(self, server: ServerName) -> bool:
+        """That peer will not come back: its copies and notifications are crossed off."""
+        if server not in self._context.peers:
+            return False
+        await self._context.ledger.record_forgotten(server)
+        return True
+
+    async def node(self) -> NodeView:
+        """See `ports.AdminView`."""
+        context = self._context
+        identity = context.ledger.identity
+        server = context.settings.server
+        return NodeView(
+            name=server.name,
+            site=server.site,
+            boundary=server.boundary,
+            version=__version__,
+            started_at=self._started_at,
+            state="draining" if context.is_draining else "running" if self.is_running else "starting",
+            database=identity.database,
+            incarnation=identity.incarnation,
+            began=identity.began,
+            position=context.ledger.position,
+            settings=self._effective(),
+        )
+
+    def is_ready(self) -> tuple[bool, tuple[str, ...]]:
+        """Whether mail is taken now, and why not."""
+        reasons = []
+        if not self.is_running:
+            reasons.append("starting")
+        if self._context.is_draining:
+            reasons.append("draining")
+        if (reply := self._context.ledger.unavailable_reason()) is not None:
+            reasons.append(f"queue database: {reply}")
+        return not reasons, tuple(reasons)
