@@ -1,0 +1,69 @@
+"""Bounds of the receiving side, each with its arithmetic; the replies for those that are hit; the count of sessions.
+
+What an operator may change stands in `model.settings.ReceiveConnector`; what is fixed stands here.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from shadowrelay.model.replies import Reply
+
+READ_AHEAD_OCTETS = 64 * 1024  # the stream's limit: it holds at most twice this and one read of the transport (256 KiB)
+REPLIES_OCTETS_MAX = 16 * 1024  # collected before they are written although more commands are there
+LINE_OCTETS_MAX = 2_048  # of content, with CRLF. Postfix's line_length_limit; RFC 5321 4.5.3.1.6 asks for 1,000
+HEADER_OCTETS_MAX = 256 * 1024  # of a header that is looked into
+MESSAGE_ID_CHARACTERS_MAX = 998  # RFC 5322 2.1.1
+SUBJECT_CHARACTERS_MAX = 500  # the tracking log's; XSHADOW ENVELOPE carries 1,500 octets of it
+HELLO_NAME_OCTETS_MAX = 255  # RFC 5321 4.5.3.1.2
+HOLD_SIZE_MAX = 4_000_000_000  # of a copy: twice the largest max_message_size that the settings allow
+HOLD_RECIPIENTS_MAX = 100_000  # of a copy: the largest max_recipients_per_message that the settings allow
+CLOSE_SECONDS = 5.0  # for the last reply to leave; then the connection is cut
+HANDSHAKE_SECONDS = 30.0  # TLS
+
+COMMAND_OCTETS_MAX = 512  # RFC 5321 4.5.3.1.4, with CRLF
+COMMAND_OCTETS_MAX_BY_VERB: Mapping[str, int] = MappingProxyType(
+    {
+        "MAIL": 512 + 26 + 17 + 10 + 123 + 72,  # SIZE, BODY, SMTPUTF8, RET and ENVID (RFC 3461), XSHADOW=HOLD
+        "RCPT": 512 + 500,  # NOTIFY and ORCPT. RFC 3461 section 5.2
+        "XSHADOW": 17 + 8_192 + 2,  # `XSHADOW ENVELOPE ` and its argument
+        "XQDISCARD": 1_024,  # `XQDISCARD STATUS` and 10 x 96 and CRLF = 978
+    }
+)
+
+TOO_MANY_SESSIONS = Reply(421, "4.3.2", "Too many sessions, try again later")
+TOO_MANY_SESSIONS_OF_ADDRESS = Reply(421, "4.7.0", "Too many sessions from your address, try again later")
+TOO_MANY_ERRORS = Reply(421, "4.7.0", "Too many protocol errors")
+TOO_MANY_RECIPIENTS = Reply(452, "4.5.3", "Too many recipients")  # RFC 5321 4.5.3.1.10
+TIMED_OUT = Reply(421, "4.4.2", "Timeout, closing connection")
+SHUTTING_DOWN = Reply(421, "4.3.2", "Service shutting down, closing connection")
+COMMAND_TOO_LONG = Reply(500, "5.5.2", "Command line too long")
+LINE_TOO_LONG = Reply(554, "5.6.0", "Line too long")
+MESSAGE_TOO_BIG = Reply(552, "5.3.4", "Message size exceeds the limit")
+
+
+class SessionCount:
+    """How many sessions are open, in all and by client address."""
+
+    def __init__(self, sessions_max: int, sessions_per_address_max: int) -> None:
+        self._sessions_max = sessions_max
+        self._sessions_per_address_max = sessions_per_address_max
+        self._by_address: Counter[str] = Counter()
+        self._count = 0
+
+    def enter(self, address: str, *, is_trusted: bool) -> Reply | None:
+        """Count one more, and say why it cannot be served, if so. `leave` is due in either case."""
+        self._count += 1
+        self._by_address[address] += 1
+        if self._count > self._sessions_max:
+            return TOO_MANY_SESSIONS
+        if not is_trusted and self._by_address[address] > self._sessions_per_address_max:
+            return TOO_MANY_SESSIONS_OF_ADDRESS
+        return None
+
+    def leave(self, address: str) -> None:
+        """The session has ended."""
+        self._count -= 1
+        self._by_address[address] -= 1
+        if self._by_address[address] <= 0:
+            del self._by_address[address]

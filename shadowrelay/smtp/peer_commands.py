@@ -1,0 +1,337 @@
+"""What peers may say beside mail: XSHADOW, BDAT for copies, XQDISCARD. docs/protocol.md.
+
+The rules kept here:
+
+- Nothing of it is shown to, or usable by, a session that has not the right (DESIGN 6.6).
+- A copy's transaction fails as a whole. Its lines are pipelined: the ones after the first that failed are answered 503,
+  one reply each, and their octets are read, so that replies and commands never get out of step.
+- `proved` is reported for commands with which a new exchange begins, because a peer begins one only after it has read
+  all replies of the one before. The other lines of a pipelined group may have been written before our reply was read.
+"""
+
+import re
+import ssl
+from collections.abc import Mapping
+
+from shadowrelay.model.errors import WireError
+from shadowrelay.model.message import Envelope, Recipient
+from shadowrelay.model.peers import CopyOffer, PeerIdentity
+from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, SUPERSEDED, Reply
+from shadowrelay.smtp.connection import NOT_IMPLEMENTED
+from shadowrelay.smtp.data import ContentSink, receive_octets
+from shadowrelay.smtp.limits import HOLD_RECIPIENTS_MAX, HOLD_SIZE_MAX, MESSAGE_TOO_BIG, READ_AHEAD_OCTETS, TOO_MANY_RECIPIENTS
+from shadowrelay.smtp.receiver import HELLO_FIRST, Receiver
+from shadowrelay.smtp.session import Hold, Transaction
+from shadowrelay.smtp.tls import names_in_certificate
+from shadowrelay.wire.xqdiscard import (
+    BLOCK_OCTETS_MAX,
+    DiscardQuery,
+    format_answer_lines,
+    format_reply_lines,
+    parse_command,
+    parse_question_block,
+)
+from shadowrelay.wire.xshadow import (
+    KEYWORD,
+    XshadowForm,
+    format_hello,
+    format_keyword,
+    format_position,
+    parse_commit,
+    parse_envelope,
+    parse_form,
+    parse_hello,
+    parse_hold,
+)
+
+AUTHENTICATION_NEEDED = Reply(530, "5.7.0", "Authentication required")
+NOT_YOUR_NAME = Reply(550, "5.7.1", "You have not proved that name, or it is no peer's")
+OTHER_BOUNDARY = Reply(550, "5.7.1", "Another transport high availability boundary")
+XSHADOW_FIRST = Reply(503, "5.5.1", "Send XSHADOW server=... first")
+IN_TRANSACTION = Reply(503, "5.5.1", "Not in a transaction")
+NO_HOLD = Reply(503, "5.5.1", "No shadow copy is on its way")
+HOLD_HAS_FAILED = Reply(503, "5.5.1", "The shadow copy has failed already")
+BDAT_WANTED = Reply(503, "5.5.1", "The content of a shadow copy comes by BDAT")
+HOLD_IS_INCOMPLETE = Reply(503, "5.5.1", "A shadow copy needs recipients and XSHADOW ENVELOPE")
+BAD_CHUNK = Reply(501, "5.5.4", "Syntax: BDAT <size>; closing connection")
+NOT_WHAT_WAS_SENT = Reply(451, "4.5.0", "Size or SHA-256 differs from what was received")
+HOLD_NOT_OFFERED = Reply(452, "4.3.1", "No shadow copies are taken now")
+ENVELOPE_OK = Reply(250, "2.0.0", "Envelope OK")
+
+EXCHANGE_STARTS = frozenset({"EHLO", "MAIL", "NOOP", "QUIT", "RSET", "XQDISCARD", KEYWORD})
+
+_CHUNK = re.compile(r"([0-9]{1,19}) *")
+_BLOCK = re.compile(r"STATUS BDAT ([0-9]{1,19}) *", re.IGNORECASE)
+
+
+class PeerReceiver(Receiver):
+    """A session of which the client may be a peer."""
+
+    identity: PeerIdentity | None = None
+    _proved_names: frozenset[str] = frozenset()
+    _answered_awake: float | None = None
+
+    # rights
+
+    def protected(self, session: ssl.SSLObject) -> None:
+        """A client certificate that the peer authority signed proves its names."""
+        super().protected(session)
+        self.identity = None
+        self._proved_names = names_in_certificate(session.getpeercert()) & self.reception.peers.keys()
+
+    def _may_use_xshadow(self) -> bool:
+        if not self.reception.connector.accept_xshadow:
+            return False
+        return bool(self._proved_names) or self.reception.rights.is_externally_secured(self.account.address)
+
+    def _require_right(self) -> None:
+        if not self._may_use_xshadow():
+            raise WireError(AUTHENTICATION_NEEDED if self.reception.connector.accept_xshadow else NOT_IMPLEMENTED)
+
+    def _require_peer(self) -> PeerIdentity:
+        self._require_right()
+        if self.identity is None:
+            raise WireError(XSHADOW_FIRST)
+        return self.identity
+
+    def extensions(self) -> list[str]:
+        """XSHADOW is shown only where it may be used."""
+        lines = super().extensions()
+        if self.reception.is_advertised and self._may_use_xshadow():
+            lines.append(format_keyword(self.reception.desk.offers_hold()))
+        return lines
+
+    # proof of life
+
+    def heard(self, name: str) -> None:
+        """Each command of a peer proves that it lives; one that begins an exchange, that it has read our last reply."""
+        if (identity := self.identity) is None:
+            return
+        self.reception.desk.heard(identity.server, identity.database)
+        if self._answered_awake is not None and name in EXCHANGE_STARTS:
+            self.reception.desk.proved(identity.server, identity.database, self._answered_awake)
+
+    def written(self) -> None:
+        """The time that `proved` reports: not later than the peer can have read it."""
+        if self.identity is not None:
+            self._answered_awake = self.reception.clock.awake()
+
+    # failure of a copy
+
+    def _hold(self) -> Hold | None:
+        return None if self.transaction is None else self.transaction.hold
+
+    def refuse(self, reply: Reply, *, is_error: bool = True) -> None:
+        """Whatever is refused within a copy fails it.
+
+        A peer's errors do not end its session: it is trusted, and a new session would make the same ones."""
+        if (hold := self._hold()) is not None:
+            self._fail(hold)
+        super().refuse(reply, is_error=is_error and self.identity is None)
+
+    def _fail(self, hold: Hold) -> None:
+        hold.has_failed = True
+        hold.sink.discard()
+
+    def reset(self) -> None:
+        """Nothing of an unfinished copy is kept."""
+        if (hold := self._hold()) is not None:
+            hold.sink.discard()
+        super().reset()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Nothing of an unfinished copy is kept."""
+        self.reset()
+        super().connection_lost(error)
+
+    # who I am
+
+    async def smtp_XSHADOW(self, argument: str) -> None:
+        form, rest = parse_form(argument)
+        if form is XshadowForm.HELLO:
+            await self._meet(rest)
+        elif form is XshadowForm.ENVELOPE:
+            self._take_envelope(rest)
+        else:
+            await self._commit(rest)
+
+    async def _meet(self, argument: str) -> None:
+        self._require_right()
+        if not self.account.client_name:
+            raise WireError(HELLO_FIRST)
+        if self.transaction is not None:
+            raise WireError(IN_TRANSACTION)
+        identity = parse_hello(argument)
+        reception = self.reception
+        is_named = identity.server in self._proved_names or reception.rights.is_externally_secured(self.account.address)
+        if identity.server not in reception.peers or not is_named:
+            raise WireError(NOT_YOUR_NAME)
+        if identity.boundary != reception.boundary:
+            raise WireError(OTHER_BOUNDARY)
+        await reception.desk.greeted(identity)
+        self.identity = identity
+        self._answered_awake = None  # what was answered before, was answered to nobody
+        self.account.peer = identity.server
+        reception.desk.heard(identity.server, identity.database)
+        self.say(Reply(250, "2.0.0", format_hello(reception.desk.own_identity(identity.server))))
+
+    def _position(self, identity: PeerIdentity) -> int:
+        return self.reception.desk.own_identity(identity.server).position
+
+    # a copy
+
+    def mail_parameters(self) -> frozenset[str]:
+        """XSHADOW is a parameter for those who may use it."""
+        known = super().mail_parameters()
+        return known | {KEYWORD} if self._may_use_xshadow() else known
+
+    async def smtp_MAIL(self, argument: str) -> None:
+        if (hold := self._hold()) is not None and hold.has_failed:
+            self.reset()  # the peer gave the failed copy up without XSHADOW COMMIT
+        await super().smtp_MAIL(argument)
+
+    def refusal_of_mail(self, transaction: Transaction, parameters: Mapping[str, str], size: int) -> Reply | None:
+        """A copy is exempt from what binds strangers."""
+        value = parameters.get(KEYWORD)
+        if value is None:
+            return super().refusal_of_mail(transaction, parameters, size)
+        identity = self._require_peer()
+        message_id, number = parse_hold(value, identity.database)
+        if size > HOLD_SIZE_MAX:
+            return MESSAGE_TOO_BIG
+        if not self.reception.desk.offers_hold():
+            return HOLD_NOT_OFFERED
+        # Not the message id: an earlier copy of the same message may still be on its way into the ledger.
+        path = self.reception.spool_directory / f"{self.reception.new_message_id()}.copy"
+        transaction.hold = Hold(message_id, number, ContentSink(path))
+        return None
+
+    def refusal_of_recipient(self, transaction: Transaction, recipient: Recipient) -> Reply | None:
+        """A copy has all original recipients, or fails."""
+        hold = transaction.hold
+        if hold is None:
+            return super().refusal_of_recipient(transaction, recipient)
+        if hold.has_failed:
+            return HOLD_HAS_FAILED
+        return TOO_MANY_RECIPIENTS if len(transaction.recipients) >= HOLD_RECIPIENTS_MAX else None
+
+    def refusal_of_content(self, transaction: Transaction) -> Reply | None:
+        """A copy's content comes by BDAT."""
+        return super().refusal_of_content(transaction) if transaction.hold is None else BDAT_WANTED
+
+    def _live_hold(self) -> Hold:
+        hold = self._hold()
+        if hold is None:
+            raise WireError(NO_HOLD)
+        if hold.has_failed:
+            raise WireError(HOLD_HAS_FAILED)
+        return hold
+
+    def _take_envelope(self, argument: str) -> None:
+        identity = self._require_peer()
+        self._live_hold().extras = parse_envelope(argument)
+        self.say(self._with_position(ENVELOPE_OK, identity))
+
+    async def smtp_BDAT(self, argument: str) -> None:
+        """A chunk is read whatever is wrong: it must never be taken for commands. RFC 3030 section 2."""
+        found = _CHUNK.fullmatch(argument)
+        if found is None:
+            self.hang_up(BAD_CHUNK, "bad BDAT")  # nobody knows where the next command is
+            return
+        count = int(found[1])
+        if not self._reader.has_octets(count):
+            await self.flush()
+        hold = self._hold()
+        if hold is not None and not hold.has_failed and hold.sink.size + count > HOLD_SIZE_MAX:
+            await self._read_octets(count, None)
+            raise WireError(MESSAGE_TOO_BIG)
+        is_wanted = hold is not None and not hold.has_failed
+        is_kept = await self._read_octets(count, hold.sink if hold is not None and is_wanted else None)
+        self._live_hold()
+        if not is_kept:
+            raise WireError(INSUFFICIENT_RESOURCES)
+        self.say(Reply(250, "2.0.0", f"{count} octets received"))
+
+    async def _read_octets(self, count: int, sink: ContentSink | None) -> bool:
+        self._is_in_content = True
+        is_kept = await receive_octets(self._reader, count, sink)
+        self._is_in_content = False
+        return is_kept
+
+    async def _commit(self, argument: str) -> None:
+        identity = self._require_peer()
+        transaction, hold = self.transaction, self._hold()
+        self.was_mail_refused = False  # here the pipelined group ends
+        if transaction is None or hold is None:
+            raise WireError(NO_HOLD)
+        self.transaction = None
+        try:
+            offer = self._offer_of(transaction, hold, argument)
+        except BaseException:
+            hold.sink.discard()
+            raise
+        reply = await self.deciding(self.reception.desk.hold(identity, offer))
+        if reply.is_positive:
+            self.account.copies_count += 1
+        else:
+            self.account.refused_count += 1
+            hold.sink.discard()
+        self.say(self._with_position(reply, identity))
+
+    def _offer_of(self, transaction: Transaction, hold: Hold, argument: str) -> CopyOffer:
+        if hold.has_failed:
+            raise WireError(HOLD_HAS_FAILED)
+        if hold.extras is None or not transaction.recipients:
+            raise WireError(HOLD_IS_INCOMPLETE)
+        size, sha256 = parse_commit(argument)
+        try:
+            content = hold.sink.content()
+        except OSError:
+            raise WireError(INSUFFICIENT_RESOURCES) from None
+        if (size, sha256) != (content.size, content.sha256):
+            raise WireError(NOT_WHAT_WAS_SENT)
+        envelope = Envelope(
+            message_id=hold.message_id,
+            sender=transaction.sender,
+            recipients=tuple(transaction.recipients),
+            arrived_at=hold.extras.arrived_at,
+            body=transaction.body,
+            smtputf8=transaction.smtputf8,
+        )
+        return CopyOffer(hold.number, hold.extras.apply_to(envelope), hold.extras.done, content)
+
+    def _with_position(self, reply: Reply, identity: PeerIdentity) -> Reply:
+        if reply.text.startswith(SUPERSEDED):  # followed by what STATUS would say, and by nothing else
+            return reply
+        return Reply(reply.code, reply.enhanced, f"{reply.text} {format_position(self._position(identity))}")
+
+    # what must you tell me?
+
+    async def smtp_XQDISCARD(self, argument: str) -> None:
+        announced = _BLOCK.fullmatch(argument)
+        block = b"" if announced is None else await self._read_block(int(announced[1]))
+        identity = self._require_peer()
+        query = parse_command(argument)
+        desk = self.reception.desk
+        if isinstance(query, DiscardQuery):
+            reply = await desk.discards(identity, query.maximum, query.acknowledged)
+            self.say_lines(250, "2.0.0", format_reply_lines(reply, self._position(identity)))
+            return
+        questions = query.questions if query.block_size is None else parse_question_block(block)
+        answers = await desk.status(identity, questions)
+        self.say_lines(250, "2.0.0", format_answer_lines(answers, self._position(identity)))
+
+    async def _read_block(self, size: int) -> bytes:
+        """The octets announced, whoever announced them; more than a block may have are read and dropped."""
+        if not self._reader.has_octets(size):
+            await self.flush()
+        self._is_in_content = True
+        blocks: list[bytes] = []
+        left = size
+        while left:
+            block = await self._reader.readexactly(min(left, READ_AHEAD_OCTETS))
+            left -= len(block)
+            if size <= BLOCK_OCTETS_MAX:
+                blocks.append(block)
+        self._is_in_content = False
+        return b"".join(blocks)

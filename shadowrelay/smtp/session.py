@@ -1,0 +1,92 @@
+"""What a session is: what all sessions of a receive connector share, one transaction, and the account of a session."""
+
+import ssl
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from shadowrelay.model.ids import BoundaryName, MessageId, ServerName
+from shadowrelay.model.message import BodyType, Recipient
+from shadowrelay.model.ownership import CopyNumber
+from shadowrelay.model.settings import Peer, ReceiveConnector
+from shadowrelay.ports import Acceptor, Clock, PeerDesk
+from shadowrelay.smtp.data import ContentSink
+from shadowrelay.smtp.limits import SessionCount
+from shadowrelay.smtp.rights import Rights
+from shadowrelay.wire.xshadow import EnvelopeExtras
+
+
+def new_message_id() -> MessageId:
+    """A network message id: random, because it must be the only one in the boundary."""
+    return MessageId(str(uuid.uuid4()))
+
+
+@dataclass(slots=True)
+class Reception:
+    """What the sessions of one receive connector share.
+
+    Shapes: `spool_directory` exists; files in it that no ledger took are left over from a crash and may be deleted at
+    start. `is_advertised` False (`shadow_redundancy_enabled = false`) hides the keyword; peers may still use the verbs,
+    since what they hold has to be discarded.
+    """
+
+    name: ServerName
+    boundary: BoundaryName
+    connector: ReceiveConnector
+    peers: Mapping[ServerName, Peer]
+    acceptor: Acceptor
+    desk: PeerDesk
+    clock: Clock
+    spool_directory: Path
+    tls_context: ssl.SSLContext | None = None
+    is_advertised: bool = True
+    new_message_id: Callable[[], MessageId] = new_message_id
+    rights: Rights = field(init=False)
+    count: SessionCount = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.rights = Rights(self.connector)
+        self.count = SessionCount(self.connector.max_sessions, self.connector.max_sessions_per_address)
+
+
+@dataclass(slots=True)
+class Hold:
+    """The part of a transaction that only a shadow copy has. Once `has_failed`, every further line is answered 503."""
+
+    message_id: MessageId
+    number: CopyNumber
+    sink: ContentSink
+    extras: EnvelopeExtras | None = None
+    has_failed: bool = False
+
+
+@dataclass(slots=True)
+class Transaction:
+    """From MAIL to the reply to its content."""
+
+    sender: str
+    body: BodyType = BodyType.SEVEN_BIT
+    smtputf8: bool = False
+    ret: str | None = None
+    envid: str | None = None
+    recipients: list[Recipient] = field(default_factory=list)
+    refused_count: int = 0
+    hold: Hold | None = None
+
+
+@dataclass(slots=True)
+class Account:
+    """What the line that a session leaves in the operator log says."""
+
+    address: str
+    port: int
+    began_at: float  # the loop's time
+    client_name: str = ""
+    tls: str = ""
+    peer: str = ""
+    messages_count: int = 0
+    copies_count: int = 0
+    refused_count: int = 0
+    errors_count: int = 0
+    reason: str = "lost"

@@ -1,0 +1,53 @@
+"""TLS contexts: for our receivers, for sessions to peers, for next hops that nobody vouches for."""
+
+import ssl
+
+from shadowrelay.model.settings import Tls
+
+
+def server_context(tls: Tls) -> ssl.SSLContext:
+    """For STARTTLS on a receive connector. With a `peer_authority` a client may show a certificate, and need not.
+
+    A client that shows one of another authority fails the handshake: OpenSSL leaves no choice to Python. MTAs then come
+    again without TLS; a connector with `accept_xshadow = false` gets a context without it (`anonymous_server_context`).
+    Raises: OSError, ssl.SSLError for files that cannot be used.
+    """
+    context = anonymous_server_context(tls)
+    if tls.peer_authority is not None:
+        context.load_verify_locations(cafile=tls.peer_authority)
+        context.verify_mode = ssl.CERT_OPTIONAL
+    return context
+
+
+def anonymous_server_context(tls: Tls) -> ssl.SSLContext:
+    """As `server_context`; no client is asked for a certificate."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2  # RFC 8996
+    context.load_cert_chain(tls.certificate, tls.key)
+    return context
+
+
+def peer_context(tls: Tls) -> ssl.SSLContext:
+    """For sessions to peers: the peer's name is verified against `peer_authority` (else the system's authorities), and
+    our certificate proves ours. Raises: OSError, ssl.SSLError for files that cannot be used."""
+    authority = None if tls.peer_authority is None else str(tls.peer_authority)
+    context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=authority)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(tls.certificate, tls.key)
+    return context
+
+
+def opportunistic_context() -> ssl.SSLContext:
+    """For next hops: encrypted, not verified. RFC 7435."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    return context
+
+
+def names_in_certificate(certificate: object) -> frozenset[str]:
+    """The DNS names of a verified client certificate as `ssl.getpeercert()` gives it, lower case; empty without one."""
+    if not isinstance(certificate, dict):
+        return frozenset()
+    return frozenset(value.lower() for kind, value in certificate.get("subjectAltName", ()) if kind == "DNS")
