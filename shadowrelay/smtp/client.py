@@ -68,14 +68,6 @@ async def dial(host: HostPort) -> socket.socket:
     raise last
 
 
-def opportunistic_context() -> ssl.SSLContext:
-    """For servers that nobody vouches for: encrypted, not verified. RFC 7435."""
-    context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    return context
-
-
 @dataclass(frozen=True, slots=True)
 class Opening:
     """How to open sessions. Units: seconds."""

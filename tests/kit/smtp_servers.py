@@ -1,0 +1,260 @@
+"""Small SMTP servers on loopback that do as they are told, mostly wrong; and a small DNS server.
+
+A scripted server answers each verb from its script: a text, a list of texts (one a time, the last one for ever), or one
+of the misdeeds below. It reads strictly: a line that does not end in CRLF, or a bare CR or LF in content, is a failure
+that `stop` raises.
+"""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import dns.flags
+import dns.message
+import dns.rcode
+import dns.rdatatype
+import dns.rrset
+
+CLOSE = "(close)"  # close the connection instead of answering
+HANG = "(hang)"  # never answer
+PATIENCE_SECONDS = 5.0
+
+EXTENSIONS = ("PIPELINING", "8BITMIME", "SMTPUTF8", "SIZE 10000000", "DSN")
+Answer = str | Callable[[str], str]
+
+
+@dataclass
+class Session:
+    """What one connection said."""
+
+    lines: list[str] = field(default_factory=list)
+    blocks: list[bytes] = field(default_factory=list)  # of BDAT
+    is_tls: bool = False
+
+
+@dataclass
+class ScriptedServer:
+    """`script`: by verb (`GREETING`, `EHLO`, `MAIL`, …, `DOT` for the end of content, `XSHADOW COMMIT`)."""
+
+    script: Mapping[str, Answer | Sequence[Answer]] = field(default_factory=dict)
+    extensions: tuple[str, ...] = EXTENSIONS
+    tls: ssl.SSLContext | None = None
+    sessions: list[Session] = field(default_factory=list)
+    messages: list[bytes] = field(default_factory=list)
+    open_count: int = 0
+    open_count_max: int = 0
+    port: int = 0
+    _used: dict[str, int] = field(default_factory=dict)
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    _failures: list[BaseException] = field(default_factory=list)
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+    _server: asyncio.Server | None = None
+
+    async def start(self) -> None:
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", self.port, limit=64 * 1024 * 1024)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def stop(self) -> None:
+        assert self._server is not None
+        self._server.close()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._server.wait_closed()
+        if self._failures:
+            raise self._failures[0]
+
+    async def until(self, claim: Callable[[], bool]) -> None:
+        """Wait until it is true; a failure of the test after 5 s."""
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not claim():
+                self._changed.clear()
+                await self._changed.wait()
+
+    @property
+    def lines(self) -> list[str]:
+        """Of all sessions, in order."""
+        return [line for session in self.sessions for line in session.lines]
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        self.open_count += 1
+        self.open_count_max = max(self.open_count_max, self.open_count)
+        session = Session()
+        self.sessions.append(session)
+        try:
+            await self._converse(session, reader, writer)
+        except (ConnectionError, asyncio.IncompleteReadError, ssl.SSLError, asyncio.CancelledError):
+            pass
+        except BaseException as error:
+            self._failures.append(error)
+        finally:
+            self.open_count -= 1
+            self._tasks.discard(task)
+            self._changed.set()
+            writer.transport.abort()
+
+    async def _converse(self, session: Session, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if not await self._answer("GREETING", "", "220 test ESMTP", reader, writer):
+            return
+        while line := await _line(reader):
+            session.lines.append(line)
+            self._changed.set()
+            words = line.upper().split(" ", 2)
+            verb = " ".join(words[:2]) if words[:2] in (["XSHADOW", "ENVELOPE"], ["XSHADOW", "COMMIT"]) else words[0]
+            if verb == "BDAT":
+                session.blocks.append(await reader.readexactly(int(words[1])))
+            elif words[:3] == ["XQDISCARD", "STATUS", "BDAT"] or line.upper().startswith("XQDISCARD STATUS BDAT "):
+                session.blocks.append(await reader.readexactly(int(line.rsplit(" ", 1)[1])))
+            said = await self._answer(verb, line, self._default(verb), reader, writer)
+            if not said or verb == "QUIT":
+                return
+            if verb == "DATA" and said.startswith("354"):
+                self.messages.append(await _content(reader))
+                self._changed.set()
+                if not await self._answer("DOT", "", "250 2.0.0 taken", reader, writer):
+                    return
+            if verb == "STARTTLS" and said.startswith("220"):
+                assert self.tls is not None
+                await writer.start_tls(self.tls)
+                session.is_tls = True
+
+    def _default(self, verb: str) -> str:
+        if verb == "EHLO":
+            extensions = (*self.extensions, "STARTTLS") if self.tls is not None else self.extensions
+            return "\r\n".join([f"250{'-' if extensions else ' '}test", *(f"250-{text}" for text in extensions[:-1]), *(f"250 {text}" for text in extensions[-1:])])
+        return {"DATA": "354 go on", "QUIT": "221 2.0.0 bye", "STARTTLS": "220 go"}.get(verb, "250 2.0.0 ok")
+
+    async def _answer(self, verb: str, line: str, default: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> str:
+        """What was said; empty if the connection is to end."""
+        answers = self.script.get(verb, default)
+        if not isinstance(answers, str) and not callable(answers):
+            used = self._used.get(verb, 0)
+            self._used[verb] = used + 1
+            answer: Answer = answers[min(used, len(answers) - 1)]
+        else:
+            answer = answers
+        text = answer(line) if callable(answer) else answer
+        if text == CLOSE:
+            return ""
+        if text == HANG:
+            await reader.read()  # until the client goes
+            return ""
+        writer.write(text.encode("utf-8", "surrogateescape") + b"\r\n")
+        await writer.drain()
+        return "" if text.startswith("421") else text
+
+
+async def _line(reader: asyncio.StreamReader) -> str:
+    """A command without CRLF; empty at the end."""
+    line = await reader.readline()
+    if line and not line.endswith(b"\r\n"):
+        raise AssertionError(f"a line without CRLF: {line[-80:]!r}") if line.endswith(b"\n") else ConnectionError
+    return line[:-2].decode("utf-8")
+
+
+async def _content(reader: asyncio.StreamReader) -> bytes:
+    """Content up to the final dot, unstuffed line by line."""
+    lines: list[bytes] = []
+    while (line := await reader.readuntil(b"\r\n")) != b".\r\n":
+        assert line.count(b"\n") == 1, f"a bare LF: {line!r}"
+        assert line.count(b"\r") == 1, f"a bare CR: {line!r}"
+        lines.append(line[1:] if line.startswith(b".") else line)
+    return b"".join(lines)
+
+
+@asynccontextmanager
+async def serving(*servers: ScriptedServer) -> AsyncIterator[None]:
+    """Start and stop them."""
+    for server in servers:
+        await server.start()
+    try:
+        yield
+    finally:
+        for server in servers:
+            await server.stop()
+
+
+class DnsServer(asyncio.DatagramProtocol):
+    """Answers from `zone`: (name, type) to texts of records; a `dns.rcode.Rcode`; or None for silence."""
+
+    def __init__(self, zone: Mapping[tuple[str, str], Sequence[str] | dns.rcode.Rcode | None]) -> None:
+        self.zone = zone
+        self.asked: list[tuple[str, str]] = []
+        self._transport: asyncio.DatagramTransport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.DatagramTransport)
+        self._transport = transport
+
+    def datagram_received(self, data: bytes, addr: tuple[str | Any, int]) -> None:
+        query = dns.message.from_wire(data)
+        question = query.question[0]
+        key = (question.name.to_text(omit_final_dot=True).lower(), dns.rdatatype.to_text(question.rdtype))
+        self.asked.append(key)
+        response = dns.message.make_response(query)
+        response.flags |= dns.flags.RA
+        found = self.zone.get(key, ())
+        if found is None:
+            return
+        if isinstance(found, dns.rcode.Rcode):
+            response.set_rcode(found)
+        elif found:
+            response.answer.append(dns.rrset.from_text(question.name, 60, "IN", key[1], *found))
+        assert self._transport is not None
+        self._transport.sendto(response.to_wire(), addr)
+
+
+@asynccontextmanager
+async def name_server(zone: Mapping[tuple[str, str], Sequence[str] | dns.rcode.Rcode | None]) -> AsyncIterator[tuple[DnsServer, int]]:
+    """A DNS server and its port."""
+    transport, server = await asyncio.get_running_loop().create_datagram_endpoint(lambda: DnsServer(zone), ("127.0.0.1", 0))
+    try:
+        yield server, transport.get_extra_info("sockname")[1]
+    finally:
+        transport.close()
+
+
+class CancelledAt:
+    """Awaits a coroutine and cancels its task at the n-th suspension; `was_reached` tells whether there was one."""
+
+    def __init__(self, work: Coroutine[Any, Any, Any], suspension: int) -> None:
+        self._work = work
+        self._suspension = suspension
+        self.was_reached = False
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        steps = self._work.__await__()
+        step: Callable[[], Any] = lambda: next(steps)  # noqa: E731
+        for count in range(1, 1_000_000):
+            try:
+                future = step()
+            except StopIteration as end:
+                return end.value
+            if count == self._suspension:
+                self.was_reached = True
+                task = asyncio.current_task()
+                assert task is not None
+                task.cancel()
+            try:
+                yield future
+            except BaseException as error:
+                caught = error
+                step = lambda: steps.throw(caught)  # noqa: E731, B023
+            else:
+                step = lambda: next(steps)  # noqa: E731
+        raise AssertionError("it never ends")
+
+
+async def cancelled_at(work: Awaitable[Any]) -> None:
+    """Await it in a task of its own and swallow the cancellation."""
+
+    async def run() -> None:
+        await work
+
+    await asyncio.gather(asyncio.ensure_future(run()), return_exceptions=True)

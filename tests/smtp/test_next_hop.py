@@ -1,0 +1,421 @@
+"""One transaction with a next hop: what is said to it, what its replies mean, and what it gets byte for byte."""
+
+import asyncio
+import contextlib
+import hashlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from shadowrelay.model.errors import DeliveryError, LeaseTooShort, PermanentDeliveryError, TransientDeliveryError
+from shadowrelay.model.ids import MessageId
+from shadowrelay.model.message import BodyType, Content, Envelope, Recipient
+from shadowrelay.model.replies import Reply
+from shadowrelay.model.routing import HostPort
+from shadowrelay.smtp.client import Opened, Opening, open_session
+from shadowrelay.smtp.dots import DotStuffer, stuffed_with_end
+from shadowrelay.smtp.next_hop import Limits, Transaction, Unfinished, Work
+from tests.kit.smtp_servers import CLOSE, HANG, EXTENSIONS, ScriptedServer, serving
+
+BODY = b"Subject: hello\r\n\r\nline\r\n.dot\r\n..two\r\n\r\n.\r\nend\r\n"
+SHORT = Limits(command=0.2, data=0.2, block=0.2, dot=0.2)
+
+
+def an_envelope(recipients_count: int = 1, **changes: object) -> Envelope:
+    recipients = tuple(Recipient(f"r{number}@b.example") for number in range(1, recipients_count + 1))
+    envelope = Envelope(MessageId("00000000-0000-4000-8000-000000000001"), "s@a.example", recipients, datetime(2026, 1, 1, tzinfo=UTC))
+    return replace(envelope, **changes)  # type: ignore[arg-type]
+
+
+def a_content(data: bytes = BODY) -> Content:
+    return Content(len(data), hashlib.sha256(data).digest(), data)
+
+
+def some_work(recipients_count: int = 1, data: bytes = BODY, *, prefix: bytes = b"", limits: Limits = Limits(), **changes: object) -> Work:
+    envelope = an_envelope(recipients_count, **changes)
+    return Work(envelope, tuple(range(1, recipients_count + 1)), a_content(data), prefix, lambda: True, limits)
+
+
+@dataclass
+class Result:
+    replies: dict[int, str]
+    error: Exception | None
+    is_usable: bool
+
+
+@contextlib.asynccontextmanager
+async def a_session(server: ScriptedServer) -> AsyncIterator[Opened]:
+    async with serving(server):
+        session = await open_session(HostPort("127.0.0.1", server.port), "hop.example", Opening("me.example"))
+        try:
+            yield session
+        finally:
+            session.pipeline.abort()
+            await session.pipeline.closed()
+
+
+async def run(server: ScriptedServer, work: Work) -> Result:
+    async with a_session(server) as session:
+        return await run_in(session, work)
+
+
+async def run_in(session: Opened, work: Work) -> Result:
+    transaction = Transaction(session, work)
+    error: Exception | None = None
+    try:
+        await transaction.run()
+    except (DeliveryError, LeaseTooShort, Unfinished) as caught:
+        error = caught
+    return Result({ordinal: str(reply) for ordinal, reply in transaction.replies.items()}, error, session.pipeline.is_usable)
+
+
+# what is said
+
+
+async def test_sender_recipients_and_data_go_in_one_order_and_the_content_arrives_unchanged():
+    server = ScriptedServer()
+
+    result = await run(server, some_work(2, prefix=b"Received: by us\r\n"))
+
+    assert {1: "250 2.0.0 taken", 2: "250 2.0.0 taken"} == result.replies
+    assert [b"Received: by us\r\n" + BODY] == server.messages
+    size = len(b"Received: by us\r\n" + BODY)
+    expected = ["EHLO me.example", f"MAIL FROM:<s@a.example> SIZE={size}", "RCPT TO:<r1@b.example>", "RCPT TO:<r2@b.example>", "DATA"]
+    assert expected == server.lines
+    assert result.is_usable
+
+
+async def test_without_pipelining_no_command_goes_before_the_last_one_is_answered():
+    waiting: list[int] = []
+    server = ScriptedServer(extensions=("8BITMIME",))
+    server.script = {"RCPT": lambda line: waiting.append(len(server.lines)) or "250 ok"}  # type: ignore[func-returns-value]
+
+    result = await run(server, some_work(3))
+
+    assert [3, 4, 5] == waiting
+    assert {1, 2, 3} == set(result.replies)
+
+
+async def test_the_null_sender_is_angle_brackets_on_the_wire():
+    server = ScriptedServer(extensions=())
+
+    await run(server, some_work(sender=""))
+
+    assert "MAIL FROM:<>" == server.lines[1]
+
+
+async def test_dsn_parameters_are_passed_on_where_dsn_is_offered():
+    server = ScriptedServer()
+    recipients = (Recipient("r@b.example", notify="SUCCESS,FAILURE", orcpt="rfc822;o@c.example"),)
+
+    await run(server, some_work(recipients=recipients, ret="HDRS", envid="abc+2B"))
+
+    assert server.lines[1].endswith("RET=HDRS ENVID=abc+2B")
+    assert "RCPT TO:<r@b.example> NOTIFY=SUCCESS,FAILURE ORCPT=rfc822;o@c.example" == server.lines[2]
+
+
+async def test_dsn_parameters_are_dropped_where_dsn_is_not_offered():
+    server = ScriptedServer(extensions=("PIPELINING",))
+
+    await run(server, some_work(recipients=(Recipient("r@b.example", notify="NEVER"),), ret="HDRS", envid="e"))
+
+    assert ["MAIL FROM:<s@a.example>", "RCPT TO:<r@b.example>"] == server.lines[1:3]
+
+
+async def test_eight_bit_content_is_declared_even_if_its_client_did_not():
+    server = ScriptedServer()
+
+    await run(server, some_work(data=b"Subject: x\r\n\r\n\xc3\xa4\r\n"))
+
+    assert server.lines[1].endswith("BODY=8BITMIME")
+
+
+NOT_OFFERED = [
+    ("size", ("SIZE 10",), {}, BODY, "552 5.3.4 The message is larger than the next hop takes"),
+    ("8bit", (), {}, b"x\r\n\r\n\xe4\r\n", "554 5.6.3 The content is 8-bit and the next hop does not offer 8BITMIME"),
+    ("utf8 sender", (), {"sender": "ä@a.example", "smtputf8": True}, BODY, "550 5.6.7 The message needs SMTPUTF8 and the next hop does not offer it"),
+    ("utf8 header", ("8BITMIME",), {"smtputf8": True}, b"Subject: \xc3\xa4\r\n\r\nx\r\n", "550 5.6.7 The message needs SMTPUTF8 and the next hop does not offer it"),
+    ("bare LF", (), {}, b"a\n.\r\nMAIL FROM:<x>\r\n", "554 5.6.0 The content has a CR or LF that is not a line end"),
+    ("bare CR", (), {}, b"a\r.\r\n", "554 5.6.0 The content has a CR or LF that is not a line end"),
+    ("injection", (), {"sender": "a\r\nDATA"}, BODY, "554 5.5.2 The envelope cannot be written as SMTP commands"),
+]
+
+
+@pytest.mark.parametrize(("extensions", "changes", "data", "expected"), [case[1:] for case in NOT_OFFERED], ids=[case[0] for case in NOT_OFFERED])
+async def test_what_the_next_hop_cannot_take_is_refused_for_good_and_no_content_is_sent(extensions, changes, data, expected):
+    server = ScriptedServer(extensions=extensions)
+
+    result = await run(server, some_work(data=data, **changes))
+
+    assert isinstance(result.error, PermanentDeliveryError)
+    assert expected == str(result.error.reply)
+    assert [] == server.messages
+
+
+async def test_smtputf8_that_nothing_needs_is_not_asked_for():
+    server = ScriptedServer(extensions=())
+
+    result = await run(server, some_work(smtputf8=True))
+
+    assert "MAIL FROM:<s@a.example>" == server.lines[1]
+    assert {1: "250 2.0.0 taken"} == result.replies
+
+
+# what the replies mean
+
+
+@pytest.mark.parametrize("extensions", [EXTENSIONS, ()], ids=["pipelined", "one by one"])
+async def test_each_refused_recipient_has_its_own_reply_and_the_others_the_final_one(extensions):
+    server = ScriptedServer({"RCPT": ["550 5.1.1 no such user", "250 ok", "452 4.2.2 full"]}, extensions)
+
+    result = await run(server, some_work(3))
+
+    assert {1: "550 5.1.1 no such user", 2: "250 2.0.0 taken", 3: "452 4.2.2 full"} == result.replies
+    assert [BODY] == server.messages
+
+
+async def test_a_multi_line_reply_is_one_text_with_one_enhanced_code():
+    server = ScriptedServer({"DOT": "550-5.7.1 first\r\n550-5.7.1 second\r\n550 5.7.1 third"})
+
+    result = await run(server, some_work())
+
+    assert {1: "550 5.7.1 first second third"} == result.replies
+    assert result.is_usable
+
+
+@pytest.mark.parametrize("extensions", [EXTENSIONS, ()], ids=["pipelined", "one by one"])
+async def test_nothing_is_sent_when_all_recipients_are_refused_and_the_session_serves_again(extensions):
+    server = ScriptedServer({"RCPT": ["550 no", "551 no", "250 ok"], "DATA": ["554 5.5.1 no recipients", "354 go"] if extensions else "354 go"}, extensions)
+
+    async with a_session(server) as session:
+        first = await run_in(session, some_work(2))
+        second = await run_in(session, some_work(1))
+
+    assert {1: "550 no", 2: "551 no"} == first.replies
+    assert {1: "250 2.0.0 taken"} == second.replies
+    assert [BODY] == server.messages
+    assert 1 == server.lines.count("RSET")
+
+
+async def test_data_accepted_for_nobody_is_ended_by_a_lone_dot():
+    server = ScriptedServer({"RCPT": ["550 no", "250 ok"], "DOT": ["554 5.5.1 no valid recipients", "250 taken"]})
+
+    async with a_session(server) as session:
+        first = await run_in(session, some_work(1))
+        second = await run_in(session, some_work(1))
+
+    assert {1: "550 no"} == first.replies
+    assert [b"", BODY] == server.messages
+    assert {1: "250 taken"} == second.replies
+
+
+@pytest.mark.parametrize("extensions", [EXTENSIONS, ()], ids=["pipelined", "one by one"])
+@pytest.mark.parametrize(("verb", "reply", "kind"), [("MAIL", "451 4.7.1 later", TransientDeliveryError), ("MAIL", "550 5.7.1 never", PermanentDeliveryError), ("DATA", "451 4.3.0 later", TransientDeliveryError), ("DATA", "554 5.6.0 never", PermanentDeliveryError)])
+async def test_a_refused_sender_or_content_decides_for_all_and_keeps_the_session(extensions, verb, reply, kind):
+    script = {"MAIL": [reply, "250 ok"], "RCPT": ["503 no mail", "250 ok"], "DATA": ["503 no mail", "354 go"]} if verb == "MAIL" else {"DATA": [reply, "354 go"]}
+    if verb == "MAIL" and not extensions:
+        script = {"MAIL": [reply, "250 ok"]}
+    server = ScriptedServer(script, extensions)
+
+    async with a_session(server) as session:
+        first = await run_in(session, some_work())
+        second = await run_in(session, some_work())
+
+    assert kind is type(first.error)
+    assert isinstance(first.error, DeliveryError)
+    assert (reply, False) == (str(first.error.reply), first.error.is_connection)
+    assert {1: "250 2.0.0 taken"} == second.replies
+
+
+async def test_a_refusal_counts_although_the_server_closes_right_behind_it():
+    server = ScriptedServer({"MAIL": "554 5.7.1 go away", "RCPT": CLOSE})
+
+    result = await run(server, some_work())
+
+    assert isinstance(result.error, PermanentDeliveryError)
+    assert "554 5.7.1 go away" == str(result.error.reply)
+
+
+# sessions that break
+
+BROKEN = [
+    ("garbage", "hello there"),
+    ("code too high", "650 what"),
+    ("code too low", "150 what"),
+    ("no code", "25 short"),
+    ("glued", "250no space"),
+    ("eight bit garbage", "\udcff\udcfe\udc80"),
+    ("codes differ", "250-a\r\n251 b"),
+    ("continue out of place", "354 go on"),
+    ("endless line", "250 " + "x" * 5000),
+    ("endless reply", "\r\n".join(["250-" + "x" * 900] * 40)),
+    ("closing", "421 4.3.2 shutting down"),
+    ("end", CLOSE),
+    ("silence", HANG),
+    ("two replies", "250 one\r\n250 two"),
+]
+
+
+@pytest.mark.parametrize("verb", ["MAIL", "RCPT", "DATA"])
+@pytest.mark.parametrize("extensions", [EXTENSIONS, ()], ids=["pipelined", "one by one"])
+@pytest.mark.parametrize("reply", [case[1] for case in BROKEN], ids=[case[0] for case in BROKEN])
+async def test_a_session_that_breaks_before_the_content_ends_the_attempt_and_nothing_is_delivered(verb, reply, extensions):
+    if verb == "DATA" and reply == "354 go on":
+        pytest.skip("that is the right reply")
+    if reply == "250 one\r\n250 two" and extensions:
+        reply = "250 one\r\n250 two\r\n250 three\r\n250 four"
+    server = ScriptedServer({verb: reply}, extensions)
+
+    result = await run(server, some_work(limits=SHORT))
+
+    assert isinstance(result.error, Unfinished)
+    assert 451 == result.error.error.reply.code or "421 4.3.2 shutting down" == str(result.error.error.reply)
+    assert (False, False) == (result.error.dot_sent, result.is_usable)
+    assert [] == server.messages
+
+
+@pytest.mark.parametrize("reply", [case[1] for case in BROKEN[:-3]], ids=[case[0] for case in BROKEN[:-3]])
+async def test_nonsense_after_the_dot_leaves_open_whether_it_was_delivered(reply):
+    server = ScriptedServer({"DOT": reply})
+
+    result = await run(server, some_work())
+
+    if reply.startswith("421"):  # an answer: it was not taken
+        assert {1: reply} == result.replies
+    else:
+        assert isinstance(result.error, Unfinished)
+        assert result.error.dot_sent
+    assert not result.is_usable
+
+
+@pytest.mark.parametrize("reply", [CLOSE, HANG])
+async def test_no_answer_to_the_dot_leaves_open_whether_it_was_delivered(reply):
+    server = ScriptedServer({"DOT": reply, "RCPT": ["550 no", "250 ok"]})
+
+    result = await run(server, some_work(2, limits=SHORT))
+
+    assert isinstance(result.error, Unfinished)
+    assert result.error.dot_sent
+    assert Reply(451, "4.4.2", result.error.error.reply.text) == result.error.error.reply
+    assert {1: "550 no"} == result.replies
+    assert [BODY] == server.messages
+
+
+async def test_a_reply_that_nobody_asked_for_ends_the_session():
+    server = ScriptedServer({"NOOP": "250 ok\r\n250 unasked"})
+
+    async with a_session(server) as session:
+        session.pipeline.write(b"NOOP\r\n", 1)
+        await session.pipeline.answer(1.0)
+        await session.pipeline.closed()
+
+        assert not session.pipeline.is_usable
+
+
+async def test_the_dot_is_not_sent_when_the_lease_would_end_before_its_reply():
+    server = ScriptedServer()
+    work = replace(some_work(), may_end_data=lambda: False)
+
+    result = await run(server, work)
+
+    assert isinstance(result.error, LeaseTooShort)
+    assert [] == server.messages
+    assert not result.is_usable
+
+
+# content
+
+
+async def test_a_large_content_is_streamed_from_its_file(tmp_path: Path):
+    data = (b"." * 70 + b"\r\n") * 20_000
+    path = tmp_path / "content"
+    path.write_bytes(data)
+    asked: list[int] = []
+    server = ScriptedServer()
+    content = Content(len(data), hashlib.sha256(data).digest(), path=path)
+    work = Work(an_envelope(), (1,), content, b"Received: x\r\n", lambda: asked.append(len(server.messages)) is None)
+
+    result = await run(server, work)
+
+    assert {1: "250 2.0.0 taken"} == result.replies
+    assert [b"Received: x\r\n" + data] == server.messages
+    assert [0] == asked
+
+
+async def test_a_content_file_that_is_gone_is_our_trouble_and_transient(tmp_path: Path):
+    content = Content(5, b"", path=tmp_path / "gone")
+    work = Work(an_envelope(), (1,), content, b"", lambda: True)
+
+    result = await run(ScriptedServer(), work)
+
+    assert isinstance(result.error, TransientDeliveryError)
+    assert "4.3.0" == result.error.reply.enhanced
+    assert not result.is_usable
+
+
+LINES = st.lists(st.binary(max_size=6).map(lambda line: line.replace(b"\r", b".").replace(b"\n", b".")) | st.sampled_from([b".", b"..", b""]), max_size=12)
+
+
+def unstuffed(stream: bytes) -> bytes:
+    """A strict reading of RFC 5321 4.5.2: line by line up to the dot, which must be the very end."""
+    lines = stream.split(b"\r\n")
+    end = lines.index(b".")
+    assert [b""] == lines[end + 1 :]
+    return b"".join((line[1:] if line.startswith(b".") else line) + b"\r\n" for line in lines[:end])
+
+
+@given(lines=LINES, has_end=st.booleans())
+def test_a_strict_reader_gets_every_content_back_byte_for_byte(lines: list[bytes], has_end: bool):
+    data = b"\r\n".join(lines) + (b"\r\n" if has_end and lines else b"")
+
+    received = unstuffed(stuffed_with_end(data, "x"))
+
+    assert (data if data.endswith(b"\r\n") or not data else data + b"\r\n") == received
+
+
+@given(lines=LINES, cuts=st.lists(st.integers(0, 60), max_size=6))
+@settings(suppress_health_check=[HealthCheck.filter_too_much])
+def test_blocks_cut_anywhere_make_the_same_stream(lines: list[bytes], cuts: list[int]):
+    data = b"".join(line + b"\r\n" for line in lines)
+    places = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
+    stuffer = DotStuffer("x")
+
+    parts = [stuffer.feed(data[start:end]) for start, end in zip(places, places[1:], strict=False)]
+
+    assert stuffed_with_end(data, "x") == b"".join((*parts, stuffer.end()))
+
+
+def test_a_bare_line_end_is_refused_wherever_the_blocks_are_cut():
+    for cut in range(6):
+        data = b"ab\rcd\n"
+        stuffer = DotStuffer("x")
+        with pytest.raises(PermanentDeliveryError, match="not a line end"):
+            _all_of(stuffer, data[:cut], data[cut:])
+
+
+def _all_of(stuffer: DotStuffer, *blocks: bytes) -> None:
+    for block in blocks:
+        stuffer.feed(block)
+    stuffer.end()
+
+
+# cancellation
+
+
+async def test_a_cancelled_attempt_ends_its_session_wherever_it_was():
+    server = ScriptedServer({"DOT": HANG})
+
+    async with a_session(server) as session:
+        task = asyncio.ensure_future(Transaction(session, some_work()).run())
+        await server.until(lambda: bool(server.messages))
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await server.until(lambda: server.open_count == 0)
+
+        assert not session.pipeline.is_usable
