@@ -16,12 +16,12 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from shadowrelay.config_environment import Key, apply_override, format_key, overrides_in
+from shadowrelay.config_environment import Key, apply_override, format_key, is_size, overrides_in
 from shadowrelay.config_example import example
 from shadowrelay.config_problems import explain
 from shadowrelay.config_warnings import warnings
 from shadowrelay.model.errors import ConfigurationError
-from shadowrelay.model.quantities import format_duration
+from shadowrelay.model.quantities import format_duration, format_size
 from shadowrelay.model.settings import Section, Settings
 
 __all__ = ["LoadedSettings", "Origin", "effective", "example", "load", "warnings"]
@@ -79,9 +79,9 @@ def load(path: Path | str, environ: Mapping[str, str] | None = None) -> LoadedSe
     return LoadedSettings(path, settings, origins)
 
 
-def effective(loaded: LoadedSettings) -> tuple[tuple[str, object, Origin], ...]:
-    """Every key with its value (as JSON can carry it, durations as text) and its origin, in the order of the file."""
-    return tuple((name := format_key(key), _plain(value), loaded.origins[name]) for key, value in _leaves(loaded.settings))
+def effective(loaded: LoadedSettings) -> tuple[tuple[str, object], ...]:
+    """Every key with its value as JSON can carry it (durations and sizes as an operator writes them), in the order of the file."""
+    return tuple((format_key(key), _plain(key, value)) for key, value in _leaves(loaded.settings))
 
 
 def _leaves(value: object, key: Key = ()) -> Iterator[tuple[Key, object]]:
@@ -95,11 +95,13 @@ def _leaves(value: object, key: Key = ()) -> Iterator[tuple[Key, object]]:
         yield key, value
 
 
-def _plain(value: object) -> object:
+def _plain(key: Key, value: object) -> object:
     if isinstance(value, timedelta):
         return format_duration(value)
     if isinstance(value, tuple):
-        return [_plain(entry) for entry in value]
+        return [_plain(key, entry) for entry in value]
+    if isinstance(value, int) and is_size(key):
+        return format_size(value)
     return value if isinstance(value, bool | int | None) else str(value)
 
 

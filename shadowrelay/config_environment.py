@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from types import UnionType
 from typing import Any, Union, get_args, get_origin
 
+from shadowrelay.model.quantities import parse_size
 from shadowrelay.model.settings import Section, Settings
 
 ENVIRONMENT_PREFIX = "SHADOWRELAY_"
@@ -40,6 +41,13 @@ def sections_at(key: Key) -> type[Section] | None:
     """The table that stands at `key`, `None` where there is none."""
     annotation = _annotation(key)
     return next((option for option in (annotation, *get_args(annotation)) if _is_section(option)), None)
+
+
+def is_size(key: Key) -> bool:
+    """Whether that key counts bytes."""
+    section = sections_at(key[:-1])
+    field = section.model_fields.get(str(key[-1])) if section is not None else None
+    return field is not None and any(getattr(constraint, "func", None) is parse_size for constraint in field.metadata)
 
 
 def _value(key: Key, text: str) -> object:

@@ -74,9 +74,9 @@ def test_the_environment_wins_over_the_file_and_the_file_over_the_default(write:
     )
     assert HostPort("127.0.0.1", 9) == loaded.settings.peers[0].address
     keys = ("transport.shadow_timeout", "transport.shadow_heartbeat_frequency", "transport.discard_poll_interval")
-    assert [loaded.origins[key] for key in keys] == [Origin.ENVIRONMENT, Origin.FILE, Origin.DEFAULT]
+    assert [Origin.ENVIRONMENT, Origin.FILE, Origin.DEFAULT] == [loaded.origins[key] for key in keys]
     keys = ("peers[0].address", "peers[0].name", "peers[0].send_xshadow")
-    assert [loaded.origins[key] for key in keys] == [Origin.ENVIRONMENT, Origin.FILE, Origin.DEFAULT]
+    assert [Origin.ENVIRONMENT, Origin.FILE, Origin.DEFAULT] == [loaded.origins[key] for key in keys]
 
 
 OVERRIDES: list[tuple[str, str, Callable[[Settings], Any], Any]] = [
@@ -213,14 +213,17 @@ def test_a_file_that_cannot_be_read_is_a_configuration_error(tmp_path: Path) -> 
 
 
 def test_effective_values_are_plain_json_in_the_order_of_the_settings(write: Write) -> None:
-    rows = effective(load(write(NODE), {}))
+    loaded = load(write(NODE), {})
 
-    assert rows[0] == ("server.name", "mx1.east.example", Origin.FILE)
-    assert ("transport.shadow_heartbeat_frequency", "2m", Origin.DEFAULT) in rows
-    assert ("receive_connectors[0].relay_from", ["127.0.0.0/8"], Origin.FILE) in rows
-    assert ("receive_connectors[0].max_message_size", 36_000_000, Origin.DEFAULT) in rows
-    assert ("tls", None, Origin.DEFAULT) in rows
-    assert json.loads(json.dumps(rows)) == [list(row) for row in rows]
+    rows = effective(loaded)
+
+    assert ("server.name", "mx1.east.example") == rows[0]
+    assert ("transport.shadow_heartbeat_frequency", "2m") in rows
+    assert ("receive_connectors[0].relay_from", ["127.0.0.0/8"]) in rows
+    assert ("receive_connectors[0].max_message_size", "36MB") in rows
+    assert ("tls", None) in rows
+    assert [list(row) for row in rows] == json.loads(json.dumps(rows))
+    assert list(loaded.origins) == [key for key, _ in rows]
 
 
 def test_the_shipped_example_is_the_one_that_the_settings_make() -> None:
@@ -268,7 +271,7 @@ def test_certificates_are_tried_before_anything_is_opened(write: Write, tmp_path
     (tmp_path / "node.key").write_text("no key", encoding="utf-8")
     (tmp_path / "peers.pem").write_text("no certificate", encoding="utf-8")
     problems = problems_of(path)
-    assert ["are no usable pair" in problems[0], "peers.pem holds no usable certificate" in problems[1]] == [True, True]
+    assert [True, True] == ["are no usable pair" in problems[0], "peers.pem holds no usable certificate" in problems[1]]
 
     (tmp_path / "node.key").unlink()
     assert [f"{path}: tls.key: {tmp_path / 'node.key'} cannot be read; give an existing PEM file"] == problems_of(path)
@@ -281,7 +284,7 @@ def test_a_certificate_for_another_name_or_about_to_end_is_warned_of(write: Writ
         with_certificate(tmp_path, "other.example"), tmp_path
     )
     assert "peers refuse it from then on" in warned(with_certificate(tmp_path, "mx1.east.example", soon), tmp_path)
-    assert warned(with_certificate(tmp_path, "mx1.east.example"), tmp_path) == ""
+    assert "" == warned(with_certificate(tmp_path, "mx1.east.example"), tmp_path)
 
 
 TRANSPORT = NODE + "[transport]\n"
@@ -329,7 +332,7 @@ def test_what_is_probably_not_meant_is_warned_of(text: str, part: str, tmp_path:
 
 @pytest.mark.parametrize("text", [NODE, NODE + LOCAL_PEER, NODE + '[admin]\nlisten = "localhost:8025"\n'])
 def test_an_ordinary_configuration_is_not_warned_of(text: str, tmp_path: Path) -> None:
-    assert warned(text, tmp_path) == ""
+    assert "" == warned(text, tmp_path)
 
 
 @pytest.mark.parametrize("name", ["east1", "east2", "west1"])
@@ -340,8 +343,8 @@ def test_the_shipped_nodes_know_each_other_and_raise_no_doubt(name: str) -> None
 
     settings = nodes[name].settings
 
-    assert warnings(settings) == []
+    assert [] == warnings(settings)
     assert {peer.name: peer.address for peer in settings.peers} == {
         key: value for key, value in listening.items() if key != settings.server.name
     }
-    assert [loaded.settings.server.site for loaded in nodes.values()] == ["east", "east", "west"]
+    assert ["east", "east", "west"] == [loaded.settings.server.site for loaded in nodes.values()]

@@ -127,7 +127,7 @@ def test_a_network_with_host_bits_or_none_at_all_is_refused(wrong: object) -> No
 
 
 def test_names_become_lower_case_without_final_dot() -> None:
-    assert parse_name(" MX1.East.Example. ") == "mx1.east.example"
+    assert "mx1.east.example" == parse_name(" MX1.East.Example. ")
 
 
 @pytest.mark.parametrize("wrong", ["", "a b", "a/b", 5, "-", "ü.example"])

@@ -37,13 +37,13 @@ def a_peer(name: str = "mx1.west.example", **keys: Any) -> dict[str, Any]:
 def test_the_defaults_are_those_of_the_design() -> None:
     transport = settings_with().transport
 
-    assert (
+    assert (True, False, Preference.PREFER_REMOTE, 4, 2) == (
         transport.shadow_redundancy_enabled,
         transport.reject_message_on_shadow_failure,
         transport.shadow_message_preference_setting,
         transport.max_retries_for_remote_site_shadow,
         transport.max_retries_for_local_site_shadow,
-    ) == (True, False, Preference.PREFER_REMOTE, 4, 2)
+    )
     assert (2 * MINUTE, 180 * MINUTE, timedelta(days=2), timedelta(days=2), timedelta(days=2), 60 * MINUTE) == (
         transport.shadow_heartbeat_frequency,
         transport.shadow_resubmit_time_span,
@@ -62,7 +62,7 @@ def test_the_defaults_are_those_of_the_design() -> None:
 def test_the_retry_ladder_is_exchanges() -> None:
     send = settings_with().send
 
-    assert (
+    assert (4, MINUTE, 6, 5 * MINUTE, 10 * MINUTE, 15 * MINUTE, 240 * MINUTE, 10 * MINUTE, 20) == (
         send.queue_glitch_retry_count,
         send.queue_glitch_retry_interval,
         send.transient_failure_retry_count,
@@ -72,7 +72,7 @@ def test_the_retry_ladder_is_exchanges() -> None:
         send.delay_notification_timeout,
         send.connection_inactivity_timeout,
         send.concurrency_per_destination,
-    ) == (4, MINUTE, 6, 5 * MINUTE, 10 * MINUTE, 15 * MINUTE, 240 * MINUTE, 10 * MINUTE, 20)
+    )
 
 
 def test_unacknowledged_shadow_messages_expire_after_hold_time_and_expiration_together() -> None:
@@ -92,15 +92,15 @@ def test_the_role_decides_the_default_timeouts(role: str, inactivity: timedelta,
 def test_a_connector_grants_nothing_that_it_does_not_list() -> None:
     connector = ReceiveConnector(name="in", listen=HostPort("127.0.0.1", 0))
 
-    assert (connector.relay_from, connector.accepted_domains, connector.externally_secured) == ((), (), ())
-    assert (
+    assert ((), (), ()) == (connector.relay_from, connector.accepted_domains, connector.externally_secured)
+    assert (36_000_000, 5000, 5000, 200, 5, 60) == (
         connector.max_message_size,
         connector.max_recipients_per_message,
         connector.max_sessions,
         connector.max_sessions_per_address,
         connector.max_protocol_errors,
         connector.max_hop_count,
-    ) == (36_000_000, 5000, 5000, 200, 5, 60)
+    )
 
 
 def test_the_inactivity_timeout_must_be_less_than_the_connection_timeout() -> None:
@@ -119,7 +119,7 @@ def test_an_unset_retry_count_follows_the_preference(preference: str, remote: in
     ("preference", "key"), [("LocalOnly", "max_retries_for_remote_site_shadow"), ("RemoteOnly", "max_retries_for_local_site_shadow")]
 )
 def test_only_an_explicit_contradiction_of_preference_and_retry_count_is_an_error(preference: str, key: str) -> None:
-    assert getattr(Transport.model_validate({"shadow_message_preference_setting": preference, key: 0}), key) == 0
+    assert 0 == getattr(Transport.model_validate({"shadow_message_preference_setting": preference, key: 0}), key)
     with pytest.raises(ValidationError, match="remove this key or set it to 0, or choose another shadow_message_preference_setting"):
         Transport.model_validate({key: 3, "shadow_message_preference_setting": preference})
 
@@ -173,7 +173,7 @@ def test_text_becomes_the_values_that_the_program_works_with() -> None:
         connector.relay_from,
         connector.accepted_domains,
     )
-    assert settings.peers[0].name == "mx1.west.example"
+    assert "mx1.west.example" == settings.peers[0].name
     assert (HostPort("a.example", 25), HostPort("b.example", 2525)) == settings.routes[0].next_hop
     assert (HostPort("127.0.0.1", 5353), HostPort("192.0.2.1", 53)) == settings.dns.nameservers
 
@@ -196,7 +196,7 @@ def test_code_can_make_settings_without_text() -> None:
 def test_candidates_for_copies_are_the_peers_of_the_boundary_that_may_get_them() -> None:
     settings = settings_with(peers=[a_peer("a"), a_peer("b", boundary="other"), a_peer("c", send_xshadow=False), a_peer("d", site="east")])
 
-    assert [peer.name for peer in settings.shadow_candidates] == ["a", "d"]
+    assert ["a", "d"] == [peer.name for peer in settings.shadow_candidates]
 
 
 @pytest.mark.parametrize(
@@ -219,8 +219,8 @@ def test_sessions_to_peers_use_mutual_tls_where_an_authority_is_configured() -> 
     plain = settings_with(peers=[a_peer()], tls=tls)
     mutual = settings_with(peers=[a_peer("a"), a_peer("b", require_tls=False)], tls={**tls, "peer_authority": "p.pem"})
 
-    assert [plain.peer_requires_tls(peer) for peer in plain.peers] == [False]
-    assert [mutual.peer_requires_tls(peer) for peer in mutual.peers] == [True, False]
+    assert [False] == [plain.peer_requires_tls(peer) for peer in plain.peers]
+    assert [True, False] == [mutual.peer_requires_tls(peer) for peer in mutual.peers]
 
 
 def test_every_setting_says_what_it_is_for() -> None:
@@ -229,4 +229,4 @@ def test_every_setting_says_what_it_is_for() -> None:
         f"{section.__name__}.{name}" for section in sections for name, field in section.model_fields.items() if not field.description
     ]
 
-    assert undocumented == []
+    assert [] == undocumented

@@ -1,0 +1,101 @@
+"""The application: `serve`, `check`, `demo`, and the commands of a running node. Heavy imports wait until they are called."""
+
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from shadowrelay import __version__, config
+from shadowrelay.cli import queues
+from shadowrelay.cli.node_options import AsJson
+from shadowrelay.cli.output import ExitCode, configuration_errors, print_json, print_table
+from shadowrelay.model.errors import ConfigurationError
+
+EXIT_CODES = "Exit codes: 0 done, 1 failed, 2 configuration or usage, 3 an objective was missed, 4 the node did not answer."
+
+app = typer.Typer(
+    name="shadowrelay",
+    help="An SMTP relay that says 250 only when a second server holds a synced copy of the message.",
+    epilog=EXIT_CODES,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.add_typer(queues.queue, name="queue")
+app.add_typer(queues.messages, name="messages")
+app.add_typer(queues.peers, name="peers")
+
+
+def _print_version(is_wanted: bool) -> None:
+    if is_wanted:
+        typer.echo(f"shadowrelay {__version__}")
+        raise typer.Exit(ExitCode.OK)
+
+
+@app.callback()
+def shadowrelay(
+    version: Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and end.")] = False,
+) -> None:
+    """Options that stand before the command."""
+
+
+@app.command()
+def serve(config_file: Annotated[Path, typer.Option("--config", help="The node's configuration (TOML).")]) -> None:
+    """Run a node. SIGTERM drains it, SIGHUP reloads what can be reloaded."""
+    with configuration_errors():
+        loaded = config.load(config_file)
+        for warning in config.warnings(loaded.settings):
+            typer.echo(f"shadowrelay: warning: {warning}", err=True)
+        raise typer.Exit(import_module("shadowrelay.node").run(loaded))
+
+
+@app.command()
+def check(
+    config_file: Annotated[Path | None, typer.Option("--config", help="The configuration to check (TOML).")] = None,
+    as_json: AsJson = False,
+    is_example: Annotated[bool, typer.Option("--example", help="Print a configuration with every setting, commented.")] = False,
+) -> None:
+    """Validate a configuration; print the effective values and where each came from."""
+    if is_example:
+        typer.echo(config.example(), nl=False)
+        return
+    if config_file is None:
+        raise typer.BadParameter("name a file, or ask for --example", param_hint="--config")
+    if as_json:
+        _check_as_json(config_file)
+        return
+    with configuration_errors():
+        loaded = config.load(config_file)
+    print_table(("Key", "Value", "From"), [(key, _text(value), loaded.origins[key]) for key, value in config.effective(loaded)], "")
+    doubts = config.warnings(loaded.settings)
+    typer.echo(f"\n{config_file} is valid, {len(doubts)} warning{'' if len(doubts) == 1 else 's'}")
+    for doubt in doubts:
+        typer.echo(f"warning: {doubt}")
+
+
+def _check_as_json(config_file: Path) -> None:
+    try:
+        loaded = config.load(config_file)
+    except ConfigurationError as exc:
+        print_json({"file": str(config_file), "is_valid": False, "errors": str(exc).splitlines(), "warnings": [], "settings": {}})
+        raise typer.Exit(ExitCode.USAGE) from None
+    values = {key: {"value": value, "origin": loaded.origins[key]} for key, value in config.effective(loaded)}
+    doubts = config.warnings(loaded.settings)
+    print_json({"file": str(config_file), "is_valid": True, "errors": [], "warnings": doubts, "settings": values})
+
+
+def _text(value: object) -> object:
+    if isinstance(value, list):
+        return ", ".join(str(entry) for entry in value)
+    return str(value).lower() if isinstance(value, bool) else value
+
+
+@app.command()
+def demo(
+    messages: Annotated[int, typer.Option("--messages", min=1, max=100_000, help="How many to send.")] = 600,
+    directory: Annotated[Path | None, typer.Option("--directory", help="Keep queues and logs here instead of throwing them away.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Three nodes on loopback, real mail, a destroyed server: who lost what? Under a minute."""
+    raise typer.Exit(import_module("shadowrelay.lab.demo").run(messages_count=messages, directory=directory, as_json=as_json))

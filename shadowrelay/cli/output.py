@@ -1,0 +1,96 @@
+"""How commands end and what they print: tables for people, JSON for programs, errors with their remedy on standard error."""
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from enum import IntEnum
+from typing import NoReturn
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from shadowrelay.model.errors import ConfigurationError
+
+WIDTH_WITHOUT_TERMINAL = 200  # a pipe has no width; 80 columns would cut what a reader greps for
+
+
+class ExitCode(IntEnum):
+    """What the shell is told. Documented in docs/operations.md."""
+
+    OK = 0
+    FAILED = 1
+    USAGE = 2  # configuration or usage; the same as for unknown options
+    BREACH = 3  # an objective was missed
+    UNREACHABLE = 4  # the node did not answer
+
+
+def console() -> Console:
+    """Standard output, made anew because tests and pipes replace it."""
+    return Console(width=None if sys.stdout.isatty() else WIDTH_WITHOUT_TERMINAL, highlight=False)
+
+
+def stop(text: str, code: ExitCode) -> NoReturn:
+    """Say why on standard error and end."""
+    for line in text.splitlines():
+        typer.echo(f"shadowrelay: {line}", err=True)
+    raise typer.Exit(code)
+
+
+@contextmanager
+def configuration_errors() -> Iterator[None]:
+    """Exit code 2 for a ConfigurationError, each of its lines on standard error."""
+    try:
+        yield
+    except ConfigurationError as exc:
+        stop(str(exc), ExitCode.USAGE)
+
+
+def print_json(value: object) -> None:
+    """One JSON document, readable by people too."""
+    typer.echo(json.dumps(value, indent=2, ensure_ascii=False, default=str))
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], empty: str) -> None:
+    """A table; `empty` is said instead of one without rows. Columns that begin with # are numbers."""
+    if not rows:
+        typer.echo(empty)
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column.removeprefix("#"), justify="right" if column.startswith("#") else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(escape(_cell(value)) for value in row))
+    console().print(table)
+
+
+def age(text: str | None, now: datetime | None = None) -> str:
+    """ "2026-11-21T12:00:00Z" as the time since: "3m 20s"; a time to come as "in 40s"; nothing as "-"."""
+    if text is None:
+        return "-"
+    seconds = ((now or datetime.now(UTC)) - datetime.fromisoformat(text)).total_seconds()
+    return f"in {duration(-seconds)}" if seconds < 0 else duration(seconds)
+
+
+def duration(seconds: float | None) -> str:
+    """Two units are enough to read: "1d 4h", "3m 20s", "40s"."""
+    if seconds is None:
+        return "-"
+    units = (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
+    whole = int(seconds)
+    for index, (unit, length) in enumerate(units[:-1]):
+        if whole >= length:
+            smaller, smaller_length = units[index + 1]
+            return f"{whole // length}{unit} {whole % length // smaller_length}{smaller}"
+    return f"{whole}s"
+
+
+def _cell(value: object) -> str:
+    if value is None or value == "":
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return str(value)
