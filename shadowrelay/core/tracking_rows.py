@@ -248,13 +248,13 @@ def expire(
 
 
 def split_server(server: str) -> tuple[str, str]:
-    """The name and the address in "name [address]:port"; what is missing is empty."""
+    """The name and the address in "name [address]:port" or "name:port"; what is missing is empty."""
     name, bracket, rest = server.partition(" [")
     if bracket:
         return name, rest.partition("]")[0]
     if server.startswith("["):
         return "", server[1:].partition("]")[0]
-    return server, ""
+    return server.partition(":")[0], ""  # nobody answered: the key of the next hop
 
 
 def _attempt(

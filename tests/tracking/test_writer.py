@@ -1,0 +1,477 @@
+"""The message tracking log on real files."""
+
+import asyncio
+import errno
+import os
+import threading
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from shadowrelay.model.tracking import EventId, EventSource, TrackingEvent
+from shadowrelay.tracking import writer
+from shadowrelay.tracking.writer import FileTrackingLog
+from shadowrelay.wire.tracking import FIELDS, format_line, parse_line
+
+START = datetime(2026, 11, 21, 10, 30, tzinfo=UTC)
+
+
+class FakeNow:
+    def __init__(self):
+        self.at = START
+
+    def __call__(self):
+        return self.at
+
+
+@pytest.fixture
+def now():
+    return FakeNow()
+
+
+@pytest.fixture
+async def make_log(tmp_path, now):
+    """Logs that are closed after the test."""
+    made = []
+
+    def make(directory=tmp_path / "tracking", **settings):
+        defaults = {"max_file_size": 10_000_000, "max_directory_size": 10**9, "max_age": timedelta(days=30)}
+        log = FileTrackingLog(directory, "mx1.example", now=now, version="1.2.3", **(defaults | settings))
+        made.append(log)
+        return log
+
+    yield make
+    for log in made:
+        await log.close()
+
+
+def an_event(number=0, subject="Hello"):
+    return TrackingEvent(START, EventId.RECEIVE, EventSource.SMTP, number, f"id-{number}", recipients=("b@x.example",), subject=subject)
+
+
+def files(directory):
+    return sorted(directory.glob("*.LOG"), key=lambda path: (path.name.split("-")[0], int(path.stem.split("-")[1])))
+
+
+def rows(path):
+    return [parse_line(line) for line in path.read_bytes().splitlines(keepends=True) if line.strip() and not line.startswith(b"#")]
+
+
+def numbers(directory):
+    return [event.internal_message_id for path in files(directory) for event in rows(path)]
+
+
+async def test_a_file_begins_with_the_header_of_exchange_and_no_byte_order_mark(make_log):
+    log = make_log()
+    log.write(an_event())
+    await log.sync()
+
+    lines = (log.directory / "MSGTRK2026112110-1.LOG").read_bytes().split(b"\r\n")
+    assert [
+        b"#Software: shadowrelay",
+        b"#Version: 1.2.3",
+        b"#Log-type: Message Tracking Log",
+        b"#Date: 2026-11-21T10:30:00.000000Z",
+        b"#Fields: " + ",".join(FIELDS).encode(),
+    ] == lines[:5]
+
+
+async def test_a_row_is_in_the_file_one_pass_of_the_loop_after_it_was_written(make_log):
+    log = make_log()
+    log.write(an_event(1))
+    assert 1 == log.pending_count
+
+    await asyncio.sleep(0)
+
+    assert [an_event(1)] == rows(log.directory / "MSGTRK2026112110-1.LOG")
+    assert 0 == log.pending_count
+
+
+async def test_rows_of_one_pass_are_one_write(make_log, monkeypatch):
+    log = make_log()
+    log.write(an_event(0))
+    await asyncio.sleep(0)
+    writes = []
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda descriptor, data: writes.append(data) or write(descriptor, data))
+    for number in range(5):
+        log.write(an_event(number))
+    await asyncio.sleep(0)
+
+    assert [b"".join(format_line(an_event(number)) for number in range(5))] == [data.replace(b" ", b"") for data in writes]
+
+
+async def test_a_reader_never_sees_half_a_line(make_log):
+    log = make_log()
+    log.write(an_event())
+    await log.sync()
+    path = log.directory / "MSGTRK2026112110-1.LOG"
+    torn, looks, is_over = [], [], threading.Event()
+
+    def read():
+        with path.open("rb", buffering=0) as file:
+            while not is_over.is_set():
+                data = file.read()
+                looks.append(len(data))
+                if data and not data.endswith(b"\n"):
+                    torn.append(data[-80:])
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    for number in range(400):
+        for _ in range(12):
+            log.write(an_event(number, "x" * (number * 7 % 900)))
+        await asyncio.sleep(0)
+    is_over.set()
+    thread.join()
+
+    assert [] == torn
+    assert sum(1 for size in looks if size) > 10
+
+
+async def test_each_hour_has_its_own_file(make_log, now):
+    log = make_log()
+    log.write(an_event(1))
+    await log.sync()
+    now.at = START + timedelta(minutes=30)
+    log.write(an_event(2))
+    await log.sync()
+
+    assert ["MSGTRK2026112110-1.LOG", "MSGTRK2026112111-1.LOG"] == [path.name for path in files(log.directory)]
+    assert [1, 2] == numbers(log.directory)
+
+
+async def test_a_file_of_this_hour_that_is_there_at_start_is_left_alone(make_log, tmp_path):
+    (tmp_path / "tracking").mkdir()
+    (tmp_path / "tracking" / "MSGTRK2026112110-3.LOG").write_bytes(b"of before\r\n")
+    log = make_log()
+    log.write(an_event())
+    await log.sync()
+
+    assert b"of before\r\n" == (log.directory / "MSGTRK2026112110-3.LOG").read_bytes()
+    assert [an_event()] == rows(log.directory / "MSGTRK2026112110-4.LOG")
+
+
+async def test_no_file_passes_its_size_and_no_row_is_lost_between_two(make_log):
+    log = make_log(max_file_size=5000)
+    for number in range(100):
+        log.write(an_event(number))
+        if number % 7 == 0:
+            await asyncio.sleep(0)
+    await log.sync()
+
+    assert list(range(100)) == numbers(log.directory)
+    assert all(path.stat().st_size <= 5000 for path in files(log.directory))
+    assert len(files(log.directory)) > 3
+
+
+async def test_a_row_larger_than_a_file_has_a_file_of_its_own(make_log):
+    log = make_log(max_file_size=1)
+    log.write(an_event(1))
+    log.write(an_event(2))
+    await log.sync()
+
+    assert [[1], [2]] == [[event.internal_message_id for event in rows(path)] for path in files(log.directory)]
+
+
+async def test_the_directory_stays_below_its_size_and_the_newest_rows_are_kept(make_log):
+    log = make_log(max_file_size=5000, max_directory_size=20_000)
+    for number in range(300):
+        log.write(an_event(number))
+        await asyncio.sleep(0)
+    await log.close()
+
+    assert sum(path.stat().st_size for path in files(log.directory)) <= 20_000
+    kept = numbers(log.directory)
+    assert list(range(300 - len(kept), 300)) == kept
+    assert len(kept) > 20
+
+
+async def test_files_past_their_age_are_deleted_when_a_new_one_begins(make_log, now):
+    log = make_log(max_age=timedelta(hours=2))
+    for hour in range(5):
+        now.at = START + timedelta(hours=hour)
+        log.write(an_event(hour))
+        await log.sync()
+    await log.close()
+
+    # at 14:30 the hours until 12:30 are too old
+    assert [2, 3, 4] == numbers(log.directory)
+
+
+async def test_a_complete_file_is_announced_once_when_it_is_synced_and_closed(make_log, now, monkeypatch):
+    closed = []
+    log = make_log(on_closed=lambda path: closed.append((path.name, len(rows(path)))))
+    log.write(an_event(1))
+    await log.sync()
+    assert [] == closed
+
+    now.at = START + timedelta(hours=1)
+    log.rotate_if_due()
+    await log.sync()
+    assert [("MSGTRK2026112110-1.LOG", 1)] == closed
+
+    log.write(an_event(2))
+    await log.close()
+    assert [("MSGTRK2026112110-1.LOG", 1), ("MSGTRK2026112111-1.LOG", 1)] == closed
+
+
+async def test_an_hour_that_goes_on_is_not_rotated(make_log, now):
+    log = make_log()
+    log.rotate_if_due()
+    log.write(an_event(1))
+    await log.sync()
+    now.at = START + timedelta(minutes=29)
+    log.rotate_if_due()
+    log.write(an_event(2))
+    await log.sync()
+
+    assert ["MSGTRK2026112110-1.LOG"] == [path.name for path in files(log.directory)]
+
+
+async def test_a_shipper_that_fails_does_not_harm_the_log(make_log):
+    def fail(path):
+        raise RuntimeError("no route to archive")
+
+    log = make_log(on_closed=fail)
+    log.write(an_event(1))
+    await log.close()
+
+    assert [1] == numbers(log.directory)
+
+
+async def test_callers_that_wait_at_the_same_time_share_a_sync(make_log, monkeypatch):
+    log = make_log()
+    log.write(an_event(0))
+    await log.sync()
+    synced = []
+    monkeypatch.setattr(os, "fdatasync", synced.append)
+
+    async def write_and_sync(number):
+        log.write(an_event(number))
+        await log.sync()
+
+    await asyncio.gather(*(write_and_sync(number) for number in range(20)))
+
+    # the first one's flush makes the round, which begins after all of them have written
+    assert 1 == len(synced)
+
+
+async def test_a_row_written_during_a_sync_is_covered_by_the_next_one(make_log, monkeypatch):
+    log = make_log()
+    log.write(an_event(0))
+    await log.sync()
+    is_syncing, may_end = threading.Event(), threading.Event()
+    synced = []
+
+    def slow_sync(descriptor):
+        synced.append(os.fstat(descriptor).st_size)
+        is_syncing.set()
+        may_end.wait(5)
+
+    monkeypatch.setattr(os, "fdatasync", slow_sync)
+    log.write(an_event(1))
+    first = asyncio.create_task(log.sync())
+    await asyncio.to_thread(is_syncing.wait, 5)
+    log.write(an_event(2))
+    second = asyncio.create_task(log.sync())
+    await asyncio.sleep(0)
+    assert not second.done()
+    may_end.set()
+    await asyncio.gather(first, second)
+
+    assert 2 == len(synced)
+    assert (log.directory / "MSGTRK2026112110-1.LOG").stat().st_size == synced[1] > synced[0]
+
+
+async def test_a_sync_with_nothing_new_touches_no_disk(make_log, monkeypatch):
+    log = make_log()
+    log.write(an_event())
+    await log.sync()
+    await log.sync()
+    monkeypatch.setattr(os, "fdatasync", lambda descriptor: pytest.fail("synced again"))
+
+    await log.sync()
+    monkeypatch.undo()
+
+
+async def test_a_caller_that_is_cancelled_does_not_cancel_the_sync_of_others(make_log, monkeypatch):
+    log = make_log()
+    log.write(an_event())
+    first, second = asyncio.create_task(log.sync()), asyncio.create_task(log.sync())
+    await asyncio.sleep(0)
+    first.cancel()
+    await second
+
+    assert [0] == numbers(log.directory)
+    assert first.cancelled()
+
+
+async def test_a_disk_that_fails_to_sync_is_told_in_the_operator_log_only(make_log, monkeypatch):
+    log = make_log()
+    log.write(an_event())
+
+    def fail(descriptor):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "fdatasync", fail)
+    await log.sync()
+    monkeypatch.undo()
+    await log.sync()
+
+    assert [0] == numbers(log.directory)
+
+
+class FullDisk:
+    """os.write that takes no more than `room` bytes."""
+
+    def __init__(self, monkeypatch, room):
+        self.room = room
+        self._write = os.write
+        monkeypatch.setattr(os, "write", self)
+
+    def __call__(self, descriptor, data):
+        if not self.room:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        count = self._write(descriptor, data[: self.room])
+        self.room -= count
+        return count
+
+
+async def test_rows_wait_in_memory_while_the_disk_is_full_and_are_written_when_it_is_not(make_log, monkeypatch):
+    monkeypatch.setattr(writer, "RETRY_SECONDS", 0.0)
+    log = make_log()
+    log.write(an_event(0))
+    await log.sync()
+    disk = FullDisk(monkeypatch, 0)
+    log.write(an_event(1))
+    log.write(an_event(2))
+    await log.sync()
+    assert (True, 2, [0]) == (log.is_failing, log.pending_count, numbers(log.directory))
+
+    disk.room = 10**9
+    for _ in range(10):
+        await asyncio.sleep(0)  # the log tries again by itself
+
+    assert (False, 0, [0, 1, 2]) == (log.is_failing, log.dropped_count, numbers(log.directory))
+
+
+@pytest.mark.parametrize("lines", [0, 1, 2])
+async def test_half_a_line_that_a_full_disk_took_is_taken_back(make_log, monkeypatch, lines):
+    log = make_log()
+    log.write(an_event(0))
+    await log.sync()
+    length = len(format_line(an_event(1)))
+    disk = FullDisk(monkeypatch, lines * length + 10)
+    for number in (1, 2, 3):
+        log.write(an_event(number))
+    await log.sync()
+    assert list(range(lines + 1)) == numbers(log.directory)
+    assert (log.directory / "MSGTRK2026112110-1.LOG").read_bytes().endswith(b"\r\n")
+
+    disk.room = 10**9
+    await log.sync()
+
+    assert [0, 1, 2, 3] == numbers(log.directory)
+
+
+@pytest.mark.parametrize("room", [0, 10])
+async def test_a_file_without_room_for_its_header_is_not_left_behind(make_log, monkeypatch, room):
+    log = make_log()
+    disk = FullDisk(monkeypatch, room)
+    log.write(an_event())
+    await log.sync()
+    assert [] == files(log.directory)
+
+    disk.room = 10**9
+    await log.sync()
+
+    assert [an_event()] == rows(log.directory / "MSGTRK2026112110-1.LOG")
+
+
+async def test_rows_over_the_bound_are_counted_and_the_earliest_are_kept(make_log, monkeypatch):
+    log = make_log()
+    disk = FullDisk(monkeypatch, 0)
+    monkeypatch.setattr(writer, "PENDING_BYTES_MAX", 2 * len(format_line(an_event(1))))
+    for number in range(5):
+        log.write(an_event(number))
+    assert (2, 3) == (log.pending_count, log.dropped_count)
+
+    disk.room = 10**9
+    await log.sync()
+
+    assert [0, 1] == numbers(log.directory)
+
+
+async def test_a_burst_over_the_bound_is_written_at_once_while_the_disk_takes_it(make_log, monkeypatch):
+    log = make_log()
+    monkeypatch.setattr(writer, "PENDING_BYTES_MAX", 2 * len(format_line(an_event(1))))
+    for number in range(5):
+        log.write(an_event(number))
+    await log.sync()
+
+    assert (0, [0, 1, 2, 3, 4]) == (log.dropped_count, numbers(log.directory))
+
+
+async def test_rows_wait_while_the_directory_is_gone_and_are_written_when_it_is_back(make_log):
+    log = make_log()
+    log.write(an_event(0))
+    await log.sync()
+    log.directory.rename(log.directory.with_name("moved"))
+    for path in files(log.directory.with_name("moved")):
+        path.unlink()
+    log.write(an_event(1))
+    await log.sync()
+    assert (True, 1) == (log.is_failing, log.pending_count)
+
+    log.directory.mkdir()
+    await log.sync()
+
+    assert (False, [1]) == (log.is_failing, numbers(log.directory))
+
+
+async def test_a_directory_that_cannot_be_made_keeps_nobody_from_relaying(make_log, tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    log = make_log(tmp_path / "file" / "tracking")
+    log.write(an_event())
+    await log.sync()
+
+    assert (True, 1) == (log.is_failing, log.pending_count)
+
+
+async def test_a_row_that_cannot_be_formatted_is_dropped_alone(make_log):
+    log = make_log()
+    log.write(an_event(subject=None))
+    log.write(an_event(2))
+    await log.sync()
+
+    assert (1, [2]) == (log.dropped_count, numbers(log.directory))
+
+
+async def test_after_close_rows_are_counted_and_everything_before_is_there(make_log):
+    log = make_log()
+    log.write(an_event(1))
+    await log.close()
+    log.write(an_event(2))
+    await log.close()
+
+    assert (1, [1]) == (log.dropped_count, numbers(log.directory))
+
+
+async def test_what_a_full_disk_did_not_take_by_the_end_is_counted(make_log, monkeypatch):
+    log = make_log()
+    FullDisk(monkeypatch, 0)
+    log.write(an_event())
+    await log.close()
+
+    assert (1, 0) == (log.dropped_count, log.pending_count)
+
+
+def test_without_a_running_loop_a_row_is_written_at_once(tmp_path, now):
+    log = FileTrackingLog(
+        tmp_path, "mx1.example", max_file_size=10**6, max_directory_size=10**9, max_age=timedelta(0), now=now, version="1"
+    )
+    log.write(an_event(1))
+    assert [1] == numbers(Path(tmp_path))
+    asyncio.run(log.close())
