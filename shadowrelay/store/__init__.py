@@ -1,0 +1,9 @@
+"""The queue database and the content of messages: SQLite with one writer, and append-only segments. DESIGN 9.
+
+Nothing above this package knows SQLAlchemy, and nothing in it decides who owns a message: `core.ownership` does,
+inside the transaction, through the `decide` functions of the port.
+"""
+
+from shadowrelay.store.ledger import SqliteLedger
+
+__all__ = ["SqliteLedger"]

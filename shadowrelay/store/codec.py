@@ -1,0 +1,130 @@
+"""Values <-> column texts. Compact and readable in the sqlite3 shell; every `decode_*` raises ValueError on nonsense.
+
+Instants are whole microseconds since 1970 in UTC, so that comparing integers is comparing instants.
+"""
+
+import json
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from shadowrelay.model.ids import DatabaseId, MessageId, ServerName
+from shadowrelay.model.message import NO_ORDINALS, BodyType, Envelope, Ordinals, Recipient
+from shadowrelay.model.ownership import Choice, Copy
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MICROSECONDS_PER_DAY = 86_400_000_000
+ONLY_THE_FIRST: Ordinals = frozenset((1,))  # by far the most frequent set
+_dumps = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
+
+
+def encode_instant(at: datetime) -> int:
+    """Units: microseconds since 1970, exact."""
+    since = at - EPOCH
+    return since.days * MICROSECONDS_PER_DAY + since.seconds * 1_000_000 + since.microseconds
+
+
+def decode_instant(microseconds: int) -> datetime:
+    return EPOCH + timedelta(microseconds=microseconds)
+
+
+def decode_instant_or_none(microseconds: int | None) -> datetime | None:
+    return None if microseconds is None else EPOCH + timedelta(microseconds=microseconds)
+
+
+def encode_ordinals(ordinals: Ordinals) -> str:
+    """Ranges: `1-40,57`; empty for none."""
+    if not ordinals:
+        return ""
+    if len(ordinals) == 1:
+        return str(next(iter(ordinals)))
+    ranges: list[list[int]] = []
+    for ordinal in sorted(ordinals):
+        if ranges and ordinal == ranges[-1][1] + 1:
+            ranges[-1][1] = ordinal
+        else:
+            ranges.append([ordinal, ordinal])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges)
+
+
+def decode_ordinals(text: str) -> Ordinals:
+    if not text:
+        return NO_ORDINALS
+    if text == "1":
+        return ONLY_THE_FIRST
+    ordinals: set[int] = set()
+    for part in text.split(","):
+        first, dash, last = part.partition("-")
+        ordinals.update(range(int(first), int(last) + 1) if dash else (int(first),))
+    return frozenset(ordinals)
+
+
+def encode_copies(copies: Iterable[Copy]) -> str:
+    """A line each: server, database, choice. No name of a server has a space in it."""
+    return "\n".join([f"{copy.server} {copy.database} {copy.choice.value}" for copy in copies])
+
+
+def decode_copies(text: str) -> tuple[Copy, ...]:
+    if not text:
+        return ()
+    copies = []
+    for line in text.split("\n"):
+        server, database, choice = line.split(" ")
+        copies.append(Copy(ServerName(server), DatabaseId(database), Choice(int(choice))))
+    return tuple(copies)
+
+
+def encode_servers(servers: Iterable[ServerName]) -> str:
+    return " ".join(sorted(servers))
+
+
+def decode_servers(text: str) -> frozenset[ServerName]:
+    return frozenset(ServerName(server) for server in text.split())
+
+
+def encode_envelope(envelope: Envelope) -> str:
+    """One JSON array; a recipient without parameters is its address alone. Lone surrogates survive, being escaped."""
+    recipients: list[Any] = [
+        each.address if each.notify is None and each.orcpt is None else [each.address, each.notify, each.orcpt]
+        for each in envelope.recipients
+    ]
+    return _dumps(
+        [
+            envelope.sender,
+            recipients,
+            encode_instant(envelope.arrived_at),
+            envelope.body.value,
+            1 if envelope.smtputf8 else 0,
+            envelope.ret,
+            envelope.envid,
+            envelope.client_address,
+            envelope.client_name,
+            envelope.connector,
+            envelope.internet_message_id,
+            envelope.subject,
+        ]
+    )
+
+
+def decode_envelope(message_id: MessageId, text: str) -> Envelope:
+    """Raises: ValueError for anything that `encode_envelope` does not write."""
+    try:
+        sender, recipients, arrived_at, body, smtputf8, *rest = json.loads(text)
+        ret, envid, client_address, client_name, connector, internet_message_id, subject = rest
+        return Envelope(
+            message_id=message_id,
+            sender=sender,
+            recipients=tuple([Recipient(entry) if isinstance(entry, str) else Recipient(*entry) for entry in recipients]),
+            arrived_at=decode_instant(arrived_at),
+            body=BodyType(body),
+            smtputf8=bool(smtputf8),
+            ret=ret,
+            envid=envid,
+            client_address=client_address,
+            client_name=client_name,
+            connector=connector,
+            internet_message_id=internet_message_id,
+            subject=subject,
+        )
+    except (TypeError, OverflowError) as exc:
+        raise ValueError(f"envelope: {exc}") from exc

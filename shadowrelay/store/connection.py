@@ -1,0 +1,137 @@
+"""Connections to `queue.db`: exactly one that writes, and read-only ones.
+
+SQLite before 3.51.3 can lose committed pages when one connection checkpoints while another commits, so the writer is
+the only one that does either, and nobody uses `mmap_size`. What a pragma set is read back: some builds of SQLite, and
+some file systems, quietly do less than asked.
+"""
+
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event, exc
+from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.pool import StaticPool
+
+from shadowrelay.model.errors import ConfigurationError, LedgerUnavailable
+from shadowrelay.store import errors
+
+Answer = TypeVar("Answer")
+BUSY_TIMEOUT_MILLISECONDS = 5_000  # another process holds the lock: a backup, an administrator's shell
+CHECKPOINT_PAGES = 2_000  # 8 MB of WAL
+WRITER_CACHE_KIB = 65_536
+STATEMENTS_KEPT = 256
+READERS_COUNT = 4
+PRAGMAS: tuple[tuple[str, str, object], ...] = (  # name, what to set, what to read back
+    ("journal_mode", "WAL", "wal"),
+    ("synchronous", "FULL", 2),
+    ("busy_timeout", str(BUSY_TIMEOUT_MILLISECONDS), BUSY_TIMEOUT_MILLISECONDS),
+    ("foreign_keys", "OFF", 0),  # no table refers to another by key: `flush` writes all that belongs together
+    ("wal_autocheckpoint", str(CHECKPOINT_PAGES), CHECKPOINT_PAGES),
+    ("secure_delete", "OFF", 0),
+    ("cache_size", str(-WRITER_CACHE_KIB), -WRITER_CACHE_KIB),
+    ("mmap_size", "0", 0),
+)
+
+
+class WriterConnection:
+    """The only connection that writes; opened again after errors after which it cannot be trusted."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._engine: Engine | None = None
+        self._connection: Connection | None = None
+
+    def get(self) -> Connection:
+        """Raises: ConfigurationError when a pragma does not hold; sqlalchemy errors."""
+        if self._connection is None:
+            self._engine = _writer_engine(self._path)
+            self._connection = self._engine.connect()
+        return self._connection
+
+    def close(self) -> None:
+        """The next `get` opens it anew. Never raises."""
+        connection, engine, self._connection, self._engine = self._connection, self._engine, None, None
+        try:
+            if connection is not None:
+                connection.close()
+            if engine is not None:
+                engine.dispose()
+        except (exc.SQLAlchemyError, sqlite3.Error):
+            pass  # it is given up because it is broken
+
+
+def _writer_engine(path: Path) -> Engine:
+    url = URL.create("sqlite+pysqlite", database=str(path))
+    arguments = {"check_same_thread": False, "cached_statements": STATEMENTS_KEPT, "isolation_level": None}
+    engine = create_engine(url, poolclass=StaticPool, connect_args=arguments)
+    event.listen(engine, "connect", _set_pragmas)
+    event.listen(engine, "begin", _begin_immediate)
+    return engine
+
+
+def _set_pragmas(connection: Any, _record: object) -> None:
+    for name, wanted, expected in PRAGMAS:
+        connection.execute(f"PRAGMA {name} = {wanted}").close()
+        found = connection.execute(f"PRAGMA {name}").fetchone()
+        if found is None or found[0] != expected:
+            raise ConfigurationError(
+                f"queue.db: PRAGMA {name} should be {expected} and is {found[0] if found else None}: "
+                "data_directory must be on a local file system that can do WAL"
+            )
+
+
+def _begin_immediate(connection: Connection) -> None:
+    # The documented way to take BEGIN over from the driver: SQLAlchemy's SQLite dialect, "pysqlite transactions".
+    connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+class AsyncReaders:
+    """A few read-only connections through aiosqlite, each with a thread of its own until `close`."""
+
+    def __init__(self, path: Path) -> None:
+        self._engine = create_async_engine(
+            _read_only("sqlite+aiosqlite", path),
+            pool_size=READERS_COUNT,
+            max_overflow=0,
+            pool_timeout=30,
+            pool_reset_on_return=None,
+            connect_args={"timeout": BUSY_TIMEOUT_MILLISECONDS / 1000},
+        )
+
+    async def ask(self, question: Callable[[Connection], Answer]) -> Answer:
+        """Raises: LedgerUnavailable."""
+        try:
+            async with self._engine.connect() as connection:
+                return await connection.run_sync(question)
+        except (exc.SQLAlchemyError, sqlite3.Error, OSError) as error:
+            raise errors.unavailable(error) from error
+
+    async def close(self) -> None:
+        await self._engine.dispose()
+
+
+class InlineReaders:
+    """The same without threads, for a deterministic simulation."""
+
+    def __init__(self, path: Path) -> None:
+        self._engine = create_engine(_read_only("sqlite+pysqlite", path), poolclass=StaticPool, connect_args={"check_same_thread": False})
+
+    async def ask(self, question: Callable[[Connection], Answer]) -> Answer:
+        """Raises: LedgerUnavailable."""
+        try:
+            with self._engine.connect() as connection:
+                return question(connection)
+        except LedgerUnavailable:
+            raise
+        except (exc.SQLAlchemyError, sqlite3.Error, OSError) as error:
+            raise errors.unavailable(error) from error
+
+    async def close(self) -> None:
+        self._engine.dispose()
+
+
+def _read_only(driver: str, path: Path) -> URL:
+    return URL.create(driver, database=f"file:{quote(str(path.absolute()))}", query={"mode": "ro", "uri": "true"})

@@ -1,0 +1,197 @@
+"""The bytes of messages: written once, in the order of arrival, and never read back only to be deleted.
+
+Contents up to 1 MiB go into segments, `content/<n>.segment`. A segment is a generation: it ends at 64 MB or after an
+hour, and is unlinked as a whole when no message needs anything in it. Larger contents come as a spooled file, which
+is linked to `content/large/<n>`. What was appended by a transaction that failed stays as a gap that nobody refers to.
+
+Only the writer appends, syncs and unlinks; anybody may read. The places are in the database, so a file that no row
+names is an orphan (a crash came between the two) and goes when the store is opened.
+"""
+
+import hashlib
+import os
+import shutil
+from collections.abc import Collection
+from contextlib import suppress
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from shadowrelay.model.errors import ContentCorrupt
+from shadowrelay.model.message import CONTENT_IN_MEMORY_BYTES_MAX, Content, ContentPlace
+from shadowrelay.store.recent import RecentContents
+from shadowrelay.store.rows import LARGE
+
+SEGMENT_BYTES_MAX = 64_000_000
+SEGMENT_AGE_MAX = timedelta(hours=1)
+READ_BLOCK_BYTES = 256 * 1024
+JOINED_BYTES_MAX = 4 * CONTENT_IN_MEMORY_BYTES_MAX  # one call to write; more are written one by one
+SUFFIX = ".segment"
+
+
+class ContentStore:
+    """Shapes: `directory` is the node's data directory; `recent` has what was just written."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory / "content"
+        self.large_directory = self.directory / "large"
+        self.spool_directory = directory / "spool"  # for the receiver; emptied at each start
+        self.recent = RecentContents()
+        self.segments: set[int] = set()
+        self._segment: int | None = None
+        self._last_segment = 0
+        self._descriptor = -1
+        self._end = 0
+        self._opened_at: datetime | None = None
+        self._waiting: list[bytes] = []
+
+    @property
+    def current_segment(self) -> int | None:
+        """The one that is being written; it must not be unlinked."""
+        return self._segment
+
+    def open(self, known_segments: Collection[int], known_large: Collection[int]) -> int:
+        """Make the directories, remove orphans; how many there were. Raises: OSError."""
+        for directory in (self.directory, self.large_directory, self.spool_directory):
+            directory.mkdir(parents=True, exist_ok=True)
+        orphans_count = 0
+        for path in self.directory.glob(f"*{SUFFIX}"):
+            number = int(path.stem) if path.stem.isdigit() else -1
+            self._last_segment = max(self._last_segment, number)
+            if number in known_segments:
+                self.segments.add(number)
+            else:
+                path.unlink()
+                orphans_count += 1
+        for path in self.large_directory.iterdir():
+            if not path.name.isdigit() or int(path.name) not in known_large:
+                path.unlink()
+                orphans_count += 1
+        for path in self.spool_directory.iterdir():
+            with suppress(IsADirectoryError, PermissionError):
+                path.unlink()
+        self._last_segment = max(self._last_segment, *known_segments, 0)
+        return orphans_count
+
+    def append(self, content: Content, now: datetime) -> ContentPlace:
+        """Give a small content its place; it is on disk after the next `sync`. Raises: OSError."""
+        data = content.data
+        assert data is not None
+        if self._segment is None or self._end >= SEGMENT_BYTES_MAX or self._is_old(now):
+            self.sync()
+            self._begin(now)
+        assert self._segment is not None
+        place = ContentPlace(self._segment, self._end, len(data), content.sha256)
+        self._waiting.append(data)
+        self._end += len(data)
+        return place
+
+    def _is_old(self, now: datetime) -> bool:
+        return self._opened_at is None or now - self._opened_at >= SEGMENT_AGE_MAX
+
+    def _begin(self, now: datetime) -> None:
+        self.end_segment()
+        number = self._last_segment + 1
+        self._last_segment = number
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+        self._descriptor = os.open(self._path(number), flags, 0o600)
+        sync_directory(self.directory)
+        self._segment, self._end, self._opened_at = number, 0, now
+        self.segments.add(number)
+
+    def sync(self) -> None:
+        """Write and sync what waits. Raises: OSError; the segment is then not used any more."""
+        if not self._waiting:
+            return
+        waiting, self._waiting = self._waiting, []
+        if sum(map(len, waiting)) <= JOINED_BYTES_MAX:
+            waiting = [b"".join(waiting)]
+        try:
+            for data in waiting:
+                write_all(self._descriptor, data)
+            os.fdatasync(self._descriptor)
+        except OSError:
+            self.end_segment()
+            raise
+
+    def forget_waiting(self) -> None:
+        """The transaction was rolled back before the sync: nobody refers to the offsets, they are given again."""
+        self._end -= sum(map(len, self._waiting))
+        self._waiting = []
+
+    def end_segment(self) -> None:
+        """The next content begins a new one."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+        self._descriptor, self._segment, self._end, self._opened_at = -1, None, 0, None
+        self._waiting = []
+
+    def keep_large(self, content: Content, number: int) -> ContentPlace:
+        """Make a spooled file the store's own, synced; may take long, so not on the writer's thread. Raises: OSError."""
+        assert content.path is not None
+        target = self.large_directory / str(number)
+        with open(content.path, "rb") as spooled:
+            os.fsync(spooled.fileno())
+        try:
+            os.link(content.path, target)
+        except OSError:
+            # Another file system, or one without links: the bytes are copied once more.
+            with open(content.path, "rb") as source, open(target, "xb") as copy:
+                shutil.copyfileobj(source, copy, READ_BLOCK_BYTES)
+                copy.flush()
+                os.fsync(copy.fileno())
+        sync_directory(self.large_directory)
+        return ContentPlace(LARGE, number, content.size, content.sha256)
+
+    def read(self, place: ContentPlace) -> Content:
+        """The content, checked. Raises: ContentCorrupt."""
+        data = self.recent.get(place)
+        if data is not None:
+            return Content(place.size, place.sha256, data)
+        path = self.large_directory / str(place.offset) if place.segment == LARGE else self._path(place.segment)
+        try:
+            with open(path, "rb", buffering=0) as file:
+                if place.segment == LARGE and place.size > CONTENT_IN_MEMORY_BYTES_MAX:
+                    digest = hashlib.sha256()
+                    while block := file.read(READ_BLOCK_BYTES):
+                        digest.update(block)
+                    is_right = digest.digest() == place.sha256
+                else:
+                    data = os.pread(file.fileno(), place.size, 0 if place.segment == LARGE else place.offset)
+                    is_right = len(data) == place.size and hashlib.sha256(data).digest() == place.sha256
+        except OSError as exc:
+            raise ContentCorrupt(f"{path.name}: {exc}") from exc
+        if not is_right:
+            raise ContentCorrupt(f"{path.name} at {place.offset}: SHA-256 differs")
+        return Content(place.size, place.sha256, data) if data is not None else Content(place.size, place.sha256, path=path)
+
+    def unlink_segment(self, number: int) -> None:
+        """No row needs it, and that is committed."""
+        self.segments.discard(number)
+        self._path(number).unlink(missing_ok=True)
+
+    def unlink_large(self, number: int) -> None:
+        """No row needs it, and that is committed."""
+        (self.large_directory / str(number)).unlink(missing_ok=True)
+
+    def has(self, place: ContentPlace | None) -> bool:
+        """Whether that content should still be there."""
+        return place is not None and (place.segment == LARGE or place.segment in self.segments)
+
+    def _path(self, number: int) -> Path:
+        return self.directory / f"{number}{SUFFIX}"
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """A full disk may take a part first."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def sync_directory(directory: Path) -> None:
+    """So that a new name survives a power cut."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,118 @@
+"""Writes what a `Work` has collected: a few statements whatever the number of promises.
+
+Order: rows that go before rows that come (a message held anew has the same id), rows before what refers to them, the
+released notifications after those that were queued to wait, the counters last.
+"""
+
+from typing import Any
+
+from sqlalchemy import Connection
+
+from shadowrelay.model.ids import MessageId
+from shadowrelay.store import prepared, rows, tables
+from shadowrelay.store.work import Work
+
+INSERT_MESSAGE = prepared.insertion(tables.MESSAGE)
+UPDATE_MESSAGE = prepared.update(tables.MESSAGE, "internal_id", rows.CHANGING)
+DELETE_MESSAGE = prepared.deletion(tables.MESSAGE, ["internal_id"])
+INSERT_LISTING = prepared.insertion(tables.LISTING, conflict="ON CONFLICT DO NOTHING")
+DELETE_LISTING = prepared.deletion(tables.LISTING, ["server", "message"])
+DELETE_RETRY = prepared.deletion(tables.RETRY, ["message"])
+INSERT_RETRY = prepared.insertion(tables.RETRY, conflict="ON CONFLICT DO NOTHING")
+INSERT_DISCARD = prepared.insertion(tables.DISCARD)
+WAITING_COLUMNS = [column.name for column in tables.WAITING.columns][1:]
+INSERT_WAITING = prepared.insertion(tables.WAITING, columns=WAITING_COLUMNS)
+UPSERT_SEGMENT = prepared.insertion(
+    tables.SEGMENT,
+    conflict="ON CONFLICT (segment) DO UPDATE SET pinned_count = pinned_count + excluded.pinned_count, "
+    "keep_until = max(keep_until, excluded.keep_until), "
+    "first_id = min(first_id, excluded.first_id), last_id = max(last_id, excluded.last_id)",
+)
+DELETE_SEGMENT = prepared.deletion(tables.SEGMENT, ["segment"])
+UPSERT_ASKER = prepared.insertion(tables.ASKER, conflict="ON CONFLICT (server) DO UPDATE SET asked_at = excluded.asked_at")
+SELECT_WAITING = (
+    "SELECT id, more_sides, asker, asker_database, message_id, status, ordinals, created_at, number FROM waiting WHERE side = ? ORDER BY id"
+)
+UPDATE_DATABASE = "UPDATE database SET position = ?, internal_id = ?, sequence = ? WHERE id = 1"
+
+
+def flush(work: Work) -> None:
+    """Everything but the database row. Raises: whatever SQLAlchemy raises; then nothing may be committed."""
+    connection = work.connection
+    if work.deleted:
+        DELETE_MESSAGE.execute(connection, [(internal_id,) for internal_id in work.deleted])
+    if work.new:
+        INSERT_MESSAGE.execute(connection, [row.whole(text) for message_id, text in work.new.items() if (row := work.rows[message_id])])
+    _release_sides(work)
+    if work.dirty:
+        changed = [work.rows[message_id] for message_id in work.dirty]
+        UPDATE_MESSAGE.execute(connection, [(row.internal_id, *row.changing()) for row in changed if row is not None])
+    _write_lists(connection, work)
+    if work.discards:
+        INSERT_DISCARD.execute(connection, work.discards)
+    if work.segments:
+        changes = [
+            (number, change.pinned_count, change.keep_until, change.first_id, change.last_id)
+            for number, change in work.segments.items()
+            if number not in work.segments_gone
+        ]
+        UPSERT_SEGMENT.execute(connection, changes)
+    if work.segments_gone:
+        DELETE_SEGMENT.execute(connection, [(number,) for number in work.segments_gone])
+
+
+def _write_lists(connection: Connection, work: Work) -> None:
+    if work.listing_new and work.listing_gone:
+        # An entry may have come and gone within this transaction, or gone and come.
+        both = set(work.listing_new).intersection(work.listing_gone)
+        stay = {entry for entry in both if _is_listed(work, entry)} if both else both
+        work.listing_new = [entry for entry in work.listing_new if entry not in both or entry in stay]
+        work.listing_gone = [entry for entry in work.listing_gone if entry not in stay]
+    if work.listing_new:
+        INSERT_LISTING.execute(connection, work.listing_new)
+    if work.listing_gone:
+        DELETE_LISTING.execute(connection, work.listing_gone)
+    if work.retries:
+        DELETE_RETRY.execute(connection, [(internal_id,) for internal_id in work.retries])
+        fresh = [rows.encode_retry(internal_id, retry) for internal_id, retries in work.retries.items() for retry in retries]
+        INSERT_RETRY.execute(connection, fresh)
+
+
+def _is_listed(work: Work, entry: tuple[str, int]) -> bool:
+    server, internal_id = entry
+    return any(row is not None and row.internal_id == internal_id and server in row.listed for row in work.rows.values())
+
+
+def _release_sides(work: Work) -> None:
+    connection = work.connection
+    if work.waiting:
+        INSERT_WAITING.execute(connection, work.waiting)
+    while work.sides_ready:
+        side = work.sides_ready.pop()
+        for waiting_id, more_sides, *columns in connection.exec_driver_sql(SELECT_WAITING, (side,)).fetchall():
+            _release(work, waiting_id, more_sides.split(), columns)
+
+
+def _release(work: Work, waiting_id: int, more_sides: list[str], columns: list[Any]) -> None:
+    """A waiting notification moves to its next side message, or gets its sequence now: ascending in what is heard."""
+    while more_sides:
+        following = more_sides.pop(0)
+        row = work.row(MessageId(following))
+        if row is not None and row.is_awaited:
+            moved = (following, " ".join(more_sides), waiting_id)
+            work.connection.exec_driver_sql("UPDATE waiting SET side = ?, more_sides = ? WHERE id = ?", moved)
+            return
+    work.connection.exec_driver_sql("DELETE FROM waiting WHERE id = ?", (waiting_id,))
+    work.state.sequence += 1
+    work.discards.append((work.state.sequence, *columns))
+
+
+def write_database_row(work: Work, position: int) -> None:
+    """The counters and the position of this commit, and who asked lately."""
+    state = work.state
+    work.connection.exec_driver_sql(UPDATE_DATABASE, (position, state.internal_id, state.sequence))
+    peers = state.peers
+    if peers.asked_unsaved:
+        servers = list(peers.asked_unsaved)
+        UPSERT_ASKER.execute(work.connection, [(server, peers.asked_at[server]) for server in servers])
+        work.after_commit.append(lambda: peers.asked_unsaved.difference_update(servers))

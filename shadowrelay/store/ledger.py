@@ -1,0 +1,360 @@
+"""The port `Ledger` over SQLite and content segments. Each method says in `ports.py` what it promises.
+
+This class only carries promises to the writer and questions to the readers; what they do is in `promises`, `peers`,
+`expiry`, `reading` and `queues`.
+"""
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection
+
+from shadowrelay.model.ids import DatabaseId, MessageId, ServerName
+from shadowrelay.model.message import Content, ContentPlace
+from shadowrelay.model.ownership import Claim, DiscardEvent, Role, Transition
+from shadowrelay.model.peers import DiscardReply, PeerIdentity, Seen
+from shadowrelay.model.queue import AttemptRecord, DatabaseIdentity, NewMessage, PeerRow, QueueRow, ShadowGroup, StoredMessage
+from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, Reply
+from shadowrelay.ports import Decide
+from shadowrelay.store import codec, errors, expiry, peers, promises, queues, reading
+from shadowrelay.store.committer import Committer
+from shadowrelay.store.connection import AsyncReaders, InlineReaders
+from shadowrelay.store.content import ContentStore
+from shadowrelay.store.opening import DATABASE_NAME, Opening, close_store, open_store
+from shadowrelay.store.state import WriterState
+from shadowrelay.store.working import WorkingFile
+from shadowrelay.store.writer import InlineWriter, ThreadedWriter, Writer
+
+Answer = TypeVar("Answer")
+DEFAULT_FREE_BYTES_MIN = 54_000_000  # 1.5 x max_message_size, as Postfix's queue_minfree
+SPACE_CHECKED_EVERY_SECONDS = 1.0
+
+
+class SqliteLedger:
+    """Made by `open`. Shapes: `notes` are sentences for the operator log about what was found at opening;
+    `is_new` and `was_damaged` say that this database id is a new one, and why."""
+
+    def __init__(
+        self, opening: Opening, committer: Committer, writer: Writer, readers: AsyncReaders | InlineReaders, free_bytes_min: int
+    ) -> None:
+        self._opening = opening
+        self._state: WriterState = committer.state
+        self._writer = writer
+        self._readers = readers
+        self._contents: ContentStore = opening.contents
+        self._is_inline = isinstance(writer, InlineWriter)
+        self._files = ThreadPoolExecutor(2, "ledger files")
+        self._free_bytes_min = free_bytes_min
+        self._space: tuple[float, Reply | None] = (-1.0, None)
+        self._large_number = self._state.identity.incarnation << 32
+        self._tasks: set[asyncio.Future[Any]] = set()
+        self.notes = tuple(opening.notes)
+        self.is_new = opening.is_new
+        self.was_damaged = opening.was_damaged
+
+    @classmethod
+    async def open(
+        cls,
+        directory: Path,
+        *,
+        server: ServerName,
+        now: Callable[[], datetime],
+        safety_net_hold_time: timedelta = timedelta(days=2),
+        message_expiration_timeout: timedelta = timedelta(days=2),
+        free_bytes_min: int = DEFAULT_FREE_BYTES_MIN,
+        inline: bool = False,
+    ) -> "SqliteLedger":
+        """`inline`: everything at the call itself and without threads, for a deterministic simulation.
+
+        Raises: ConfigurationError (in use, newer version, no WAL there); LedgerUnavailable (disk full, no rights).
+        """
+        opening = Opening(
+            directory,
+            server,
+            now,
+            safety_net_hold_time,
+            safety_net_hold_time + message_expiration_timeout,
+            ContentStore(directory),
+            WorkingFile(directory / "working"),
+        )
+        path = directory / DATABASE_NAME
+        if inline:
+            committer = open_store(opening)
+            return cls(opening, committer, InlineWriter(committer, partial(close_store, opening)), InlineReaders(path), free_bytes_min)
+        writer = ThreadedWriter(partial(open_store, opening), partial(close_store, opening))
+        committer = await writer.open()
+        return cls(opening, committer, writer, AsyncReaders(path), free_bytes_min)
+
+    async def close(self) -> None:
+        """Promises made before are kept; no thread is left. May be called twice."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+        await self._readers.close()
+        await self._writer.close()
+        self._files.shutdown(wait=True)
+
+    @property
+    def identity(self) -> DatabaseIdentity:
+        return self._state.identity
+
+    @property
+    def position(self) -> int:
+        return self._state.position
+
+    @property
+    def spool_directory(self) -> Path:
+        """Where the receiver puts contents over 1 MiB while they arrive. Emptied at each opening."""
+        return self._contents.spool_directory
+
+    @property
+    def corrupt_rows_count(self) -> int:
+        """Rows set aside since this opening because they could not be read."""
+        return self._state.corrupt_rows_count
+
+    def unavailable_reason(self) -> Reply | None:
+        """What to answer MAIL with now: too little room for a message. Looks at the disk once a second at most."""
+        checked_at, reply = self._space
+        now = time.monotonic()
+        if checked_at < 0 or now - checked_at >= SPACE_CHECKED_EVERY_SECONDS:
+            try:
+                found = os.statvfs(self._opening.directory)
+                reply = INSUFFICIENT_RESOURCES if found.f_bavail * found.f_frsize < self._free_bytes_min else None
+            except OSError as error:
+                reply = errors.reply_to(error)
+            self._space = (now, reply)
+        return reply
+
+    # accepting and holding
+    async def record_accepted(self, message: NewMessage, content: Content, *, decided: bool) -> StoredMessage:
+        def run(place: ContentPlace | None) -> Any:
+            return self._writer.submit(partial(promises.accepted, message=message, placed=(content, place), decided=decided))
+
+        if content.path is not None:
+            stored: StoredMessage = await self._with_large((content,), lambda places: run(places[0]), lambda _: True)
+            return stored
+        stored = await run(None)
+        if stored.place is not None and content.data is not None:
+            self._contents.recent.put(stored.place, content.data)
+        return stored
+
+    async def record_hold(self, message: NewMessage, content: Content, decide: Decide) -> Transition:
+        wants = (message.envelope.message_id,)
+
+        def run(place: ContentPlace | None) -> Any:
+            return self._writer.submit(partial(promises.hold, message=message, placed=(content, place), decide=decide), wants)
+
+        if content.path is not None:
+            transition: Transition = await self._with_large((content,), lambda places: run(places[0]), promises.is_kept)
+            return transition
+        transition = await run(None)
+        return transition
+
+    async def _with_large(
+        self, contents: Sequence[Content], run: Callable[[list[ContentPlace | None]], Any], is_kept: Callable[[Any], bool]
+    ) -> Any:
+        """Sync the files on another thread first, then promise; in a task, so that cancelling the waiter stops nothing."""
+
+        async def keep() -> Any:
+            places: list[ContentPlace | None] = []
+            was_kept = False
+            try:
+                for content in contents:
+                    self._large_number += 1
+                    call = partial(self._contents.keep_large, content, self._large_number)
+                    places.append(await self._on_file_thread(call) if content.path is not None else None)
+                result = await run(places)
+                was_kept = is_kept(result)
+                return result
+            except OSError as error:
+                raise errors.unavailable(error) from error
+            finally:
+                for place, content in zip(places, contents, strict=False):
+                    if place is not None and not was_kept:
+                        self._contents.unlink_large(place.offset)
+                    elif content.path is not None and was_kept:
+                        with contextlib.suppress(OSError):
+                            content.path.unlink(missing_ok=True)
+
+        if self._is_inline:
+            return await keep()
+        task = asyncio.ensure_future(keep())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return await asyncio.shield(task)
+
+    async def _on_file_thread(self, call: Callable[[], Answer]) -> Answer:
+        if self._is_inline:
+            return call()
+        return await asyncio.get_running_loop().run_in_executor(self._files, call)
+
+    # ownership
+    async def transition(self, message_ids: Sequence[MessageId], decide: Decide) -> tuple[Transition, ...]:
+        ids = tuple(message_ids)
+        done: tuple[Transition, ...] = await self._writer.submit(partial(promises.transition_of, message_ids=ids, decide=decide), ids)
+        return done
+
+    async def record_verdict(self, message_id: MessageId, decide: Decide) -> Transition:
+        done: Transition = await self._writer.submit(partial(promises.verdict, message_id=message_id, decide=decide), (message_id,))
+        return done
+
+    async def record_discards(
+        self,
+        primary: ServerName,
+        database: DatabaseId,
+        incarnation: int,
+        events: Sequence[DiscardEvent],
+        decide: Callable[[DiscardEvent, Claim | None], Transition],
+        keep_until: datetime,
+    ) -> tuple[Transition, ...]:
+        run = partial(
+            promises.discards,
+            primary=primary,
+            database=database,
+            incarnation=incarnation,
+            events=tuple(events),
+            decide=decide,
+            keep_until=keep_until,
+        )
+        done: tuple[Transition, ...] = await self._writer.submit(run, [event.message_id for event in events])
+        return done
+
+    async def acknowledged(self, primary: ServerName, database: DatabaseId, incarnation: int) -> int:
+        return await self._readers.ask(partial(reading.acknowledged, primary=primary, database=database, incarnation=incarnation))
+
+    async def forget_acknowledged(self, asker: ServerName, database: DatabaseId, sequence: int) -> None:
+        await self._writer.submit(partial(promises.forget_acknowledged, asker=asker, database=database, sequence=sequence))
+
+    async def discards_for(self, asker: ServerName, database: DatabaseId, maximum: int) -> DiscardReply:
+        known = self._state.peers
+        known.asked_at[asker] = codec.encode_instant(self._state.now())
+        known.asked_unsaved.add(asker)
+        return await self._readers.ask(partial(reading.discards_for, asker=asker, database=database, maximum=maximum))
+
+    # delivery
+    async def record_attempt(self, attempt: AttemptRecord, decide: Decide) -> Transition:
+        contents = [side.content for side in attempt.sides]
+
+        def run(places: list[ContentPlace | None]) -> Any:
+            return self._writer.submit(partial(promises.attempt, record=attempt, places=places, decide=decide), (attempt.message_id,))
+
+        if any(content.path is not None for content in contents):
+            done: Transition = await self._with_large(contents, run, lambda _: True)
+        else:
+            done = await run([None] * len(contents))
+        self._opening.working.clear(attempt.message_id)
+        return done
+
+    async def record_due(self, message_id: MessageId, due_at: datetime) -> None:
+        await self._writer.submit(partial(promises.due, message_id=message_id, due_at=due_at), (message_id,))
+        self._opening.working.clear(message_id)
+
+    async def release_side(self, message_id: MessageId) -> None:
+        await self._writer.submit(partial(promises.side_released, message_id=message_id), (message_id,))
+
+    async def record_working(self, message_ids: Sequence[MessageId]) -> None:
+        self._opening.working.note(message_ids)
+
+    async def record_set_aside(self, message_id: MessageId, reason: str) -> None:
+        await self._writer.submit(partial(promises.set_aside, message_id=message_id, reason=reason), (message_id,))
+        self._opening.working.clear(message_id)
+
+    # reading
+    async def load(self, message_id: MessageId) -> StoredMessage | None:
+        return next(iter(await self.load_many((message_id,))), None)
+
+    async def load_many(self, message_ids: Sequence[MessageId]) -> tuple[StoredMessage, ...]:
+        return await self._ask(partial(reading.load_many, message_ids=tuple(message_ids), contents=self._contents))
+
+    async def _ask(self, question: Callable[[Connection], reading.Found]) -> tuple[StoredMessage, ...]:
+        """What could not be read is set aside in the file too; nobody waits for that."""
+        found = await self._readers.ask(question)
+        for message_id, reason in found.corrupt:
+            future = self._writer.submit(partial(promises.set_aside, message_id=message_id, reason=reason), (message_id,))
+            future.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return found.messages
+
+    async def due(self, now: datetime, limit: int, excluding: Collection[MessageId] = ()) -> tuple[StoredMessage, ...]:
+        question = (codec.encode_instant(now), reading.excluded(excluding), limit)
+        return _readable(await self._ask(lambda connection: reading.found(connection, reading.SELECT_DUE, question, self._contents)))
+
+    async def next_due_at(self) -> datetime | None:
+        return codec.decode_instant_or_none(await self._readers.ask(reading.next_due))
+
+    async def unplaced(self, limit: int, excluding: Collection[MessageId] = ()) -> tuple[StoredMessage, ...]:
+        question = (reading.excluded(excluding), limit)
+        found = await self._ask(lambda connection: reading.found(connection, reading.SELECT_UNPLACED, question, self._contents))
+        return tuple([message for message in _readable(found) if not message.claim.is_done])
+
+    async def primaries_listed_on(self, server: ServerName, limit: int, after: int = 0) -> tuple[StoredMessage, ...]:
+        question = (server, after, limit)
+        return await self._ask(lambda connection: reading.found(connection, reading.SELECT_LISTED, question, self._contents))
+
+    async def shadows_of(
+        self, primary: ServerName, database: DatabaseId, limit: int, after: int = 0, *, handed_only: bool = False
+    ) -> tuple[StoredMessage, ...]:
+        statement = reading.SELECT_HANDED if handed_only else reading.SELECT_SHADOWS
+        question = (primary, database, after, limit)
+        return await self._ask(lambda connection: reading.found(connection, statement, question, self._contents))
+
+    async def shadow_groups(self) -> tuple[ShadowGroup, ...]:
+        return await self._readers.ask(reading.shadow_groups)
+
+    async def read_content(self, place: ContentPlace) -> Content:
+        data = self._contents.recent.get(place)
+        if data is not None:
+            return Content(place.size, place.sha256, data)
+        return await self._on_file_thread(partial(self._contents.read, place))
+
+    # peers
+    async def record_peer(self, identity: PeerIdentity, heard_at: datetime) -> None:
+        await self._writer.submit(partial(peers.peer_heard, identity=identity, heard_at=heard_at))
+
+    async def record_forgotten(self, server: ServerName) -> None:
+        await self._writer.submit(partial(peers.peer_forgotten, server=server))
+
+    async def peers(self) -> tuple[PeerRow, ...]:
+        return tuple(row for _, row in sorted(self._state.peers.rows.items()))
+
+    def seen(self, server: ServerName) -> Seen | None:
+        return self._state.peers.seen(server)
+
+    def server_of(self, database: DatabaseId) -> ServerName:
+        return self._state.peers.server_of(database)
+
+    # housekeeping and listings
+    async def expire(self, now: datetime, limit: int) -> tuple[StoredMessage, ...]:
+        gone: tuple[StoredMessage, ...] = await self._writer.submit(partial(expiry.expire, now=now, limit=limit))
+        return gone
+
+    async def forget_unasked(self, older_than: datetime) -> int:
+        count: int = await self._writer.submit(partial(expiry.forget_unasked, older_than=older_than))
+        return count
+
+    async def queues(self) -> tuple[QueueRow, ...]:
+        return await self._readers.ask(
+            partial(queues.queues, server=self._opening.server, now=self._state.now(), numbers=self._state.shadow_queues)
+        )
+
+    async def messages(self, queue: str, limit: int, after: int = 0) -> tuple[StoredMessage, ...]:
+        question = partial(
+            queues.messages,
+            queue=queue,
+            limit=limit,
+            after=after,
+            now=self._state.now(),
+            numbers=self._state.shadow_queues,
+            contents=self._contents,
+        )
+        return await self._ask(question)
+
+
+def _readable(messages: tuple[StoredMessage, ...]) -> tuple[StoredMessage, ...]:
+    return tuple([message for message in messages if message.claim.role is Role.PRIMARY])

@@ -1,0 +1,201 @@
+"""Opening the store: every start takes this path, after a crash as after a clean end.
+
+What is found damaged is put aside under a name with the time, never deleted; an empty database takes its place, with
+a new id, so that the shadow servers of what was in it promote. Notes for the operator log say so.
+"""
+
+import fcntl
+import os
+import sqlite3
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import partial
+from pathlib import Path
+from uuid import uuid4
+
+from sqlalchemy import Connection, exc
+
+from shadowrelay.model.errors import ConfigurationError
+from shadowrelay.model.ids import DatabaseId, MessageId, ServerName, SiteName
+from shadowrelay.model.queue import DatabaseIdentity, PeerRow
+from shadowrelay.store import codec, errors, promises
+from shadowrelay.store.committer import Committer, Promise
+from shadowrelay.store.connection import WriterConnection
+from shadowrelay.store.content import ContentStore
+from shadowrelay.store.known import KnownPeers
+from shadowrelay.store.migrations import STEPS, migrate
+from shadowrelay.store.state import WriterState
+from shadowrelay.store.working import WorkingFile
+
+DATABASE_NAME = "queue.db"
+DAMAGED = frozenset((sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB))
+DEATHS_PER_STEP = 500
+
+
+@dataclass(slots=True)
+class Opening:
+    """What `open_store` needs and what it found. `notes` are for the operator log, in order."""
+
+    directory: Path
+    server: ServerName
+    now: Callable[[], datetime]
+    safety_net_hold_time: timedelta
+    shadow_keep_time: timedelta
+    contents: ContentStore
+    working: WorkingFile
+    notes: list[str] = field(default_factory=list)
+    is_new: bool = False
+    was_damaged: bool = False
+    lock: int = -1
+    state: WriterState | None = None
+
+
+def open_store(opening: Opening) -> Committer:
+    """On the thread that is going to write.
+
+    Raises: ConfigurationError (in use by another process, newer version, file system without WAL); LedgerUnavailable.
+    """
+    try:
+        opening.directory.mkdir(parents=True, exist_ok=True)
+        opening.lock = _lock(opening.directory)
+        path = opening.directory / DATABASE_NAME
+        connection = WriterConnection(path)
+        try:
+            state = _read_or_make(opening, connection)
+        except exc.DatabaseError as error:
+            connection.close()
+            if errors.sqlite_code(error) not in DAMAGED:
+                raise
+            _put_aside(opening, error)
+            state = _read_or_make(opening, connection)
+        opening.state = state
+        committer = Committer(connection, state)
+        _count_deaths(opening, committer)
+    except (exc.SQLAlchemyError, sqlite3.Error, OSError) as error:
+        close_lock(opening)
+        raise errors.unavailable(error) from error
+    except ConfigurationError:
+        close_lock(opening)
+        raise
+    return committer
+
+
+def close_store(opening: Opening, committer: Committer) -> None:
+    """A clean end."""
+    opening.contents.end_segment()
+    committer.connection.close()
+    opening.working.close(is_clean=True)
+    close_lock(opening)
+
+
+def _lock(directory: Path) -> int:
+    descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise ConfigurationError(f"data_directory {directory} is in use by another process: give each node its own") from None
+    return descriptor
+
+
+def close_lock(opening: Opening) -> None:
+    if opening.lock >= 0:
+        os.close(opening.lock)
+        opening.lock = -1
+
+
+def _put_aside(opening: Opening, error: Exception) -> None:
+    suffix = f".corrupt-{opening.now():%Y%m%dT%H%M%SZ}"
+    for name in (DATABASE_NAME, f"{DATABASE_NAME}-wal", f"{DATABASE_NAME}-shm", "content"):
+        path = opening.directory / name
+        if path.exists():
+            path.rename(opening.directory / f"{name}{suffix}")
+    opening.was_damaged = True
+    opening.notes.append(f"queue.db is damaged ({error.__cause__ or error}): moved to queue.db{suffix}; an empty database takes its place")
+
+
+def _read_or_make(opening: Opening, writer: WriterConnection) -> WriterState:
+    connection = writer.get()
+    with connection.begin():
+        found = migrate(connection)
+        if 0 < found < len(STEPS):
+            opening.notes.append(f"queue.db migrated from schema version {found} to {len(STEPS)}")
+        state = _open_incarnation(opening, connection)
+        # The accept tasks died with the process; what was answered or not, the message counts as accepted. DESIGN 5
+        now = codec.encode_instant(opening.now())
+        connection.exec_driver_sql(
+            "UPDATE message SET is_decided = 1, due_at = coalesce(due_at, ?) WHERE role = 'primary' AND is_decided = 0", (now,)
+        )
+        segments = [number for (number,) in connection.exec_driver_sql("SELECT segment FROM segment").fetchall()]
+        large = connection.exec_driver_sql('SELECT "offset" FROM message WHERE segment = 0').fetchall()
+    orphans_count = opening.contents.open(segments, {number for (number,) in large})
+    if orphans_count:
+        opening.notes.append(f"{orphans_count} content files that no message refers to were removed")
+    return state
+
+
+def _open_incarnation(opening: Opening, connection: Connection) -> WriterState:
+    now = codec.encode_instant(opening.now())
+    found = connection.exec_driver_sql("SELECT database, incarnation, position, internal_id, sequence FROM database").first()
+    opening.is_new = found is None
+    if found is None:
+        connection.exec_driver_sql("INSERT INTO database VALUES (1, ?, ?, 0, 0, 0, 0, 0)", (str(uuid4()), now))
+        found = connection.exec_driver_sql("SELECT database, incarnation, position, internal_id, sequence FROM database").one()
+    database, incarnation, position, internal_id, sequence = found
+    identity = DatabaseIdentity(DatabaseId(database), incarnation + 1, position + 1)
+    connection.exec_driver_sql(
+        "UPDATE database SET incarnation = ?, began = ?, position = ? WHERE id = 1", (identity.incarnation, identity.began, identity.began)
+    )
+    connection.exec_driver_sql(
+        "INSERT INTO peer_database VALUES (?, ?) ON CONFLICT (database) DO UPDATE SET server = excluded.server", (database, opening.server)
+    )
+    state = WriterState(
+        now=opening.now,
+        contents=opening.contents,
+        peers=_known_peers(connection),
+        identity=identity,
+        position=identity.began,
+        internal_id=internal_id,
+        sequence=sequence,
+        safety_net_hold_microseconds=opening.safety_net_hold_time // timedelta(microseconds=1),
+        shadow_keep_microseconds=opening.shadow_keep_time // timedelta(microseconds=1),
+    )
+    for number, primary in connection.exec_driver_sql("SELECT number, primary_server FROM shadow_queue").fetchall():
+        state.shadow_queues[ServerName(primary)] = number
+    return state
+
+
+def _known_peers(connection: Connection) -> KnownPeers:
+    known = KnownPeers()
+    peers = connection.exec_driver_sql("SELECT * FROM peer").fetchall()
+    for server, database, incarnation, began, position, heard_at, is_forgotten in peers:
+        known.rows[ServerName(server)] = PeerRow(
+            ServerName(server),
+            SiteName(""),
+            DatabaseId(database),
+            incarnation,
+            began,
+            position,
+            codec.decode_instant_or_none(heard_at),
+            bool(is_forgotten),
+        )
+    for database, server in connection.exec_driver_sql("SELECT database, server FROM peer_database").fetchall():
+        known.servers[DatabaseId(database)] = ServerName(server)
+    for server, asked_at in connection.exec_driver_sql("SELECT server, asked_at FROM asker").fetchall():
+        known.asked_at[ServerName(server)] = asked_at
+    return known
+
+
+def _count_deaths(opening: Opening, committer: Committer) -> None:
+    """What the last process was working on when it died. Raises: what the commit failed with."""
+    worked_on = opening.working.open()
+    for start in range(0, len(worked_on), DEATHS_PER_STEP):
+        part: tuple[MessageId, ...] = worked_on[start : start + DEATHS_PER_STEP]
+        promise = Promise(partial(promises.died, message_ids=part), part)
+        committer.commit((promise,))
+        if promise.error is not None:
+            raise promise.error
+    if worked_on:
+        opening.notes.append(f"the last process ended while it worked on {len(worked_on)} messages")
+    opening.working.begin()

@@ -1,0 +1,86 @@
+"""The promises about peers, on a `Work`. The memory of `KnownPeers` changes after the commit."""
+
+from dataclasses import replace
+from datetime import datetime
+from typing import TypeVar
+
+from shadowrelay.model.ids import NO_DATABASE, DatabaseId, ServerName, SiteName
+from shadowrelay.model.ownership import Transition
+from shadowrelay.model.peers import PeerIdentity
+from shadowrelay.model.queue import PeerRow
+from shadowrelay.store import codec, prepared, tables
+from shadowrelay.store.work import Work
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+UPSERT_PEER = prepared.insertion(
+    tables.PEER,
+    conflict="ON CONFLICT (server) DO UPDATE SET database = excluded.database, incarnation = excluded.incarnation, began = excluded.began, "
+    "position = excluded.position, heard_at = excluded.heard_at, is_forgotten = excluded.is_forgotten",
+)
+UPSERT_PEER_DATABASE = prepared.insertion(tables.PEER_DATABASE, conflict="ON CONFLICT (database) DO UPDATE SET server = excluded.server")
+SELECT_LISTED = "SELECT m.message_id FROM listing CROSS JOIN message AS m ON m.internal_id = listing.message WHERE listing.server = ?"
+
+
+def peer_heard(work: Work, identity: PeerIdentity, heard_at: datetime) -> None:
+    known = work.state.peers
+    row = known.after(identity, codec.encode_instant(heard_at))
+    before = known.rows.get(identity.server)
+    _write(work, row)
+    if before is None or before.database != row.database:
+        UPSERT_PEER_DATABASE.execute(work.connection, [(row.database, row.server)])
+        # What was to be told to its old queue has nobody who could need it any more.
+        work.connection.exec_driver_sql(
+            "DELETE FROM discard WHERE asker = ? AND asker_database NOT IN (?, ?)", (row.server, row.database, NO_DATABASE)
+        )
+        work.connection.exec_driver_sql(
+            "DELETE FROM waiting WHERE asker = ? AND asker_database NOT IN (?, ?)", (row.server, row.database, NO_DATABASE)
+        )
+    # Promises of one transaction see each other; a commit that fails takes it back.
+    known.rows[row.server] = row
+    had_server = known.servers.get(row.database)
+    known.servers[row.database] = row.server
+
+    def undo() -> None:
+        _put_back(known.rows, row.server, before)
+        _put_back(known.servers, row.database, had_server)
+
+    work.after_rollback.append(undo)
+
+
+def _put_back(values: dict[K, V], key: K, value: V | None) -> None:
+    if value is None:
+        values.pop(key, None)
+    else:
+        values[key] = value
+
+
+def _write(work: Work, row: PeerRow) -> None:
+    work.changes_count += 1
+    heard_at = None if row.heard_at is None else codec.encode_instant(row.heard_at)
+    columns = (row.server, row.database, row.incarnation, row.began, row.position, heard_at, 1 if row.is_forgotten else 0)
+    UPSERT_PEER.execute(work.connection, [columns])
+
+
+def peer_forgotten(work: Work, server: ServerName) -> None:
+    """Off every list, with its notifications; its databases stay known, so that it is recognised when it comes back."""
+    known = work.state.peers
+    before = known.rows.get(server)
+    row = replace(before, is_forgotten=True) if before is not None else PeerRow(
+        server, SiteName(""), DatabaseId(""), 0, 0, 0, None, is_forgotten=True
+    )
+    _write(work, row)
+    known.rows[server] = row
+    work.after_rollback.append(lambda: _put_back(known.rows, server, before))
+    listed = [message_id for (message_id,) in work.connection.exec_driver_sql(SELECT_LISTED, (server,)).fetchall()]
+    listed.extend([message_id for message_id, row_ in work.rows.items() if row_ is not None and server in row_.listed])
+    work.preload(listed)
+    for message_id in listed:
+        message = work.row(message_id)
+        if message is not None and message.claim.copy_on(server) is not None:
+            copies = tuple([copy for copy in message.claim.copies if copy.server != server])
+            work.apply(message_id, Transition(message.claim, replace(message.claim, copies=copies)))
+    work.discards = [columns for columns in work.discards if columns[1] != server]
+    work.connection.exec_driver_sql("DELETE FROM discard WHERE asker = ?", (server,))
+    work.connection.exec_driver_sql("DELETE FROM waiting WHERE asker = ?", (server,))

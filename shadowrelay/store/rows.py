@@ -1,0 +1,271 @@
+"""One row of `message` in memory, and the way between it and the values of the model.
+
+A row whose columns make no sense becomes a claim that is SET_ASIDE, with what could still be read: the shadow server
+may be told `yours`, and nothing is delivered from it.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from shadowrelay.model.ids import NO_SERVER, DatabaseId, MessageId, ServerName
+from shadowrelay.model.message import ContentPlace, Envelope, Recipient
+from shadowrelay.model.ownership import Choice, Claim, CopyNumber, Role
+from shadowrelay.model.queue import FailureKind, ForkRetry, NewMessage, Origin, StoredMessage
+from shadowrelay.store import codec, tables
+
+ALL = tuple(column.name for column in tables.MESSAGE.columns)
+CHANGING = ALL[ALL.index("role") :]
+KEPT = tuple(name for name in ALL if name != "envelope")
+ENVELOPE_INDEX = ALL.index("envelope")
+LARGE = 0  # the segment number of contents that are a file of their own
+TO_BE_DELIVERED = frozenset((Role.PRIMARY, Role.SHADOW, Role.SET_ASIDE))  # these need their content
+ROLES = {role.value: role for role in Role}
+ORIGINS = {origin.value: origin for origin in Origin}
+
+
+@dataclass(slots=True)
+class Row:
+    """Mutable, owned by the writer. Times are the integers of the columns. `listed` is what `listing` has now."""
+
+    internal_id: int
+    message_id: MessageId
+    origin: Origin
+    arrived_at: int
+    claim: Claim
+    due_at: int | None
+    keep_until: int
+    remember_until: int
+    is_decided: bool = True
+    is_promoted: bool = False
+    promoted_from: ServerName = NO_SERVER
+    is_shadow_side: bool = False
+    is_awaited: bool = False
+    deaths_count: int = 0
+    set_aside_reason: str = ""
+    retries_count: int = 0
+    place: ContentPlace | None = None
+    listed: tuple[ServerName, ...] = field(default=())
+
+    @property
+    def expires_at(self) -> int | None:
+        """When `expire` has something to do with it."""
+        role = self.claim.role
+        if role is Role.SHADOW:
+            return self.keep_until
+        if role is Role.PRIMARY or role is Role.SET_ASIDE:
+            return None
+        if self.place is not None and self.place.segment == LARGE:
+            return self.keep_until
+        return self.remember_until
+
+    @property
+    def is_placed(self) -> bool:
+        """A copy is chosen, or was handed over."""
+        return any(copy.choice is not Choice.LISTED for copy in self.claim.copies)
+
+    def should_be_listed(self) -> tuple[ServerName, ...]:
+        """The servers under which `primaries_listed_on` must find it."""
+        claim = self.claim
+        if not claim.copies or (claim.role is not Role.PRIMARY and claim.role is not Role.SET_ASIDE):
+            return ()
+        return tuple([copy.server for copy in claim.copies])
+
+    def changing(self) -> tuple[Any, ...]:
+        """The columns `CHANGING`."""
+        claim, place = self.claim, self.place
+        number = claim.number
+        copies = claim.copies
+        return (
+            claim.role.value,
+            number.ownership,
+            number.placement,
+            number.database,
+            codec.encode_ordinals(claim.done),
+            claim.primary,
+            claim.database,
+            codec.encode_servers(claim.asked) if claim.asked else "",
+            1 if claim.handed else 0,
+            codec.encode_copies(copies) if copies else "",
+            1 if copies and self.is_placed else 0,
+            self.due_at,
+            self.keep_until,
+            self.remember_until,
+            self.expires_at,
+            1 if self.is_decided else 0,
+            1 if self.is_promoted else 0,
+            self.promoted_from,
+            1 if self.is_shadow_side else 0,
+            1 if self.is_awaited else 0,
+            self.deaths_count,
+            self.set_aside_reason,
+            self.retries_count,
+            *((None, None, None, None) if place is None else (place.segment, place.offset, place.size, place.sha256)),
+        )
+
+    def whole(self, envelope: str) -> tuple[Any, ...]:
+        """All columns, for the INSERT."""
+        return (
+            self.internal_id,
+            self.message_id,
+            self.origin.value,
+            self.arrived_at,
+            envelope,
+            self.claim.recipients_count,
+            *self.changing(),
+        )
+
+
+def new_row(internal_id: int, message: NewMessage, place: ContentPlace, *, is_decided: bool) -> Row:
+    envelope = message.envelope
+    keep_until = codec.encode_instant(message.keep_until)
+    return Row(
+        internal_id=internal_id,
+        message_id=envelope.message_id,
+        origin=message.origin,
+        arrived_at=codec.encode_instant(envelope.arrived_at),
+        claim=message.claim,
+        due_at=None if message.due_at is None else codec.encode_instant(message.due_at),
+        keep_until=keep_until,
+        remember_until=keep_until,
+        is_decided=is_decided,
+        place=place,
+    )
+
+
+def decode_row(columns: Sequence[Any]) -> Row:
+    """Of the columns `KEPT`. Never raises: see the module's docstring."""
+    internal_id, message_id, origin, arrived_at, recipients_count, *changing = columns
+    fault = ""
+    try:
+        claim = _decode_claim(recipients_count, changing)
+    except (ValueError, TypeError, KeyError) as exc:
+        fault = f"corrupt row: {exc!r}"
+        claim = _salvaged_claim(recipients_count, changing)
+    (due_at, keep_until, remember_until, _, is_decided, is_promoted, promoted_from, is_shadow_side, is_awaited, deaths, reason, retries) = (
+        changing[11:23]
+    )
+    if origin not in ORIGINS:
+        fault = fault or f"corrupt row: origin {origin!r}"
+        claim = _salvaged_claim(recipients_count, changing)
+    row = Row(
+        internal_id=internal_id,
+        message_id=MessageId(message_id),
+        origin=ORIGINS.get(origin, Origin.CLIENT),
+        arrived_at=_whole_number(arrived_at),
+        claim=claim,
+        due_at=None if fault or due_at is None else _whole_number(due_at),
+        keep_until=_whole_number(keep_until),
+        remember_until=_whole_number(remember_until),
+        is_decided=bool(is_decided),
+        is_promoted=bool(is_promoted),
+        promoted_from=ServerName(promoted_from),
+        is_shadow_side=bool(is_shadow_side),
+        is_awaited=bool(is_awaited),
+        deaths_count=_whole_number(deaths),
+        set_aside_reason=fault or reason,
+        retries_count=_whole_number(retries),
+        place=_decode_place(changing[23:27]),
+    )
+    row.listed = row.should_be_listed()
+    return row
+
+
+def _decode_claim(recipients_count: Any, changing: Sequence[Any]) -> Claim:
+    role, ownership, placement, number_database, done, primary, database, asked, handed, copies = changing[:10]
+    if not isinstance(recipients_count, int) or recipients_count < 0:
+        raise ValueError(f"recipients_count {recipients_count!r}")
+    if not isinstance(ownership, int) or not isinstance(placement, int):
+        raise ValueError(f"number {ownership!r}.{placement!r}")
+    return Claim(
+        role=ROLES[role],
+        number=CopyNumber(ownership, placement, number_database),
+        recipients_count=recipients_count,
+        done=codec.decode_ordinals(done),
+        primary=ServerName(primary),
+        database=DatabaseId(database),
+        asked=codec.decode_servers(asked),
+        handed=bool(handed),
+        copies=codec.decode_copies(copies),
+    )
+
+
+def _salvaged_claim(recipients_count: Any, changing: Sequence[Any]) -> Claim:
+    _, ownership, placement, number_database, done, *_ = changing
+    number = CopyNumber(_whole_number(ownership), _whole_number(placement), DatabaseId(str(number_database)))
+    claim = Claim(Role.SET_ASIDE, number, _whole_number(recipients_count))
+    try:
+        claim = Claim(claim.role, number, claim.recipients_count, copies=codec.decode_copies(changing[9]))
+        return Claim(claim.role, number, claim.recipients_count, copies=claim.copies, done=codec.decode_ordinals(done))
+    except (ValueError, TypeError, AttributeError):
+        return claim
+
+
+def _whole_number(value: Any) -> int:
+    return value if isinstance(value, int) else 0
+
+
+def _decode_place(columns: Sequence[Any]) -> ContentPlace | None:
+    segment, offset, size, sha256 = columns
+    if segment is None or not isinstance(sha256, bytes) or not all(isinstance(value, int) for value in (segment, offset, size)):
+        return None
+    return ContentPlace(segment, offset, size, sha256)
+
+
+def stored_message(row: Row, envelope: Envelope, retries: tuple[ForkRetry, ...]) -> StoredMessage:
+    return StoredMessage(
+        internal_id=row.internal_id,
+        envelope=envelope,
+        claim=row.claim,
+        origin=row.origin,
+        place=row.place,
+        due_at=codec.decode_instant_or_none(row.due_at),
+        retries=retries,
+        is_decided=row.is_decided,
+        is_promoted=row.is_promoted,
+        promoted_from=row.promoted_from,
+        deaths_count=row.deaths_count,
+        set_aside_reason=row.set_aside_reason,
+        keep_until=codec.decode_instant(row.keep_until),
+    )
+
+
+def empty_envelope(message_id: MessageId, recipients_count: int, arrived_at: datetime) -> Envelope:
+    """Stands for one that cannot be read, or was never known; with the right number of recipients."""
+    return Envelope(message_id, "", (Recipient(""),) * max(1, min(recipients_count, 100_000)), arrived_at)
+
+
+def encode_retry(internal_id: int, retry: ForkRetry) -> tuple[Any, ...]:
+    return (
+        internal_id,
+        retry.next_hop,
+        codec.encode_ordinals(retry.ordinals),
+        retry.failures_count,
+        retry.kind.value,
+        codec.encode_instant(retry.first_failed_at),
+        codec.encode_instant(retry.attempts_next_at),
+        retry.last_reply,
+        1 if retry.delay_notified else 0,
+    )
+
+
+def decode_retries(many: Iterable[Sequence[Any]]) -> dict[int, tuple[ForkRetry, ...]]:
+    """By internal id. A retry row that makes no sense is left out: its recipients are then tried at once."""
+    found: dict[int, list[ForkRetry]] = {}
+    for internal_id, next_hop, ordinals, failures_count, kind, first_failed_at, attempts_next_at, last_reply, delay_notified in many:
+        try:
+            retry = ForkRetry(
+                next_hop=next_hop,
+                ordinals=codec.decode_ordinals(ordinals),
+                failures_count=failures_count,
+                kind=FailureKind(kind),
+                first_failed_at=codec.decode_instant(first_failed_at),
+                attempts_next_at=codec.decode_instant(attempts_next_at),
+                last_reply=last_reply,
+                delay_notified=bool(delay_notified),
+            )
+        except (ValueError, TypeError, AttributeError):
+            continue
+        found.setdefault(internal_id, []).append(retry)
+    return {internal_id: tuple(retries) for internal_id, retries in found.items()}

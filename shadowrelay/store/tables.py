@@ -1,0 +1,176 @@
+"""The schema of `queue.db`, version 1. Who changes it adds a step to `migrations.py`.
+
+A message has one row for its whole life: claim, bookkeeping, envelope, place of its content. `copies` in that row is
+the truth of a primary's list; `listing` is only the index by server. Counters that give ids live in the one row of
+`database`, raised in the transaction that uses them, so that an id is never given twice.
+"""
+
+from sqlalchemy import BLOB, Column, Index, Integer, MetaData, Table, Text, text
+
+METADATA = MetaData()
+
+DATABASE = Table(
+    "database",
+    METADATA,
+    Column("id", Integer, primary_key=True),  # always 1
+    Column("database", Text, nullable=False),
+    Column("created_at", Integer, nullable=False),
+    Column("incarnation", Integer, nullable=False),
+    Column("began", Integer, nullable=False),
+    Column("position", Integer, nullable=False),
+    Column("internal_id", Integer, nullable=False),  # the last one given
+    Column("sequence", Integer, nullable=False),  # the last one given
+)
+
+MESSAGE = Table(
+    "message",
+    METADATA,
+    Column("internal_id", Integer, primary_key=True),
+    Column("message_id", Text, nullable=False, unique=True),
+    Column("origin", Text, nullable=False),
+    Column("arrived_at", Integer, nullable=False),
+    Column("envelope", Text, nullable=False),
+    Column("recipients_count", Integer, nullable=False),
+    # the columns from here on change; `rows.CHANGING` has them in this order
+    Column("role", Text, nullable=False),
+    Column("ownership", Integer, nullable=False),
+    Column("placement", Integer, nullable=False),
+    Column("number_database", Text, nullable=False),
+    Column("done", Text, nullable=False),
+    Column("primary_server", Text, nullable=False),
+    Column("primary_database", Text, nullable=False),
+    Column("asked", Text, nullable=False),
+    Column("handed", Integer, nullable=False),
+    Column("copies", Text, nullable=False),
+    Column("is_placed", Integer, nullable=False),  # a copy is chosen or handed over
+    Column("due_at", Integer),
+    Column("keep_until", Integer, nullable=False),
+    Column("remember_until", Integer, nullable=False),
+    Column("expires_at", Integer),  # the next step of `expire`
+    Column("is_decided", Integer, nullable=False),
+    Column("is_promoted", Integer, nullable=False),
+    Column("promoted_from", Text, nullable=False),
+    Column("is_shadow_side", Integer, nullable=False),  # was a shadow message before it was delivered
+    Column("is_awaited", Integer, nullable=False),  # a side message that notifications wait for
+    Column("deaths_count", Integer, nullable=False),
+    Column("set_aside_reason", Text, nullable=False),
+    Column("retries_count", Integer, nullable=False),
+    Column("segment", Integer),  # 0: a large file, `offset` is its number
+    Column("offset", Integer),
+    Column("size", Integer),
+    Column("sha256", BLOB),
+)
+Index("message_due", MESSAGE.c.due_at, sqlite_where=text("role = 'primary'"))
+Index("message_unplaced", MESSAGE.c.is_placed, sqlite_where=text("role = 'primary' AND is_placed = 0 AND is_decided = 1"))
+Index("message_shadow", MESSAGE.c.primary_server, MESSAGE.c.primary_database, sqlite_where=text("role = 'shadow'"))
+Index("message_handed", MESSAGE.c.primary_server, MESSAGE.c.primary_database, sqlite_where=text("role = 'shadow' AND handed = 1"))
+Index("message_safety_net", MESSAGE.c.is_shadow_side, MESSAGE.c.keep_until, sqlite_where=text("role = 'delivered'"))
+Index("message_set_aside", MESSAGE.c.role, sqlite_where=text("role = 'set-aside'"))
+Index("message_expires", MESSAGE.c.expires_at, sqlite_where=text("expires_at IS NOT NULL"))
+
+LISTING = Table(
+    "listing",
+    METADATA,
+    Column("server", Text, primary_key=True),
+    Column("message", Integer, primary_key=True),
+    sqlite_with_rowid=False,
+)
+
+RETRY = Table(
+    "retry",
+    METADATA,
+    Column("message", Integer, primary_key=True),
+    Column("next_hop", Text, primary_key=True),
+    Column("ordinals", Text, nullable=False),
+    Column("failures_count", Integer, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("first_failed_at", Integer, nullable=False),
+    Column("attempts_next_at", Integer, nullable=False),
+    Column("last_reply", Text, nullable=False),
+    Column("delay_notified", Integer, nullable=False),
+    sqlite_with_rowid=False,
+)
+Index("retry_next_hop", RETRY.c.next_hop, RETRY.c.message)
+
+DISCARD = Table(
+    "discard",
+    METADATA,
+    Column("sequence", Integer, primary_key=True),
+    Column("asker", Text, nullable=False),
+    Column("asker_database", Text, nullable=False),
+    Column("message_id", Text, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("ordinals", Text, nullable=False),
+    Column("created_at", Integer, nullable=False),
+    Column("number", Text, nullable=False),  # of the claim at that moment
+)
+Index("discard_asker", DISCARD.c.asker, DISCARD.c.sequence)
+
+WAITING = Table(  # a notification without sequence yet: it would be acknowledged unheard with the later ones
+    "waiting",
+    METADATA,
+    Column("id", Integer, primary_key=True),
+    Column("side", Text, nullable=False),
+    Column("more_sides", Text, nullable=False),  # what it waits for after `side`
+    Column("asker", Text, nullable=False),
+    Column("asker_database", Text, nullable=False),
+    Column("message_id", Text, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("ordinals", Text, nullable=False),
+    Column("created_at", Integer, nullable=False),
+    Column("number", Text, nullable=False),
+)
+Index("waiting_side", WAITING.c.side)
+
+ACKNOWLEDGED = Table(
+    "acknowledged",
+    METADATA,
+    Column("primary_server", Text, primary_key=True),
+    Column("database", Text, primary_key=True),
+    Column("incarnation", Integer, primary_key=True),
+    Column("sequence", Integer, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+PEER = Table(
+    "peer",
+    METADATA,
+    Column("server", Text, primary_key=True),
+    Column("database", Text, nullable=False),
+    Column("incarnation", Integer, nullable=False),
+    Column("began", Integer, nullable=False),
+    Column("position", Integer, nullable=False),
+    Column("heard_at", Integer),
+    Column("is_forgotten", Integer, nullable=False),
+)
+
+PEER_DATABASE = Table(
+    "peer_database",
+    METADATA,
+    Column("database", Text, primary_key=True),
+    Column("server", Text, nullable=False),
+)
+
+ASKER = Table(
+    "asker",
+    METADATA,
+    Column("server", Text, primary_key=True),
+    Column("asked_at", Integer, nullable=False),
+)
+
+SHADOW_QUEUE = Table(
+    "shadow_queue",
+    METADATA,
+    Column("number", Integer, primary_key=True),  # N of Server\Shadow\N
+    Column("primary_server", Text, nullable=False, unique=True),
+)
+
+SEGMENT = Table(
+    "segment",
+    METADATA,
+    Column("segment", Integer, primary_key=True),
+    Column("pinned_count", Integer, nullable=False),  # unfinished messages with content in it
+    Column("keep_until", Integer, nullable=False),  # the latest of the finished ones
+    Column("first_id", Integer, nullable=False),  # internal ids of the messages in it
+    Column("last_id", Integer, nullable=False),
+)

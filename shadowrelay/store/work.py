@@ -1,0 +1,280 @@
+"""Everything that one transaction is going to write, collected first and written as few statements.
+
+Several promises on one message see each other's effect on its row, and only the last state is written: an acceptance
+and its verdict in one commit are one INSERT. A promise decides all that it decides before it changes anything here,
+so that a `decide` that raises leaves nothing behind; `changes_count` lets the writer check that.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from sqlalchemy import Connection
+
+from shadowrelay.model.errors import IllegalTransition, LedgerUnavailable
+from shadowrelay.model.ids import MessageId, ServerName
+from shadowrelay.model.message import Content, ContentPlace
+from shadowrelay.model.ownership import Claim, Notification, Role, Transition
+from shadowrelay.model.queue import ForkRetry, NewMessage, Origin
+from shadowrelay.model.replies import LOCAL_ERROR
+from shadowrelay.store import codec, rows
+from shadowrelay.store.rows import LARGE, TO_BE_DELIVERED, Row
+from shadowrelay.store.state import WriterState
+
+_KEPT = ",".join(f'm."{name}"' for name in rows.KEPT)
+SELECT_ROWS = f"SELECT {_KEPT} FROM json_each(?) AS wanted CROSS JOIN message AS m ON m.message_id = wanted.value"
+
+
+class SegmentChange:
+    """What a transaction changes in one row of `segment`."""
+
+    __slots__ = ("first_id", "keep_until", "last_id", "pinned_count")
+
+    def __init__(self, internal_id: int) -> None:
+        self.pinned_count = 0
+        self.keep_until = 0
+        self.first_id = internal_id
+        self.last_id = internal_id
+
+
+class Work:
+    """One transaction's changes; used on the writer's thread between BEGIN and COMMIT."""
+
+    def __init__(self, connection: Connection, state: WriterState) -> None:
+        self.connection = connection
+        self.state = state
+        self.now = state.now()
+        self.now_microseconds = codec.encode_instant(self.now)
+        self.changes_count = 0
+        self.rows: dict[MessageId, Row | None] = {}
+        self.new: dict[MessageId, str] = {}  # their envelopes
+        self.dirty: dict[MessageId, None] = {}
+        self.deleted: list[int] = []
+        self.listing_gone: list[tuple[str, int]] = []
+        self.listing_new: list[tuple[str, int]] = []
+        self.retries: dict[int, tuple[ForkRetry, ...]] = {}
+        self.discards: list[tuple[Any, ...]] = []
+        self.waiting: list[tuple[Any, ...]] = []
+        self.sides_ready: list[MessageId] = []
+        self.segments: dict[int, SegmentChange] = {}
+        self.segments_gone: list[int] = []
+        self.large_gone: list[int] = []
+        self.after_commit: list[Callable[[], object]] = []
+        self.after_rollback: list[Callable[[], object]] = []
+
+    # reading
+    def preload(self, message_ids: Iterable[MessageId]) -> None:
+        """Have these rows, in at most one query. An unknown id is remembered as unknown."""
+        wanted = []
+        for message_id in message_ids:
+            if message_id in self.rows:
+                continue
+            row = self.state.rows.get(message_id)
+            self.rows[message_id] = row
+            if row is None:
+                wanted.append(message_id)
+        if not wanted:
+            return
+        for columns in self.connection.exec_driver_sql(SELECT_ROWS, (json.dumps(wanted),)).fetchall():
+            row = rows.decode_row(columns)
+            self.rows[row.message_id] = row
+            if row.set_aside_reason and columns[5] != Role.SET_ASIDE.value:
+                self.state.corrupt_rows_count += 1
+                self._mark(row)
+
+    def row(self, message_id: MessageId) -> Row | None:
+        if message_id not in self.rows:
+            self.preload((message_id,))
+        return self.rows[message_id]
+
+    def claim(self, message_id: MessageId) -> Claim | None:
+        row = self.row(message_id)
+        return None if row is None else row.claim
+
+    # messages
+    def keep(self, content: Content, place: ContentPlace | None) -> ContentPlace:
+        """Large contents have their place already."""
+        return self.state.contents.append(content, self.now) if place is None else place
+
+    def insert(self, message: NewMessage, place: ContentPlace, *, is_decided: bool) -> Row:
+        """Raises: LedgerUnavailable when that id is there; found by the INSERT at the latest."""
+        message_id = message.envelope.message_id
+        if self.rows.get(message_id) is not None:
+            raise LedgerUnavailable(LOCAL_ERROR, f"{message_id} is there already")
+        self.changes_count += 1
+        self.state.internal_id += 1
+        row = rows.new_row(self.state.internal_id, message, place, is_decided=is_decided)
+        self.rows[message_id] = row
+        self.new[message_id] = codec.encode_envelope(message.envelope)
+        if row.claim.role in TO_BE_DELIVERED:
+            self._pin(row, 1, 0)
+        self._list(row)
+        self._name_shadow_queue(row)
+        return row
+
+    def apply(self, message_id: MessageId, transition: Transition, *, keep_until: int | None = None, remember_until: int = 0) -> Row | None:
+        """Make the row what `after` says; `keep_until` and `remember_until` are for a claim that turns DELIVERED."""
+        row, after = self.rows[message_id], transition.after
+        if after == (None if row is None else row.claim):
+            return row
+        if row is None:
+            assert after is not None
+            return self._insert_knowledge(message_id, after)
+        if after is None:
+            self.delete(row)
+            return None
+        before = row.claim
+        row.claim = after
+        if before.role is not after.role:
+            if keep_until is None:
+                keep_until = self.now_microseconds + self.state.safety_net_hold_microseconds
+            self._change_role(row, before, keep_until, remember_until)
+        self._mark(row)
+        self._list(row)
+        if row.is_awaited and (after.role is not Role.PRIMARY or row.is_placed):
+            self.release_side(row)
+        return row
+
+    def _insert_knowledge(self, message_id: MessageId, claim: Claim) -> Row:
+        """What a node knows of a message that it never had: only that it is over."""
+        if claim.role in TO_BE_DELIVERED:
+            raise IllegalTransition(f"{message_id}: {claim.role} without an envelope")
+        self.state.internal_id += 1
+        keep_until = self.now_microseconds + self.state.shadow_keep_microseconds
+        row = Row(self.state.internal_id, message_id, Origin.SHADOW, self.now_microseconds, claim, None, keep_until, keep_until)
+        row.is_shadow_side = True
+        self.rows[message_id] = row
+        self.new[message_id] = ""
+        self.changes_count += 1
+        return row
+
+    def _change_role(self, row: Row, before: Claim, keep_until: int, remember_until: int) -> None:
+        role = row.claim.role
+        had_content, has_content = before.role in TO_BE_DELIVERED, role in TO_BE_DELIVERED
+        row.due_at = self.now_microseconds if role is Role.PRIMARY else None
+        if role is Role.PRIMARY:
+            row.is_decided = True
+            row.set_aside_reason = ""
+            if before.role is Role.SHADOW:
+                row.is_promoted, row.promoted_from = True, before.primary
+        elif role is Role.SHADOW:
+            row.keep_until = max(row.keep_until, self.now_microseconds + self.state.shadow_keep_microseconds)
+            row.remember_until = max(row.remember_until, row.keep_until)
+            self._name_shadow_queue(row)
+        elif role is Role.DELIVERED:
+            row.is_shadow_side = before.role is Role.SHADOW
+            row.keep_until = keep_until
+            row.remember_until = max(row.remember_until, remember_until, keep_until)
+        if role is not Role.PRIMARY and row.retries_count:
+            self.replace_retries(row, ())
+        if had_content and not has_content:
+            self._pin(row, -1, keep_until if role is Role.DELIVERED else 0)
+        elif has_content and not had_content and row.place is not None:
+            self._pin(row, 1, 0)
+        if not has_content and row.place is not None:
+            self.state.contents.recent.drop(row.place)
+            if role is Role.RELEASED:
+                self._drop_content(row)
+
+    def _drop_content(self, row: Row) -> None:
+        if row.place is not None and row.place.segment == LARGE:
+            self.large_gone.append(row.place.offset)
+        row.place = None
+
+    def delete(self, row: Row) -> None:
+        """The row and everything that hangs on it."""
+        self.changes_count += 1
+        if row.claim.role in TO_BE_DELIVERED:
+            self._pin(row, -1, 0)
+        self._drop_content(row)
+        if row.is_awaited:
+            self.release_side(row)
+        if row.retries_count:
+            self.replace_retries(row, ())
+        self.listing_gone.extend([(server, row.internal_id) for server in row.listed])
+        row.listed = ()
+        self.rows[row.message_id] = None
+        self.state.rows.drop(row.message_id)
+        self.dirty.pop(row.message_id, None)
+        if self.new.pop(row.message_id, None) is None:
+            self.deleted.append(row.internal_id)
+
+    def replace_retries(self, row: Row, retries: tuple[ForkRetry, ...]) -> None:
+        if not retries and not row.retries_count:
+            return
+        self.changes_count += 1
+        row.retries_count = len(retries)
+        self.retries[row.internal_id] = retries
+
+    def _mark(self, row: Row) -> None:
+        self.changes_count += 1
+        if row.message_id not in self.new:
+            self.dirty[row.message_id] = None
+
+    def changed(self, row: Row) -> None:
+        """Something in the row beside the claim was changed."""
+        self._mark(row)
+
+    def _list(self, row: Row) -> None:
+        wanted = row.should_be_listed()
+        if wanted == row.listed:
+            return
+        self.listing_gone.extend([(server, row.internal_id) for server in row.listed if server not in wanted])
+        self.listing_new.extend([(server, row.internal_id) for server in wanted if server not in row.listed])
+        row.listed = wanted
+
+    def _pin(self, row: Row, by: int, keep_until: int) -> None:
+        """Count the messages for which a segment must stay."""
+        place = row.place
+        if place is None or place.segment == LARGE:
+            return
+        change = self.segments.get(place.segment)
+        if change is None:
+            change = self.segments[place.segment] = SegmentChange(row.internal_id)
+        change.pinned_count += by
+        change.keep_until = max(change.keep_until, keep_until)
+        change.first_id = min(change.first_id, row.internal_id)
+        change.last_id = max(change.last_id, row.internal_id)
+
+    def _name_shadow_queue(self, row: Row) -> None:
+        """Give the primary its stable number in listings."""
+        if row.claim.role is Role.SHADOW and row.claim.primary not in self.state.shadow_queues:
+            self._add_shadow_queue(row.claim.primary)
+
+    def _add_shadow_queue(self, primary: ServerName) -> None:
+        number = max(self.state.shadow_queues.values(), default=0) + 1
+        self.connection.exec_driver_sql("INSERT INTO shadow_queue (number, primary_server) VALUES (?, ?)", (number, primary))
+        self.state.shadow_queues[primary] = number
+        self.after_rollback.append(lambda: self.state.shadow_queues.pop(primary, None))
+
+    # notifications
+    def tell(self, message_id: MessageId, transition: Transition, sides: Sequence[MessageId] = ()) -> None:
+        """Queue the discard notifications; with `sides` each waits for all of them."""
+        if not transition.tell:
+            return
+        self.changes_count += 1
+        claim = transition.after or transition.before
+        number = "" if claim is None else encode_number(claim)
+        for notification in transition.tell:
+            columns = self._notification(message_id, notification, number)
+            if sides:
+                self.waiting.append((sides[0], " ".join(sides[1:]), *columns))
+            else:
+                self.state.sequence += 1
+                self.discards.append((self.state.sequence, *columns))
+
+    def _notification(self, message_id: MessageId, notification: Notification, number: str) -> tuple[Any, ...]:
+        ordinals = codec.encode_ordinals(notification.ordinals)
+        return (notification.server, notification.database, message_id, notification.status.value, ordinals, self.now_microseconds, number)
+
+    def release_side(self, row: Row) -> None:
+        """Nothing waits for this side message any more."""
+        row.is_awaited = False
+        self.sides_ready.append(row.message_id)
+        if self.rows.get(row.message_id) is row:
+            self._mark(row)
+
+
+def encode_number(claim: Claim) -> str:
+    """To see whether a claim got another number in between."""
+    return f"{claim.number.ownership}.{claim.number.placement}.{claim.number.database}"
