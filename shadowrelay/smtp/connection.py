@@ -85,6 +85,7 @@ class Connection(SMTP):
         self._is_draining = False
         self._is_deciding = False  # between the end of content and its reply
         self._is_timer_due = False
+        self._is_handled = False
         self._refused_at_once: Reply | None = None
         self._progress_at = self._began_at = 0.0
 
@@ -95,8 +96,10 @@ class Connection(SMTP):
         peername = transport.get_extra_info("peername")
         self._progress_at = self._began_at = self.loop.time()
         self.account = Account(client_ip(peername), peername[1] if isinstance(peername, tuple) else 0, self._began_at)
-        address = self.account.address
-        self._refused_at_once = self.reception.count.enter(address, is_trusted=self.reception.rights.is_externally_secured(address))
+        address, connector = self.account.address, self.reception.connector
+        is_trusted = self.reception.rights.is_externally_secured(address)  # several nodes may share one
+        of_address_max = connector.max_sessions if is_trusted else connector.max_sessions_per_address
+        self._refused_at_once = self.reception.count.enter(address, connector.max_sessions, of_address_max)
         self._sessions.add(self)
         super().connection_made(transport)
 
@@ -110,14 +113,19 @@ class Connection(SMTP):
         return asyncio.StreamReaderProtocol.eof_received(self)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """End: whatever waits for this client is cancelled; what the node has promised goes on without it."""
-        if self not in self._sessions:  # told twice: see `protect`
+        """The client is gone. Nothing is cancelled: reads and writes fail by themselves, and what waits for a decision
+        goes on to its end, because the promise behind it does (aiosmtpd cancels it)."""
+        if self.gone.done():  # told twice: see `_protect`
             return
+        if self._timeout_handle is not None:
+            self._timeout_handle.cancel()
+        asyncio.StreamReaderProtocol.connection_lost(self, error)
+        self.transport = None
         self._sessions.discard(self)
-        super().connection_lost(error)
         self.reception.count.leave(self.account.address)
         self.gone.set_result(None)
-        self._log_end()
+        if self._is_handled:
+            self._log_end()
 
     def _log_end(self) -> None:
         account = self.account
@@ -248,19 +256,26 @@ class Connection(SMTP):
             self.hang_up(SHUTTING_DOWN, "shutdown")
 
     async def _handle_client(self) -> None:
+        try:
+            await self._converse()
+        except (OSError, asyncio.IncompleteReadError):
+            self.hang_up(None, "lost")
+        finally:
+            self._is_handled = True
+            if self.transport is None:
+                self._log_end()
+
+    async def _converse(self) -> None:
         if self._refused_at_once is not None:
             self.hang_up(self._refused_at_once, "too many sessions")
             return
         self._collect(f"220 {self.reception.name} ESMTP\r\n".encode())  # no software, no version
-        try:
-            while not self._is_ending:
-                line = await self._next_line()
-                if line is not None:
-                    await self._obey(line)
-                if self._is_draining and self.is_idle():
-                    self.hang_up(SHUTTING_DOWN, "shutdown")
-        except (ConnectionError, asyncio.IncompleteReadError):
-            self.hang_up(None, "lost")
+        while not self._is_ending and self.transport is not None:
+            line = await self._next_line()
+            if line is not None:
+                await self._obey(line)
+            if self._is_draining and self.is_idle():
+                self.hang_up(SHUTTING_DOWN, "shutdown")
 
     async def _next_line(self) -> bytes | None:
         """A command line, or `None` for one that was too long."""
@@ -312,6 +327,8 @@ class Connection(SMTP):
         except (ConnectionError, asyncio.IncompleteReadError):
             raise
         except Exception as error:
+            if isinstance(error, OSError) and self.transport is None:
+                raise
             self._failed(name, error, LOCAL_ERROR)
 
     def _failed(self, name: str, error: Exception, reply: Reply) -> None:

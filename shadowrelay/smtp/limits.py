@@ -45,19 +45,17 @@ MESSAGE_TOO_BIG = Reply(552, "5.3.4", "Message size exceeds the limit")
 class SessionCount:
     """How many sessions are open, in all and by client address."""
 
-    def __init__(self, sessions_max: int, sessions_per_address_max: int) -> None:
-        self._sessions_max = sessions_max
-        self._sessions_per_address_max = sessions_per_address_max
+    def __init__(self) -> None:
         self._by_address: Counter[str] = Counter()
         self._count = 0
 
-    def enter(self, address: str, *, is_trusted: bool) -> Reply | None:
+    def enter(self, address: str, sessions_max: int, sessions_per_address_max: int) -> Reply | None:
         """Count one more, and say why it cannot be served, if so. `leave` is due in either case."""
         self._count += 1
         self._by_address[address] += 1
-        if self._count > self._sessions_max:
+        if self._count > sessions_max:
             return TOO_MANY_SESSIONS
-        if not is_trusted and self._by_address[address] > self._sessions_per_address_max:
+        if self._by_address[address] > sessions_per_address_max:
             return TOO_MANY_SESSIONS_OF_ADDRESS
         return None
 

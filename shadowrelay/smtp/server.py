@@ -73,6 +73,10 @@ class ReceiverServer:
         """Open sessions."""
         return len(self._sessions)
 
+    def reload(self, connector: ReceiveConnector) -> None:
+        """Follow changed settings without closing a session. `listen` stays as it is."""
+        self.reception.adopt(connector)
+
     def stop_accepting(self) -> None:
         """New connections are refused from now on. May be called twice."""
         if self._server is not None:

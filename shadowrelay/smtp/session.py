@@ -46,8 +46,13 @@ class Reception:
     count: SessionCount = field(init=False)
 
     def __post_init__(self) -> None:
-        self.rights = Rights(self.connector)
-        self.count = SessionCount(self.connector.max_sessions, self.connector.max_sessions_per_address)
+        self.count = SessionCount()
+        self.adopt(self.connector)
+
+    def adopt(self, connector: ReceiveConnector) -> None:
+        """Follow changed settings, from the next command of each session on."""
+        self.connector = connector
+        self.rights = Rights(connector)
 
 
 @dataclass(slots=True)
