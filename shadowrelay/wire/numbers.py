@@ -57,7 +57,7 @@ def parse_number(text: str) -> CopyNumber:
 
 
 def parse_rank(ownership: str, placement: str) -> tuple[int, int]:
-    """The two counters of a copy number. Placement 0 asks without choosing (docs/protocol.md 8.3).
+    """The two counters of a copy number. Placement 0 asks without choosing (docs/protocol.md 7.3).
 
     Raises: WireError 501 5.5.4.
     """

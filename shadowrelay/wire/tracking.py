@@ -143,7 +143,7 @@ def parse_line(line: bytes) -> TrackingEvent:
     except UnicodeDecodeError:
         raise bad_argument("Bad tracking line") from None
     row = _split(text[:-2].rstrip(" ")) if text.endswith("\r\n") else []
-    if len(row) != len(FIELDS):
+    if len(row) != len(FIELDS) or row[-1] != SCHEMA_VERSION:
         raise bad_argument("Bad tracking line")
     tail = f"{row[-2]},{row[-1]}"
     if _log_id(line[: line.rindex(tail.encode("utf-8"))]) != row[-2]:

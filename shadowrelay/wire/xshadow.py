@@ -201,6 +201,14 @@ def parse_hold(value: str, database: DatabaseId) -> tuple[MessageId, CopyNumber]
     return parse_message_id(parts[1]), CopyNumber(rank[0], rank[1], database)
 
 
+def parse_chunk(argument: str) -> int:
+    """What follows `BDAT ` in a copy: the octets of this chunk. LAST is refused, because XSHADOW COMMIT says the end.
+
+    Raises: WireError 501 5.5.4; the session cannot go on, because nobody knows where the next command begins.
+    """
+    return parse_counter(argument, "chunk size")
+
+
 def format_commit(size: int, sha256: bytes) -> str:
     """`size=<n> sha256=<hex>`: what the holder must have got, all chunks together."""
     return f"size={size} sha256={sha256.hex()}"
