@@ -3,6 +3,9 @@
 import asyncio
 import errno
 import os
+import signal
+import subprocess
+import sys
 import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -475,3 +478,30 @@ def test_without_a_running_loop_a_row_is_written_at_once(tmp_path, now):
     log.write(an_event(1))
     assert [1] == numbers(Path(tmp_path))
     asyncio.run(log.close())
+
+
+KILLED = """
+import asyncio, os, signal, sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from shadowrelay.model.tracking import EventId, EventSource, TrackingEvent
+from shadowrelay.tracking.writer import FileTrackingLog
+
+async def main():
+    now = lambda: datetime(2026, 11, 21, 10, 30, tzinfo=UTC)
+    directory = Path(sys.argv[1])
+    log = FileTrackingLog(directory, "mx1", max_file_size=10**6, max_directory_size=10**9, max_age=timedelta(0), now=now, version="1")
+    for number in range(50):
+        log.write(TrackingEvent(now(), EventId.RECEIVE, EventSource.SMTP, number, "id"))
+    await asyncio.sleep(0)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+asyncio.run(main())
+"""
+
+
+def test_sigkill_loses_no_row_that_was_written_before_an_await(tmp_path):
+    killed = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], timeout=30, check=False, cwd=Path(__file__).parents[2])
+
+    assert -signal.SIGKILL == killed.returncode
+    assert list(range(50)) == numbers(tmp_path)

@@ -1,0 +1,116 @@
+"""A node to look at: what `AdminView` promises, from values."""
+
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from shadowrelay.admin.api import make_application
+from shadowrelay.admin.metrics import Metrics
+from shadowrelay.model.errors import LedgerUnavailable
+from shadowrelay.model.ids import BoundaryName, DatabaseId, MessageId, ServerName, SiteName
+from shadowrelay.model.message import ContentPlace, Envelope, Recipient
+from shadowrelay.model.ownership import Choice, Claim, Copy, CopyNumber, Role
+from shadowrelay.model.queue import FailureKind, ForkRetry, Origin, QueueKind, QueueRow, StoredMessage
+from shadowrelay.model.replies import STORE_UNAVAILABLE
+from shadowrelay.model.views import NodeView, PeerView
+
+NOW = datetime(2026, 11, 21, 10, 30, tzinfo=UTC)
+TOKEN = "a-token-for-tests-only"
+DATABASE = DatabaseId("6b2f7c1e-58f8-4a9e-9e5c-0f5c6a9b7d10")
+MX2 = ServerName("mx2.west.example")
+ENVELOPE = Envelope(
+    MessageId("0c8aa5f0-3f9d-4a0b-9d69-0d9f3a1d2b11"),
+    "a@corp.example",
+    (Recipient("b@x.example", notify="FAILURE"), Recipient("c@x.example")),
+    NOW - timedelta(minutes=2),
+    client_address="192.0.2.7",
+    client_name="client.example",
+    connector="inbound",
+    internet_message_id="<1@corp.example>",
+    subject="Hello",
+)
+RETRY = ForkRetry("x.example", frozenset({2}), 3, FailureKind.MESSAGE, NOW - timedelta(minutes=1), NOW, "451 4.3.0 Try again later")
+CLAIM = Claim(Role.PRIMARY, CopyNumber(1, 2, DATABASE), 2, frozenset({1}), copies=(Copy(MX2, DATABASE, Choice.CHOSEN),))
+STORED = StoredMessage(7, ENVELOPE, CLAIM, Origin.CLIENT, ContentPlace(1, 0, 4096, bytes(32)), NOW, (RETRY,))
+
+
+def numbered(number: int) -> StoredMessage:
+    """One of many messages."""
+    envelope = replace(ENVELOPE, message_id=MessageId(f"00000000-0000-4000-8000-{number:012d}"))
+    return replace(STORED, internal_id=number, envelope=envelope, retries=())
+
+
+@dataclass
+class FakeNode:
+    """An `AdminView`."""
+
+    stored: list[StoredMessage] = field(default_factory=lambda: [STORED])
+    reasons: tuple[str, ...] = ()
+    forgotten: list[str] = field(default_factory=list)
+    is_broken: bool = False
+    asked: list[tuple[str, int, int]] = field(default_factory=list)
+
+    def _check(self) -> None:
+        if self.is_broken:
+            raise LedgerUnavailable(STORE_UNAVAILABLE, "disk I/O error: /secret/path")
+
+    async def queues(self):
+        self._check()
+        return (
+            QueueRow("mx1\\Submission", QueueKind.SUBMISSION, "", 0, None),
+            QueueRow("mx1\\x.example", QueueKind.DELIVERY, "x.example", 3, NOW - timedelta(seconds=90), "451 4.3.0 later", NOW),
+            QueueRow("mx1\\y.example", QueueKind.DELIVERY, "y.example", 2, NOW - timedelta(seconds=30)),
+        )
+
+    async def messages(self, queue, limit, after=0):
+        self._check()
+        self.asked.append((queue, limit, after))
+        return tuple([stored for stored in self.stored if stored.internal_id > after][:limit])
+
+    async def message(self, message_id):
+        self._check()
+        return next((stored for stored in self.stored if stored.envelope.message_id == message_id), None)
+
+    async def peers(self):
+        return (
+            PeerView(
+                MX2, SiteName("west"), BoundaryName("example"), f"{MX2}:2525", DATABASE, NOW - timedelta(seconds=5), True,
+                timedelta(hours=1), "closed", 4, 2,
+            ),
+            PeerView(
+                ServerName("mx3"), SiteName("west"), BoundaryName("example"), "mx3:2525", DatabaseId(""), None, False,
+                None, "open", 0, 0,
+            ),
+        )  # fmt: skip
+
+    async def forget(self, server):
+        self.forgotten.append(server)
+        return server == MX2
+
+    async def node(self):
+        return NodeView(
+            ServerName("mx1"), SiteName("east"), BoundaryName("example"), "1.2.3", NOW - timedelta(hours=1), "running",
+            DATABASE, 4, 1000, 1234, {"transport": {"shadow_timeout": "5s"}},
+        )  # fmt: skip
+
+    def is_ready(self):
+        return not self.reasons, self.reasons
+
+
+@pytest.fixture
+def node():
+    """The node behind the API."""
+    return FakeNode()
+
+
+@pytest.fixture
+def metrics():
+    """Counters with a clock that stands still."""
+    return Metrics("1.2.3", ServerName("mx1"), now=lambda: NOW, awake=lambda: 100.0)
+
+
+@pytest.fixture
+def application(node, metrics):
+    """The API."""
+    return make_application(node, metrics, TOKEN, "1.2.3", now=lambda: NOW)

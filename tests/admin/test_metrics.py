@@ -1,0 +1,121 @@
+"""What Prometheus reads."""
+
+from datetime import UTC, datetime
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from shadowrelay.admin.metrics import LABEL_VALUES_MAX, Metrics
+from shadowrelay.model.ids import ServerName
+from shadowrelay.model.tracking import Replication
+
+MX2, MX3 = ServerName("mx2"), ServerName("mx3")
+
+
+def samples(metrics):
+    """Name and label values, in the order of the labels' names, to value."""
+    families = text_string_to_metric_families(metrics.render().decode())
+    return {(sample.name, *sample.labels.values()): sample.value for family in families for sample in family.samples}
+
+
+def test_acknowledgements_are_counted_by_redundancy_and_begin_at_zero(metrics):
+    metrics.acknowledged(Replication.SUCCESS)
+    metrics.acknowledged(Replication.SUCCESS)
+    metrics.acknowledged(Replication.FAILED)
+
+    counted = samples(metrics)
+    assert [2, 1, 0] == [counted["shadowrelay_acknowledged_total", replication] for replication in ("success", "failed", "disabled")]
+
+
+def test_refusals_promotions_and_attempts_are_counted_by_their_word(metrics):
+    metrics.refused("not_redundant")
+    metrics.promoted(40, "Silence")
+    metrics.promoted(2, "Silence")
+    metrics.attempt("deferred")
+    metrics.discarded(7)
+
+    counted = samples(metrics)
+    assert [1, 42, 1, 7] == [
+        counted["shadowrelay_refused_total", "not_redundant"],
+        counted["shadowrelay_promoted_messages_total", "Silence"],
+        counted["shadowrelay_delivery_attempts_total", "deferred"],
+        counted["shadowrelay_discarded_total",],
+    ]
+
+
+def test_the_words_of_a_label_are_bounded(metrics):
+    for number in range(LABEL_VALUES_MAX + 10):
+        metrics.refused(f"reason {number}")
+
+    counted = {key: value for key, value in samples(metrics).items() if key[0] == "shadowrelay_refused_total"}
+    assert LABEL_VALUES_MAX + 1 == len(counted)
+    assert 10 == counted["shadowrelay_refused_total", "other"]
+
+
+def test_shadow_latency_is_a_histogram(metrics):
+    metrics.shadow_latency(0.0015)
+    metrics.shadow_latency(0.3)
+
+    counted = samples(metrics)
+    assert [0, 1, 2, 2] == [counted["shadowrelay_shadow_latency_seconds_bucket", le] for le in ("0.001", "0.002", "0.5", "+Inf")]
+    assert 0.3015 == pytest.approx(counted["shadowrelay_shadow_latency_seconds_sum",])
+
+
+async def test_queues_have_depth_and_oldest_age_by_kind_and_empty_ones_are_zero(metrics, node):
+    metrics.observe_queues(await node.queues())
+
+    counted = samples(metrics)
+    assert [(5, 90.0), (0, 0.0), (0, 0.0)] == [
+        (counted["shadowrelay_queue_messages", kind], counted["shadowrelay_queue_oldest_age_seconds", kind])
+        for kind in ("Delivery", "Submission", "Shadow")
+    ]
+
+
+def test_the_heartbeat_age_of_a_peer_grows_until_it_is_heard():
+    awake = [100.0]
+    metrics = Metrics("1", ServerName("mx1"), now=lambda: datetime.now(UTC), awake=lambda: awake[0])
+    metrics.expect_peers([MX2, MX3])
+    awake[0] = 110.0
+    metrics.heartbeat(MX2)
+    awake[0] = 112.5
+
+    counted = samples(metrics)
+    assert [2.5, 12.5] == [counted["shadowrelay_heartbeat_age_seconds", server] for server in (MX2, MX3)]
+
+
+def test_a_peer_that_is_no_longer_configured_has_no_heartbeat_age(metrics):
+    metrics.expect_peers([MX2, MX3])
+    metrics.expect_peers([MX3])
+
+    assert [MX3] == [key[1] for key in samples(metrics) if key[0] == "shadowrelay_heartbeat_age_seconds"]
+
+
+def test_a_state_is_read_at_each_scrape_and_one_that_fails_is_left_out(metrics):
+    values = [3.0]
+    metrics.watch("sessions", "Sessions now.", lambda: values[0])
+    metrics.watch("broken", "Divided by nothing.", lambda: 1 / 0)
+    assert 3.0 == samples(metrics)["shadowrelay_sessions",]
+
+    values[0] = 4.0
+
+    counted = samples(metrics)
+    assert 4.0 == counted["shadowrelay_sessions",]
+    assert ("shadowrelay_broken",) not in counted
+
+
+def test_the_database_and_its_durability_are_shown(metrics):
+    metrics.database("d1", 1, "FULL")
+    metrics.database("d2", 2, "FULL")
+
+    assert [("shadowrelay_database_info", "d2", "2", "FULL")] == [key for key in samples(metrics) if key[0] == "shadowrelay_database_info"]
+
+
+def test_the_build_is_shown(metrics):
+    assert 1.0 == samples(metrics)["shadowrelay_build_info", "mx1", "1.2.3"]
+
+
+def test_two_nodes_in_one_process_do_not_share_counters(metrics):
+    other = Metrics("1", ServerName("mx2"), now=lambda: datetime.now(UTC), awake=lambda: 0.0)
+    other.discarded(5)
+
+    assert 0 == samples(metrics)["shadowrelay_discarded_total",]

@@ -1,0 +1,160 @@
+"""The operator log: one JSON object a line, without secrets."""
+
+import io
+import json
+import logging
+import warnings
+
+import pytest
+import structlog
+
+from shadowrelay.tracking.operator_log import LEFT_OUT, LineLogger, configure
+
+
+@pytest.fixture
+def stream():
+    """Where events go; what was configured before is put back."""
+    root, mail = logging.getLogger(), logging.getLogger("mail")
+    before = (root.handlers[:], root.level, mail.level)
+    yield io.BytesIO()
+    structlog.reset_defaults()
+    structlog.contextvars.clear_contextvars()
+    logging.captureWarnings(False)
+    root.handlers[:] = before[0]
+    root.setLevel(before[1])
+    mail.setLevel(before[2])
+
+
+def events(stream):
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def test_an_event_is_one_json_line_with_level_utc_time_and_its_context(stream):
+    configure("info", stream=stream)
+    structlog.contextvars.bind_contextvars(session="s1")
+    structlog.get_logger().info("shadow.stored", size=4096, text="zwei\nZeilen ü")
+
+    (event,) = events(stream)
+    assert event.pop("timestamp").endswith("Z")
+    assert {"event": "shadow.stored", "level": "info", "session": "s1", "size": 4096, "text": "zwei\nZeilen ü"} == event
+
+
+def test_events_below_the_level_are_not_written(stream):
+    configure("warning", stream=stream)
+    structlog.get_logger().info("shadow.stored")
+    structlog.get_logger().warning("peer.lost")
+
+    assert ["peer.lost"] == [event["event"] for event in events(stream)]
+
+
+def test_an_unknown_level_is_refused_with_the_choice():
+    with pytest.raises(ValueError, match="unknown level 'loud'; use debug, info"):
+        configure("loud")
+
+
+@pytest.mark.parametrize("key", ["password", "token", "auth", "authorization", "body", "content"])
+def test_what_is_named_like_a_secret_is_left_out(stream, key):
+    configure("info", stream=stream)
+    structlog.get_logger().info("session.closed", **{key: "AGEAYg=="})
+
+    assert LEFT_OUT == events(stream)[0][key]
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("AUTH PLAIN AGEAYg==", f"AUTH PLAIN {LEFT_OUT}"),
+        ("auth login YQ==", f"auth login {LEFT_OUT}"),
+        ("refused: Auth PLAIN AGEAYg==", f"refused: Auth PLAIN {LEFT_OUT}"),
+        ("Authorization: Bearer abc", f"Authorization: Bearer {LEFT_OUT}"),
+        ("MAIL FROM:<a@b.example>", "MAIL FROM:<a@b.example>"),
+    ],
+)
+def test_arguments_of_auth_are_left_out_wherever_they_stand(stream, line, expected):
+    configure("info", stream=stream)
+    structlog.get_logger().info("command.refused", command=line)
+
+    assert expected == events(stream)[0]["command"]
+
+
+def test_bytes_are_counted_and_not_shown(stream):
+    configure("info", stream=stream)
+    structlog.get_logger().info("command.refused", line=b"Subject: secret")
+
+    assert "<15 bytes>" == events(stream)[0]["line"]
+
+
+def test_an_exception_is_structured_and_shows_no_local_variables(stream):
+    configure("info", stream=stream)
+
+    def fail(data):
+        raise ValueError("broken")
+
+    try:
+        fail("the whole message")
+    except ValueError:
+        structlog.get_logger().exception("message.failed")
+
+    (event,) = events(stream)
+    assert ("error", "ValueError", "broken") == (event["level"], event["exception"][0]["exc_type"], event["exception"][0]["exc_value"])
+    assert b"the whole message" not in stream.getvalue()
+
+
+def test_libraries_log_into_the_same_stream(stream):
+    configure("info", stream=stream)
+    logging.getLogger("asyncio").error("Task exception was never retrieved")
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.warn("old", DeprecationWarning, stacklevel=1)
+
+    first, second = events(stream)
+    assert ("Task exception was never retrieved", "asyncio", "error") == (first["event"], first["logger"], first["level"])
+    assert "py.warnings" == second["logger"]
+
+
+@pytest.mark.parametrize("level", ["debug", "info"])
+def test_the_command_lines_that_aiosmtpd_logs_are_not_written(stream, level):
+    configure(level, stream=stream)
+    logging.getLogger("mail.log").info("%r >> %r", ("192.0.2.7", 25), b"AUTH PLAIN AGEAYg==")
+    logging.getLogger("mail.debug").debug("AUTH PLAIN AGEAYg==")
+
+    assert b"" == stream.getvalue()
+
+
+def test_for_people_it_is_not_json(stream):
+    configure("info", json=False, stream=stream)
+    structlog.get_logger().info("shadow.stored", size=4096)
+
+    assert b"shadow.stored" in stream.getvalue()
+    assert not stream.getvalue().startswith(b"{")
+
+
+def test_a_broken_stderr_stops_nobody(stream):
+    stream.close()
+    configure("info", stream=stream)
+    structlog.get_logger().info("shadow.stored")
+
+
+def test_a_record_that_cannot_be_formatted_is_left_to_logging(stream, monkeypatch):
+    configure("info", stream=stream)
+    monkeypatch.setattr(logging, "raiseExceptions", False)
+    logging.getLogger("library").error("%d", "no number")
+    logging.getLogger("library").error("after")
+
+    assert ["after"] == [event["event"] for event in events(stream)]
+
+
+def test_without_a_stream_it_goes_to_stderr(stream, capfd):
+    configure("info")
+    structlog.get_logger().info("shadow.stored")
+
+    assert "shadow.stored" == json.loads(capfd.readouterr().err)["event"]
+
+
+def test_a_value_that_json_does_not_know_is_written_as_text(stream):
+    from datetime import timedelta
+
+    configure("info", stream=stream)
+    structlog.get_logger().info("lease.renewed", left=timedelta(seconds=1.5), kind=LineLogger)
+
+    assert (1.5, str(LineLogger)) == (events(stream)[0]["left"], events(stream)[0]["kind"])
