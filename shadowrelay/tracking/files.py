@@ -64,6 +64,15 @@ def create_file(directory: Path, hour: str) -> tuple[int, FileKey]:
             instance += 1
 
 
+def sync_directory(directory: Path) -> None:
+    """A file is only on disk when its name is. Raises: OSError."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def enforce_limits(directory: Path, current: FileKey | None, now: datetime, size_max: int, age_max: timedelta) -> tuple[Path, ...]:
     """Delete the oldest files until all together have at most `size_max`, and those past `age_max` (zero: no limit).
 

@@ -20,7 +20,7 @@ import structlog
 
 from shadowrelay.model.ids import ServerName
 from shadowrelay.model.tracking import TrackingEvent
-from shadowrelay.tracking.files import FileKey, create_file, enforce_limits, hour_of, lay_out
+from shadowrelay.tracking.files import FileKey, create_file, enforce_limits, hour_of, lay_out, sync_directory
 from shadowrelay.wire.tracking import format_header, format_line
 
 PENDING_BYTES_MAX = 16 * 1024 * 1024  # about 30,000 rows, 5,000 messages: what a full disk may cost in memory
@@ -75,7 +75,7 @@ class FileTrackingLog:
         self._is_scheduled = False
         self._is_closed = False
         self._retired: list[OpenFile] = []
-        self._limits_due = True
+        self._is_name_new = True  # also at start: limits may have become smaller
         self._written_mark = 0  # counts writes; `_synced_mark` says up to which they are on disk
         self._synced_mark = 0
         self._running_mark = 0
@@ -185,7 +185,7 @@ class FileTrackingLog:
         self._file = OpenFile(descriptor, key, key.ends_at)
         self._size = len(header)
         self._has_rows = False
-        self._limits_due = True
+        self._is_name_new = True
         self._start_round()
         return descriptor
 
@@ -263,6 +263,10 @@ class FileTrackingLog:
         finally:
             for file in retired:
                 os.close(file.descriptor)
-        if self._limits_due:
-            self._limits_due = False
-            enforce_limits(self.directory, current.key if current else None, now, self._closed_size_max, self._max_age)
+        if self._is_name_new:
+            self._is_name_new = False
+            sync_directory(self.directory)
+            try:
+                enforce_limits(self.directory, current.key if current else None, now, self._closed_size_max, self._max_age)
+            except OSError as exc:  # what could not be deleted is on disk all the same
+                log.error("tracking.limits_failed", directory=str(self.directory), error=str(exc))

@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+import structlog
 
 from shadowrelay.model.tracking import EventId, EventSource, TrackingEvent
 from shadowrelay.tracking import writer
@@ -324,6 +325,31 @@ async def test_a_disk_that_fails_to_sync_is_told_in_the_operator_log_only(make_l
     await log.sync()
 
     assert [0] == numbers(log.directory)
+
+
+async def test_the_name_of_a_new_file_is_synced_once(make_log, monkeypatch):
+    synced = []
+    fsync = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.readlink(f"/proc/self/fd/{descriptor}")) or fsync(descriptor))
+    log = make_log()
+    for number in range(3):
+        log.write(an_event(number))
+        await log.sync()
+
+    assert [str(log.directory)] == synced
+
+
+async def test_old_files_that_cannot_be_deleted_do_not_make_a_sync_fail(make_log, monkeypatch):
+    def fail(*arguments):
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(writer, "enforce_limits", fail)
+    log = make_log()
+    log.write(an_event())
+    with structlog.testing.capture_logs() as logged:
+        await log.sync()
+
+    assert ["tracking.limits_failed"] == [event["event"] for event in logged]
 
 
 class FullDisk:
