@@ -43,7 +43,6 @@ OUTSIDE: Final[tuple[tuple[type[Exception], Reply], ...]] = (
     (aiosmtplib.SMTPNotSupported, UNSUPPORTED),
     (aiosmtplib.SMTPException, BROKEN_REPLY),
     (ssl.SSLError, TLS_FAILED),
-    (ssl.CertificateError, TLS_FAILED),
     (TimeoutError, TIMED_OUT),
     (ConnectionRefusedError, CONNECTION_FAILED),
     (ConnectionError, CONNECTION_LOST),

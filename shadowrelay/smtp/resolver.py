@@ -83,6 +83,8 @@ class DnsResolver:
 
     async def exchanges(self, domain: str) -> tuple[Exchange, ...]:
         """See `MailResolver`. Source: RFC 5321 5.1, RFC 7505."""
+        if _literal(domain):
+            return (Exchange(0, domain),)
         name = _absolute(domain)
         try:
             answer = await self._ask().resolve(name, dns.rdatatype.MX, search=False)

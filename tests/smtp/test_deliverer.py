@@ -1,0 +1,369 @@
+"""Whom delivery tries, in which order, over which session; and that nothing is left open."""
+
+import asyncio
+import contextlib
+import hashlib
+import ssl
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+import structlog
+import trustme
+
+from shadowrelay.model.errors import LeaseTooShort, PermanentDeliveryError, TransientDeliveryError
+from shadowrelay.model.ids import MessageId
+from shadowrelay.model.message import Content, Envelope, Recipient
+from shadowrelay.model.replies import Reply
+from shadowrelay.model.routing import Destination, HostPort
+from shadowrelay.smtp.client import Opening, TlsUse
+from shadowrelay.smtp.deliverer import MESSAGES_PER_SESSION_MAX, Report, SmtpDeliverer
+from shadowrelay.smtp.next_hop import Limits
+from shadowrelay.smtp.resolver import Exchange
+from shadowrelay.smtp.tls import opportunistic_context
+from tests.kit.smtp_servers import CLOSE, HANG, CancelledAt, ScriptedServer, cancelled_at, serving
+
+BODY = b"Subject: hello\r\n\r\n.dot\r\n"
+CONTENT = Content(len(BODY), hashlib.sha256(BODY).digest(), BODY)
+TAKEN = Reply(250, "2.0.0", "taken")
+NOBODY_THERE = HostPort("127.0.0.1", 1)
+
+
+class Zone:
+    """A resolver of fixed answers."""
+
+    def __init__(self, exchanges: tuple[Exchange, ...], addresses: dict[str, tuple[HostPort, ...]]) -> None:
+        self._exchanges = exchanges
+        self._addresses = addresses
+
+    async def exchanges(self, domain: str) -> tuple[Exchange, ...]:
+        if not self._exchanges:
+            raise PermanentDeliveryError(Reply(550, "5.1.2", "none"), domain)
+        return self._exchanges
+
+    async def addresses(self, host: str, port: int = 25) -> tuple[HostPort, ...]:
+        if host not in self._addresses:
+            raise TransientDeliveryError(Reply(451, "4.4.3", "none"), host)
+        return self._addresses[host]
+
+
+def at(server: ScriptedServer) -> HostPort:
+    return HostPort("127.0.0.1", server.port)
+
+
+def route(*hosts: HostPort) -> Destination:
+    return Destination("route", hosts)
+
+
+def an_envelope(recipients_count: int = 1) -> Envelope:
+    recipients = tuple(Recipient(f"r{number}@b.example") for number in range(1, recipients_count + 1))
+    return Envelope(MessageId("00000000-0000-4000-8000-000000000001"), "s@a.example", recipients, datetime(2026, 1, 1, tzinfo=UTC))
+
+
+@contextlib.asynccontextmanager
+async def a_deliverer(
+    zone: Zone | None = None,
+    *,
+    concurrency: int = 20,
+    idle_seconds: float = 60.0,
+    tls: ssl.SSLContext | None = None,
+    connect_seconds: float = 5.0,
+    limits: Limits = Limits(),
+) -> AsyncIterator[SmtpDeliverer]:
+    use = TlsUse.NEVER if tls is None else TlsUse.OPPORTUNISTIC
+    deliverer = SmtpDeliverer(
+        Opening("me.example", use, tls, connect_seconds=connect_seconds),
+        zone or Zone((), {}),
+        concurrency_per_destination=concurrency,
+        connection_inactivity_timeout=timedelta(seconds=idle_seconds),
+        limits=limits,
+        shuffle=lambda exchanges: exchanges.reverse(),
+    )
+    try:
+        yield deliverer
+    finally:
+        await deliverer.close()
+
+
+async def deliver(deliverer: SmtpDeliverer, destination: Destination, recipients_count: int = 1, *, may_end: bool = True) -> Report:
+    envelope = an_envelope(recipients_count)
+    return await deliverer.deliver(destination, envelope, envelope.ordinals, CONTENT, b"", lambda: may_end)
+
+
+# sessions
+
+
+async def test_the_report_names_the_server_and_each_recipients_reply():
+    server = ScriptedServer({"RCPT": ["250 ok", "550 5.1.1 no"]})
+    async with serving(server), a_deliverer() as deliverer:
+        report = await deliver(deliverer, Destination("k", (HostPort("localhost", server.port),)), 2)
+
+    assert Report(f"localhost [127.0.0.1]:{server.port}", {1: TAKEN, 2: Reply(550, "5.1.1", "no")}) == report
+
+
+async def test_a_session_serves_many_messages_and_then_takes_leave():
+    server = ScriptedServer()
+    async with serving(server), a_deliverer() as deliverer:
+        for _ in range(MESSAGES_PER_SESSION_MAX + 1):
+            await deliver(deliverer, route(at(server)))
+        await server.until(lambda: server.open_count == 1)
+
+    assert [MESSAGES_PER_SESSION_MAX, 1] == [session.lines.count("DATA") for session in server.sessions]
+    assert "QUIT" == server.sessions[0].lines[-1]
+
+
+async def test_no_more_sessions_are_open_than_a_destination_may_have():
+    server = ScriptedServer()
+    async with serving(server), a_deliverer(concurrency=3) as deliverer:
+        await asyncio.gather(*(deliver(deliverer, route(at(server))) for _ in range(30)))
+
+    assert 30 == len(server.messages)
+    assert 3 == server.open_count_max
+
+
+async def test_an_idle_session_is_closed_after_its_time():
+    server = ScriptedServer()
+    async with serving(server), a_deliverer(idle_seconds=0.02) as deliverer:
+        await deliver(deliverer, route(at(server)))
+        await server.until(lambda: server.open_count == 0)
+
+    assert "QUIT" == server.lines[-1]
+
+
+@pytest.mark.parametrize("misdeed", [CLOSE, "421 4.4.2 idle for too long"])
+async def test_a_session_that_went_stale_is_replaced_once_and_nobody_notices(misdeed):
+    server = ScriptedServer({"MAIL": ["250 ok", misdeed, "250 ok"]})
+    async with serving(server), a_deliverer() as deliverer:
+        await deliver(deliverer, route(at(server)))
+        report = await deliver(deliverer, route(at(server)))
+
+    assert {1: TAKEN} == report.replies
+    assert (2, 2) == (len(server.sessions), len(server.messages))
+
+
+async def test_a_fresh_session_that_breaks_is_not_tried_again():
+    server = ScriptedServer({"MAIL": CLOSE})
+    async with serving(server), a_deliverer() as deliverer:
+        with pytest.raises(TransientDeliveryError) as caught:
+            await deliver(deliverer, route(at(server)))
+
+    assert (True, False) == (caught.value.is_connection, caught.value.dot_sent_unanswered)
+    assert 1 == len(server.sessions)
+
+
+async def test_after_the_dot_nothing_is_repeated():
+    server = ScriptedServer({"DOT": ["250 2.0.0 taken", CLOSE]})
+    async with serving(server), a_deliverer() as deliverer:
+        await deliver(deliverer, route(at(server)))
+        with pytest.raises(TransientDeliveryError, match="Connection lost") as caught:
+            await deliver(deliverer, route(at(server)))
+
+    assert caught.value.dot_sent_unanswered
+    assert 2 == len(server.messages)
+
+
+async def test_refusals_stand_when_the_dot_gets_no_answer():
+    server = ScriptedServer({"RCPT": ["550 5.1.1 no", "250 ok"], "DOT": CLOSE})
+    async with serving(server), a_deliverer() as deliverer:
+        report = await deliver(deliverer, route(at(server)), 2)
+
+    assert (550, 451, True) == (report.replies[1].code, report.replies[2].code, report.dot_sent_unanswered)
+
+
+async def test_more_than_a_hundred_recipients_go_in_several_transactions():
+    server = ScriptedServer()
+    async with serving(server), a_deliverer() as deliverer:
+        report = await deliver(deliverer, route(at(server)), 250)
+
+    assert dict.fromkeys(range(1, 251), TAKEN) == report.replies
+    assert 3 == len(server.messages)
+
+
+async def test_a_later_transaction_that_fails_does_not_undo_an_earlier_one():
+    server = ScriptedServer({"MAIL": ["250 ok", "451 4.7.1 enough"]})
+    async with serving(server), a_deliverer() as deliverer:
+        report = await deliver(deliverer, route(at(server)), 101)
+
+    assert (TAKEN, Reply(451, "4.7.1", "enough")) == (report.replies[100], report.replies[101])
+
+
+async def test_a_lease_that_is_too_short_ends_the_attempt():
+    server = ScriptedServer()
+    async with serving(server), a_deliverer() as deliverer:
+        with pytest.raises(LeaseTooShort):
+            await deliver(deliverer, route(at(server)), may_end=False)
+        await server.until(lambda: server.open_count == 0)
+
+    assert [] == server.messages
+
+
+# whom to try
+
+
+@pytest.mark.parametrize("greeting", ["421 busy", "554 no service", "garbage", CLOSE])
+async def test_an_alternate_route_is_tried_when_the_first_does_not_greet(greeting):
+    first, second = ScriptedServer({"GREETING": greeting}), ScriptedServer()
+    async with serving(first, second), a_deliverer() as deliverer:
+        report = await deliver(deliverer, route(at(first), at(second)))
+
+    assert f"127.0.0.1 [127.0.0.1]:{second.port}" == report.server
+
+
+async def test_a_host_that_failed_lately_is_tried_last():
+    first, second = ScriptedServer({"GREETING": "421 busy"}), ScriptedServer()
+    async with serving(first, second), a_deliverer() as deliverer:
+        for _ in range(3):
+            await deliver(deliverer, route(at(first), at(second)))
+
+    assert (1, 3) == (len(first.sessions), len(second.messages))
+
+
+async def test_a_host_that_let_us_wait_in_vain_is_left_alone_for_a_while():
+    dials: list[HostPort] = []
+
+    async def dial(host: HostPort):
+        dials.append(host)
+        await asyncio.Event().wait()
+
+    deliverer = SmtpDeliverer(
+        Opening("me.example", dial=dial, connect_seconds=0.01),
+        Zone((), {}),
+        concurrency_per_destination=1,
+        connection_inactivity_timeout=timedelta(seconds=1),
+    )
+
+    for _ in range(3):
+        with pytest.raises(TransientDeliveryError, match="timed out"):
+            await deliver(deliverer, route(HostPort("192.0.2.1")))
+
+    assert 1 == len(dials)
+
+
+async def test_when_nobody_can_be_reached_the_last_failure_is_told():
+    async with a_deliverer() as deliverer:
+        with pytest.raises(TransientDeliveryError, match=r"4\.4\.1 Could not connect") as caught:
+            await deliver(deliverer, route(NOBODY_THERE))
+
+    assert (True, "127.0.0.1 [127.0.0.1]:1") == (caught.value.is_connection, caught.value.server)
+
+
+async def test_exchanges_are_tried_by_preference_and_shuffled_among_equals():
+    servers = [ScriptedServer({"GREETING": "421 busy"}) for _ in range(3)]
+    order: list[str] = []
+    async with serving(*servers):
+        exchanges = (Exchange(10, "a"), Exchange(10, "b"), Exchange(5, "c"))
+        zone = Zone(exchanges, {name: (at(server),) for name, server in zip("abc", servers, strict=True)})
+        async with a_deliverer(zone) as deliverer:
+            for name, server in zip("abc", servers, strict=True):
+                server.script = {"GREETING": lambda _, name=name: order.append(name) or "421 busy"}  # type: ignore[func-returns-value]
+            with pytest.raises(TransientDeliveryError, match="421 busy"):
+                await deliver(deliverer, Destination("d.example", domain="d.example"))
+
+    assert ["c", "b", "a"] == order
+
+
+async def test_an_exchange_without_address_is_passed_over():
+    server = ScriptedServer()
+    async with serving(server):
+        zone = Zone((Exchange(1, "gone"), Exchange(2, "there")), {"there": (NOBODY_THERE, at(server))})
+        async with a_deliverer(zone) as deliverer:
+            report = await deliver(deliverer, Destination("d.example", domain="d.example"))
+
+    assert f"there [127.0.0.1]:{server.port}" == report.server
+
+
+async def test_a_domain_without_any_reachable_exchange_is_transient():
+    async with a_deliverer(Zone((Exchange(1, "gone"),), {})) as deliverer:
+        with pytest.raises(TransientDeliveryError, match=r"4\.4\.3 No mail server"):
+            await deliver(deliverer, Destination("d.example", domain="d.example"))
+
+
+# TLS
+
+
+@pytest.fixture(scope="module")
+def server_tls() -> ssl.SSLContext:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    trustme.CA().issue_cert("localhost").configure_cert(context)
+    return context
+
+
+async def test_tls_is_used_where_it_is_offered_without_asking_who_it_is(server_tls):
+    server = ScriptedServer(tls=server_tls)
+    async with serving(server), a_deliverer(tls=opportunistic_context()) as deliverer:
+        for _ in range(2):
+            await deliver(deliverer, route(at(server)))
+
+    assert [True] == [session.is_tls for session in server.sessions]
+    assert [BODY, BODY] == server.messages
+
+
+@pytest.mark.parametrize("reply", ["454 4.7.0 no TLS now", "gibberish", CLOSE])
+async def test_broken_tls_is_tried_again_without(server_tls, reply):
+    server = ScriptedServer({"STARTTLS": reply}, tls=server_tls)
+    async with serving(server), a_deliverer(tls=opportunistic_context()) as deliverer:
+        report = await deliver(deliverer, route(at(server)))
+
+    assert {1: TAKEN} == report.replies
+    assert [False, False] == [session.is_tls for session in server.sessions]
+
+
+async def test_a_failed_handshake_is_tried_again_without_tls():
+    server = ScriptedServer(tls=ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))  # it has no certificate
+    async with serving(server), a_deliverer(tls=opportunistic_context()) as deliverer:
+        report = await deliver(deliverer, route(at(server)))
+
+    assert {1: TAKEN} == report.replies
+    assert 2 == len(server.sessions)
+
+
+# nothing is left
+
+
+@pytest.mark.parametrize("script", [{}, {"RCPT": "550 no"}, {"DOT": CLOSE}], ids=["taken", "refused", "lost"])
+async def test_a_cancellation_at_any_await_leaves_neither_a_connection_nor_a_slot(script, server_tls):
+    server = ScriptedServer(script, tls=server_tls)
+    async with serving(server):
+        for suspension in range(1, 100):
+            async with a_deliverer(concurrency=1, tls=opportunistic_context()) as deliverer:
+                attempt = CancelledAt(deliver(deliverer, route(at(server))), suspension)
+                async with asyncio.timeout(5):
+                    await cancelled_at(attempt)
+                server.script = {}
+                report = await deliver(deliverer, route(at(server)))
+                server.script = script
+                assert {1: TAKEN} == report.replies
+            await server.until(lambda: server.open_count == 0)
+            if not attempt.was_reached:
+                break
+        else:
+            pytest.fail("the attempt never ends")
+
+    assert suspension > 5
+
+
+async def test_close_ends_idle_and_busy_sessions():
+    server = ScriptedServer({"DOT": ["250 ok", HANG]})
+    async with serving(server), a_deliverer(concurrency=2) as deliverer:
+        await deliver(deliverer, route(at(server)))
+        busy = asyncio.ensure_future(deliver(deliverer, route(at(server))))
+        await server.until(lambda: len(server.messages) == 2)
+        await deliverer.close()
+
+        with pytest.raises(TransientDeliveryError):
+            await busy
+        with pytest.raises(TransientDeliveryError, match="Could not connect"):
+            await deliver(deliverer, route(at(server)))
+        await server.until(lambda: server.open_count == 0)
+
+
+async def test_each_attempt_ends_in_one_line_of_the_operator_log():
+    server = ScriptedServer({"RCPT": ["250 ok", "550 5.1.1 no"]})
+    with structlog.testing.capture_logs() as lines:
+        async with serving(server), a_deliverer() as deliverer:
+            await deliver(deliverer, route(at(server)), 2)
+            with pytest.raises(TransientDeliveryError):
+                await deliver(deliverer, Destination("dead", (NOBODY_THERE,)))
+
+    facts = [(line["event"], line["next_hop"], line["recipients"], line["accepted"], line["reply"][:9]) for line in lines]
+    assert [("attempt.finished", "route", 2, 1, "550 5.1.1"), ("attempt.finished", "dead", 1, 0, "451 4.4.1")] == facts
