@@ -229,7 +229,8 @@ class PeerReceiver(Receiver):
 
     def _take_envelope(self, argument: str) -> None:
         identity = self._require_peer()
-        self._live_hold().extras = parse_envelope(argument)
+        hold = self._live_hold()
+        hold.extras = parse_envelope(argument)
         self.say(self._with_position(ENVELOPE_OK, identity))
 
     async def smtp_BDAT(self, argument: str) -> None:
