@@ -41,9 +41,10 @@ from shadowrelay.service.sweep import SweepService
 from shadowrelay.service.tasks import Tasks
 from shadowrelay.service.view import View
 from shadowrelay.smtp.client import Opening, TlsUse
-from shadowrelay.smtp.deliverer import Limits, SmtpDeliverer
+from shadowrelay.smtp.deliverer import SmtpDeliverer
+from shadowrelay.smtp.next_hop import Limits
 from shadowrelay.smtp.peer_link import LinkEvents, SmtpPeerLink
-from shadowrelay.smtp.resolver import MailResolver
+from shadowrelay.smtp.resolver import DnsResolver
 from shadowrelay.smtp.server import ReceiverServer, reception_for
 from shadowrelay.smtp.tls import opportunistic_context, peer_context
 from shadowrelay.store.ledger import SqliteLedger
@@ -73,7 +74,13 @@ class Node:
         Raises: ConfigurationError for what an operator can put right.
         """
         settings = self._settings
-        self._ledger = await SqliteLedger.open(settings.server.data_directory, server=settings.server.name, now=self._clock.now)
+        self._ledger = await SqliteLedger.open(
+            settings.server.data_directory,
+            server=settings.server.name,
+            now=self._clock.now,
+            safety_net_hold_time=settings.transport.safety_net_hold_time,
+            message_expiration_timeout=settings.transport.message_expiration_timeout,
+        )
         self._metrics = Metrics(__version__, settings.server.name, now=self._clock.now, awake=self._clock.awake)
         tracking = settings.tracking
         self._tracking = FileTrackingLog(
@@ -155,7 +162,7 @@ class Node:
     def _make_deliverer(self) -> SmtpDeliverer:
         settings = self._settings
         opening = Opening(settings.server.name, TlsUse.OPPORTUNISTIC, opportunistic_context())
-        resolver = MailResolver((settings.server.name,), settings.dns.nameservers)
+        resolver = DnsResolver((settings.server.name,), settings.dns.nameservers)
         allowance = fencing.reply_allowance(settings.transport.shadow_resubmit_time_span)
         return SmtpDeliverer(
             opening,

@@ -54,6 +54,10 @@ class Ledger(Protocol):
         """Raised by every commit."""
         ...
 
+    def unavailable_reason(self) -> Reply | None:
+        """What to answer MAIL with while no promise can be taken, or None. From memory."""
+        ...
+
     # accepting and holding
     async def record_accepted(self, message: NewMessage, content: Content, *, decided: bool) -> StoredMessage:
         """A new primary message; `message.claim.copies` names the first server. `decided` False: verdict to come."""
@@ -195,9 +199,14 @@ class HoldAnswer(Protocol):
     """`superseded` is None when stored and synced. `began_awake`: when sending began (the lease counts from it).
     `server_database`: the database of the peer it is in."""
 
-    superseded: StatusAnswer | None
-    began_awake: float
-    server_database: DatabaseId
+    @property
+    def superseded(self) -> StatusAnswer | None: ...
+
+    @property
+    def began_awake(self) -> float: ...
+
+    @property
+    def server_database(self) -> DatabaseId: ...
 
 
 class PeerDesk(Protocol):
@@ -260,11 +269,19 @@ class Deliverer(Protocol):
 
 class DeliveryReport(Protocol):
     """A reply a recipient; `server` is who answered ("name [address]:port"); `dot_sent_unanswered` means that the
-    next hop may have it although no reply came (cause (a) of I4)."""
+    next hop may have it although no reply came (cause (a) of I4); `passes_dsn`: it was told the DSN wishes, and reports itself."""
 
-    server: str
-    replies: Mapping[int, Reply]
-    dot_sent_unanswered: bool
+    @property
+    def server(self) -> str: ...
+
+    @property
+    def replies(self) -> Mapping[int, Reply]: ...
+
+    @property
+    def dot_sent_unanswered(self) -> bool: ...
+
+    @property
+    def passes_dsn(self) -> bool: ...
 
 
 class TrackingLog(Protocol):

@@ -18,6 +18,7 @@ Network = IPv4Network | IPv6Network
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)", re.ASCII)
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(B|kB|KB|MB|GB|KiB|MiB|GiB)?", re.ASCII)
 _HOST = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,252}[A-Za-z0-9_])?\.?", re.ASCII)
+_DOMAIN = re.compile(r"(?:\*\.)?\w(?:[\w.-]{0,252}\w)?\.?")
 
 _DURATION_UNITS = {"d": 86_400_000_000, "h": 3_600_000_000, "m": 60_000_000, "s": 1_000_000, "ms": 1000}  # in microseconds
 # DESIGN 7: MB = 1,000,000 bytes; the binary ones are for those who mean them
@@ -127,10 +128,17 @@ def parse_name(value: object) -> str:
     return value.strip().rstrip(".").lower()
 
 
+def parse_domain(value: object) -> str:
+    """A mail domain, or "*.domain" for all below it; letters of any script; made lower case. Raises: ValueError with the remedy."""
+    if not isinstance(value, str) or not _DOMAIN.fullmatch(value.strip()):
+        raise ValueError('is not a domain; write one like "corp.example", or "*.corp.example" for all below it')
+    return value.strip().rstrip(".").lower()
+
+
 Duration = Annotated[timedelta, BeforeValidator(parse_duration)]
 Size = Annotated[int, BeforeValidator(parse_size)]
 Address = Annotated[HostPort, BeforeValidator(parse_host_port)]
 NameServer = Annotated[HostPort, BeforeValidator(parse_name_server)]
 NextHops = Annotated[tuple[HostPort, ...], BeforeValidator(parse_next_hops)]
 CheckedNetwork = Annotated[Network, BeforeValidator(parse_network)]
-CheckedName = Annotated[str, BeforeValidator(parse_name)]
+CheckedDomain = Annotated[str, BeforeValidator(parse_domain)]

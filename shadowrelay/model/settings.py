@@ -12,7 +12,7 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from shadowrelay.model.ids import BoundaryName, ServerName, SiteName
-from shadowrelay.model.quantities import Address, CheckedName, CheckedNetwork, Duration, NameServer, NextHops, Size, parse_name
+from shadowrelay.model.quantities import Address, CheckedDomain, CheckedNetwork, Duration, NameServer, NextHops, Size, parse_name
 from shadowrelay.model.routing import HostPort
 
 MILLISECOND = timedelta(milliseconds=1)
@@ -149,8 +149,8 @@ class ReceiveConnector(Section):
     """transport, frontend or edge: decides the defaults of the two timeouts (5m/10m, 5m/10m, 1m/5m). Source: seed-000"""
     relay_from: tuple[CheckedNetwork, ...] = ()
     """Networks of clients that may relay to anywhere. Nothing else grants it, routes do not."""
-    accepted_domains: tuple[CheckedName, ...] = ()
-    """Domains whose recipients are taken from anybody."""
+    accepted_domains: tuple[CheckedDomain, ...] = ()
+    """Domains whose recipients are taken from anybody; "*.corp.example" stands for all below corp.example."""
     externally_secured: tuple[CheckedNetwork, ...] = ()
     """Addresses that may use XSHADOW without TLS when they name a configured peer. For labs. Source: seed-003"""
     accept_xshadow: bool = True

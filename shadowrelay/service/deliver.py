@@ -5,19 +5,17 @@ starts without the leases that `core.ownership.rules` ask for, and none while ou
 """
 
 import asyncio
-from collections.abc import Sequence
-from datetime import datetime, timedelta
+from collections.abc import Callable, Sequence
 
 import structlog
 
 from shadowrelay.core import fencing, tracking_rows
 from shadowrelay.core.ownership import primary, rules
-from shadowrelay.model.errors import ContentCorrupt, LedgerUnavailable, LeaseTooShort
+from shadowrelay.model.errors import ContentCorrupt, LeaseTooShort, LedgerUnavailable
 from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.message import Content
 from shadowrelay.model.ownership import Claim, Transition
 from shadowrelay.model.queue import AttemptRecord, Origin, StoredMessage
-from shadowrelay.model.settings import WithoutLease
 from shadowrelay.service.context import Context
 from shadowrelay.service.forks import ForkResult, Forks
 
@@ -43,9 +41,12 @@ class DeliverService:
         self._can_record.set()
         self._seen_at_start: set[MessageId] = set()
         self._started_at = context.now()
-        self.on_blocked: list[object] = []
-        self.request_review = _nothing
-        self.wake_placement = _no_call
+        self.request_review: Callable[[MessageId], None] = lambda message_id: None
+        self.wake_placement: Callable[[], None] = lambda: None
+
+    def reload(self) -> None:
+        """Routes and retries of the present configuration."""
+        self._forks.configure(self._context.settings)
 
     def wake(self) -> None:
         """Something is due."""
@@ -85,7 +86,7 @@ class DeliverService:
     async def drained(self, seconds: float) -> bool:
         """Wait until no attempt runs any more, at most so long."""
         deadline = self._context.clock.awake() + seconds
-        while self._active and self._context.clock.awake() < deadline:
+        while self._active and self._context.clock.awake() < deadline:  # noqa: ASYNC110 - a set has no event
             await asyncio.sleep(0.05)
         return not self._active
 
@@ -141,7 +142,11 @@ class DeliverService:
             assert stored.place is not None
             content = await context.ledger.read_content(stored.place)
         excused = message_id in self._excused
-        results = await self._forks.attempt(stored, content, self._may_end_data(stored, excused), excused)
+        try:
+            results = await self._forks.attempt(stored, content, MayEndData(context, stored, excused))
+        except LeaseTooShort:
+            self._block(message_id)
+            return
         self._excused.discard(message_id)
         if results:
             await self._record(stored, content, results)
@@ -156,8 +161,7 @@ class DeliverService:
             return entry is not None and context.leases.left(message_id, entry) > 0
 
         if message_id not in self._excused and rules.without_lease(stored.claim, runs):
-            self._blocked.add(message_id)
-            self.request_review(message_id)
+            self._block(message_id)
             return True
         if self._needs_copy_first(stored):
             self.wake_placement()
@@ -165,6 +169,10 @@ class DeliverService:
             asyncio.get_running_loop().call_later(min(0.5, context.heartbeat), self.cleared, message_id, False)
             return True
         return False
+
+    def _block(self, message_id: MessageId) -> None:
+        self._blocked.add(message_id)
+        self.request_review(message_id)
 
     def _needs_copy_first(self, stored: StoredMessage) -> bool:
         transport = self._context.settings.transport
@@ -174,9 +182,6 @@ class DeliverService:
             return False
         waited_from = stored.due_at or stored.envelope.arrived_at
         return self._context.now() - waited_from < transport.shadow_resubmit_time_span
-
-    def _may_end_data(self, stored: StoredMessage, excused: bool) -> "MayEndData":
-        return MayEndData(self._context, stored, excused)
 
     async def _record(self, stored: StoredMessage, content: Content, results: Sequence[ForkResult]) -> None:
         """Until it succeeds: an unrecorded success would be a duplicate, so nothing else is delivered meanwhile."""
@@ -198,11 +203,16 @@ class DeliverService:
         self._can_record.set()
         if transition.after is not None and transition.after.is_done:
             context.leases.forget(message_id)
-        self._after_sides(record)
+        self._after_sides(stored, record)
 
-    def _after_sides(self, record: AttemptRecord) -> None:
+    def _after_sides(self, stored: StoredMessage, record: AttemptRecord) -> None:
+        context = self._context
         for side in record.sides:
-            self._context.tracking.write(tracking_rows.dsn(self._context.me.server, side, at=self._context.now(), original=record.message_id))
+            envelope, size = side.message.envelope, side.content.size
+            row = tracking_rows.dsn(
+                context.me.server, envelope, at=context.now(), original=stored.envelope, action=envelope.subject, size=size
+            )
+            context.tracking.write(row)
         if record.sides:
             self.wake_placement()
             self._event.set()
@@ -229,14 +239,3 @@ class MayEndData:
         leases = self._context.leases
         left = leases.shortest(self._stored.envelope.message_id, self._stored.claim)
         return self._excused or fencing.may_end_data(left, leases.reply_allowance)
-
-
-def _nothing(message_id: MessageId) -> None:
-    return None
-
-
-def _no_call() -> None:
-    return None
-
-
-__all__ = ["DeliverService", "LeaseTooShort", "WithoutLease", "datetime", "timedelta"]

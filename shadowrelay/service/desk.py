@@ -80,9 +80,8 @@ class PeerDesk:
             return error.reply
         if transition.note == Note.SUPERSEDED and transition.answer is not None:
             return Reply(554, "5.5.0", format_superseded(transition.answer))
-        stored = StoredMessage(0, offer.envelope, offered, Origin.SHADOW, None, None)
         context.tracking.write(
-            tracking_rows.hareceive(context.me.server, stored, at=context.now(), primary=peer.server, size=offer.content.size)
+            tracking_rows.hareceive(context.me.server, offer.envelope, at=context.now(), primary=peer.server, size=offer.content.size)
         )
         return HELD
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from shadowrelay.core import breaker
+from shadowrelay.core import breaker as circuit
 from shadowrelay.core.ownership.values import Party
 from shadowrelay.model.ids import NO_DATABASE, DatabaseId, ServerName
 from shadowrelay.model.peers import PeerIdentity
@@ -21,7 +21,7 @@ class PeerState:
     database: DatabaseId = NO_DATABASE
     incarnation: int = 0
     heard_awake: float | None = None
-    breaker: breaker.Breaker = field(default_factory=breaker.closed)
+    breaker: circuit.Breaker = field(default_factory=circuit.closed)
     copies_in_flight: int = 0
     unreachable_since: float | None = None
     wake: asyncio.Event = field(default_factory=asyncio.Event)
@@ -72,7 +72,7 @@ class PeerBook:
             return
         state.heard_ran = self._clock.ran()
         state.heard_awake = self._clock.awake()
-        state.breaker = breaker.after_success(state.breaker)
+        state.breaker = circuit.after_success(state.breaker)
         if state.unreachable_since is not None:
             state.unreachable_since = None
             for tell in self.on_return:
@@ -84,14 +84,14 @@ class PeerBook:
         if state is None:
             return
         now = self._clock.awake()
-        state.breaker = breaker.after_failure(state.breaker, now, self._heartbeat_seconds, was_refused=was_refused)
+        state.breaker = circuit.after_failure(state.breaker, now, self._heartbeat_seconds, was_refused=was_refused)
         if state.unreachable_since is None:
             state.unreachable_since = now
 
     def may_try(self, server: ServerName) -> bool:
         """The circuit breaker lets a copy through."""
         state = self.states.get(server)
-        return state is not None and breaker.may_try(state.breaker, self._clock.awake())
+        return state is not None and circuit.may_try(state.breaker, self._clock.awake())
 
     def silence(self, server: ServerName) -> float:
         """Seconds without proof of life while this node ran."""

@@ -130,7 +130,7 @@ class ReviewService:
             full += again
         full += [message_id for message_id, transition in transitions.items() if transition.note == Note.WAIT]
         gone += [message_id for message_id, transition in transitions.items() if transition.note == Note.EVERYBODY]
-        if full and (second := await self._question(server, full, lambda claim: claim.number)) is None:
+        if full and await self._question(server, full, lambda claim: claim.number) is None:
             return False
         if gone:
             await self._everybody(server, gone)

@@ -42,6 +42,7 @@ class Report:
     server: str
     replies: Mapping[int, Reply]
     dot_sent_unanswered: bool = False
+    passes_dsn: bool = True  # the next hop was told the sender's DSN wishes, and reports itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +224,7 @@ class SmtpDeliverer:
             pool.drop(session)
             raise
         self._put_back(pool, target, session)
-        return Report(session.server, transaction.replies)
+        return Report(session.server, transaction.replies, passes_dsn="dsn" in session.extensions)
 
     def _put_back(self, pool: SessionPool[Opened], target: Target, session: Opened) -> None:
         if session.messages_count < MESSAGES_PER_SESSION_MAX:
@@ -295,11 +296,16 @@ class SmtpDeliverer:
 
 
 def _joined(first: Report, second: Report) -> Report:
-    return Report(second.server, {**first.replies, **second.replies}, first.dot_sent_unanswered or second.dot_sent_unanswered)
+    return Report(
+        second.server,
+        {**first.replies, **second.replies},
+        first.dot_sent_unanswered or second.dot_sent_unanswered,
+        first.passes_dsn and second.passes_dsn,
+    )
 
 
 def _with_rest(report: Report, rest: tuple[int, ...], error: ShadowrelayError) -> Report:
     """Earlier transactions stand; the recipients of a later one get its reply."""
     reply = error.reply if isinstance(error, DeliveryError) else replace(CONNECTION_FAILED, enhanced="4.4.0", text=str(error))
     dot_sent = isinstance(error, DeliveryError) and error.dot_sent_unanswered
-    return Report(report.server, {**dict.fromkeys(rest, reply), **report.replies}, report.dot_sent_unanswered or dot_sent)
+    return Report(report.server, {**dict.fromkeys(rest, reply), **report.replies}, report.dot_sent_unanswered or dot_sent, report.passes_dsn)

@@ -105,7 +105,10 @@ class SmtpPeerLink:
     async def hold(self, offer: CopyOffer, deadline: float) -> Held:
         """See `ports.PeerLink`."""
         copy = CopyInFlight(offer)
-        async with self._answered_in(deadline - self._clock.awake(), copy):
+        seconds = deadline - self._clock.awake()
+        if seconds <= 0:
+            raise PeerUnavailable(self._server, "no time is left")
+        async with self._answered_in(seconds, copy):
             await self._pool.enter()
             try:
                 return await self._hold(copy)

@@ -61,6 +61,7 @@ class Committer:
         if errors.needs_new_connection(error):
             self.connection.close()
             self.state.rows.clear()
+        self.connection.end_transaction()
         return errors.unavailable(error) if errors.is_of_the_store(error) else error
 
     def _together(self, promises: Sequence[Promise]) -> None:

@@ -47,9 +47,27 @@ class WriterConnection:
     def get(self) -> Connection:
         """Raises: ConfigurationError when a pragma does not hold; sqlalchemy errors."""
         if self._connection is None:
-            self._engine = _writer_engine(self._path)
-            self._connection = self._engine.connect()
+            engine = _writer_engine(self._path)
+            try:
+                self._connection = engine.connect()
+            except BaseException:
+                engine.dispose()
+                raise
+            self._engine = engine
         return self._connection
+
+    def end_transaction(self) -> None:
+        """After a failed COMMIT SQLAlchemy holds the transaction for ended, while SQLite may not."""
+        if self._connection is None:
+            return
+        driver = self._connection.connection.dbapi_connection
+        try:
+            if driver is None or self._connection.in_transaction():
+                self.close()
+            elif driver.in_transaction:
+                driver.rollback()
+        except (exc.SQLAlchemyError, sqlite3.Error):
+            self.close()
 
     def close(self) -> None:
         """The next `get` opens it anew. Never raises."""

@@ -1,19 +1,16 @@
 """The port `Ledger` over SQLite and content segments. Each method says in `ports.py` what it promises.
 
 This class only carries promises to the writer and questions to the readers; what they do is in `promises`, `peers`,
-`expiry`, `reading` and `queues`.
+`expiry`, `reading` and `queues`. It is as long as the port has methods, so over 300 lines.
 """
 
-import asyncio
-import contextlib
 import os
 import time
 from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from sqlalchemy import Connection
 
@@ -28,12 +25,12 @@ from shadowrelay.store import codec, errors, expiry, peers, promises, queues, re
 from shadowrelay.store.committer import Committer
 from shadowrelay.store.connection import AsyncReaders, InlineReaders
 from shadowrelay.store.content import ContentStore
-from shadowrelay.store.opening import DATABASE_NAME, Opening, close_store, open_store
+from shadowrelay.store.large import LargeContents
+from shadowrelay.store.opening import DATABASE_NAME, Opening, abandon_store, close_store, open_store
 from shadowrelay.store.state import WriterState
 from shadowrelay.store.working import WorkingFile
 from shadowrelay.store.writer import InlineWriter, ThreadedWriter, Writer
 
-Answer = TypeVar("Answer")
 DEFAULT_FREE_BYTES_MIN = 54_000_000  # 1.5 x max_message_size, as Postfix's queue_minfree
 SPACE_CHECKED_EVERY_SECONDS = 1.0
 
@@ -50,12 +47,9 @@ class SqliteLedger:
         self._writer = writer
         self._readers = readers
         self._contents: ContentStore = opening.contents
-        self._is_inline = isinstance(writer, InlineWriter)
-        self._files = ThreadPoolExecutor(2, "ledger files")
+        self._large = LargeContents(opening.contents, self._state.identity.incarnation, is_inline=isinstance(writer, InlineWriter))
         self._free_bytes_min = free_bytes_min
         self._space: tuple[float, Reply | None] = (-1.0, None)
-        self._large_number = self._state.identity.incarnation << 32
-        self._tasks: set[asyncio.Future[Any]] = set()
         self.notes = tuple(opening.notes)
         self.is_new = opening.is_new
         self.was_damaged = opening.was_damaged
@@ -95,11 +89,17 @@ class SqliteLedger:
 
     async def close(self) -> None:
         """Promises made before are kept; no thread is left. May be called twice."""
-        while self._tasks:
-            await asyncio.wait(self._tasks)
+        await self._large.wait()
         await self._readers.close()
         await self._writer.close()
-        self._files.shutdown(wait=True)
+        self._large.close()
+
+    def abandon(self) -> None:
+        """End like a killed process: nothing is committed any more, nothing is marked clean. Only with `inline`."""
+        assert isinstance(self._writer, InlineWriter)
+        self._writer.abandon()
+        abandon_store(self._opening)
+        self._large.close()
 
     @property
     def identity(self) -> DatabaseIdentity:
@@ -138,7 +138,7 @@ class SqliteLedger:
             return self._writer.submit(partial(promises.accepted, message=message, placed=(content, place), decided=decided))
 
         if content.path is not None:
-            stored: StoredMessage = await self._with_large((content,), lambda places: run(places[0]), lambda _: True)
+            stored: StoredMessage = await self._large.promise((content,), lambda places: run(places[0]), lambda _: True)
             return stored
         stored = await run(None)
         if stored.place is not None and content.data is not None:
@@ -152,48 +152,10 @@ class SqliteLedger:
             return self._writer.submit(partial(promises.hold, message=message, placed=(content, place), decide=decide), wants)
 
         if content.path is not None:
-            transition: Transition = await self._with_large((content,), lambda places: run(places[0]), promises.is_kept)
+            transition: Transition = await self._large.promise((content,), lambda places: run(places[0]), promises.is_kept)
             return transition
         transition = await run(None)
         return transition
-
-    async def _with_large(
-        self, contents: Sequence[Content], run: Callable[[list[ContentPlace | None]], Any], is_kept: Callable[[Any], bool]
-    ) -> Any:
-        """Sync the files on another thread first, then promise; in a task, so that cancelling the waiter stops nothing."""
-
-        async def keep() -> Any:
-            places: list[ContentPlace | None] = []
-            was_kept = False
-            try:
-                for content in contents:
-                    self._large_number += 1
-                    call = partial(self._contents.keep_large, content, self._large_number)
-                    places.append(await self._on_file_thread(call) if content.path is not None else None)
-                result = await run(places)
-                was_kept = is_kept(result)
-                return result
-            except OSError as error:
-                raise errors.unavailable(error) from error
-            finally:
-                for place, content in zip(places, contents, strict=False):
-                    if place is not None and not was_kept:
-                        self._contents.unlink_large(place.offset)
-                    elif content.path is not None and was_kept:
-                        with contextlib.suppress(OSError):
-                            content.path.unlink(missing_ok=True)
-
-        if self._is_inline:
-            return await keep()
-        task = asyncio.ensure_future(keep())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return await asyncio.shield(task)
-
-    async def _on_file_thread(self, call: Callable[[], Answer]) -> Answer:
-        if self._is_inline:
-            return call()
-        return await asyncio.get_running_loop().run_in_executor(self._files, call)
 
     # ownership
     async def transition(self, message_ids: Sequence[MessageId], decide: Decide) -> tuple[Transition, ...]:
@@ -246,7 +208,7 @@ class SqliteLedger:
             return self._writer.submit(partial(promises.attempt, record=attempt, places=places, decide=decide), (attempt.message_id,))
 
         if any(content.path is not None for content in contents):
-            done: Transition = await self._with_large(contents, run, lambda _: True)
+            done: Transition = await self._large.promise(contents, run, lambda _: True)
         else:
             done = await run([None] * len(contents))
         self._opening.working.clear(attempt.message_id)
@@ -311,7 +273,7 @@ class SqliteLedger:
         data = self._contents.recent.get(place)
         if data is not None:
             return Content(place.size, place.sha256, data)
-        return await self._on_file_thread(partial(self._contents.read, place))
+        return await self._large.on_file_thread(partial(self._contents.read, place))
 
     # peers
     async def record_peer(self, identity: PeerIdentity, heard_at: datetime) -> None:
@@ -340,7 +302,7 @@ class SqliteLedger:
 
     async def queues(self) -> tuple[QueueRow, ...]:
         return await self._readers.ask(
-            partial(queues.queues, server=self._opening.server, now=self._state.now(), numbers=self._state.shadow_queues)
+            partial(queues.queues, server=self._opening.server, now=self._state.now(), numbers=dict(self._state.shadow_queues))
         )
 
     async def messages(self, queue: str, limit: int, after: int = 0) -> tuple[StoredMessage, ...]:
@@ -350,7 +312,7 @@ class SqliteLedger:
             limit=limit,
             after=after,
             now=self._state.now(),
-            numbers=self._state.shadow_queues,
+            numbers=dict(self._state.shadow_queues),
             contents=self._contents,
         )
         return await self._ask(question)

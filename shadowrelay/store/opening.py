@@ -89,6 +89,13 @@ def close_store(opening: Opening, committer: Committer) -> None:
     close_lock(opening)
 
 
+def abandon_store(opening: Opening) -> None:
+    """As if the process had died."""
+    opening.contents.end_segment()
+    opening.working.close(is_clean=False)
+    close_lock(opening)
+
+
 def _lock(directory: Path) -> int:
     descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

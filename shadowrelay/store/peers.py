@@ -67,8 +67,10 @@ def peer_forgotten(work: Work, server: ServerName) -> None:
     """Off every list, with its notifications; its databases stay known, so that it is recognised when it comes back."""
     known = work.state.peers
     before = known.rows.get(server)
-    row = replace(before, is_forgotten=True) if before is not None else PeerRow(
-        server, SiteName(""), DatabaseId(""), 0, 0, 0, None, is_forgotten=True
+    row = (
+        replace(before, is_forgotten=True)
+        if before is not None
+        else PeerRow(server, SiteName(""), DatabaseId(""), 0, 0, 0, None, is_forgotten=True)
     )
     _write(work, row)
     known.rows[server] = row

@@ -11,11 +11,11 @@ from shadowrelay.model.errors import LedgerUnavailable
 from shadowrelay.model.ids import NO_DATABASE, DatabaseId, MessageId, ServerName
 from shadowrelay.model.message import Content, ContentPlace
 from shadowrelay.model.ownership import Choice, Claim, DiscardEvent, DiscardStatus, Role, Transition
-from shadowrelay.model.queue import AttemptRecord, NewMessage, StoredMessage
+from shadowrelay.model.queue import AttemptRecord, NewMessage, SideMessage, StoredMessage
 from shadowrelay.model.replies import LOCAL_ERROR
 from shadowrelay.ports import Decide
 from shadowrelay.store import codec
-from shadowrelay.store.rows import stored_message
+from shadowrelay.store.rows import Row, stored_message
 from shadowrelay.store.work import Work, encode_number
 
 Placed = tuple[Content, ContentPlace | None]
@@ -81,21 +81,29 @@ def verdict(work: Work, message_id: MessageId, decide: Decide) -> Transition:
 def attempt(work: Work, record: AttemptRecord, places: Sequence[ContentPlace | None], decide: Decide) -> Transition:
     message_id = record.message_id
     transition = decide(message_id, work.claim(message_id))
-    sides = []
-    for side, place in zip(record.sides, places, strict=True):
-        row = work.insert(side.message, work.keep(side.content, place), is_decided=True)
-        sides.append((row, side.message.envelope.message_id))
+    sides = [_side(work, side, place) for side, place in zip(record.sides, places, strict=True)]
     keep_until, remember_until = codec.encode_instant(record.keep_until), codec.encode_instant(record.remember_until)
     changed = work.apply(message_id, transition, keep_until=keep_until, remember_until=remember_until)
     if changed is not None and changed.claim.role is Role.PRIMARY:
         work.replace_retries(changed, record.retries)
         changed.due_at = None if record.due_at is None else codec.encode_instant(record.due_at)
         work.changed(changed)
-    waited_for = [side_id for row, side_id in sides if transition.tell and not row.is_placed]
-    for row, _ in sides:
-        row.is_awaited = bool(transition.tell) and not row.is_placed
-    work.tell(message_id, transition, waited_for)
+    waited_for = [row for row in sides if transition.tell and row.claim.role is Role.PRIMARY and not row.is_placed]
+    for row in waited_for:
+        row.is_awaited = True
+        work.changed(row)
+    work.tell(message_id, transition, [row.message_id for row in waited_for])
     return transition
+
+
+def _side(work: Work, side: SideMessage, place: ContentPlace | None) -> Row:
+    """The same DSN has the same id on whichever server makes it, so it may be here already, and then is not made again."""
+    row = work.row(side.message.envelope.message_id)
+    if row is None:
+        return work.insert(side.message, work.keep(side.content, place), is_decided=True)
+    if place is not None:
+        work.large_gone.append(place.offset)
+    return row
 
 
 def discards(

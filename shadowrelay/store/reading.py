@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,10 +12,11 @@ from shadowrelay.model.ids import NO_DATABASE, DatabaseId, MessageId, ServerName
 from shadowrelay.model.ownership import DiscardEvent, DiscardStatus, Role
 from shadowrelay.model.peers import DiscardReply
 from shadowrelay.model.queue import ShadowGroup, StoredMessage
-from shadowrelay.store import codec, rows
+from shadowrelay.store import codec, rows, tables
 from shadowrelay.store.content import ContentStore
 
 COLUMNS = ",".join(f'm."{name}"' for name in rows.ALL)
+RETRY_COLUMNS = ",".join(f"retry.{column.name}" for column in tables.RETRY.columns)
 SELECT_MANY = f"SELECT {COLUMNS} FROM json_each(?) AS wanted CROSS JOIN message AS m ON m.message_id = wanted.value"
 SELECT_DUE = (
     f"SELECT {COLUMNS} FROM message AS m WHERE m.role = 'primary' AND m.due_at <= ? AND m.is_decided = 1"
@@ -38,7 +40,9 @@ SELECT_GROUPS = (
     "SELECT primary_server, primary_database, count(*) FROM message WHERE role = 'shadow' GROUP BY primary_server, primary_database"
 )
 SELECT_GROUPS_HANDED = SELECT_GROUPS.replace("role = 'shadow'", "role = 'shadow' AND handed = 1")
-SELECT_RETRIES = "SELECT retry.* FROM json_each(?) AS wanted CROSS JOIN retry ON retry.message = wanted.value ORDER BY attempts_next_at"
+SELECT_RETRIES = (
+    f"SELECT {RETRY_COLUMNS} FROM json_each(?) AS wanted CROSS JOIN retry ON retry.message = wanted.value ORDER BY attempts_next_at"
+)
 SELECT_DISCARDS = (
     "SELECT sequence, message_id, status, ordinals FROM discard WHERE asker = ? AND asker_database IN (?, ?) ORDER BY sequence LIMIT ?"
 )
@@ -119,10 +123,10 @@ def discards_for(connection: Connection, asker: ServerName, database: DatabaseId
     remaining = 0
     if len(many) == maximum:
         remaining = max(0, int(connection.exec_driver_sql(COUNT_DISCARDS, key).scalar_one()) - len(many))
-    events = [
-        DiscardEvent(sequence, MessageId(message_id), DiscardStatus(status), codec.decode_ordinals(ordinals))
-        for sequence, message_id, status, ordinals in many
-    ]
+    events = []
+    for sequence, message_id, status, ordinals in many:
+        with suppress(ValueError):  # a corrupt row says nothing; STATUS answers for it
+            events.append(DiscardEvent(sequence, MessageId(message_id), DiscardStatus(status), codec.decode_ordinals(ordinals)))
     return DiscardReply(tuple(events), remaining)
 
 
@@ -133,4 +137,3 @@ def acknowledged(connection: Connection, primary: ServerName, database: Database
 
 def excluded(message_ids: Collection[MessageId]) -> str:
     return json.dumps(list(message_ids)) if message_ids else "[]"
-

@@ -129,6 +129,7 @@ class Work:
             if keep_until is None:
                 keep_until = self.now_microseconds + self.state.safety_net_hold_microseconds
             self._change_role(row, before, keep_until, remember_until)
+        self._name_shadow_queue(row)
         self._mark(row)
         self._list(row)
         if row.is_awaited and (after.role is not Role.PRIMARY or row.is_placed):
@@ -160,7 +161,6 @@ class Work:
         elif role is Role.SHADOW:
             row.keep_until = max(row.keep_until, self.now_microseconds + self.state.shadow_keep_microseconds)
             row.remember_until = max(row.remember_until, row.keep_until)
-            self._name_shadow_queue(row)
         elif role is Role.DELIVERED:
             row.is_shadow_side = before.role is Role.SHADOW
             row.keep_until = keep_until

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from shadowrelay.model.errors import LedgerUnavailable
 from shadowrelay.model.ids import MessageId
-from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, STORE_UNAVAILABLE
+from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, LOCAL_ERROR, STORE_UNAVAILABLE
 from shadowrelay.store.committer import Committer, Promise
 from shadowrelay.store.work import Work
 
@@ -75,7 +75,7 @@ class ThreadedWriter:
         while goes_on:
             batch, goes_on = self._next_batch()
             if batch:
-                committer.commit(batch)
+                _commit(committer, batch)
                 self._call(settle, batch)
         self._closing(committer)
         self._call(_resolve, self._ended, None)
@@ -121,6 +121,20 @@ class InlineWriter:
             self._is_closed = True
             self._closing(self._committer)
 
+    def abandon(self) -> None:
+        """As if the process had died."""
+        self._is_closed = True
+        self._committer.connection.close()
+
+
+def _commit(committer: Committer, batch: Sequence[Promise]) -> None:
+    try:
+        committer.commit(batch)
+    except BaseException as error:
+        # A mistake of ours in there must not end the thread that all promises depend on.
+        for promise in batch:
+            promise.error = LedgerUnavailable(LOCAL_ERROR, repr(error))
+
 
 def settle(promises: Sequence[Promise]) -> None:
     """On the loop: tell everybody who still waits."""
@@ -128,7 +142,9 @@ def settle(promises: Sequence[Promise]) -> None:
         future = promise.waiter
         if future.done():
             continue
-        if promise.error is not None:
+        if isinstance(promise.error, StopIteration):
+            future.set_exception(RuntimeError("decide raised StopIteration"))  # a future refuses that one
+        elif promise.error is not None:
             future.set_exception(promise.error)
         else:
             future.set_result(promise.result)

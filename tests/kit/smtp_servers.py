@@ -60,9 +60,11 @@ class ScriptedServer:
     async def stop(self) -> None:
         assert self._server is not None
         self._server.close()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for _ in range(3):  # a connection may be just accepted, and an ended one closes in the next turn of the loop
+            for task in list(self._tasks):
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await asyncio.sleep(0)
         await self._server.wait_closed()
         if self._failures:
             raise self._failures[0]

@@ -52,7 +52,8 @@ def review(claim: Claim | None, me: Party, peer: Party, answer: StatusAnswer, le
         return settled
     if entry is None:
         return Transition(claim, after)
-    if rules.needs_everybody(lease_runs):
+    # Who was told `yours` does not wait for its lease to end.
+    if rules.needs_everybody(lease_runs and entry.choice is not Choice.HANDED_OVER):
         return Transition(claim, after, note=Note.EVERYBODY)
     return Transition(claim, pieces.without_server(after, peer.server), note=Note.DROPPED)
 

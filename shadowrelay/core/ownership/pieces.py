@@ -43,7 +43,16 @@ def with_database(claim: Claim, peer: Party, copies: tuple[Copy, ...]) -> tuple[
 
 
 def without_server(claim: Claim, server: ServerName) -> Claim:
-    return replace(claim, copies=tuple(copy for copy in claim.copies if copy.server != server))
+    return relisted(claim, server, tuple(copy for copy in claim.copies if copy.server != server))
+
+
+def relisted(claim: Claim, server: ServerName, copies: tuple[Copy, ...]) -> Claim:
+    """The claim with `copies`, in which the entry of `server` is gone or new. If it had been handed over there, that came
+    to nothing: this node claims the message again (DESIGN 6.2 "Hand-over")."""
+    entry = claim.copy_on(server)
+    handed_over = entry is not None and entry.choice is Choice.HANDED_OVER
+    role = Role.PRIMARY if handed_over and claim.role is Role.SET_ASIDE else claim.role
+    return replace(claim, role=role, copies=copies)
 
 
 def choose(before: Claim, claim: Claim, server: Party, note: Note) -> Transition:

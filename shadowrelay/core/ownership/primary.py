@@ -34,6 +34,12 @@ def placing(claim: Claim | None, me: Party, server: Party) -> Transition:
     return Transition(claim, replace(claim, number=rules.number_after(claim, me), copies=copies))
 
 
+def not_sent(claim: Claim | None, server: ServerName | None) -> Claim:
+    """The claim without an entry that was made for a copy of which certainly nothing was stored, and no older one was."""
+    claim = pieces.known(claim)
+    return claim if server is None else pieces.without_server(claim, server)
+
+
 def placed(claim: Claim | None, number: CopyNumber, server: Party) -> Transition:
     """`server` has confirmed the copy with `number`. Late news of an older number chooses nobody."""
     claim = pieces.known(claim)
@@ -42,6 +48,21 @@ def placed(claim: Claim | None, number: CopyNumber, server: Party) -> Transition
     if claim.number != number:
         return Transition(claim, replace(claim, copies=pieces.with_database(claim, server, claim.copies)))
     return pieces.choose(claim, claim, server, Note.CHOSEN)
+
+
+def released_acknowledged(claim: Claim | None, server: Party, lease_runs: bool) -> Transition:
+    """`server` has acknowledged our `released`: it goes off the list if it cannot have promoted before it heard that.
+
+    Shapes: `lease_runs` at the moment of the acknowledgement. Without the lease it may have promoted first, and what we
+    said changed nothing there: it stays on the list, and is asked like any other server whose lease has ended.
+    """
+    claim = pieces.known(claim)
+    entry = claim.copy_on(server.server)
+    if entry is None or entry.choice is not Choice.DISMISSED or entry.database not in (NO_DATABASE, server.database):
+        return Transition(claim, claim)
+    if lease_runs:
+        return Transition(claim, pieces.without_server(claim, server.server), note=Note.DROPPED)
+    return Transition(claim, replace(claim, copies=pieces.swap(claim.copies, replace(entry, choice=Choice.LISTED))), note=Note.REVIEW)
 
 
 def gave_up(claim: Claim | None, server: ServerName) -> Transition:

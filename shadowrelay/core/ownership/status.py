@@ -69,4 +69,4 @@ def _list_asker(claim: Claim, asker: Party) -> Claim:
     entry = claim.copy_on(asker.server)
     if entry is not None and entry.database in (NO_DATABASE, asker.database):
         return claim
-    return replace(claim, copies=rules.listed_before_sending(claim, Copy(asker.server, asker.database)))
+    return pieces.relisted(claim, asker.server, rules.listed_before_sending(claim, Copy(asker.server, asker.database)))

@@ -1,0 +1,102 @@
+"""A real Postfix of its own on loopback: configuration, queue and log in one directory. Needs root and Debian's package."""
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+MASTER_CF = Path("/usr/share/postfix/master.cf.dist")
+SERVICE = "{listen}      inet  n       -       n       -       -       smtpd"
+
+
+def is_available() -> bool:
+    """Root, and Debian's package."""
+    return os.geteuid() == 0 and shutil.which("postfix") is not None and shutil.which("smtp-sink", path="/usr/sbin:/usr/bin") is not None
+
+
+def free_port() -> int:
+    """A port of 127.0.0.1 that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Postfix:
+    """`port` listens. `settings` go to main.cf over what is needed to stand alone."""
+
+    def __init__(self, directory: Path, port: int, settings: dict[str, str]) -> None:
+        self.directory = directory
+        self.port = port
+        self.log = directory / "mail.log"
+        self._settings = {
+            "compatibility_level": "3.6",
+            "queue_directory": str(directory / "queue"),
+            "data_directory": str(directory / "data"),
+            "mail_owner": "postfix",
+            "setgid_group": "postdrop",
+            "command_directory": "/usr/sbin",
+            "daemon_directory": "/usr/lib/postfix/sbin",
+            "mynetworks": "127.0.0.0/8",
+            "inet_interfaces": "127.0.0.1",
+            "inet_protocols": "ipv4",
+            "myhostname": "postfix.example",
+            "mydestination": "",
+            "alias_maps": "",
+            "alias_database": "",
+            "smtpd_relay_restrictions": "permit_mynetworks, reject",
+            "maillog_file": str(self.log),
+            "maillog_file_prefixes": str(directory),
+            "disable_dns_lookups": "yes",
+            **settings,
+        }
+
+    def start(self) -> None:
+        """Write the configuration and start the daemons; returns when it answers."""
+        config = self.directory / "config"
+        for path in (config, self.directory / "queue", self.directory / "data"):
+            path.mkdir(parents=True, exist_ok=True)
+        for path in (self.directory, *self.directory.parents):
+            path.chmod(path.stat().st_mode | 0o011) if path.owner() == "root" else None
+        shutil.chown(self.directory / "data", "postfix")
+        (config / "main.cf").write_text("".join(f"{key} = {value}\n" for key, value in self._settings.items()))
+        lines = [line for line in MASTER_CF.read_text().splitlines() if not line.startswith("smtp      inet")]
+        (config / "master.cf").write_text("\n".join([SERVICE.format(listen=f"127.0.0.1:{self.port}"), *lines]) + "\n")
+        self._run("postconf", "-c", str(config), "-F", "*/*/chroot = n")
+        self._run("postfix", "-c", str(config), "start")
+        for _ in range(100):
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=5) as connection:
+                if connection.recv(3) == b"220":
+                    return
+        raise RuntimeError(f"postfix does not answer; its log: {self.log.read_text()[-2000:]}")
+
+    def stop(self) -> None:
+        """Stop the daemons of this instance."""
+        subprocess.run(["/usr/sbin/postfix", "-c", str(self.directory / "config"), "stop"], capture_output=True, check=False, timeout=60)
+
+    def queue(self) -> str:
+        """What `postqueue -p` prints."""
+        return self._run("postqueue", "-c", str(self.directory / "config"), "-p")
+
+    def flush(self) -> None:
+        """Try everything again now."""
+        self._run("postqueue", "-c", str(self.directory / "config"), "-f")
+
+    def _run(self, program: str, *arguments: str) -> str:
+        done = subprocess.run([f"/usr/sbin/{program}", *arguments], capture_output=True, text=True, check=False, timeout=60)
+        if done.returncode != 0:
+            raise RuntimeError(f"{program} {' '.join(arguments)}: {done.stderr or done.stdout}")
+        return done.stdout
+
+
+@contextlib.contextmanager
+def running_postfix(directory: Path, settings: dict[str, str]) -> Iterator[Postfix]:
+    """Start one, and stop it whatever happens."""
+    postfix = Postfix(directory, free_port(), settings)
+    try:
+        postfix.start()
+        yield postfix
+    finally:
+        postfix.stop()
