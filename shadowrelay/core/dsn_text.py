@@ -19,7 +19,7 @@ _LONG_WORD = re.compile(rf"(\S{{{WORD_CHARACTERS_MAX}}})(?=\S)")
 _NOT_ASCII = re.compile(r"[^ -~\r\n]")
 _NOT_ASCII_OCTET = re.compile(rb"[\x80-\xff]")
 _NOT_PLAIN = re.compile(r"[^ -~]|[\\+=]")
-_LONG_LINE = re.compile(rb"([^\r\n]{%d})[^\r\n]+" % LINE_OCTETS_MAX)
+_LONG_LINE = re.compile(rb"^([^\r\n]{%d})[^\r\n]+" % LINE_OCTETS_MAX, re.MULTILINE)  # anchored: linear
 _ENCODED = re.compile(rb"\+([0-9A-F]{2})")
 
 
