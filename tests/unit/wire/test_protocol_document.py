@@ -218,7 +218,7 @@ def test_a_dialog_with_a_letter_changed_is_noticed(place):
     ],
 )
 def test_a_limit_in_the_document_is_the_limit_in_the_code(what, limit):
-    row = re.search(rf"^\| {re.escape(what)} \| ([0-9]+(?:,[0-9]{3})*)", DOCUMENT, re.MULTILINE)
+    row = re.search(rf"^\| {re.escape(what)} \| ([0-9]+(?:,[0-9]{{3}})*)", DOCUMENT, re.MULTILINE)
 
     assert row is not None
     assert row[1] == f"{limit:,}"
