@@ -111,7 +111,9 @@ def a_side(message_id: MessageId | None = None) -> SideMessage:
     return SideMessage(replace(message, origin=Origin.DSN), a_content(b"dsn\r\n"))
 
 
-def an_identity(server: ServerName = THERE, database: DatabaseId = THEIR_DATABASE, incarnation: int = 1, position: int = 10) -> PeerIdentity:
+def an_identity(
+    server: ServerName = THERE, database: DatabaseId = THEIR_DATABASE, incarnation: int = 1, position: int = 10
+) -> PeerIdentity:
     return PeerIdentity(server, BoundaryName("example"), database, incarnation, 1, position, timedelta(hours=3))
 
 
