@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from shadowrelay.model.quantities import (
     format_duration,
     format_size,
+    parse_domain,
     parse_duration,
     parse_host_port,
     parse_name,
@@ -134,3 +135,16 @@ def test_names_become_lower_case_without_final_dot() -> None:
 def test_what_cannot_be_a_host_name_is_refused(wrong: object) -> None:
     with pytest.raises(ValueError, match="is not a host name"):
         parse_name(wrong)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("Corp.Example.", "corp.example"), ("*.corp.example", "*.corp.example"), ("Bücher.example", "bücher.example")]
+)
+def test_a_mail_domain_may_be_of_any_script_or_stand_for_all_below_it(text: str, value: str) -> None:
+    assert value == parse_domain(text)
+
+
+@pytest.mark.parametrize("wrong", ["", "*", "*corp.example", "a@b", "a b", "[192.0.2.1]", 5])
+def test_what_cannot_be_a_mail_domain_is_refused(wrong: object) -> None:
+    with pytest.raises(ValueError, match="is not a domain"):
+        parse_domain(wrong)

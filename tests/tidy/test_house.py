@@ -1,0 +1,72 @@
+"""The files that a stranger looks for are there, and say what is true."""
+
+import re
+import tomllib
+
+from packaging.requirements import Requirement
+
+from shadowrelay import __version__
+from shadowrelay.cli.main import app
+from tests.tidy.house import ROOT, files_below, tree_of
+
+
+def test_the_changelog_has_a_place_for_what_is_not_released() -> None:
+    headings = re.findall(r"(?m)^## (.+)$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"))
+
+    assert "Unreleased" == headings[0]
+
+
+def test_the_licence_is_apache() -> None:
+    text = (ROOT / "LICENSE").read_text(encoding="utf-8")
+
+    assert ("Apache License", True) == (text.strip().splitlines()[0].strip(), "Version 2.0, January 2004" in text)
+
+
+def test_the_lock_holds_a_version_that_satisfies_each_requirement() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    wanted = {"base.txt": project["dependencies"], "dev.txt": [*project["dependencies"], *project["optional-dependencies"]["dev"]]}
+    unsatisfied = []
+    for name, requirements in wanted.items():
+        lock = (ROOT / "requirements" / name).read_text(encoding="utf-8")
+        versions = dict(re.findall(r"(?m)^([a-z0-9-]+)(?:\[[a-z,]+\])?==(\S+)", lock))
+        parsed = [Requirement(text) for text in requirements]
+        unsatisfied += [f"{name}: {each}" for each in parsed if not each.specifier.contains(versions.get(each.name, "0"))]
+
+    assert [] == unsatisfied
+
+
+def test_every_requirement_has_an_upper_bound() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    requirements = [*project["dependencies"], *(text for extra in project["optional-dependencies"].values() for text in extra)]
+
+    assert [] == [text for text in requirements if "<" not in text]
+
+
+def test_every_target_that_the_documents_name_is_in_the_makefile() -> None:
+    targets = set(re.findall(r"(?m)^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8")))
+    pages = files_below("README.md", "docs", ".ci", suffixes={".md", ""})
+    named = {
+        name for path in pages for name in re.findall(r"(?:`|\$ |exec |^|\s{4})make ([a-z-]+)(?=`|\s|$)", path.read_text(encoding="utf-8"))
+    }
+
+    assert {"test", "demo"} <= named
+    assert set() == named - targets
+
+
+def test_every_command_is_documented_for_operators() -> None:
+    page = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    commands = [command.name or command.callback.__name__ for command in app.registered_commands if command.callback]
+    commands += [f"{group.name} {command.name}" for group in app.registered_groups for command in group.typer_instance.registered_commands]
+
+    assert [] == [command for command in commands if f"shadowrelay {command}" not in page]
+
+
+def test_names_of_tests_are_sentences() -> None:
+    modules = files_below("tests", suffixes={".py"})
+    functions = [node.name for path in modules for node in tree_of(path).body if getattr(node, "name", "").startswith("test_")]
+
+    assert [] == [name for name in functions if name.count("_") < 2]
+
+
+def test_the_version_is_one_that_packagers_accept() -> None:
+    assert re.fullmatch(r"\d+\.\d+\.\d+", __version__)
