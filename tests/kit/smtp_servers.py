@@ -129,7 +129,8 @@ class ScriptedServer:
     def _default(self, verb: str) -> str:
         if verb == "EHLO":
             extensions = (*self.extensions, "STARTTLS") if self.tls is not None else self.extensions
-            return "\r\n".join([f"250{'-' if extensions else ' '}test", *(f"250-{text}" for text in extensions[:-1]), *(f"250 {text}" for text in extensions[-1:])])
+            *more, last = ("test", *extensions)
+            return "\r\n".join([*(f"250-{text}" for text in more), f"250 {last}"])
         return {"DATA": "354 go on", "QUIT": "221 2.0.0 bye", "STARTTLS": "220 go"}.get(verb, "250 2.0.0 ok")
 
     async def _answer(self, verb: str, line: str, default: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> str:

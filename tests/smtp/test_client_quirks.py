@@ -129,8 +129,6 @@ def test_a_taken_over_session_carries_pipelined_commands_and_much_data_and_sees_
 
 
 async def test_a_server_that_takes_nothing_is_not_waited_for_for_ever():
-    server = ScriptedServer({"NOOP": HANG})
-
     async def keep_open(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"220 hi\r\n")
         await reader.readline()
@@ -143,16 +141,14 @@ async def test_a_server_that_takes_nothing_is_not_waited_for_for_ever():
     listener = await asyncio.start_server(keep_open, "127.0.0.1", 0)
     session = await open_session(HostPort("127.0.0.1", listener.sockets[0].getsockname()[1]), "hop", Opening("me"))
     try:
+        session.pipeline.write(b"x" * 20_000_000, 0)
         with pytest.raises(SessionBroken, match="Timed out"):
-            for _ in range(1000):
-                session.pipeline.write(b"x" * 1_000_000, 0)
-                await session.pipeline.drain(0.1)
+            await session.pipeline.drain(0.1)
     finally:
         done.set()
         await session.pipeline.closed()
         listener.close()
         await listener.wait_closed()
-    assert [] == server.sessions
 
 
 OPENINGS_THAT_FAIL = [
@@ -190,7 +186,10 @@ async def test_an_old_server_is_greeted_with_helo():
 
 async def test_extensions_heard_before_tls_are_forgotten():
     server_tls, client_tls = tls_pair()
-    server = ScriptedServer({"EHLO": ["250-hi\r\n250-STARTTLS\r\n250 INJECTED", "250-hi\r\n250 PIPELINING"], "STARTTLS": "220 go\r\n250 injected"}, tls=server_tls)
+    server = ScriptedServer(
+        {"EHLO": ["250-hi\r\n250-STARTTLS\r\n250 INJECTED", "250-hi\r\n250 PIPELINING"], "STARTTLS": "220 go\r\n250 injected"},
+        tls=server_tls,
+    )
     async with serving(server):
         session = await open_session(HostPort("127.0.0.1", server.port), "hop.example", Opening("me", TlsUse.REQUIRED, client_tls))
         session.pipeline.quit()

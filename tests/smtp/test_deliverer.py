@@ -18,7 +18,6 @@ from shadowrelay.model.replies import Reply
 from shadowrelay.model.routing import Destination, HostPort
 from shadowrelay.smtp.client import Opening, TlsUse
 from shadowrelay.smtp.deliverer import MESSAGES_PER_SESSION_MAX, Report, SmtpDeliverer
-from shadowrelay.smtp.next_hop import Limits
 from shadowrelay.smtp.resolver import Exchange
 from shadowrelay.smtp.tls import opportunistic_context
 from tests.kit.smtp_servers import CLOSE, HANG, CancelledAt, ScriptedServer, cancelled_at, serving
@@ -68,7 +67,6 @@ async def a_deliverer(
     idle_seconds: float = 60.0,
     tls: ssl.SSLContext | None = None,
     connect_seconds: float = 5.0,
-    limits: Limits = Limits(),
 ) -> AsyncIterator[SmtpDeliverer]:
     use = TlsUse.NEVER if tls is None else TlsUse.OPPORTUNISTIC
     deliverer = SmtpDeliverer(
@@ -76,7 +74,6 @@ async def a_deliverer(
         zone or Zone((), {}),
         concurrency_per_destination=concurrency,
         connection_inactivity_timeout=timedelta(seconds=idle_seconds),
-        limits=limits,
         shuffle=lambda exchanges: exchanges.reverse(),
     )
     try:

@@ -1,0 +1,484 @@
+"""Sessions to a peer: the handshake, copies in one write, what is certain after a failure, XQDISCARD on a kept session."""
+
+import asyncio
+import contextlib
+import hashlib
+import re
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+import trustme
+
+from shadowrelay.model.errors import LedgerUnavailable, PeerUnavailable
+from shadowrelay.model.ids import BoundaryName, DatabaseId, MessageId, ServerName
+from shadowrelay.model.message import BodyType, Content, Envelope, Recipient
+from shadowrelay.model.ownership import CopyNumber, DiscardEvent, DiscardStatus, StatusAnswer, StatusQuestion, StatusState
+from shadowrelay.model.peers import CopyOffer, DiscardReply, PeerIdentity
+from shadowrelay.model.replies import STORE_UNAVAILABLE
+from shadowrelay.model.routing import HostPort
+from shadowrelay.smtp.client import Opening, TlsUse
+from shadowrelay.smtp.peer_link import Held, LinkEvents, SessionLink, SmtpPeerLink
+from shadowrelay.wire.status import format_answer, format_answer_lines, format_superseded, parse_question_block, parse_status
+from shadowrelay.wire.xqdiscard import format_reply_lines
+from shadowrelay.wire.xshadow import format_hello, parse_commit, parse_envelope, parse_hello, parse_hold
+from tests.kit.smtp_servers import CLOSE, HANG, CancelledAt, ScriptedServer, cancelled_at, serving
+
+OURS = DatabaseId("11111111-1111-4111-8111-111111111111")
+THEIRS = DatabaseId("22222222-2222-4222-8222-222222222222")
+PEER = ServerName("mx1.west.example")
+ME = PeerIdentity(ServerName("mx1.east.example"), BoundaryName("example"), OURS, 3, 10, 20, timedelta(hours=3))
+IT = PeerIdentity(PEER, BoundaryName("example"), THEIRS, 5, 100, 200, timedelta(hours=3))
+MESSAGE = MessageId("33333333-3333-4333-8333-333333333333")
+BODY = b"Subject: hello\r\n\r\n.\r\nno line end, \xff and \r and \n"
+EXTENSIONS = ("PIPELINING", "8BITMIME", "SMTPUTF8", "SIZE", "XSHADOW HOLD")
+HELLO = f"250 2.0.0 {format_hello(IT)}"
+FROM_ANOTHER_SERVER = f"250 {format_hello(replace(IT, server=ServerName('other.example')))}"
+FROM_ANOTHER_BOUNDARY = f"250 {format_hello(replace(IT, boundary=BoundaryName('other')))}"
+DEADLINE = 5.0
+LEDGER_GONE = LedgerUnavailable(STORE_UNAVAILABLE, "disk full")
+
+
+class StillClock:
+    """Clock.awake stands; a deadline is so many seconds from it."""
+
+    def __init__(self) -> None:
+        self.time = 0.0
+
+    def now(self) -> datetime:
+        return datetime(2026, 1, 1, tzinfo=UTC)
+
+    def awake(self) -> float:
+        return self.time
+
+    def ran(self) -> float:
+        return self.time
+
+
+def a_peer(script: dict[str, object] | None = None, **changes: object) -> ScriptedServer:
+    return ScriptedServer({"XSHADOW": HELLO, **(script or {})}, **{"extensions": EXTENSIONS, **changes})  # type: ignore[arg-type]
+
+
+def an_offer(recipients_count: int = 2, content: Content | None = None) -> CopyOffer:
+    recipients = tuple(Recipient(f"r{number}@b.example", notify="NEVER") for number in range(1, recipients_count + 1))
+    envelope = Envelope(MESSAGE, "s@a.example", recipients, datetime(2026, 1, 1, tzinfo=UTC), BodyType.EIGHT_BIT_MIME, subject="hello")
+    content = content or Content(len(BODY), hashlib.sha256(BODY).digest(), BODY)
+    return CopyOffer(CopyNumber(1, 2, OURS), envelope, frozenset({2}), content)
+
+
+@contextlib.asynccontextmanager
+async def a_link(
+    server: ScriptedServer, *, opening: Opening | None = None, sessions_max: int = 32, **events: object
+) -> AsyncIterator[SmtpPeerLink]:
+    link = SmtpPeerLink(
+        PEER,
+        HostPort("127.0.0.1", server.port),
+        opening or Opening("mx1.east.example"),
+        StillClock(),
+        LinkEvents(**{"own_identity": lambda: ME, **events}),  # type: ignore[arg-type]
+        sessions_max=sessions_max,
+        control_seconds=0.3,
+    )
+    try:
+        yield link
+    finally:
+        await link.close()
+
+
+async def refusal_of(work: Awaitable[object]) -> PeerUnavailable:
+    with pytest.raises(PeerUnavailable) as caught:
+        await work
+    return caught.value
+
+
+# the handshake
+
+
+async def test_both_sides_learn_who_the_other_is():
+    learnt: list[PeerIdentity] = []
+    heard: list[tuple[str, str]] = []
+    server = a_peer()
+    async with serving(server), a_link(server, on_identity=learnt.append, on_heard=lambda *who: heard.append(who)) as link:
+        identity = await link.greet()
+
+        assert (IT, IT, [IT]) == (identity, link.identity, learnt)
+    assert ME == parse_hello(server.lines[1].removeprefix("XSHADOW "))
+    assert {(PEER, THEIRS)} == set(heard)
+
+
+BAD_PEERS = [
+    ("no extension", {}, ("PIPELINING",), "does not offer XSHADOW"),
+    ("refused", {"XSHADOW": "530 5.7.0 not you"}, EXTENSIONS, "530 5.7.0 not you"),
+    ("garbled", {"XSHADOW": "250 2.0.0 server=x"}, EXTENSIONS, "cannot be read"),
+    ("another server", {"XSHADOW": FROM_ANOTHER_SERVER}, EXTENSIONS, "the server there is other.example"),
+    ("another boundary", {"XSHADOW": FROM_ANOTHER_BOUNDARY}, EXTENSIONS, "belongs to the boundary other"),
+    ("no greeting", {"GREETING": "421 4.3.2 full"}, EXTENSIONS, "421 4.3.2 full"),
+    ("garbage", {"XSHADOW": "garbage"}, EXTENSIONS, "broke the protocol"),
+    ("end", {"XSHADOW": CLOSE}, EXTENSIONS, "Connection lost"),
+    ("silence", {"XSHADOW": HANG}, EXTENSIONS, "no answer in"),
+]
+
+
+@pytest.mark.parametrize(("script", "extensions", "reason"), [case[1:] for case in BAD_PEERS], ids=[case[0] for case in BAD_PEERS])
+async def test_who_does_not_prove_to_be_the_peer_gets_nothing_and_no_connection_stays(script, extensions, reason):
+    server = a_peer(script, extensions=extensions)
+    async with serving(server), a_link(server) as link:
+        errors = [await refusal_of(link.hold(an_offer(), 0.15)), await refusal_of(link.greet())]
+        await server.until(lambda: server.open_count == 0)
+
+    assert [False, False] == [error.sent for error in errors]
+    assert all(reason in error.reason for error in errors)
+    assert not any(line.startswith(("MAIL", "XQDISCARD")) for line in server.lines)
+
+
+async def test_a_peer_that_is_not_there_is_unavailable():
+    async with a_link(ScriptedServer(port=1)) as link:
+        error = await refusal_of(link.hold(an_offer(), DEADLINE))
+
+    assert ("Could not connect" in error.reason, False) == (True, error.sent)
+
+
+# a copy
+
+
+async def test_a_copy_goes_in_one_transaction_and_its_bytes_arrive_unchanged():
+    server = a_peer({"XSHADOW COMMIT": "250 2.0.0 stored position=250"})
+    async with serving(server), a_link(server) as link:
+        held = await link.hold(an_offer(), DEADLINE)
+
+        assert 250 == (link.identity and link.identity.position)
+    assert Held(None, 0.0, THEIRS) == held
+    mail, *rcpts, envelope, bdat, commit = server.lines[2:8]
+    assert mail.startswith(f"MAIL FROM:<s@a.example> SIZE={len(BODY)} BODY=8BITMIME XSHADOW=")
+    assert (MESSAGE, CopyNumber(1, 2, OURS)) == parse_hold(mail.rpartition("XSHADOW=")[2], OURS)
+    assert ["RCPT TO:<r1@b.example> NOTIFY=NEVER", "RCPT TO:<r2@b.example> NOTIFY=NEVER"] == rcpts
+    extras = parse_envelope(envelope.removeprefix("XSHADOW ENVELOPE "))
+    assert (frozenset({2}), "hello") == (extras.done, extras.subject)
+    assert f"BDAT {len(BODY)}" == bdat
+    assert [BODY] == server.sessions[0].blocks
+    assert (len(BODY), hashlib.sha256(BODY).digest()) == parse_commit(commit.removeprefix("XSHADOW COMMIT "))
+
+
+async def test_a_large_copy_is_streamed_in_counted_chunks(tmp_path: Path):
+    data = bytes(range(256)) * 4000
+    path = tmp_path / "content"
+    path.write_bytes(data)
+    server = a_peer()
+    async with serving(server), a_link(server) as link:
+        held = await link.hold(an_offer(content=Content(len(data), hashlib.sha256(data).digest(), path=path)), DEADLINE)
+
+    assert held.superseded is None
+    assert data == b"".join(server.sessions[0].blocks)
+    assert len(server.sessions[0].blocks) > 1
+
+
+async def test_a_large_copy_that_is_refused_early_is_not_sent_whole(tmp_path: Path):
+    data = bytes(8 * 1024 * 1024)
+    path = tmp_path / "content"
+    path.write_bytes(data)
+    server = a_peer({"MAIL": "452 4.3.1 full"})
+    async with serving(server), a_link(server) as link:
+        error = await refusal_of(link.hold(an_offer(content=Content(len(data), b"0" * 32, path=path)), DEADLINE))
+
+    assert ("452 4.3.1 full", False) == (error.reason, error.sent)
+    assert sum(map(len, server.sessions[0].blocks)) < len(data)
+
+
+async def test_a_content_file_that_is_gone_is_no_copy(tmp_path: Path):
+    server = a_peer()
+    async with serving(server), a_link(server) as link:
+        error = await refusal_of(link.hold(an_offer(content=Content(1, b"0" * 32, path=tmp_path / "gone")), DEADLINE))
+
+    assert ("cannot be written" in error.reason, False) == (True, error.sent)
+
+
+@pytest.mark.parametrize("verb", ["MAIL", "XSHADOW COMMIT"])
+async def test_a_superseded_copy_is_an_answer_and_the_session_stays(verb):
+    answer = StatusAnswer(StatusState.SHADOW, CopyNumber(2, 1, THEIRS), PEER, THEIRS, done=frozenset({1}))
+    server = a_peer({verb: [f"554 5.5.0 {format_superseded(answer)}", "250 ok"]})
+    async with serving(server), a_link(server) as link:
+        first = await link.hold(an_offer(), DEADLINE)
+        second = await link.hold(an_offer(), DEADLINE)
+
+    assert (answer, None) == (first.superseded, second.superseded)
+    assert 1 == len(server.sessions)
+
+
+@pytest.mark.parametrize("verb", ["MAIL", "RCPT", "XSHADOW ENVELOPE", "BDAT", "XSHADOW COMMIT"])
+@pytest.mark.parametrize("reply", ["451 4.3.0 disk", "550 5.7.1 no", "554 5.5.0 XSHADOW superseded by nonsense"])
+async def test_a_refusal_says_that_nothing_is_stored(verb, reply):
+    server = a_peer({verb: reply})
+    async with serving(server), a_link(server) as link:
+        error = await refusal_of(link.hold(an_offer(), DEADLINE))
+
+    assert not error.sent
+    if "nonsense" not in reply:
+        assert reply == error.reason
+
+
+@pytest.mark.parametrize("verb", ["MAIL", "BDAT", "XSHADOW COMMIT"])
+@pytest.mark.parametrize("reply", [CLOSE, HANG, "421 4.3.2 stopping", "garbage", "354 what"])
+async def test_without_a_reply_to_commit_it_may_be_stored(verb, reply):
+    server = a_peer({verb: reply})
+    async with serving(server), a_link(server) as link:
+        error = await refusal_of(link.hold(an_offer(), 0.15))
+        await server.until(lambda: server.open_count == 0)
+
+    assert error.sent
+    assert 1 == len(server.sessions)
+
+
+async def test_a_refusal_counts_although_the_peer_closes_behind_it():
+    server = a_peer({"MAIL": "452 4.3.1 full", "RCPT": CLOSE})
+    async with serving(server), a_link(server) as link:
+        error = await refusal_of(link.hold(an_offer(), DEADLINE))
+
+    assert ("452 4.3.1 full", False) == (error.reason, error.sent)
+
+
+async def test_a_peer_under_pressure_that_does_not_offer_hold_gets_no_copy():
+    server = a_peer(extensions=("PIPELINING", "XSHADOW"))
+    async with serving(server), a_link(server) as link:
+        error = await refusal_of(link.hold(an_offer(), DEADLINE))
+
+    assert ("does not offer HOLD now", False) == (error.reason, error.sent)
+
+
+async def test_a_deadline_that_is_over_sends_nothing():
+    server = a_peer()
+    async with serving(server), a_link(server) as link:
+        error = await refusal_of(link.hold(an_offer(), -1.0))
+
+    assert ("no time is left", False) == (error.reason, error.sent)
+    assert [] == server.sessions
+
+
+# the pool
+
+
+async def test_copies_share_sessions_and_never_more_than_allowed():
+    server = a_peer()
+    async with serving(server), a_link(server, sessions_max=3) as link:
+        for _ in range(2):
+            await asyncio.gather(*(link.hold(an_offer(), DEADLINE) for _ in range(20)))
+
+    assert 40 == sum(len(session.blocks) for session in server.sessions)
+    assert 3 == server.open_count_max
+
+
+async def test_a_session_that_the_peer_closed_while_idle_is_replaced_silently():
+    server = a_peer({"XSHADOW COMMIT": "250 ok"})
+    async with serving(server), a_link(server) as link:
+        await link.hold(an_offer(), DEADLINE)
+        await server.stop()
+        await server.start()
+        held = await link.hold(an_offer(), DEADLINE)
+
+    assert held.superseded is None
+    assert 2 == len(server.sessions)
+
+
+async def test_a_commit_is_never_repeated_blindly():
+    server = a_peer({"MAIL": ["250 ok", CLOSE]})
+    async with serving(server), a_link(server) as link:
+        await link.hold(an_offer(), DEADLINE)
+        error = await refusal_of(link.hold(an_offer(), DEADLINE))
+
+    assert error.sent
+    assert 1 == len(server.sessions)
+
+
+async def test_a_hold_waits_for_a_session_no_longer_than_its_deadline():
+    server = a_peer({"XSHADOW COMMIT": HANG})
+    async with serving(server), a_link(server, sessions_max=1) as link:
+        first = asyncio.ensure_future(link.hold(an_offer(), 0.3))
+        await server.until(lambda: bool(server.sessions) and bool(server.sessions[0].blocks))
+        second = await refusal_of(link.hold(an_offer(), 0.05))
+
+        assert not second.sent
+        assert (await refusal_of(first)).sent
+
+
+# the kept session
+
+EVENTS = (DiscardEvent(4, MESSAGE, DiscardStatus.DELIVERED), DiscardEvent(5, MESSAGE, DiscardStatus.RELEASED))
+
+
+def lines_of(texts: list[str]) -> str:
+    return "\r\n".join([*(f"250-2.0.0 {text}" for text in texts[:-1]), f"250 2.0.0 {texts[-1]}"])
+
+
+async def test_discards_are_asked_in_one_kept_session_and_the_position_is_learnt():
+    server = a_peer({"XQDISCARD": lines_of(format_reply_lines(DiscardReply(EVENTS, 7), 321))})
+    async with serving(server), a_link(server) as link:
+        replies = [await link.discards(400, acknowledged) for acknowledged in (0, 5)]
+
+        assert 321 == (link.identity and link.identity.position)
+    assert [DiscardReply(EVENTS, 7)] * 2 == replies
+    assert ["XQDISCARD 400 0", "XQDISCARD 400 5"] == server.lines[2:4]
+    assert 1 == len(server.sessions)
+
+
+async def test_a_full_page_of_discards_comes_through():
+    events = tuple(DiscardEvent(number, MESSAGE, DiscardStatus.DELIVERED, frozenset(range(1, number, 2))) for number in range(1, 60))
+    server = a_peer({"XQDISCARD": lines_of(format_reply_lines(DiscardReply(events, 0), 1))})
+    async with serving(server), a_link(server) as link:
+        assert events == (await link.discards(400, 0)).events
+
+
+@pytest.mark.parametrize("count", [1, 10, 11, 400])
+async def test_status_is_answered_question_by_question(count):
+    ids = {number: MessageId(f"33333333-3333-4333-8333-{number:012}") for number in range(1, count + 1)}
+    questions = tuple(StatusQuestion(message_id, CopyNumber(1, number, OURS)) for number, message_id in ids.items())
+    known = {question.message_id: StatusAnswer(StatusState.SHADOW, question.number, PEER, THEIRS) for question in questions}
+    server = a_peer()
+
+    def answer(line: str) -> str:
+        query = parse_status(line.removeprefix("XQDISCARD "))
+        asked = query.questions or parse_question_block(server.sessions[0].blocks[-1])
+        return lines_of(format_answer_lines([known[question.message_id] for question in asked], 9))
+
+    server.script = {**server.script, "XQDISCARD": answer}
+    async with serving(server), a_link(server) as link:
+        answers = await link.status(questions)
+
+    assert tuple(known.values()) == answers
+    assert (count > 10) == bool(server.sessions[0].blocks)
+
+
+async def test_a_wrong_count_of_answers_is_no_answer():
+    server = a_peer({"XQDISCARD": lines_of([format_answer(StatusAnswer(StatusState.UNKNOWN)), "answers=1 position=1"])})
+    async with serving(server), a_link(server) as link:
+        question = StatusQuestion(MESSAGE, CopyNumber(1, 1, OURS))
+        error = await refusal_of(link.status((question, question)))
+
+    assert "1 answers to 2 questions" == error.reason
+
+
+@pytest.mark.parametrize("reply", ["250 2.0.0 what", "451 4.3.0 later", "502 5.5.1 no", "garbage", CLOSE, HANG, "421 bye"])
+async def test_a_question_without_a_good_answer_is_unavailable_and_the_next_one_is_asked_afresh(reply):
+    good = lines_of(format_reply_lines(DiscardReply((), 0), 1))
+    server = a_peer({"XQDISCARD": [reply, good]})
+    async with serving(server), a_link(server) as link:
+        await refusal_of(link.discards(1, 0))
+
+        assert DiscardReply((), 0) == await link.discards(1, 0)
+
+
+async def test_a_kept_session_that_died_is_replaced_silently():
+    good = lines_of(format_reply_lines(DiscardReply((), 0), 1))
+    server = a_peer({"XQDISCARD": [good, CLOSE, good]})
+    async with serving(server), a_link(server) as link:
+        for _ in range(2):
+            await link.discards(1, 0)
+
+    assert 2 == len(server.sessions)
+
+
+async def test_one_xqdiscard_at_a_time_is_asked_of_a_peer():
+    running: list[int] = []
+    good = lines_of(format_reply_lines(DiscardReply((), 0), 1))
+    server = a_peer({"XQDISCARD": good})
+
+    async def on_open(session: SessionLink) -> None:
+        running.append(1)
+        await session.discards(1, 0)
+        running.append(-1)
+
+    async with serving(server), a_link(server, on_open=on_open, sessions_max=4) as link:
+        await asyncio.gather(link.discards(1, 0), *(link.hold(an_offer(), DEADLINE) for _ in range(4)))
+
+    assert 6 == sum(line.startswith("XQDISCARD") for line in server.lines)
+    assert 5 == sum(any(line.startswith("XQDISCARD") for line in session.lines) for session in server.sessions)
+    assert 0 == sum(running)
+
+
+@pytest.mark.parametrize("failure", [LEDGER_GONE, PeerUnavailable(PEER, "it said no")], ids=["ledger", "refusal"])
+async def test_questions_at_the_opening_that_fail_do_not_cost_the_copy(failure):
+    async def on_open(session: SessionLink) -> None:
+        raise failure
+
+    server = a_peer()
+    async with serving(server), a_link(server, on_open=on_open) as link:
+        held = await link.hold(an_offer(), DEADLINE)
+
+    assert held.superseded is None
+
+
+# TLS
+
+
+def mutual_tls() -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    authority = trustme.CA()
+    server, client = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH), ssl.create_default_context(ssl.Purpose.SERVER_AUTH)
+    server.verify_mode = ssl.CERT_REQUIRED
+    for context, name in ((server, PEER), (client, ME.server)):
+        authority.issue_cert(name).configure_cert(context)
+        authority.configure_trust(context)
+    return server, client
+
+
+async def test_a_peer_proves_its_name_by_mutual_tls():
+    server_tls, client_tls = mutual_tls()
+    server = a_peer(tls=server_tls)
+    async with serving(server), a_link(server, opening=Opening("me", TlsUse.REQUIRED, client_tls)) as link:
+        await link.hold(an_offer(), DEADLINE)
+
+    assert [True] == [session.is_tls for session in server.sessions]
+
+
+async def test_a_server_with_another_certificate_is_not_told_who_we_are():
+    server_tls, _ = mutual_tls()
+    _, client_tls = mutual_tls()
+    server = a_peer(tls=server_tls)
+    async with serving(server), a_link(server, opening=Opening("me", TlsUse.REQUIRED, client_tls)) as link:
+        error = await refusal_of(link.hold(an_offer(), DEADLINE))
+
+    assert re.search(r"4\.7\.5 TLS could not be negotiated", error.reason)
+    assert ["EHLO me", "STARTTLS"] == server.lines[:2]
+    assert not any(line.startswith("XSHADOW") for line in server.lines)
+
+
+# nothing is left
+
+
+@pytest.mark.parametrize("deed", ["hold", "discards"])
+async def test_a_cancellation_at_any_await_leaves_neither_a_connection_nor_a_slot(deed):
+    server = a_peer({"XQDISCARD": lines_of(format_reply_lines(DiscardReply((), 0), 1))})
+
+    async def on_open(session: SessionLink) -> None:
+        await session.discards(1, 0)
+
+    deeds: dict[str, Callable[[SmtpPeerLink], Awaitable[object]]] = {
+        "hold": lambda link: link.hold(an_offer(), DEADLINE),
+        "discards": lambda link: link.discards(1, 0),
+    }
+    async with serving(server):
+        for suspension in range(1, 100):
+            async with a_link(server, on_open=on_open, sessions_max=1) as link:
+                attempt = CancelledAt(deeds[deed](link), suspension)  # type: ignore[arg-type]
+                await cancelled_at(attempt)
+                async with asyncio.timeout(5):
+                    await deeds[deed](link)
+            await server.until(lambda: server.open_count == 0)
+            if not attempt.was_reached:
+                break
+
+    assert 5 < suspension < 99
+
+
+async def test_close_ends_all_sessions_and_what_runs():
+    server = a_peer({"XSHADOW COMMIT": ["250 ok", HANG]})
+    async with serving(server), a_link(server) as link:
+        await link.greet()
+        await link.hold(an_offer(), DEADLINE)
+        running = asyncio.ensure_future(link.hold(an_offer(), DEADLINE))
+        await server.until(lambda: len(server.sessions[-1].blocks) == 2)
+        await link.close()
+
+        assert (await refusal_of(running)).sent
+        assert "this node is stopping" == (await refusal_of(link.greet())).reason
+        await server.until(lambda: server.open_count == 0)
