@@ -2,6 +2,7 @@ import csv
 import io
 from dataclasses import replace
 from datetime import UTC, datetime
+from hashlib import blake2b
 
 import pytest
 from hypothesis import given
@@ -248,3 +249,32 @@ def test_anything_else_is_no_row(line):
 def test_any_bytes_are_read_or_refused(line):
     assert (refusal(parse_line, line) or "").startswith("501 5.5.4")
     assert (refusal(parse_line, line + b"\r\n") or "").startswith("501 5.5.4")
+
+
+def sealed(old, new):
+    """The line of EVENT with something changed, and a log-id that is right."""
+    start = format_line(EVENT).decode().rsplit(",", 2)[0].replace(old, new) + ","
+    digest = blake2b(start.encode(), digest_size=16).hexdigest()
+    return f"{start}{digest[:8]}-{digest[8:12]}-{digest[12:16]}-{digest[16:20]}-{digest[20:]},1.0\r\n".encode()
+
+
+def test_a_sealed_line_is_read():
+    assert parse_line(sealed("Hello", "Bye")) == replace(EVENT, subject="Bye")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (",SEND,", ",LEND,"),
+        (",SMTP,", ",SMS,"),
+        (",42,", ",x,"),
+        (",4096,", ",,"),
+        ("4096,2,", "4096,3,"),
+        ("s@x,s@x", "s@x,<>"),
+        ("S:Replication=", "S:Replication"),
+        ("S:Replication=", "Replication="),
+        ("2026-11-21T", "2026-13-21T"),
+    ],
+)
+def test_a_sealed_line_that_says_nonsense_is_refused(old, new):
+    assert (refusal(parse_line, sealed(old, new)) or "").startswith("501 5.5.4")
