@@ -73,18 +73,21 @@ def sync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
-def enforce_limits(directory: Path, current: FileKey | None, now: datetime, size_max: int, age_max: timedelta) -> tuple[Path, ...]:
+def enforce_limits(directory: Path, newest: FileKey | None, now: datetime, size_max: int, age_max: timedelta) -> tuple[Path, ...]:
     """Delete the oldest files until all together have at most `size_max`, and those past `age_max` (zero: no limit).
 
-    The current file is counted and never deleted. Returns what was deleted. Raises: OSError.
+    `newest` is the latest file that the caller knows of: it, and what was begun since, is counted and never deleted.
+    Returns what was deleted. Raises: OSError.
     """
     keys = tracking_files(directory)
     sizes = {key: (directory / key.name).stat().st_size for key in keys}
     total = sum(sizes.values())
     deleted = []
     for key in keys:
+        if newest is not None and key >= newest:
+            break
         is_old = age_max > timedelta(0) and _ends_at(key, now) < now - age_max
-        if key == current or not (is_old or total > size_max):
+        if not (is_old or total > size_max):
             continue
         (directory / key.name).unlink(missing_ok=True)
         total -= sizes[key]

@@ -75,7 +75,7 @@ class FileTrackingLog:
         self._is_scheduled = False
         self._is_closed = False
         self._retired: list[OpenFile] = []
-        self._is_name_new = True  # also at start: limits may have become smaller
+        self._newest: FileKey | None = None  # begun since the last round
         self._written_mark = 0  # counts writes; `_synced_mark` says up to which they are on disk
         self._synced_mark = 0
         self._running_mark = 0
@@ -185,7 +185,7 @@ class FileTrackingLog:
         self._file = OpenFile(descriptor, key, key.ends_at)
         self._size = len(header)
         self._has_rows = False
-        self._is_name_new = True
+        self._newest = key
         self._start_round()
         return descriptor
 
@@ -238,10 +238,12 @@ class FileTrackingLog:
         self._flush()
         mark = self._running_mark = self._written_mark
         retired, self._retired = self._retired, []
+        newest, self._newest = self._newest, None
         try:
-            await asyncio.to_thread(self._settle, retired, self._file, self._now())
+            await asyncio.to_thread(self._settle, retired, self._file, newest, self._now())
             self._synced_mark = mark
         except OSError as exc:
+            self._newest = self._newest or newest
             log.error("tracking.sync_failed", directory=str(self.directory), error=str(exc))
         for file in retired:
             self._announce(self.directory / file.key.name)
@@ -253,8 +255,8 @@ class FileTrackingLog:
         except Exception:  # a shipper's trouble is not the log's
             log.exception("tracking.shipper_failed", path=str(path))
 
-    def _settle(self, retired: list[OpenFile], current: OpenFile | None, now: datetime) -> None:
-        """In a thread: sync, close what is complete, keep to the limits."""
+    def _settle(self, retired: list[OpenFile], current: OpenFile | None, newest: FileKey | None, now: datetime) -> None:
+        """In a thread, while the loop may begin new files: sync, close what is complete, keep to the limits."""
         try:
             for file in retired:
                 os.fdatasync(file.descriptor)
@@ -263,10 +265,9 @@ class FileTrackingLog:
         finally:
             for file in retired:
                 os.close(file.descriptor)
-        if self._is_name_new:
-            self._is_name_new = False
+        if newest is not None:
             sync_directory(self.directory)
             try:
-                enforce_limits(self.directory, current.key if current else None, now, self._closed_size_max, self._max_age)
+                enforce_limits(self.directory, newest, now, self._closed_size_max, self._max_age)
             except OSError as exc:  # what could not be deleted is on disk all the same
                 log.error("tracking.limits_failed", directory=str(self.directory), error=str(exc))

@@ -77,6 +77,15 @@ def test_the_current_file_is_never_deleted_however_large(tmp_path):
     assert () == enforce_limits(tmp_path, FileKey("2026112110", 1), NOW, 1, timedelta(seconds=1))
 
 
+def test_files_begun_since_are_newer_and_not_deleted_in_its_place(tmp_path):
+    for instance in (1, 2, 3):
+        make_file(tmp_path, f"MSGTRK2026112110-{instance}.LOG", 100)
+
+    deleted = enforce_limits(tmp_path, FileKey("2026112110", 2), NOW, 1, timedelta(0))
+
+    assert ["MSGTRK2026112110-1.LOG"] == [path.name for path in deleted]
+
+
 def test_a_file_is_as_old_as_its_hour_s_end(tmp_path):
     make_file(tmp_path, "MSGTRK2026112009-1.LOG")
     make_file(tmp_path, "MSGTRK2026112010-1.LOG")

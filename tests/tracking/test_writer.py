@@ -192,6 +192,21 @@ async def test_the_directory_stays_below_its_size_and_the_newest_rows_are_kept(m
     assert len(kept) > 20
 
 
+async def test_the_oldest_rows_go_first_although_the_disk_is_slower_than_the_relay(make_log, monkeypatch):
+    is_slow = threading.Event()
+    fdatasync = os.fdatasync
+    monkeypatch.setattr(os, "fdatasync", lambda descriptor: is_slow.wait(5) and fdatasync(descriptor))
+    log = make_log(max_file_size=5000, max_directory_size=20_000)
+    for number in range(300):
+        log.write(an_event(number))
+        await asyncio.sleep(0)
+    is_slow.set()
+    await log.close()
+
+    kept = numbers(log.directory)
+    assert list(range(300 - len(kept), 300)) == kept
+
+
 async def test_files_past_their_age_are_deleted_when_a_new_one_begins(make_log, now):
     log = make_log(max_age=timedelta(hours=2))
     for hour in range(5):
