@@ -1,0 +1,92 @@
+"""Text from strangers, made fit for a header."""
+
+import pytest
+
+from shadowrelay.core import dsn_text as text
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [(" a ", "a"), ("a\r\nBcc: b", "a Bcc: b"), ("a\x00\x1b\x7f\x85\u2028b", "a b"), ("a\udcffb", "a b"), ("grüße", "grüße")],
+)
+def test_control_characters_become_a_space(given, expected):
+    assert expected == text.clean(given)
+
+
+def test_a_long_field_is_folded_at_spaces():
+    folded = text.field("Diagnostic-Code", "smtp; " + "word " * 50)
+    assert folded.replace("\r\n", "") == "Diagnostic-Code: smtp; " + ("word " * 50).strip()
+    assert all(len(line) <= 78 for line in folded.split("\r\n"))
+
+
+def test_a_monstrous_word_is_broken():
+    assert all(len(line) <= 998 for line in text.field("X", "a" * 5000).split("\r\n"))
+
+
+def test_nothing_is_lost_where_a_monstrous_word_is_broken():
+    assert "X:" + "a" * 1000 == "".join(text.field("X", "a" * 1000).split())
+
+
+@pytest.mark.parametrize(("is_international", "expected"), [(False, b"gr?n\r\n"), (True, "grün\r\n".encode())])
+def test_text_is_ascii_unless_it_may_be_more(is_international, expected):
+    assert expected == text.encoded("grün\r\n", is_international=is_international)
+
+
+ADDRESSES = [
+    ("a@b.example", False, "rfc822; a@b.example"),
+    ("a+b=c@b.example", False, "rfc822; a+b=c@b.example"),
+    ("大+@b.example", False, "utf-8; \\x{5927}\\x{2B}@b.example"),
+    ("大@b.example", True, "utf-8; 大@b.example"),
+]
+
+
+@pytest.mark.parametrize(("address", "is_international", "expected"), ADDRESSES)
+def test_an_address_carries_its_type(address, is_international, expected):
+    assert expected == text.typed_address(address, is_international=is_international)
+
+
+@pytest.mark.parametrize(
+    ("orcpt", "expected"),
+    [
+        ("rfc822;a+2Bb@c.example", "rfc822; a+b@c.example"),
+        ("rfc822;a+0D+0ABcc", "rfc822; a Bcc"),
+        ("utf-8;\\x{5927}@c.example", "utf-8; \\x{5927}@c.example"),
+        ("rfc822;a+FF", "rfc822; a\ufffd"),
+        ("nonsense", ""),
+    ],
+)
+def test_an_original_recipient_is_what_its_xtext_stands_for(orcpt, expected):
+    assert expected == text.original_address(orcpt)
+
+
+def test_of_a_message_its_header_returns_in_ascii():
+    assert b"Subject: gr??n\r\n" == text.returned_header("Subject: grün\r\n\r\nbody".encode(), is_international=False)
+
+
+def test_of_a_message_its_header_returns_as_utf8_where_that_may_be():
+    assert "Subject: grün\ufffd\r\n".encode() == text.returned_header("Subject: grün".encode() + b"\xff\r\n\r\n", is_international=True)
+
+
+def test_a_large_header_is_cut_after_a_line():
+    line = b"X-Line: " + b"a" * 90 + b"\r\n"
+    expected = line * (text.RETURNED_OCTETS_MAX // len(line))
+    assert expected == text.returned_header(line * 1000 + b"\r\nbody", is_international=False)
+
+
+def test_a_line_longer_than_a_line_may_be_is_cut():
+    assert b"X: " + b"a" * 995 + b"\r\nY: b\r\n" == text.returned_header(b"X: " + b"a" * 1500 + b"\r\nY: b\r\n\r\n", is_international=False)
+
+
+@pytest.mark.parametrize(
+    ("content", "is_international", "expected"),
+    [
+        (b"A: b\r\n\r\nc\r\n", False, True),
+        (b"A: b\r\n\r\n\xff\r\n", False, False),
+        (b"A: b\r\n\r\n\xff\r\n", True, True),
+        (b"a" * 998 + b"\r\n", False, True),
+        (b"a" * 999 + b"\r\n", False, False),
+        (b"a\r\n" * 30_000, False, False),
+    ],
+)
+def test_a_message_returns_whole_only_if_it_is_small_and_plain(content, is_international, expected):
+    assert expected is text.may_return_whole(content, is_international=is_international)
