@@ -1,13 +1,13 @@
-"""Delivery to next hops: whom to try in which order, over sessions pooled for each destination. Implements `ports.Deliverer`.
+"""Delivery to next hops over sessions pooled for each destination. Implements `ports.Deliverer`.
 
-A route's hosts are tried in order, a domain's exchanges by preference and shuffled among equals; whoever failed lately
-comes last, and one that let us wait in vain is left alone for a while, so that a dead server does not eat every attempt.
+The rules kept here: the next server is tried only when none was spoken to yet; a kept session that turns out stale before
+its first reply is replaced once; after the final dot nothing is repeated.
 """
 
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
@@ -16,9 +16,10 @@ import structlog
 from shadowrelay.model.errors import DeliveryError, ShadowrelayError, TransientDeliveryError
 from shadowrelay.model.message import Content, Envelope, Ordinals
 from shadowrelay.model.replies import Reply
-from shadowrelay.model.routing import Destination, HostPort
+from shadowrelay.model.routing import Destination
 from shadowrelay.smtp.client import Opened, Opening, open_session
 from shadowrelay.smtp.errors import CONNECTION_FAILED, SessionBroken
+from shadowrelay.smtp.hosts import Hosts, Target
 from shadowrelay.smtp.next_hop import Limits, Transaction, Unfinished, Work, raised
 from shadowrelay.smtp.pipeline import SERVICE_CLOSING
 from shadowrelay.smtp.pool import SessionPool
@@ -27,9 +28,6 @@ from shadowrelay.smtp.resolver import NO_USABLE_EXCHANGE, Exchange, MailResolver
 MESSAGES_PER_SESSION_MAX = 100  # some servers begin to defer after as many
 RECIPIENTS_PER_TRANSACTION_MAX = 100  # RFC 5321 4.5.3.1.8: every server takes so many
 IDLE_SESSIONS_MAX = 200  # of all destinations together
-FAILED_HOSTS_MAX = 1000
-FAILED_LATELY_SECONDS = 60.0  # tried after the others
-LEFT_ALONE_SECONDS = 30.0  # not tried at all: it cost a whole connect timeout
 SMTP_PORT = 25
 
 log = structlog.stdlib.get_logger()
@@ -43,26 +41,6 @@ class Report:
     replies: Mapping[int, Reply]
     dot_sent_unanswered: bool = False
     passes_dsn: bool = True  # the next hop was told the sender's DSN wishes, and reports itself
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """A server to try; `name` is what it is called in MX or route."""
-
-    host: HostPort
-    name: str
-
-    def __str__(self) -> str:
-        return f"{self.name} [{self.host.host}]:{self.host.port}"
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """Of the last opening. Units: the loop's seconds."""
-
-    failed_at: float
-    error: SessionBroken
-    was_slow: bool
 
 
 class SmtpDeliverer:
@@ -80,14 +58,11 @@ class SmtpDeliverer:
         shuffle: Callable[[list[Exchange]], None] = random.shuffle,
     ) -> None:
         self._opening = opening
-        self._resolver = resolver
+        self._hosts = Hosts(resolver, mx_port, shuffle)
         self._concurrency = concurrency_per_destination
         self._idle_seconds = connection_inactivity_timeout.total_seconds()
         self._limits = limits
-        self._mx_port = mx_port
-        self._shuffle = shuffle
         self._pools: dict[str, SessionPool[Opened]] = {}
-        self._failures: dict[HostPort, Failure] = {}
         self._is_closed = False
 
     async def deliver(
@@ -165,7 +140,7 @@ class SmtpDeliverer:
 
     async def _transact(self, pool: SessionPool[Opened], destination: Destination, work: Work) -> Report:
         failed = TransientDeliveryError(NO_USABLE_EXCHANGE, destination.key, is_connection=True)
-        async with contextlib.aclosing(self._targets(destination)) as targets:
+        async with contextlib.aclosing(self._hosts.targets(destination)) as targets:
             async for target in targets:
                 session = pool.take(target.host)
                 if session is not None:
@@ -186,19 +161,14 @@ class SmtpDeliverer:
     async def _open(self, target: Target) -> Opened:
         """Raises SessionBroken, at once where the server was slow to fail a moment ago."""
         loop = asyncio.get_running_loop()
-        before = self._failures.get(target.host)
-        if before is not None and before.was_slow and loop.time() - before.failed_at < LEFT_ALONE_SECONDS:
-            raise before.error
+        self._hosts.require_worth(target.host, loop.time())
         began = loop.time()
         try:
             session = await open_session(target.host, target.name, self._opening)
         except SessionBroken as error:
-            if len(self._failures) >= FAILED_HOSTS_MAX:
-                self._failures.pop(next(iter(self._failures)))
-            was_slow = loop.time() - began >= self._opening.connect_seconds
-            self._failures[target.host] = Failure(loop.time(), error, was_slow)
+            self._hosts.failed(target.host, error, loop.time(), was_slow=loop.time() - began >= self._opening.connect_seconds)
             raise
-        self._failures.pop(target.host, None)
+        self._hosts.reached(target.host)
         return session
 
     async def _use(self, pool: SessionPool[Opened], target: Target, session: Opened, work: Work, *, is_fresh: bool) -> Report | None:
@@ -216,7 +186,7 @@ class SmtpDeliverer:
             if not transaction.replies:
                 raise raised(error, session.server) from error
             rest = dict.fromkeys(work.ordinals, error.error.reply)
-            return Report(session.server, rest | transaction.replies, error.dot_sent)
+            return Report(session.server, rest | transaction.replies, error.dot_sent, "dsn" in session.extensions)
         except DeliveryError:
             self._put_back(pool, target, session)
             raise
@@ -231,47 +201,6 @@ class SmtpDeliverer:
             pool.keep(target.host, session)
         else:
             pool.finish(session)
-
-    async def _targets(self, destination: Destination) -> AsyncGenerator[Target, None]:
-        """In the order of trying; those that failed lately at the end. Raises DeliveryError."""
-        late: list[Target] = []
-        if destination.hosts:
-            for host in destination.hosts:
-                target = Target(host, host.host)
-                if self._failed_lately(host):
-                    late.append(target)
-                else:
-                    yield target
-        else:
-            for exchange in self._shuffled(await self._resolver.exchanges(destination.domain)):
-                for host in await self._addresses(exchange):
-                    target = Target(host, exchange.host)
-                    if self._failed_lately(host):
-                        late.append(target)
-                    else:
-                        yield target
-        for target in late:
-            yield target
-
-    def _shuffled(self, exchanges: tuple[Exchange, ...]) -> list[Exchange]:
-        if len(exchanges) == 1:
-            return list(exchanges)
-        mixed = list(exchanges)
-        self._shuffle(mixed)
-        mixed.sort(key=lambda exchange: exchange.preference)  # stable: equals stay as they were shuffled
-        return mixed
-
-    async def _addresses(self, exchange: Exchange) -> tuple[HostPort, ...]:
-        try:
-            return await self._resolver.addresses(exchange.host, self._mx_port)
-        except DeliveryError:
-            return ()  # the next exchange may have one
-
-    def _failed_lately(self, host: HostPort) -> bool:
-        if not self._failures:
-            return False
-        failure = self._failures.get(host)
-        return failure is not None and asyncio.get_running_loop().time() - failure.failed_at < FAILED_LATELY_SECONDS
 
     def _log_attempt(self, destination: Destination, work: Work, began: float, report: Report | None, error: BaseException | None) -> None:
         replies = report.replies.values() if report is not None else ()
@@ -308,4 +237,6 @@ def _with_rest(report: Report, rest: tuple[int, ...], error: ShadowrelayError) -
     """Earlier transactions stand; the recipients of a later one get its reply."""
     reply = error.reply if isinstance(error, DeliveryError) else replace(CONNECTION_FAILED, enhanced="4.4.0", text=str(error))
     dot_sent = isinstance(error, DeliveryError) and error.dot_sent_unanswered
-    return Report(report.server, {**dict.fromkeys(rest, reply), **report.replies}, report.dot_sent_unanswered or dot_sent, report.passes_dsn)
+    return Report(
+        report.server, {**dict.fromkeys(rest, reply), **report.replies}, report.dot_sent_unanswered or dot_sent, report.passes_dsn
+    )

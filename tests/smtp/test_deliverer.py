@@ -98,6 +98,15 @@ async def test_the_report_names_the_server_and_each_recipients_reply():
     assert Report(f"localhost [127.0.0.1]:{server.port}", {1: TAKEN, 2: Reply(550, "5.1.1", "no")}) == report
 
 
+@pytest.mark.parametrize("extensions", [("DSN",), ()])
+async def test_the_report_says_whether_the_next_hop_was_told_of_dsn_wishes(extensions):
+    server = ScriptedServer(extensions=extensions)
+    async with serving(server), a_deliverer() as deliverer:
+        report = await deliver(deliverer, route(at(server)))
+
+    assert bool(extensions) == report.passes_dsn
+
+
 async def test_a_session_serves_many_messages_and_then_takes_leave():
     server = ScriptedServer()
     async with serving(server), a_deliverer() as deliverer:

@@ -1,0 +1,102 @@
+"""Whom to try in which order for a destination.
+
+A route's hosts are tried in order, a domain's exchanges by preference and shuffled among equals; whoever failed lately
+comes last, and one that let us wait in vain is left alone for a while, so that a dead server does not eat every attempt.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass
+
+from shadowrelay.model.errors import DeliveryError
+from shadowrelay.model.routing import Destination, HostPort
+from shadowrelay.smtp.errors import SessionBroken
+from shadowrelay.smtp.resolver import Exchange, MailResolver
+
+FAILED_HOSTS_MAX = 1000
+FAILED_LATELY_SECONDS = 60.0  # tried after the others
+LEFT_ALONE_SECONDS = 30.0  # not tried at all: it cost a whole connect timeout
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A server to try; `name` is what it is called in MX or route."""
+
+    host: HostPort
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.name} [{self.host.host}]:{self.host.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Of the last opening. Units: the loop's seconds."""
+
+    failed_at: float
+    error: SessionBroken
+    was_slow: bool
+
+
+class Hosts:
+    """Remembers who failed. Units: the loop's seconds."""
+
+    def __init__(self, resolver: MailResolver, mx_port: int, shuffle: Callable[[list[Exchange]], None]) -> None:
+        self._resolver = resolver
+        self._mx_port = mx_port
+        self._shuffle = shuffle
+        self._failures: dict[HostPort, Failure] = {}
+
+    async def targets(self, destination: Destination) -> AsyncGenerator[Target, None]:
+        """In the order of trying; those that failed lately at the end. Raises DeliveryError."""
+        late: list[Target] = []
+        if destination.hosts:
+            for host in destination.hosts:
+                target = Target(host, host.host)
+                if self._failed_lately(host):
+                    late.append(target)
+                else:
+                    yield target
+        else:
+            for exchange in self._shuffled(await self._resolver.exchanges(destination.domain)):
+                for host in await self._addresses(exchange):
+                    target = Target(host, exchange.host)
+                    if self._failed_lately(host):
+                        late.append(target)
+                    else:
+                        yield target
+        for target in late:
+            yield target
+
+    def _shuffled(self, exchanges: tuple[Exchange, ...]) -> list[Exchange]:
+        mixed = list(exchanges)
+        if len(mixed) > 1:
+            self._shuffle(mixed)
+            mixed.sort(key=lambda exchange: exchange.preference)  # stable: equals stay as they were shuffled
+        return mixed
+
+    async def _addresses(self, exchange: Exchange) -> tuple[HostPort, ...]:
+        try:
+            return await self._resolver.addresses(exchange.host, self._mx_port)
+        except DeliveryError:
+            return ()  # the next exchange may have one
+
+    def _failed_lately(self, host: HostPort) -> bool:
+        failure = self._failures.get(host) if self._failures else None
+        return failure is not None and asyncio.get_running_loop().time() - failure.failed_at < FAILED_LATELY_SECONDS
+
+    def require_worth(self, host: HostPort, now: float) -> None:
+        """Raises SessionBroken, the earlier one, if the host cost us a whole timeout a moment ago."""
+        failure = self._failures.get(host)
+        if failure is not None and failure.was_slow and now - failure.failed_at < LEFT_ALONE_SECONDS:
+            raise failure.error
+
+    def failed(self, host: HostPort, error: SessionBroken, now: float, *, was_slow: bool) -> None:
+        """No session could be opened."""
+        if len(self._failures) >= FAILED_HOSTS_MAX:
+            self._failures.pop(next(iter(self._failures)))
+        self._failures[host] = Failure(now, error, was_slow)
+
+    def reached(self, host: HostPort) -> None:
+        """A session was opened."""
+        self._failures.pop(host, None)
