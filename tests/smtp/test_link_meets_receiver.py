@@ -1,0 +1,137 @@
+"""Our own two sides against each other over a socket: what the peer link sends is what the receiver's desk gets."""
+
+import contextlib
+import hashlib
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from shadowrelay.model.errors import PeerUnavailable
+from shadowrelay.model.ids import BoundaryName, DatabaseId, MessageId, ServerName
+from shadowrelay.model.message import BodyType, Content, Envelope, Recipient
+from shadowrelay.model.ownership import CopyNumber, DiscardEvent, DiscardStatus, StatusAnswer, StatusQuestion, StatusState
+from shadowrelay.model.peers import CopyOffer, DiscardReply, PeerIdentity
+from shadowrelay.model.replies import Reply
+from shadowrelay.model.routing import Destination
+from shadowrelay.smtp.client import Opening
+from shadowrelay.smtp.deliverer import SmtpDeliverer
+from shadowrelay.smtp.peer_link import LinkEvents, SmtpPeerLink
+from shadowrelay.smtp.resolver import DnsResolver
+from shadowrelay.wire.status import format_superseded
+from tests.kit.receiving import OWN_DATABASE, PEER_DATABASE, FixedClock, Station, receiving
+
+ENVELOPE = Envelope(
+    MessageId("00000000-0000-4000-8000-000000000009"),
+    "",
+    (Recipient("ä@elsewhere.example", "NEVER", "rfc822;A@x"), Recipient('"q q"@elsewhere.example')),
+    datetime(2026, 11, 21, 11, 59, 59, 123456, tzinfo=UTC),
+    BodyType.EIGHT_BIT_MIME,
+    smtputf8=True,
+    ret="HDRS",
+    envid="abc",
+    client_address="192.0.2.1",
+    subject="hällo",
+)
+SMALL = b"Subject: x\r\n\r\n.\r\nQUIT\r\nbare \r and \n and \xff"
+LARGE = bytes(range(256)) * 12_000
+
+
+@contextlib.asynccontextmanager
+async def a_pair(spool: Path) -> AsyncIterator[tuple[SmtpPeerLink, Station]]:
+    me = PeerIdentity(ServerName("b.example"), BoundaryName("default"), PEER_DATABASE, 1, 0, 5, timedelta(seconds=60))
+    async with receiving(spool, accept_xshadow=True, externally_secured=["127.0.0.1"]) as station:
+        link = SmtpPeerLink(
+            ServerName("a.example"), station.server.address, Opening("b.example"), FixedClock(), LinkEvents(own_identity=lambda: me)
+        )
+        try:
+            yield link, station
+        finally:
+            await link.close()
+
+
+def an_offer(spool: Path, data: bytes) -> CopyOffer:
+    digest = hashlib.sha256(data).digest()
+    if data is LARGE:
+        path = spool / "ours"
+        path.write_bytes(data)
+        content = Content(len(data), digest, path=path)
+    else:
+        content = Content(len(data), digest, data)
+    return CopyOffer(CopyNumber(3, 2, PEER_DATABASE), ENVELOPE, frozenset({2}), content)
+
+
+@pytest.mark.parametrize("data", [SMALL, LARGE], ids=["small", "large"])
+async def test_a_copy_arrives_whole_and_unchanged_again_and_again(tmp_path: Path, data: bytes):
+    async with a_pair(tmp_path) as (link, station):
+        offer = an_offer(tmp_path, data)
+        answers = [await link.hold(offer, 1000.0) for _ in range(3)]
+
+        assert [(None, OWN_DATABASE)] * 3 == [(answer.superseded, answer.server_database) for answer in answers]
+        for held, octets in station.desk.holds:
+            assert (offer.number, ENVELOPE, offer.done, offer.content.sha256) == (
+                held.number,
+                held.envelope,
+                held.done,
+                held.content.sha256,
+            )
+            assert data == octets
+        assert 1 == station.server.sessions_count
+
+
+@pytest.mark.parametrize("data", [SMALL, LARGE], ids=["small", "large"])
+async def test_a_superseded_copy_and_a_refused_one_leave_the_next_one_unharmed(tmp_path: Path, data: bytes):
+    answer = StatusAnswer(StatusState.SHADOW, CopyNumber(4, 1, OWN_DATABASE), ServerName("a.example"), OWN_DATABASE)
+    async with a_pair(tmp_path) as (link, station):
+        offer = an_offer(tmp_path, data)
+        station.desk.hold_reply = Reply(554, "5.5.0", format_superseded(answer))
+        first = await link.hold(offer, 1000.0)
+        station.desk.hold_reply = Reply(451, "4.3.0", "Local storage error, try again later")
+        with pytest.raises(PeerUnavailable, match="Local storage error") as second:
+            await link.hold(offer, 1000.0)
+        station.desk.is_offering = False
+        with pytest.raises(PeerUnavailable, match=r"does not offer HOLD now|4\.3\.1") as third:
+            await link.hold(offer, 1000.0)
+        station.desk.is_offering = True
+        station.desk.hold_reply = Reply(250, "2.0.0", "Held")
+        last = await link.hold(offer, 1000.0)
+
+    assert (answer, None) == (first.superseded, last.superseded)
+    assert (False, False) == (second.value.sent, third.value.sent)
+
+
+async def test_questions_are_answered_and_the_peer_learns_that_we_read_it(tmp_path: Path):
+    events = tuple(DiscardEvent(number, ENVELOPE.message_id, DiscardStatus.DELIVERED, frozenset({1, 3})) for number in range(1, 300))
+    async with a_pair(tmp_path) as (link, station):
+        station.desk.discard_reply = DiscardReply(events, 9)
+        station.desk.position = 77
+        reply = await link.discards(400, 12)
+        questions = tuple(StatusQuestion(ENVELOPE.message_id, CopyNumber(1, number, DatabaseId(PEER_DATABASE))) for number in range(1, 401))
+        answers = await link.status(questions)
+
+        assert (events, 9) == ((*reply.events, *events[len(reply.events) :]), reply.remaining - len(events) + len(reply.events))
+        assert 400 == len(answers)
+        assert 77 == (link.identity and link.identity.position)
+        assert ("discards", 400, 12) in station.desk.told
+        assert any(fact[0] == "proved" for fact in station.desk.told)
+
+
+@pytest.mark.parametrize("is_large", [False, True], ids=["small", "large"])
+async def test_what_we_deliver_is_what_a_next_hop_like_us_receives(tmp_path: Path, is_large: bool):
+    data = b"Subject: x\r\n\r\n.\r\n..\r\nend\r\n" + (b"." * 99 + b"\r\n") * (20_000 if is_large else 0)
+    path = tmp_path / "ours"
+    path.write_bytes(data)
+    digest = hashlib.sha256(data).digest()
+    content = Content(len(data), digest, path=path) if is_large else Content(len(data), digest, data)
+    envelope = Envelope(ENVELOPE.message_id, "", (Recipient("r@here.example"), Recipient("r@there.example")), ENVELOPE.arrived_at)
+    async with receiving(tmp_path) as station:
+        deliverer = SmtpDeliverer(
+            Opening("b.example"), DnsResolver(()), concurrency_per_destination=1, connection_inactivity_timeout=timedelta(minutes=1)
+        )
+        destination = Destination("k", (station.server.address,))
+        report = await deliverer.deliver(destination, envelope, envelope.ordinals, content, b"", lambda: True)
+        await deliverer.close()
+
+    assert ((250, "2.0.0"), (550, "5.7.1")) == tuple((report.replies[n].code, report.replies[n].enhanced) for n in (1, 2))
+    assert [data] == station.acceptor.bodies
