@@ -58,7 +58,7 @@ NOT_WHAT_WAS_SENT = Reply(451, "4.5.0", "Size or SHA-256 differs from what was r
 HOLD_NOT_OFFERED = Reply(452, "4.3.1", "No shadow copies are taken now")
 ENVELOPE_OK = Reply(250, "2.0.0", "Envelope OK")
 
-EXCHANGE_STARTS = frozenset({"EHLO", "MAIL", "NOOP", "QUIT", "RSET", "XQDISCARD", KEYWORD})
+EXCHANGE_STARTS = frozenset({"EHLO", "MAIL", "NOOP", "QUIT", "RSET", "XQDISCARD"})
 
 _CHUNK = re.compile(r"([0-9]{1,19}) *")
 _BLOCK = re.compile(r"STATUS BDAT ([0-9]{1,19}) *", re.IGNORECASE)

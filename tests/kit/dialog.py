@@ -1,15 +1,15 @@
 """Dialogs as files: one conversation each, readable by anybody who knows SMTP, played over a real connection.
 
-    # a comment
-    given max_hop_count = 5           a setting of the receive connector, as in the configuration file
-    given acceptor answers 451 4.3.0 No
-    given copies are answered 554 5.5.0 XSHADOW superseded delivered
-    C: NOOP                           a line that the client sends, with CRLF; lines that follow each other are one write
-    C= "half a li"                    octets without CRLF, as a Python literal
-    S: 250 2.0.0 OK                   the next reply, whole; ~ stands for anything; the lines of a long one stand on one line
-    S: (closes)                       nothing more comes, and the connection ends
-    accepted 1                        how many messages were accepted up to here
-    held 1                            how many shadow copies were held up to here
+# a comment
+given max_hop_count = 5           a setting of the receive connector, as in the configuration file
+given acceptor answers 451 4.3.0 No
+given copies are answered 554 5.5.0 XSHADOW superseded delivered
+C: NOOP                           a line that the client sends, with CRLF; lines that follow each other are one write
+C= "half a li"                    octets without CRLF, as a Python literal
+S: 250 2.0.0 OK                   the next reply, whole; ~ stands for anything; the lines of a long one stand on one line
+S: (closes)                       nothing more comes, and the connection ends
+accepted 1                        how many messages were accepted up to here
+held 1                            how many shadow copies were held up to here
 """
 
 import ast

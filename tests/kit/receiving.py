@@ -1,9 +1,10 @@
 """A receive connector on loopback with a fake service behind it, and a client that speaks raw octets."""
 
 import asyncio
+import os
 import ssl
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -22,6 +23,21 @@ OWN_DATABASE = DatabaseId("00000000-0000-4000-8000-000000000001")
 PEER_DATABASE = DatabaseId("00000000-0000-4000-8000-000000000002")
 NOON = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
 HELLO = f"XSHADOW server=b.example boundary=default database={PEER_DATABASE} incarnation=1 began=0 position=5 span=60"
+
+HELD = Reply(250, "2.0.0", "Held")
+NO_DISCARDS = DiscardReply((), 0)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Let the loop run until this holds; for what nobody announces."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not condition():
+            await asyncio.sleep(0)
+
+
+def files_in(directory: Path) -> list[str]:
+    """What is there now."""
+    return sorted(os.listdir(directory))
 
 
 class FixedClock:
@@ -78,8 +94,8 @@ class FakeDesk:
 
     holds: list[tuple[CopyOffer, bytes]] = field(default_factory=list)
     told: list[tuple[Any, ...]] = field(default_factory=list)
-    hold_reply: Reply = Reply(250, "2.0.0", "Held")
-    discard_reply: DiscardReply = DiscardReply((), 0)
+    hold_reply: Reply = HELD
+    discard_reply: DiscardReply = NO_DISCARDS
     is_offering: bool = True
     position: int = 7
     gate: asyncio.Event | None = None
@@ -173,10 +189,8 @@ class Client:
 
     async def close(self) -> None:
         self.writer.close()
-        try:
+        with suppress(OSError):
             await self.writer.wait_closed()
-        except OSError:
-            pass
 
 
 @dataclass

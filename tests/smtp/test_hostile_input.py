@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit.receiving import HELLO, receiving
+from tests.kit.receiving import HELLO, files_in, receiving
 
 GREETED = b"EHLO client.example\r\n"
 IN_MAIL = GREETED + b"MAIL FROM:<a@x.example>\r\n"
@@ -95,7 +95,8 @@ COMMANDS: list[tuple[str, bytes, bytes, list[str]]] = [
     ("MAIL with XSHADOW from a stranger", GREETED, b"MAIL FROM:<> XSHADOW=HOLD:1:1.1\r\n", [UNKNOWN_PARAMETER]),
     ("HTTP", b"", b"GET / HTTP/1.0\r\n\r\nMAIL FROM:<a@x.example>\r\n", ["421 4.7.0 This is not an HTTP server", CLOSED]),
     ("STARTTLS that is not offered, and more", GREETED, b"STARTTLS\r\nNOOP\r\n", ["502 5.5.1 Command not implemented", OK]),
-    ("all in one write before the greeting", b"", IN_MAIL + b"QUIT\r\n", ["250-a.example~", "250 2.1.0 Sender OK", "221 2.0.0 Bye", CLOSED]),
+    ("all in one write before the greeting", b"", IN_MAIL + b"QUIT\r\n",
+     ["250-a.example~", "250 2.1.0 Sender OK", "221 2.0.0 Bye", CLOSED]),
     ("content behind a refused DATA", GREETED, b"DATA\r\nMAIL FROM:<s@x.example>\r\n",
      ["503 5.5.1 Need MAIL command first", "421 4.7.0 Protocol synchronization error", CLOSED]),
     ("quit in the middle of a transaction", IN_RCPT, b"QUIT\r\n", ["221 2.0.0 Bye", CLOSED]),
@@ -103,7 +104,9 @@ COMMANDS: list[tuple[str, bytes, bytes, list[str]]] = [
 
 
 @pytest.mark.parametrize(("before", "octets", "expected"), [case[1:] for case in COMMANDS], ids=[case[0] for case in COMMANDS])
-async def test_a_bad_command_gets_its_reply_and_nothing_is_accepted(before: bytes, octets: bytes, expected: list[str], tmp_path: Path) -> None:
+async def test_a_bad_command_gets_its_reply_and_nothing_is_accepted(
+    before: bytes, octets: bytes, expected: list[str], tmp_path: Path
+) -> None:
     async with receiving(tmp_path) as station:
         client = await station.connect()
         await client.send(before)
@@ -175,7 +178,7 @@ async def test_a_bare_line_end_is_refused_only_after_the_real_end(tmp_path: Path
 
         assert BARE == await client.reply()
         assert "" == await client.rest()
-        assert [] == list(tmp_path.iterdir())
+        assert [] == files_in(tmp_path)
 
 
 @pytest.mark.parametrize(("length", "expected"), [(2_046, "250 2.0.0 Queued"), (2_047, "554 5.6.0 Line too long")])
@@ -195,4 +198,4 @@ async def test_content_that_never_breaks_a_line_is_refused_at_its_end_and_not_ke
         await client.send(b"x" * 3_000_000 + b"\r\n.\r\nNOOP\r\n")
 
         assert ["554 5.6.0 Line too long", OK] == await client.replies(2)
-        assert [] == list(tmp_path.iterdir())
+        assert [] == files_in(tmp_path)

@@ -18,5 +18,5 @@ async def test_a_dialog_that_goes_another_way_fails(tmp_path: Path) -> None:
     wrong = tmp_path / "wrong.dlg"
     wrong.write_text("S: 220 ~\nC: NOOP\nS: 251 ~\n")
 
-    with pytest.raises(AssertionError, match="expected '251 ~', got '250 2.0.0 OK'"):
+    with pytest.raises(AssertionError, match=r"expected '251 ~', got '250 2\.0\.0 OK'"):
         await play(read(wrong), tmp_path)

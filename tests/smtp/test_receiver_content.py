@@ -1,0 +1,275 @@
+"""Content on its way in: the same bytes, however they were cut; in memory or spooled; what is read out of a header."""
+
+import asyncio
+import hashlib
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from shadowrelay.model.message import CONTENT_IN_MEMORY_BYTES_MAX, BodyType, Recipient
+from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, STORE_UNAVAILABLE
+from shadowrelay.smtp.data import (
+    BARE_CR_OR_LF,
+    CommandReader,
+    ContentSink,
+    DataFilter,
+    has_long_line,
+    header_facts,
+    receive_data,
+    trace_header,
+)
+from shadowrelay.smtp.limits import LINE_OCTETS_MAX
+from tests.kit.receiving import NOON, files_in, octets_of, receiving
+
+CONTENTS = [
+    b"",
+    b"\r\n",
+    b"\r\n\r\n\r\n",
+    b"a\r\n",
+    b".\r\n",
+    b"..\r\n",
+    b".a\r\n.\r\n..\r\n...\r\n",
+    b"\r\n.\r\n",
+    b"a\r\n.\r\nb\r\n.\r\n\r\n.\r\n",
+    b"a\x00b\r\n\x00.\r\n",
+    b"\xff\xfe 8-bit \xc3\xa4\r\n",
+    b". \r\n .\r\n",
+]
+
+
+def stuffed(content: bytes) -> bytes:
+    """As a client sends it, line by line: not by the code under test."""
+    lines = content.split(b"\r\n")[:-1]
+    return b"".join((b"." + line if line.startswith(b".") else line) + b"\r\n" for line in lines) + b".\r\n"
+
+
+def a_filter(path: Path, size_max: int = 10_000_000) -> tuple[DataFilter, ContentSink]:
+    sink = ContentSink(path / "spooled")
+    return DataFilter(sink, size_max), sink
+
+
+async def received(pieces: list[bytes], path: Path, limit: int = 64) -> tuple[DataFilter, bytes, bytes]:
+    """What the receiver makes of these pieces, and what it leaves unread. A small limit makes every path be taken."""
+    reader = CommandReader(limit=limit, loop=asyncio.get_running_loop())
+    data, sink = a_filter(path)
+    task = asyncio.ensure_future(receive_data(reader, data))
+    for piece in pieces:
+        reader.feed_data(piece)
+        await asyncio.sleep(0)
+    reader.feed_eof()
+    await task
+    content = sink.content()
+    assert hashlib.sha256(octets_of(content)).digest() == content.sha256
+    assert len(octets_of(content)) == content.size
+    return data, octets_of(content), await reader.read()
+
+
+@pytest.mark.parametrize("content", CONTENTS, ids=repr)
+async def test_content_is_the_same_whole_byte_by_byte_and_at_every_split(content: bytes, tmp_path: Path) -> None:
+    wire = stuffed(content) + b"NOOP\r\n.\r\n"
+    splits = [[wire], [wire[at : at + 1] for at in range(len(wire))]]
+    splits += [[wire[:at], wire[at:]] for at in range(1, len(wire))]
+
+    for pieces in splits:
+        data, octets, rest = await received(pieces, tmp_path)
+
+        assert (None, content, b"NOOP\r\n.\r\n") == (data.refusal, octets, rest)
+
+
+@given(
+    lines=st.lists(st.one_of(st.sampled_from([b"", b".", b"..", b".x", b"x" * 100]), st.binary(max_size=80)), max_size=12),
+    cuts=st.lists(st.integers(1, 90), max_size=30),
+    limit=st.integers(5, 200),
+)
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_content_of_whole_lines_comes_through_bit_for_bit(lines: list[bytes], cuts: list[int], limit: int, tmp_path: Path) -> None:
+    clean = [line.replace(b"\r", b"").replace(b"\n", b"") for line in lines]
+    content = b"".join(line + b"\r\n" for line in clean)
+    wire = stuffed(content)
+    pieces = []
+    for cut in cuts:
+        pieces.append(wire[:cut])
+        wire = wire[cut:]
+
+    data, octets, rest = asyncio.run(received([piece for piece in [*pieces, wire] if piece], tmp_path, limit))
+
+    assert (None, content, b"") == (data.refusal, octets, rest)
+
+
+@given(pieces=st.lists(st.sampled_from([b"\r", b"\n", b".", b"x", b"\r\n"]), max_size=40), limit=st.integers(5, 20))
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_the_end_is_the_first_crlf_dot_crlf_and_any_bare_line_end_is_noticed(pieces: list[bytes], limit: int, tmp_path: Path) -> None:
+    wire = b"".join(pieces)
+    whole = b"\r\n" + wire + b"\r\n.\r\n"
+    end = whole.index(b"\r\n.\r\n") + 2
+    raw = whole[2:end]
+    is_bare = b"\r" in raw.replace(b"\r\n", b"") or b"\n" in raw.replace(b"\r\n", b"")
+
+    data, _, rest = asyncio.run(received([wire + b"\r\n.\r\n"], tmp_path, limit))
+
+    assert (BARE_CR_OR_LF if is_bare else None, whole[end + 3 :]) == (data.refusal, rest)
+
+
+@given(st.lists(st.integers(0, 40), max_size=20), st.integers(-3, 3))
+@settings(max_examples=200, deadline=None)
+def test_a_long_line_is_found_wherever_it_is(lengths: list[int], extra: int) -> None:
+    lines = [b"x" * length for length in lengths] + [b"x" * (LINE_OCTETS_MAX - 2 + extra)] + [b"y"] * len(lengths)
+
+    assert (extra > 0) == has_long_line(b"".join(line + b"\r\n" for line in lines))
+
+
+async def test_the_sink_spools_above_its_limit_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    sink = ContentSink(tmp_path / "spooled")
+    sink.write(b"a" * CONTENT_IN_MEMORY_BYTES_MAX)
+    assert [] == files_in(tmp_path)
+
+    sink.write(b"b")
+
+    content = sink.content()
+    assert (None, CONTENT_IN_MEMORY_BYTES_MAX + 1) == (content.data, content.size)
+    assert b"a" * CONTENT_IN_MEMORY_BYTES_MAX + b"b" == octets_of(content)
+    assert 0o600 == (tmp_path / "spooled").stat().st_mode & 0o777
+    sink.discard()
+    assert [] == files_in(tmp_path)
+
+
+async def test_a_full_disk_is_answered_when_the_content_has_ended(tmp_path: Path) -> None:
+    data, _ = a_filter(tmp_path / "missing", 10_000_000)
+    block = b"x" * 1_000 + b"\r\n"
+
+    for _ in range(CONTENT_IN_MEMORY_BYTES_MAX // len(block) + 2):
+        data.take(block)
+
+    assert INSUFFICIENT_RESOURCES == data.refusal
+
+
+@pytest.mark.parametrize("size", [100, 500_000, 3_000_000])
+async def test_a_message_of_any_size_arrives_bit_for_bit_with_its_hash(size: int, tmp_path: Path) -> None:
+    line = b".dots and 8-bit \xe4 and NUL \x00 and more text to make it a line of ordinary length\r\n"
+    content = line * (size // len(line) + 1)
+    async with receiving(tmp_path, relay_from=["127.0.0.1"]) as station:
+        client = await station.client_in("EHLO client.example", "MAIL FROM:<a@x.example>", "RCPT TO:<b@x.example>", "DATA")
+
+        await client.send(stuffed(content))
+
+        assert "250 2.0.0 Queued" == await client.reply()
+        envelope, accepted, octets = station.acceptor.accepted[0]
+        assert content == station.acceptor.bodies[0]
+        assert (len(octets), hashlib.sha256(octets).digest()) == (accepted.size, accepted.sha256)
+        assert (accepted.path is not None) == (size > CONTENT_IN_MEMORY_BYTES_MAX)
+        assert BodyType.EIGHT_BIT_MIME == envelope.body
+
+
+async def test_a_spooled_message_that_is_not_accepted_leaves_no_file(tmp_path: Path) -> None:
+    async with receiving(tmp_path, max_message_size=2_000_000) as station:
+        client = await station.client_in("EHLO client.example")
+        station.acceptor.reply = STORE_UNAVAILABLE
+        for size, expected in ((2_100_000, "552 5.3.4 Message size exceeds the limit"), (1_900_000, "451 4.3.0 Local storage error")):
+            for command in ("MAIL FROM:<a@x.example>", "RCPT TO:<b@here.example>", "DATA"):
+                await client.ask(command)
+
+            await client.send((b"x" * 998 + b"\r\n") * (size // 1000) + b".\r\n")
+
+            assert (await client.reply()).startswith(expected)
+            assert [] == files_in(tmp_path)
+
+
+async def test_the_envelope_has_all_that_the_client_said_unchanged(tmp_path: Path) -> None:
+    async with receiving(tmp_path, relay_from=["127.0.0.1"]) as station:
+        client = await station.client_in(
+            "EHLO client.example",
+            'MAIL FROM:<"a \\" b"@X.Example> RET=hdrs ENVID=QQ+3Dx BODY=8bitmime SMTPUTF8 SIZE=5',
+            "RCPT TO:<Jürgen@Bücher.example> NOTIFY=success,Failure ORCPT=utf-8;J\\x{FC}rgen@x.example",
+            "RCPT TO:<b@[IPv6:2001:db8::1]>",
+            "DATA",
+        )
+        await client.send(b"Message-ID: <1@x>\r\nsubject: hello\r\n world\r\n\r\nbody\r\n.\r\n")
+
+        assert "250 2.0.0 Queued" == await client.reply()
+        envelope = station.acceptor.accepted[0][0]
+        assert '"a \\" b"@X.Example' == envelope.sender
+        assert (
+            Recipient("Jürgen@Bücher.example", "success,Failure", "utf-8;J\\x{FC}rgen@x.example"),
+            Recipient("b@[IPv6:2001:db8::1]"),
+        ) == envelope.recipients
+        assert ("hdrs", "QQ+3Dx", True, BodyType.EIGHT_BIT_MIME) == (envelope.ret, envelope.envid, envelope.smtputf8, envelope.body)
+        assert ("127.0.0.1", "client.example", "in", NOON) == (
+            envelope.client_address,
+            envelope.client_name,
+            envelope.connector,
+            envelope.arrived_at,
+        )
+        assert ("<1@x>", "hello world") == (envelope.internet_message_id, envelope.subject)
+
+
+async def test_the_null_sender_is_the_empty_text(tmp_path: Path) -> None:
+    async with receiving(tmp_path) as station:
+        client = await station.client_in("EHLO client.example", "MAIL FROM:<>", "RCPT TO:<b@here.example>", "DATA")
+        await client.send(b"x\r\n.\r\n")
+
+        await client.reply()
+
+        assert "" == station.acceptor.accepted[0][0].sender
+
+
+@pytest.mark.parametrize(
+    ("commands", "expected"),
+    [
+        (["HELO c.example", "MAIL FROM:<>", "RCPT TO:<b@here.example>"], "with SMTP id {id}\r\n\tfor <b@here.example>;"),
+        (["EHLO c.example", "MAIL FROM:<>", "RCPT TO:<b@here.example>", "RCPT TO:<c@here.example>"], "with ESMTP id {id};"),
+        (["EHLO c.example", "MAIL FROM:<> SMTPUTF8", "RCPT TO:<ä@here.example>"], "with UTF8SMTP id {id}\r\n\tfor <ä@here.example>;"),
+    ],
+)
+async def test_our_trace_header_stands_before_the_content_and_is_hashed_with_it(commands: list[str], expected: str, tmp_path: Path) -> None:
+    async with receiving(tmp_path) as station:
+        client = await station.client_in(*commands, "DATA")
+        await client.send(b"Subject: x\r\n\r\n.\r\n")
+
+        await client.reply()
+
+        envelope, content, octets = station.acceptor.accepted[0]
+        line = (
+            "Received: from c.example ([127.0.0.1])\r\n\tby a.example "
+            + expected.format(id=envelope.message_id)
+            + "\r\n\tSat, 21 Nov 2026 12:00:00 +0000\r\n"
+        )
+        assert line.encode() + b"Subject: x\r\n\r\n" == octets
+        assert hashlib.sha256(octets).digest() == content.sha256
+
+
+def test_the_trace_header_writes_an_ipv6_client_as_a_literal() -> None:
+    header = trace_header("a.example", "ESMTPS", "id", ("c.example", "2001:db8::1"), [], datetime(2026, 1, 1, tzinfo=UTC))
+
+    assert header.startswith(b"Received: from c.example ([IPv6:2001:db8::1])\r\n\tby a.example with ESMTPS id id;\r\n\t")
+
+
+@pytest.mark.parametrize(
+    ("header", "expected"),
+    [
+        (b"", ("", "", 0)),
+        (b"\r\nSubject: body\r\n", ("", "", 0)),
+        (b"SUBJECT:x\r\nMESSAGE-ID:  <1@x> \r\n\r\nSubject: body\r\n", ("<1@x>", "x", 0)),
+        (b"Subject: a\r\n\tb\r\n  c\r\nX: y\r\n\r\n", ("", "a\tb  c", 0)),
+        (b"Received: a\r\nreceived: b\r\n by c\r\nX-Received: d\r\n\r\nReceived: e\r\n", ("", "", 2)),
+        (b"Subject: \xe4\r\n\r\n", ("", "\ufffd", 0)),
+        (b"X-Subject: no\r\n\r\n", ("", "", 0)),
+        (b"Subject: " + b"x" * 900 + b"\r\n\r\n", ("", "x" * 500, 0)),
+    ],
+)
+def test_what_is_read_out_of_a_header(header: bytes, expected: tuple[str, str, int]) -> None:
+    facts = header_facts(header)
+
+    assert expected == (facts.internet_message_id, facts.subject, facts.hop_count)
+
+
+@pytest.mark.parametrize(("hops", "expected"), [(60, "250 2.0.0 Queued"), (61, "554 5.4.6 Too many hops, message loops")])
+async def test_a_message_that_loops_is_refused(hops: int, expected: str, tmp_path: Path) -> None:
+    async with receiving(tmp_path) as station:
+        client = await station.client_in("EHLO client.example", "MAIL FROM:<a@x.example>", "RCPT TO:<b@here.example>", "DATA")
+
+        await client.send(b"Received: from somewhere\r\n" * hops + b"\r\nbody\r\n.\r\n")
+
+        assert expected == await client.reply()

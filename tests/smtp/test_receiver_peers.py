@@ -1,0 +1,308 @@
+"""What peers do in sessions with the receiver: copies, proofs of life, discard notifications."""
+
+import asyncio
+import hashlib
+import socket
+import struct
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from shadowrelay.model.ids import MessageId, ServerName
+from shadowrelay.model.message import CONTENT_IN_MEMORY_BYTES_MAX, BodyType, Envelope, Recipient
+from shadowrelay.model.ownership import CopyNumber, DiscardEvent, DiscardStatus, StatusQuestion
+from shadowrelay.model.peers import DiscardReply
+from shadowrelay.smtp.limits import HOLD_RECIPIENTS_MAX
+from shadowrelay.wire.addresses import format_mail, format_rcpt
+from shadowrelay.wire.xqdiscard import BLOCK_OCTETS_MAX, format_question_block
+from shadowrelay.wire.xshadow import format_commit, format_envelope, format_hold
+from tests.kit.receiving import HELLO, PEER_DATABASE, Client, Station, files_in, receiving, until
+
+PEER = {"accept_xshadow": True, "externally_secured": ["127.0.0.1"]}
+B = ServerName("b.example")
+NUMBER = CopyNumber(3, 2, PEER_DATABASE)
+ENVELOPE = Envelope(
+    message_id=MessageId("00000000-0000-4000-8000-000000000009"),
+    sender='"q q"@x.example',
+    recipients=(Recipient("ä@elsewhere.example", "NEVER", "rfc822;A@x"), Recipient("b@elsewhere.example")),
+    arrived_at=datetime(2026, 11, 21, 11, 59, 59, 123456, tzinfo=UTC),
+    body=BodyType.EIGHT_BIT_MIME,
+    smtputf8=True,
+    ret="FULL",
+    envid="abc",
+    client_address="192.0.2.1",
+    client_name="client.example",
+    connector="inbound",
+    internet_message_id="<1@x>",
+    subject="hällo",
+)
+
+
+def a_copy(content: bytes, chunk: int | None = None, **changes: str) -> bytes:
+    """A whole pipelined copy; `changes` replace its lines."""
+    lines = {
+        "mail": f"MAIL {format_mail(ENVELOPE, len(content), extra='XSHADOW=' + format_hold(ENVELOPE.message_id, NUMBER), dsn=True)}",
+        "envelope": f"XSHADOW ENVELOPE {format_envelope(ENVELOPE, frozenset({2}))}",
+        "commit": f"XSHADOW COMMIT {format_commit(len(content), hashlib.sha256(content).digest())}",
+    } | changes
+    step = chunk or max(1, len(content))
+    chunks = [content[at : at + step] for at in range(0, len(content), step)] or [b""]
+    octets = [lines["mail"].encode(), *(f"RCPT {format_rcpt(recipient, dsn=True)}".encode() for recipient in ENVELOPE.recipients)]
+    octets.append(lines["envelope"].encode())
+    return (
+        b"\r\n".join(octets) + b"\r\n" + b"".join(b"BDAT %d\r\n" % len(part) + part for part in chunks) + lines["commit"].encode() + b"\r\n"
+    )
+
+
+async def peer_of(station: Station) -> Client:
+    client = await station.client_in("EHLO b.example", HELLO)
+    station.desk.told.clear()
+    return client
+
+
+HELD = "250 2.0.0 Held position=7"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"hello\r\n", b"bare \n and \r are the primary's business\r\n", b"QUIT\r\n.\r\nBDAT 5\r\n", b"no line end", bytes(range(256))],
+    ids=repr,
+)
+async def test_a_copy_is_held_bit_for_bit_with_its_whole_envelope(content: bytes, tmp_path: Path) -> None:
+    async with receiving(tmp_path, **PEER) as station:
+        client = await peer_of(station)
+
+        await client.send(a_copy(content))
+
+        assert HELD == (await client.replies(6))[-1]
+        offer, octets = station.desk.holds[0]
+        assert (ENVELOPE, NUMBER, frozenset({2}), content) == (offer.envelope, offer.number, offer.done, octets)
+
+
+async def test_a_large_copy_in_chunks_is_spooled(tmp_path: Path) -> None:
+    content = bytes(range(256)) * 10_000
+    async with receiving(tmp_path, max_message_size=64_000, **PEER) as station:
+        client = await peer_of(station)
+
+        await client.send(a_copy(content, 100_000))
+
+        assert HELD == (await client.replies(5 + 26))[-1]
+        offer, octets = station.desk.holds[0]
+        assert content == octets
+        assert offer.content.path is not None
+        assert offer.content.size > CONTENT_IN_MEMORY_BYTES_MAX
+
+
+async def test_a_copy_byte_by_byte_and_the_session_is_in_step(tmp_path: Path) -> None:
+    async with receiving(tmp_path, **PEER) as station:
+        client = await peer_of(station)
+        client.writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+        for octet in a_copy(b"QUIT\r\n", 2) + b"NOOP\r\n":
+            await client.send(bytes((octet,)))
+            await asyncio.sleep(0)
+
+        assert [HELD, "250 2.0.0 OK"] == (await client.replies(9))[-2:]
+
+
+async def test_the_replies_of_a_small_copy_leave_in_one_write(tmp_path: Path) -> None:
+    async with receiving(tmp_path, **PEER) as station:
+        client = await peer_of(station)
+        station.desk.gate = asyncio.Event()
+        await client.send(a_copy(b"x" * 10_000))
+        await station.desk.began.wait()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0):
+                await client.reply()
+
+        station.desk.gate.set()
+
+        assert HELD == (await client.replies(6))[-1]
+
+
+async def test_a_peer_that_waits_for_its_replies_before_it_sends_the_chunk_gets_them(tmp_path: Path) -> None:
+    async with receiving(tmp_path, **PEER) as station:
+        client = await peer_of(station)
+        head, _, tail = a_copy(b"hello\r\n").partition(b"hello\r\n")
+        await client.send(head)
+
+        assert 4 == len(await client.replies(4))
+        await client.send(b"hello\r\n" + tail)
+        assert HELD == (await client.replies(2))[-1]
+
+
+WRONG = [
+    ("another size", {"commit": f"XSHADOW COMMIT {format_commit(8, hashlib.sha256(b'hello' + bytes((13, 10))).digest())}"}, 5,
+     "451 4.5.0 Size or SHA-256 differs from what was received position=7"),
+    ("another hash", {"commit": f"XSHADOW COMMIT {format_commit(7, bytes(32))}"}, 5,
+     "451 4.5.0 Size or SHA-256 differs from what was received position=7"),
+    ("a commit that cannot be read", {"commit": "XSHADOW COMMIT size=seven"}, 5, "501 5.5.4 XSHADOW COMMIT wants size= and sha256="),
+    ("an envelope that cannot be read", {"envelope": "XSHADOW ENVELOPE !"}, 3, "501 5.5.4 Bad XSHADOW ENVELOPE"),
+    ("no envelope", {"envelope": "NOOP"}, 5, "503 5.5.1 A shadow copy needs recipients and XSHADOW ENVELOPE"),
+    ("a number that cannot be read", {"mail": f"MAIL FROM:<> SMTPUTF8 XSHADOW=HOLD:{ENVELOPE.message_id}:1"}, 0,
+     "501 5.5.4 Bad copy number"),
+    ("an id that is no UUID", {"mail": "MAIL FROM:<> SMTPUTF8 XSHADOW=HOLD:../../etc/passwd:1.1"}, 0, "501 5.5.4 Bad message id"),
+    ("a size over the bound", {"mail": f"MAIL FROM:<> SIZE=4000000001 SMTPUTF8 XSHADOW=HOLD:{ENVELOPE.message_id}:1.1"}, 0,
+     "552 5.3.4 Message size exceeds the limit"),
+    ("a line over its limit", {"envelope": "XSHADOW ENVELOPE " + "A" * 8_200}, 3, "500 5.5.2 Command line too long"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("changes", "at", "expected"), [case[1:] for case in WRONG], ids=[case[0] for case in WRONG])
+async def test_a_copy_with_a_fault_is_not_kept_and_the_next_one_is(changes: dict[str, str], at: int, expected: str, tmp_path: Path) -> None:
+    async with receiving(tmp_path, **PEER) as station:
+        client = await peer_of(station)
+
+        await client.send(a_copy(b"hello\r\n", **changes) + a_copy(b"hello\r\n"))
+        replies = await client.replies(12)
+
+        assert expected.removesuffix(" position=7") == replies[at].removesuffix(" position=7")
+        assert ["503"] * (5 - at) == [reply[:3] for reply in replies[at + 1 : 6]]
+        assert HELD == replies[-1]
+        assert 1 == len(station.desk.holds)
+
+
+async def test_a_peer_that_vanishes_within_a_copy_leaves_nothing(tmp_path: Path) -> None:
+    async with receiving(tmp_path, **PEER) as station:
+        client = await peer_of(station)
+        await client.send(a_copy(b"x" * 3_000_000)[:2_000_000])
+        await until(lambda: files_in(tmp_path))
+
+        client.writer.transport.abort()
+
+        await until(lambda: not files_in(tmp_path))
+        assert [] == station.desk.holds
+
+
+async def test_a_peer_that_vanishes_after_commit_does_not_stop_the_hold(tmp_path: Path) -> None:
+    async with receiving(tmp_path, **PEER) as station:
+        client = await peer_of(station)
+        station.desk.gate = asyncio.Event()
+        await client.send(a_copy(b"hello\r\n"))
+        await station.desk.began.wait()
+        client.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        client.writer.transport.abort()
+        await until(lambda: not station.server.sessions_count)
+
+        station.desk.gate.set()
+
+        await until(lambda: station.desk.holds)
+
+
+async def test_no_copy_is_taken_while_none_is_offered(tmp_path: Path) -> None:
+    async with receiving(tmp_path, **PEER) as station:
+        station.desk.is_offering = False
+        client = await station.connect()
+
+        assert (await client.ask("EHLO b.example")).endswith("\n250 XSHADOW")
+        await client.ask(HELLO)
+        await client.send(a_copy(b"hello\r\n"))
+
+        assert ["452", "503", "503", "503", "503", "503"] == [reply[:3] for reply in await client.replies(6)]
+
+
+async def test_the_keyword_is_hidden_when_shadow_redundancy_is_off(tmp_path: Path) -> None:
+    async with receiving(tmp_path, transport={"shadow_redundancy_enabled": False}, **PEER) as station:
+        client = await station.connect()
+
+        assert "XSHADOW" not in await client.ask("EHLO b.example")
+
+
+async def test_a_peers_other_mail_follows_the_ordinary_rules(tmp_path: Path) -> None:
+    async with receiving(tmp_path, max_message_size=64_000, **PEER) as station:
+        client = await peer_of(station)
+
+        assert "552 5.3.4 Message size exceeds the limit" == await client.ask("MAIL FROM:<a@x.example> SIZE=64001")
+        await client.ask("MAIL FROM:<a@x.example>")
+        assert "550 5.7.1 Relaying denied" == await client.ask("RCPT TO:<b@elsewhere.example>")
+
+
+async def test_a_copy_may_have_more_recipients_than_mail_of_strangers(tmp_path: Path) -> None:
+    assert HOLD_RECIPIENTS_MAX > 5_000
+    async with receiving(tmp_path, max_recipients_per_message=100, **PEER) as station:
+        client = await peer_of(station)
+        await client.ask(f"MAIL FROM:<> XSHADOW={format_hold(ENVELOPE.message_id, NUMBER)}")
+
+        await client.send(b"".join(b"RCPT TO:<%d@x.example>\r\n" % number for number in range(200)))
+
+        assert ["250 2.1.5 Recipient OK"] * 200 == await client.replies(200)
+
+
+# proofs of life
+
+
+async def test_every_command_is_a_sign_of_life_and_one_that_begins_an_exchange_proves_our_last_reply(tmp_path: Path) -> None:
+    async with receiving(tmp_path, **PEER) as station:
+        client = await peer_of(station)
+        hello_answered_at = float(station.clock.asked_count)
+
+        await client.send(a_copy(b"hello\r\n"))
+        await client.replies(6)
+
+        proofs = [told for told in station.desk.told if told[0] == "proved"]
+        assert [("proved", B, hello_answered_at)] == proofs  # by MAIL; the lines after it may have been written before
+        assert 6 == station.desk.told.count(("heard", B))
+        copy_answered_at = float(station.clock.asked_count)
+        assert copy_answered_at > hello_answered_at
+
+        await client.ask("XQDISCARD 400")
+
+        assert ("proved", B, copy_answered_at) == station.desk.told[-2]
+
+
+async def test_nothing_is_proved_before_the_hello_was_answered(tmp_path: Path) -> None:
+    async with receiving(tmp_path, **PEER) as station:
+        client = await station.client_in("EHLO b.example", "NOOP")
+
+        await client.send(f"{HELLO}\r\nNOOP\r\n".encode())
+        await client.replies(2)
+
+        assert [("greeted", B), ("heard", B), ("heard", B)] == station.desk.told
+
+
+# what must you tell me?
+
+
+async def test_discard_notifications_page_and_carry_the_position(tmp_path: Path) -> None:
+    async with receiving(tmp_path, **PEER) as station:
+        client = await peer_of(station)
+        events = tuple(
+            DiscardEvent(number, ENVELOPE.message_id, DiscardStatus.DELIVERED, frozenset({1, 2, 3, 5}) if number == 2 else frozenset())
+            for number in (1, 2)
+        )
+        station.desk.discard_reply = DiscardReply(events, 9)
+
+        reply = await client.ask("XQDISCARD 2 17")
+
+        assert (
+            f"250-2.0.0 1 {ENVELOPE.message_id} delivered\n250-2.0.0 2 {ENVELOPE.message_id} delivered 1-3,5\n"
+            "250 2.0.0 remaining=9 position=7"
+        ) == reply
+        assert ("discards", 2, 17) in station.desk.told
+
+
+async def test_400_questions_come_as_a_block_and_get_as_many_answers(tmp_path: Path) -> None:
+    block = format_question_block([StatusQuestion(ENVELOPE.message_id, NUMBER)] * 400)
+    async with receiving(tmp_path, **PEER) as station:
+        client = await peer_of(station)
+
+        await client.send(b"XQDISCARD STATUS BDAT %d\r\n" % len(block) + block)
+
+        lines = (await client.reply()).split("\n")
+        assert (401, "250-2.0.0 unknown", "250 2.0.0 answers=400 position=7") == (len(lines), lines[0], lines[-1])
+
+
+@pytest.mark.parametrize(
+    ("announced", "expected"),
+    [(6, "501 5.5.4 Bad question"), (BLOCK_OCTETS_MAX + 1, "501 5.5.4 Bad block size"), (10**6, "501 5.5.4 Bad block size")],
+)
+async def test_the_octets_of_a_bad_block_are_not_obeyed(announced: int, expected: str, tmp_path: Path) -> None:
+    async with receiving(tmp_path, **PEER) as station:
+        client = await peer_of(station)
+
+        await client.send(
+            b"XQDISCARD STATUS BDAT %d\r\n" % announced + b"QUIT\r\n" * (announced // 6) + b"QUITQU"[: announced % 6] + b"NOOP\r\n"
+        )
+
+        assert [expected, "250 2.0.0 OK"] == [(await client.reply())[: len(expected)], await client.reply()]

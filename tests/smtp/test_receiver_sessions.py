@@ -1,0 +1,425 @@
+"""Sessions of the receiver: limits, timeouts (in virtual time), endings, failures, and the traps of our dependencies."""
+
+import asyncio
+import contextlib
+import socket
+import struct
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import aiosmtpd.smtp
+import async_solipsism
+import pytest
+import structlog
+
+from shadowrelay.model.errors import LedgerUnavailable
+from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, STORE_UNAVAILABLE
+from shadowrelay.smtp.peer_commands import PeerReceiver
+from tests.kit.receiving import HELLO, PATIENCE_SECONDS, Client, Station, files_in, receiving, until
+
+TO_DATA = ("EHLO client.example", "MAIL FROM:<a@x.example>", "RCPT TO:<b@here.example>", "DATA")
+PEER = {"accept_xshadow": True, "externally_secured": ["127.0.0.1", "::1"]}
+OK = "250 2.0.0 OK"
+
+
+async def emptied(station: Station) -> None:
+    """Wait until the server knows of no session."""
+    await until(lambda: not station.server.sessions_count)
+
+
+# limits
+
+
+async def test_one_session_too_many_from_an_address_is_refused_and_room_is_made_by_the_next_end(tmp_path: Path) -> None:
+    async with receiving(tmp_path, max_sessions_per_address=2) as station:
+        first, _ = await station.connect(), await station.connect()
+
+        refused = await station.connect(greeting=False)
+        assert "421 4.7.0 Too many sessions from your address, try again later\r\n" == await refused.rest()
+
+        await first.ask("QUIT")
+        await refused.close()
+        await until(lambda: station.server.sessions_count <= 1)
+        assert "220 a.example ESMTP" == await (await station.connect(greeting=False)).reply()
+
+
+async def test_one_session_too_many_in_all_is_refused(tmp_path: Path) -> None:
+    async with receiving(tmp_path, max_sessions=1) as station:
+        await station.connect()
+
+        refused = await station.connect(greeting=False)
+
+        assert "421 4.3.2 Too many sessions, try again later\r\n" == await refused.rest()
+
+
+async def test_an_externally_secured_address_has_only_the_limit_of_all_sessions(tmp_path: Path) -> None:
+    async with receiving(tmp_path, max_sessions_per_address=1, **PEER) as station:
+        await station.connect()
+
+        assert "220 a.example ESMTP" == await (await station.connect(greeting=False)).reply()
+
+
+async def test_one_recipient_too_many_is_deferred_and_the_others_get_the_message(tmp_path: Path) -> None:
+    async with receiving(tmp_path, max_recipients_per_message=100) as station:
+        client = await station.client_in("EHLO client.example", "MAIL FROM:<a@x.example>")
+        await client.send(b"".join(b"RCPT TO:<%d@here.example>\r\n" % number for number in range(101)))
+
+        replies = await client.replies(101)
+
+        assert ["250 2.1.5 Recipient OK"] * 100 + ["452 4.5.3 Too many recipients"] == replies
+        await client.ask("DATA")
+        await client.send(b".\r\n")
+        await client.reply()
+        assert 100 == len(station.acceptor.accepted[0][0].recipients)
+
+
+async def test_content_over_the_limit_is_read_to_its_end_and_refused(tmp_path: Path) -> None:
+    async with receiving(tmp_path, max_message_size=64_000) as station:
+        client = await station.client_in(*TO_DATA)
+
+        await client.send((b"x" * 98 + b"\r\n") * 641 + b".\r\nNOOP\r\n")
+
+        assert ["552 5.3.4 Message size exceeds the limit", OK] == await client.replies(2)
+
+
+async def test_a_service_that_cannot_take_mail_refuses_it_at_mail(tmp_path: Path) -> None:
+    async with receiving(tmp_path) as station:
+        client = await station.client_in("EHLO client.example")
+        station.acceptor.mail_refusal = INSUFFICIENT_RESOURCES
+
+        assert "452 4.3.1 Insufficient system resources" == await client.ask("MAIL FROM:<a@x.example>")
+
+
+# timeouts: a loop whose time jumps to the next event; 300 s inactivity, 600 s in all
+
+
+def in_virtual_time(spool: Path, scenario: Callable[[Station, Client], Awaitable[Any]], **settings: Any) -> Any:
+    async def run() -> Any:
+        async with receiving(spool, listen="127.0.0.1:2525", **settings) as station:
+            return await scenario(station, await station.connect())
+
+    loop = async_solipsism.EventLoop()
+    try:
+        return loop.run_until_complete(run())
+    finally:
+        loop.close()
+
+
+async def ended_at(client: Client) -> tuple[float, bytes]:
+    rest = await client.reader.read()
+    return asyncio.get_running_loop().time(), rest
+
+
+TIMED_OUT = b"421 4.4.2 Timeout, closing connection\r\n"
+
+
+def test_a_session_without_progress_is_closed(tmp_path: Path) -> None:
+    async def scenario(station: Station, client: Client) -> Any:
+        return await ended_at(client)
+
+    assert (300.0, TIMED_OUT) == in_virtual_time(tmp_path, scenario)
+
+
+def test_every_octet_is_progress_within_a_command_and_within_content(tmp_path: Path) -> None:
+    async def scenario(station: Station, client: Client) -> Any:
+        client.writer.write(b"NO")
+        await asyncio.sleep(200)
+        client.writer.write(b"OP\r\nEHLO c\r\nMAIL FROM:<>\r\nRCPT TO:<b@here.example>\r\nDATA\r\nx")
+        await asyncio.sleep(200)
+        client.writer.write(b"y")  # at 400
+        return await ended_at(client)
+
+    at, rest = in_virtual_time(tmp_path, scenario, connection_timeout="1h")
+
+    assert 700.0 == at
+    assert rest.endswith(b"354 End data with <CR><LF>.<CR><LF>\r\n" + TIMED_OUT)
+
+
+def test_progress_does_not_save_a_session_from_the_connection_timeout(tmp_path: Path) -> None:
+    async def scenario(station: Station, client: Client) -> Any:
+        async def drip() -> None:
+            while True:
+                client.writer.write(b"NOOP\r\n")
+                await asyncio.sleep(70)
+
+        task = asyncio.ensure_future(drip())
+        at, rest = await ended_at(client)
+        task.cancel()
+        return at, rest
+
+    at, rest = in_virtual_time(tmp_path, scenario)
+
+    assert 600.0 == at
+    assert b"250 2.0.0 OK\r\n" * 9 + TIMED_OUT == rest
+
+
+def test_no_timeout_comes_between_the_final_dot_and_its_reply(tmp_path: Path) -> None:
+    async def scenario(station: Station, client: Client) -> Any:
+        station.acceptor.gate = asyncio.Event()
+        client.writer.write(b"EHLO c\r\nMAIL FROM:<>\r\nRCPT TO:<b@here.example>\r\nDATA\r\nx\r\n.\r\n")
+        await asyncio.sleep(5000)
+        station.acceptor.gate.set()
+        return await ended_at(client)
+
+    at, rest = in_virtual_time(tmp_path, scenario)
+
+    assert 5000.0 == at
+    assert rest.endswith(b"250 2.0.0 Queued\r\n" + TIMED_OUT)
+
+
+def test_after_the_reply_the_inactivity_timeout_begins_anew(tmp_path: Path) -> None:
+    async def scenario(station: Station, client: Client) -> Any:
+        station.acceptor.gate = asyncio.Event()
+        client.writer.write(b"EHLO c\r\nMAIL FROM:<>\r\nRCPT TO:<b@here.example>\r\nDATA\r\nx\r\n.\r\n")
+        await asyncio.sleep(400)
+        station.acceptor.gate.set()
+        return (await ended_at(client))[0]
+
+    assert 700.0 == in_virtual_time(tmp_path, scenario, connection_timeout="1h")
+
+
+def test_the_session_of_a_peer_has_no_connection_timeout(tmp_path: Path) -> None:
+    async def scenario(station: Station, client: Client) -> Any:
+        client.writer.write(b"EHLO b.example\r\n" + HELLO.encode() + b"\r\n")
+        for _ in range(20):
+            await asyncio.sleep(200)
+            client.writer.write(b"XQDISCARD 400\r\n")
+        return (await ended_at(client))[0]
+
+    assert 4300.0 == in_virtual_time(tmp_path, scenario, **PEER)
+
+
+def test_a_client_that_does_not_read_its_last_reply_is_cut_off(tmp_path: Path) -> None:
+    async def scenario(station: Station, client: Client) -> Any:
+        client.reader._transport.pause_reading()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(250):
+                await client.send(b"NOOP\r\n" * 1_000_000)
+        async with asyncio.timeout(1000):
+            await next(iter(station.server._sessions)).gone
+        return station.server.sessions_count
+
+    assert 0 == in_virtual_time(tmp_path, scenario, max_protocol_errors=1000)
+
+
+# endings
+
+
+async def test_a_client_that_has_closed_its_side_still_gets_its_replies(tmp_path: Path) -> None:
+    async with receiving(tmp_path) as station:
+        client = await station.connect()
+        await client.send(b"EHLO c\r\nMAIL FROM:<>\r\nRCPT TO:<b@here.example>\r\nDATA\r\nx\r\n.\r\n")
+        client.writer.write_eof()
+
+        assert (await client.rest()).endswith("250 2.0.0 Queued\r\n")
+        assert [b"x\r\n"] == station.acceptor.bodies
+
+
+@pytest.mark.parametrize("is_reset", [False, True], ids=["closed", "reset"])
+async def test_a_client_that_vanishes_after_the_dot_does_not_stop_the_accept(is_reset: bool, tmp_path: Path) -> None:
+    # Trap 2: aiosmtpd cancels the handler.
+    async with receiving(tmp_path) as station:
+        station.acceptor.gate = asyncio.Event()
+        client = await station.client_in(*TO_DATA)
+        await client.send(b"x\r\n.\r\n")
+        await station.acceptor.began.wait()
+        if is_reset:
+            client.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        client.writer.transport.abort()
+        if is_reset:
+            await emptied(station)
+
+        station.acceptor.gate.set()
+
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await station.acceptor.ended.wait()
+        await emptied(station)
+
+
+async def test_a_client_that_vanishes_within_content_leaves_nothing(tmp_path: Path) -> None:
+    async with receiving(tmp_path) as station:
+        client = await station.client_in(*TO_DATA)
+        await client.send((b"x" * 998 + b"\r\n") * 2_000)
+        await until(lambda: files_in(tmp_path))
+
+        client.writer.transport.abort()
+        await emptied(station)
+        await asyncio.sleep(0)
+
+        assert [] == files_in(tmp_path)
+        assert [] == station.acceptor.accepted
+
+
+async def test_draining_ends_idle_sessions_now_and_others_after_their_transaction(tmp_path: Path) -> None:
+    async with receiving(tmp_path) as station:
+        idle = await station.client_in("EHLO client.example")
+        busy = await station.client_in(*TO_DATA)
+
+        port = station.server.address.port
+        draining = asyncio.ensure_future(station.server.drain(PATIENCE_SECONDS))
+
+        assert "421 4.3.2 Service shutting down, closing connection\r\n" == await idle.rest()
+        await busy.send(b"x\r\n.\r\n")
+        assert "250 2.0.0 Queued\r\n421 4.3.2 Service shutting down, closing connection\r\n" == await busy.rest()
+        await draining
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection("127.0.0.1", port)
+
+
+async def test_draining_cuts_off_who_does_not_come_to_an_end(tmp_path: Path) -> None:
+    async with receiving(tmp_path) as station:
+        stuck = await station.client_in(*TO_DATA)
+
+        await station.server.drain(0.01)
+
+        assert 0 == station.server.sessions_count
+        with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+            await stuck.reply()
+
+
+async def test_changed_settings_hold_from_the_next_command_on(tmp_path: Path) -> None:
+    async with receiving(tmp_path) as station:
+        client = await station.client_in("EHLO client.example", "MAIL FROM:<a@x.example>")
+        connector = station.server.reception.connector.model_copy(update={"accepted_domains": ("there.example",)})
+
+        station.server.reload(connector)
+
+        assert "550 5.7.1 Relaying denied" == await client.ask("RCPT TO:<b@here.example>")
+        assert "250 2.1.5 Recipient OK" == await client.ask("RCPT TO:<b@there.example>")
+
+
+# failures of ours
+
+
+async def test_an_exception_becomes_a_transient_reply_without_its_text(tmp_path: Path) -> None:
+    # Trap 1: aiosmtpd answers `500 Error: (RuntimeError) <text>`.
+    async with receiving(tmp_path) as station:
+        station.acceptor.error = RuntimeError("secret")
+        client = await station.client_in(*TO_DATA)
+
+        with structlog.testing.capture_logs() as lines:
+            await client.send(b"x\r\n.\r\n")
+            reply = await client.reply()
+
+        failed = next(line for line in lines if line["event"] == "session.failed")
+        assert f"451 4.3.0 Local error in processing, try again later (log id {failed['log_id']})" == reply
+        assert "RuntimeError('secret')" == failed["error"]
+        assert OK == await client.ask("NOOP")
+
+
+async def test_an_unavailable_ledger_is_answered_with_its_own_reply(tmp_path: Path) -> None:
+    async with receiving(tmp_path) as station:
+        station.acceptor.error = LedgerUnavailable(STORE_UNAVAILABLE, "locked")
+        client = await station.client_in(*TO_DATA)
+        await client.send(b"x\r\n.\r\n")
+
+        assert (await client.reply()).startswith("451 4.3.0 Local storage error, try again later")
+
+
+async def test_a_failure_within_content_ends_the_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(self: object, block: bytes) -> None:
+        raise RuntimeError("secret")
+
+    async with receiving(tmp_path) as station:
+        client = await station.client_in(*TO_DATA)
+        monkeypatch.setattr("shadowrelay.smtp.data.DataFilter.take", broken)
+
+        await client.send(b"x\r\n.\r\nMAIL FROM:<smuggled@x.example>\r\n")
+
+        assert "421 4.3.0 Local error in processing, closing connection\r\n" == await client.rest()
+
+
+# the account
+
+
+async def test_a_session_leaves_one_line(tmp_path: Path) -> None:
+    async with receiving(tmp_path) as station:
+        with structlog.testing.capture_logs() as lines:
+            client = await station.client_in("EHLO client.example")
+            await client.ask("NONSENSE")
+            for command in TO_DATA[1:]:
+                await client.ask(command)
+            await client.send(b"x\r\n.\r\n")
+            await client.reply()
+            await client.ask("QUIT")
+            await client.close()
+            await emptied(station)
+
+        assert ["session.closed"] == [line["event"] for line in lines]
+        line = lines[0]
+        assert ("in", "127.0.0.1", "client.example", "", "") == tuple(
+            line[key] for key in ("connector", "client", "client_name", "peer", "tls")
+        )
+        assert (1, 0, 1, 1, "quit") == tuple(line[key] for key in ("messages", "copies", "refused", "errors", "reason"))
+
+
+# more traps
+
+
+async def test_pipelined_replies_leave_in_one_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writes: list[bytes] = []
+
+    async with receiving(tmp_path) as station:
+        client = await station.client_in("EHLO client.example")
+        session = next(iter(station.server._sessions))
+        write = session.transport.write
+        monkeypatch.setattr(session, "transport", Spy(session.transport, lambda data: (writes.append(data), write(data))))
+
+        await client.send(b"NOOP\r\nNOOP\r\nNOOP\r\n")
+        await client.replies(3)
+
+    assert [b"250 2.0.0 OK\r\n" * 3] == writes
+
+
+class Spy:
+    """A transport that tells what is written to it."""
+
+    def __init__(self, transport: Any, write: Callable[[bytes], Any]) -> None:
+        self._transport = transport
+        self.write = write
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
+async def test_the_limit_of_one_session_does_not_change_with_another(tmp_path: Path) -> None:
+    # Trap 8: aiosmtpd's limits are one dict of the class, cleared by every new connection.
+    async with receiving(tmp_path) as station:
+        client = await station.client_in("EHLO client.example", "EHLO client.example")
+        await station.client_in("EHLO client.example")
+        line = "MAIL FROM:<a@x.example> SIZE=1 BODY=8BITMIME SMTPUTF8 RET=FULL ENVID=" + "x" * 100
+
+        assert "250 2.1.0 Sender OK" == await client.ask(line)
+        assert {} == dict(aiosmtpd.smtp.SMTP.command_size_limits)
+
+
+async def test_a_new_connection_costs_no_reflection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbidden(*_: object) -> None:
+        raise AssertionError("inspect.getmembers")
+
+    monkeypatch.setattr("inspect.getmembers", forbidden)
+    async with receiving(tmp_path) as station:
+        assert OK == await (await station.connect()).ask("NOOP")
+
+
+def test_every_command_of_aiosmtpd_is_ours_or_refused() -> None:
+    inherited = [name for name, command in PeerReceiver.commands.items() if command.__module__.startswith("aiosmtpd")]
+
+    assert [] == inherited
+    assert {
+        "BDAT", "DATA", "EHLO", "HELO", "HELP", "MAIL", "NOOP", "QUIT", "RCPT", "RSET", "STARTTLS", "VRFY", "XQDISCARD", "XSHADOW",
+    } == set(PeerReceiver.commands)  # fmt: skip
+
+
+async def test_every_reply_but_greeting_and_hello_has_an_enhanced_code(tmp_path: Path) -> None:
+    async with receiving(tmp_path, max_protocol_errors=100) as station:
+        client = await station.client_in("EHLO client.example")
+
+        replies = [
+            await client.ask(name)
+            for name in (*PeerReceiver.commands, "AUTH", "EXPN", "NONSENSE")
+            if name not in ("QUIT", "BDAT", "EHLO", "HELO")
+        ]
+
+        assert [] == [reply for reply in replies if reply[:1] != reply[4:5]]

@@ -1,0 +1,183 @@
+"""STARTTLS on the receiver, and peers that prove their name by it."""
+
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+
+from shadowrelay.model.settings import Tls
+from shadowrelay.smtp.tls import anonymous_server_context, opportunistic_context, peer_context, server_context
+from tests.kit.receiving import HELLO, Client, receiving
+
+XSHADOW = {"accept_xshadow": True}
+
+
+class Authority:
+    """Makes certificates below `directory`."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.authority = trustme.CA()
+        self.authority.cert_pem.write_to_path(str(directory / "peers.pem"))
+
+    def files_of(self, name: str, *, peer_authority: bool = True) -> dict[str, Any]:
+        """The [tls] table of a node."""
+        certificate = self.authority.issue_cert(name)
+        paths = {"certificate": self.directory / f"{name}.pem", "key": self.directory / f"{name}.key"}
+        paths["certificate"].write_bytes(b"".join(blob.bytes() for blob in certificate.cert_chain_pems))
+        certificate.private_key_pem.write_to_path(str(paths["key"]))
+        return paths | ({"peer_authority": self.directory / "peers.pem"} if peer_authority else {})
+
+    def context_of(self, name: str) -> ssl.SSLContext:
+        """As a peer's link would have it."""
+        return peer_context(Tls.model_validate(self.files_of(name)))
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Authority]:
+    return Authority(tmp_path_factory.mktemp("certificates"))
+
+
+async def secured(client: Client, context: ssl.SSLContext) -> str:
+    """Through STARTTLS to the second EHLO, whose reply comes back."""
+    await client.ask("EHLO b.example")
+    assert await client.ask("STARTTLS") == "220 2.0.0 Ready to start TLS"
+    await client.start_tls(context, "a.example")
+    return await client.ask("EHLO b.example")
+
+
+async def test_anybody_may_use_tls_without_a_certificate(authority: Authority, tmp_path: Path) -> None:
+    async with receiving(tmp_path, tls=authority.files_of("a.example"), **XSHADOW) as station:
+        client = await station.connect()
+        assert "STARTTLS" in await client.ask("EHLO b.example")
+
+        hello = await secured(client, opportunistic_context())
+
+        assert "STARTTLS" not in hello
+        assert "XSHADOW" not in hello
+        assert "530 5.7.0 Authentication required" == await client.ask(HELLO)
+        assert "503 5.5.1 TLS is already active" == await client.ask("STARTTLS")
+
+
+async def test_mail_over_tls_says_so_in_its_trace_header(authority: Authority, tmp_path: Path) -> None:
+    async with receiving(tmp_path, tls=authority.files_of("a.example")) as station:
+        client = await station.connect()
+        await secured(client, opportunistic_context())
+        for command in ("MAIL FROM:<>", "RCPT TO:<b@here.example>", "DATA"):
+            await client.ask(command)
+        await client.send(b"x" * 1_000 + b"\r\n.\r\n")
+
+        assert "250 2.0.0 Queued" == await client.reply()
+        assert b"with ESMTPS id" in station.acceptor.accepted[0][2]
+
+
+async def test_a_peer_with_a_certificate_of_its_name_may_use_xshadow(authority: Authority, tmp_path: Path) -> None:
+    async with receiving(tmp_path, tls=authority.files_of("a.example"), **XSHADOW) as station:
+        client = await station.connect()
+
+        hello = await secured(client, authority.context_of("b.example"))
+
+        assert hello.endswith("\n250 XSHADOW HOLD")
+        assert (await client.ask(HELLO)).startswith("250 2.0.0 server=a.example ")
+
+
+async def test_a_peer_cannot_take_another_name(authority: Authority, tmp_path: Path) -> None:
+    async with receiving(tmp_path, tls=authority.files_of("a.example"), **XSHADOW) as station:
+        client = await station.connect()
+        await secured(client, authority.context_of("b.example"))
+
+        reply = await client.ask(HELLO.replace("server=b.example", "server=c.example"))
+
+        assert "550 5.7.1 You have not proved that name, or it is no peer's" == reply
+
+
+async def test_a_certificate_of_a_name_that_is_no_peer_gives_no_right(authority: Authority, tmp_path: Path) -> None:
+    async with receiving(tmp_path, tls=authority.files_of("a.example"), **XSHADOW) as station:
+        client = await station.connect()
+
+        hello = await secured(client, authority.context_of("stranger.example"))
+
+        assert "XSHADOW" not in hello
+        assert "530 5.7.0 Authentication required" == await client.ask(HELLO)
+
+
+async def test_a_certificate_of_another_authority_does_not_pass_the_handshake(authority: Authority, tmp_path: Path) -> None:
+    other = Authority(tmp_path)
+    context = other.context_of("b.example")
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    async with receiving(tmp_path, tls=authority.files_of("a.example"), **XSHADOW) as station:
+        client = await station.connect()
+
+        with pytest.raises((ssl.SSLError, ConnectionError, EOFError)):
+            await secured(client, context)
+
+
+async def test_a_connector_that_takes_no_peers_asks_nobody_for_a_certificate(authority: Authority, tmp_path: Path) -> None:
+    other = Authority(tmp_path)
+    context = other.context_of("b.example")
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    async with receiving(tmp_path, tls=authority.files_of("a.example")) as station:
+        client = await station.connect()
+
+        assert "SIZE" in await secured(client, context)
+
+
+async def test_what_was_said_before_tls_is_forgotten(authority: Authority, tmp_path: Path) -> None:
+    async with receiving(tmp_path, tls=authority.files_of("a.example")) as station:
+        client = await station.client_in("EHLO client.example", "MAIL FROM:<a@x.example>", "RCPT TO:<b@here.example>", "STARTTLS")
+
+        await client.start_tls(opportunistic_context(), "a.example")
+
+        assert "503 5.5.1 Send EHLO or HELO first" == await client.ask("MAIL FROM:<a@x.example>")
+        await client.ask("EHLO client.example")
+        assert "503 5.5.1 Need MAIL command first" == await client.ask("DATA")
+
+
+async def test_commands_injected_behind_starttls_are_not_obeyed(authority: Authority, tmp_path: Path) -> None:
+    async with receiving(tmp_path, tls=authority.files_of("a.example")) as station:
+        client = await station.client_in("EHLO client.example")
+        await client.send(b"STARTTLS\r\nEHLO evil.example\r\nMAIL FROM:<injected@x.example>\r\n")
+        assert "220 2.0.0 Ready to start TLS" == await client.reply()
+
+        await client.start_tls(opportunistic_context(), "a.example")
+
+        assert "503 5.5.1 Send EHLO or HELO first" == await client.ask("MAIL FROM:<a@x.example>")
+
+
+async def test_rubbish_in_place_of_a_handshake_ends_the_session_and_nothing_else(authority: Authority, tmp_path: Path) -> None:
+    async with receiving(tmp_path, tls=authority.files_of("a.example")) as station:
+        client = await station.client_in("EHLO client.example", "STARTTLS")
+
+        await client.send(b"EHLO client.example\r\n" * 10)
+        await client.reader.read()
+
+        assert "250 2.0.0 OK" == await (await station.connect()).ask("NOOP")
+
+
+async def test_a_client_that_vanishes_within_the_handshake_is_forgotten(authority: Authority, tmp_path: Path) -> None:
+    async with receiving(tmp_path, tls=authority.files_of("a.example")) as station:
+        client = await station.client_in("EHLO client.example", "STARTTLS")
+        gone = next(iter(station.server._sessions)).gone
+
+        await client.close()
+        await gone
+
+        assert 0 == station.server.sessions_count
+
+
+def test_the_contexts_ask_and_verify_as_they_should(authority: Authority) -> None:
+    tls = Tls.model_validate(authority.files_of("a.example"))
+    without = Tls.model_validate(authority.files_of("a.example", peer_authority=False))
+
+    assert ssl.CERT_OPTIONAL == server_context(tls).verify_mode
+    assert ssl.CERT_NONE == server_context(without).verify_mode
+    assert ssl.CERT_NONE == anonymous_server_context(tls).verify_mode
+    assert (ssl.CERT_REQUIRED, True) == (peer_context(tls).verify_mode, peer_context(tls).check_hostname)
+    assert (ssl.CERT_NONE, False) == (opportunistic_context().verify_mode, opportunistic_context().check_hostname)
+    contexts = (server_context(tls), anonymous_server_context(tls), peer_context(tls), opportunistic_context())
+    assert {ssl.TLSVersion.TLSv1_2} == {context.minimum_version for context in contexts}
