@@ -253,7 +253,7 @@ class Node:
             name = receiver.reception.connector.name
             connector = next((found for found in settings.receive_connectors if found.name == name), None)
             if connector is not None:
-                receiver.reload(connector)
+                receiver.reception.adopt(connector)
         _log.info("configuration.reloaded", needs_restart=fixed)
 
     async def stop(self) -> None:

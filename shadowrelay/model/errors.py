@@ -49,13 +49,14 @@ class LeaseTooShort(ShadowrelayError):
 class PeerUnavailable(ShadowrelayError):
     """No session, or no answer, or a refusal, from this peer now; try the next.
 
-    `sent` says whether a copy may have been stored there all the same."""
+    `sent` says whether a copy may have been stored there all the same; `was_refused`, that nobody listens there."""
 
-    def __init__(self, server: str, reason: str, *, sent: bool = False) -> None:
+    def __init__(self, server: str, reason: str, *, sent: bool = False, was_refused: bool = False) -> None:
         super().__init__(f"{server}: {reason}")
         self.server = server
         self.reason = reason
         self.sent = sent
+        self.was_refused = was_refused
 
 
 class LedgerUnavailable(ShadowrelayError):

@@ -78,6 +78,7 @@ class SideMessage:
 
     message: NewMessage
     content: Content
+    action: str = ""  # RFC 3464: failed, delayed, relayed
 
 
 @dataclass(frozen=True, slots=True)

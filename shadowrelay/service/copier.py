@@ -50,6 +50,7 @@ class Copier:
         context = self._context
         settings = context.settings
         candidates = []
+        sites = [peer.site for peer in settings.shadow_candidates]
         for peer in settings.shadow_candidates:
             state = context.peers.states.get(peer.name)
             if state is None:
@@ -59,7 +60,7 @@ class Copier:
             candidates.append(placement.Candidate(peer.name, peer.site, context.peers.may_try(peer.name), state.copies_in_flight))
         if len(candidates) > 1:
             self._chance.shuffle(candidates)
-        return placement.plan(candidates, placement.rule_of(settings.transport, settings.server.site))
+        return placement.plan(candidates, placement.rule_of(settings.transport, settings.server.site, sites))
 
     def _may_place_on(self, message_id: MessageId, claim: Claim, party: Party) -> bool:
         entry = claim.copy_on(party.server)
@@ -76,6 +77,7 @@ class Copier:
         result = CopyResult(claim.number)
         sites = {peer.name: peer.site for peer in context.settings.shadow_candidates}
         home = context.settings.server.site
+        whole = deadline - context.clock.awake()
         for index, server in enumerate(plan):
             left = deadline - context.clock.awake()
             if left <= 0:
@@ -94,6 +96,8 @@ class Copier:
                 sum(sites.get(other) != home for other in rest),
                 sum(sites.get(other) == home for other in rest),
                 any(other != server for other in rest),
+                is_local=sites.get(server) == home,
+                whole_seconds=whole,
             )
             offer = CopyOffer(result.number, envelope, claim.done, content)
             if await self._attempt(server, offer, seconds, was_listed, result):
@@ -118,7 +122,7 @@ class Copier:
         try:
             answer = await context.links[server].hold(offer, began + seconds)
         except PeerUnavailable as error:
-            context.peers.failed(server)
+            context.peers.failed(server, was_refused=error.was_refused)
             result.failures.append(str(error))
             if error.sent:
                 context.leases.began(message_id, server, began, is_confirmed=False)

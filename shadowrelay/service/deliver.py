@@ -209,9 +209,7 @@ class DeliverService:
         context = self._context
         for side in record.sides:
             envelope, size = side.message.envelope, side.content.size
-            row = tracking_rows.dsn(
-                context.me.server, envelope, at=context.now(), original=stored.envelope, action=envelope.subject, size=size
-            )
+            row = tracking_rows.dsn(context.me.server, envelope, at=context.now(), original=stored.envelope, action=side.action, size=size)
             context.tracking.write(row)
         if record.sides:
             self.wake_placement()

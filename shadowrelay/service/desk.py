@@ -11,7 +11,7 @@ from shadowrelay.model.errors import LedgerUnavailable
 from shadowrelay.model.ids import DatabaseId, MessageId, ServerName
 from shadowrelay.model.ownership import Claim, CopyNumber, Role, StatusAnswer, StatusQuestion, StatusState, Transition
 from shadowrelay.model.peers import CopyOffer, DiscardReply, PeerIdentity
-from shadowrelay.model.queue import NewMessage, Origin, StoredMessage
+from shadowrelay.model.queue import NewMessage, Origin
 from shadowrelay.model.replies import Reply
 from shadowrelay.service.context import Context
 from shadowrelay.wire.status import format_superseded

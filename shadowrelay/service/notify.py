@@ -46,7 +46,7 @@ class Notices:
         for result in results:
             outcome = result.outcome
             for ordinal, reply in outcome.failed.items():
-                found[DsnKind.FAILURE][ordinal] = (reply, result.server)
+                found[DsnKind.FAILURE][ordinal] = (reply, "" if ordinal in outcome.expired else result.server)
             for ordinal in outcome.delayed_dsn:
                 found[DsnKind.DELAY][ordinal] = (_last_reply(outcome), result.server)
             if not result.passes_dsn:
@@ -74,7 +74,7 @@ class Notices:
         envelope = dsn.envelope_for(original, dsn_id, now, context.me.server, kind)
         claim = primary.first_claim(context.me, 1, None)
         message = NewMessage(envelope, claim, Origin.DSN, now, retention.remember_until(now, transport))
-        return SideMessage(message, Content(len(data), hashlib.sha256(data).digest(), data))
+        return SideMessage(message, Content(len(data), hashlib.sha256(data).digest(), data), ACTIONS[kind].value)
 
     def _report(
         self, stored: StoredMessage, kind: DsnKind, ordinal: int, reply: Reply, server: str, now: datetime, until: datetime | None

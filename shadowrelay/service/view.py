@@ -4,6 +4,7 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from shadowrelay import __version__
+from shadowrelay.core import breaker
 from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.queue import QueueRow, StoredMessage
 from shadowrelay.model.views import NodeView, PeerView
@@ -54,7 +55,7 @@ class View:
                     heard_at=row.heard_at if row is not None else None,
                     is_reachable=state.unreachable_since is None and state.heard_awake is not None,
                     lease=None if left is None else timedelta(seconds=max(left, 0.0)),
-                    breaker="closed" if context.peers.may_try(server) else "open",
+                    breaker=breaker.state_of(state.breaker, context.clock.awake()),
                     held_for_count=held.get(server, 0),
                     held_by_count=await self._held_by(server),
                     is_forgotten=row is not None and row.is_forgotten,

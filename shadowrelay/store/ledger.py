@@ -43,6 +43,7 @@ class SqliteLedger:
         self, opening: Opening, committer: Committer, writer: Writer, readers: AsyncReaders | InlineReaders, free_bytes_min: int
     ) -> None:
         self._opening = opening
+        self._committer = committer
         self._state: WriterState = committer.state
         self._writer = writer
         self._readers = readers

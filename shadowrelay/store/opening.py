@@ -125,7 +125,7 @@ def _put_aside(opening: Opening, error: Exception) -> None:
 def _read_or_make(opening: Opening, writer: WriterConnection) -> WriterState:
     connection = writer.get()
     with connection.begin():
-        found = migrate(connection)
+        found = migrate(connection, STEPS)
         if 0 < found < len(STEPS):
             opening.notes.append(f"queue.db migrated from schema version {found} to {len(STEPS)}")
         state = _open_incarnation(opening, connection)

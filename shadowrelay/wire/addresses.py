@@ -18,8 +18,7 @@ from shadowrelay.model.replies import Reply
 from shadowrelay.wire.refusals import BAD_RECIPIENT, BAD_SENDER, SMTPUTF8_NEEDED, bad_argument
 
 LOCAL_PART_OCTETS_MAX = 64  # RFC 5321 4.5.3.1.1
-DOMAIN_OCTETS_MAX = 255  # 4.5.3.1.2
-PATH_OCTETS_MAX = 256  # 4.5.3.1.3, with the brackets and a source route
+PATH_OCTETS_MAX = 256  # 4.5.3.1.3, with the brackets and a source route; so no domain has the 255 octets of 4.5.3.1.2
 PARAMETERS_COUNT_MAX = 20  # RFC 1870, 6152, 6531, 3461 (4), 4954, 2852, 6710, 8689 and our own make 11
 ARGUMENT_OCTETS_MAX = 2_000
 """5+256, SIZE 26, BODY 14, SMTPUTF8 9, RET 9, ENVID 107, AUTH 506, ORCPT 507, NOTIFY 29, XSHADOW 72: 1,540, rounded up."""
@@ -32,7 +31,7 @@ _DOMAIN = rf"{_LABEL}(?:\.{_LABEL})*"
 _ROUTE = rf"@{_DOMAIN}(?:,@{_DOMAIN})*:"  # accepted and dropped: RFC 5321 appendix C
 _PATH = re.compile(
     rf"<(?:{_ROUTE})?(?P<mailbox>(?P<local>{_ATOM}(?:\.{_ATOM})*|{_QUOTED})"
-    rf"@(?:(?P<domain>{_DOMAIN})|\[(?P<literal>[0-9A-Fa-f:.IPVipv]{{1,64}})\]))>"
+    rf"@(?:{_DOMAIN}|\[(?P<literal>[0-9A-Fa-f:.IPVipv]{{1,64}})\]))>"
 )
 _POSTMASTER = re.compile(r"<(postmaster)>", re.IGNORECASE | re.ASCII)
 _PARAMETER = re.compile(rf"([A-Za-z0-9][A-Za-z0-9-]*)(?:=([!-<>-~{_UTF8}]+))?")
@@ -100,8 +99,7 @@ def _path_of(rest: str, bad: Reply) -> tuple[str, int]:
     found = _PATH.match(rest)
     if found is None or _octets(found[0]) > PATH_OCTETS_MAX or _octets(found["local"]) > LOCAL_PART_OCTETS_MAX:
         raise WireError(bad)
-    domain, literal = found["domain"], found["literal"]
-    if (domain is not None and _octets(domain) > DOMAIN_OCTETS_MAX) or (literal is not None and not _is_literal(literal)):
+    if found["literal"] is not None and not _is_literal(found["literal"]):
         raise WireError(bad)
     return found["mailbox"], found.end()
 

@@ -292,11 +292,11 @@ def _cut(text: str, octets_max: int) -> str:
 
 def parse_envelope(text: str) -> EnvelopeExtras:
     """Inverse of `format_envelope`. Unknown names are ignored. Raises: WireError 501 5.5.4."""
-    if len(text) > ENVELOPE_OCTETS_MAX or _BASE64URL.fullmatch(text) is None or len(text) % 4 == 1:
+    if len(text) > ENVELOPE_OCTETS_MAX or _BASE64URL.fullmatch(text) is None:
         raise bad_argument("Bad XSHADOW ENVELOPE")
     try:
         loaded = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
-    except (ValueError, RecursionError):  # 6,000 brackets are enough for the latter
+    except (ValueError, RecursionError):  # a length that base64 cannot have; 6,000 brackets
         raise bad_argument("Bad XSHADOW ENVELOPE") from None
     if not isinstance(loaded, dict):
         raise bad_argument("Bad XSHADOW ENVELOPE")

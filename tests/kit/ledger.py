@@ -37,7 +37,7 @@ class Wall:
 
 
 @asynccontextmanager
-async def a_ledger(directory: Path, now: Callable[[], datetime] = Wall().now, **options: Any) -> AsyncIterator[SqliteLedger]:
+async def a_ledger(directory: Path, now: Callable[[], datetime] = lambda: NOW, **options: Any) -> AsyncIterator[SqliteLedger]:
     """Open, and closed at the end."""
     ledger = await SqliteLedger.open(directory, server=HERE, now=now, **options)
     try:

@@ -1,0 +1,221 @@
+"""Nodes as real processes on loopback: configured, started, killed, wiped, paused. Every process ends with the cluster."""
+
+import asyncio
+import contextlib
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from shadowrelay.model.routing import HostPort
+
+START_SECONDS_MAX = 30.0
+
+Table = Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A node to be: its name and site."""
+
+    name: str
+    site: str
+
+
+SHORT_TIMES: Table = {
+    "shadow_heartbeat_frequency": "1s",
+    "shadow_resubmit_time_span": "8s",
+    "discard_poll_interval": "250ms",
+    "shadow_timeout": "4s",
+    "reject_message_on_shadow_failure": True,
+}
+SHORT_RETRIES: Table = {
+    "queue_glitch_retry_interval": "500ms",
+    "transient_failure_retry_interval": "1s",
+    "outbound_connection_failure_retry_interval": "1s",
+    "message_retry_interval": "1s",
+}
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of 127.0.0.1 that were free a moment ago, all different."""
+    with contextlib.ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [int(probe.getsockname()[1]) for probe in probes]
+
+
+@dataclass(slots=True)
+class NodeProcess:
+    """One node. `kills` are the instants (time.time) at which it was killed."""
+
+    place: Place
+    address: HostPort
+    admin: HostPort
+    directory: Path
+    process: asyncio.subprocess.Process | None = None
+    kills: list[float] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        return self.place.name
+
+    @property
+    def is_running(self) -> bool:
+        return self.process is not None and self.process.returncode is None
+
+    @property
+    def tracking(self) -> Path:
+        """Directory of its tracking log; survives `wipe`."""
+        return self.directory / "tracking"
+
+    async def start(self) -> None:
+        """Start it and wait until it answers SMTP."""
+        with (self.directory / "node.log").open("ab") as log:
+            self.process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "shadowrelay",
+                "serve",
+                "--config",
+                str(self.directory / "node.toml"),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # Ctrl-C is for us: we end the nodes, in our order
+            )
+        deadline = time.monotonic() + START_SECONDS_MAX
+        while not await self._answers():
+            if not self.is_running or time.monotonic() > deadline:
+                raise RuntimeError(f"{self.name} did not start; its log: {self.log_tail()}")
+            await asyncio.sleep(0.05)
+
+    async def _answers(self) -> bool:
+        try:
+            reader, writer = await asyncio.open_connection(self.address.host, self.address.port)
+        except OSError:
+            return False
+        try:
+            return (await reader.read(3)) == b"220"
+        finally:
+            writer.close()
+
+    def log_tail(self) -> str:
+        """The end of its operator log."""
+        return (self.directory / "node.log").read_text(errors="replace")[-2000:]
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal, if it runs."""
+        if self.process is not None and self.is_running:
+            with contextlib.suppress(ProcessLookupError):
+                self.process.send_signal(number)
+
+    async def kill(self) -> None:
+        """SIGKILL, and wait until it is gone."""
+        if self.process is not None and self.is_running:
+            self.kills.append(time.time())
+            self.signal(signal.SIGKILL)
+            await self.process.wait()
+
+    async def stop(self) -> None:
+        """SIGTERM, and SIGKILL if that does not help."""
+        if self.process is None or not self.is_running:
+            return
+        self.signal(signal.SIGTERM)
+        self.signal(signal.SIGCONT)
+        try:
+            await asyncio.wait_for(self.process.wait(), 10)
+        except TimeoutError:
+            self.signal(signal.SIGKILL)
+            await self.process.wait()
+
+    def wipe(self) -> None:
+        """Destroy its queue: database and contents. The evidence stays."""
+        shutil.rmtree(self.directory / "data", ignore_errors=True)
+
+
+class Cluster:
+    """A few nodes that all know each other, with one next hop for all mail. Use as an async context manager."""
+
+    def __init__(
+        self,
+        places: Sequence[Place],
+        next_hop: HostPort,
+        *,
+        directory: Path | None = None,
+        transport: Table | None = None,
+        send: Table | None = None,
+    ) -> None:
+        self._own = None if directory is not None else tempfile.TemporaryDirectory(prefix="shadowrelay-")
+        self.directory = directory if directory is not None else Path(self._own.name if self._own else "")
+        ports = free_ports(2 * len(places))
+        self.nodes = {
+            place.name: NodeProcess(
+                place, HostPort("127.0.0.1", ports[2 * index]), HostPort("127.0.0.1", ports[2 * index + 1]), self.directory / place.name
+            )
+            for index, place in enumerate(places)
+        }
+        self._next_hop = next_hop
+        self._transport = {**SHORT_TIMES, **(transport or {})}
+        self._send = {**SHORT_RETRIES, **(send or {})}
+
+    async def __aenter__(self) -> "Cluster":
+        try:
+            for node in self.nodes.values():
+                node.directory.mkdir(parents=True, exist_ok=True)
+                (node.directory / "node.toml").write_text(self._configuration(node))
+            await asyncio.gather(*(node.start() for node in self.nodes.values()))
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """No process of ours is left."""
+        await asyncio.gather(*(node.stop() for node in self.nodes.values()))
+        if self._own is not None:
+            self._own.cleanup()
+
+    def _configuration(self, node: NodeProcess) -> str:
+        lines = [
+            *_table("server", {"name": node.name, "site": node.place.site, "boundary": "lab", "data_directory": "data"}),
+            *_table("transport", self._transport),
+            *_table("send", self._send),
+            *_table(
+                "[receive_connectors]",
+                {
+                    "name": "loopback",
+                    "listen": str(node.address),
+                    "relay_from": ["127.0.0.0/8"],
+                    "externally_secured": ["127.0.0.0/8"],
+                },
+            ),
+            *_table("[routes]", {"recipients": ["*"], "next_hop": str(self._next_hop), "inside_boundary": True}),
+            *_table("tracking", {"directory": "tracking"}),
+            *_table("admin", {"listen": str(node.admin)}),
+        ]
+        for other in self.nodes.values():
+            if other is not node:
+                lines += _table("[peers]", {"name": other.name, "site": other.place.site, "boundary": "lab", "address": str(other.address)})
+        return "\n".join(lines) + "\n"
+
+
+def _table(name: str, values: Table) -> list[str]:
+    return [f"[{name}]", *(f"{key} = {_toml(value)}" for key, value in values.items()), ""]
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    return str(value) if isinstance(value, int) else f'"{value}"'

@@ -1,0 +1,251 @@
+"""`shadowrelay demo`: three nodes in two sites, real mail, one server destroyed, another away too long. Under a minute."""
+
+import asyncio
+import contextlib
+import csv
+import json
+import random
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from shadowrelay.lab.account import Account, Fault, FaultKind, Times, account
+from shadowrelay.lab.cluster import Cluster, NodeProcess, Place
+from shadowrelay.lab.load import Load
+from shadowrelay.lab.sink import Sink
+
+PLACES = (Place("mx1.east.example", "east"), Place("mx2.east.example", "east"), Place("mx1.west.example", "west"))
+TIMES = Times(span=8.0, heartbeat=1.0, poll=0.25)  # of lab.cluster.SHORT_TIMES
+RATE = 60.0  # messages a second
+TAKEN_OVER_MIN = 50
+SETTLE_SECONDS_MAX = 30.0
+
+
+@dataclass(slots=True)
+class Takeover:
+    """A server that was lost, and when its last message had been taken over (tracking logs of the others)."""
+
+    node: str
+    lost_at: float
+    count: int = 0
+    seconds: float = 0.0
+
+
+def run(*, messages_count: int = 600, directory: Path | None = None, as_json: bool = False) -> int:
+    """Exit status: 0 if nothing was lost, every duplicate has a cause, and enough was taken over."""
+    console = Console(stderr=as_json)
+    try:
+        return asyncio.run(_Demo(console, messages_count, directory, as_json).run())
+    except KeyboardInterrupt:
+        console.print("stopped; no process is left behind")
+        return 130
+
+
+class _Demo:
+    def __init__(self, console: Console, messages_count: int, directory: Path | None, as_json: bool) -> None:
+        self.console = console
+        self.count = messages_count
+        self.directory = directory
+        self.as_json = as_json
+        self.faults: list[Fault] = []
+        self.takeovers: list[Takeover] = []
+
+    async def run(self) -> int:
+        self._mind_signals()
+        began = time.monotonic()
+        sink = Sink()
+        next_hop = await sink.start()
+        try:
+            self.console.print("starting three nodes in two sites, and a receiving server …")
+            async with Cluster(PLACES, next_hop, directory=self.directory) as cluster:
+                load = Load({name: node.address for name, node in cluster.nodes.items()}, random.Random())
+                try:
+                    await self._story(cluster, sink, load)
+                finally:
+                    await load.close()
+                result = account(load.sent, sink.arrivals, self.faults, TIMES)
+                redundant = count_redundant(cluster)
+                self._count_takeovers(cluster)
+        finally:
+            await sink.close()
+        return self._report(result, redundant, time.monotonic() - began)
+
+    def _mind_signals(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, task.cancel)
+
+    async def _story(self, cluster: Cluster, sink: Sink, load: Load) -> None:
+        columns = (TextColumn("{task.description:<52}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        with Progress(*columns, console=self.console) as progress:
+            bar = progress.add_task("mail flows", total=self.count)
+
+            def tell(what: str) -> None:
+                progress.update(bar, description=what)
+                progress.console.print(f"  [dim]{time.strftime('%H:%M:%S')}[/dim] {what}")
+
+            sending = asyncio.create_task(load.run(self.count, rate=RATE, on_sent=lambda: progress.advance(bar)))
+            try:
+                await self._until(lambda: _acknowledged(load) >= self.count * 0.25)
+                await self._destroy_one(cluster, sink, load, tell)
+                await self._until(lambda: _acknowledged(load) >= self.count * 0.65)
+                await self._keep_one_away(cluster, sink, load, tell)
+                await sending
+            finally:
+                sending.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await sending
+        self.console.print("waiting until everything has arrived …")
+        await self._settled(load, sink)
+
+    async def _destroy_one(self, cluster: Cluster, sink: Sink, load: Load, tell: Callable[[str], None]) -> None:
+        tell("the receiving server defers everything: mail piles up")
+        sink.is_deferring = True
+        before = _acknowledged(load)
+        await self._until(lambda: _acknowledged(load) >= before + self.count * 0.2)
+        victim = busiest(cluster, load, sink)
+        tell(f"{victim.name} is killed, its disk destroyed with mail on it")
+        await victim.kill()
+        killed_at = time.time()
+        victim.wipe()
+        tell(f"{victim.name} comes back empty")
+        await victim.start()
+        self.faults.append(Fault(FaultKind.WIPE, victim.name, victim.kills[-1], time.time()))
+        self.takeovers.append(Takeover(victim.name, killed_at))
+        await asyncio.sleep(2 * TIMES.heartbeat)
+        tell("the receiving server takes mail again")
+        sink.is_deferring = False
+
+    async def _keep_one_away(self, cluster: Cluster, sink: Sink, load: Load, tell: Callable[[str], None]) -> None:
+        tell("the receiving server defers everything again")
+        sink.is_deferring = True
+        before = _acknowledged(load)
+        await self._until(lambda: _acknowledged(load) >= min(before + self.count * 0.2, self.count * 0.95))
+        victim = busiest(cluster, load, sink)
+        tell(f"{victim.name} is killed, and stays away for longer than {TIMES.span:g} s")
+        await victim.kill()
+        killed_at = time.time()
+        self.takeovers.append(Takeover(victim.name, killed_at))
+        await asyncio.sleep(TIMES.span + 3 * TIMES.heartbeat)
+        tell("the receiving server takes mail again")
+        sink.is_deferring = False
+        await asyncio.sleep(2 * TIMES.heartbeat)
+        tell(f"{victim.name} comes back with its old queue")
+        await victim.start()
+        self.faults.append(Fault(FaultKind.KILL, victim.name, victim.kills[-1], time.time()))
+
+    async def _until(self, is_so: Callable[[], bool]) -> None:
+        while not is_so():  # noqa: ASYNC110 - what clients and the server saw are plain lists
+            await asyncio.sleep(0.02)
+
+    async def _settled(self, load: Load, sink: Sink) -> None:
+        """Everything acknowledged has arrived, and a while after that: a duplicate must have its chance."""
+        deadline = time.monotonic() + SETTLE_SECONDS_MAX
+        while time.monotonic() < deadline:
+            arrived = {arrival.network_id for arrival in sink.arrivals}
+            if all(network_id in arrived for sent in load.sent for network_id in sent.acknowledged_ids):
+                break
+            await asyncio.sleep(0.1)
+        await asyncio.sleep(3 * TIMES.heartbeat)
+
+    def _count_takeovers(self, cluster: Cluster) -> None:
+        for takeover in self.takeovers:
+            instants = promotion_instants(cluster, takeover.node, since=takeover.lost_at)
+            takeover.count = len(instants)
+            takeover.seconds = max(instants, default=takeover.lost_at) - takeover.lost_at
+
+    def _report(self, result: Account, redundant: int, seconds: float) -> int:
+        promoted = result.taken_over
+        is_good = result.is_good and promoted >= TAKEN_OVER_MIN
+        table = Table(title="What became of the mail", title_justify="left")
+        table.add_column("")
+        table.add_column("messages", justify="right")
+        table.add_row("accepted (clients heard 250)", str(result.accepted))
+        table.add_row("redundant when accepted", str(redundant))
+        table.add_row("delivered", str(result.delivered))
+        table.add_row("lost", str(len(result.lost)), style="bold red" if result.lost else None)
+        table.add_row("changed on the way", str(len(result.changed)), style="bold red" if result.changed else None)
+        table.add_row("duplicated", str(len(result.duplicates)))
+        for cause in sorted({duplicate.cause for duplicate in result.duplicates}):
+            table.add_row(f"  cause ({cause.value})", str(sum(duplicate.cause is cause for duplicate in result.duplicates)))
+        table.add_row("taken over by another server", str(promoted))
+        for takeover in self.takeovers:
+            table.add_row(f"  {takeover.node}: all taken over within", f"{takeover.seconds:.1f} s")
+        figures = {
+            "accepted": result.accepted,
+            "redundant": redundant,
+            "delivered": result.delivered,
+            "lost": len(result.lost),
+            "changed": len(result.changed),
+            "duplicated": len(result.duplicates),
+            "unexplained": len(result.unexplained),
+            "taken_over": promoted,
+            "takeovers": [{"server": one.node, "messages": one.count, "seconds": round(one.seconds, 3)} for one in self.takeovers],
+            "seconds": round(seconds, 1),
+        }
+        if self.as_json:
+            print(json.dumps(figures))
+        else:
+            self.console.print(table)
+            verdict = (
+                "[green]nothing lost, every duplicate explained[/green]"
+                if result.is_good
+                else "[bold red]the promise was broken[/bold red]"
+            )
+            self.console.print(f"{verdict}; {seconds:.0f} s")
+            if promoted < TAKEN_OVER_MIN:
+                self.console.print(f"[yellow]only {promoted} messages were taken over: too few to prove anything[/yellow]")
+        return 0 if is_good else 1
+
+
+def _acknowledged(load: Load) -> int:
+    return sum(len(sent.acknowledged_ids) for sent in load.sent)
+
+
+def busiest(cluster: Cluster, load: Load, sink: Sink) -> NodeProcess:
+    """The node with the most acknowledged and undelivered messages, as clients and the receiving server know it."""
+    arrived = {arrival.network_id for arrival in sink.arrivals}
+    waiting = dict.fromkeys(cluster.nodes, 0)
+    for sent in load.sent:
+        for submission in sent.tries:
+            if submission.network_id and submission.network_id not in arrived:
+                waiting[submission.node] += 1
+    return cluster.nodes[max(waiting, key=lambda name: waiting[name])]
+
+
+def _rows(node: NodeProcess) -> list[dict[str, str]]:
+    rows: list[dict[str, str]] = []
+    for path in sorted(node.tracking.glob("MSGTRK*.LOG")):
+        with path.open(newline="") as file:
+            fields: list[str] = []
+            for row in csv.reader(file):
+                if row and row[0].startswith("#Fields: "):
+                    fields = [row[0].removeprefix("#Fields: "), *row[1:]]
+                elif row and not row[0].startswith("#"):
+                    rows.append(dict(zip(fields, row, strict=False)))
+    return rows
+
+
+def count_redundant(cluster: Cluster) -> int:
+    """Messages acknowledged as redundant, by the nodes' own tracking logs."""
+    rows = (row for node in cluster.nodes.values() for row in _rows(node))
+    return sum(row["event-id"] == "RECEIVE" and "S:Replication=Success" in row["custom-data"] for row in rows)
+
+
+def promotion_instants(cluster: Cluster, lost: str, *, since: float) -> list[float]:
+    """When each message of a lost server was taken over, by the others' tracking logs."""
+    instants = []
+    for node in cluster.nodes.values():
+        for row in _rows(node):
+            if row["event-id"] == "RESUBMIT" and row["reference"] == lost:
+                at = time.mktime(time.strptime(row["date-time"][:19], "%Y-%m-%dT%H:%M:%S")) - time.timezone + float(row["date-time"][19:-1])
+                if at >= since:
+                    instants.append(at)
+    return instants
