@@ -35,6 +35,7 @@ ordinals = st.frozensets(st.integers(1, ORDINAL_MAX), max_size=200)
 some_ordinals = st.frozensets(st.integers(1, ORDINAL_MAX), min_size=1, max_size=200)
 instants = st.datetimes(timezones=st.just(UTC))
 texts = st.text(st.characters(codec=None, exclude_categories=()), max_size=60)  # lone surrogates and controls too
+uncut_texts = texts.map(lambda text: text[:33])  # 33 x 12 octets of JSON = 396, less than any limit of an envelope
 identities = st.builds(
     PeerIdentity,
     server=servers,
@@ -57,10 +58,10 @@ envelopes = st.builds(
     ret=st.none() | st.sampled_from(["FULL", "HDRS"]),
     envid=st.none() | st.from_regex(r"[!-<>-~]{1,100}", fullmatch=True),
     client_address=st.ip_addresses().map(str),
-    client_name=texts,
-    connector=texts,
-    internet_message_id=texts,
-    subject=texts,
+    client_name=uncut_texts,
+    connector=uncut_texts,
+    internet_message_id=uncut_texts,
+    subject=uncut_texts,
 )
 questions = st.builds(StatusQuestion, message_ids, numbers)
 answers = st.one_of(

@@ -41,6 +41,10 @@ def test_a_field_is_the_first_of_its_name_unfolded(name, value):
     assert field_of(BLOCK, name) == value
 
 
+def test_a_fold_begins_with_a_space_or_a_tab():
+    assert field_of(b"Subject: a\r\n\tb\r\n c\r\nd: e\r\n", "subject") == "a b c"
+
+
 def test_a_field_that_is_not_text_comes_out_harmless():
     assert field_of(b"Subject: a\x00b\xffc\x1b[31m\xe2\x80\xa8\r\n", "subject") == "a b\ufffdc [31m"
 

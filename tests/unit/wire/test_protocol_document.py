@@ -230,8 +230,8 @@ def test_other_numbers_of_the_document_are_those_of_the_code():
     assert f"at most {numbers.COUNTER_MAX}" in DOCUMENT
     assert f"at most {numbers.RANK_MAX}" in DOCUMENT
     assert xqdiscard.REPLY_OCTETS_MAX == 24 * 1024
-    path_limits = (addresses.LOCAL_PART_OCTETS_MAX, addresses.DOMAIN_OCTETS_MAX, addresses.PATH_OCTETS_MAX)
-    assert path_limits == (64, 255, 256)
+    path_limits = (addresses.LOCAL_PART_OCTETS_MAX, addresses.PATH_OCTETS_MAX)
+    assert path_limits == (64, 256)
 
 
 @pytest.mark.parametrize(

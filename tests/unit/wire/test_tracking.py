@@ -210,6 +210,13 @@ def test_what_is_escaped_can_be_read_by_people():
     assert row["recipient-address"] == "x\\u003by@z"
 
 
+@pytest.mark.parametrize("field", ["recipients", "recipient_statuses"])
+def test_a_semicolon_in_an_only_value_is_not_a_second_value(field):
+    event = replace(EVENT, **{field: ("a;b",)})
+
+    assert parse_line(format_line(event)) == event
+
+
 def test_only_what_needs_quotes_is_quoted():
     assert b',"Hello, ""World""",s@x,' in format_line(replace(EVENT, subject='Hello, "World"'))
     assert b'"' not in format_line(EVENT)

@@ -110,6 +110,16 @@ def test_events_that_do_not_fit_remain():
     assert reply.remaining == 7 + 500 - len(reply.events)
 
 
+def test_a_reply_fills_its_24_kib_to_the_last_event_that_fits():
+    sizes = []
+    for count in range(1, 60):
+        first = DiscardEvent(10**18, ID, DiscardStatus.DELIVERED, frozenset(range(1, 2 * count, 2)))
+        events = (first, *(DiscardEvent(10**18 + place, ID, DiscardStatus.DELIVERED) for place in range(1, 400)))
+        sizes.append(octets_of(format_reply_lines(DiscardReply(events, 2**63 - 1), position=2**63 - 1)))
+
+    assert REPLY_OCTETS_MAX - 2 <= max(sizes) <= REPLY_OCTETS_MAX
+
+
 def test_a_reply_has_never_more_than_400_lines():
     events = tuple(DiscardEvent(sequence, ID, DiscardStatus.YOURS) for sequence in range(1, 500))
     lines = format_reply_lines(DiscardReply(events, 0))
