@@ -4,6 +4,7 @@ Order: rows that go before rows that come (a message held anew has the same id),
 released notifications after those that were queued to wait, the counters last.
 """
 
+import json
 from typing import Any
 
 from sqlalchemy import Connection
@@ -14,10 +15,11 @@ from shadowrelay.store.work import Work
 
 INSERT_MESSAGE = prepared.insertion(tables.MESSAGE)
 UPDATE_MESSAGE = prepared.update(tables.MESSAGE, "internal_id", rows.CHANGING)
-DELETE_MESSAGE = prepared.deletion(tables.MESSAGE, ["internal_id"])
+DELETE_MESSAGE = prepared.deletion(tables.MESSAGE, "internal_id")
 INSERT_LISTING = prepared.insertion(tables.LISTING, conflict="ON CONFLICT DO NOTHING")
-DELETE_LISTING = prepared.deletion(tables.LISTING, ["server", "message"])
-DELETE_RETRY = prepared.deletion(tables.RETRY, ["message"])
+# Not `(server, message) IN (…)`: SQLite would look at all messages listed on the server.
+DELETE_LISTING = "DELETE FROM listing WHERE server = ? AND message IN (SELECT value FROM json_each(?))"
+DELETE_RETRY = prepared.deletion(tables.RETRY, "message")
 INSERT_RETRY = prepared.insertion(tables.RETRY, conflict="ON CONFLICT DO NOTHING")
 INSERT_DISCARD = prepared.insertion(tables.DISCARD)
 WAITING_COLUMNS = [column.name for column in tables.WAITING.columns][1:]
@@ -28,7 +30,7 @@ UPSERT_SEGMENT = prepared.insertion(
     "keep_until = max(keep_until, excluded.keep_until), "
     "first_id = min(first_id, excluded.first_id), last_id = max(last_id, excluded.last_id)",
 )
-DELETE_SEGMENT = prepared.deletion(tables.SEGMENT, ["segment"])
+DELETE_SEGMENT = prepared.deletion(tables.SEGMENT, "segment")
 UPSERT_ASKER = prepared.insertion(tables.ASKER, conflict="ON CONFLICT (server) DO UPDATE SET asked_at = excluded.asked_at")
 SELECT_WAITING = (
     "SELECT id, more_sides, asker, asker_database, message_id, status, ordinals, created_at, number FROM waiting WHERE side = ? ORDER BY id"
@@ -71,7 +73,11 @@ def _write_lists(connection: Connection, work: Work) -> None:
     if work.listing_new:
         INSERT_LISTING.execute(connection, work.listing_new)
     if work.listing_gone:
-        DELETE_LISTING.execute(connection, work.listing_gone)
+        by_server: dict[str, list[int]] = {}
+        for server, internal_id in work.listing_gone:
+            by_server.setdefault(server, []).append(internal_id)
+        for server, internal_ids in by_server.items():
+            connection.exec_driver_sql(DELETE_LISTING, (server, json.dumps(internal_ids)))
     if work.retries:
         DELETE_RETRY.execute(connection, [(internal_id,) for internal_id in work.retries])
         fresh = [rows.encode_retry(internal_id, retry) for internal_id, retries in work.retries.items() for retry in retries]

@@ -59,9 +59,9 @@ def update(table: Table, key: str, columns: Sequence[str]) -> ManyRows:
     )
 
 
-def deletion(table: Table, keys: Sequence[str]) -> ManyRows:
-    """DELETE by a key of one or more columns."""
-    return ManyRows(f"DELETE FROM {table.name} WHERE ({','.join(quoted(keys))}) IN (VALUES {{rows}})", len(keys))
+def deletion(table: Table, key: str) -> ManyRows:
+    """DELETE by a key of one column; of several, SQLite would use the first only."""
+    return ManyRows(f"DELETE FROM {table.name} WHERE {key} IN (VALUES {{rows}})", 1)
 
 
 def quoted(names: Sequence[str]) -> list[str]:

@@ -22,7 +22,7 @@ SELECT_DUE = (
     f"SELECT {COLUMNS} FROM message AS m WHERE m.role = 'primary' AND m.due_at <= ? AND m.is_decided = 1"
     " AND m.message_id NOT IN (SELECT value FROM json_each(?)) ORDER BY m.due_at LIMIT ?"
 )
-SELECT_NEXT_DUE = "SELECT min(due_at) FROM message WHERE role = 'primary' AND due_at IS NOT NULL"
+SELECT_NEXT_DUE = "SELECT due_at FROM message WHERE role = 'primary' AND due_at IS NOT NULL ORDER BY due_at LIMIT 1"
 SELECT_UNPLACED = (
     f"SELECT {COLUMNS} FROM message AS m WHERE m.role = 'primary' AND m.is_placed = 0 AND m.is_decided = 1"
     " AND m.message_id NOT IN (SELECT value FROM json_each(?)) ORDER BY m.internal_id LIMIT ?"
@@ -35,11 +35,11 @@ SELECT_SHADOWS = (
     f"SELECT {COLUMNS} FROM message AS m WHERE m.role = 'shadow' AND m.primary_server = ? AND m.primary_database = ?"
     " AND m.internal_id > ? ORDER BY m.internal_id LIMIT ?"
 )
-SELECT_HANDED = SELECT_SHADOWS.replace("m.role = 'shadow'", "m.role = 'shadow' AND m.handed = 1")
+SELECT_HANDED = SELECT_SHADOWS.replace("AS m WHERE", "AS m INDEXED BY message_handed WHERE m.handed = 1 AND")
 SELECT_GROUPS = (
     "SELECT primary_server, primary_database, count(*) FROM message WHERE role = 'shadow' GROUP BY primary_server, primary_database"
 )
-SELECT_GROUPS_HANDED = SELECT_GROUPS.replace("role = 'shadow'", "role = 'shadow' AND handed = 1")
+SELECT_GROUPS_HANDED = SELECT_GROUPS.replace("message WHERE", "message INDEXED BY message_handed WHERE handed = 1 AND")
 SELECT_RETRIES = (
     f"SELECT {RETRY_COLUMNS} FROM json_each(?) AS wanted CROSS JOIN retry ON retry.message = wanted.value ORDER BY attempts_next_at"
 )

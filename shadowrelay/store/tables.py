@@ -60,13 +60,15 @@ MESSAGE = Table(
     Column("size", Integer),
     Column("sha256", BLOB),
 )
-Index("message_due", MESSAGE.c.due_at, sqlite_where=text("role = 'primary'"))
-Index("message_unplaced", MESSAGE.c.is_placed, sqlite_where=text("role = 'primary' AND is_placed = 0 AND is_decided = 1"))
-Index("message_shadow", MESSAGE.c.primary_server, MESSAGE.c.primary_database, sqlite_where=text("role = 'shadow'"))
-Index("message_handed", MESSAGE.c.primary_server, MESSAGE.c.primary_database, sqlite_where=text("role = 'shadow' AND handed = 1"))
-Index("message_safety_net", MESSAGE.c.is_shadow_side, MESSAGE.c.keep_until, sqlite_where=text("role = 'delivered'"))
-Index("message_set_aside", MESSAGE.c.role, sqlite_where=text("role = 'set-aside'"))
-Index("message_expires", MESSAGE.c.expires_at, sqlite_where=text("expires_at IS NOT NULL"))
+# `role` is a column of each though it is constant there: only then SQLite counts without looking into the table.
+_C = MESSAGE.c
+Index("message_due", _C.role, _C.due_at, sqlite_where=text("role = 'primary'"))
+Index("message_unplaced", _C.role, _C.is_placed, sqlite_where=text("role = 'primary' AND is_placed = 0 AND is_decided = 1"))
+Index("message_shadow", _C.role, _C.primary_server, _C.primary_database, sqlite_where=text("role = 'shadow'"))
+Index("message_handed", _C.handed, _C.role, _C.primary_server, _C.primary_database, sqlite_where=text("role = 'shadow' AND handed = 1"))
+Index("message_safety_net", _C.role, _C.is_shadow_side, _C.keep_until, sqlite_where=text("role = 'delivered'"))
+Index("message_set_aside", _C.role, sqlite_where=text("role = 'set-aside'"))
+Index("message_expires", _C.expires_at, sqlite_where=text("expires_at IS NOT NULL"))
 
 LISTING = Table(
     "listing",

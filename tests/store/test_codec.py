@@ -1,0 +1,80 @@
+"""Values and column texts are exact inverses; nonsense is a ValueError and nothing else."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shadowrelay.model.ids import NO_DATABASE, DatabaseId, ServerName
+from shadowrelay.model.message import BodyType, Recipient
+from shadowrelay.model.ownership import Choice, Copy
+from shadowrelay.store import codec
+from tests.kit.ledger import an_envelope
+
+ORDINALS = [("", ()), ("1", (1,)), ("7", (7,)), ("1-40", range(1, 41)), ("1-2,4,6-8", (1, 2, 4, 6, 7, 8)), ("3,5", (5, 3))]
+SERVER = ServerName("mx1.east.example")
+
+
+@pytest.mark.parametrize(("text", "ordinals"), ORDINALS)
+def test_ordinals_are_ranges(text: str, ordinals: tuple[int, ...]) -> None:
+    assert text == codec.encode_ordinals(frozenset(ordinals))
+    assert frozenset(ordinals) == codec.decode_ordinals(text)
+
+
+@given(st.frozensets(st.integers(1, 3000)))
+def test_any_ordinals_come_back(ordinals: frozenset[int]) -> None:
+    assert ordinals == codec.decode_ordinals(codec.encode_ordinals(ordinals))
+
+
+@given(st.datetimes(timezones=st.just(UTC), min_value=datetime(1970, 1, 1)))
+def test_instants_come_back_to_the_microsecond(at: datetime) -> None:
+    assert at == codec.decode_instant(codec.encode_instant(at))
+
+
+def test_an_instant_of_another_zone_is_the_same_instant() -> None:
+    at = datetime(2026, 3, 1, 12, tzinfo=timezone(timedelta(hours=5)))
+
+    assert at == codec.decode_instant(codec.encode_instant(at))
+
+
+COPIES = [(), (Copy(SERVER, NO_DATABASE),), tuple(Copy(ServerName(f"s{choice}"), DatabaseId("d"), choice) for choice in Choice)]
+
+
+@pytest.mark.parametrize("copies", COPIES, ids=len)
+def test_copies_come_back_in_their_order(copies: tuple[Copy, ...]) -> None:
+    assert copies == codec.decode_copies(codec.encode_copies(copies))
+
+
+def test_an_envelope_comes_back_with_every_field() -> None:
+    envelope = replace(
+        an_envelope(),
+        sender="",
+        recipients=(Recipient("a@b"), Recipient("é@b", "NEVER", None), Recipient('"x y"@b', None, "rfc822;x+20y@b")),
+        body=BodyType.EIGHT_BIT_MIME,
+        smtputf8=True,
+        ret="FULL",
+        envid="1+2",
+        subject='a "quoted"\ttab, lone surrogate \udce9',
+    )
+
+    assert envelope == codec.decode_envelope(envelope.message_id, codec.encode_envelope(envelope))
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "[1]", "null", "3", '{"a":1}', '["a",1,1,"7BIT",0,null,null,"","","","",""]', "[" * 5000])
+def test_a_text_that_is_no_envelope_is_a_value_error(text: str) -> None:
+    with pytest.raises((ValueError, RecursionError)):
+        codec.decode_envelope(an_envelope().message_id, text)
+
+
+@pytest.mark.parametrize("text", ["x", "1-", "-", "1,,2", "1-2-3"])
+def test_a_text_that_is_no_ordinals_is_a_value_error(text: str) -> None:
+    with pytest.raises(ValueError, match="invalid literal"):
+        codec.decode_ordinals(text)
+
+
+@pytest.mark.parametrize("text", ["a", "a b", "a b 9", "a b c", "a b 0 d"])
+def test_a_text_that_is_no_copies_is_a_value_error(text: str) -> None:
+    with pytest.raises(ValueError, match=r"unpack|Choice|invalid literal"):
+        codec.decode_copies(text)

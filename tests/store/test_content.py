@@ -1,0 +1,239 @@
+"""Contents: segments are generations, dropped as a whole; what is read is checked."""
+
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from shadowrelay.model.errors import ContentCorrupt
+from shadowrelay.model.message import CONTENT_IN_MEMORY_BYTES_MAX, ContentPlace
+from shadowrelay.model.ownership import DiscardEvent, DiscardStatus, Role
+from shadowrelay.store import SqliteLedger, content
+from shadowrelay.store.recent import RecentContents
+from tests.kit.ledger import (
+    DAY,
+    NOW,
+    THEIR_DATABASE,
+    THERE,
+    Wall,
+    a_content,
+    a_ledger,
+    a_new_message,
+    a_spooled_content,
+    all_done,
+    an_attempt,
+    discarded,
+    keep_copy,
+    release,
+    remove,
+)
+
+HOUR = timedelta(hours=1)
+
+
+def segments(directory: Path) -> list[int]:
+    return sorted(int(path.stem) for path in (directory / "content").glob("*.segment"))
+
+
+def large_files(directory: Path) -> int:
+    return len(list((directory / "content" / "large").iterdir()))
+
+
+async def accepted(ledger: SqliteLedger, data: bytes = b"hello\r\n"):  # type: ignore[no-untyped-def]
+    return await ledger.record_accepted(a_new_message(), a_content(data), decided=True)
+
+
+def forget_recent(ledger: SqliteLedger) -> None:
+    ledger._contents.recent = RecentContents()
+
+
+async def test_contents_of_one_segment_do_not_overlap(tmp_path: Path) -> None:
+    async with a_ledger(tmp_path) as ledger:
+        stored = [await accepted(ledger, bytes([65 + number]) * (number * 100)) for number in range(5)]
+        forget_recent(ledger)
+
+        for number, message in enumerate(stored):
+            assert bytes([65 + number]) * (number * 100) == (await ledger.read_content(message.place)).data
+    assert [1] == segments(tmp_path)
+
+
+async def test_an_empty_content_is_a_content(tmp_path: Path) -> None:
+    async with a_ledger(tmp_path) as ledger:
+        stored = await accepted(ledger, b"")
+        forget_recent(ledger)
+
+        assert b"" == (await ledger.read_content(stored.place)).data
+
+
+async def test_a_segment_ends_at_its_size_after_its_time_and_with_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(content, "SEGMENT_BYTES_MAX", 10)
+    wall = Wall()
+    async with a_ledger(tmp_path, wall.now) as ledger:
+        numbers = [(await accepted(ledger, data)).place.segment for data in (b"12345", b"12345", b"1", b"1")]
+        wall.at += HOUR
+        numbers.append((await accepted(ledger)).place.segment)
+    async with a_ledger(tmp_path, wall.now) as ledger:
+        numbers.append((await accepted(ledger)).place.segment)
+
+    assert [1, 1, 2, 2, 3, 4] == numbers
+
+
+async def test_content_that_was_just_written_does_not_come_from_the_disk(tmp_path: Path) -> None:
+    async with a_ledger(tmp_path) as ledger:
+        stored = await accepted(ledger)
+        (tmp_path / "content" / "1.segment").unlink()
+
+        assert b"hello\r\n" == (await ledger.read_content(stored.place)).data
+
+
+@pytest.mark.parametrize("damage", [b"hellO\r\n", b"hel", b""], ids=["changed", "cut short", "empty"])
+async def test_damaged_content_is_never_given_out(tmp_path: Path, damage: bytes) -> None:
+    async with a_ledger(tmp_path) as ledger:
+        stored = await accepted(ledger)
+        forget_recent(ledger)
+        (tmp_path / "content" / "1.segment").write_bytes(damage)
+
+        with pytest.raises(ContentCorrupt, match="SHA-256 differs"):
+            await ledger.read_content(stored.place)
+
+
+async def test_damaged_large_content_is_never_given_out(tmp_path: Path) -> None:
+    async with a_ledger(tmp_path) as ledger:
+        stored = await ledger.record_accepted(a_new_message(), a_spooled_content(tmp_path, b"x" * 2_000_000), decided=True)
+        (path,) = (tmp_path / "content" / "large").iterdir()
+        path.chmod(0o600)
+        path.write_bytes(b"x" * 1_999_999 + b"y")
+
+        with pytest.raises(ContentCorrupt):
+            await ledger.read_content(stored.place)  # type: ignore[arg-type]
+
+
+async def test_a_small_content_that_came_as_a_file_is_read_into_memory(tmp_path: Path) -> None:
+    async with a_ledger(tmp_path) as ledger:
+        stored = await ledger.record_accepted(a_new_message(), a_spooled_content(tmp_path, b"small"), decided=True)
+        assert stored.place is not None
+        assert stored.place.size <= CONTENT_IN_MEMORY_BYTES_MAX
+
+        assert b"small" == (await ledger.read_content(stored.place)).data
+
+
+async def test_a_segment_goes_when_safety_net_needs_nothing_in_it_any_more(tmp_path: Path) -> None:
+    wall = Wall()
+    async with a_ledger(tmp_path, wall.now) as ledger:
+        first, second = await accepted(ledger), await accepted(ledger)
+        for message in (first, second):
+            await ledger.record_attempt(an_attempt(message.envelope.message_id, keep_until=NOW + 2 * DAY), all_done)
+        wall.at += HOUR
+        await accepted(ledger)  # another segment is the one being written
+
+        await ledger.expire(NOW + 2 * DAY - HOUR, 9)
+        assert [1, 2] == segments(tmp_path)
+        await ledger.expire(NOW + 2 * DAY, 9)
+        assert [2] == segments(tmp_path)
+
+        found = await ledger.load(first.envelope.message_id)
+        assert found is not None
+        assert (Role.DELIVERED, None) == (found.claim.role, found.place)
+
+
+async def test_one_unfinished_message_keeps_its_segment(tmp_path: Path) -> None:
+    wall = Wall()
+    async with a_ledger(tmp_path, wall.now) as ledger:
+        unfinished, done = await accepted(ledger, b"unfinished\r\n"), await accepted(ledger)
+        await ledger.record_attempt(an_attempt(done.envelope.message_id), all_done)
+        wall.at += HOUR
+        await accepted(ledger)
+
+        await ledger.expire(NOW + 100 * DAY, 9)
+
+        assert [1, 2] == segments(tmp_path)
+        forget_recent(ledger)
+        assert b"unfinished\r\n" == (await ledger.read_content(unfinished.place)).data
+
+
+async def test_the_segment_being_written_stays_though_nothing_in_it_is_needed(tmp_path: Path) -> None:
+    async with a_ledger(tmp_path) as ledger:
+        stored = await accepted(ledger)
+        await ledger.transition([stored.envelope.message_id], remove)
+        await ledger.expire(NOW + DAY, 9)
+        assert [1] == segments(tmp_path)
+
+        later = await accepted(ledger, b"later\r\n")
+        forget_recent(ledger)
+        assert b"later\r\n" == (await ledger.read_content(later.place)).data
+
+
+async def test_counts_that_are_too_low_do_not_lose_content(tmp_path: Path) -> None:
+    """The rows are asked before anything is unlinked."""
+    wall = Wall()
+    async with a_ledger(tmp_path, wall.now) as ledger:
+        stored = await accepted(ledger)
+        wall.at += HOUR
+        await accepted(ledger)
+        await ledger._writer.submit(lambda work: work.connection.exec_driver_sql("UPDATE segment SET pinned_count = 0") and None)
+
+        await ledger.expire(NOW + 100 * DAY, 9)
+
+        assert [1, 2] == segments(tmp_path)
+        assert (await ledger.load(stored.envelope.message_id)).place is not None  # type: ignore[union-attr]
+
+
+async def test_discarded_shadow_messages_stay_in_safety_net_and_then_go_with_their_segment(tmp_path: Path) -> None:
+    wall = Wall()
+    async with a_ledger(tmp_path, wall.now) as ledger:
+        message = a_new_message(Role.SHADOW)
+        await ledger.record_hold(message, a_content(), keep_copy)
+        event = DiscardEvent(1, message.envelope.message_id, DiscardStatus.DELIVERED)
+        await ledger.record_discards(THERE, THEIR_DATABASE, 1, [event], discarded, NOW + 2 * DAY)
+        wall.at += HOUR
+        await accepted(ledger)
+
+        found = await ledger.load(message.envelope.message_id)
+        assert found is not None
+        assert found.place is not None
+        await ledger.expire(NOW + 2 * DAY, 9)
+        assert [2] == segments(tmp_path)
+
+
+@pytest.mark.parametrize("end", ["released", "removed", "delivered and past its time"])
+async def test_a_large_content_goes_by_itself(tmp_path: Path, end: str) -> None:
+    async with a_ledger(tmp_path) as ledger:
+        stored = await ledger.record_accepted(a_new_message(), a_spooled_content(tmp_path, b"x" * 2_000_000), decided=True)
+        message_id = stored.envelope.message_id
+        assert 1 == large_files(tmp_path)
+
+        if end == "released":
+            await ledger.transition([message_id], release)
+        elif end == "removed":
+            await ledger.transition([message_id], remove)
+        else:
+            await ledger.record_attempt(an_attempt(message_id, keep_until=NOW + 2 * DAY), all_done)
+            await ledger.expire(NOW + 2 * DAY - HOUR, 9)
+            assert 1 == large_files(tmp_path)
+            await ledger.expire(NOW + 2 * DAY, 9)
+            assert Role.DELIVERED is (await ledger.load(message_id)).claim.role  # type: ignore[union-attr]
+
+        assert 0 == large_files(tmp_path)
+
+
+async def test_a_superseded_large_copy_leaves_no_file_in_the_store(tmp_path: Path) -> None:
+    async with a_ledger(tmp_path) as ledger:
+        stored = await accepted(ledger)
+        copy = replace(a_new_message(Role.SHADOW), envelope=stored.envelope)
+
+        await ledger.record_hold(copy, a_spooled_content(tmp_path, b"x" * 2_000_000), release)
+
+        assert 0 == large_files(tmp_path)
+
+
+def test_recent_contents_are_bounded_and_the_oldest_go_first() -> None:
+    recent = RecentContents(bytes_max=10)
+    places = [ContentPlace(1, offset, 4, b"") for offset in range(3)]
+    for place in places:
+        recent.put(place, b"1234")
+
+    assert [None, b"1234", b"1234"] == [recent.get(place) for place in places]
+    recent.drop(places[1])
+    recent.drop(places[1])
+    assert (None, 4) == (recent.get(places[1]), recent.size)

@@ -1,0 +1,227 @@
+"""Promises that wait at one moment share a commit; each still succeeds or fails alone, and none is taken back."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from shadowrelay.model.errors import LedgerUnavailable
+from shadowrelay.model.ownership import Claim, Role, Transition
+from shadowrelay.store import SqliteLedger
+from shadowrelay.store.writer import BATCH_MAX, WAITING_MAX
+from tests.kit.ledger import Refused, a_content, a_ledger, a_new_message, all_done, an_attempt, choose, nothing, refuse
+
+
+@contextmanager
+def held_up(ledger: SqliteLedger) -> Iterator[None]:
+    """The writer is busy with a promise until the block ends, so that what is promised in it waits together."""
+    may_go_on = threading.Event()
+
+    def wait(work: object) -> None:
+        may_go_on.wait(10)
+
+    future = ledger._writer.submit(wait)
+    try:
+        yield
+    finally:
+        may_go_on.set()
+    del future
+
+
+async def promised(*calls: object) -> list[asyncio.Task[object]]:
+    """Tasks that have made their promises."""
+    tasks = [asyncio.ensure_future(call) for call in calls]  # type: ignore[arg-type]
+    await asyncio.sleep(0)
+    return tasks
+
+
+async def test_promises_that_wait_together_are_one_commit(tmp_path: Path) -> None:
+    async with a_ledger(tmp_path) as ledger:
+        before = ledger.position
+        with held_up(ledger):
+            tasks = await promised(*(ledger.record_accepted(a_new_message(), a_content(), decided=True) for _ in range(20)))
+
+        await asyncio.gather(*tasks)
+
+        assert before + 1 == ledger.position
+
+
+async def test_a_batch_is_bounded(tmp_path: Path) -> None:
+    async with a_ledger(tmp_path) as ledger:
+        before = ledger.position
+        with held_up(ledger):
+            calls = (ledger.record_accepted(a_new_message(), a_content(), decided=True) for _ in range(BATCH_MAX + 1))
+            tasks = await promised(*calls)
+
+        await asyncio.gather(*tasks)
+
+        assert before + 2 == ledger.position
+
+
+async def test_a_decide_that_raises_fails_only_its_own_promise(tmp_path: Path) -> None:
+    async with a_ledger(tmp_path) as ledger:
+        stored = [await ledger.record_accepted(a_new_message(), a_content(), decided=True) for _ in range(3)]
+        ids = [message.envelope.message_id for message in stored]
+        before = ledger.position
+        with held_up(ledger):
+            tasks = await promised(
+                ledger.record_attempt(an_attempt(ids[0]), all_done),
+                ledger.record_attempt(an_attempt(ids[1]), refuse),
+                ledger.record_attempt(an_attempt(ids[2]), all_done),
+            )
+
+        first, second, third = await asyncio.gather(*tasks, return_exceptions=True)
+
+        assert isinstance(second, Refused)
+        assert [Role.DELIVERED] * 2 == [transition.after.role for transition in (first, third)]  # type: ignore[union-attr]
+        roles = [(await ledger.load(message_id)).claim.role for message_id in ids]  # type: ignore[union-attr]
+        assert [Role.DELIVERED, Role.PRIMARY, Role.DELIVERED] == roles
+        assert before + 1 == ledger.position
+
+
+async def test_a_statement_that_sqlite_refuses_fails_only_its_own_promise(tmp_path: Path) -> None:
+    async with a_ledger(tmp_path) as ledger:
+        there = await ledger.record_accepted(a_new_message(), a_content(), decided=True)
+        ledger._state.rows.clear()  # so that only the INSERT finds out
+        fresh = [a_new_message() for _ in range(2)]
+        with held_up(ledger):
+            tasks = await promised(
+                ledger.record_accepted(fresh[0], a_content(), decided=True),
+                ledger.record_accepted(a_new_message(message_id=there.envelope.message_id), a_content(b"other"), decided=True),
+                ledger.record_accepted(fresh[1], a_content(b"last\r\n"), decided=True),
+            )
+
+        first, second, third = await asyncio.gather(*tasks, return_exceptions=True)
+
+        assert isinstance(second, LedgerUnavailable)
+        assert 451 == second.reply.code
+        assert [first, third] == [await ledger.load(message.envelope.message_id) for message in fresh]
+        assert b"last\r\n" == (await ledger.read_content(third.place)).data  # type: ignore[union-attr, arg-type]
+        assert there == await ledger.load(there.envelope.message_id)
+
+
+async def test_a_promise_that_leaves_half_of_itself_behind_is_undone_alone(tmp_path: Path) -> None:
+    """A mistake of ours in a promise, after it has changed something."""
+    async with a_ledger(tmp_path) as ledger:
+        half, whole = a_new_message(), a_new_message()
+
+        def run(work) -> None:  # type: ignore[no-untyped-def]
+            work.insert(half, work.keep(a_content(), None), is_decided=True)
+            raise ZeroDivisionError
+
+        with held_up(ledger):
+            broken = ledger._writer.submit(run)
+            tasks = await promised(ledger.record_accepted(whole, a_content(), decided=True))
+
+        stored = await tasks[0]
+        with pytest.raises(ZeroDivisionError):
+            await broken
+        assert stored == await ledger.load(whole.envelope.message_id)
+        assert await ledger.load(half.envelope.message_id) is None
+
+
+async def test_cancelling_the_waiter_does_not_take_the_promise_back(tmp_path: Path) -> None:
+    async with a_ledger(tmp_path) as ledger:
+        message = a_new_message()
+        with held_up(ledger):
+            (task,) = await promised(ledger.record_accepted(message, a_content(), decided=True))
+            task.cancel()
+
+        await ledger.transition([message.envelope.message_id], nothing)
+
+        assert task.cancelled()
+        assert await ledger.load(message.envelope.message_id) is not None
+
+
+async def test_a_promise_on_a_rolled_back_row_sees_the_row_as_it_is(tmp_path: Path) -> None:
+    """The writer's memory of rows must not keep what a failed transaction did to them."""
+    async with a_ledger(tmp_path) as ledger:
+        stored = await ledger.record_accepted(a_new_message(), a_content(), decided=True)
+        message_id = stored.envelope.message_id
+        seen: list[Claim | None] = []
+
+        def change_then_break(work) -> None:  # type: ignore[no-untyped-def]
+            row = work.row(message_id)
+            work.apply(message_id, Transition(row.claim, replace(row.claim, handed=True)))
+            raise ZeroDivisionError
+
+        def look(_, before):  # type: ignore[no-untyped-def]
+            seen.append(before)
+            return Transition(before, before)
+
+        with pytest.raises(ZeroDivisionError):
+            await ledger._writer.submit(change_then_break)
+        await ledger.transition([message_id], look)
+
+        assert [stored.claim] == seen
+
+
+async def test_a_promise_that_changes_nothing_does_not_raise_the_position(tmp_path: Path) -> None:
+    async with a_ledger(tmp_path) as ledger:
+        stored = await ledger.record_accepted(a_new_message(), a_content(), decided=True)
+        before = ledger.position
+
+        await ledger.transition([stored.envelope.message_id], nothing)
+
+        assert before == ledger.position
+
+
+async def test_too_many_waiting_promises_are_refused_with_452(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert WAITING_MAX > BATCH_MAX
+    monkeypatch.setattr("shadowrelay.store.writer.WAITING_MAX", 2)
+    async with a_ledger(tmp_path) as ledger:
+        with held_up(ledger):
+            calls = (ledger.record_accepted(a_new_message(), a_content(), decided=True) for _ in range(8))
+            tasks = await promised(*calls)
+
+        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+
+        refused = [outcome for outcome in outcomes if isinstance(outcome, LedgerUnavailable)]
+        assert {452} == {error.reply.code for error in refused}
+        assert 0 < len(refused) < 8
+
+
+async def test_a_closed_ledger_refuses_and_may_be_closed_again(tmp_path: Path) -> None:
+    async with a_ledger(tmp_path) as ledger:
+        pass
+
+    with pytest.raises(LedgerUnavailable, match="closed"):
+        await ledger.record_accepted(a_new_message(), a_content(), decided=True)
+    await ledger.close()
+
+
+async def test_what_was_promised_before_close_is_kept(tmp_path: Path) -> None:
+    messages = [a_new_message() for _ in range(5)]
+    async with a_ledger(tmp_path) as ledger:
+        tasks = await promised(*(ledger.record_accepted(message, a_content(), decided=True) for message in messages))
+
+    assert all(task.done() for task in tasks)
+    async with a_ledger(tmp_path) as ledger:
+        assert 5 == len(await ledger.load_many([message.envelope.message_id for message in messages]))
+
+
+async def test_no_thread_is_left_after_close(tmp_path: Path) -> None:
+    before = threading.active_count()
+    async with a_ledger(tmp_path) as ledger:
+        stored = await ledger.record_accepted(a_new_message(), a_content(), decided=True)
+        await asyncio.gather(*(ledger.load(stored.envelope.message_id) for _ in range(8)))
+        await ledger.record_verdict(stored.envelope.message_id, choose)
+
+    assert before == threading.active_count()
+
+
+async def test_a_cancelled_reader_leaves_the_others_working(tmp_path: Path) -> None:
+    async with a_ledger(tmp_path) as ledger:
+        stored = await ledger.record_accepted(a_new_message(), a_content(), decided=True)
+        for turns in range(12):
+            task = asyncio.ensure_future(ledger.load(stored.envelope.message_id))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+        assert stored == await ledger.load(stored.envelope.message_id)

@@ -1,0 +1,304 @@
+"""Opening: identity, incarnation, migrations, what was found damaged, and what the last process was working on."""
+
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Connection
+
+from shadowrelay.model.errors import ConfigurationError, LedgerUnavailable
+from shadowrelay.model.ownership import Role
+from shadowrelay.store import connection as connections
+from shadowrelay.store import migrations
+from tests.kit.ledger import (
+    NOW,
+    THERE,
+    Wall,
+    a_content,
+    a_ledger,
+    a_message_id,
+    a_new_message,
+    a_spooled_content,
+    all_done,
+    an_attempt,
+    an_identity,
+    choose,
+    keep_copy,
+    nothing,
+)
+
+
+def version_of(path: Path) -> int:
+    with sqlite3.connect(path) as connection:
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+    connection.close()
+    return int(version)
+
+
+async def test_each_opening_is_a_new_incarnation_of_the_same_database_that_began_where_it_stands(tmp_path: Path) -> None:
+    async with a_ledger(tmp_path) as ledger:
+        await ledger.record_accepted(a_new_message(), a_content(), decided=True)
+        first, ended = ledger.identity, ledger.position
+    async with a_ledger(tmp_path) as ledger:
+        second = ledger.identity
+
+        assert (1, 1) == (first.incarnation, first.began)
+        assert (first.database, 2, ended + 1) == (second.database, second.incarnation, second.began)
+        assert second.began == ledger.position
+        assert (False, False) == (ledger.is_new, ledger.was_damaged)
+
+
+async def test_two_new_databases_have_different_ids(tmp_path: Path) -> None:
+    async with a_ledger(tmp_path / "a") as one, a_ledger(tmp_path / "b") as other:
+        assert one.is_new
+        assert one.identity.database != other.identity.database
+
+
+async def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
+    message, copy = a_new_message(), a_new_message(Role.SHADOW)
+    async with a_ledger(tmp_path) as ledger:
+        stored = await ledger.record_accepted(message, a_content(b"kept\r\n"), decided=True)
+        await ledger.record_hold(copy, a_content(), keep_copy)
+        held = await ledger.load(copy.envelope.message_id)
+        await ledger.record_peer(an_identity(), NOW)
+        peers, queues = await ledger.peers(), await ledger.queues()
+    async with a_ledger(tmp_path) as ledger:
+        assert (stored, held) == (await ledger.load(message.envelope.message_id), await ledger.load(copy.envelope.message_id))
+        assert stored.place is not None
+        assert b"kept\r\n" == (await ledger.read_content(stored.place)).data
+        assert (peers, queues) == (await ledger.peers(), await ledger.queues())
+        assert THERE == ledger.server_of(an_identity().database)
+
+
+async def test_ids_and_sequences_are_not_given_twice(tmp_path: Path) -> None:
+    sequences, ids = [], []
+    for _ in range(2):
+        async with a_ledger(tmp_path) as ledger:
+            stored = await ledger.record_accepted(a_new_message(), a_content(), decided=True)
+            ids.append(stored.internal_id)
+            await ledger.record_attempt(an_attempt(stored.envelope.message_id), all_done)
+            reply = await ledger.discards_for(THERE, an_identity().database, 9)
+            sequences.append(reply.events[0].sequence)
+            await ledger.forget_acknowledged(THERE, an_identity().database, sequences[-1])
+
+    assert sequences[0] < sequences[1]
+    assert ids[0] < ids[1]
+
+
+async def test_a_message_without_verdict_counts_as_accepted_after_a_restart(tmp_path: Path) -> None:
+    async with a_ledger(tmp_path) as ledger:
+        await ledger.record_accepted(a_new_message(due_at=None), a_content(), decided=False)
+        assert () == await ledger.due(NOW, 9)
+    async with a_ledger(tmp_path) as ledger:
+        (found,) = await ledger.due(NOW, 9)
+        assert found.is_decided
+
+
+async def test_the_pragmas_of_the_writer_are_what_they_should_be(tmp_path: Path) -> None:
+    async with a_ledger(tmp_path) as ledger:
+
+        def look(work) -> dict[str, object]:  # type: ignore[no-untyped-def]
+            names = ("journal_mode", "synchronous", "busy_timeout", "mmap_size")
+            return {name: work.connection.exec_driver_sql(f"PRAGMA {name}").scalar() for name in names}
+
+        found = await ledger._writer.submit(look)
+
+    assert {"journal_mode": "wal", "synchronous": 2, "busy_timeout": 5000, "mmap_size": 0} == found
+
+
+async def test_a_pragma_that_does_not_hold_is_an_error_that_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "PRAGMAS", (("journal_mode", "DELETE", "wal"),))
+
+    with pytest.raises(ConfigurationError, match="journal_mode should be wal and is delete"):
+        async with a_ledger(tmp_path):
+            pass
+
+
+async def test_a_directory_in_use_is_refused(tmp_path: Path) -> None:
+    async with a_ledger(tmp_path):
+        with pytest.raises(ConfigurationError, match="in use by another process"):
+            async with a_ledger(tmp_path):
+                pass
+
+
+async def test_a_directory_without_rights_is_unavailable(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+
+    with pytest.raises(LedgerUnavailable, match="451"):
+        async with a_ledger(tmp_path / "file" / "below"):
+            pass
+
+
+async def test_readers_cannot_write(tmp_path: Path) -> None:
+    async with a_ledger(tmp_path) as ledger:
+        with pytest.raises(LedgerUnavailable, match="readonly"):
+            await ledger._readers.ask(lambda connection: connection.exec_driver_sql("DELETE FROM message"))
+
+
+# migrations
+async def test_a_new_database_has_the_newest_version(tmp_path: Path) -> None:
+    async with a_ledger(tmp_path):
+        pass
+
+    assert len(migrations.STEPS) == version_of(tmp_path / "queue.db")
+
+
+async def test_an_older_database_migrates_forward_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with a_ledger(tmp_path) as ledger:
+        stored = await ledger.record_accepted(a_new_message(), a_content(), decided=True)
+
+    def add_a_table(connection: Connection) -> None:
+        connection.exec_driver_sql("CREATE TABLE later (id INTEGER PRIMARY KEY)")
+
+    monkeypatch.setattr("shadowrelay.store.opening.STEPS", (*migrations.STEPS, add_a_table))
+    async with a_ledger(tmp_path) as ledger:
+        assert stored == await ledger.load(stored.envelope.message_id)
+        assert ("queue.db migrated from schema version 1 to 2",) == ledger.notes
+
+    assert 2 == version_of(tmp_path / "queue.db")
+
+
+async def test_a_migration_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with a_ledger(tmp_path):
+        pass
+
+    def break_half_way(connection: Connection) -> None:
+        connection.exec_driver_sql("CREATE TABLE later (id INTEGER PRIMARY KEY)")
+        connection.exec_driver_sql("SELECT * FROM nowhere")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("shadowrelay.store.opening.STEPS", (*migrations.STEPS, break_half_way))
+        with pytest.raises(LedgerUnavailable, match="nowhere"):
+            async with a_ledger(tmp_path):
+                pass
+
+    assert len(migrations.STEPS) == version_of(tmp_path / "queue.db")
+    async with a_ledger(tmp_path) as ledger:
+        assert 2 == ledger.identity.incarnation
+
+
+async def test_a_database_of_a_newer_version_is_refused(tmp_path: Path) -> None:
+    async with a_ledger(tmp_path):
+        pass
+    with sqlite3.connect(tmp_path / "queue.db") as connection:
+        connection.execute("PRAGMA user_version = 77")
+    connection.close()
+
+    with pytest.raises(ConfigurationError, match="schema version 77"):
+        async with a_ledger(tmp_path):
+            pass
+    assert 77 == version_of(tmp_path / "queue.db")
+
+
+# damage
+async def test_a_file_that_is_no_database_is_put_aside_and_a_new_one_begins(tmp_path: Path) -> None:
+    async with a_ledger(tmp_path) as ledger:
+        stored = await ledger.record_accepted(a_new_message(), a_content(), decided=True)
+        first = ledger.identity.database
+    (tmp_path / "queue.db").write_bytes(b"this was a database once" * 1000)
+
+    async with a_ledger(tmp_path) as ledger:
+        assert first != ledger.identity.database
+        assert (True, True, 1) == (ledger.is_new, ledger.was_damaged, ledger.identity.incarnation)
+        assert "moved to queue.db.corrupt-20260301T120000Z" in ledger.notes[0]
+        assert await ledger.load(stored.envelope.message_id) is None
+    aside = {path.name for path in tmp_path.glob("*.corrupt-*")}
+    assert {"queue.db.corrupt-20260301T120000Z", "content.corrupt-20260301T120000Z"} == aside
+
+
+async def test_a_schema_that_is_damaged_is_put_aside(tmp_path: Path) -> None:
+    async with a_ledger(tmp_path) as ledger:
+        await ledger.record_accepted(a_new_message(), a_content(), decided=True)
+    data = bytearray((tmp_path / "queue.db").read_bytes())
+    data[100:4096] = b"\xff" * 3996
+    (tmp_path / "queue.db").write_bytes(data)
+
+    async with a_ledger(tmp_path) as ledger:
+        assert ledger.was_damaged
+
+
+# poison
+def die_while_working(directory: Path, message_id: str) -> None:
+    """Another process opens the ledger, works on this message and is killed."""
+    script = f"""
+import asyncio, os, signal, sys
+from pathlib import Path
+from tests.kit.ledger import HERE, Wall
+from shadowrelay.store import SqliteLedger
+
+async def main():
+    ledger = await SqliteLedger.open(Path({str(directory)!r}), server=HERE, now=Wall().now)
+    await ledger.record_working([{message_id!r}])
+    os.kill(os.getpid(), signal.SIGKILL)
+
+asyncio.run(main())
+"""
+    finished = subprocess.run([sys.executable, "-c", script], check=False, timeout=30)
+    assert -9 == finished.returncode
+
+
+@pytest.mark.slow
+async def test_a_message_that_was_worked_on_when_the_process_died_counts_its_deaths(tmp_path: Path) -> None:
+    async with a_ledger(tmp_path) as ledger:
+        poison = await ledger.record_accepted(a_new_message(), a_content(), decided=True)
+        innocent = await ledger.record_accepted(a_new_message(), a_content(), decided=True)
+    counts = []
+    for _ in range(2):
+        die_while_working(tmp_path, poison.envelope.message_id)
+        async with a_ledger(tmp_path) as ledger:
+            found = await ledger.load_many([poison.envelope.message_id, innocent.envelope.message_id])
+            counts.append([message.deaths_count for message in found])
+
+    assert [[1, 0], [2, 0]] == counts
+
+
+async def test_an_attempt_that_was_recorded_or_a_clean_end_counts_no_death(tmp_path: Path) -> None:
+    async with a_ledger(tmp_path, inline=True) as ledger:
+        recorded = await ledger.record_accepted(a_new_message(), a_content(), decided=True)
+        await ledger.record_working([recorded.envelope.message_id])
+        await ledger.record_attempt(an_attempt(recorded.envelope.message_id, frozenset(), due_at=NOW), nothing)
+        ledger.abandon()
+    async with a_ledger(tmp_path, inline=True) as ledger:
+        await ledger.record_working([recorded.envelope.message_id])
+    async with a_ledger(tmp_path) as ledger:
+        found = await ledger.load(recorded.envelope.message_id)
+        assert found is not None
+        assert 0 == found.deaths_count
+
+
+async def test_working_on_a_message_that_is_not_there_harms_nothing(tmp_path: Path) -> None:
+    async with a_ledger(tmp_path, inline=True) as ledger:
+        await ledger.record_working([a_message_id() for _ in range(3)])
+        ledger.abandon()
+    async with a_ledger(tmp_path) as ledger:
+        assert ("the last process ended while it worked on 3 messages",) == ledger.notes
+
+
+# what was left behind
+async def test_content_that_no_message_refers_to_is_removed_at_opening(tmp_path: Path) -> None:
+    async with a_ledger(tmp_path) as ledger:
+        stored = await ledger.record_accepted(a_new_message(), a_content(), decided=True)
+        large = await ledger.record_accepted(a_new_message(), a_spooled_content(tmp_path, b"x" * 2_000_000), decided=True)
+    (tmp_path / "content" / "900.segment").write_bytes(b"orphan")
+    (tmp_path / "content" / "large" / "900").write_bytes(b"orphan")
+    (tmp_path / "spool" / "half").write_bytes(b"half a message")
+
+    async with a_ledger(tmp_path) as ledger:
+        assert ("2 content files that no message refers to were removed",) == ledger.notes
+        assert [] == list((tmp_path / "spool").iterdir())
+        for message in (stored, large):
+            assert message.place is not None
+            assert message.place.size == (await ledger.read_content(message.place)).size
+
+
+async def test_abandoned_in_the_middle_everything_committed_is_there(tmp_path: Path) -> None:
+    wall = Wall()
+    async with a_ledger(tmp_path, wall.now, inline=True) as ledger:
+        stored = await ledger.record_accepted(a_new_message(), a_content(), decided=True)
+        await ledger.record_verdict(stored.envelope.message_id, choose)
+        ledger.abandon()
+    async with a_ledger(tmp_path, wall.now, inline=True) as ledger:
+        (found,) = await ledger.due(NOW, 9)
+        assert stored.envelope == found.envelope

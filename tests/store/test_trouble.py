@@ -1,0 +1,223 @@
+"""Disk full, locked, read-only: 452 or 451, never 250, and all is well again without a restart."""
+
+import asyncio
+import errno
+import os
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from shadowrelay.model.errors import LedgerUnavailable
+from shadowrelay.model.ownership import Role
+from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, STORE_UNAVAILABLE
+from shadowrelay.store import SqliteLedger, content
+from shadowrelay.store import connection as connections
+from shadowrelay.store import ledger as ledger_module
+from tests.kit.ledger import a_content, a_ledger, a_new_message, a_spooled_content, all_done, an_attempt, choose
+from tests.store.test_group_commit import held_up, promised
+
+
+async def accepted(ledger: SqliteLedger, data: bytes = b"hello\r\n"):  # type: ignore[no-untyped-def]
+    return await ledger.record_accepted(a_new_message(), a_content(data), decided=True)
+
+
+async def limit_pages(ledger: SqliteLedger, more: int | None) -> None:
+    """As if the disk under queue.db were full after some more pages."""
+
+    def run(work) -> None:  # type: ignore[no-untyped-def]
+        count = work.connection.exec_driver_sql("PRAGMA page_count").scalar() if more is not None else 0
+        work.connection.exec_driver_sql(f"PRAGMA max_page_count = {1_000_000_000 if more is None else count + more}")
+
+    await ledger._writer.submit(run)
+
+
+async def test_a_full_database_is_452_and_recovers(tmp_path: Path) -> None:
+    async with a_ledger(tmp_path) as ledger:
+        first = await accepted(ledger)
+        await limit_pages(ledger, 1)
+        message = a_new_message(recipients_count=2000)
+
+        with pytest.raises(LedgerUnavailable) as caught:
+            await ledger.record_accepted(message, a_content(), decided=True)
+        assert INSUFFICIENT_RESOURCES == caught.value.reply
+        assert await ledger.load(message.envelope.message_id) is None
+
+        await limit_pages(ledger, None)
+        stored = await ledger.record_accepted(message, a_content(), decided=True)
+        assert stored == await ledger.load(message.envelope.message_id)
+        assert first == await ledger.load(first.envelope.message_id)
+
+
+async def test_a_full_database_fails_only_those_that_need_room(tmp_path: Path) -> None:
+    async with a_ledger(tmp_path) as ledger:
+        stored = [await accepted(ledger) for _ in range(2)]
+        await limit_pages(ledger, 1)
+        with held_up(ledger):
+            tasks = await promised(
+                ledger.record_attempt(an_attempt(stored[0].envelope.message_id), all_done),
+                ledger.record_accepted(a_new_message(recipients_count=2000), a_content(), decided=True),
+                ledger.record_attempt(an_attempt(stored[1].envelope.message_id), all_done),
+            )
+
+        first, second, third = await asyncio.gather(*tasks, return_exceptions=True)
+
+        assert isinstance(second, LedgerUnavailable)
+        assert [Role.DELIVERED] * 2 == [outcome.after.role for outcome in (first, third)]  # type: ignore[union-attr]
+
+
+async def test_no_room_for_content_is_452_and_recovers_with_a_new_segment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with a_ledger(tmp_path) as ledger:
+        first = await accepted(ledger, b"first\r\n")
+
+        def partly_written(descriptor: int, data: bytes) -> None:
+            os.write(descriptor, bytes(data)[:3])
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(content, "write_all", partly_written)
+            with pytest.raises(LedgerUnavailable, match="No space left") as caught:
+                await accepted(ledger)
+            # what needs no room goes on
+            await ledger.record_verdict(first.envelope.message_id, choose)
+        assert INSUFFICIENT_RESOURCES == caught.value.reply
+
+        second = await accepted(ledger, b"second\r\n")
+        assert first.place is not None
+        assert second.place is not None
+        assert second.place.segment > first.place.segment
+        ledger._contents.recent._contents.clear()
+        assert [b"first\r\n", b"second\r\n"] == [(await ledger.read_content(each)).data for each in (first.place, second.place)]
+
+
+async def test_no_room_for_a_large_content_is_452_and_leaves_the_file_to_the_caller(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with a_ledger(tmp_path) as ledger:
+        large = a_spooled_content(tmp_path, b"x" * 2_000_000)
+
+        def full(directory: Path) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(content, "sync_directory", full)
+            with pytest.raises(LedgerUnavailable, match="452"):
+                await ledger.record_accepted(a_new_message(), large, decided=True)
+
+        assert large.path is not None
+        assert large.path.exists()
+        await ledger.record_accepted(a_new_message(), large, decided=True)
+
+
+async def test_a_locked_database_is_451_and_recovers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pragmas = tuple(("busy_timeout", "20", 20) if name == "busy_timeout" else (name, *rest) for name, *rest in connections.PRAGMAS)
+    monkeypatch.setattr(connections, "PRAGMAS", pragmas)
+    async with a_ledger(tmp_path) as ledger:
+        other = sqlite3.connect(tmp_path / "queue.db", isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+
+        outcomes = await asyncio.gather(*(accepted(ledger) for _ in range(6)), return_exceptions=True)
+        assert {STORE_UNAVAILABLE} == {error.reply for error in outcomes if isinstance(error, LedgerUnavailable)}
+        assert 6 == len([error for error in outcomes if isinstance(error, LedgerUnavailable)])
+
+        other.execute("ROLLBACK")
+        other.close()
+        stored = await accepted(ledger)
+        assert stored == await ledger.load(stored.envelope.message_id)
+
+
+async def test_a_read_only_database_is_451_and_recovers(tmp_path: Path) -> None:
+    """By `query_only`, because tests may run as root, whom file modes do not stop."""
+    async with a_ledger(tmp_path) as ledger:
+        await ledger._writer.submit(lambda work: work.connection.exec_driver_sql("PRAGMA query_only = ON") and None)
+
+        with pytest.raises(LedgerUnavailable, match="readonly") as caught:
+            await accepted(ledger)
+        assert STORE_UNAVAILABLE == caught.value.reply
+
+        # the writer has opened a new connection, on which the pragma is not set
+        stored = await accepted(ledger)
+        assert stored == await ledger.load(stored.envelope.message_id)
+
+
+async def test_a_commit_that_fails_is_rolled_back_and_the_writer_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with a_ledger(tmp_path) as ledger:
+        first = await accepted(ledger)
+        connection = ledger._committer.connection.get()
+        before = ledger.position
+
+        def fail(_: object) -> None:
+            error = sqlite3.OperationalError("disk I/O error")
+            error.sqlite_errorcode = sqlite3.SQLITE_IOERR_FSYNC
+            raise error
+
+        with monkeypatch.context() as patched:
+            patched.setattr(connection.dialect, "do_commit", fail)
+            with pytest.raises(LedgerUnavailable, match="disk I/O error"):
+                await ledger.record_verdict(first.envelope.message_id, choose)
+
+        assert before == ledger.position
+        assert first == await ledger.load(first.envelope.message_id)
+        await ledger.record_verdict(first.envelope.message_id, choose)
+        assert ledger._committer.connection.get() is not connection
+
+
+@pytest.mark.slow
+async def test_a_real_limit_on_files_is_452_and_what_was_accepted_stays(tmp_path: Path) -> None:
+    """Another process, in which no file may grow over 300 kB."""
+    script = f"""
+import asyncio, resource, signal
+from pathlib import Path
+from shadowrelay.model.errors import LedgerUnavailable
+from shadowrelay.store import SqliteLedger
+from tests.kit.ledger import HERE, NOW, a_content, a_new_message
+
+async def main():
+    ledger = await SqliteLedger.open(Path({str(tmp_path)!r}), server=HERE, now=lambda: NOW)
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, resource.RLIM_INFINITY))
+    replies = []
+    for number in range(40):
+        message = a_new_message()
+        try:
+            await ledger.record_accepted(message, a_content(b"x" * 30_000), decided=True)
+            print(message.envelope.message_id)
+            replies.append(250)
+        except LedgerUnavailable as error:
+            replies.append(error.reply.code)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    message = a_new_message()
+    await ledger.record_accepted(message, a_content(), decided=True)
+    print(message.envelope.message_id)
+    print(*replies)
+    await ledger.close()
+
+asyncio.run(main())
+"""
+    finished = subprocess.run([sys.executable, "-c", script], check=False, timeout=50, capture_output=True, text=True)
+    assert (0, "") == (finished.returncode, finished.stderr)
+    *ids, replies = finished.stdout.splitlines()
+    refused = set(replies.split()) - {"250"}
+
+    async with a_ledger(tmp_path) as ledger:
+        found = await ledger.load_many(ids)
+        for message in found:
+            assert message.place is not None
+            await ledger.read_content(message.place)
+
+    assert refused
+    assert refused <= {"451", "452"}
+    assert len(ids) == len(found)
+
+
+async def test_too_little_room_is_known_before_mail_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with a_ledger(tmp_path, free_bytes_min=0) as roomy:
+        assert roomy.unavailable_reason() is None
+    async with a_ledger(tmp_path, free_bytes_min=10**18) as full:
+        assert INSUFFICIENT_RESOURCES == full.unavailable_reason()
+        monkeypatch.setattr(full, "_free_bytes_min", 0)
+        assert INSUFFICIENT_RESOURCES == full.unavailable_reason()  # looked at a moment ago
+        monkeypatch.setattr(ledger_module, "SPACE_CHECKED_EVERY_SECONDS", 0.0)
+        assert full.unavailable_reason() is None
