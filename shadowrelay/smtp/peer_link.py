@@ -20,7 +20,7 @@ from shadowrelay.model.routing import HostPort
 from shadowrelay.ports import Clock
 from shadowrelay.smtp.client import Opening, open_session
 from shadowrelay.smtp.errors import SessionBroken
-from shadowrelay.smtp.peer_session import CopyInFlight, PeerSession
+from shadowrelay.smtp.peer_session import CopyInFlight, DiscardTurn, PeerSession
 from shadowrelay.smtp.pool import SessionPool
 
 SESSIONS_MAX = 32  # for copies, at one time
@@ -88,7 +88,7 @@ class SmtpPeerLink:
         self._pool: SessionPool[PeerSession] = SessionPool(sessions_max, idle_seconds)
         self._control: PeerSession | None = None
         self._control_lock = asyncio.Lock()
-        self._discard_lock = asyncio.Lock()
+        self._turn = DiscardTurn()
         self._latest: PeerSession | None = None
         self._is_closed = False
 
@@ -149,7 +149,7 @@ class SmtpPeerLink:
         return await self._on_control(ask)
 
     async def discards(self, maximum: int, acknowledged: int) -> DiscardReply:
-        """See `ports.PeerLink`."""
+        """See `ports.PeerLink`. What did not come from the present incarnation of the peer is not acknowledged to it."""
         return await self._on_control(lambda session: session.discards(maximum, acknowledged))
 
     async def status(self, questions: Sequence[StatusQuestion]) -> tuple[StatusAnswer, ...]:
@@ -193,7 +193,7 @@ class SmtpPeerLink:
         if self._is_closed:
             raise PeerUnavailable(self._server, "this node is stopping")
         opened = await open_session(self._address, self._server, self._opening)
-        session = PeerSession(opened, self._server, self._discard_lock)
+        session = PeerSession(opened, self._server, self._turn)
         try:
             identity = await session.shake_hands(self._events.own_identity())
             self._latest = session

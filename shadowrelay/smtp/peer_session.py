@@ -6,10 +6,10 @@ is kept there, and after it only a reply tells.
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from shadowrelay.model.errors import PeerUnavailable, WireError
-from shadowrelay.model.ids import ServerName
+from shadowrelay.model.ids import DatabaseId, ServerName
 from shadowrelay.model.message import Content
 from shadowrelay.model.ownership import StatusAnswer, StatusQuestion
 from shadowrelay.model.peers import CopyOffer, DiscardReply, PeerIdentity
@@ -41,6 +41,33 @@ class CopyInFlight:
     sent: bool = False
 
 
+@dataclass(slots=True)
+class DiscardTurn:
+    """Shared by all sessions to one peer: one XQDISCARD at a time, and the highest sequence that came in which
+    incarnation of which of its databases."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    origin: tuple[DatabaseId, int] | None = None
+    sequence: int = 0
+
+    def acknowledgeable(self, identity: PeerIdentity, acknowledged: int) -> int:
+        """What may be acknowledged to `identity`: nothing that did not come from this very incarnation.
+
+        A caller may not know yet that the peer was restarted. To acknowledge too little costs a repetition; to
+        acknowledge another incarnation's sequence would delete notifications that nobody has heard.
+        """
+        is_known = self.origin == (identity.database, identity.incarnation) and acknowledged <= self.sequence
+        return acknowledged if is_known else 0
+
+    def came(self, identity: PeerIdentity, reply: DiscardReply) -> None:
+        """Note what came."""
+        origin = (identity.database, identity.incarnation)
+        if self.origin != origin:
+            self.origin, self.sequence = origin, 0
+        if reply.events:
+            self.sequence = max(self.sequence, reply.events[-1].sequence)
+
+
 def text_of(answer: Answer) -> str:
     """A one-line reply's text without its enhanced code, whole."""
     line = answer.lines[-1]
@@ -49,12 +76,12 @@ def text_of(answer: Answer) -> str:
 
 
 class PeerSession:
-    """After the handshake. One task at a time; `discard_lock` is shared by all sessions to the peer."""
+    """After the handshake. One task at a time."""
 
-    def __init__(self, opened_session: Opened, server: ServerName, discard_lock: asyncio.Lock) -> None:
+    def __init__(self, opened_session: Opened, server: ServerName, turn: DiscardTurn) -> None:
         self._opened = opened_session
         self._server = server
-        self._discard_lock = discard_lock
+        self._turn = turn
         self._identity: PeerIdentity | None = None
         self._position = 0
         self.pipeline: Pipeline = opened_session.pipeline
@@ -109,14 +136,16 @@ class PeerSession:
 
     async def discards(self, maximum: int, acknowledged: int) -> DiscardReply:
         """XQDISCARD. Raises SessionBroken, PeerUnavailable."""
-        query = f"XQDISCARD {format_query(DiscardQuery(maximum, acknowledged))}\r\n".encode("ascii")
-        async with self._discard_lock:
-            answer = await self._ask(query)
-        self._check(answer)
-        try:
-            return parse_reply_lines(answer.lines)
-        except WireError as error:
-            raise self._garbled(error) from error
+        async with self._turn.lock:
+            query = DiscardQuery(maximum, self._turn.acknowledgeable(self.identity, acknowledged))
+            answer = await self._ask(f"XQDISCARD {format_query(query)}\r\n".encode("ascii"))
+            self._check(answer)
+            try:
+                reply = parse_reply_lines(answer.lines)
+            except WireError as error:
+                raise self._garbled(error) from error
+            self._turn.came(self.identity, reply)
+            return reply
 
     async def status(self, questions: Sequence[StatusQuestion]) -> tuple[StatusAnswer, ...]:
         """XQDISCARD STATUS; at most 400. Raises SessionBroken, PeerUnavailable."""
@@ -127,7 +156,7 @@ class PeerSession:
         else:
             block = format_question_block(questions)
             command = f"XQDISCARD {format_status_block(len(block))}\r\n".encode("ascii") + block
-        async with self._discard_lock:
+        async with self._turn.lock:
             answer = await self._ask(command)
         self._check(answer)
         try:

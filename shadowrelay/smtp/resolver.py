@@ -83,8 +83,9 @@ class DnsResolver:
 
     async def exchanges(self, domain: str) -> tuple[Exchange, ...]:
         """See `MailResolver`. Source: RFC 5321 5.1, RFC 7505."""
-        if _literal(domain):
-            return (Exchange(0, domain),)
+        literal = _literal(domain)
+        if literal:
+            return (Exchange(0, literal),)
         name = _absolute(domain)
         try:
             answer = await self._ask().resolve(name, dns.rdatatype.MX, search=False)

@@ -106,7 +106,8 @@ async def test_questions_are_answered_and_the_peer_learns_that_we_read_it(tmp_pa
     async with a_pair(tmp_path) as (link, station):
         station.desk.discard_reply = DiscardReply(events, 9)
         station.desk.position = 77
-        reply = await link.discards(400, 12)
+        reply = await link.discards(400, 0)
+        await link.discards(400, 12)
         questions = tuple(StatusQuestion(ENVELOPE.message_id, CopyNumber(1, number, DatabaseId(PEER_DATABASE))) for number in range(1, 401))
         answers = await link.status(questions)
 

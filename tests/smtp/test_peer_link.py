@@ -322,6 +322,18 @@ async def test_discards_are_asked_in_one_kept_session_and_the_position_is_learnt
     assert 1 == len(server.sessions)
 
 
+async def test_nothing_is_acknowledged_to_an_incarnation_that_it_did_not_come_from():
+    again = f"250 2.0.0 {format_hello(replace(IT, incarnation=6))}"
+    page = lines_of(format_reply_lines(DiscardReply(EVENTS, 0), 1))
+    server = a_peer({"XSHADOW": [HELLO, again], "XQDISCARD": [page, CLOSE, page]})
+    async with serving(server), a_link(server) as link:
+        for acknowledged in (3, 5, 5):
+            await link.discards(400, acknowledged)
+
+    asked = [line for line in server.lines if line.startswith("XQDISCARD")]
+    assert ["XQDISCARD 400 0", "XQDISCARD 400 5", "XQDISCARD 400 0", "XQDISCARD 400 5"] == asked
+
+
 async def test_a_full_page_of_discards_comes_through():
     events = tuple(DiscardEvent(number, MESSAGE, DiscardStatus.DELIVERED, frozenset(range(1, number, 2))) for number in range(1, 60))
     server = a_peer({"XQDISCARD": lines_of(format_reply_lines(DiscardReply(events, 0), 1))})

@@ -46,7 +46,7 @@ FOUND = [
     ("implicit MX by AAAA", "bare6.example", (Exchange(0, "bare6.example"),)),
     ("only what is better than ourselves", "behind.example", (Exchange(10, "first.example"),)),
     ("a name in Unicode", "bücher.example", (Exchange(5, "a.mx.example"),)),
-    ("an address literal", "[192.0.2.5]", (Exchange(0, "[192.0.2.5]"),)),
+    ("an address literal", "[192.0.2.5]", (Exchange(0, "192.0.2.5"),)),
 ]
 
 
