@@ -150,11 +150,11 @@ class Node:
         _log.warning("peer.database_changed", server=server)
         self._promote.wake()
         self._place.wake()
-        self._spawn(self._review.request_server(server), f"review {server}")
+        self._spawn(self._review.request_server(server, is_suspect=True), f"review {server}")
 
     def _returned(self, server: ServerName) -> None:
         self._place.wake()
-        self._spawn(self._review.request_server(server), f"review {server}")
+        self._spawn(self._review.request_server(server, is_suspect=False), f"review {server}")
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
         self._tasks.spawn(_unless_unavailable(work, name), name)
@@ -221,12 +221,28 @@ class Node:
         self._tasks.spawn(self._review.run(), "review")
         self._tasks.spawn(self._sweep.run(), "sweep")
         self._tasks.spawn(self._observe(), "observe")
+        self._watch_states()
         if self._context.is_enabled:
             self._tasks.spawn(self._promote.run(), "promote")
             self._heartbeat.start()
 
+    def _watch_states(self) -> None:
+        identity, metrics = self._ledger.identity, self._metrics
+        metrics.expect_peers(tuple(self._context.peers.states))
+        metrics.database(identity.database, identity.incarnation, "FULL")
+        metrics.watch("database_position", "Raised by every commit.", lambda: self._ledger.position)
+        metrics.watch(
+            "shadowrelay_ledger_unavailable", "1 while no promise can be taken.", lambda: self._ledger.unavailable_reason() is not None
+        )
+        metrics.watch("corrupt_rows", "Rows set aside because they could not be read.", lambda: self._ledger.corrupt_rows_count)
+        metrics.watch("sessions", "Open sessions.", lambda: sum(receiver.sessions_count for receiver in self._receivers))
+        metrics.watch("attempts_running", "Messages being delivered or accepted.", lambda: len(self._context.attempts))
+        metrics.watch("tracking_dropped_rows", "Rows that could not be written.", lambda: self._tracking.dropped_count)
+        metrics.watch("tracking_pending_rows", "Rows not written yet.", lambda: self._tracking.pending_count)
+
     async def _observe(self) -> None:
         while True:
+            self._tracking.rotate_if_due()
             with contextlib.suppress(LedgerUnavailable):
                 self._metrics.observe_queues(await self._ledger.queues())
             await asyncio.sleep(ADMIN_OBSERVES_SECONDS)

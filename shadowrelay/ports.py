@@ -80,7 +80,13 @@ class Ledger(Protocol):
         ...
 
     async def record_discards(
-        self, primary: ServerName, database: DatabaseId, incarnation: int, events: Sequence[DiscardEvent], decide: Callable[[DiscardEvent, Claim | None], Transition], keep_until: datetime
+        self,
+        primary: ServerName,
+        database: DatabaseId,
+        incarnation: int,
+        events: Sequence[DiscardEvent],
+        decide: Callable[[DiscardEvent, Claim | None], Transition],
+        keep_until: datetime,
     ) -> tuple[Transition, ...]:
         """What an XQDISCARD of ours brought, and that we have it up to the last sequence, in one transaction."""
         ...
@@ -131,7 +137,9 @@ class Ledger(Protocol):
         """Unfinished primary messages with `server` on their list, internal_id > after, ascending."""
         ...
 
-    async def shadows_of(self, primary: ServerName, database: DatabaseId, limit: int, after: int = 0, *, handed_only: bool = False) -> tuple[StoredMessage, ...]: ...
+    async def shadows_of(
+        self, primary: ServerName, database: DatabaseId, limit: int, after: int = 0, *, handed_only: bool = False
+    ) -> tuple[StoredMessage, ...]: ...
     async def shadow_groups(self) -> tuple[ShadowGroup, ...]: ...
 
     async def read_content(self, place: ContentPlace) -> Content:

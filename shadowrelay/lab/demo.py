@@ -19,6 +19,7 @@ from shadowrelay.lab.account import Account, Fault, FaultKind, Times, account
 from shadowrelay.lab.cluster import Cluster, NodeProcess, Place
 from shadowrelay.lab.load import Load
 from shadowrelay.lab.sink import Sink
+from shadowrelay.tracking import operator_log
 
 PLACES = (Place("mx1.east.example", "east"), Place("mx2.east.example", "east"), Place("mx1.west.example", "west"))
 TIMES = Times(span=8.0, heartbeat=1.0, poll=0.25)  # of lab.cluster.SHORT_TIMES
@@ -40,6 +41,7 @@ class Takeover:
 def run(*, messages_count: int = 600, directory: Path | None = None, as_json: bool = False) -> int:
     """Exit status: 0 if nothing was lost, every duplicate has a cause, and enough was taken over."""
     console = Console(stderr=as_json)
+    operator_log.configure("critical")  # the clients and the receiving server of this process say what they have to say in the table
     try:
         return asyncio.run(_Demo(console, messages_count, directory, as_json).run())
     except KeyboardInterrupt:

@@ -37,6 +37,12 @@ class Choice(IntEnum):
     CHOSEN = 1
     HANDED_OVER = 2  # told `yours`
     DISMISSED = 3  # told `released`; leaves the list when it has acknowledged that
+    RECALLED = 4  # told `released`, then yielded to us before it had heard that; listed again when it has acknowledged
+
+    @property
+    def awaits_acknowledgement(self) -> bool:
+        """A `released` is under way: it must not be given another copy or number, which that `released` would then end."""
+        return self in (Choice.DISMISSED, Choice.RECALLED)
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ class ReviewService:
         self._context = context
         self._wanted: set[MessageId] = set()
         self._later: set[MessageId] = set()
+        self._suspects: dict[MessageId, set[ServerName]] = defaultdict(set)  # to be asked although the lease runs
         self._event = asyncio.Event()
         self.on_clear: Callable[[MessageId, bool], None] = lambda message_id, excused: None
         self.on_unplaced: Callable[[], None] = lambda: None
@@ -44,12 +45,15 @@ class ReviewService:
         """Ask again after a heartbeat or a poll: somebody else moves first, or cannot be reached."""
         self._later.update(message_ids)
 
-    async def request_server(self, server: ServerName) -> None:
-        """Everything that this server may hold for us: it has come back, or with another database."""
+    async def request_server(self, server: ServerName, *, is_suspect: bool) -> None:
+        """Everything that this server may hold for us: it has come back. `is_suspect`: with another database, so that
+        the copies are gone although the leases on them run."""
         after = 0
         while page := await self._context.ledger.primaries_listed_on(server, PAGE, after):
             after = page[-1].internal_id
             for message in page:
+                if is_suspect:
+                    self._suspects[message.envelope.message_id].add(server)
                 self.request(message.envelope.message_id)
 
     async def lost(self, server: ServerName) -> None:
@@ -85,7 +89,9 @@ class ReviewService:
         by_server: dict[ServerName, list[StoredMessage]] = defaultdict(list)
         messages = [message for message in await context.ledger.load_many(batch) if message.claim.is_primary]
         for message in messages:
-            for server in rules.without_lease(message.claim, self._runs(message)):
+            suspects = self._suspects.pop(message.envelope.message_id, set())
+            listed = {copy.server for copy in message.claim.copies}
+            for server in suspects & listed | set(rules.without_lease(message.claim, self._runs(message))):
                 by_server[server].append(message)
         unreachable: set[ServerName] = set()
         for server, concerned in by_server.items():

@@ -1,222 +1,50 @@
-"""A connection: command lines in, replies out, one timer, one way to end. Says nothing about mail.
+"""A connection that obeys command lines. Says nothing about mail.
 
-Built on aiosmtpd's protocol class, whose life cycle is kept and whose command loop, replies, timer and STARTTLS are
-replaced. Not kept for these reasons (each pinned by a test): its constructor reads its own class by reflection for
-every connection; its loop ends a command at a bare LF and logs every line; its timer stops for valid commands only; its
-size limits are shared by all connections; an exception's text becomes a permanent reply.
-
-Replies are collected and written together when no further command is there: one system call for a pipelined group.
+The rules kept here: a line ends with CRLF, and a bare CR or LF ends the session (another server might see two commands);
+each verb has its own limit; an exception is a transient reply that gives nothing away.
 """
 
 import asyncio
-import logging
 import uuid
 from collections.abc import Awaitable, Callable
 from typing import Any, ClassVar
 
 import structlog
-from aiosmtpd.smtp import SMTP
-from aiosmtpd.smtp import log as aiosmtpd_log
 
 from shadowrelay.model.errors import LedgerUnavailable, WireError
 from shadowrelay.model.replies import LOCAL_ERROR, Reply
-from shadowrelay.smtp.data import BARE_CR_OR_LF, CommandReader
-from shadowrelay.smtp.limits import (
-    CLOSE_SECONDS,
-    COMMAND_OCTETS_MAX,
-    COMMAND_OCTETS_MAX_BY_VERB,
+from shadowrelay.smtp.answers import (
+    BARE_CR_OR_LF,
     COMMAND_TOO_LONG,
-    READ_AHEAD_OCTETS,
-    REPLIES_OCTETS_MAX,
+    NO_SMTP_CLIENT,
+    NOT_IMPLEMENTED,
+    NOT_UTF8,
     SHUTTING_DOWN,
-    TIMED_OUT,
     TOO_MANY_ERRORS,
+    UNKNOWN_COMMAND,
 )
-from shadowrelay.smtp.rights import client_ip
-from shadowrelay.smtp.session import Account, Reception
+from shadowrelay.smtp.lifetime import Lifetime
+from shadowrelay.smtp.limits import COMMAND_OCTETS_MAX, COMMAND_OCTETS_MAX_BY_VERB, REPLIES_OCTETS_MAX
 
-UNKNOWN_COMMAND = Reply(500, "5.5.1", "Command not recognized")
-NOT_IMPLEMENTED = Reply(502, "5.5.1", "Command not implemented")
-NOT_UTF8 = Reply(501, "5.5.2", "Argument is not UTF-8")
-NO_SMTP_CLIENT = Reply(421, "4.7.0", "This is not an HTTP server")
 KNOWN_ELSEWHERE = frozenset({"AUTH", "ATRN", "BURL", "ETRN", "EXPN", "SAML", "SEND", "SOML", "TURN"})
 HTTP_VERBS = frozenset({"CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "POST", "PUT"})  # a browser made to speak to us
 PROTOCOL_ERROR_CODES = frozenset({500, 501, 502, 503, 504, 530, 555})
-
-aiosmtpd_log.setLevel(logging.WARNING)  # a line a connection, in no format of ours
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 Command = Callable[[Any, str], Awaitable[None]]
 
 
-class Connection(SMTP):
-    """The connection of one client; subclasses add `smtp_…` methods, called with the argument ("" without one)."""
+class Connection(Lifetime):
+    """Subclasses add `smtp_…` methods, called with the argument ("" without one)."""
 
     commands: ClassVar[dict[str, Command]] = {}
-    _reader: CommandReader
-    transport: asyncio.Transport | None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         cls.commands = {name[5:]: getattr(cls, name) for name in dir(cls) if name.startswith("smtp_")}
         for name in KNOWN_ELSEWHERE:
             cls.commands.pop(name, None)
-
-    def __init__(self, reception: Reception, loop: asyncio.AbstractEventLoop, sessions: set["Connection"]) -> None:
-        # Not SMTP.__init__: see the module's docstring. What follows is what its life cycle uses.
-        self._own_reader = CommandReader(limit=READ_AHEAD_OCTETS, loop=loop)
-        asyncio.StreamReaderProtocol.__init__(self, self._own_reader, client_connected_cb=self._cb_client_connected, loop=loop)
-        self.loop = loop
-        self.transport = None
-        self.session = None
-        self.envelope = None
-        self._original_transport = None
-        self._tls_protocol = None
-        self._timeout_handle = None
-        self._handler_coroutine = None
-
-        self.reception = reception
-        self._sessions = sessions
-        self.gone: asyncio.Future[None] = loop.create_future()  # done when the connection is
-        self._replies: list[bytes] = []
-        self._replies_octets = 0
-        self._is_ending = False
-        self._is_draining = False
-        self._is_deciding = False  # between the end of content and its reply
-        self._is_timer_due = False
-        self._is_handled = False
-        self._refused_at_once: Reply | None = None
-        self._progress_at = self._began_at = 0.0
-
-    # life cycle
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin."""
-        peername = transport.get_extra_info("peername")
-        self._progress_at = self._began_at = self.loop.time()
-        self.account = Account(client_ip(peername), peername[1] if isinstance(peername, tuple) else 0, self._began_at)
-        address, connector = self.account.address, self.reception.connector
-        is_trusted = self.reception.rights.is_externally_secured(address)  # several nodes may share one
-        of_address_max = connector.max_sessions if is_trusted else connector.max_sessions_per_address
-        self._refused_at_once = self.reception.count.enter(address, connector.max_sessions, of_address_max)
-        self._sessions.add(self)
-        super().connection_made(transport)
-
-    def data_received(self, data: bytes) -> None:
-        """Every octet is progress."""
-        self._progress_at = self.loop.time()
-        super().data_received(data)
-
-    def eof_received(self) -> bool | None:
-        """The client has said all; it may still read. What it has sent is still obeyed."""
-        return asyncio.StreamReaderProtocol.eof_received(self)
-
-    def connection_lost(self, error: Exception | None) -> None:
-        """The client is gone. Nothing is cancelled: reads and writes fail by themselves, and what waits for a decision
-        goes on to its end, because the promise behind it does (aiosmtpd cancels it)."""
-        if self.gone.done():  # told twice: see `_protect`
-            return
-        if self._timeout_handle is not None:
-            self._timeout_handle.cancel()
-        asyncio.StreamReaderProtocol.connection_lost(self, error)
-        self.transport = None
-        self._sessions.discard(self)
-        self.reception.count.leave(self.account.address)
-        self.gone.set_result(None)
-        if self._is_handled:
-            self._log_end()
-
-    def _log_end(self) -> None:
-        account = self.account
-        log.info(
-            "session.closed",
-            connector=self.reception.connector.name,
-            client=account.address,
-            port=account.port,
-            client_name=account.client_name,
-            peer=account.peer,
-            tls=account.tls,
-            messages=account.messages_count,
-            copies=account.copies_count,
-            refused=account.refused_count,
-            errors=account.errors_count,
-            seconds=round(self.loop.time() - account.began_at, 6),
-            reason=account.reason,
-        )
-
-    def hang_up(self, reply: Reply | None, reason: str) -> None:
-        """Say this, and close. Whoever does not take the reply is cut off."""
-        if self._is_ending or self.transport is None:
-            return
-        self._is_ending = True
-        self.account.reason = reason
-        if reply is not None:
-            self.say(reply)
-        self._write()
-        assert self._timeout_handle is not None
-        self._timeout_handle.cancel()
-        self._timeout_handle = self.loop.call_later(CLOSE_SECONDS, self.transport.abort)
-        self.transport.close()
-
-    def cut(self) -> None:
-        """End it at once."""
-        if self.transport is not None:
-            self.account.reason = "cut"
-            self.transport.abort()
-
-    # the timer: one, set again only when it goes off
-
-    def _reset_timeout(self, duration: float | None = None) -> None:
-        self._timeout_handle = self.loop.call_at(self._ends_at(), self._timeout_cb)
-
-    def _ends_at(self) -> float:
-        connector = self.reception.connector
-        inactive_at = self._progress_at + connector.connection_inactivity_timeout.total_seconds()
-        if self.account.peer:
-            return inactive_at
-        return min(inactive_at, self._began_at + connector.connection_timeout.total_seconds())
-
-    def _timeout_cb(self) -> None:
-        if self._is_deciding:
-            self._is_timer_due = True  # `deciding` sets it again
-        elif self._ends_at() > self.loop.time():
-            self._reset_timeout()
-        else:
-            self.hang_up(TIMED_OUT, "timeout")
-
-    async def deciding(self, decision: Awaitable[Reply]) -> Reply:
-        """Wait for the reply to content. No timeout ends a session between the final dot and its reply."""
-        self._is_deciding = True
-        try:
-            return await decision
-        finally:
-            self._is_deciding = False
-            self._progress_at = self.loop.time()
-            if self._is_timer_due and self.transport is not None:
-                self._is_timer_due = False
-                self._reset_timeout()
-
-    # replies
-
-    async def push(self, status: Any) -> None:
-        """As aiosmtpd's, but collected."""
-        self._collect(status if isinstance(status, bytes) else str(status).encode() + b"\r\n")
-
-    def say(self, reply: Reply) -> None:
-        """Collect a reply; it is written when no further command is here."""
-        self._collect(str(reply).encode() + b"\r\n")
-
-    def say_lines(self, code: int, enhanced: str, lines: list[str]) -> None:
-        """Collect a reply of several lines."""
-        head = f"{code}-{enhanced} " if enhanced else f"{code}-"
-        text = "\r\n".join(head + line for line in lines)
-        last = text.rfind("\r\n") + 2 if len(lines) > 1 else 0
-        self._collect(f"{text[:last]}{code} {text[last + 4 :]}\r\n".encode())
-
-    def _collect(self, octets: bytes) -> None:
-        self._replies.append(octets)
-        self._replies_octets += len(octets)
 
     def refuse(self, reply: Reply, *, is_error: bool = True) -> None:
         """A negative reply. Errors of the protocol are counted, and the one too many ends the session."""
@@ -227,33 +55,6 @@ class Connection(SMTP):
                 self.hang_up(TOO_MANY_ERRORS, "too many errors")
                 return
         self.say(reply)
-
-    def _write(self) -> None:
-        if self._replies and self.transport is not None:
-            self.transport.write(b"".join(self._replies))
-            self._replies.clear()
-            self._replies_octets = 0
-            self.written()
-
-    def written(self) -> None:
-        """Replies were handed to the transport. For subclasses."""
-
-    async def flush(self) -> None:
-        """Write what was collected, and wait while the client does not read. Raises: ConnectionError."""
-        self._write()
-        await self._writer.drain()
-
-    # commands
-
-    def is_idle(self) -> bool:
-        """Between transactions. For subclasses."""
-        raise NotImplementedError
-
-    def end_when_idle(self) -> None:
-        """The node stops: the session ends now, or with its transaction."""
-        self._is_draining = True
-        if self.is_idle() and not self._is_deciding:
-            self.hang_up(SHUTTING_DOWN, "shutdown")
 
     async def _handle_client(self) -> None:
         try:

@@ -22,18 +22,10 @@ from typing import BinaryIO
 
 from shadowrelay.model.message import CONTENT_IN_MEMORY_BYTES_MAX, Content, Recipient
 from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, Reply
-from shadowrelay.smtp.limits import (
-    HEADER_OCTETS_MAX,
-    LINE_OCTETS_MAX,
-    LINE_TOO_LONG,
-    MESSAGE_ID_CHARACTERS_MAX,
-    MESSAGE_TOO_BIG,
-    READ_AHEAD_OCTETS,
-    SUBJECT_CHARACTERS_MAX,
-)
+from shadowrelay.smtp.answers import BARE_CR_OR_LF, LINE_TOO_LONG, MESSAGE_TOO_BIG
+from shadowrelay.smtp.limits import HEADER_OCTETS_MAX, LINE_OCTETS_MAX, MESSAGE_ID_CHARACTERS_MAX, READ_AHEAD_OCTETS, SUBJECT_CHARACTERS_MAX
 
 END_OF_DATA = b"\r\n.\r\n"
-BARE_CR_OR_LF = Reply(521, "5.5.2", "Bare CR or LF is not allowed")  # the session is closed with it
 
 
 class CommandReader(asyncio.StreamReader):

@@ -1,4 +1,4 @@
-"""Bounds of the receiving side, each with its arithmetic; the replies for those that are hit; the count of sessions.
+"""Bounds of the receiving side, each with its arithmetic; and the count of sessions.
 
 What an operator may change stands in `model.settings.ReceiveConnector`; what is fixed stands here.
 """
@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from shadowrelay.model.replies import Reply
+from shadowrelay.smtp.answers import TOO_MANY_SESSIONS, TOO_MANY_SESSIONS_OF_ADDRESS
 
 READ_AHEAD_OCTETS = 64 * 1024  # the stream's limit: it holds at most twice this and one read of the transport (256 KiB)
 REPLIES_OCTETS_MAX = 16 * 1024  # collected before they are written although more commands are there
@@ -30,16 +31,6 @@ COMMAND_OCTETS_MAX_BY_VERB: Mapping[str, int] = MappingProxyType(
         "XQDISCARD": 1_024,  # `XQDISCARD STATUS` and 10 x 96 and CRLF = 978
     }
 )
-
-TOO_MANY_SESSIONS = Reply(421, "4.3.2", "Too many sessions, try again later")
-TOO_MANY_SESSIONS_OF_ADDRESS = Reply(421, "4.7.0", "Too many sessions from your address, try again later")
-TOO_MANY_ERRORS = Reply(421, "4.7.0", "Too many protocol errors")
-TOO_MANY_RECIPIENTS = Reply(452, "4.5.3", "Too many recipients")  # RFC 5321 4.5.3.1.10
-TIMED_OUT = Reply(421, "4.4.2", "Timeout, closing connection")
-SHUTTING_DOWN = Reply(421, "4.3.2", "Service shutting down, closing connection")
-COMMAND_TOO_LONG = Reply(500, "5.5.2", "Command line too long")
-LINE_TOO_LONG = Reply(554, "5.6.0", "Line too long")
-MESSAGE_TOO_BIG = Reply(552, "5.3.4", "Message size exceeds the limit")
 
 
 class SessionCount:

@@ -2,27 +2,33 @@
 
 The rules kept here:
 
-- Nothing of it is shown to, or usable by, a session that has not the right (DESIGN 6.6).
 - A copy's transaction fails as a whole. Its lines are pipelined: the ones after the first that failed are answered 503,
   one reply each, and their octets are read, so that replies and commands never get out of step.
-- `proved` is reported for commands with which a new exchange begins, because a peer begins one only after it has read
-  all replies of the one before. The other lines of a pipelined group may have been written before our reply was read.
 """
 
 import re
-import ssl
 from collections.abc import Mapping
 
 from shadowrelay.model.errors import WireError
 from shadowrelay.model.message import Envelope, Recipient
 from shadowrelay.model.peers import CopyOffer, PeerIdentity
 from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, SUPERSEDED, Reply
-from shadowrelay.smtp.connection import NOT_IMPLEMENTED
+from shadowrelay.smtp.answers import (
+    BAD_CHUNK,
+    BDAT_WANTED,
+    ENVELOPE_OK,
+    HOLD_HAS_FAILED,
+    HOLD_IS_INCOMPLETE,
+    HOLD_NOT_OFFERED,
+    MESSAGE_TOO_BIG,
+    NO_HOLD,
+    NOT_WHAT_WAS_SENT,
+    TOO_MANY_RECIPIENTS,
+)
 from shadowrelay.smtp.data import ContentSink, receive_octets
-from shadowrelay.smtp.limits import HOLD_RECIPIENTS_MAX, HOLD_SIZE_MAX, MESSAGE_TOO_BIG, READ_AHEAD_OCTETS, TOO_MANY_RECIPIENTS
-from shadowrelay.smtp.receiver import HELLO_FIRST, Receiver
+from shadowrelay.smtp.limits import HOLD_RECIPIENTS_MAX, HOLD_SIZE_MAX, READ_AHEAD_OCTETS
+from shadowrelay.smtp.peer_rights import PeerRights
 from shadowrelay.smtp.session import Hold, Transaction
-from shadowrelay.smtp.tls import names_in_certificate
 from shadowrelay.wire.xqdiscard import (
     BLOCK_OCTETS_MAX,
     DiscardQuery,
@@ -34,87 +40,19 @@ from shadowrelay.wire.xqdiscard import (
 from shadowrelay.wire.xshadow import (
     KEYWORD,
     XshadowForm,
-    format_hello,
-    format_keyword,
     format_position,
     parse_commit,
     parse_envelope,
     parse_form,
-    parse_hello,
     parse_hold,
 )
-
-AUTHENTICATION_NEEDED = Reply(530, "5.7.0", "Authentication required")
-NOT_YOUR_NAME = Reply(550, "5.7.1", "You have not proved that name, or it is no peer's")
-OTHER_BOUNDARY = Reply(550, "5.7.1", "Another transport high availability boundary")
-XSHADOW_FIRST = Reply(503, "5.5.1", "Send XSHADOW server=... first")
-IN_TRANSACTION = Reply(503, "5.5.1", "Not in a transaction")
-NO_HOLD = Reply(503, "5.5.1", "No shadow copy is on its way")
-HOLD_HAS_FAILED = Reply(503, "5.5.1", "The shadow copy has failed already")
-BDAT_WANTED = Reply(503, "5.5.1", "The content of a shadow copy comes by BDAT")
-HOLD_IS_INCOMPLETE = Reply(503, "5.5.1", "A shadow copy needs recipients and XSHADOW ENVELOPE")
-BAD_CHUNK = Reply(501, "5.5.4", "Syntax: BDAT <size>; closing connection")
-NOT_WHAT_WAS_SENT = Reply(451, "4.5.0", "Size or SHA-256 differs from what was received")
-HOLD_NOT_OFFERED = Reply(452, "4.3.1", "No shadow copies are taken now")
-ENVELOPE_OK = Reply(250, "2.0.0", "Envelope OK")
-
-EXCHANGE_STARTS = frozenset({"EHLO", "MAIL", "NOOP", "QUIT", "RSET", "XQDISCARD"})
 
 _CHUNK = re.compile(r"([0-9]{1,19}) *")
 _BLOCK = re.compile(r"STATUS BDAT ([0-9]{1,19}) *", re.IGNORECASE)
 
 
-class PeerReceiver(Receiver):
+class PeerReceiver(PeerRights):
     """A session of which the client may be a peer."""
-
-    identity: PeerIdentity | None = None
-    _proved_names: frozenset[str] = frozenset()
-    _answered_awake: float | None = None
-
-    # rights
-
-    def protected(self, session: ssl.SSLObject) -> None:
-        """A client certificate that the peer authority signed proves its names."""
-        super().protected(session)
-        self.identity = None
-        self._proved_names = names_in_certificate(session.getpeercert()) & self.reception.peers.keys()
-
-    def _may_use_xshadow(self) -> bool:
-        if not self.reception.connector.accept_xshadow:
-            return False
-        return bool(self._proved_names) or self.reception.rights.is_externally_secured(self.account.address)
-
-    def _require_right(self) -> None:
-        if not self._may_use_xshadow():
-            raise WireError(AUTHENTICATION_NEEDED if self.reception.connector.accept_xshadow else NOT_IMPLEMENTED)
-
-    def _require_peer(self) -> PeerIdentity:
-        self._require_right()
-        if self.identity is None:
-            raise WireError(XSHADOW_FIRST)
-        return self.identity
-
-    def extensions(self) -> list[str]:
-        """XSHADOW is shown only where it may be used."""
-        lines = super().extensions()
-        if self.reception.is_advertised and self._may_use_xshadow():
-            lines.append(format_keyword(self.reception.desk.offers_hold()))
-        return lines
-
-    # proof of life
-
-    def heard(self, name: str) -> None:
-        """Each command of a peer proves that it lives; one that begins an exchange, that it has read our last reply."""
-        if (identity := self.identity) is None:
-            return
-        self.reception.desk.heard(identity.server, identity.database)
-        if self._answered_awake is not None and name in EXCHANGE_STARTS:
-            self.reception.desk.proved(identity.server, identity.database, self._answered_awake)
-
-    def written(self) -> None:
-        """The time that `proved` reports: not later than the peer can have read it."""
-        if self.identity is not None:
-            self._answered_awake = self.reception.clock.awake()
 
     # failure of a copy
 
@@ -149,41 +87,18 @@ class PeerReceiver(Receiver):
     async def smtp_XSHADOW(self, argument: str) -> None:
         form, rest = parse_form(argument)
         if form is XshadowForm.HELLO:
-            await self._meet(rest)
+            await self.meet(rest)
         elif form is XshadowForm.ENVELOPE:
             self._take_envelope(rest)
         else:
             await self._commit(rest)
-
-    async def _meet(self, argument: str) -> None:
-        self._require_right()
-        if not self.account.client_name:
-            raise WireError(HELLO_FIRST)
-        if self.transaction is not None:
-            raise WireError(IN_TRANSACTION)
-        identity = parse_hello(argument)
-        reception = self.reception
-        is_named = identity.server in self._proved_names or reception.rights.is_externally_secured(self.account.address)
-        if identity.server not in reception.peers or not is_named:
-            raise WireError(NOT_YOUR_NAME)
-        if identity.boundary != reception.boundary:
-            raise WireError(OTHER_BOUNDARY)
-        await reception.desk.greeted(identity)
-        self.identity = identity
-        self._answered_awake = None  # what was answered before, was answered to nobody
-        self.account.peer = identity.server
-        reception.desk.heard(identity.server, identity.database)
-        self.say(Reply(250, "2.0.0", format_hello(reception.desk.own_identity(identity.server))))
-
-    def _position(self, identity: PeerIdentity) -> int:
-        return self.reception.desk.own_identity(identity.server).position
 
     # a copy
 
     def mail_parameters(self) -> frozenset[str]:
         """XSHADOW is a parameter for those who may use it."""
         known = super().mail_parameters()
-        return known | {KEYWORD} if self._may_use_xshadow() else known
+        return known | {KEYWORD} if self.may_use_xshadow() else known
 
     async def smtp_MAIL(self, argument: str) -> None:
         if (hold := self._hold()) is not None and hold.has_failed:
@@ -195,7 +110,7 @@ class PeerReceiver(Receiver):
         value = parameters.get(KEYWORD)
         if value is None:
             return super().refusal_of_mail(transaction, parameters, size)
-        identity = self._require_peer()
+        identity = self.require_peer()
         message_id, number = parse_hold(value, identity.database)
         if size > HOLD_SIZE_MAX:
             return MESSAGE_TOO_BIG
@@ -228,7 +143,7 @@ class PeerReceiver(Receiver):
         return hold
 
     def _take_envelope(self, argument: str) -> None:
-        identity = self._require_peer()
+        identity = self.require_peer()
         hold = self._live_hold()
         hold.extras = parse_envelope(argument)
         self.say(self._with_position(ENVELOPE_OK, identity))
@@ -260,7 +175,7 @@ class PeerReceiver(Receiver):
         return is_kept
 
     async def _commit(self, argument: str) -> None:
-        identity = self._require_peer()
+        identity = self.require_peer()
         transaction, hold = self.transaction, self._hold()
         self.was_mail_refused = False  # here the pipelined group ends
         if transaction is None or hold is None:
@@ -304,23 +219,23 @@ class PeerReceiver(Receiver):
     def _with_position(self, reply: Reply, identity: PeerIdentity) -> Reply:
         if reply.text.startswith(SUPERSEDED):  # followed by what STATUS would say, and by nothing else
             return reply
-        return Reply(reply.code, reply.enhanced, f"{reply.text} {format_position(self._position(identity))}")
+        return Reply(reply.code, reply.enhanced, f"{reply.text} {format_position(self.position(identity))}")
 
     # what must you tell me?
 
     async def smtp_XQDISCARD(self, argument: str) -> None:
         announced = _BLOCK.fullmatch(argument)
         block = b"" if announced is None else await self._read_block(int(announced[1]))
-        identity = self._require_peer()
+        identity = self.require_peer()
         query = parse_command(argument)
         desk = self.reception.desk
         if isinstance(query, DiscardQuery):
             reply = await desk.discards(identity, query.maximum, query.acknowledged)
-            self.say_lines(250, "2.0.0", format_reply_lines(reply, self._position(identity)))
+            self.say_lines(250, "2.0.0", format_reply_lines(reply, self.position(identity)))
             return
         questions = query.questions if query.block_size is None else parse_question_block(block)
         answers = await desk.status(identity, questions)
-        self.say_lines(250, "2.0.0", format_answer_lines(answers, self._position(identity)))
+        self.say_lines(250, "2.0.0", format_answer_lines(answers, self.position(identity)))
 
     async def _read_block(self, size: int) -> bytes:
         """The octets announced, whoever announced them; more than a block may have are read and dropped."""

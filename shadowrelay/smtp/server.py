@@ -10,7 +10,7 @@ from shadowrelay.model.ids import ServerName
 from shadowrelay.model.routing import HostPort
 from shadowrelay.model.settings import Peer, ReceiveConnector, Settings
 from shadowrelay.ports import Acceptor, Clock, PeerDesk
-from shadowrelay.smtp.connection import Connection
+from shadowrelay.smtp.lifetime import Lifetime
 from shadowrelay.smtp.peer_commands import PeerReceiver
 from shadowrelay.smtp.session import Reception
 from shadowrelay.smtp.tls import anonymous_server_context, server_context
@@ -50,7 +50,7 @@ class ReceiverServer:
     def __init__(self, reception: Reception) -> None:
         self.reception = reception
         self._server: asyncio.Server | None = None
-        self._sessions: set[Connection] = set()
+        self._sessions: set[Lifetime] = set()
 
     async def start(self) -> None:
         """Listen. Raises: OSError when the address cannot be had."""

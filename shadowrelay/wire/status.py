@@ -11,10 +11,11 @@ from shadowrelay.model.errors import WireError
 from shadowrelay.model.ids import NO_DATABASE, NO_SERVER
 from shadowrelay.model.ownership import CopyNumber, StatusAnswer, StatusQuestion, StatusState
 from shadowrelay.model.replies import SUPERSEDED
+from shadowrelay.wire.names import SERVER_OCTETS_MAX, parse_server
 from shadowrelay.wire.numbers import NUMBER_OCTETS_MAX, format_number, parse_counter, parse_database_id, parse_message_id, parse_number
 from shadowrelay.wire.ordinals import DONE_OCTETS_MAX, format_done, parse_done
 from shadowrelay.wire.refusals import bad_argument, garbled_reply
-from shadowrelay.wire.xshadow import SERVER_OCTETS_MAX, format_position, parse_server
+from shadowrelay.wire.xshadow import format_position
 
 QUESTION_OCTETS_MAX = 36 + 1 + NUMBER_OCTETS_MAX  # 95
 QUESTIONS_PER_LINE_MAX = 10  # `XQDISCARD STATUS` and 10 x 96 and CRLF = 978

@@ -13,27 +13,25 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from shadowrelay.model.errors import WireError
-from shadowrelay.model.ids import BoundaryName, DatabaseId, MessageId, ServerName
+from shadowrelay.model.ids import DatabaseId, MessageId
 from shadowrelay.model.message import NO_ORDINALS, Envelope, Ordinals
 from shadowrelay.model.ownership import CopyNumber
 from shadowrelay.model.peers import PeerIdentity, Seen
 from shadowrelay.wire.instants import format_instant, parse_instant
+from shadowrelay.wire.names import parse_boundary, parse_server
 from shadowrelay.wire.numbers import COUNTER_MAX, parse_counter, parse_database_id, parse_message_id, parse_rank
 from shadowrelay.wire.ordinals import format_done, parse_done
 from shadowrelay.wire.refusals import TRACK_NOT_OFFERED, bad_argument
-from shadowrelay.wire.xtext import format_xtext, parse_xtext
+from shadowrelay.wire.xtext import format_xtext
 
 KEYWORD = "XSHADOW"
 
-SERVER_OCTETS_MAX = 255  # RFC 5321 4.5.3.1.2
-BOUNDARY_OCTETS_MAX = 64  # UTF-8; 192 as xtext
 SPAN_SECONDS_MAX = 86_400  # ShadowResubmitTimeSpan: at most one day. Source: exchange-facts 3
 HELLO_OCTETS_MAX = 2_000  # the known keys: 262+201+45+31+25+28+18+64 and 7 spaces = 681; the rest is for unknown ones
 HOLD_OCTETS_MAX = 4 + 1 + 36 + 1 + 10 + 1 + 10  # 63; as a parameter of MAIL with ` XSHADOW=`: 72
 ENVELOPE_OCTETS_MAX = 8_192  # base64url of at most 6,144 octets of JSON; the line is 17 + 8,192 + 2 = 8,211
 COMMIT_OCTETS_MAX = 5 + 19 + 1 + 7 + 64  # 96
 
-_SERVER = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?(?:\.[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?)*")
 _PAIR = re.compile(r"([A-Za-z][A-Za-z0-9-]{0,31})=([!-~]*)")
 _SPAN = re.compile(r"(0|[1-9][0-9]{0,5})(?:\.([0-9]{1,6}))?")
 _POSITION = re.compile(r"(?<![^\s])position=(0|[1-9][0-9]{0,18})(?![^\s])")
@@ -103,7 +101,7 @@ def parse_hello(text: str) -> PeerIdentity:
             raise bad_argument(f"XSHADOW without {key}=")
     return PeerIdentity(
         server=parse_server(values["server"]),
-        boundary=_parse_boundary(values["boundary"]),
+        boundary=parse_boundary(values["boundary"]),
         database=parse_database_id(values["database"]),
         incarnation=parse_counter(values["incarnation"], "incarnation"),
         began=parse_counter(values["began"], "began"),
@@ -126,21 +124,6 @@ def _pairs_of(text: str) -> dict[str, str]:
             raise bad_argument(f"XSHADOW with {key}= twice")
         values[key] = found[2]
     return values
-
-
-def parse_server(text: str) -> ServerName:
-    """A server's name, in lower case. Raises: WireError 501 5.5.4."""
-    name = text.lower()
-    if len(name) > SERVER_OCTETS_MAX or _SERVER.fullmatch(name) is None:
-        raise bad_argument("Bad server name")
-    return ServerName(name)
-
-
-def _parse_boundary(text: str) -> BoundaryName:
-    name = parse_xtext(text, "boundary")
-    if not 0 < len(name.encode("utf-8")) <= BOUNDARY_OCTETS_MAX:
-        raise bad_argument("Bad boundary")
-    return BoundaryName(name)
 
 
 def _format_span(span: timedelta) -> str:

@@ -27,11 +27,11 @@ def settle(claim: Claim, me: Party, peer: Party, answer: StatusAnswer) -> Transi
         return None
     if answer.state is StatusState.PRIMARY:
         if rules.outranks(answer.number, claim.number):
-            return pieces.become_shadow(claim, after, peer, answer.number)
+            return pieces.become_shadow(claim, after, peer)
         return Transition(claim, after, note=Note.WAIT) if rules.ends_before(answer, claim) else None
     if answer.state is StatusState.SHADOW and answer.primary != me.server and rules.outranks(answer.number, claim.number):
-        released = replace(after, role=Role.RELEASED, copies=())
-        return Transition(claim, released, pieces.notify(claim.copies, DiscardStatus.RELEASED), note=Note.YIELDED)
+        copies, tell = pieces.let_go(claim)
+        return Transition(claim, replace(after, role=Role.RELEASED, copies=copies), tell, note=Note.YIELDED)
     if answer.state is StatusState.SHADOW and answer.primary == me.server and answer.database != me.database:
         return Transition(claim, after, note=Note.WAIT)  # this database is an older copy: the peer promotes, then we yield
     return None
@@ -69,14 +69,19 @@ def nobody_claims_more(claim: Claim | None, server: ServerName) -> Transition:
 def _meet_holder(claim: Claim, after: Claim, peer: Party, answer: StatusAnswer, entry: Copy | None) -> Transition:
     if entry is None:  # a primary that ended when it was asked is now our shadow server
         after = replace(after, copies=rules.listed_before_sending(after, Copy(peer.server, peer.database)))
-    elif entry.choice is Choice.DISMISSED:
+    elif entry.choice.awaits_acknowledgement:
         return Transition(claim, after, note=Note.DISMISSED)
     elif entry.choice is Choice.HANDED_OVER:
         return Transition(claim, after, note=Note.HANDED)
-    if rules.may_release(after, peer.server):
-        copies = pieces.swap(after.copies, Copy(peer.server, peer.database, Choice.DISMISSED))
-        tell = (Notification(peer.server, peer.database, DiscardStatus.RELEASED),)
-        return Transition(claim, replace(after, copies=copies), tell, note=Note.DISMISSED)
     if answer.number == claim.number:
         return pieces.choose(claim, after, peer, Note.CHOSEN)
-    return Transition(claim, replace(after, copies=pieces.with_database(after, peer, after.copies)), note=Note.CHOOSE_AGAIN)
+    after = replace(after, copies=pieces.with_database(after, peer, after.copies))
+    if rules.may_release(after, peer.server):
+        if answer.number is not None and answer.number.database == answer.database:
+            copies = pieces.swap(after.copies, Copy(peer.server, peer.database, Choice.DISMISSED))
+            tell = (Notification(peer.server, peer.database, DiscardStatus.RELEASED),)
+            return Transition(claim, replace(after, copies=copies), tell, note=Note.DISMISSED)
+        if claim.role is Role.SET_ASIDE:
+            return Transition(claim, after)
+        # It yielded to us and its number is not ours, so that it would not obey a `released`: it is chosen instead.
+    return Transition(claim, after, note=Note.CHOOSE_AGAIN)

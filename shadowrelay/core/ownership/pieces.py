@@ -5,9 +5,9 @@ from dataclasses import replace
 
 from shadowrelay.core.ownership.values import Note, Party
 from shadowrelay.model.errors import IllegalTransition
-from shadowrelay.model.ids import ServerName
+from shadowrelay.model.ids import NO_SERVER, ServerName
 from shadowrelay.model.message import NO_ORDINALS, Ordinals
-from shadowrelay.model.ownership import Choice, Claim, Copy, CopyNumber, DiscardStatus, Notification, Role, Transition
+from shadowrelay.model.ownership import Choice, Claim, Copy, DiscardStatus, Notification, Role, Transition
 
 NOBODY: frozenset[ServerName] = frozenset()
 
@@ -56,19 +56,30 @@ def relisted(claim: Claim, server: ServerName, copies: tuple[Copy, ...]) -> Clai
 
 
 def choose(before: Claim, claim: Claim, server: Party, note: Note) -> Transition:
-    """`server` is the chosen one now; all others are told that theirs is not needed."""
+    """`server` is the chosen one now. The others stay on the list: what they hold is seen when they are asked."""
     chosen = Copy(server.server, server.database, Choice.CHOSEN)
-    others = [copy for copy in claim.copies if copy.server != server.server]
-    after = replace(claim, copies=(chosen, *(replace(copy, choice=Choice.DISMISSED) for copy in others)))
-    tell = notify((copy for copy in others if copy.choice is not Choice.DISMISSED), DiscardStatus.RELEASED)
-    return Transition(before, after, tell, note=note)
+    others = (copy for copy in claim.copies if copy.server != server.server)
+    listed = (copy if copy.choice.awaits_acknowledgement else replace(copy, choice=Choice.LISTED) for copy in others)
+    return Transition(before, replace(claim, copies=(chosen, *listed)), note=note)
 
 
-def become_shadow(before: Claim, claim: Claim, primary: Party, number: CopyNumber) -> Transition:
-    after = replace(
-        claim, role=Role.SHADOW, number=number, primary=primary.server, database=number.database, asked=NOBODY, handed=False, copies=()
-    )
-    tell = notify((copy for copy in before.copies if copy.server != primary.server), DiscardStatus.RELEASED)
+def let_go(claim: Claim, primary: ServerName = NO_SERVER) -> tuple[tuple[Copy, ...], tuple[Notification, ...]]:
+    """A primary's claim ends: whoever may hold a copy is told, but not the one who is `primary` now.
+
+    Those told stay with the claim until they have acknowledged: if this node is primary again before that, a copy
+    placed there would be ended by the old `released`.
+    """
+    waiting = [copy for copy in claim.copies if copy.choice.awaits_acknowledgement]
+    others = [copy for copy in claim.copies if not copy.choice.awaits_acknowledgement and copy.server != primary]
+    dismissed = (replace(copy, choice=Choice.DISMISSED) for copy in others)
+    return (*waiting, *dismissed), notify(others, DiscardStatus.RELEASED)
+
+
+def become_shadow(before: Claim, claim: Claim, primary: Party) -> Transition:
+    """Yield to `primary`. The number stays our own, lower one: no two copies may have the same, and whoever we now
+    shadow gives us a new one when it chooses us."""
+    copies, tell = let_go(before, primary.server)
+    after = replace(claim, role=Role.SHADOW, primary=primary.server, database=primary.database, asked=NOBODY, handed=False, copies=copies)
     return Transition(before, after, tell, note=Note.YIELDED)
 
 

@@ -22,7 +22,7 @@ def may_place_on(claim: Claim, server: Party, lease_runs: bool) -> bool:
     entry = claim.copy_on(server.server)
     if entry is None:
         return True
-    if entry.choice is Choice.DISMISSED:
+    if entry.choice.awaits_acknowledgement:
         return False
     return lease_runs and entry.database in (NO_DATABASE, server.database)
 
@@ -43,7 +43,8 @@ def not_sent(claim: Claim | None, server: ServerName | None) -> Claim:
 def placed(claim: Claim | None, number: CopyNumber, server: Party) -> Transition:
     """`server` has confirmed the copy with `number`. Late news of an older number chooses nobody."""
     claim = pieces.known(claim)
-    if not claim.is_primary or claim.copy_on(server.server) is None:
+    entry = claim.copy_on(server.server)
+    if not claim.is_primary or entry is None or entry.choice.awaits_acknowledgement:
         return Transition(claim, claim)
     if claim.number != number:
         return Transition(claim, replace(claim, copies=pieces.with_database(claim, server, claim.copies)))
@@ -58,9 +59,9 @@ def released_acknowledged(claim: Claim | None, server: Party, lease_runs: bool) 
     """
     claim = pieces.known(claim)
     entry = claim.copy_on(server.server)
-    if entry is None or entry.choice is not Choice.DISMISSED or entry.database not in (NO_DATABASE, server.database):
+    if entry is None or not entry.choice.awaits_acknowledgement or entry.database not in (NO_DATABASE, server.database):
         return Transition(claim, claim)
-    if lease_runs:
+    if not claim.is_primary or (lease_runs and entry.choice is Choice.DISMISSED):
         return Transition(claim, pieces.without_server(claim, server.server), note=Note.DROPPED)
     return Transition(claim, replace(claim, copies=pieces.swap(claim.copies, replace(entry, choice=Choice.LISTED))), note=Note.REVIEW)
 
@@ -78,30 +79,27 @@ def choosing_again(claim: Claim | None, me: Party, server: ServerName) -> Transi
     """Before a server that still holds an older copy is asked with the next number: that number, committed."""
     claim = pieces.known(claim)
     entry = claim.copy_on(server)
-    chosen = claim.chosen()
-    if not claim.is_primary or entry is None or entry.choice is Choice.DISMISSED or (chosen is not None and chosen.server != server):
+    if not claim.is_primary or entry is None or entry.choice not in (Choice.LISTED, Choice.CHOSEN):
         return Transition(claim, claim)
     return Transition(claim, replace(claim, number=rules.number_after(claim, me)), note=Note.CHOOSE_AGAIN)
 
 
 def question_number(claim: Claim, server: ServerName) -> CopyNumber:
-    """The number to ask `server` with: its own where it is the chosen one, else one that chooses nobody.
+    """The number to ask `server` with: its own where it is the chosen one, else one with placement 0, that chooses nobody.
 
-    A question with a number gives that number to the copy; two servers must never get the same.
+    A primary's question with a placement gives that number to the copy; two servers must never get the same.
     """
     entry = claim.copy_on(server)
     if claim.role is Role.SHADOW or (entry is not None and entry.choice is Choice.CHOSEN):
         return claim.number
-    if entry is not None:
-        return replace(claim.number, placement=0)
-    return claim.number
+    return replace(claim.number, placement=0)
 
 
 def refused(claim: Claim | None) -> Transition:
     """The client is told 451: give the message up everywhere."""
     claim = pieces.claimed(claim)
-    tell = pieces.notify(claim.copies, DiscardStatus.RELEASED)
-    return Transition(claim, replace(claim, role=Role.RELEASED, copies=()), tell)
+    copies, tell = pieces.let_go(claim)
+    return Transition(claim, replace(claim, role=Role.RELEASED, copies=copies), tell)
 
 
 def handing_over(claim: Claim | None) -> Transition:

@@ -25,7 +25,7 @@ def hold(claim: Claim | None, me: Party, primary: Party, number: CopyNumber, rec
     """A copy is offered. Stored unless this node claims or holds the message under a higher number, or knows it done."""
     offered = Claim(Role.SHADOW, number, recipients_count, done=done, primary=primary.server, database=primary.database)
     if claim is None or claim.role is Role.RELEASED or (claim.role is Role.SHADOW and rules.outranks(number, claim.number)):
-        kept = offered if claim is None else replace(offered, done=claim.done | done)
+        kept = offered if claim is None else replace(offered, done=claim.done | done, copies=claim.copies)
         return Transition(claim, kept, note=Note.STORED)
     return Transition(claim, claim, answer=status_of(claim), note=Note.SUPERSEDED)
 
@@ -40,7 +40,8 @@ def heard(claim: Claim | None, speaker: Party, event: DiscardEvent) -> Transitio
         if claim.role in (Role.DELIVERED, Role.RELEASED):
             return Transition(claim, claim)
         return pieces.all_done(claim, after) if after.is_done else Transition(claim, after)
-    if event.status is DiscardStatus.RELEASED and of_speaker:
+    # A copy whose number the speaker did not give is one that yielded to it later: this `released` is older than that.
+    if event.status is DiscardStatus.RELEASED and of_speaker and claim.number.database == speaker.database:
         return Transition(claim, replace(claim, role=Role.RELEASED, asked=pieces.NOBODY), note=Note.RELEASED)
     if event.status is DiscardStatus.YOURS and of_speaker and not claim.handed:
         return Transition(claim, replace(claim, handed=True, asked=pieces.NOBODY), note=Note.HANDED)
@@ -62,7 +63,7 @@ def answered(claim: Claim | None, me: Party, peer: Party, answer: StatusAnswer, 
         return pieces.all_done(claim, replace(after, done=pieces.everyone(claim)))
     if answer.state is StatusState.PRIMARY and answer.number is not None:
         if rules.outranks(answer.number, claim.number):
-            return pieces.become_shadow(claim, after, peer, answer.number)
+            return pieces.become_shadow(claim, after, peer)
         lives = peer.server == claim.primary and peer.database == claim.database
         return Transition(claim, replace(after, asked=pieces.NOBODY) if lives else after, note=Note.LIVES if lives else Note.WAIT)
     if rules.waits(answer, claim, me):
@@ -91,5 +92,5 @@ def primary_lives(claim: Claim | None) -> Transition:
 def _promote(before: Claim, claim: Claim, me: Party) -> Transition:
     number = CopyNumber(claim.number.ownership + 1, 0, me.database)
     tell = (Notification(claim.primary, claim.database, DiscardStatus.PROMOTED),) if claim.primary != NO_SERVER else ()
-    after = Claim(Role.PRIMARY, number, claim.recipients_count, done=claim.done)
+    after = Claim(Role.PRIMARY, number, claim.recipients_count, done=claim.done, copies=claim.copies)
     return Transition(before, after, tell, note=Note.PROMOTED)

@@ -6,10 +6,10 @@ from shadowrelay.core.ownership import pieces, rules
 from shadowrelay.core.ownership.values import Note, Party
 from shadowrelay.model.ids import NO_DATABASE, ServerName
 from shadowrelay.model.ownership import (
+    Choice,
     Claim,
     Copy,
     CopyNumber,
-    DiscardStatus,
     Notification,
     Role,
     StatusAnswer,
@@ -49,9 +49,9 @@ def answer_question(claim: Claim | None, asker: Party, number: CopyNumber, numbe
             after = _list_asker(claim, asker)
     elif claim is not None and claim.role is Role.SHADOW:
         own = asker.server == claim.primary and asker.database == claim.database
-        if own and number.database == claim.database and number >= claim.number:
+        if own and number.database == claim.database and number.placement and number >= claim.number:
             after = replace(claim, number=number, asked=pieces.NOBODY, handed=False)
-        elif own or rules.begins_again(number, claim):
+        elif (own and not claim.handed) or rules.begins_again(number, claim):
             after = replace(claim, asked=pieces.NOBODY)
     return Transition(claim, after, tell, status_of(after), note)
 
@@ -59,8 +59,8 @@ def answer_question(claim: Claim | None, asker: Party, number: CopyNumber, numbe
 def _end_claim(claim: Claim, asker: Party, number: CopyNumber, number_server: ServerName) -> tuple[Claim, tuple[Notification, ...]]:
     # The number stays our own, lower one: whoever we now shadow gives us a new one when it chooses us.
     primary = asker.server if number.database == asker.database else number_server
-    after = replace(claim, role=Role.SHADOW, primary=primary, database=number.database, asked=pieces.NOBODY, handed=False, copies=())
-    tell = pieces.notify((copy for copy in claim.copies if copy.server != asker.server), DiscardStatus.RELEASED)
+    copies, tell = pieces.let_go(claim, asker.server)
+    after = replace(claim, role=Role.SHADOW, primary=primary, database=number.database, asked=pieces.NOBODY, handed=False, copies=copies)
     return after, tell
 
 
@@ -68,5 +68,7 @@ def _list_asker(claim: Claim, asker: Party) -> Claim:
     """Who asks with a lower number will be our shadow server: it may hold a copy, so it is on the list."""
     entry = claim.copy_on(asker.server)
     if entry is not None and entry.database in (NO_DATABASE, asker.database):
-        return claim
+        if entry.choice is not Choice.DISMISSED:
+            return claim
+        return replace(claim, copies=pieces.swap(claim.copies, replace(entry, choice=Choice.RECALLED)))
     return pieces.relisted(claim, asker.server, rules.listed_before_sending(claim, Copy(asker.server, asker.database)))
