@@ -1,0 +1,202 @@
+"""The events of core/ownership as the ring needs them: two nodes meet, each commits what its own function says.
+
+Every method takes claims as keys and plain numbers, calls nothing but core/ownership, and is remembered: the functions
+are pure. The answering node always commits before the asker hears.
+"""
+
+from functools import cache
+from typing import NamedTuple
+
+from shadowrelay.core.ownership import meeting, primary, shadow, status
+from shadowrelay.core.ownership.values import Note
+from shadowrelay.model.ids import DatabaseId, MessageId
+from shadowrelay.model.message import NO_ORDINALS
+from shadowrelay.model.ownership import Choice, Claim, DiscardEvent, DiscardStatus, Role, StatusState, Transition
+from tests.ownership.state import NODES, SERVERS, Claims, owner, party
+
+MESSAGE = MessageId("the-message")
+FIRST = frozenset({1})
+
+
+class Tell(NamedTuple):
+    """A notification: to which node, in which database, what."""
+
+    server: int
+    database: DatabaseId
+    status: DiscardStatus
+
+
+class After(NamedTuple):
+    """One node's claim after an event."""
+
+    claim: int
+    tell: tuple[Tell, ...]
+    note: str
+    listed_asker: bool = False
+    is_held_for_asker: bool = False
+
+
+class Listed(NamedTuple):
+    """A primary's entry of one server, or what a shadow message says of its primary, in small numbers."""
+
+    database: DatabaseId
+    choice: Choice
+
+
+class Node(NamedTuple):
+    """One node as an event sees it."""
+
+    node: int
+    generation: int
+    claim: int
+    in_attempt: bool = False
+
+
+class Facts(NamedTuple):
+    """What the steps look at in a claim."""
+
+    role: Role | None
+    is_primary: bool
+    ownership: int
+    placement: int
+    entries: tuple[Listed | None, ...]  # of each node
+    chosen: int | None
+    primary: int | None
+    database: DatabaseId
+    has_asked: bool
+    handed: bool
+    lease_mask: int  # place t: t is on a primary's list
+
+
+NOTHING_KNOWN = Facts(None, False, 0, 0, (None,) * 3, None, None, DatabaseId(""), False, False, 0)
+
+
+class Events:
+    """All events over one table of claims. `fresh` after a rule was replaced: what was remembered is wrong then."""
+
+    def __init__(self) -> None:
+        self.claims = Claims()
+        for name in ("facts", "may_place", "place", "review", "choose_again", "answered", "alone", "lives", "hear", "acknowledge", "local"):
+            setattr(self, name, cache(getattr(self, "_" + name)))
+
+    def claim_of(self, key: int) -> Claim:
+        claim = self.claims[key]
+        assert claim is not None
+        return claim
+
+    def _facts(self, key: int) -> Facts:
+        claim = self.claims[key]
+        if claim is None:
+            return NOTHING_KNOWN
+        copies = [claim.copy_on(server) for server in SERVERS]
+        chosen = claim.chosen() if claim.is_primary else None
+        return Facts(
+            claim.role,
+            claim.is_primary,
+            claim.number.ownership,
+            claim.number.placement,
+            tuple(None if copy is None else Listed(copy.database, copy.choice) for copy in copies),
+            None if chosen is None else SERVERS.index(chosen.server),
+            SERVERS.index(claim.primary) if claim.role is Role.SHADOW else None,
+            claim.database,
+            bool(claim.asked),
+            claim.handed,
+            sum(1 << node for node in NODES if copies[node] is not None) if claim.is_primary else 0,
+        )
+
+    def _after(self, transition: Transition) -> After:
+        tell = tuple(Tell(SERVERS.index(told.server), told.database, told.status) for told in transition.tell)
+        return After(self.claims.key(transition.after), tell, transition.note)
+
+    def _answer(self, asked: Node, asker: Node, number_of: Claim, number=None) -> tuple[Transition, After]:
+        """`asked` commits what the question does to it, and answers."""
+        before = self.claims[asked.claim]
+        number = primary.question_number(number_of, SERVERS[asked.node]) if number is None else number
+        answer = status.answer_question(
+            before, party(asker.node, asker.generation), number, owner(number.database), asked.in_attempt
+        )  # fmt: skip
+        after = self._after(answer)
+        assert answer.answer is not None
+        me = party(asker.node, asker.generation)
+        said = answer.answer
+        held = said.state is StatusState.SHADOW and said.primary == me.server and said.database == me.database
+        listed = before is not None and before.is_primary and answer.after is not None and answer.after.is_primary and before != answer.after
+        return answer, after._replace(listed_asker=listed, is_held_for_asker=held)
+
+    # primary and server
+    def _may_place(self, me: Node, server: Node, lease_runs: bool) -> bool:
+        return primary.may_place_on(self.claim_of(me.claim), party(server.node, server.generation), lease_runs)
+
+    def _place(self, me: Node, server: Node) -> tuple[After, After, After]:
+        """The primary after listing the server, the server after the offer, the primary after its reply."""
+        mine, theirs = party(me.node, me.generation), party(server.node, server.generation)
+        listed = primary.placing(self.claim_of(me.claim), mine, theirs)
+        assert listed.after is not None
+        number = listed.after.number
+        offer = shadow.hold(self.claims[server.claim], theirs, mine, number, 1, NO_ORDINALS)
+        if offer.note == Note.STORED:
+            heard: Transition | None = primary.placed(listed.after, number, theirs)
+        else:
+            assert offer.answer is not None
+            heard = meeting.settle(listed.after, mine, theirs, offer.answer)
+        before = self._after(listed)
+        return before, self._after(offer), before if heard is None else self._after(heard)
+
+    def _review(self, me: Node, server: Node, lease_runs: bool, plain: bool = False) -> tuple[After, After]:
+        """The server after the question, the primary after the answer. `plain`: with the number of the claim itself."""
+        claim = self.claim_of(me.claim)
+        answer, asked = self._answer(server, me, claim, claim.number if plain else None)
+        assert answer.answer is not None
+        return asked, self._after(
+            meeting.review(claim, party(me.node, me.generation), party(server.node, server.generation), answer.answer, lease_runs)
+        )
+
+    def _choose_again(self, me: Node, server: Node, lease_runs: bool) -> tuple[After, After, After]:
+        """The primary with the next number, the server after the question, the primary after the answer."""
+        mine = party(me.node, me.generation)
+        raised = self._after(primary.choosing_again(self.claim_of(me.claim), mine, SERVERS[server.node]))
+        asked, heard = self._review(me._replace(claim=raised.claim), server, lease_runs, True)
+        return raised, asked, heard
+
+    # shadow server
+    def _answered(self, me: Node, other: Node, reachable: frozenset[int]) -> tuple[After, After]:
+        """The other after the question, the shadow server after the answer."""
+        claim = self.claim_of(me.claim)
+        answer, asked = self._answer(other, me, claim)
+        assert answer.answer is not None
+        servers = frozenset(SERVERS[node] for node in reachable)
+        return asked, self._after(
+            shadow.answered(claim, party(me.node, me.generation), party(other.node, other.generation), answer.answer, servers)
+        )
+
+    def _alone(self, me: Node, reachable: frozenset[int]) -> After:
+        servers = frozenset(SERVERS[node] for node in reachable)
+        return self._after(shadow.alone(self.claim_of(me.claim), party(me.node, me.generation), servers))
+
+    def _lives(self, claim: int) -> After:
+        return self._after(shadow.primary_lives(self.claim_of(claim)))
+
+    # notifications
+    def _hear(self, claim: int, speaker: Node, status: DiscardStatus) -> After:
+        return self._after(shadow.heard(self.claims[claim], party(speaker.node, speaker.generation), DiscardEvent(1, MESSAGE, status)))
+
+    def _acknowledge(self, claim: int, asker: Node, lease_runs: bool) -> int:
+        """As `Ledger.forget_acknowledged`: a `released` that goes takes the server off the list."""
+        before = self.claims[claim]
+        if before is None:
+            return claim
+        return self.claims.key(primary.released_acknowledged(before, party(asker.node, asker.generation), lease_runs).after)
+
+    # one node
+    def _local(self, name: str, claim: int, server: int = 0) -> After:
+        """`gave_up`, `refused`, `handing_over`, `nobody_claims_more`, `recorded`."""
+        before = self.claim_of(claim)
+        if name == "gave_up":
+            return self._after(primary.gave_up(before, SERVERS[server]))
+        if name == "refused":
+            return self._after(primary.refused(before))
+        if name == "handing_over":
+            return self._after(primary.handing_over(before))
+        if name == "nobody_claims_more":
+            return self._after(meeting.nobody_claims_more(before, SERVERS[server]))
+        return self._after(primary.recorded(before, FIRST))

@@ -1,0 +1,95 @@
+"""Breadth first through all states: the shortest trace to whatever goes wrong."""
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from shadowrelay.model.ownership import Role
+from tests.ownership.state import OWNERS_MAX, Budget, Client, State, first_state
+from tests.ownership.steps import FAULTS, Steps
+
+POLICIES = ("defer", "deliver")
+
+
+@dataclass(slots=True)
+class Finding:
+    """What was found with one budget under one policy."""
+
+    policy: str
+    budget: Budget
+    states_count: int = 0
+    wrong: dict[str, tuple[str, ...]] = field(default_factory=dict)  # twice, lost, stuck -> the trace
+
+    def __str__(self) -> str:
+        late, crashes, disks, hands = self.budget
+        head = f"{self.policy}: {late} late, {crashes} crashes or cuts, {disks} disks, {hands} handed over: {self.states_count} states"
+        return "\n".join([f"{head}, {', '.join(self.wrong) or 'nothing wrong'}", *map(self.trace, self.wrong)])
+
+    def trace(self, what: str) -> str:
+        return f"  {what}:" + "".join(f"\n    {number:2} {name}" for number, name in enumerate(self.wrong[what], 1))
+
+
+def explore(policy: str, budget: Budget, *, is_first_enough: bool = False) -> Finding:
+    """Every state that can be reached. `is_first_enough`: stop at the first that is wrong."""
+    steps = Steps(policy)
+    start = first_state(steps.events.claims, budget)
+    order, place = [start], {start: 0}
+    came: list[tuple[str, int]] = [("", -1)]
+    before: list[list[int]] = [[]]
+    wrong: dict[str, int] = {}
+    arrived: deque[int] = deque()
+    for here, state in enumerate(order):
+        if state.arrived:
+            arrived.append(here)
+        found = _wrong_at_once(steps, state)
+        if found:
+            wrong.setdefault(found, here)
+            if is_first_enough:
+                break
+        if state.arrived > 1:
+            continue
+        for name, after in steps.of(state):
+            there = place.get(after)
+            if there is None:
+                there = place[after] = len(order)
+                order.append(after)
+                came.append((name, here))
+                before.append([])
+            if not name.startswith(FAULTS):
+                before[there].append(here)
+    if not (is_first_enough and wrong):
+        _find_stuck(steps, order, before, arrived, wrong)
+    return Finding(policy, budget, len(order), {what: _trace(came, here) for what, here in wrong.items()})
+
+
+def _wrong_at_once(steps: Steps, state: State) -> str:
+    if state.arrived > 1 and not state.excused:
+        return "twice"
+    if state.client is Client.ACKNOWLEDGED and not state.arrived:
+        facts = [steps.events.facts(claim) for claim in state.claims]
+        if not any(mine.is_primary or mine.role is Role.SHADOW for mine in facts):
+            return "lost"
+    return ""
+
+
+def _find_stuck(steps: Steps, order: list[State], before: list[list[int]], arrived: deque[int], wrong: dict[str, int]) -> None:
+    """An acknowledged message that cannot arrive any more, whatever happens without further faults."""
+    can_arrive = set(arrived)
+    while arrived:
+        for here in before[arrived.popleft()]:
+            if here not in can_arrive:
+                can_arrive.add(here)
+                arrived.append(here)
+    for here, state in enumerate(order):
+        if state.client is not Client.ACKNOWLEDGED or here in can_arrive or "lost" in wrong:
+            continue
+        if max(steps.events.facts(claim).ownership for claim in state.claims) < OWNERS_MAX:
+            wrong.setdefault("stuck", here)
+            return
+
+
+def _trace(came: list[tuple[str, int]], here: int) -> tuple[str, ...]:
+    trace = []
+    while here > 0:
+        name, here = came[here]
+        trace.append(name)
+    return tuple(reversed(trace))

@@ -1,0 +1,135 @@
+"""What the ring explores: one message on three nodes, as one value.
+
+Claims are the very values of `model.ownership`, kept in a table so that a state holds small numbers and hashes fast.
+Time is abstract: a lease is a bit that may fall only while its holder cannot be reached.
+"""
+
+from dataclasses import replace
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+from shadowrelay.core.ownership import primary
+from shadowrelay.core.ownership.values import Party
+from shadowrelay.model.ids import NO_DATABASE, NO_SERVER, DatabaseId, ServerName
+from shadowrelay.model.ownership import Claim, CopyNumber, DiscardStatus, Role
+
+NODES = (0, 1, 2)
+SERVERS = tuple(ServerName(f"node-{node}") for node in NODES)
+PLACEMENTS_MAX, CHOICES_MAX, OWNERS_MAX = 3, 9, 4  # bounds of the exploration
+
+OVER = (Role.DELIVERED, Role.RELEASED)
+
+
+class Client(IntEnum):
+    """What the client of node 0 was told."""
+
+    WAITS = 0
+    ACKNOWLEDGED = 1
+    REFUSED = 2
+    UNANSWERED = 3  # node 0 died first: the message counts as accepted there, and nothing was promised
+
+
+class Attempt(IntEnum):
+    IDLE = 0
+    STARTED = 1
+    ARRIVED = 2  # the next hop has it, but nothing is recorded
+
+
+class Told(NamedTuple):
+    """The discard notifications of one node for another that are not yet acknowledged, and how many were heard."""
+
+    statuses: tuple[DiscardStatus, ...] = ()
+    heard: int = 0
+
+
+class State(NamedTuple):
+    up: tuple[bool, ...]
+    generation: tuple[int, ...]  # of each node's queue database
+    claims: tuple[int, ...]  # keys of `Claims`
+    leases: int  # bit `lease_bit(n, t)`: the lease of primary n on server t runs
+    attempt: tuple[Attempt, ...]
+    told: tuple[Told, ...]  # place 3 * speaker + asker
+    client: Client
+    arrived: int  # copies that the recipient got
+    excused: bool  # a documented cause of a duplicate has happened
+    cut: tuple[int, ...]  # two nodes that cannot reach each other
+    late: int  # budgets left
+    crashes: int
+    disks: int
+    hands: int
+
+
+class Budget(NamedTuple):
+    """How many faults may happen: late replies, crashes and cuts, destroyed disks, hand-overs.
+
+    "Rolled back" (restored disks) has its place here when its rule is built.
+    """
+
+    late: int = 0
+    crashes: int = 0
+    disks: int = 0
+    hands: int = 0
+
+
+class Claims:
+    """Claims as numbers and back; 0 is `None`."""
+
+    def __init__(self) -> None:
+        self._keys: dict[Claim | None, int] = {None: 0}
+        self._values: list[Claim | None] = [None]
+
+    def key(self, claim: Claim | None) -> int:
+        """Nobody reads the placement of a claim that is over, so that states which differ in nothing else are one."""
+        if claim is not None and claim.role in OVER:
+            claim = replace(claim, number=CopyNumber(claim.number.ownership, 0, NO_DATABASE), primary=NO_SERVER, database=NO_DATABASE)
+        key = self._keys.get(claim)
+        if key is None:
+            key = self._keys[claim] = len(self._values)
+            self._values.append(claim)
+        return key
+
+    def __getitem__(self, key: int) -> Claim | None:
+        return self._values[key]
+
+
+def database(node: int, generation: int) -> DatabaseId:
+    """Ordered by node, so that numbers of different primaries compare as in the reference model."""
+    return DatabaseId(f"{node}{'abcdefgh'[generation]}")
+
+
+def party(node: int, generation: int) -> Party:
+    return Party(SERVERS[node], database(node, generation))
+
+
+def owner(database_id: DatabaseId) -> ServerName:
+    """Whose database that is: `Ledger.server_of`."""
+    return SERVERS[int(database_id[0])]
+
+
+def lease_bit(node: int, server: int) -> int:
+    return 1 << (3 * node + server)
+
+
+def put(values: tuple[Any, ...], index: int, value: Any) -> tuple[Any, ...]:
+    return (*values[:index], value, *values[index + 1 :])
+
+
+def first_state(claims: Claims, budget: Budget) -> State:
+    """Node 0 has taken the message and named no server yet."""
+    accepted = claims.key(primary.first_claim(party(0, 0), 1, None))
+    return State(
+        up=(True,) * 3,
+        generation=(0,) * 3,
+        claims=(accepted, 0, 0),
+        leases=0,
+        attempt=(Attempt.IDLE,) * 3,
+        told=(Told(),) * 9,
+        client=Client.WAITS,
+        arrived=0,
+        excused=False,
+        cut=(),
+        late=budget.late,
+        crashes=budget.crashes,
+        disks=budget.disks,
+        hands=budget.hands,
+    )
