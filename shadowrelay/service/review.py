@@ -116,12 +116,20 @@ class ReviewService:
         blocking = rules.without_lease(message.claim, self._runs(message))
         if not blocking:
             self.on_clear(message_id, False)
-        elif unreachable.issuperset(blocking) and self._context.settings.transport.delivery_without_lease is WithoutLease.DELIVER:
+        elif unreachable.issuperset(blocking) and self._may_go_without(blocking):
             self.on_clear(message_id, True)
         else:
             self._later.add(message_id)
         if message.claim.chosen() is None:
             self.on_unplaced()
+
+    def _may_go_without(self, blocking: Iterable[ServerName]) -> bool:
+        """`delivery_without_lease = deliver`, once they were out of reach for a heartbeat: nodes that restart together
+        must not take each other for lost."""
+        context = self._context
+        if context.settings.transport.delivery_without_lease is not WithoutLease.DELIVER:
+            return False
+        return all(server not in context.peers or context.peers.unreachable_for(server) >= context.heartbeat for server in blocking)
 
     async def _ask(self, server: ServerName, message_ids: Sequence[MessageId]) -> bool:
         """Ask a server on the lists; False if it cannot be asked."""
