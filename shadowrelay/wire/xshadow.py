@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from enum import StrEnum
 
 from shadowrelay.model.errors import WireError
@@ -17,7 +17,7 @@ from shadowrelay.model.ids import DatabaseId, MessageId
 from shadowrelay.model.message import NO_ORDINALS, Envelope, Ordinals
 from shadowrelay.model.ownership import CopyNumber
 from shadowrelay.model.peers import PeerIdentity, Seen
-from shadowrelay.wire.instants import format_instant, parse_instant
+from shadowrelay.wire.instants import format_instant, format_span, parse_instant, parse_span
 from shadowrelay.wire.names import parse_boundary, parse_server
 from shadowrelay.wire.numbers import COUNTER_MAX, parse_counter, parse_database_id, parse_message_id, parse_rank
 from shadowrelay.wire.ordinals import format_done, parse_done
@@ -26,14 +26,12 @@ from shadowrelay.wire.xtext import format_xtext
 
 KEYWORD = "XSHADOW"
 
-SPAN_SECONDS_MAX = 86_400  # ShadowResubmitTimeSpan: at most one day. Source: exchange-facts 3
 HELLO_OCTETS_MAX = 2_000  # the known keys: 262+201+45+31+25+28+18+64 and 7 spaces = 681; the rest is for unknown ones
 HOLD_OCTETS_MAX = 4 + 1 + 36 + 1 + 10 + 1 + 10  # 63; as a parameter of MAIL with ` XSHADOW=`: 72
 ENVELOPE_OCTETS_MAX = 8_192  # base64url of at most 6,144 octets of JSON; the line is 17 + 8,192 + 2 = 8,211
 COMMIT_OCTETS_MAX = 5 + 19 + 1 + 7 + 64  # 96
 
 _PAIR = re.compile(r"([A-Za-z][A-Za-z0-9-]{0,31})=([!-~]*)")
-_SPAN = re.compile(r"(0|[1-9][0-9]{0,5})(?:\.([0-9]{1,6}))?")
 _POSITION = re.compile(r"(?<![^\s])position=(0|[1-9][0-9]{0,18})(?![^\s])")
 _BASE64URL = re.compile(r"[A-Za-z0-9_-]+")
 _COMMIT = re.compile(r"size=([0-9]{1,19}) sha256=([0-9A-Fa-f]{64})", re.IGNORECASE | re.ASCII)
@@ -83,7 +81,7 @@ def format_hello(identity: PeerIdentity) -> str:
     text = (
         f"server={identity.server} boundary={format_xtext(identity.boundary)} database={identity.database}"
         f" incarnation={identity.incarnation} began={identity.began} position={identity.position}"
-        f" span={_format_span(identity.span)}"
+        f" span={format_span(identity.span)}"
     )
     if (seen := identity.seen) is not None:
         text += f" seen={seen.incarnation}:{seen.began}:{seen.position}"
@@ -106,7 +104,7 @@ def parse_hello(text: str) -> PeerIdentity:
         incarnation=parse_counter(values["incarnation"], "incarnation"),
         began=parse_counter(values["began"], "began"),
         position=parse_counter(values["position"], "position"),
-        span=_parse_span(values["span"]),
+        span=parse_span(values["span"]),
         seen=_parse_seen(values["seen"]) if "seen" in values else None,
     )
 
@@ -124,21 +122,6 @@ def _pairs_of(text: str) -> dict[str, str]:
             raise bad_argument(f"XSHADOW with {key}= twice")
         values[key] = found[2]
     return values
-
-
-def _format_span(span: timedelta) -> str:
-    seconds, rest = divmod(span, timedelta(seconds=1))
-    return f"{seconds}.{rest.microseconds:06}".rstrip("0") if rest else str(seconds)
-
-
-def _parse_span(text: str) -> timedelta:
-    found = _SPAN.fullmatch(text)
-    if found is None:
-        raise bad_argument("Bad span")
-    span = timedelta(seconds=int(found[1]), microseconds=int((found[2] or "").ljust(6, "0")))
-    if not timedelta() < span <= timedelta(seconds=SPAN_SECONDS_MAX):
-        raise bad_argument("Bad span")
-    return span
 
 
 def _parse_seen(text: str) -> Seen:

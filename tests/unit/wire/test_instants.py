@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shadowrelay.wire.instants import INSTANT_OCTETS, format_instant, parse_instant
+from shadowrelay.wire.instants import INSTANT_OCTETS, format_instant, format_span, parse_instant, parse_span
 from tests.unit.wire.strategies import instants, refusal
 
 
@@ -44,3 +44,27 @@ def test_anything_else_is_refused(text):
 @given(st.text(max_size=40))
 def test_any_text_is_read_or_refused(text):
     assert refusal(parse_instant, text) in (None, "501 5.5.4 Bad time")
+
+
+SPANS = [
+    ("10800", timedelta(hours=3)),
+    ("0.25", timedelta(milliseconds=250)),
+    ("86400", timedelta(days=1)),
+    ("1.000001", timedelta(seconds=1, microseconds=1)),
+]
+
+
+@pytest.mark.parametrize(("text", "span"), SPANS)
+def test_a_span_is_the_same_in_both_directions(text, span):
+    assert text == format_span(span)
+    assert span == parse_span(text)
+
+
+@pytest.mark.parametrize("text", ["", "0", "0.0", "01", "-1", ".5", "1.", "1.0000001", "86400.000001", "1e3", "1 ", "\u0661"])
+def test_anything_else_is_no_span(text):
+    assert refusal(parse_span, text) == "501 5.5.4 Bad span"
+
+
+@given(st.timedeltas(timedelta(microseconds=1), timedelta(days=1)))
+def test_any_span_survives(span):
+    assert span == parse_span(format_span(span))
