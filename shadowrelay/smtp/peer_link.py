@@ -232,7 +232,8 @@ class SmtpPeerLink:
         except TimeoutError as error:
             raise PeerUnavailable(self._server, f"no answer in {seconds:.3g} s", sent=_is_sent(copy)) from error
         except SessionBroken as error:
-            raise PeerUnavailable(self._server, str(error.reply), sent=_is_sent(copy)) from error
+            was_refused = isinstance(error.__cause__, ConnectionRefusedError)
+            raise PeerUnavailable(self._server, str(error.reply), sent=_is_sent(copy), was_refused=was_refused) from error
         except (OSError, ValueError) as error:  # the content's file; an envelope that no parser let in
             raise PeerUnavailable(self._server, f"the copy cannot be written: {error}", sent=_is_sent(copy)) from error
 
