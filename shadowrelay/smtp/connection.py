@@ -16,6 +16,7 @@ from shadowrelay.model.replies import LOCAL_ERROR, Reply
 from shadowrelay.smtp.answers import (
     BARE_CR_OR_LF,
     COMMAND_TOO_LONG,
+    FAILED_IN_CONTENT,
     NO_SMTP_CLIENT,
     NOT_IMPLEMENTED,
     NOT_UTF8,
@@ -61,6 +62,9 @@ class Connection(Lifetime):
             await self._converse()
         except (OSError, asyncio.IncompleteReadError):
             self.hang_up(None, "lost")
+        except Exception:
+            log.exception("session.failed", client=self.account.address)
+            self.hang_up(FAILED_IN_CONTENT, "failed")
         finally:
             self._is_handled = True
             if self.transport is None:
@@ -81,7 +85,10 @@ class Connection(Lifetime):
     async def _next_line(self) -> bytes | None:
         """A command line, or `None` for one that was too long."""
         if self._replies and (self._replies_octets > REPLIES_OCTETS_MAX or not self._reader.has_line()):
+            is_flood = self._replies_octets > REPLIES_OCTETS_MAX
             await self.flush()
+            if is_flood:
+                await asyncio.sleep(0)  # others have their turn: neither reading nor writing waits here
         try:
             return await self._reader.readuntil(b"\n")
         except asyncio.LimitOverrunError as overrun:
@@ -106,14 +113,14 @@ class Connection(Lifetime):
         name = verb.decode("ascii", "replace").upper()
         command = self.commands.get(name)
         if len(line) > COMMAND_OCTETS_MAX_BY_VERB.get(name, COMMAND_OCTETS_MAX):
-            self.too_long(name)
+            self.refuse(COMMAND_TOO_LONG)
         elif command is None:
             self._unknown(name)
         else:
             try:
                 argument = octets.decode("utf-8")
             except UnicodeDecodeError:
-                self.bad_line(name, NOT_UTF8)
+                self.refuse(NOT_UTF8)
                 return
             await self._run(name, command, argument)
 
@@ -122,7 +129,7 @@ class Connection(Lifetime):
             self.heard(name)
             await command(self, argument)
         except WireError as error:
-            self.bad_line(name, error.reply)
+            self.refuse(error.reply)
         except LedgerUnavailable as error:
             self._failed(name, error, error.reply)
         except (ConnectionError, asyncio.IncompleteReadError):
@@ -135,7 +142,8 @@ class Connection(Lifetime):
     def _failed(self, name: str, error: Exception, reply: Reply) -> None:
         """Trouble of ours: transient, and nothing of it leaves the house but a number to look for in the log."""
         log_id = uuid.uuid4().hex[:12]
-        log.error("session.failed", log_id=log_id, command=name, client=self.account.address, error=repr(error), exc_info=error)
+        trace = None if isinstance(error, LedgerUnavailable) else error  # a full disk is no bug to be traced
+        log.error("session.failed", log_id=log_id, command=name, client=self.account.address, error=repr(error), exc_info=trace)
         self.account.refused_count += 1
         self.after_failure(Reply(reply.code, reply.enhanced, f"{reply.text} (log id {log_id})"))
 
@@ -144,14 +152,6 @@ class Connection(Lifetime):
             self.hang_up(NO_SMTP_CLIENT, "HTTP")
         else:
             self.refuse(NOT_IMPLEMENTED if name in KNOWN_ELSEWHERE else UNKNOWN_COMMAND)
-
-    def too_long(self, name: str) -> None:
-        """A line longer than its verb's limit."""
-        self.bad_line(name, COMMAND_TOO_LONG)
-
-    def bad_line(self, name: str, reply: Reply) -> None:
-        """A line that breaks the grammar. For subclasses that must note it."""
-        self.refuse(reply)
 
     def heard(self, name: str) -> None:
         """A command has come. For subclasses."""

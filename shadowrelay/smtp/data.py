@@ -118,9 +118,6 @@ class DataFilter:
     def take(self, block: bytes) -> None:
         """The next block, dot-stuffed as it came. Never raises."""
         self._count_line_ends(block)
-        self._size += len(block)
-        if self._refusal is None and self._size > self._size_max:
-            self._refuse(MESSAGE_TOO_BIG)
         if self._refusal is not None:
             return
         text = self._begun_line + block if self._begun_line else block
@@ -134,7 +131,12 @@ class DataFilter:
         if len(self._begun_line) > LINE_OCTETS_MAX or has_long_line(text):
             self._refuse(LINE_TOO_LONG)
             return
-        self._keep(without_stuffing(text))
+        text = without_stuffing(text)
+        self._size += len(text)
+        if self._size > self._size_max:
+            self._refuse(MESSAGE_TOO_BIG)
+            return
+        self._keep(text)
 
     def _count_line_ends(self, block: bytes) -> None:
         if self._ended_with_cr and block.startswith(b"\n"):

@@ -41,6 +41,7 @@ class PeerRights(Receiver):
         """A client certificate that the peer authority signed proves its names."""
         super().protected(session)
         self.identity = None
+        self.account.peer = ""
         self._proved_names = names_in_certificate(session.getpeercert()) & self.reception.peers.keys()
 
     def may_use_xshadow(self) -> bool:
@@ -97,7 +98,7 @@ class PeerRights(Receiver):
         is_named = identity.server in self._proved_names or reception.rights.is_externally_secured(self.account.address)
         if identity.server not in reception.peers or not is_named:
             raise WireError(NOT_YOUR_NAME)
-        if identity.boundary != reception.boundary:
+        if not identity.boundary == reception.boundary == reception.peers[identity.server].boundary:
             raise WireError(OTHER_BOUNDARY)
         await reception.desk.greeted(identity)
         self.identity = identity

@@ -19,7 +19,7 @@ BACKLOG = 1_024  # connections that the kernel keeps for us while the loop is bu
 
 
 def tls_context_for(settings: Settings, connector: ReceiveConnector) -> ssl.SSLContext | None:
-    """`None` without a certificate. Raises: OSError, ssl.SSLError."""
+    """`None` without a certificate. Raises: ConfigurationError."""
     if settings.tls is None:
         return None
     return server_context(settings.tls) if connector.accept_xshadow else anonymous_server_context(settings.tls)
@@ -28,7 +28,7 @@ def tls_context_for(settings: Settings, connector: ReceiveConnector) -> ssl.SSLC
 def reception_for(
     settings: Settings, connector: ReceiveConnector, *, acceptor: Acceptor, desk: PeerDesk, clock: Clock, spool_directory: Path
 ) -> Reception:
-    """What the sessions of this connector need. Raises: OSError, ssl.SSLError for certificates that cannot be used."""
+    """What the sessions of this connector need. Raises: ConfigurationError for certificates that cannot be used."""
     peers: Mapping[ServerName, Peer] = {peer.name: peer for peer in settings.peers}
     return Reception(
         name=settings.server.name,

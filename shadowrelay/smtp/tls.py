@@ -1,7 +1,10 @@
 """TLS contexts: for our receivers, for sessions to peers, for next hops that nobody vouches for."""
 
 import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
 
+from shadowrelay.model.errors import ConfigurationError
 from shadowrelay.model.settings import Tls
 
 
@@ -10,30 +13,32 @@ def server_context(tls: Tls) -> ssl.SSLContext:
 
     A client that shows one of another authority fails the handshake: OpenSSL leaves no choice to Python. MTAs then come
     again without TLS; a connector with `accept_xshadow = false` gets a context without it (`anonymous_server_context`).
-    Raises: OSError, ssl.SSLError for files that cannot be used.
+    Raises: ConfigurationError for files that cannot be used.
     """
     context = anonymous_server_context(tls)
     if tls.peer_authority is not None:
-        context.load_verify_locations(cafile=tls.peer_authority)
+        with _usable(f"peer_authority {tls.peer_authority}"):
+            context.load_verify_locations(cafile=tls.peer_authority)
         context.verify_mode = ssl.CERT_OPTIONAL
     return context
 
 
 def anonymous_server_context(tls: Tls) -> ssl.SSLContext:
-    """As `server_context`; no client is asked for a certificate."""
+    """As `server_context`; no client is asked for a certificate. Raises: ConfigurationError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2  # RFC 8996
-    context.load_cert_chain(tls.certificate, tls.key)
+    _load_own(context, tls)
     return context
 
 
 def peer_context(tls: Tls) -> ssl.SSLContext:
     """For sessions to peers: the peer's name is verified against `peer_authority` (else the system's authorities), and
-    our certificate proves ours. Raises: OSError, ssl.SSLError for files that cannot be used."""
+    our certificate proves ours. Raises: ConfigurationError for files that cannot be used."""
     authority = None if tls.peer_authority is None else str(tls.peer_authority)
-    context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=authority)
+    with _usable(f"peer_authority {authority}"):
+        context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=authority)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.load_cert_chain(tls.certificate, tls.key)
+    _load_own(context, tls)
     return context
 
 
@@ -44,6 +49,20 @@ def opportunistic_context() -> ssl.SSLContext:
     context.verify_mode = ssl.CERT_NONE
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     return context
+
+
+def _load_own(context: ssl.SSLContext, tls: Tls) -> None:
+    with _usable(f"certificate {tls.certificate} with key {tls.key}"):
+        context.load_cert_chain(tls.certificate, tls.key)
+
+
+@contextmanager
+def _usable(what: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:  # ssl.SSLError is one
+        reason = error.strerror or str(error)
+        raise ConfigurationError(f"tls: cannot use {what} ({reason}); give readable PEM files that belong together") from error
 
 
 def names_in_certificate(certificate: object) -> frozenset[str]:

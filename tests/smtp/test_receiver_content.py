@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from shadowrelay.model.message import CONTENT_IN_MEMORY_BYTES_MAX, BodyType, Recipient
 from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, STORE_UNAVAILABLE
+from shadowrelay.smtp.answers import BARE_CR_OR_LF
 from shadowrelay.smtp.data import (
-    BARE_CR_OR_LF,
     CommandReader,
     ContentSink,
     DataFilter,

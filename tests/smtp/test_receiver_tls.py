@@ -1,13 +1,14 @@
 """STARTTLS on the receiver, and peers that prove their name by it."""
 
 import ssl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trustme
 
+from shadowrelay.model.errors import ConfigurationError
 from shadowrelay.model.settings import Tls
 from shadowrelay.smtp.tls import anonymous_server_context, opportunistic_context, peer_context, server_context
 from tests.kit.receiving import HELLO, Client, receiving
@@ -168,6 +169,20 @@ async def test_a_client_that_vanishes_within_the_handshake_is_forgotten(authorit
         await gone
 
         assert 0 == station.server.sessions_count
+
+
+@pytest.mark.parametrize("build", [server_context, peer_context])
+def test_certificates_that_cannot_be_used_are_named_with_the_remedy(
+    build: Callable[[Tls], ssl.SSLContext], authority: Authority, tmp_path: Path
+) -> None:
+    files = authority.files_of("a.example")
+    wrong = tmp_path / "empty.pem"
+    wrong.write_text("")
+
+    with pytest.raises(ConfigurationError, match=r"tls: cannot use certificate .*empty\.pem with key .*give readable PEM files"):
+        build(Tls.model_validate(files | {"certificate": wrong}))
+    with pytest.raises(ConfigurationError, match=r"tls: cannot use peer_authority .*missing \(No such file or directory\)"):
+        build(Tls.model_validate(files | {"peer_authority": tmp_path / "missing"}))
 
 
 def test_the_contexts_ask_and_verify_as_they_should(authority: Authority) -> None:
