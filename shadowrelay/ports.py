@@ -95,9 +95,12 @@ class Ledger(Protocol):
         """The highest sequence committed from that primary in that database and incarnation; 0 for none."""
         ...
 
-    async def forget_acknowledged(self, asker: ServerName, database: DatabaseId, sequence: int) -> None:
-        """Delete the notifications up to `sequence` for this asker. A `released` that goes takes the server off that
-        message's list of copies."""
+    async def forget_acknowledged(
+        self, asker: ServerName, database: DatabaseId, sequence: int, decide: Decide | None = None
+    ) -> tuple[Transition, ...]:
+        """Delete the notifications up to `sequence` for this asker; `decide` is run, in the same transaction, on the claim of
+        each message whose `released` goes, and its transitions are returned. Without it: `released_acknowledged`
+        with no lease running, which is always safe."""
         ...
 
     async def discards_for(self, asker: ServerName, database: DatabaseId, maximum: int) -> DiscardReply:

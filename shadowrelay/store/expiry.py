@@ -4,6 +4,7 @@ A message is touched once more, when its row may go. Its content goes with the w
 rows but the last one: nothing unfinished is in it, and nothing finished that Safety Net still keeps.
 """
 
+from dataclasses import dataclass
 from datetime import datetime
 
 from shadowrelay.model.ids import MessageId
@@ -22,8 +23,16 @@ SELECT_PINNED = (
 SEGMENTS_PER_STEP = 8
 
 
-def expire(work: Work, now: datetime, limit: int) -> tuple[StoredMessage, ...]:
-    """Returns the shadow messages that expired unacknowledged."""
+@dataclass(frozen=True, slots=True)
+class Step:
+    """`shadows` expired unacknowledged; `has_more`: the limit was reached."""
+
+    shadows: tuple[StoredMessage, ...]
+    has_more: bool
+
+
+def expire(work: Work, now: datetime, limit: int) -> Step:
+    """One step of at most `limit` rows."""
     at = codec.encode_instant(now)
     ids = [MessageId(found) for (found,) in work.connection.exec_driver_sql(SELECT_EXPIRED, (at, limit)).fetchall()]
     work.preload(ids)
@@ -39,7 +48,7 @@ def expire(work: Work, now: datetime, limit: int) -> tuple[StoredMessage, ...]:
                 continue
         work.delete(row)
     _free_segments(work, at)
-    return expired
+    return Step(expired, len(ids) >= limit)
 
 
 def _free_segments(work: Work, at: int) -> None:

@@ -33,7 +33,7 @@ UPSERT_SEGMENT = prepared.insertion(
 DELETE_SEGMENT = prepared.deletion(tables.SEGMENT, "segment")
 UPSERT_ASKER = prepared.insertion(tables.ASKER, conflict="ON CONFLICT (server) DO UPDATE SET asked_at = excluded.asked_at")
 SELECT_WAITING = (
-    "SELECT id, more_sides, asker, asker_database, message_id, status, ordinals, created_at, number FROM waiting WHERE side = ? ORDER BY id"
+    "SELECT id, more_sides, asker, asker_database, message_id, status, ordinals, created_at FROM waiting WHERE side = ? ORDER BY id"
 )
 UPDATE_DATABASE = "UPDATE database SET position = ?, internal_id = ?, sequence = ? WHERE id = 1"
 

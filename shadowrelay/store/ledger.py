@@ -192,8 +192,12 @@ class SqliteLedger:
     async def acknowledged(self, primary: ServerName, database: DatabaseId, incarnation: int) -> int:
         return await self._readers.ask(partial(reading.acknowledged, primary=primary, database=database, incarnation=incarnation))
 
-    async def forget_acknowledged(self, asker: ServerName, database: DatabaseId, sequence: int) -> None:
-        await self._writer.submit(partial(promises.forget_acknowledged, asker=asker, database=database, sequence=sequence))
+    async def forget_acknowledged(
+        self, asker: ServerName, database: DatabaseId, sequence: int, decide: Decide | None = None
+    ) -> tuple[Transition, ...]:
+        run = partial(promises.forget_acknowledged, asker=asker, database=database, sequence=sequence, decide=decide)
+        done: tuple[Transition, ...] = await self._writer.submit(run)
+        return done
 
     async def discards_for(self, asker: ServerName, database: DatabaseId, maximum: int) -> DiscardReply:
         known = self._state.peers
@@ -294,8 +298,14 @@ class SqliteLedger:
 
     # housekeeping and listings
     async def expire(self, now: datetime, limit: int) -> tuple[StoredMessage, ...]:
-        gone: tuple[StoredMessage, ...] = await self._writer.submit(partial(expiry.expire, now=now, limit=limit))
-        return gone
+        """In steps of `limit` rows, each a promise of its own, so that acceptance goes on between them."""
+        gone: list[StoredMessage] = []
+        while len(gone) < limit:
+            step: expiry.Step = await self._writer.submit(partial(expiry.expire, now=now, limit=limit - len(gone)))
+            gone.extend(step.shadows)
+            if not step.has_more:
+                break
+        return tuple(gone)
 
     async def forget_unasked(self, older_than: datetime) -> int:
         count: int = await self._writer.submit(partial(expiry.forget_unasked, older_than=older_than))

@@ -4,6 +4,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TypeVar
 
+from shadowrelay.core.ownership.pieces import without_server
 from shadowrelay.model.ids import NO_DATABASE, DatabaseId, ServerName, SiteName
 from shadowrelay.model.ownership import Transition
 from shadowrelay.model.peers import PeerIdentity
@@ -81,8 +82,7 @@ def peer_forgotten(work: Work, server: ServerName) -> None:
     for message_id in listed:
         message = work.row(message_id)
         if message is not None and message.claim.copy_on(server) is not None:
-            copies = tuple([copy for copy in message.claim.copies if copy.server != server])
-            work.apply(message_id, Transition(message.claim, replace(message.claim, copies=copies)))
+            work.apply(message_id, Transition(message.claim, without_server(message.claim, server)))
     work.discards = [columns for columns in work.discards if columns[1] != server]
     work.connection.exec_driver_sql("DELETE FROM discard WHERE asker = ?", (server,))
     work.connection.exec_driver_sql("DELETE FROM waiting WHERE asker = ?", (server,))

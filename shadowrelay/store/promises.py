@@ -7,16 +7,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
 
+from shadowrelay.core.ownership.primary import released_acknowledged
+from shadowrelay.core.ownership.values import Party
 from shadowrelay.model.errors import LedgerUnavailable
 from shadowrelay.model.ids import NO_DATABASE, DatabaseId, MessageId, ServerName
 from shadowrelay.model.message import Content, ContentPlace
-from shadowrelay.model.ownership import Choice, Claim, DiscardEvent, DiscardStatus, Role, Transition
+from shadowrelay.model.ownership import Claim, DiscardEvent, DiscardStatus, Role, Transition
 from shadowrelay.model.queue import AttemptRecord, NewMessage, SideMessage, StoredMessage
 from shadowrelay.model.replies import LOCAL_ERROR
 from shadowrelay.ports import Decide
 from shadowrelay.store import codec
 from shadowrelay.store.rows import Row, stored_message
-from shadowrelay.store.work import Work, encode_number
+from shadowrelay.store.work import Work
 
 Placed = tuple[Content, ContentPlace | None]
 """A content and, where it is a file, its place already."""
@@ -138,23 +140,25 @@ def discards(
     return tuple(transitions)
 
 
-def forget_acknowledged(work: Work, asker: ServerName, database: DatabaseId, sequence: int) -> None:
-    """A server goes off the list only if no copy was placed or chosen since: the `released` was about the older one."""
-    work.changes_count += 1
+def forget_acknowledged(
+    work: Work, asker: ServerName, database: DatabaseId, sequence: int, decide: Decide | None
+) -> tuple[Transition, ...]:
     reached = (asker, sequence, database, NO_DATABASE)
     where = "WHERE asker = ? AND sequence <= ? AND asker_database IN (?, ?)"
     released = work.connection.exec_driver_sql(
-        f"SELECT message_id, number FROM discard {where} AND status = ?", (*reached, DiscardStatus.RELEASED.value)
+        f"SELECT DISTINCT message_id FROM discard {where} AND status = ?", (*reached, DiscardStatus.RELEASED.value)
     ).fetchall()
-    work.preload([message_id for message_id, _ in released])
-    for message_id, number in released:
-        row = work.row(message_id)
-        if row is None or encode_number(row.claim) != number:
-            continue
-        copies = tuple([copy for copy in row.claim.copies if copy.server != asker or copy.choice is not Choice.LISTED])
-        if len(copies) != len(row.claim.copies):
-            work.apply(message_id, Transition(row.claim, replace(row.claim, copies=copies)))
+    ids = [MessageId(message_id) for (message_id,) in released]
+    work.preload(ids)
+    known = [message_id for message_id in ids if work.row(message_id) is not None]
+
+    def without_lease(_: MessageId, claim: Claim | None) -> Transition:
+        return released_acknowledged(claim, Party(asker, database), lease_runs=False)
+
+    transitions = transition_of(work, known, decide or without_lease)
+    work.changes_count += 1
     work.connection.exec_driver_sql(f"DELETE FROM discard {where}", reached)
+    return transitions
 
 
 def due(work: Work, message_id: MessageId, due_at: datetime) -> None:

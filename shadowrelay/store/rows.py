@@ -11,7 +11,7 @@ from typing import Any
 
 from shadowrelay.model.ids import NO_SERVER, DatabaseId, MessageId, ServerName
 from shadowrelay.model.message import ContentPlace, Envelope, Recipient
-from shadowrelay.model.ownership import Choice, Claim, CopyNumber, Role
+from shadowrelay.model.ownership import Claim, CopyNumber, Role
 from shadowrelay.model.queue import FailureKind, ForkRetry, NewMessage, Origin, StoredMessage
 from shadowrelay.store import codec, tables
 
@@ -63,7 +63,7 @@ class Row:
     @property
     def is_placed(self) -> bool:
         """A copy is chosen, or was handed over."""
-        return any(copy.choice is not Choice.LISTED for copy in self.claim.copies)
+        return self.claim.chosen() is not None
 
     def should_be_listed(self) -> tuple[ServerName, ...]:
         """The servers under which `primaries_listed_on` must find it."""

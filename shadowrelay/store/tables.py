@@ -104,7 +104,6 @@ DISCARD = Table(
     Column("status", Text, nullable=False),
     Column("ordinals", Text, nullable=False),
     Column("created_at", Integer, nullable=False),
-    Column("number", Text, nullable=False),  # of the claim at that moment
 )
 Index("discard_asker", DISCARD.c.asker, DISCARD.c.sequence)
 
@@ -120,7 +119,6 @@ WAITING = Table(  # a notification without sequence yet: it would be acknowledge
     Column("status", Text, nullable=False),
     Column("ordinals", Text, nullable=False),
     Column("created_at", Integer, nullable=False),
-    Column("number", Text, nullable=False),
 )
 Index("waiting_side", WAITING.c.side)
 

@@ -253,19 +253,17 @@ class Work:
         if not transition.tell:
             return
         self.changes_count += 1
-        claim = transition.after or transition.before
-        number = "" if claim is None else encode_number(claim)
         for notification in transition.tell:
-            columns = self._notification(message_id, notification, number)
+            columns = self._notification(message_id, notification)
             if sides:
                 self.waiting.append((sides[0], " ".join(sides[1:]), *columns))
             else:
                 self.state.sequence += 1
                 self.discards.append((self.state.sequence, *columns))
 
-    def _notification(self, message_id: MessageId, notification: Notification, number: str) -> tuple[Any, ...]:
+    def _notification(self, message_id: MessageId, notification: Notification) -> tuple[Any, ...]:
         ordinals = codec.encode_ordinals(notification.ordinals)
-        return (notification.server, notification.database, message_id, notification.status.value, ordinals, self.now_microseconds, number)
+        return (notification.server, notification.database, message_id, notification.status.value, ordinals, self.now_microseconds)
 
     def release_side(self, row: Row) -> None:
         """Nothing waits for this side message any more."""
@@ -273,8 +271,3 @@ class Work:
         self.sides_ready.append(row.message_id)
         if self.rows.get(row.message_id) is row:
             self._mark(row)
-
-
-def encode_number(claim: Claim) -> str:
-    """To see whether a claim got another number in between."""
-    return f"{claim.number.ownership}.{claim.number.placement}.{claim.number.database}"

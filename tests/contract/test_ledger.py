@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from shadowrelay.core.ownership.primary import handing_over, released_acknowledged
+from shadowrelay.core.ownership.values import Party
 from shadowrelay.model.errors import ContentCorrupt, LedgerUnavailable
 from shadowrelay.model.ids import NO_DATABASE, NO_SERVER, DatabaseId, ServerName
 from shadowrelay.model.ownership import Choice, Copy, CopyNumber, DiscardEvent, DiscardStatus, Notification, Role, Transition
@@ -20,7 +22,6 @@ from tests.kit.ledger import (
     NEW_DATABASE,
     NOW,
     OTHER,
-    OUR_DATABASE,
     THEIR_DATABASE,
     THERE,
     Refused,
@@ -301,33 +302,54 @@ async def test_a_notification_for_a_server_whose_database_was_unknown_reaches_an
     assert () == (await ledger.discards_for(THERE, NEW_DATABASE, 9)).events
 
 
-async def test_a_released_that_was_heard_takes_the_server_off_the_list(ledger: Ledger) -> None:
-    copies = (Copy(THERE, THEIR_DATABASE), Copy(OTHER, NEW_DATABASE, Choice.CHOSEN))
-    stored = await accept(ledger, copies=copies)
-    message_id = stored.envelope.message_id
+DISMISSED = (Copy(THERE, THEIR_DATABASE, Choice.DISMISSED), Copy(OTHER, NEW_DATABASE, Choice.CHOSEN))
+
+
+async def dismiss(ledger: Ledger):
+    """A message whose copy on THERE was released; and up to where THERE has heard."""
+    stored = await accept(ledger, copies=DISMISSED)
     tell = (Notification(THERE, THEIR_DATABASE, DiscardStatus.RELEASED),)
-    await ledger.transition([message_id], lambda _, before: Transition(before, before, tell))
+    await ledger.transition([stored.envelope.message_id], lambda _, before: Transition(before, before, tell))
     reply = await ledger.discards_for(THERE, THEIR_DATABASE, 9)
+    return stored.envelope.message_id, reply.events[0].sequence
 
-    await ledger.forget_acknowledged(THERE, THEIR_DATABASE, reply.events[0].sequence)
 
-    assert copies[1:] == (await ledger.load(message_id)).claim.copies  # type: ignore[union-attr]
+async def test_a_released_that_was_heard_is_decided_on_and_forgotten(ledger: Ledger) -> None:
+    message_id, sequence = await dismiss(ledger)
+
+    def decide(_, before):
+        return released_acknowledged(before, Party(THERE, THEIR_DATABASE), lease_runs=True)
+
+    (transition,) = await ledger.forget_acknowledged(THERE, THEIR_DATABASE, sequence, decide)
+
+    assert DISMISSED == transition.before.copies
+    assert DISMISSED[1:] == (await ledger.load(message_id)).claim.copies  # type: ignore[union-attr]
     assert () == await ledger.primaries_listed_on(THERE, 9)
+    assert () == (await ledger.discards_for(THERE, THEIR_DATABASE, 9)).events
 
 
-async def test_a_released_heard_after_a_new_placement_leaves_the_server_on_the_list(ledger: Ledger) -> None:
-    copies = (Copy(THERE, THEIR_DATABASE), Copy(OTHER, NEW_DATABASE, Choice.CHOSEN))
-    stored = await accept(ledger, copies=copies)
-    message_id = stored.envelope.message_id
-    tell = (Notification(THERE, THEIR_DATABASE, DiscardStatus.RELEASED),)
-    await ledger.transition([message_id], lambda _, before: Transition(before, before, tell))
-    reply = await ledger.discards_for(THERE, THEIR_DATABASE, 9)
-    placed = CopyNumber(1, 2, OUR_DATABASE)
-    await ledger.transition([message_id], lambda _, before: Transition(before, replace(before, number=placed)))  # type: ignore[type-var]
+async def test_a_released_heard_without_a_lease_leaves_the_server_on_the_list(ledger: Ledger) -> None:
+    message_id, sequence = await dismiss(ledger)
 
-    await ledger.forget_acknowledged(THERE, THEIR_DATABASE, reply.events[0].sequence)
+    await ledger.forget_acknowledged(THERE, THEIR_DATABASE, sequence)
 
-    assert copies == (await ledger.load(message_id)).claim.copies  # type: ignore[union-attr]
+    found = await ledger.load(message_id)
+    assert found is not None
+    assert Copy(THERE, THEIR_DATABASE) == found.claim.copy_on(THERE)
+
+
+async def test_a_released_heard_for_a_message_that_is_gone_is_forgotten(ledger: Ledger) -> None:
+    message_id, sequence = await dismiss(ledger)
+    await ledger.transition([message_id], remove)
+
+    assert () == await ledger.forget_acknowledged(THERE, THEIR_DATABASE, sequence)
+    assert () == (await ledger.discards_for(THERE, THEIR_DATABASE, 9)).events
+
+
+async def test_only_a_chosen_copy_places_a_message(ledger: Ledger) -> None:
+    stored = await accept(ledger, copies=DISMISSED[:1])
+
+    assert (stored,) == await ledger.unplaced(9)
 
 
 async def test_what_a_primary_told_is_recorded_with_the_sequence_that_was_reached(ledger: Ledger) -> None:
@@ -580,6 +602,16 @@ async def test_a_forgotten_peer_is_off_every_list_until_it_is_heard_again(ledger
     assert not (await ledger.peers())[0].is_forgotten
 
 
+async def test_a_message_handed_over_to_a_peer_that_is_forgotten_is_claimed_again(ledger: Ledger) -> None:
+    stored = await accept(ledger, role=Role.PRIMARY, copies=(Copy(THERE, THEIR_DATABASE, Choice.CHOSEN),))
+    await ledger.transition([stored.envelope.message_id], lambda _, before: handing_over(before))
+    assert () == await ledger.due(NOW, 9)
+
+    await ledger.record_forgotten(THERE)
+
+    assert [Role.PRIMARY] == [found.claim.role for found in await ledger.due(NOW, 9)]
+
+
 # housekeeping
 async def test_expired_shadow_messages_are_given_back_and_gone(ledger: Ledger) -> None:
     stored = await hold(ledger)
@@ -605,6 +637,16 @@ async def test_an_unfinished_message_does_not_expire(ledger: Ledger) -> None:
     await ledger.expire(NOW + 1000 * DAY, 9)
 
     assert stored == await ledger.load(stored.envelope.message_id)
+
+
+async def test_expire_is_not_held_up_by_what_it_need_not_give_back(ledger: Ledger) -> None:
+    done = [await accept(ledger) for _ in range(5)]
+    for message in done:
+        await ledger.record_attempt(an_attempt(message.envelope.message_id), all_done)
+    stored = await hold(ledger)
+
+    assert (stored,) == await ledger.expire(NOW + 5 * DAY, 2)
+    assert () == await ledger.load_many([message.envelope.message_id for message in done])
 
 
 async def test_expire_takes_at_most_its_limit(ledger: Ledger) -> None:
