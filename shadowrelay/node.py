@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import random
 import signal
 from collections.abc import Coroutine
@@ -53,6 +54,7 @@ from shadowrelay.tracking.writer import FileTrackingLog
 
 GRACE_SECONDS = 30.0  # SIGTERM: sessions and attempts in the middle may finish
 ADMIN_OBSERVES_SECONDS = 5.0
+GARBAGE_THRESHOLDS = (20_000, 20, 50)  # allocations until a look at the young; measured, docs/performance.md
 CONTROL_SECONDS_MIN, CONTROL_SECONDS_MAX = 1.0, 10.0  # one question to a peer
 FIXED_WHILE_RUNNING = ("server", "peers", "tls", "tracking", "admin", "dns")
 
@@ -325,6 +327,9 @@ async def _serve(loaded: LoadedSettings) -> None:
 def run(loaded: LoadedSettings) -> int:
     """Serve until SIGTERM or SIGINT. Returns the exit status. Raises: ConfigurationError before anything is accepted."""
     operator_log.configure()
+    # What start-up made stays for ever: the collector need not look at it, nor look as often as for a short script.
+    gc.freeze()
+    gc.set_threshold(*GARBAGE_THRESHOLDS)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(loaded))
     return 0
