@@ -1,0 +1,152 @@
+"""One run: clients send `messages`, the receiving server takes the last one, the clock stops. Each run has servers of its own.
+
+The receiving server (smtp-sink -M) exits with the last message, before its reply; so the sender still holds that one, and
+servers of a former run would send it into the next. That is why each run starts its own, outside the time measured.
+"""
+
+import asyncio
+import contextlib
+import re
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from shadowrelay.admin.client import NodeClient
+from shadowrelay.admin.token import read_token
+from shadowrelay.lab.cluster import Cluster, NodeProcess, Place, free_ports
+from shadowrelay.model.routing import HostPort
+from tests.kit.postfix import running_postfix
+from tests.kit.smtp_programs import SmtpSink, running_sink, source_command
+
+SESSIONS = 20
+SIZE = 4096
+RUN_SECONDS_MAX = 120.0
+PLACES = (Place("a.east.example", "east"), Place("b.west.example", "west"))
+PRODUCT_TIMES = {  # the defaults of the product instead of the lab's short times
+    "shadow_heartbeat_frequency": "2m",
+    "shadow_resubmit_time_span": "3h",
+    "discard_poll_interval": "1s",
+    "shadow_timeout": "5s",
+    "reject_message_on_shadow_failure": True,  # a message without a copy would be refused, and end the run
+}
+POSTFIX = {
+    "default_process_limit": "100",
+    "initial_destination_concurrency": str(SESSIONS),  # no slow start
+    "default_destination_concurrency_limit": str(SESSIONS),
+    "in_flow_delay": "0",  # do not slow clients down while delivery lags
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What came of one run. `held_count`: HARECEIVE rows, for the relay; `synchronous`: as each node read it back."""
+
+    name: str
+    messages: int
+    seconds: float
+    held_count: int | None = None
+    synchronous: tuple[str, ...] = ()
+
+    @property
+    def rate(self) -> float:
+        """Messages per second, end to end."""
+        return self.messages / self.seconds
+
+
+@contextlib.contextmanager
+def workplace(parent: Path) -> Iterator[Path]:
+    """A directory of its own that Postfix's user may pass through."""
+    with tempfile.TemporaryDirectory(prefix="shadowrelay-bench-", dir=parent) as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+async def run_postfix(parent: Path, messages: int) -> Run:
+    """Postfix alone: 20 sessions in, relayhost to the sink, its queue on the same disk."""
+    (port,) = free_ports(1)
+    with workplace(parent) as directory:
+        settings = {**POSTFIX, "relayhost": f"[127.0.0.1]:{port}"}
+        with running_postfix(directory, settings) as postfix:
+            seconds = await _timed(port, [postfix.port], messages)
+    return Run("Postfix alone", messages, seconds)
+
+
+async def run_shadowrelay(parent: Path, messages: int, *, entries: int) -> Run:
+    """Two nodes; the sessions go to `entries` of them. Checks the copies and the durability."""
+    (port,) = free_ports(1)
+    with workplace(parent) as directory:
+        async with Cluster(PLACES, HostPort("127.0.0.1", port), directory=directory, transport=PRODUCT_TIMES) as cluster:
+            nodes = list(cluster.nodes.values())
+            await asyncio.to_thread(wait_until_peers_know_each_other, nodes)
+            seconds = await _timed(port, [node.address.port for node in nodes[:entries]], messages)
+            synchronous = tuple(read_synchronous(node) for node in nodes)
+        held_count = sum(count_rows(node.tracking, "HARECEIVE") for node in nodes)  # after the stop: all is written
+    name = "shadowrelay, sessions on both nodes" if entries == 2 else "shadowrelay, all sessions on one node"
+    run = Run(name, messages, seconds, held_count, synchronous)
+    if held_count != messages or set(synchronous) != {"FULL"}:
+        raise RuntimeError(f"not a fair run: {held_count} HARECEIVE rows for {messages} messages, synchronous {synchronous}")
+    return run
+
+
+async def _timed(sink_port: int, ports: Sequence[int], messages: int) -> float:
+    """From the start of the clients until the receiving server has the last message."""
+    with running_sink(sink_port, "-M", str(messages)) as sink:
+        shares = [messages // len(ports) + (index < messages % len(ports)) for index in range(len(ports))]
+        sessions = SESSIONS // len(ports)
+        began = time.monotonic()
+        clients = await asyncio.gather(
+            *(_start(source_command(port, messages=share, sessions=sessions, size=SIZE)) for port, share in zip(ports, shares, strict=True))
+        )
+        try:
+            await asyncio.wait_for(asyncio.to_thread(_wait, sink), RUN_SECONDS_MAX + 5)
+            seconds = time.monotonic() - began
+            for client in clients:
+                output, _ = await asyncio.wait_for(client.communicate(), 30)
+                if client.returncode != 0:
+                    raise RuntimeError(f"smtp-source: {output.decode(errors='replace')}")
+        finally:
+            for client in clients:
+                with contextlib.suppress(ProcessLookupError):
+                    client.kill()
+    return seconds
+
+
+async def _start(command: Sequence[str]) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+    )
+
+
+def _wait(sink: SmtpSink) -> None:
+    sink.process.wait(RUN_SECONDS_MAX)
+
+
+def count_rows(tracking: Path, event_id: str) -> int:
+    """Rows of one event in a tracking log. The event is the ninth field, and none before it is ever quoted."""
+    count = 0
+    for path in sorted(tracking.glob("MSGTRK*.LOG")):
+        for line in path.read_bytes().splitlines():
+            fields = line.split(b",", 9)
+            count += len(fields) > 9 and fields[8] == event_id.encode()
+    return count
+
+
+def wait_until_peers_know_each_other(nodes: Sequence[NodeProcess]) -> None:
+    """Their kept sessions are open: what is measured is a relay that runs, not one that starts."""
+    deadline = time.monotonic() + 15
+    for node in nodes:
+        with NodeClient(f"http://{node.admin}", read_token(node.directory / "token")) as client:
+            while not all(peer["heard_at"] and peer["database"] for peer in client.peers()):
+                if time.monotonic() > deadline:
+                    raise RuntimeError(f"{node.name} does not hear its peer")
+                time.sleep(0.1)
+
+
+def read_synchronous(node: NodeProcess) -> str:
+    """The durability that the node read back from its database when it opened it: a label in its metrics."""
+    with urllib.request.urlopen(f"http://{node.admin}/metrics", timeout=10) as answer:
+        found = re.search(rb'database_info\{[^}]*synchronous="(\w+)"', answer.read())
+    return found[1].decode() if found else "unknown"
