@@ -223,12 +223,12 @@ class Station:
 
 
 def settings_for(tls: dict[str, Any] | None = None, transport: dict[str, Any] | None = None, **connector: Any) -> Settings:
-    """A node `a.example` with the peer `b.example` and one connector that takes `@here.example` from anybody."""
+    """A node `a.example` with the peers `b.example` and `c.example`, and one connector that takes `@here.example` from anybody."""
     values = {"name": "in", "listen": "127.0.0.1:0", "accepted_domains": ["here.example"], "accept_xshadow": False} | connector
     return Settings.model_validate(
         {
             "server": {"name": "a.example", "site": "east"},
-            "peers": [{"name": "b.example", "site": "west", "address": "b.example:2525"}],
+            "peers": [{"name": name, "site": "west", "address": f"{name}:2525"} for name in ("b.example", "c.example")],
             "receive_connectors": [values],
         }
         | ({"tls": tls} if tls else {})

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from shadowrelay.model.message import CONTENT_IN_MEMORY_BYTES_MAX, BodyType, Recipient
 from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, STORE_UNAVAILABLE
-from shadowrelay.smtp.answers import BARE_CR_OR_LF
+from shadowrelay.smtp.answers import BARE_CR_OR_LF, LINE_TOO_LONG
 from shadowrelay.smtp.data import (
     CommandReader,
     ContentSink,
@@ -119,6 +119,17 @@ def test_a_long_line_is_found_wherever_it_is(lengths: list[int], extra: int) -> 
     lines = [b"x" * length for length in lengths] + [b"x" * (LINE_OCTETS_MAX - 2 + extra)] + [b"y"] * len(lengths)
 
     assert (extra > 0) == has_long_line(b"".join(line + b"\r\n" for line in lines))
+
+
+async def test_a_line_without_end_is_given_up_before_its_end(tmp_path: Path) -> None:
+    data, sink = a_filter(tmp_path)
+    data.take(b"short\r\n" + b"x" * LINE_OCTETS_MAX)
+    assert data.refusal is None
+
+    data.take(b"x")
+
+    assert LINE_TOO_LONG == data.refusal
+    assert 0 == len(sink.content().data or b"")
 
 
 async def test_the_sink_spools_above_its_limit_and_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -270,6 +281,7 @@ async def test_a_message_that_loops_is_refused(hops: int, expected: str, tmp_pat
     async with receiving(tmp_path) as station:
         client = await station.client_in("EHLO client.example", "MAIL FROM:<a@x.example>", "RCPT TO:<b@here.example>", "DATA")
 
-        await client.send(b"Received: from somewhere\r\n" * hops + b"\r\nbody\r\n.\r\n")
+        await client.send(b"Received: from somewhere\r\n" * hops + b"\r\n" + b"body\r\n" * 200_000 + b".\r\n")
 
         assert expected == await client.reply()
+        assert (hops <= 60) == bool(files_in(tmp_path))

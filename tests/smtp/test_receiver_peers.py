@@ -17,7 +17,7 @@ from shadowrelay.smtp.limits import HOLD_RECIPIENTS_MAX
 from shadowrelay.wire.addresses import format_mail, format_rcpt
 from shadowrelay.wire.xqdiscard import BLOCK_OCTETS_MAX, format_question_block
 from shadowrelay.wire.xshadow import format_commit, format_envelope, format_hold
-from tests.kit.receiving import HELLO, PEER_DATABASE, Client, Station, files_in, receiving, until
+from tests.kit.receiving import HELLO, OWN_DATABASE, PEER_DATABASE, Client, Station, files_in, receiving, until
 
 PEER = {"accept_xshadow": True, "externally_secured": ["127.0.0.1"]}
 B = ServerName("b.example")
@@ -163,6 +163,20 @@ async def test_a_copy_with_a_fault_is_not_kept_and_the_next_one_is(changes: dict
         assert 1 == len(station.desk.holds)
 
 
+async def test_a_copy_over_the_bound_is_read_refused_and_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shadowrelay.smtp.peer_commands.HOLD_SIZE_MAX", 10)
+    mail = f"MAIL FROM:<> SMTPUTF8 XSHADOW=HOLD:{ENVELOPE.message_id}:1.1"
+    async with receiving(tmp_path, **PEER) as station:
+        client = await peer_of(station)
+
+        await client.send(a_copy(b"QUIT\r\n" * 2, 6, mail=mail) + b"NOOP\r\n")
+
+        replies = await client.replies(8)
+        assert "250 2.0.0 6 octets received" == replies[4]
+        assert "552 5.3.4 Message size exceeds the limit" == replies[5]
+        assert ["503 5.5.1 The shadow copy has failed already", "250 2.0.0 OK"] == replies[6:]
+
+
 async def test_a_peer_that_vanishes_within_a_copy_leaves_nothing(tmp_path: Path) -> None:
     async with receiving(tmp_path, **PEER) as station:
         client = await peer_of(station)
@@ -259,6 +273,16 @@ async def test_nothing_is_proved_before_the_hello_was_answered(tmp_path: Path) -
         await client.replies(2)
 
         assert [("greeted", B), ("heard", B), ("heard", B)] == station.desk.told
+
+
+async def test_what_was_answered_to_one_identity_proves_nothing_of_another(tmp_path: Path) -> None:
+    async with receiving(tmp_path, **PEER) as station:
+        client = await peer_of(station)
+
+        await client.send(f"{HELLO.replace(PEER_DATABASE, OWN_DATABASE)}\r\nNOOP\r\n".encode())
+        await client.replies(2)
+
+        assert [] == [told for told in station.desk.told if told[0] == "proved"]
 
 
 # what must you tell me?

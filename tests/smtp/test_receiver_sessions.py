@@ -44,6 +44,15 @@ async def test_one_session_too_many_from_an_address_is_refused_and_room_is_made_
         assert "220 a.example ESMTP" == await (await station.connect(greeting=False)).reply()
 
 
+async def test_addresses_that_have_gone_are_forgotten(tmp_path: Path) -> None:
+    async with receiving(tmp_path) as station:
+        await (await station.connect()).ask("QUIT")
+
+        await emptied(station)
+
+        assert {} == dict(station.server.reception.count._by_address)
+
+
 async def test_one_session_too_many_in_all_is_refused(tmp_path: Path) -> None:
     async with receiving(tmp_path, max_sessions=1) as station:
         await station.connect()
