@@ -1,63 +1,33 @@
-"""What became of the mail, from what clients and the receiving server saw; every duplicate with its cause (DESIGN 3, I4).
+"""What became of the mail, from what clients and the receiving servers saw; every duplicate with its cause (DESIGN 3, I4).
 
-Nothing here asks a node: an account must not depend on the accused.
+Nothing here asks a node: an account must not depend on the accused. Which causes there are stands in `lab.causes`.
 """
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
-from itertools import pairwise
 
+from shadowrelay.lab.causes import Cause, Fault, FaultKind, Times, cause_of, explains_repetition
 from shadowrelay.lab.load import Answer, Sent
 from shadowrelay.lab.sink import Arrival
 
-RECORD_SECONDS = 1.0  # between the next hop's taking of a message and our synced record of it, on a busy machine
-
-
-class FaultKind(StrEnum):
-    """What was done to a node."""
-
-    KILL = "kill"
-    WIPE = "kill and wipe"
-    PAUSE = "pause"
-    CUT = "cut"
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """Units: time.time; `ended_at` when it was over (a killed node: when it was started again)."""
-
-    kind: FaultKind
-    node: str
-    began_at: float
-    ended_at: float
-
-
-class Cause(StrEnum):
-    """The causes of I4, by their letters."""
-
-    DIED_BEFORE_RECORD = "a"
-    DISK_DESTROYED = "b"
-    CUT_OFF = "c"
-    TWO_FAILED = "d"
-    SENT_AGAIN = "e"
-    NONE = "unexplained"
+__all__ = ["Account", "Cause", "Duplicate", "Fault", "FaultKind", "Times", "account", "cause_of"]
 
 
 @dataclass(frozen=True, slots=True)
 class Duplicate:
-    """A recipient that got one message more than once, or whose client's repetition arrived too."""
+    """A recipient that got one message more than once (`network_id`), or also what the client sent again (no `network_id`)."""
 
     number: int
     network_id: str
     count: int
     cause: Cause
+    recipient: str = ""
 
 
 @dataclass(slots=True)
 class Account:
-    """The figures. `lost` and `changed` are network message ids."""
+    """The figures, in messages. `lost` and `changed` are network message ids; one recipient is enough to be lost."""
 
     accepted: int = 0
     delivered: int = 0
@@ -78,66 +48,48 @@ class Account:
         return not (self.lost or self.changed or self.unexplained)
 
 
-@dataclass(frozen=True, slots=True)
-class Times:
-    """Of the nodes' configuration. Units: seconds."""
-
-    span: float
-    heartbeat: float
-    poll: float
-
-
 def account(sent: Iterable[Sent], arrivals: Iterable[Arrival], faults: Sequence[Fault], times: Times) -> Account:
     """Compare what was acknowledged with what arrived."""
     result = Account()
-    by_id: dict[str, list[Arrival]] = defaultdict(list)
-    by_message: dict[str, set[str]] = defaultdict(set)
+    by_message: dict[str, list[Arrival]] = defaultdict(list)
     for arrival in arrivals:
-        by_id[arrival.network_id].append(arrival)
-        by_message[arrival.internet_message_id].add(arrival.network_id)
+        by_message[arrival.internet_message_id].append(arrival)
     for one in sent:
-        acknowledged = [submission for submission in one.tries if submission.answer is Answer.ACKNOWLEDGED]
-        result.accepted += len(acknowledged)
-        for submission in acknowledged:
-            got = by_id.get(submission.network_id, [])
-            if not got:
-                result.lost.append(submission.network_id)
-                continue
-            result.delivered += 1
-            if any(arrival.client_name != submission.node for arrival in got):
-                result.taken_over += 1
-                result.last_taken_over_at = max(result.last_taken_over_at, *(arrival.at for arrival in got))
-            if any(arrival.own_sha256 != one.own_sha256 for arrival in got):
-                result.changed.append(submission.network_id)
-        for network_id in sorted(by_message[one.internet_message_id]):
-            got = by_id[network_id]
-            if len(got) > 1:
-                result.duplicates.append(Duplicate(one.number, network_id, len(got), cause_of(got, faults, times)))
-        ids = by_message[one.internet_message_id]
-        if len(ids) > 1:
-            was_unsure = any(submission.answer is not Answer.ACKNOWLEDGED for submission in one.tries)
-            result.duplicates.append(Duplicate(one.number, "", len(ids), Cause.SENT_AGAIN if was_unsure else Cause.NONE))
+        got = by_message.pop(one.internet_message_id, [])
+        _count_acknowledged(result, one, got)
+        _count_duplicates(result, one, got, faults, times)
+        if any(arrival.own_sha256 != one.own_sha256 for arrival in got):
+            result.changed.append(next(arrival.network_id for arrival in got if arrival.own_sha256 != one.own_sha256))
+    # What nobody sent has lost its name on the way.
+    result.changed += (arrival.network_id for strange in by_message.values() for arrival in strange)
     return result
 
 
-def cause_of(got: Sequence[Arrival], faults: Sequence[Fault], times: Times) -> Cause:
-    """Why one message arrived more than once: the first fault that explains the arrival before the last."""
-    ordered = sorted(got, key=lambda arrival: arrival.at)
-    first, last = ordered[0], ordered[-1]
-    for arrival in ordered[:-1]:
-        for fault in faults:
-            if fault.node != arrival.client_name:
-                continue
-            if fault.began_at - RECORD_SECONDS <= arrival.at <= fault.began_at + RECORD_SECONDS:
-                return Cause.DIED_BEFORE_RECORD
-            if fault.kind is FaultKind.WIPE and fault.began_at - times.poll - RECORD_SECONDS <= arrival.at <= fault.began_at:
-                return Cause.DISK_DESTROYED
-    between = [fault for fault in faults if fault.began_at <= last.at and fault.ended_at >= first.at - times.span]
-    if any(fault.ended_at - fault.began_at > times.span and fault.kind in (FaultKind.PAUSE, FaultKind.CUT) for fault in between):
-        return Cause.CUT_OFF
-    window = times.span + times.heartbeat
-    begun = sorted((fault.began_at, fault.node) for fault in between)
-    for (at, node), (next_at, next_node) in pairwise(begun):
-        if node != next_node and next_at - at <= window:
-            return Cause.TWO_FAILED
-    return Cause.NONE
+def _count_acknowledged(result: Account, one: Sent, got: Sequence[Arrival]) -> None:
+    for submission in one.tries:
+        if submission.answer is not Answer.ACKNOWLEDGED:
+            continue
+        result.accepted += 1
+        mine = [arrival for arrival in got if arrival.network_id == submission.network_id]
+        if {arrival.recipient for arrival in mine} != set(one.recipients):
+            result.lost.append(submission.network_id)
+            continue
+        result.delivered += 1
+        if any(arrival.client_name != submission.node for arrival in mine):
+            result.taken_over += 1
+            result.last_taken_over_at = max(result.last_taken_over_at, *(arrival.at for arrival in mine))
+
+
+def _count_duplicates(result: Account, one: Sent, got: Sequence[Arrival], faults: Sequence[Fault], times: Times) -> None:
+    by_recipient: dict[tuple[str, str], list[Arrival]] = defaultdict(list)
+    for arrival in got:
+        by_recipient[arrival.network_id, arrival.recipient].append(arrival)
+    for (network_id, recipient), arrived in sorted(by_recipient.items()):
+        if len(arrived) > 1:
+            cause = cause_of(arrived, faults, times)
+            result.duplicates.append(Duplicate(one.number, network_id, len(arrived), cause, recipient))
+    ids = {arrival.network_id for arrival in got}
+    if len(ids) > 1:
+        again = {network_id: min(arrival.at for arrival in got if arrival.network_id == network_id) for network_id in ids}
+        cause = Cause.SENT_AGAIN if explains_repetition(one, again, faults) else Cause.NONE
+        result.duplicates.append(Duplicate(one.number, "", len(ids), cause))

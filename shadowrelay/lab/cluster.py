@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from shadowrelay.lab.proxy import Wire
 from shadowrelay.model.routing import HostPort
 
 START_SECONDS_MAX = 30.0
@@ -61,6 +62,7 @@ class NodeProcess:
     directory: Path
     process: asyncio.subprocess.Process | None = None
     kills: list[float] = field(default_factory=list)
+    _kills_at_start: int = 0
 
     @property
     def name(self) -> str:
@@ -71,12 +73,18 @@ class NodeProcess:
         return self.process is not None and self.process.returncode is None
 
     @property
+    def is_killed(self) -> bool:
+        """SIGKILL was sent since it was started."""
+        return len(self.kills) > self._kills_at_start
+
+    @property
     def tracking(self) -> Path:
         """Directory of its tracking log; survives `wipe`."""
         return self.directory / "tracking"
 
     async def start(self) -> None:
         """Start it and wait until it answers SMTP."""
+        self._kills_at_start = len(self.kills)
         with (self.directory / "node.log").open("ab") as log:
             self.process = await asyncio.create_subprocess_exec(
                 sys.executable,
@@ -116,11 +124,17 @@ class NodeProcess:
             with contextlib.suppress(ProcessLookupError):
                 self.process.send_signal(number)
 
-    async def kill(self) -> None:
-        """SIGKILL, and wait until it is gone."""
-        if self.process is not None and self.is_running:
+    def kill_now(self) -> None:
+        """SIGKILL at this instant. `kill` waits until it is gone."""
+        if self.is_running:
             self.kills.append(time.time())
             self.signal(signal.SIGKILL)
+
+    async def kill(self) -> None:
+        """SIGKILL, unless it was sent already, and wait until it is gone."""
+        if self.process is not None and self.is_running:
+            if not self.is_killed:
+                self.kill_now()
             await self.process.wait()
 
     async def stop(self) -> None:
@@ -141,7 +155,11 @@ class NodeProcess:
 
 
 class Cluster:
-    """A few nodes that all know each other, with one next hop for all mail. Use as an async context manager."""
+    """A few nodes that all know each other, with one next hop for all mail. Use as an async context manager.
+
+    Shapes: `routes` are further next hops by recipient pattern, tried first. `is_wired`: each node reaches each peer
+    through a wire of its own, `wires[from, to]`.
+    """
 
     def __init__(
         self,
@@ -151,6 +169,8 @@ class Cluster:
         directory: Path | None = None,
         transport: Table | None = None,
         send: Table | None = None,
+        routes: Mapping[str, HostPort] | None = None,
+        is_wired: bool = False,
     ) -> None:
         self._own = None if directory is not None else tempfile.TemporaryDirectory(prefix="shadowrelay-")
         self.directory = directory if directory is not None else Path(self._own.name if self._own else "")
@@ -161,12 +181,18 @@ class Cluster:
             )
             for index, place in enumerate(places)
         }
-        self._next_hop = next_hop
+        self._routes = {**(routes or {}), "*": next_hop}
+        names = [place.name for place in places]
+        pairs = [(one, other) for one in names for other in names if one != other] if is_wired else []
+        self.wires = {(one, other): Wire(self.nodes[other].address) for one, other in pairs}
+        self._reached_at: dict[tuple[str, str], HostPort] = {}
         self._transport = {**SHORT_TIMES, **(transport or {})}
         self._send = {**SHORT_RETRIES, **(send or {})}
 
     async def __aenter__(self) -> "Cluster":
         try:
+            for pair, wire in self.wires.items():
+                self._reached_at[pair] = await wire.start()
             for node in self.nodes.values():
                 node.directory.mkdir(parents=True, exist_ok=True)
                 (node.directory / "node.toml").write_text(self._configuration(node))
@@ -182,6 +208,7 @@ class Cluster:
     async def close(self) -> None:
         """No process of ours is left."""
         await asyncio.gather(*(node.stop() for node in self.nodes.values()))
+        await asyncio.gather(*(wire.close() for wire in self.wires.values()))
         if self._own is not None:
             self._own.cleanup()
 
@@ -199,13 +226,15 @@ class Cluster:
                     "externally_secured": ["127.0.0.0/8"],
                 },
             ),
-            *_table("[routes]", {"recipients": ["*"], "next_hop": str(self._next_hop), "inside_boundary": True}),
             *_table("tracking", {"directory": "tracking"}),
             *_table("admin", {"listen": str(node.admin)}),
         ]
+        for pattern, next_hop in self._routes.items():
+            lines += _table("[routes]", {"recipients": [pattern], "next_hop": str(next_hop), "inside_boundary": True})
         for other in self.nodes.values():
             if other is not node:
-                lines += _table("[peers]", {"name": other.name, "site": other.place.site, "boundary": "lab", "address": str(other.address)})
+                address = self._reached_at.get((node.name, other.name), other.address)
+                lines += _table("[peers]", {"name": other.name, "site": other.place.site, "boundary": "lab", "address": str(address)})
         return "\n".join(lines) + "\n"
 
 

@@ -47,7 +47,7 @@ class Sent:
 
     number: int
     internet_message_id: str
-    recipient: str
+    recipients: tuple[str, ...]
     own_sha256: str
     tries: list[Submission] = field(default_factory=list)
 
@@ -57,15 +57,34 @@ class Sent:
         return [one.network_id for one in self.tries if one.answer is Answer.ACKNOWLEDGED]
 
 
-class Load:
-    """Bounded in count; `stop` ends it early. Messages whose turn comes while every node refuses are tried again."""
+def one_recipient(number: int) -> tuple[str, ...]:
+    """One of fifty."""
+    return (f"user{number % 50}@corp.example",)
 
-    def __init__(self, nodes: dict[str, HostPort], chance: random.Random, *, size: int = 4096, sessions: int = 10) -> None:
+
+class Load:
+    """Bounded in count; `stop` ends it early. Messages whose turn comes while every node refuses are tried again.
+
+    Shapes: `recipients` gives those of each message by its number, from 1. `on_acknowledged` is called with the node's name
+    at the very moment of its 250.
+    """
+
+    def __init__(
+        self,
+        nodes: dict[str, HostPort],
+        chance: random.Random,
+        *,
+        size: int = 4096,
+        sessions: int = 10,
+        recipients: Callable[[int], tuple[str, ...]] = one_recipient,
+    ) -> None:
         self.nodes = nodes
         self.sent: list[Sent] = []
         self._chance = chance
         self._size = size
         self._sessions = sessions
+        self._recipients = recipients
+        self.on_acknowledged: Callable[[str], None] = lambda node: None
         self._is_stopped = False
         self._client = SmtpDeliverer(
             Opening("client.example", connect_seconds=2.0, greeting_seconds=8.0, command_seconds=8.0),
@@ -105,7 +124,7 @@ class Load:
     def _new(self) -> Sent:
         number = len(self.sent) + 1
         message_id = f"<{number}.{self._chance.getrandbits(64):x}@client.example>"
-        sent = Sent(number, message_id, f"user{number % 50}@corp.example", "")
+        sent = Sent(number, message_id, self._recipients(number), "")
         self.sent.append(sent)
         return sent
 
@@ -113,7 +132,8 @@ class Load:
         data = self._content(sent)
         sent.own_sha256 = hashlib.sha256(data).hexdigest()
         content = Content(len(data), hashlib.sha256(data).digest(), data)
-        envelope = Envelope(MessageId(""), "sender@client.example", (Recipient(sent.recipient),), datetime.now(UTC))
+        recipients = tuple(Recipient(address) for address in sent.recipients)
+        envelope = Envelope(MessageId(""), "sender@client.example", recipients, datetime.now(UTC))
         order: Sequence[str] = ()
         while not self._is_stopped:
             if not order:
@@ -122,24 +142,25 @@ class Load:
             submission = await self._submit(name, envelope, content)
             sent.tries.append(submission)
             if submission.answer is Answer.ACKNOWLEDGED:
+                self.on_acknowledged(name)
                 return
             await asyncio.sleep(RETRY_SECONDS)
 
     async def _submit(self, name: str, envelope: Envelope, content: Content) -> Submission:
         address = self.nodes[name]
         try:
-            report = await self._client.deliver(Destination(str(address), (address,)), envelope, frozenset({1}), content, b"", lambda: True)
+            destination = Destination(str(address), (address,))
+            report = await self._client.deliver(destination, envelope, envelope.ordinals, content, b"", lambda: True)
         except DeliveryError as error:
             return Submission(time.time(), name, Answer.NOTHING if error.dot_sent_unanswered else Answer.REFUSED)
-        reply = report.replies[1]
-        found = _QUEUED.search(reply.text)
-        if reply.is_positive and found is not None:
+        found = _QUEUED.search(report.replies[1].text)
+        if all(reply.is_positive for reply in report.replies.values()) and found is not None:
             return Submission(time.time(), name, Answer.ACKNOWLEDGED, found.group())
         return Submission(time.time(), name, Answer.NOTHING if report.dot_sent_unanswered else Answer.REFUSED)
 
     def _content(self, sent: Sent) -> bytes:
         head = (
-            f"X-Lab: {sent.number}\r\nFrom: sender@client.example\r\nTo: {sent.recipient}\r\nSubject: message {sent.number}\r\n"
+            f"X-Lab: {sent.number}\r\nFrom: sender@client.example\r\nTo: {', '.join(sent.recipients)}\r\nSubject: message {sent.number}\r\n"
             f"Message-ID: {sent.internet_message_id}\r\nDate: Sat, 21 Nov 2026 12:00:00 +0000\r\n\r\n"
         )
         line = "All work and no copy makes a relay a dull server. " * 1 + "\r\n"

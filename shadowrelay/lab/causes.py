@@ -1,0 +1,171 @@
+"""The causes of a duplicate (DESIGN 3, I4), judged from the faults that the lab itself made. Narrow on purpose: what is not
+clearly one of them is `unexplained`, and an error of the relay until the opposite is shown.
+
+Two arrivals of one message for one recipient: `first` by server X, `later` by server Y (perhaps the same). X was entitled
+to deliver; the question is why Y did not know.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from shadowrelay.lab.load import Answer, Sent
+from shadowrelay.lab.sink import Arrival
+
+RECORD_SECONDS = 1.0  # between the next hop's taking of a message and our synced record of it, on a busy machine
+
+
+class FaultKind(StrEnum):
+    """What was done. The last three are no excuse for anything: connections that are slow, or end, are retried."""
+
+    KILL = "kill"
+    WIPE = "kill and wipe"
+    PAUSE = "pause"
+    CUT = "cut"
+    HALF_CUT = "cut one way"
+    SLOW = "slow"
+    BREAK = "break"
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Shapes: `other` is the second node of a cut; empty = the node was cut from all others.
+    Units: time.time; `ended_at` when it was over (a killed node: when it was started again)."""
+
+    kind: FaultKind
+    node: str
+    began_at: float
+    ended_at: float
+    other: str = ""
+
+    @property
+    def stops_node(self) -> bool:
+        """The node itself did not run."""
+        return self.kind in (FaultKind.KILL, FaultKind.WIPE, FaultKind.PAUSE)
+
+    def parts(self, one: str, another: str) -> bool:
+        """Neither node could reach the other."""
+        if self.kind is not FaultKind.CUT:
+            return self.stops_node and self.node in (one, another)
+        return {one, another} == {self.node, self.other} if self.other else self.node in (one, another)
+
+    @property
+    def seconds(self) -> float:
+        return self.ended_at - self.began_at
+
+
+class Cause(StrEnum):
+    """The causes of I4, by their letters."""
+
+    DIED_BEFORE_RECORD = "a"
+    DISK_DESTROYED = "b"
+    CUT_OFF = "c"
+    TWO_FAILED = "d"
+    SENT_AGAIN = "e"
+    NONE = "unexplained"
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Of the nodes' configuration. Units: seconds."""
+
+    span: float
+    heartbeat: float
+    poll: float
+
+    @property
+    def until_heard(self) -> float:
+        """From a delivery until its shadow server has committed that it heard of it, at the latest."""
+        return RECORD_SECONDS + self.poll
+
+
+def cause_of(got: Sequence[Arrival], faults: Sequence[Fault], times: Times) -> Cause:
+    """Why one message arrived more than once for a recipient. Each arrival after the first needs a cause; the first counts."""
+    ordered = sorted(got, key=lambda arrival: arrival.at)
+    causes = []
+    for index, later in enumerate(ordered[1:], start=1):
+        found = (_cause(first, later, faults, times) for first in ordered[:index])
+        causes.append(next((cause for cause in found if cause is not Cause.NONE), Cause.NONE))
+    return Cause.NONE if Cause.NONE in causes else causes[0]
+
+
+def _cause(first: Arrival, later: Arrival, faults: Sequence[Fault], times: Times) -> Cause:
+    if any(_died_before_record(first, later, fault) for fault in faults):
+        return Cause.DIED_BEFORE_RECORD
+    if any(_disk_destroyed(first, later, fault, times) for fault in faults):
+        return Cause.DISK_DESTROYED
+    if any(_cut_off(first, later, fault, times) for fault in faults):
+        return Cause.CUT_OFF
+    return Cause.TWO_FAILED if _two_failed(first, later, faults, times) else Cause.NONE
+
+
+def _died_before_record(first: Arrival, later: Arrival, fault: Fault) -> bool:
+    """X ended within the time that a record takes; or Y was stopped with the final dot on its way, and went on."""
+    if not fault.stops_node:
+        return False
+    if fault.kind is FaultKind.PAUSE and fault.node == later.client_name:
+        if fault.began_at <= first.at and abs(later.at - fault.ended_at) <= RECORD_SECONDS:
+            return True
+    return fault.node == first.client_name and abs(first.at - fault.began_at) <= RECORD_SECONDS and later.at > fault.began_at
+
+
+def _disk_destroyed(first: Arrival, later: Arrival, fault: Fault, times: Times) -> bool:
+    """X's record burnt before the shadow server had asked."""
+    if fault.kind is not FaultKind.WIPE or fault.node != first.client_name:
+        return False
+    return fault.began_at - times.until_heard <= first.at <= fault.began_at < later.at
+
+
+def _cut_off(first: Arrival, later: Arrival, fault: Fault, times: Times) -> bool:
+    """Y could not hear of X's delivery, and waited for the span: the two were apart for longer than it."""
+    if first.client_name == later.client_name or fault.seconds <= times.span:
+        return False
+    if fault.kind is FaultKind.CUT:
+        if not fault.parts(first.client_name, later.client_name):
+            return False
+        is_apart = first.at <= fault.ended_at + times.heartbeat + RECORD_SECONDS
+    else:  # X itself was away, and its disk is whole
+        is_apart = fault.kind in (FaultKind.KILL, FaultKind.PAUSE) and fault.node == first.client_name and first.at <= fault.began_at
+    # silence counts from the last poll before the fault
+    return is_apart and first.at >= fault.began_at - times.until_heard and later.at >= fault.began_at + times.span - times.until_heard
+
+
+def _two_failed(first: Arrival, later: Arrival, faults: Sequence[Fault], times: Times) -> bool:
+    """X could not be asked when Y took over, because it had failed too: of two faults on different nodes, close together,
+    one is on X (or cuts it from Y) after it delivered, and both came before Y's delivery."""
+    window = times.span + times.heartbeat
+    if first.client_name == later.client_name:
+        return False
+    for mine in faults:
+        if not mine.parts(first.client_name, later.client_name) or later.client_name == mine.node != first.client_name:
+            continue
+        if mine.ended_at < first.at or mine.began_at > later.at:
+            continue
+        for other in faults:
+            if other.node == mine.node or not other.stops_node or other.began_at > later.at:
+                continue
+            if other.began_at <= mine.ended_at + window and mine.began_at <= other.ended_at + window:
+                return True
+    return False
+
+
+def explains_repetition(one: Sent, first_at: Mapping[str, float], faults: Sequence[Fault]) -> bool:
+    """Cause (e): the client sent again what it never got an answer to, or was refused by a server that then could not tell
+    its shadow server (451, and a fault between that and the arrival).
+
+    Shapes: `first_at` has the instant of the first arrival of each network id. One excuse for each id too many.
+    """
+    acknowledged = {submission.network_id for submission in one.tries if submission.answer is Answer.ACKNOWLEDGED}
+    strange = [at for network_id, at in first_at.items() if network_id not in acknowledged]
+    if len(acknowledged) > 1:
+        return False  # no client sends again what was acknowledged
+    excuses = 0
+    for submission in one.tries:
+        if submission.answer is Answer.NOTHING:
+            excuses += 1
+        elif submission.answer is Answer.REFUSED:
+            excuses += any(
+                fault.node == submission.node and fault.ended_at >= submission.at and any(fault.began_at <= at for at in strange)
+                for fault in faults
+            )
+    return len(strange) <= excuses
