@@ -1,9 +1,12 @@
 """Malformed and hostile input over a real connection, each with the exact replies, and what was accepted after all."""
 
 import contextlib
+import random
+import re
 from pathlib import Path
 
 import pytest
+import structlog
 
 from tests.kit.receiving import HELLO, files_in, receiving
 
@@ -198,4 +201,34 @@ async def test_content_that_never_breaks_a_line_is_refused_at_its_end_and_not_ke
         await client.send(b"x" * 3_000_000 + b"\r\n.\r\nNOOP\r\n")
 
         assert ["554 5.6.0 Line too long", OK] == await client.replies(2)
+        assert [] == files_in(tmp_path)
+
+
+WORDS = [
+    b"EHLO x\r\n", b"HELO x\r\n", b"MAIL FROM:<a@x.example>", b"MAIL FROM:<>", b" SIZE=9", b" BODY=8BITMIME", b" SMTPUTF8",
+    b"RCPT TO:<b@here.example>", b"DATA\r\n", b".\r\n", b"\r\n.\r\n", b"\r\n", b"\r", b"\n", b"BDAT 5\r\n", b"BDAT 99 LAST",
+    b"XSHADOW ", b"ENVELOPE ", b"COMMIT ", b"XQDISCARD ", b"STATUS ", b"STATUS BDAT 7\r\n",
+    b" XSHADOW=HOLD:00000000-0000-4000-8000-000000000009:1.1", b"RSET\r\n", b"NOOP\r\n", b"VRFY", b"STARTTLS\r\n", b"\x00",
+    b"\xff\xfe", "ü".encode(), b"<", b">", b"@", b"=", b" ", b"400", b"size=5 sha256=", b"x" * 600, HELLO.encode() + b"\r\n",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("is_peer", [False, True], ids=["stranger", "peer"])
+async def test_whatever_comes_is_answered_in_form_and_nothing_fails_inside(is_peer: bool, tmp_path: Path) -> None:
+    chance = random.Random(1)
+    secured = {"accept_xshadow": True, "externally_secured": ["127.0.0.1"]} if is_peer else {}
+    async with receiving(tmp_path, max_protocol_errors=1000, **secured) as station:
+        with structlog.testing.capture_logs() as lines:
+            for _ in range(400):
+                client = await station.connect()
+                if is_peer:
+                    await client.send(b"EHLO b.example\r\n" + HELLO.encode() + b"\r\n")
+                with contextlib.suppress(ConnectionError):
+                    await client.send(b"".join(chance.choices(WORDS, k=chance.randrange(1, 40))))
+                    client.writer.write_eof()
+                    for reply in (await client.rest()).splitlines():
+                        assert re.fullmatch(r"[2-5][0-9]{2}[ -].+", reply)
+                await client.close()
+
+        assert [] == [line for line in lines if line["event"] != "session.closed"]
         assert [] == files_in(tmp_path)
