@@ -103,9 +103,9 @@ def _died_before_record(first: Arrival, later: Arrival, fault: Fault) -> bool:
     """X ended within the time that a record takes; or Y was stopped with the final dot on its way, and went on."""
     if not fault.stops_node:
         return False
-    if fault.kind is FaultKind.PAUSE and fault.node == later.client_name:
-        if fault.began_at <= first.at and abs(later.at - fault.ended_at) <= RECORD_SECONDS:
-            return True
+    went_on = fault.kind is FaultKind.PAUSE and fault.node == later.client_name and fault.began_at <= first.at
+    if went_on and abs(later.at - fault.ended_at) <= RECORD_SECONDS:
+        return True
     return fault.node == first.client_name and abs(first.at - fault.began_at) <= RECORD_SECONDS and later.at > fault.began_at
 
 

@@ -1,0 +1,83 @@
+"""What the tracking logs of all nodes must show after an episode (I8), and which lines a killed node may owe.
+
+Each check gives sentences; none means that all is well.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from shadowrelay.lab import logs
+from shadowrelay.lab.cluster import Cluster
+from shadowrelay.lab.load import Answer, Sent
+
+ENDS = {"SEND", "SENDEXTERNAL", "FAIL", "EXPIRE"}
+SHADOW_ENDS = {"HADISCARD", "RESUBMIT", "EXPIRE"}
+BETWEEN_COMMIT_AND_ROW = 1.0  # seconds: SIGKILL may come between a commit and its row
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One row. Units: `at` is time.time."""
+
+    at: float
+    node: str
+    event: str
+    message_id: str
+    recipients: tuple[str, ...]
+    custom: str
+
+
+def lines_of(cluster: Cluster) -> list[Line]:
+    """The rows of all nodes, as far as a message is in them."""
+    return [
+        Line(logs.instant(row), name, row["event-id"], row["network-message-id"], tuple(logs.recipients(row)), row["custom-data"])
+        for name, node in cluster.nodes.items()
+        for row in logs.rows(node.tracking)
+    ]
+
+
+def complaints(lines: Iterable[Line], sent: Iterable[Sent], kills: Mapping[str, list[float]], wiped_at: Mapping[str, float]) -> list[str]:
+    """What the logs do not explain."""
+    by_id: dict[str, list[Line]] = defaultdict(list)
+    for line in lines:
+        by_id[line.message_id].append(line)
+    found: list[str] = []
+    for one in sent:
+        for submission in one.tries:
+            if submission.answer is Answer.ACKNOWLEDGED:
+                found += _acknowledged(one, submission.network_id, submission.node, by_id[submission.network_id])
+    for message_id, mine in by_id.items():
+        found += _shadows(message_id, mine, kills, wiped_at)
+    return found
+
+
+def _acknowledged(one: Sent, message_id: str, node: str, mine: list[Line]) -> list[str]:
+    found = []
+    ended = {recipient for line in mine if line.event in ENDS for recipient in line.recipients}
+    if missing := set(one.recipients) - ended:
+        found.append(f"{message_id}: no end in the logs for {sorted(missing)}")
+    received = [line for line in mine if line.event == "RECEIVE" and line.node == node]
+    if not received:
+        found.append(f"{message_id}: acknowledged by {node}, which has no RECEIVE")
+    elif "S:Replication=Success" not in received[0].custom:
+        found.append(f"{message_id}: acknowledged in reject mode without a copy: {received[0].custom}")
+    return found
+
+
+def _shadows(message_id: str, mine: list[Line], kills: Mapping[str, list[float]], wiped_at: Mapping[str, float]) -> list[str]:
+    found = []
+    for line in mine:
+        if line.event != "HARECEIVE":
+            continue
+        ended = any(other.node == line.node and other.event in SHADOW_ENDS and other.at >= line.at for other in mine)
+        burnt = wiped_at.get(line.node, 0.0) >= line.at
+        if not ended and not burnt and not _owed(line, mine, kills.get(line.node, [])):
+            found.append(f"{message_id}: a copy came to {line.node} and has no end in its log")
+    return found
+
+
+def _owed(held: Line, mine: list[Line], kills: list[float]) -> bool:
+    """The shadow server was killed shortly after somebody's delivery, or hand-over, that it may just have committed."""
+    news = [line.at for line in mine if line.node != held.node and line.event in ENDS | {"RESUBMIT", "HAREDIRECT", "HAREDIRECTFAIL"}]
+    return any(at <= killed <= at + BETWEEN_COMMIT_AND_ROW for killed in kills for at in news)

@@ -1,0 +1,227 @@
+"""The crash ring: one episode a seed, with real processes under load. `python -m tests.crash.ring SEED…` replays,
+`--all` runs thirty and ends with the table that is the evidence, `--keep DIRECTORY` leaves the nodes' files there.
+
+After the faults stop, everything acknowledged must arrive, every duplicate must have a cause of I4, all queues must be
+empty, and the tracking logs must tell of every recipient and every copy.
+"""
+
+import argparse
+import asyncio
+import random
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+
+from shadowrelay.lab.account import Account, account
+from shadowrelay.lab.causes import Cause, Fault
+from shadowrelay.lab.cluster import Cluster, Place
+from shadowrelay.lab.load import Load
+from shadowrelay.lab.sink import DEFERRED, Arrival, Sink
+from shadowrelay.model.message import Envelope
+from shadowrelay.model.replies import Reply
+from shadowrelay.tracking import operator_log
+from tests.crash import evidence
+from tests.crash.faults import Trouble
+from tests.crash.plan import NODES, TIMES, Plan, plan
+
+SEEDS = tuple(range(1, 31))
+ACKNOWLEDGED_MIN = 100
+LOAD_SECONDS_MAX = 20.0  # after the faults, until enough was acknowledged
+SETTLE_SECONDS_MAX = 40.0
+KEPT_QUEUES = ("SafetyNetPrimary", "SafetyNetShadow")
+
+PLACES = tuple(Place(name, name.split(".")[1]) for name in NODES)
+TRANSPORT = {
+    "shadow_resubmit_time_span": f"{TIMES.span:g}s",
+    "shadow_heartbeat_frequency": f"{TIMES.heartbeat:g}s",
+    "discard_poll_interval": f"{TIMES.poll * 1000:.0f}ms",
+    "shadow_timeout": "3s",
+}
+
+
+def recipients_of(number: int) -> tuple[str, ...]:
+    """Every third message has two forks, and one of them may be done long before the other."""
+    first = f"user{number % 50}@corp.example"
+    return (first,) if number % 3 else (first, f"user{number % 50}@branch.example")
+
+
+@dataclass(slots=True)
+class Episode:
+    """What came of one seed. `complaints` is empty if all is well."""
+
+    plan: Plan
+    result: Account
+    faults: list[Fault]
+    seconds: float
+    complaints: list[str] = field(default_factory=list)
+
+    @property
+    def causes(self) -> Counter[Cause]:
+        return Counter(duplicate.cause for duplicate in self.result.duplicates)
+
+    def __str__(self) -> str:
+        result = self.result
+        causes = ", ".join(f"{count} ({cause.value})" for cause, count in sorted(self.causes.items())) or "0"
+        return (
+            f"seed {self.plan.seed:>3}: {result.accepted} acknowledged, {len(result.lost)} lost, {len(result.changed)} changed, "
+            f"{causes} duplicated, {result.taken_over} taken over, {len(self.complaints)} complaints, {self.seconds:.0f} s"
+        )
+
+    def explain(self) -> str:
+        """For whoever has to find out why."""
+        began = min((fault.began_at for fault in self.faults), default=0.0)
+        faults = [
+            f"    {fault.kind.value} {fault.node} {fault.other} {fault.began_at:.2f} ({fault.began_at - began:+.2f}) "
+            f"to {fault.ended_at - began:+.2f}"
+            for fault in self.faults
+        ]
+        lines = [f"replay with: python -m tests.crash.ring {self.plan.seed}", str(self.plan), *faults, str(self), *self.complaints[:40]]
+        return "\n".join(lines)
+
+
+async def run(seed: int, directory: Path) -> Episode:
+    """One episode; everything that it started has ended when it returns."""
+    began = time.monotonic()
+    the_plan = plan(seed)
+    chance = random.Random(seed)
+    sinks = (Sink(), Sink())
+    corp, branch = [await sink.start() for sink in sinks]
+    deferring = _deferring(chance, the_plan.share_deferred)
+    for sink in sinks:
+        sink.decide = deferring
+    try:
+        async with Cluster(
+            PLACES, corp, directory=directory, transport=TRANSPORT, routes={"*@branch.example": branch}, is_wired=True
+        ) as cluster:
+            load = Load({name: node.address for name, node in cluster.nodes.items()}, chance, size=2048, recipients=recipients_of)
+            trouble = Trouble(the_plan, cluster, sinks, load)
+            try:
+                await _story(the_plan, trouble, load)
+                for sink in sinks:
+                    sink.is_deferring, sink.decide = False, lambda envelope: None
+                still_queued = await _settled(cluster, load, sinks)
+            finally:
+                await load.close()
+    finally:
+        for sink in sinks:
+            await sink.close()
+    arrivals = _arrivals(sinks)
+    result = account(load.sent, arrivals, trouble.faults, TIMES)
+    episode = Episode(the_plan, result, trouble.faults, time.monotonic() - began)
+    kills = {name: node.kills for name, node in cluster.nodes.items()}
+    episode.complaints += _about_account(result, load, arrivals, trouble.faults) + still_queued
+    episode.complaints += evidence.complaints(evidence.lines_of(cluster), load.sent, kills, trouble.wiped_at)
+    return episode
+
+
+def _deferring(chance: random.Random, share: float) -> Callable[[Envelope], Reply | None]:
+    return lambda envelope: DEFERRED if chance.random() < share else None
+
+
+def _arrivals(sinks: tuple[Sink, ...]) -> list[Arrival]:
+    return sorted((arrival for sink in sinks for arrival in sink.arrivals), key=lambda arrival: arrival.at)
+
+
+async def _story(the_plan: Plan, trouble: Trouble, load: Load) -> None:
+    sending = asyncio.create_task(load.run(10_000, rate=the_plan.rate))
+    try:
+        await trouble.run()
+        deadline = time.monotonic() + LOAD_SECONDS_MAX
+        while trouble.acknowledged_count < ACKNOWLEDGED_MIN and time.monotonic() < deadline:
+            await asyncio.sleep(0.05)
+    finally:
+        load.stop()
+        await sending
+
+
+async def _settled(cluster: Cluster, load: Load, sinks: tuple[Sink, ...]) -> list[str]:
+    """Wait until everything has arrived and nothing is queued or held any more: then nothing can arrive twice either."""
+    deadline = time.monotonic() + SETTLE_SECONDS_MAX
+    async with httpx.AsyncClient(trust_env=False, timeout=10) as http:
+        while True:
+            arrived = {(arrival.network_id, arrival.recipient) for arrival in _arrivals(sinks)}
+            wanted = {
+                (network_id, recipient) for sent in load.sent for network_id in sent.acknowledged_ids for recipient in sent.recipients
+            }
+            queued = await _queued(cluster, http) if wanted <= arrived or time.monotonic() > deadline else ["waiting for mail"]
+            if not queued or time.monotonic() > deadline:
+                return queued
+            await asyncio.sleep(0.2)
+
+
+async def _queued(cluster: Cluster, http: httpx.AsyncClient) -> list[str]:
+    found = []
+    for node in cluster.nodes.values():
+        token = await asyncio.to_thread((node.directory / "token").read_text)
+        answer = await http.get(f"http://{node.admin}/api/v1/queues", headers={"Authorization": f"Bearer {token.strip()}"})
+        for queue in answer.raise_for_status().json()["queues"]:
+            if queue["count"] and queue["kind"] not in KEPT_QUEUES:
+                found.append(f"still queued: {queue['count']} in {queue['identity']} ({queue['next_hop']})")
+    return found
+
+
+def _about_account(result: Account, load: Load, arrivals: list[Arrival], faults: list[Fault]) -> list[str]:
+    began = min((fault.began_at for fault in faults), default=0.0)
+
+    def tries(number: int) -> str:
+        made = load.sent[number - 1].tries
+        return ", ".join(f"{one.answer.value} by {one.node} at {one.at - began:+.2f} {one.network_id}" for one in made)
+
+    found = [f"lost: {network_id}" for network_id in result.lost] + [f"changed: {network_id}" for network_id in result.changed]
+    for duplicate in result.unexplained:
+        message_id = load.sent[duplicate.number - 1].internet_message_id
+        got = [arrival for arrival in arrivals if arrival.internet_message_id == message_id]
+        when = "; ".join(f"{one.network_id} {one.recipient} by {one.client_name} at {one.at - began:+.2f}" for one in got)
+        found.append(f"duplicate without a cause: message {duplicate.number}: {when}; tries: {tries(duplicate.number)}")
+    return found
+
+
+def summary(episodes: list[Episode]) -> str:
+    """The table that is the evidence."""
+    causes: Counter[Cause] = Counter()
+    for episode in episodes:
+        causes.update(episode.causes)
+    lines = [str(episode) for episode in episodes]
+    lines += [
+        "",
+        f"{'episodes':<28}{len(episodes):>7}",
+        f"{'acknowledged':<28}{sum(episode.result.accepted for episode in episodes):>7}",
+        f"{'lost':<28}{sum(len(episode.result.lost) for episode in episodes):>7}",
+        f"{'changed':<28}{sum(len(episode.result.changed) for episode in episodes):>7}",
+        f"{'taken over':<28}{sum(episode.result.taken_over for episode in episodes):>7}",
+        f"{'duplicated':<28}{causes.total():>7}",
+        *(f"  {'cause (' + cause.value + ')':<26}{count:>7}" for cause, count in sorted(causes.items())),
+        f"{'complaints':<28}{sum(len(episode.complaints) for episode in episodes):>7}",
+    ]
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Exit status 0: every episode was clean."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("seeds", nargs="*", type=int)
+    parser.add_argument("--all", action="store_true", help="seeds 1 to 30")
+    parser.add_argument("--keep", type=Path, help="leave the nodes' files in DIRECTORY/<seed>")
+    arguments = parser.parse_args()
+    operator_log.configure("critical")
+    episodes = []
+    for seed in arguments.seeds or (SEEDS if arguments.all else ()):
+        with tempfile.TemporaryDirectory(prefix="shadowrelay-ring-") as temporary:
+            directory = arguments.keep / str(seed) if arguments.keep else Path(temporary)
+            directory.mkdir(parents=True, exist_ok=True)
+            episode = asyncio.run(run(seed, directory))
+        episodes.append(episode)
+        print(episode.explain() if episode.complaints or not arguments.all else episode, flush=True)
+    if len(episodes) > 1:
+        print(summary(episodes))
+    return 1 if any(episode.complaints for episode in episodes) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
