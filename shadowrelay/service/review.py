@@ -7,6 +7,7 @@ was lost or came back. DESIGN 6.2 "lease", "everybody", "meet".
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 import structlog
 
@@ -133,22 +134,28 @@ class ReviewService:
 
     async def _ask(self, server: ServerName, message_ids: Sequence[MessageId]) -> bool:
         """Ask a server on the lists; False if it cannot be asked."""
-        full: list[MessageId] = []
-        gone: list[MessageId] = []
-        transitions = await self._question(server, message_ids, lambda claim: primary.question_number(claim, server))
+        transitions = await self._question(server, message_ids, partial(_question_number, server))
         if transitions is None:
             return False
         again = [message_id for message_id, transition in transitions.items() if transition.note == Note.CHOOSE_AGAIN]
-        if again:
-            await self._context.ledger.transition(again, lambda _, claim: _choosing_again(claim, self._context.me, server))
-            full += again
-        full += [message_id for message_id, transition in transitions.items() if transition.note == Note.WAIT]
-        gone += [message_id for message_id, transition in transitions.items() if transition.note == Note.EVERYBODY]
-        if full and await self._question(server, full, lambda claim: claim.number) is None:
+        gone = [message_id for message_id, transition in transitions.items() if transition.note == Note.EVERYBODY]
+        if again and not await self._choose_again(server, again):
             return False
         if gone:
             await self._everybody(server, gone)
         return True
+
+    async def _choose_again(self, server: ServerName, message_ids: Sequence[MessageId]) -> bool:
+        """Give its older copies the next numbers. The numbers are those just committed for this server alone: a placement
+        that is under way at the same time has others."""
+        me = self._context.me
+        raised = await self._context.ledger.transition(message_ids, lambda _, claim: _choosing_again(claim, me, server))
+        numbers = {
+            message_id: transition.after.number
+            for message_id, transition in zip(message_ids, raised, strict=True)
+            if transition.note == Note.CHOOSE_AGAIN and transition.after is not None
+        }
+        return not numbers or await self._question(server, list(numbers), lambda message_id, _: numbers[message_id]) is not None
 
     async def _everybody(self, server: ServerName, message_ids: Sequence[MessageId]) -> None:
         """The copies on `server` are gone although its lease had ended: has anybody else taken these over?"""
@@ -157,7 +164,7 @@ class ReviewService:
         for other in context.peers.states:
             if other == server or not open_ids:
                 continue
-            transitions = await self._question(other, sorted(open_ids), lambda claim: claim.number)
+            transitions = await self._question(other, sorted(open_ids), partial(_question_number, other))
             if transitions is None:
                 if context.settings.transport.delivery_without_lease is WithoutLease.DEFER:
                     return
@@ -168,7 +175,7 @@ class ReviewService:
         await context.ledger.transition(sorted(open_ids), lambda _, claim: _nobody_claims_more(claim, server))
 
     async def _question(
-        self, server: ServerName, message_ids: Sequence[MessageId], number: Callable[[Claim], CopyNumber]
+        self, server: ServerName, message_ids: Sequence[MessageId], number: Callable[[MessageId, Claim], CopyNumber]
     ) -> dict[MessageId, Transition] | None:
         """One XQDISCARD STATUS and what it does to our claims; None if the server cannot be asked."""
         context = self._context
@@ -179,7 +186,7 @@ class ReviewService:
             return None
         if not messages:
             return {}
-        questions = [StatusQuestion(message_id, number(message.claim)) for message_id, message in messages.items()]
+        questions = [StatusQuestion(message_id, number(message_id, message.claim)) for message_id, message in messages.items()]
         asked_at = context.clock.awake()
         try:
             answers = await link.status(questions)
@@ -227,3 +234,7 @@ def _choosing_again(claim: Claim | None, me: Party, server: ServerName) -> Trans
 
 def _nobody_claims_more(claim: Claim | None, server: ServerName) -> Transition:
     return Transition(None, None) if claim is None else meeting.nobody_claims_more(claim, server)
+
+
+def _question_number(server: ServerName, _: MessageId, claim: Claim) -> CopyNumber:
+    return primary.question_number(claim, server)
