@@ -221,7 +221,9 @@ class ReviewService:
 
 
 def _holds_for(answer: StatusAnswer, me: Party) -> bool:
-    return answer.state is StatusState.SHADOW and answer.primary == me.server and answer.database == me.database
+    """Not where it is promoting: whoever was told `yours` waits for no lease to end."""
+    is_ours = answer.state is StatusState.SHADOW and answer.primary == me.server and answer.database == me.database
+    return is_ours and not answer.promoting
 
 
 def _gave_up(claim: Claim | None, server: ServerName) -> Transition:
