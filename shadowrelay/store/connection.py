@@ -7,6 +7,7 @@ some file systems, quietly do less than asked.
 
 import sqlite3
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -57,28 +58,25 @@ class WriterConnection:
         return self._connection
 
     def end_transaction(self) -> None:
-        """After a failed COMMIT SQLAlchemy holds the transaction for ended, while SQLite may not."""
+        """After a failed COMMIT SQLAlchemy and SQLite may both hold on to the transaction: begin with a new connection."""
         if self._connection is None:
             return
         driver = self._connection.connection.dbapi_connection
-        try:
-            if driver is None or self._connection.in_transaction():
-                self.close()
-            elif driver.in_transaction:
-                driver.rollback()
-        except (exc.SQLAlchemyError, sqlite3.Error):
+        if driver is None or driver.in_transaction or self._connection.get_transaction() is not None:
             self.close()
 
     def close(self) -> None:
         """The next `get` opens it anew. Never raises."""
         connection, engine, self._connection, self._engine = self._connection, self._engine, None, None
-        try:
-            if connection is not None:
+        if connection is None or engine is None:
+            return
+        with suppress(exc.SQLAlchemyError, sqlite3.Error):  # it may be given up because it is broken
+            driver = connection.connection.dbapi_connection
+            with suppress(exc.SQLAlchemyError, sqlite3.Error):
                 connection.close()
-            if engine is not None:
-                engine.dispose()
-        except (exc.SQLAlchemyError, sqlite3.Error):
-            pass  # it is given up because it is broken
+            engine.dispose()
+            if driver is not None:
+                driver.close()  # whatever SQLAlchemy made of it, the lock must go
 
 
 def _writer_engine(path: Path) -> Engine:

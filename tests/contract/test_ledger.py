@@ -631,6 +631,16 @@ async def test_a_delivered_message_stays_known_until_its_time_and_no_longer(ledg
     assert await ledger.load(stored.envelope.message_id) is None
 
 
+async def test_a_delivered_message_is_remembered_as_long_as_the_attempt_says(ledger: Ledger) -> None:
+    stored = await accept(ledger)
+    await ledger.record_attempt(an_attempt(stored.envelope.message_id, remember_until=NOW + 9 * DAY), all_done)
+
+    await ledger.expire(NOW + 9 * DAY - SECOND, 9)
+    assert await ledger.load(stored.envelope.message_id) is not None
+    await ledger.expire(NOW + 9 * DAY, 9)
+    assert await ledger.load(stored.envelope.message_id) is None
+
+
 async def test_an_unfinished_message_does_not_expire(ledger: Ledger) -> None:
     stored = await accept(ledger)
 

@@ -164,6 +164,11 @@ async def test_the_segment_being_written_stays_though_nothing_in_it_is_needed(tm
         assert b"later\r\n" == (await ledger.read_content(later.place)).data
 
 
+def forget_pins(work) -> None:  # type: ignore[no-untyped-def]
+    work.connection.exec_driver_sql("UPDATE segment SET pinned_count = 0")
+    work.changes_count += 1
+
+
 async def test_counts_that_are_too_low_do_not_lose_content(tmp_path: Path) -> None:
     """The rows are asked before anything is unlinked."""
     wall = Wall()
@@ -171,7 +176,7 @@ async def test_counts_that_are_too_low_do_not_lose_content(tmp_path: Path) -> No
         stored = await accepted(ledger)
         wall.at += HOUR
         await accepted(ledger)
-        await ledger._writer.submit(lambda work: work.connection.exec_driver_sql("UPDATE segment SET pinned_count = 0") and None)
+        await ledger._writer.submit(forget_pins)
 
         await ledger.expire(NOW + 100 * DAY, 9)
 

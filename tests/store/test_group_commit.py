@@ -13,7 +13,7 @@ from shadowrelay.model.errors import LedgerUnavailable
 from shadowrelay.model.ownership import Claim, Role, Transition
 from shadowrelay.store import SqliteLedger
 from shadowrelay.store.writer import BATCH_MAX, WAITING_MAX
-from tests.kit.ledger import Refused, a_content, a_ledger, a_new_message, all_done, an_attempt, choose, nothing, refuse
+from tests.kit.ledger import THERE, Refused, a_content, a_ledger, a_new_message, all_done, an_attempt, choose, nothing, refuse
 
 
 @contextmanager
@@ -99,6 +99,7 @@ async def test_a_statement_that_sqlite_refuses_fails_only_its_own_promise(tmp_pa
 
         assert isinstance(second, LedgerUnavailable)
         assert 451 == second.reply.code
+        ledger._contents.recent._contents.clear()  # so that the offsets count
         assert [first, third] == [await ledger.load(message.envelope.message_id) for message in fresh]
         assert b"last\r\n" == (await ledger.read_content(third.place)).data  # type: ignore[union-attr, arg-type]
         assert there == await ledger.load(there.envelope.message_id)
@@ -158,6 +159,28 @@ async def test_a_promise_on_a_rolled_back_row_sees_the_row_as_it_is(tmp_path: Pa
         await ledger.transition([message_id], look)
 
         assert [stored.claim] == seen
+
+
+async def test_a_server_that_goes_off_a_list_and_comes_back_in_one_commit_is_listed(tmp_path: Path) -> None:
+    async with a_ledger(tmp_path) as ledger:
+        stored = await ledger.record_accepted(a_new_message(), a_content(), decided=True)
+        ids = [stored.envelope.message_id]
+
+        def without(_, before):  # type: ignore[no-untyped-def]
+            return Transition(before, replace(before, copies=()))
+
+        def again(_, before):  # type: ignore[no-untyped-def]
+            return Transition(before, stored.claim)
+
+        with held_up(ledger):
+            tasks = await promised(ledger.transition(ids, without), ledger.transition(ids, again))
+        await asyncio.gather(*tasks)
+        assert (stored,) == await ledger.primaries_listed_on(THERE, 9)
+
+        with held_up(ledger):
+            tasks = await promised(ledger.transition(ids, without), ledger.transition(ids, again), ledger.transition(ids, without))
+        await asyncio.gather(*tasks)
+        assert () == await ledger.primaries_listed_on(THERE, 9)
 
 
 async def test_a_promise_that_changes_nothing_does_not_raise_the_position(tmp_path: Path) -> None:

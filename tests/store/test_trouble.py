@@ -11,12 +11,25 @@ from pathlib import Path
 import pytest
 
 from shadowrelay.model.errors import LedgerUnavailable
+from shadowrelay.model.ids import NO_SERVER
 from shadowrelay.model.ownership import Role
 from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, STORE_UNAVAILABLE
 from shadowrelay.store import SqliteLedger, content
 from shadowrelay.store import connection as connections
 from shadowrelay.store import ledger as ledger_module
-from tests.kit.ledger import a_content, a_ledger, a_new_message, a_spooled_content, all_done, an_attempt, choose
+from tests.kit.ledger import (
+    NOW,
+    THEIR_DATABASE,
+    THERE,
+    a_content,
+    a_ledger,
+    a_new_message,
+    a_spooled_content,
+    all_done,
+    an_attempt,
+    an_identity,
+    choose,
+)
 from tests.store.test_group_commit import held_up, promised
 
 
@@ -142,26 +155,31 @@ async def test_a_read_only_database_is_451_and_recovers(tmp_path: Path) -> None:
         assert stored == await ledger.load(stored.envelope.message_id)
 
 
-async def test_a_commit_that_fails_is_rolled_back_and_the_writer_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("code", [sqlite3.SQLITE_IOERR_FSYNC, sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY], ids=["fsync", "full", "busy"])
+async def test_a_commit_that_fails_is_rolled_back_and_the_writer_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
     async with a_ledger(tmp_path) as ledger:
         first = await accepted(ledger)
-        connection = ledger._committer.connection.get()
         before = ledger.position
 
         def fail(_: object) -> None:
-            error = sqlite3.OperationalError("disk I/O error")
-            error.sqlite_errorcode = sqlite3.SQLITE_IOERR_FSYNC
+            error = sqlite3.OperationalError("no commit")
+            error.sqlite_errorcode = code
             raise error
 
-        with monkeypatch.context() as patched:
-            patched.setattr(connection.dialect, "do_commit", fail)
-            with pytest.raises(LedgerUnavailable, match="disk I/O error"):
-                await ledger.record_verdict(first.envelope.message_id, choose)
+        for promise in (ledger.record_verdict(first.envelope.message_id, choose), ledger.record_peer(an_identity(), NOW)):
+            with monkeypatch.context() as patched:
+                patched.setattr(ledger._committer.connection.get().dialect, "do_commit", fail)
+                with pytest.raises(LedgerUnavailable, match="no commit"):
+                    await promise
 
         assert before == ledger.position
         assert first == await ledger.load(first.envelope.message_id)
+        assert ledger.seen(THERE) is None
+        assert NO_SERVER == ledger.server_of(THEIR_DATABASE)
         await ledger.record_verdict(first.envelope.message_id, choose)
-        assert ledger._committer.connection.get() is not connection
+        assert before + 1 == ledger.position
 
 
 @pytest.mark.slow
