@@ -107,7 +107,9 @@ def summary_of(pairs: list[Pair], rounds: list[Round], machine: dict[str, object
 def print_tables(summary: dict[str, object]) -> None:
     """For people."""
     pairs, median, waits = summary["pairs"], summary["median"], summary["acknowledgement_ms"]
-    assert isinstance(pairs, list) and isinstance(median, dict) and isinstance(waits, dict)
+    assert isinstance(pairs, list)
+    assert isinstance(median, dict)
+    assert isinstance(waits, dict)
     table = Table(title=f"messages per second, end to end: {summary['messages']} of {SIZE} octets, {SESSIONS} sessions, synced")
     for heading in ("", "Postfix alone", "both nodes", "ratio", "one node", "ratio", "HARECEIVE"):
         table.add_column(heading, justify="right")

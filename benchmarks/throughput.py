@@ -70,7 +70,7 @@ async def run_postfix(parent: Path, messages: int) -> Run:
     with workplace(parent) as directory:
         settings = {**POSTFIX, "relayhost": f"[127.0.0.1]:{port}"}
         with running_postfix(directory, settings) as postfix:
-            seconds = await _timed(port, [postfix.port], messages)
+            seconds = await timed(port, [postfix.port], messages)
     return Run("Postfix alone", messages, seconds)
 
 
@@ -81,7 +81,7 @@ async def run_shadowrelay(parent: Path, messages: int, *, entries: int) -> Run:
         async with Cluster(PLACES, HostPort("127.0.0.1", port), directory=directory, transport=PRODUCT_TIMES) as cluster:
             nodes = list(cluster.nodes.values())
             await asyncio.to_thread(wait_until_peers_know_each_other, nodes)
-            seconds = await _timed(port, [node.address.port for node in nodes[:entries]], messages)
+            seconds = await timed(port, [node.address.port for node in nodes[:entries]], messages)
             synchronous = tuple(read_synchronous(node) for node in nodes)
         held_count = sum(count_rows(node.tracking, "HARECEIVE") for node in nodes)  # after the stop: all is written
     name = "shadowrelay, sessions on both nodes" if entries == 2 else "shadowrelay, all sessions on one node"
@@ -91,7 +91,7 @@ async def run_shadowrelay(parent: Path, messages: int, *, entries: int) -> Run:
     return run
 
 
-async def _timed(sink_port: int, ports: Sequence[int], messages: int) -> float:
+async def timed(sink_port: int, ports: Sequence[int], messages: int) -> float:
     """From the start of the clients until the receiving server has the last message."""
     with running_sink(sink_port, "-M", str(messages)) as sink:
         shares = [messages // len(ports) + (index < messages % len(ports)) for index in range(len(ports))]
