@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import random
 import shutil
 import signal
 import socket
@@ -16,6 +17,7 @@ from shadowrelay.lab.proxy import Wire
 from shadowrelay.model.routing import HostPort
 
 START_SECONDS_MAX = 30.0
+PORTS = range(10_000, 32_000)  # below net.ipv4.ip_local_port_range
 
 Table = Mapping[str, object]
 
@@ -44,12 +46,18 @@ SHORT_RETRIES: Table = {
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of 127.0.0.1 that were free a moment ago, all different."""
+    """Ports of 127.0.0.1 that nobody has, all different, and none that the kernel gives to outgoing connections: they must
+    still be free when a killed node is started again."""
+    found: list[int] = []
     with contextlib.ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [int(probe.getsockname()[1]) for probe in probes]
+        for port in random.sample(PORTS, len(PORTS)):
+            probe = stack.enter_context(socket.socket())
+            with contextlib.suppress(OSError):
+                probe.bind(("127.0.0.1", port))
+                found.append(port)
+            if len(found) == count:
+                return found
+    raise RuntimeError(f"fewer than {count} ports are free between {PORTS.start} and {PORTS.stop}")
 
 
 @dataclass(slots=True)

@@ -8,13 +8,14 @@ from typing import Protocol
 
 import structlog
 
-from shadowrelay.core import retention, tracking_rows
+from shadowrelay.core import retention
 from shadowrelay.core.ownership import shadow
 from shadowrelay.core.ownership.values import Note, Party
 from shadowrelay.model.errors import LedgerUnavailable, PeerUnavailable
-from shadowrelay.model.ids import MessageId, ServerName
-from shadowrelay.model.ownership import Claim, DiscardEvent, DiscardStatus, Role, Transition
+from shadowrelay.model.ids import ServerName
+from shadowrelay.model.ownership import Claim, DiscardEvent, Transition
 from shadowrelay.model.peers import DiscardReply, PeerIdentity
+from shadowrelay.service import discards
 from shadowrelay.service.context import Context
 from shadowrelay.service.promote import PromoteService
 from shadowrelay.service.review import ReviewService
@@ -132,40 +133,11 @@ class HeartbeatService:
 
         keep_until = retention.safety_net_until(context.now(), context.settings.transport)
         transitions = await context.ledger.record_discards(speaker.server, speaker.database, incarnation, reply.events, decide, keep_until)
-        discarded = []
         for event, transition in zip(reply.events, transitions, strict=True):
-            before, after = transition.before, transition.after
-            if before is not None and after is not None and before.role is Role.SHADOW and before != after:
-                discarded.append(event)
             if transition.note == Note.REVIEW:
                 self._review.request(event.message_id)
             elif transition.note == Note.HANDED:
                 self._promote.wake()
             elif transition.note == Note.DONE:
                 context.leases.forget(event.message_id)
-        await self._track(speaker, discarded)
-
-    async def _track(self, speaker: Party, events: list[DiscardEvent]) -> None:
-        context = self._context
-        events = [event for event in events if event.status in (DiscardStatus.DELIVERED, DiscardStatus.RELEASED)]
-        if not events:
-            return
-        stored = {
-            message.envelope.message_id: message for message in await context.ledger.load_many([event.message_id for event in events])
-        }
-        now = context.now()
-        for event in events:
-            message = stored.get(MessageId(event.message_id))
-            context.tracking.write(
-                tracking_rows.hadiscard(
-                    context.me.server,
-                    event.message_id,
-                    at=now,
-                    primary=speaker.server,
-                    envelope=message.envelope if message else None,
-                    ordinals=event.ordinals,
-                    status=event.status.value,
-                    internal_id=message.internal_id if message else 0,
-                )
-            )
-        context.metrics.discarded(sum(event.status is DiscardStatus.DELIVERED for event in events))
+        await discards.track(context, speaker.server, discards.discarded(reply.events, transitions))

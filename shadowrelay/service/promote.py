@@ -1,6 +1,7 @@
 """Taking over: when a primary server is lost, its shadow servers ask everybody and become primary. DESIGN 6.1, 6.2."""
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
@@ -11,9 +12,10 @@ from shadowrelay.core.ownership import shadow
 from shadowrelay.core.ownership.values import Note, Party
 from shadowrelay.model.errors import LedgerUnavailable, PeerUnavailable
 from shadowrelay.model.ids import NO_DATABASE, MessageId, ServerName
-from shadowrelay.model.ownership import Claim, Role, StatusAnswer, StatusQuestion, Transition
+from shadowrelay.model.ownership import Claim, DiscardEvent, DiscardStatus, Role, StatusAnswer, StatusQuestion, Transition
 from shadowrelay.model.queue import ShadowGroup, StoredMessage
 from shadowrelay.model.tracking import ResubmitReason
+from shadowrelay.service import discards
 from shadowrelay.service.context import Context
 from shadowrelay.service.deliver import DeliverService
 from shadowrelay.service.place import PlaceService
@@ -149,7 +151,18 @@ class PromoteService:
             return shadow.answered(claim, me, party, said[message_id], reachable)
 
         ids = list(said)
-        return _ours(ids, await self._context.ledger.transition(ids, decide))
+        transitions = await self._context.ledger.transition(ids, decide)
+        await self._track_ended(ids, transitions)
+        return _ours(ids, transitions)
+
+    async def _track_ended(self, ids: Sequence[MessageId], transitions: Sequence[Transition]) -> None:
+        """Somebody knew them delivered: they are shadow messages no more."""
+        by_primary: dict[ServerName, list[DiscardEvent]] = defaultdict(list)
+        for message_id, transition in zip(ids, transitions, strict=True):
+            if transition.note == Note.DONE and transition.before is not None:
+                by_primary[transition.before.primary].append(DiscardEvent(0, message_id, DiscardStatus.DELIVERED))
+        for primary, events in by_primary.items():
+            await discards.track(self._context, primary, events)
 
 
 def _alone(claim: Claim | None, me: Party, reachable: frozenset[ServerName]) -> Transition:

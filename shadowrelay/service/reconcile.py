@@ -14,6 +14,7 @@ from shadowrelay.model.errors import LedgerUnavailable, PeerUnavailable
 from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.ownership import Claim, DiscardEvent, DiscardStatus, StatusAnswer, StatusQuestion, StatusState, Transition
 from shadowrelay.model.queue import StoredMessage
+from shadowrelay.service import discards
 from shadowrelay.service.context import Context
 from shadowrelay.service.promote import PAGE, PromoteService
 
@@ -57,7 +58,9 @@ class ReconcileService:
             return shadow.heard(claim, party, _as_event(message_id, said[message_id]))
 
         if said:
-            await context.ledger.transition(list(said), decide)
+            transitions = await context.ledger.transition(list(said), decide)
+            events = [_as_event(message_id, answer) for message_id, answer in said.items()]
+            await discards.track(context, party.server, discards.discarded(events, transitions))
             _log.info("shadows.reconciled", server=party.server, asked=len(page), settled=len(said))
 
 
