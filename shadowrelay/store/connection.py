@@ -20,7 +20,7 @@ from shadowrelay.model.errors import ConfigurationError, LedgerUnavailable
 from shadowrelay.store import errors
 
 Answer = TypeVar("Answer")
-BUSY_TIMEOUT_MILLISECONDS = 5_000  # another process holds the lock: a backup, an administrator's shell
+BUSY_TIMEOUT_MILLISECONDS = 5_000  # another process holds the lock: an administrator's shell, a copy being made
 CHECKPOINT_PAGES = 2_000  # 8 MB of WAL
 WRITER_CACHE_KIB = 65_536
 STATEMENTS_KEPT = 256
