@@ -252,8 +252,12 @@ class Steps:
         alone = self.events.alone(me, reachable)
         if alone.note == Note.PROMOTED:
             yield f"{n}: promotes", self._promoted(s, n, alone, mine, others)
-        for o in reachable:
-            asked, heard = self.events.answered(me, self.node(s, o), reachable)
+        # A round may have begun when more could be reached than now: then this is not its last answer.
+        rounds = [(o, hoped) for o in reachable for hoped in {reachable, frozenset(others)}]
+        for o, hoped in rounds:
+            asked, heard = self.events.answered(me, self.node(s, o), hoped)
+            if hoped != reachable and heard.note != Note.ASKED:
+                continue
             said = self._asked(s, o, n, asked, heard)
             if heard.note == Note.PROMOTED:
                 yield f"{n}: asks {o}, promotes", self._promoted(said, n, heard, mine, others)

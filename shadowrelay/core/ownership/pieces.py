@@ -55,6 +55,12 @@ def relisted(claim: Claim, server: ServerName, copies: tuple[Copy, ...]) -> Clai
     return replace(claim, role=role, copies=copies)
 
 
+def unchosen(claim: Claim) -> Claim:
+    """Nobody is chosen: the chosen one's entry is like any other's. A message handed over stays so."""
+    copies = tuple(replace(copy, choice=Choice.LISTED) if copy.choice is Choice.CHOSEN else copy for copy in claim.copies)
+    return replace(claim, copies=copies)
+
+
 def choose(before: Claim, claim: Claim, server: Party, note: Note) -> Transition:
     """`server` is the chosen one now. The others stay on the list: what they hold is seen when they are asked."""
     chosen = Copy(server.server, server.database, Choice.CHOSEN)

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from shadowrelay.core.ownership import pieces, rules
 from shadowrelay.core.ownership.values import Note, Party
+from shadowrelay.model.errors import IllegalTransition
 from shadowrelay.model.ids import NO_DATABASE, ServerName
 from shadowrelay.model.message import Ordinals
 from shadowrelay.model.ownership import Choice, Claim, Copy, CopyNumber, DiscardStatus, Notification, Role, Transition
@@ -28,9 +29,16 @@ def may_place_on(claim: Claim, server: Party, lease_runs: bool) -> bool:
 
 
 def placing(claim: Claim | None, me: Party, server: Party) -> Transition:
-    """Before a copy is sent to `server`: the next number, and the server on the list."""
+    """Before a copy is sent to `server`: the next number, and the server on the list. Whoever was chosen has an older
+    number then, and is not chosen any more.
+
+    Raises: IllegalTransition where `may_place_on` says no meanwhile because of a `released` under way.
+    """
     claim = pieces.claimed(claim)
-    copies = rules.listed_before_sending(claim, Copy(server.server, server.database))
+    entry = claim.copy_on(server.server)
+    if entry is not None and entry.choice.awaits_acknowledgement:
+        raise IllegalTransition(f"{server.server} has not yet acknowledged that its copy was released")
+    copies = rules.listed_before_sending(pieces.unchosen(claim), Copy(server.server, server.database))
     return Transition(claim, replace(claim, number=rules.number_after(claim, me), copies=copies))
 
 
@@ -76,12 +84,14 @@ def gave_up(claim: Claim | None, server: ServerName) -> Transition:
 
 
 def choosing_again(claim: Claim | None, me: Party, server: ServerName) -> Transition:
-    """Before a server that still holds an older copy is asked with the next number: that number, committed."""
+    """Before a server that still holds an older copy is asked with the next number: that number, committed. It is for
+    this server alone, so that nobody is chosen until it has answered."""
     claim = pieces.known(claim)
     entry = claim.copy_on(server)
     if not claim.is_primary or entry is None or entry.choice not in (Choice.LISTED, Choice.CHOSEN):
         return Transition(claim, claim)
-    return Transition(claim, replace(claim, number=rules.number_after(claim, me)), note=Note.CHOOSE_AGAIN)
+    raised = replace(pieces.unchosen(claim), number=rules.number_after(claim, me))
+    return Transition(claim, raised, note=Note.CHOOSE_AGAIN)
 
 
 def question_number(claim: Claim, server: ServerName) -> CopyNumber:

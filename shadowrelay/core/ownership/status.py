@@ -27,7 +27,9 @@ def status_of(claim: Claim | None) -> StatusAnswer:
     if claim.role is Role.RELEASED:
         return StatusAnswer(StatusState.RELEASED, claim.number, done=claim.done)
     if claim.role is Role.SHADOW:
-        return StatusAnswer(StatusState.SHADOW, claim.number, claim.primary, claim.database, bool(claim.asked), claim.done)
+        # Who was told `yours` does not wait for a lease to end: no lease may be counted from this answer.
+        promoting = bool(claim.asked) or claim.handed
+        return StatusAnswer(StatusState.SHADOW, claim.number, claim.primary, claim.database, promoting, claim.done)
     return StatusAnswer(StatusState.PRIMARY, claim.number, done=claim.done)
 
 

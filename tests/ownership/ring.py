@@ -1,0 +1,117 @@
+"""The ownership ring: every interleaving of one message on three nodes, by the functions of core/ownership themselves.
+
+    python -m tests.ownership.ring              all budgets, all rules on
+    python -m tests.ownership.ring RULE …       those rules switched off: the shortest traces to what then goes wrong
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+from shadowrelay.core import fencing
+from shadowrelay.core.ownership import rules
+from shadowrelay.model.ownership import Choice, Claim, CopyNumber
+from tests.ownership.explore import POLICIES, explore
+from tests.ownership.state import Budget
+
+
+class Rule(NamedTuple):
+    """A rule of DESIGN 6.2, what stands in for its function when it is off, and the smallest budget that shows it."""
+
+    text: str
+    module: Any
+    function: str
+    off: Callable[..., Any]
+    shown_by: Budget
+    goes_wrong: str
+    policy: str = "defer"
+
+
+def _same_number(claim: Claim, me: Any) -> CopyNumber:
+    return CopyNumber(claim.number.ownership, claim.number.placement or 1, me.database)
+
+
+def _releases_anybody_listed(claim: Claim, server: Any) -> bool:
+    entry = claim.copy_on(server)
+    return entry is None or entry.choice is Choice.LISTED
+
+
+RULES = {
+    "lease": Rule(
+        "a primary starts an attempt only while its lease runs on every server that may hold a copy",
+        rules, "without_lease", lambda claim, runs: (), Budget(crashes=1), "twice",
+    ),
+    "dot": Rule(
+        "the final dot is not sent unless the lease outlasts its reply",
+        fencing, "may_end_data", lambda left, allowance: True, Budget(crashes=1), "twice",
+    ),
+    "higher": Rule(
+        "a claim yields only to a higher number",
+        rules, "outranks", lambda number, other: True, Budget(crashes=1), "stuck",
+    ),
+    "placement": Rule(
+        "each placement or choice gets a higher number than the one before",
+        rules, "number_after", _same_number, Budget(late=1, crashes=1), "twice",
+    ),
+    "ask": Rule(
+        "before it promotes, a shadow server asks every node that it can reach",
+        rules, "may_promote", lambda claim, reachable: True, Budget(crashes=1), "twice",
+    ),
+    "again": Rule(
+        "a question from the holder of a higher number makes a lower one ask everybody again, and a lower primary end",
+        rules, "begins_again", lambda question, claim: False, Budget(crashes=1), "stuck",
+    ),
+    "wait": Rule(
+        "who has waited for a higher number asks everybody again",
+        rules, "asked_after_waiting", lambda claim: claim.asked, Budget(crashes=1), "twice",
+    ),
+    "list": Rule(
+        "a server that was sent a copy stays on the primary's list until it has heard `released`",
+        rules, "listed_before_sending", lambda claim, copy: claim.copies, Budget(crashes=1), "twice",
+    ),
+    "keep": Rule(
+        "nobody is told `released` before another copy is confirmed",
+        rules, "may_release", _releases_anybody_listed, Budget(late=1, disks=1), "lost",
+    ),
+    "everybody": Rule(
+        "where a lease has ended and the server no longer holds the copy, everybody is asked",
+        rules, "needs_everybody", lambda lease_runs: False, Budget(crashes=1, disks=1), "twice",
+    ),
+    "meet": Rule(
+        "of two primaries that meet, the one with the lower number ends, between two attempts; the other waits for that",
+        rules, "ends_before", lambda answer, claim: False, Budget(crashes=1), "twice",
+    ),
+}  # fmt: skip
+
+SMALL = (Budget(1, 0, 1), Budget(0, 0, 1, 1), Budget(1, 1, 0), Budget(0, 1, 1))
+LARGE = (Budget(0, 1, 0, 1), Budget(2, 1, 0), Budget(0, 2, 0), Budget(1, 1, 1))
+
+
+@contextmanager
+def without(*names: str) -> Iterator[None]:
+    """These rules are off."""
+    with ExitStack() as stack:
+        for rule in map(RULES.__getitem__, names):
+            stack.enter_context(patch.object(rule.module, rule.function, rule.off))
+        yield
+
+
+def main(names: list[str]) -> int:
+    """Exit status 0 if nothing goes wrong."""
+    if set(names) - RULES.keys():
+        print("rules:", *(f"  {name}: {rule.text}" for name, rule in RULES.items()), sep="\n")
+        return 2
+    fine = True
+    with without(*names):
+        for budget in SMALL + LARGE:
+            for policy in POLICIES:
+                finding = explore(policy, budget, is_first_enough=bool(names))
+                print(finding, flush=True)
+                fine = fine and not finding.wrong
+    return 0 if fine else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
