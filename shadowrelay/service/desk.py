@@ -1,11 +1,12 @@
 """What peers may ask of this node: to hold a copy, for discard notifications, for STATUS. Port `PeerDesk`."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import structlog
 
 from shadowrelay.core import retention, tracking_rows
-from shadowrelay.core.ownership import shadow, status
+from shadowrelay.core.ownership import primary, shadow, status
 from shadowrelay.core.ownership.values import Note, Party
 from shadowrelay.model.errors import LedgerUnavailable
 from shadowrelay.model.ids import DatabaseId, MessageId, ServerName
@@ -91,13 +92,21 @@ class PeerDesk:
         party = Party(peer.server, peer.database)
         told = self._told.get(party, 0)
         if acknowledged is not None and told and (acknowledged := min(acknowledged, told)):
-            await context.ledger.forget_acknowledged(peer.server, peer.database, acknowledged)
+            await context.ledger.forget_acknowledged(peer.server, peer.database, acknowledged, partial(self._acknowledged, party))
         reply = await context.ledger.discards_for(peer.server, peer.database, maximum)
         if reply.events:
             # Once told, the shadow copy goes: from then on our log is the evidence.
             await context.tracking.sync()
             self._told[party] = max(told, reply.events[-1].sequence)
         return reply
+
+    def _acknowledged(self, party: Party, message_id: MessageId, claim: Claim | None) -> Transition:
+        """Our `released` has been heard; in time, if the lease runs still."""
+        if claim is None:
+            return Transition(None, None)
+        entry = claim.copy_on(party.server)
+        lease_runs = entry is not None and self._context.leases.left(message_id, entry) > 0
+        return primary.released_acknowledged(claim, party, lease_runs)
 
     async def status(self, peer: PeerIdentity, questions: Sequence[StatusQuestion]) -> tuple[StatusAnswer, ...]:
         """Answer, and let the questions do to our own claims what the rules say, in one commit."""
