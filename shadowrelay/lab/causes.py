@@ -80,12 +80,10 @@ class Times:
 
 
 def cause_of(got: Sequence[Arrival], faults: Sequence[Fault], times: Times) -> Cause:
-    """Why one message arrived more than once for a recipient. Each arrival after the first needs a cause; the first counts."""
+    """Why one message arrived more than once for a recipient. The first cause found stands for all, but each arrival needs one
+    for every arrival before it: had the record of any of them held, it would not have come."""
     ordered = sorted(got, key=lambda arrival: arrival.at)
-    causes = []
-    for index, later in enumerate(ordered[1:], start=1):
-        found = (_cause(first, later, faults, times) for first in ordered[:index])
-        causes.append(next((cause for cause in found if cause is not Cause.NONE), Cause.NONE))
+    causes = [_cause(first, later, faults, times) for index, later in enumerate(ordered) for first in ordered[:index]]
     return Cause.NONE if Cause.NONE in causes else causes[0]
 
 

@@ -1,0 +1,166 @@
+"""The account can fail: what was planted is found. Causes are narrow: one second or one server beside it, and there is none."""
+
+from dataclasses import replace
+
+import pytest
+
+from shadowrelay.lab.account import account
+from shadowrelay.lab.causes import Cause, Fault, FaultKind, Times, cause_of, explains_repetition
+from shadowrelay.lab.load import Answer, Sent, Submission
+from shadowrelay.lab.sink import Arrival
+
+TIMES = Times(span=5.0, heartbeat=1.0, poll=0.25)
+EAST, SOUTH, WEST = "mx1.east.example", "mx2.east.example", "mx1.west.example"
+ONE, TWO = "user1@corp.example", "user1@branch.example"
+
+
+def a_sent(*tries: Submission, recipients: tuple[str, ...] = (ONE,)) -> Sent:
+    made = list(tries) or [Submission(100.0, EAST, Answer.ACKNOWLEDGED, "id-1")]
+    return Sent(1, "<1@client.example>", recipients, "digest", made)
+
+
+def an_arrival(at: float = 101.0, client_name: str = EAST, network_id: str = "id-1", recipient: str = ONE) -> Arrival:
+    return Arrival(at, recipient, network_id, "<1@client.example>", client_name, False, "digest")
+
+
+def test_a_message_that_arrived_once_is_delivered_and_good() -> None:
+    result = account([a_sent()], [an_arrival()], [], TIMES)
+
+    assert (1, 1, 0, True) == (result.accepted, result.delivered, result.taken_over, result.is_good)
+
+
+def test_an_acknowledged_message_that_never_arrived_is_lost() -> None:
+    result = account([a_sent()], [], [], TIMES)
+
+    assert (["id-1"], 0, False) == (result.lost, result.delivered, result.is_good)
+
+
+def test_a_message_that_misses_one_of_its_recipients_is_lost() -> None:
+    result = account([a_sent(recipients=(ONE, TWO))], [an_arrival()], [], TIMES)
+
+    assert (["id-1"], False) == (result.lost, result.is_good)
+
+
+def test_what_the_client_sent_again_does_not_stand_for_what_was_acknowledged() -> None:
+    result = account([a_sent()], [an_arrival(network_id="id-2")], [], TIMES)
+
+    assert ["id-1"] == result.lost
+
+
+def test_changed_bytes_are_found() -> None:
+    result = account([a_sent()], [replace(an_arrival(), own_sha256="another")], [], TIMES)
+
+    assert (["id-1"], False) == (result.changed, result.is_good)
+
+
+def test_an_arrival_that_nobody_sent_is_a_changed_message() -> None:
+    result = account([a_sent()], [an_arrival(), replace(an_arrival(network_id="id-9"), internet_message_id="<?>")], [], TIMES)
+
+    assert (["id-9"], False) == (result.changed, result.is_good)
+
+
+def test_a_message_that_nobody_was_told_of_may_arrive_or_not() -> None:
+    unsure = a_sent(Submission(100.0, EAST, Answer.NOTHING))
+
+    assert [(0, True), (0, True)] == [
+        (result.accepted, result.is_good) for result in (account([unsure], arrived, [], TIMES) for arrived in ([], [an_arrival()]))
+    ]
+
+
+def test_a_duplicate_without_a_fault_is_unexplained() -> None:
+    result = account([a_sent()], [an_arrival(101.0), an_arrival(102.0)], [], TIMES)
+
+    assert ([Cause.NONE], False) == ([duplicate.cause for duplicate in result.unexplained], result.is_good)
+
+
+def test_the_same_message_for_two_recipients_is_no_duplicate() -> None:
+    result = account([a_sent(recipients=(ONE, TWO))], [an_arrival(101.0), an_arrival(101.0, recipient=TWO)], [], TIMES)
+
+    assert ([], True) == (result.duplicates, result.is_good)
+
+
+def test_what_another_server_delivered_was_taken_over() -> None:
+    result = account([a_sent()], [an_arrival(110.0, client_name=WEST)], [], TIMES)
+
+    assert (1, 110.0, True) == (result.taken_over, result.last_taken_over_at, result.is_good)
+
+
+KILLED = Fault(FaultKind.KILL, EAST, 101.2, 103.0)
+AWAY = Fault(FaultKind.KILL, EAST, 102.5, 110.0)
+WIPED = Fault(FaultKind.WIPE, EAST, 102.2, 104.0)
+PAUSED = Fault(FaultKind.PAUSE, WEST, 100.0, 108.0)
+CUT = Fault(FaultKind.CUT, EAST, 100.0, 107.0, WEST)
+
+
+@pytest.mark.parametrize(
+    ("expected", "fault", "first", "later"),
+    [
+        (Cause.DIED_BEFORE_RECORD, KILLED, (101.0, EAST), (104.0, EAST)),
+        (Cause.NONE, KILLED, (100.0, EAST), (104.0, EAST)),  # long recorded
+        (Cause.NONE, KILLED, (101.0, WEST), (104.0, EAST)),  # another server died
+        (Cause.NONE, KILLED, (101.0, EAST), (101.1, WEST)),  # it had not died yet
+        (Cause.DIED_BEFORE_RECORD, PAUSED, (105.0, EAST), (108.1, WEST)),  # the final dot was on its way when it stopped
+        (Cause.NONE, PAUSED, (105.0, EAST), (110.0, WEST)),
+        (Cause.DISK_DESTROYED, WIPED, (101.1, EAST), (105.0, WEST)),
+        (Cause.NONE, WIPED, (100.8, EAST), (105.0, WEST)),  # the shadow server had asked since
+        (Cause.NONE, replace(WIPED, kind=FaultKind.KILL), (101.1, EAST), (105.0, WEST)),  # its disk is there
+        (Cause.CUT_OFF, AWAY, (101.4, EAST), (109.0, WEST)),
+        (Cause.NONE, AWAY, (101.0, EAST), (109.0, WEST)),  # was heard of before
+        (Cause.NONE, AWAY, (101.4, EAST), (105.0, WEST)),  # the span was not over
+        (Cause.NONE, replace(AWAY, ended_at=106.0), (101.4, EAST), (109.0, WEST)),  # never away that long
+        (Cause.CUT_OFF, CUT, (106.0, EAST), (106.5, WEST)),
+        (Cause.CUT_OFF, CUT, (106.0, WEST), (106.5, EAST)),
+        (Cause.NONE, CUT, (106.0, EAST), (106.5, SOUTH)),  # these two were not cut off
+        (Cause.NONE, CUT, (106.0, EAST), (106.5, EAST)),
+        (Cause.NONE, CUT, (110.0, EAST), (111.0, WEST)),  # long healed
+        (Cause.NONE, replace(CUT, kind=FaultKind.HALF_CUT), (106.0, EAST), (106.5, WEST)),
+        (Cause.NONE, replace(CUT, kind=FaultKind.SLOW), (106.0, EAST), (106.5, WEST)),
+        (Cause.NONE, replace(CUT, kind=FaultKind.BREAK), (106.0, EAST), (106.5, WEST)),
+    ],
+)
+def test_a_cause_needs_its_fault_on_the_right_server_at_the_right_time(
+    expected: Cause, fault: Fault, first: tuple[float, str], later: tuple[float, str]
+) -> None:
+    assert expected == cause_of([an_arrival(*later), an_arrival(*first)], [fault], TIMES)
+
+
+def test_two_servers_failed_together() -> None:
+    first, later = an_arrival(103.0, EAST), an_arrival(108.0, WEST)
+    lost, then = Fault(FaultKind.WIPE, SOUTH, 100.0, 102.0), Fault(FaultKind.KILL, EAST, 104.5, 109.0)
+    late = replace(then, began_at=120.0, ended_at=125.0)
+
+    assert [Cause.TWO_FAILED, Cause.NONE, Cause.NONE, Cause.NONE] == [
+        cause_of([first, later], faults, TIMES) for faults in ([lost, then], [lost], [then], [lost, late])
+    ]
+
+
+def test_a_third_arrival_needs_a_cause_of_its_own() -> None:
+    twice = [an_arrival(101.0, EAST), an_arrival(104.0, EAST)]
+
+    assert Cause.DIED_BEFORE_RECORD == cause_of(twice, [KILLED], TIMES)
+    assert Cause.NONE == cause_of([*twice, an_arrival(120.0, EAST)], [KILLED], TIMES)
+
+
+ACKNOWLEDGED = Submission(103.0, WEST, Answer.ACKNOWLEDGED, "id-1")
+UNANSWERED = Submission(100.0, EAST, Answer.NOTHING)
+REFUSED = Submission(100.0, EAST, Answer.REFUSED)
+STRANGE = {"id-1": 104.0, "id-2": 106.0}
+
+
+@pytest.mark.parametrize(
+    ("expected", "tries", "first_at", "faults"),
+    [
+        (True, [UNANSWERED, ACKNOWLEDGED], STRANGE, []),
+        (False, [ACKNOWLEDGED], STRANGE, []),
+        (False, [UNANSWERED, ACKNOWLEDGED], {**STRANGE, "id-3": 107.0}, []),  # one unanswered try, two messages too many
+        (False, [REFUSED, ACKNOWLEDGED], STRANGE, []),
+        (True, [REFUSED, ACKNOWLEDGED], STRANGE, [KILLED]),
+        (False, [REFUSED, ACKNOWLEDGED], STRANGE, [replace(KILLED, node=WEST)]),
+        (False, [REFUSED, ACKNOWLEDGED], STRANGE, [replace(KILLED, began_at=107.0, ended_at=109.0)]),  # after it had arrived
+        (False, [ACKNOWLEDGED, replace(ACKNOWLEDGED, network_id="id-2")], STRANGE, []),
+    ],
+)
+def test_a_repetition_by_the_client_needs_a_try_without_an_answer(
+    expected: bool, tries: list[Submission], first_at: dict[str, float], faults: list[Fault]
+) -> None:
+    assert expected is explains_repetition(a_sent(*tries), first_at, faults)
