@@ -5,8 +5,7 @@ import contextlib
 import gc
 import random
 import signal
-from collections.abc import Coroutine
-from typing import Any
+from collections.abc import Awaitable, Callable
 
 import structlog
 import uvloop
@@ -23,24 +22,13 @@ from shadowrelay.model.errors import ConfigurationError, LedgerUnavailable
 from shadowrelay.model.ids import ServerName
 from shadowrelay.model.peers import PeerIdentity
 from shadowrelay.model.settings import Peer
-from shadowrelay.service.accept import AcceptService
+from shadowrelay.service.assembly import Services
 from shadowrelay.service.attempts import Attempts
 from shadowrelay.service.clock import SystemClock
 from shadowrelay.service.context import Context
-from shadowrelay.service.copier import Copier
-from shadowrelay.service.deliver import DeliverService
-from shadowrelay.service.desk import PeerDesk
-from shadowrelay.service.forks import Forks
-from shadowrelay.service.heartbeat import HeartbeatService
 from shadowrelay.service.leases import Leases
 from shadowrelay.service.peerbook import PeerBook
-from shadowrelay.service.place import PlaceService
-from shadowrelay.service.promote import PromoteService
-from shadowrelay.service.reconcile import ReconcileService
-from shadowrelay.service.review import ReviewService
-from shadowrelay.service.sweep import SweepService
 from shadowrelay.service.tasks import Tasks
-from shadowrelay.service.view import View
 from shadowrelay.smtp.client import Opening, TlsUse
 from shadowrelay.smtp.deliverer import SmtpDeliverer
 from shadowrelay.smtp.next_hop import Limits
@@ -95,71 +83,35 @@ class Node:
             version=__version__,
         )
         self._build_services()
+        self._context.peers.remember(await self._ledger.peers())
         await self._start_receiver()
-        self._admin = AdminServer(make_application(self._view, self._metrics, self._token(), __version__), settings.admin.listen)
+        self._admin = AdminServer(make_application(self._services.view, self._metrics, self._token(), __version__), settings.admin.listen)
         await self._admin.start()
         self._start_services()
-        self._view.is_running = True
+        self._services.view.is_running = True
         _log.info("node.started", server=settings.server.name, database=self._ledger.identity.database, version=__version__)
 
     def _build_services(self) -> None:
         settings = self._settings
-        peers = tuple(peer for peer in settings.shadow_candidates if settings.transport.shadow_redundancy_enabled)
-        heartbeat = settings.transport.shadow_heartbeat_frequency.total_seconds()
-        links: dict[ServerName, SmtpPeerLink] = {}
-        self._context = context = Context(
+        self._links: dict[ServerName, SmtpPeerLink] = {}
+        peers = PeerBook(settings.shadow_candidates, self._clock, settings.transport.shadow_heartbeat_frequency.total_seconds())
+        self._context = Context(
             settings=settings,
             me=Party(settings.server.name, self._ledger.identity.database),
             clock=self._clock,
             ledger=self._ledger,
-            links=links,
+            links=self._links,
             tracking=self._tracking,
             metrics=self._metrics,
             leases=Leases(self._clock, settings.transport.shadow_resubmit_time_span),
             attempts=Attempts(),
-            peers=PeerBook(peers, self._clock, heartbeat),
+            peers=peers,
             tasks=self._tasks,
         )
-        self._links = links
         self._deliverer = self._make_deliverer()
-        copier = Copier(context, random.Random())
-        self._deliver = DeliverService(context, Forks(context, self._deliverer))
-        self._accept = AcceptService(context, copier, self._deliver)
-        self._place = PlaceService(context, copier)
-        self._review = ReviewService(context)
-        self._promote = PromoteService(context, self._deliver, self._place)
-        self._reconcile = ReconcileService(context, self._promote)
-        self._heartbeat = HeartbeatService(context, self._promote, self._review)
-        self._sweep = SweepService(context, self._review)
-        self._desk = PeerDesk(context)
-        self._view = View(context, self._clock.now(), self._effective)
-        for peer in peers:
-            links[peer.name] = self._make_link(peer)
-        self._connect_services()
-
-    def _connect_services(self) -> None:
-        """Who tells whom. Services know each other only through these."""
-        self._deliver.request_review = self._review.request
-        self._deliver.wake_placement = self._place.wake
-        self._review.on_clear = self._deliver.cleared
-        self._review.on_unplaced = self._place.wake
-        peers = self._context.peers
-        peers.on_new_database.append(lambda server, _old, _new: self._database_changed(server))
-        peers.on_new_incarnation.append(lambda server: self._spawn(self._reconcile.primary_restarted(server), f"reconcile {server}"))
-        peers.on_return.append(self._returned)
-
-    def _database_changed(self, server: ServerName) -> None:
-        _log.warning("peer.database_changed", server=server)
-        self._promote.wake()
-        self._place.wake()
-        self._spawn(self._review.request_server(server, is_suspect=True), f"review {server}")
-
-    def _returned(self, server: ServerName) -> None:
-        self._place.wake()
-        self._spawn(self._review.request_server(server, is_suspect=False), f"review {server}")
-
-    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        self._tasks.spawn(_unless_unavailable(work, name), name)
+        self._services = Services(self._context, self._deliverer, random.Random(), self._effective)
+        for peer in settings.shadow_candidates:
+            self._links[peer.name] = self._make_link(peer)
 
     def _make_deliverer(self) -> SmtpDeliverer:
         settings = self._settings
@@ -182,16 +134,16 @@ class Node:
             opening = Opening(settings.server.name)
         heartbeat = settings.transport.shadow_heartbeat_frequency.total_seconds()
         events = LinkEvents(
-            own_identity=lambda: self._desk.own_identity(peer.name),
+            own_identity=lambda: self._services.desk.own_identity(peer.name),
             on_identity=self._identified,
             on_heard=self._context.peers.heard,
-            on_open=self._heartbeat.opened,
+            on_open=self._services.heartbeat.opened,
         )
         seconds = min(max(heartbeat, CONTROL_SECONDS_MIN), CONTROL_SECONDS_MAX)
         return SmtpPeerLink(peer.name, peer.address, opening, self._clock, events, control_seconds=seconds)
 
     def _identified(self, identity: PeerIdentity) -> None:
-        self._tasks.spawn(self._desk.greeted(identity), f"greeted {identity.server}")
+        self._tasks.spawn(self._services.desk.greeted(identity), f"greeted {identity.server}")
 
     async def _start_receiver(self) -> None:
         settings = self._settings
@@ -200,8 +152,8 @@ class Node:
             reception = reception_for(
                 settings,
                 connector,
-                acceptor=self._accept,
-                desk=self._desk,
+                acceptor=self._services.accept,
+                desk=self._services.desk,
                 clock=self._clock,
                 spool_directory=self._ledger.spool_directory,
             )
@@ -217,16 +169,10 @@ class Node:
             _log.info("connector.listening", connector=connector.name, address=str(receiver.address))
 
     def _start_services(self) -> None:
-        self._tasks.spawn(self._clock.run(), "clock")
-        self._tasks.spawn(self._deliver.run(), "deliver scan")
-        self._tasks.spawn(self._place.run(), "placement")
-        self._tasks.spawn(self._review.run(), "review")
-        self._tasks.spawn(self._sweep.run(), "sweep")
-        self._tasks.spawn(self._observe(), "observe")
+        self._tasks.keep(self._clock.run, "clock")
+        self._tasks.keep(self._observe, "observe")
         self._watch_states()
-        if self._context.is_enabled:
-            self._tasks.spawn(self._promote.run(), "promote")
-            self._heartbeat.start()
+        self._services.start()
 
     def _watch_states(self) -> None:
         identity, metrics = self._ledger.identity, self._metrics
@@ -266,7 +212,7 @@ class Node:
         kept = {name: getattr(self._settings, name) for name in FIXED_WHILE_RUNNING}
         settings = loaded.settings.model_copy(update=kept)
         self._loaded, self._settings, self._context.settings = loaded, settings, settings
-        self._deliver.reload()
+        self._services.deliver.reload()
         for receiver in self._receivers:
             name = receiver.reception.connector.name
             connector = next((found for found in settings.receive_connectors if found.name == name), None)
@@ -279,18 +225,23 @@ class Node:
         self._context.is_draining = True
         _log.info("node.draining")
         await asyncio.gather(*(receiver.drain(GRACE_SECONDS) for receiver in self._receivers))
-        await self._deliver.drained(GRACE_SECONDS)
+        await self._services.deliver.drained(GRACE_SECONDS)
         await self.abort()
         _log.info("node.stopped")
 
     async def abort(self) -> None:
-        """Close what was opened, in reverse; also after a start that failed half-way."""
-        for close in (
+        """Close what was opened, in reverse; also after a start that failed half-way. One failure keeps nothing else open."""
+        closers: tuple[Callable[[], Awaitable[None]], ...] = (
             self._close_receivers, lambda: self._admin.stop(), self._tasks.close, self._close_links,
             lambda: self._deliverer.close(), lambda: self._tracking.close(), lambda: self._ledger.close(),
-        ):  # fmt: skip
-            with contextlib.suppress(AttributeError):  # it was never opened
+        )  # fmt: skip
+        for close in closers:
+            try:
                 await close()
+            except AttributeError:
+                continue  # it was never opened
+            except Exception:
+                _log.exception("node.close_failed")
 
     async def _close_receivers(self) -> None:
         for receiver in self._receivers:
@@ -299,13 +250,6 @@ class Node:
     async def _close_links(self) -> None:
         for link in self._links.values():
             await link.close()
-
-
-async def _unless_unavailable(work: Coroutine[Any, Any, None], name: str) -> None:
-    try:
-        await work
-    except LedgerUnavailable as error:
-        _log.warning("work.put_off", work=name, reason=error.reason)
 
 
 async def _serve(loaded: LoadedSettings) -> None:

@@ -11,7 +11,7 @@ import structlog
 from shadowrelay.core import accept, retention, tracking_rows
 from shadowrelay.core.accept import Verdict
 from shadowrelay.core.ownership import primary
-from shadowrelay.model.errors import IllegalTransition, LedgerUnavailable
+from shadowrelay.model.errors import ContentCorrupt, LedgerUnavailable
 from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.message import Content, Envelope
 from shadowrelay.model.ownership import Claim, DiscardStatus, Notification, Transition
@@ -76,8 +76,7 @@ class AcceptService:
             return self._acknowledge(stored, content, started, None)
         if content.path is not None:  # the file moves into the store: the copy is read from there
             stored = await context.ledger.record_accepted(message, content, decided=False)
-            assert stored.place is not None
-            content = await context.ledger.read_content(stored.place)
+            content = await self._moved(stored, claim)
             result = await self._copy(envelope, content, claim, plan, started)
         else:
             commit = context.tasks.spawn(context.ledger.record_accepted(message, content, decided=False), "commit")
@@ -86,26 +85,38 @@ class AcceptService:
         verdict = accept.verdict(is_committed=True, is_copied=result.stored_on is not None, reject=reject)
         if verdict is Verdict.UNWIND:
             await self._unwind(envelope.message_id, result)
+            context.leases.forget(envelope.message_id)
             return self._refuse(stored, result.failures, content.size)
         context.tasks.spawn(self._record_verdict(envelope.message_id, result), "verdict")
-        after = result.verdict(envelope.message_id, stored.claim).after
+        after = result.verdict(envelope.message_id, result.claim).after
         assert after is not None
         return self._acknowledge(with_claim(stored, after), content, started, result)
+
+    async def _moved(self, stored: StoredMessage, claim: Claim) -> Content:
+        """The content where it is now. What cannot be read back is not accepted."""
+        assert stored.place is not None
+        try:
+            return await self._context.ledger.read_content(stored.place)
+        except ContentCorrupt:
+            nothing_sent = claim.copies[0].server if claim.copies else None
+            await self._unwind(stored.envelope.message_id, CopyResult(claim.number, claim, unsent=nothing_sent))
+            raise
 
     async def _copy(self, envelope: Envelope, content: Content, claim: Claim, plan: tuple[ServerName, ...], started: float) -> CopyResult:
         deadline = started + self._context.settings.transport.shadow_timeout.total_seconds()
         try:
             return await self._copier.copy(envelope, content, claim, plan, is_first_listed=True, deadline=deadline)
-        except (IllegalTransition, LedgerUnavailable) as error:
-            # A further server could not be listed: our own commit failed, or fails now. What was sent stands on the list.
-            return CopyResult(claim.number, failures=[str(error)])
+        except Exception as error:
+            # Without a copy, then. What may have been sent stands on the list.
+            _log.exception("copy.failed", message_id=envelope.message_id)
+            return CopyResult(claim.number, claim, failures=[repr(error)])
 
     async def _committed(
         self, commit: "asyncio.Task[StoredMessage]", message_id: MessageId, claim: Claim, result: CopyResult
     ) -> StoredMessage:
         try:
             return await commit
-        except LedgerUnavailable:
+        except Exception:
             if copies := [copy for copy in claim.copies if copy.server != result.unsent]:
                 tell = tuple(Notification(copy.server, copy.database, DiscardStatus.RELEASED) for copy in copies)
                 self._context.tasks.spawn(self._until_committed(message_id, tell), "release")
@@ -143,11 +154,13 @@ class AcceptService:
         return NOT_MADE_REDUNDANT
 
     async def _record_verdict(self, message_id: MessageId, result: CopyResult) -> None:
-        try:
-            await self._context.ledger.record_verdict(message_id, result.verdict)
-        except LedgerUnavailable as error:
-            # A message found without a verdict counts as accepted, and its list is asked at the next start.
-            _log.warning("verdict.unrecorded", message_id=message_id, reason=error.reason)
+        while True:  # without its verdict the message would not be due again before the next start
+            try:
+                await self._context.ledger.record_verdict(message_id, result.verdict)
+                return
+            except LedgerUnavailable as error:
+                _log.warning("verdict.waits", message_id=message_id, reason=error.reason)
+                await asyncio.sleep(RETRY_SECONDS)
 
     async def _unwind(self, message_id: MessageId, result: CopyResult) -> None:
         def unwinding(_: MessageId, claim: Claim | None) -> Transition:

@@ -1,13 +1,17 @@
 """What every service works with, put together once by the node."""
 
-from collections.abc import Mapping
+import asyncio
+import contextlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
 from shadowrelay.core.ownership.values import Party
-from shadowrelay.model.ids import ServerName
+from shadowrelay.model.errors import LedgerUnavailable
+from shadowrelay.model.ids import MessageId, ServerName
+from shadowrelay.model.ownership import Transition
 from shadowrelay.model.settings import Settings
-from shadowrelay.ports import Clock, Ledger, Metrics, PeerLink, TrackingLog
+from shadowrelay.ports import Clock, Decide, Ledger, Metrics, PeerLink, TrackingLog
 from shadowrelay.service.attempts import Attempts
 from shadowrelay.service.leases import Leases
 from shadowrelay.service.peerbook import PeerBook
@@ -42,3 +46,25 @@ class Context:
     def heartbeat(self) -> float:
         """shadow_heartbeat_frequency in seconds."""
         return self.settings.transport.shadow_heartbeat_frequency.total_seconds()
+
+    async def end_claims(self, message_ids: Sequence[MessageId], decide: Decide) -> tuple[Transition, ...]:
+        """`Ledger.transition` with a `decide` that may call `attempts.end_claim`. Raises: as that does."""
+        try:
+            transitions = await self.ledger.transition(message_ids, decide)
+        except asyncio.CancelledError:
+            self.tasks.spawn(self._settle_later(tuple(message_ids)), "claims")  # nobody waits for it, yet it may be committed
+            raise
+        except BaseException:
+            self.attempts.settle(message_ids)
+            raise
+        self.attempts.settle(message_ids)
+        for message_id, transition in zip(message_ids, transitions, strict=True):
+            before, after = transition.before, transition.after
+            if before is not None and before.is_primary and not (after is not None and after.is_primary):
+                self.leases.forget(message_id)
+        return transitions
+
+    async def _settle_later(self, message_ids: Sequence[MessageId]) -> None:
+        with contextlib.suppress(LedgerUnavailable):
+            await self.ledger.transition((), lambda _, claim: Transition(claim, claim))  # promises are kept in their order
+        self.attempts.settle(message_ids)

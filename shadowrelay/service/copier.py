@@ -10,22 +10,25 @@ from dataclasses import dataclass, field
 from shadowrelay.core import placement
 from shadowrelay.core.ownership import primary
 from shadowrelay.core.ownership.values import Party
-from shadowrelay.model.errors import PeerUnavailable
+from shadowrelay.model.errors import IllegalTransition, LedgerUnavailable, PeerUnavailable
 from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.message import Content, Envelope
-from shadowrelay.model.ownership import Claim, CopyNumber, StatusAnswer, Transition
+from shadowrelay.model.ownership import Claim, CopyNumber, DiscardStatus, Notification, Role, StatusAnswer, Transition
 from shadowrelay.model.peers import CopyOffer
 from shadowrelay.service.context import Context
 
 
 @dataclass(slots=True)
 class CopyResult:
-    """What came of it. `unsent` is a server on the list that certainly stored nothing; `failures` say why, in order."""
+    """What came of it. `claim` is as it was last committed for this; `unsent` a server on its list that certainly stored
+    nothing; `failures` say why, in order."""
 
     number: CopyNumber
+    claim: Claim
     stored_on: Party | None = None
     began_awake: float = 0.0
     unsent: ServerName | None = None
+    uncertain: list[Party] = field(default_factory=list)  # may have stored it, but did not say so
     superseded: tuple[Party, StatusAnswer] | None = None
     failures: list[str] = field(default_factory=list)
 
@@ -36,6 +39,18 @@ class CopyResult:
             return Transition(claim, known)
         chosen = primary.placed(known, self.number, self.stored_on)
         return Transition(claim, chosen.after, chosen.tell, note=chosen.note)
+
+    def outcome(self, message_id: MessageId, claim: Claim | None) -> Transition:
+        """The same while the message was being delivered. What was told to the list before the copy arrived there was
+        told too early: it must be said again, or the copy would be promoted some day."""
+        transition = self.verdict(message_id, claim)
+        after = transition.after
+        reached = [*self.uncertain, *([self.stored_on] if self.stored_on is not None else [])]
+        if after is None or after.is_primary or not reached:
+            return transition
+        status = DiscardStatus.DELIVERED if after.role is Role.DELIVERED else DiscardStatus.RELEASED
+        tell = tuple(Notification(party.server, party.database, status) for party in reached)
+        return Transition(claim, after, (*transition.tell, *tell), note=transition.note)
 
 
 class Copier:
@@ -71,10 +86,10 @@ class Copier:
     ) -> CopyResult:
         """Try the servers of `plan` until `deadline` (`Clock.awake`). `is_first_listed`: the first is on the list already.
 
-        Raises: IllegalTransition if the claim ended meanwhile; LedgerUnavailable if a further server cannot be listed.
+        It ends where a further server cannot be listed: the claim ended meanwhile, or the ledger takes nothing.
         """
         context = self._context
-        result = CopyResult(claim.number)
+        result = CopyResult(claim.number, claim)
         sites = {peer.name: peer.site for peer in context.settings.shadow_candidates}
         home = context.settings.server.site
         whole = deadline - context.clock.awake()
@@ -88,8 +103,12 @@ class Copier:
             if index or not is_first_listed:
                 entry = claim.copy_on(server)
                 was_listed = entry is not None and server != result.unsent
-                claim = await self._list(envelope.message_id, party, result.unsent)
-                result.number, result.unsent = claim.number, None
+                try:
+                    claim = await self._list(envelope.message_id, party, result.unsent)
+                except (IllegalTransition, LedgerUnavailable) as error:
+                    result.failures.append(str(error))
+                    break
+                result.claim, result.number, result.unsent = claim, claim.number, None
             rest = plan[index + 1 :]
             seconds = placement.budget(
                 left,
@@ -126,6 +145,7 @@ class Copier:
             result.failures.append(str(error))
             if error.sent:
                 context.leases.began(message_id, server, began, is_confirmed=False)
+                result.uncertain.append(state.party)
             elif not was_listed:
                 result.unsent = server
             return False

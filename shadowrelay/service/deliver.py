@@ -6,6 +6,7 @@ starts without the leases that `core.ownership.rules` ask for, and none while ou
 
 import asyncio
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 
 import structlog
 
@@ -17,10 +18,12 @@ from shadowrelay.model.message import Content
 from shadowrelay.model.ownership import Claim, Transition
 from shadowrelay.model.queue import AttemptRecord, Origin, StoredMessage
 from shadowrelay.service.context import Context
+from shadowrelay.service.corrupt import set_aside, set_aside_corrupt
 from shadowrelay.service.forks import ForkResult, Forks
 
 WINDOW = 2000  # messages worked on at one time; the rest waits in the ledger
 SCAN_SECONDS = 1.0
+NOBODY: frozenset[ServerName] = frozenset()
 DEATHS_MAX = 3  # DESIGN 6.9
 RECORD_AGAIN_SECONDS = 1.0
 
@@ -36,7 +39,7 @@ class DeliverService:
         self._event = asyncio.Event()
         self._active: set[MessageId] = set()
         self._blocked: set[MessageId] = set()  # in review, or waiting for a copy
-        self._excused: set[MessageId] = set()  # may go without a lease: nobody who could object can be reached
+        self._excused: dict[MessageId, frozenset[ServerName]] = {}  # may go without these servers' leases: they cannot be reached
         self._can_record = asyncio.Event()
         self._can_record.set()
         self._seen_at_start: set[MessageId] = set()
@@ -61,12 +64,16 @@ class DeliverService:
         self._active.add(message_id)
         self._context.tasks.spawn(self._begun(stored, content), "deliver")
 
-    def cleared(self, message_id: MessageId, excused: bool) -> None:
-        """Review is done: the message may be attempted; `excused` without the lease."""
+    def cleared(self, message_id: MessageId, excused: frozenset[ServerName]) -> None:
+        """Review is done: the message may be attempted; without the leases of `excused`, if it waits for that now. An
+        excuse does not keep: who was out of reach may be back, with the message, when it is due again."""
+        was_blocked = message_id in self._blocked
         self._blocked.discard(message_id)
-        if excused:
-            self._excused.add(message_id)
-        self._event.set()
+        self._excused.pop(message_id, None)
+        if excused and was_blocked:
+            self._excused[message_id] = excused
+        if was_blocked:
+            self._event.set()
 
     async def run(self) -> None:
         """Scan for what is due, for ever."""
@@ -97,6 +104,7 @@ class DeliverService:
         if room <= 0:
             return SCAN_SECONDS
         now = context.now()
+        context.attempts.reading()
         due = await context.ledger.due(now, room, self._active | self._blocked)
         for stored in due:
             self._load(stored)
@@ -109,8 +117,7 @@ class DeliverService:
         context = self._context
         message_id = stored.envelope.message_id
         if not context.attempts.begin(message_id):
-            context.attempts.reinstate(message_id)  # what the next scan reads counts
-            return
+            return  # what a later scan reads counts
         self._active.add(message_id)
         if stored.envelope.arrived_at < self._started_at and not stored.retries and message_id not in self._seen_at_start:
             self._seen_at_start.add(message_id)
@@ -121,10 +128,11 @@ class DeliverService:
         message_id = stored.envelope.message_id
         try:
             await self._work(stored, content)
-        except ContentCorrupt as error:
-            await self._set_aside(stored, f"content is corrupt: {error}", hand_over=True)
         except LedgerUnavailable as error:
             _log.warning("delivery.put_off", message_id=message_id, reason=error.reason)
+        except Exception:
+            _log.exception("delivery.failed", message_id=message_id)
+            await self._put_off(message_id, self._context.settings.send.queue_glitch_retry_interval)
         finally:
             self._active.discard(message_id)
             self._context.attempts.end(message_id)
@@ -133,23 +141,39 @@ class DeliverService:
         context = self._context
         message_id = stored.envelope.message_id
         if stored.deaths_count >= DEATHS_MAX:
-            await self._set_aside(stored, f"the node died {stored.deaths_count} times while it worked on this message", hand_over=False)
+            await set_aside(context, stored, f"the node died {stored.deaths_count} times while it worked on this message")
             return
         if self._must_wait(stored):
             return
         if content is None:
             await context.ledger.record_working([message_id])
-            assert stored.place is not None
-            content = await context.ledger.read_content(stored.place)
-        excused = message_id in self._excused
+            try:
+                if stored.place is None:
+                    raise ContentCorrupt("it is gone")
+                content = await context.ledger.read_content(stored.place)
+            except ContentCorrupt as error:
+                await set_aside_corrupt(context, stored, str(error))
+                return
+        excused = self._excused.pop(message_id, NOBODY)
         try:
             results = await self._forks.attempt(stored, content, MayEndData(context, stored, excused))
         except LeaseTooShort:
             self._block(message_id)
+            await self._put_off(message_id, timedelta(0))
             return
-        self._excused.discard(message_id)
         if results:
             await self._record(stored, content, results)
+        else:  # what was due has another next hop now, which waits
+            await self._put_off(message_id, self._forks.pause(stored))
+
+    async def _put_off(self, message_id: MessageId, pause: timedelta) -> None:
+        """No attempt was made; and if the node dies later, not of this message."""
+        try:
+            await self._context.ledger.record_due(message_id, self._context.now() + pause)
+        except LedgerUnavailable as error:
+            _log.warning("delivery.put_off", message_id=message_id, reason=error.reason)
+            self._blocked.add(message_id)  # not at once again
+            asyncio.get_running_loop().call_later(SCAN_SECONDS, self.cleared, message_id, NOBODY)
 
     def _must_wait(self, stored: StoredMessage) -> bool:
         """Rule *lease*, and in reject mode a copy first for mail that no client waits for."""
@@ -160,13 +184,13 @@ class DeliverService:
             entry = stored.claim.copy_on(server)
             return entry is not None and context.leases.left(message_id, entry) > 0
 
-        if message_id not in self._excused and rules.without_lease(stored.claim, runs):
+        if not self._excused.get(message_id, NOBODY).issuperset(rules.without_lease(stored.claim, runs)):
             self._block(message_id)
             return True
         if self._needs_copy_first(stored):
             self.wake_placement()
             self._blocked.add(message_id)
-            asyncio.get_running_loop().call_later(min(0.5, context.heartbeat), self.cleared, message_id, False)
+            asyncio.get_running_loop().call_later(min(0.5, context.heartbeat), self.cleared, message_id, NOBODY)
             return True
         return False
 
@@ -180,6 +204,8 @@ class DeliverService:
             return False
         if stored.claim.chosen() is not None or not (stored.is_promoted or stored.origin is Origin.DSN):
             return False
+        if stored.retries:
+            return False  # it has waited before its first attempt
         waited_from = stored.due_at or stored.envelope.arrived_at
         return self._context.now() - waited_from < transport.shadow_resubmit_time_span
 
@@ -200,6 +226,11 @@ class DeliverService:
                 self._can_record.clear()
                 _log.error("outcome.unrecorded", message_id=message_id, reason=error.reason)
                 await asyncio.sleep(RECORD_AGAIN_SECONDS)
+            except Exception:
+                # Delivered, but it cannot be said: never again, then. Somebody has to look at it.
+                self._can_record.set()
+                await set_aside(context, stored, "the outcome of an attempt could not be recorded: see the operator log")
+                raise
         self._can_record.set()
         if transition.after is not None and transition.after.is_done:
             context.leases.forget(message_id)
@@ -215,25 +246,16 @@ class DeliverService:
             self.wake_placement()
             self._event.set()
 
-    async def _set_aside(self, stored: StoredMessage, reason: str, *, hand_over: bool) -> None:
-        context = self._context
-        message_id = stored.envelope.message_id
-        _log.error("message.set_aside", message_id=message_id, reason=reason)
-        await context.ledger.record_set_aside(message_id, reason)
-        if hand_over:
-            await context.ledger.transition([message_id], lambda _, claim: primary.handing_over(claim))
-        context.tracking.write(tracking_rows.poison(context.me.server, stored, at=context.now(), reason=reason))
-
 
 class MayEndData:
     """Rule *dot*, asked right before the final dot: will the lease outlast its reply?"""
 
     __slots__ = ("_context", "_excused", "_stored")
 
-    def __init__(self, context: Context, stored: StoredMessage, excused: bool) -> None:
+    def __init__(self, context: Context, stored: StoredMessage, excused: frozenset[ServerName]) -> None:
         self._context, self._stored, self._excused = context, stored, excused
 
     def __call__(self) -> bool:
         leases = self._context.leases
-        left = leases.shortest(self._stored.envelope.message_id, self._stored.claim)
-        return self._excused or fencing.may_end_data(left, leases.reply_allowance)
+        left = leases.shortest(self._stored.envelope.message_id, self._stored.claim, self._excused)
+        return fencing.may_end_data(left, leases.reply_allowance)

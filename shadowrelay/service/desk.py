@@ -18,6 +18,7 @@ from shadowrelay.service.context import Context
 from shadowrelay.wire.status import format_superseded
 
 HELD = Reply(250, "2.0.0", "Held")
+NOT_ASKED = Reply(451, "4.7.1", "This server does not hold copies for you: send_xshadow is off here")  # RFC 3463 X.7.1
 
 _log = structlog.get_logger("shadowrelay.desk")
 
@@ -65,6 +66,9 @@ class PeerDesk:
     async def hold(self, peer: PeerIdentity, offer: CopyOffer) -> Reply:
         """Store a shadow copy; its 250 is the promise."""
         context = self._context
+        if peer.server not in context.peers:  # we never ask it, so we would neither discard nor rightly promote its copies
+            _log.warning("copy.refused", peer=peer.server, reason="this node does not place copies on it, nor ask it")
+            return NOT_ASKED
         party = Party(peer.server, peer.database)
         count = len(offer.envelope.recipients)
         now = context.now()
@@ -117,7 +121,7 @@ class PeerDesk:
         def decide(message_id: MessageId, claim: Claim | None) -> Transition:
             return self._answer(message_id, claim, asker, numbers[message_id])
 
-        transitions = await context.ledger.transition(list(numbers), decide)
+        transitions = await context.end_claims(list(numbers), decide)
         answers = dict(zip(numbers, transitions, strict=True))
         for message_id, transition in answers.items():
             if transition.changed:

@@ -6,20 +6,24 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+import structlog
+
 from shadowrelay.core import outcomes, retention, tracking_rows
 from shadowrelay.core.outcomes import AttemptOutcome
 from shadowrelay.core.routing import Router
 from shadowrelay.core.trace import promotion_header
-from shadowrelay.model.errors import DeliveryError, LeaseTooShort
+from shadowrelay.model.errors import DeliveryError, LeaseTooShort, TransientDeliveryError
 from shadowrelay.model.message import NO_ORDINALS, Content, Ordinals
 from shadowrelay.model.queue import AttemptRecord, ForkRetry, SideMessage, StoredMessage
-from shadowrelay.model.replies import Reply
+from shadowrelay.model.replies import LOCAL_ERROR, Reply
 from shadowrelay.model.routing import Fork
 from shadowrelay.model.settings import Settings
 from shadowrelay.model.tracking import EventSource
 from shadowrelay.ports import Deliverer
 from shadowrelay.service.context import Context
 from shadowrelay.service.notify import Notices
+
+_log = structlog.get_logger("shadowrelay.forks")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +58,20 @@ class Forks:
         waiting = {retry.next_hop: retry for retry in stored.retries}
         return tuple(fork for fork in forks if (retry := waiting.get(fork.destination.key)) is None or retry.attempts_next_at <= now)
 
+    def pause(self, stored: StoredMessage) -> timedelta:
+        """Until the first of the forks that are not due."""
+        left = stored.envelope.ordinals - stored.claim.done
+        keys = {fork.destination.key for fork in self._router.forks(stored.envelope.recipients, left)}
+        now = self._context.now()
+        return min((retry.attempts_next_at - now for retry in stored.retries if retry.next_hop in keys), default=timedelta(0))
+
     async def attempt(self, stored: StoredMessage, content: Content, may_end_data: Callable[[], bool]) -> list[ForkResult]:
         """One attempt on every fork that is due. Raises: LeaseTooShort if not one of them could be made for want of a lease."""
         context = self._context
         now = context.now()
         forks = self.due(stored, now)
+        if not forks:
+            return []
         if not stored.retries:
             for fork in forks:
                 row = tracking_rows.transfer(
@@ -73,7 +86,7 @@ class Forks:
         else:
             results = await asyncio.gather(*(self._attempt(stored, content, fork, prefix, may_end_data) for fork in forks))
         made = [result for result in results if result is not None]
-        if forks and not made:
+        if not made:
             raise LeaseTooShort("no attempt could be made")
         return made
 
@@ -91,6 +104,12 @@ class Forks:
             return None
         except DeliveryError as error:
             result, server = error, error.server
+        except Exception as error:
+            # Unknown means transient; and what came of the other forks must not be lost with it.
+            _log.exception("attempt.failed", message_id=stored.envelope.message_id, next_hop=fork.destination.key)
+            server = fork.destination.key
+            result = TransientDeliveryError(LOCAL_ERROR, server)
+            result.__cause__ = error
         settings = context.settings
         before = next((retry for retry in stored.retries if retry.next_hop == fork.destination.key), None)
         outcome = outcomes.settle_attempt(
@@ -104,7 +123,10 @@ class Forks:
             message_expiration_timeout=settings.transport.message_expiration_timeout,
             jitter=self._chance.random(),
         )
-        self._track(stored, fork, result, outcome, server, timedelta(seconds=context.clock.awake() - began), content.size)
+        try:
+            self._track(stored, fork, result, outcome, server, timedelta(seconds=context.clock.awake() - began), content.size)
+        except Exception:
+            _log.exception("attempt.untracked", message_id=stored.envelope.message_id)  # it happened all the same
         return ForkResult(fork, outcome, server, passes_dsn)
 
     def _track(
@@ -171,9 +193,12 @@ class Forks:
         tried = {result.fork.destination.key for result in results}
         retries: list[ForkRetry] = [result.outcome.retry for result in results if result.outcome.retry is not None]
         left = stored.envelope.ordinals - stored.claim.done - done
-        retries += (retry for retry in stored.retries if retry.next_hop not in tried and retry.ordinals & left)
+        waiting = {fork.destination.key: fork.ordinals for fork in self._router.forks(stored.envelope.recipients, left)} if left else {}
+        # A next hop that is no more (routes were changed) keeps no retry: its recipients belong to another fork now.
+        retries += (retry for retry in stored.retries if retry.next_hop not in tried and retry.next_hop in waiting)
+        is_untried = bool(waiting.keys() - {retry.next_hop for retry in retries})  # for want of a lease: due at once
         sides: tuple[SideMessage, ...] = self._notices.about(stored, content, results) if _is_worth_telling(results) else ()
-        due_at = min((retry.attempts_next_at for retry in retries), default=None)
+        due_at = now if is_untried else min((retry.attempts_next_at for retry in retries), default=None)
         return AttemptRecord(
             stored.envelope.message_id,
             done,

@@ -4,6 +4,7 @@ One task a peer, one XQDISCARD at a time. What a reply brings is committed befor
 """
 
 import asyncio
+from functools import partial
 from typing import Protocol
 
 import structlog
@@ -51,8 +52,8 @@ class HeartbeatService:
     def start(self) -> None:
         """One task a peer, and one that knows whose shadow messages are held."""
         for server in self._context.peers.states:
-            self._context.tasks.spawn(self._watch(server), f"heartbeat {server}")
-        self._context.tasks.spawn(self._count_held(), "heartbeat holdings")
+            self._context.tasks.keep(partial(self._watch, server), f"heartbeat {server}")
+        self._context.tasks.keep(self._count_held, "heartbeat holdings")
 
     async def _count_held(self) -> None:
         while True:
@@ -60,7 +61,9 @@ class HeartbeatService:
                 held: dict[ServerName, int] = {}
                 for group in await self._context.ledger.shadow_groups():
                     held[group.primary] = held.get(group.primary, 0) + group.count
-                self._held = held
+                began, self._held = held.keys() - self._held.keys(), held
+                for server in began & self._context.peers.states.keys():
+                    self._context.peers.states[server].wake.set()  # from now on each discard_poll_interval
             except LedgerUnavailable as error:
                 _log.warning("heartbeat.holdings_unknown", reason=error.reason)
             await asyncio.sleep(self._context.settings.transport.discard_poll_interval.total_seconds())
@@ -70,7 +73,8 @@ class HeartbeatService:
         failures = 0
         while True:
             try:
-                await self._ask(server)
+                if await self._is_wanted(server):
+                    await self._ask(server)
                 failures = 0
             except PeerUnavailable as error:
                 failures += 1
@@ -84,6 +88,11 @@ class HeartbeatService:
                 await asyncio.wait_for(state.wake.wait(), self._pause(server, failures))
             except TimeoutError:
                 continue
+
+    async def _is_wanted(self, server: ServerName) -> bool:
+        """Always, but where redundancy was switched off with something left from before."""
+        context = self._context
+        return context.is_enabled or bool(self._held.get(server)) or bool(await context.ledger.primaries_listed_on(server, 1))
 
     def _pause(self, server: ServerName, failures: int) -> float:
         transport = self._context.settings.transport
@@ -135,7 +144,7 @@ class HeartbeatService:
         transitions = await context.ledger.record_discards(speaker.server, speaker.database, incarnation, reply.events, decide, keep_until)
         for event, transition in zip(reply.events, transitions, strict=True):
             if transition.note == Note.REVIEW:
-                self._review.request(event.message_id)
+                self._review.suspect(event.message_id, speaker.server)
             elif transition.note == Note.HANDED:
                 self._promote.wake()
             elif transition.note == Note.DONE:

@@ -1,5 +1,6 @@
 """The leases of this process on the servers that may hold its copies. In memory: a lease does not survive the process."""
 
+from collections.abc import Collection
 from datetime import timedelta
 
 from shadowrelay.core import fencing
@@ -47,9 +48,9 @@ class Leases:
         until = self._copies.get(message_id, {}).get(copy.server)
         return fencing.lease_left(until, copy.database, self._servers.get(copy.server), self._clock.awake())
 
-    def shortest(self, message_id: MessageId, claim: Claim) -> float:
-        """The shortest of the leases on a message's copies; infinite where there is none to wait for."""
-        return min((self.left(message_id, copy) for copy in claim.copies), default=float("inf"))
+    def shortest(self, message_id: MessageId, claim: Claim, excused: Collection[ServerName] = ()) -> float:
+        """The shortest of the leases on a message's copies, but for `excused`; infinite where there is none to wait for."""
+        return min((self.left(message_id, copy) for copy in claim.copies if copy.server not in excused), default=float("inf"))
 
     def server_left(self, server: ServerName) -> float | None:
         """Seconds that the run of proofs of a server still lasts, for listings; `None` if it never began."""

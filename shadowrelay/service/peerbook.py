@@ -8,6 +8,7 @@ from shadowrelay.core import breaker as circuit
 from shadowrelay.core.ownership.values import Party
 from shadowrelay.model.ids import NO_DATABASE, DatabaseId, ServerName
 from shadowrelay.model.peers import PeerIdentity
+from shadowrelay.model.queue import PeerRow
 from shadowrelay.model.settings import Peer
 from shadowrelay.ports import Clock
 
@@ -23,7 +24,7 @@ class PeerState:
     heard_awake: float | None = None
     breaker: circuit.Breaker = field(default_factory=circuit.closed)
     copies_in_flight: int = 0
-    unreachable_since: float | None = None
+    unreachable_since: float | None = None  # `Clock.ran`: who was suspended has not been refused
     wake: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
@@ -40,7 +41,13 @@ class PeerBook:
         self.states = {peer.name: PeerState(peer, clock.ran()) for peer in peers}
         self.on_new_database: list[Callable[[ServerName, DatabaseId, DatabaseId], None]] = []
         self.on_new_incarnation: list[Callable[[ServerName], None]] = []
-        self.on_return: list[Callable[[ServerName], None]] = []
+        self.on_return: list[Callable[[ServerName, float], None]] = []
+
+    def remember(self, rows: Iterable[PeerRow]) -> None:
+        """What the ledger knows from before: another database than this one is a new one."""
+        for row in rows:
+            if row.server in self.states:
+                self.states[row.server].database = row.database
 
     def __contains__(self, server: ServerName) -> bool:
         return server in self.states
@@ -74,9 +81,10 @@ class PeerBook:
         state.heard_awake = self._clock.awake()
         state.breaker = circuit.after_success(state.breaker)
         if state.unreachable_since is not None:
+            seconds = self._clock.ran() - state.unreachable_since
             state.unreachable_since = None
             for tell in self.on_return:
-                tell(server)
+                tell(server, seconds)
 
     def failed(self, server: ServerName, *, was_refused: bool = False) -> None:
         """No session, or no answer in time."""
@@ -86,7 +94,7 @@ class PeerBook:
         now = self._clock.awake()
         state.breaker = circuit.after_failure(state.breaker, now, self._heartbeat_seconds, was_refused=was_refused)
         if state.unreachable_since is None:
-            state.unreachable_since = now
+            state.unreachable_since = self._clock.ran()
 
     def may_try(self, server: ServerName) -> bool:
         """The circuit breaker lets a copy through."""
@@ -99,8 +107,8 @@ class PeerBook:
         return 0.0 if state is None else self._clock.ran() - state.heard_ran
 
     def unreachable_for(self, server: ServerName) -> float:
-        """Seconds since the first failure after the last sign of life; 0 while it answers."""
+        """Seconds that this node ran since the first failure after the last sign of life; 0 while it answers."""
         state = self.states.get(server)
         if state is None or state.unreachable_since is None:
             return 0.0
-        return self._clock.awake() - state.unreachable_since
+        return self._clock.ran() - state.unreachable_since

@@ -14,9 +14,12 @@ from shadowrelay.model.ownership import Claim, Transition
 from shadowrelay.model.queue import StoredMessage
 from shadowrelay.service.context import Context
 from shadowrelay.service.copier import Copier, CopyResult
+from shadowrelay.service.corrupt import set_aside_corrupt
 
 AT_ONCE = 20  # copies under way; the receivers of copies have clients of their own
 PAGE = 200
+TRIED_MAX = 10_000  # in one round, without success
+AGAIN_SECONDS = 5.0  # while something is left that somebody could hold
 
 _log = structlog.get_logger("shadowrelay.place")
 
@@ -30,6 +33,7 @@ class PlaceService:
         self._event = asyncio.Event()
         self._busy: set[MessageId] = set()
         self._slots = asyncio.Semaphore(AT_ONCE)
+        self._has_left = False
 
     def wake(self) -> None:
         """There is something to place, or somewhere to place it."""
@@ -45,15 +49,21 @@ class PlaceService:
                 except LedgerUnavailable as error:
                     _log.warning("placement.waits", reason=error.reason)
             try:
-                await asyncio.wait_for(self._event.wait(), self._context.heartbeat)
+                pause = min(self._context.heartbeat, AGAIN_SECONDS) if self._has_left else self._context.heartbeat
+                await asyncio.wait_for(self._event.wait(), pause)
             except TimeoutError:
                 continue
 
     async def _round(self) -> None:
+        tried: set[MessageId] = set()  # else those that cannot be placed now would hide those behind them
         while any(self._context.peers.may_try(server) for server in self._context.peers.states):
-            page = [message for message in await self._context.ledger.unplaced(PAGE, tuple(self._busy)) if not self._is_settling(message)]
-            placed = await asyncio.gather(*(self._bounded(message) for message in page))
-            if not any(placed) or len(page) < PAGE:
+            page = await self._context.ledger.unplaced(PAGE, (*self._busy, *tried))
+            wanted = [message for message in page if not self._is_settling(message)]
+            placed = await asyncio.gather(*(self._bounded(message) for message in wanted))
+            tried |= {message.envelope.message_id for message in page}
+            tried -= {message.envelope.message_id for message, is_placed in zip(wanted, placed, strict=True) if is_placed}
+            self._has_left = bool(tried)
+            if len(page) < PAGE or len(tried) >= TRIED_MAX:
                 return
 
     def _is_settling(self, message: StoredMessage) -> bool:
@@ -71,9 +81,13 @@ class PlaceService:
             async with self._slots:
                 return await self.place(message)
         except ContentCorrupt as error:
-            await self._context.ledger.record_set_aside(message_id, f"content is corrupt: {error}")
+            await self._set_aside(message, str(error))
+        except LedgerUnavailable as error:
+            _log.warning("placement.put_off", message_id=message_id, reason=error.reason)
         except IllegalTransition as error:
             _log.info("placement.obsolete", message_id=message_id, reason=str(error))
+        except Exception:
+            _log.exception("placement.failed", message_id=message_id)  # the others are placed all the same
         finally:
             self._busy.discard(message_id)
         return False
@@ -83,15 +97,17 @@ class PlaceService:
         context = self._context
         message_id = message.envelope.message_id
         plan = self._copier.plan(message_id, message.claim)
-        if not plan or message.place is None:
+        if not plan:
             return False
+        if message.place is None:
+            raise ContentCorrupt("its content is gone")
         content = await context.ledger.read_content(message.place)
         started = context.clock.awake()
         deadline = started + context.settings.transport.shadow_timeout.total_seconds()
         result = await self._copier.copy(message.envelope, content, message.claim, plan, is_first_listed=False, deadline=deadline)
         if result.superseded is not None:
             return await self._superseded(message_id, result)
-        (transition,) = await context.ledger.transition([message_id], result.verdict)
+        (transition,) = await context.ledger.transition([message_id], result.outcome)
         if transition.note != Note.CHOSEN or result.stored_on is None:
             return False
         elapsed = timedelta(seconds=context.clock.awake() - started)
@@ -99,6 +115,15 @@ class PlaceService:
             tracking_rows.haredirect(context.me.server, message, at=context.now(), server=result.stored_on.server, elapsed=elapsed)
         )
         return True
+
+    async def _set_aside(self, message: StoredMessage, reason: str) -> None:
+        """Not during an attempt, which has the content or finds out by itself: whoever is told `yours` promotes at once."""
+        message_id = message.envelope.message_id
+        if self._context.attempts.begin(message_id):
+            try:
+                await set_aside_corrupt(self._context, message, reason)
+            finally:
+                self._context.attempts.end(message_id)
 
     async def _superseded(self, message_id: MessageId, result: CopyResult) -> bool:
         """The server has a higher claim, or knows it delivered: what it says counts like an answer to STATUS."""
@@ -110,8 +135,13 @@ class PlaceService:
             if known is None or not known.is_primary:
                 return Transition(claim, claim)
             learnt = meeting.settle(known, self._context.me, party, answer)
-            return Transition(claim, known) if learnt is None else Transition(claim, learnt.after, learnt.tell, note=learnt.note)
+            if learnt is None:
+                return Transition(claim, known)
+            ends = learnt.after is None or not learnt.after.is_primary
+            if ends and not self._context.attempts.end_claim(message_id):  # between two attempts
+                return Transition(claim, known, note=Note.WAIT)
+            return Transition(claim, learnt.after, learnt.tell, note=learnt.note)
 
-        (transition,) = await self._context.ledger.transition([message_id], decide)
+        (transition,) = await self._context.end_claims([message_id], decide)
         _log.info("placement.superseded", message_id=message_id, server=party.server, note=transition.note)
         return False

@@ -161,8 +161,11 @@ class PromoteService:
         for message_id, transition in zip(ids, transitions, strict=True):
             if transition.note == Note.DONE and transition.before is not None:
                 by_primary[transition.before.primary].append(DiscardEvent(0, message_id, DiscardStatus.DELIVERED))
-        for primary, events in by_primary.items():
-            await discards.track(self._context, primary, events)
+        try:
+            for primary, events in by_primary.items():
+                await discards.track(self._context, primary, events)
+        except LedgerUnavailable as error:
+            _log.warning("discards.untracked", reason=error.reason)  # what was promoted with them is still to be told
 
 
 def _alone(claim: Claim | None, me: Party, reachable: frozenset[ServerName]) -> Transition:

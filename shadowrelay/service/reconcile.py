@@ -4,6 +4,7 @@ A crash may have come between the copy and the primary's own commit. `unknown` f
 database therefore means: take it over, after asking everybody.
 """
 
+import asyncio
 from collections.abc import Sequence
 
 import structlog
@@ -20,6 +21,7 @@ from shadowrelay.service.promote import PAGE, PromoteService
 
 _log = structlog.get_logger("shadowrelay.reconcile")
 
+AGAIN_SECONDS = 5.0
 MEANING = {
     StatusState.UNKNOWN: DiscardStatus.YOURS,
     StatusState.DELIVERED: DiscardStatus.DELIVERED,
@@ -33,20 +35,34 @@ class ReconcileService:
     def __init__(self, context: Context, promote: PromoteService) -> None:
         self._context = context
         self._promote = promote
+        self._running: set[Party] = set()
 
     async def primary_restarted(self, server: ServerName) -> None:
-        """Page through the shadow messages of this primary in its present database."""
+        """Page through the shadow messages of this primary in its present database, until all have been asked about: an
+        unknown one would be nobody's while its primary lives."""
         context = self._context
         party = context.peers.party(server)
+        if party in self._running:
+            return
+        self._running.add(party)
         after = 0
         try:
-            while page := await context.ledger.shadows_of(server, party.database, PAGE, after):
-                after = page[-1].internal_id
-                await self._ask(party, page)
-        except (PeerUnavailable, LedgerUnavailable) as error:
-            # Silence, a heartbeat or the next incarnation will settle it.
-            _log.warning("reconciliation.stopped", server=server, reason=error.reason)
-        self._promote.wake()
+            while context.peers.party(server) == party:
+                try:
+                    after = await self._ask_all(party, after)
+                    return
+                except (PeerUnavailable, LedgerUnavailable) as error:
+                    _log.warning("reconciliation.waits", server=server, reason=error.reason)
+                await asyncio.sleep(min(context.heartbeat, AGAIN_SECONDS))
+        finally:
+            self._running.discard(party)
+            self._promote.wake()
+
+    async def _ask_all(self, party: Party, after: int) -> int:
+        while page := await self._context.ledger.shadows_of(party.server, party.database, PAGE, after):
+            await self._ask(party, page)
+            after = page[-1].internal_id
+        return after
 
     async def _ask(self, party: Party, page: Sequence[StoredMessage]) -> None:
         context = self._context

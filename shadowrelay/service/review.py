@@ -5,6 +5,7 @@ was lost or came back. DESIGN 6.2 "lease", "everybody", "meet".
 """
 
 import asyncio
+import contextlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -20,21 +21,26 @@ from shadowrelay.model.queue import StoredMessage
 from shadowrelay.model.settings import WithoutLease
 from shadowrelay.service.context import Context
 
+NOBODY: frozenset[ServerName] = frozenset()
+SILENT_SECONDS = 5.0  # a server that did not answer is not asked again so long, unless it is heard
 PAGE = 400  # DESIGN 4: questions in one XQDISCARD STATUS BDAT
 
 _log = structlog.get_logger("shadowrelay.review")
 
 
 class ReviewService:
-    """A set of messages to clear up. `on_clear(message_id, excused)` is called for each that may be delivered."""
+    """A set of messages to clear up. `on_clear(message_id, excused)` is called for each that may be delivered; `excused` are
+    the servers whose lease it may go without."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self._wanted: set[MessageId] = set()
         self._later: set[MessageId] = set()
+        self._later_at = context.clock.awake()
+        self._unanswered: dict[ServerName, float] = {}  # when a question to it failed, `Clock.awake`
         self._suspects: dict[MessageId, set[ServerName]] = defaultdict(set)  # to be asked although the lease runs
         self._event = asyncio.Event()
-        self.on_clear: Callable[[MessageId, bool], None] = lambda message_id, excused: None
+        self.on_clear: Callable[[MessageId, frozenset[ServerName]], None] = lambda message_id, excused: None
         self.on_unplaced: Callable[[], None] = lambda: None
 
     def request(self, message_id: MessageId) -> None:
@@ -42,20 +48,18 @@ class ReviewService:
         self._wanted.add(message_id)
         self._event.set()
 
-    def request_later(self, message_ids: Iterable[MessageId]) -> None:
-        """Ask again after a heartbeat or a poll: somebody else moves first, or cannot be reached."""
-        self._later.update(message_ids)
+    def suspect(self, message_id: MessageId, server: ServerName) -> None:
+        """Ask this server about this message soon, although a lease may run: it said that it took it over."""
+        self._suspects[message_id].add(server)
+        self.request(message_id)
 
-    async def request_server(self, server: ServerName, *, is_suspect: bool) -> None:
-        """Everything that this server may hold for us: it has come back. `is_suspect`: with another database, so that
-        the copies are gone although the leases on them run."""
+    async def request_server(self, server: ServerName) -> None:
+        """Ask about everything that this server may hold for us, although leases run: it was away, or its database is new."""
         after = 0
         while page := await self._context.ledger.primaries_listed_on(server, PAGE, after):
             after = page[-1].internal_id
             for message in page:
-                if is_suspect:
-                    self._suspects[message.envelope.message_id].add(server)
-                self.request(message.envelope.message_id)
+                self.suspect(message.envelope.message_id, server)
 
     async def lost(self, server: ServerName) -> None:
         """Unreachable for two heartbeats: another server shall hold these copies too."""
@@ -67,40 +71,68 @@ class ReviewService:
         self.on_unplaced()
 
     async def run(self) -> None:
-        """Review what is wanted, in pages; what could not be settled comes again after `discard_poll_interval`."""
+        """Review what is wanted, in pages; what could not be settled comes again after `discard_poll_interval`, also while
+        new requests keep coming."""
         while True:
             self._event.clear()
-            batch = [self._wanted.pop() for _ in range(min(PAGE, len(self._wanted)))]
-            if batch:
-                try:
-                    await self._review(batch)
-                except LedgerUnavailable as error:
-                    _log.warning("review.waits", reason=error.reason)
-                    self._later.update(batch)
-            if self._wanted:
-                continue
-            try:
-                await asyncio.wait_for(self._event.wait(), self._context.settings.transport.discard_poll_interval.total_seconds())
-            except TimeoutError:
+            pause = self._later_at - self._context.clock.awake()
+            if pause <= 0:
+                pause = self._context.settings.transport.discard_poll_interval.total_seconds()
+                self._later_at = self._context.clock.awake() + pause
                 self._wanted |= self._later
                 self._later.clear()
+            await self.review_wanted()
+            if not self._wanted:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._event.wait(), pause)
+
+    async def review_wanted(self) -> None:
+        """One page of what is wanted. Nothing that goes wrong makes a message forgotten."""
+        batch = [self._wanted.pop() for _ in range(min(PAGE, len(self._wanted)))]
+        if not batch:
+            return
+        try:
+            await self._review(batch)
+        except LedgerUnavailable as error:
+            _log.warning("review.waits", reason=error.reason)
+            self._later.update(batch)
+        except BaseException:
+            self._later.update(batch)
+            raise
 
     async def _review(self, batch: Sequence[MessageId]) -> None:
         context = self._context
-        by_server: dict[ServerName, list[StoredMessage]] = defaultdict(list)
-        messages = [message for message in await context.ledger.load_many(batch) if message.claim.is_primary]
-        for message in messages:
-            suspects = self._suspects.pop(message.envelope.message_id, set())
-            listed = {copy.server for copy in message.claim.copies}
-            for server in suspects & listed | set(rules.without_lease(message.claim, self._runs(message))):
-                by_server[server].append(message)
+        by_server: dict[ServerName, list[MessageId]] = defaultdict(list)
+        messages = {message.envelope.message_id: message for message in await context.ledger.load_many(batch)}
+        for message_id in batch:
+            message = messages.get(message_id)
+            if message is None or not message.claim.is_primary:
+                self._suspects.pop(message_id, None)
+                context.leases.forget(message_id)
+                continue
+            suspects = self._suspects.get(message_id, set())
+            suspects.intersection_update([copy.server for copy in message.claim.copies])
+            for server in suspects | set(rules.without_lease(message.claim, self._runs(message))):
+                by_server[server].append(message_id)
         unreachable: set[ServerName] = set()
+        unsettled: set[MessageId] = set()
         for server, concerned in by_server.items():
-            if not await self._ask(server, [message.envelope.message_id for message in concerned]):
+            waiting = await self._ask(server, concerned)
+            if waiting is None:
                 unreachable.add(server)
-        again = await context.ledger.load_many([message.envelope.message_id for message in messages])
-        for message in again:
-            self._conclude(message, unreachable)
+            unsettled.update(concerned if waiting is None else waiting)
+            for message_id in () if waiting is None else set(concerned).difference(waiting):
+                self._answered(message_id, server)
+        for message in await context.ledger.load_many(list(messages)):
+            if message.claim.is_primary:
+                self._conclude(message, unreachable, is_settled=message.envelope.message_id not in unsettled)
+
+    def _answered(self, message_id: MessageId, server: ServerName) -> None:
+        suspects = self._suspects.get(message_id)
+        if suspects is not None:
+            suspects.discard(server)
+            if not suspects:
+                del self._suspects[message_id]
 
     def _runs(self, message: StoredMessage) -> Callable[[ServerName], bool]:
         def runs(server: ServerName) -> bool:
@@ -109,16 +141,15 @@ class ReviewService:
 
         return runs
 
-    def _conclude(self, message: StoredMessage, unreachable: set[ServerName]) -> None:
+    def _conclude(self, message: StoredMessage, unreachable: set[ServerName], *, is_settled: bool) -> None:
         message_id = message.envelope.message_id
-        if not message.claim.is_primary:
-            self._context.leases.forget(message_id)
-            return
-        blocking = rules.without_lease(message.claim, self._runs(message))
-        if not blocking:
-            self.on_clear(message_id, False)
-        elif unreachable.issuperset(blocking) and self._may_go_without(blocking):
-            self.on_clear(message_id, True)
+        blocking = frozenset(rules.without_lease(message.claim, self._runs(message)))
+        suspects = self._suspects.get(message_id, set())
+        if is_settled and not blocking:
+            self.on_clear(message_id, NOBODY)
+        elif unreachable.issuperset(blocking | suspects) and self._may_go_without(blocking | suspects):
+            self._suspects.pop(message_id, None)  # who was out of reach so long is asked when it returns
+            self.on_clear(message_id, blocking)
         else:
             self._later.add(message_id)
         if message.claim.chosen() is None:
@@ -132,18 +163,18 @@ class ReviewService:
             return False
         return all(server not in context.peers or context.peers.unreachable_for(server) >= context.heartbeat for server in blocking)
 
-    async def _ask(self, server: ServerName, message_ids: Sequence[MessageId]) -> bool:
-        """Ask a server on the lists; False if it cannot be asked."""
+    async def _ask(self, server: ServerName, message_ids: Sequence[MessageId]) -> set[MessageId] | None:
+        """Ask a server on the lists. The messages that somebody else must move for first; None if it cannot be asked."""
         transitions = await self._question(server, message_ids, partial(_question_number, server))
         if transitions is None:
-            return False
+            return None
         again = [message_id for message_id, transition in transitions.items() if transition.note == Note.CHOOSE_AGAIN]
         gone = [message_id for message_id, transition in transitions.items() if transition.note == Note.EVERYBODY]
         if again and not await self._choose_again(server, again):
-            return False
+            return None
         if gone:
             await self._everybody(server, gone)
-        return True
+        return {message_id for message_id, transition in transitions.items() if transition.note == Note.WAIT}
 
     async def _choose_again(self, server: ServerName, message_ids: Sequence[MessageId]) -> bool:
         """Give its older copies the next numbers. The numbers are those just committed for this server alone: a placement
@@ -161,17 +192,17 @@ class ReviewService:
         """The copies on `server` are gone although its lease had ended: has anybody else taken these over?"""
         context = self._context
         open_ids = set(message_ids)
+        forgotten = {row.server for row in await context.ledger.peers() if row.is_forgotten}
         for other in context.peers.states:
             if other == server or not open_ids:
                 continue
             transitions = await self._question(other, sorted(open_ids), partial(_question_number, other))
-            if transitions is None:
-                if context.settings.transport.delivery_without_lease is WithoutLease.DEFER:
+            if transitions is None and other not in forgotten:
+                if not self._may_go_without((other,)):
                     return
                 _log.warning("everybody.unheard", server=other, count=len(open_ids))
-                continue
             settled = (Note.YIELDED, Note.DONE, Note.WAIT)
-            open_ids -= {message_id for message_id, transition in transitions.items() if transition.note in settled}
+            open_ids -= {message_id for message_id, transition in (transitions or {}).items() if transition.note in settled}
         await context.ledger.transition(sorted(open_ids), lambda _, claim: _nobody_claims_more(claim, server))
 
     async def _question(
@@ -180,10 +211,10 @@ class ReviewService:
         """One XQDISCARD STATUS and what it does to our claims; None if the server cannot be asked."""
         context = self._context
         link = context.links.get(server)
+        if link is None or self._is_silent(server):
+            return None
         messages = {message.envelope.message_id: message for message in await context.ledger.load_many(message_ids)}
         messages = {message_id: message for message_id, message in messages.items() if message.claim.is_primary}
-        if link is None:
-            return None
         if not messages:
             return {}
         questions = [StatusQuestion(message_id, number(message_id, message.claim)) for message_id, message in messages.items()]
@@ -192,6 +223,7 @@ class ReviewService:
             answers = await link.status(questions)
         except PeerUnavailable as error:
             context.peers.failed(server)
+            self._unanswered[server] = context.clock.awake()
             _log.info("review.unanswered", server=server, reason=error.reason)
             return None
         assert link.identity is not None
@@ -202,12 +234,20 @@ class ReviewService:
         def decide(message_id: MessageId, claim: Claim | None) -> Transition:
             return self._decide(message_id, claim, party, said[message_id], runs[message_id])
 
-        transitions = await context.ledger.transition(list(said), decide)
+        transitions = await context.end_claims(list(said), decide)
         outcome = dict(zip(said, transitions, strict=True))
         for message_id, answer in said.items():
             if _holds_for(answer, context.me):  # it has heard our question: its silence begins anew
                 context.leases.began(message_id, server, asked_at, is_confirmed=True)
         return outcome
+
+    def _is_silent(self, server: ServerName) -> bool:
+        """It did not answer a moment ago, and was not heard since: each page of a long review would wait for it."""
+        failed_at = self._unanswered.get(server)
+        if failed_at is None or self._context.clock.awake() - failed_at > min(self._context.heartbeat, SILENT_SECONDS):
+            return False
+        heard_at = self._context.peers.states[server].heard_awake if server in self._context.peers else None
+        return heard_at is None or heard_at < failed_at
 
     def _decide(self, message_id: MessageId, claim: Claim | None, party: Party, answer: StatusAnswer, lease_runs: bool) -> Transition:
         context = self._context

@@ -8,6 +8,7 @@ from shadowrelay.core import tracking_rows
 from shadowrelay.model.errors import LedgerUnavailable
 from shadowrelay.model.ids import ServerName
 from shadowrelay.service.context import Context
+from shadowrelay.service.corrupt import hand_over_corrupt
 from shadowrelay.service.review import ReviewService
 
 STEP = 200  # rows a transaction: acceptance waits at most that long
@@ -30,6 +31,7 @@ class SweepService:
             await asyncio.sleep(min(self._context.heartbeat, 60.0))
             try:
                 await self._notice_lost()
+                await hand_over_corrupt(self._context)
                 await self._expire()
             except LedgerUnavailable as error:
                 _log.warning("sweep.waits", reason=error.reason)

@@ -1,11 +1,12 @@
 """Every task has an owner: this one. A task that fails is logged and ends alone; the node goes on."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 import structlog
 
+BEGIN_ANEW_SECONDS = 1.0
 T = TypeVar("T")
 _log = structlog.get_logger("shadowrelay.tasks")
 
@@ -22,6 +23,19 @@ class Tasks:
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         return task
+
+    def keep(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> "asyncio.Task[None]":
+        """Start a loop of the node. Whatever it fails with is logged, and it begins anew: without it the node would stand still."""
+        return self.spawn(self._kept(work, name), name)
+
+    async def _kept(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
+        while True:
+            try:
+                await work()
+                return
+            except Exception:
+                _log.exception("task.begins_anew", task=name)
+                await asyncio.sleep(BEGIN_ANEW_SECONDS)
 
     def __len__(self) -> int:
         return len(self._tasks)

@@ -68,9 +68,11 @@ class View:
 
     async def forget(self, server: ServerName) -> bool:
         """That peer will not come back: its copies and notifications are crossed off."""
-        if server not in self._context.peers:
-            return False
-        await self._context.ledger.record_forgotten(server)
+        context = self._context
+        is_known = server in context.peers or server in {row.server for row in await context.ledger.peers()}
+        if not is_known and not await context.ledger.primaries_listed_on(server, 1):
+            return False  # not even one that was taken out of the configuration with copies on it
+        await context.ledger.record_forgotten(server)
         return True
 
     async def node(self) -> NodeView:

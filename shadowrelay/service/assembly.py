@@ -1,0 +1,87 @@
+"""The services of one node, made and connected. They know each other only through what is set here."""
+
+import random
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import structlog
+
+from shadowrelay.model.errors import LedgerUnavailable
+from shadowrelay.model.ids import DatabaseId, ServerName
+from shadowrelay.ports import Deliverer
+from shadowrelay.service.accept import AcceptService
+from shadowrelay.service.context import Context
+from shadowrelay.service.copier import Copier
+from shadowrelay.service.deliver import DeliverService
+from shadowrelay.service.desk import PeerDesk
+from shadowrelay.service.forks import Forks
+from shadowrelay.service.heartbeat import HeartbeatService
+from shadowrelay.service.place import PlaceService
+from shadowrelay.service.promote import PromoteService
+from shadowrelay.service.reconcile import ReconcileService
+from shadowrelay.service.review import ReviewService
+from shadowrelay.service.sweep import SweepService
+from shadowrelay.service.view import View
+
+_log = structlog.get_logger("shadowrelay.services")
+
+
+class Services:
+    """Everything between the ports. `start` begins the loops; they end with `context.tasks`."""
+
+    def __init__(self, context: Context, deliverer: Deliverer, chance: random.Random, effective: Callable[[], dict[str, object]]) -> None:
+        self._context = context
+        copier = Copier(context, chance)
+        self.deliver = DeliverService(context, Forks(context, deliverer))
+        self.accept = AcceptService(context, copier, self.deliver)
+        self.place = PlaceService(context, copier)
+        self.review = ReviewService(context)
+        self.promote = PromoteService(context, self.deliver, self.place)
+        self.reconcile = ReconcileService(context, self.promote)
+        self.heartbeat = HeartbeatService(context, self.promote, self.review)
+        self.sweep = SweepService(context, self.review)
+        self.desk = PeerDesk(context)
+        self.view = View(context, context.now(), effective)
+        self._connect()
+
+    def _connect(self) -> None:
+        self.deliver.request_review = self.review.request
+        self.deliver.wake_placement = self.place.wake
+        self.review.on_clear = self.deliver.cleared
+        self.review.on_unplaced = self.place.wake
+        peers = self._context.peers
+        peers.on_new_database.append(self._database_changed)
+        peers.on_new_incarnation.append(lambda server: self._spawn(self.reconcile.primary_restarted(server), f"reconcile {server}"))
+        peers.on_return.append(self._returned)
+
+    def start(self) -> None:
+        """Begin the loops. Promotion and heartbeats too where redundancy is switched off: something may be left from before."""
+        tasks = self._context.tasks
+        tasks.keep(self.deliver.run, "deliver scan")
+        tasks.keep(self.place.run, "placement")
+        tasks.keep(self.review.run, "review")
+        tasks.keep(self.sweep.run, "sweep")
+        tasks.keep(self.promote.run, "promote")
+        self.heartbeat.start()
+
+    def _database_changed(self, server: ServerName, before: DatabaseId, now: DatabaseId) -> None:
+        _log.warning("peer.database_changed", server=server, before=before, database=now)
+        self.promote.wake()
+        self.place.wake()
+        self._spawn(self.review.request_server(server), f"review {server}")
+
+    def _returned(self, server: ServerName, seconds: float) -> None:
+        """A lost answer or two is no absence: nothing was given up for it, and nothing can have been taken over."""
+        self.place.wake()
+        if seconds >= self._context.heartbeat:
+            self._spawn(self.review.request_server(server), f"review {server}")
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        self._context.tasks.spawn(_unless_unavailable(work, name), name)
+
+
+async def _unless_unavailable(work: Coroutine[Any, Any, None], name: str) -> None:
+    try:
+        await work
+    except LedgerUnavailable as error:
+        _log.warning("work.put_off", work=name, reason=error.reason)
