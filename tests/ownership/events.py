@@ -120,7 +120,9 @@ class Events:
         me = party(asker.node, asker.generation)
         said = answer.answer
         held = not said.promoting and said.state is StatusState.SHADOW and said.primary == me.server and said.database == me.database
-        listed = before is not None and before.is_primary and answer.after is not None and answer.after.is_primary and before != answer.after
+        listed = (
+            before is not None and before.is_primary and answer.after is not None and answer.after.is_primary and before != answer.after
+        )
         return answer, after._replace(listed_asker=listed, is_held_for_asker=held)
 
     # primary and server

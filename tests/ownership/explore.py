@@ -1,6 +1,7 @@
 """Breadth first through all states: the shortest trace to whatever goes wrong."""
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from shadowrelay.model.ownership import Role
@@ -28,16 +29,23 @@ class Finding:
         return f"  {what}:" + "".join(f"\n    {number:2} {name}" for number, name in enumerate(self.wrong[what], 1))
 
 
-def explore(policy: str, budget: Budget, *, is_first_enough: bool = False) -> Finding:
-    """Every state that can be reached. `is_first_enough`: stop at the first that is wrong."""
+def explore(policy: str, budget: Budget, *, is_first_enough: bool = False, beginning: Sequence[str] = ()) -> Finding:
+    """Every state that can be reached. `is_first_enough`: stop at the first that is wrong. `beginning`: names of steps
+    that are taken first, where all that can happen would take minutes."""
     steps = Steps(policy)
-    start = first_state(steps.events.claims, budget)
-    order, place = [start], {start: 0}
+    order = [first_state(steps.events.claims, budget)]
     came: list[tuple[str, int]] = [("", -1)]
-    before: list[list[int]] = [[]]
+    for name in beginning:
+        came.append((name, len(order) - 1))
+        order.append(dict(steps.of(order[-1]))[name])
+    place = {state: here for here, state in enumerate(order)}
+    before: list[list[int]] = [[] for _ in order]
+    first = len(beginning)
     wrong: dict[str, int] = {}
     arrived: deque[int] = deque()
     for here, state in enumerate(order):
+        if here < first:
+            continue
         if state.arrived:
             arrived.append(here)
         found = _wrong_at_once(steps, state)

@@ -1,7 +1,7 @@
 """The ownership ring: every interleaving of one message on three nodes, by the functions of core/ownership themselves.
 
-    python -m tests.ownership.ring              all budgets, all rules on
-    python -m tests.ownership.ring RULE …       those rules switched off: the shortest traces to what then goes wrong
+python -m tests.ownership.ring              all budgets, all rules on
+python -m tests.ownership.ring RULE …       those rules switched off: the shortest traces to what then goes wrong
 """
 
 import sys
@@ -24,9 +24,9 @@ class Rule(NamedTuple):
     module: Any
     function: str
     off: Callable[..., Any]
-    shown_by: Budget
-    goes_wrong: str
-    policy: str = "defer"
+    shown_by: Budget | None = None  # None: only a restored older database shows it (as in the reference model); unit tests pin it
+    goes_wrong: str = ""
+    beginning: tuple[str, ...] = ()  # of the trace, where the whole budget would take minutes
 
 
 def _same_number(claim: Claim, me: Any) -> CopyNumber:
@@ -53,19 +53,19 @@ RULES = {
     ),
     "placement": Rule(
         "each placement or choice gets a higher number than the one before",
-        rules, "number_after", _same_number, Budget(late=1, crashes=1), "twice",
+        rules, "number_after", _same_number, Budget(late=1, disks=1), "twice",
     ),
     "ask": Rule(
         "before it promotes, a shadow server asks every node that it can reach",
-        rules, "may_promote", lambda claim, reachable: True, Budget(crashes=1), "twice",
+        rules, "may_promote", lambda claim, reachable: True, Budget(late=1, crashes=1), "twice",
     ),
     "again": Rule(
         "a question from the holder of a higher number makes a lower one ask everybody again, and a lower primary end",
-        rules, "begins_again", lambda question, claim: False, Budget(crashes=1), "stuck",
+        rules, "begins_again", lambda question, claim: False, Budget(crashes=1, disks=1), "twice",
     ),
     "wait": Rule(
         "who has waited for a higher number asks everybody again",
-        rules, "asked_after_waiting", lambda claim: claim.asked, Budget(crashes=1), "twice",
+        rules, "asked_after_waiting", lambda claim: claim.asked,
     ),
     "list": Rule(
         "a server that was sent a copy stays on the primary's list until it has heard `released`",
@@ -73,15 +73,17 @@ RULES = {
     ),
     "keep": Rule(
         "nobody is told `released` before another copy is confirmed",
-        rules, "may_release", _releases_anybody_listed, Budget(late=1, disks=1), "lost",
+        rules, "may_release", _releases_anybody_listed, Budget(late=1, crashes=1, disks=1), "lost",
     ),
     "everybody": Rule(
         "where a lease has ended and the server no longer holds the copy, everybody is asked",
-        rules, "needs_everybody", lambda lease_runs: False, Budget(crashes=1, disks=1), "twice",
+        rules, "needs_everybody", lambda lease_runs: False, Budget(crashes=1, disks=1, hands=1), "twice",
+        ("0: places on 1", "250 to the client", "hands: 0 says yours to 1", "1: hears yours from 0", "1: asks 2, promotes",
+         "1: places on 2", "destroy 1"),
     ),
     "meet": Rule(
         "of two primaries that meet, the one with the lower number ends, between two attempts; the other waits for that",
-        rules, "ends_before", lambda answer, claim: False, Budget(crashes=1), "twice",
+        rules, "ends_before", lambda answer, claim: False,
     ),
 }  # fmt: skip
 

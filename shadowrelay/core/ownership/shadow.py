@@ -34,14 +34,16 @@ def heard(claim: Claim | None, speaker: Party, event: DiscardEvent) -> Transitio
     """A discard notification of `speaker`. Unknown messages change nothing; a repeated one changes nothing."""
     if claim is None:
         return Transition(None, None)
-    of_speaker = claim.role is Role.SHADOW and claim.primary == speaker.server and claim.database == speaker.database
+    # A copy whose number the speaker did not give is one that yielded to it later: what it says of its copies is older.
+    of_speaker = (
+        claim.role is Role.SHADOW and claim.primary == speaker.server and speaker.database == claim.database == claim.number.database
+    )
     if event.status is DiscardStatus.DELIVERED:
         after = replace(claim, done=claim.done | (event.ordinals or pieces.everyone(claim)))
         if claim.role in (Role.DELIVERED, Role.RELEASED):
             return Transition(claim, claim)
         return pieces.all_done(claim, after) if after.is_done else Transition(claim, after)
-    # A copy whose number the speaker did not give is one that yielded to it later: this `released` is older than that.
-    if event.status is DiscardStatus.RELEASED and of_speaker and claim.number.database == speaker.database:
+    if event.status is DiscardStatus.RELEASED and of_speaker:
         return Transition(claim, replace(claim, role=Role.RELEASED, asked=pieces.NOBODY), note=Note.RELEASED)
     if event.status is DiscardStatus.YOURS and of_speaker and not claim.handed:
         return Transition(claim, replace(claim, handed=True, asked=pieces.NOBODY), note=Note.HANDED)

@@ -53,7 +53,10 @@ def answer_question(claim: Claim | None, asker: Party, number: CopyNumber, numbe
         own = asker.server == claim.primary and asker.database == claim.database
         if own and number.database == claim.database and number.placement and number >= claim.number:
             after = replace(claim, number=number, asked=pieces.NOBODY, handed=False)
-        elif (own and not claim.handed) or rules.begins_again(number, claim):
+        elif rules.begins_again(number, claim):
+            # A primary that asks under another's number has yielded since it said `yours`.
+            after = replace(claim, asked=pieces.NOBODY, handed=claim.handed and not own)
+        elif own and not claim.handed:
             after = replace(claim, asked=pieces.NOBODY)
     return Transition(claim, after, tell, status_of(after), note)
 

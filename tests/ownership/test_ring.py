@@ -1,0 +1,53 @@
+"""The ownership ring: with all rules nothing goes wrong, and without any one of them something does."""
+
+import pytest
+
+from tests.ownership.explore import POLICIES, explore
+from tests.ownership.ring import LARGE, RULES, SMALL, main, without
+from tests.ownership.state import Budget
+
+pytestmark = pytest.mark.ownership
+
+
+def _name(budget: Budget) -> str:
+    return "-".join(f"{count}{fault}" for fault, count in budget._asdict().items() if count)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("budget", SMALL, ids=_name)
+def test_nothing_is_lost_doubled_or_stuck(budget: Budget, policy: str) -> None:
+    finding = explore(policy, budget)
+
+    assert {} == finding.wrong, str(finding)
+
+
+@pytest.mark.heavy
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("budget", LARGE, ids=_name)
+def test_nothing_is_lost_doubled_or_stuck_with_more_faults(budget: Budget, policy: str) -> None:
+    finding = explore(policy, budget)
+
+    assert {} == finding.wrong, str(finding)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name, rule in RULES.items() if rule.shown_by is not None])
+def test_each_rule_switched_off_loses_doubles_or_blocks_a_message(name: str) -> None:
+    rule = RULES[name]
+    with without(name):
+        finding = explore("defer", rule.shown_by, is_first_enough=True, beginning=rule.beginning)
+
+    assert [rule.goes_wrong] == list(finding.wrong), str(finding)
+
+
+def test_the_ring_sees_that_without_faults_a_message_arrives_once() -> None:
+    finding = explore("defer", Budget())
+
+    assert ({}, True) == (finding.wrong, finding.states_count > 5)
+
+
+def test_an_unknown_rule_is_answered_with_the_list_of_rules(capsys: pytest.CaptureFixture[str]) -> None:
+    assert 2 == main(["no-such-rule"])
+    assert [f"  {name}: {rule.text}" for name, rule in RULES.items()] == capsys.readouterr().out.splitlines()[1:]

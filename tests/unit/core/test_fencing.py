@@ -1,0 +1,78 @@
+"""Leases and silence: the arithmetic of DESIGN 6.4."""
+
+from datetime import timedelta
+
+import pytest
+
+from shadowrelay.core.fencing import (
+    ServerLease,
+    lease_left,
+    lease_length,
+    may_end_data,
+    renewed,
+    reply_allowance,
+    silence_limit,
+)
+from shadowrelay.model.ids import NO_DATABASE, DatabaseId
+
+OLD, NEW = DatabaseId("old"), DatabaseId("new")
+SPAN = timedelta(hours=3)
+
+
+def test_a_lease_uses_the_shorter_span_less_a_margin_for_the_clocks() -> None:
+    assert pytest.approx(97.0) == lease_length(timedelta(seconds=100), SPAN)
+
+
+def test_silence_waits_for_the_longer_span() -> None:
+    assert SPAN.total_seconds() == silence_limit(timedelta(seconds=100), SPAN)
+
+
+def test_a_lease_ends_before_the_silence_although_the_clocks_drift_apart_by_two_per_cent() -> None:
+    assert silence_limit(SPAN, SPAN) / 1.01 > lease_length(SPAN, SPAN) / 0.99
+
+
+@pytest.mark.parametrize(("span", "allowance"), [(timedelta(hours=3), 600.0), (timedelta(seconds=30), 10.0)])
+def test_the_reply_to_the_final_dot_gets_ten_minutes_or_a_third_of_a_short_span(span: timedelta, allowance: float) -> None:
+    assert allowance == reply_allowance(span)
+
+
+@pytest.mark.parametrize(("left", "may"), [(10.1, True), (10.0, False), (0.0, False), (-1.0, False)])
+def test_the_final_dot_is_sent_only_if_the_lease_outlasts_its_reply(left: float, may: bool) -> None:
+    assert may == may_end_data(left, 10.0)
+
+
+@pytest.mark.parametrize(
+    ("before", "spoke_at", "after"),
+    [
+        (None, 5.0, ServerLease(OLD, 5.0, 15.0)),
+        (ServerLease(OLD, 1.0, 11.0), 5.0, ServerLease(OLD, 1.0, 15.0)),
+        (ServerLease(OLD, 1.0, 11.0), 11.0, ServerLease(OLD, 1.0, 21.0)),
+        (ServerLease(OLD, 1.0, 11.0), 11.5, ServerLease(OLD, 11.5, 21.5)),
+        (ServerLease(OLD, 1.0, 20.0), 5.0, ServerLease(OLD, 1.0, 20.0)),
+        (ServerLease(NEW, 1.0, 11.0), 5.0, ServerLease(OLD, 5.0, 15.0)),
+    ],
+    ids=["first", "goes on", "touches", "had ended", "older proof", "another database"],
+)
+def test_a_proof_carries_on_a_run_only_if_it_touches_it(before: ServerLease | None, spoke_at: float, after: ServerLease) -> None:
+    assert after == renewed(before, OLD, spoke_at, 10.0)
+
+
+@pytest.mark.parametrize(
+    ("copy_until", "database", "server", "left"),
+    [
+        (None, OLD, ServerLease(OLD, 0.0, 100.0), 0.0),
+        (30.0, OLD, None, 10.0),
+        (30.0, OLD, ServerLease(OLD, 5.0, 60.0), 40.0),
+        (30.0, OLD, ServerLease(OLD, 30.0, 60.0), 40.0),
+        (30.0, OLD, ServerLease(OLD, 31.0, 60.0), 10.0),
+        (30.0, OLD, ServerLease(NEW, 5.0, 60.0), 10.0),
+        (30.0, NO_DATABASE, ServerLease(NEW, 5.0, 60.0), 40.0),
+        (30.0, OLD, ServerLease(OLD, 5.0, 25.0), 10.0),
+        (10.0, OLD, None, -10.0),
+    ],
+    ids=["another process", "its own", "carried on", "touches", "a gap", "another database", "unknown database", "own is longer", "over"],
+)
+def test_a_copys_lease_is_its_own_carried_on_by_the_servers_unbroken_run(
+    copy_until: float | None, database: DatabaseId, server: ServerLease | None, left: float
+) -> None:
+    assert left == lease_left(copy_until, database, server, 20.0)
