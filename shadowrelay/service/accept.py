@@ -56,6 +56,7 @@ class AcceptService:
             _log.exception("message.failed", message_id=envelope.message_id)
             reply = LOCAL_ERROR
         self._context.attempts.end(envelope.message_id)
+        self._context.placements.discard(envelope.message_id)
         return reply
 
     async def _accept(self, envelope: Envelope, content: Content) -> Reply:
@@ -74,6 +75,7 @@ class AcceptService:
         if not plan:
             stored = await context.ledger.record_accepted(message, content, decided=True)
             return self._acknowledge(stored, content, started, None)
+        context.placements.add(envelope.message_id)
         if content.path is not None:  # the file moves into the store: the copy is read from there
             stored = await context.ledger.record_accepted(message, content, decided=False)
             content = await self._moved(stored, claim)
@@ -151,12 +153,14 @@ class AcceptService:
         context.tracking.write(tracking_rows.haredirectfail(context.me.server, stored, at=context.now(), reason=reason, size=size))
         context.metrics.refused("not redundant")
         context.attempts.end(stored.envelope.message_id)
+        context.placements.discard(stored.envelope.message_id)
         return NOT_MADE_REDUNDANT
 
     async def _record_verdict(self, message_id: MessageId, result: CopyResult) -> None:
         while True:  # without its verdict the message would not be due again before the next start
             try:
                 await self._context.ledger.record_verdict(message_id, result.verdict)
+                self._context.placements.discard(message_id)
                 return
             except LedgerUnavailable as error:
                 _log.warning("verdict.waits", message_id=message_id, reason=error.reason)

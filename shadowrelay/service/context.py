@@ -34,6 +34,7 @@ class Context:
     peers: PeerBook
     tasks: Tasks
     is_draining: bool = field(default=False)
+    placements: set[MessageId] = field(default_factory=set)  # a copy is under way, or what came of it is not recorded yet
 
     def now(self) -> datetime:
         return self.clock.now()

@@ -79,6 +79,7 @@ class PlaceService:
         self._busy.add(message_id)
         try:
             async with self._slots:
+                self._context.placements.add(message_id)
                 return await self.place(message)
         except ContentCorrupt as error:
             await self._set_aside(message, str(error))
@@ -90,6 +91,7 @@ class PlaceService:
             _log.exception("placement.failed", message_id=message_id)  # the others are placed all the same
         finally:
             self._busy.discard(message_id)
+            self._context.placements.discard(message_id)
         return False
 
     async def place(self, message: StoredMessage) -> bool:

@@ -7,7 +7,7 @@ was lost or came back. DESIGN 6.2 "lease", "everybody", "meet".
 import asyncio
 import contextlib
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 import structlog
@@ -22,6 +22,7 @@ from shadowrelay.model.settings import WithoutLease
 from shadowrelay.service.context import Context
 
 NOBODY: frozenset[ServerName] = frozenset()
+GONE = (Note.DROPPED, Note.EVERYBODY)  # the server holds no copy
 SILENT_SECONDS = 5.0  # a server that did not answer is not asked again so long, unless it is heard
 PAGE = 400  # DESIGN 4: questions in one XQDISCARD STATUS BDAT
 
@@ -169,7 +170,7 @@ class ReviewService:
         if transitions is None:
             return None
         again = [message_id for message_id, transition in transitions.items() if transition.note == Note.CHOOSE_AGAIN]
-        gone = [message_id for message_id, transition in transitions.items() if transition.note == Note.EVERYBODY]
+        gone = {message_id: found.after for message_id, found in transitions.items() if found.note == Note.EVERYBODY and found.after}
         if again and not await self._choose_again(server, again):
             return None
         if gone:
@@ -188,10 +189,10 @@ class ReviewService:
         }
         return not numbers or await self._question(server, list(numbers), lambda message_id, _: numbers[message_id]) is not None
 
-    async def _everybody(self, server: ServerName, message_ids: Sequence[MessageId]) -> None:
+    async def _everybody(self, server: ServerName, gone: Mapping[MessageId, Claim]) -> None:
         """The copies on `server` are gone although its lease had ended: has anybody else taken these over?"""
         context = self._context
-        open_ids = set(message_ids)
+        open_ids = set(gone)
         forgotten = {row.server for row in await context.ledger.peers() if row.is_forgotten}
         for other in context.peers.states:
             if other == server or not open_ids:
@@ -203,7 +204,11 @@ class ReviewService:
                 _log.warning("everybody.unheard", server=other, count=len(open_ids))
             settled = (Note.YIELDED, Note.DONE, Note.WAIT)
             open_ids -= {message_id for message_id, transition in (transitions or {}).items() if transition.note in settled}
-        await context.ledger.transition(sorted(open_ids), lambda _, claim: _nobody_claims_more(claim, server))
+
+        def decide(message_id: MessageId, claim: Claim | None) -> Transition:
+            return _nobody_claims_more(claim, gone[message_id], server)
+
+        await context.ledger.transition(sorted(open_ids), decide)
 
     async def _question(
         self, server: ServerName, message_ids: Sequence[MessageId], number: Callable[[MessageId, Claim], CopyNumber]
@@ -219,6 +224,7 @@ class ReviewService:
             return {}
         questions = [StatusQuestion(message_id, number(message_id, message.claim)) for message_id, message in messages.items()]
         asked_at = context.clock.awake()
+        placing = context.placements.intersection(messages)
         try:
             answers = await link.status(questions)
         except PeerUnavailable as error:
@@ -232,7 +238,9 @@ class ReviewService:
         runs = {message_id: self._runs(message)(server) for message_id, message in messages.items()}
 
         def decide(message_id: MessageId, claim: Claim | None) -> Transition:
-            return self._decide(message_id, claim, party, said[message_id], runs[message_id])
+            transition = self._decide(message_id, claim, party, said[message_id], runs[message_id])
+            is_old = message_id in placing or not _is_same_copy(claim, messages[message_id].claim, server)
+            return Transition(claim, claim, note=Note.WAIT) if is_old and transition.note in GONE else transition
 
         transitions = await context.end_claims(list(said), decide)
         outcome = dict(zip(said, transitions, strict=True))
@@ -274,8 +282,16 @@ def _choosing_again(claim: Claim | None, me: Party, server: ServerName) -> Trans
     return Transition(None, None) if claim is None else primary.choosing_again(claim, me, server)
 
 
-def _nobody_claims_more(claim: Claim | None, server: ServerName) -> Transition:
-    return Transition(None, None) if claim is None else meeting.nobody_claims_more(claim, server)
+def _nobody_claims_more(claim: Claim | None, asked: Claim, server: ServerName) -> Transition:
+    if claim is None or not _is_same_copy(claim, asked, server):
+        return Transition(claim, claim)
+    return meeting.nobody_claims_more(claim, server)
+
+
+def _is_same_copy(claim: Claim | None, asked: Claim, server: ServerName) -> bool:
+    """No copy was placed since this was asked. An answer that was on its way while one was says nothing of that copy:
+    with it the server would go off the list, and the copy would never be discarded."""
+    return claim is not None and claim.number == asked.number and claim.copy_on(server) == asked.copy_on(server)
 
 
 def _question_number(server: ServerName, _: MessageId, claim: Claim) -> CopyNumber:
