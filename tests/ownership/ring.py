@@ -88,7 +88,7 @@ RULES = {
 }  # fmt: skip
 
 SMALL = (Budget(1, 0, 1), Budget(0, 0, 1, 1), Budget(1, 1, 0), Budget(0, 1, 1))
-LARGE = (Budget(0, 1, 0, 1), Budget(2, 1, 0), Budget(0, 2, 0), Budget(1, 1, 1))
+LARGE = (Budget(0, 1, 0, 1), Budget(2, 1, 0), Budget(0, 2, 0), Budget(1, 1, 1), Budget(0, 1, 1, 1))
 
 
 @contextmanager

@@ -2,7 +2,8 @@
 
 Mapping. A meeting of two nodes is one step (question and answer, offer and reply); with the budget `late` the answering
 node has committed and the other does not hear it. Discard notifications wait for each pair of nodes and are heard, and
-then acknowledged, in steps of their own. Every step names what happens as an operator would.
+then acknowledged, in one step of their own. This module is
+longer than others because every step of the world is told in one place. Every step names what happens as an operator would.
 """
 
 from collections.abc import Iterator

@@ -7,7 +7,7 @@ from shadowrelay.core.ownership.values import Note, Party
 from shadowrelay.model.errors import IllegalTransition
 from shadowrelay.model.ids import NO_SERVER, ServerName
 from shadowrelay.model.message import NO_ORDINALS, Ordinals
-from shadowrelay.model.ownership import Choice, Claim, Copy, DiscardStatus, Notification, Role, Transition
+from shadowrelay.model.ownership import Choice, Claim, Copy, CopyNumber, DiscardStatus, Notification, Role, Transition
 
 NOBODY: frozenset[ServerName] = frozenset()
 
@@ -82,11 +82,20 @@ def let_go(claim: Claim, primary: ServerName = NO_SERVER) -> tuple[tuple[Copy, .
 
 
 def become_shadow(before: Claim, claim: Claim, primary: Party) -> Transition:
-    """Yield to `primary`. The number stays our own, lower one: no two copies may have the same, and whoever we now
-    shadow gives us a new one when it chooses us."""
+    """Yield to `primary`, with a number of our own: no two copies may have the same. Whoever we now shadow gives us a
+    new one when it chooses us."""
     copies, tell = let_go(before, primary.server)
-    after = replace(claim, role=Role.SHADOW, primary=primary.server, database=primary.database, asked=NOBODY, handed=False, copies=copies)
+    number = own_number(before)
+    after = replace(
+        claim, role=Role.SHADOW, number=number, primary=primary.server, database=primary.database, asked=NOBODY, handed=False, copies=copies
+    )
     return Transition(before, after, tell, note=Note.YIELDED)
+
+
+def own_number(claim: Claim) -> CopyNumber:
+    """The number with which a claim goes on as a shadow message. A primary's own was given to its chosen server too, so
+    that it goes on below all that it gave."""
+    return replace(claim.number, placement=0) if claim.is_primary else claim.number
 
 
 def all_done(before: Claim, claim: Claim) -> Transition:

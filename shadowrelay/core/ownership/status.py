@@ -62,10 +62,12 @@ def answer_question(claim: Claim | None, asker: Party, number: CopyNumber, numbe
 
 
 def _end_claim(claim: Claim, asker: Party, number: CopyNumber, number_server: ServerName) -> tuple[Claim, tuple[Notification, ...]]:
-    # The number stays our own, lower one: whoever we now shadow gives us a new one when it chooses us.
     primary = asker.server if number.database == asker.database else number_server
     copies, tell = pieces.let_go(claim, asker.server)
-    after = replace(claim, role=Role.SHADOW, primary=primary, database=number.database, asked=pieces.NOBODY, handed=False, copies=copies)
+    after = replace(
+        claim, role=Role.SHADOW, number=pieces.own_number(claim), primary=primary, database=number.database, asked=pieces.NOBODY,
+        handed=False, copies=copies,
+    )  # fmt: skip
     return after, tell
 
 

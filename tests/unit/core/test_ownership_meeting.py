@@ -48,9 +48,11 @@ def test_a_delivered_message_is_over_and_the_list_is_told() -> None:
     assert (Notification(TWO.server, TWO.database, DiscardStatus.DELIVERED),) == transition.tell
 
 
-def test_a_primary_yields_to_a_higher_one_keeps_its_number_and_lets_the_others_go() -> None:
+def test_a_primary_yields_to_a_higher_one_goes_below_its_own_numbers_and_lets_the_others_go() -> None:
     transition = meeting.settle(claim(entry(ONE, Choice.CHOSEN), entry(TWO)), ME, ONE, primary(HIGHER))
-    after = Claim(Role.SHADOW, NUMBER, 1, primary=ONE.server, database=ONE.database, copies=(entry(TWO, Choice.DISMISSED),))
+    after = Claim(
+        Role.SHADOW, replace(NUMBER, placement=0), 1, primary=ONE.server, database=ONE.database, copies=(entry(TWO, Choice.DISMISSED),)
+    )
 
     assert transition is not None
     assert (after, (released(TWO),), Note.YIELDED) == (transition.after, transition.tell, transition.note)
