@@ -19,7 +19,7 @@ from shadowrelay.service.corrupt import set_aside_corrupt
 AT_ONCE = 20  # copies under way; the receivers of copies have clients of their own
 PAGE = 200
 TRIED_MAX = 10_000  # in one round, without success
-AGAIN_SECONDS = 5.0  # while something is left that somebody could hold
+AGAIN_SECONDS = 5.0  # one lost answer leaves a message alone although nobody was away
 
 _log = structlog.get_logger("shadowrelay.place")
 
@@ -33,14 +33,13 @@ class PlaceService:
         self._event = asyncio.Event()
         self._busy: set[MessageId] = set()
         self._slots = asyncio.Semaphore(AT_ONCE)
-        self._has_left = False
 
     def wake(self) -> None:
         """There is something to place, or somewhere to place it."""
         self._event.set()
 
     async def run(self) -> None:
-        """Once a heartbeat, and whenever woken, while anybody can be tried."""
+        """Every few seconds, and whenever woken, while anybody can be tried."""
         while True:
             self._event.clear()
             if self._context.is_enabled:
@@ -49,7 +48,7 @@ class PlaceService:
                 except LedgerUnavailable as error:
                     _log.warning("placement.waits", reason=error.reason)
             try:
-                pause = min(self._context.heartbeat, AGAIN_SECONDS) if self._has_left else self._context.heartbeat
+                pause = min(self._context.heartbeat, AGAIN_SECONDS)
                 await asyncio.wait_for(self._event.wait(), pause)
             except TimeoutError:
                 continue
@@ -62,7 +61,6 @@ class PlaceService:
             placed = await asyncio.gather(*(self._bounded(message) for message in wanted))
             tried |= {message.envelope.message_id for message in page}
             tried -= {message.envelope.message_id for message, is_placed in zip(wanted, placed, strict=True) if is_placed}
-            self._has_left = bool(tried)
             if len(page) < PAGE or len(tried) >= TRIED_MAX:
                 return
 

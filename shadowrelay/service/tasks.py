@@ -6,6 +6,8 @@ from typing import Any, TypeVar
 
 import structlog
 
+from shadowrelay.model.errors import LedgerUnavailable
+
 BEGIN_ANEW_SECONDS = 1.0
 T = TypeVar("T")
 _log = structlog.get_logger("shadowrelay.tasks")
@@ -52,4 +54,5 @@ class Tasks:
     def _ended(self, task: "asyncio.Task[Any]") -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            _log.error("task.failed", task=task.get_name(), exc_info=error)
+            is_expected = isinstance(error, LedgerUnavailable)  # whoever waits for it says what becomes of that
+            _log.error("task.failed", task=task.get_name(), reason=str(error), exc_info=None if is_expected else error)

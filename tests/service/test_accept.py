@@ -1,0 +1,302 @@
+"""Accepting: what the client is told, and what becomes of the message. DESIGN 5."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from shadowrelay.model.message import Content
+from shadowrelay.model.ownership import Role
+from shadowrelay.model.replies import NOT_MADE_REDUNDANT, STORE_UNAVAILABLE, Reply
+from shadowrelay.model.tracking import EventId
+from tests.kit.ledger import a_spooled_content, an_envelope
+from tests.kit.nodes import EAST, NORTH, WEST, in_virtual_time, nodes, until
+
+BUSY = Reply(451, "4.3.2", "not now")
+
+
+def names(log) -> list[EventId]:
+    return [event.event for event in log.events]
+
+
+@in_virtual_time
+async def test_a_message_is_answered_250_and_delivered_while_its_copy_is_discarded(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        east, west = net.nodes[EAST], net.nodes[WEST]
+
+        reply = await east.accept("user1@corp.example")
+
+        assert 250 == reply.code
+        assert Role.SHADOW is await west.role(east.last)
+        await until(west.in_role(east.last, Role.DELIVERED))
+        assert [(EAST, "user1@corp.example")] == [(who, address) for who, address, _ in net.sink.arrived]
+        assert [EventId.HAREDIRECT, EventId.RECEIVE] == names(east.log)[:2]
+        assert 1 == len(west.log.rows(EventId.HADISCARD))
+
+
+# without a copy
+@in_virtual_time
+async def test_without_any_peer_it_is_accepted_alone_and_delivered(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST) as net:
+        reply = await net.nodes[EAST].accept()
+
+        await until(lambda: bool(net.sink.arrived))
+        assert 250 == reply.code
+        assert [EventId.HAREDIRECTFAIL, EventId.RECEIVE] == names(net.nodes[EAST].log)[:2]
+
+
+@in_virtual_time
+async def test_in_reject_mode_without_anybody_to_try_nothing_is_stored(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, reject_message_on_shadow_failure=True) as net:
+        east = net.nodes[EAST]
+
+        reply = await east.accept()
+
+        assert reply == NOT_MADE_REDUNDANT
+        assert await east.message(east.last) is None
+        assert 0 == len(east.context.attempts)
+
+
+@in_virtual_time
+async def test_in_reject_mode_a_failed_copy_is_refused_after_the_unwinding_and_never_delivered(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST, reject_message_on_shadow_failure=True) as net:
+        east = net.nodes[EAST]
+        net.hold_fault = lambda primary, shadow: "slow"
+
+        reply = await east.accept()
+
+        assert reply == NOT_MADE_REDUNDANT
+        assert Role.RELEASED is await east.role(east.last)
+        await asyncio.sleep(30)
+        assert [] == net.sink.arrived
+        assert [EventId.HAREDIRECTFAIL] == names(east.log)
+
+
+@in_virtual_time
+async def test_in_reject_mode_a_server_that_stored_the_copy_but_answered_too_late_hears_released(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST, reject_message_on_shadow_failure=True) as net:
+        east, west = net.nodes[EAST], net.nodes[WEST]
+        net.hold_fault = lambda primary, shadow: "reply late"
+
+        reply = await east.accept()
+
+        assert reply == NOT_MADE_REDUNDANT
+        await until(west.in_role(east.last, Role.RELEASED), 10)
+        assert [] == net.sink.arrived
+
+
+@in_virtual_time
+async def test_the_451_does_not_leave_before_the_unwinding_is_committed(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST, reject_message_on_shadow_failure=True) as net:
+        east = net.nodes[EAST]
+        net.hold_fault = lambda primary, shadow: "slow"
+        east.ledger.fail("record_verdict", 5)
+
+        waiting = asyncio.ensure_future(east.accept())
+        await asyncio.sleep(6)
+        assert not waiting.done()
+
+        assert NOT_MADE_REDUNDANT == await waiting
+        assert Role.RELEASED is await east.role(east.last)
+
+
+@in_virtual_time
+async def test_accepted_without_a_copy_it_is_made_redundant_as_soon_as_a_peer_is_there(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        east = net.nodes[EAST]
+        net.sink.answer = lambda address: BUSY
+        net.isolate(WEST)
+
+        reply = await east.accept()
+
+        assert 250 == reply.code
+        assert await net.nodes[WEST].message(east.last) is None
+        net.heal()
+        await until(net.nodes[WEST].in_role(east.last, Role.SHADOW), 20)
+        assert EventId.HAREDIRECT in names(east.log)
+
+
+@in_virtual_time
+async def test_a_message_that_one_lost_answer_left_alone_is_placed_although_nobody_was_away(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST, shadow_heartbeat_frequency="2m") as net:
+        east = net.nodes[EAST]
+        net.sink.answer = lambda address: BUSY
+        faults = iter(["slow", "slow"])
+        net.hold_fault = lambda primary, shadow: next(faults, "")
+
+        await east.accept()
+
+        await until(net.nodes[WEST].in_role(east.last, Role.SHADOW), 40)
+
+
+# failover
+@in_virtual_time
+async def test_the_second_server_is_tried_when_the_first_does_not_answer(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST, NORTH) as net:
+        east = net.nodes[EAST]
+        tried: list[str] = []
+
+        def fault(primary: str, shadow: str) -> str:
+            tried.append(shadow)
+            return "slow" if len(tried) == 1 else ""
+
+        net.hold_fault = fault
+        net.sink.answer = lambda address: BUSY
+
+        reply = await east.accept()
+
+        assert 250 == reply.code
+        assert 2 == len(set(tried))
+        stored = await east.message(east.last)
+        assert stored is not None
+        assert [tried[1]] == [copy.server for copy in stored.claim.copies]
+
+
+@in_virtual_time
+async def test_the_leases_of_a_second_server_bind_the_first_attempt(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST, NORTH) as net:
+        east = net.nodes[EAST]
+        faults = iter(["slow"])
+        net.hold_fault = lambda primary, shadow: next(faults, "")
+
+        async def paused(server: str) -> None:
+            net.sink.before_dot = None
+            net.isolate(EAST)
+            await asyncio.sleep(50)  # more than the lease leaves for the dot's reply, less than the span
+
+        net.sink.before_dot = paused
+        await east.accept()
+        await asyncio.sleep(51)
+
+        assert [] == net.sink.arrived
+
+
+@in_virtual_time
+async def test_all_attempts_together_stay_below_shadow_timeout(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST, NORTH, shadow_timeout="4s") as net:
+        east = net.nodes[EAST]
+        net.hold_fault = lambda primary, shadow: "slow"
+        began = east.clock.awake()
+
+        await east.accept()
+
+        assert 3.9 < east.clock.awake() - began <= 4.01
+
+
+@in_virtual_time
+async def test_a_server_that_cannot_be_listed_is_not_sent_a_copy(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST, NORTH) as net:
+        east = net.nodes[EAST]
+        faults = iter(["slow"])
+        net.hold_fault = lambda primary, shadow: next(faults, "")
+        net.sink.answer = lambda address: BUSY
+        east.ledger.fail("transition", 1)
+
+        reply = await east.accept()
+
+        assert 250 == reply.code
+        assert [None, None] == [await net.nodes[other].role(east.last) for other in (WEST, NORTH)]
+
+
+# the client
+@pytest.mark.parametrize("reject", [False, True])
+@in_virtual_time
+async def test_a_client_that_vanished_before_the_copy_takes_no_promise_back(tmp_path: Path, reject: bool) -> None:
+    async with nodes(tmp_path, EAST, WEST, reject_message_on_shadow_failure=reject) as net:
+        east = net.nodes[EAST]
+        session = asyncio.ensure_future(east.accept())
+        await asyncio.sleep(0.001)
+
+        session.cancel()
+
+        await until(lambda: ["user1@corp.example"] == net.sink.addresses(), 10)
+        await until(net.nodes[WEST].in_role(east.last, Role.DELIVERED), 10)
+
+
+@pytest.mark.parametrize("reject", [False, True])
+@in_virtual_time
+async def test_a_client_that_vanished_before_a_failed_copy_leaves_what_the_mode_says(tmp_path: Path, reject: bool) -> None:
+    async with nodes(tmp_path, EAST, WEST, reject_message_on_shadow_failure=reject) as net:
+        east = net.nodes[EAST]
+        net.hold_fault = lambda primary, shadow: "slow"
+        session = asyncio.ensure_future(east.accept())
+        await asyncio.sleep(0.5)
+
+        session.cancel()
+        await asyncio.sleep(10)
+
+        assert (Role.RELEASED if reject else Role.DELIVERED) is await east.role(east.last)
+        assert ([] if reject else ["user1@corp.example"]) == net.sink.addresses()
+
+
+# the ledger
+@in_virtual_time
+async def test_a_commit_that_fails_is_refused_with_the_stores_reply_and_the_copy_released(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        east, west = net.nodes[EAST], net.nodes[WEST]
+        east.ledger.fail("record_accepted", 1)
+
+        reply = await east.accept()
+
+        assert reply == STORE_UNAVAILABLE
+        await until(west.in_role(east.last, Role.RELEASED), 10)
+        assert [] == net.sink.arrived
+        assert 0 == len(east.context.attempts)
+
+
+@in_virtual_time
+async def test_a_verdict_that_could_not_be_recorded_is_recorded_later_so_that_the_message_is_due_again(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        east = net.nodes[EAST]
+        east.ledger.fail("record_verdict", 3)
+        net.sink.answer = lambda address: BUSY
+
+        assert 250 == (await east.accept()).code
+        await until(lambda: 1 == net.sink.attempts_count)
+        net.sink.answer = lambda address: Reply(250, "2.0.0", "OK")
+
+        await until(lambda: ["user1@corp.example"] == net.sink.addresses(), 30)
+
+
+@in_virtual_time
+async def test_an_unexpected_error_in_copying_counts_as_no_copy(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST, reject_message_on_shadow_failure=True) as net:
+        east = net.nodes[EAST]
+
+        def broken(primary: str, shadow: str) -> str:
+            raise KeyError("a bug")
+
+        net.hold_fault = broken
+
+        assert NOT_MADE_REDUNDANT == await east.accept()
+        assert Role.RELEASED is await east.role(east.last)
+
+
+@in_virtual_time
+async def test_large_content_is_copied_from_where_the_store_keeps_it(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        east = net.nodes[EAST]
+        data = b"Subject: large\r\n\r\n" + b"0123456789abcde\r\n" * 100_000
+        content: Content = a_spooled_content(tmp_path, data)
+
+        reply = await east.services.accept.accept(an_envelope(), content)
+
+        assert 250 == reply.code
+        await until(lambda: bool(net.sink.arrived))
+        assert data == net.sink.arrived[0][2]
+        assert 1 == len(net.nodes[WEST].log.rows(EventId.HARECEIVE))
+
+
+# switched off
+@in_virtual_time
+async def test_with_redundancy_switched_off_nothing_is_copied_nor_refused(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST, shadow_redundancy_enabled=False, reject_message_on_shadow_failure=True) as net:
+        east = net.nodes[EAST]
+
+        reply = await east.accept()
+
+        assert 250 == reply.code
+        await until(lambda: bool(net.sink.arrived))
+        assert await net.nodes[WEST].message(east.last) is None
+        assert 1 == east.log.counts["acknowledged Disabled"]
+        assert not east.services.desk.offers_hold()
