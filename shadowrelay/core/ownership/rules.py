@@ -37,10 +37,11 @@ def may_promote(claim: Claim, reachable: Collection[ServerName]) -> bool:
 
 
 def waits(answer: StatusAnswer, claim: Claim, me: Party) -> bool:
-    """Rule *ask*, its second half: while another holds a copy with a higher number, that one comes first."""
+    """Rule *ask*, its second half: while another holds a copy with a higher number, that one comes first. So does one
+    that we said `yours` to when we were its primary."""
     return (
         answer.state is StatusState.SHADOW
-        and answer.primary != me.server
+        and (answer.primary != me.server or answer.promoting)
         and answer.number is not None
         and outranks(answer.number, claim.number)
     )

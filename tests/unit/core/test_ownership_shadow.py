@@ -106,6 +106,8 @@ def test_a_primary_that_hears_promoted_asks_the_speaker() -> None:
         (ASKED, TWO, StatusAnswer(StatusState.PRIMARY, HIGHER), Note.YIELDED, replace(HELD, primary=TWO.server, database=TWO.database)),
         (ASKED, TWO, StatusAnswer(StatusState.SHADOW, HIGHER, ONE.server, ONE.database), Note.WAIT, HELD),
         (HELD, TWO, StatusAnswer(StatusState.SHADOW, HIGHER, ONE.server, ONE.database), Note.WAIT, HELD),
+        (HELD, TWO, StatusAnswer(StatusState.SHADOW, HIGHER, ME.server, ME.database, True), Note.WAIT, HELD),
+        (ASKED, TWO, StatusAnswer(StatusState.SHADOW, HIGHER, ME.server, ME.database), Note.PROMOTED, None),
         (ASKED, TWO, StatusAnswer(StatusState.SHADOW, LOWER, ONE.server, ONE.database), Note.PROMOTED, None),
     ],
 )
