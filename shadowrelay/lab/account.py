@@ -90,6 +90,6 @@ def _count_duplicates(result: Account, one: Sent, got: Sequence[Arrival], faults
             result.duplicates.append(Duplicate(one.number, network_id, len(arrived), cause, recipient))
     ids = {arrival.network_id for arrival in got}
     if len(ids) > 1:
-        again = {network_id: min(arrival.at for arrival in got if arrival.network_id == network_id) for network_id in ids}
-        cause = Cause.SENT_AGAIN if explains_repetition(one, again, faults) else Cause.NONE
+        firsts = {arrival.network_id: arrival for arrival in sorted(got, key=lambda arrival: arrival.at, reverse=True)}
+        cause = Cause.SENT_AGAIN if explains_repetition(one, firsts, faults, times) else Cause.NONE
         result.duplicates.append(Duplicate(one.number, "", len(ids), cause))

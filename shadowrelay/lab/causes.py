@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from shadowrelay.lab.load import Answer, Sent
+from shadowrelay.lab.load import Answer, Sent, Submission
 from shadowrelay.lab.sink import Arrival
 
 RECORD_SECONDS = 1.0  # between the next hop's taking of a message and our synced record of it, on a busy machine
@@ -147,14 +147,14 @@ def _two_failed(first: Arrival, later: Arrival, faults: Sequence[Fault], times: 
     return False
 
 
-def explains_repetition(one: Sent, first_at: Mapping[str, float], faults: Sequence[Fault]) -> bool:
-    """Cause (e): the client sent again what it never got an answer to, or was refused by a server that then could not tell
-    its shadow server (451, and a fault between that and the arrival).
+def explains_repetition(one: Sent, firsts: Mapping[str, Arrival], faults: Sequence[Fault], times: Times) -> bool:
+    """Cause (e): the client sent again what it never got an answer to, or was refused (451) by a server that a fault kept from
+    telling its shadow server, which then delivered what it had stored.
 
-    Shapes: `first_at` has the instant of the first arrival of each network id. One excuse for each id too many.
+    Shapes: `firsts` has the first arrival of each network id. One excuse for each id too many.
     """
     acknowledged = {submission.network_id for submission in one.tries if submission.answer is Answer.ACKNOWLEDGED}
-    strange = [at for network_id, at in first_at.items() if network_id not in acknowledged]
+    strange = [arrival for network_id, arrival in firsts.items() if network_id not in acknowledged]
     if len(acknowledged) > 1:
         return False  # no client sends again what was acknowledged
     excuses = 0
@@ -162,8 +162,13 @@ def explains_repetition(one: Sent, first_at: Mapping[str, float], faults: Sequen
         if submission.answer is Answer.NOTHING:
             excuses += 1
         elif submission.answer is Answer.REFUSED:
-            excuses += any(
-                fault.node == submission.node and fault.ended_at >= submission.at and any(fault.began_at <= at for at in strange)
-                for fault in faults
-            )
+            excuses += any(_kept_from_telling(submission, arrival, fault, times) for fault in faults for arrival in strange)
     return len(strange) <= excuses
+
+
+def _kept_from_telling(refused: Submission, arrival: Arrival, fault: Fault, times: Times) -> bool:
+    """The fault lasted until the refusal at least, and was there before the shadow server delivered."""
+    if fault.stops_node and fault.node != refused.node:
+        return False  # a shadow server that was away itself hears `released` when it is back, before it promotes
+    is_between = fault.ended_at + times.until_heard >= refused.at and fault.began_at <= arrival.at
+    return is_between and refused.node != arrival.client_name and fault.parts(refused.node, arrival.client_name)

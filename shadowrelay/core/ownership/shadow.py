@@ -4,7 +4,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from shadowrelay.core.ownership import pieces, rules
-from shadowrelay.core.ownership.status import status_of
+from shadowrelay.core.ownership.status import list_asker, status_of
 from shadowrelay.core.ownership.values import Note, Party
 from shadowrelay.model.ids import NO_SERVER, ServerName
 from shadowrelay.model.message import Ordinals
@@ -27,7 +27,9 @@ def hold(claim: Claim | None, me: Party, primary: Party, number: CopyNumber, rec
     if claim is None or claim.role is Role.RELEASED or (claim.role is Role.SHADOW and rules.outranks(number, claim.number)):
         kept = offered if claim is None else replace(offered, done=claim.done | done, copies=claim.copies)
         return Transition(claim, kept, note=Note.STORED)
-    return Transition(claim, claim, answer=status_of(claim), note=Note.SUPERSEDED)
+    # Who offers a copy under a lower number will yield to our claim when it hears this, as if it had asked.
+    after = list_asker(claim, primary) if claim.is_primary and not rules.begins_again(number, claim) else claim
+    return Transition(claim, after, answer=status_of(claim), note=Note.SUPERSEDED)
 
 
 def heard(claim: Claim | None, speaker: Party, event: DiscardEvent) -> Transition:

@@ -48,7 +48,7 @@ def answer_question(claim: Claim | None, asker: Party, number: CopyNumber, numbe
                 after, tell = _end_claim(claim, asker, number, number_server)
                 note = Note.YIELDED
         else:
-            after = _list_asker(claim, asker)
+            after = list_asker(claim, asker)
     elif claim is not None and claim.role is Role.SHADOW:
         own = asker.server == claim.primary and asker.database == claim.database
         if own and number.database == claim.database and number.placement and number >= claim.number:
@@ -71,7 +71,7 @@ def _end_claim(claim: Claim, asker: Party, number: CopyNumber, number_server: Se
     return after, tell
 
 
-def _list_asker(claim: Claim, asker: Party) -> Claim:
+def list_asker(claim: Claim, asker: Party) -> Claim:
     """Who asks with a lower number will be our shadow server: it may hold a copy, so it is on the list."""
     entry = claim.copy_on(asker.server)
     if entry is not None and entry.database in (NO_DATABASE, asker.database):

@@ -59,7 +59,18 @@ def test_a_stored_copy_keeps_what_was_done_and_who_must_acknowledge() -> None:
     assert replace(HELD, done=frozenset({1}), copies=waiting) == shadow.hold(before, ME, ONE, NUMBER, 2, frozenset()).after
 
 
-@pytest.mark.parametrize("before", [OWN, replace(OWN, role=Role.DELIVERED), replace(HELD, number=HIGHER), HELD])
+def test_who_offers_a_lower_copy_to_a_primary_is_listed_because_it_will_yield() -> None:
+    transition = shadow.hold(OWN, ME, ONE, NUMBER, 2, frozenset())
+    listed = replace(OWN, copies=(*OWN.copies, Copy(ONE.server, ONE.database)))
+
+    assert (listed, Note.SUPERSEDED, status.status_of(OWN)) == (transition.after, transition.note, transition.answer)
+
+
+def test_who_offers_a_higher_copy_to_a_primary_is_not_listed() -> None:
+    assert OWN == shadow.hold(OWN, ME, ONE, replace(NUMBER, ownership=OWN.number.ownership + 1), 2, frozenset()).after
+
+
+@pytest.mark.parametrize("before", [replace(OWN, role=Role.DELIVERED), replace(HELD, number=HIGHER), HELD])
 def test_a_superseded_copy_is_answered_like_a_question(before: Claim) -> None:
     transition = shadow.hold(before, ME, ONE, NUMBER, 2, frozenset())
 

@@ -144,23 +144,28 @@ def test_a_third_arrival_needs_a_cause_of_its_own() -> None:
 ACKNOWLEDGED = Submission(103.0, WEST, Answer.ACKNOWLEDGED, "id-1")
 UNANSWERED = Submission(100.0, EAST, Answer.NOTHING)
 REFUSED = Submission(100.0, EAST, Answer.REFUSED)
-STRANGE = {"id-1": 104.0, "id-2": 106.0}
+STRANGE = {"id-1": an_arrival(104.0, WEST), "id-2": an_arrival(106.0, SOUTH)}
 
 
 @pytest.mark.parametrize(
-    ("expected", "tries", "first_at", "faults"),
+    ("expected", "tries", "firsts", "faults"),
     [
         (True, [UNANSWERED, ACKNOWLEDGED], STRANGE, []),
         (False, [ACKNOWLEDGED], STRANGE, []),
-        (False, [UNANSWERED, ACKNOWLEDGED], {**STRANGE, "id-3": 107.0}, []),  # one unanswered try, two messages too many
+        (False, [UNANSWERED, ACKNOWLEDGED], {**STRANGE, "id-3": an_arrival(107.0, SOUTH)}, []),  # one unanswered try, two messages too many
         (False, [REFUSED, ACKNOWLEDGED], STRANGE, []),
         (True, [REFUSED, ACKNOWLEDGED], STRANGE, [KILLED]),
         (False, [REFUSED, ACKNOWLEDGED], STRANGE, [replace(KILLED, node=WEST)]),
         (False, [REFUSED, ACKNOWLEDGED], STRANGE, [replace(KILLED, began_at=107.0, ended_at=109.0)]),  # after it had arrived
+        (False, [REFUSED, ACKNOWLEDGED], STRANGE, [replace(KILLED, began_at=90.0, ended_at=98.0)]),  # had told long ago
+        (True, [REFUSED, ACKNOWLEDGED], STRANGE, [replace(PAUSED, node=EAST, ended_at=99.5)]),  # refused when it went on
+        (True, [REFUSED, ACKNOWLEDGED], STRANGE, [replace(CUT, other=SOUTH)]),
+        (False, [REFUSED, ACKNOWLEDGED], STRANGE, [CUT]),  # it could tell that one
+        (False, [REFUSED, ACKNOWLEDGED], {"id-2": an_arrival(106.0, EAST), "id-1": STRANGE["id-1"]}, [KILLED]),  # it gave it up itself
         (False, [ACKNOWLEDGED, replace(ACKNOWLEDGED, network_id="id-2")], STRANGE, []),
     ],
 )
 def test_a_repetition_by_the_client_needs_a_try_without_an_answer(
-    expected: bool, tries: list[Submission], first_at: dict[str, float], faults: list[Fault]
+    expected: bool, tries: list[Submission], firsts: dict[str, Arrival], faults: list[Fault]
 ) -> None:
-    assert expected is explains_repetition(a_sent(*tries), first_at, faults)
+    assert expected is explains_repetition(a_sent(*tries), firsts, faults, TIMES)
