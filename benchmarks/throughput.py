@@ -101,16 +101,15 @@ async def timed(sink_port: int, ports: Sequence[int], messages: int) -> float:
             *(_start(source_command(port, messages=share, sessions=sessions, size=SIZE)) for port, share in zip(ports, shares, strict=True))
         )
         try:
-            await asyncio.wait_for(asyncio.to_thread(_wait, sink), RUN_SECONDS_MAX + 5)
+            await _all_taken(sink, clients, began + RUN_SECONDS_MAX)
             seconds = time.monotonic() - began
             for client in clients:
-                output, _ = await asyncio.wait_for(client.communicate(), 30)
-                if client.returncode != 0:
-                    raise RuntimeError(f"smtp-source: {output.decode(errors='replace')}")
+                await _succeeded(client)
         finally:
             for client in clients:
                 with contextlib.suppress(ProcessLookupError):
                     client.kill()
+                await client.wait()
     return seconds
 
 
@@ -120,8 +119,27 @@ async def _start(command: Sequence[str]) -> asyncio.subprocess.Process:
     )
 
 
-def _wait(sink: SmtpSink) -> None:
-    sink.process.wait(RUN_SECONDS_MAX)
+async def _all_taken(sink: SmtpSink, clients: Sequence[asyncio.subprocess.Process], deadline: float) -> None:
+    """Until the receiving server exits; a client that fails before is an error at once, not after the time limit."""
+    taken: asyncio.Task[object] = asyncio.create_task(asyncio.to_thread(sink.process.wait, RUN_SECONDS_MAX))
+    waiting: set[asyncio.Task[object]] = {taken, *(asyncio.create_task(_succeeded(client)) for client in clients)}
+    try:
+        while not taken.done():
+            done, waiting = await asyncio.wait(waiting, timeout=deadline - time.monotonic(), return_when=asyncio.FIRST_COMPLETED)
+            if not done:
+                raise RuntimeError(f"after {RUN_SECONDS_MAX:.0f} s the receiving server has not got everything")
+            for task in done:
+                task.result()
+    finally:
+        sink.process.kill()  # ends the thread that waits for it
+        await asyncio.gather(taken, *waiting, return_exceptions=True)
+
+
+async def _succeeded(client: asyncio.subprocess.Process) -> None:
+    await client.wait()
+    if client.returncode != 0:
+        output = await client.stdout.read() if client.stdout is not None else b""
+        raise RuntimeError(f"smtp-source: {output.decode(errors='replace')}")
 
 
 def count_rows(tracking: Path, event_id: str) -> int:

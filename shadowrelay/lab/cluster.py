@@ -166,7 +166,7 @@ class Cluster:
     """A few nodes that all know each other, with one next hop for all mail. Use as an async context manager.
 
     Shapes: `routes` are further next hops by recipient pattern, tried first. `is_wired`: each node reaches each peer
-    through a wire of its own, `wires[from, to]`.
+    through a wire of its own, `wires[from, to]`. `tables` are further ones for every node, such as "tls".
     """
 
     def __init__(
@@ -179,6 +179,7 @@ class Cluster:
         send: Table | None = None,
         routes: Mapping[str, HostPort] | None = None,
         is_wired: bool = False,
+        tables: Mapping[str, Table] | None = None,
     ) -> None:
         self._own = None if directory is not None else tempfile.TemporaryDirectory(prefix="shadowrelay-")
         self.directory = directory if directory is not None else Path(self._own.name if self._own else "")
@@ -196,6 +197,7 @@ class Cluster:
         self._reached_at: dict[tuple[str, str], HostPort] = {}
         self._transport = {**SHORT_TIMES, **(transport or {})}
         self._send = {**SHORT_RETRIES, **(send or {})}
+        self._tables = tables or {}
 
     async def __aenter__(self) -> "Cluster":
         try:
@@ -237,6 +239,8 @@ class Cluster:
             *_table("tracking", {"directory": "tracking"}),
             *_table("admin", {"listen": str(node.admin)}),
         ]
+        for name, values in self._tables.items():
+            lines += _table(name, values)
         for pattern, next_hop in self._routes.items():
             lines += _table("[routes]", {"recipients": [pattern], "next_hop": str(next_hop), "inside_boundary": True})
         for other in self.nodes.values():

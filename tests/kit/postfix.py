@@ -2,13 +2,15 @@
 
 import contextlib
 import os
+import pwd
 import shutil
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 MASTER_CF = Path("/usr/share/postfix/master.cf.dist")
+OWNER, OWNER_GROUP = "nobody", "nogroup"  # of the maildirs: Postfix never delivers as root
 SERVICE = "{listen}      inet  n       -       n       -       -       smtpd"
 
 
@@ -59,7 +61,9 @@ class Postfix:
         for path in (config, self.directory / "queue", self.directory / "data"):
             path.mkdir(parents=True, exist_ok=True)
         for path in (self.directory, *self.directory.parents):
-            path.chmod(path.stat().st_mode | 0o011) if path.owner() == "root" else None
+            if path.stat().st_mode & 0o001:
+                break  # nothing above is opened: it is not ours
+            path.chmod(path.stat().st_mode | 0o011)
         shutil.chown(self.directory / "data", "postfix")
         (config / "main.cf").write_text("".join(f"{key} = {value}\n" for key, value in self._settings.items()))
         lines = [line for line in MASTER_CF.read_text().splitlines() if not line.startswith("smtp      inet")]
@@ -87,8 +91,35 @@ class Postfix:
     def _run(self, program: str, *arguments: str) -> str:
         done = subprocess.run([f"/usr/sbin/{program}", *arguments], capture_output=True, text=True, check=False, timeout=60)
         if done.returncode != 0:
-            raise RuntimeError(f"{program} {' '.join(arguments)}: {done.stderr or done.stdout}")
+            log = self.log.read_text()[-2000:] if self.log.exists() else ""
+            raise RuntimeError(f"{program} {' '.join(arguments)}: {done.stderr or done.stdout}{log}")
         return done.stdout
+
+
+def storing_settings(directory: Path, domain: str, known: Sequence[str]) -> dict[str, str]:
+    """What makes a Postfix the final server of `domain`: the local parts `known` have a maildir `<directory>/<local part>/`
+    each; the others are refused with 550 5.1.1."""
+    directory.mkdir(parents=True, exist_ok=True)
+    shutil.chown(directory, OWNER, OWNER_GROUP)
+    table = directory.parent / f"{directory.name}.recipients"
+    table.write_text("".join(f"{name}@{domain} {name}/\n" for name in known))
+    owner = pwd.getpwnam(OWNER)
+    return {
+        "virtual_mailbox_domains": domain,
+        "virtual_mailbox_base": str(directory),
+        "virtual_mailbox_maps": f"texthash:{table}",
+        "virtual_uid_maps": f"static:{owner.pw_uid}",
+        "virtual_gid_maps": f"static:{owner.pw_gid}",
+    }
+
+
+def stored_messages(directory: Path) -> dict[str, list[bytes]]:
+    """Local part -> the messages in its maildir, with LF line ends as Postfix writes them."""
+    found: dict[str, list[bytes]] = {}
+    for path in sorted(directory.glob("*/new/*")):
+        with contextlib.suppress(FileNotFoundError):
+            found.setdefault(path.parent.parent.name, []).append(path.read_bytes())
+    return found
 
 
 @contextlib.contextmanager

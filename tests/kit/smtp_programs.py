@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import socket
 import subprocess
 import time
@@ -11,6 +12,7 @@ from pathlib import Path
 SINK, SOURCE = Path("/usr/sbin/smtp-sink"), Path("/usr/sbin/smtp-source")
 BACKLOG = "1024"
 START_SECONDS_MAX = 10.0
+_MESSAGE_ID = re.compile(rb"^Message-Id: (\S+)", re.MULTILINE | re.IGNORECASE)
 
 
 def are_available() -> bool:
@@ -42,6 +44,12 @@ class SmtpSink:
         self.process.kill()
         output, _ = self.process.communicate()
         return output.decode(errors="replace")
+
+
+def dumped_message_ids(directory: Path) -> list[str]:
+    """Message-IDs of what a sink with `-d <directory>/…` took, in no order; a repeated one arrived more than once."""
+    found = [_MESSAGE_ID.search(path.read_bytes()) for path in directory.iterdir()]
+    return [match[1].decode() for match in found if match is not None]
 
 
 @contextlib.contextmanager
