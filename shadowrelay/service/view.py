@@ -6,9 +6,10 @@ from datetime import datetime, timedelta
 from shadowrelay import __version__
 from shadowrelay.core import breaker
 from shadowrelay.model.ids import MessageId, ServerName
-from shadowrelay.model.queue import QueueRow, StoredMessage
+from shadowrelay.model.queue import PeerRow, QueueRow, StoredMessage
 from shadowrelay.model.views import NodeView, PeerView
 from shadowrelay.service.context import Context
+from shadowrelay.service.peerbook import PeerState
 
 COUNTED_MAX = 10_000  # messages counted for one peer in a listing
 
@@ -52,7 +53,7 @@ class View:
                     boundary=state.peer.boundary,
                     address=str(state.peer.address),
                     database=state.database,
-                    heard_at=row.heard_at if row is not None else None,
+                    heard_at=self._heard_at(state, row),
                     is_reachable=state.unreachable_since is None and state.heard_awake is not None,
                     lease=None if left is None else timedelta(seconds=max(left, 0.0)),
                     breaker=breaker.state_of(state.breaker, context.clock.awake()),
@@ -62,6 +63,12 @@ class View:
                 )
             )
         return tuple(views)
+
+    def _heard_at(self, state: PeerState, row: PeerRow | None) -> datetime | None:
+        """This process knows better than the ledger, which is told once a session."""
+        if state.heard_awake is None:
+            return row.heard_at if row is not None else None
+        return self._context.now() - timedelta(seconds=self._context.clock.awake() - state.heard_awake)
 
     async def _held_by(self, server: ServerName) -> int:
         return len(await self._context.ledger.primaries_listed_on(server, COUNTED_MAX))

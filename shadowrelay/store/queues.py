@@ -40,6 +40,7 @@ MESSAGES_DELIVERY = (
 MESSAGES_SHADOW = f"{_SELECT} m.role = 'shadow' AND m.primary_server = ? {_PAGE}"
 MESSAGES_SAFETY_NET = f"{_SELECT} m.role = 'delivered' AND m.is_shadow_side = ? AND m.keep_until > ? {_PAGE}"
 MESSAGES_POISON = f"{_SELECT} m.role = 'set-aside' {_PAGE}"
+MESSAGES_ALL = f"{_SELECT} (m.role IN ('primary', 'shadow', 'set-aside') OR (m.role = 'delivered' AND m.keep_until > ?)) {_PAGE}"
 
 
 def queues(connection: Connection, server: ServerName, now: datetime, numbers: dict[ServerName, int]) -> tuple[QueueRow, ...]:
@@ -65,9 +66,12 @@ def queues(connection: Connection, server: ServerName, now: datetime, numbers: d
 def messages(
     connection: Connection, queue: str, limit: int, after: int, now: datetime, numbers: dict[ServerName, int], contents: ContentStore
 ) -> Found:
-    """Of the queue with that identity, by internal id; the server before the first backslash is not looked at."""
+    """Of the queue with that identity, empty for all queues, by internal id; the server before the first backslash is not
+    looked at."""
     name = queue.partition("\\")[2] or queue
     page = (after, limit)
+    if not name:
+        return reading.found(connection, MESSAGES_ALL, (codec.encode_instant(now), *page), contents)
     if name == SUBMISSION:
         return reading.found(connection, MESSAGES_SUBMISSION, page, contents)
     if name == POISON:

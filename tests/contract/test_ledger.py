@@ -701,6 +701,7 @@ async def test_every_listed_queue_gives_its_messages(ledger: Ledger) -> None:
     for row in await ledger.queues():
         assert row.count == len(await ledger.messages(row.identity, 9)), row.identity
         assert () == await ledger.messages(row.identity, 9, after=1000)
+    assert sum(row.count for row in await ledger.queues()) == len(await ledger.messages("", 99))
 
 
 async def test_messages_of_an_unknown_queue_are_none(ledger: Ledger) -> None:
