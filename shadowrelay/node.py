@@ -179,9 +179,7 @@ class Node:
         metrics.expect_peers(tuple(self._context.peers.states))
         metrics.database(identity.database, identity.incarnation, "FULL")
         metrics.watch("database_position", "Raised by every commit.", lambda: self._ledger.position)
-        metrics.watch(
-            "shadowrelay_ledger_unavailable", "1 while no promise can be taken.", lambda: self._ledger.unavailable_reason() is not None
-        )
+        metrics.watch("ledger_unavailable", "1 while no promise can be taken.", lambda: self._ledger.unavailable_reason() is not None)
         metrics.watch("corrupt_rows", "Rows set aside because they could not be read.", lambda: self._ledger.corrupt_rows_count)
         metrics.watch("sessions", "Open sessions.", lambda: sum(receiver.sessions_count for receiver in self._receivers))
         metrics.watch("attempts_running", "Messages being delivered or accepted.", lambda: len(self._context.attempts))
