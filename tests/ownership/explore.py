@@ -35,11 +35,12 @@ def explore(policy: str, budget: Budget, *, is_first_enough: bool = False, begin
     steps = Steps(policy)
     order = [first_state(steps.events.claims, budget)]
     came: list[tuple[str, int]] = [("", -1)]
+    before: list[list[int]] = [[]]
     for name in beginning:
         came.append((name, len(order) - 1))
+        before.append([] if name.startswith(FAULTS) else [len(order) - 1])
         order.append(dict(steps.of(order[-1]))[name])
     place = {state: here for here, state in enumerate(order)}
-    before: list[list[int]] = [[] for _ in order]
     first = len(beginning)
     wrong: dict[str, int] = {}
     arrived: deque[int] = deque()
@@ -65,7 +66,7 @@ def explore(policy: str, budget: Budget, *, is_first_enough: bool = False, begin
             if not name.startswith(FAULTS):
                 before[there].append(here)
     if not (is_first_enough and wrong):
-        _find_stuck(steps, order, before, arrived, wrong)
+        _find_stuck(steps, order, before, arrived, wrong, first)
     return Finding(policy, budget, len(order), {what: _trace(came, here) for what, here in wrong.items()})
 
 
@@ -79,7 +80,7 @@ def _wrong_at_once(steps: Steps, state: State) -> str:
     return ""
 
 
-def _find_stuck(steps: Steps, order: list[State], before: list[list[int]], arrived: deque[int], wrong: dict[str, int]) -> None:
+def _find_stuck(steps: Steps, order: list[State], before: list[list[int]], arrived: deque[int], wrong: dict[str, int], first: int) -> None:
     """An acknowledged message that cannot arrive any more, whatever happens without further faults."""
     can_arrive = set(arrived)
     while arrived:
@@ -88,7 +89,7 @@ def _find_stuck(steps: Steps, order: list[State], before: list[list[int]], arriv
                 can_arrive.add(here)
                 arrived.append(here)
     for here, state in enumerate(order):
-        if state.client is not Client.ACKNOWLEDGED or here in can_arrive or "lost" in wrong:
+        if here < first or state.client is not Client.ACKNOWLEDGED or here in can_arrive or "lost" in wrong:
             continue
         if max(steps.events.facts(claim).ownership for claim in state.claims) < OWNERS_MAX:
             wrong.setdefault("stuck", here)

@@ -166,14 +166,14 @@ class Steps:
         name = f"{n}: places on {t}" + ("" if is_stored else ", superseded")
         began = s.leases | lease_bit(n, t)
         sent = self.commit(s, n, listed, began)
-        stored = self.commit(sent, t, offered)
+        stored = self.commit(sent, t, offered, sent.leases | lease_bit(t, n) if heard.note == Note.YIELDED else None)
         if s.client is Client.WAITS and is_stored and s.crashes and n == 0:
             # the 250 does not wait for the commit of the choice, only for that of the message and the copy
             answered = stored._replace(client=Client.ACKNOWLEDGED, crashes=s.crashes - 1, up=put(s.up, n, False))
             yield f"crash {n}: after it placed on {t} and said 250, before it recorded the choice", answered
         yield name, self.commit(stored, n, heard)
         if s.late:
-            yield f"late: {name}, not heard", stored._replace(late=s.late - 1)
+            yield f"late: {name}, not heard", self.commit(sent, t, offered)._replace(late=s.late - 1)
             yield f"late: {name}, not stored", sent._replace(late=s.late - 1)
 
     def _review(self, s: State, n: int, t: int) -> Iterator[Step]:

@@ -6,7 +6,7 @@ from tests.ownership.explore import POLICIES, explore
 from tests.ownership.ring import LARGE, RULES, SMALL, main, without
 from tests.ownership.state import Budget
 
-pytestmark = pytest.mark.ownership
+pytestmark = [pytest.mark.ownership, pytest.mark.timeout(300)]  # seconds where the machine is free
 
 
 def _name(budget: Budget) -> str:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from shadowrelay.core.ownership import pieces, rules
 from shadowrelay.core.ownership.values import Note, Party
-from shadowrelay.model.ids import ServerName
+from shadowrelay.model.ids import NO_DATABASE, ServerName
 from shadowrelay.model.ownership import (
     Choice,
     Claim,
@@ -52,6 +52,8 @@ def review(claim: Claim | None, me: Party, peer: Party, answer: StatusAnswer, le
         return settled
     if entry is None:
         return Transition(claim, after)
+    if entry.choice.awaits_acknowledgement and entry.database in (NO_DATABASE, peer.database):
+        return Transition(claim, after, note=Note.DISMISSED)  # a `released` is under way that would end what is placed there next
     # Who was told `yours` does not wait for its lease to end.
     if rules.needs_everybody(lease_runs and entry.choice is not Choice.HANDED_OVER):
         return Transition(claim, after, note=Note.EVERYBODY)

@@ -41,7 +41,7 @@ def waits(answer: StatusAnswer, claim: Claim, me: Party) -> bool:
     that we said `yours` to when we were its primary."""
     return (
         answer.state is StatusState.SHADOW
-        and (answer.primary != me.server or answer.promoting)
+        and (answer.primary != me.server or (answer.promoting and answer.database == me.database))
         and answer.number is not None
         and outranks(answer.number, claim.number)
     )

@@ -101,12 +101,20 @@ def test_nobody_yields_to_a_lower_number_or_because_a_copy_was_released(answer: 
         (Choice.LISTED, True, Note.DROPPED, False),
         (Choice.LISTED, False, Note.EVERYBODY, True),
         (Choice.HANDED_OVER, True, Note.EVERYBODY, True),
+        (Choice.DISMISSED, True, Note.DISMISSED, True),
+        (Choice.RECALLED, False, Note.DISMISSED, True),
     ],
 )
 def test_a_server_without_the_copy_leaves_the_list_only_under_its_lease(choice: Choice, lease_runs: bool, note: Note, kept: bool) -> None:
     transition = meeting.review(claim(entry(ONE, choice)), ME, ONE, UNKNOWN, lease_runs)
 
     assert (note, claim(entry(ONE, choice)) if kept else claim()) == (transition.note, transition.after)
+
+
+def test_a_released_to_a_database_that_is_gone_keeps_nobody_on_the_list() -> None:
+    gone = replace(entry(ONE, Choice.DISMISSED), database=DatabaseId("old"))
+
+    assert Note.EVERYBODY == meeting.review(claim(gone), ME, ONE, UNKNOWN, False).note
 
 
 def test_an_unlisted_server_without_a_copy_changes_nothing() -> None:
