@@ -111,7 +111,9 @@ class DeliverService:
         if len(due) == room:
             return 0.01
         due_next = await context.ledger.next_due_at()
-        return SCAN_SECONDS if due_next is None else min(max((due_next - now).total_seconds(), 0.05), SCAN_SECONDS)
+        if due_next is None or due_next <= now:  # what is due is being worked on, or waits for something else
+            return SCAN_SECONDS
+        return min(max((due_next - now).total_seconds(), 0.05), SCAN_SECONDS)
 
     def _load(self, stored: StoredMessage) -> None:
         context = self._context
@@ -182,7 +184,7 @@ class DeliverService:
 
         def runs(server: ServerName) -> bool:
             entry = stored.claim.copy_on(server)
-            return entry is not None and context.leases.left(message_id, entry) > 0
+            return entry is not None and context.leases.suffices(message_id, entry)
 
         if not self._excused.get(message_id, NOBODY).issuperset(rules.without_lease(stored.claim, runs)):
             self._block(message_id)

@@ -48,6 +48,10 @@ class Leases:
         until = self._copies.get(message_id, {}).get(copy.server)
         return fencing.lease_left(until, copy.database, self._servers.get(copy.server), self._clock.awake())
 
+    def suffices(self, message_id: MessageId, copy: Copy) -> bool:
+        """It runs, and long enough for a final dot: an attempt that could not end would only be made again."""
+        return fencing.may_end_data(self.left(message_id, copy), self.reply_allowance)
+
     def shortest(self, message_id: MessageId, claim: Claim, excused: Collection[ServerName] = ()) -> float:
         """The shortest of the leases on a message's copies, but for `excused`; infinite where there is none to wait for."""
         return min((self.left(message_id, copy) for copy in claim.copies if copy.server not in excused), default=float("inf"))

@@ -113,7 +113,7 @@ class ReviewService:
                 continue
             suspects = self._suspects.get(message_id, set())
             suspects.intersection_update([copy.server for copy in message.claim.copies])
-            for server in suspects | set(rules.without_lease(message.claim, self._runs(message))):
+            for server in suspects | set(rules.without_lease(message.claim, self._suffices(message))):
                 by_server[server].append(message_id)
         unreachable: set[ServerName] = set()
         unsettled: set[MessageId] = set()
@@ -142,13 +142,23 @@ class ReviewService:
 
         return runs
 
+    def _suffices(self, message: StoredMessage) -> Callable[[ServerName], bool]:
+        """Those whose lease is about to end are asked as well: the answer begins a new one."""
+
+        def suffices(server: ServerName) -> bool:
+            entry = message.claim.copy_on(server)
+            return entry is not None and self._context.leases.suffices(message.envelope.message_id, entry)
+
+        return suffices
+
     def _conclude(self, message: StoredMessage, unreachable: set[ServerName], *, is_settled: bool) -> None:
         message_id = message.envelope.message_id
-        blocking = frozenset(rules.without_lease(message.claim, self._runs(message)))
+        blocking = frozenset(rules.without_lease(message.claim, self._suffices(message)))
+        ended = blocking.issubset(rules.without_lease(message.claim, self._runs(message)))
         suspects = self._suspects.get(message_id, set())
         if is_settled and not blocking:
             self.on_clear(message_id, NOBODY)
-        elif unreachable.issuperset(blocking | suspects) and self._may_go_without(blocking | suspects):
+        elif ended and unreachable.issuperset(blocking | suspects) and self._may_go_without(blocking | suspects):
             self._suspects.pop(message_id, None)  # who was out of reach so long is asked when it returns
             self.on_clear(message_id, blocking)
         else:
