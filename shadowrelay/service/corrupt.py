@@ -1,10 +1,12 @@
 """A message that cannot be read here is set aside and handed over: its shadow server has a good copy. DESIGN 6.9."""
 
+from collections.abc import Callable
+
 import structlog
 
 from shadowrelay.core import tracking_rows
 from shadowrelay.core.ownership import primary
-from shadowrelay.model.ids import MessageId
+from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.ownership import Choice, Claim, Transition
 from shadowrelay.model.queue import StoredMessage
 from shadowrelay.service.context import Context
@@ -32,13 +34,18 @@ async def set_aside(context: Context, message: StoredMessage, reason: str) -> No
     context.tracking.write(tracking_rows.poison(context.me.server, message, at=context.now(), reason=reason))
 
 
-async def hand_over_corrupt(context: Context) -> int:
-    """Those set aside as corrupt whose shadow server was found since, or whose row only a reader saw. Raises: LedgerUnavailable."""
+async def hand_over_corrupt(context: Context, suspect: Callable[[MessageId, ServerName], None]) -> int:
+    """Those set aside as corrupt whose shadow server was found since, or whose row only a reader saw; for the others
+    `suspect` asks whoever may hold a copy. Raises: LedgerUnavailable."""
     after, count = 0, 0
     while page := await context.ledger.messages(POISON_QUEUE, PAGE, after):
         after = page[-1].internal_id
-        corrupt = [message for message in page if CORRUPT in message.set_aside_reason and _can_be_handed_over(message.claim)]
-        ids = [message.envelope.message_id for message in corrupt]
+        corrupt = [message for message in page if CORRUPT in message.set_aside_reason]
+        for message in corrupt:
+            if message.claim.chosen() is None:
+                for copy in message.claim.copies:
+                    suspect(message.envelope.message_id, copy.server)
+        ids = [message.envelope.message_id for message in corrupt if _can_be_handed_over(message.claim)]
         if ids:
             await context.ledger.transition(ids, _handing_over)
             _log.warning("messages.handed_over", count=len(ids))

@@ -250,14 +250,19 @@ class DeliverService:
 
 
 class MayEndData:
-    """Rule *dot*, asked right before the final dot: will the lease outlast its reply?"""
+    """Rule *dot*, asked right before the final dot: will the lease outlast its reply? Copies that were placed since the
+    attempt began count too."""
 
-    __slots__ = ("_context", "_excused", "_stored")
+    __slots__ = ("_context", "_excused", "_known", "_stored")
 
     def __init__(self, context: Context, stored: StoredMessage, excused: frozenset[ServerName]) -> None:
         self._context, self._stored, self._excused = context, stored, excused
+        self._known = context.leases.servers(stored.envelope.message_id)
 
     def __call__(self) -> bool:
         leases = self._context.leases
-        left = leases.shortest(self._stored.envelope.message_id, self._stored.claim, self._excused)
+        message_id = self._stored.envelope.message_id
+        left = leases.shortest(message_id, self._stored.claim, self._excused)
+        if fresh := leases.servers(message_id) - self._known:
+            left = min(left, leases.shortest_of(message_id, fresh))
         return fencing.may_end_data(left, leases.reply_allowance)

@@ -1,10 +1,10 @@
 """The leases of this process on the servers that may hold its copies. In memory: a lease does not survive the process."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from datetime import timedelta
 
 from shadowrelay.core import fencing
-from shadowrelay.model.ids import DatabaseId, MessageId, ServerName
+from shadowrelay.model.ids import NO_DATABASE, DatabaseId, MessageId, ServerName
 from shadowrelay.model.ownership import Claim, Copy
 from shadowrelay.ports import Clock
 
@@ -56,10 +56,18 @@ class Leases:
         """The shortest of the leases on a message's copies, but for `excused`; infinite where there is none to wait for."""
         return min((self.left(message_id, copy) for copy in claim.copies if copy.server not in excused), default=float("inf"))
 
+    def shortest_of(self, message_id: MessageId, servers: Iterable[ServerName]) -> float:
+        """Of the leases on these servers, whatever their databases."""
+        return min((self.left(message_id, Copy(server, NO_DATABASE)) for server in servers), default=float("inf"))
+
     def server_left(self, server: ServerName) -> float | None:
         """Seconds that the run of proofs of a server still lasts, for listings; `None` if it never began."""
         lease = self._servers.get(server)
         return None if lease is None else lease.until - self._clock.awake()
+
+    def servers(self, message_id: MessageId) -> frozenset[ServerName]:
+        """Where copies of it were sent or chosen by this process."""
+        return frozenset(self._copies.get(message_id, ()))
 
     def forget(self, message_id: MessageId) -> None:
         """The message is finished here."""

@@ -31,7 +31,7 @@ class SweepService:
             await asyncio.sleep(min(self._context.heartbeat, 60.0))
             try:
                 await self._notice_lost()
-                await hand_over_corrupt(self._context)
+                await hand_over_corrupt(self._context, self._review.suspect)
                 await self._expire()
             except LedgerUnavailable as error:
                 _log.warning("sweep.waits", reason=error.reason)
