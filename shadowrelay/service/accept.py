@@ -119,7 +119,7 @@ class AcceptService:
         try:
             return await commit
         except Exception:
-            if copies := [copy for copy in claim.copies if copy.server != result.unsent]:
+            if copies := result.known(claim).copies:
                 tell = tuple(Notification(copy.server, copy.database, DiscardStatus.RELEASED) for copy in copies)
                 self._context.tasks.spawn(self._until_committed(message_id, tell), "release")
             raise
@@ -168,7 +168,7 @@ class AcceptService:
 
     async def _unwind(self, message_id: MessageId, result: CopyResult) -> None:
         def unwinding(_: MessageId, claim: Claim | None) -> Transition:
-            return primary.refused(primary.not_sent(claim, result.unsent))
+            return primary.refused(result.known(claim))
 
         while True:  # the 451 does not leave before this is committed: else the message would be delivered after all
             try:

@@ -32,9 +32,16 @@ class CopyResult:
     superseded: tuple[Party, StatusAnswer] | None = None
     failures: list[str] = field(default_factory=list)
 
+    def known(self, claim: Claim | None) -> Claim:
+        """The claim with the list as the attempts have left it."""
+        known = primary.not_sent(claim, self.unsent)
+        for party in (*self.uncertain, *(() if self.stored_on is None else (self.stored_on,))):
+            known = primary.uncertain(known, party)
+        return known
+
     def verdict(self, message_id: MessageId, claim: Claim | None) -> Transition:
         """The transition that records this result."""
-        known = primary.not_sent(claim, self.unsent)
+        known = self.known(claim)
         if self.stored_on is None:
             return Transition(claim, known)
         chosen = primary.placed(known, self.number, self.stored_on)
@@ -145,7 +152,8 @@ class Copier:
             result.failures.append(str(error))
             if error.sent:
                 context.leases.began(message_id, server, began, is_confirmed=False)
-                result.uncertain.append(state.party)
+                shown = context.links[server].identity  # of the session that it was sent in, if that showed another database
+                result.uncertain.append(state.party if shown is None else Party(server, shown.database))
             elif not was_listed:
                 result.unsent = server
             return False

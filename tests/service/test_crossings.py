@@ -3,6 +3,7 @@ found by the crash ring: a message delivered twice without any fault, and a copy
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,13 @@ import pytest
 
 from shadowrelay.core.ownership import primary
 from shadowrelay.core.ownership.values import Party
-from shadowrelay.model.ids import MessageId
+from shadowrelay.model.ids import DatabaseId, MessageId
 from shadowrelay.model.message import Content
 from shadowrelay.model.ownership import Choice, StatusAnswer, StatusQuestion, StatusState
 from shadowrelay.model.queue import NewMessage, Origin, StoredMessage
 from shadowrelay.service.attempts import Attempts
 from tests.kit.ledger import NOW, THERE, a_content, a_message_id, an_envelope
-from tests.kit.one_node import DATABASES, OneNode, Steps, World
+from tests.kit.one_node import DATABASES, OneNode, Steps, World, identity_of
 
 ONE = MessageId("1")
 
@@ -123,6 +124,22 @@ async def test_an_answer_from_before_a_placement_takes_no_server_off_the_list(tm
     entry = after.claim.copy_on(THERE)
     assert entry is not None
     assert (Choice.CHOSEN if is_placed_meanwhile else Choice.LISTED) == entry.choice
+    await node.end()
+
+
+@pytest.mark.parametrize("reject", [True, False], ids=["refused", "delivered"])
+async def test_a_copy_that_may_be_in_a_new_database_of_its_server_is_discarded_there_too(tmp_path: Path, reject: bool) -> None:
+    new = DatabaseId("44444444-4444-4444-8444-444444444444")
+    world = World(["break"] * 9)
+    node = await OneNode.open(tmp_path, world, Steps(0), reject=reject)
+    for link in node.context.links.values():  # the session that the copy is sent in shows a database that was not known before
+        link.identity = replace(identity_of(link.server), database=new)  # type: ignore[misc]
+    reply = await node.services.accept.accept(an_envelope(), a_content())
+    await node.idle()
+
+    told = [(await node.ledger.discards_for(server, new, 400)).events for server in DATABASES]
+    assert (451 if reject else 250) == reply.code
+    assert [["released" if reject else "delivered"]] * len(DATABASES) == [[event.status.value for event in events] for events in told]
     await node.end()
 
 

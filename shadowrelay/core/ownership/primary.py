@@ -48,6 +48,16 @@ def not_sent(claim: Claim | None, server: ServerName | None) -> Claim:
     return claim if server is None else pieces.without_server(claim, server)
 
 
+def uncertain(claim: Claim | None, server: Party) -> Claim:
+    """The claim after a copy was sent to `server` and not confirmed. Where the list has another database of it, the copy may be
+    in either: the entry is for both, or the one that has the copy would never be told."""
+    claim = pieces.known(claim)
+    entry = claim.copy_on(server.server)
+    if entry is None or entry.database in (NO_DATABASE, server.database):
+        return claim
+    return replace(claim, copies=pieces.swap(claim.copies, replace(entry, database=NO_DATABASE)))
+
+
 def placed(claim: Claim | None, number: CopyNumber, server: Party) -> Transition:
     """`server` has confirmed the copy with `number`. Late news of an older number chooses nobody."""
     claim = pieces.known(claim)

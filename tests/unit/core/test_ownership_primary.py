@@ -200,3 +200,19 @@ def test_an_attempt_waits_for_every_server_without_a_lease() -> None:
     before = claim(entry(ONE, Choice.CHOSEN), entry(TWO, Choice.DISMISSED))
 
     assert (TWO.server,) == rules.without_lease(before, lambda server: server == ONE.server)
+
+
+@pytest.mark.parametrize(
+    ("listed", "after"),
+    [
+        (entry(ONE), entry(ONE)),
+        (replace(entry(ONE), database=DatabaseId("old")), replace(entry(ONE), database=NO_DATABASE)),
+        (replace(entry(ONE), database=NO_DATABASE), replace(entry(ONE), database=NO_DATABASE)),
+        (replace(entry(ONE, Choice.DISMISSED), database=DatabaseId("old")), replace(entry(ONE, Choice.DISMISSED), database=NO_DATABASE)),
+        (None, None),
+    ],
+)
+def test_an_unconfirmed_copy_may_be_in_either_database(listed: Copy | None, after: Copy | None) -> None:
+    others = (entry(TWO, Choice.CHOSEN),)
+
+    assert claim(*others, *([after] if after else [])) == primary.uncertain(claim(*others, *([listed] if listed else [])), ONE)
