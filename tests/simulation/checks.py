@@ -1,0 +1,243 @@
+"""The invariants of DESIGN 3, checked at every commit, every final dot and every step. Knows the whole truth of the world."""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from shadowrelay.core.ownership import rules
+from shadowrelay.model.ids import MessageId, ServerName
+from shadowrelay.model.message import Envelope
+from shadowrelay.model.ownership import Choice, Claim, Role
+from shadowrelay.model.queue import AttemptRecord, NewMessage
+from shadowrelay.model.tracking import EventId, TrackingEvent
+from shadowrelay.store.rows import Row
+from tests.simulation.machine import Machine
+from tests.simulation.sink import Arrival
+
+HOLDING = (Role.PRIMARY, Role.SHADOW, Role.SET_ASIDE)
+ENDS = (EventId.SEND, EventId.SENDEXTERNAL, EventId.FAIL, EventId.EXPIRE, EventId.DUPLICATEDELIVER)
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """An invariant that does not hold."""
+
+    at: float
+    invariant: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.at:10.3f}  {self.invariant}  {self.text}"
+
+
+class Checker:
+    """Port `machine.Observer`. `claims` are as committed on each disk, by host."""
+
+    def __init__(self, now: Callable[[], float], note: Callable[[str], None]) -> None:
+        self._now, self._note = now, note
+        self.machines: Mapping[str, Machine] = {}
+        self.violations: list[Violation] = []
+        self.claims: dict[str, dict[MessageId, Claim]] = defaultdict(dict)
+        self.envelopes: dict[MessageId, Envelope] = {}
+        self.arrived: dict[tuple[MessageId, int], list[Arrival]] = defaultdict(list)
+        self.refused: set[tuple[str, str]] = set()
+        self.bounced: dict[MessageId, dict[int, tuple[MessageId, ...]]] = defaultdict(dict)
+        self.recorded: dict[tuple[MessageId, int], list[tuple[float, str]]] = defaultdict(list)  # done here, by its primary
+        self.redundant: set[MessageId] = set()
+        self.exposed: set[MessageId] = set()  # a disk that held it was destroyed, and it is not whole again
+        self.burnt: set[MessageId] = set()  # the only copy was destroyed: never said to be redundant
+        self.unrecorded: set[MessageId] = set()  # likewise, after it had arrived and before a row could say so
+        self.rows: dict[MessageId, list[tuple[str, TrackingEvent]]] = defaultdict(list)
+        self._contents: dict[MessageId, bytes] = {}
+
+    def violation(self, invariant: str, text: str) -> None:
+        found = Violation(self._now(), invariant, text)
+        self.violations.append(found)
+        self._note(f"*** {invariant}: {text}")
+
+    # what the nodes do
+
+    def known(self, message: NewMessage) -> None:
+        self.envelopes.setdefault(message.envelope.message_id, message.envelope)
+
+    def attempted(self, machine: Machine, attempt: AttemptRecord) -> None:
+        """About to be committed: what is done without having arrived has failed; its notices are `sides`."""
+        envelope = self.envelopes[attempt.message_id]
+        for ordinal in attempt.done:
+            if self.arrived[attempt.message_id, ordinal]:
+                continue
+            address = envelope.recipients[ordinal - 1].address
+            if not address.startswith("bad") and (attempt.message_id, address) not in self.refused:
+                self.violation("I1", f"{machine.name} gives up {attempt.message_id} for {address}, which nobody refused")
+            notices = tuple(side.message.envelope.message_id for side in attempt.sides if side.action == "failed")
+            if not notices and envelope.sender:
+                self.violation("I1", f"{machine.name} tells nobody that {attempt.message_id} failed for {address}")
+            self.bounced[attempt.message_id][ordinal] = notices
+
+    def tracked(self, machine: Machine, event: TrackingEvent) -> None:
+        message_id = MessageId(event.network_message_id)
+        self.rows[message_id].append((machine.name, event))
+        if event.event is EventId.RECEIVE and ("Replication", "Success") in event.custom_data:
+            self.redundant.add(message_id)
+            self.check_copies(message_id)
+        if event.event in (EventId.RESUBMIT, EventId.POISONMESSAGE):
+            self._note(f"{machine.name}: {event.event} {message_id} {dict(event.custom_data)} {event.source_context}")
+
+    def committed(self, machine: Machine, rows: Sequence[tuple[MessageId, Row | None]]) -> None:
+        claims = self.claims[machine.host]
+        for message_id, row in rows:
+            before = claims.get(message_id)
+            if row is None:
+                claims.pop(message_id, None)
+            else:
+                claims[message_id] = row.claim
+                self._changed(machine, message_id, before, row.claim)
+                if row.place is not None:
+                    self._content(machine, message_id, row.place.sha256)
+        for message_id, _ in rows:
+            if message_id in self.exposed and len(self.holders(message_id)) > 1:
+                self.exposed.discard(message_id)
+            if message_id in self.redundant:
+                self.check_copies(message_id)
+
+    def _changed(self, machine: Machine, message_id: MessageId, before: Claim | None, after: Claim) -> None:
+        if before == after:
+            return
+        self._note(f"{machine.name}: {message_id[:8]} {_text(before)} -> {_text(after)}")
+        done_before = before.done if before is not None else frozenset()
+        if not done_before <= after.done:
+            self.violation("done grows", f"{machine.name} forgets of {message_id} that {sorted(done_before - after.done)} are done")
+        for ordinal in after.done - done_before:
+            if not self.arrived[message_id, ordinal] and ordinal not in self.bounced[message_id]:
+                self.violation("I3", f"{machine.name} calls {message_id} done for {ordinal}, which it is not")
+            if before is not None and before.is_primary:
+                self.recorded[message_id, ordinal].append((self._now(), machine.host))
+        if after.is_primary and (before is None or not before.is_primary):
+            self.check_owner(message_id)
+
+    def _content(self, machine: Machine, message_id: MessageId, sha256: bytes) -> None:
+        if self._contents.setdefault(message_id, sha256) != sha256:
+            self.violation("I5", f"{machine.name} holds other bytes of {message_id}")
+
+    # what the next hop sees
+
+    def dot(self, message_id: str, host: str) -> None:
+        known = MessageId(message_id)
+        if known not in self.envelopes:
+            self.violation("I8", f"a message without a name comes from {host}: {message_id!r}")
+            return
+        claim = self.claims[host].get(known)
+        if claim is None or not claim.is_primary:
+            self.violation("I4", f"{host} ends the data of {message_id} without a claim: {_text(claim)}")
+        self.check_owner(known, delivering=host)
+
+    def arrival(self, arrival: Arrival) -> None:
+        message_id = MessageId(arrival.message_id)
+        envelope = self.envelopes.get(message_id)
+        if envelope is None:
+            return
+        ordinal = next((n for n, r in enumerate(envelope.recipients, 1) if r.address == arrival.recipient), 0)
+        if not ordinal:
+            self.violation("I5", f"{message_id} arrives for {arrival.recipient}, who is no recipient of it")
+        self.arrived[message_id, ordinal].append(arrival)
+        self._note(f"arrival: {message_id} for {arrival.recipient} from {arrival.client_name}")
+
+    def refusal(self, message_id: str, recipient: str) -> None:
+        self.refused.add((message_id, recipient))
+
+    # what faults do
+
+    def wiped(self, host: str) -> None:
+        for message_id, claim in self.claims.pop(host, {}).items():
+            if claim.role not in HOLDING:
+                continue
+            if self.is_over(message_id):
+                if not self.holders(message_id) and message_id not in self.redundant:
+                    self.unrecorded.add(message_id)
+            elif self.holders(message_id):
+                self.exposed.add(message_id)
+            elif message_id in self.redundant:
+                self.violation("I1", f"{message_id} was only on {host}")
+            else:
+                self.burnt.add(message_id)
+
+    def may_wipe(self, host: str) -> bool:
+        """All that was promised survives it, as far as an earlier destroyed disk is concerned: one disk at a time."""
+        return all(self.is_over(message_id) for message_id in self.exposed)
+
+    # what must be true
+
+    def holders(self, message_id: MessageId) -> list[str]:
+        return [host for host, claims in self.claims.items() if (claim := claims.get(message_id)) and claim.role in HOLDING]
+
+    def is_resolved(self, message_id: MessageId, ordinal: int, without: str | None) -> bool:
+        """It arrived, or the sender is going to be told, even if that disk is destroyed. `None`: no disk survives."""
+        if self.arrived[message_id, ordinal]:
+            return True
+        notices = self.bounced[message_id].get(ordinal)
+        return notices is not None and all(self.survives(notice, without) for notice in notices)
+
+    def survives(self, message_id: MessageId, without: str | None) -> bool:
+        """Each recipient has it, or will have it, even if that disk is destroyed."""
+        envelope = self.envelopes[message_id]
+        for ordinal in envelope.ordinals:
+            if self.is_resolved(message_id, ordinal, without):
+                continue
+            if without is None:
+                return False
+            holders = [host for host in self.holders(message_id) if host != without]
+            if all(ordinal in self.claims[host][message_id].done for host in holders):
+                return False
+        return True
+
+    def is_over(self, message_id: MessageId) -> bool:
+        return self.survives(message_id, None)
+
+    def check_copies(self, message_id: MessageId) -> None:
+        """I1: what was acknowledged as redundant survives the loss of any one disk."""
+        if message_id in self.exposed:
+            return
+        for host in self.holders(message_id) or [""]:
+            if not self.survives(message_id, host):
+                state = {name: _text(claims.get(message_id)) for name, claims in self.claims.items()}
+                self.violation("I1", f"{message_id} would not survive the loss of {host or 'nothing'}: {state}")
+                self.exposed.add(message_id)  # said once
+                return
+
+    def check_all_copies(self) -> None:
+        for message_id in self.redundant:
+            self.check_copies(message_id)
+
+    def is_entitled(self, machine: Machine, message_id: MessageId) -> bool:
+        """All its leases run, so that it may begin an attempt."""
+        claim = self.claims[machine.host].get(message_id)
+        if claim is None or claim.role is not Role.PRIMARY or machine.node is None or not hasattr(machine.node, "_context"):
+            return False
+        if any(copy.choice is Choice.HANDED_OVER for copy in claim.copies):
+            return False
+        leases = machine.node._context.leases
+
+        def runs(server: ServerName) -> bool:
+            entry = claim.copy_on(server)
+            return entry is not None and leases.left(message_id, entry) > 0
+
+        return not rules.without_lease(claim, runs)
+
+    def check_owner(self, message_id: MessageId, delivering: str = "") -> None:
+        """I4: never two that are entitled; a disk that burnt may have held one more number than anybody knows."""
+        entitled = [machine.host for machine in self.machines.values() if self.is_entitled(machine, message_id)]
+        if len(entitled) > 1 or (delivering and set(entitled) - {delivering}):
+            if self.is_over(message_id):
+                return
+            state = {name: _text(claims.get(message_id)) for name, claims in self.claims.items()}
+            self.violation("I4", f"entitled to {message_id}: {entitled}, delivering: {delivering or '-'}; {state}")
+
+
+def _text(claim: Claim | None) -> str:
+    if claim is None:
+        return "-"
+    number = f"{claim.number.ownership}.{claim.number.placement}.{claim.number.database[:4]}"
+    copies = ",".join(f"{copy.server.split('.')[0]}:{copy.choice.name.lower()}" for copy in claim.copies)
+    primary = f" of {claim.primary.split('.')[0]}/{claim.database[:4]}" if claim.primary else ""
+    done = f" done {sorted(claim.done)}" if claim.done else ""
+    return f"{claim.role.value} {number}{primary}{' handed' if claim.handed else ''} [{copies}]{done}"

@@ -1,0 +1,113 @@
+"""The store on real files, at the call itself and yet with time passing: before a commit, and between it and the news of it.
+
+So a crash, a cut or another task can come in between, which an inline commit would never allow.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from shadowrelay.model.errors import LedgerUnavailable
+from shadowrelay.model.ids import MessageId
+from shadowrelay.model.replies import STORE_UNAVAILABLE
+from shadowrelay.store.committer import Committer, Promise
+from shadowrelay.store.connection import InlineReaders
+from shadowrelay.store.ledger import SqliteLedger
+from shadowrelay.store.rows import Row
+from shadowrelay.store.work import Work
+from shadowrelay.store.writer import InlineWriter, settle
+
+Watch = Callable[[Sequence[tuple[MessageId, Row | None]]], None]
+
+
+class Disk:
+    """How slow it is, and whether it takes anything at all."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self._chance = chance
+        self.is_full = False
+        self.slowness = 1.0
+
+    def lag(self) -> float:
+        if self._chance.random() < 0.3:
+            return 0.0
+        return self._chance.expovariate(1 / 0.002) * self.slowness
+
+
+class LaggingWriter(InlineWriter):
+    """Group commit like the thread's: whatever waits when a commit begins is in it."""
+
+    def __init__(self, inner: InlineWriter, disk: Disk) -> None:
+        super().__init__(inner._committer, inner._closing)
+        self._disk = disk
+        self._waiting: list[Promise] = []
+        self._is_busy = False
+
+    def submit(self, run: Callable[[Work], Any], wants: Sequence[MessageId] = ()) -> "asyncio.Future[Any]":
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        if self._is_closed:
+            future.set_exception(LedgerUnavailable(STORE_UNAVAILABLE, "closed"))
+            return future
+        self._waiting.append(Promise(run, wants, waiter=future))
+        self._begin()
+        return future
+
+    def _begin(self) -> None:
+        if self._waiting and not self._is_busy:
+            self._is_busy = True
+            asyncio.get_running_loop().call_later(self._disk.lag(), self._commit)
+
+    def _commit(self) -> None:
+        if self._is_closed:
+            return
+        batch, self._waiting = self._waiting, []
+        if self._disk.is_full:
+            for promise in batch:
+                promise.error = LedgerUnavailable(STORE_UNAVAILABLE, "disk is full")
+        else:
+            self._committer.commit(batch)
+        asyncio.get_running_loop().call_later(self._disk.lag(), self._committed, batch)
+
+    def _committed(self, batch: list[Promise]) -> None:
+        if not self._is_closed:
+            settle(batch)
+            self._is_busy = False
+            self._begin()
+
+
+class LaggingReaders:
+    """What is read may be old when it is known."""
+
+    def __init__(self, inner: InlineReaders, disk: Disk) -> None:
+        self._inner, self._disk = inner, disk
+
+    async def ask(self, question: Callable[[Any], Any]) -> Any:
+        await asyncio.sleep(self._disk.lag())
+        answer = await self._inner.ask(question)
+        await asyncio.sleep(self._disk.lag())
+        return answer
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+
+def make_lagging(ledger: SqliteLedger, disk: Disk, watch: Watch) -> None:
+    """`watch` is told of the rows of each commit, right after it."""
+    writer, readers = ledger._writer, ledger._readers
+    assert isinstance(writer, InlineWriter)
+    assert isinstance(readers, InlineReaders)
+    ledger._writer = LaggingWriter(writer, disk)
+    ledger._readers = LaggingReaders(readers, disk)  # type: ignore[assignment]
+    _watched(ledger._committer, watch)
+
+
+def _watched(committer: Committer, watch: Watch) -> None:
+    inner = committer._committed
+
+    def committed(works: Sequence[Work]) -> None:
+        rows = [(message_id, row) for work in works for message_id, row in work.rows.items()]
+        inner(works)
+        watch(rows)
+
+    committer._committed = committed  # type: ignore[method-assign]

@@ -1,0 +1,119 @@
+"""The last judgement: after the faults stopped, everything acknowledged arrived, every duplicate has a cause, every row is there."""
+
+from typing import TYPE_CHECKING
+
+from shadowrelay.lab import causes
+from shadowrelay.lab.causes import Cause, Fault, FaultKind
+from shadowrelay.lab.sink import Arrival as LabArrival
+from shadowrelay.model.ids import MessageId
+from tests.simulation.checks import ENDS
+from tests.simulation.client import Answer
+from tests.simulation.sink import Arrival
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+RECORD_SECONDS = 2.0
+
+
+def complaints(world: "World") -> list[str]:
+    """Everything that is not as it must be."""
+    world.counts["sent"] = len(world.clients.sent)
+    found = [f"still queued: {line}" for line in world.still_open()]
+    return found + _lost(world) + _changed(world) + _duplicates(world) + _unexplained_rows(world)
+
+
+def _lost(world: "World") -> list[str]:
+    found = []
+    checker = world.checker
+    for one in world.clients.sent:
+        if not one.acknowledged:
+            continue
+        message_id = MessageId(one.acknowledged)
+        world.counts["acknowledged"] += 1
+        world.counts["redundant"] += message_id in checker.redundant
+        if message_id not in checker.envelopes:
+            found.append(f"message {one.number} was acknowledged as {message_id}, which nobody knows")
+        elif not checker.is_over(message_id):
+            if message_id in checker.burnt and message_id not in checker.redundant:
+                world.counts["lost with its only disk"] += 1
+            else:
+                found.append(f"message {one.number} is lost: {message_id}")
+    return found
+
+
+def _changed(world: "World") -> list[str]:
+    digests = {one.number: one.own_sha256 for one in world.clients.sent}
+    return [
+        f"message {arrival.number} ({arrival.message_id}) arrived with other bytes"
+        for arrival in world.sink.arrivals
+        if arrival.number is not None and digests[arrival.number] != arrival.own_sha256
+    ]
+
+
+def _duplicates(world: "World") -> list[str]:
+    found = []
+    for (message_id, ordinal), arrivals in sorted(world.checker.arrived.items()):
+        for index, later in enumerate(arrivals):
+            for first in arrivals[:index]:
+                cause = _cause(world, message_id, ordinal, first, later)
+                world.counts[f"duplicate ({cause.value})"] += 1
+                if cause is Cause.NONE:
+                    recorded = world.checker.recorded[message_id, ordinal]
+                    found.append(
+                        f"{message_id} for {later.recipient}: at {first.at:.3f} from {first.client_name} (reply read at {first.reply_read_at}, "
+                        f"recorded {recorded}), and again at {later.at:.3f} from {later.client_name} without a cause"
+                    )
+    for one in world.clients.sent:
+        acknowledged = [each for each in one.tries if each.answer is Answer.ACKNOWLEDGED]
+        strange = {arrival.message_id for arrival in world.sink.arrivals if arrival.number == one.number}
+        strange -= {each.message_id for each in acknowledged}
+        excuses = sum(each.answer is Answer.NOTHING for each in one.tries)
+        refused = [each for each in one.tries if each.answer is Answer.REFUSED and each.message_id.startswith("451 4.4.0")]
+        excuses += sum(any(fault.ended_at >= each.at for fault in world.faults) for each in refused)
+        if len(strange) > excuses:
+            found.append(f"message {one.number} arrived also as {sorted(strange)}, which nobody acknowledged")
+    return found
+
+
+def _cause(world: "World", message_id: MessageId, ordinal: int, first: Arrival, later: Arrival) -> Cause:
+    """(a) is judged from what the node knew: it never had the reply, or had not recorded it when it stopped."""
+    recorded = min(
+        (at for at, host in world.checker.recorded[message_id, ordinal] if host == first.client_host and at >= first.at), default=None
+    )
+    if recorded is None or recorded > later.at:
+        if first.reply_read_at is None or first.reply_read_at > later.at:
+            return Cause.DIED_BEFORE_RECORD
+        until = later.at if recorded is None else recorded
+        for fault in world.faults:
+            if fault.stops_node and fault.node == first.client_name and fault.began_at <= until and fault.ended_at >= first.at:
+                return Cause.DIED_BEFORE_RECORD
+    pair = [_lab(first), _lab(later)]
+    cause = causes.cause_of(pair, world.faults, world.times)
+    if cause is not Cause.NONE:
+        return cause
+    return _by_widened_faults(world, first, later)
+
+
+def _by_widened_faults(world: "World", first: Arrival, later: Arrival) -> Cause:
+    """A cut of one direction is a cut for who needs answers; and a way to the next hop that was cut holds a reply."""
+    wider = [Fault(FaultKind.CUT, f.node, f.began_at, f.ended_at, f.other) if f.kind is FaultKind.HALF_CUT else f for f in world.faults]
+    return causes.cause_of([_lab(first), _lab(later)], wider, world.times)
+
+
+def _lab(arrival: Arrival) -> LabArrival:
+    return LabArrival(arrival.at, arrival.recipient, arrival.message_id, "", arrival.client_name, False, arrival.own_sha256)
+
+
+def _unexplained_rows(world: "World") -> list[str]:
+    """I8: for every recipient that something was received for, a row that says how it ended."""
+    found = []
+    for one in world.clients.sent:
+        message_id = MessageId(one.acknowledged)
+        if not message_id or not world.checker.is_over(message_id) or message_id in world.checker.unrecorded:
+            continue
+        rows = world.checker.rows[message_id]
+        ended = {recipient for _, event in rows if event.event in ENDS for recipient in event.recipients}
+        if missing := set(one.recipients) - ended:
+            found.append(f"no row says what became of {message_id} for {sorted(missing)}: {[event.event.value for _, event in rows]}")
+    return found

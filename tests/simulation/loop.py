@@ -1,0 +1,104 @@
+"""Virtual time for many processes in one event loop: each has its own rate of time, and can be stopped like by SIGSTOP.
+
+Whatever a process starts runs in a context that names it. So the loop knows whose callback it is about to run: that of a
+stopped process is put aside until it goes on. async-solipsism does the rest: no real time passes, no real socket is there.
+"""
+
+import asyncio
+import contextvars
+import heapq
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import async_solipsism
+
+GRAIN_SECONDS = 2e-6  # two ticks of the clock
+PROCESS: contextvars.ContextVar["Process | None"] = contextvars.ContextVar("process", default=None)
+
+
+class Process:
+    """One run of one program. `rate`: its seconds for each second of the world, for timers and clocks."""
+
+    def __init__(self, host: str, rate: float = 1.0) -> None:
+        self.host = host
+        self.rate = rate
+        self.is_paused = False
+        self.is_dead = False
+        self.parked: deque[asyncio.Handle] = deque()
+        self.tasks: dict[asyncio.Task[Any], None] = {}
+        self.context = contextvars.copy_context()
+        self.context.run(PROCESS.set, self)
+
+    def spawn(self, work: Coroutine[Any, Any, Any], name: str = "") -> "asyncio.Task[Any]":
+        """A task of this process."""
+        return asyncio.get_running_loop().create_task(work, name=name or None, context=self.context)
+
+
+class _Handle(asyncio.Handle):
+    def _run(self) -> None:
+        process = self._context.get(PROCESS)  # type: ignore[attr-defined]
+        if process is not None and process.is_paused:
+            process.parked.append(self)
+        else:
+            super()._run()  # type: ignore[misc]
+
+
+class _TimerHandle(asyncio.TimerHandle):
+    def _run(self) -> None:
+        process = self._context.get(PROCESS)  # type: ignore[attr-defined]
+        if process is not None and process.is_paused:
+            process.parked.append(self)
+        else:
+            super()._run()  # type: ignore[misc]
+
+
+class WorldLoop(async_solipsism.EventLoop):  # type: ignore[misc]
+    """`listen` is set by the network: what a server socket of a process is."""
+
+    listen: Callable[[Any, str, int], Any]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.set_task_factory(_make_task)
+
+    def world_time(self) -> float:
+        """Seconds of the world."""
+        return float(super().time())
+
+    def time(self) -> float:
+        """As the calling process sees it."""
+        process = PROCESS.get()
+        return self.world_time() if process is None else self.world_time() * process.rate
+
+    def _call_soon(self, callback: Any, args: Any, context: Any) -> asyncio.Handle:
+        handle = _Handle(callback, args, self, context)
+        self._ready.append(handle)
+        return handle
+
+    def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:
+        process = PROCESS.get()
+        at = when if process is None else when / process.rate
+        # Never early, or who looks at the clock then would sleep again for nothing, for ever: time stands still meanwhile.
+        timer = _TimerHandle(at + GRAIN_SECONDS, callback, args, self, context)
+        heapq.heappush(self._scheduled, timer)
+        timer._scheduled = True  # type: ignore[attr-defined]
+        return timer
+
+    def go_on(self, process: Process) -> None:
+        """End a pause: what was put aside runs now, in its order."""
+        process.is_paused = False
+        self._ready.extend(process.parked)
+        process.parked.clear()
+
+    async def create_server(self, protocol_factory: Any, host: Any = None, port: Any = None, **kwargs: Any) -> Any:
+        return self.listen(protocol_factory, host, port)
+
+
+def _make_task(loop: Any, work: Any, context: Any = None) -> "asyncio.Task[Any]":
+    process = PROCESS.get() if context is None else context.get(PROCESS)
+    task: asyncio.Task[Any] = asyncio.Task(work, loop=loop, context=context)
+    if process is not None:
+        process.tasks[task] = None
+        task.add_done_callback(lambda done: process.tasks.pop(done, None))
+    return task

@@ -1,0 +1,66 @@
+"""`python -m tests.simulation.run SEED [--steps N]` replays a world and prints its trace; `--seeds 1-200` runs many.
+
+Runs itself again with hashing and addresses that are the same each time: sets decide the order of some things.
+"""
+
+import argparse
+import ctypes
+import os
+import sys
+import time
+import traceback
+
+from tests.simulation.world import STEPS, Result, World
+
+NO_RANDOM_ADDRESSES = 0x0040000
+AGAIN = "SIMULATION_IS_FIXED"
+
+
+def fix_order() -> None:
+    """Same seed, same world: also in another process."""
+    if os.environ.get(AGAIN):
+        return
+    ctypes.CDLL(None).personality(NO_RANDOM_ADDRESSES)
+    os.environ[AGAIN] = "1"
+    os.environ["PYTHONHASHSEED"] = "0"
+    os.execv(sys.executable, [sys.executable, "-m", "tests.simulation.run", *sys.argv[1:]])
+
+
+def run(seed: int, steps: int, *, is_traced: bool = False) -> Result:
+    """One world. Whatever fails in it is a complaint."""
+    world = World(seed, steps=steps, is_traced=is_traced)
+    try:
+        return world.run()
+    except Exception:
+        return Result(seed, [traceback.format_exc()], world.__dict__.get("counts", {}), world.trace)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation.run", description=__doc__)
+    parser.add_argument("seed", type=int, nargs="?")
+    parser.add_argument("--seeds", help="from-to")
+    parser.add_argument("--steps", type=int, default=STEPS)
+    arguments = parser.parse_args()
+    if arguments.seeds:
+        first, _, last = arguments.seeds.partition("-")
+        failed = 0
+        for seed in range(int(first), int(last or first) + 1):
+            began = time.monotonic()
+            result = run(seed, arguments.steps)
+            print(f"{result}  ({time.monotonic() - began:.1f} s)", flush=True)
+            for complaint in result.complaints[:5]:
+                print(f"    {complaint}", flush=True)
+            failed += bool(result.complaints)
+        print(f"{failed} failed")
+        return 1 if failed else 0
+    result = run(arguments.seed, arguments.steps, is_traced=True)
+    print("\n".join(result.trace))
+    print(result)
+    for complaint in result.complaints:
+        print(f"    {complaint}")
+    return 1 if result.complaints else 0
+
+
+if __name__ == "__main__":
+    fix_order()
+    sys.exit(main())
