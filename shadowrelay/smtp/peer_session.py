@@ -112,11 +112,11 @@ class PeerSession:
 
     async def shake_hands(self, own: PeerIdentity) -> PeerIdentity:
         """Say who we are, learn who that is. Raises PeerUnavailable, SessionBroken."""
-        if "xshadow" not in self._opened.extensions:
-            raise PeerUnavailable(self._server, "does not offer XSHADOW to this node")
+        # A node whose redundancy is switched off does not show the keyword, and still answers for what others hold.
         answer = await self._ask(f"XSHADOW {format_hello(own)}\r\n".encode())
         if answer.code != 250:
-            raise PeerUnavailable(self._server, str(answer.reply))
+            is_shown = "xshadow" in self._opened.extensions
+            raise PeerUnavailable(self._server, str(answer.reply) if is_shown else f"does not offer XSHADOW to this node ({answer.reply})")
         try:
             identity = parse_hello(text_of(answer))
         except WireError as error:

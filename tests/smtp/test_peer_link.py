@@ -110,7 +110,7 @@ async def test_both_sides_learn_who_the_other_is():
 
 
 BAD_PEERS = [
-    ("no extension", {}, ("PIPELINING",), "does not offer XSHADOW"),
+    ("no extension", {"XSHADOW": "502 5.5.1 what?"}, ("PIPELINING",), "does not offer XSHADOW"),
     ("refused", {"XSHADOW": "530 5.7.0 not you"}, EXTENSIONS, "530 5.7.0 not you"),
     ("garbled", {"XSHADOW": "250 2.0.0 server=x"}, EXTENSIONS, "cannot be read"),
     ("another server", {"XSHADOW": FROM_ANOTHER_SERVER}, EXTENSIONS, "the server there is other.example"),

@@ -1,0 +1,344 @@
+"""Taking over: silence, new databases, hand-over, and primaries that come back. DESIGN 6.1, 6.2, 6.4."""
+
+import asyncio
+from datetime import timedelta
+from pathlib import Path
+
+from shadowrelay.core.ownership.primary import handing_over
+from shadowrelay.model.ids import DatabaseId
+from shadowrelay.model.message import NO_ORDINALS
+from shadowrelay.model.ownership import Choice, CopyNumber, Role, StatusQuestion, StatusState
+from shadowrelay.model.peers import CopyOffer
+from shadowrelay.model.replies import Reply
+from shadowrelay.model.tracking import EventId
+from tests.kit.ledger import a_content, an_envelope
+from tests.kit.nodes import EAST, HEARTBEAT, NORTH, OK, SPAN, WEST, Net, VirtualNode, in_virtual_time, nodes, until
+
+BUSY = Reply(451, "4.3.2", "not now")
+
+
+async def a_waiting_message(net: Net) -> VirtualNode:
+    """Accepted by EAST with a copy; the next hop defers."""
+    net.sink.answer = lambda address: BUSY
+    east = net.nodes[EAST]
+    assert 250 == (await east.accept()).code
+    await asyncio.sleep(1)
+    net.sink.answer = lambda address: OK
+    return east
+
+
+def reasons(node: VirtualNode) -> list[str]:
+    return [dict(event.custom_data)["Reason"] for event in node.log.rows(EventId.RESUBMIT)]
+
+
+# why
+@in_virtual_time
+async def test_a_primary_that_is_silent_for_the_span_is_taken_over_and_not_before(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        east, west = await a_waiting_message(net), net.nodes[WEST]
+        await net.kill(EAST)
+
+        await asyncio.sleep(SPAN - HEARTBEAT)
+        assert Role.SHADOW is await west.role(east.last)
+        await until(west.in_role(east.last, Role.DELIVERED), 3 * HEARTBEAT)
+
+        assert ["Silence"] == reasons(west)
+        assert [WEST] == [who for who, _, _ in net.sink.arrived]
+        assert net.sink.arrived[0][2].endswith(b"Subject: hello\r\n\r\nhello\r\n")
+        assert EAST.encode() in net.sink.arrived[0][2]
+
+
+@in_virtual_time
+async def test_a_primary_with_a_new_database_is_taken_over_within_a_heartbeat(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        east, west = await a_waiting_message(net), net.nodes[WEST]
+        await net.wipe(EAST)
+
+        await net.start(EAST)
+
+        await until(west.in_role(east.last, Role.DELIVERED), HEARTBEAT + 1)
+        assert ["DatabaseChanged"] == reasons(west)
+
+
+@in_virtual_time
+async def test_a_shadow_server_that_restarts_meanwhile_still_sees_that_the_database_is_new(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        east = await a_waiting_message(net)
+        await net.kill(WEST)
+        await net.wipe(EAST)
+        await net.start(EAST)
+
+        west = await net.start(WEST)
+
+        await until(west.in_role(east.last, Role.DELIVERED), HEARTBEAT + 1)
+
+
+@in_virtual_time
+async def test_a_primary_that_is_restarted_with_its_queue_is_not_taken_over(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        east, west = await a_waiting_message(net), net.nodes[WEST]
+        await net.kill(EAST)
+        await asyncio.sleep(SPAN / 2)
+
+        again = await net.start(EAST)
+
+        await until(again.in_role(east.last, Role.DELIVERED), 30)
+        await asyncio.sleep(SPAN)
+        assert [EAST] == [who for who, _, _ in net.sink.arrived]
+        assert Role.DELIVERED is await west.role(east.last)
+
+
+@in_virtual_time
+async def test_a_shadow_server_that_was_stopped_does_not_believe_that_all_others_died(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        east, west = await a_waiting_message(net), net.nodes[WEST]
+        net.sink.answer = lambda address: BUSY
+        net.isolate(WEST)
+        await asyncio.sleep(SPAN - HEARTBEAT)
+
+        west.clock.stopped += SPAN - HEARTBEAT
+        await asyncio.sleep(3 * HEARTBEAT)
+
+        assert Role.SHADOW is await west.role(east.last)
+
+
+@in_virtual_time
+async def test_a_handed_over_message_is_taken_over_at_once_and_the_speaker_becomes_its_shadow_server(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        east, west = await a_waiting_message(net), net.nodes[WEST]
+        net.sink.answer = lambda address: BUSY
+
+        await east.ledger.transition([east.last], lambda _, claim: handing_over(claim))
+
+        await until(west.in_role(east.last, Role.PRIMARY), HEARTBEAT)
+        assert ["Handover"] == reasons(west)
+        await until(east.in_role(east.last, Role.SHADOW), 3 * HEARTBEAT)
+
+        async def chosen() -> bool:
+            stored = await west.message(east.last)
+            return stored is not None and [(EAST, Choice.CHOSEN)] == [(copy.server, copy.choice) for copy in stored.claim.copies]
+
+        await until(chosen, 30)
+
+
+# the other side
+@in_virtual_time
+async def test_an_old_primary_that_comes_back_with_its_queue_delivers_nothing_that_was_taken_over(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        east, west = await a_waiting_message(net), net.nodes[WEST]
+        await net.kill(EAST)
+        await until(west.in_role(east.last, Role.DELIVERED), 2 * SPAN)
+
+        again = await net.start(EAST)
+
+        await until(again.in_role(east.last, Role.DELIVERED), 30)
+        assert [WEST] == [who for who, _, _ in net.sink.arrived]
+
+
+@in_virtual_time
+async def test_an_old_primary_that_comes_back_before_the_delivery_becomes_the_shadow_server(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        east, west = await a_waiting_message(net), net.nodes[WEST]
+        net.sink.answer = lambda address: BUSY
+        await net.kill(EAST)
+        await until(west.in_role(east.last, Role.PRIMARY), 2 * SPAN)
+
+        again = await net.start(EAST)
+
+        await until(again.in_role(east.last, Role.SHADOW), 60)
+        net.sink.answer = lambda address: OK
+        await until(again.in_role(east.last, Role.DELIVERED), 60)
+        assert [WEST] == [who for who, _, _ in net.sink.arrived]
+
+
+@in_virtual_time
+async def test_an_isolated_primary_that_defers_delivers_nothing_after_its_lease_and_yields_when_the_net_heals(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST, delivery_without_lease="defer") as net:
+        east, west = await a_waiting_message(net), net.nodes[WEST]
+        net.sink.answer = lambda address: BUSY
+        net.isolate(EAST)
+        await asyncio.sleep(SPAN)
+        net.sink.answer = lambda address: OK
+
+        await until(west.in_role(east.last, Role.DELIVERED), 30)
+        await asyncio.sleep(SPAN)
+        net.heal()
+
+        await until(east.in_role(east.last, Role.DELIVERED), 60)
+        assert [WEST] == [who for who, _, _ in net.sink.arrived]
+
+
+@in_virtual_time
+async def test_a_claim_that_a_question_would_end_during_an_attempt_ends_after_it(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        east, west = net.nodes[EAST], net.nodes[WEST]
+        go_on = asyncio.Event()
+
+        async def wait(server: str) -> None:
+            await go_on.wait()
+
+        net.sink.before_dot = wait
+        await east.accept()
+        await asyncio.sleep(1)
+        higher = CopyNumber(2, 0, west.ledger.identity.database)
+        me = west.services.desk.own_identity(EAST)
+
+        (during,) = await east.services.desk.status(me, [StatusQuestion(east.last, higher)])
+        go_on.set()
+        await until(east.in_role(east.last, Role.DELIVERED), 10)
+        (after,) = await east.services.desk.status(me, [StatusQuestion(east.last, higher)])
+
+        assert (StatusState.PRIMARY, StatusState.DELIVERED) == (during.state, after.state)
+
+
+@in_virtual_time
+async def test_a_claim_that_a_question_ended_is_not_attempted(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        east, west = await a_waiting_message(net), net.nodes[WEST]
+        higher = CopyNumber(2, 0, west.ledger.identity.database)
+
+        (answer,) = await east.services.desk.status(west.services.desk.own_identity(EAST), [StatusQuestion(east.last, higher)])
+        await asyncio.sleep(20)
+
+        assert StatusState.SHADOW is answer.state
+        assert [] == net.sink.by(EAST)
+        assert not east.context.attempts._ended
+
+
+# what a restarted primary does not know
+@in_virtual_time
+async def test_a_copy_that_a_restarted_primary_does_not_know_is_taken_over(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        east, west = net.nodes[EAST], net.nodes[WEST]
+        await asyncio.sleep(1)
+        envelope = an_envelope(arrived_at=east.clock.now())
+        await _place(east, west, envelope)
+        await asyncio.sleep(2 * HEARTBEAT)
+        assert Role.SHADOW is await west.role(envelope.message_id)
+
+        await net.kill(EAST)
+        await net.start(EAST)
+
+        await until(west.in_role(envelope.message_id, Role.DELIVERED), 2 * HEARTBEAT)
+        assert [WEST] == [who for who, _, _ in net.sink.arrived]
+
+
+@in_virtual_time
+async def test_a_reconciliation_that_was_cut_off_goes_on(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        east, west = net.nodes[EAST], net.nodes[WEST]
+        await asyncio.sleep(1)
+        envelope = an_envelope(arrived_at=east.clock.now())
+        await _place(east, west, envelope)
+        await net.kill(EAST)
+        west.ledger.fail("shadows_of", 2)
+        await net.start(EAST)
+
+        await until(west.in_role(envelope.message_id, Role.DELIVERED), 6 * HEARTBEAT)
+
+
+async def _place(east: VirtualNode, west: VirtualNode, envelope) -> None:
+    """A copy on WEST whose primary died before its own commit."""
+    database: DatabaseId = east.ledger.identity.database
+    offer = CopyOffer(CopyNumber(1, 1, database), envelope, NO_ORDINALS, a_content())
+    reply = await west.services.desk.hold(east.services.desk.own_identity(WEST), offer)
+    assert 250 == reply.code
+
+
+# three servers
+@in_virtual_time
+async def test_two_servers_fail_one_after_the_other_and_the_third_delivers(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST, NORTH) as net:
+        east = await a_waiting_message(net)
+        net.sink.answer = lambda address: BUSY
+        stored = await east.message(east.last)
+        assert stored is not None
+        second = stored.claim.copies[0].server
+        (third,) = {WEST, NORTH} - {second}
+        await net.wipe(EAST)
+        await until(net.nodes[second].in_role(east.last, Role.PRIMARY), 2 * SPAN)
+        await until(net.nodes[third].in_role(east.last, Role.SHADOW), 2 * HEARTBEAT)
+        net.sink.answer = lambda address: OK
+
+        await net.wipe(second)
+
+        await until(net.nodes[third].in_role(east.last, Role.DELIVERED), 2 * SPAN)
+        assert 1 == len(net.sink.arrived)
+
+
+@in_virtual_time
+async def test_a_destroyed_shadow_server_gets_its_copies_again(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        east = await a_waiting_message(net)
+        net.sink.answer = lambda address: BUSY
+        await net.wipe(WEST)
+
+        west = await net.start(WEST)
+
+        await until(west.in_role(east.last, Role.SHADOW), 3 * HEARTBEAT)
+
+
+@in_virtual_time
+async def test_a_shadow_server_destroyed_while_the_primary_was_down_gets_its_copies_again(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST, send={"message_retry_interval": timedelta(hours=1)}) as net:
+        east = await a_waiting_message(net)
+        net.sink.answer = lambda address: BUSY
+        await asyncio.sleep(10)
+        await net.kill(EAST)
+        await net.wipe(WEST)
+        west = await net.start(WEST)
+
+        await net.start(EAST)
+
+        await until(west.in_role(east.last, Role.SHADOW), 5 * HEARTBEAT)
+
+
+# configuration
+@in_virtual_time
+async def test_copies_of_a_peer_that_this_node_never_asks_are_not_held(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST) as net:
+        await net.start(WEST, peer={EAST: {"send_xshadow": False}})
+        net.sink.answer = lambda address: BUSY
+
+        await net.nodes[EAST].accept()
+
+        assert await net.nodes[WEST].message(net.nodes[EAST].last) is None
+
+
+@in_virtual_time
+async def test_where_redundancy_was_switched_off_the_old_queue_is_delivered_once(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        east, west = await a_waiting_message(net), net.nodes[WEST]
+        await net.kill(EAST)
+
+        again = await net.start(EAST, shadow_redundancy_enabled=False)
+
+        await until(again.in_role(east.last, Role.DELIVERED), 30)
+        await asyncio.sleep(2 * SPAN)
+        assert [EAST] == [who for who, _, _ in net.sink.arrived]
+        assert Role.DELIVERED is await west.role(east.last)
+
+
+@in_virtual_time
+async def test_where_redundancy_was_switched_off_held_copies_are_still_taken_over(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        east = await a_waiting_message(net)
+        await net.kill(WEST)
+        west = await net.start(WEST, shadow_redundancy_enabled=False)
+        await asyncio.sleep(HEARTBEAT)
+
+        await net.wipe(EAST)
+
+        await until(west.in_role(east.last, Role.DELIVERED), 2 * SPAN)
+
+
+@in_virtual_time
+async def test_a_primary_on_whose_peers_the_span_is_shorter_trusts_the_shorter_one(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST) as net:
+        await net.start(WEST, shadow_resubmit_time_span=timedelta(seconds=20), delivery_without_lease="defer")
+        east = net.nodes[EAST]
+        await a_waiting_message(net)
+        left = east.context.leases.server_left(WEST)
+
+        assert left is not None
+        assert 15 < left < 20
