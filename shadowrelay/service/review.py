@@ -12,17 +12,17 @@ from functools import partial
 
 import structlog
 
-from shadowrelay.core.ownership import meeting, primary, rules
+from shadowrelay.core.ownership import meeting, rules
 from shadowrelay.core.ownership.values import Note, Party
 from shadowrelay.model.errors import LedgerUnavailable, PeerUnavailable
 from shadowrelay.model.ids import MessageId, ServerName
-from shadowrelay.model.ownership import Claim, CopyNumber, StatusAnswer, StatusQuestion, StatusState, Transition
+from shadowrelay.model.ownership import Claim, CopyNumber, StatusAnswer, StatusQuestion, Transition
 from shadowrelay.model.queue import StoredMessage
 from shadowrelay.model.settings import WithoutLease
+from shadowrelay.service import questions
 from shadowrelay.service.context import Context
 
 NOBODY: frozenset[ServerName] = frozenset()
-GONE = (Note.DROPPED, Note.EVERYBODY)  # the server holds no copy
 SILENT_SECONDS = 5.0  # a server that did not answer is not asked again so long, unless it is heard
 PAGE = 400  # DESIGN 4: questions in one XQDISCARD STATUS BDAT
 
@@ -68,7 +68,7 @@ class ReviewService:
         while page := await self._context.ledger.primaries_listed_on(server, PAGE, after):
             after = page[-1].internal_id
             ids = [message.envelope.message_id for message in page if (chosen := message.claim.chosen()) and chosen.server == server]
-            await self._context.ledger.transition(ids, lambda _, claim: _gave_up(claim, server))
+            await self._context.ledger.transition(ids, lambda _, claim: questions.gave_up(claim, server))
         self.on_unplaced()
 
     async def run(self) -> None:
@@ -176,7 +176,7 @@ class ReviewService:
 
     async def _ask(self, server: ServerName, message_ids: Sequence[MessageId]) -> set[MessageId] | None:
         """Ask a server on the lists. The messages that somebody else must move for first; None if it cannot be asked."""
-        transitions = await self._question(server, message_ids, partial(_question_number, server))
+        transitions = await self._question(server, message_ids, partial(questions.question_number, server))
         if transitions is None:
             return None
         again = [message_id for message_id, transition in transitions.items() if transition.note == Note.CHOOSE_AGAIN]
@@ -191,7 +191,7 @@ class ReviewService:
         """Give its older copies the next numbers. The numbers are those just committed for this server alone: a placement
         that is under way at the same time has others."""
         me = self._context.me
-        raised = await self._context.ledger.transition(message_ids, lambda _, claim: _choosing_again(claim, me, server))
+        raised = await self._context.ledger.transition(message_ids, lambda _, claim: questions.choosing_again(claim, me, server))
         numbers = {
             message_id: transition.after.number
             for message_id, transition in zip(message_ids, raised, strict=True)
@@ -207,7 +207,7 @@ class ReviewService:
         for other in context.peers.states:
             if other == server or not open_ids:
                 continue
-            transitions = await self._question(other, sorted(open_ids), partial(_question_number, other))
+            transitions = await self._question(other, sorted(open_ids), partial(questions.question_number, other))
             if transitions is None and other not in forgotten:
                 if not self._may_go_without((other,)):
                     return
@@ -216,7 +216,7 @@ class ReviewService:
             open_ids -= {message_id for message_id, transition in (transitions or {}).items() if transition.note in settled}
 
         def decide(message_id: MessageId, claim: Claim | None) -> Transition:
-            return _nobody_claims_more(claim, gone[message_id], server)
+            return questions.nobody_claims_more(claim, gone[message_id], server)
 
         await context.ledger.transition(sorted(open_ids), decide)
 
@@ -232,11 +232,11 @@ class ReviewService:
         messages = {message_id: message for message_id, message in messages.items() if message.claim.is_primary}
         if not messages:
             return {}
-        questions = [StatusQuestion(message_id, number(message_id, message.claim)) for message_id, message in messages.items()]
+        wanted = [StatusQuestion(message_id, number(message_id, message.claim)) for message_id, message in messages.items()]
         asked_at = context.clock.awake()
         placing = context.placements.intersection(messages)
         try:
-            answers = await link.status(questions)
+            answers = await link.status(wanted)
         except PeerUnavailable as error:
             context.peers.failed(server)
             self._unanswered[server] = context.clock.awake()
@@ -249,13 +249,13 @@ class ReviewService:
 
         def decide(message_id: MessageId, claim: Claim | None) -> Transition:
             transition = self._decide(message_id, claim, party, said[message_id], runs[message_id])
-            is_old = message_id in placing or not _is_same_copy(claim, messages[message_id].claim, server)
-            return Transition(claim, claim, note=Note.WAIT) if is_old and transition.note in GONE else transition
+            is_old = message_id in placing or not questions.is_same_copy(claim, messages[message_id].claim, server)
+            return Transition(claim, claim, note=Note.WAIT) if is_old and transition.note in questions.GONE else transition
 
         transitions = await context.end_claims(list(said), decide)
         outcome = dict(zip(said, transitions, strict=True))
         for message_id, answer in said.items():
-            if _holds_for(answer, context.me):  # it has heard our question: its silence begins anew
+            if questions.holds_for(answer, context.me):  # it has heard our question: its silence begins anew
                 context.leases.began(message_id, server, asked_at, is_confirmed=True)
         return outcome
 
@@ -276,33 +276,3 @@ class ReviewService:
         if ends and not context.attempts.end_claim(message_id):
             return Transition(claim, claim, note=Note.WAIT)  # an attempt runs: between two attempts
         return transition
-
-
-def _holds_for(answer: StatusAnswer, me: Party) -> bool:
-    """Not where it is promoting: whoever was told `yours` waits for no lease to end."""
-    is_ours = answer.state is StatusState.SHADOW and answer.primary == me.server and answer.database == me.database
-    return is_ours and not answer.promoting
-
-
-def _gave_up(claim: Claim | None, server: ServerName) -> Transition:
-    return Transition(None, None) if claim is None else primary.gave_up(claim, server)
-
-
-def _choosing_again(claim: Claim | None, me: Party, server: ServerName) -> Transition:
-    return Transition(None, None) if claim is None else primary.choosing_again(claim, me, server)
-
-
-def _nobody_claims_more(claim: Claim | None, asked: Claim, server: ServerName) -> Transition:
-    if claim is None or not _is_same_copy(claim, asked, server):
-        return Transition(claim, claim)
-    return meeting.nobody_claims_more(claim, server)
-
-
-def _is_same_copy(claim: Claim | None, asked: Claim, server: ServerName) -> bool:
-    """No copy was placed since this was asked. An answer that was on its way while one was says nothing of that copy:
-    with it the server would go off the list, and the copy would never be discarded."""
-    return claim is not None and claim.number == asked.number and claim.copy_on(server) == asked.copy_on(server)
-
-
-def _question_number(server: ServerName, _: MessageId, claim: Claim) -> CopyNumber:
-    return primary.question_number(claim, server)
