@@ -1,6 +1,5 @@
 """The commands of a session that carry no mail: hello, STARTTLS, taking leave."""
 
-import asyncio
 import re
 import ssl
 
@@ -99,7 +98,7 @@ class SessionCommands(Connection):
 
     async def _protect(self, context: ssl.SSLContext) -> None:
         """TLS from here on; whatever was said before is forgotten, and what came too early is not obeyed. RFC 3207 4.2."""
-        assert isinstance(self.transport, asyncio.Transport)
+        assert self.transport is not None  # uvloop's transports are no asyncio.Transport
         self._reader.discard()
         try:
             transport = await self.loop.start_tls(self.transport, self, context, server_side=True, ssl_handshake_timeout=HANDSHAKE_SECONDS)
