@@ -175,7 +175,9 @@ class Checker:
         if self.arrived[message_id, ordinal]:
             return True
         notices = self.bounced[message_id].get(ordinal)
-        return notices is not None and all(self.survives(notice, without) for notice in notices)
+        if notices is None:
+            return False
+        return all((without is not None and notice in self.exposed) or self.survives(notice, without) for notice in notices)
 
     def survives(self, message_id: MessageId, without: str | None) -> bool:
         """Each recipient has it, or will have it, even if that disk is destroyed."""

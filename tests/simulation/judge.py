@@ -61,8 +61,8 @@ def _duplicates(world: "World") -> list[str]:
                 if cause is Cause.NONE:
                     recorded = world.checker.recorded[message_id, ordinal]
                     found.append(
-                        f"{message_id} for {later.recipient}: at {first.at:.3f} from {first.client_name} (reply read at {first.reply_read_at}, "
-                        f"recorded {recorded}), and again at {later.at:.3f} from {later.client_name} without a cause"
+                        f"{message_id} for {later.recipient}: at {first.at:.3f} from {first.client_name} (reply read at "
+                        f"{first.reply_read_at}, recorded {recorded}), and again at {later.at:.3f} from {later.client_name} without a cause"
                     )
     for one in world.clients.sent:
         acknowledged = [each for each in one.tries if each.answer is Answer.ACKNOWLEDGED]
@@ -90,9 +90,10 @@ def _cause(world: "World", message_id: MessageId, ordinal: int, first: Arrival, 
                 return Cause.DIED_BEFORE_RECORD
     pair = [_lab(first), _lab(later)]
     cause = causes.cause_of(pair, world.faults, world.times)
-    if cause is not Cause.NONE:
-        return cause
-    return _by_widened_faults(world, first, later)
+    if cause is Cause.NONE:
+        cause = _by_widened_faults(world, first, later)
+    may_be_cut_off = world.shape.transport["delivery_without_lease"] == "deliver"
+    return Cause.NONE if cause is Cause.CUT_OFF and not may_be_cut_off else cause
 
 
 def _by_widened_faults(world: "World", first: Arrival, later: Arrival) -> Cause:

@@ -7,11 +7,14 @@ stopped process is put aside until it goes on. async-solipsism does the rest: no
 import asyncio
 import contextvars
 import heapq
+import selectors
 from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any
+from unittest import mock
 
 import async_solipsism
+import async_solipsism.selector
 
 GRAIN_SECONDS = 2e-6  # two ticks of the clock
 PROCESS: contextvars.ContextVar["Process | None"] = contextvars.ContextVar("process", default=None)
@@ -33,6 +36,41 @@ class Process:
     def spawn(self, work: Coroutine[Any, Any, Any], name: str = "") -> "asyncio.Task[Any]":
         """A task of this process."""
         return asyncio.get_running_loop().create_task(work, name=name or None, context=self.context)
+
+
+class HotSelector(async_solipsism.selector.Selector):  # type: ignore[misc]
+    """Looks only at sockets that something happened to: hundreds are open, and nearly all of them are quiet."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hot: dict[Any, None] = {}
+
+    def register(self, fileobj: Any, events: int, data: Any = None) -> Any:
+        key = super().register(fileobj, events, data)
+        self.hot[key.fd.socket] = None
+        return key
+
+    def select(self, timeout: float | None = None) -> Any:
+        self._check_closed()
+        ready = []
+        for socket in tuple(self.hot):
+            key = self._fd_to_key.get(socket.fileno())
+            events = 0
+            if key is not None and key.events & selectors.EVENT_READ and socket.read_ready():
+                events |= selectors.EVENT_READ
+            if key is not None and key.events & selectors.EVENT_WRITE and socket.write_ready():
+                events |= selectors.EVENT_WRITE
+            if events:
+                ready.append((key, events))
+            elif key is None or not key.events & selectors.EVENT_WRITE:
+                del self.hot[socket]
+        if ready:
+            return ready
+        if timeout is None or timeout >= asyncio.base_events.MAXIMUM_SELECT_TIMEOUT:
+            raise async_solipsism.SleepForeverError("nothing will ever happen again")
+        if timeout > 0:
+            self.clock.advance(timeout)
+        return []
 
 
 class _Handle(asyncio.Handle):
@@ -59,8 +97,13 @@ class WorldLoop(async_solipsism.EventLoop):  # type: ignore[misc]
     listen: Callable[[Any, str, int], Any]
 
     def __init__(self) -> None:
-        super().__init__()
+        with mock.patch("async_solipsism.selector.Selector", HotSelector):
+            super().__init__()
         self.set_task_factory(_make_task)
+
+    def touch(self, socket: Any) -> None:
+        """Something happened to it."""
+        self._selector.hot[socket] = None
 
     def world_time(self) -> float:
         """Seconds of the world."""

@@ -188,7 +188,7 @@ class Machines:
         node._ledger.abandon()
         machine.process = machine.node = None
         if process.is_paused:
-            self._loop.go_on(process)
+            self._network.goes_on(process)
         while process.tasks:  # nothing that they still do has an effect: ledger, network and log are gone
             tasks = list(process.tasks)
             for task in tasks:

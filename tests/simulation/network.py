@@ -84,6 +84,7 @@ class Stream:
             self._deliver(self._held.popleft())
 
     def _deliver(self, chunk: bytes | None) -> None:
+        self._network.touch(self.target)
         if chunk is RESET or self.target.is_gone:
             if chunk is RESET:
                 self.target.is_reset = True
@@ -121,6 +122,7 @@ class Endpoint:
     def __init__(self, host: str, process: Process | None) -> None:
         self.host = host
         self.process = process
+        self.socket: Any = None
         self.is_reset = False
         self.is_closed = False
 
@@ -139,6 +141,7 @@ class _Socket(Socket):  # type: ignore[misc]
     def __init__(self, reads: Stream, writes: Stream, own: tuple[str, int], peer: tuple[str, int]) -> None:
         super().__init__(reads, writes)
         self._sockname, self._peername = own, peer
+        writes.source.socket = self
 
     def shutdown(self, flag: int) -> None:
         self._check_closed()
@@ -168,10 +171,11 @@ class Connection:
     def is_over(self) -> bool:
         return all(end.is_gone or end.is_reset for end in self.ends)
 
-    def break_now(self) -> None:
+    def break_now(self, network: "Network") -> None:
         """Both ends lose it."""
         for end in self.ends:
             end.is_reset = True
+            network.touch(end)
 
 
 class Network:
@@ -195,6 +199,18 @@ class Network:
             self.loop.call_later(max(seconds, 0.0), call, *arguments)
         finally:
             PROCESS.reset(token)
+
+    def touch(self, end: Endpoint) -> None:
+        if end.socket is not None:
+            self.loop.touch(end.socket)
+
+    def goes_on(self, process: Process) -> None:
+        """Its pause is over: it sees what came meanwhile."""
+        self.loop.go_on(process)
+        for connection in self.connections:
+            for end in connection.ends:
+                if end.process is process:
+                    self.touch(end)
 
     def passes(self, source: str, target: str) -> bool:
         return (source, target) not in self.blocked and source not in self.silent and target not in self.silent

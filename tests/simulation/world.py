@@ -282,7 +282,7 @@ class World:
 
         async def go_on() -> None:
             if machine.process is process:
-                self.loop.go_on(process)
+                self.network.goes_on(process)
 
         self._ends(FaultKind.PAUSE, machine.name, "", self._lasts(), go_on, "pause")
         process.is_paused = True
@@ -314,7 +314,7 @@ class World:
     async def _break(self) -> None:
         living = list(self.network.living())
         for connection in self.chance.sample(living, min(len(living), self.chance.choice((1, 2, 8)))):
-            connection.break_now()
+            connection.break_now(self.network)
         self.counts["break"] += 1
         self.note("fault: break connections")
 
