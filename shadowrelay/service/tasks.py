@@ -9,6 +9,7 @@ import structlog
 from shadowrelay.model.errors import LedgerUnavailable
 
 BEGIN_ANEW_SECONDS = 1.0
+CANCEL_AGAIN_SECONDS = 0.2
 T = TypeVar("T")
 _log = structlog.get_logger("shadowrelay.tasks")
 
@@ -48,8 +49,9 @@ class Tasks:
             tasks = tuple(self._tasks)
             for task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            self._tasks.difference_update(tasks)
+            # Again and again: `asyncio.wait_for` of Python 3.11 loses a cancellation that comes together with its result.
+            done, _ = await asyncio.wait(tasks, timeout=CANCEL_AGAIN_SECONDS)
+            self._tasks.difference_update(done)
 
     def _ended(self, task: "asyncio.Task[Any]") -> None:
         self._tasks.discard(task)
