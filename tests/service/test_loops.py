@@ -1,0 +1,330 @@
+"""What keeps the node going: loops that survive, sets that empty, questions that are asked in time, what is cleared away."""
+
+import asyncio
+from datetime import timedelta
+from pathlib import Path
+
+from shadowrelay.model.errors import LedgerUnavailable
+from shadowrelay.model.ids import MessageId
+from shadowrelay.model.ownership import Role, Transition
+from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, Reply
+from shadowrelay.model.tracking import EventId
+from shadowrelay.service.attempts import Attempts
+from shadowrelay.service.tasks import Tasks
+from tests.kit.nodes import EAST, HEARTBEAT, OK, SPAN, WEST, in_virtual_time, nodes, until
+
+BUSY = Reply(451, "4.3.2", "not now")
+ONE, TWO = MessageId("1"), MessageId("2")
+UNEXPECTED = ValueError("a bug")
+
+
+# attempts
+def test_a_claim_cannot_end_while_an_attempt_runs() -> None:
+    attempts = Attempts()
+    assert attempts.begin(ONE)
+
+    assert not attempts.end_claim(ONE)
+    attempts.end(ONE)
+    assert attempts.end_claim(ONE)
+
+
+def test_no_attempt_begins_on_a_claim_whose_end_is_not_committed_however_often_it_is_read() -> None:
+    attempts = Attempts()
+    attempts.end_claim(ONE)
+
+    attempts.reading()
+    attempts.reading()
+
+    assert not attempts.begin(ONE)
+
+
+def test_no_attempt_begins_on_a_claim_that_was_read_before_its_end_was_committed() -> None:
+    attempts = Attempts()
+    attempts.end_claim(ONE)
+    attempts.reading()
+
+    attempts.settle([ONE])
+
+    assert not attempts.begin(ONE)
+    attempts.reading()
+    assert attempts.begin(ONE)
+
+
+def test_what_has_settled_is_forgotten() -> None:
+    attempts = Attempts()
+    attempts.end_claim(ONE)
+    attempts.settle([ONE, TWO])
+
+    attempts.reading()
+
+    assert (set(), set()) == (attempts._ended, attempts._settled)
+
+
+@in_virtual_time
+async def test_a_cancelled_question_still_settles_what_it_may_have_ended(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST) as net:
+        context = net.nodes[EAST].context
+
+        async def never(*_: object) -> tuple[Transition, ...]:
+            context.attempts.end_claim(ONE)
+            await asyncio.sleep(1000)
+            return ()
+
+        transition, context.ledger.transition = context.ledger.transition, never
+        asking = asyncio.ensure_future(context.end_claims([ONE], lambda _, claim: Transition(claim, claim)))
+        await asyncio.sleep(0.01)
+        context.ledger.transition = transition
+        asking.cancel()
+        await asyncio.sleep(0.01)
+
+        context.attempts.reading()
+        assert context.attempts.begin(ONE)
+
+
+# loops
+@in_virtual_time
+async def test_closing_ends_a_task_that_loses_a_cancellation() -> None:
+    tasks, losses = Tasks(), [1, 1]
+
+    async def deaf() -> None:
+        while True:
+            try:
+                await asyncio.sleep(1000)
+            except asyncio.CancelledError:
+                if not losses:
+                    raise
+                losses.pop()
+
+    tasks.spawn(deaf(), "deaf")
+    await asyncio.sleep(0)
+
+    await tasks.close()
+
+    assert 0 == len(tasks)
+
+
+@in_virtual_time
+async def test_a_loop_that_fails_begins_anew_and_one_that_ends_has_ended() -> None:
+    tasks, runs = Tasks(), []
+
+    async def loop() -> None:
+        runs.append(len(runs))
+        if len(runs) < 3:
+            raise UNEXPECTED
+
+    await tasks.keep(loop, "loop")
+
+    assert [0, 1, 2] == runs
+
+
+@in_virtual_time
+async def test_every_loop_survives_an_unexpected_error(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        east, west = net.nodes[EAST], net.nodes[WEST]
+        net.sink.answer = lambda address: BUSY
+        await east.accept()
+        for node in (east, west):
+            for name in ("due", "unplaced", "shadow_groups", "record_discards", "load_many", "expire", "primaries_listed_on", "messages"):
+                node.ledger.fail(name, 3, UNEXPECTED)
+        await asyncio.sleep(4 * HEARTBEAT)
+        net.sink.answer = lambda address: OK
+
+        await until(east.in_role(east.last, Role.DELIVERED), 60)
+        await until(west.in_role(east.last, Role.DELIVERED), 60)
+        assert 1 == len(net.sink.arrived)
+
+
+@in_virtual_time
+async def test_a_ledger_that_takes_nothing_for_a_while_loses_nothing(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        east, west = net.nodes[EAST], net.nodes[WEST]
+        net.sink.answer = lambda address: BUSY
+        await east.accept()
+        net.sink.answer = lambda address: OK
+        full = LedgerUnavailable(INSUFFICIENT_RESOURCES, "disk full")
+        for node in (east, west):
+            for name in ("record_attempt", "record_discards", "record_verdict", "transition", "forget_acknowledged", "record_hold"):
+                node.ledger.fail(name, 20, full)
+
+        await until(east.in_role(east.last, Role.DELIVERED), 200)
+        await until(west.in_role(east.last, Role.DELIVERED), 200)
+        assert 1 == len(net.sink.arrived)
+
+
+@in_virtual_time
+async def test_a_shadow_server_with_a_full_disk_refuses_the_copy_and_the_message_is_placed_later(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        east, west = net.nodes[EAST], net.nodes[WEST]
+        net.sink.answer = lambda address: BUSY
+        west.ledger.fail("record_hold", 6, LedgerUnavailable(INSUFFICIENT_RESOURCES, "disk full"))
+
+        assert 250 == (await east.accept()).code
+
+        assert 1 == len(east.log.rows(EventId.HAREDIRECTFAIL))
+        await until(west.in_role(east.last, Role.SHADOW), 60)
+
+
+# review
+@in_virtual_time
+async def test_what_waits_for_another_review_is_reviewed_while_requests_keep_coming(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        east = net.nodes[EAST]
+        net.sink.answer = lambda address: BUSY
+        await east.accept()
+        await asyncio.sleep(1)
+        await net.kill(WEST)
+
+        async def crowd() -> None:
+            while True:
+                east.services.review.request(ONE)
+                await asyncio.sleep(0.1)
+
+        crowding = asyncio.ensure_future(crowd())
+        await asyncio.sleep(SPAN + 10)
+        net.sink.answer = lambda address: OK
+        await until(lambda: bool(net.sink.arrived), 30)
+        crowding.cancel()
+
+
+@in_virtual_time
+async def test_a_review_that_fails_unexpectedly_forgets_no_message(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        east = net.nodes[EAST]
+        net.sink.answer = lambda address: BUSY
+        await east.accept()
+        last = east.last
+        await net.kill(EAST)
+        net.sink.answer = lambda address: OK
+        east = await net.start(EAST)  # without leases: everything is reviewed first
+        east.ledger.fail("load_many", 2, UNEXPECTED)
+
+        await until(east.in_role(last, Role.DELIVERED), 30)
+
+
+# placement
+@in_virtual_time
+async def test_messages_that_cannot_be_placed_do_not_hide_those_behind_them(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        east, west = net.nodes[EAST], net.nodes[WEST]
+        net.sink.answer = lambda address: BUSY
+        east.services.place.place, place = _never, east.services.place.place  # type: ignore[method-assign, assignment]
+        net.isolate(WEST)
+        for _ in range(205):
+            await east.accept()
+        last = east.last
+
+        async def only_the_last(message):
+            return await place(message) if message.envelope.message_id == last else False
+
+        east.services.place.place = only_the_last  # type: ignore[method-assign]
+        net.heal()
+
+        await until(west.in_role(last, Role.SHADOW), 30)
+
+
+async def _never(message) -> bool:
+    return False
+
+
+# polling
+@in_virtual_time
+async def test_the_first_copy_after_a_quiet_time_is_asked_about_at_once(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST, shadow_heartbeat_frequency="2m", shadow_resubmit_time_span="1h") as net:
+        east, west = net.nodes[EAST], net.nodes[WEST]
+        await asyncio.sleep(10)
+
+        await east.accept()
+
+        await until(west.in_role(east.last, Role.DELIVERED), 3)
+
+
+# housekeeping
+@in_virtual_time
+async def test_safety_net_is_emptied_as_fast_as_it_fills(tmp_path: Path) -> None:
+    short = {"safety_net_hold_time": timedelta(seconds=10), "message_expiration_timeout": timedelta(seconds=5)}
+    async with nodes(tmp_path, EAST, **short) as net:
+        east = net.nodes[EAST]
+        for _ in range(300):
+            await east.accept()
+        await until(lambda: 300 == len(net.sink.arrived))
+        assert Role.DELIVERED is await east.role(east.last)
+
+        await asyncio.sleep(15 + 2 * HEARTBEAT)
+
+        assert () == await east.ledger.real.messages("SafetyNet\\Primary", 10)
+        assert await east.message(east.last) is None
+
+
+@in_virtual_time
+async def test_a_shadow_message_that_nobody_acknowledged_expires_with_a_row_that_says_so(tmp_path: Path) -> None:
+    short = {"safety_net_hold_time": timedelta(seconds=10), "message_expiration_timeout": timedelta(seconds=10)}
+    async with nodes(tmp_path, EAST, WEST, **short) as net:
+        east, west = net.nodes[EAST], net.nodes[WEST]
+        net.sink.answer = lambda address: BUSY
+        await east.accept()
+        net.isolate(WEST)
+
+        await asyncio.sleep(20 + 2 * HEARTBEAT)
+
+        assert await west.message(east.last) is None
+        assert [str(east.last)] == [event.network_message_id for event in west.log.rows(EventId.EXPIRE)]
+
+
+@in_virtual_time
+async def test_notifications_that_nobody_asks_for_are_deleted_in_the_end(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST, shadow_message_auto_discard_interval=timedelta(seconds=30)) as net:
+        east, west = net.nodes[EAST], net.nodes[WEST]
+        me = west.services.desk.own_identity(EAST)
+        net.sink.answer = lambda address: BUSY
+        await east.accept()
+        net.isolate(WEST)
+        await asyncio.sleep(SPAN)
+        net.sink.answer = lambda address: OK
+        await until(east.in_role(east.last, Role.DELIVERED), 60)
+        assert 1 == len((await east.ledger.real.discards_for(WEST, me.database, 10)).events)
+        await net.kill(WEST)
+
+        await asyncio.sleep(30 + 2 * HEARTBEAT)
+
+        assert () == (await east.ledger.real.discards_for(WEST, me.database, 10)).events
+
+
+@in_virtual_time
+async def test_finished_messages_leave_nothing_in_memory(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        east = net.nodes[EAST]
+        for _ in range(20):
+            await east.accept()
+        await until(net.nodes[WEST].in_role(east.last, Role.DELIVERED), 20)
+        await asyncio.sleep(2)
+
+        deliver, review = east.services.deliver, east.services.review
+        left = (deliver._active, deliver._blocked, deliver._excused, review._wanted, review._later, review._suspects)
+        assert [0, 0, 0, 0, 0, 0] == [len(found) for found in left]
+        assert (0, {}, set()) == (len(east.context.attempts), east.context.leases._copies, east.context.placements)
+
+
+@in_virtual_time
+async def test_refused_messages_leave_nothing_in_memory(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST, reject_message_on_shadow_failure=True) as net:
+        east = net.nodes[EAST]
+        net.hold_fault = lambda primary, shadow: "reply late"
+
+        await east.accept()
+        await asyncio.sleep(5)
+
+        assert (0, {}, set()) == (len(east.context.attempts), east.context.leases._copies, east.context.placements)
+
+
+# what is written down
+@in_virtual_time
+async def test_the_log_is_on_disk_before_a_shadow_server_hears_that_it_may_discard(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        east, west = net.nodes[EAST], net.nodes[WEST]
+
+        await east.accept()
+        await until(west.in_role(east.last, Role.DELIVERED), 10)
+
+        sent = [number for number, event in enumerate(east.log.events) if event.event in (EventId.SEND, EventId.SENDEXTERNAL)]
+        assert 1 == len(sent)
+        assert east.log.counts["synced"] > sent[0]
