@@ -162,9 +162,8 @@ class Copier:
         party = Party(server, answer.server_database)
         if answer.superseded is not None:
             result.failures.append(f"{server}: superseded by {answer.superseded.state} {answer.superseded.number}")
+            # It has a claim or a copy of its own, and may yield to us by now: it stays on the list, and is asked.
             result.superseded = (party, answer.superseded)
-            if not was_listed:
-                result.unsent = server
             return True
         context.leases.began(message_id, server, answer.began_awake, is_confirmed=True)
         context.leases.proved(server, answer.server_database, answer.began_awake)

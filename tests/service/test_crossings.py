@@ -5,6 +5,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,8 @@ from shadowrelay.core.ownership import primary
 from shadowrelay.core.ownership.values import Party
 from shadowrelay.model.ids import DatabaseId, MessageId
 from shadowrelay.model.message import Content
-from shadowrelay.model.ownership import Choice, StatusAnswer, StatusQuestion, StatusState
+from shadowrelay.model.ownership import Choice, CopyNumber, StatusAnswer, StatusQuestion, StatusState
+from shadowrelay.model.peers import CopyOffer
 from shadowrelay.model.queue import NewMessage, Origin, StoredMessage
 from shadowrelay.service.attempts import Attempts
 from tests.kit.ledger import NOW, THERE, a_content, a_message_id, an_envelope
@@ -152,4 +154,22 @@ async def test_a_server_that_holds_nothing_goes_off_the_list_when_nothing_is_on_
     after = await node.ledger.load(stored.envelope.message_id)
     assert after is not None
     assert () == after.claim.copies
+    await node.end()
+
+
+async def test_a_server_that_supersedes_a_copy_stays_on_the_list_because_it_may_yield(tmp_path: Path) -> None:
+    node = await OneNode.open(tmp_path, World([]), Steps(0), reject=False)
+    stored = await _stored(node, a_content(), decided=True, server=None)
+    lower = StatusAnswer(StatusState.PRIMARY, CopyNumber(0, 1, DATABASES[THERE]))
+
+    async def hold(offer: CopyOffer, deadline: float) -> Any:
+        return SimpleNamespace(superseded=lower, began_awake=node.context.clock.awake(), server_database=DATABASES[THERE])
+
+    for link in node.context.links.values():
+        link.hold = hold  # type: ignore[method-assign]
+    is_placed = await node.services.place.place(stored)
+
+    after = await node.ledger.load(stored.envelope.message_id)
+    assert after is not None
+    assert (False, [Choice.LISTED]) == (is_placed, [copy.choice for copy in after.claim.copies])
     await node.end()
