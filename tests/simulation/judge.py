@@ -64,13 +64,24 @@ def _duplicates(world: "World") -> list[str]:
                         f"{message_id} for {later.recipient}: at {first.at:.3f} from {first.client_name} (reply read at "
                         f"{first.reply_read_at}, recorded {recorded}), and again at {later.at:.3f} from {later.client_name} without a cause"
                     )
+    return found + _sent_again(world)
+
+
+def _sent_again(world: "World") -> list[str]:
+    """Cause (e): the client heard nothing, or a 451 while trouble kept a server that had stored the copy from hearing `released`."""
+    found = []
     for one in world.clients.sent:
-        acknowledged = [each for each in one.tries if each.answer is Answer.ACKNOWLEDGED]
-        strange = {arrival.message_id for arrival in world.sink.arrivals if arrival.number == one.number}
-        strange -= {each.message_id for each in acknowledged}
+        acknowledged = {each.message_id for each in one.tries if each.answer is Answer.ACKNOWLEDGED}
+        strange = {
+            arrival.message_id: arrival.at
+            for arrival in reversed(world.sink.arrivals)
+            if arrival.number == one.number and arrival.message_id not in acknowledged
+        }
+        last = max(strange.values(), default=0.0)
         excuses = sum(each.answer is Answer.NOTHING for each in one.tries)
-        refused = [each for each in one.tries if each.answer is Answer.REFUSED and each.message_id.startswith("451 4.4.0")]
-        excuses += sum(any(fault.ended_at >= each.at for fault in world.faults) for each in refused)
+        refused = [each for each in one.tries if each.answer is Answer.REFUSED and each.message_id.startswith("451")]
+        troubles = [(fault.began_at, fault.ended_at) for fault in world.faults] + world.full_disks
+        excuses += sum(any(began <= last and ended >= each.at - 5.0 for began, ended in troubles) for each in refused)
         if len(strange) > excuses:
             found.append(f"message {one.number} arrived also as {sorted(strange)}, which nobody acknowledged")
     return found

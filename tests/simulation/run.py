@@ -35,6 +35,18 @@ def run(seed: int, steps: int, *, is_traced: bool = False) -> Result:
         return Result(seed, [traceback.format_exc()], world.__dict__.get("counts", {}), world.trace)
 
 
+def report(seed: int, steps: int, *, is_traced: bool) -> int:
+    """Run it in a process of its own, so that no world depends on the one before. 0, or 1 if it failed."""
+    child = os.fork()
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) and 1
+    began = time.process_time()
+    result = run(seed, steps, is_traced=is_traced)
+    lines = [*result.trace, f"{result}  ({time.process_time() - began:.1f} s)" if not is_traced else str(result)]
+    print("\n".join([*lines, *(f"    {complaint}" for complaint in result.complaints[:10])]), flush=True)
+    os._exit(bool(result.complaints))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation.run", description=__doc__)
     parser.add_argument("seed", type=int, nargs="?")
@@ -43,22 +55,10 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.seeds:
         first, _, last = arguments.seeds.partition("-")
-        failed = 0
-        for seed in range(int(first), int(last or first) + 1):
-            began = time.monotonic()
-            result = run(seed, arguments.steps)
-            print(f"{result}  ({time.monotonic() - began:.1f} s)", flush=True)
-            for complaint in result.complaints[:5]:
-                print(f"    {complaint}", flush=True)
-            failed += bool(result.complaints)
+        failed = sum(report(seed, arguments.steps, is_traced=False) for seed in range(int(first), int(last or first) + 1))
         print(f"{failed} failed")
-        return 1 if failed else 0
-    result = run(arguments.seed, arguments.steps, is_traced=True)
-    print("\n".join(result.trace))
-    print(result)
-    for complaint in result.complaints:
-        print(f"    {complaint}")
-    return 1 if result.complaints else 0
+        return min(failed, 1)
+    return report(arguments.seed, arguments.steps, is_traced=True)
 
 
 if __name__ == "__main__":

@@ -85,6 +85,7 @@ class World:
         self.shape = shape_of(self.chance)
         self.trace: list[str] = []
         self.faults: list[Fault] = []
+        self.full_disks: list[tuple[float, float]] = []
         self._undo: list[tuple[float, Callable[[], Awaitable[None]]]] = []  # due, what ends a fault
 
     @property
@@ -327,9 +328,11 @@ class World:
     async def _fill_disk(self) -> None:
         disk, machine = self.chance.choice([(machine.disk, machine) for machine in self.machines])
         disk.is_full = True
+        began = self.now()
 
         async def end() -> None:
             disk.is_full = False
+            self.full_disks.append((began, self.now()))
 
         self._ends(None, machine.name, "", self.chance.uniform(0.5, 8), end, "full disk")
 
