@@ -8,6 +8,7 @@ empty, and the tracking logs must tell of every recipient and every copy.
 import argparse
 import asyncio
 import random
+import signal
 import sys
 import tempfile
 import time
@@ -210,6 +211,8 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, help="leave the nodes' files in DIRECTORY/<seed>")
     arguments = parser.parse_args()
     operator_log.configure("critical")
+    for number in (signal.SIGINT, signal.SIGTERM):  # also in the background: the nodes end with us
+        signal.signal(number, signal.default_int_handler)
     episodes = []
     for seed in arguments.seeds or (SEEDS if arguments.all else ()):
         with tempfile.TemporaryDirectory(prefix="shadowrelay-ring-") as temporary:
