@@ -214,7 +214,7 @@ def main() -> int:
     for number in (signal.SIGINT, signal.SIGTERM):  # also in the background: the nodes end with us
         signal.signal(number, signal.default_int_handler)
     episodes = []
-    for seed in arguments.seeds or (SEEDS if arguments.all else ()):
+    for seed in (*arguments.seeds, *(SEEDS if arguments.all else ())):
         with tempfile.TemporaryDirectory(prefix="shadowrelay-ring-") as temporary:
             directory = arguments.keep / str(seed) if arguments.keep else Path(temporary)
             directory.mkdir(parents=True, exist_ok=True)
