@@ -3,15 +3,21 @@
 Events are dotted nouns and participle ("shadow.stored"); ids bound to the context of a session come along. Arguments of AUTH,
 tokens and the content of messages never come here: bytes are replaced by their count, and what is named like a secret is left out.
 Logging of libraries (asyncio, uvicorn, aiosmtpd) goes the same way, so that there is one stream with one shape.
+
+A line an attempt and a line a session are many lines: below a warning they are collected for `COLLECTED_SECONDS`, so that
+the event loop does not make a system call for each. A warning, a thread without a loop and the exit write at once.
 """
 
+import asyncio
+import atexit
 import io
 import json as jsonlib
 import logging
 import re
 import sys
-from collections.abc import Iterable, MutableMapping
-from datetime import timedelta
+import threading
+from collections.abc import Callable, Iterable, MutableMapping
+from datetime import UTC, datetime, timedelta
 from typing import Any, BinaryIO
 
 import structlog
@@ -19,6 +25,12 @@ from structlog.typing import EventDict, Processor, WrappedLogger
 
 SECRET_KEYS = frozenset({"authorization", "auth", "password", "token", "secret", "body", "content", "credentials"})
 LEFT_OUT = "[left out]"
+COLLECTED_SECONDS = 0.05  # what SIGKILL may cost of this log; the tracking log is the evidence, and loses nothing
+COLLECTED_OCTETS_MAX = 64 * 1024
+
+_json: Callable[[object], str] = jsonlib.JSONEncoder(default=str, ensure_ascii=False, separators=(",", ":")).encode
+
+_LEVELS = {"exception": "error", "warn": "warning"}  # methods that have not the name of their level
 
 _AUTH = re.compile(r"(?i)\b(AUTH\s+[\w-]+|Bearer)\s+\S.*")
 
@@ -29,6 +41,8 @@ def redact(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
         kind = type(value)
         if key in SECRET_KEYS:
             event[key] = LEFT_OUT
+        elif kind is int or kind is float:
+            continue
         elif kind is str:
             if "AUTH" in value or "uth " in value or "earer" in value:  # cheaper than the expression, and it has to be
                 event[key] = _AUTH.sub(rf"\1 {LEFT_OUT}", value)
@@ -40,20 +54,55 @@ def redact(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
 
 
 class LineLogger:
-    """Writes each event as one line, in one call. A broken stderr is no reason to stop relaying."""
+    """Writes events as whole lines, several in one call. A broken stderr is no reason to stop relaying."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
+        self._lock = threading.Lock()
+        self._lines: list[bytes] = []
+        self._octets = 0
+        self._scheduled_in: asyncio.AbstractEventLoop | None = None
+        atexit.register(self.flush)
 
     def line(self, message: bytes) -> None:
-        """Raises nothing: there is nowhere left to say it."""
-        try:
-            self._stream.write(message + b"\n")
-            self._stream.flush()
-        except (OSError, ValueError):  # ValueError: closed at exit
-            return
+        """Write it now, behind all that was collected. Raises nothing: there is nowhere left to say it."""
+        with self._lock:
+            self._lines.append(message)
+        self.flush()
 
-    msg = debug = info = warning = warn = error = critical = fatal = exception = log = line
+    def later(self, message: bytes) -> None:
+        """Write it soon, if this thread has a loop that can do so. Raises nothing."""
+        with self._lock:
+            self._lines.append(message)
+            self._octets += len(message)
+        if self._octets > COLLECTED_OCTETS_MAX:
+            self.flush()
+            return
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            self.flush()
+            return
+        if self._scheduled_in is not loop:  # one that ended before its time came does not count
+            self._scheduled_in = loop
+            loop.call_later(COLLECTED_SECONDS, self.flush)
+
+    def flush(self) -> None:
+        """Write what was collected, in one call. Raises nothing."""
+        with self._lock:
+            self._scheduled_in = None
+            if not self._lines:
+                return
+            lines, self._lines, self._octets = self._lines, [], 0
+            lines.append(b"")
+            try:
+                self._stream.write(b"\n".join(lines))
+                self._stream.flush()
+            except (OSError, ValueError):  # ValueError: closed at exit
+                return
+
+    debug = info = later
+    msg = warning = warn = error = critical = fatal = exception = log = line
 
 
 class LineHandler(logging.Handler):
@@ -83,10 +132,8 @@ def configure(level: str = "info", *, json: bool = True, stream: BinaryIO | None
     lines = LineLogger(stream if stream is not None else _stderr())
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
-        structlog.processors.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
-        structlog.processors.StackInfoRenderer(),
-        _structured_tracebacks() if json else structlog.processors.format_exc_info,
+        _stamp,
+        _tracebacks(_structured_tracebacks() if json else structlog.processors.format_exc_info),
         redact,
     ]
     renderers: tuple[Any, ...] = (_render_bytes,) if json else (structlog.dev.ConsoleRenderer(colors=False), _encode)
@@ -118,6 +165,25 @@ def _stderr() -> BinaryIO:
     return io.FileIO(sys.stderr.fileno(), "w", closefd=False)
 
 
+def _stamp(_logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+    """Level and time, as structlog's own two processors write them."""
+    event["level"] = _LEVELS.get(method, method)
+    event["timestamp"] = f"{datetime.now(UTC).isoformat()[:-6]}Z"
+    return event
+
+
+def _tracebacks(rendered: Processor) -> Processor:
+    """What only an exception's event needs, kept away from the many others."""
+    stacks = structlog.processors.StackInfoRenderer()
+
+    def render(logger: WrappedLogger, method: str, event: EventDict) -> Any:
+        if "stack_info" in event:
+            event = stacks(logger, method, event)
+        return rendered(logger, method, event) if "exc_info" in event else event
+
+    return render
+
+
 def _structured_tracebacks() -> Processor:
     # without locals: they hold content and arguments
     transformer = structlog.tracebacks.ExceptionDictTransformer(show_locals=False, max_frames=20)
@@ -125,11 +191,11 @@ def _structured_tracebacks() -> Processor:
 
 
 def _render_text(_logger: WrappedLogger, _method: str, event: MutableMapping[str, Any]) -> str:
-    return jsonlib.dumps(event, default=str, ensure_ascii=False, separators=(",", ":"))
+    return _json(event)
 
 
-def _render_bytes(logger: WrappedLogger, method: str, event: MutableMapping[str, Any]) -> bytes:
-    return _render_text(logger, method, event).encode("utf-8", "backslashreplace")
+def _render_bytes(_logger: WrappedLogger, _method: str, event: MutableMapping[str, Any]) -> bytes:
+    return _json(event).encode("utf-8", "backslashreplace")
 
 
 def _encode(_logger: WrappedLogger, _method: str, text: str) -> bytes:
