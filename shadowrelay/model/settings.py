@@ -6,6 +6,7 @@ that a reader can grep the manual. Over 300 lines, because defaults stand in one
 
 from datetime import timedelta
 from enum import StrEnum
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -304,7 +305,7 @@ class Settings(Section):
             raise ValueError("peers: require_tls = true needs [tls] with certificate, key and peer_authority; add them or remove it")
         return self
 
-    @property
+    @cached_property
     def shadow_candidates(self) -> tuple[Peer, ...]:
         """Peers that copies may be placed on: of our boundary, with `send_xshadow`. Source: seed-000"""
         return tuple(peer for peer in self.peers if peer.boundary == self.server.boundary and peer.send_xshadow)

@@ -21,6 +21,7 @@ from shadowrelay.model.tracking import Replication
 from shadowrelay.service.context import Context
 from shadowrelay.service.copier import Copier, CopyResult
 from shadowrelay.service.deliver import DeliverService
+from shadowrelay.service.verdicts import Verdicts
 
 RETRY_SECONDS = 1.0  # an unwinding that could not be committed is tried again
 
@@ -30,8 +31,9 @@ _log = structlog.get_logger("shadowrelay.accept")
 class AcceptService:
     """Port `Acceptor`."""
 
-    def __init__(self, context: Context, copier: Copier, deliver: DeliverService) -> None:
+    def __init__(self, context: Context, copier: Copier, deliver: DeliverService, verdicts: Verdicts) -> None:
         self._context = context
+        self._verdicts = verdicts
         self._copier = copier
         self._deliver = deliver
 
@@ -89,7 +91,7 @@ class AcceptService:
             await self._unwind(envelope.message_id, result)
             context.leases.forget(envelope.message_id)
             return self._refuse(stored, result.failures, content.size)
-        context.tasks.spawn(self._record_verdict(envelope.message_id, result), "verdict")
+        self._verdicts.add(envelope.message_id, result.verdict)
         after = result.verdict(envelope.message_id, result.claim).after
         assert after is not None
         return self._acknowledge(with_claim(stored, after), content, started, result)
@@ -155,16 +157,6 @@ class AcceptService:
         context.attempts.end(stored.envelope.message_id)
         context.placements.discard(stored.envelope.message_id)
         return NOT_MADE_REDUNDANT
-
-    async def _record_verdict(self, message_id: MessageId, result: CopyResult) -> None:
-        while True:  # without its verdict the message would not be due again before the next start
-            try:
-                await self._context.ledger.record_verdict(message_id, result.verdict)
-                self._context.placements.discard(message_id)
-                return
-            except LedgerUnavailable as error:
-                _log.warning("verdict.waits", message_id=message_id, reason=error.reason)
-                await asyncio.sleep(RETRY_SECONDS)
 
     async def _unwind(self, message_id: MessageId, result: CopyResult) -> None:
         def unwinding(_: MessageId, claim: Claim | None) -> Transition:

@@ -21,6 +21,7 @@ from shadowrelay.service.promote import PromoteService
 from shadowrelay.service.reconcile import ReconcileService
 from shadowrelay.service.review import ReviewService
 from shadowrelay.service.sweep import SweepService
+from shadowrelay.service.verdicts import Verdicts
 from shadowrelay.service.view import View
 
 _log = structlog.get_logger("shadowrelay.services")
@@ -32,8 +33,9 @@ class Services:
     def __init__(self, context: Context, deliverer: Deliverer, chance: random.Random, effective: Callable[[], dict[str, object]]) -> None:
         self._context = context
         copier = Copier(context, chance)
-        self.deliver = DeliverService(context, Forks(context, deliverer))
-        self.accept = AcceptService(context, copier, self.deliver)
+        self.verdicts = Verdicts(context)
+        self.deliver = DeliverService(context, Forks(context, deliverer), self.verdicts)
+        self.accept = AcceptService(context, copier, self.deliver, self.verdicts)
         self.place = PlaceService(context, copier)
         self.review = ReviewService(context)
         self.promote = PromoteService(context, self.deliver, self.place)
@@ -58,6 +60,7 @@ class Services:
         """Begin the loops. Promotion and heartbeats too where redundancy is switched off: something may be left from before."""
         tasks = self._context.tasks
         tasks.keep(self.deliver.run, "deliver scan")
+        tasks.keep(self.verdicts.run, "verdicts")
         tasks.keep(self.place.run, "placement")
         tasks.keep(self.review.run, "review")
         tasks.keep(self.sweep.run, "sweep")

@@ -20,6 +20,7 @@ from shadowrelay.model.queue import AttemptRecord, Origin, StoredMessage
 from shadowrelay.service.context import Context
 from shadowrelay.service.corrupt import set_aside, set_aside_corrupt
 from shadowrelay.service.forks import ForkResult, Forks
+from shadowrelay.service.verdicts import Verdicts
 
 WINDOW = 2000  # messages worked on at one time; the rest waits in the ledger
 SCAN_SECONDS = 1.0
@@ -33,8 +34,9 @@ _log = structlog.get_logger("shadowrelay.deliver")
 class DeliverService:
     """The active window of the queue."""
 
-    def __init__(self, context: Context, forks: Forks) -> None:
+    def __init__(self, context: Context, forks: Forks, verdicts: Verdicts) -> None:
         self._context = context
+        self._verdicts = verdicts
         self._forks = forks
         self._event = asyncio.Event()
         self._active: set[MessageId] = set()
@@ -220,9 +222,10 @@ class DeliverService:
         def decide(_: MessageId, claim: Claim | None) -> Transition:
             return primary.recorded(claim, record.done)
 
+        joined, has_verdict = self._verdicts.joined(message_id, decide)
         while True:
             try:
-                transition = await context.ledger.record_attempt(record, decide)
+                transition = await context.ledger.record_attempt(record, joined)
                 break
             except LedgerUnavailable as error:
                 self._can_record.clear()
@@ -231,9 +234,12 @@ class DeliverService:
             except Exception:
                 # Delivered, but it cannot be said: never again, then. Somebody has to look at it.
                 self._can_record.set()
+                self._verdicts.recorded(message_id)
                 await set_aside(context, stored, "the outcome of an attempt could not be recorded: see the operator log")
                 raise
         self._can_record.set()
+        if has_verdict:
+            self._verdicts.recorded(message_id)
         if transition.after is not None and transition.after.is_done:
             context.leases.forget(message_id)
         self._after_sides(stored, record)

@@ -16,10 +16,13 @@ from shadowrelay.model.ownership import Claim, DiscardEvent, DiscardStatus, Role
 from shadowrelay.model.queue import AttemptRecord, NewMessage, SideMessage, StoredMessage
 from shadowrelay.model.replies import LOCAL_ERROR
 from shadowrelay.ports import Decide
-from shadowrelay.store import codec
+from shadowrelay.store import codec, prepared, tables
 from shadowrelay.store.rows import Row, stored_message
 from shadowrelay.store.work import Work
 
+UPSERT_ACKNOWLEDGED = prepared.insertion(
+    tables.ACKNOWLEDGED, conflict="ON CONFLICT DO UPDATE SET sequence = max(sequence, excluded.sequence)"
+)
 Placed = tuple[Content, ContentPlace | None]
 """A content and, where it is a file, its place already."""
 
@@ -89,6 +92,7 @@ def attempt(work: Work, record: AttemptRecord, places: Sequence[ContentPlace | N
     if changed is not None and changed.claim.role is Role.PRIMARY:
         work.replace_retries(changed, record.retries)
         changed.due_at = None if record.due_at is None else codec.encode_instant(record.due_at)
+        changed.is_decided = True  # nothing is attempted before the verdict, which may come in this very commit
         work.changed(changed)
     waited_for = [row for row in sides if transition.tell and row.claim.role is Role.PRIMARY and not row.is_placed]
     for row in waited_for:
@@ -132,11 +136,7 @@ def discards(
             work.tell(event.message_id, transition)
     if events:
         work.changes_count += 1
-        work.connection.exec_driver_sql(
-            "INSERT INTO acknowledged (primary_server, database, incarnation, sequence) VALUES (?, ?, ?, ?)"
-            " ON CONFLICT DO UPDATE SET sequence = max(sequence, excluded.sequence)",
-            (primary, database, incarnation, max(event.sequence for event in events)),
-        )
+        UPSERT_ACKNOWLEDGED.execute(work, [(primary, database, incarnation, max(event.sequence for event in events))])
     return tuple(transitions)
 
 

@@ -346,6 +346,7 @@ async def test_a_server_out_of_reach_for_two_heartbeats_is_replaced(tmp_path: Pa
         east = net.nodes[EAST]
         net.sink.answer = lambda address: BUSY
         await east.accept()
+        await asyncio.sleep(1)  # the verdict is recorded with the first outcome
         stored = await east.message(east.last)
         assert stored is not None
         chosen = stored.claim.chosen()
@@ -364,6 +365,7 @@ async def test_a_returned_server_is_told_released_when_another_was_chosen(tmp_pa
         east = net.nodes[EAST]
         net.sink.answer = lambda address: BUSY
         await east.accept()
+        await asyncio.sleep(1)  # the verdict is recorded with the first outcome
         stored = await east.message(east.last)
         assert stored is not None
         chosen = stored.claim.chosen()
