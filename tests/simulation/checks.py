@@ -48,6 +48,7 @@ class Checker:
         self.burnt: set[MessageId] = set()  # the only copy was destroyed: never said to be redundant
         self.unrecorded: set[MessageId] = set()  # likewise, after it had arrived and before a row could say so
         self.rows: dict[MessageId, list[tuple[str, TrackingEvent]]] = defaultdict(list)
+        self.notices: set[MessageId] = set()  # made by nodes
         self._contents: dict[MessageId, bytes] = {}
 
     def violation(self, invariant: str, text: str) -> None:
@@ -69,6 +70,7 @@ class Checker:
             address = envelope.recipients[ordinal - 1].address
             if not address.startswith("bad") and (attempt.message_id, address) not in self.refused:
                 self.violation("I1", f"{machine.name} gives up {attempt.message_id} for {address}, which nobody refused")
+            self.notices |= {side.message.envelope.message_id for side in attempt.sides}
             notices = tuple(side.message.envelope.message_id for side in attempt.sides if side.action == "failed")
             if not notices and envelope.sender:
                 self.violation("I1", f"{machine.name} tells nobody that {attempt.message_id} failed for {address}")
@@ -95,7 +97,7 @@ class Checker:
                 if row.place is not None:
                     self._content(machine, message_id, row.place.sha256)
         for message_id, _ in rows:
-            if message_id in self.exposed and len(self.holders(message_id)) > 1:
+            if message_id in self.exposed and self.is_whole(message_id):
                 self.exposed.discard(message_id)
             if message_id in self.redundant:
                 self.check_copies(message_id)
@@ -116,6 +118,8 @@ class Checker:
             self.check_owner(message_id)
 
     def _content(self, machine: Machine, message_id: MessageId, sha256: bytes) -> None:
+        if message_id in self.notices:
+            return  # two nodes may both make it: the same id, and the words of each
         if self._contents.setdefault(message_id, sha256) != sha256:
             self.violation("I5", f"{machine.name} holds other bytes of {message_id}")
 
@@ -152,7 +156,7 @@ class Checker:
             if claim.role not in HOLDING:
                 continue
             if self.is_over(message_id):
-                if not self.holders(message_id) and message_id not in self.redundant:
+                if not self.holders(message_id):
                     self.unrecorded.add(message_id)
             elif self.holders(message_id):
                 self.exposed.add(message_id)
@@ -169,6 +173,13 @@ class Checker:
 
     def holders(self, message_id: MessageId) -> list[str]:
         return [host for host, claims in self.claims.items() if (claim := claims.get(message_id)) and claim.role in HOLDING]
+
+    def is_whole(self, message_id: MessageId) -> bool:
+        """Its primary has chosen a server that does hold it. An older copy elsewhere may be released any time."""
+        hosts = {machine.name: machine.host for machine in self.machines.values()}
+        holders = self.holders(message_id)
+        chosen = [copy for host in holders if (copy := self.claims[host][message_id].chosen()) is not None]
+        return any(hosts[copy.server] in holders for copy in chosen)
 
     def is_resolved(self, message_id: MessageId, ordinal: int, without: str | None) -> bool:
         """It arrived, or the sender is going to be told, even if that disk is destroyed. `None`: no disk survives."""

@@ -44,7 +44,7 @@ class LaggingWriter(InlineWriter):
         self._waiting: list[Promise] = []
         self._is_busy = False
 
-    def submit(self, run: Callable[[Work], Any], wants: Sequence[MessageId] = ()) -> "asyncio.Future[Any]":
+    def submit(self, run: Callable[[Work], Any], wants: Sequence[MessageId] = (), **_: Any) -> "asyncio.Future[Any]":
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         if self._is_closed:
             future.set_exception(LedgerUnavailable(STORE_UNAVAILABLE, "closed"))

@@ -99,18 +99,49 @@ def _cause(world: "World", message_id: MessageId, ordinal: int, first: Arrival, 
         for fault in world.faults:
             if fault.stops_node and fault.node == first.client_name and fault.began_at <= until and fault.ended_at >= first.at:
                 return Cause.DIED_BEFORE_RECORD
-    pair = [_lab(first), _lab(later)]
-    cause = causes.cause_of(pair, world.faults, world.times)
-    if cause is Cause.NONE:
-        cause = _by_widened_faults(world, first, later)
-    may_be_cut_off = world.shape.transport["delivery_without_lease"] == "deliver"
-    return Cause.NONE if cause is Cause.CUT_OFF and not may_be_cut_off else cause
+    cause = causes.cause_of([_lab(first), _lab(later)], world.faults, world.times)
+    if cause in (Cause.NONE, Cause.CUT_OFF):
+        return Cause.CUT_OFF if _was_cut_off(world, first, later) else _two_failed(world, first, later)
+    return cause
 
 
-def _by_widened_faults(world: "World", first: Arrival, later: Arrival) -> Cause:
-    """A cut of one direction is a cut for who needs answers; and a way to the next hop that was cut holds a reply."""
+def _was_cut_off(world: "World", first: Arrival, later: Arrival) -> bool:
+    """(c) The later one heard nothing of the first for the span, and both were in the right as far as they knew. Where
+    `delivery_without_lease` is `defer`, the first one must have delivered while its lease ran."""
+    times = world.times
+    if first.client_host == later.client_host:
+        return False
+    for began, ended in _apart(world, first.client_name, later.client_name):
+        if not began - times.until_heard - RECORD_SECONDS <= first.at <= ended + times.heartbeat + RECORD_SECONDS:
+            continue
+        if later.at < began + times.span - times.until_heard - RECORD_SECONDS:
+            continue
+        if world.shape.transport["delivery_without_lease"] == "deliver" or first.at <= began + times.span:
+            return True
+    return False
+
+
+def _apart(world: "World", one: str, other: str) -> list[tuple[float, float]]:
+    """When these two could not talk, or one of them did not run; a short moment between two faults is no peace."""
+    pair = {one, other}
+    found: list[tuple[float, float]] = []
+    for fault in sorted(world.faults, key=lambda fault: fault.began_at):
+        is_of_pair = fault.kind in (FaultKind.CUT, FaultKind.HALF_CUT, FaultKind.SLOW) and pair == {fault.node, fault.other}
+        if not is_of_pair and not (fault.stops_node and fault.node in pair):
+            continue
+        peace = 2 * world.times.heartbeat + world.times.until_heard + RECORD_SECONDS
+        if found and fault.began_at <= found[-1][1] + peace:
+            found[-1] = (found[-1][0], max(found[-1][1], fault.ended_at))
+        else:
+            found.append((fault.began_at, fault.ended_at))
+    return found
+
+
+def _two_failed(world: "World", first: Arrival, later: Arrival) -> Cause:
+    """(d) where a cut of one direction is a cut, for who needs answers."""
     wider = [Fault(FaultKind.CUT, f.node, f.began_at, f.ended_at, f.other) if f.kind is FaultKind.HALF_CUT else f for f in world.faults]
-    return causes.cause_of([_lab(first), _lab(later)], wider, world.times)
+    cause = causes.cause_of([_lab(first), _lab(later)], wider, world.times)
+    return Cause.NONE if cause is Cause.CUT_OFF else cause
 
 
 def _lab(arrival: Arrival) -> LabArrival:

@@ -304,13 +304,14 @@ class World:
         self.network.cut(one, other, both=both)
 
     async def _slow(self) -> None:
-        one, other = self.chance.sample([machine.host for machine in self.machines] + [SINK_HOST], 2)
+        names = {machine.host: machine.name for machine in self.machines} | {SINK_HOST: "sink"}
+        one, other = self.chance.sample(list(names), 2)
         self.network.slow[one, other] = self.chance.uniform(0.1, 4.0)
 
         async def end() -> None:
             self.network.slow.pop((one, other), None)
 
-        self._ends(FaultKind.SLOW, one, other, self._lasts(), end, "slow")
+        self._ends(FaultKind.SLOW, names[one], names[other], self._lasts(), end, "slow")
 
     async def _break(self) -> None:
         living = list(self.network.living())
