@@ -296,13 +296,16 @@ async def test_a_shadow_server_destroyed_while_the_primary_was_down_gets_its_cop
 # configuration
 @in_virtual_time
 async def test_copies_of_a_peer_that_this_node_never_asks_are_not_held(tmp_path: Path) -> None:
-    async with nodes(tmp_path, EAST) as net:
-        await net.start(WEST, peer={EAST: {"send_xshadow": False}})
+    async with nodes(tmp_path) as net:
+        west = await net.start(WEST, peers=(EAST,), peer={EAST: {"send_xshadow": False}})
+        east = await net.start(EAST, peers=(WEST,))
         net.sink.answer = lambda address: BUSY
 
-        await net.nodes[EAST].accept()
+        await east.accept()
 
-        assert await net.nodes[WEST].message(net.nodes[EAST].last) is None
+        assert await west.message(east.last) is None
+        (reason,) = [event.source_context for event in east.log.rows(EventId.HAREDIRECTFAIL)]
+        assert "send_xshadow is off here" in reason
 
 
 @in_virtual_time
@@ -334,8 +337,9 @@ async def test_where_redundancy_was_switched_off_held_copies_are_still_taken_ove
 
 @in_virtual_time
 async def test_a_primary_on_whose_peers_the_span_is_shorter_trusts_the_shorter_one(tmp_path: Path) -> None:
-    async with nodes(tmp_path, EAST) as net:
-        await net.start(WEST, shadow_resubmit_time_span=timedelta(seconds=20), delivery_without_lease="defer")
+    async with nodes(tmp_path) as net:
+        await net.start(EAST, peers=(WEST,))
+        await net.start(WEST, peers=(EAST,), shadow_resubmit_time_span=timedelta(seconds=20), delivery_without_lease="defer")
         east = net.nodes[EAST]
         await a_waiting_message(net)
         left = east.context.leases.server_left(WEST)
