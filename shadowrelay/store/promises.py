@@ -92,6 +92,7 @@ def attempt(work: Work, record: AttemptRecord, places: Sequence[ContentPlace | N
     if changed is not None and changed.claim.role is Role.PRIMARY:
         work.replace_retries(changed, record.retries)
         changed.due_at = None if record.due_at is None else codec.encode_instant(record.due_at)
+        changed.deaths_count = 0  # an attempt was survived: what killed the process was another message
         changed.is_decided = True  # nothing is attempted before the verdict, which may come in this very commit
         work.changed(changed)
     waited_for = [row for row in sides if transition.tell and row.claim.role is Role.PRIMARY and not row.is_placed]

@@ -439,6 +439,32 @@ async def test_a_message_that_three_dead_processes_worked_on_is_set_aside(tmp_pa
 
 
 @in_virtual_time
+async def test_deaths_do_not_add_up_over_attempts_that_were_survived(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST) as net:
+        net.sink.answer = lambda address: BUSY
+        await net.nodes[EAST].accept()
+        last = net.nodes[EAST].last
+        hanging = asyncio.Event()
+
+        async def hang(server: str) -> None:
+            hanging.set()
+            await asyncio.sleep(10_000)
+
+        for _ in range(4):
+            net.sink.before_dot = hang
+            hanging.clear()
+            await hanging.wait()
+            await net.kill(EAST)
+            net.sink.before_dot = None
+            attempts_count = net.sink.attempts_count
+            await net.start(EAST)
+            await until(lambda count=attempts_count: net.sink.attempts_count > count, 30)  # type: ignore[misc]
+            await asyncio.sleep(1)
+
+        assert Role.PRIMARY is await net.nodes[EAST].role(last)
+
+
+@in_virtual_time
 async def test_corrupt_content_is_handed_over_and_delivered_by_the_shadow_server(tmp_path: Path) -> None:
     async with nodes(tmp_path, EAST, WEST) as net:
         east, west = net.nodes[EAST], net.nodes[WEST]
