@@ -139,24 +139,37 @@ class SmtpDeliverer:
             self._log_attempt(destination, work, began, report, error)
 
     async def _transact(self, pool: SessionPool[Opened], destination: Destination, work: Work) -> Report:
-        failed = TransientDeliveryError(NO_USABLE_EXCHANGE, destination.key, is_connection=True)
-        async with contextlib.aclosing(self._hosts.targets(destination)) as targets:
-            async for target in targets:
-                session = pool.take(target.host)
-                if session is not None:
-                    report = await self._use(pool, target, session, work, is_fresh=False)
-                    if report is not None:
-                        return report
-                try:
-                    session = await self._open(target)
-                except SessionBroken as error:
-                    failed = TransientDeliveryError(error.reply, str(target), is_connection=True)
-                    continue
-                pool.add(session)
-                report = await self._use(pool, target, session, work, is_fresh=True)
-                assert report is not None
+        failed: TransientDeliveryError | None = None
+        if destination.hosts:
+            for target in self._hosts.of_route(destination):
+                outcome = await self._try(pool, target, work)
+                if isinstance(outcome, Report):
+                    return outcome
+                failed = outcome
+        else:
+            async with contextlib.aclosing(self._hosts.of_domain(destination)) as targets:
+                async for target in targets:
+                    outcome = await self._try(pool, target, work)
+                    if isinstance(outcome, Report):
+                        return outcome
+                    failed = outcome
+        raise failed or TransientDeliveryError(NO_USABLE_EXCHANGE, destination.key, is_connection=True)
+
+    async def _try(self, pool: SessionPool[Opened], target: Target, work: Work) -> Report | TransientDeliveryError:
+        """A transaction with this server, or why no session could be had; then another server may be tried."""
+        session = pool.take(target.host)
+        if session is not None:
+            report = await self._use(pool, target, session, work, is_fresh=False)
+            if report is not None:
                 return report
-        raise failed
+        try:
+            session = await self._open(target)
+        except SessionBroken as error:
+            return TransientDeliveryError(error.reply, str(target), is_connection=True)
+        pool.add(session)
+        report = await self._use(pool, target, session, work, is_fresh=True)
+        assert report is not None
+        return report
 
     async def _open(self, target: Target) -> Opened:
         """Raises SessionBroken, at once where the server was slow to fail a moment ago."""

@@ -8,8 +8,14 @@ BARE_LINE_END = Reply(554, "5.6.0", "The content has a CR or LF that is not a li
 
 def stuffed_with_end(data: bytes, server: str) -> bytes:
     """The whole content, stuffed, and the final dot. Raises PermanentDeliveryError for a bare CR or LF."""
-    stuffer = DotStuffer(server)
-    return b"".join((stuffer.feed(data), stuffer.end()))
+    line_ends = data.count(b"\r\n")
+    # A bare CR or LF could end the message elsewhere than here (smuggling). Never passed on.
+    if data.count(b"\n") != line_ends or data.count(b"\r") != line_ends:
+        raise PermanentDeliveryError(BARE_LINE_END, server)
+    end = b".\r\n" if not data or data.endswith(b"\r\n") else b"\r\n.\r\n"
+    if b"\n." in data:
+        data = data.replace(b"\r\n.", b"\r\n..")
+    return b"." + data + end if data.startswith(b".") else data + end
 
 
 class DotStuffer:
@@ -25,7 +31,6 @@ class DotStuffer:
         data = self._held + block
         held = 2 if data.endswith(b"\r\n") else 1 if data.endswith(b"\r") else 0
         line_ends = data.count(b"\r\n")
-        # A bare CR or LF could end the message elsewhere than here (smuggling). Never passed on.
         if data.count(b"\n") != line_ends or data.count(b"\r") != line_ends + (held == 1):
             raise PermanentDeliveryError(BARE_LINE_END, self._server)
         if b"\n." in data:

@@ -47,24 +47,23 @@ class Hosts:
         self._shuffle = shuffle
         self._failures: dict[HostPort, Failure] = {}
 
-    async def targets(self, destination: Destination) -> AsyncGenerator[Target, None]:
-        """In the order of trying; those that failed lately at the end. Raises DeliveryError."""
+    def of_route(self, destination: Destination) -> list[Target]:
+        """The hosts of a route in the order of trying; those that failed lately at the end. Asks nobody."""
+        targets = [Target(host, host.host) for host in destination.hosts]
+        if len(targets) > 1:
+            targets.sort(key=lambda target: self._failed_lately(target.host))
+        return targets
+
+    async def of_domain(self, destination: Destination) -> AsyncGenerator[Target, None]:
+        """The exchangers of a domain in the order of trying; those that failed lately at the end. Raises DeliveryError."""
         late: list[Target] = []
-        if destination.hosts:
-            for host in destination.hosts:
-                target = Target(host, host.host)
+        for exchange in self._shuffled(await self._resolver.exchanges(destination.domain)):
+            for host in await self._addresses(exchange):
+                target = Target(host, exchange.host)
                 if self._failed_lately(host):
                     late.append(target)
                 else:
                     yield target
-        else:
-            for exchange in self._shuffled(await self._resolver.exchanges(destination.domain)):
-                for host in await self._addresses(exchange):
-                    target = Target(host, exchange.host)
-                    if self._failed_lately(host):
-                        late.append(target)
-                    else:
-                        yield target
         for target in late:
             yield target
 

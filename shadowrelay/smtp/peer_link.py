@@ -5,8 +5,7 @@ session (DESIGN 4): `on_open` is called for each with that session. Everything e
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -108,12 +107,15 @@ class SmtpPeerLink:
         seconds = deadline - self._clock.awake()
         if seconds <= 0:
             raise PeerUnavailable(self._server, "no time is left")
-        async with self._answered_in(seconds, copy):
-            await self._pool.enter()
-            try:
-                return await self._hold(copy)
-            finally:
-                self._pool.leave()
+        try:
+            async with asyncio.timeout(seconds):
+                await self._pool.enter()
+                try:
+                    return await self._hold(copy)
+                finally:
+                    self._pool.leave()
+        except (SessionBroken, OSError, ValueError) as error:
+            raise self._unavailable(error, seconds, is_sent=copy.sent) from error
 
     async def _hold(self, copy: CopyInFlight) -> Held:
         session = self._pool.take(self._server)
@@ -168,14 +170,17 @@ class SmtpPeerLink:
 
     async def _on_control(self, ask: Callable[[PeerSession], Awaitable[T]]) -> T:
         """Questions change nothing when repeated: one that met a dead session is asked again on a new one."""
-        async with self._answered_in(self._control_seconds, None), self._control_lock:
-            if self._control is not None and self._control.pipeline.is_usable:
-                try:
-                    return await self._asked(self._control, ask)
-                except SessionBroken:
-                    pass
-            self._control = await self._open("control")
-            return await self._asked(self._control, ask)
+        try:
+            async with asyncio.timeout(self._control_seconds), self._control_lock:
+                if self._control is not None and self._control.pipeline.is_usable:
+                    try:
+                        return await self._asked(self._control, ask)
+                    except SessionBroken:
+                        pass
+                self._control = await self._open("control")
+                return await self._asked(self._control, ask)
+        except (SessionBroken, OSError, ValueError) as error:
+            raise self._unavailable(error, self._control_seconds, is_sent=False) from error
 
     async def _asked(self, session: PeerSession, ask: Callable[[PeerSession], Awaitable[T]]) -> T:
         try:
@@ -223,20 +228,12 @@ class SmtpPeerLink:
     def _heard(self, session: PeerSession) -> None:
         self._events.on_heard(self._server, session.identity.database)
 
-    @asynccontextmanager
-    async def _answered_in(self, seconds: float, copy: CopyInFlight | None) -> AsyncIterator[None]:
-        """Whatever happens inside becomes PeerUnavailable. The bound includes waiting for a session and opening it."""
-        try:
-            async with asyncio.timeout(seconds):
-                yield
-        except TimeoutError as error:
-            raise PeerUnavailable(self._server, f"no answer in {seconds:.3g} s", sent=_is_sent(copy)) from error
-        except SessionBroken as error:
+    def _unavailable(self, error: Exception, seconds: float, *, is_sent: bool) -> PeerUnavailable:
+        """Whatever happened while an answer was waited for. The bound includes waiting for a session and opening it."""
+        if isinstance(error, TimeoutError):
+            return PeerUnavailable(self._server, f"no answer in {seconds:.3g} s", sent=is_sent)
+        if isinstance(error, SessionBroken):
             was_refused = isinstance(error.__cause__, ConnectionRefusedError)
-            raise PeerUnavailable(self._server, str(error.reply), sent=_is_sent(copy), was_refused=was_refused) from error
-        except (OSError, ValueError) as error:  # the content's file; an envelope that no parser let in
-            raise PeerUnavailable(self._server, f"the copy cannot be written: {error}", sent=_is_sent(copy)) from error
-
-
-def _is_sent(copy: CopyInFlight | None) -> bool:
-    return copy is not None and copy.sent
+            return PeerUnavailable(self._server, str(error.reply), sent=is_sent, was_refused=was_refused)
+        # OSError, ValueError: the content's file; an envelope that no parser let in
+        return PeerUnavailable(self._server, f"the copy cannot be written: {error}", sent=is_sent)
