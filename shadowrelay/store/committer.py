@@ -2,14 +2,19 @@
 
 First all of them together, without savepoints: nearly always that succeeds. When SQLite refuses something, all is
 rolled back and each is done again under a savepoint of its own; when even that transaction does not hold (a full disk
-takes the savepoints with it), each in a transaction of its own. Nothing here knows threads or the event loop.
+takes the savepoints with it), each in a transaction of its own.
+
+`prepare` does what needs the processor and `finish` what waits for the disk, so that the first can be done on the
+event loop's thread and the second beside it. Nothing here knows threads or the event loop.
 """
 
+import sqlite3
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, RootTransaction, exc
 
 from shadowrelay.model.ids import MessageId
 from shadowrelay.store import errors
@@ -21,6 +26,10 @@ from shadowrelay.store.work import Work
 FAILURES_IN_A_ROW_MAX = 3  # then the rest of a batch fails the same way: a lock alone takes five seconds to find out
 
 
+class NotOpen(Exception):
+    """Opening the database may take long."""
+
+
 @dataclass(slots=True)
 class Promise:
     """One call of the ledger. `wants` are the messages whose rows it will look at. One of result and error is set."""
@@ -30,6 +39,15 @@ class Promise:
     result: Any = None
     error: BaseException | None = None
     waiter: Any = None
+    is_heavy: bool = False  # may take long or wait: not on the event loop's thread
+
+
+@dataclass(slots=True)
+class Prepared:
+    """A transaction that only has to reach the disk."""
+
+    work: Work
+    transaction: RootTransaction
 
 
 class Committer:
@@ -40,12 +58,41 @@ class Committer:
         self.state = state
 
     def commit(self, promises: Sequence[Promise]) -> None:
-        """Never raises: each promise has its result or its error afterwards."""
+        """Never raises: each promise has its result or its error afterwards. Waits for locks and for the disk."""
         try:
-            self._together(promises)
-            return
+            self.connection.wait_for_locks(True)
+            prepared = self.prepare(promises)
         except Exception as error:
-            failure = self._after_failure(error)
+            self._each(promises, error)
+        else:
+            if prepared is not None:
+                self.finish(promises, prepared)
+
+    def try_prepare(self, promises: Sequence[Promise]) -> Prepared | None:
+        """`prepare` that waits for nothing. Raises: what is in the way; then `commit_after` that does it all anew."""
+        if not self.connection.is_open:
+            raise NotOpen
+        self.connection.wait_for_locks(False)
+        return self.prepare(promises)
+
+    def commit_after(self, failure: BaseException, promises: Sequence[Promise]) -> None:
+        """`commit` after a `try_prepare` that raised. Never raises."""
+        if isinstance(failure, NotOpen) or errors.sqlite_code(failure) == sqlite3.SQLITE_BUSY:
+            self._after_failure(failure)
+            self.commit(promises)
+        else:
+            self._each(promises, failure)
+
+    def finish(self, promises: Sequence[Promise], prepared: Prepared) -> None:
+        """Never raises, as `commit`."""
+        try:
+            self._to_disk(prepared)
+        except Exception as error:
+            self._each(promises, error)
+
+    def _each(self, promises: Sequence[Promise], error: BaseException) -> None:
+        """Together they failed: find out who can be kept."""
+        failure = self._after_failure(error)
         if len(promises) == 1:
             promises[0].error = failure
             return
@@ -56,7 +103,7 @@ class Committer:
             self._after_failure(error)
         self._one_by_one(promises)
 
-    def _after_failure(self, error: Exception) -> BaseException:
+    def _after_failure(self, error: BaseException) -> BaseException:
         self.state.contents.forget_waiting()
         if errors.needs_new_connection(error):
             self.connection.close()
@@ -64,27 +111,43 @@ class Committer:
         self.connection.end_transaction()
         return errors.unavailable(error) if errors.is_of_the_store(error) else error
 
-    def _together(self, promises: Sequence[Promise]) -> None:
+    def prepare(self, promises: Sequence[Promise]) -> Prepared | None:
+        """Run them and write all that they change but the content; None when nothing has to reach the disk.
+
+        Raises: whatever is in the way; nothing is left then but an open connection, of which `end_transaction` judges.
+        """
         connection = self.connection.get()
-        work: Work | None = None
-        with connection.begin() as transaction:
-            work = Work(connection, self.state)
-            try:
-                if any(promise.wants for promise in promises):
-                    work.preload([message_id for promise in promises for message_id in promise.wants])
-                for promise in promises:
-                    self._run(promise, work)
-                if not work.changes_count:
-                    transaction.rollback()
-                    return
+        transaction = connection.begin()
+        work = Work(connection, self.connection.execute_many, self.state)
+        try:
+            if any(promise.wants for promise in promises):
+                work.preload([message_id for promise in promises for message_id in promise.wants])
+            for promise in promises:
+                self._run(promise, work)
+            if work.changes_count:
                 flush(work)
-                self.state.contents.sync()
                 write_database_row(work, self.state.position + 1)
-                transaction.commit()
-            except BaseException:
-                self._rolled_back([work])
-                raise
-        self._committed([work])
+                return Prepared(work, transaction)
+        except BaseException:
+            self._give_up(work, transaction)
+            raise
+        transaction.rollback()
+        return None
+
+    def _to_disk(self, prepared: Prepared) -> None:
+        """Content first: what a row names must be there."""
+        try:
+            self.state.contents.sync()
+            prepared.transaction.commit()
+        except BaseException:
+            self._give_up(prepared.work, prepared.transaction)
+            raise
+        self._committed([prepared.work])
+
+    def _give_up(self, work: Work, transaction: RootTransaction) -> None:
+        self._rolled_back([work])
+        with suppress(exc.SQLAlchemyError, sqlite3.Error):  # the error that led here is the one to tell of
+            transaction.rollback()
 
     @staticmethod
     def _run(promise: Promise, work: Work) -> None:
@@ -103,7 +166,7 @@ class Committer:
         with connection.begin() as transaction:
             try:
                 for promise in promises:
-                    last = Work(connection, self.state)
+                    last = Work(connection, self.connection.execute_many, self.state)
                     if self._run_alone(promise, last, connection):
                         works.append(last)
                 if last is None or not works:
@@ -139,7 +202,9 @@ class Committer:
                 promise.error = failure
                 continue
             try:
-                self._together((promise,))
+                prepared = self.prepare((promise,))
+                if prepared is not None:
+                    self._to_disk(prepared)
                 failures_count, failure = 0, None
             except Exception as error:
                 failure = promise.error = self._after_failure(error)

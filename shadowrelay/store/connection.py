@@ -6,7 +6,7 @@ some file systems, quietly do less than asked.
 """
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -44,6 +44,25 @@ class WriterConnection:
         self._path = path
         self._engine: Engine | None = None
         self._connection: Connection | None = None
+        self._cursor: sqlite3.Cursor | None = None
+        self._waits_for_locks = True
+
+    @property
+    def is_open(self) -> bool:
+        return self._connection is not None
+
+    def execute_many(self, text: str, rows: Sequence[tuple[Any, ...]]) -> None:
+        """Past SQLAlchemy, whose bookkeeping for a statement costs more than SQLite's work. Raises: sqlite3.Error."""
+        assert self._cursor is not None
+        self._cursor.executemany(text, rows)
+
+    def wait_for_locks(self, may_wait: bool) -> None:
+        """Whether BEGIN may wait for the lock of another process, or fails at once. Raises: sqlite3.Error."""
+        if self._cursor is None or may_wait is self._waits_for_locks:
+            return
+        milliseconds = next(value for name, value, _ in PRAGMAS if name == "busy_timeout") if may_wait else "0"
+        self._cursor.execute(f"PRAGMA busy_timeout = {milliseconds}").fetchall()
+        self._waits_for_locks = may_wait
 
     def get(self) -> Connection:
         """Raises: ConfigurationError when a pragma does not hold; sqlalchemy errors."""
@@ -55,6 +74,9 @@ class WriterConnection:
                 engine.dispose()
                 raise
             self._engine = engine
+            driver: Any = self._connection.connection.dbapi_connection
+            self._cursor = driver.cursor()
+            self._waits_for_locks = True
         return self._connection
 
     def end_transaction(self) -> None:
@@ -67,7 +89,7 @@ class WriterConnection:
 
     def close(self) -> None:
         """The next `get` opens it anew. Never raises."""
-        connection, engine, self._connection, self._engine = self._connection, self._engine, None, None
+        connection, engine, self._connection, self._engine, self._cursor = self._connection, self._engine, None, None, None
         if connection is None or engine is None:
             return
         with suppress(exc.SQLAlchemyError, sqlite3.Error):  # it may be given up because it is broken
@@ -101,7 +123,8 @@ def _set_pragmas(connection: Any, _record: object) -> None:
 
 def _begin_immediate(connection: Connection) -> None:
     # The documented way to take BEGIN over from the driver: SQLAlchemy's SQLite dialect, "pysqlite transactions".
-    connection.exec_driver_sql("BEGIN IMMEDIATE")
+    driver: Any = connection.connection.dbapi_connection
+    driver.execute("BEGIN IMMEDIATE")
 
 
 class AsyncReaders:

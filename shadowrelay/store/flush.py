@@ -4,21 +4,19 @@ Order: rows that go before rows that come (a message held anew has the same id),
 released notifications after those that were queued to wait, the counters last.
 """
 
-import json
 from typing import Any
-
-from sqlalchemy import Connection
 
 from shadowrelay.model.ids import MessageId
 from shadowrelay.store import prepared, rows, tables
+from shadowrelay.store.rows import Row
 from shadowrelay.store.work import Work
 
 INSERT_MESSAGE = prepared.insertion(tables.MESSAGE)
 UPDATE_MESSAGE = prepared.update(tables.MESSAGE, "internal_id", rows.CHANGING)
+UPDATE_LIST = prepared.update(tables.MESSAGE, "internal_id", rows.LISTED)
 DELETE_MESSAGE = prepared.deletion(tables.MESSAGE, "internal_id")
 INSERT_LISTING = prepared.insertion(tables.LISTING, conflict="ON CONFLICT DO NOTHING")
-# Not `(server, message) IN (…)`: SQLite would look at all messages listed on the server.
-DELETE_LISTING = "DELETE FROM listing WHERE server = ? AND message IN (SELECT value FROM json_each(?))"
+DELETE_LISTING = prepared.deletion(tables.LISTING, "server", "message")
 DELETE_RETRY = prepared.deletion(tables.RETRY, "message")
 INSERT_RETRY = prepared.insertion(tables.RETRY, conflict="ON CONFLICT DO NOTHING")
 INSERT_DISCARD = prepared.insertion(tables.DISCARD)
@@ -39,31 +37,53 @@ UPDATE_DATABASE = "UPDATE database SET position = ?, internal_id = ?, sequence =
 
 
 def flush(work: Work) -> None:
-    """Everything but the database row. Raises: whatever SQLAlchemy raises; then nothing may be committed."""
-    connection = work.connection
+    """Everything but the database row. Raises: whatever SQLAlchemy or sqlite3 raise; then nothing may be committed."""
     if work.deleted:
-        DELETE_MESSAGE.execute(connection, [(internal_id,) for internal_id in work.deleted])
+        DELETE_MESSAGE.execute(work, [(internal_id,) for internal_id in work.deleted])
     if work.new:
-        INSERT_MESSAGE.execute(connection, [row.whole(text) for message_id, text in work.new.items() if (row := work.rows[message_id])])
+        INSERT_MESSAGE.execute(work, [_whole(row, text) for message_id, text in work.new.items() if (row := work.rows[message_id])])
     _release_sides(work)
     if work.dirty:
-        changed = [work.rows[message_id] for message_id in work.dirty]
-        UPDATE_MESSAGE.execute(connection, [(row.internal_id, *row.changing()) for row in changed if row is not None])
-    _write_lists(connection, work)
+        _update(work)
+    _write_lists(work)
     if work.discards:
-        INSERT_DISCARD.execute(connection, work.discards)
+        INSERT_DISCARD.execute(work, work.discards)
     if work.segments:
         changes = [
             (number, change.pinned_count, change.keep_until, change.first_id, change.last_id)
             for number, change in work.segments.items()
             if number not in work.segments_gone
         ]
-        UPSERT_SEGMENT.execute(connection, changes)
+        UPSERT_SEGMENT.execute(work, changes)
     if work.segments_gone:
-        DELETE_SEGMENT.execute(connection, [(number,) for number in work.segments_gone])
+        DELETE_SEGMENT.execute(work, [(number,) for number in work.segments_gone])
 
 
-def _write_lists(connection: Connection, work: Work) -> None:
+def _whole(row: Row, envelope: str) -> tuple[Any, ...]:
+    row.written = row.beside()
+    return row.whole(envelope)
+
+
+def _update(work: Work) -> None:
+    """Where only the list changed, SQLite need not look at the indexes, nor write their pages."""
+    lists, others = [], []
+    for message_id in work.dirty:
+        row = work.rows[message_id]
+        if row is None:
+            continue
+        beside = row.beside()
+        if beside == row.written:
+            lists.append((*row.list_columns(), row.internal_id))
+        else:
+            row.written = beside
+            others.append((*row.changing(), row.internal_id))
+    if lists:
+        UPDATE_LIST.execute(work, lists)
+    if others:
+        UPDATE_MESSAGE.execute(work, others)
+
+
+def _write_lists(work: Work) -> None:
     if work.listing_new and work.listing_gone:
         # An entry may have come and gone within this transaction, or gone and come.
         both = set(work.listing_new).intersection(work.listing_gone)
@@ -71,17 +91,13 @@ def _write_lists(connection: Connection, work: Work) -> None:
         work.listing_new = [entry for entry in work.listing_new if entry not in both or entry in stay]
         work.listing_gone = [entry for entry in work.listing_gone if entry not in stay]
     if work.listing_new:
-        INSERT_LISTING.execute(connection, work.listing_new)
+        INSERT_LISTING.execute(work, work.listing_new)
     if work.listing_gone:
-        by_server: dict[str, list[int]] = {}
-        for server, internal_id in work.listing_gone:
-            by_server.setdefault(server, []).append(internal_id)
-        for server, internal_ids in by_server.items():
-            connection.exec_driver_sql(DELETE_LISTING, (server, json.dumps(internal_ids)))
+        DELETE_LISTING.execute(work, work.listing_gone)
     if work.retries:
-        DELETE_RETRY.execute(connection, [(internal_id,) for internal_id in work.retries])
+        DELETE_RETRY.execute(work, [(internal_id,) for internal_id in work.retries_gone])
         fresh = [rows.encode_retry(internal_id, retry) for internal_id, retries in work.retries.items() for retry in retries]
-        INSERT_RETRY.execute(connection, fresh)
+        INSERT_RETRY.execute(work, fresh)
 
 
 def _is_listed(work: Work, entry: tuple[str, int]) -> bool:
@@ -92,7 +108,7 @@ def _is_listed(work: Work, entry: tuple[str, int]) -> bool:
 def _release_sides(work: Work) -> None:
     connection = work.connection
     if work.waiting:
-        INSERT_WAITING.execute(connection, work.waiting)
+        INSERT_WAITING.execute(work, work.waiting)
     while work.sides_ready:
         side = work.sides_ready.pop()
         for waiting_id, more_sides, *columns in connection.exec_driver_sql(SELECT_WAITING, (side,)).fetchall():
@@ -116,9 +132,9 @@ def _release(work: Work, waiting_id: int, more_sides: list[str], columns: list[A
 def write_database_row(work: Work, position: int) -> None:
     """The counters and the position of this commit, and who asked lately."""
     state = work.state
-    work.connection.exec_driver_sql(UPDATE_DATABASE, (position, state.internal_id, state.sequence))
+    work.execute_many(UPDATE_DATABASE, [(position, state.internal_id, state.sequence)])
     peers = state.peers
     if peers.asked_unsaved:
         servers = list(peers.asked_unsaved)
-        UPSERT_ASKER.execute(work.connection, [(server, peers.asked_at[server]) for server in servers])
+        UPSERT_ASKER.execute(work, [(server, peers.asked_at[server]) for server in servers])
         work.after_commit.append(lambda: peers.asked_unsaved.difference_update(servers))

@@ -285,7 +285,7 @@ class SqliteLedger:
         await self._writer.submit(partial(peers.peer_heard, identity=identity, heard_at=heard_at))
 
     async def record_forgotten(self, server: ServerName) -> None:
-        await self._writer.submit(partial(peers.peer_forgotten, server=server))
+        await self._writer.submit(partial(peers.peer_forgotten, server=server), is_heavy=True)
 
     async def peers(self) -> tuple[PeerRow, ...]:
         return tuple(row for _, row in sorted(self._state.peers.rows.items()))
@@ -301,14 +301,14 @@ class SqliteLedger:
         """In steps of `limit` rows, each a promise of its own, so that acceptance goes on between them."""
         gone: list[StoredMessage] = []
         while len(gone) < limit:
-            step: expiry.Step = await self._writer.submit(partial(expiry.expire, now=now, limit=limit - len(gone)))
+            step: expiry.Step = await self._writer.submit(partial(expiry.expire, now=now, limit=limit - len(gone)), is_heavy=True)
             gone.extend(step.shadows)
             if not step.has_more:
                 break
         return tuple(gone)
 
     async def forget_unasked(self, older_than: datetime) -> int:
-        count: int = await self._writer.submit(partial(expiry.forget_unasked, older_than=older_than))
+        count: int = await self._writer.submit(partial(expiry.forget_unasked, older_than=older_than), is_heavy=True)
         return count
 
     async def queues(self) -> tuple[QueueRow, ...]:

@@ -30,7 +30,7 @@ def peer_heard(work: Work, identity: PeerIdentity, heard_at: datetime) -> None:
     before = known.rows.get(identity.server)
     _write(work, row)
     if before is None or before.database != row.database:
-        UPSERT_PEER_DATABASE.execute(work.connection, [(row.database, row.server)])
+        UPSERT_PEER_DATABASE.execute(work, [(row.database, row.server)])
         # What was to be told to its old queue has nobody who could need it any more.
         work.connection.exec_driver_sql(
             "DELETE FROM discard WHERE asker = ? AND asker_database NOT IN (?, ?)", (row.server, row.database, NO_DATABASE)
@@ -61,7 +61,7 @@ def _write(work: Work, row: PeerRow) -> None:
     work.changes_count += 1
     heard_at = None if row.heard_at is None else codec.encode_instant(row.heard_at)
     columns = (row.server, row.database, row.incarnation, row.began, row.position, heard_at, 1 if row.is_forgotten else 0)
-    UPSERT_PEER.execute(work.connection, [columns])
+    UPSERT_PEER.execute(work, [columns])
 
 
 def peer_forgotten(work: Work, server: ServerName) -> None:

@@ -1,67 +1,42 @@
-"""Statements over many rows as one step of SQLite.
+"""Statements over many rows: the text is made from the schema once, and run by the driver once a row.
 
-`executemany` gives up the interpreter's lock and takes it again for each row, and beside a busy event loop each time
-may have to wait for it. One statement with all rows of a batch waits once. The texts are made once for each power of
-two, so that SQLite's statement cache has them.
+A row of `executemany` costs SQLite's work and little more. It gives up the interpreter's lock each time, which costs
+nothing while the other thread waits for the disk.
 """
 
 from collections.abc import Sequence
-from itertools import chain
 from typing import Any
 
-from sqlalchemy import Connection, Table
+from sqlalchemy import Table
 
-ROWS_PER_STATEMENT_MAX = 32  # x 33 columns = 1,056 parameters; SQLite's limit is 32,766
+from shadowrelay.store.work import Work
 
 
 class ManyRows:
-    """A statement with one group of parameters a row. `text` has `{rows}` where the groups go."""
+    """A statement that is run for each row."""
 
-    def __init__(self, text: str, columns_count: int) -> None:
-        group = "(" + ",".join("?" * columns_count) + ")"
-        self._texts: dict[int, str] = {}
-        count = 1
-        while count <= ROWS_PER_STATEMENT_MAX:
-            self._texts[count] = text.format(rows=",".join([group] * count))
-            count *= 2
+    def __init__(self, text: str) -> None:
+        self.text = text
 
-    @property
-    def text(self) -> str:
-        """For one row; for `EXPLAIN QUERY PLAN`."""
-        return self._texts[1]
-
-    def execute(self, connection: Connection, rows: Sequence[tuple[Any, ...]]) -> None:
-        """All rows, in their order."""
-        start, left, size = 0, len(rows), ROWS_PER_STATEMENT_MAX
-        while left:
-            while size > left:
-                size //= 2
-            part = rows[start : start + size]
-            connection.exec_driver_sql(self._texts[size], tuple(chain.from_iterable(part)))
-            start += size
-            left -= size
+    def execute(self, work: Work, rows: Sequence[tuple[Any, ...]]) -> None:
+        """All rows, in their order. Raises: sqlite3.Error."""
+        work.execute_many(self.text, rows)
 
 
 def insertion(table: Table, *, columns: Sequence[str] = (), conflict: str = "") -> ManyRows:
     """INSERT of whole rows, in the order of `columns` (the table's own unless given)."""
-    names = list(columns) or [column.name for column in table.columns]
-    return ManyRows(f"INSERT INTO {table.name} ({','.join(quoted(names))}) VALUES {{rows}} {conflict}", len(names))
+    names = quoted(list(columns) or [column.name for column in table.columns])
+    return ManyRows(f"INSERT INTO {table.name} ({','.join(names)}) VALUES ({','.join('?' * len(names))}) {conflict}".rstrip())
 
 
 def update(table: Table, key: str, columns: Sequence[str]) -> ManyRows:
-    """UPDATE of `columns` by `key`; a group is the key and then the columns."""
-    names = quoted(columns)
-    alias = [f"c{number}" for number in range(len(names) + 1)]
-    assignments = ",".join(f"{name}=v.{value}" for name, value in zip(names, alias[1:], strict=True))
-    return ManyRows(
-        f"WITH v({','.join(alias)}) AS (VALUES {{rows}}) UPDATE {table.name} SET {assignments} FROM v WHERE {table.name}.{key}=v.c0",
-        len(alias),
-    )
+    """UPDATE of `columns` by `key`; a row is the columns and then the key."""
+    return ManyRows(f"UPDATE {table.name} SET {','.join(f'{name}=?' for name in quoted(columns))} WHERE {key}=?")
 
 
-def deletion(table: Table, key: str) -> ManyRows:
-    """DELETE by a key of one column; of several, SQLite would use the first only."""
-    return ManyRows(f"DELETE FROM {table.name} WHERE {key} IN (VALUES {{rows}})", 1)
+def deletion(table: Table, *keys: str) -> ManyRows:
+    """DELETE by a key."""
+    return ManyRows(f"DELETE FROM {table.name} WHERE {' AND '.join(f'{key}=?' for key in keys)}")
 
 
 def quoted(names: Sequence[str]) -> list[str]:

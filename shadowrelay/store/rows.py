@@ -17,6 +17,20 @@ from shadowrelay.store import codec, tables
 
 ALL = tuple(column.name for column in tables.MESSAGE.columns)
 CHANGING = ALL[ALL.index("role") :]
+LISTED = (  # what a verdict changes, or a placement; nearly no index has these
+    "ownership",
+    "placement",
+    "number_database",
+    "done",
+    "asked",
+    "copies",
+    "is_placed",
+    "is_decided",
+    "is_awaited",
+    "deaths_count",
+    "set_aside_reason",
+    "retries_count",
+)
 KEPT = tuple(name for name in ALL if name != "envelope")
 ENVELOPE_INDEX = ALL.index("envelope")
 LARGE = 0  # the segment number of contents that are a file of their own
@@ -47,6 +61,7 @@ class Row:
     retries_count: int = 0
     place: ContentPlace | None = None
     listed: tuple[ServerName, ...] = field(default=())
+    written: tuple[Any, ...] = ()  # what `beside` was when the row was written; empty when not known
 
     @property
     def expires_at(self) -> int | None:
@@ -102,6 +117,43 @@ class Row:
             self.set_aside_reason,
             self.retries_count,
             *((None, None, None, None) if place is None else (place.segment, place.offset, place.size, place.sha256)),
+        )
+
+    def beside(self) -> tuple[Any, ...]:
+        """What the columns beside `LISTED` are made from."""
+        claim = self.claim
+        return (
+            claim.role,
+            claim.primary,
+            claim.database,
+            claim.handed,
+            self.due_at,
+            self.keep_until,
+            self.remember_until,
+            self.is_promoted,
+            self.promoted_from,
+            self.is_shadow_side,
+            self.place,
+        )
+
+    def list_columns(self) -> tuple[Any, ...]:
+        """The columns `LISTED`."""
+        claim = self.claim
+        number = claim.number
+        copies = claim.copies
+        return (
+            number.ownership,
+            number.placement,
+            number.database,
+            codec.encode_ordinals(claim.done),
+            codec.encode_servers(claim.asked) if claim.asked else "",
+            codec.encode_copies(copies) if copies else "",
+            1 if copies and self.is_placed else 0,
+            1 if self.is_decided else 0,
+            1 if self.is_awaited else 0,
+            self.deaths_count,
+            self.set_aside_reason,
+            self.retries_count,
         )
 
     def whole(self, envelope: str) -> tuple[Any, ...]:
@@ -169,6 +221,8 @@ def decode_row(columns: Sequence[Any]) -> Row:
         place=_decode_place(changing[23:27]),
     )
     row.listed = row.should_be_listed()
+    if not fault:
+        row.written = row.beside()
     return row
 
 

@@ -25,6 +25,10 @@ _KEPT = ",".join(f'm."{name}"' for name in rows.KEPT)
 SELECT_ROWS = f"SELECT {_KEPT} FROM json_each(?) AS wanted CROSS JOIN message AS m ON m.message_id = wanted.value"
 
 
+ExecuteMany = Callable[[str, Sequence[tuple[Any, ...]]], object]
+"""One statement for each of these rows, in their order."""
+
+
 class SegmentChange:
     """What a transaction changes in one row of `segment`."""
 
@@ -38,10 +42,11 @@ class SegmentChange:
 
 
 class Work:
-    """One transaction's changes; used on the writer's thread between BEGIN and COMMIT."""
+    """One transaction's changes; used by one thread at a time, between BEGIN and COMMIT."""
 
-    def __init__(self, connection: Connection, state: WriterState) -> None:
+    def __init__(self, connection: Connection, execute_many: ExecuteMany, state: WriterState) -> None:
         self.connection = connection
+        self.execute_many = execute_many
         self.state = state
         self.now = state.now()
         self.now_microseconds = codec.encode_instant(self.now)
@@ -53,6 +58,7 @@ class Work:
         self.listing_gone: list[tuple[str, int]] = []
         self.listing_new: list[tuple[str, int]] = []
         self.retries: dict[int, tuple[ForkRetry, ...]] = {}
+        self.retries_gone: list[int] = []  # which had some before
         self.discards: list[tuple[Any, ...]] = []
         self.waiting: list[tuple[Any, ...]] = []
         self.sides_ready: list[MessageId] = []
@@ -203,6 +209,8 @@ class Work:
         if not retries and not row.retries_count:
             return
         self.changes_count += 1
+        if row.retries_count:
+            self.retries_gone.append(row.internal_id)
         row.retries_count = len(retries)
         self.retries[row.internal_id] = retries
 

@@ -1,10 +1,11 @@
-"""Where the commits happen: on one dedicated thread, or, for a deterministic simulation, at the call itself."""
+"""Where the commits happen: on the loop and one dedicated thread, or, for a deterministic simulation, at the call itself."""
 
 import asyncio
 import queue
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Protocol
 
 from shadowrelay.model.errors import LedgerUnavailable
@@ -13,7 +14,8 @@ from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, LOCAL_ERROR, STORE
 from shadowrelay.store.committer import Committer, Promise
 from shadowrelay.store.work import Work
 
-BATCH_MAX = 128  # promises in one transaction; more do not make the sync cheaper, and all wait for the last
+BATCH_MAX = 64  # promises in one transaction: a few milliseconds of the event loop; more do not make the sync cheaper
+LIGHT_ROWS_MAX = 400  # an XQDISCARD at its largest; a promise that wants more rows is heavy
 WAITING_MAX = 50_000  # promises; sessions are bounded long before
 
 Run = Callable[[Work], Any]
@@ -22,18 +24,29 @@ Run = Callable[[Work], Any]
 class Writer(Protocol):
     """Takes promises in the order of the calls."""
 
-    def submit(self, run: Run, wants: Sequence[MessageId] = ()) -> "asyncio.Future[Any]": ...
+    def submit(self, run: Run, wants: Sequence[MessageId] = (), *, is_heavy: bool = False) -> "asyncio.Future[Any]":
+        """`is_heavy`: may take long, so not on the event loop's thread."""
+        ...
+
     async def close(self) -> None: ...
 
 
 class ThreadedWriter:
-    """Whatever waits when a commit has ended is the next one. A cancelled waiter changes nothing."""
+    """Promises are run on the event loop's thread; one dedicated thread waits for the disk.
+
+    Both would fight for the interpreter's lock if they ran promises at the same time, so the connection goes to and fro:
+    the loop prepares a transaction, the thread brings it to the disk, and what was promised meanwhile is the next one.
+    What may take long, and what failed, is done on the thread altogether. A cancelled waiter changes nothing.
+    """
 
     def __init__(self, opening: Callable[[], Committer], closing: Callable[[Committer], None]) -> None:
         self._opening = opening
         self._closing = closing
         self._loop = asyncio.get_running_loop()
-        self._queue: queue.SimpleQueue[Promise | None] = queue.SimpleQueue()
+        self._committer: Committer | None = None
+        self._waiting: list[Promise] = []
+        self._is_busy = False  # the thread has the connection, or `_begin` will be called
+        self._jobs: queue.SimpleQueue[tuple[Sequence[Promise], Callable[[], None]] | None] = queue.SimpleQueue()
         self._is_closed = False
         self._ended: asyncio.Future[None] = self._loop.create_future()
         # A daemon: were `close` never called, the process could still end; what is committed is committed.
@@ -43,24 +56,59 @@ class ThreadedWriter:
     async def open(self) -> Committer:
         """Raises: whatever `opening` raises, from the writer's thread."""
         self._thread.start()
-        return await asyncio.shield(self._opened)
+        self._committer = await asyncio.shield(self._opened)
+        return self._committer
 
-    def submit(self, run: Run, wants: Sequence[MessageId] = ()) -> "asyncio.Future[Any]":
+    def submit(self, run: Run, wants: Sequence[MessageId] = (), *, is_heavy: bool = False) -> "asyncio.Future[Any]":
         future: asyncio.Future[Any] = self._loop.create_future()
-        if self._is_closed or self._queue.qsize() >= WAITING_MAX:
+        if self._is_closed or len(self._waiting) >= WAITING_MAX:
             reply, reason = (STORE_UNAVAILABLE, "closed") if self._is_closed else (INSUFFICIENT_RESOURCES, "too many promises wait")
             future.set_exception(LedgerUnavailable(reply, reason))
-        else:
-            self._queue.put(Promise(run, wants, waiter=future))
+            return future
+        self._waiting.append(Promise(run, wants, waiter=future, is_heavy=is_heavy or len(wants) > LIGHT_ROWS_MAX))
+        if not self._is_busy:
+            self._is_busy = True
+            self._loop.call_soon(self._begin)  # with what else is promised in this turn of the loop
         return future
 
     async def close(self) -> None:
         """What was promised before is still done."""
         if not self._is_closed:
             self._is_closed = True
-            self._queue.put(None)
+            if not self._is_busy:
+                self._jobs.put(None)
         await asyncio.shield(self._ended)
         self._thread.join()
+
+    def _begin(self) -> None:
+        """On the loop: the next transaction, if anything waits."""
+        if not self._waiting:
+            self._is_busy = False
+            if self._is_closed:
+                self._jobs.put(None)
+            return
+        batch, self._waiting = self._waiting[:BATCH_MAX], self._waiting[BATCH_MAX:]
+        committer = self._committer
+        assert committer is not None
+        if any(promise.is_heavy for promise in batch):
+            self._jobs.put((batch, partial(committer.commit, batch)))
+            return
+        try:
+            prepared = committer.try_prepare(batch)
+        except BaseException as error:
+            self._jobs.put((batch, partial(committer.commit_after, error, batch)))
+            if not isinstance(error, Exception):
+                raise
+            return
+        if prepared is None:
+            self._finished(batch)
+        else:
+            self._jobs.put((batch, partial(committer.finish, batch, prepared)))
+
+    def _finished(self, batch: Sequence[Promise]) -> None:
+        """On the loop. Who waited goes on first: what they promise next is in the next transaction."""
+        settle(batch)
+        self._loop.call_soon(self._begin)
 
     def _work(self) -> None:
         try:
@@ -71,27 +119,17 @@ class ThreadedWriter:
             self._call(_resolve, self._ended, None)
             return
         self._call(_resolve, self._opened, committer)
-        goes_on = True
-        while goes_on:
-            batch, goes_on = self._next_batch()
-            if batch:
-                _commit(committer, batch)
-                self._call(settle, batch)
+        while (job := self._jobs.get()) is not None:
+            batch, run = job
+            try:
+                run()
+            except BaseException as error:
+                # A mistake of ours in there must not end the thread that all promises depend on.
+                for promise in batch:
+                    promise.error = LedgerUnavailable(LOCAL_ERROR, repr(error))
+            self._call(self._finished, batch)
         self._closing(committer)
         self._call(_resolve, self._ended, None)
-
-    def _next_batch(self) -> tuple[list[Promise], bool]:
-        batch: list[Promise] = []
-        promise = self._queue.get()
-        while promise is not None:
-            batch.append(promise)
-            if len(batch) >= BATCH_MAX:
-                return batch, True
-            try:
-                promise = self._queue.get_nowait()
-            except queue.Empty:
-                return batch, True
-        return batch, False
 
     def _call(self, function: Callable[..., None], *arguments: Any) -> None:
         with suppress(RuntimeError):  # the loop is gone, and with it everybody who waited
@@ -106,7 +144,7 @@ class InlineWriter:
         self._closing = closing
         self._is_closed = False
 
-    def submit(self, run: Run, wants: Sequence[MessageId] = ()) -> "asyncio.Future[Any]":
+    def submit(self, run: Run, wants: Sequence[MessageId] = (), *, is_heavy: bool = False) -> "asyncio.Future[Any]":
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         if self._is_closed:
             future.set_exception(LedgerUnavailable(STORE_UNAVAILABLE, "closed"))
@@ -125,15 +163,6 @@ class InlineWriter:
         """As if the process had died."""
         self._is_closed = True
         self._committer.connection.close()
-
-
-def _commit(committer: Committer, batch: Sequence[Promise]) -> None:
-    try:
-        committer.commit(batch)
-    except BaseException as error:
-        # A mistake of ours in there must not end the thread that all promises depend on.
-        for promise in batch:
-            promise.error = LedgerUnavailable(LOCAL_ERROR, repr(error))
 
 
 def settle(promises: Sequence[Promise]) -> None:

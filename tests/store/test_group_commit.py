@@ -24,7 +24,7 @@ def held_up(ledger: SqliteLedger) -> Iterator[None]:
     def wait(work: object) -> None:
         may_go_on.wait(10)
 
-    future = ledger._writer.submit(wait)
+    future = ledger._writer.submit(wait, is_heavy=True)
     try:
         yield
     finally:

@@ -103,7 +103,7 @@ async def test_the_pragmas_of_the_writer_are_what_they_should_be(tmp_path: Path)
             names = ("journal_mode", "synchronous", "busy_timeout", "mmap_size")
             return {name: work.connection.exec_driver_sql(f"PRAGMA {name}").scalar() for name in names}
 
-        found = await ledger._writer.submit(look)
+        found = await ledger._writer.submit(look, is_heavy=True)
 
     assert {"journal_mode": "wal", "synchronous": 2, "busy_timeout": 5000, "mmap_size": 0} == found
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from shadowrelay.store import expiry, flush, peers, queues, reading, work
-from shadowrelay.store.rows import CHANGING
+from shadowrelay.store.rows import CHANGING, LISTED
 from tests.kit.ledger import a_ledger
 
 ID = "json_each(?)"
@@ -33,8 +33,9 @@ PLANS: dict[str, tuple[str, tuple[Any, ...], str]] = {
     "expired": (expiry.SELECT_EXPIRED, (0, 1), "USING INDEX message_expires (expires_at<?)"),
     "pinned": (expiry.SELECT_PINNED, (0, 1, 1, 0), "USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)"),
     "update": (flush.UPDATE_MESSAGE.text, (0,) * (len(CHANGING) + 1), "SEARCH message USING INTEGER PRIMARY KEY (rowid=?)"),
+    "update of a list": (flush.UPDATE_LIST.text, (0,) * (len(LISTED) + 1), "SEARCH message USING INTEGER PRIMARY KEY (rowid=?)"),
     "delete": (flush.DELETE_MESSAGE.text, (0,), "SEARCH message USING INTEGER PRIMARY KEY (rowid=?)"),
-    "delete listing": (flush.DELETE_LISTING, ("s", "[]"), "SEARCH listing USING PRIMARY KEY (server=? AND message=?)"),
+    "delete listing": (flush.DELETE_LISTING.text, ("s", 0), "SEARCH listing USING PRIMARY KEY (server=? AND message=?)"),
     "delete retry": (flush.DELETE_RETRY.text, (0,), "SEARCH retry USING PRIMARY KEY (message=?)"),
     "listed on a forgotten peer": (peers.SELECT_LISTED, ("s",), "USING PRIMARY KEY (server=?)"),
     "count of Safety Net": (queues.COUNT_SAFETY_NET, (0, 0), "USING COVERING INDEX message_safety_net"),
