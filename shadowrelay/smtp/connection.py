@@ -84,11 +84,14 @@ class Connection(Lifetime):
 
     async def _next_line(self) -> bytes | None:
         """A command line, or `None` for one that was too long."""
-        if self._replies and (self._replies_octets > REPLIES_OCTETS_MAX or not self._reader.has_line()):
-            is_flood = self._replies_octets > REPLIES_OCTETS_MAX
+        if self._replies_octets > REPLIES_OCTETS_MAX:
             await self.flush()
-            if is_flood:
-                await asyncio.sleep(0)  # others have their turn: neither reading nor writing waits here
+            await asyncio.sleep(0)  # others have their turn: neither reading nor writing waits here
+        line = self._reader.take_line()
+        if line is not None:
+            return line
+        if self._replies:
+            await self.flush()
         try:
             return await self._reader.readuntil(b"\n")
         except asyncio.LimitOverrunError as overrun:

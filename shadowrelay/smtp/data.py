@@ -34,9 +34,17 @@ class CommandReader(asyncio.StreamReader):
     _buffer: bytearray
     _eof: bool
 
-    def has_line(self) -> bool:
-        """A whole line is here: the next read of one will not wait."""
-        return b"\n" in self._buffer
+    _exception: Exception | None
+
+    def take_line(self) -> bytes | None:
+        """The next line, if it is here whole and not too long: `readuntil` without its waiting."""
+        end = self._buffer.find(b"\n", 0, READ_AHEAD_OCTETS) + 1
+        if not end or self._exception is not None:
+            return None
+        line = bytes(self._buffer[:end])
+        del self._buffer[:end]
+        self._maybe_resume_transport()  # type: ignore[attr-defined]
+        return line
 
     def has_octets(self, count: int = 1) -> bool:
         """So many octets are here that were not asked for yet."""
@@ -58,9 +66,12 @@ class CommandReader(asyncio.StreamReader):
 
 
 class ContentSink:
-    """Collects content. Its file exists only once it holds more than `CONTENT_IN_MEMORY_BYTES_MAX`."""
+    """Collects content. Its file exists only once it holds more than `CONTENT_IN_MEMORY_BYTES_MAX`.
 
-    def __init__(self, path: Path) -> None:
+    Shapes: `path` may be text, because few messages need one that can do more.
+    """
+
+    def __init__(self, path: Path | str) -> None:
         self._path = path
         self._blocks: list[bytes] = []
         self._file: BinaryIO | None = None
@@ -86,7 +97,7 @@ class ContentSink:
         if self._file is None:
             return Content(self.size, self._hash.digest(), data=b"".join(self._blocks))
         self._file.close()
-        return Content(self.size, self._hash.digest(), path=self._path)
+        return Content(self.size, self._hash.digest(), path=Path(self._path))
 
     def discard(self) -> None:
         """Drop it all, the file too if it is still where it was written. May be called at any time, also twice."""
@@ -94,7 +105,7 @@ class ContentSink:
         if self._file is not None:
             with contextlib.suppress(OSError):  # what could not be flushed is dropped anyway
                 self._file.close()
-            self._path.unlink(missing_ok=True)
+            Path(self._path).unlink(missing_ok=True)
 
 
 def _private(path: str, flags: int) -> int:

@@ -79,7 +79,7 @@ class Lifetime(SMTP):
     def data_received(self, data: bytes) -> None:
         """Every octet is progress."""
         self._progress_at = self.loop.time()
-        super().data_received(data)
+        self._own_reader.feed_data(data)
 
     def eof_received(self) -> bool | None:
         """The client has said all; it may still read. What it has sent is still obeyed."""
@@ -204,7 +204,11 @@ class Lifetime(SMTP):
     async def flush(self) -> None:
         """Write what was collected, and wait while the client does not read. Raises: ConnectionError."""
         self._write()
-        await self._writer.drain()
+        if self._is_slow_or_gone():
+            await self._writer.drain()
+
+    def _is_slow_or_gone(self) -> bool:
+        return self.transport is None or self.transport.is_closing() or self._paused  # type: ignore[attr-defined]
 
     # ending with the node
 

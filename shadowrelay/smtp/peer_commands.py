@@ -117,7 +117,7 @@ class PeerReceiver(PeerRights):
         if not self.reception.desk.offers_hold():
             return HOLD_NOT_OFFERED
         # Not the message id: an earlier copy of the same message may still be on its way into the ledger.
-        path = self.reception.spool_directory / f"{self.reception.new_message_id()}.copy"
+        path = f"{self.reception.spool_directory}/{self.reception.new_message_id()}.copy"
         transaction.hold = Hold(message_id, number, ContentSink(path))
         return None
 
@@ -146,7 +146,7 @@ class PeerReceiver(PeerRights):
         identity = self.require_peer()
         hold = self._live_hold()
         hold.extras = parse_envelope(argument)
-        self.say(self._with_position(ENVELOPE_OK, identity))
+        self._say_with_position(ENVELOPE_OK, identity)
 
     async def smtp_BDAT(self, argument: str) -> None:
         """A chunk is read whatever is wrong: it must never be taken for commands. RFC 3030 section 2."""
@@ -166,7 +166,7 @@ class PeerReceiver(PeerRights):
         self._live_hold()
         if not is_kept:
             raise WireError(INSUFFICIENT_RESOURCES)
-        self.say(Reply(250, "2.0.0", f"{count} octets received"))
+        self._collect(b"250 2.0.0 %d octets received\r\n" % count)
 
     async def _read_octets(self, count: int, sink: ContentSink | None) -> bool:
         self._is_in_content = True
@@ -192,7 +192,7 @@ class PeerReceiver(PeerRights):
         else:
             self.account.refused_count += 1
             hold.sink.discard()
-        self.say(self._with_position(reply, identity))
+        self._say_with_position(reply, identity)
 
     def _offer_of(self, transaction: Transaction, hold: Hold, argument: str) -> CopyOffer:
         if hold.has_failed:
@@ -216,10 +216,11 @@ class PeerReceiver(PeerRights):
         )
         return CopyOffer(hold.number, hold.extras.apply_to(envelope), hold.extras.done, content)
 
-    def _with_position(self, reply: Reply, identity: PeerIdentity) -> Reply:
+    def _say_with_position(self, reply: Reply, identity: PeerIdentity) -> None:
         if reply.text.startswith(SUPERSEDED):  # followed by what STATUS would say, and by nothing else
-            return reply
-        return Reply(reply.code, reply.enhanced, f"{reply.text} {format_position(self.position(identity))}")
+            self.say(reply)
+        else:
+            self._collect(f"{reply} {format_position(self.position(identity))}\r\n".encode())
 
     # what must you tell me?
 

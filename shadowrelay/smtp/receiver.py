@@ -143,7 +143,7 @@ class Receiver(SessionCommands):
     async def _take_content(self, transaction: Transaction) -> None:
         reception, account = self.reception, self.account
         message_id = reception.new_message_id()
-        sink = ContentSink(reception.spool_directory / f"{message_id}.part")
+        sink = ContentSink(f"{reception.spool_directory}/{message_id}.part")
         client = (account.client_name, account.address)
         sink.write(
             trace_header(reception.name, self._protocol(transaction), message_id, client, transaction.recipients, reception.clock.now())

@@ -1,7 +1,8 @@
 """What a session is: what all sessions of a receive connector share, one transaction, and the account of a session."""
 
+import os
 import ssl
-import uuid
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,10 +17,21 @@ from shadowrelay.smtp.limits import SessionCount
 from shadowrelay.smtp.rights import Rights
 from shadowrelay.wire.xshadow import EnvelopeExtras
 
+IDS_DRAWN_AT_ONCE = 64  # a system call for each, which also gives up the interpreter's lock, is dear
+
+_drawn: deque[str] = deque()  # hexadecimal digits, 32 an id; deque's own operations are atomic
+
 
 def new_message_id() -> MessageId:
-    """A network message id: random, because it must be the only one in the boundary."""
-    return MessageId(str(uuid.uuid4()))
+    """A network message id: random, because it must be the only one in the boundary. A UUID of version 4, RFC 9562 5.4."""
+    try:
+        digits = _drawn.popleft()
+    except IndexError:
+        fresh = os.urandom(16 * IDS_DRAWN_AT_ONCE).hex()
+        _drawn.extend(fresh[start : start + 32] for start in range(32, len(fresh), 32))
+        digits = fresh[:32]
+    variant = "89ab"[int(digits[16], 16) & 3]
+    return MessageId(f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}")
 
 
 @dataclass(slots=True)
