@@ -9,7 +9,7 @@ import asyncio
 import re
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from shadowrelay.model.replies import Reply
 from shadowrelay.smtp.errors import BROKEN_REPLY, CONNECTION_LOST, TIMED_OUT, SessionBroken, reply_from
@@ -22,8 +22,7 @@ SERVICE_CLOSING = 421
 QUIT_SECONDS_MAX = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(NamedTuple):
     """A complete reply as it came; `lines` without their codes, at least one."""
 
     code: int
@@ -51,6 +50,9 @@ class Pipeline(asyncio.Protocol):
         self._wanted = 0
         self._waiter: asyncio.Future[None] | None = None
         self._progress_at = 0.0
+        self._patience: float | None = None  # from `_progress_at`, while an answer is awaited
+        self._timer: asyncio.TimerHandle | None = None  # one for all answers: set again when it goes off, not for each
+        self._timer_at = 0.0
         self._write_waiter: asyncio.Future[None] | None = None
         self._is_write_paused = False
         self._is_quitting = False
@@ -120,28 +122,33 @@ class Pipeline(asyncio.Protocol):
         self._check()
         self._wanted = count
         self._waiter = waiter = self._loop.create_future()
-        timer: asyncio.TimerHandle | None = None
-
-        def check() -> None:
-            nonlocal timer
-            assert seconds is not None
-            left = self._progress_at + seconds - self._loop.time()
-            if left > 0:
-                timer = self._loop.call_later(left, check)
-            else:
-                self._break(SessionBroken(TIMED_OUT))
-
         if seconds is not None:
+            self._patience = seconds
             self._progress_at = self._loop.time()
-            timer = self._loop.call_later(seconds, check)
+            self._set_timer(self._progress_at + seconds)
         try:
             await waiter
         finally:
-            self._waiter = None
-            if timer is not None:
-                timer.cancel()
+            self._waiter = self._patience = None
         if len(self._answers) < count:
             self._check()
+
+    def _set_timer(self, at: float) -> None:
+        if self._timer is not None:
+            if self._timer_at <= at:
+                return  # it goes off in time
+            self._timer.cancel()
+        self._timer, self._timer_at = self._loop.call_at(at, self._look_at_clock), at
+
+    def _look_at_clock(self) -> None:
+        self._timer = None
+        if self._patience is None:
+            return
+        due_at = self._progress_at + self._patience
+        if due_at > self._loop.time():
+            self._set_timer(due_at)
+        else:
+            self._break(SessionBroken(TIMED_OUT))
 
     # called by the transport
 
@@ -155,7 +162,7 @@ class Pipeline(asyncio.Protocol):
 
     def _split(self, buffer: bytes) -> bytes:
         """Take the complete lines; what is left of an incomplete one comes back."""
-        position = 0
+        position, answers_before = 0, self.answers_count
         while position < len(buffer):
             if self._owed == 0 and not self._lines and buffer[position : position + 3] != b"421"[: len(buffer) - position]:
                 self._break_off(buffer[position:], "unexpected data")
@@ -169,11 +176,16 @@ class Pipeline(asyncio.Protocol):
             position = line.end()
             if not self._take_line(line):
                 return b""
+        if self.answers_count != answers_before:
+            self._progress_at = self._loop.time()
+            if self._waiter is not None and len(self._answers) >= self._wanted and not self._waiter.done():
+                self._waiter.set_result(None)
         return buffer[position:]
 
     def _take_line(self, line: re.Match[bytes]) -> bool:
         """False if the session is over with this line."""
-        code = int(line[1])
+        digits, mark, text = line.groups()
+        code = int(digits)
         length = line.end() - line.start()
         self._reply_octets += length
         self._batch_octets += length
@@ -183,13 +195,16 @@ class Pipeline(asyncio.Protocol):
         if self._lines and code != self._code:
             self._break_off(line[0], "codes differ within a reply")
             return False
-        self._code = code
-        self._lines.append((line[3] or b"").decode("utf-8", "backslashreplace"))
-        if line[2] == b"-":
+        words = "" if text is None else text.decode("utf-8", "backslashreplace")
+        if mark == b"-":
+            self._code = code
+            self._lines.append(words)
             return True
-        answer = Answer(code, tuple(self._lines))
-        self._lines.clear()
         self._reply_octets = 0
+        if not self._lines:
+            return self._take_answer(Answer(code, (words,)))
+        answer = Answer(code, (*self._lines, words))
+        self._lines.clear()
         return self._take_answer(answer)
 
     def _take_answer(self, answer: Answer) -> bool:
@@ -197,12 +212,9 @@ class Pipeline(asyncio.Protocol):
             self._owed -= 1
             self.answers_count += 1
             self._answers.append(answer)
-            self._progress_at = self._loop.time()
         if answer.code == SERVICE_CLOSING:
             self._break(SessionBroken(answer.reply, is_refusal=True))
             return False
-        if self._waiter is not None and len(self._answers) >= self._wanted and not self._waiter.done():
-            self._waiter.set_result(None)
         return True
 
     def _break_off(self, seen: bytes, why: str) -> None:
@@ -215,6 +227,9 @@ class Pipeline(asyncio.Protocol):
             self.broken = error
             self._buffer = b""
             self._transport.abort()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         for waiter in (self._waiter, self._write_waiter):
             if waiter is not None and not waiter.done():
                 waiter.set_result(None)

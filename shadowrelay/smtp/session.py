@@ -20,6 +20,7 @@ from shadowrelay.wire.xshadow import EnvelopeExtras
 IDS_DRAWN_AT_ONCE = 64  # a system call for each, which also gives up the interpreter's lock, is dear
 
 _drawn: deque[str] = deque()  # hexadecimal digits, 32 an id; deque's own operations are atomic
+os.register_at_fork(after_in_child=_drawn.clear)  # two processes must not draw the same ones
 
 
 def new_message_id() -> MessageId:
