@@ -10,7 +10,7 @@ import structlog
 from shadowrelay.core import tracking_rows
 from shadowrelay.core.ownership import shadow
 from shadowrelay.core.ownership.values import Note, Party
-from shadowrelay.model.errors import LedgerUnavailable, PeerUnavailable
+from shadowrelay.model.errors import ContentCorrupt, LedgerUnavailable, PeerUnavailable
 from shadowrelay.model.ids import NO_DATABASE, MessageId, ServerName
 from shadowrelay.model.ownership import Claim, DiscardEvent, DiscardStatus, Role, StatusAnswer, StatusQuestion, Transition
 from shadowrelay.model.queue import ShadowGroup, StoredMessage
@@ -33,6 +33,7 @@ class PromoteService:
         self._deliver = deliver
         self._place = place
         self._event = asyncio.Event()
+        self._corrupt: set[MessageId] = set()  # said once
         self._started_ran = context.clock.ran()
 
     def wake(self) -> None:
@@ -125,7 +126,7 @@ class PromoteService:
     async def _ask_and_promote(self, page: Sequence[StoredMessage], reachable: dict[ServerName, Party]) -> list[StoredMessage]:
         """One round of questions for these messages; those that are ours now."""
         context = self._context
-        by_id = {message.envelope.message_id: message for message in page}
+        by_id = {message.envelope.message_id: message for message in page if await self._is_whole(message)}
         questions = [StatusQuestion(message_id, message.claim.number) for message_id, message in by_id.items()]
         promoted: set[MessageId] = set()
         for server, party in tuple(reachable.items()):
@@ -141,6 +142,21 @@ class PromoteService:
         heard = frozenset(reachable)
         promoted |= _ours(rest, await context.ledger.transition(rest, lambda _, claim: _alone(claim, context.me, heard)))
         return [by_id[message_id] for message_id in by_id if message_id in promoted]
+
+    async def _is_whole(self, message: StoredMessage) -> bool:
+        """I5: the SHA-256 is checked before promotion. Who has nothing to deliver does not take a message over: its
+        primary may come back, and another server may hold a good copy."""
+        message_id = message.envelope.message_id
+        try:
+            if message.place is None:
+                raise ContentCorrupt("it is gone")
+            await self._context.ledger.read_content(message.place)
+        except ContentCorrupt as error:
+            if message_id not in self._corrupt:
+                _log.error("shadow.corrupt", message_id=message_id, primary=message.claim.primary, reason=str(error))
+                self._corrupt.add(message_id)
+            return False
+        return True
 
     async def _apply(self, party: Party, said: Mapping[MessageId, StatusAnswer], reachable: frozenset[ServerName]) -> set[MessageId]:
         me = self._context.me

@@ -61,6 +61,23 @@ async def test_a_primary_with_a_new_database_is_taken_over_within_a_heartbeat(tm
 
 
 @in_virtual_time
+async def test_a_corrupt_copy_is_not_promoted_and_its_primary_delivers_when_it_is_back(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        east, west = await a_waiting_message(net), net.nodes[WEST]
+        await net.kill(EAST)
+        west.corrupt()
+
+        await asyncio.sleep(3 * SPAN)
+        role_meanwhile = await west.role(east.last)
+        await net.start(EAST)
+
+        await until(west.in_role(east.last, Role.DELIVERED), 10 * HEARTBEAT)
+        assert Role.SHADOW is role_meanwhile
+        assert [] == reasons(west)
+        assert [EAST] == [who for who, _, _ in net.sink.arrived]
+
+
+@in_virtual_time
 async def test_a_shadow_server_that_restarts_meanwhile_still_sees_that_the_database_is_new(tmp_path: Path) -> None:
     async with nodes(tmp_path, EAST, WEST) as net:
         east = await a_waiting_message(net)
