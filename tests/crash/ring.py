@@ -152,6 +152,7 @@ async def _settled(cluster: Cluster, load: Load, sinks: tuple[Sink, ...]) -> lis
             }
             queued = await _queued(cluster, http) if wanted <= arrived or time.monotonic() > deadline else ["waiting for mail"]
             if not queued or time.monotonic() > deadline:
+                await asyncio.sleep(2 * TIMES.poll)  # what was committed last gets its row before the nodes are stopped
                 return queued
             await asyncio.sleep(0.2)
 
