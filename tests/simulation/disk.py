@@ -11,7 +11,7 @@ from typing import Any
 from shadowrelay.model.errors import LedgerUnavailable
 from shadowrelay.model.ids import MessageId
 from shadowrelay.model.replies import STORE_UNAVAILABLE
-from shadowrelay.store.committer import Committer, Promise
+from shadowrelay.store.committer import Committer, Prepared, Promise
 from shadowrelay.store.connection import InlineReaders
 from shadowrelay.store.ledger import SqliteLedger
 from shadowrelay.store.rows import Row
@@ -56,7 +56,7 @@ class LaggingWriter(InlineWriter):
     def _begin(self) -> None:
         if self._waiting and not self._is_busy:
             self._is_busy = True
-            asyncio.get_running_loop().call_later(self._disk.lag(), self._commit)
+            self._later(self._commit)
 
     def _commit(self) -> None:
         if self._is_closed:
@@ -65,9 +65,27 @@ class LaggingWriter(InlineWriter):
         if self._disk.is_full:
             for promise in batch:
                 promise.error = LedgerUnavailable(STORE_UNAVAILABLE, "disk is full")
+            self._later(self._committed, batch)
+            return
+        try:
+            prepared = self._committer.try_prepare(batch)
+        except Exception as error:
+            self._committer.commit_after(error, batch)
+            self._later(self._committed, batch)
+            return
+        if prepared is None:
+            self._later(self._committed, batch)
         else:
-            self._committer.commit(batch)
-        asyncio.get_running_loop().call_later(self._disk.lag(), self._committed, batch)
+            self._later(self._finish, batch, prepared)
+
+    def _finish(self, batch: list[Promise], prepared: Prepared) -> None:
+        """It reaches the disk now; decided was before."""
+        if not self._is_closed:
+            self._committer.finish(batch, prepared)
+            self._later(self._committed, batch)
+
+    def _later(self, step: Callable[..., None], *arguments: Any) -> None:
+        asyncio.get_running_loop().call_later(self._disk.lag(), step, *arguments)
 
     def _committed(self, batch: list[Promise]) -> None:
         if not self._is_closed:

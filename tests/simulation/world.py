@@ -117,6 +117,7 @@ class World:
         shared = Path("/dev/shm")
         with (
             tempfile.TemporaryDirectory(prefix="simulation-", dir=shared if shared.is_dir() else None) as directory,
+            mock.patch("os.urandom", ids.randbytes),
             mock.patch("uuid.uuid4", new_id),
             mock.patch("shadowrelay.store.opening.uuid4", new_id),
         ):
