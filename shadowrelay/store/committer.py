@@ -116,9 +116,8 @@ class Committer:
 
         Raises: whatever is in the way; nothing is left then but an open connection, of which `end_transaction` judges.
         """
-        connection = self.connection.get()
-        transaction = connection.begin()
-        work = Work(connection, self.connection.execute_many, self.state)
+        transaction = self.connection.get().begin()
+        work = Work(self.connection, self.state)
         try:
             if any(promise.wants for promise in promises):
                 work.preload([message_id for promise in promises for message_id in promise.wants])
@@ -166,7 +165,7 @@ class Committer:
         with connection.begin() as transaction:
             try:
                 for promise in promises:
-                    last = Work(connection, self.connection.execute_many, self.state)
+                    last = Work(self.connection, self.state)
                     if self._run_alone(promise, last, connection):
                         works.append(last)
                 if last is None or not works:

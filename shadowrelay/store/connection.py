@@ -21,7 +21,7 @@ from shadowrelay.store import errors
 
 Answer = TypeVar("Answer")
 BUSY_TIMEOUT_MILLISECONDS = 5_000  # another process holds the lock: an administrator's shell, a copy being made
-CHECKPOINT_PAGES = 2_000  # 8 MB of WAL
+CHECKPOINT_PAGES = 6_000  # 24 MB of WAL, some thousand messages: the same pages are then written back once
 WRITER_CACHE_KIB = 65_536
 STATEMENTS_KEPT = 256
 READERS_COUNT = 4
@@ -55,6 +55,11 @@ class WriterConnection:
         """Past SQLAlchemy, whose bookkeeping for a statement costs more than SQLite's work. Raises: sqlite3.Error."""
         assert self._cursor is not None
         self._cursor.executemany(text, rows)
+
+    def select(self, text: str, parameters: tuple[Any, ...]) -> list[Any]:
+        """All rows of a frequent question, past SQLAlchemy too. Raises: sqlite3.Error."""
+        assert self._cursor is not None
+        return self._cursor.execute(text, parameters).fetchall()
 
     def wait_for_locks(self, may_wait: bool) -> None:
         """Whether BEGIN may wait for the lock of another process, or fails at once. Raises: sqlite3.Error."""

@@ -18,15 +18,12 @@ from shadowrelay.model.ownership import Claim, Notification, Role, Transition
 from shadowrelay.model.queue import ForkRetry, NewMessage, Origin
 from shadowrelay.model.replies import LOCAL_ERROR
 from shadowrelay.store import codec, rows
+from shadowrelay.store.connection import WriterConnection
 from shadowrelay.store.rows import LARGE, TO_BE_DELIVERED, Row
 from shadowrelay.store.state import WriterState
 
 _KEPT = ",".join(f'm."{name}"' for name in rows.KEPT)
 SELECT_ROWS = f"SELECT {_KEPT} FROM json_each(?) AS wanted CROSS JOIN message AS m ON m.message_id = wanted.value"
-
-
-ExecuteMany = Callable[[str, Sequence[tuple[Any, ...]]], object]
-"""One statement for each of these rows, in their order."""
 
 
 class SegmentChange:
@@ -44,9 +41,10 @@ class SegmentChange:
 class Work:
     """One transaction's changes; used by one thread at a time, between BEGIN and COMMIT."""
 
-    def __init__(self, connection: Connection, execute_many: ExecuteMany, state: WriterState) -> None:
-        self.connection = connection
-        self.execute_many = execute_many
+    def __init__(self, writer: WriterConnection, state: WriterState) -> None:
+        self.connection: Connection = writer.get()
+        self.execute_many = writer.execute_many
+        self._select = writer.select
         self.state = state
         self.now = state.now()
         self.now_microseconds = codec.encode_instant(self.now)
@@ -81,7 +79,7 @@ class Work:
                 wanted.append(message_id)
         if not wanted:
             return
-        for columns in self.connection.exec_driver_sql(SELECT_ROWS, (json.dumps(wanted),)).fetchall():
+        for columns in self._select(SELECT_ROWS, (json.dumps(wanted),)):
             row = rows.decode_row(columns)
             self.rows[row.message_id] = row
             if row.set_aside_reason and columns[5] != Role.SET_ASIDE.value:
