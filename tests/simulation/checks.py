@@ -123,17 +123,18 @@ class Checker:
         if self._contents.setdefault(message_id, sha256) != sha256:
             self.violation("I5", f"{machine.name} holds other bytes of {message_id}")
 
+    def ends_data(self, machine: Machine, message_id: MessageId) -> None:
+        """It sends the final dot now."""
+        claim = self.claims[machine.host].get(message_id)
+        if claim is None or not claim.is_primary:
+            self.violation("I4", f"{machine.name} ends the data of {message_id} without a claim: {_text(claim)}")
+        self.check_owner(message_id, delivering=machine.host)
+
     # what the next hop sees
 
     def dot(self, message_id: str, host: str) -> None:
-        known = MessageId(message_id)
-        if known not in self.envelopes:
+        if MessageId(message_id) not in self.envelopes:
             self.violation("I8", f"a message without a name comes from {host}: {message_id!r}")
-            return
-        claim = self.claims[host].get(known)
-        if claim is None or not claim.is_primary:
-            self.violation("I4", f"{host} ends the data of {message_id} without a claim: {_text(claim)}")
-        self.check_owner(known, delivering=host)
 
     def arrival(self, arrival: Arrival) -> None:
         message_id = MessageId(arrival.message_id)

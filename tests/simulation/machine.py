@@ -3,7 +3,7 @@
 import asyncio
 import random
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,6 +13,7 @@ from shadowrelay import __version__
 from shadowrelay.admin.metrics import Metrics
 from shadowrelay.config import LoadedSettings
 from shadowrelay.model.ids import MessageId
+from shadowrelay.model.message import Envelope
 from shadowrelay.model.queue import AttemptRecord, NewMessage
 from shadowrelay.model.routing import HostPort
 from shadowrelay.model.settings import Settings
@@ -20,6 +21,7 @@ from shadowrelay.model.tracking import TrackingEvent
 from shadowrelay.node import Node
 from shadowrelay.service.clock import SystemClock
 from shadowrelay.smtp.client import Opening, TlsUse
+from shadowrelay.smtp.deliverer import SmtpDeliverer
 from shadowrelay.store.ledger import SqliteLedger
 from shadowrelay.store.rows import Row
 from tests.simulation.disk import Disk, make_lagging
@@ -36,6 +38,7 @@ class Observer(Protocol):
     def known(self, message: NewMessage) -> None: ...
     def attempted(self, machine: "Machine", attempt: AttemptRecord) -> None: ...
     def tracked(self, machine: "Machine", event: TrackingEvent) -> None: ...
+    def ends_data(self, machine: "Machine", message_id: MessageId) -> None: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -126,6 +129,24 @@ class SimulatedNode(Node):
         await self._start_receiver()
         self._start_services()
         self._services.view.is_running = True
+
+    def _make_deliverer(self) -> SmtpDeliverer:
+        deliverer = super()._make_deliverer()
+        deliver = deliverer.deliver
+
+        async def watched(
+            destination: Any, envelope: Envelope, ordinals: Any, content: Any, prefix: bytes, may_end_data: Callable[[], bool]
+        ) -> Any:
+            def ends_data() -> bool:
+                may = may_end_data()
+                if may:
+                    self._observer.ends_data(self._machine, envelope.message_id)
+                return may
+
+            return await deliver(destination, envelope, ordinals, content, prefix, ends_data)
+
+        deliverer.deliver = watched  # type: ignore[method-assign]
+        return deliverer
 
     def _through_the_network(self, opening: Opening) -> Opening:
         async def dial(to: HostPort) -> Any:
