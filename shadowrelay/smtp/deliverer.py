@@ -216,15 +216,15 @@ class SmtpDeliverer:
             pool.finish(session)
 
     def _log_attempt(self, destination: Destination, work: Work, began: float, report: Report | None, error: BaseException | None) -> None:
-        replies = report.replies.values() if report is not None else ()
-        negative = [reply for reply in replies if not reply.is_positive]
+        replies = tuple(report.replies.values()) if report is not None else ()
+        negative = [reply for reply in replies if reply.code >= 300]
         if isinstance(error, DeliveryError):
             reply, server = str(error.reply), error.server
         elif error is not None:
             reply, server = type(error).__name__, destination.key
         else:
             assert report is not None
-            reply, server = str(negative[0] if negative else next(iter(replies))), report.server
+            reply, server = str(negative[0] if negative else replies[0]), report.server
         log.info(
             "attempt.finished",
             message_id=work.envelope.message_id,

@@ -56,8 +56,10 @@ def format_line(event: TrackingEvent) -> bytes:
     Shapes: a single empty recipient or status reads back as none. A few microseconds, because it runs six times a message:
     the usual row is looked at as a whole, and only one that needs it field by field.
     """
-    recipients = ";".join(event.recipients)
-    statuses = ";".join(event.recipient_statuses)
+    recipients, statuses = event.recipients, event.recipient_statuses
+    whom = recipients[0] if len(recipients) == 1 else ";".join(recipients)
+    what = statuses[0] if len(statuses) == 1 else ";".join(statuses)
+    sender = event.sender
     custom = ";".join([f"S:{key}={value}" for key, value in event.custom_data])
     row = [
         format_instant(event.at),
@@ -67,20 +69,20 @@ def format_line(event: TrackingEvent) -> bytes:
         event.server_hostname,
         event.source_context,
         event.connector_id,
-        event.source.value,
-        event.event.value,
+        event.source,
+        event.event,
         str(event.internal_message_id),
         event.message_id,
         event.network_message_id,
-        recipients,
-        statuses,
+        whom,
+        what,
         str(event.total_bytes),
-        str(len(event.recipients)),
+        str(len(recipients)),
         "",
         event.reference,
         event.subject,
-        event.sender,
-        event.sender or NULL_PATH,
+        sender,
+        sender or NULL_PATH,
         event.message_info,
         "Originating" if event.source is EventSource.DSN else "Incoming",
         "",
@@ -93,8 +95,8 @@ def format_line(event: TrackingEvent) -> bytes:
     if (
         not line.isprintable()
         or "\\u" in line
-        or recipients.count(";") >= (len(event.recipients) or 1)
-        or statuses.count(";") >= (len(event.recipient_statuses) or 1)
+        or whom.count(";") >= (len(recipients) or 1)
+        or what.count(";") >= (len(statuses) or 1)
         or custom.count(";") >= (len(event.custom_data) or 1)
         or custom.count("=") > len(event.custom_data)
     ):
@@ -102,12 +104,12 @@ def format_line(event: TrackingEvent) -> bytes:
         line = ",".join(row)
     if line.count(",") != len(row) - 1 or '"' in line:
         line = ",".join([_quoted(text) for text in row])
-    octets = line.encode("utf-8") + b","
-    return octets + f"{_log_id(octets)},{SCHEMA_VERSION}\r\n".encode("ascii")
+    octets = f"{line},".encode()
+    return octets + f"{_log_id(octets)},{SCHEMA_VERSION}\r\n".encode()
 
 
 def _log_id(octets: bytes) -> str:
-    digest = blake2b(octets, digest_size=16, usedforsecurity=False).hexdigest()
+    digest = blake2b(octets, digest_size=16).hexdigest()
     return f"{digest[:8]}-{digest[8:12]}-{digest[12:16]}-{digest[16:20]}-{digest[20:]}"
 
 
