@@ -76,7 +76,9 @@ class Connection(Lifetime):
             return
         self._collect(f"220 {self.reception.name} ESMTP\r\n".encode())  # no software, no version
         while not self._is_ending and self.transport is not None:
-            line = await self._next_line()
+            line = self._reader.take_line() if self._replies_octets <= REPLIES_OCTETS_MAX else None
+            if line is None:
+                line = await self._next_line()
             if line is not None:
                 await self._obey(line)
             if self._is_draining and self.is_idle():
@@ -84,16 +86,13 @@ class Connection(Lifetime):
 
     async def _next_line(self) -> bytes | None:
         """A command line, or `None` for one that was too long."""
-        if self._replies_octets > REPLIES_OCTETS_MAX:
-            await self.flush()
-            await asyncio.sleep(0)  # others have their turn: neither reading nor writing waits here
-        line = self._reader.take_line()
-        if line is not None:
-            return line
         if self._replies:
+            is_flood = self._replies_octets > REPLIES_OCTETS_MAX
             await self.flush()
+            if is_flood:
+                await asyncio.sleep(0)  # others have their turn: neither reading nor writing waits here
         try:
-            return await self._reader.readuntil(b"\n")
+            return await self._reader.line()
         except asyncio.LimitOverrunError as overrun:
             await self._skip_line(overrun.consumed)
             self.refuse(COMMAND_TOO_LONG)

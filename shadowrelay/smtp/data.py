@@ -37,13 +37,21 @@ class CommandReader(asyncio.StreamReader):
     _exception: Exception | None
 
     def take_line(self) -> bytes | None:
-        """The next line, if it is here whole and not too long: `readuntil` without its waiting."""
+        """The next line, if it is here whole and not too long."""
         end = self._buffer.find(b"\n", 0, READ_AHEAD_OCTETS) + 1
         if not end or self._exception is not None:
             return None
         line = bytes(self._buffer[:end])
         del self._buffer[:end]
         self._maybe_resume_transport()  # type: ignore[attr-defined]
+        return line
+
+    async def line(self) -> bytes:
+        """The next line. Raises: as `readuntil` does."""
+        while (line := self.take_line()) is None:
+            if self._eof or self._exception is not None or len(self._buffer) >= READ_AHEAD_OCTETS:
+                return await self.readuntil(b"\n")  # it says what is wrong
+            await self._wait_for_data("line")  # type: ignore[attr-defined]
         return line
 
     def has_octets(self, count: int = 1) -> bool:

@@ -27,6 +27,7 @@ from shadowrelay.smtp.answers import (
 )
 from shadowrelay.smtp.data import ContentSink, receive_octets
 from shadowrelay.smtp.limits import HOLD_RECIPIENTS_MAX, HOLD_SIZE_MAX, READ_AHEAD_OCTETS
+from shadowrelay.smtp.parameters import MAIL_PARAMETERS
 from shadowrelay.smtp.peer_rights import PeerRights
 from shadowrelay.smtp.session import Hold, Transaction
 from shadowrelay.wire.xqdiscard import (
@@ -46,6 +47,8 @@ from shadowrelay.wire.xshadow import (
     parse_form,
     parse_hold,
 )
+
+PEER_MAIL_PARAMETERS = MAIL_PARAMETERS | {KEYWORD}
 
 _CHUNK = re.compile(r"([0-9]{1,19}) *")
 _BLOCK = re.compile(r"STATUS BDAT ([0-9]{1,19}) *", re.IGNORECASE)
@@ -97,8 +100,7 @@ class PeerReceiver(PeerRights):
 
     def mail_parameters(self) -> frozenset[str]:
         """XSHADOW is a parameter for those who may use it."""
-        known = super().mail_parameters()
-        return known | {KEYWORD} if self.may_use_xshadow() else known
+        return PEER_MAIL_PARAMETERS if self.may_use_xshadow() else MAIL_PARAMETERS
 
     async def smtp_MAIL(self, argument: str) -> None:
         if (hold := self._hold()) is not None and hold.has_failed:
