@@ -30,11 +30,15 @@ find_python() {
 }
 
 if [ "${1:-}" = interop ]; then # what `make test-all` and `make bench` need beyond Python
-    if ! [ -x /usr/sbin/postfix ] && ! command -v postfix >/dev/null; then
+    missing=()
+    [ -x /usr/sbin/postfix ] || missing+=(postfix)
+    command -v swaks >/dev/null || missing+=(swaks)
+    perl -MNet::SSLeay -e '' 2>/dev/null || missing+=(libnet-ssleay-perl)
+    if [ ${#missing[@]} -gt 0 ]; then
         if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-            install_packages "Postfix is missing (interop tests and benchmark)" postfix
+            install_packages "${missing[*]} missing (interop tests and benchmark)" "${missing[@]}"
         else
-            say "Postfix is missing: the interop tests will be skipped. For them:  sudo apt-get install postfix"
+            say "${missing[*]} missing: the interop tests will be skipped. For them:  sudo apt-get install ${missing[*]}"
         fi
     fi
     exit 0
