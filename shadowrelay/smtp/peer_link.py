@@ -139,7 +139,7 @@ class SmtpPeerLink:
             raise
         self._heard(session)
         self._pool.keep(self._server, session)
-        return Held(superseded, copy.began_awake, session.identity.database)
+        return Held(superseded, copy.began_awake, session.database)
 
     async def greet(self) -> PeerIdentity:
         """See `ports.PeerLink`."""
@@ -226,7 +226,7 @@ class SmtpPeerLink:
             log.warning("peer.questions_failed", server=self._server, error=str(error))
 
     def _heard(self, session: PeerSession) -> None:
-        self._events.on_heard(self._server, session.identity.database)
+        self._events.on_heard(self._server, session.database)
 
     def _unavailable(self, error: Exception, seconds: float, *, is_sent: bool) -> PeerUnavailable:
         """Whatever happened while an answer was waited for. The bound includes waiting for a session and opening it."""

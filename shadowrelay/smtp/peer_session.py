@@ -101,6 +101,12 @@ class PeerSession:
         return self._identity
 
     @property
+    def database(self) -> DatabaseId:
+        """That of `identity`, which need not be made for it."""
+        assert self._identity is not None
+        return self._identity.database
+
+    @property
     def offers_hold(self) -> bool:
         """It said so in EHLO."""
         return "HOLD" in self._opened.extensions.get("xshadow", "").upper().split()

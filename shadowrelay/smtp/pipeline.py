@@ -201,18 +201,16 @@ class Pipeline(asyncio.Protocol):
             self._lines.append(words)
             return True
         self._reply_octets = 0
-        if not self._lines:
-            return self._take_answer(Answer(code, (words,)))
-        answer = Answer(code, (*self._lines, words))
-        self._lines.clear()
-        return self._take_answer(answer)
-
-    def _take_answer(self, answer: Answer) -> bool:
+        if self._lines:
+            answer = Answer(code, (*self._lines, words))
+            self._lines.clear()
+        else:
+            answer = Answer(code, (words,))
         if self._owed:
             self._owed -= 1
             self.answers_count += 1
             self._answers.append(answer)
-        if answer.code == SERVICE_CLOSING:
+        if code == SERVICE_CLOSING:
             self._break(SessionBroken(answer.reply, is_refusal=True))
             return False
         return True
