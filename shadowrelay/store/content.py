@@ -11,9 +11,11 @@ names is an orphan (a crash came between the two) and goes when the store is ope
 import hashlib
 import os
 import shutil
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from datetime import datetime, timedelta
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 
 from shadowrelay.model.errors import ContentCorrupt
@@ -42,7 +44,8 @@ class ContentStore:
         self._descriptor = -1
         self._end = 0
         self._opened_at: datetime | None = None
-        self._waiting: list[bytes] = []
+        self._waiting: list[tuple[int, bytes]] = []  # segment, data
+        self._written_segment: int | None = None  # which `_descriptor` is
 
     @property
     def current_segment(self) -> int | None:
@@ -73,31 +76,20 @@ class ContentStore:
         return orphans_count
 
     def append(self, content: Content, now: datetime) -> ContentPlace:
-        """Give a small content its place; it is on disk after the next `sync`. Raises: OSError."""
+        """Give a small content its place; it is on disk after the next `sync`. Touches no file."""
         data = content.data
         assert data is not None
         if self._segment is None or self._end >= SEGMENT_BYTES_MAX or self._is_old(now):
-            self.sync()
-            self._begin(now)
-        assert self._segment is not None
+            self._last_segment += 1
+            self._segment, self._end, self._opened_at = self._last_segment, 0, now
+            self.segments.add(self._segment)
         place = ContentPlace(self._segment, self._end, len(data), content.sha256)
-        self._waiting.append(data)
+        self._waiting.append((self._segment, data))
         self._end += len(data)
         return place
 
     def _is_old(self, now: datetime) -> bool:
         return self._opened_at is None or now - self._opened_at >= SEGMENT_AGE_MAX
-
-    def _begin(self, now: datetime) -> None:
-        self.end_segment()
-        number = self._last_segment + 1
-        self._last_segment = number
-        # O_DSYNC: a write returns when it is on disk. A call of its own for that would be one more fight for the interpreter.
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_DSYNC | os.O_CLOEXEC
-        self._descriptor = os.open(self._path(number), flags, 0o600)
-        sync_directory(self.directory)
-        self._segment, self._end, self._opened_at = number, 0, now
-        self.segments.add(number)
 
     def sync(self) -> None:
         """Write and sync what waits. Raises: OSError; the segment is then not used any more."""
@@ -105,22 +97,42 @@ class ContentStore:
             return
         waiting, self._waiting = self._waiting, []
         try:
-            for joined in _joined(waiting):
-                write_all(self._descriptor, joined)
+            for segment, many in groupby(waiting, key=itemgetter(0)):
+                if segment != self._written_segment:
+                    self._open_segment(segment)
+                for joined in _joined(data for _, data in many):
+                    write_all(self._descriptor, joined)
         except OSError:
             self.end_segment()
             raise
 
+    def _open_segment(self, number: int) -> None:
+        self._close_segment()
+        # O_DSYNC: a write returns when it is on disk. A call of its own for that would be one more fight for the interpreter.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_DSYNC | os.O_CLOEXEC
+        self._descriptor = os.open(self._path(number), flags, 0o600)
+        self._written_segment = number
+        sync_directory(self.directory)
+
+    def _close_segment(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+        self._descriptor, self._written_segment = -1, None
+
     def forget_waiting(self) -> None:
         """The transaction was rolled back before the sync: nobody refers to the offsets, they are given again."""
-        self._end -= sum(map(len, self._waiting))
+        if self._segment != self._written_segment:
+            self.end_segment()
+            return
+        self._end -= sum([len(data) for _, data in self._waiting])
         self._waiting = []
 
     def end_segment(self) -> None:
         """The next content begins a new one."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-        self._descriptor, self._segment, self._end, self._opened_at = -1, None, 0, None
+        if self._segment is not None and self._segment != self._written_segment:
+            self.segments.discard(self._segment)  # it never came to be
+        self._close_segment()
+        self._segment, self._end, self._opened_at = None, 0, None
         self._waiting = []
 
     def keep_large(self, content: Content, number: int) -> ContentPlace:
@@ -179,7 +191,7 @@ class ContentStore:
         return self.directory / f"{number}{SUFFIX}"
 
 
-def _joined(many: Sequence[bytes]) -> Iterator[bytes]:
+def _joined(many: Iterable[bytes]) -> Iterator[bytes]:
     """The same bytes in as few pieces as may be in memory twice."""
     part: list[bytes] = []
     size = 0

@@ -10,6 +10,7 @@ from shadowrelay.model.errors import ContentCorrupt
 from shadowrelay.model.message import CONTENT_IN_MEMORY_BYTES_MAX, ContentPlace
 from shadowrelay.model.ownership import DiscardEvent, DiscardStatus, Role
 from shadowrelay.store import SqliteLedger, content
+from shadowrelay.store.content import ContentStore
 from shadowrelay.store.recent import RecentContents
 from tests.kit.ledger import (
     DAY,
@@ -242,3 +243,36 @@ def test_recent_contents_are_bounded_and_the_oldest_go_first() -> None:
     recent.drop(places[1])
     recent.drop(places[1])
     assert (None, 4) == (recent.get(places[1]), recent.size)
+
+
+def test_a_segment_that_was_only_thought_of_is_not_there_after_a_rollback(tmp_path: Path) -> None:
+    store = ContentStore(tmp_path)
+    store.open((), ())
+
+    forgotten = store.append(a_content(b"forgotten"), NOW)
+    store.forget_waiting()
+    kept = store.append(a_content(b"kept"), NOW)
+    store.sync()
+
+    assert not store.has(forgotten)
+    assert b"kept" == store.read(kept).data
+    assert [f"{kept.segment}.segment"] == [path.name for path in store.directory.glob("*.segment")]
+    store.end_segment()
+
+
+def test_contents_of_one_commit_may_be_in_two_segments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shadowrelay.store.content.SEGMENT_BYTES_MAX", 8)
+    store = ContentStore(tmp_path)
+    store.open((), ())
+
+    places = [store.append(a_content(data), NOW) for data in (b"first", b"second", b"third")]
+    store.sync()
+    again = store.append(a_content(b"4"), NOW)
+    store.forget_waiting()
+    last = store.append(a_content(b"fourth"), NOW)
+    store.sync()
+
+    assert places[0].segment == places[1].segment < places[2].segment == again.segment
+    assert again.offset == last.offset
+    assert [b"first", b"second", b"third", b"fourth"] == [store.read(place).data for place in (*places, last)]
+    store.end_segment()

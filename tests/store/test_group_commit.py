@@ -12,8 +12,8 @@ import pytest
 from shadowrelay.model.errors import LedgerUnavailable
 from shadowrelay.model.ownership import Claim, Role, Transition
 from shadowrelay.store import SqliteLedger
-from shadowrelay.store.writer import BATCH_MAX, WAITING_MAX
-from tests.kit.ledger import THERE, Refused, a_content, a_ledger, a_new_message, all_done, an_attempt, choose, nothing, refuse
+from shadowrelay.store.writer import BATCH_MAX, LIGHT_ROWS_MAX, WAITING_MAX
+from tests.kit.ledger import THERE, Refused, a_content, a_ledger, a_message_id, a_new_message, all_done, an_attempt, choose, nothing, refuse
 
 
 @contextmanager
@@ -48,6 +48,38 @@ async def test_promises_that_wait_together_are_one_commit(tmp_path: Path) -> Non
         await asyncio.gather(*tasks)
 
         assert before + 1 == ledger.position
+
+
+async def test_only_what_may_take_long_runs_beside_the_event_loop(tmp_path: Path) -> None:
+    async with a_ledger(tmp_path) as ledger:
+        light = await ledger._writer.submit(lambda work: threading.current_thread())
+        heavy = await ledger._writer.submit(lambda work: threading.current_thread(), is_heavy=True)
+        many = await ledger._writer.submit(lambda work: threading.current_thread(), [a_message_id() for _ in range(LIGHT_ROWS_MAX + 1)])
+
+    assert threading.current_thread() is light
+    assert [ledger._writer._thread] * 2 == [heavy, many]  # type: ignore[union-attr]
+
+
+async def test_the_event_loop_goes_on_while_the_disk_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    went_on = threading.Event()
+    seen: list[bool] = []
+    async with a_ledger(tmp_path) as ledger:
+        inner = ledger._contents.sync
+
+        def slow_disk() -> None:
+            seen.append(went_on.wait(10))
+            inner()
+
+        monkeypatch.setattr(ledger._contents, "sync", slow_disk)
+        (task,) = await promised(ledger.record_accepted(a_new_message(), a_content(), decided=True))
+        while ledger._writer._waiting:  # type: ignore[union-attr]
+            await asyncio.sleep(0)
+        before = ledger.position
+        assert not task.done()
+        went_on.set()
+        await task
+
+        assert ([True], before + 1) == (seen, ledger.position)
 
 
 async def test_a_batch_is_bounded(tmp_path: Path) -> None:
