@@ -108,8 +108,7 @@ class ReviewService:
         for message_id in batch:
             message = messages.get(message_id)
             if message is None or not message.claim.is_primary:
-                self._suspects.pop(message_id, None)
-                context.leases.forget(message_id)
+                self._ended(message_id)
                 continue
             suspects = self._suspects.get(message_id, set())
             suspects.intersection_update([copy.server for copy in message.claim.copies])
@@ -127,6 +126,14 @@ class ReviewService:
         for message in await context.ledger.load_many(list(messages)):
             if message.claim.is_primary:
                 self._conclude(message, unreachable, is_settled=message.envelope.message_id not in unsettled)
+            else:
+                self._ended(message.envelope.message_id)
+
+    def _ended(self, message_id: MessageId) -> None:
+        """It is not ours any more. Delivery is told too: it may be ours again some day, and must not be left waiting then."""
+        self._suspects.pop(message_id, None)
+        self._context.leases.forget(message_id)
+        self.on_clear(message_id, NOBODY)
 
     def _answered(self, message_id: MessageId, server: ServerName) -> None:
         suspects = self._suspects.get(message_id)
