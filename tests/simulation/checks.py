@@ -153,18 +153,19 @@ class Checker:
     # what faults do
 
     def wiped(self, host: str) -> None:
+        """What is left now must be made redundant again; that takes time."""
         for message_id, claim in self.claims.pop(host, {}).items():
-            if claim.role not in HOLDING:
-                continue
             if self.is_over(message_id):
-                if not self.holders(message_id):
+                if claim.role in HOLDING and not self.holders(message_id):
                     self.unrecorded.add(message_id)
-            elif self.holders(message_id):
-                self.exposed.add(message_id)
-            elif message_id in self.redundant:
-                self.violation("I1", f"{message_id} was only on {host}")
-            else:
+            elif claim.role in HOLDING and not self.survives(message_id, "") and message_id not in self.redundant:
                 self.burnt.add(message_id)
+        for message_id in self.redundant - self.exposed:
+            if not self.survives(message_id, ""):
+                self.violation("I1", f"{message_id} was only on {host}")
+            elif not all(self.survives(message_id, other) for other in self.holders(message_id)):
+                self.exposed.add(message_id)
+        self.exposed |= {message_id for message_id in self.notices if len(self.holders(message_id)) == 1}
 
     def may_wipe(self, host: str) -> bool:
         """All that was promised survives it, as far as an earlier destroyed disk is concerned: one disk at a time."""
