@@ -38,8 +38,10 @@ class CommandReader(asyncio.StreamReader):
 
     def take_line(self) -> bytes | None:
         """The next line, if it is here whole and not too long."""
+        if not self._buffer or self._exception is not None:
+            return None
         end = self._buffer.find(b"\n", 0, READ_AHEAD_OCTETS) + 1
-        if not end or self._exception is not None:
+        if not end:
             return None
         line = bytes(self._buffer[:end])
         del self._buffer[:end]

@@ -1,13 +1,17 @@
 """The operator log: one JSON object a line, without secrets."""
 
+import asyncio
 import io
 import json
 import logging
+import subprocess
+import sys
 import warnings
 
 import pytest
 import structlog
 
+from shadowrelay.tracking import operator_log
 from shadowrelay.tracking.operator_log import LEFT_OUT, LineLogger, configure
 
 
@@ -127,6 +131,75 @@ def test_for_people_it_is_not_json(stream):
 
     assert b"shadow.stored" in stream.getvalue()
     assert not stream.getvalue().startswith(b"{")
+
+
+class CountingStream(io.BytesIO):
+    """Counts calls of write."""
+
+    writes_count = 0
+
+    def write(self, octets):
+        self.writes_count += 1
+        return super().write(octets)
+
+
+async def test_lines_of_a_running_loop_are_collected_and_written_in_one_call(stream, monkeypatch):
+    monkeypatch.setattr(operator_log, "COLLECTED_SECONDS", 0.0)
+    stream = CountingStream()
+    configure("info", stream=stream)
+    for number in range(3):
+        structlog.get_logger().info("attempt.finished", number=number)
+    assert 0 == stream.writes_count
+
+    async with asyncio.timeout(5):
+        while not stream.writes_count:
+            await asyncio.sleep(0)
+
+    assert (1, [0, 1, 2]) == (stream.writes_count, [event["number"] for event in events(stream)])
+
+
+async def test_a_warning_is_written_at_once_behind_what_was_collected(stream):
+    configure("info", stream=stream)
+    structlog.get_logger().info("attempt.finished")
+    structlog.get_logger().warning("peer.lost")
+
+    assert ["attempt.finished", "peer.lost"] == [event["event"] for event in events(stream)]
+
+
+async def test_collected_lines_have_a_bound(stream, monkeypatch):
+    monkeypatch.setattr(operator_log, "COLLECTED_OCTETS_MAX", 300)
+    configure("info", stream=stream)
+    for _ in range(10):
+        structlog.get_logger().info("attempt.finished", server="mx.example")
+
+    assert len(events(stream)) >= 7
+
+
+def test_lines_collected_in_a_loop_that_has_ended_are_written_with_the_next_one(stream):
+    configure("info", stream=stream)
+
+    async def attempt():
+        structlog.get_logger().info("attempt.finished")
+
+    asyncio.run(attempt())
+    assert [] == events(stream)
+    structlog.get_logger().info("node.stopped")
+
+    assert ["attempt.finished", "node.stopped"] == [event["event"] for event in events(stream)]
+
+
+def test_lines_collected_at_exit_are_not_lost():
+    program = """
+import asyncio, structlog
+from shadowrelay.tracking import operator_log
+operator_log.configure()
+async def attempt():
+    structlog.get_logger().info("attempt.finished")
+asyncio.run(attempt())
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+
+    assert ["attempt.finished"] == [json.loads(line)["event"] for line in ended.stderr.splitlines()]
 
 
 def test_a_broken_stderr_stops_nobody(stream):
