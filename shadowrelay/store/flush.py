@@ -7,7 +7,7 @@ released notifications after those that were queued to wait, the counters last.
 from typing import Any
 
 from shadowrelay.model.ids import MessageId
-from shadowrelay.store import prepared, rows, tables
+from shadowrelay.store import prepared, retries, rows, tables
 from shadowrelay.store.rows import Row
 from shadowrelay.store.work import Work
 
@@ -96,7 +96,7 @@ def _write_lists(work: Work) -> None:
         DELETE_LISTING.execute(work, work.listing_gone)
     if work.retries:
         DELETE_RETRY.execute(work, [(internal_id,) for internal_id in work.retries_gone])
-        fresh = [rows.encode_retry(internal_id, retry) for internal_id, retries in work.retries.items() for retry in retries]
+        fresh = [retries.encode_retry(internal_id, retry) for internal_id, forks in work.retries.items() for retry in forks]
         INSERT_RETRY.execute(work, fresh)
 
 

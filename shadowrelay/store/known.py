@@ -1,6 +1,6 @@
 """The peers as remembered, in memory: asked for on every session, so never read from the file while running.
 
-Changed by the writer's thread with the transaction that says the same, and taken back with it; read from the event
+Changed with the transaction that says the same, and taken back with it; read from the event
 loop, which gets one frozen value or another.
 """
 

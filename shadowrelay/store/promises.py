@@ -1,4 +1,5 @@
-"""The promises about messages, as functions on a `Work`: they run inside the transaction, on the writer's thread.
+"""The promises about messages, as functions on a `Work`: they run inside the transaction, on the event loop's
+thread or, when that takes long or failed there, on the writer's.
 
 Each decides everything first and changes the `Work` afterwards: a `decide` that raises must leave nothing behind.
 """

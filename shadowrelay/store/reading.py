@@ -12,7 +12,7 @@ from shadowrelay.model.ids import NO_DATABASE, DatabaseId, MessageId, ServerName
 from shadowrelay.model.ownership import DiscardEvent, DiscardStatus, Role
 from shadowrelay.model.peers import DiscardReply
 from shadowrelay.model.queue import ShadowGroup, StoredMessage
-from shadowrelay.store import codec, rows, tables
+from shadowrelay.store import codec, retries, rows, tables
 from shadowrelay.store.content import ContentStore
 
 COLUMNS = ",".join(f'm."{name}"' for name in rows.ALL)
@@ -82,11 +82,11 @@ def decode_messages(connection: Connection, many: Iterable[Sequence[Any]], conte
         if row.retries_count:
             retried.append(row.internal_id)
         decoded.append((row, envelope))
-    retries = {}
+    forks = {}
     if retried:
-        retries = rows.decode_retries(connection.exec_driver_sql(SELECT_RETRIES, (json.dumps(retried),)).fetchall())
+        forks = retries.decode_retries(connection.exec_driver_sql(SELECT_RETRIES, (json.dumps(retried),)).fetchall())
     return Found(
-        tuple([rows.stored_message(row, envelope, retries.get(row.internal_id, ())) for row, envelope in decoded]),
+        tuple([rows.stored_message(row, envelope, forks.get(row.internal_id, ())) for row, envelope in decoded]),
         tuple(corrupt),
     )
 

@@ -4,7 +4,7 @@ A row whose columns make no sense becomes a claim that is SET_ASIDE, with what c
 may be told `yours`, and nothing is delivered from it.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 from shadowrelay.model.ids import NO_SERVER, DatabaseId, MessageId, ServerName
 from shadowrelay.model.message import ContentPlace, Envelope, Recipient
 from shadowrelay.model.ownership import Claim, CopyNumber, Role
-from shadowrelay.model.queue import FailureKind, ForkRetry, NewMessage, Origin, StoredMessage
+from shadowrelay.model.queue import ForkRetry, NewMessage, Origin, StoredMessage
 from shadowrelay.store import codec, tables
 
 ALL = tuple(column.name for column in tables.MESSAGE.columns)
@@ -288,38 +288,3 @@ def stored_message(row: Row, envelope: Envelope, retries: tuple[ForkRetry, ...])
 def empty_envelope(message_id: MessageId, recipients_count: int, arrived_at: datetime) -> Envelope:
     """Stands for one that cannot be read, or was never known; with the right number of recipients."""
     return Envelope(message_id, "", (Recipient(""),) * max(1, min(recipients_count, 100_000)), arrived_at)
-
-
-def encode_retry(internal_id: int, retry: ForkRetry) -> tuple[Any, ...]:
-    return (
-        internal_id,
-        retry.next_hop,
-        codec.encode_ordinals(retry.ordinals),
-        retry.failures_count,
-        retry.kind.value,
-        codec.encode_instant(retry.first_failed_at),
-        codec.encode_instant(retry.attempts_next_at),
-        retry.last_reply,
-        1 if retry.delay_notified else 0,
-    )
-
-
-def decode_retries(many: Iterable[Sequence[Any]]) -> dict[int, tuple[ForkRetry, ...]]:
-    """By internal id. A retry row that makes no sense is left out: its recipients are then tried at once."""
-    found: dict[int, list[ForkRetry]] = {}
-    for internal_id, next_hop, ordinals, failures_count, kind, first_failed_at, attempts_next_at, last_reply, delay_notified in many:
-        try:
-            retry = ForkRetry(
-                next_hop=next_hop,
-                ordinals=codec.decode_ordinals(ordinals),
-                failures_count=failures_count,
-                kind=FailureKind(kind),
-                first_failed_at=codec.decode_instant(first_failed_at),
-                attempts_next_at=codec.decode_instant(attempts_next_at),
-                last_reply=last_reply,
-                delay_notified=bool(delay_notified),
-            )
-        except (ValueError, TypeError, AttributeError):
-            continue
-        found.setdefault(internal_id, []).append(retry)
-    return {internal_id: tuple(retries) for internal_id, retries in found.items()}

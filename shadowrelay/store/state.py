@@ -39,7 +39,7 @@ class LatestRows:
 
 @dataclass(slots=True)
 class WriterState:
-    """Owned by the writer's thread; the event loop reads `position` only. Counters are the last ones given."""
+    """Owned by whichever thread has the transaction; others read `position` only. Counters are the last ones given."""
 
     now: Callable[[], datetime]
     contents: ContentStore
