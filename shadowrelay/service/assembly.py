@@ -65,6 +65,7 @@ class Services:
         tasks.keep(self.review.run, "review")
         tasks.keep(self.sweep.run, "sweep")
         tasks.keep(self.promote.run, "promote")
+        tasks.keep(self.reconcile.run, "reconciliation")
         self.heartbeat.start()
 
     def _database_changed(self, server: ServerName, before: DatabaseId, now: DatabaseId) -> None:

@@ -5,7 +5,7 @@ database therefore means: take it over, after asking everybody.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import structlog
 
@@ -26,6 +26,10 @@ MEANING = {
     StatusState.UNKNOWN: DiscardStatus.YOURS,
     StatusState.DELIVERED: DiscardStatus.DELIVERED,
     StatusState.RELEASED: DiscardStatus.RELEASED,
+}
+# In the incarnation that sent the copy, unknown means that its first commit failed, and the client was refused.
+KNOWN_MEANING: Mapping[StatusState, DiscardStatus] = {
+    state: status for state, status in MEANING.items() if state is not StatusState.UNKNOWN
 }
 
 
@@ -58,17 +62,31 @@ class ReconcileService:
             self._running.discard(party)
             self._promote.wake()
 
-    async def _ask_all(self, party: Party, after: int) -> int:
+    async def run(self) -> None:
+        """Once a span, ask about whatever is held for a primary that lives. A copy that the network kept for a while arrives
+        after its `released` was heard and acknowledged: nothing else would ever end it."""
+        context = self._context
+        while True:
+            await asyncio.sleep(context.settings.transport.shadow_resubmit_time_span.total_seconds())
+            try:
+                for group in await context.ledger.shadow_groups():
+                    party = Party(group.primary, group.database)
+                    if context.peers.party(group.primary) == party and party not in self._running:
+                        await self._ask_all(party, 0, KNOWN_MEANING)
+            except (PeerUnavailable, LedgerUnavailable) as error:
+                _log.info("reconciliation.put_off", reason=error.reason)
+
+    async def _ask_all(self, party: Party, after: int, meaning: Mapping[StatusState, DiscardStatus] = MEANING) -> int:
         while page := await self._context.ledger.shadows_of(party.server, party.database, PAGE, after):
-            await self._ask(party, page)
+            await self._ask(party, page, meaning)
             after = page[-1].internal_id
         return after
 
-    async def _ask(self, party: Party, page: Sequence[StoredMessage]) -> None:
+    async def _ask(self, party: Party, page: Sequence[StoredMessage], meaning: Mapping[StatusState, DiscardStatus]) -> None:
         context = self._context
         questions = [StatusQuestion(message.envelope.message_id, message.claim.number) for message in page]
         answers = await context.links[party.server].status(questions)
-        said = {question.message_id: answer for question, answer in zip(questions, answers, strict=True) if answer.state in MEANING}
+        said = {question.message_id: answer for question, answer in zip(questions, answers, strict=True) if answer.state in meaning}
 
         def decide(message_id: MessageId, claim: Claim | None) -> Transition:
             return shadow.heard(claim, party, _as_event(message_id, said[message_id]))
