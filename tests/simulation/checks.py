@@ -9,6 +9,7 @@ from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.message import Envelope
 from shadowrelay.model.ownership import Choice, Claim, Role
 from shadowrelay.model.queue import AttemptRecord, NewMessage
+from shadowrelay.model.settings import WithoutLease
 from shadowrelay.model.tracking import EventId, TrackingEvent
 from shadowrelay.store.rows import Row
 from tests.simulation.machine import Machine
@@ -128,7 +129,10 @@ class Checker:
         claim = self.claims[machine.host].get(message_id)
         if claim is None or not claim.is_primary:
             self.violation("I4", f"{machine.name} ends the data of {message_id} without a claim: {_text(claim)}")
-        self.check_owner(message_id, delivering=machine.host)
+        if self.is_entitled(machine, message_id):
+            self.check_owner(message_id)
+        elif machine.settings.transport.delivery_without_lease is WithoutLease.DEFER:
+            self.violation("I4", f"{machine.name} ends the data of {message_id} without its leases: {_text(claim)}")
 
     # what the next hop sees
 
@@ -163,7 +167,7 @@ class Checker:
         for message_id in self.redundant - self.exposed:
             if not self.survives(message_id, ""):
                 self.violation("I1", f"{message_id} was only on {host}")
-            elif not all(self.survives(message_id, other) for other in self.holders(message_id)):
+            elif not self.is_over(message_id) and not self.is_whole(message_id):
                 self.exposed.add(message_id)
         self.exposed |= {message_id for message_id in self.notices if len(self.holders(message_id)) == 1}
 
@@ -238,14 +242,12 @@ class Checker:
 
         return not rules.without_lease(claim, runs)
 
-    def check_owner(self, message_id: MessageId, delivering: str = "") -> None:
-        """I4: never two that are entitled; a disk that burnt may have held one more number than anybody knows."""
+    def check_owner(self, message_id: MessageId) -> None:
+        """I4: never two that are entitled."""
         entitled = [machine.host for machine in self.machines.values() if self.is_entitled(machine, message_id)]
-        if len(entitled) > 1 or (delivering and set(entitled) - {delivering}):
-            if self.is_over(message_id):
-                return
+        if len(entitled) > 1 and not self.is_over(message_id):
             state = {name: _text(claims.get(message_id)) for name, claims in self.claims.items()}
-            self.violation("I4", f"entitled to {message_id}: {entitled}, delivering: {delivering or '-'}; {state}")
+            self.violation("I4", f"entitled to {message_id}: {entitled}; {state}")
 
 
 def _text(claim: Claim | None) -> str:
