@@ -101,8 +101,8 @@ class LineLogger:
             except (OSError, ValueError):  # ValueError: closed at exit
                 return
 
-    debug = info = later
-    msg = warning = warn = error = critical = fatal = exception = log = line
+    msg = debug = info = later
+    warning = warn = error = critical = fatal = exception = log = line
 
 
 class LineHandler(logging.Handler):
