@@ -49,6 +49,7 @@ class Checker:
         self.burnt: set[MessageId] = set()  # the only copy was destroyed: never said to be redundant
         self.unrecorded: set[MessageId] = set()  # likewise, after it had arrived and before a row could say so
         self.rows: dict[MessageId, list[tuple[str, TrackingEvent]]] = defaultdict(list)
+        self._numbered_at: dict[tuple[str, MessageId], float] = {}
         self.notices: set[MessageId] = set()  # made by nodes
         self._contents: dict[MessageId, bytes] = {}
 
@@ -107,6 +108,8 @@ class Checker:
         if before == after:
             return
         self._note(f"{machine.name}: {message_id[:8]} {_text(before)} -> {_text(after)}")
+        if before is None or before.number != after.number:
+            self._numbered_at[machine.host, message_id] = self._now()
         done_before = before.done if before is not None else frozenset()
         if not done_before <= after.done:
             self.violation("done grows", f"{machine.name} forgets of {message_id} that {sorted(done_before - after.done)} are done")
@@ -131,9 +134,16 @@ class Checker:
             self.violation("I4", f"{machine.name} ends the data of {message_id} without a claim: {_text(claim)}")
         if self.is_entitled(machine, message_id):
             self.check_owner(message_id)
-        elif machine.settings.transport.delivery_without_lease is WithoutLease.DEFER and len(self.holders(message_id)) > 1:
-            # Where nobody else holds it, what is listed was never sent: only this process knows that yet.
+        elif machine.settings.transport.delivery_without_lease is WithoutLease.DEFER and self._could_promote(machine, message_id):
             self.violation("I4", f"{machine.name} ends the data of {message_id} without its leases: {_text(claim)}")
+
+    def _could_promote(self, machine: Machine, message_id: MessageId) -> bool:
+        """Another holds a copy for so long that its patience may end. What is listed may never have been sent, and the lease
+        on what is being sent counts when its answer is there: only the process knows that."""
+        patience = machine.settings.transport.shadow_resubmit_time_span.total_seconds() / 2
+        listed = {copy.server for copy in self.claims[machine.host][message_id].copies}
+        others = [host for host in self.holders(message_id) if self.machines[host].name in listed]
+        return any(self._now() - self._numbered_at[host, message_id] > patience for host in others)
 
     # what the next hop sees
 
