@@ -106,8 +106,8 @@ def _cause(world: "World", message_id: MessageId, ordinal: int, first: Arrival, 
 
 
 def _was_cut_off(world: "World", first: Arrival, later: Arrival) -> bool:
-    """(c) The later one heard nothing of the first for the span, and both were in the right as far as they knew. Where
-    `delivery_without_lease` is `defer`, the first one must have delivered while its lease ran."""
+    """(c) The later one heard nothing of the first for the span, and both were in the right as far as they knew: that the first
+    one had its lease, where `delivery_without_lease` is `defer`, was checked when it ended the data."""
     times = world.times
     if first.client_host == later.client_host:
         return False
@@ -116,8 +116,7 @@ def _was_cut_off(world: "World", first: Arrival, later: Arrival) -> bool:
             continue
         if later.at < began + times.span - times.until_heard - RECORD_SECONDS:
             continue
-        if world.shape.transport["delivery_without_lease"] == "deliver" or first.at <= began + times.span:
-            return True
+        return True
     return False
 
 
