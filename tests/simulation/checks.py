@@ -173,7 +173,7 @@ class Checker:
             if self.is_over(message_id):
                 if claim.role in HOLDING and not self.holders(message_id):
                     self.unrecorded.add(message_id)
-            elif claim.role in HOLDING and not self.survives(message_id, "") and message_id not in self.redundant:
+            elif not self.survives(message_id, "") and message_id not in self.redundant:
                 self.burnt.add(message_id)
         for message_id in self.redundant - self.exposed:
             if not self.survives(message_id, ""):
