@@ -18,6 +18,7 @@ class Attempts:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._running: set[MessageId] = set()
+        self._called_off: set[MessageId] = set()
         self._ended: set[MessageId] = set()
         self._settled: set[MessageId] = set()
 
@@ -29,11 +30,21 @@ class Attempts:
             self._running.add(message_id)
             return True
 
+    def call_off(self, message_id: MessageId) -> None:
+        """Every recipient is done, as another node says: a running attempt shall not end its data."""
+        with self._lock:
+            if message_id in self._running:
+                self._called_off.add(message_id)
+
+    def is_called_off(self, message_id: MessageId) -> bool:
+        return message_id in self._called_off  # both on the event loop; it is asked for every message
+
     def end(self, message_id: MessageId) -> None:
         """The attempt is over, and recorded. A read that began before that still shows the message as due."""
         with self._lock:
             if message_id in self._running:
                 self._running.remove(message_id)
+                self._called_off.discard(message_id)
                 self._ended.add(message_id)
                 self._settled.add(message_id)
 

@@ -268,6 +268,8 @@ class MayEndData:
     def __call__(self) -> bool:
         leases = self._context.leases
         message_id = self._stored.envelope.message_id
+        if self._context.attempts.is_called_off(message_id):
+            return False
         left = leases.shortest(message_id, self._stored.claim, self._excused)
         if fresh := leases.servers(message_id) - self._known:
             left = min(left, leases.shortest_of(message_id, fresh))

@@ -148,5 +148,6 @@ class HeartbeatService:
             elif transition.note == Note.HANDED:
                 self._promote.wake()
             elif transition.note == Note.DONE:
+                context.attempts.call_off(event.message_id)
                 context.leases.forget(event.message_id)
         await discards.track(context, speaker.server, discards.discarded(reply.events, transitions))
