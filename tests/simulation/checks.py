@@ -141,8 +141,7 @@ class Checker:
         """Another holds a copy for so long that its patience may end. What is listed may never have been sent, and the lease
         on what is being sent counts when its answer is there: only the process knows that."""
         patience = machine.settings.transport.shadow_resubmit_time_span.total_seconds() / 2
-        listed = {copy.server for copy in self.claims[machine.host][message_id].copies}
-        others = [host for host in self.holders(message_id) if self.machines[host].name in listed]
+        others = [host for host in self.holders(message_id) if self.claims[host][message_id].primary == machine.name]
         return any(self._now() - self._numbered_at[host, message_id] > patience for host in others)
 
     # what the next hop sees
@@ -175,6 +174,8 @@ class Checker:
                     self.unrecorded.add(message_id)
             elif not self.survives(message_id, "") and message_id not in self.redundant:
                 self.burnt.add(message_id)
+            elif claim.role in HOLDING:
+                self.exposed.add(message_id)  # said to be redundant or not yet: its primary may still be told of this copy
         for message_id in self.redundant - self.exposed:
             if not self.survives(message_id, ""):
                 self.violation("I1", f"{message_id} was only on {host}")
