@@ -50,7 +50,7 @@ class Checker:
         self.unrecorded: set[MessageId] = set()  # likewise, after it had arrived and before a row could say so
         self.rows: dict[MessageId, list[tuple[str, TrackingEvent]]] = defaultdict(list)
         self._numbered_at: dict[tuple[str, MessageId], float] = {}
-        self.notices: set[MessageId] = set()  # made by nodes
+        self.notices: dict[MessageId, set[str]] = {}  # and which nodes made it
         self._contents: dict[MessageId, bytes] = {}
 
     def violation(self, invariant: str, text: str) -> None:
@@ -72,7 +72,8 @@ class Checker:
             address = envelope.recipients[ordinal - 1].address
             if not address.startswith("bad") and (attempt.message_id, address) not in self.refused:
                 self.violation("I1", f"{machine.name} gives up {attempt.message_id} for {address}, which nobody refused")
-            self.notices |= {side.message.envelope.message_id for side in attempt.sides}
+            for side in attempt.sides:
+                self.notices.setdefault(side.message.envelope.message_id, set()).add(machine.host)
             notices = tuple(side.message.envelope.message_id for side in attempt.sides if side.action == "failed")
             if not notices and envelope.sender:
                 self.violation("I1", f"{machine.name} tells nobody that {attempt.message_id} failed for {address}")

@@ -56,6 +56,9 @@ def _duplicates(world: "World") -> list[str]:
     for (message_id, ordinal), arrivals in sorted(world.checker.arrived.items()):
         for index, later in enumerate(arrivals):
             for first in arrivals[:index]:
+                if len(world.checker.notices.get(message_id, ())) > 1:
+                    world.counts["notice made twice"] += 1  # its original was taken over before the failure was heard of
+                    continue
                 cause = _cause(world, message_id, ordinal, first, later)
                 world.counts[f"duplicate ({cause.value})"] += 1
                 if cause is Cause.NONE:
