@@ -1,8 +1,8 @@
 """One row of the message tracking log. DESIGN 10; fields and their order as in Exchange 2016/2019."""
 
-from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from typing import NamedTuple
 
 
 class EventId(StrEnum):
@@ -58,8 +58,7 @@ class ResubmitReason(StrEnum):
     HANDOVER = "Handover"  # the primary said `yours`
 
 
-@dataclass(frozen=True, slots=True)
-class TrackingEvent:
+class TrackingEvent(NamedTuple):
     """Shapes: recipients and their statuses in the same order; `custom_data` in writing order. Empty text = empty field."""
 
     at: datetime

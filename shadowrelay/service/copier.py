@@ -31,6 +31,7 @@ class CopyResult:
     uncertain: list[Party] = field(default_factory=list)  # may have stored it, but did not say so
     superseded: tuple[Party, StatusAnswer] | None = None
     failures: list[str] = field(default_factory=list)
+    _verdict: Transition | None = field(default=None, repr=False)  # the last one: the ledger mostly asks what was asked before
 
     def known(self, claim: Claim | None) -> Claim:
         """The claim with the list as the attempts have left it."""
@@ -40,12 +41,15 @@ class CopyResult:
         return known
 
     def verdict(self, message_id: MessageId, claim: Claim | None) -> Transition:
-        """The transition that records this result."""
+        """The transition that records this result, which is complete when this is called."""
+        if self._verdict is not None and claim == self._verdict.before:
+            return self._verdict
         known = self.known(claim)
         if self.stored_on is None:
             return Transition(claim, known)
         chosen = primary.placed(known, self.number, self.stored_on)
-        return Transition(claim, chosen.after, chosen.tell, note=chosen.note)
+        self._verdict = Transition(claim, chosen.after, chosen.tell, note=chosen.note)
+        return self._verdict
 
     def outcome(self, message_id: MessageId, claim: Claim | None) -> Transition:
         """The same while the message was being delivered. What was told to the list before the copy arrived there was

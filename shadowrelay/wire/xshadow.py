@@ -231,6 +231,8 @@ _TEXT_OCTETS_MAX: Mapping[str, int] = {
 _RET = re.compile(r"FULL|HDRS", re.IGNORECASE | re.ASCII)
 _ENVID = re.compile(r"[!-<>-~]{1,100}")  # RFC 3461 4.4: at most 100 octets, xtext
 
+_COMPACT = json.JSONEncoder(ensure_ascii=True, separators=(",", ":"))
+
 
 def format_envelope(envelope: Envelope, done: Ordinals) -> str:
     """The argument of XSHADOW ENVELOPE: base64url, without padding, of compact JSON; long texts are cut, the subject first."""
@@ -244,12 +246,18 @@ def format_envelope(envelope: Envelope, done: Ordinals) -> str:
         values["envid"] = envelope.envid
     if done:
         values["done"] = format_done(done)
-    octets = json.dumps(values, ensure_ascii=True, separators=(",", ":")).encode("ascii")
+    octets = _COMPACT.encode(values).encode("ascii")
     return base64.urlsafe_b64encode(octets).rstrip(b"=").decode("ascii")
 
 
 def _cut(text: str, octets_max: int) -> str:
     """The longest beginning (by eighths) whose JSON fits, quotes aside. Lone surrogates survive as escapes."""
+    if len(text) * 12 <= octets_max or (len(text) * 6 <= octets_max and text.isascii()):
+        return text  # \uXXXX is the longest that a character becomes, twice beyond the first 65,536
+    return _cut_by_trying(text, octets_max)
+
+
+def _cut_by_trying(text: str, octets_max: int) -> str:
     text = text[:octets_max]
     while len(json.dumps(text, ensure_ascii=True)) > octets_max + 2:
         text = text[: len(text) - max(1, len(text) // 8)]

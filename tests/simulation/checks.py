@@ -143,7 +143,15 @@ class Checker:
         on what is being sent counts when its answer is there: only the process knows that."""
         patience = machine.settings.transport.shadow_resubmit_time_span.total_seconds() / 2
         others = [host for host in self.holders(message_id) if self.claims[host][message_id].primary == machine.name]
-        return any(self._now() - self._numbered_at[host, message_id] > patience for host in others)
+        return any(
+            self._now() - self._numbered_at[host, message_id] > patience
+            and not self._lease_runs(machine, message_id, self.machines[host].name)
+            for host in others
+        )
+
+    def _lease_runs(self, machine: Machine, message_id: MessageId, server: str) -> bool:
+        entry = self.claims[machine.host][message_id].copy_on(ServerName(server))
+        return machine.node is not None and entry is not None and machine.node._context.leases.left(message_id, entry) > 0
 
     # what the next hop sees
 

@@ -1,16 +1,19 @@
 """Network message ids: drawn many at once, each used once."""
 
 import os
+import time
 import uuid
 
 from shadowrelay.smtp.session import IDS_DRAWN_AT_ONCE, new_message_id
 
 
-def test_each_id_is_a_random_uuid_in_its_usual_form():
+def test_each_id_is_a_uuid_in_its_usual_form_and_those_of_a_time_lie_together():
+    before = time.time_ns() // 1_000_000
     for _ in range(2 * IDS_DRAWN_AT_ONCE):
         text = new_message_id()
         found = uuid.UUID(text)
-        assert (text, 4, uuid.RFC_4122) == (str(found), found.version, found.variant)
+        assert (text, 7, uuid.RFC_4122) == (str(found), found.version, found.variant)
+        assert before <= found.int >> 80 <= time.time_ns() // 1_000_000
 
 
 def test_no_id_comes_twice():
