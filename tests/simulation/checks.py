@@ -143,11 +143,8 @@ class Checker:
         on what is being sent counts when its answer is there: only the process knows that."""
         patience = machine.settings.transport.shadow_resubmit_time_span.total_seconds() / 2
         others = [host for host in self.holders(message_id) if self.claims[host][message_id].primary == machine.name]
-        return any(
-            self._now() - self._numbered_at[host, message_id] > patience
-            and not self._lease_runs(machine, message_id, self.machines[host].name)
-            for host in others
-        )
+        old = [host for host in others if self._now() - self._numbered_at[host, message_id] > patience]
+        return not all(self._lease_runs(machine, message_id, self.machines[host].name) for host in old)
 
     def _lease_runs(self, machine: Machine, message_id: MessageId, server: str) -> bool:
         entry = self.claims[machine.host][message_id].copy_on(ServerName(server))

@@ -120,6 +120,7 @@ class World:
             mock.patch("os.urandom", ids.randbytes),
             mock.patch("uuid.uuid4", new_id),
             mock.patch("shadowrelay.store.opening.uuid4", new_id),
+            mock.patch("shadowrelay.smtp.session.time_ns", lambda: int(self.now() * 1e9)),
         ):
             self._build(Path(directory))
             with mock.patch("random.Random", Seeded):
