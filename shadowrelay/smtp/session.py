@@ -2,11 +2,11 @@
 
 import os
 import ssl
-import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from time import time_ns
 
 from shadowrelay.model.ids import BoundaryName, MessageId, ServerName
 from shadowrelay.model.message import BodyType, Recipient
@@ -33,7 +33,7 @@ def new_message_id() -> MessageId:
         fresh = os.urandom(16 * IDS_DRAWN_AT_ONCE).hex()
         _drawn.extend(fresh[start : start + 32] for start in range(32, len(fresh), 32))
         digits = fresh[:32]
-    at = f"{time.time_ns() // 1_000_000:012x}"
+    at = f"{time_ns() // 1_000_000:012x}"
     variant = "89ab"[int(digits[16], 16) & 3]
     return MessageId(f"{at[:8]}-{at[8:]}-7{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}")
 
