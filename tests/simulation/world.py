@@ -95,6 +95,9 @@ class World:
     def now(self) -> float:
         return self.loop.world_time()
 
+    def _nanoseconds(self) -> int:
+        return int(self.now() * 1e9)
+
     def note(self, text: str) -> None:
         if self._is_traced:
             self.trace.append(f"{self.now():10.3f}  {text}")
@@ -120,7 +123,7 @@ class World:
             mock.patch("os.urandom", ids.randbytes),
             mock.patch("uuid.uuid4", new_id),
             mock.patch("shadowrelay.store.opening.uuid4", new_id),
-            mock.patch("shadowrelay.smtp.session.time_ns", lambda: int(self.now() * 1e9)),
+            mock.patch("shadowrelay.smtp.session.time_ns", self._nanoseconds),
         ):
             self._build(Path(directory))
             with mock.patch("random.Random", Seeded):
