@@ -46,7 +46,10 @@ def run(*, messages_count: int = 600, directory: Path | None = None, as_json: bo
         return asyncio.run(_Demo(console, messages_count, directory, as_json).run())
     except KeyboardInterrupt:
         console.print("stopped; no process is left behind")
-        return 130
+        return 128 + signal.SIGINT
+    except asyncio.CancelledError:
+        console.print("stopped; no process is left behind")
+        return 128 + signal.SIGTERM
 
 
 class _Demo:
