@@ -167,7 +167,7 @@ def parse_arguments() -> argparse.Namespace:
     """See --help."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=5, help="alternations after the warm-up (default 5)")
-    parser.add_argument("--messages", type=int, default=2000, help="messages in each run (default 2000)")
+    parser.add_argument("--messages", type=int, default=5000, help="messages in each run (default 5000)")
     parser.add_argument("--rounds", type=int, default=5, help="rounds of the latency measurement (default 5)")
     parser.add_argument("--round-messages", type=int, default=400, help="messages in each half of a round (default 400)")
     parser.add_argument("--directory", type=Path, default=Path("/var/tmp"), help="all queues and logs, on one disk (default /var/tmp)")
