@@ -1,0 +1,101 @@
+"""The hostile inputs of `tests/smtp/test_hostile_input.py` again, over a socket to a running `shadowrelay serve`: the same
+replies, nothing accepted, and the same process alive and taking mail at the end."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from shadowrelay.lab.cluster import NodeProcess, Place, free_ports
+from shadowrelay.lab.logs import rows
+from shadowrelay.model.routing import HostPort
+from tests.kit.receiving import Client
+from tests.smtp.test_hostile_input import BARE, CLOSED, COMMANDS, ENDINGS, SMUGGLED
+
+CONFIGURATION = """
+[server]
+name = "a.example"
+site = "east"
+data_directory = "data"
+
+[[receive_connectors]]
+name = "in"
+listen = "{smtp}"
+accepted_domains = ["here.example"]
+accept_xshadow = false
+
+[[routes]]
+recipients = ["*"]
+next_hop = "127.0.0.1:9"
+
+[tracking]
+directory = "tracking"
+
+[admin]
+listen = "{admin}"
+"""
+INTO_DATA = b"EHLO client.example\r\nMAIL FROM:<a@x.example>\r\nRCPT TO:<b@here.example>\r\nDATA\r\n"
+
+
+@asynccontextmanager
+async def a_served_node(directory: Path) -> AsyncIterator[NodeProcess]:
+    smtp, admin = (HostPort("127.0.0.1", port) for port in free_ports(2))
+    node = NodeProcess(Place("a.example", "east"), smtp, admin, directory / "a.example")
+    node.directory.mkdir()
+    (node.directory / "node.toml").write_text(CONFIGURATION.format(smtp=smtp, admin=admin))
+    try:
+        await node.start()
+        yield node
+    finally:
+        await node.stop()
+
+
+async def connect(node: NodeProcess) -> Client:
+    client = Client(*await asyncio.open_connection(node.address.host, node.address.port))
+    assert "220 a.example ESMTP" == await client.reply()
+    return client
+
+
+async def answers_to(node: NodeProcess, before: bytes, octets: bytes, expected: list[str]) -> list[str]:
+    client = await connect(node)
+    try:
+        await client.send(before)
+        await client.replies(before.count(b"\r\n"))
+        await client.send(octets)
+        return [await client.rest() or CLOSED if want == CLOSED else await client.reply() for want in expected]
+    finally:
+        await client.close()
+
+
+def differing(expected: list[str], answers: list[str]) -> bool:
+    return any(want != answer for want, answer in zip(expected, answers, strict=True) if not want.endswith("~"))
+
+
+@pytest.mark.slow
+async def test_a_running_node_gives_each_hostile_input_its_reply_and_takes_mail_afterwards(tmp_path: Path) -> None:
+    async with a_served_node(tmp_path) as node:
+        wrong = {}
+        for name, before, octets, expected in COMMANDS:
+            answers = await answers_to(node, before, octets, expected)
+            if differing(expected, answers):
+                wrong[name] = answers
+        for ending in ENDINGS:
+            client = await connect(node)
+            await client.send(INTO_DATA)
+            await client.replies(4)
+            with contextlib.suppress(ConnectionError):
+                await client.send(b"first" + ending + SMUGGLED)
+            answers = [await client.reply(), await client.rest() or CLOSED]
+            if [BARE, CLOSED] != answers:
+                wrong[repr(ending)] = answers
+            await client.close()
+        good = await answers_to(node, INTO_DATA, b"hello\r\n.\r\n", ["250"])
+        is_alive = node.is_running
+    accepted = [row for row in rows(node.tracking) if row["event-id"] == "RECEIVE"]
+
+    assert {} == wrong
+    assert len(COMMANDS) + len(ENDINGS) >= 30
+    assert (True, True, 1) == (is_alive, good[0].startswith("250 2.0.0 Queued as"), len(accepted))
