@@ -35,6 +35,7 @@ PLACES: dict[str, tuple[str, set[str]]] = {
     "uvloop": ("uvloop", {"node", "lab"}),
     "typer": ("typer", {"cli"}),
     "rich": ("rich", {"cli", "lab"}),
+    "fsspec": ("fsspec", {"tracking", REPORT}),
     "pyspark": ("pyspark", {REPORT}),
     "pyarrow": ("pyarrow", {REPORT}),
     "matplotlib": ("matplotlib", {REPORT}),
