@@ -51,7 +51,8 @@ format: setup ## let ruff rewrite what it can
 
 lock: setup ## make the locked requirements anew from pyproject.toml
 	@$(LOCK) --output-file requirements/base.txt pyproject.toml
-	@$(LOCK) --extra dev --constraint requirements/base.txt --output-file requirements/dev.txt pyproject.toml
+	@$(LOCK) --extra spark --constraint requirements/base.txt --output-file requirements/spark.txt pyproject.toml
+	@$(LOCK) --extra dev --extra spark --constraint requirements/spark.txt --output-file requirements/dev.txt pyproject.toml
 
 clean: ## remove what the targets made
 	@rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis .demo build dist *.egg-info

@@ -44,6 +44,16 @@ if [ "${1:-}" = interop ]; then # what `make test-all` and `make bench` need bey
     exit 0
 fi
 
+java_version() { java -version 2>&1 | sed -nE '1s/.*version "(1\.)?([0-9]+).*/\2/p'; }
+
+if [ "$(java_version)" -ge 17 ] 2>/dev/null; then :; else # the report on service levels runs on Spark; the relay does without
+    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+        install_packages "Java 17 or later is missing (the report on service levels)" openjdk-17-jre-headless
+    else
+        say "Java 17 or later is missing: no report on service levels, all else works. For it:  sudo apt-get install openjdk-17-jre-headless"
+    fi
+fi
+
 python=$(find_python)
 if [ -z "$python" ]; then
     install_packages "Python 3.11 or later is missing" python3 python3-venv
