@@ -48,7 +48,8 @@ java_version() { java -version 2>&1 | sed -nE '1s/.*version "(1\.)?([0-9]+).*/\2
 
 if [ "$(java_version)" -ge 17 ] 2>/dev/null; then :; else # the report on service levels runs on Spark; the relay does without
     if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-        install_packages "Java 17 or later is missing (the report on service levels)" openjdk-17-jre-headless
+        (install_packages "Java 17 or later is missing (the report on service levels)" openjdk-17-jre-headless) ||
+            say "Java could not be installed: no report on service levels, all else works"
     else
         say "Java 17 or later is missing: no report on service levels, all else works. For it:  sudo apt-get install openjdk-17-jre-headless"
     fi
