@@ -23,6 +23,7 @@ from shadowrelay.config_warnings import warnings
 from shadowrelay.model.errors import ConfigurationError
 from shadowrelay.model.quantities import format_duration, format_size
 from shadowrelay.model.settings import Section, Settings
+from shadowrelay.model.shipping import shown_options, shown_target
 
 __all__ = ["LoadedSettings", "Origin", "effective", "example", "load", "warnings"]
 
@@ -102,6 +103,10 @@ def _plain(key: Key, value: object) -> object:
         return [_plain(key, entry) for entry in value]
     if isinstance(value, int) and is_size(key):
         return format_size(value)
+    if isinstance(value, dict):
+        return shown_options(value)
+    if key == ("shipping", "target"):
+        return shown_target(str(value))
     return value if isinstance(value, bool | int | None) else str(value)
 
 

@@ -83,7 +83,7 @@ def _is_section(option: object) -> bool:
 def _wants_json(annotation: Any) -> bool:
     if get_origin(annotation) in (Union, UnionType):
         return any(_wants_json(option) for option in get_args(annotation))
-    return annotation in (bool, int) or get_origin(annotation) is tuple or _is_section(annotation)
+    return annotation in (bool, int) or get_origin(annotation) in (tuple, dict) or _is_section(annotation)
 
 
 def _with_value(table: Mapping[str, Any], key: Key, value: object) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 Lines that begin "# " explain; "#key = value" is a default: remove the # to change it.
 """
 
+import json
 import textwrap
 from collections.abc import Iterator
 from datetime import timedelta
@@ -58,6 +59,7 @@ _TABLES: tuple[tuple[str, type[Section]], ...] = (
     ("[tls]", model.Tls),
     ("[send]", model.Send),
     ("[tracking]", model.Tracking),
+    ("[shipping]", model.Shipping),
     ("[admin]", model.Admin),
     ("[dns]", model.Dns),
 )
@@ -98,7 +100,7 @@ def _description(field: FieldInfo) -> str:
 
 def _default(field: FieldInfo) -> str:
     value = field.get_default(call_default_factory=True, validated_data={})
-    return "not set" if value is None else _toml(field, value).strip('"')
+    return "not set" if value is None else _toml(field, value).strip('"') or "empty"
 
 
 def _line(section: type[Section], name: str, field: FieldInfo) -> str:
@@ -114,6 +116,8 @@ def _toml(field: FieldInfo, value: Any) -> str:
         return str(value).lower()
     if isinstance(value, timedelta):
         return f'"{format_duration(value)}"' if value else '"0s"'
+    if isinstance(value, dict):
+        return json.dumps(value).replace(": ", " = ")
     if isinstance(value, tuple):
         return f"[{', '.join(_toml(field, entry) for entry in value)}]"
     if isinstance(value, int):

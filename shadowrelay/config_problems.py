@@ -23,7 +23,8 @@ def explain(error: ErrorDetails, path: Path, variables: Mapping[Key, str]) -> st
 
 def _problem(error: ErrorDetails, key: Key) -> str:
     context = error.get("ctx", {})
-    given = "" if isinstance(error["input"], dict | Section) else f"{_shown(error['input'])} "
+    may_be_secret = key[:1] == ("shipping",)  # passwords in the target, keys in the options
+    given = "" if may_be_secret or isinstance(error["input"], dict | Section) else f"{_shown(error['input'])} "
     match error["type"]:
         case "value_error":
             return f"{given}{error['msg'].removeprefix('Value error, ')}"

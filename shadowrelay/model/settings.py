@@ -10,11 +10,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from shadowrelay.model.ids import BoundaryName, ServerName, SiteName
 from shadowrelay.model.quantities import Address, CheckedDomain, CheckedNetwork, Duration, NameServer, NextHops, Size, parse_name
 from shadowrelay.model.routing import HostPort
+from shadowrelay.model.shipping import Option, checked_options, checked_target
 
 MILLISECOND = timedelta(milliseconds=1)
 SECOND = timedelta(seconds=1)
@@ -262,6 +263,17 @@ class Tracking(Section):
         return self
 
 
+class Shipping(Section):
+    """Shipping of closed tracking logs to where the report reads them; docs/operations.md "Shipping the tracking log"."""
+
+    target: Annotated[str, AfterValidator(checked_target)] = ""
+    """An absolute directory, or a URL that fsspec knows (s3://, gs://, abfs://, sftp://, file://…). Empty: nothing is shipped."""
+    interval: Annotated[Duration, Field(ge=SECOND, le=HOUR)] = 5 * MINUTE
+    """A file is closed and shipped at the latest so long after its first row, so that a quiet node is not invisible."""
+    options: Annotated[dict[str, Option], BeforeValidator(checked_options)] = {}
+    """Options of fsspec's store, like { endpoint_url = "https://…", key = "…", secret = "…" }. What looks secret is never printed."""
+
+
 class Admin(Section):
     """The HTTP API, metrics and health."""
 
@@ -289,6 +301,7 @@ class Settings(Section):
     tls: Tls | None = None
     send: Send = Send()
     tracking: Tracking = Tracking()
+    shipping: Shipping = Shipping()
     admin: Admin = Admin()
     dns: Dns = Dns()
 

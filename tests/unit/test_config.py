@@ -90,6 +90,9 @@ OVERRIDES: list[tuple[str, str, Callable[[Settings], Any], Any]] = [
     ("RECEIVE_CONNECTORS__0__RELAY_FROM", "[]", lambda s: s.receive_connectors[0].relay_from, ()),
     ("RECEIVE_CONNECTORS__0__MAX_SESSIONS", "3", lambda s: s.receive_connectors[0].max_sessions, 3),
     ("SERVER__SITE", "5", lambda s: s.server.site, "5"),
+    ("SHIPPING__TARGET", "s3://bucket/tracking", lambda s: s.shipping.target, "s3://bucket/tracking"),
+    ("SHIPPING__OPTIONS", '{"anon": true}', lambda s: s.shipping.options, {"anon": True}),
+    ("SHIPPING__OPTIONS__SECRET", "4711", lambda s: s.shipping.options, {"secret": "4711"}),
     ("PEERS__0__REQUIRE_TLS", "false", lambda s: s.peers[0].require_tls, False),
 ]
 
@@ -110,7 +113,9 @@ PROBLEMS = [
     (SERVER + "sitt = 'x'\n", ["{path}: server.sitt: unknown key; did you mean site?"]),
     (
         "zzz = 1\n" + SERVER,
-        ["{path}: zzz: unknown key; known here: server, transport, receive_connectors, peers, routes, tls, send, tracking, admin, dns"],
+        [
+            "{path}: zzz: unknown key; known here: server, transport, receive_connectors, peers, routes, tls, send, tracking, shipping, admin, dns"
+        ],
     ),
     (
         SERVER + "[transport]\nshadow_timeout = 5\n",
@@ -149,6 +154,22 @@ PROBLEMS = [
     ),
     (SERVER + "[peers]\nname = 'a'\n", ['{path}: peers: is not a list; write one like ["first", "second"], in the environment as JSON']),
     (SERVER + "[[routes]]\nrecipients = []\nnext_hop = 'a'\n", ["{path}: routes[0].recipients: [] is empty; give at least one"]),
+    (
+        SERVER + "[shipping]\ntarget = 'collector:hunter2@host/logs'\noptions = { secret = ['hunter2'] }\n",
+        [
+            '{path}: shipping.target: is neither a URL nor an absolute directory; write one like "s3://bucket/tracking" or "/srv/tracking"',
+            "{path}: shipping.options: secret: is neither text, a whole number nor true or false; write it as one of them",
+        ],
+    ),
+    (
+        SERVER + "[shipping]\ntarget = 'simplecache::s3://bucket'\ninterval = '2h'\noptions = 5\n",
+        [
+            '{path}: shipping.target: has "::" in it, which would chain stores; name the one place where the files shall lie',
+            '{path}: shipping.interval: is too large; give at most "1h"',
+            "{path}: shipping.options: is not a table; "
+            'write one like { endpoint_url = "https://store.example" }, in the environment as JSON',
+        ],
+    ),
     (SERVER + "[admin]\ntoken_file = 5\n", ["{path}: admin.token_file: 5 is not text; write it in quotes"]),
     ("admin = 5\n" + SERVER, ["{path}: admin: 5 is not a table; write its keys under [admin]"]),
     (
@@ -224,6 +245,22 @@ def test_effective_values_are_plain_json_in_the_order_of_the_settings(write: Wri
     assert ("tls", None) in rows
     assert [list(row) for row in rows] == json.loads(json.dumps(rows))
     assert list(loaded.origins) == [key for key, _ in rows]
+
+
+def test_secrets_of_the_shipping_are_not_among_the_effective_values(write: Write) -> None:
+    options = '{ key = "hunter2", endpoint_url = "https://u:hunter2@x.example", username = "bob", sas_token = "hunter2", anon = false }'
+    text = f'{NODE}[shipping]\ntarget = "sftp://bob:hun@hunter2@collector.example:22/logs?x=hunter2"\noptions = {options}\n'
+
+    shown = dict(effective(load(write(text), {})))
+
+    assert "sftp://bob:[left out]@collector.example:22/logs?[left out]" == shown["shipping.target"]
+    assert {
+        "key": "[left out]",
+        "endpoint_url": "[left out]",
+        "username": "bob",
+        "sas_token": "[left out]",
+        "anon": False,
+    } == shown["shipping.options"]
 
 
 def test_the_shipped_example_is_the_one_that_the_settings_make() -> None:
