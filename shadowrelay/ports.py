@@ -7,7 +7,7 @@ Over 300 lines, because the whole contract between the rules and the world stand
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Protocol
 
 from shadowrelay.model.ids import DatabaseId, MessageId, ServerName
@@ -301,12 +301,6 @@ class TrackingLog(Protocol):
 
     def write(self, event: TrackingEvent) -> None: ...
     async def sync(self) -> None: ...
-
-
-class Timer(Protocol):
-    """Schedules; a fake one in unit tests."""
-
-    async def sleep(self, duration: timedelta) -> None: ...
 
 
 class Metrics(Protocol):

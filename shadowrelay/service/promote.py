@@ -3,6 +3,7 @@
 import asyncio
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 
 import structlog
@@ -129,6 +130,7 @@ class PromoteService:
         by_id = {message.envelope.message_id: message for message in page if await self._is_whole(message)}
         questions = [StatusQuestion(message_id, message.claim.number) for message_id, message in by_id.items()]
         promoted: set[MessageId] = set()
+        is_first = True
         for server, party in tuple(reachable.items()):
             try:
                 answers = await context.links[server].status(questions)
@@ -137,7 +139,8 @@ class PromoteService:
                 del reachable[server]
                 continue
             said = dict(zip(by_id, answers, strict=True))
-            promoted |= await self._apply(party, said, frozenset(reachable))
+            promoted |= await self._apply(party, said, frozenset(reachable), is_first=is_first)
+            is_first = False
         rest = [message_id for message_id in by_id if message_id not in promoted]
         heard = frozenset(reachable)
         promoted |= _ours(rest, await context.ledger.transition(rest, lambda _, claim: _alone(claim, context.me, heard)))
@@ -158,13 +161,18 @@ class PromoteService:
             return False
         return True
 
-    async def _apply(self, party: Party, said: Mapping[MessageId, StatusAnswer], reachable: frozenset[ServerName]) -> set[MessageId]:
+    async def _apply(
+        self, party: Party, said: Mapping[MessageId, StatusAnswer], reachable: frozenset[ServerName], *, is_first: bool
+    ) -> set[MessageId]:
+        """The first answer begins a round: one that was broken off stands in the claim with what it had heard by then, which
+        may be hours old."""
         me = self._context.me
 
         def decide(message_id: MessageId, claim: Claim | None) -> Transition:
             if claim is None or claim.role is not Role.SHADOW:
                 return Transition(claim, claim)
-            return shadow.answered(claim, me, party, said[message_id], reachable)
+            before = shadow.round_over(claim).after if is_first else claim
+            return replace(shadow.answered(before, me, party, said[message_id], reachable), before=claim)
 
         ids = list(said)
         transitions = await self._context.ledger.transition(ids, decide)

@@ -176,7 +176,7 @@ class Events:
         return self._after(shadow.alone(self.claim_of(me.claim), party(me.node, me.generation), servers))
 
     def _lives(self, claim: int) -> After:
-        return self._after(shadow.primary_lives(self.claim_of(claim)))
+        return self._after(shadow.round_over(self.claim_of(claim)))
 
     # notifications
     def _hear(self, claim: int, speaker: Node, status: DiscardStatus) -> After:

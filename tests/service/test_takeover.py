@@ -1,13 +1,14 @@
 """Taking over: silence, new databases, hand-over, and primaries that come back. DESIGN 6.1, 6.2, 6.4."""
 
 import asyncio
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 from shadowrelay.core.ownership.primary import handing_over
-from shadowrelay.model.ids import DatabaseId
+from shadowrelay.model.ids import DatabaseId, MessageId
 from shadowrelay.model.message import NO_ORDINALS
-from shadowrelay.model.ownership import Choice, CopyNumber, Role, StatusQuestion, StatusState
+from shadowrelay.model.ownership import Choice, CopyNumber, Role, StatusQuestion, StatusState, Transition
 from shadowrelay.model.peers import CopyOffer
 from shadowrelay.model.replies import Reply
 from shadowrelay.model.tracking import EventId
@@ -263,6 +264,39 @@ async def _place(east: VirtualNode, west: VirtualNode, envelope) -> None:
 
 
 # three servers
+@in_virtual_time
+async def test_what_was_answered_in_a_round_that_was_broken_off_counts_no_more(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST, NORTH) as net:
+        east = await a_waiting_message(net)
+        holder, third = (net.nodes[name] for name in (WEST, NORTH))
+        if Role.SHADOW is not await holder.role(east.last):
+            holder, third = third, holder
+
+        def heard_long_ago(_, claim):
+            return Transition(claim, replace(claim, asked=frozenset({third.name})))
+
+        await holder.ledger.real.transition([east.last], heard_long_ago)
+        asked: list[tuple[str, Role | None]] = []
+        for server, link in holder.context.links.items():
+            link.status = noting(link.status, server, holder, east.last, asked)
+        await net.wipe(EAST)
+
+        await net.start(EAST)
+
+        await until(holder.in_role(east.last, Role.DELIVERED), 2 * HEARTBEAT)
+        assert [(EAST, Role.SHADOW), (third.name, Role.SHADOW)] == asked
+
+
+def noting(status, server: str, holder: VirtualNode, message_id: MessageId, asked: list[tuple[str, Role | None]]):
+    """Who is asked, and what the holder is then."""
+
+    async def noted(questions):
+        asked.append((server, await holder.role(message_id)))
+        return await status(questions)
+
+    return noted
+
+
 @in_virtual_time
 async def test_two_servers_fail_one_after_the_other_and_the_third_delivers(tmp_path: Path) -> None:
     async with nodes(tmp_path, EAST, WEST, NORTH) as net:

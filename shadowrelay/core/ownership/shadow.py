@@ -87,8 +87,9 @@ def alone(claim: Claim | None, me: Party, reachable: Collection[ServerName]) -> 
     return _promote(claim, claim, me)
 
 
-def primary_lives(claim: Claim | None) -> Transition:
-    """The primary server was heard in its old database: this round is over."""
+def round_over(claim: Claim | None) -> Transition:
+    """This round of questions is over, because the primary server was heard in its old database perhaps: what was answered
+    in it counts in no other."""
     claim = pieces.known(claim)
     return Transition(claim, replace(claim, asked=pieces.NOBODY) if claim.role is Role.SHADOW else claim, note=Note.LIVES)
 

@@ -137,7 +137,7 @@ def test_without_the_rule_wait_a_round_goes_on_after_waiting(monkeypatch: pytest
 def test_who_is_no_shadow_server_any_more_does_not_promote() -> None:
     assert Note.YIELDED == shadow.answered(OWN, ME, TWO, StatusAnswer(StatusState.UNKNOWN), ALL).note
     assert not shadow.alone(OWN, ME, frozenset()).changed
-    assert not shadow.primary_lives(OWN).changed
+    assert not shadow.round_over(OWN).changed
 
 
 def test_a_shadow_server_promotes_alone_when_all_in_reach_were_heard_and_tells_the_old_primary() -> None:
@@ -157,11 +157,11 @@ def test_a_shadow_server_does_not_promote_before_all_in_reach_were_heard() -> No
 
 
 def test_a_primary_that_lives_ends_the_round() -> None:
-    assert HELD == shadow.primary_lives(ASKED).after
+    assert HELD == shadow.round_over(ASKED).after
 
 
 def test_an_unknown_message_has_no_round() -> None:
-    for ask in (lambda: shadow.primary_lives(None), lambda: shadow.alone(None, ME, ALL)):
+    for ask in (lambda: shadow.round_over(None), lambda: shadow.alone(None, ME, ALL)):
         with pytest.raises(IllegalTransition):
             ask()
 
