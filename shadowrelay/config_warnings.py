@@ -123,7 +123,7 @@ def _about_certificate(settings: Settings, now: datetime) -> Iterator[str]:
     left = certificate.not_valid_after_utc - now
     if left < CERTIFICATE_LEFT_MIN:
         ends = f"{certificate.not_valid_after_utc:%Y-%m-%d %H:%M} UTC"
-        yield f"tls.certificate ends at {ends}; peers refuse it from then on: renew it, then restart"
+        yield f"tls.certificate ends at {ends}; peers refuse it from then on: renew it, then SIGHUP"
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value.get_values_for_type(x509.DNSName)
     except x509.ExtensionNotFound:

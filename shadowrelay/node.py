@@ -35,7 +35,7 @@ from shadowrelay.smtp.next_hop import Limits
 from shadowrelay.smtp.peer_link import LinkEvents, SmtpPeerLink
 from shadowrelay.smtp.resolver import DnsResolver
 from shadowrelay.smtp.server import ReceiverServer, reception_for
-from shadowrelay.smtp.tls import opportunistic_context, peer_context
+from shadowrelay.smtp.tls import TlsContexts, opportunistic_context
 from shadowrelay.store.ledger import SqliteLedger
 from shadowrelay.tracking import operator_log
 from shadowrelay.tracking.writer import FileTrackingLog
@@ -57,6 +57,7 @@ class Node:
         self._settings = loaded.settings
         self._clock = SystemClock()
         self._tasks = Tasks()
+        self._tls = self._read_tls()
 
     async def start(self) -> None:
         """Open everything, in the order in which a failure does least harm: files, then sockets, then services.
@@ -128,10 +129,6 @@ class Node:
 
     def _make_link(self, peer: Peer) -> SmtpPeerLink:
         settings = self._settings
-        if settings.peer_requires_tls(peer) and settings.tls is not None:
-            opening = Opening(settings.server.name, TlsUse.REQUIRED, peer_context(settings.tls))
-        else:
-            opening = Opening(settings.server.name)
         heartbeat = settings.transport.shadow_heartbeat_frequency.total_seconds()
         events = LinkEvents(
             own_identity=lambda: self._services.desk.own_identity(peer.name),
@@ -140,7 +137,12 @@ class Node:
             on_open=self._services.heartbeat.opened,
         )
         seconds = min(max(heartbeat, CONTROL_SECONDS_MIN), CONTROL_SECONDS_MAX)
-        return SmtpPeerLink(peer.name, peer.address, opening, self._clock, events, control_seconds=seconds)
+        return SmtpPeerLink(peer.name, peer.address, self._opening_to(peer), self._clock, events, control_seconds=seconds)
+
+    def _opening_to(self, peer: Peer) -> Opening:
+        if self._tls is None or not self._settings.peer_requires_tls(peer):
+            return Opening(self._settings.server.name)
+        return Opening(self._settings.server.name, TlsUse.REQUIRED, self._tls.to_peers)
 
     def _identified(self, identity: PeerIdentity) -> None:
         self._tasks.spawn(self._services.desk.greeted(identity), f"greeted {identity.server}")
@@ -156,6 +158,7 @@ class Node:
                 desk=self._services.desk,
                 clock=self._clock,
                 spool_directory=self._ledger.spool_directory,
+                tls=self._tls,
             )
             receiver = ReceiverServer(reception)
             try:
@@ -185,6 +188,8 @@ class Node:
         metrics.watch("attempts_running", "Messages being delivered or accepted.", lambda: len(self._context.attempts))
         metrics.watch("tracking_dropped_rows", "Rows that could not be written.", lambda: self._tracking.dropped_count)
         metrics.watch("tracking_pending_rows", "Rows not written yet.", lambda: self._tracking.pending_count)
+        metrics.watch("time_seconds", "This node's wall clock, in seconds since 1970.", lambda: self._clock.now().timestamp())
+        metrics.certificates({} if self._tls is None else self._tls.ends)
 
     async def _observe(self) -> None:
         while True:
@@ -193,6 +198,9 @@ class Node:
                 self._metrics.observe_queues(await self._ledger.queues())
             await asyncio.sleep(ADMIN_OBSERVES_SECONDS)
 
+    def _read_tls(self) -> TlsContexts | None:
+        return None if self._settings.tls is None else TlsContexts.read(self._settings.tls)
+
     def _token(self) -> str:
         return read_or_create_token(self._settings.admin.token_file)
 
@@ -200,9 +208,11 @@ class Node:
         return dict(config.effective(self._loaded))
 
     def reload(self) -> None:
-        """SIGHUP: what can change while running does (transport, routes, send, relay and domain lists); the rest is named."""
+        """SIGHUP: what can change while running does (transport, routes, send, relay and domain lists, the files named in
+        [tls]); the rest is named. All of it or nothing."""
         try:
             loaded = config.load(self._loaded.path)
+            self._tls = self._read_tls()
         except ConfigurationError as error:
             _log.error("configuration.refused", error=str(error))
             return
@@ -213,9 +223,11 @@ class Node:
         self._services.deliver.reload()
         for receiver in self._receivers:
             name = receiver.reception.connector.name
-            connector = next((found for found in settings.receive_connectors if found.name == name), None)
-            if connector is not None:
-                receiver.reception.adopt(connector)
+            connector = next((found for found in settings.receive_connectors if found.name == name), receiver.reception.connector)
+            receiver.reload(connector, self._tls)
+        for peer in settings.shadow_candidates:
+            self._links[peer.name].renew(self._opening_to(peer))
+        self._metrics.certificates({} if self._tls is None else self._tls.ends)
         _log.info("configuration.reloaded", needs_restart=fixed)
 
     async def stop(self) -> None:

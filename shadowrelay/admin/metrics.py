@@ -49,6 +49,9 @@ class Metrics:
         self._database = self._gauge(
             "database_info", "Queue database, and the durability it runs with; always 1.", "database", "incarnation", "synchronous"
         )
+        self._certificates = self._gauge(
+            "certificate_not_after_timestamp_seconds", "When the certificates in force end, by key of [tls]; seconds since 1970.", "file"
+        )
         self.registry.register(_AtScrape(self._collect))
 
     # ports.Metrics
@@ -95,6 +98,12 @@ class Metrics:
         """What the ledger runs on; `synchronous` as read back from the database."""
         self._database.clear()
         self._database.labels(database, str(incarnation), synchronous).set(1)
+
+    def certificates(self, ends: Mapping[str, datetime]) -> None:
+        """When the TLS files in force end, by key of [tls]."""
+        self._certificates.clear()
+        for file, end in ends.items():
+            self._certificates.labels(file).set(end.timestamp())
 
     def observe_queues(self, queues: Iterable[QueueRow]) -> None:
         """The listing for the next scrape."""

@@ -158,6 +158,10 @@ class SmtpPeerLink:
         """See `ports.PeerLink`."""
         return await self._on_control(lambda session: session.status(questions))
 
+    def renew(self, opening: Opening) -> None:
+        """Open sessions this way from now on; those that are open stay."""
+        self._opening = opening
+
     async def close(self) -> None:
         """End all sessions; returns when every connection is gone."""
         self._is_closed = True

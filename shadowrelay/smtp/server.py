@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import ssl
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -13,22 +12,22 @@ from shadowrelay.ports import Acceptor, Clock, PeerDesk
 from shadowrelay.smtp.lifetime import Lifetime
 from shadowrelay.smtp.peer_commands import PeerReceiver
 from shadowrelay.smtp.session import Reception
-from shadowrelay.smtp.tls import anonymous_server_context, server_context
+from shadowrelay.smtp.tls import TlsContexts
 
 BACKLOG = 1_024  # connections that the kernel keeps for us while the loop is busy
 
 
-def tls_context_for(settings: Settings, connector: ReceiveConnector) -> ssl.SSLContext | None:
-    """`None` without a certificate. Raises: ConfigurationError."""
-    if settings.tls is None:
-        return None
-    return server_context(settings.tls) if connector.accept_xshadow else anonymous_server_context(settings.tls)
-
-
 def reception_for(
-    settings: Settings, connector: ReceiveConnector, *, acceptor: Acceptor, desk: PeerDesk, clock: Clock, spool_directory: Path
+    settings: Settings,
+    connector: ReceiveConnector,
+    *,
+    acceptor: Acceptor,
+    desk: PeerDesk,
+    clock: Clock,
+    spool_directory: Path,
+    tls: TlsContexts | None = None,
 ) -> Reception:
-    """What the sessions of this connector need. Raises: ConfigurationError for certificates that cannot be used."""
+    """What the sessions of this connector need. Without `tls` STARTTLS is not offered."""
     peers: Mapping[ServerName, Peer] = {peer.name: peer for peer in settings.peers}
     return Reception(
         name=settings.server.name,
@@ -39,7 +38,7 @@ def reception_for(
         desk=desk,
         clock=clock,
         spool_directory=spool_directory,
-        tls_context=tls_context_for(settings, connector),
+        tls_context=None if tls is None else tls.receiving(connector),
         is_advertised=settings.transport.shadow_redundancy_enabled,
     )
 
@@ -73,9 +72,10 @@ class ReceiverServer:
         """Open sessions."""
         return len(self._sessions)
 
-    def reload(self, connector: ReceiveConnector) -> None:
-        """Follow changed settings without closing a session. `listen` stays as it is."""
+    def reload(self, connector: ReceiveConnector, tls: TlsContexts | None = None) -> None:
+        """Follow changed settings and TLS files without closing a session. `listen` stays as it is."""
         self.reception.adopt(connector)
+        self.reception.tls_context = None if tls is None else tls.receiving(connector)
 
     def stop_accepting(self) -> None:
         """New connections are refused from now on. May be called twice."""

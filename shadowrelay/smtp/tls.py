@@ -1,11 +1,42 @@
 """TLS contexts: for our receivers, for sessions to peers, for next hops that nobody vouches for."""
 
 import ssl
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from cryptography import x509
 
 from shadowrelay.model.errors import ConfigurationError
-from shadowrelay.model.settings import Tls
+from shadowrelay.model.settings import ReceiveConnector, Tls
+
+
+@dataclass(frozen=True, slots=True)
+class TlsContexts:
+    """What was made of one reading of the files in [tls]: all of it, or nothing. A session keeps what it began with.
+
+    Shapes: `ends` says by key of [tls] when its certificates end, aware; of several authorities the last counts.
+    """
+
+    asking: ssl.SSLContext  # receives, asks for the client's certificate
+    anonymous: ssl.SSLContext  # receives, does not
+    to_peers: ssl.SSLContext
+    ends: Mapping[str, datetime]
+
+    @classmethod
+    def read(cls, tls: Tls) -> "TlsContexts":
+        """Raises: ConfigurationError for files that cannot be used."""
+        contexts = server_context(tls), anonymous_server_context(tls), peer_context(tls)
+        ends = {"certificate": _certificates_in(tls.certificate)[0].not_valid_after_utc}  # the node's own stands first
+        if tls.peer_authority is not None:
+            ends["peer_authority"] = max(each.not_valid_after_utc for each in _certificates_in(tls.peer_authority))
+        return cls(*contexts, ends)
+
+    def receiving(self, connector: ReceiveConnector) -> ssl.SSLContext:
+        """For this connector: only where peers come in, a client is asked who it is."""
+        return self.asking if connector.accept_xshadow else self.anonymous
 
 
 def server_context(tls: Tls) -> ssl.SSLContext:
@@ -56,12 +87,17 @@ def _load_own(context: ssl.SSLContext, tls: Tls) -> None:
         context.load_cert_chain(tls.certificate, tls.key)
 
 
+def _certificates_in(path: Path) -> list[x509.Certificate]:
+    with _usable(f"certificates in {path}"):
+        return x509.load_pem_x509_certificates(path.read_bytes())
+
+
 @contextmanager
 def _usable(what: str) -> Iterator[None]:
     try:
         yield
-    except OSError as error:  # ssl.SSLError is one
-        reason = error.strerror or str(error)
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        reason = getattr(error, "strerror", None) or str(error)
         raise ConfigurationError(f"tls: cannot use {what} ({reason}); give readable PEM files that belong together") from error
 
 

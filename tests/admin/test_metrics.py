@@ -110,6 +110,14 @@ def test_the_database_and_its_durability_are_shown(metrics):
     assert [("shadowrelay_database_info", "d2", "2", "FULL")] == [key for key in samples(metrics) if key[0] == "shadowrelay_database_info"]
 
 
+def test_the_end_of_each_certificate_in_force_is_shown_and_no_other(metrics):
+    metrics.certificates({"certificate": datetime(2026, 1, 1, tzinfo=UTC), "peer_authority": datetime(2030, 1, 1, tzinfo=UTC)})
+    metrics.certificates({"certificate": datetime(2027, 1, 1, tzinfo=UTC)})
+
+    shown = {key: value for key, value in samples(metrics).items() if "not_after" in key[0]}
+    assert {("shadowrelay_certificate_not_after_timestamp_seconds", "certificate"): datetime(2027, 1, 1, tzinfo=UTC).timestamp()} == shown
+
+
 def test_the_build_is_shown(metrics):
     assert 1.0 == samples(metrics)["shadowrelay_build_info", "mx1", "1.2.3"]
 

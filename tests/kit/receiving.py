@@ -17,6 +17,7 @@ from shadowrelay.model.peers import CopyOffer, DiscardReply, PeerIdentity
 from shadowrelay.model.replies import Reply
 from shadowrelay.model.settings import Settings
 from shadowrelay.smtp.server import ReceiverServer, reception_for
+from shadowrelay.smtp.tls import TlsContexts
 
 PATIENCE_SECONDS = 5.0
 OWN_DATABASE = DatabaseId("00000000-0000-4000-8000-000000000001")
@@ -249,7 +250,8 @@ async def receiving(
     settings = settings_for(tls, transport, **connector)
     acceptor, desk, clock = FakeAcceptor(), FakeDesk(), FixedClock()
     found = settings.receive_connectors[0].model_copy(update=unchecked or {})
-    server = ReceiverServer(reception_for(settings, found, acceptor=acceptor, desk=desk, clock=clock, spool_directory=spool))
+    contexts = None if settings.tls is None else TlsContexts.read(settings.tls)
+    server = ReceiverServer(reception_for(settings, found, acceptor=acceptor, desk=desk, clock=clock, spool_directory=spool, tls=contexts))
     await server.start()
     station = Station(server, acceptor, desk, clock, spool)
     try:

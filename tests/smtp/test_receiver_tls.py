@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 import trustme
+from cryptography import x509
 
 from shadowrelay.model.errors import ConfigurationError
 from shadowrelay.model.settings import Tls
-from shadowrelay.smtp.tls import anonymous_server_context, opportunistic_context, peer_context, server_context
+from shadowrelay.smtp.tls import TlsContexts, anonymous_server_context, opportunistic_context, peer_context, server_context
 from tests.kit.receiving import HELLO, Client, receiving
 
 XSHADOW = {"accept_xshadow": True}
@@ -196,3 +197,42 @@ def test_the_contexts_ask_and_verify_as_they_should(authority: Authority) -> Non
     assert (ssl.CERT_NONE, False) == (opportunistic_context().verify_mode, opportunistic_context().check_hostname)
     contexts = (server_context(tls), anonymous_server_context(tls), peer_context(tls), opportunistic_context())
     assert {ssl.TLSVersion.TLSv1_2} == {context.minimum_version for context in contexts}
+
+
+def test_one_reading_of_the_files_gives_all_contexts_and_says_when_they_end(authority: Authority, tmp_path: Path) -> None:
+    files = authority.files_of("a.example")
+    own = x509.load_pem_x509_certificates(files["certificate"].read_bytes())[0]
+    first, last = trustme.CA(), authority.authority
+    bundle = tmp_path / "bundle.pem"
+    bundle.write_bytes(first.cert_pem.bytes() + last.cert_pem.bytes())
+    contexts = TlsContexts.read(Tls.model_validate(files | {"peer_authority": bundle}))
+
+    last_end = max(x509.load_pem_x509_certificate(one.cert_pem.bytes()).not_valid_after_utc for one in (first, last))
+    assert {"certificate": own.not_valid_after_utc, "peer_authority": last_end} == contexts.ends
+    assert (ssl.CERT_OPTIONAL, ssl.CERT_NONE) == (contexts.asking.verify_mode, contexts.anonymous.verify_mode)
+    assert {"certificate"} == set(TlsContexts.read(Tls.model_validate(authority.files_of("a.example", peer_authority=False))).ends)
+
+
+def test_a_reading_that_fails_in_one_file_gives_nothing(authority: Authority, tmp_path: Path) -> None:
+    rubbish = tmp_path / "rubbish.pem"
+    rubbish.write_text("rubbish")
+    files = authority.files_of("a.example")
+
+    for key in ("certificate", "key", "peer_authority"):
+        with pytest.raises(ConfigurationError, match=r"tls: cannot use .*rubbish\.pem"):
+            TlsContexts.read(Tls.model_validate(files | {key: rubbish}))
+
+
+async def test_new_sessions_get_the_new_certificate_and_the_old_ones_live_on(authority: Authority, tmp_path: Path) -> None:
+    files = authority.files_of("a.example")
+    async with receiving(tmp_path, tls=files) as station:
+        old = await station.connect()
+        await secured(old, opportunistic_context())
+        other = Authority(tmp_path)
+        renewed = TlsContexts.read(Tls.model_validate(other.files_of("a.example")))
+        station.server.reload(station.server.reception.connector, renewed)
+        new = await station.connect()
+        context = ssl.create_default_context(cafile=str(tmp_path / "peers.pem"))
+
+        assert "SIZE" in await secured(new, context)
+        assert "250 2.0.0 OK" == await old.ask("NOOP")

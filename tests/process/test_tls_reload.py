@@ -1,0 +1,95 @@
+"""Certificates are renewed while two real nodes run: SIGHUP, new sessions both ways, and files that cannot be used."""
+
+import asyncio
+import email.message
+import json
+import signal
+import smtplib
+import ssl
+from pathlib import Path
+
+import pytest
+import trustme
+
+from shadowrelay.lab.cluster import Cluster, NodeProcess, Place
+from shadowrelay.model.routing import HostPort
+
+pytestmark = pytest.mark.slow
+
+PLACES = (Place("a.east.example", "east"), Place("b.west.example", "west"))
+FILES = {"certificate": "nodes.pem", "key": "nodes.key", "peer_authority": "peers.pem"}
+
+
+def write_files(directory: Path, authority: trustme.CA) -> None:
+    """One certificate for both nodes, and who signed it."""
+    certificate = authority.issue_cert(*(place.name for place in PLACES))
+    (directory / FILES["certificate"]).write_bytes(b"".join(blob.bytes() for blob in certificate.cert_chain_pems))
+    (directory / FILES["key"]).write_bytes(certificate.private_key_pem.bytes())
+    (directory / FILES["peer_authority"]).write_bytes(authority.cert_pem.bytes())
+
+
+def session(node: NodeProcess, authority: trustme.CA) -> smtplib.SMTP:
+    """After STARTTLS with a certificate of the node's name that this authority signed. Raises ssl.SSLError."""
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    client = smtplib.SMTP(node.address.host, node.address.port, timeout=10)
+    client._host = node.name  # what starttls() verifies
+    try:
+        client.starttls(context=context)
+    except BaseException:
+        client.close()
+        raise
+    return client
+
+
+def events(node: NodeProcess, name: str) -> list[dict[str, object]]:
+    """Lines of its operator log."""
+    lines = [json.loads(line) for line in (node.directory / "node.log").read_text().splitlines() if line.startswith("{")]
+    return [line for line in lines if line["event"] == name]
+
+
+async def reload(nodes: list[NodeProcess], event: str) -> None:
+    """SIGHUP, until each has answered with one more of this event."""
+    before = [len(events(node, event)) for node in nodes]
+    for node in nodes:
+        node.signal(signal.SIGHUP)
+    async with asyncio.timeout(10):
+        while [len(events(node, event)) for node in nodes] != [count + 1 for count in before]:
+            await asyncio.sleep(0.05)
+
+
+async def test_certificates_are_renewed_by_sighup_in_both_directions_and_bad_files_change_nothing(tmp_path: Path) -> None:
+    old, new = trustme.CA(), trustme.CA()
+    write_files(tmp_path, old)
+    table = {key: str(tmp_path / name) for key, name in FILES.items()}
+    message = email.message.EmailMessage()
+    message.set_content("hello")
+    async with Cluster(PLACES, HostPort("127.0.0.1", 9), directory=tmp_path, tables={"tls": table}) as cluster:
+        first, second = cluster.nodes.values()
+        kept = session(first, old)
+        for name in (FILES["certificate"], FILES["peer_authority"]):
+            content = (tmp_path / name).read_bytes()
+            (tmp_path / name).write_text("rubbish")
+            await reload([first], "configuration.refused")
+            (tmp_path / name).write_bytes(content)
+        session(first, old).close()
+
+        write_files(tmp_path, new)
+        await reload([first, second], "configuration.reloaded")
+        session(first, new).close()
+        with pytest.raises(ssl.SSLError):
+            session(first, old)
+        assert 250 == kept.noop()[0]
+        kept.close()
+
+        await second.stop()
+        await second.start()
+        for node in (first, second):  # each places its copy on the other, or answers 451
+            client = session(node, new)
+            assert {} == await asyncio.to_thread(client.send_message, message, "a@x.example", ["b@y.example"])
+            client.close()
+
+    assert [[]] == [line["needs_restart"] for line in events(first, "configuration.reloaded")]
+    refused = [str(line["error"]) for line in events(first, "configuration.refused")]
+    assert [True, True] == [key in text for key, text in zip(("tls.certificate", "tls.peer_authority"), refused, strict=True)]
+    assert all(line["tls"] for line in events(first, "peer.session_opened"))
