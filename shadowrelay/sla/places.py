@@ -1,0 +1,54 @@
+"""Directories of logs and of the warehouse, wherever they are: one spelling for Spark, which knows Hadoop's, and for fsspec.
+
+Whatever is written here is whole or not there: on a disk under another name first, in an object store because an upload is all or nothing.
+"""
+
+import re
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO, Any
+
+import fsspec  # type: ignore[import-untyped]
+
+_ONE_SLASH = re.compile(r"file:/+")
+HADOOP_ONLY = {"s3a": "s3", "s3n": "s3"}  # schemes that only Hadoop knows -> what fsspec calls them
+
+
+def located(path: str) -> tuple[Any, str]:
+    """Its file system and its path there. Shapes: a plain path, `file:/…` as Spark writes it, or a URL.
+
+    Raises: ValueError, ImportError for a scheme that fsspec does not know, or only with another package.
+    """
+    scheme, separator, rest = path.partition("://")
+    if separator and scheme in HADOOP_ONLY:
+        path = f"{HADOOP_ONLY[scheme]}://{rest}"
+    files, found = fsspec.url_to_fs(_ONE_SLASH.sub("/", path, count=1) if path.startswith("file:") else path)
+    return files, found
+
+
+def is_local(files: Any) -> bool:
+    """A file system with an atomic rename: `files` is what `located` gave."""
+    protocol = files.protocol
+    return "file" in ((protocol,) if isinstance(protocol, str) else protocol)
+
+
+@contextmanager
+def written_whole(path: str) -> Iterator[IO[bytes]]:
+    """A file to write; it has its name when all is written, and replaces what had it. Names that begin with a dot are for nobody's eyes."""
+    files, target = located(path)
+    directory, _, name = target.rpartition("/")
+    if not is_local(files):
+        with files.open(target, "wb") as file:
+            yield file
+        return
+    files.makedirs(directory, exist_ok=True)
+    hidden = f"{directory}/.{name}.{uuid.uuid4().hex}"
+    try:
+        with files.open(hidden, "wb") as file:
+            yield file
+        files.mv(hidden, target)
+    except BaseException:
+        if files.exists(hidden):
+            files.rm(hidden)
+        raise

@@ -1,0 +1,113 @@
+"""The Spark session of the job, and what must be installed for it.
+
+What is missing is said before a JVM starts: Spark's own answer to no Java, or to an old one, is a page of stack trace.
+"""
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from shadowrelay.model.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+JAVA_VERSION_MIN = 17  # what Spark 4 needs
+JAVA_ANSWERS_WITHIN_SECONDS = 30
+PARTITIONS_PER_CORE = 4  # of a shuffle in local mode: small enough to fit in memory, few enough to be quick
+LOOPBACK = "127.0.0.1"
+REMEDY = "install Java 17 or later (Debian: apt-get install openjdk-17-jre-headless), or set JAVA_HOME to one"
+
+_VERSION = re.compile(r'version "(?:1\.)?([0-9]+)')
+_LOCAL = re.compile(r"local(?:\[([0-9]+|\*)(?:,.*)?\])?")
+
+
+class SparkUnavailable(ConfigurationError):
+    """The job cannot run on this machine; the text says what to install. Nothing was started."""
+
+
+def check_spark() -> None:
+    """Raises: SparkUnavailable, when pyspark or pyarrow is missing, or Java is missing or too old."""
+    for name in ("pyspark", "pyarrow"):
+        if importlib.util.find_spec(name) is None:
+            raise SparkUnavailable(f"{name} is missing: install the extra with pip install 'shadowrelay[spark]'")
+    java = find_java()
+    if java is None:
+        raise SparkUnavailable(f"Java is missing: {REMEDY}")
+    version = java_version(java)
+    if version is None:
+        raise SparkUnavailable(f"{java} does not run: {REMEDY}")
+    if version < JAVA_VERSION_MIN:
+        raise SparkUnavailable(f"{java} is Java {version}, which is too old for Spark: {REMEDY}")
+
+
+def find_java() -> str | None:
+    """The one that Spark's scripts would take: that of JAVA_HOME, else the first on the path."""
+    home = os.environ.get("JAVA_HOME")
+    return str(Path(home) / "bin" / "java") if home else shutil.which("java")
+
+
+def java_version(java: str) -> int | None:
+    """8, 17, 21 … or None when it cannot be run or says nothing of the kind."""
+    try:
+        done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=JAVA_ANSWERS_WITHIN_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    found = _VERSION.search(done.stderr + done.stdout)
+    return int(found[1]) if found else None
+
+
+def spark_session(
+    master: str = "local[*]",
+    *,
+    driver_memory: str = "4g",
+    shuffle_partitions: int | None = None,
+    options: Mapping[str, str] | None = None,
+) -> "SparkSession":
+    """The session of this process; made anew where there is none. Whoever asks first sets its memory and master.
+
+    Shapes: `shuffle_partitions` None: four a core in local mode, Spark's own default on a cluster. `options` win over ours.
+    Raises: SparkUnavailable, see `check_spark`.
+    """
+    check_spark()
+    from pyspark.sql import SparkSession
+
+    settings = {
+        "spark.driver.memory": driver_memory,
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={(Path(__file__).parent / 'log4j2.properties').as_uri()}",
+        "spark.log.level": "ERROR",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # INT96, the default, is read by few others
+    }
+    if is_on_this_machine(master):
+        settings |= {"spark.driver.bindAddress": LOOPBACK, "spark.driver.host": LOOPBACK}
+    cores = local_cores(master)
+    partitions = shuffle_partitions or (cores * PARTITIONS_PER_CORE if cores else None)
+    if partitions:
+        settings["spark.sql.shuffle.partitions"] = str(partitions)
+    builder = SparkSession.builder.master(master).appName("shadowrelay sla")
+    for key, value in (settings | dict(options or {})).items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+def is_on_this_machine(master: str) -> bool:
+    """Then nobody else needs to reach the driver."""
+    return _LOCAL.fullmatch(master) is not None or urlsplit(master).hostname in {"localhost", LOOPBACK}
+
+
+def local_cores(master: str) -> int | None:
+    """How many this master uses; None, when it is not `local…`."""
+    found = _LOCAL.fullmatch(master)
+    if found is None:
+        return None
+    return (os.cpu_count() or 1) if found[1] == "*" else int(found[1] or "1")

@@ -1,0 +1,130 @@
+"""Whose log a directory is, and in which site and boundary that server stands: from what was shipped with it, or from a file.
+
+`manifest.json` in a server's directory says it, and `--sites FILE` wins over that. What nobody says is empty, and never an error.
+"""
+
+import json
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from shadowrelay.model.errors import ConfigurationError
+from shadowrelay.sla.places import located, written_whole
+
+MANIFEST = "manifest.json"
+SERVERS = "servers.json"
+SHIPPING = "shipping.json"
+
+
+class Site(NamedTuple):
+    """Where a server stands; empty where nobody says."""
+
+    site: str = ""
+    boundary: str = ""
+
+
+class Dropped(NamedTuple):
+    """A log file that a node had to delete before it was shipped. `at` as the manifest says it."""
+
+    server: str
+    name: str
+    reason: str
+    at: str
+
+
+class Manifest(NamedTuple):
+    """What a server's directory says of itself. `names`: the files that were shipped."""
+
+    site: Site
+    names: tuple[str, ...]
+    dropped: tuple[Dropped, ...]
+
+
+class Shipping(NamedTuple):
+    """What should have been there. `missing`: (server, name) of files that a manifest names and nobody has read."""
+
+    missing: tuple[tuple[str, str], ...] = ()
+    dropped: tuple[Dropped, ...] = ()
+
+
+def read_manifests(logs: str) -> dict[str, Manifest | None]:
+    """Every server (directory of logs), with its manifest; None where there is none, or none that can be read."""
+    files, top = located(logs)
+    if not files.isdir(top):
+        return {}
+    directories = [entry["name"] for entry in files.ls(top, detail=True) if entry["type"] == "directory"]
+    servers = {str(directory).rstrip("/").rpartition("/")[2]: directory for directory in directories}
+    return {name: _read_manifest(files, name, f"{servers[name]}/{MANIFEST}") for name in sorted(servers) if name[0] not in "._"}
+
+
+def _read_manifest(files: Any, server: str, path: str) -> Manifest | None:
+    try:
+        return parse_manifest(server, json.loads(files.cat_file(path)))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def parse_manifest(server: str, given: Mapping[str, Any]) -> Manifest:
+    """Raises: KeyError, TypeError, AttributeError for what is none. The directory's name counts, not the one that it holds."""
+    dropped = [Dropped(server, str(each["name"]), str(each["reason"]), str(each["at"])) for each in given.get("dropped", [])]
+    site = Site(str(given.get("site") or ""), str(given.get("boundary") or ""))
+    return Manifest(site, tuple(str(each["name"]) for each in given["files"]), tuple(dropped))
+
+
+def read_sites_file(path: Path) -> dict[str, Site]:
+    """`["mx1.east.example"]` with `site` and `boundary`. Raises: ConfigurationError naming file and server."""
+    try:
+        given = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as exc:
+        raise ConfigurationError(f"{path}: {exc.strerror}") from None
+    except ValueError as exc:
+        raise ConfigurationError(f"{path}: {exc}") from None
+    for server, values in given.items():
+        is_right = isinstance(values, dict) and all(isinstance(value, str) for value in values.values())
+        if not is_right or not set(values) <= set(Site._fields):
+            raise ConfigurationError(f'{path}: ["{server}"] may hold `site` and `boundary`, each a text')
+    return {server: Site(**values) for server, values in given.items()}
+
+
+def merged(known: Mapping[str, Site], manifests: Mapping[str, Manifest | None], named: Mapping[str, Site]) -> dict[str, Site]:
+    """All servers: `named` (from --sites) wins over manifests, these over what was `known` before."""
+    shipped = {server: manifest.site for server, manifest in manifests.items() if manifest is not None}
+    everyone = sorted({*known, *manifests, *named})
+    return {server: named.get(server) or shipped.get(server) or known.get(server) or Site() for server in everyone}
+
+
+def read_servers(warehouse: str) -> dict[str, Site]:
+    """`servers.json`; empty where there is none yet."""
+    return {name: Site(**values) for name, values in (_read_json(warehouse, SERVERS) or {}).items()}
+
+
+def write_servers(warehouse: str, servers: Mapping[str, Site]) -> None:
+    """`servers.json`, whole."""
+    _write_json(warehouse, SERVERS, {name: site._asdict() for name, site in sorted(servers.items())})
+
+
+def read_shipping(warehouse: str) -> Shipping:
+    """`shipping.json`: what is missing, and what nodes dropped; nothing where nobody shipped."""
+    given = _read_json(warehouse, SHIPPING) or {}
+    missing = tuple((each["server"], each["name"]) for each in given.get("missing", ()))
+    return Shipping(missing, tuple(Dropped(**each) for each in given.get("dropped", ())))
+
+
+def write_shipping(warehouse: str, shipping: Shipping) -> None:
+    """`shipping.json`, whole."""
+    missing = [{"server": server, "name": name} for server, name in shipping.missing]
+    _write_json(warehouse, SHIPPING, {"missing": missing, "dropped": [each._asdict() for each in shipping.dropped]})
+
+
+def _read_json(warehouse: str, name: str) -> Any:
+    files, top = located(warehouse)
+    try:
+        return json.loads(files.cat_file(f"{top}/{name}"))
+    except FileNotFoundError:
+        return None
+
+
+def _write_json(warehouse: str, name: str, value: object) -> None:
+    with written_whole(f"{warehouse}/{name}") as file:
+        file.write(json.dumps(value, indent=1, ensure_ascii=False).encode())
