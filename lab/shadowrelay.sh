@@ -1,0 +1,2 @@
+#!/bin/sh
+exec /opt/shadowrelay/bin/python3 -m shadowrelay "$@"
