@@ -38,13 +38,13 @@ from shadowrelay.smtp.server import ReceiverServer, reception_for
 from shadowrelay.smtp.tls import TlsContexts, opportunistic_context
 from shadowrelay.store.ledger import SqliteLedger
 from shadowrelay.tracking import operator_log
-from shadowrelay.tracking.writer import FileTrackingLog
+from shadowrelay.tracking.assembly import make_tracking
 
 GRACE_SECONDS = 30.0  # SIGTERM: sessions and attempts in the middle may finish
 ADMIN_OBSERVES_SECONDS = 5.0
 GARBAGE_THRESHOLDS = (20_000, 20, 50)  # allocations until a look at the young; measured, docs/performance.md
 CONTROL_SECONDS_MIN, CONTROL_SECONDS_MAX = 1.0, 10.0  # one question to a peer
-FIXED_WHILE_RUNNING = ("server", "peers", "tls", "tracking", "admin", "dns")
+FIXED_WHILE_RUNNING = ("server", "peers", "tls", "tracking", "shipping", "admin", "dns")
 
 _log = structlog.get_logger("shadowrelay.node")
 
@@ -65,6 +65,7 @@ class Node:
         Raises: ConfigurationError for what an operator can put right.
         """
         settings = self._settings
+        self._tracking, self._shipper = make_tracking(settings, self._clock.now, __version__)
         self._ledger = await SqliteLedger.open(
             settings.server.data_directory,
             server=settings.server.name,
@@ -73,16 +74,6 @@ class Node:
             message_expiration_timeout=settings.transport.message_expiration_timeout,
         )
         self._metrics = Metrics(__version__, settings.server.name, now=self._clock.now, awake=self._clock.awake)
-        tracking = settings.tracking
-        self._tracking = FileTrackingLog(
-            tracking.directory,
-            settings.server.name,
-            max_file_size=tracking.max_file_size,
-            max_directory_size=tracking.max_directory_size,
-            max_age=tracking.max_age,
-            now=self._clock.now,
-            version=__version__,
-        )
         self._build_services()
         self._context.peers.remember(await self._ledger.peers())
         await self._start_receiver()
@@ -174,6 +165,9 @@ class Node:
     def _start_services(self) -> None:
         self._tasks.keep(self._clock.run, "clock")
         self._tasks.keep(self._observe, "observe")
+        if self._shipper is not None:
+            self._shipper.start()
+            self._shipper.watch(self._metrics)
         self._watch_states()
         self._services.start()
 
@@ -243,7 +237,7 @@ class Node:
         """Close what was opened, in reverse; also after a start that failed half-way. One failure keeps nothing else open."""
         closers: tuple[Callable[[], Awaitable[None]], ...] = (
             self._close_receivers, lambda: self._admin.stop(), self._tasks.close, self._close_links,
-            lambda: self._deliverer.close(), lambda: self._tracking.close(), lambda: self._ledger.close(),
+            lambda: self._deliverer.close(), lambda: self._tracking.close(), self._close_shipper, lambda: self._ledger.close(),
         )  # fmt: skip
         for close in closers:
             try:
@@ -256,6 +250,10 @@ class Node:
     async def _close_receivers(self) -> None:
         for receiver in self._receivers:
             await receiver.close()
+
+    async def _close_shipper(self) -> None:
+        if self._shipper is not None:
+            await self._shipper.close()
 
     async def _close_links(self) -> None:
         for link in self._links.values():

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from shadowrelay.model.ids import ServerName
@@ -31,7 +31,7 @@ class Metrics:
         self._awake = awake
         self._heard: dict[ServerName, float] = {}
         self._queues: tuple[QueueRow, ...] = ()
-        self._states: dict[str, tuple[str, Callable[[], float]]] = {}
+        self._states: dict[str, tuple[type[GaugeMetricFamily | CounterMetricFamily], str, Callable[[], float]]] = {}
         self._gauge("build_info", "Which program and which node this is; always 1.", "version", "server").labels(version, server).set(1)
         acknowledged = self._counter("acknowledged", "Messages answered 250, by whether a synced second copy existed.", "replication")
         # a series that begins at zero shows its first increase
@@ -92,7 +92,11 @@ class Metrics:
     def watch(self, name: str, documentation: str, value: Callable[[], float]) -> None:
         """Read `value` at each scrape as gauge `shadowrelay_<name>`: sessions, database_position, ledger_unavailable,
         tracking_dropped_rows, tracking_pending_rows … One that raises is left out of that scrape."""
-        self._states[f"shadowrelay_{name}"] = (documentation, value)
+        self._states[f"shadowrelay_{name}"] = (GaugeMetricFamily, documentation, value)
+
+    def watch_total(self, name: str, documentation: str, value: Callable[[], float]) -> None:
+        """The same for what only grows: counter `shadowrelay_<name>_total`."""
+        self._states[f"shadowrelay_{name}"] = (CounterMetricFamily, documentation, value)
 
     def database(self, database: str, incarnation: int, synchronous: str) -> None:
         """What the ledger runs on; `synchronous` as read back from the database."""
@@ -119,16 +123,16 @@ class Metrics:
     def _gauge(self, name: str, documentation: str, *labels: str) -> Gauge:
         return Gauge(f"shadowrelay_{name}", documentation, labels, registry=self.registry)
 
-    def _collect(self) -> Iterator[GaugeMetricFamily]:
+    def _collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
         yield from queue_families(self._queues, self._now())
         ages = GaugeMetricFamily("shadowrelay_heartbeat_age_seconds", "Since the last proof of life of a peer.", labels=["server"])
         awake = self._awake()
         for server, heard in self._heard.items():
             ages.add_metric([server], max(awake - heard, 0.0))
         yield ages
-        for name, (documentation, value) in self._states.items():
+        for name, (family, documentation, value) in self._states.items():
             try:
-                yield GaugeMetricFamily(name, documentation, value=value())
+                yield family(name, documentation, value=value())
             except Exception:  # a scrape with a hole says more than none
                 continue
 
@@ -169,10 +173,10 @@ class _Bounded:
 
 
 class _AtScrape(Collector):
-    def __init__(self, collect: Callable[[], Iterator[GaugeMetricFamily]]) -> None:
+    def __init__(self, collect: Callable[[], Iterator[GaugeMetricFamily | CounterMetricFamily]]) -> None:
         self._collect = collect
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
+    def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
         return self._collect()
 
     def describe(self) -> Iterator[GaugeMetricFamily]:

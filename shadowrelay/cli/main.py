@@ -66,7 +66,7 @@ def check(
         _check_as_json(config_file)
         return
     with configuration_errors():
-        loaded = config.load(config_file)
+        loaded = _checked(config_file)
     print_table(("Key", "Value", "From"), [(key, _text(value), loaded.origins[key]) for key, value in config.effective(loaded)], "")
     doubts = config.warnings(loaded.settings)
     typer.echo(f"\n{config_file} is valid, {len(doubts)} warning{'' if len(doubts) == 1 else 's'}")
@@ -76,7 +76,7 @@ def check(
 
 def _check_as_json(config_file: Path) -> None:
     try:
-        loaded = config.load(config_file)
+        loaded = _checked(config_file)
     except ConfigurationError as exc:
         print_json({"file": str(config_file), "is_valid": False, "errors": str(exc).splitlines(), "warnings": [], "settings": {}})
         raise typer.Exit(ExitCode.USAGE) from None
@@ -85,7 +85,16 @@ def _check_as_json(config_file: Path) -> None:
     print_json({"file": str(config_file), "is_valid": True, "errors": [], "warnings": doubts, "settings": values})
 
 
+def _checked(config_file: Path) -> config.LoadedSettings:
+    loaded = config.load(config_file)
+    if loaded.settings.shipping.target:
+        import_module("shadowrelay.tracking.target").check_target(loaded.settings.shipping.target)
+    return loaded
+
+
 def _text(value: object) -> object:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} = {_text(entry)}" for name, entry in value.items())
     if isinstance(value, list):
         return ", ".join(str(entry) for entry in value)
     return str(value).lower() if isinstance(value, bool) else value

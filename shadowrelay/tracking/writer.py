@@ -20,7 +20,8 @@ import structlog
 
 from shadowrelay.model.ids import ServerName
 from shadowrelay.model.tracking import TrackingEvent
-from shadowrelay.tracking.files import FileKey, create_file, enforce_limits, hour_of, lay_out, sync_directory
+from shadowrelay.tracking.files import FileKey, create_file, hour_of, lay_out, sync_directory
+from shadowrelay.tracking.retention import Custody, enforce_limits
 from shadowrelay.wire.tracking import format_header, format_line
 
 PENDING_BYTES_MAX = 16 * 1024 * 1024  # about 30,000 rows, 5,000 messages: what a full disk may cost in memory
@@ -30,7 +31,7 @@ log = structlog.get_logger("shadowrelay.tracking")
 
 
 class OpenFile(NamedTuple):
-    """A file that rows go to, or went to until it was full or its hour was over."""
+    """A file that rows go to, or went to until it was full, its hour was over, or it was due to be shipped."""
 
     descriptor: int
     key: FileKey
@@ -40,7 +41,8 @@ class OpenFile(NamedTuple):
 class FileTrackingLog:
     """A `TrackingLog` in files MSGTRKyyyymmddhh-n.LOG. Belongs to one event loop; `now` gives aware UTC.
 
-    Shapes: `on_closed` is called with each file that is complete and synced, for whoever ships it.
+    Shapes: `on_closed` is called with each file that is complete and synced, for whoever ships it; none is open for longer than
+    `close_after` from its first row. What `custody` does not have is deleted last.
     Raises: nothing, ever. `dropped_count` and `is_failing` tell what could not be written.
     """
 
@@ -55,6 +57,8 @@ class FileTrackingLog:
         now: Callable[[], datetime],
         version: str,
         on_closed: Callable[[Path], None] | None = None,
+        close_after: timedelta | None = None,
+        custody: Custody | None = None,
     ) -> None:
         self.directory = directory
         self.server = server
@@ -67,6 +71,9 @@ class FileTrackingLog:
         self._now = now
         self._version = version
         self._on_closed = on_closed
+        self._close_after = close_after
+        self._custody = custody
+        self._due: asyncio.TimerHandle | None = None
         self._file: OpenFile | None = None
         self._size = 0
         self._has_rows = False
@@ -183,6 +190,9 @@ class FileTrackingLog:
                 (self.directory / key.name).unlink()
             raise
         self._file = OpenFile(descriptor, key, key.ends_at)
+        if self._close_after is not None:
+            with contextlib.suppress(RuntimeError):  # without a loop: when its hour is over
+                self._due = asyncio.get_running_loop().call_later(self._close_after.total_seconds(), self._retire)
         self._size = len(header)
         self._has_rows = False
         self._newest = key
@@ -216,6 +226,9 @@ class FileTrackingLog:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def _retire(self) -> None:
+        if self._due is not None:
+            self._due.cancel()
+            self._due = None
         if self._file is not None:
             self._retired.append(self._file)
             self._file = None
@@ -268,6 +281,6 @@ class FileTrackingLog:
         if newest is not None:
             sync_directory(self.directory)
             try:
-                enforce_limits(self.directory, newest, now, self._closed_size_max, self._max_age)
+                enforce_limits(self.directory, newest, now, self._closed_size_max, self._max_age, self._custody)
             except OSError as exc:  # what could not be deleted is on disk all the same
                 log.error("tracking.limits_failed", directory=str(self.directory), error=str(exc))

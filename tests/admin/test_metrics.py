@@ -103,6 +103,12 @@ def test_a_state_is_read_at_each_scrape_and_one_that_fails_is_left_out(metrics):
     assert ("shadowrelay_broken",) not in counted
 
 
+def test_what_only_grows_is_a_counter(metrics):
+    metrics.watch_total("shipped_files", "Files shipped.", lambda: 7)
+
+    assert 7.0 == samples(metrics)["shadowrelay_shipped_files_total",]
+
+
 def test_the_database_and_its_durability_are_shown(metrics):
     metrics.database("d1", 1, "FULL")
     metrics.database("d2", 2, "FULL")

@@ -114,7 +114,8 @@ PROBLEMS = [
     (
         "zzz = 1\n" + SERVER,
         [
-            "{path}: zzz: unknown key; known here: server, transport, receive_connectors, peers, routes, tls, send, tracking, shipping, admin, dns"
+            "{path}: zzz: unknown key; known here: "
+            "server, transport, receive_connectors, peers, routes, tls, send, tracking, shipping, admin, dns"
         ],
     ),
     (
