@@ -107,6 +107,7 @@ class SimulatedNode(Node):
         super().__init__(LoadedSettings(machine.directory / "node.toml", machine.settings, {}))
         self._machine, self._process, self._network, self._observer = machine, process, network, observer
         self._clock = VirtualClock(machine, loop)
+        self._shipper = None  # the log is memory
 
     async def start(self) -> None:
         settings = self._settings
