@@ -1,0 +1,68 @@
+"""Work that blocks, that fails, and that never comes back."""
+
+import asyncio
+import threading
+
+import pytest
+
+from shadowrelay.tracking.threads import HUNG_MAX, Abandoned, Threads
+
+
+@pytest.fixture
+def late():
+    return []
+
+
+@pytest.fixture
+def threads(late):
+    return Threads("test", lambda: late.append(1))
+
+
+async def test_the_result_and_the_error_of_the_work_come_back(threads):
+    def fail(_):
+        raise SystemExit(3)
+
+    assert 5 == await threads.run(lambda _: 5, 10)
+    with pytest.raises(RuntimeError, match="SystemExit"):
+        await threads.run(fail, 10)
+    assert 0 == threads.hung_count
+
+
+async def test_work_that_takes_too_long_is_abandoned_and_knows_it(threads, late):
+    may_end = threading.Event()
+    ends = []
+
+    def hang(attempt):
+        may_end.wait(10)
+        try:
+            attempt.check()
+        except Abandoned:
+            ends.append("abandoned")
+
+    for _ in range(HUNG_MAX):
+        with pytest.raises(TimeoutError, match="no answer"):
+            await threads.run(hang, 0.01)
+    with pytest.raises(TimeoutError, match="still hang"):
+        await threads.run(lambda _: 5, 10)
+    may_end.set()
+    async with asyncio.timeout(10):
+        while threads.hung_count:
+            await asyncio.sleep(0.01)
+
+    assert 5 == await threads.run(lambda _: 5, 10)
+    assert (["abandoned"] * HUNG_MAX, HUNG_MAX) == (ends, len(late))
+
+
+async def test_work_of_a_task_that_is_cancelled_is_abandoned(threads):
+    may_end = threading.Event()
+    task = asyncio.create_task(threads.run(lambda _: may_end.wait(10), 10))
+    await asyncio.sleep(0.01)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert 1 == threads.hung_count
+
+    may_end.set()
+    async with asyncio.timeout(10):
+        while threads.hung_count:
+            await asyncio.sleep(0.01)
