@@ -1,0 +1,90 @@
+"""The page put together: one style, one script, and a policy that forbids everything else."""
+
+from base64 import b64encode
+from collections.abc import Mapping
+from functools import cache
+from hashlib import sha256
+from importlib.resources import files
+from typing import cast
+
+from shadowrelay.sla.page.figures import discard_lag, exposure, latency, redundancy
+from shadowrelay.sla.page.incidents import lists
+from shadowrelay.sla.page.inputs import definitions, inputs, not_computable
+from shadowrelay.sla.page.markup import Html, tag
+from shadowrelay.sla.page.objectives import budgets, claim, headline, period, verdicts
+from shadowrelay.sla.page.pairs import pairs
+from shadowrelay.sla.page.shape import Summary
+from shadowrelay.sla.page.spoken import minute
+from shadowrelay.sla.page.takeovers import takeovers
+from shadowrelay.sla.page.traces import traces
+
+_CONTENTS = (
+    *(
+        ("objectives", "Objectives"),
+        ("budget", "Error budget"),
+        ("redundancy", "Redundancy"),
+        ("latency", "Latency"),
+        ("exposure", "Exposure"),
+    ),
+    *(("discard-lag", "Discard lag"), ("takeovers", "Takeovers"), ("servers", "Servers"), ("incidents", "Messages"), ("traces", "Traces")),
+    *(("not-computable", "Not computable"), ("input", "Input"), ("definitions", "Definitions")),
+)
+
+
+def render(summary: Mapping[str, object]) -> str:
+    """The page as text, to be written as UTF-8.
+
+    Shapes: `summary` is summary.json as docs/sla.md defines it; any list of it may be empty. Raises: KeyError if a part is missing.
+    """
+    known = cast(Summary, summary)
+    return "<!doctype html>\n" + tag("html", _head(known), tag("body", _body(known)), lang="en") + "\n"
+
+
+@cache
+def _resource(name: str) -> Html:
+    return Html(files("shadowrelay.sla.page").joinpath(name).read_text(encoding="utf-8"))
+
+
+def _hashed(text: str) -> str:
+    return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
+
+
+def _head(summary: Summary) -> Html:
+    style, script = _resource("page.css"), _resource("page.js")
+    policy = f"default-src 'none'; style-src {_hashed(style)}; script-src {_hashed(script)}; base-uri 'none'; form-action 'none'"
+    return tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", http_equiv="Content-Security-Policy", content=policy),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", name="color-scheme", content="light dark"),
+        tag("meta", name="generator", content="shadowrelay sla report"),
+        tag("title", f"{claim(summary)[0]} Redundancy report"),
+        tag("style", style),
+    )
+
+
+def _body(summary: Summary) -> list[Html]:
+    links = [tag("li", tag("a", title, href=f"#{name}")) for name, title in _CONTENTS]
+    return [
+        tag("a", "Skip to the report", href="#report", class_="skip"),
+        tag("header", tag("p", "Shadow redundancy report", class_="kicker"), period(summary)),
+        tag(
+            "main",
+            headline(summary),
+            tag("nav", tag("ul", links, role="list"), aria_label="Contents"),
+            _sections(summary),
+            id="report",
+            tabindex="-1",
+        ),
+        tag(
+            "footer",
+            tag("p", "Made by ", tag("code", "shadowrelay sla report"), " at ", minute(summary["generated_at"]), ". All instants are UTC."),
+        ),
+        tag("script", _resource("page.js")),
+    ]
+
+
+def _sections(summary: Summary) -> list[Html]:
+    parts = (verdicts, budgets, redundancy, latency, exposure, discard_lag, takeovers, pairs, lists, traces, not_computable, inputs)
+    return [*[part(summary) for part in parts], definitions()]

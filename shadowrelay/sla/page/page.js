@@ -1,0 +1,67 @@
+"use strict";
+// Comfort only: the page says everything without it. Tables sort, plots tell the figure under the pointer, links open folded traces.
+
+function keyOf(row, index) {
+  const cell = row.cells[index];
+  const key = cell.dataset.key ?? cell.querySelector("time")?.dateTime ?? cell.textContent.trim();
+  const number = cell.dataset.key === undefined ? NaN : Number(key);
+  return Number.isNaN(number) ? key : number;
+}
+
+function compare(one, other) {
+  if (typeof one === "number" && typeof other === "number") return one - other;
+  return String(one).localeCompare(String(other), "en", { numeric: true });
+}
+
+function sort(table, index) {
+  const head = table.tHead.rows[0].cells[index];
+  const isDown = head.getAttribute("aria-sort") === "ascending";
+  for (const other of table.tHead.rows[0].cells) other.removeAttribute("aria-sort");
+  head.setAttribute("aria-sort", isDown ? "descending" : "ascending");
+  const rows = [...table.tBodies[0].rows].map((row) => [keyOf(row, index), row]);
+  rows.sort(([one], [other]) => (isDown ? compare(other, one) : compare(one, other)));
+  table.tBodies[0].append(...rows.map(([, row]) => row));
+}
+
+for (const table of document.querySelectorAll("table.sortable")) {
+  [...table.tHead.rows[0].cells].forEach((head, index) => {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.append(...head.childNodes);
+    button.addEventListener("click", () => sort(table, index));
+    head.append(button);
+  });
+}
+
+for (const figure of document.querySelectorAll("figure")) {
+  const plot = figure.querySelector("svg.plot");
+  const cross = plot.querySelector(".cross");
+  const reading = figure.querySelector(".reading");
+  const heads = [...figure.querySelectorAll("thead th")].map((head) => head.textContent);
+  const rows = [...figure.querySelectorAll("tbody tr")];
+  plot.addEventListener("pointermove", (event) => {
+    const box = plot.getBoundingClientRect();
+    const x = ((event.clientX - box.left) / box.width) * plot.viewBox.baseVal.width;
+    const nearest = rows.reduce((best, row) => (Math.abs(row.dataset.x - x) < Math.abs(best.dataset.x - x) ? row : best), rows[0]);
+    cross.setAttribute("x1", nearest.dataset.x);
+    cross.setAttribute("x2", nearest.dataset.x);
+    cross.classList.add("on");
+    const [when, ...values] = [...nearest.cells].map((cell) => cell.textContent);
+    reading.textContent = `${when} · ` + values.map((value, index) => `${heads[index + 1]} ${value}`).join(" · ");
+  });
+  plot.addEventListener("pointerleave", () => {
+    cross.classList.remove("on");
+    reading.textContent = "";
+  });
+}
+
+function unfold() {
+  const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  if (!(target instanceof HTMLDetailsElement)) return;
+  target.open = true;
+  target.scrollIntoView();
+  target.querySelector("summary").focus();
+}
+
+addEventListener("hashchange", unfold);
+unfold();

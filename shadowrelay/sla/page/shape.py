@@ -1,0 +1,160 @@
+"""What the summary holds, as types (docs/sla.md, section 6). Only what the page says is here.
+
+Shapes: lists may be empty; figures that have no events are None. Units: names end with them; instants are ISO 8601 UTC with `Z`.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, TypedDict
+
+Verdict = Literal["met", "missed", "no data", "not computable"]
+Cell = str | int | float | bool | None
+
+
+class Percentiles(TypedDict, total=False):
+    count: int
+    p50: int | None
+    p95: int | None
+    p99: int | None
+    max: int | None
+
+
+class Figures(TypedDict):
+    messages_acknowledged: int
+    messages_reconstructed: int
+    messages_redundant: int
+    redundancy_ratio: float | None
+    messages_dsn: int
+    messages_sent_again: int
+    shadow_latency_ms: Percentiles
+    shadow_share: float | None
+    exposure_count: int
+    exposure_seconds: float
+    exposure_max_seconds: float
+    discard_lag_ms: Percentiles
+    discards_late: int
+    delivery_latency_ms: Percentiles
+    promotions: int
+    messages_promoted: int
+    takeover_detection_ms: Percentiles
+    takeover_silence_ms: Percentiles
+    takeovers_late: int
+    recipients_lost: int
+    recipients_duplicated: int
+    recipients_duplicated_unexplained: int
+    shadows_orphaned: int
+    clock_skews: int
+
+
+class Overall(Figures):
+    lines_quarantined: int
+
+
+class Figure(Figures):
+    window: Literal["all", "day", "hour"]
+    start: str
+    scope: Literal["all", "boundary", "site", "server", "pair"]
+    name: str
+    other: str
+
+
+class Objective(TypedDict):
+    name: str
+    objective: float
+    within_seconds: float | None
+    actual: float | None
+    good: int
+    bad: int
+    verdict: Verdict
+    budget_left: float | None
+    burn_rates: Mapping[str, float | None]
+
+
+class NotComputable(TypedDict):
+    figure: str
+    format: str
+    why: str
+
+
+class Server(TypedDict):
+    name: str
+    site: str
+    boundary: str
+    format: str
+    first_at: str | None
+    last_at: str | None
+    rows: int
+
+
+class Place(TypedDict):
+    server: str
+    file: str
+    line: int
+
+
+class Quarantine(TypedDict):
+    reason: str
+    count: int
+    examples: Sequence[Place]
+
+
+class Dropped(TypedDict):
+    server: str
+    name: str
+    reason: str
+    at: str
+
+
+class Input(TypedDict):
+    servers: Sequence[Server]
+    files: int
+    files_missing: int
+    lines: int
+    rows: int
+    rows_repeated: int
+    first_at: str | None
+    last_at: str | None
+    quarantine: Sequence[Quarantine]
+    dropped_before_shipping: Sequence[Dropped]
+
+
+class Takeover(TypedDict):
+    old_primary: str
+    new_primary: str
+    reason: str
+    silent_since: str | None
+    detected_at: str | None
+    first_resubmit_at: str
+    last_resubmit_at: str
+    messages: int
+    delivered_at: str | None
+    returned_at: str | None
+    in_time: int
+
+
+class TraceRow(TypedDict):
+    at: str
+    server: str
+    event: str
+    source: str
+    client: str
+    to: str
+    recipients: Sequence[str]
+    text: str
+
+
+class Summary(TypedDict):
+    generated_at: str
+    now: str | None
+    is_final: bool
+    input: Input
+    overall: Overall
+    objectives: Sequence[Objective]
+    not_computable: Sequence[NotComputable]
+    figures: Sequence[Figure]
+    takeovers: Sequence[Takeover]
+    duplicates: Sequence[Mapping[str, Cell]]
+    losses: Sequence[Mapping[str, Cell]]
+    orphans: Sequence[Mapping[str, Cell]]
+    exposures: Sequence[Mapping[str, Cell]]
+    causes: Mapping[str, Mapping[str, int]]
+    traces: Mapping[str, Sequence[TraceRow]]

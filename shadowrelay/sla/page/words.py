@@ -1,0 +1,113 @@
+"""What the page calls things: names of objectives, meanings of figures, causes and events, each in one short line.
+
+The definitions proper stand in docs/sla.md; these are their short form. A name that is not here is shown as it is.
+"""
+
+OBJECTIVES = {
+    "redundancy_ratio": "Second copy before the answer",
+    "shadow_latency": "Second copy made quickly",
+    "exposure": "Short time with one copy only",
+    "discard_lag": "Copies discarded in time",
+    "delivery_latency": "Delivered quickly",
+    "takeover": "Taken over in time",
+    "recipients_lost": "No recipient lost",
+    "recipients_duplicated_unexplained": "No unexplained duplicate",
+    "shadows_orphaned": "No copy left behind",
+}
+
+UNITS = {  # what is good or bad, one of them and several
+    "redundancy_ratio": ("message", "messages"),
+    "shadow_latency": ("message", "messages"),
+    "exposure": ("message", "messages"),
+    "discard_lag": ("copy", "copies"),
+    "delivery_latency": ("message", "messages"),
+    "takeover": ("message", "messages"),
+    "recipients_lost": ("recipient", "recipients"),
+    "recipients_duplicated_unexplained": ("recipient", "recipients"),
+    "shadows_orphaned": ("copy", "copies"),
+}
+
+COUNTED = frozenset({"recipients_lost", "recipients_duplicated_unexplained", "shadows_orphaned"})  # a number that must not be passed
+
+FIGURES = {
+    **OBJECTIVES,
+    "redundancy_ratio": "Redundancy ratio",
+    "shadow_latency": "Shadow latency",
+    "exposure": "Exposure",
+    "discard_lag": "Discard lag",
+    "delivery_latency": "Delivery latency",
+    "takeover": "Takeovers",
+    "takeovers": "Takeovers",
+    "recipients_duplicated": "Duplicates",
+    "recipients_duplicated_unexplained": "Unexplained duplicates",
+    "recipients_lost": "Losses",
+    "shadows_orphaned": "Orphans",
+}
+
+DEFINITIONS = {  # id of the footnote: (term, meaning)
+    "redundancy": (
+        "Redundancy ratio",
+        "the share of acknowledged messages of which a second server held a synced copy when the client got its 250.",
+    ),
+    "shadow-latency": ("Shadow latency", "from the end of the content to the answer of the shadow server that its copy is stored."),
+    "delivery-latency": ("Delivery latency", "from the 250 to the client to the last delivery of the message."),
+    "exposure": (
+        "Exposure",
+        "message-seconds in which an acknowledged message that was not yet done had fewer than two copies.",
+    ),
+    "discard-lag": ("Discard lag", "from the end of the last recipient to the discarding of the copy that is no longer needed."),
+    "takeover": (
+        "Takeover",
+        "shadow copies promoted because their primary server was lost; lost since its last sign of life, promoted "
+        "when delivery became the new primary's, returned with the first row of the old primary's log after that.",
+    ),
+    "duplicate": ("Duplicate", "a recipient to whom one message was delivered more than once, under one id."),
+    "loss": ("Loss", "a recipient without any end (delivery, failure, notification, expiry) although its time is up."),
+    "orphan": ("Orphan", "a shadow copy that was neither discarded nor promoted although its time is up."),
+    "reconstructed": ("Reconstructed", "an acknowledged message known from its copy only, because its primary's log is gone."),
+    "budget": (
+        "Error budget",
+        "an objective of 99 % allows one bad event in a hundred; what of this allowance is left. Below zero it is overdrawn.",
+    ),
+    "burn-rate": (
+        "Burn rate",
+        "how fast the budget was used in the hours or days before now: 1 uses it up just in time, more does not last.",
+    ),
+    "percentile": ("p50, p95, p99", "half, 95 % and 99 % of the values are not higher (nearest rank, whole milliseconds)."),
+    "not-computable": ("Not computable", "the logs do not hold what the figure needs; that is not the same as a figure of zero."),
+}  # fmt: skip
+
+DUPLICATE_CAUSES = {
+    "a": "a: died before its record",
+    "b": "b: disk destroyed before the shadow server heard",
+    "c": "c: cut off for longer than the span",
+    "d": "d: two servers failed together",
+    "unexplained": "unexplained: please report it as a bug",
+}
+
+REASONS = {
+    "Silence": "silent for longer than the span",
+    "DatabaseChanged": "came back with a new database",
+    "DatabaseRolledBack": "came back with an older database",
+    "Handover": "handed its queue over",
+}
+
+EVENTS = {
+    "RECEIVE": "accepted from the client",
+    "HAREDIRECT": "second copy stored on the shadow server",
+    "HAREDIRECTFAIL": "no second copy made",
+    "HARECEIVE": "shadow copy stored",
+    "HADISCARD": "shadow copy discarded",
+    "SEND": "delivered to the next hop",
+    "SENDEXTERNAL": "delivered to the next hop",
+    "DELIVER": "delivered",
+    "DEFER": "delivery put off",
+    "FAIL": "refused for good",
+    "DSN": "sender notified",
+    "EXPIRE": "given up: too old",
+    "RESUBMIT": "taken over: queued for delivery here",
+    "LOAD": "read back from disk after a start",
+    "POISONMESSAGE": "set aside",
+    "TRANSFER": "split by next hop",
+    "DUPLICATEDELIVER": "already delivered, not repeated",
+}
