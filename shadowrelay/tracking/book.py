@@ -96,6 +96,11 @@ class Book:
         with self._lock:
             self._dropped.append(entry)
 
+    def was_dropped(self, key: FileKey) -> bool:
+        """Whether one of this name is recorded as lost."""
+        with self._lock:
+            return any(entry.name == key.name for entry in self._dropped)
+
     def merge(self, theirs: Manifest) -> None:
         """Take over what the manifest at the target says and this book does not."""
         with self._lock:

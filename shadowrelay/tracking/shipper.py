@@ -194,7 +194,7 @@ class Shipper:
             self.files.arrived(file, found)
             self.shipped_count += 1
         finally:
-            self.files.put_down()
+            self.files.put_down(file)
 
     async def _publish(self) -> None:
         self._is_dirty = False

@@ -34,6 +34,7 @@ class WaitingFile:
     measured: Measured | None = None
     failures_count: int = 0
     is_readable: bool = True
+    has_arrived: bool = False
 
     def read(self) -> Measured:
         """What is in it, read once. In a thread. Raises: OSError; FileNotFoundError also when another file has its name now."""
@@ -57,7 +58,7 @@ class WaitingFiles:
         self._busy: FileKey | None = None
         with contextlib.suppress(OSError):
             for key in tracking_files(directory):
-                self.add(key)
+                self._add(key)
 
     def __len__(self) -> int:
         return len(self._files)
@@ -69,13 +70,26 @@ class WaitingFiles:
             return min((file.fingerprint.changed_at / 1e9 for file in self._files.values()), default=None)
 
     def add(self, key: FileKey) -> None:
-        """A file that is complete."""
+        """A file that is complete now."""
+        try:
+            self._add(key)
+        except FileNotFoundError:  # its directory was destroyed
+            if not self._book.was_dropped(key):
+                self._dropped(key, 0, None, GONE)
+        except OSError as exc:
+            log.error("shipping.file_unreadable", file=key.name, error=str(exc))
+
+    def _add(self, key: FileKey) -> None:
         path = self._directory / key.name
-        with contextlib.suppress(FileNotFoundError):
-            fingerprint = Fingerprint.of(path.stat())
-            if not self._book.is_shipped(key, fingerprint):
-                with self._lock:
-                    self._files[key] = WaitingFile(key, path, fingerprint)
+        file = WaitingFile(key, path, Fingerprint.of(path.stat()))
+        if self._book.is_shipped(key, file.fingerprint):
+            return
+        with self._lock:
+            before = self._files.get(key)
+            self._files[key] = file
+            is_lost = before is not None and before.fingerprint != file.fingerprint and key != self._busy
+        if before is not None and is_lost:  # it had the same name in a directory that was destroyed
+            self._dropped(key, before.fingerprint.size, before.measured, GONE)
 
     def next_batch(self, count: int) -> list[FileKey]:
         """Oldest first; but a file that failed waits for the others, so that one that the target refuses does not hold them up."""
@@ -90,24 +104,27 @@ class WaitingFiles:
             self._busy = key if file is not None else None
             return file
 
-    def put_down(self) -> None:
-        """Shipping of the one that was taken is over."""
+    def put_down(self, file: WaitingFile) -> None:
+        """Shipping of the one that was taken is over: it arrived, it waits, or it is gone."""
         with self._lock:
             self._busy = None
+            is_here = self._files.get(file.key) is file
+        if not is_here and not file.has_arrived:
+            self._dropped(file.key, file.fingerprint.size, file.measured, GONE)
 
     def arrived(self, file: WaitingFile, measured: Measured) -> None:
         """It is at the target. Counts as shipped when the book is saved."""
         self._book.add(file.key, file.fingerprint, measured)
+        file.has_arrived = True
         self._forget(file)
 
     def unreadable(self, file: WaitingFile, error: OSError) -> None:
-        """It is gone: dropped. Or it cannot be read: it waits for the next process, or for somebody to look."""
-        if not isinstance(error, FileNotFoundError):
+        """It is gone; or it cannot be read, and waits for the next process, or for somebody to look."""
+        if isinstance(error, FileNotFoundError):
+            self._forget(file)
+        else:
             file.is_readable = False
             log.error("shipping.file_unreadable", file=file.key.name, error=str(error))
-        elif self._forget(file):
-            self._dropped(file.key, file.fingerprint.size, file.measured, GONE)
-            self._on_dropped()
 
     def save(self) -> None:
         """Put the book on disk. Raises nothing: what it could not say there counts as unshipped until it can."""
@@ -125,7 +142,6 @@ class WaitingFiles:
     def drop(self, found: Mapping[FileKey, os.stat_result]) -> Collection[FileKey]:
         dropped = [key for key, each in found.items() if self._may_drop(key, each)]
         self.save()  # before the files are deleted
-        self._on_dropped()
         return dropped
 
     def _may_drop(self, key: FileKey, found: os.stat_result) -> bool:
@@ -137,15 +153,14 @@ class WaitingFiles:
             self._dropped(key, found.st_size, file.measured if file is not None else None, MADE_ROOM)
         return True
 
-    def _forget(self, file: WaitingFile) -> bool:
+    def _forget(self, file: WaitingFile) -> None:
         with self._lock:
-            is_same = self._files.get(file.key) is file  # else one of the same name was closed meanwhile
-            if is_same:
+            if self._files.get(file.key) is file:  # else one of the same name was closed meanwhile
                 del self._files[file.key]
-            return is_same
 
     def _dropped(self, key: FileKey, size: int, measured: Measured | None, reason: str) -> None:
         rows = measured.rows if measured is not None else None
         log.error("tracking.dropped_unshipped", file=key.name, bytes=size, rows=rows, reason=reason)
         self.dropped_count += 1
         self._book.drop(key, size, rows, reason)
+        self._on_dropped()

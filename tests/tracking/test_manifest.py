@@ -66,7 +66,9 @@ COUNTS = st.integers(0, 10**12)
     st.builds(
         Manifest,
         st.lists(st.builds(ShippedFile, st.text("aé\n", max_size=5), COUNTS, st.just("f" * 64), COUNTS, INSTANTS)).map(tuple),
-        st.lists(st.builds(DroppedFile, st.text("b", max_size=5), COUNTS, st.none() | COUNTS, st.text('c"', max_size=5), INSTANTS)).map(tuple),
+        st.lists(st.builds(DroppedFile, st.text("b", max_size=5), COUNTS, st.none() | COUNTS, st.text('c"', max_size=5), INSTANTS)).map(
+            tuple
+        ),
     )
 )
 def test_what_was_formatted_reads_back(manifest):
