@@ -3,13 +3,13 @@
 The summary holds all days, and of hours the last 168. Up to a week is drawn by hour; what is longer is drawn by day, and its end by hour.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
 
-from shadowrelay.sla.page.markup import Html, tag
-from shadowrelay.sla.page.parts import Column, Row, none, table
+from shadowrelay.sla.page.markup import Child, Html, tag
+from shadowrelay.sla.page.parts import Column, Row, key_figures, none, table
 from shadowrelay.sla.page.plots import Axis, Line, Plot, drawing, pixels
 from shadowrelay.sla.page.shape import Figure, Summary
 from shadowrelay.sla.page.spoken import NONE, parsed
@@ -36,15 +36,16 @@ class Course:
     promise_label: str = ""
 
 
-def drawn(summary: Summary, course: Course) -> Html:
-    """The plots of one figure, or a sentence where there is nothing to draw."""
+def pane(summary: Summary, course: Course, keys: Iterable[tuple[str, Child]]) -> Html:
+    """The key figures, and the plots or a sentence where there is nothing to draw."""
     by_hour, by_day = (_windows(summary, window) for window in ("hour", "day"))
     days = [start for start, _ in by_day]
     is_long = bool(days) and days[-1] - days[0] >= _WEEK
     plots = [_figure(course, "day", by_day)] if is_long else []
     plots.append(_figure(course, "hour", by_hour))
     found = [plot for plot in plots if plot is not None]
-    return Html("".join(found)) if found else none(f"{course.title}: no figures in this input.")
+    content = tag("div", found, class_="plots") if found else none(f"{course.title}: no figures in this input.")
+    return tag("div", key_figures(keys), content, class_="pane alone" if len(found) == 1 else "pane")
 
 
 def _windows(summary: Summary, window: str) -> list[tuple[datetime, Figure]]:
@@ -61,13 +62,12 @@ def _figure(course: Course, window: Literal["day", "hour"], windows: Sequence[tu
     if not known:
         return None
     name = f"{course.name}-by-{window}"
-    promise = None if course.promise is None else (course.promise, course.promise_label)
     step = timedelta(days=1) if window == "day" else timedelta(hours=1)
-    plot = Plot(starts, step, course.axis(known, course.promise), lines, bars, promise)
+    plot = Plot(starts, step, course.axis(known, course.promise), lines, bars, course.promise)
     title = f"{course.title} by {window}"
     return tag(
         "figure",
-        tag("figcaption", title, tag("output", class_="reading", aria_hidden="true")),
+        tag("figcaption", tag("span", title), _promise(course), tag("span", class_="reading", aria_hidden="true")),
         drawing(plot, name, title, _description(course, plot, known)),
         tag("details", tag("summary", f"The figures: {title[0].lower()}{title[1:]}"), _table(course, plot, figures, name, title)),
     )
@@ -84,7 +84,7 @@ def _description(course: Course, plot: Plot, known: Sequence[float]) -> str:
             values = [value for value in line.values if value is not None]
             if values:
                 extremes.append(f"{line.name}: lowest {course.spoken(min(values))}, highest {course.spoken(max(values))}.")
-    promised = f"Promised: {course.promise_label}." if plot.promise else ""
+    promised = f"Promised: {course.promise_label}." if course.promise_label else ""
     return " ".join([windows, *extremes, promised]).strip()
 
 
@@ -104,6 +104,9 @@ def _table(course: Course, plot: Plot, figures: Sequence[Figure], name: str, tit
     return table(name, title, columns, rows)
 
 
-def promising(course: Course, promise: float | None, label: str) -> Course:
-    """The same with its objective as a line."""
-    return course if promise is None else replace(course, promise=promise, promise_label=label)
+def _promise(course: Course) -> Html | None:
+    """What the dashed line is."""
+    if course.promise is None:
+        return None
+    line = tag("line", class_="promise", x2=20, y1=4, y2=4)
+    return tag("span", tag("svg", line, viewBox="0 0 20 8", aria_hidden="true"), course.promise_label, class_="promised-line")

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 
 from shadowrelay.sla.page import axes
-from shadowrelay.sla.page.courses import Course, Value, drawn
+from shadowrelay.sla.page.courses import Course, Value, pane
 from shadowrelay.sla.page.incidents import longest_exposures
 from shadowrelay.sla.page.markup import Child, Html, tag
-from shadowrelay.sla.page.parts import key_figures, section
+from shadowrelay.sla.page.parts import section
 from shadowrelay.sla.page.shape import Figures, Objective, Percentiles, Summary
 from shadowrelay.sla.page.spoken import count, duration, milliseconds, percent
 
@@ -37,7 +37,7 @@ def redundancy(summary: Summary) -> Html:
         ("Reconstructed from copies", count(overall["messages_reconstructed"])),
     ]
     aside = tag("p", "The scale is one of nines: each step up is ten times fewer messages without a copy.", class_="aside")
-    return section("redundancy", "Redundancy", key_figures(keys), _plots(drawn(summary, course)), aside, notes=["redundancy"])
+    return section("redundancy", "Redundancy", pane(summary, course, keys), aside, notes=["redundancy", "reconstructed"])
 
 
 def latency(summary: Summary) -> Html:
@@ -46,17 +46,14 @@ def latency(summary: Summary) -> Html:
     shadow = _percentiles(summary, "shadow_latency", "Shadow latency", ("p50", "p95", "p99"))
     delivery = _percentiles(summary, "delivery_latency", "Delivery latency", ("p50", "p95", "p99"))
     share = overall["shadow_share"]
+    shared = percent(None if share is None else round(share, 3))
     return section(
         "latency",
         "Latency",
         tag("h3", "Shadow"),
-        key_figures(
-            [*_keys(overall["shadow_latency_ms"]), ("Share of the wait for 250", percent(None if share is None else round(share, 3)))]
-        ),
-        _plots(drawn(summary, shadow)),
+        pane(summary, shadow, [*_keys(overall["shadow_latency_ms"]), ("Share of the wait for 250", shared)]),
         tag("h3", "Delivery"),
-        key_figures(_keys(overall["delivery_latency_ms"])),
-        _plots(drawn(summary, delivery)),
+        pane(summary, delivery, _keys(overall["delivery_latency_ms"])),
         notes=["shadow-latency", "delivery-latency", "percentile"],
     )
 
@@ -66,7 +63,7 @@ def exposure(summary: Summary) -> Html:
     overall = summary["overall"]
     course = Course(
         name="exposure-seconds",
-        title="Exposure, message-seconds",
+        title="Exposure of all messages together",
         spoken=duration,
         axis=lambda values, _: axes.sums(values),
         sum_of=lambda figure: figure["exposure_seconds"],
@@ -80,8 +77,7 @@ def exposure(summary: Summary) -> Html:
         ("All together", duration(overall["exposure_seconds"])),
         ("Longest", duration(overall["exposure_max_seconds"])),
     ]
-    plots = _plots(drawn(summary, course)) if overall["exposure_count"] else None
-    return section("exposure", "Exposure", key_figures(keys), plots, longest_exposures(summary), notes=["exposure"])
+    return section("exposure", "Exposure", pane(summary, course, keys), longest_exposures(summary), notes=["exposure"])
 
 
 def discard_lag(summary: Summary) -> Html:
@@ -89,15 +85,11 @@ def discard_lag(summary: Summary) -> Html:
     overall = summary["overall"]
     course = _percentiles(summary, "discard_lag", "Discard lag", ("p50", "p95", "max"))
     keys = [*_keys(overall["discard_lag_ms"], ("p50", "p95", "max")), ("Late", count(overall["discards_late"]))]
-    return section("discard-lag", "Discard lag", key_figures(keys), _plots(drawn(summary, course)), notes=["discard-lag"])
+    return section("discard-lag", "Discard lag", pane(summary, course, keys), notes=["discard-lag"])
 
 
 def _objective(summary: Summary, name: str) -> Objective | None:
     return next((one for one in summary["objectives"] if one["name"] == name), None)
-
-
-def _plots(content: Html) -> Html:
-    return tag("div", content, class_="plots")
 
 
 def _of(figures: Figures, name: str) -> Percentiles:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from shadowrelay.sla.page.markup import Child, Html, tag, trace_id
+from shadowrelay.sla.page.markup import Child, Html, safe, tag, trace_id
 from shadowrelay.sla.page.parts import Column, Row, none, section, shown, table
 from shadowrelay.sla.page.shape import Cell, Summary
 from shadowrelay.sla.page.spoken import count, counted, duration, instant
@@ -98,11 +98,9 @@ def longest_exposures(summary: Summary) -> Html | None:
     if not entries:
         return None
     kind = _KINDS[-1]
-    more = [" ", tag("a", "all of them", href="#exposures")] if len(summary["exposures"]) > len(entries) else None
-    return Html(
-        table("longest-exposures", "The longest", _columns(kind), [_row(summary, kind, entry) for entry in entries])
-        + tag("p", _causes(summary, kind), more)
-    )
+    more = [" (", tag("a", "all of them", href="#exposures"), ")"] if len(summary["exposures"]) > len(entries) else None
+    rows = [_row(summary, kind, entry) for entry in entries]
+    return safe([tag("p", _causes(summary, kind)), table("longest-exposures", ["The longest", more], _columns(kind), rows)])
 
 
 def _list(summary: Summary, kind: _Kind) -> Html:
@@ -141,7 +139,10 @@ def _cause(name: str, kind: str) -> str:
 
 
 def _columns(kind: _Kind) -> list[Column]:
-    return [Column(heading, {"id": "id", "number": "number", "seconds": "number"}.get(form, "")) for _, heading, form in kind.fields]
+    return [
+        Column(heading, {"id": "id", "number": "number", "seconds": "number", "cause": "cause"}.get(form, ""))
+        for _, heading, form in kind.fields
+    ]
 
 
 def _row(summary: Summary, kind: _Kind, entry: Mapping[str, Cell]) -> Row:

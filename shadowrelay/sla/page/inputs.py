@@ -92,5 +92,6 @@ def _dropped(summary: Summary) -> Html | None:
 
 def definitions() -> Html:
     """The footnotes."""
-    terms = [tag("div", tag("dt", term, id=f"def-{name}"), tag("dd", meaning)) for name, (term, meaning) in DEFINITIONS.items()]
-    return section("definitions", "What the figures mean", tag("dl", terms, class_="definitions"))
+    terms = [tag("li", tag("p", tag("b", term), ": ", meaning), id=f"def-{name}") for name, (term, meaning) in DEFINITIONS.items()]
+    whole = tag("p", "In full: docs/sla.md of shadowrelay.", class_="aside")
+    return section("definitions", "What the figures mean", tag("ol", terms, class_="definitions"), whole)

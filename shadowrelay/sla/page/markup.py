@@ -28,11 +28,15 @@ Child = str | None | Iterable["Child"]
 
 
 def visible(text: str) -> str:
-    """The text with what cannot be seen written out (`\\u202e`), and its end cut off where it is absurdly long."""
-    shown = text[:TEXT_CHARACTERS_MAX]
-    if not shown.isprintable():
-        shown = "".join(f"\\u{ord(one):04x}" if unicodedata.category(one) in _INVISIBLE else one for one in shown)
-    return shown if len(text) <= TEXT_CHARACTERS_MAX else f"{shown}… ({len(text):,} characters)"
+    """The text with what cannot be seen written out: `\\u202e`."""
+    if text.isprintable():
+        return text
+    return "".join(f"\\u{ord(one):04x}" if unicodedata.category(one) in _INVISIBLE else one for one in text)
+
+
+def _bounded(text: str) -> str:
+    """Without the end of what is absurdly long."""
+    return text if len(text) <= TEXT_CHARACTERS_MAX else f"{text[:TEXT_CHARACTERS_MAX]}… ({len(text):,} characters)"
 
 
 def safe(child: Child) -> Html:
@@ -42,7 +46,7 @@ def safe(child: Child) -> Html:
     if isinstance(child, Html):
         return child
     if isinstance(child, str):
-        return Html(html.escape(visible(child)))
+        return Html(html.escape(visible(_bounded(child))))
     return Html("".join(safe(one) for one in child))
 
 

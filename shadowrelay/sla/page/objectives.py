@@ -76,11 +76,11 @@ def _card(objective: Objective) -> Html:
     verdict, name = objective["verdict"], objective["name"]
     good, bad = objective["good"], objective["bad"]
     one, many = UNITS.get(name, ("event", "events"))
-    detail = f"{counted(bad, one, many)} of {count(good + bad)} failed" if name not in COUNTED and good + bad else ""
+    detail = f"{count(bad)} of {counted(good + bad, one, many)} failed" if name not in COUNTED and good + bad else ""
     return tag(
         "li",
-        tag("p", mark(verdict), tag("b", verdict), class_=f"verdict {kind_of(verdict)}"),
         tag("h3", OBJECTIVES.get(name, name)),
+        tag("p", mark(verdict), tag("b", verdict), class_=f"verdict {kind_of(verdict)}"),
         tag("p", _value(objective, objective["actual"]), class_="actual"),
         tag("p", f"promised {_promise(objective)}", class_="promised"),
         tag("p", detail, class_="detail") if detail else None,
@@ -103,11 +103,10 @@ def budgets(summary: Summary) -> Html:
     """What is left of each allowance, and how fast it goes."""
     columns = [
         Column("Objective"),
+        Column("Left of the budget", "budget"),
+        *[Column(["Burn rate", " ", tag("span", spoken)], "number") for _, spoken in _BURN_WINDOWS],
+        Column("Failed", "number"),
         Column("Allowed", "number"),
-        Column("Used", "number"),
-        Column("Left", "number"),
-        Column(tag("span", "Left, drawn", class_="unseen"), "drawn"),
-        *[Column(f"Burn rate {spoken}", "number") for _, spoken in _BURN_WINDOWS],
     ]
     rows = [_budget(objective) for objective in summary["objectives"] if objective["verdict"] in ("met", "missed")]
     if not rows:
@@ -131,12 +130,12 @@ def _budget(objective: Objective) -> Row:
     said = percent(None if left is None else round(left, 4))
     cells: list[Child] = [
         OBJECTIVES.get(name, name),
-        count(allowed) if allowed >= 10 or allowed == 0 else f"{allowed:.1f}",
+        [tag("span", said, " overdrawn" if left is not None and left < 0 else ""), _bar(left)],
+        *[_burning(objective["burn_rates"].get(key)) for key, _ in _BURN_WINDOWS],
         count(used),
-        [said, tag("small", " overdrawn")] if left is not None and left < 0 else said,
-        _bar(left),
+        count(allowed) if allowed >= 10 or allowed == 0 else f"{allowed:.2g}",
     ]
-    return Row([*cells, *[_burning(objective["burn_rates"].get(key)) for key, _ in _BURN_WINDOWS]])
+    return Row(cells)
 
 
 def _burning(rate: float | None) -> Child:

@@ -28,22 +28,19 @@ def _map(summary: Summary, by_pair: Mapping[tuple[str, str], Figure]) -> Html:
         Row([primary, *[_heat(by_pair.get((primary, shadow)), primary == shadow, within) for shadow in shadows]]) for primary in primaries
     ]
     caption = "Shadow latency (p95), messages and redundancy ratio of each pair: primary server by row, shadow server by column"
-    steps = [(name, f"up to {duration(share * within)}") for share, name in _HEATS] + [("h5", f"more than {duration(within)}, as promised")]
+    steps = [
+        *[(name, f"up to {duration(share * within)}") for share, name in _HEATS],
+        ("h5", f"over {'the promised ' if objective else ''}{duration(within)}"),
+    ]
     legend = tag(
-        "p",
-        [tag("span", tag("span", class_=f"swatch {name}", aria_hidden="true"), said) for name, said in _legend(within, steps)],
-        class_="legend",
+        "p", [tag("span", tag("span", class_=f"swatch {name}", aria_hidden="true"), said) for name, said in steps], class_="legend"
     )
     return tag("div", table("pairs-table", caption, columns, rows), legend, class_="heat")
 
 
-def _legend(within: float, steps: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    return [*steps[:-1], ("h5", f"slower than the promised {duration(within)}")]
-
-
 def _heat(figure: Figure | None, is_itself: bool, within: float) -> Html:
     if figure is None:
-        return tag("span", "·" if not is_itself else "", tag("span", "no copies", class_="unseen"), class_="cell")
+        return tag("span", "the server itself" if is_itself else "no copies", class_="unseen" if is_itself else "cell empty")
     p95 = figure["shadow_latency_ms"].get("p95")
     heat = "h0" if p95 is None else next((name for share, name in _HEATS if p95 <= share * within * 1000), "h5")
     ratio = figure["redundancy_ratio"]

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from shadowrelay.sla.page.markup import Child, Html, tag
 from shadowrelay.sla.page.spoken import count
+from shadowrelay.sla.page.words import DEFINITIONS
 
 _SHAPES = {  # verdicts differ in shape and word, not by colour alone: disc, diamond, ring, square
     "met": ('<circle cx="12" cy="12" r="11"/>', '<path d="M6.5 12.5l3.8 3.8 7.2-8"/>'),
@@ -27,8 +28,10 @@ def kind_of(verdict: str) -> str:
 
 
 def note(name: str) -> Html:
-    """The link to a definition."""
-    return tag("a", tag("span", "definition of this", class_="unseen"), "?", class_="note", href=f"#def-{name}", role="doc-noteref")
+    """The raised number of a definition, as in a book."""
+    number = list(DEFINITIONS).index(name) + 1
+    unseen = tag("span", f"definition of {DEFINITIONS[name][0]}: note ", class_="unseen")
+    return tag("a", unseen, str(number), class_="note", href=f"#def-{name}", role="doc-noteref")
 
 
 def section(name: str, title: str, *children: Child, notes: Iterable[str] = ()) -> Html:
@@ -72,7 +75,7 @@ def table(name: str, caption: Child, columns: Sequence[Column], rows: Sequence[R
             tag("tbody", body),
             class_="sortable" if is_sortable else None,
         ),
-        class_="scroll",
+        class_="scroll long" if is_sortable else "scroll",
         role="region",
         tabindex="0",
         aria_labelledby=f"{name}-caption",

@@ -1,7 +1,7 @@
 """Small plots as SVG, without a library: they take the page's colours by class, so light, dark and paper need no second drawing.
 
-A plot is two axes (functions from a value to 0…1) and what is drawn between them. Any number of points will do: none is a
-sentence instead of a plot, one is a dot. Windows without a figure are gaps, never zero. The figures stand in a table below it.
+A plot is two axes (functions from a value to 0…1) and what is drawn between them. Any number of points will do: none is a sentence
+instead of a plot, one is a dash as long as its window. Windows without a figure are gaps, never zero. The figures stand in a table below it.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -44,7 +44,7 @@ class Plot:
     axis: Axis
     lines: Sequence[Line] = ()
     bars: Sequence[float | None] = ()
-    promise: tuple[float, str] | None = None  # a value of the axis, and its label
+    promise: float | None = None
 
     def x(self, index: int) -> float:
         """The middle of a window, in pixels."""
@@ -126,16 +126,13 @@ def _bars(plot: Plot) -> Iterator[Html]:
 
 
 def _promise(plot: Plot) -> Iterator[Html]:
-    if plot.promise is None:
-        return
-    value, label = plot.promise
-    y = plot.y(value)
-    yield tag("line", class_="promise", x1=LEFT, x2=WIDTH - RIGHT, y1=pixels(y), y2=pixels(y))
-    yield tag("text", label, class_="promise-label", x=LEFT + 5, y=pixels(y - 5 if y > TOP + 16 else y + 15))
+    if plot.promise is not None:
+        y = pixels(plot.y(plot.promise))
+        yield tag("line", class_="promise", x1=LEFT, x2=WIDTH - RIGHT, y1=y, y2=y)
 
 
 def _line(plot: Plot, line: Line) -> Iterator[Html]:
-    """Runs of neighbouring windows are lines; a window alone is a dot, and so is what breaks the promise of a ratio."""
+    """Runs of neighbouring windows are lines; a window alone is as long as it lasted."""
     run: list[int] = []
     for index in [*range(len(line.values)), -1]:
         has_value = index >= 0 and line.values[index] is not None
@@ -150,7 +147,8 @@ def _line(plot: Plot, line: Line) -> Iterator[Html]:
 def _run(plot: Plot, line: Line, run: Sequence[int]) -> Html:
     points = [(pixels(plot.x(index)), pixels(plot.y(value))) for index in run if (value := line.values[index]) is not None]
     if len(points) == 1:
-        return tag("circle", class_=f"dot {line.kind}", cx=points[0][0], cy=points[0][1], r=3.5)
+        ends = [pixels(plot.x_at(plot.starts[run[0]] + part)) for part in (timedelta(0), plot.step)]
+        return tag("line", class_=f"line alone {line.kind}", x1=ends[0], x2=ends[1], y1=points[0][1], y2=points[0][1])
     return tag("polyline", class_=f"line {line.kind}", points=" ".join(f"{x},{y}" for x, y in points))
 
 

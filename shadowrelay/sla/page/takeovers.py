@@ -10,7 +10,8 @@ from shadowrelay.sla.page.shape import Summary, Takeover
 from shadowrelay.sla.page.spoken import NONE, count, counted, duration, instant, milliseconds, seconds_between
 from shadowrelay.sla.page.words import REASONS
 
-_WIDTH, _HEIGHT, _MARGIN = 600, 26, 12
+_WIDTH, _HEIGHT, _MARGIN = 600, 32, 12
+_SPARE = {10, 600, 10_800}  # not named where there is little room
 _TICKS = [
     (1, "1 s"),
     (10, "10 s"),
@@ -67,22 +68,29 @@ def _x(seconds: float, longest: float) -> float:
 
 def _scale(longest: float) -> Html:
     marks = [(seconds, label) for seconds, label in _TICKS if seconds <= longest]
-    texts = [tag("text", label, class_="tick mid", x=pixels(_x(seconds, longest)), y=13) for seconds, label in marks]
+    texts = [
+        tag("text", label, class_="tick mid spare" if seconds in _SPARE else "tick mid", x=pixels(_x(seconds, longest)), y=13)
+        for seconds, label in marks
+    ]
     ticks = [tag("line", class_="axis", x1=x, x2=x, y1=19, y2=24) for seconds, _ in marks for x in [pixels(_x(seconds, longest))]]
     return tag("svg", texts, ticks, class_="scale", viewBox=f"0 0 {_WIDTH} 24", aria_hidden="true")
 
 
 def _legend(station: str, word: str) -> Html:
-    return tag("span", tag("svg", _shape(station, 8, 8), class_="track", viewBox="0 0 16 16", aria_hidden="true"), word)
+    return tag(
+        "span",
+        tag("svg", _shape(station, 8, 18 if station == "promoted" else 8), class_="track", viewBox="0 0 16 16", aria_hidden="true"),
+        word,
+    )
 
 
 def _shape(station: str, x: float, y: float) -> Html | None:
-    """Each station has a shape of its own: cross, triangle, disc, ring."""
+    """Each station has a shape of its own: cross, pointer (above the line, as delivery may follow at once), disc, ring."""
     match station:
         case "lost":
             return tag("path", class_="lost", d=f"M{pixels(x - 5)} {y - 5} l10 10 m0 -10 l-10 10")
         case "promoted":
-            return tag("path", class_="promoted", d=f"M{pixels(x - 6)} {y + 5} l6 -11 l6 11 z")
+            return tag("path", class_="promoted", d=f"M{pixels(x - 5)} {pixels(y - 15)} h10 l-5 10 z")
         case "delivered":
             return tag("circle", class_="delivered", cx=pixels(x), cy=y, r=5)
         case "returned":
@@ -92,7 +100,7 @@ def _shape(station: str, x: float, y: float) -> Html | None:
 
 
 def _track(name: str, one: Takeover, stations: Sequence[tuple[str, str, float]], longest: float) -> Html:
-    middle = _HEIGHT / 2
+    middle = _HEIGHT - 9
     at = {station: _x(seconds, longest) for station, _, seconds in stations}
     parts = [tag("line", class_="bed", x1=_MARGIN, x2=_WIDTH - _MARGIN, y1=middle, y2=middle)]
     for begin, end in (("lost", "promoted"), ("promoted", "delivered")):
