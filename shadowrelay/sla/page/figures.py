@@ -63,7 +63,7 @@ def exposure(summary: Summary) -> Html:
     overall = summary["overall"]
     course = Course(
         name="exposure-seconds",
-        title="Exposure of all messages together",
+        title="Exposure",
         spoken=duration,
         axis=lambda values, _: axes.sums(values),
         sum_of=lambda figure: figure["exposure_seconds"],
@@ -77,7 +77,8 @@ def exposure(summary: Summary) -> Html:
         ("All together", duration(overall["exposure_seconds"])),
         ("Longest", duration(overall["exposure_max_seconds"])),
     ]
-    return section("exposure", "Exposure", pane(summary, course, keys), longest_exposures(summary), notes=["exposure"])
+    aside = tag("p", "The times of all messages together: two messages exposed for an hour are two hours.", class_="aside")
+    return section("exposure", "Exposure", pane(summary, course, keys), aside, longest_exposures(summary), notes=["exposure"])
 
 
 def discard_lag(summary: Summary) -> Html:

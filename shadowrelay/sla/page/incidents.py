@@ -14,7 +14,7 @@ _EXPOSURES_FIRST = 5
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """One list. Shapes: `fields` are (key of the entry, heading, kind); kinds: id, at, number, seconds, cause, text."""
+    """One list. Shapes: `fields` are (key of the entry, heading, kind); kinds: id, at, end, number, seconds, cause, delivery, text."""
 
     name: str
     title: str
@@ -32,18 +32,8 @@ _KINDS = (
         note="duplicate",
         singular="duplicate",
         fields=(
-            *(
-                ("message", "Message", "id"),
-                ("recipient", "Recipient", "text"),
-                ("cause", "Cause", "cause"),
-                ("count", "Deliveries", "number"),
-            ),
-            *(
-                ("first_server", "First by", "text"),
-                ("first_at", "First at", "at"),
-                ("later_server", "Later by", "text"),
-                ("later_at", "Later at", "at"),
-            ),
+            *(("message", "Message", "id"), ("recipient", "Recipient", "text"), ("cause", "Cause", "cause")),
+            *(("count", "Deliveries", "number"), ("first", "First delivery", "delivery"), ("later", "Later delivery", "delivery")),
         ),
         total=lambda summary: summary["overall"]["recipients_duplicated"],
         absent="No recipient got a message twice.",
@@ -166,6 +156,8 @@ def _cell(summary: Summary, kind: _Kind, entry: Mapping[str, Cell], key: str, fo
             return "still open" if entry.get("is_open") else instant(text)
         case "seconds":
             return duration(float(value or 0))
+        case "delivery":  # by whom, and when
+            return [tag("span", str(entry.get(f"{key}_server") or ""), class_="by"), instant(str(entry.get(f"{key}_at") or ""))]
         case "cause":
             return _cause(text, kind.name)
         case _:

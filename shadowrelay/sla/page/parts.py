@@ -7,6 +7,7 @@ from shadowrelay.sla.page.markup import Child, Html, tag
 from shadowrelay.sla.page.spoken import count
 from shadowrelay.sla.page.words import DEFINITIONS
 
+_PRINTED_MAX = 30  # of a sortable list; page.css hides the others on paper
 _SHAPES = {  # verdicts differ in shape and word, not by colour alone: disc, diamond, ring, square
     "met": ('<circle cx="12" cy="12" r="11"/>', '<path d="M6.5 12.5l3.8 3.8 7.2-8"/>'),
     "missed": ('<path d="M12 .5 23.500 12 12 23.500 .5 12z"/>', '<path d="M8 8l8 8M16 8l-8 8"/>'),
@@ -75,6 +76,9 @@ def table(name: str, caption: Child, columns: Sequence[Column], rows: Sequence[R
             tag("tbody", body),
             class_="sortable" if is_sortable else None,
         ),
+        tag("p", f"On paper: the first {_PRINTED_MAX} of {count(len(rows))} rows.", class_="paper")
+        if is_sortable and len(rows) > _PRINTED_MAX
+        else None,
         class_="scroll long" if is_sortable else "scroll",
         role="region",
         tabindex="0",

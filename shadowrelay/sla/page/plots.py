@@ -1,7 +1,7 @@
 """Small plots as SVG, without a library: they take the page's colours by class, so light, dark and paper need no second drawing.
 
 A plot is two axes (functions from a value to 0…1) and what is drawn between them. Any number of points will do: none is a sentence
-instead of a plot, one is a dash as long as its window. Windows without a figure are gaps, never zero. The figures stand in a table below it.
+instead of a plot, one is a dash as long as its window. Windows without a figure are gaps, never zero. The figures stand in a table below.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from shadowrelay.sla.page.markup import Html, tag
 
 WIDTH, HEIGHT = 480, 230
-LEFT, RIGHT, TOP, BOTTOM = 62, 40, 14, 28
+LEFT, RIGHT, TOP, BOTTOM = 68, 40, 14, 28
 _STEPS = [timedelta(hours=hours) for hours in (1, 3, 6, 12, 24, 48, 96, 168, 336, 672, 1344, 2688, 5376, 10752)]
 _TICKS_MAX = 6
 _LABEL_GAP = 15.0
@@ -64,7 +64,7 @@ class Plot:
 def drawing(plot: Plot, name: str, title: str, description: str) -> Html:
     """The plot as `<svg role="img">`; `name` is the page's unique id of it."""
     parts = [*_vertical(plot.axis), *_horizontal(plot), *_bars(plot), *_promise(plot)]
-    for line in plot.lines:
+    for line in reversed(plot.lines):  # the first one lies on top
         parts += _line(plot, line)
     parts += _line_names(plot)
     return tag(

@@ -17,8 +17,9 @@ def traces(summary: Summary) -> Html:
     how = tag(
         "p", "A message that is not here is traced by ", tag("code", _COMMAND), " (or ", tag("code", "--logs DIR"), ").", id="trace-other"
     )
+    paper = tag("p", "On paper: the traces that were unfolded.", class_="paper")
     folded = [_trace(message, rows) for message, rows in summary["traces"].items()]
-    return section("traces", "Traces", folded or none("No message needed a trace."), how)
+    return section("traces", "Traces", [paper, *folded] if folded else none("No message needed a trace."), how)
 
 
 def _trace(message: str, rows: Sequence[TraceRow]) -> Html:
