@@ -61,12 +61,21 @@ class PromoteService:
 
     def reason(self, group: ShadowGroup) -> ResubmitReason | None:
         """Why the messages of this group are to be taken over now, or None."""
-        database = self._context.peers.party(group.primary).database
-        if database not in (NO_DATABASE, group.database):
+        handover = ResubmitReason.HANDOVER if group.handed_count else None
+        return self._loss(Party(group.primary, group.database)) or handover
+
+    def _loss(self, primary: Party) -> ResubmitReason | None:
+        database = self._context.peers.party(primary.server).database
+        if database not in (NO_DATABASE, primary.database):
             return ResubmitReason.DATABASE_CHANGED
-        if self._silence(group.primary) >= self._context.leases.silence_limit(group.primary):
-            return ResubmitReason.SILENCE
-        return ResubmitReason.HANDOVER if group.handed_count else None
+        is_silent = self._silence(primary.server) >= self._context.leases.silence_limit(primary.server)
+        return ResubmitReason.SILENCE if is_silent else None
+
+    def _to_hear(self, claim: Claim, reachable: frozenset[ServerName]) -> frozenset[ServerName]:
+        """Whom this round has to hear. Called in the transaction that would promote: a primary that was heard since the round
+        began may count a lease from what it was answered, so that without its own word nothing is taken over from it."""
+        is_lost = claim.handed or self._loss(Party(claim.primary, claim.database)) is not None
+        return reachable if is_lost else reachable | {claim.primary}
 
     def _silence(self, primary: ServerName) -> float:
         if primary in self._context.peers:
@@ -79,13 +88,13 @@ class PromoteService:
         silent_since = detected_at - timedelta(seconds=self._silence(group.primary))
         is_handover = reason is ResubmitReason.HANDOVER
         reachable = await self._reachable(without=group.primary if is_handover else None)
-        if not is_handover and self.reason(group) is None:
-            return  # the primary answered
+        if self.reason(group) is not reason:
+            return  # the primary answered; what is handed over all the same comes in the next look
         _log.warning(
             "primary.lost", primary=group.primary, database=group.database, reason=reason.value, count=group.count, asking=sorted(reachable)
         )
         after = 0
-        while True:
+        while is_handover or self.reason(group) is reason:  # a long queue takes many rounds: it may be back meanwhile
             page = await context.ledger.shadows_of(group.primary, group.database, PAGE, after, handed_only=is_handover)
             if not page:
                 return
@@ -143,7 +152,11 @@ class PromoteService:
             is_first = False
         rest = [message_id for message_id in by_id if message_id not in promoted]
         heard = frozenset(reachable)
-        promoted |= _ours(rest, await context.ledger.transition(rest, lambda _, claim: _alone(claim, context.me, heard)))
+
+        def alone(_: MessageId, claim: Claim | None) -> Transition:
+            return Transition(None, None) if claim is None else shadow.alone(claim, context.me, self._to_hear(claim, heard))
+
+        promoted |= _ours(rest, await context.ledger.transition(rest, alone))
         return [by_id[message_id] for message_id in by_id if message_id in promoted]
 
     async def _is_whole(self, message: StoredMessage) -> bool:
@@ -172,7 +185,8 @@ class PromoteService:
             if claim is None or claim.role is not Role.SHADOW:
                 return Transition(claim, claim)
             before = shadow.round_over(claim).after if is_first else claim
-            return replace(shadow.answered(before, me, party, said[message_id], reachable), before=claim)
+            to_hear = self._to_hear(claim, reachable)
+            return replace(shadow.answered(before, me, party, said[message_id], to_hear), before=claim)
 
         ids = list(said)
         transitions = await self._context.ledger.transition(ids, decide)
@@ -190,10 +204,6 @@ class PromoteService:
                 await discards.track(self._context, primary, events)
         except LedgerUnavailable as error:
             _log.warning("discards.untracked", reason=error.reason)  # what was promoted with them is still to be told
-
-
-def _alone(claim: Claim | None, me: Party, reachable: frozenset[ServerName]) -> Transition:
-    return Transition(None, None) if claim is None else shadow.alone(claim, me, reachable)
 
 
 def _ours(ids: Sequence[MessageId], transitions: Sequence[Transition]) -> set[MessageId]:

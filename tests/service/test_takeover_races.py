@@ -1,0 +1,51 @@
+"""A primary that comes back in the middle of a takeover. The ownership ring promotes in one step; a service asks, waits and
+reads pages, and what it knew when it began may be true no more (simulation seed 719)."""
+
+import asyncio
+from pathlib import Path
+
+from shadowrelay.model.ownership import Role
+from tests.kit.nodes import EAST, HEARTBEAT, NORTH, SPAN, WEST, Net, VirtualNode, in_virtual_time, nodes, until
+from tests.service.test_takeover import BUSY, OK, a_waiting_message, reasons
+
+
+async def _holder_and_third(net: Net, east: VirtualNode) -> tuple[VirtualNode, VirtualNode]:
+    holder, third = net.nodes[WEST], net.nodes[NORTH]
+    return (holder, third) if Role.SHADOW is await holder.role(east.last) else (third, holder)
+
+
+@in_virtual_time
+async def test_a_primary_that_comes_back_while_others_are_asked_is_not_taken_over(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST, NORTH, delivery_without_lease="defer") as net:
+        east = await a_waiting_message(net)
+        net.sink.answer = lambda address: BUSY
+        holder, third = await _holder_and_third(net, east)
+        link = holder.context.links[third.name]
+        status, was_asked, may_answer = link.status, asyncio.Event(), asyncio.Event()
+
+        async def slowly(questions):
+            answers = await status(questions)
+            was_asked.set()
+            await may_answer.wait()
+            return answers
+
+        link.status = slowly
+        net.isolate(EAST)
+        await was_asked.wait()
+
+        async def is_leased() -> bool:
+            stored = await east.message(east.last)
+            entry = None if stored is None else stored.claim.copy_on(holder.name)
+            return entry is not None and east.context.leases.left(east.last, entry) > SPAN / 2
+
+        net.heal()
+        await until(is_leased, 2 * HEARTBEAT)  # it has asked about its copy, and counts from the answer
+        may_answer.set()
+        await asyncio.sleep(0.1)
+
+        assert (True, Role.PRIMARY, Role.SHADOW) == (await is_leased(), await east.role(east.last), await holder.role(east.last))
+        net.sink.answer = lambda address: OK
+        await until(east.in_role(east.last, Role.DELIVERED), 30)
+        await asyncio.sleep(SPAN)
+        assert [EAST] == [who for who, _, _ in net.sink.arrived]
+        assert [] == reasons(holder)
