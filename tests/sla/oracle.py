@@ -1,0 +1,480 @@
+"""The independent oracle: every figure of docs/sla.md in plain Python, from rows to report. Slow, literal, and nothing of the job.
+
+It holds everything in memory and walks the rows of each message again for every question, because that is how one can see
+that it says what the page says. Instants and spans are whole microseconds; `None` is "no events".
+"""
+
+import tomllib
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from tests.sla.oracle_logs import Logs, Row, read_logs
+
+SECOND = 1_000_000
+UNITS = {"us": 1, "ms": 1000, "s": SECOND, "m": 60 * SECOND, "h": 3600 * SECOND, "d": 86_400 * SECOND}
+HOUR, DAY = UNITS["h"], UNITS["d"]
+BURN_WINDOWS = {"1h": HOUR, "6h": 6 * HOUR, "1d": DAY, "30d": 30 * DAY}
+PERCENTILES = {
+    "shadow_latency_ms": ("p50", "p95", "p99", "max"),
+    "discard_lag_ms": ("p50", "p95", "max"),
+    "delivery_latency_ms": ("p50", "p95", "p99", "max"),
+    "takeover_detection_ms": ("p50", "p95", "max"),
+    "takeover_silence_ms": ("p50", "p95", "max"),
+}
+COUNTS = (
+    "messages_acknowledged", "messages_reconstructed", "messages_redundant", "messages_dsn", "messages_sent_again", "messages_done",
+    "exposure_count", "discards_late", "promotions", "messages_promoted", "takeovers_late", "recipients_lost", "recipients_duplicated",
+    "recipients_duplicated_unexplained", "shadows_orphaned", "clock_skews",
+)  # fmt: skip
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "times": {
+        "shadow_heartbeat_frequency": "2m",
+        "shadow_resubmit_time_span": "3h",
+        "safety_net_hold_time": "2d",
+        "message_expiration_timeout": "2d",
+    },
+    "objectives": {
+        "redundancy_ratio": 0.9999,
+        "shadow_latency": {"within": "250ms", "ratio": 0.99},
+        "exposure": {"within": "10m", "ratio": 0.9999},
+        "discard_lag": {"ratio": 0.99},
+        "delivery_latency": {"within": "1m", "ratio": 0.99},
+        "takeover": {"ratio": 0.99},
+        "recipients_lost": 0,
+        "recipients_duplicated_unexplained": 0,
+        "shadows_orphaned": 0,
+    },
+}
+
+
+def span(text: str) -> int:
+    """`250ms`, `2m`, `3h`: microseconds."""
+    number = text.rstrip("abcdefghijklmnopqrstuvwxyz")
+    return round(float(number) * UNITS[text[len(number) :]])
+
+
+def instant(at: int | None) -> str | None:
+    """As the summary writes it."""
+    if at is None:
+        return None
+    return datetime.fromtimestamp(at // SECOND, UTC).strftime("%Y-%m-%dT%H:%M:%S") + f".{at % SECOND:06d}Z"
+
+
+@dataclass
+class Message:
+    """What the rows say about one message. `server` is who acknowledged it; `other` the shadow server of its pair."""
+
+    id: str
+    rows: list[Row]
+    is_acknowledged: bool = False
+    is_reconstructed: bool = False
+    is_dsn: bool = False
+    acknowledged_at: int = 0
+    server: str = ""
+    other: str | None = None
+    receive: Row | None = None
+    recipients: frozenset[str] = frozenset()
+    deliveries: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
+    ends: dict[str, int] = field(default_factory=dict)
+    done_at: int | None = None
+
+    def those(self, *events: str) -> list[Row]:
+        """Rows of these events, oldest first."""
+        return [row for row in self.rows if row.event in events]
+
+    @property
+    def takeovers(self) -> list[Row]:
+        """RESUBMIT of source REDUNDANCY."""
+        return [row for row in self.rows if row.event == "RESUBMIT" and row.source == "REDUNDANCY"]
+
+    @property
+    def is_redundant(self) -> bool:
+        """Had it a synced second copy when it was acknowledged?"""
+        if self.receive is None:
+            return self.is_reconstructed
+        if "Replication" in self.receive.custom:
+            return self.receive.custom["Replication"] == "Success"
+        return any(row.at <= self.receive.at for row in self.those("HAREDIRECT"))
+
+
+class Oracle:
+    """Facts of all messages, and the figures made of them."""
+
+    def __init__(self, logs: Logs, *, now: int | None = None, is_final: bool = False, objectives: Path | None = None) -> None:
+        settings = tomllib.loads(objectives.read_text(encoding="utf-8")) if objectives else {}
+        times = DEFAULTS["times"] | settings.get("times", {})
+        self.objectives = DEFAULTS["objectives"] | settings.get("objectives", {})
+        self.heartbeat, self.span = span(times["shadow_heartbeat_frequency"]), span(times["shadow_resubmit_time_span"])
+        self.expiration = span(times["message_expiration_timeout"])
+        self.hold = span(times["safety_net_hold_time"]) + self.expiration
+        self.logs = logs
+        self.now = max((row.at for row in logs.rows), default=0) if now is None else now
+        self.is_final = is_final
+        self.servers = {row.server for row in logs.rows}
+        self.instants: dict[str, list[int]] = defaultdict(list)  # of each server's rows
+        for row in logs.rows:
+            self.instants[row.server].append(row.at)
+        self.last_row = {server: max(instants) for server, instants in self.instants.items()}
+        by_message: dict[str, list[Row]] = defaultdict(list)
+        self.dsns_by_reference: dict[str, list[Row]] = defaultdict(list)
+        for row in sorted(logs.rows, key=lambda row: (row.at, row.server, row.file, row.line)):
+            by_message[row.message].append(row)
+            if row.event == "DSN" and row.format != "shadowrelay":
+                self.dsns_by_reference[row.reference].append(row)
+        self.messages = [self._message(id, rows) for id, rows in by_message.items()]
+        self.figures: dict[tuple[str, str | None, str, str, str], dict[str, Any]] = {}
+        self.events: dict[str, list[tuple[int, bool]]] = defaultdict(list)
+        self.tables: dict[str, list[dict[str, Any]]] = {name: [] for name in ("duplicates", "losses", "orphans", "exposures", "takeovers")}
+        self._count()
+
+    def time_is_up(self, at: int) -> bool:
+        """Section 2."""
+        return self.is_final or self.now >= at
+
+    # facts of one message
+
+    def _message(self, id: str, rows: list[Row]) -> Message:
+        found = Message(id, rows)
+        receives = [row for row in found.those("RECEIVE") if row.source == "SMTP"]
+        copies, takeovers = found.those("HARECEIVE"), found.takeovers
+        found.is_dsn = bool(found.those("DSN"))
+        named = receives or [*copies, *takeovers]
+        found.recipients = frozenset(address for row in named for address in row.recipients)
+        if receives and not found.is_dsn:
+            found.receive = receives[0]
+            found.is_acknowledged, found.acknowledged_at, found.server = True, receives[0].at, receives[0].server
+            made = [row for row in found.those("HAREDIRECT") if row.server == found.server and row.at <= found.acknowledged_at]
+            found.other = made[-1].server_hostname if made else None
+        elif (copies or takeovers) and not found.those("RECEIVE") and not found.is_dsn and not self._is_refused(found):
+            first = min([*copies, *takeovers], key=lambda row: (row.at, row.server))
+            found.is_acknowledged = found.is_reconstructed = True
+            found.acknowledged_at = first.at
+            found.server = first.client if first.event == "HARECEIVE" else first.reference
+            found.other = copies[0].server if copies else None
+        self._deliveries(found)
+        self._ends(found)
+        return found
+
+    def _is_refused(self, message: Message) -> bool:
+        if message.those("HAREDIRECTFAIL"):
+            return True
+        holders = {row.server for row in message.those("HARECEIVE")}
+        released = {row.server for row in message.those("HADISCARD") if row.context == "released"}
+        other_ends = [row for row in message.those("HADISCARD") if row.context == "delivered"]
+        other_ends += message.those("SEND", "SENDEXTERNAL", "DELIVER", "FAIL", "DUPLICATEDELIVER")
+        return bool(holders) and holders <= released and not message.those("RESUBMIT") and not other_ends
+
+    def _deliveries(self, message: Message) -> None:
+        for row in message.rows:
+            is_exchange = row.format != "shadowrelay"
+            is_hop = is_exchange and row.event == "SEND" and row.server_hostname in self.servers
+            if (row.event in ("SEND", "SENDEXTERNAL") and not is_hop) or (is_exchange and row.event == "DELIVER"):
+                for recipient in row.recipients:
+                    message.deliveries.setdefault(recipient, []).append((row.at, row.server))
+
+    def _ends(self, message: Message) -> None:
+        ends: dict[str, list[int]] = defaultdict(list)
+        for recipient, deliveries in message.deliveries.items():
+            ends[recipient] += [at for at, _ in deliveries]
+        for row in message.those("FAIL", "DUPLICATEDELIVER", "EXPIRE"):
+            if row.event != "EXPIRE" or not row.client:
+                for recipient in row.recipients:
+                    ends[recipient].append(row.at)
+        if message.is_reconstructed:
+            for row in message.those("HADISCARD"):
+                if row.context == "delivered":
+                    for recipient in row.recipients or message.recipients:
+                        ends[recipient].append(row.at)
+        internet_ids = {row.internet_message_id for row in message.rows} - {""}
+        for reports in (self.dsns_by_reference[id] for id in internet_ids if id in self.dsns_by_reference):
+            for recipient in message.recipients - ends.keys():
+                ends[recipient].append(min(row.at for row in reports))
+        message.ends = {recipient: min(instants) for recipient, instants in ends.items() if recipient in message.recipients}
+        if message.recipients and message.ends.keys() == message.recipients:
+            message.done_at = max(message.ends.values())
+
+    # figures
+
+    def _figure(self, at: int, server: str, pair: tuple[str, str] | None) -> list[dict[str, Any]]:
+        """Every window and scope that something belongs to."""
+        site, boundary = self.logs.places.get(server, ("", ""))
+        scopes = [("all", "", ""), ("boundary", boundary, ""), ("site", site, ""), ("server", server, "")]
+        if pair is not None:
+            scopes.append(("pair", *pair))
+        windows = [("all", None), ("day", at // DAY * DAY), ("hour", at // HOUR * HOUR)]
+        keys = [(window, instant(start), *scope) for window, start in windows for scope in scopes]
+        return [self.figures.setdefault(key, defaultdict(list)) for key in keys]
+
+    def _add(self, at: int, server: str, pair: tuple[str, str] | None, **values: Any) -> None:
+        for figure in self._figure(at, server, pair):
+            for name, value in values.items():
+                figure[name].append(value)
+
+    def _elapsed(self, belongs: tuple[int, str, tuple[str, str] | None], name: str, elapsed: int) -> int:
+        if elapsed < 0:
+            self._add(*belongs, clock_skews=1)
+        elapsed = max(elapsed, 0)
+        self._add(*belongs, **{name: elapsed // 1000})
+        return elapsed
+
+    def _count(self) -> None:
+        acknowledged = [message for message in self.messages if message.is_acknowledged]
+        first: dict[str, tuple[int, str]] = {}
+        names = {message.id: self._internet_id(message) for message in acknowledged}
+        for message in acknowledged:
+            key = (message.acknowledged_at, message.id)
+            first[names[message.id]] = min(first.get(names[message.id], key), key)
+        for message in acknowledged:
+            belongs = message.acknowledged_at, message.server, (message.server, message.other) if message.other else None
+            is_again = names[message.id] != "" and first[names[message.id]] != (message.acknowledged_at, message.id)
+            self._acknowledged(message, belongs, is_again)
+        for message in self.messages:
+            if message.is_dsn:
+                row = message.those("DSN")[0]
+                self._add(row.at, row.server, None, messages_dsn=1)
+            self._copies(message)
+        self._takeovers()
+
+    def _internet_id(self, message: Message) -> str:
+        row = message.receive or message.rows[0]
+        return row.internet_message_id
+
+    def _acknowledged(self, message: Message, belongs: tuple[int, str, tuple[str, str] | None], is_again: bool) -> None:
+        at = message.acknowledged_at
+        self._add(*belongs, messages_acknowledged=1, messages_reconstructed=message.is_reconstructed)
+        self._add(
+            *belongs, messages_redundant=message.is_redundant, messages_done=message.done_at is not None, messages_sent_again=is_again
+        )
+        self.events["redundancy_ratio"].append((at, message.is_redundant))
+        shadow, ack = (message.receive.elapsed(key) if message.receive else None for key in ("ShadowElapsed", "AckElapsed"))
+        if shadow is not None:
+            self._add(*belongs, shadow_latency_ms=shadow // 1000)
+            self.events["shadow_latency"].append((at, shadow <= self._within("shadow_latency")))
+            if ack is not None:
+                self._add(*belongs, shadow_us=shadow, ack_us=ack)
+        if message.deliveries and not message.is_reconstructed:
+            last = max(when for each in message.deliveries.values() for when, _ in each)
+            elapsed = self._elapsed(belongs, "delivery_latency_ms", last - at)
+            self.events["delivery_latency"].append((at, elapsed <= self._within("delivery_latency")))
+        self._exposures(message, belongs)
+        self._lost_and_duplicated(message, belongs)
+
+    def _within(self, name: str) -> int:
+        return span(self.objectives[name]["within"])
+
+    def _exposures(self, message: Message, belongs: tuple[int, str, tuple[str, str] | None]) -> None:
+        began = [(message.acknowledged_at, 0, "no copy at acknowledgement")] if not message.is_redundant else []
+        for row in message.takeovers:
+            since = row.instant("SilentSince")
+            if since is not None:
+                began.append((max(since, message.acknowledged_at), 1, "holder lost"))
+        made = [row.at for row in message.those("HAREDIRECT")]
+        merged: list[list[Any]] = []
+        for begin, _, cause in sorted(began):
+            ends = [at for at in made if at > begin][:1] + ([message.done_at] if message.done_at is not None else [])
+            end = min(ends, default=self.now)
+            if end <= begin:
+                continue
+            if merged and begin < merged[-1][1]:
+                merged[-1][1] = max(merged[-1][1], end)
+                merged[-1][3] = merged[-1][3] or not ends
+            else:
+                merged.append([begin, end, cause, not ends])
+        for begin, end, cause, is_open in merged:
+            self._add(*belongs, exposure_us=end - begin)
+            self.tables["exposures"].append(
+                {"message": message.id, "server": message.server, "began_at": instant(begin), "ended_at": instant(end),
+                 "seconds": (end - begin) / SECOND, "is_open": is_open, "cause": cause}
+            )  # fmt: skip
+        total = sum(end - begin for begin, end, *_ in merged)
+        self.events["exposure"].append((message.acknowledged_at, total <= self._within("exposure")))
+
+    def _lost_and_duplicated(self, message: Message, belongs: tuple[int, str, tuple[str, str] | None]) -> None:
+        for recipient, deliveries in sorted(message.deliveries.items()):
+            if len(deliveries) > 1:
+                (first_at, earlier), (later_at, later) = sorted(deliveries)[:2]
+                cause = self._why_twice(message, earlier, first_at, later, later_at)
+                self._add(*belongs, recipients_duplicated=1, recipients_duplicated_unexplained=cause == "unexplained")
+                self.tables["duplicates"].append(
+                    {"message": message.id, "recipient": recipient, "count": len(deliveries), "cause": cause, "first_server": earlier,
+                     "first_at": instant(first_at), "later_server": later, "later_at": instant(later_at)}
+                )  # fmt: skip
+        if self.time_is_up(message.acknowledged_at + self.expiration):
+            for recipient in sorted(message.recipients - message.ends.keys()):
+                self._add(*belongs, recipients_lost=1)
+                self.tables["losses"].append(
+                    {"message": message.id, "recipient": recipient, "acknowledged_at": instant(message.acknowledged_at),
+                     "server": message.server, "cause": self._why_lost(message, recipient)}
+                )  # fmt: skip
+
+    def _why_twice(self, message: Message, earlier: str, first_at: int, later: str, later_at: int) -> str:
+        takeovers = message.takeovers
+        between = [row for row in takeovers if first_at <= row.at <= later_at]
+        for one in between:
+            for another in between:
+                if one.reference != another.reference and abs(one.at - another.at) <= self.span + self.heartbeat:
+                    return "d"
+        mutual = {
+            row.custom.get("Reason") for row in takeovers if (row.server, row.reference) in ((earlier, later), (later, earlier))
+        }  # fmt: skip
+        if mutual & {"DatabaseChanged", "DatabaseRolledBack"}:
+            return "b"
+        if "Silence" in mutual:
+            return "c"
+        loads = [row for row in message.those("LOAD") if row.server == earlier and first_at <= row.at <= later_at]
+        if earlier == later or loads or any(row.custom.get("Reason") == "Handover" for row in takeovers):
+            return "a"
+        return "unexplained"
+
+    def _why_lost(self, message: Message, recipient: str) -> str:
+        up = message.acknowledged_at + self.expiration
+        if message.rows[-1].event == "POISONMESSAGE":
+            return "set aside"
+        for row in message.those("HADISCARD"):
+            if row.context == "delivered" and (not row.recipients or recipient in row.recipients):
+                return "discarded without delivery"
+        if not message.takeovers and self.last_row.get(message.server, -1) < up:
+            return "both copies gone"
+        if any(row.at >= up for row in message.those("DEFER", "RESUBMIT")):
+            return "still queued"
+        return "no trace"
+
+    def _copies(self, message: Message) -> None:
+        held: dict[str, Row] = {}
+        for row in message.those("HARECEIVE"):
+            held.setdefault(row.server, row)
+        for server, row in held.items():
+            belongs = row.at, row.client, (row.client, server)
+            discards = [each for each in message.those("HADISCARD") if each.server == server]
+            named = {recipient for each in discards for recipient in (each.recipients or message.recipients)}
+            told = [each.at for each in discards if each.context == "delivered" or each.format != "shadowrelay"]
+            if told and message.done_at is not None:
+                lag = self._elapsed(belongs, "discard_lag_ms", max(told) - message.done_at)
+                self._add(*belongs, discards_late=lag > self.heartbeat)
+                self.events["discard_lag"].append((row.at, lag <= self.heartbeat))
+            is_discarded = bool(discards) and named >= message.recipients
+            is_promoted = any(each.server == server for each in message.takeovers)
+            if not is_discarded and not is_promoted and self.time_is_up(row.at + self.hold):
+                cause = "never told"
+                if any(each.server == server for each in message.those("EXPIRE")):
+                    cause = "expired"
+                elif self.last_row[server] < row.at + self.hold:
+                    cause = "log missing"
+                self._add(*belongs, shadows_orphaned=1)
+                self.tables["orphans"].append(
+                    {"message": message.id, "server": server, "primary": row.client, "at": instant(row.at), "cause": cause}
+                )
+
+    def _takeovers(self) -> None:
+        done = {message.id: message.done_at for message in self.messages}
+        groups: dict[tuple[str, str, str, int | None], list[Row]] = defaultdict(list)
+        for message in self.messages:
+            for row in message.takeovers:
+                groups[row.server, row.reference, row.custom.get("Reason", ""), row.instant("DetectedAt")].append(row)
+        for (new, old, reason, detected), rows in groups.items():
+            first = min(row.at for row in rows)
+            self._add(first, new, (old, new), promotions=1)
+            in_time = sum(self._resubmitted(row) for row in rows)
+            ends = [done[row.message] for row in rows]
+            returned = [at for at in self.instants.get(old, ()) if at > first]
+            since = [at for row in rows if (at := row.instant("SilentSince")) is not None]
+            self.tables["takeovers"].append(
+                {"old_primary": old, "new_primary": new, "reason": reason, "silent_since": instant(min(since, default=None)),
+                 "detected_at": instant(detected), "first_resubmit_at": instant(first),
+                 "last_resubmit_at": instant(max(row.at for row in rows)),
+                 "messages": len({row.message for row in rows}), "delivered_at": None if None in ends else instant(max(ends)),
+                 "returned_at": instant(min(returned, default=None)), "in_time": in_time}
+            )  # fmt: skip
+
+    def _resubmitted(self, row: Row) -> bool:
+        belongs = row.at, row.server, (row.reference, row.server)
+        self._add(*belongs, messages_promoted=row.message)
+        detected, since = row.instant("DetectedAt"), row.instant("SilentSince")
+        if detected is None or since is None:
+            return False
+        self._elapsed(belongs, "takeover_detection_ms", row.at - detected)
+        self._elapsed(belongs, "takeover_silence_ms", row.at - since)
+        limit = since + self.span + self.heartbeat if row.custom.get("Reason") == "Silence" else detected + self.heartbeat
+        self._add(*belongs, takeovers_late=row.at > limit)
+        self.events["takeover"].append((row.at, row.at <= limit))
+        return row.at <= limit
+
+    # the report
+
+    def report(self) -> dict[str, Any]:
+        """Overall, figures by (window, start, scope, name, other), objectives, causes and the tables, whole and sorted."""
+        figures = {key: _finished(values) for key, values in self.figures.items()}
+        nothing: dict[str, list[Any]] = {}
+        overall = figures.get(("all", None, "all", "", "")) or _finished(nothing)
+        reasons = Counter(reason for *_, reason in self.logs.quarantine)
+        return {
+            "now": instant(self.now),
+            "overall": overall | {"lines_quarantined": len(self.logs.quarantine)},
+            "figures": figures,
+            "objectives": [self._objective(name, wanted, overall) for name, wanted in self.objectives.items()],
+            "causes": {name: dict(Counter(row["cause"] for row in rows)) for name, rows in self.tables.items() if name != "takeovers"},
+            "quarantine": dict(reasons),
+            "input": {"files": self.logs.files, "lines": self.logs.lines, "rows": len(self.logs.rows), "rows_repeated": self.logs.repeated},
+            **{name: sorted(rows, key=lambda row: [str(value) for value in row.values()]) for name, rows in self.tables.items()},
+        }
+
+    def _objective(self, name: str, wanted: Any, overall: dict[str, Any]) -> dict[str, Any]:
+        if not isinstance(wanted, dict) and name != "redundancy_ratio":
+            actual = overall[name]
+            left = 1 - actual / wanted if wanted else float(actual == 0)
+            verdict = "met" if actual <= wanted else "missed"
+            return {"name": name, "objective": wanted, "actual": actual, "bad": actual, "verdict": verdict, "budget_left": left,
+                    "burn_rates": dict.fromkeys(BURN_WINDOWS)}  # fmt: skip
+        ratio = wanted["ratio"] if isinstance(wanted, dict) else wanted
+        events = self.events[name]
+        good = sum(is_good for _, is_good in events)
+        bad = len(events) - good
+        if not events:
+            return {"name": name, "objective": ratio, "actual": None, "good": 0, "bad": 0, "verdict": "no data", "budget_left": None,
+                    "burn_rates": dict.fromkeys(BURN_WINDOWS)}  # fmt: skip
+        allowed = len(events) * (1 - ratio)
+        burns: dict[str, float | None] = {}
+        for window, length in BURN_WINDOWS.items():
+            inside = [is_good for at, is_good in events if self.now - length < at <= self.now]
+            burns[window] = inside.count(False) / len(inside) / (1 - ratio) if inside and ratio < 1 else None
+        return {"name": name, "objective": ratio, "actual": good / len(events), "good": good, "bad": bad,
+                "verdict": "met" if good / len(events) >= ratio else "missed",
+                "budget_left": 1 - bad / allowed if allowed else float(bad == 0), "burn_rates": burns}  # fmt: skip
+
+
+def nearest_rank(values: Iterable[int], percent: int) -> int:
+    """The `ceil(p * n)`-th of the sorted, in whole numbers."""
+    ordered = sorted(values)
+    return ordered[-(-percent * len(ordered) // 100) - 1]
+
+
+def _finished(values: dict[str, list[Any]]) -> dict[str, Any]:
+    def of(name: str) -> list[Any]:
+        return values.get(name, [])
+
+    figure: dict[str, Any] = {name: sum(of(name)) for name in COUNTS if name not in ("messages_promoted", "exposure_count")}
+    figure["messages_promoted"] = len(set(of("messages_promoted")))
+    figure["exposure_count"] = len(of("exposure_us"))
+    figure["exposure_seconds"] = sum(of("exposure_us")) / SECOND
+    figure["exposure_max_seconds"] = max(of("exposure_us"), default=0) / SECOND
+    acknowledged = figure["messages_acknowledged"]
+    figure["redundancy_ratio"] = figure["messages_redundant"] / acknowledged if acknowledged else None
+    figure["shadow_share"] = sum(of("shadow_us")) / sum(of("ack_us")) if sum(of("ack_us")) else None
+    for name, wanted in PERCENTILES.items():
+        found: dict[str, int | None] = {"count": len(of(name))}
+        for which in wanted:
+            percent = 100 if which == "max" else int(which[1:])
+            found[which] = nearest_rank(of(name), percent) if of(name) else None
+        figure[name] = found
+    return figure
+
+
+def judge(
+    directory: Path, *, sites: Path | None = None, now: int | None = None, is_final: bool = False, objectives: Path | None = None
+) -> dict[str, Any]:
+    """The whole report on a directory of logs."""
+    return Oracle(read_logs(directory, sites), now=now, is_final=is_final, objectives=objectives).report()
