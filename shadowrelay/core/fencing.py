@@ -38,19 +38,22 @@ def may_end_data(lease_left: float, allowance: float) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ServerLease:
-    """The unbroken run of proofs from one server in one database: `since` its first, `until` when it ends."""
+    """The unbroken run of proofs from one server in one database: `since` when its first came, `until` when it ends."""
 
     database: DatabaseId
     since: float
     until: float
 
 
-def renewed(lease: ServerLease | None, database: DatabaseId, spoke_at: float, length: float) -> ServerLease:
-    """The server in `database` has proved that it heard what we said at `spoke_at`. A lease that had ended, or
-    another database, begins a new run: what the server did in between is not known."""
+def renewed(lease: ServerLease | None, database: DatabaseId, spoke_at: float, proved_at: float, length: float) -> ServerLease:
+    """The server in `database` has proved, as came to our ears at `proved_at`, that it heard what we said at `spoke_at`.
+
+    A lease that had ended by then, or another database, begins a new run: what was said in time may have been heard too
+    late, and what the server did in between is not known.
+    """
     until = spoke_at + length
-    if lease is None or lease.database != database or spoke_at > lease.until:
-        return ServerLease(database, spoke_at, until)
+    if lease is None or lease.database != database or proved_at > lease.until:
+        return ServerLease(database, proved_at, until)
     return ServerLease(database, lease.since, max(lease.until, until))
 
 

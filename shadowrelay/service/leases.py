@@ -34,7 +34,8 @@ class Leases:
 
     def proved(self, server: ServerName, database: DatabaseId, spoke_at: float) -> None:
         """The server has received what we said at `spoke_at`."""
-        self._servers[server] = fencing.renewed(self._servers.get(server), database, spoke_at, self.length(server))
+        lease = self._servers.get(server)
+        self._servers[server] = fencing.renewed(lease, database, spoke_at, self._clock.awake(), self.length(server))
 
     def began(self, message_id: MessageId, server: ServerName, spoke_at: float, *, is_confirmed: bool) -> None:
         """A copy was sent, or chosen again, from `spoke_at` on. Unconfirmed: only counts where no lease was before,

@@ -42,19 +42,29 @@ def test_the_final_dot_is_sent_only_if_the_lease_outlasts_its_reply(left: float,
 
 
 @pytest.mark.parametrize(
-    ("before", "spoke_at", "after"),
+    ("before", "spoke_at", "proved_at", "after"),
     [
-        (None, 5.0, ServerLease(OLD, 5.0, 15.0)),
-        (ServerLease(OLD, 1.0, 11.0), 5.0, ServerLease(OLD, 1.0, 15.0)),
-        (ServerLease(OLD, 1.0, 11.0), 11.0, ServerLease(OLD, 1.0, 21.0)),
-        (ServerLease(OLD, 1.0, 11.0), 11.5, ServerLease(OLD, 11.5, 21.5)),
-        (ServerLease(OLD, 1.0, 20.0), 5.0, ServerLease(OLD, 1.0, 20.0)),
-        (ServerLease(NEW, 1.0, 11.0), 5.0, ServerLease(OLD, 5.0, 15.0)),
+        (None, 5.0, 5.5, ServerLease(OLD, 5.5, 15.0)),
+        (ServerLease(OLD, 1.0, 11.0), 5.0, 5.5, ServerLease(OLD, 1.0, 15.0)),
+        (ServerLease(OLD, 1.0, 11.0), 10.5, 11.0, ServerLease(OLD, 1.0, 20.5)),
+        (ServerLease(OLD, 1.0, 11.0), 11.5, 12.0, ServerLease(OLD, 12.0, 21.5)),
+        (ServerLease(OLD, 1.0, 11.0), 10.5, 11.5, ServerLease(OLD, 11.5, 20.5)),
+        (ServerLease(OLD, 1.0, 20.0), 5.0, 19.0, ServerLease(OLD, 1.0, 20.0)),
+        (ServerLease(NEW, 1.0, 11.0), 5.0, 5.5, ServerLease(OLD, 5.5, 15.0)),
     ],
-    ids=["first", "goes on", "touches", "had ended", "older proof", "another database"],
+    ids=["first", "goes on", "just in time", "had ended", "on its way when it ended", "older proof", "another database"],
 )
-def test_a_proof_carries_on_a_run_only_if_it_touches_it(before: ServerLease | None, spoke_at: float, after: ServerLease) -> None:
-    assert after == renewed(before, OLD, spoke_at, 10.0)
+def test_a_proof_carries_on_a_run_only_if_it_comes_before_its_end(
+    before: ServerLease | None, spoke_at: float, proved_at: float, after: ServerLease
+) -> None:
+    assert after == renewed(before, OLD, spoke_at, proved_at, 10.0)
+
+
+def test_a_copy_is_not_carried_on_by_what_its_server_may_have_heard_too_late() -> None:
+    """Spoken before the end of the lease, heard after it: in between the server may have taken the message over."""
+    heard_late = renewed(ServerLease(OLD, 1.0, 11.0), OLD, 10.5, 14.0, 10.0)
+
+    assert 11.0 - 14.0 == lease_left(11.0, OLD, heard_late, 14.0)
 
 
 @pytest.mark.parametrize(
