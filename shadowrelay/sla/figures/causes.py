@@ -1,0 +1,74 @@
+"""Recipients that got a message twice, and recipients that never got it: each with its cause. docs/sla.md, 4. Exact, for few messages."""
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+DATABASE_LOST = ("DatabaseChanged", "DatabaseRolledBack")
+UNEXPLAINED = "unexplained"
+
+
+def duplicates(recipients: DataFrame, lines: DataFrame, *, together_us: int) -> DataFrame:
+    """One line for each recipient with more than one delivery of an acknowledged message.
+
+    Shapes: `recipients` from `ends.recipients`, `lines` from `timelines`. Units: microseconds; `together_us`: span + heartbeat.
+    """
+    twice = recipients.where(F.col("is_duplicated")).join(lines.select("message", "promotions", "loads"), on="message", how="inner")
+    twice = twice.withColumns({"first": F.col("deliveries")[0], "later": F.col("deliveries")[1]})
+    return twice.select(
+        "message", "recipient", F.col("deliveries_count").alias("count"), _cause_of_duplicate(together_us).alias("cause"),
+        F.col("first.server").alias("first_server"), F.col("first.at").alias("first_at"),
+        F.col("later.server").alias("later_server"), F.col("later.at").alias("later_at"),
+    )  # fmt: skip
+
+
+def _cause_of_duplicate(together_us: int) -> Column:
+    def is_between(row: Column) -> Column:
+        return (F.col("first.at") <= row["at"]) & (row["at"] <= F.col("later.at"))
+
+    def is_from_one_to_the_other(row: Column) -> Column:
+        by_later = (row["server"] == F.col("later.server")) & (row["reference"] == F.col("first.server"))
+        by_first = (row["server"] == F.col("first.server")) & (row["reference"] == F.col("later.server"))
+        return by_later | by_first
+
+    def is_together(one: Column) -> Column:
+        return F.exists(
+            "promotions",
+            lambda other: is_between(other) & (one["reference"] != other["reference"]) & (F.abs(one["at"] - other["at"]) <= together_us),
+        )
+
+    has_two_failed = F.exists("promotions", lambda row: is_between(row) & is_together(row))
+    is_disk_lost = F.exists("promotions", lambda row: is_from_one_to_the_other(row) & row["reason"].isin(*DATABASE_LOST))
+    is_cut_off = F.exists("promotions", lambda row: is_from_one_to_the_other(row) & (row["reason"] == "Silence"))
+    is_loaded_again = F.exists("loads", lambda row: is_between(row) & (row["server"] == F.col("first.server")))
+    is_handed_over = F.exists("promotions", lambda row: row["reason"] == "Handover")
+    return (
+        F.when(has_two_failed, "d")
+        .when(is_disk_lost, "b")
+        .when(is_cut_off, "c")
+        .when(is_loaded_again | is_handed_over, "a")
+        .otherwise(UNEXPLAINED)
+    )
+
+
+def losses(recipients: DataFrame, lines: DataFrame, log_ends: DataFrame, *, expiration_us: int) -> DataFrame:
+    """One line for each recipient that was lost.
+
+    Shapes: `log_ends`: server, last_at (of its log). Units: microseconds.
+    """
+    of_message = lines.select("message", "server", "promotions", "is_set_aside", "last_try_at", "discarded_for_all_at")
+    lost = recipients.where(F.col("is_lost")).join(of_message, on="message", how="inner")
+    lost = lost.join(F.broadcast(log_ends.select("server", "last_at")), on="server", how="left")
+    return lost.select("message", "recipient", "acknowledged_at", "server", _cause_of_loss(expiration_us).alias("cause"))
+
+
+def _cause_of_loss(expiration_us: int) -> Column:
+    due_at = F.col("acknowledged_at") + expiration_us
+    is_discarded = F.col("discarded_at").isNotNull() | F.col("discarded_for_all_at").isNotNull()
+    is_log_over = F.col("last_at").isNull() | (F.col("last_at") < due_at)
+    return (
+        F.when(F.col("is_set_aside"), "set aside")
+        .when(is_discarded, "discarded without delivery")
+        .when((F.size("promotions") == 0) & is_log_over, "both copies gone")
+        .when(F.col("last_try_at") >= due_at, "still queued")
+        .otherwise("no trace")
+    )

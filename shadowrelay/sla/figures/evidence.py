@@ -1,0 +1,85 @@
+"""All that the figures are counted from: messages, copies, takeovers, and each duplicate, loss, orphan and exposure. docs/sla.md, 2 to 4."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame
+
+from shadowrelay.sla.figures.causes import duplicates, losses
+from shadowrelay.sla.figures.copies import copies, orphans
+from shadowrelay.sla.figures.ends import ends, recipients
+from shadowrelay.sla.figures.exposures import exposures, exposures_by_message
+from shadowrelay.sla.figures.first_pass import plain_copies, plain_messages
+from shadowrelay.sla.figures.messages import exact_messages
+from shadowrelay.sla.figures.rows import exact_rows
+from shadowrelay.sla.figures.takeovers import promotions, takeovers, with_return
+from shadowrelay.sla.figures.timelines import timelines
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What figures are judged by. Units: microseconds."""
+
+    now: int
+    is_final: bool
+    heartbeat_us: int
+    span_us: int
+    hold_us: int
+    expiration_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """Tables with one line for each of what they are named after; `promotions` are RESUBMIT rows; `lines` the exact timelines."""
+
+    messages: DataFrame
+    copies: DataFrame
+    promotions: DataFrame
+    takeovers: DataFrame
+    duplicates: DataFrame
+    losses: DataFrame
+    orphans: DataFrame
+    exposures: DataFrame
+    lines: DataFrame
+
+
+def evidence(
+    seen: DataFrame | None,
+    odd: DataFrame,
+    events: DataFrame,
+    log_ends: DataFrame,
+    *,
+    logged_servers: Sequence[str],
+    rules: Rules,
+    keep: Callable[[str, DataFrame], DataFrame],
+) -> Evidence:
+    """From what `first_pass` has `seen` (None: nothing is taken for plain), and the `odd` events: all those of the other messages.
+
+    Shapes: `log_ends`: server, last_at (of its log). `keep` stores a frame under a name and gives back what is stored:
+    what is used several times is computed once, and plans stay small.
+    """
+    rows = keep("rows", exact_rows(odd, logged_servers))
+    lines = keep("gathered", timelines(rows))
+    named = recipients(rows, lines, now=rules.now, is_final=rules.is_final, expiration_us=rules.expiration_us)
+    named = keep("recipients", named)
+    lines = keep("lines", lines.join(ends(named), on="message", how="left"))
+    exposed = keep("exposures", exposures(lines, now=rules.now))
+    twice = keep("duplicates", duplicates(named, lines, together_us=rules.span_us + rules.heartbeat_us))
+    messages = keep("exact_messages", exact_messages(lines, exposures_by_message(exposed), twice))
+    held = keep("exact_copies", copies(rows, lines))
+    if seen is not None:
+        messages = plain_messages(seen).unionByName(messages)
+        held = plain_copies(seen).unionByName(held)
+    hold_us = rules.hold_us + rules.expiration_us
+    taken = keep("promotions", promotions(rows, span_us=rules.span_us, heartbeat_us=rules.heartbeat_us))
+    return Evidence(
+        messages=messages,
+        copies=held,
+        promotions=taken,
+        takeovers=keep("takeovers", with_return(takeovers(taken, lines.select("message", "done_at")), events)),
+        duplicates=twice,
+        losses=keep("losses", losses(named, lines, log_ends, expiration_us=rules.expiration_us)),
+        orphans=keep("orphans", orphans(held, log_ends, now=rules.now, is_final=rules.is_final, hold_us=hold_us)),
+        exposures=exposed,
+        lines=lines,
+    )

@@ -1,0 +1,157 @@
+"""The first look at every message, in one aggregate; most messages need no other.
+
+Nearly all mail is *plain*: acknowledged once and with a copy, delivered once to everybody, discarded once, nothing else. Whether a message is, and
+all that its figures need, fits into a few longs: how many rows of which kind, when, and sums of hashes of names, which are equal when the names
+are. Longs are updated in place (Spark's hash aggregate); texts or lists in an aggregate would sort all rows instead, which takes many times as
+long. Messages that are not plain go the exact way, row by row: `timelines` and its neighbours. What is plain has the same figures there
+(tests/sla/test_figures_first_pass.py).
+A row that is there twice makes its message odd, because every row of a plain message is accounted for.
+"""
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from shadowrelay.sla.figures.rows import is_acknowledgement, is_event, is_own, is_told_delivered
+from shadowrelay.sla.figures.timelines import ACKNOWLEDGED
+
+HASH_BITS = 48  # of a recipient's 64: so the sum over a plain message's rows cannot overflow
+ROWS_MAX = 2**12  # of a plain message: its counts, 12 bits each, then have no carry
+RECEIVE, REDIRECT, HOLD, DISCARD, ODD = (1 << (12 * place) for place in range(5))
+PLAIN_SHAPE = RECEIVE | REDIRECT | HOLD | DISCARD
+COLUMNS = (
+    "at", "event", "source", "message", "internet_message_id", "client_hostname", "server_hostname", "source_context",
+    "recipients", "recipients_hash", "replication", "ack_us", "shadow_us", "format", "server",
+)  # fmt: skip
+
+
+def first_pass(events: DataFrame, names: DataFrame) -> DataFrame:
+    """One line a message, with `is_plain`; for the others only `message` means anything.
+
+    Shapes: `events` as they are stored, repeats included; `names` is small: (name_hash, name) of the servers, from `server_names`.
+    """
+    seen = _summed(events)
+    primary = F.broadcast(names.select(F.col("name_hash").alias("server_hash"), F.col("name").alias("server")))
+    shadow = F.broadcast(names.select(F.col("name_hash").alias("shadow_hash"), F.col("name").alias("pair_server")))
+    seen = seen.join(primary, on="server_hash", how="left").join(shadow, on="shadow_hash", how="left")
+    return seen.select(
+        "message", _is_plain().alias("is_plain"), "received_at", "held_at", "sent_at", "discarded_at", "shadow_us", "ack_us",
+        "recipients_count", "id_high", "id_low", "server", "pair_server", "rows_count",
+    )  # fmt: skip
+
+
+def server_names(servers: DataFrame) -> DataFrame:
+    """(name_hash, name) of each. Shapes: `servers` has `server`, each once."""
+    return servers.select(F.xxhash64("server").alias("name_hash"), F.col("server").alias("name"))
+
+
+def _summed(events: DataFrame) -> DataFrame:
+    is_receive, is_redirect = F.col("kind") == RECEIVE, F.col("kind") == REDIRECT
+    is_hold, is_discard = F.col("kind") == HOLD, F.col("kind") == DISCARD
+    is_send, is_transfer = is_event("SEND", "SENDEXTERNAL"), is_event("TRANSFER")
+    rows = events.select(*COLUMNS).withColumns({"kind": _kind(), "at": F.unix_micros("at")})
+    names = F.col("recipients_hash").bitwiseAND(2**HASH_BITS - 1)
+    internet_id = F.when(F.col("internet_message_id") != "", F.col("internet_message_id"))
+    return rows.groupBy("message").agg(
+        F.count(F.lit(1)).alias("rows_count"),
+        F.try_sum("kind").alias("shape"),  # null, and so not plain, where a hundred thousand rows bear one id
+        F.bit_xor(_names()).alias("names"),
+        F.max(F.when(is_receive, names)).alias("received_for"),
+        F.try_sum(F.when(is_send, names)).alias("sent_for"),
+        F.try_sum(F.when(is_transfer, names)).alias("transferred_for"),
+        F.max(F.when(is_discard, names)).alias("discarded_for"),
+        F.max(F.when(is_receive, F.col("at"))).alias("received_at"),
+        F.max(F.when(is_redirect, F.col("at"))).alias("redirected_at"),
+        F.max(F.when(is_hold, F.col("at"))).alias("held_at"),
+        F.max(F.when(is_send, F.col("at"))).alias("sent_at"),
+        F.max(F.when(is_discard, F.col("at"))).alias("discarded_at"),
+        F.max(F.when(is_receive, F.xxhash64("server"))).alias("server_hash"),
+        F.max(F.when(is_redirect, F.xxhash64("server_hostname"))).alias("shadow_hash"),
+        F.max(F.when(is_receive, F.size("recipients").cast("long"))).alias("recipients_count"),
+        F.max(F.when(is_receive, F.col("shadow_us"))).alias("shadow_us"),
+        F.max(F.when(is_receive, F.col("ack_us"))).alias("ack_us"),
+        F.max(F.when(is_receive, id_high(internet_id))).alias("id_high"),
+        F.max(F.when(is_receive, id_low(internet_id))).alias("id_low"),
+    )
+
+
+def id_high(internet_message_id: Column) -> Column:
+    """Half of a 128-bit hash of it, null for null: two messages are compared by this and `id_low`."""
+    return F.when(internet_message_id.isNotNull(), F.xxhash64(F.lit(1), internet_message_id))
+
+
+def id_low(internet_message_id: Column) -> Column:
+    """The other half."""
+    return F.when(internet_message_id.isNotNull(), F.xxhash64(F.lit(2), internet_message_id))
+
+
+def _kind() -> Column:
+    """Its place in `shape`; nothing for rows that are judged by their recipients."""
+    size = F.size("recipients")
+    is_redundant = (F.col("replication") == "Success") & (size > 0)
+    has_each_once = (size == 1) | (F.size(F.array_distinct("recipients")) == size)
+    return (
+        F.when(~is_own(), ODD)
+        .when(is_event("SEND", "SENDEXTERNAL") & (size > 0), 0)
+        .when(is_event("HAREDIRECT"), REDIRECT)
+        .when(is_event("HARECEIVE"), HOLD)
+        .when(is_acknowledgement() & is_redundant & has_each_once, RECEIVE)
+        .when(is_told_delivered(), DISCARD)
+        .when(is_event("TRANSFER"), 0)
+        .otherwise(ODD)
+    ).cast("long")
+
+
+def _names() -> Column:
+    """Cancels out over a message when all agree who was primary and who was shadow server: each name stands twice with the same mark."""
+
+    def marked(mark: int, name: str) -> Column:
+        return F.xxhash64(F.lit(mark), name)
+
+    primary, redirecting, shadow, discarding = 1, 2, 3, 4
+    of_redirect = marked(redirecting, "server").bitwiseXOR(marked(shadow, "server_hostname"))
+    of_hold = (
+        marked(primary, "client_hostname")
+        .bitwiseXOR(marked(redirecting, "client_hostname"))
+        .bitwiseXOR(marked(shadow, "server"))
+        .bitwiseXOR(marked(discarding, "server"))
+    )
+    return (
+        F.when(F.col("kind") == RECEIVE, marked(primary, "server"))
+        .when(F.col("kind") == REDIRECT, of_redirect)
+        .when(F.col("kind") == HOLD, of_hold)
+        .when(F.col("kind") == DISCARD, marked(discarding, "server"))
+        .otherwise(F.lit(0).cast("long"))
+    )
+
+
+def _is_plain() -> Column:
+    all_bits = 2**HASH_BITS - 1
+    is_whole = (F.col("rows_count") < ROWS_MAX) & (F.col("shape") == PLAIN_SHAPE)
+    is_delivered_once = F.col("sent_for").bitwiseAND(all_bits) == F.col("received_for")
+    is_forked_once = F.col("transferred_for").isNull() | (F.col("transferred_for").bitwiseAND(all_bits) == F.col("received_for"))
+    is_discarded_once = (F.col("discarded_for") == 0) | (F.col("discarded_for") == F.col("received_for"))
+    is_in_time = F.col("redirected_at") <= F.col("received_at")
+    is_known = F.col("server").isNotNull() & F.col("pair_server").isNotNull()
+    is_plain = is_whole & is_delivered_once & is_forked_once & is_discarded_once & is_in_time & is_known & (F.col("names") == 0)
+    return F.coalesce(is_plain, F.lit(False))
+
+
+def plain_messages(seen: DataFrame) -> DataFrame:
+    """Lines of `messages.exact_messages`, of the plain ones. Shapes: `seen` as from `first_pass`."""
+    none = F.lit(0).cast("long")
+    return seen.where(F.col("is_plain")).select(
+        "message", F.lit(ACKNOWLEDGED).alias("kind"), F.col("received_at").alias("at"), "server", "pair_server",
+        F.lit(True).alias("is_redundant"), "shadow_us", "ack_us",
+        F.col("sent_at").alias("done_at"), F.col("sent_at").alias("last_delivery_at"), "recipients_count",
+        none.alias("exposure_count"), none.alias("exposure_us"), none.alias("exposure_max_us"),
+        none.alias("lost"), none.alias("duplicated"), none.alias("unexplained"), "id_high", "id_low",
+    )  # fmt: skip
+
+
+def plain_copies(seen: DataFrame) -> DataFrame:
+    """Lines of `copies.copies`, of the plain messages."""
+    return seen.where(F.col("is_plain")).select(
+        "message", F.col("pair_server").alias("server"), F.col("server").alias("primary"), F.col("held_at").alias("at"),
+        F.lit(True).alias("is_discarded"), F.lit(False).alias("is_promoted"), F.lit(False).alias("is_expired"),
+        (F.col("discarded_at") - F.col("sent_at")).alias("lag_us"),
+    )  # fmt: skip

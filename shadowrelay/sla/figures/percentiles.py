@@ -1,0 +1,54 @@
+"""Times as histograms over whole milliseconds: exact, and mergeable, so that the percentiles of a day are not made from rows again. docs/sla.md, 2."""
+
+from collections.abc import Mapping
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from shadowrelay.sla.figures.cells import delivery_us_of
+
+METRICS = ("shadow_latency", "discard_lag", "delivery_latency", "takeover_detection", "takeover_silence")
+PERCENTS = (50, 95, 99)
+PLACE = ("hour", "server", "pair_from", "pair_to")
+
+
+def message_times(placed: DataFrame) -> DataFrame:
+    """Histogram of the times of messages. Shapes: `placed` as from `cells.placed_messages`."""
+    return _histogram(placed, {"shadow_latency": F.col("shadow_us"), "delivery_latency": delivery_us_of()})
+
+
+def copy_times(placed: DataFrame) -> DataFrame:
+    """Likewise of copies."""
+    return _histogram(placed, {"discard_lag": F.col("lag_us")})
+
+
+def promotion_times(placed: DataFrame) -> DataFrame:
+    """Likewise of RESUBMIT rows."""
+    return _histogram(placed, {"takeover_detection": F.col("detection_us"), "takeover_silence": F.col("silence_us")})
+
+
+def _histogram(placed: DataFrame, times: Mapping[str, Column]) -> DataFrame:
+    """(place, metric, ms) -> count. What is negative counts as 0."""
+    values = [F.struct(F.lit(METRICS.index(name)).alias("metric"), time.alias("us")) for name, time in times.items()]
+    each = placed.select(*PLACE, F.explode(F.array(*values)).alias("time")).where(F.col("time.us").isNotNull())
+    milliseconds = F.floor(F.greatest(F.col("time.us"), F.lit(0)) / F.lit(1000))
+    return each.groupBy(*PLACE, F.col("time.metric").alias("metric"), milliseconds.alias("ms")).agg(F.count(F.lit(1)).alias("count"))
+
+
+def percentiles(histogram: DataFrame, *keys: str) -> DataFrame:
+    """Nearest rank: of n sorted values the ceil(p * n)-th. One line for each of `keys`: for each metric its count, p50, p95, p99 and max.
+
+    Shapes: `histogram`: keys, metric (its place in METRICS), ms, count; each (keys, metric, ms) once.
+    """
+    sorted_times = Window.partitionBy(*keys, "metric").orderBy("ms")
+    upto = F.sum("count").over(sorted_times.rowsBetween(Window.unboundedPreceding, Window.currentRow))
+    all_of_it = F.sum("count").over(sorted_times.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing))
+    ranked = histogram.withColumns({"upto": upto, "total": all_of_it})
+    columns = []
+    for number, name in enumerate(METRICS):
+        is_it = F.col("metric") == number
+        columns += [F.max(F.when(is_it, F.col("total"))).alias(f"{name}_count"), F.max(F.when(is_it, F.col("ms"))).alias(f"{name}_max")]
+        for percent in PERCENTS:
+            is_reached = is_it & (F.col("upto") * 100 >= F.col("total") * percent)
+            columns.append(F.min(F.when(is_reached, F.col("ms"))).alias(f"{name}_p{percent}"))
+    return ranked.groupBy(*keys).agg(*columns)

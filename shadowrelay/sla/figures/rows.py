@@ -1,0 +1,67 @@
+"""What a row of the log means: conditions on the columns of one event, and the columns that the exact figures need. docs/sla.md, section 2."""
+
+from collections.abc import Sequence
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+OWN_FORMAT = "shadowrelay"
+COLUMNS = (
+    "row_id", "at", "event", "source", "message", "internet_message_id", "client_hostname", "server_hostname", "source_context", "reference",
+    "recipients", "replication", "ack_us", "shadow_us", "reason", "silent_since", "detected_at", "format", "server",
+)  # fmt: skip
+"""Of the events, those that figures are made of."""
+
+
+def is_own() -> Column:
+    """A row of this relay, not of Exchange."""
+    return F.col("format") == OWN_FORMAT
+
+
+def is_event(*names: str) -> Column:
+    """One of these event-ids."""
+    return F.col("event").isin(*names)
+
+
+def is_acknowledgement() -> Column:
+    """RECEIVE of source SMTP: a client was told 250."""
+    return is_event("RECEIVE") & (F.col("source") == "SMTP")
+
+
+def is_promotion() -> Column:
+    """RESUBMIT of source REDUNDANCY: a shadow server took the message over."""
+    return is_event("RESUBMIT") & (F.col("source") == "REDUNDANCY")
+
+
+def is_told_delivered() -> Column:
+    """HADISCARD because the primary was done, and not because the copy was not needed. Exchange does not say why."""
+    return is_event("HADISCARD") & (~is_own() | (F.col("source_context") == "delivered"))
+
+
+def names_nobody() -> Column:
+    """A row without recipients."""
+    return F.size("recipients") == 0
+
+
+def is_end() -> Column:
+    """Ends its recipients, whoever acknowledged the message. Needs `is_delivery`."""
+    is_expired = is_event("EXPIRE") & (F.col("client_hostname") == "")
+    return F.col("is_delivery") | is_event("FAIL", "DUPLICATEDELIVER") | is_expired
+
+
+def exact_rows(events: DataFrame, logged_servers: Sequence[str]) -> DataFrame:
+    """Each row once, with instants as microseconds, and `is_delivery`.
+
+    Shapes: `logged_servers` are those whose own log is in the input: there, Exchange's SEND is a hop. Partitioned by message, which all
+    that follows is grouped by.
+    """
+    is_hop = F.col("server_hostname").isin(*logged_servers)
+    is_exchange_delivery = is_event("SENDEXTERNAL", "DELIVER") | (is_event("SEND") & ~is_hop)
+    is_delivery = F.when(is_own(), is_event("SEND", "SENDEXTERNAL")).otherwise(is_exchange_delivery)
+    return (
+        events.select(*COLUMNS)
+        .repartition("message")
+        .dropDuplicates(["message", "row_id"])
+        .withColumns({name: F.unix_micros(name) for name in ("at", "silent_since", "detected_at")})
+        .withColumn("is_delivery", is_delivery & ~names_nobody())
+    )

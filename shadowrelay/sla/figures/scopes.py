@@ -1,0 +1,86 @@
+"""From cells to windows and scopes: all, day and hour; everything, boundary, site, server and pair. docs/sla.md, 3."""
+
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from shadowrelay.sla.figures.cells import COUNTS, HOUR_US, MAXIMA
+from shadowrelay.sla.figures.percentiles import METRICS, PERCENTS, percentiles
+
+DAY_US = 24 * HOUR_US
+BURN_WINDOWS_HOURS = {"1h": 1, "6h": 6, "1d": 24, "30d": 720}
+KEY = ("window", "start", "scope", "name", "other")
+TIMES = tuple(f"{metric}_{column}" for metric in METRICS for column in ("count", "max", *(f"p{percent}" for percent in PERCENTS)))
+
+
+def figures(cells: list[DataFrame], histograms: list[DataFrame], promoted: DataFrame, sites: DataFrame) -> DataFrame:
+    """One line for each window and scope in which something happened; windows like "6h", of everything only, look back from now.
+
+    Shapes: `cells` have KEY of `cells` and some of COUNTS and MAXIMA; `histograms` as in `percentiles`; `promoted` are the placed
+    RESUBMIT rows; `sites` is small: server, site, boundary. `start` is in microseconds, null of `all` and of those that look back.
+    """
+    cell = _united(cells).groupBy("hour", "age", "server", "pair_from", "pair_to").agg(*_added())
+    counted = _scoped(_windowed(cell), sites).unionByName(_looking_back(cell)).groupBy(*KEY).agg(*_added())
+    histogram = _scoped(_windowed(_united(histograms)), sites)
+    merged = histogram.groupBy(*KEY, "metric", "ms").agg(F.sum("count").alias("count"))
+    timed = percentiles(merged, *KEY)
+    distinct = _scoped(_windowed(promoted.select("hour", "server", "pair_from", "pair_to", "message")), sites)
+    different = distinct.groupBy(*KEY, "message").agg(F.lit(1).alias("one")).groupBy(*KEY).agg(F.count("one").alias("messages_promoted"))
+    together = _united([counted, timed, different])
+    numbers = (*COUNTS, *MAXIMA, "messages_promoted", *TIMES)
+    return together.groupBy(*KEY).agg(*[_number(name) for name in numbers])
+
+
+def _number(name: str) -> Column:
+    """Of lines that stand for one window and scope at most one has it. A time without events stays null; a count is 0."""
+    is_time = name in TIMES and not name.endswith("_count")
+    return (F.max(name) if is_time else F.coalesce(F.max(name), F.lit(0).cast("long"))).alias(name)
+
+
+def _united(frames: list[DataFrame]) -> DataFrame:
+    return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), frames)
+
+
+def _added() -> list[Column]:
+    return [*[F.sum(name).alias(name) for name in COUNTS], *[F.max(name).alias(name) for name in MAXIMA]]
+
+
+def _windowed(frame: DataFrame) -> DataFrame:
+    """Each line for all time, its day, its hour."""
+    day = F.col("hour") - F.pmod(F.col("hour"), F.lit(DAY_US))
+    starts = {"all": F.lit(None).cast("long"), "day": day, "hour": F.col("hour")}
+    windows = F.array(*[F.struct(F.lit(name).alias("window"), start.alias("start")) for name, start in starts.items()])
+    return frame.withColumn("of", F.explode(windows)).select("*", "of.window", "of.start").drop("of")
+
+
+def _scoped(frame: DataFrame, sites: DataFrame) -> DataFrame:
+    """Each line for everything, and for each scope that it has a name of."""
+    frame = frame.join(F.broadcast(sites), on="server", how="left")
+    none = F.lit("")
+    scopes = [
+        _scope("all", none, none),
+        _scope("boundary", F.col("boundary"), none),
+        _scope("site", F.col("site"), none),
+        _scope("server", F.col("server"), none),
+        _scope("pair", F.col("pair_from"), F.col("pair_to")),
+    ]
+    each = frame.withColumn("of", F.explode(F.array(*scopes))).select("*", "of.scope", "of.name", "of.other")
+    is_named = (F.col("scope") == "all") | (F.col("name") != "")
+    return each.where(is_named).drop("of", "hour", "age", "server", "site", "boundary", "pair_from", "pair_to")
+
+
+def _scope(scope: str, name: Column, other: Column) -> Column:
+    return F.struct(F.lit(scope).alias("scope"), name.alias("name"), other.alias("other"))
+
+
+def _looking_back(cell: DataFrame) -> DataFrame:
+    """Everything in the last hours before now."""
+    windows = [F.struct(F.lit(name).alias("window"), F.lit(hours).alias("hours")) for name, hours in BURN_WINDOWS_HOURS.items()]
+    each = cell.withColumn("of", F.explode(F.array(*windows)))
+    is_in = (F.col("age") >= 0) & (F.col("age") < F.col("of.hours"))
+    none = F.lit("")
+    return each.where(is_in).select(
+        F.col("of.window").alias("window"), F.lit(None).cast("long").alias("start"), F.lit("all").alias("scope"),
+        none.alias("name"), none.alias("other"), *COUNTS, *MAXIMA,
+    )  # fmt: skip

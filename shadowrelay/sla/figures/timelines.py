@@ -1,0 +1,124 @@
+"""One line a message, exactly: who acknowledged it, what kind it is, and the few rows that its other figures are judged by. docs/sla.md, 2.
+
+Holds lists of rows, each bounded by what can happen to one message. So it is for the messages that `first_pass` could not judge, not for all.
+"""
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from shadowrelay.sla.figures.rows import (
+    is_acknowledgement,
+    is_end,
+    is_event,
+    is_own,
+    is_promotion,
+    is_told_delivered,
+    names_nobody,
+)
+
+ACKNOWLEDGED, RECONSTRUCTED, DSN, REFUSED, UNKNOWN = "acknowledged", "reconstructed", "dsn", "refused", "unknown"
+COUNTED = (ACKNOWLEDGED, RECONSTRUCTED)
+WITHOUT_REDUNDANCY_EVENTS = "exchange2010"
+
+
+def is_counted() -> Column:
+    """In the figures about acknowledged messages."""
+    return F.col("kind").isin(*COUNTED)
+
+
+def timelines(rows: DataFrame) -> DataFrame:
+    """Shapes: `rows` as from `exact_rows`; one line a message. `pair_server` is null where there is no pair."""
+    lines = _gathered(rows)
+    lines = lines.join(_exchange_notifications(rows), on="internet_message_id", how="left")
+    lines = lines.withColumn("kind", _kind())
+    is_reconstructed = F.col("kind") == RECONSTRUCTED
+    acknowledged = F.when(F.col("kind") == ACKNOWLEDGED, F.struct("receive.at", "receive.server"))
+    reconstructed = F.when(is_reconstructed, F.struct("holder.at", F.col("holder.primary").alias("server")))
+    notification = F.when(F.col("kind") == DSN, F.struct("notification.at", "notification.server"))
+    lines = lines.withColumn("belongs", F.coalesce(acknowledged, reconstructed, notification))
+    lines = lines.withColumns({"at": F.col("belongs.at"), "server": F.col("belongs.server")})
+    is_earlier = F.filter("redirects", lambda row: (row["at"] <= F.col("at")) & (row["server"] == F.col("server")))
+    pair_server = F.when(F.col("kind") == ACKNOWLEDGED, F.try_element_at(is_earlier, F.lit(-1))["to"])
+    return lines.select(
+        "message", "internet_message_id", "kind", "at", "server",
+        F.when(is_reconstructed, F.col("held.server")).otherwise(pair_server).alias("pair_server"),
+        _is_redundant().alias("is_redundant"),
+        F.when(F.col("kind") == ACKNOWLEDGED, F.col("receive.shadow_us")).alias("shadow_us"),
+        F.when(F.col("kind") == ACKNOWLEDGED, F.col("receive.ack_us")).alias("ack_us"),
+        F.when(F.col("kind") == ACKNOWLEDGED, F.col("received_by")).otherwise(F.col("held_for")).alias("recipients"),
+        "last_delivery_at", "redirects", "promotions", "loads", "notified_at", "discarded_for_all_at",
+        "last_row.is_set_aside", "last_try_at", "rows_count",
+    )  # fmt: skip
+
+
+def _gathered(rows: DataFrame) -> DataFrame:
+    """All that is needed of the rows of a message, in one aggregate."""
+    is_held = is_event("HARECEIVE")
+    is_released = is_event("HADISCARD") & ~is_told_delivered() & (F.col("source_context") == "released")
+    primary = F.when(is_held, F.col("client_hostname")).otherwise(F.col("reference"))
+    promotion = F.struct("at", "server", "reference", "reason", "silent_since")
+    receive = F.struct("at", "server", "row_id", "replication", "shadow_us", "ack_us", "format")
+    lists = {
+        "redirects": F.sort_array(_each(is_event("HAREDIRECT"), F.struct("at", "server", F.col("server_hostname").alias("to")))),
+        "promotions": F.sort_array(_each(is_promotion(), promotion)),
+        "loads": _each(is_event("LOAD"), F.struct("at", "server")),
+        "received_by": F.array_distinct(F.flatten(_each(is_event("RECEIVE"), F.col("recipients")))),
+        "held_for": F.array_distinct(F.flatten(_each(is_held | is_promotion(), F.col("recipients")))),
+        "holders": F.collect_set(F.when(is_held, F.col("server"))),
+        "released_by": F.collect_set(F.when(is_released, F.col("server"))),
+    }
+    return rows.groupBy("message").agg(
+        *[gathered.alias(name) for name, gathered in lists.items()],
+        F.max("internet_message_id").alias("internet_message_id"),
+        F.min(F.when(is_acknowledgement(), receive)).alias("receive"),
+        F.min(F.when(is_event("DSN"), F.struct("at", "server"))).alias("notification"),
+        F.min(F.when(is_held | is_promotion(), F.struct("at", primary.alias("primary")))).alias("holder"),
+        F.min(F.when(is_held, F.struct("at", "server"))).alias("held"),
+        F.max(F.struct("at", is_event("POISONMESSAGE").alias("is_set_aside"))).alias("last_row"),
+        F.max(F.when(is_event("DEFER", "RESUBMIT"), F.col("at"))).alias("last_try_at"),
+        F.max(F.when(F.col("is_delivery"), F.col("at"))).alias("last_delivery_at"),
+        F.min(F.when(is_told_delivered() & names_nobody(), F.col("at"))).alias("discarded_for_all_at"),
+        F.max(is_event("RECEIVE")).alias("is_received"),
+        F.max(is_event("HAREDIRECTFAIL")).alias("is_redirect_failed"),
+        F.max(is_event("RESUBMIT")).alias("is_resubmitted"),
+        F.max(is_end() | is_told_delivered()).alias("is_ended"),
+        F.count(F.lit(1)).alias("rows_count"),
+    )
+
+
+def _each(condition: Column, value: Column) -> Column:
+    return F.collect_list(F.when(condition, value))
+
+
+def _kind() -> Column:
+    is_all_released = F.size(F.array_except("holders", "released_by")) == 0
+    is_released = (F.size("holders") > 0) & is_all_released & ~F.col("is_resubmitted") & ~F.col("is_ended")
+    is_refused = ~F.col("is_received") & (F.col("is_redirect_failed") | is_released)
+    return (
+        F.when(F.col("notification").isNotNull(), DSN)
+        .when(F.col("receive").isNotNull(), ACKNOWLEDGED)
+        .when(is_refused, REFUSED)
+        .when(~F.col("is_received") & F.col("holder").isNotNull(), RECONSTRUCTED)
+        .otherwise(UNKNOWN)
+    )
+
+
+def _is_redundant() -> Column:
+    """Null where nobody can know."""
+    is_copied_in_time = F.exists("redirects", lambda row: row["at"] <= F.col("at"))
+    of_receive = (
+        F.when(F.col("receive.replication") != "", F.col("receive.replication") == "Success")
+        .when(F.col("receive.format") == WITHOUT_REDUNDANCY_EVENTS, F.lit(None))
+        .otherwise(is_copied_in_time)
+    )
+    return F.when(F.col("kind") == ACKNOWLEDGED, of_receive).when(F.col("kind") == RECONSTRUCTED, F.lit(True))
+
+
+def _exchange_notifications(rows: DataFrame) -> DataFrame:
+    """When Exchange first made a DSN about the message of that internet message id."""
+    is_about_another = is_event("DSN") & ~is_own() & (F.col("reference") != "")
+    return (
+        rows.where(is_about_another)
+        .groupBy(F.col("reference").alias("internet_message_id"))
+        .agg(F.min("at").alias("notified_at"))
+    )  # fmt: skip
