@@ -3,6 +3,22 @@
 #
 #   docker build --target relay --tag shadowrelay-relay .
 
+# ---- mta: everything around the nodes: senders, receivers, DNS, and the tools that cut networks
+FROM debian:bookworm-slim AS mta
+# Two MTAs exclude each other as packages, and the lab wants both: Exim's program is unpacked beside Postfix.
+RUN apt-get update \
+    && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
+        postfix libgnutls-dane0 libidn12 libidn2-0 libpcre2-8-0 dnsmasq-base iproute2 iptables procps python3 swaks \
+    && cd /tmp \
+    && apt-get download exim4-daemon-light \
+    && dpkg --extract exim4-daemon-light_*.deb / \
+    && rm -f exim4-daemon-light_*.deb \
+    && apt-get clean && rm -rf /var/lib/apt/lists/* \
+    && useradd --system --user-group --no-create-home --home-dir /var/spool/exim4 --shell /usr/sbin/nologin Debian-exim \
+    && useradd --system --user-group --no-create-home --shell /usr/sbin/nologin record
+COPY lab/mta /lab
+ENTRYPOINT ["/bin/bash"]
+
 # ---- python: what both Python images stand on, and where the locked dependencies are put into a virtual environment
 FROM debian:bookworm-slim AS python
 ENV PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 PATH=/opt/shadowrelay/bin:$PATH
@@ -32,12 +48,7 @@ RUN apt-get update \
     && install -d -o shadowrelay -g shadowrelay -m 0750 \
         /var/lib/shadowrelay /var/log/shadowrelay /var/log/shadowrelay/tracking /var/log/shadowrelay/shipped
 COPY --from=environment /opt/shadowrelay /opt/shadowrelay
-COPY lab/ask.sh /usr/local/bin/ask
-COPY lab/shadowrelay.sh /opt/shadowrelay/bin/shadowrelay
-# plain Python: to copy it is to install it, and no build tool is needed that no lock holds
-COPY shadowrelay /opt/shadowrelay/lib/python3.11/site-packages/shadowrelay
-RUN python -m compileall -q /opt/shadowrelay/lib/python3.11/site-packages/shadowrelay
-USER shadowrelay
+COPY lab/bin /opt/shadowrelay/bin/
 WORKDIR /var/lib/shadowrelay
 VOLUME ["/var/lib/shadowrelay", "/var/log/shadowrelay/tracking"]
 EXPOSE 2525 8025
@@ -45,22 +56,10 @@ STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=5s --start-period=20s --retries=3 CMD ["ask", "/health/ready"]
 ENTRYPOINT ["shadowrelay"]
 CMD ["serve", "--config", "/etc/shadowrelay/node.toml"]
-
-# ---- mta: everything around the nodes: senders, receivers, DNS, and the tools that cut networks
-FROM debian:bookworm-slim AS mta
-# Two MTAs exclude each other as packages, and the lab wants both: Exim's program is unpacked beside Postfix.
-RUN apt-get update \
-    && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
-        postfix libgnutls-dane0 libidn12 libidn2-0 libpcre2-8-0 dnsmasq-base iproute2 iptables procps python3 swaks \
-    && cd /tmp \
-    && apt-get download exim4-daemon-light \
-    && dpkg --extract exim4-daemon-light_*.deb / \
-    && rm -f exim4-daemon-light_*.deb \
-    && apt-get clean && rm -rf /var/lib/apt/lists/* \
-    && useradd --system --user-group --no-create-home --home-dir /var/spool/exim4 --shell /usr/sbin/nologin Debian-exim \
-    && useradd --system --user-group --no-create-home --shell /usr/sbin/nologin record
-COPY lab/mta /lab
-ENTRYPOINT ["/bin/bash"]
+# plain Python: to copy it is to install it, and no build tool is needed that no lock holds. Last, because it changes most.
+COPY shadowrelay /opt/shadowrelay/lib/python3.11/site-packages/shadowrelay
+RUN python -m compileall -q /opt/shadowrelay/lib/python3.11/site-packages/shadowrelay
+USER shadowrelay
 
 # ---- prometheus: Debian's, behind a profile
 FROM debian:bookworm-slim AS prometheus
@@ -84,7 +83,7 @@ RUN apt-get update \
     && apt-get clean && rm -rf /var/lib/apt/lists/* \
     && install -d -o shadowrelay -g shadowrelay /var/lib/shadowrelay /var/lib/shadowrelay/warehouse /var/lib/shadowrelay/report
 COPY --from=spark-environment /opt/shadowrelay /opt/shadowrelay
-COPY lab/shadowrelay.sh /opt/shadowrelay/bin/shadowrelay
+COPY lab/bin /opt/shadowrelay/bin/
 COPY shadowrelay /opt/shadowrelay/lib/python3.11/site-packages/shadowrelay
 RUN python -m compileall -q /opt/shadowrelay/lib/python3.11/site-packages/shadowrelay
 ENV SPARK_HOME=/opt/shadowrelay/lib/python3.11/site-packages/pyspark PYSPARK_PYTHON=/opt/shadowrelay/bin/python3 MPLCONFIGDIR=/tmp

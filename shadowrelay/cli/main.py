@@ -8,6 +8,7 @@ import typer
 
 from shadowrelay import __version__, config
 from shadowrelay.cli import queues
+from shadowrelay.cli.lab import lab
 from shadowrelay.cli.node_options import AsJson
 from shadowrelay.cli.output import ExitCode, configuration_errors, print_json, print_table
 from shadowrelay.model.errors import ConfigurationError
@@ -25,6 +26,7 @@ app = typer.Typer(
 app.add_typer(queues.queue, name="queue")
 app.add_typer(queues.messages, name="messages")
 app.add_typer(queues.peers, name="peers")
+app.add_typer(lab, name="lab")
 
 
 def _print_version(is_wanted: bool) -> None:

@@ -1,0 +1,272 @@
+"""`shadowrelay lab …`: the cluster in containers, its faults, and the account of the mail that went through it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from shadowrelay.cli.node_options import AsJson
+from shadowrelay.cli.output import ExitCode, print_json, print_table, stop
+from shadowrelay.model.quantities import parse_duration
+
+if TYPE_CHECKING:
+    from shadowrelay.lab.compose import Lab
+    from shadowrelay.lab.reading import NodeStatus
+    from shadowrelay.lab.verification import Verification
+
+lab = typer.Typer(no_args_is_help=True, help="A cluster in containers to play with: four nodes, two sites, real mail servers, faults.")
+
+Directory = Annotated[Path, typer.Option("--project-directory", help="Where docker-compose.yml is.")]
+Node = Annotated[str, typer.Argument(metavar="NODE", help="mx1.east, mx2.east, mx1.west or mx2.west.")]
+Place = Annotated[str, typer.Argument(metavar="SITE|NODE", help="east, west, or a node.")]
+HERE = Path()
+
+
+@contextmanager
+def _opened(directory: Path, *, is_quiet: bool = False) -> Iterator["Lab"]:
+    """The lab of that directory; what goes wrong ends the command with its reason."""
+    from shadowrelay.lab.compose import Lab
+    from shadowrelay.lab.places import LabError
+
+    try:
+        yield Lab(directory, tell=(lambda text: None) if is_quiet else (lambda text: typer.echo(f"{text} …", err=True)))
+    except LabError as exc:
+        stop(str(exc), ExitCode.FAILED)
+
+
+@lab.command("up")
+def up(
+    profile: Annotated[list[str] | None, typer.Option("--profile", help="Also start: prometheus, spark. May be repeated.")] = None,
+    is_build_wanted: Annotated[
+        bool, typer.Option("--build/--no-build", help="Build images that are missing or older than the source.")
+    ] = True,
+    directory: Directory = HERE,
+    as_json: AsJson = False,
+) -> None:
+    """Start the lab: images, certificates, containers. Returns when all nodes are healthy."""
+    with _opened(directory) as opened:
+        _print_status(opened, opened.up(profile or (), is_build_wanted=is_build_wanted), as_json)
+
+
+@lab.command("down")
+def down(directory: Directory = HERE) -> None:
+    """Remove the lab: containers, networks, volumes. The last report stays."""
+    with _opened(directory) as opened:
+        opened.down()
+    typer.echo("the lab is gone")
+
+
+@lab.command("status")
+def status(directory: Directory = HERE, as_json: AsJson = False) -> None:
+    """Nodes, what they have to deliver and hold for others, and the faults in force."""
+    with _opened(directory) as opened:
+        _print_status(opened, opened.status(), as_json)
+
+
+def _print_status(opened: "Lab", nodes: "list[NodeStatus]", as_json: bool) -> None:
+    faults = opened.faults_in_force()
+    if as_json:
+        print_json({"nodes": [asdict(node) for node in nodes], "faults": faults})
+        return
+    columns = ("Node", "State", "#To deliver", "#Held for others", "#Peers reachable")
+    print_table(columns, [(one.node, one.state, one.to_deliver, one.held, one.peers_reachable) for one in nodes], "")
+    typer.echo(f"faults: {'; '.join(faults) or 'none'}")
+
+
+@lab.command("send")
+def send(
+    count: Annotated[int, typer.Option("--count", min=1, max=100_000, help="How many messages.")] = 100,
+    rate: Annotated[float, typer.Option("--rate", min=0.1, max=1000, help="How many a second.")] = 20.0,
+    size: Annotated[int, typer.Option("--size", min=512, max=20_000_000, help="Bytes of each.")] = 4096,
+    directory: Directory = HERE,
+    as_json: AsJson = False,
+) -> None:
+    """Give mail to the sending Postfix, which gives it to the nodes. Fails unless Postfix took everything."""
+    with _opened(directory) as opened, _progress("sending", count) as advance:
+        sending = opened.mail.send(count, rate, size, on_sent=lambda one: advance())
+    if as_json:
+        print_json(asdict(sending))
+    else:
+        typer.echo(f"Postfix took {sending.accepted} of {count}")
+    if sending.accepted != count:
+        raise typer.Exit(ExitCode.FAILED)
+
+
+@lab.command("verify")
+def verify(
+    wait: Annotated[str, typer.Option("--wait", help="Look so long for what has not arrived yet.")] = "2m",
+    directory: Directory = HERE,
+    as_json: AsJson = False,
+) -> None:
+    """Compare what nodes acknowledged with what arrived. Fails if anything was lost, changed, doubled without a cause, or still waits."""
+    try:
+        seconds = parse_duration(wait).total_seconds()
+    except ValueError as exc:
+        raise typer.BadParameter(str(exc), param_hint="--wait") from exc
+    with _opened(directory) as opened, _progress("arrived", None) as advance:
+        result = opened.verify(seconds, on_look=lambda seen: advance(seen.arrived, seen.acknowledged))
+    if as_json:
+        print_json({**asdict(result), "causes": result.causes, "is_good": result.is_good, "line": result.line()})
+    else:
+        _print_verification(result)
+    if not result.is_good:
+        raise typer.Exit(ExitCode.FAILED)
+
+
+def _print_verification(result: "Verification") -> None:
+    for name, ids in (("lost", result.lost), ("changed", result.changed), ("still queued", result.still_queued)):
+        for network_id in ids[:20]:
+            typer.echo(f"{name}: {network_id}")
+    for one in result.duplicates[:20]:
+        typer.echo(f"duplicated: message {one.number} {one.network_id} {one.recipient} {one.count} times, cause {one.cause}")
+    if result.not_acknowledged:
+        typer.echo(f"not acknowledged yet, Postfix has them: {result.not_acknowledged}")
+    if result.changed:
+        typer.echo(f"changed {len(result.changed)}")
+    typer.echo(result.line())
+
+
+@lab.command("kill")
+def kill(node: Node, directory: Directory = HERE) -> None:
+    """SIGKILL a node. It stays dead until `start`."""
+    with _opened(directory) as opened:
+        opened.kill(node)
+    typer.echo(f"{node} is dead")
+
+
+@lab.command("start")
+def start(node: Node, directory: Directory = HERE) -> None:
+    """Start a killed node again, with the queue that it had."""
+    with _opened(directory) as opened:
+        opened.start(node)
+    typer.echo(f"{node} is healthy")
+
+
+@lab.command("wipe")
+def wipe(node: Node, directory: Directory = HERE) -> None:
+    """Kill a node, destroy everything on its queue volume, and start it empty."""
+    with _opened(directory) as opened:
+        opened.wipe(node)
+    typer.echo(f"{node} is back, with an empty queue")
+
+
+@lab.command("pause")
+def pause(node: Node, directory: Directory = HERE) -> None:
+    """Freeze a node's process until `unpause`."""
+    with _opened(directory) as opened:
+        opened.pause(node)
+    typer.echo(f"{node} is frozen")
+
+
+@lab.command("unpause")
+def unpause(node: Node, directory: Directory = HERE) -> None:
+    """Let a frozen node go on, as if nothing had happened."""
+    with _opened(directory) as opened:
+        opened.unpause(node)
+    typer.echo(f"{node} goes on")
+
+
+@lab.command("cut")
+def cut(one: Place, other: Place, directory: Directory = HERE) -> None:
+    """Drop everything between two sites, two nodes, or a site and a node, until `heal`."""
+    with _opened(directory) as opened:
+        pairs = opened.cut(one, other)
+    typer.echo("cut: " + ", ".join(f"{left} - {right}" for left, right in pairs))
+
+
+@lab.command("heal")
+def heal(directory: Directory = HERE) -> None:
+    """End all cuts and slow networks."""
+    with _opened(directory) as opened:
+        opened.heal()
+    typer.echo("all networks are whole")
+
+
+@lab.command("slow")
+def slow(
+    one: Place,
+    other: Annotated[str, typer.Argument(metavar="[SITE]", help="The other site: then only the link between them is slow.")] = "",
+    rate: Annotated[str, typer.Option("--rate", help="As `tc` writes it: 64kbit, 1mbit …")] = "128kbit",
+    directory: Directory = HERE,
+) -> None:
+    """Limit what nodes send to each other, until `heal`. What clients and next hops get is not limited."""
+    with _opened(directory) as opened:
+        typer.echo(f"slow at {rate}: " + ", ".join(opened.slow(one, other, rate)))
+
+
+@lab.command("fill-disk")
+def fill_disk(
+    node: Node,
+    is_undo: Annotated[bool, typer.Option("--undo", help="Free it again.")] = False,
+    directory: Directory = HERE,
+) -> None:
+    """Fill a node's queue volume to the last byte."""
+    with _opened(directory) as opened:
+        free = opened.free_disk(node) if is_undo else opened.fill_disk(node)
+    typer.echo(f"{node}: {free} bytes are free")
+
+
+@lab.command("save-database")
+def save_database(node: Node, directory: Directory = HERE) -> None:
+    """Copy a node's queue volume as it is now, for `restore-old-database`. The node is frozen for that moment."""
+    with _opened(directory) as opened:
+        typer.echo(f"{node}: copied to {opened.save_database(node)}")
+
+
+@lab.command("restore-old-database")
+def restore_old_database(node: Node, directory: Directory = HERE) -> None:
+    """Put the copy of `save-database` in the place of a node's queue: what nobody should do.
+
+    The relay does not handle this yet: what was delivered since may be delivered again, and `verify` then says "unexplained".
+    """
+    with _opened(directory) as opened:
+        opened.restore_old_database(node)
+    typer.echo(f"{node} is healthy, on its older queue")
+
+
+@lab.command("roll")
+def roll(directory: Directory = HERE) -> None:
+    """Restart all nodes, one after the other: each drains, and the next follows when it is healthy again."""
+    with _opened(directory) as opened:
+        typer.echo("restarted: " + ", ".join(opened.roll()))
+
+
+@lab.command("defer")
+def defer(
+    switch: Annotated[str, typer.Argument(metavar="on|off", help="on: everything is answered 451; off: mail is taken.")],
+    directory: Directory = HERE,
+) -> None:
+    """Let the receiving servers defer everything, or take mail again: takeovers need mail that waits."""
+    if switch not in ("on", "off"):
+        raise typer.BadParameter("say on or off")
+    with _opened(directory) as opened:
+        opened.defer(switch == "on")
+    typer.echo("the receiving servers defer everything" if switch == "on" else "the receiving servers take mail")
+
+
+@lab.command("report")
+def report(directory: Directory = HERE) -> None:
+    """Compute service levels from the shipped tracking logs, in the Spark container. Prints where the page is."""
+    with _opened(directory) as opened:
+        typer.echo(str(opened.report()))
+
+
+@contextmanager
+def _progress(what: str, total: int | None) -> Iterator[Any]:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    errors = Console(stderr=True)
+    with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as progress:
+        task = progress.add_task(what, total=total)
+
+        def advance(completed: int | None = None, of: int | None = None) -> None:
+            if completed is None:
+                progress.advance(task)
+            else:
+                progress.update(task, completed=completed, total=of)
+
+        yield advance

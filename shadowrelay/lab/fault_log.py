@@ -1,0 +1,114 @@
+"""What the commands did to the lab, with times, in `.lab/faults.jsonl`: from it the account knows which duplicates have a cause.
+
+Lines: {"at": time.time, "what": "kill", "node": server name, "other": server name of a cut's other end or ""}. A fault lasts
+from its line to the one that ends it.
+"""
+
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from shadowrelay.lab.causes import Fault, FaultKind
+
+
+class What(StrEnum):
+    """KILL, WIPE and PAUSE end with START (UNPAUSE); CUT and SLOW with HEAL, which ends all of them. The others only tell."""
+
+    KILL = "kill"
+    WIPE = "wipe"
+    START = "start"
+    PAUSE = "pause"
+    UNPAUSE = "unpause"
+    CUT = "cut"
+    SLOW = "slow"
+    HEAL = "heal"
+    STOP = "stop"
+    FILL = "fill disk"
+    FREE = "free disk"
+    RESTORE = "restore old database"
+    DEFER = "defer"
+    TAKE = "take"
+
+
+@dataclass(frozen=True, slots=True)
+class Happening:
+    """One line. `node` is empty for what concerns all."""
+
+    at: float
+    what: What
+    node: str = ""
+    other: str = ""
+
+
+class FaultLog:
+    """The file; made when something happens."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def append(self, happening: Happening) -> None:
+        """Add one line."""
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(asdict(happening)) + "\n")
+
+    def read(self) -> list[Happening]:
+        """All lines, oldest first; none if there is no file."""
+        if not self.path.is_file():
+            return []
+        lines = self.path.read_text(encoding="utf-8").splitlines()
+        return sorted((Happening(**{**json.loads(line), "what": What(json.loads(line)["what"])}) for line in lines), key=_at)
+
+
+def faults(happenings: Iterable[Happening]) -> list[Fault]:
+    """What may have a duplicate as its consequence. Faults that last still end at infinity."""
+    done: list[Fault] = []
+    open_ones: dict[tuple[str, str, str], Happening] = {}
+
+    def end(keys: Iterable[tuple[str, str, str]], at: float) -> None:
+        done.extend(_fault(began, at) for began in map(open_ones.pop, keys))
+
+    for one in happenings:
+        match one.what:
+            case What.KILL | What.PAUSE | What.CUT | What.SLOW:
+                open_ones.setdefault((_thing(one.what), one.node, one.other), one)
+            case What.WIPE:  # the disk of a dead node is as good as destroyed from its death on: nobody asks it in between
+                killed = open_ones.get(("process", one.node, ""))
+                open_ones["process", one.node, ""] = Happening(killed.at if killed else one.at, What.WIPE, one.node)
+            case What.START | What.UNPAUSE:
+                key = _thing(What.KILL if one.what is What.START else What.PAUSE), one.node, ""
+                end([key] if key in open_ones else [], one.at)
+            case What.HEAL:
+                end([key for key in open_ones if key[0] in ("cut", "slow")], one.at)
+            case _:
+                continue
+    end(list(open_ones), math.inf)
+    return sorted(done, key=lambda fault: fault.began_at)
+
+
+def in_force(happenings: Iterable[Happening]) -> list[Fault]:
+    """Faults that nobody has ended yet."""
+    return [fault for fault in faults(happenings) if fault.ended_at == math.inf]
+
+
+_KINDS = {
+    What.KILL: FaultKind.KILL,
+    What.WIPE: FaultKind.WIPE,
+    What.PAUSE: FaultKind.PAUSE,
+    What.CUT: FaultKind.CUT,
+    What.SLOW: FaultKind.SLOW,
+}
+
+
+def _thing(what: What) -> str:
+    return {What.KILL: "process", What.WIPE: "process", What.PAUSE: "pause", What.CUT: "cut", What.SLOW: "slow"}[what]
+
+
+def _fault(began: Happening, ended_at: float) -> Fault:
+    return Fault(_KINDS[began.what], began.node, began.at, ended_at, began.other)
+
+
+def _at(happening: Happening) -> float:
+    return happening.at

@@ -1,0 +1,151 @@
+"""Mail in the lab: given to the sending Postfix, found at the receiving servers, and what waits in between."""
+
+import contextlib
+import json
+import secrets
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from shadowrelay.lab.arrivals import arrivals
+from shadowrelay.lab.engine import Engine
+from shadowrelay.lab.load import Sent
+from shadowrelay.lab.places import NODES, RECEIVERS, SENDER, LabError
+from shadowrelay.lab.postfix_log import tries
+from shadowrelay.lab.reading import node_status, unfinished
+from shadowrelay.lab.sink import Arrival
+from shadowrelay.lab.state import State
+from shadowrelay.lab.verification import Injected, injected, sent_messages
+
+ARRIVALS = "/var/lib/record/arrivals.jsonl"
+UNPACK_SECONDS_MAX = 60.0
+REPORT_COMMAND = (
+    "shadowrelay sla ingest --logs /var/log/shadowrelay/shipped --warehouse /tmp/warehouse >&2 && "
+    "shadowrelay sla report --warehouse /tmp/warehouse --output /tmp/report >&2 && tar -C /tmp/report -cf - ."
+)
+
+OnSent = Callable[[Injected], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Sending:
+    """What became of an injection: taken by Postfix, or refused."""
+
+    accepted: int
+    refused: int
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """Messages that wait: at the sending Postfix, at living nodes (`held`: copies for others), at the receiving servers."""
+
+    at_sender: int = 0
+    to_deliver: int = 0
+    held: int = 0
+    at_receivers: int = 0
+    network_ids: frozenset[str] = field(default_factory=frozenset)
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.at_sender or self.to_deliver or self.held or self.at_receivers)
+
+
+class Injection:
+    """A load that runs. Iterate over it, or `wait` for its end."""
+
+    def __init__(self, process: "subprocess.Popen[str]", state: State, count: int) -> None:
+        self._process, self._state, self.count = process, state, count
+        self.sent: list[Injected] = []
+
+    def __iter__(self) -> Iterator[Injected]:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            with self._state.sent.open("a", encoding="utf-8") as file:
+                file.write(line)
+            self.sent += injected([line])
+            yield self.sent[-1]
+        if self._process.wait():
+            raise LabError(f"sending ended after {len(self.sent)} of {self.count}: {self._error()}")
+
+    def wait(self, on_sent: OnSent = lambda one: None) -> Sending:
+        """Until everything is sent. Raises: LabError if it broke off."""
+        for one in self:
+            on_sent(one)
+        accepted = sum(bool(one.queue_id) for one in self.sent)
+        return Sending(accepted, len(self.sent) - accepted)
+
+    def _error(self) -> str:
+        text = self._process.stderr.read() if self._process.stderr is not None else ""
+        return text.strip().splitlines()[-1] if text.strip() else "no reason given"
+
+
+class Mail:
+    """What the real mail servers of the lab do and know."""
+
+    def __init__(self, engine: Engine, state: State) -> None:
+        self._engine, self._state = engine, state
+
+    @contextlib.contextmanager
+    def sending(self, count: int, rate: float = 20.0, size: int = 4096) -> Iterator[Injection]:
+        """Begin to give `count` messages of `size` bytes to Postfix, `rate` a second; it ends with the context at the latest."""
+        self._engine.check()
+        first = len(self._state.injected_lines()) + 1
+        arguments = [secrets.token_hex(4), str(count), str(rate), str(size), str(first)]
+        command = ["docker", "exec", self._engine.container(SENDER), "/lab/inject.py", *arguments]
+        with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            try:
+                yield Injection(process, self._state, count)
+            finally:
+                process.terminate()
+
+    def send(self, count: int, rate: float = 20.0, size: int = 4096, on_sent: OnSent = lambda one: None) -> Sending:
+        """Send and wait until Postfix has taken or refused everything."""
+        with self.sending(count, rate, size) as injection:
+            return injection.wait(on_sent)
+
+    def sent(self, given: Sequence[Injected]) -> list[Sent]:
+        """Each message with what Postfix heard from the nodes."""
+        log = self._engine.docker("logs", "--timestamps", self._engine.container(SENDER)).decode(errors="replace")
+        return sent_messages(given, tries(log.splitlines()))
+
+    def arrivals(self) -> list[Arrival]:
+        """All that the receiving servers have written down."""
+        texts = [self._engine.execute(service, "sh", "-c", f"cat {ARRIVALS} 2>/dev/null || true").decode() for service in RECEIVERS]
+        return arrivals(line for text in texts for line in text.splitlines())
+
+    def backlog(self) -> Backlog:
+        """Ask everybody; a node that is dead, paused or does not answer has nothing to say."""
+        states = self._engine.states()
+        with ThreadPoolExecutor(len(NODES)) as pool:
+            told = list(pool.map(lambda node: node_status(self._engine, node, states.get(node, "missing")), NODES))
+        asked = [one for one in told if one.to_deliver is not None]
+        waiting = [one.node for one in asked if one.to_deliver or one.held]
+        ids = [unfinished(self._engine, node) for node in waiting]
+        return Backlog(
+            at_sender=self._queued(SENDER),
+            to_deliver=sum(one.to_deliver or 0 for one in asked),
+            held=sum(one.held or 0 for one in asked),
+            at_receivers=self._queued("postfix") + int(self._engine.execute("exim", "exim4", "-bpc")),
+            network_ids=frozenset().union(*ids),
+        )
+
+    def _queued(self, service: str) -> int:
+        return len([line for line in self._engine.execute(service, "postqueue", "-j").splitlines() if json.loads(line)])
+
+    def report(self, tell: Callable[[str], None]) -> Path:
+        """See `Lab.report`."""
+        tell("building the image with Spark (minutes the first time)")
+        self._engine.compose("build", "spark-master")
+        tell("computing service levels")
+        page = self._engine.compose("run", "--rm", "--no-deps", "-T", "--entrypoint", "sh", "sla", "-ec", REPORT_COMMAND)
+        self._state.report.mkdir(parents=True, exist_ok=True)
+        try:
+            subprocess.run(["tar", "-C", str(self._state.report), "-xf", "-"], input=page, check=True, timeout=UNPACK_SECONDS_MAX)
+        except subprocess.SubprocessError as error:
+            raise LabError(f"the report could not be unpacked: {error}") from error
+        pages = sorted(self._state.report.rglob("*.html"))
+        if not pages:
+            raise LabError(f"the job made no page; what it made is in {self._state.report}")
+        return pages[0]

@@ -1,0 +1,123 @@
+"""`lab verify`: what the nodes acknowledged to Postfix against what arrived at the receiving servers. Pure.
+
+The two witnesses are real mail servers; the nodes are asked only which messages they still have. How duplicates are judged
+stands in `lab.causes`.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence, Set
+from dataclasses import dataclass, field
+
+from shadowrelay.lab.account import Duplicate, account
+from shadowrelay.lab.causes import Fault, Times
+from shadowrelay.lab.load import Sent
+from shadowrelay.lab.postfix_log import Tries
+from shadowrelay.lab.sink import Arrival
+
+TIMES = Times(span=20.0, heartbeat=2.0, poll=1.0)  # of lab/nodes/*.toml; a test compares
+NOTICES_TO = "@client.example"  # DSNs come back to the sender: they are nothing that it sent
+
+
+@dataclass(frozen=True, slots=True)
+class Injected:
+    """A message that was given to the sending Postfix, which took it under `queue_id` (empty: refused). Units: `at` is time.time."""
+
+    number: int
+    internet_message_id: str
+    recipients: tuple[str, ...]
+    own_sha256: str
+    queue_id: str
+    at: float
+
+
+@dataclass(slots=True)
+class Verification:
+    """Figures in messages. `lost`, `changed` and `still_queued` are network message ids. `not_acknowledged`: Postfix still has them."""
+
+    acknowledged: int = 0
+    arrived: int = 0
+    taken_over: int = 0
+    not_acknowledged: int = 0
+    notices: int = 0
+    lost: list[str] = field(default_factory=list)
+    changed: list[str] = field(default_factory=list)
+    still_queued: list[str] = field(default_factory=list)
+    duplicates: list[Duplicate] = field(default_factory=list)
+    last_taken_over_at: float = 0.0
+
+    @property
+    def unexplained(self) -> list[Duplicate]:
+        """Duplicates without a cause of I4."""
+        return [duplicate for duplicate in self.duplicates if duplicate.cause == "unexplained"]
+
+    @property
+    def is_good(self) -> bool:
+        """Nothing lost, changed or still queued; every duplicate has a cause."""
+        return not (self.lost or self.changed or self.still_queued or self.unexplained)
+
+    @property
+    def causes(self) -> dict[str, int]:
+        """How many duplicates have which cause."""
+        return dict(sorted(Counter(str(duplicate.cause) for duplicate in self.duplicates).items()))
+
+    def line(self) -> str:
+        """The last line of `lab verify`."""
+        causes = ", ".join(f"{cause}: {count}" for cause, count in self.causes.items())
+        duplicated = f"{len(self.duplicates)} ({causes})" if causes else "0"
+        return (
+            f"acknowledged {self.acknowledged}, arrived {self.arrived}, lost {len(self.lost)}, duplicated {duplicated}, "
+            f"taken over {self.taken_over}, still queued {len(self.still_queued)}"
+        )
+
+
+def injected(lines: Iterable[str]) -> list[Injected]:
+    """From the lines of `lab/mta/inject.py`."""
+    values = (json.loads(line) for line in lines if line.strip())
+    return [Injected(**{**value, "recipients": tuple(value["recipients"])}) for value in values]
+
+
+def sent_messages(given: Iterable[Injected], heard: Tries) -> list[Sent]:
+    """What the client knows: each message with its tries. Those that Postfix refused were never sent."""
+    return [
+        Sent(one.number, one.internet_message_id, one.recipients, one.own_sha256, list(heard.get(one.queue_id, ())))
+        for one in given
+        if one.queue_id
+    ]
+
+
+def since(given: Iterable[Injected], arrived: Iterable[Arrival], began_at: float) -> tuple[list[Injected], list[Arrival]]:
+    """Only what was injected from `began_at` on, and without the arrivals of what was injected before."""
+    everything = list(given)
+    earlier = {one.internet_message_id for one in everything if one.at < began_at}
+    return [one for one in everything if one.at >= began_at], [one for one in arrived if one.internet_message_id not in earlier]
+
+
+def verify(
+    sent: Sequence[Sent],
+    arrived: Iterable[Arrival],
+    faults: Sequence[Fault],
+    queued: Set[str],
+    *,
+    is_receiver_busy: bool = False,
+) -> Verification:
+    """Compare. Shapes: `queued` has the network ids that living nodes have not finished; `is_receiver_busy`: a receiving server
+    has taken mail that it has not written down yet, so that what is missing may be there."""
+    mail = list(arrived)
+    notices = [arrival for arrival in mail if arrival.recipient.endswith(NOTICES_TO)]
+    mine = [arrival for arrival in mail if not arrival.recipient.endswith(NOTICES_TO)]
+    result = account(sent, mine, faults, TIMES)
+    missing = result.lost
+    still_queued = [network_id for network_id in missing if is_receiver_busy or network_id in queued]
+    return Verification(
+        acknowledged=result.accepted,
+        arrived=result.delivered,
+        taken_over=result.taken_over,
+        not_acknowledged=sum(not one.acknowledged_ids for one in sent),
+        notices=len(notices),
+        lost=[network_id for network_id in missing if network_id not in set(still_queued)],
+        changed=result.changed,
+        still_queued=still_queued,
+        duplicates=result.duplicates,
+        last_taken_over_at=result.last_taken_over_at,
+    )
