@@ -207,6 +207,7 @@ class Shipper:
     def _failed(self, exc: Exception, wait: float | None) -> None:
         self._failures_count += 1
         self._target.disconnect()
+        self._is_acquainted = False  # what was not there because the target was not may be there next time
         log.error(
             "shipping.failed",
             target=self._shown,

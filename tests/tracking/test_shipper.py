@@ -304,6 +304,27 @@ async def test_after_the_directory_was_destroyed_nothing_at_the_target_is_forgot
     assert sorted(found) == sorted(entry["name"] for entry in station.manifest()["files"])
 
 
+async def test_a_manifest_that_was_not_there_because_the_target_was_not_is_not_forgotten(in_directory):
+    station = in_directory
+    target = station.logs.parent / "target"
+    station.shipper.start()
+    await station.write_file(1)
+    await station.until_shipped(1)
+    await station.end()
+    shutil.rmtree(station.logs)
+    target.rename(target.with_name("unmounted"))
+
+    station.begin()
+    station.target.fault = lambda verb, name: failing(OSError("read-only"))() if verb == "replace" and not target.exists() else None
+    station.shipper.start()
+    await station.until(lambda: station.shipper._failures_count)
+    target.with_name("unmounted").rename(target)
+    await station.write_file(2)
+    await station.until_shipped(2)
+
+    assert 2 == len(remote(station.url))
+
+
 async def test_a_directory_that_is_destroyed_while_it_waits_is_told_as_lost(in_directory):
     station = in_directory
     station.target.fault = lambda verb, name: failing(ConnectionError("down"))() if verb == "put" else None
