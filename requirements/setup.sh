@@ -19,6 +19,22 @@ install_packages() { # $1: what for; then the Debian packages
     DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" </dev/null >&2
 }
 
+unpack_beside() { # $1: a Debian package that must not be installed here; $2: a file of it; then packages to go with it
+    local package=$1 file=$2 place=.venv/interop/$1 fetched each
+    shift 2
+    if [ -x "$place/$file" ]; then return; fi
+    command -v apt-get >/dev/null && command -v dpkg >/dev/null || { say "$package cannot be had here: its tests will be skipped"; return; }
+    fetched=$(mktemp -d)
+    for each in "$package" "$@"; do
+        (cd "$fetched" && apt-get download -qq "$each" >&2 && dpkg -x "$each"_*.deb unpacked) ||
+            { say "$each could not be fetched: the tests with $package will be skipped"; rm -rf "$fetched"; return; }
+    done
+    mkdir -p .venv/interop
+    rm -rf "$place"
+    mv "$fetched/unpacked" "$place"
+    rm -rf "$fetched"
+}
+
 find_python() {
     local candidate
     for candidate in "${PYTHON:-}" python3.11 python3 python3.14 python3.13 python3.12; do
@@ -32,6 +48,12 @@ find_python() {
 if [ "${1:-}" = interop ]; then # what `make test-all` and `make bench` need beyond Python
     missing=()
     [ -x /usr/sbin/postfix ] || missing+=(postfix)
+    command -v m4 >/dev/null || missing+=(m4) # Sendmail's configuration
+    command -v unshare >/dev/null || missing+=(util-linux)
+    command -v systemd-analyze >/dev/null || missing+=(systemd)
+    for library in libidn12 libgnutls-dane0 libdb5.3 libevent-2.1-7 libwrap0 libnsl2 libpcre2-8-0; do # of Exim, OpenSMTPD, Sendmail
+        dpkg -s "$library" >/dev/null 2>&1 || missing+=("$library")
+    done
     command -v swaks >/dev/null || missing+=(swaks)
     perl -MNet::SSLeay -e '' 2>/dev/null || missing+=(libnet-ssleay-perl)
     if [ ${#missing[@]} -gt 0 ]; then
@@ -41,6 +63,10 @@ if [ "${1:-}" = interop ]; then # what `make test-all` and `make bench` need bey
             say "${missing[*]} missing: the interop tests will be skipped. For them:  sudo apt-get install ${missing[*]}"
         fi
     fi
+    unpack_beside exim4-daemon-light usr/sbin/exim4
+    unpack_beside opensmtpd usr/sbin/smtpd
+    unpack_beside sendmail-bin usr/libexec/sendmail/sendmail sendmail-cf
+    unpack_beside prometheus usr/bin/promtool # the whole package brings a server that starts
     exit 0
 fi
 

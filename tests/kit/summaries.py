@@ -25,7 +25,7 @@ OBJECTIVES = (
     *(("recipients_lost", 0, None), ("recipients_duplicated_unexplained", 0, None), ("shadows_orphaned", 0, None)),
 )
 REASONS = ("Silence", "DatabaseChanged", "Handover", "DatabaseRolledBack")
-HOSTILE = "\"><script>alert(1)</script><img src=x onerror=alert(2)>'&amp;\u202egpj.exe\x00\r\n\udc80" + "}</style>" + "ü" * 2_000
+HOSTILE = "\"><script>alert(1)</script><img src=x onerror=alert(2)>'&amp;\u202egpj.exe\x00\r\n\udc80" + "}</style>" + "ü" * 700
 
 
 def iso(at: datetime) -> str:
@@ -86,6 +86,11 @@ def month(seed: int = 3, breaches: int = 9) -> Summary:
     maker = _Maker(Random(seed), list(SERVERS), NOW - timedelta(days=30), hours=720)
     maker.add_windows(per_hour=1_700, breaches=breaches)
     maker.add_incidents(takeovers=14, duplicates=3_411, losses=7, orphans=212, exposures=1_904)
+    return _with_trouble(maker)
+
+
+def _with_trouble(maker: "_Maker") -> Summary:
+    """Files that are missing, lines that cannot be read, figures that cannot be computed."""
     summary = maker.summary()
     summary["input"] |= {"files_missing": 3, "rows_repeated": 48_211}
     summary["input"]["quarantine"] = [
@@ -102,7 +107,7 @@ def month(seed: int = 3, breaches: int = 9) -> Summary:
 
 
 def hostile(seed: int = 4) -> Summary:
-    """A demo whose every text from logs tries to be markup."""
+    """Five hours whose every text from logs tries to be markup."""
 
     def poisoned(value: Any, key: str = "") -> Any:
         if isinstance(value, Mapping):
@@ -112,7 +117,10 @@ def hostile(seed: int = 4) -> Summary:
         is_kept = not isinstance(value, str) or key.endswith("at") or key in ("window", "scope", "start", "verdict", "now", "silent_since")
         return value if is_kept else value + HOSTILE
 
-    summary: Summary = poisoned(month(seed))
+    maker = _Maker(Random(seed), list(SERVERS), NOW - timedelta(hours=5), hours=5)
+    maker.add_windows(per_hour=900, breaches=1)
+    maker.add_incidents(takeovers=3, duplicates=5, losses=5, orphans=5, exposures=5)
+    summary: Summary = poisoned(_with_trouble(maker))
     summary["traces"] = {message + HOSTILE: rows for message, rows in summary["traces"].items()}
     summary["causes"] = {kind: {cause + HOSTILE: number for cause, number in causes.items()} for kind, causes in summary["causes"].items()}
     return summary

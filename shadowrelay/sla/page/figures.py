@@ -24,7 +24,7 @@ def redundancy(summary: Summary) -> Html:
         lines=(("Ratio", "first", lambda figure: figure["redundancy_ratio"]),),
         columns=(
             ("Acknowledged", lambda figure: figure["messages_acknowledged"], count),
-            ("Without a copy", lambda figure: figure["messages_acknowledged"] - figure["messages_redundant"], count),
+            ("Without a copy", without_copy, count),
         ),
         promise=promised["objective"] if promised else None,
         promise_label=f"promised {percent(promised['objective'])}" if promised else "",
@@ -33,11 +33,19 @@ def redundancy(summary: Summary) -> Html:
     keys: list[tuple[str, Child]] = [
         ("With a second copy", percent(overall["redundancy_ratio"])),
         ("Messages acknowledged", count(overall["messages_acknowledged"])),
-        ("Without one", count(overall["messages_acknowledged"] - overall["messages_redundant"])),
+        ("Without one", count(without_copy(overall))),
         ("Reconstructed from copies", count(overall["messages_reconstructed"])),
     ]
     aside = tag("p", "The scale is one of nines: each step up is ten times fewer messages without a copy.", class_="aside")
     return section("redundancy", "Redundancy", pane(summary, course, keys), aside, notes=["redundancy", "reconstructed"])
+
+
+def without_copy(figures: Figures) -> int | None:
+    """Messages that had no second copy, of those of which the logs tell; None where they tell of none."""
+    ratio, redundant = figures["redundancy_ratio"], figures["messages_redundant"]
+    if ratio is None:
+        return None
+    return round(redundant / ratio) - redundant if ratio else figures["messages_acknowledged"]
 
 
 def latency(summary: Summary) -> Html:

@@ -4,19 +4,23 @@ from shadowrelay.sla.page.markup import Child, Html, tag
 from shadowrelay.sla.page.parts import Column, Row, key_figures, none, section, table
 from shadowrelay.sla.page.shape import Quarantine, Summary
 from shadowrelay.sla.page.spoken import count, instant, minute
-from shadowrelay.sla.page.words import DEFINITIONS, FIGURES
+from shadowrelay.sla.page.words import DEFINITIONS, FIGURES, FORMATS
 
 
 def not_computable(summary: Summary) -> Html:
     """Figures that the logs cannot give, and why."""
     columns = [Column("Figure"), Column("Logs of"), Column("Why not")]
-    rows = [Row([FIGURES.get(one["figure"], one["figure"]), one["format"], one["why"]]) for one in summary["not_computable"]]
+    rows = [Row([FIGURES.get(one["figure"], one["figure"]), _format(one["format"]), one["why"]]) for one in summary["not_computable"]]
     content = (
         table("not-computable-table", "Figures that these logs cannot give", columns, rows)
         if rows
         else none("Every figure can be computed from this input.")
     )
     return section("not-computable", "Not computable", content, notes=["not-computable"])
+
+
+def _format(name: str) -> str:
+    return FORMATS.get(name, name)
 
 
 def inputs(summary: Summary) -> Html:
@@ -52,7 +56,7 @@ def _servers(summary: Summary) -> Html:
                 one["name"],
                 one["site"],
                 one["boundary"],
-                one["format"],
+                _format(one["format"]),
                 count(one["rows"]),
                 instant(one["first_at"]),
                 instant(one["last_at"]),

@@ -10,7 +10,7 @@ import unicodedata
 from collections.abc import Iterable
 from hashlib import blake2b
 
-TEXT_CHARACTERS_MAX = 600  # a hostile subject must not make the page; real ones end at 255
+TEXT_CHARACTERS_MAX = 320  # what is longer must not make the page; an address has at most 320
 
 _VOID = frozenset({"meta", "br", "link", "col"})
 _NAME = re.compile(r"[a-zA-Z][a-zA-Z0-9-]*")

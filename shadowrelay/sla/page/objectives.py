@@ -3,7 +3,7 @@
 from shadowrelay.sla.page.markup import Child, Html, tag
 from shadowrelay.sla.page.parts import Column, Row, kind_of, mark, none, section, table
 from shadowrelay.sla.page.plots import pixels
-from shadowrelay.sla.page.shape import Objective, Summary
+from shadowrelay.sla.page.shape import Objective, Overall, Summary
 from shadowrelay.sla.page.spoken import NB, burn, count, counted, duration, minute, percent
 from shadowrelay.sla.page.words import COUNTED, OBJECTIVES, UNITS
 
@@ -35,25 +35,31 @@ def _evidence(summary: Summary) -> Child:
     acknowledged = overall["messages_acknowledged"]
     if not acknowledged:
         return f"No message was acknowledged in {counted(given['files'], 'log file')} of {counted(len(given['servers']), 'server')}."
-    duplicated, unexplained = overall["recipients_duplicated"], overall["recipients_duplicated_unexplained"]
-    lost = overall["recipients_lost"]
-    parts: list[Child] = [
-        "Of ",
-        tag("b", counted(acknowledged, "acknowledged message")),
-        ", ",
-        tag("b", percent(overall["redundancy_ratio"])),
-        " had a synced copy on a second server before the client got its 250; ",
-        tag("b", f"{counted(lost, 'recipient')} lost" if lost else "no recipient lost"),
-        ", ",
-        f"{counted(duplicated, 'recipient')} got a message twice" if duplicated else "none served twice",
-        f" ({count(unexplained)} of them unexplained)" if unexplained else (" (all explained)" if duplicated else ""),
-        "; ",
-        f"{counted(overall['promotions'], 'takeover')} of {counted(overall['messages_promoted'], 'message')}"
-        if overall["promotions"]
-        else "no server was taken over",
-        ".",
-    ]
-    return parts
+    return [*_redundant(acknowledged, overall["redundancy_ratio"]), *_ends(overall), _taken_over(overall)]
+
+
+def _redundant(acknowledged: int, ratio: float | None) -> list[Child]:
+    messages = tag("b", counted(acknowledged, "acknowledged message"))
+    if ratio is None:
+        return ["Of ", messages, " these logs do not tell how many had a second copy; "]
+    return ["Of ", messages, ", ", tag("b", percent(ratio)), " had a synced copy on a second server before the client got its 250; "]
+
+
+def _ends(overall: Overall) -> list[Child]:
+    lost, duplicated, unexplained = (
+        overall["recipients_lost"],
+        overall["recipients_duplicated"],
+        overall["recipients_duplicated_unexplained"],
+    )
+    said = f"{counted(duplicated, 'recipient')} got a message more than once" if duplicated else "none got a message twice"
+    explained = (f" ({count(unexplained)} of them unexplained)" if unexplained else " (all explained)") if duplicated else ""
+    return [tag("b", f"{counted(lost, 'recipient')} lost" if lost else "no recipient lost"), ", ", said, explained, "; "]
+
+
+def _taken_over(overall: Overall) -> str:
+    if not overall["promotions"]:
+        return "no server was taken over."
+    return f"{counted(overall['promotions'], 'takeover')} of {counted(overall['messages_promoted'], 'message')}."
 
 
 def period(summary: Summary) -> Html:

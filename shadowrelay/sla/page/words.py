@@ -111,3 +111,9 @@ EVENTS = {
     "TRANSFER": "split by next hop",
     "DUPLICATEDELIVER": "already delivered, not repeated",
 }
+
+FORMATS = {
+    "exchange2010": "Exchange 2010",
+    "exchange2013": "Exchange 2013",
+    "exchange2016": "Exchange 2016/2019",
+}

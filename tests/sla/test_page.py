@@ -1,0 +1,326 @@
+"""The report page: whole, closed to the outside, usable without eyes or mouse, and honest about what it leaves out."""
+
+import re
+from base64 import b64encode
+from functools import cache
+from hashlib import sha256
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from shadowrelay.sla.page import render
+from tests.kit import summaries
+from tests.kit.html_pages import Element, Page
+
+MAKERS = {maker.__name__: maker for maker in (summaries.empty, summaries.one_message, summaries.demo, summaries.month, summaries.hostile)}
+
+
+@cache
+def text_of(name: str) -> str:
+    return render(MAKERS[name]())
+
+
+@cache
+def page_of(name: str) -> Page:
+    return Page(text_of(name))
+
+
+@pytest.fixture(params=MAKERS)
+def page(request: pytest.FixtureRequest) -> Page:
+    return page_of(request.param)
+
+
+def with_overall(summary: dict[str, Any], **figures: Any) -> dict[str, Any]:
+    summary["overall"] |= figures
+    return summary
+
+
+# whole
+
+
+def test_ids_are_unique(page: Page) -> None:
+    assert len(page.ids) == len(set(page.ids))
+
+
+def test_every_link_and_reference_leads_somewhere_in_the_page(page: Page) -> None:
+    targets = [link.get("href") for link in page.all("a")]
+    references = [name for element in page.elements for name in element.get("aria-labelledby").split()]
+
+    assert [] == [target for target in targets if not target.startswith("#")]
+    assert set() == set(references) - set(page.ids)
+    assert set() == {target[1:] for target in targets} - set(page.ids)
+
+
+def test_the_same_summary_gives_the_same_page() -> None:
+    assert text_of("month") == render(summaries.month())
+
+
+# closed to the outside
+
+
+def test_the_page_names_no_place_outside(page: Page) -> None:
+    loading = [
+        element for element in page.elements if {"src", "srcset", "data", "action", "poster", "background"} & set(element.attributes)
+    ]
+    styles = "".join(element.text for element in page.all("style"))
+
+    assert [] == [element.name for element in loading]
+    assert [] == page.all("link") + page.all("iframe") + page.all("img") + page.all("base") + page.all("form")
+    assert not re.search(r"url\(|@import|@font-face|https?:", styles)
+    assert "http" not in page.all("script")[0].text
+
+
+def test_the_policy_allows_the_one_style_and_the_one_script_by_their_hashes(page: Page) -> None:
+    policy = next(element.get("content") for element in page.all("meta") if element.get("http-equiv") == "Content-Security-Policy")
+    rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
+
+    def allowed(name: str) -> list[str]:
+        return [f"'sha256-{b64encode(sha256(element.text.encode()).digest()).decode()}'" for element in page.all(name)]
+
+    assert {"default-src": "'none'", "base-uri": "'none'", "form-action": "'none'"} == {
+        name: rule for name, rule in rules.items() if not name.startswith(("style", "script"))
+    }
+    assert ([rules["style-src"]], [rules["script-src"]]) == (allowed("style"), allowed("script"))
+
+
+def test_nothing_is_styled_or_scripted_in_attributes(page: Page) -> None:
+    names = {name for element in page.elements for name in element.attributes}
+
+    assert set() == {name for name in names if name == "style" or name.startswith("on")}
+
+
+def test_hostile_text_stays_text() -> None:
+    summary = summaries.hostile()
+    page, text = page_of("hostile"), text_of("hostile")
+    trace = next(iter(summary["traces"]))
+
+    assert (1, 1) == (len(page.all("script")), len(page.all("style")))
+    assert [] == [character for character in "\u202e\x00\r\udc80" if character in text]
+    assert trace[:60] in page.by_id("traces").text  # it is there, to be read
+    assert "\\u202e" in page.by_id("traces").text
+    assert " characters)" in page.by_id("traces").text  # what is absurdly long is cut, and says so
+    assert text.encode()  # no surrogate is left
+
+
+def test_two_hostile_ids_have_two_traces() -> None:
+    summary = summaries.empty()
+    summary["traces"] = {"a b": [], "a\u00a0b": [], "A": [], "a": []}
+
+    assert 4 == len([name for name in Page(render(summary)).ids if name.startswith("trace-") and name != "trace-other"])
+
+
+# usable by everybody
+
+
+def test_every_drawing_has_a_name_or_is_hidden_from_readers(page: Page) -> None:
+    for drawing in page.all("svg"):
+        if drawing.get("aria-hidden") != "true":
+            names = [page.by_id(name) for name in drawing.get("aria-labelledby").split()]
+            assert ("img", ["title", "desc"]) == (drawing.get("role"), [name.name for name in names])
+            assert all(name.text.strip() for name in names)
+
+
+def test_every_plot_has_its_figures_as_a_table(page: Page) -> None:
+    for figure in page.all("figure"):
+        assert [1, 1] == [len(list(figure.below(name))) for name in ("details", "table")]
+        assert list(figure.below("td"))
+
+
+def test_every_table_has_a_caption_and_scoped_headings(page: Page) -> None:
+    for table in page.all("table"):
+        assert next(table.below("caption")).text.strip()
+        assert [] == [head.text for head in table.below("th") if head.get("scope") not in ("col", "row")]
+        columns = [head for head in table.below("th") if head.get("scope") == "col"]
+        for row in table.below("tr"):
+            assert len(columns) == len(row.children)
+        assert table.parents[-1].get("tabindex") == "0"  # it can be scrolled with keys
+
+
+def test_headings_follow_each_other_without_gaps(page: Page) -> None:
+    levels = [int(element.name[1]) for element in page.elements if re.fullmatch("h[1-6]", element.name)]
+
+    assert (1, 1) == (levels[0], levels.count(1))
+    assert [] == [(one, other) for one, other in pairwise(levels) if other > one + 1]
+
+
+def test_landmarks_are_there_and_named(page: Page) -> None:
+    assert [1, 1, 1, 1] == [len(page.all(name)) for name in ("header", "main", "nav", "footer")]
+    assert page.all("nav")[0].get("aria-label")
+    assert [] == [section.get("id") for section in page.all("section") if not section.get("aria-labelledby")]
+    assert "#report" == page.all("a")[0].get("href")
+    assert "en" == page.all("html")[0].get("lang")
+
+
+COLOURS = re.compile(r"--([a-z0-9-]+): (#[0-9a-f]{6});")
+
+
+def schemes() -> dict[str, dict[str, str]]:
+    """The colours of light, dark and paper; what a later one does not name is the first one's."""
+    style = page_of("empty").all("style")[0].text
+    roots = [dict(COLOURS.findall(block)) for block in re.findall(r":root \{(.*?)\}", style, re.DOTALL)]
+    return {name: roots[0] | colours for name, colours in zip(("light", "dark", "paper"), roots, strict=True)}
+
+
+def contrast(one: str, other: str) -> float:
+    """WCAG 2 contrast of two colours, 1 to 21."""
+
+    def luminance(colour: str) -> float:
+        parts = [int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5)]
+        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    darker, lighter = sorted((luminance(one), luminance(other)))
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark", "paper"])
+def test_contrasts_are_at_least_those_of_wcag_aa(scheme: str) -> None:
+    colours = schemes()[scheme]
+    texts = [(front, back) for front in ("ink", "quiet", "link", "met", "missed") for back in ("paper", "panel")]
+    texts += [(front, "paper") for front in ("first", "second", "third", "promise", "warn")]
+    texts += [("ink", f"h{level}") for level in range(1, 6)] + [("on-mark", "met"), ("on-mark", "missed")]
+    shapes = [(front, "paper") for front in ("bar", "strong-rule", "focus")]
+
+    assert {} == {pair: value for pair in texts if (value := contrast(colours[pair[0]], colours[pair[1]])) < 4.5}
+    assert {} == {pair: value for pair in shapes if (value := contrast(colours[pair[0]], colours[pair[1]])) < 3}
+
+
+# what it says
+
+
+def test_the_sections_come_in_their_order(page: Page) -> None:
+    wanted = ["objectives", "budget", "redundancy", "latency", "exposure", "discard-lag", "takeovers", "servers", "incidents", "traces"]
+
+    assert [*wanted, "not-computable", "input", "definitions"] == [
+        one.get("id") for one in page.all("section") if not one.inside("section")
+    ]
+
+
+HEADLINES = [
+    ("empty", "There is nothing to judge."),
+    ("one_message", "The promise was kept, as far as it can be judged: 8 of 9 objectives."),
+    ("demo", "The promise was kept: all 9 objectives met."),
+    ("month", "The promise was not kept: 4 of 9 objectives missed."),
+]
+
+
+@pytest.mark.parametrize(("name", "said"), HEADLINES)
+def test_the_headline_says_whether_the_promise_was_kept(name: str, said: str) -> None:
+    assert said == page_of(name).all("h1")[0].text
+
+
+def test_the_sentence_below_it_has_the_figures_that_matter() -> None:
+    summary = with_overall(summaries.demo(), messages_acknowledged=1_204, redundancy_ratio=0.99996, recipients_lost=1)
+    summary["overall"] |= {"recipients_duplicated": 5, "recipients_duplicated_unexplained": 2, "promotions": 1, "messages_promoted": 1}
+    lead = next(one.text for one in Page(render(summary)).all("p") if one.get("class") == "lead")
+
+    assert lead.replace("\xa0", " ") == (
+        "Of 1,204 acknowledged messages, 99.996 % had a synced copy on a second server before the client got its 250; "
+        "1 recipient lost, 5 recipients got a message more than once (2 of them unexplained); 1 takeover of 1 message."
+    )
+
+
+def test_each_objective_has_its_verdict_in_words_and_shape() -> None:
+    summary = summaries.month()
+    for objective, verdict in zip(summary["objectives"], ("met", "missed", "no data", "not computable"), strict=False):
+        objective["verdict"] = verdict
+    cards = [card for card in Page(render(summary)).all("li") if card.get("class").startswith("card")]
+    shapes = ["".join(part.get("d") or part.name for part in next(card.below("svg")).children) for card in cards[:4]]
+
+    assert [one["verdict"] for one in summary["objectives"]] == [next(card.below("b")).text for card in cards]
+    assert 4 == len(set(shapes))
+
+
+def test_a_list_that_was_cut_says_so() -> None:
+    page = page_of("month")
+
+    assert "200 of 3,411 shown; all in tables/duplicates" in page.by_id("duplicates-table-caption").text
+    assert "7 in all" in page.by_id("losses-table-caption").text
+
+
+def rows_of(page: Page, table: str) -> list[Element]:
+    return [row for row in page.by_id(f"{table}-caption").parents[-1].below("tr") if row.inside("tbody")]
+
+
+def test_each_message_leads_to_its_trace_or_to_how_to_get_it() -> None:
+    summary, page = summaries.month(), page_of("month")
+    found = {link.text: link.get("href") for row in rows_of(page, "duplicates-table") for link in row.below("a")}
+
+    assert {one["message"] for one in summary["duplicates"]} == set(found)
+    assert found == {message: f"#trace-{message}" if message in summary["traces"] else "#trace-other" for message in found}
+    assert {True, False} == {message in summary["traces"] for message in found}
+    assert "shadowrelay sla trace MESSAGE-ID --warehouse DIR" in page.by_id("trace-other").text
+
+
+def test_a_trace_shows_every_event_in_order() -> None:
+    summary, page = summaries.demo(), page_of("demo")
+    message, rows = next(iter(summary["traces"].items()))
+    events = list(page.by_id(f"trace-{message}").below("li"))
+
+    assert [row["event"] for row in rows] == [next(event.below("b")).text for event in events]
+    assert [row["text"] for row in rows if row["text"]] == [
+        part.text for event in events for part in event.below("p") if part.get("class") == "log-text"
+    ]
+
+
+def test_each_takeover_is_one_row_with_its_stations() -> None:
+    summary, page = summaries.month(), page_of("month")
+    rows = [item for item in page.by_id("takeovers").below("li") if item.parents[-1].get("class") == "takeovers"]
+    stations = [[re.sub(r" \+.*", "", term.text) for term in row.below("dt")] for row in rows]
+
+    assert len(summary["takeovers"]) == len(rows)
+    for takeover, said in zip(summary["takeovers"], stations, strict=True):
+        assert ["lost", "detected", "promoted", "delivered", "returned" if takeover["returned_at"] else "not yet returned"] == said
+
+
+def test_a_takeover_of_which_little_is_known_is_shown_all_the_same() -> None:
+    summary = summaries.demo()
+    for takeover in summary["takeovers"]:
+        takeover |= {"silent_since": None, "detected_at": None, "delivered_at": None, "returned_at": None}
+
+    assert ["lost", "promoted", "not yet delivered", "not yet returned"] == [
+        re.sub(r" \+.*", "", term.text) for term in list(Page(render(summary)).by_id("takeover-0-title").parents[-2].below("dt"))
+    ]
+
+
+def test_every_pair_of_servers_has_its_place_in_the_heat_map() -> None:
+    summary = summaries.month()
+    cells = {cell.get("class"): cell.text for row in rows_of(page_of("month"), "pairs-table") for cell in row.below("span")}
+    rows = rows_of(page_of("month"), "pairs-table")
+    drawn = sum(1 for row in rows for cell in row.below("span") if re.search(r"\bh\d", cell.get("class")))
+
+    assert len([one for one in summary["figures"] if one["scope"] == "pair"]) == drawn
+    assert "cell h5" in cells  # the slow pair is seen
+
+
+def test_what_cannot_be_computed_and_what_was_not_read_is_said() -> None:
+    page, summary = page_of("month"), summaries.month()
+
+    assert "Exchange writes no S:ShadowElapsed" in page.by_id("not-computable").text
+    example = summary["input"]["quarantine"][0]["examples"][0]
+    assert f"{example['server']}/{example['file']}:{example['line']}" in page.by_id("input").text
+    assert "MSGTRK2026110307-2.LOG" in page.by_id("input").text
+    assert "48,211" in page.by_id("input").text
+
+
+def test_figures_without_events_are_dashes_and_not_zero() -> None:
+    keys = next(one for one in page_of("empty").by_id("latency").below("dl"))
+
+    assert {"–"} == {value.text for value in keys.below("dd")}  # noqa: RUF001
+
+
+def test_a_week_is_drawn_by_hour_and_what_is_longer_by_day_too() -> None:
+    names = {
+        name: [one for one in page_of(name).ids if re.fullmatch("redundancy-ratio-by-(day|hour)-title", one)] for name in ("demo", "month")
+    }
+
+    assert {"demo": 1, "month": 2} == {name: len(found) for name, found in names.items()}
+
+
+def test_the_page_follows_its_reader_s_colours_and_prints() -> None:
+    style = page_of("empty").all("style")[0].text
+
+    assert "@media (prefers-color-scheme: dark)" in style
+    assert "@media print" in style
+    assert ":focus-visible" in style
