@@ -55,8 +55,8 @@ class Postfix:
             **settings,
         }
 
-    def start(self) -> None:
-        """Write the configuration and start the daemons; returns when it answers."""
+    def write(self) -> None:
+        """The configuration, and the directories that it names."""
         config = self.directory / "config"
         for path in (config, self.directory / "queue", self.directory / "data"):
             path.mkdir(parents=True, exist_ok=True)
@@ -69,7 +69,11 @@ class Postfix:
         lines = [line for line in MASTER_CF.read_text().splitlines() if not line.startswith("smtp      inet")]
         (config / "master.cf").write_text("\n".join([SERVICE.format(listen=f"127.0.0.1:{self.port}"), *lines]) + "\n")
         self._run("postconf", "-c", str(config), "-F", "*/*/chroot = n")
-        self._run("postfix", "-c", str(config), "start")
+
+    def start(self) -> None:
+        """Write the configuration and start the daemons; returns when it answers."""
+        self.write()
+        self._run("postfix", "-c", str(self.directory / "config"), "start")
         for _ in range(100):
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=5) as connection:
                 if connection.recv(3) == b"220":
