@@ -99,6 +99,7 @@ class Mta(ABC):
 
     def retry_now(self) -> None:
         """Deliver what is queued; those that look every second by themselves need no word."""
+        return
 
     def run(self, *command: str | Path) -> str:
         """A command where it runs. Its output."""
@@ -130,7 +131,8 @@ class PostfixMta(Mta):
         )
         storing = {
             "mydestination": self.domain, "local_transport": "store", "local_recipient_maps": "unix:passwd.byname",
-            "mynetworks": "127.0.0.0/8", "maximal_backoff_time": "1s", "transport_retry_time": "1s", "store_destination_recipient_limit": "1",
+            "mynetworks": "127.0.0.0/8", "maximal_backoff_time": "1s", "transport_retry_time": "1s",
+            "store_destination_recipient_limit": "1",
             "myhostname": "mta.postfix.example",
         }  # fmt: skip
         self._postfix = Postfix(self.directory, self.port, {**settings, **storing, "smtp_host_lookup": "native"})
