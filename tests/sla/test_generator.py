@@ -5,11 +5,13 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet
 import pytest
 
+from benchmarks.sla_bulk import generate_parquet
 from benchmarks.sla_generate import generate
 from tests.sla.oracle import Oracle
-from tests.sla.oracle_logs import microseconds, read_logs
+from tests.sla.oracle_logs import Logs, Row, microseconds, read_logs
 from tests.sla.truth import differences
 
 
@@ -93,3 +95,39 @@ def test_a_lost_row_is_a_difference(tmp_path: Path) -> None:
 
     assert [] != judged(tmp_path, truth)
     assert truth == json.loads((tmp_path / "truth.json").read_text())
+
+
+def logs_of(warehouse: Path) -> Logs:
+    """Parquet as the oracle's rows."""
+    logs = Logs()
+    for path in sorted((warehouse / "events").rglob("*.parquet")):
+        server = next(part.removeprefix("server=") for part in path.parts if part.startswith("server="))
+        table = pyarrow.parquet.ParquetFile(path).read()
+        at = table["at"].cast("int64").to_pylist()
+        for instant, row in zip(at, table.drop_columns(["at", "silent_since", "detected_at"]).to_pylist(), strict=True):
+            custom = dict(item.removeprefix("S:").split("=") for item in row["custom_data"].split(";") if item)
+            logs.rows.append(
+                Row(instant, server, row["event"], row["source"], row["message"], row["internet_message_id"], row["client_hostname"],
+                    row["server_hostname"], row["source_context"], row["reference"], tuple(row["recipients"]), custom, row["format"],
+                    row["file"], row["line"])
+            )  # fmt: skip
+    return logs
+
+
+def test_events_made_in_bulk_say_what_their_truth_says(tmp_path: Path) -> None:
+    truth = generate_parquet(tmp_path, seed=5, events=12_000, days=8, faulty=0.3, chunk=500)
+    oracle = Oracle(logs_of(tmp_path), now=microseconds(truth["now"]))
+    figure, overall = oracle.figures["all", None, "all", "", ""], oracle.report()["overall"]
+    causes = Counter(f"duplicates {row['cause']}" for row in oracle.tables["duplicates"])
+    counts = truth["counts"]
+
+    assert counts["events"] == len(oracle.logs.rows) >= 12_000
+    assert {name: Counter(dict(pairs)) for name, pairs in truth["milliseconds"].items()} == {
+        name: Counter(figure[name]) for name in truth["milliseconds"]
+    }
+    assert {name: count for name, count in counts.items() if name in overall} == {name: overall[name] for name in counts if name in overall}
+    assert {name: count for name, count in counts.items() if name.startswith("duplicates")} == dict(causes)
+    assert (counts["exposure_us"] / 1e6, counts["exposure_max_us"] / 1e6) == (overall["exposure_seconds"], overall["exposure_max_seconds"])
+    assert {"recipients_lost", "shadows_orphaned", "promotions", "messages_sent_again", "clock_skews"} <= {
+        name for name in counts if counts[name]
+    }
