@@ -10,7 +10,7 @@ STAMP := .venv/.shadowrelay-setup
 LOCK := env -u PIP_FIND_LINKS $(BIN)/pip-compile --quiet --generate-hashes --strip-extras --allow-unsafe \
 	--no-emit-find-links --no-emit-index-url --no-emit-trusted-host
 
-.PHONY: help setup demo test test-all lint types check bench lock format clean
+.PHONY: help setup demo test test-all test-lab lint types check bench lock format clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -30,6 +30,9 @@ test: setup lint types ## what every change must pass: lint, types, and the test
 test-all: setup lint types ## everything, the long crash, ownership and interop runs too
 	@./requirements/setup.sh interop
 	@$(BIN)/python -m pytest -m ""
+
+test-lab: setup ## with Docker: the lab in containers, 300 messages, a node killed and wiped while they flow; minutes
+	@trap '$(BIN)/shadowrelay lab down >/dev/null' EXIT; SHADOWRELAY_LAB=1 $(BIN)/python -m pytest -m "" -s tests/lab/test_in_containers.py
 
 lint: setup ## ruff: rules and format
 	@$(BIN)/ruff check .

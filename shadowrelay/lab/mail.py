@@ -21,10 +21,7 @@ from shadowrelay.lab.verification import Injected, injected, sent_messages
 
 ARRIVALS = "/var/lib/record/arrivals.jsonl"
 UNPACK_SECONDS_MAX = 60.0
-REPORT_COMMAND = (
-    "shadowrelay sla ingest --logs /var/log/shadowrelay/shipped --warehouse /tmp/warehouse >&2 && "
-    "shadowrelay sla report --warehouse /tmp/warehouse --output /tmp/report >&2 && tar -C /tmp/report -cf - ."
-)
+REPORT_COMMAND = "shadowrelay sla report --logs /var/log/shadowrelay/shipped --output /tmp/report >&2 && tar -C /tmp/report -cf - ."
 
 OnSent = Callable[[Injected], None]
 
