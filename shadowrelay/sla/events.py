@@ -6,6 +6,7 @@ Text columns are empty where the log says nothing, and never null; numbers and i
 
 from typing import TYPE_CHECKING
 
+from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
     DateType,
@@ -20,7 +21,7 @@ from pyspark.sql.types import (
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_TEXT, _LONG, _INSTANT, _LIST = StringType(), LongType(), TimestampType(), ArrayType(StringType(), containsNull=False)
+_TEXT, _LONG, _INSTANT, _LIST = StringType(), LongType(), TimestampType(), ArrayType(StringType())
 
 
 def _struct(*columns: tuple[str, StringType | LongType | IntegerType | TimestampType | DateType | ArrayType]) -> StructType:
@@ -89,7 +90,7 @@ FILES = _struct(
     ("first_at", _INSTANT),
     ("last_at", _INSTANT),
 )
-"""A file as it was read, once more each time that it was read again. `lines` are all of it, header, comments and empty ones too."""
+"""A file as it was read. `lines` are all of it, header, comments and empty ones too."""
 
 
 def read_events(spark: "SparkSession", warehouse: str) -> "DataFrame":
@@ -98,13 +99,31 @@ def read_events(spark: "SparkSession", warehouse: str) -> "DataFrame":
 
 
 def read_quarantine(spark: "SparkSession", warehouse: str) -> "DataFrame":
-    """Lines that are no rows; those of a file that was read twice stand twice."""
-    return _read(spark, f"{warehouse}/quarantine", QUARANTINE)
+    """Lines that are no rows; of a file that was read more than once, those of the last time."""
+    lines = _read(spark, f"{warehouse}/quarantine", _in_batches(QUARANTINE))
+    last = _last_readings(spark, warehouse).select("server", "file", "batch")
+    return lines.join(last, on=["server", "file", "batch"], how="left_semi").select(*QUARANTINE.fieldNames())
 
 
 def read_files(spark: "SparkSession", warehouse: str) -> "DataFrame":
-    """Files that were read, once for each time."""
-    return _read(spark, f"{warehouse}/files", FILES)
+    """Files that were read, each once: as it was the last time, when it was longest."""
+    return _last_readings(spark, warehouse).select(*FILES.fieldNames())
+
+
+def read_readings(spark: "SparkSession", warehouse: str) -> "DataFrame":
+    """Each time that a file was read, and in which `batch`."""
+    return _read(spark, f"{warehouse}/files", _in_batches(FILES))
+
+
+def _last_readings(spark: "SparkSession", warehouse: str) -> "DataFrame":
+    # a log only grows: the longest is the newest
+    names = ["bytes", "batch", *(name for name in FILES.fieldNames() if name not in ("server", "file", "bytes"))]
+    readings = read_readings(spark, warehouse).groupBy("server", "file").agg(F.max(F.struct(*names)).alias("last"))
+    return readings.select("server", "file", "last.*")
+
+
+def _in_batches(schema: StructType) -> StructType:
+    return StructType([*schema.fields, StructField("batch", StringType())])
 
 
 def _read(spark: "SparkSession", path: str, schema: StructType) -> "DataFrame":

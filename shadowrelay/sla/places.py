@@ -11,6 +11,7 @@ from typing import IO, Any
 
 import fsspec  # type: ignore[import-untyped]
 
+_UNFINISHED = re.compile(r"\..+\.[0-9a-f]{32}")
 _ONE_SLASH = re.compile(r"file:/+")
 HADOOP_ONLY = {"s3a": "s3", "s3n": "s3"}  # schemes that only Hadoop knows -> what fsspec calls them
 
@@ -52,3 +53,15 @@ def written_whole(path: str) -> Iterator[IO[bytes]]:
         if files.exists(hidden):
             files.rm(hidden)
         raise
+
+
+def sweep(path: str) -> None:
+    """Take away what a write left that was killed: nobody else may be writing there."""
+    files, top = located(path)
+    if is_local(files) and files.exists(top):
+        for found in files.find(top):
+            name = found.rpartition("/")[2]
+            if _UNFINISHED.fullmatch(name):
+                files.rm(found)
+        if files.exists(f"{top}/_temporary"):  # Spark's name for the same
+            files.rm(f"{top}/_temporary", recursive=True)

@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -81,7 +82,6 @@ def spark_session(
     settings = {
         "spark.driver.memory": driver_memory,
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={(Path(__file__).parent / 'log4j2.properties').as_uri()}",
-        "spark.log.level": "ERROR",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
@@ -90,6 +90,7 @@ def spark_session(
     }
     if is_on_this_machine(master):
         settings |= {"spark.driver.bindAddress": LOOPBACK, "spark.driver.host": LOOPBACK}
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # the workers' Python: else it is whichever is first on the path
     cores = local_cores(master)
     partitions = shuffle_partitions or (cores * PARTITIONS_PER_CORE if cores else None)
     if partitions:

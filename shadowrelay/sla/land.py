@@ -1,0 +1,186 @@
+"""From files to the warehouse: each log is read where Spark puts it, and written there as Parquet. docs/sla.md, section 1.
+
+A batch has a name, and every file that it writes is named after what it was read from. So a batch that is done again, because it was
+killed, writes the same names, each whole or not there, and doubles nothing. The row in `files` comes last and makes it true.
+Rows do not pass through the JVM: what Spark carries is the list of files, and a row of `files` for each.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from datetime import date
+from functools import partial
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.compute as pc  # type: ignore[import-untyped]
+from pyarrow import parquet
+
+from shadowrelay.sla.columns import ARROW_EVENTS
+from shadowrelay.sla.lines import TEXT_CHARACTERS_MAX, Reason
+from shadowrelay.sla.parse import BadLine, LogFile, Parsed
+from shadowrelay.sla.places import located, written_whole
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+NAMES = "MSGTRK*.LOG"  # what is a log in a server's directory
+ROWS_AT_ONCE = 200_000  # held by a worker before they are written: about 100 MB
+COMPRESSION = "zstd"
+
+ARROW_QUARANTINE = pa.schema(
+    [("server", pa.string()), ("file", pa.string()), ("line", pa.int64()), ("reason", pa.string()), ("text", pa.string())]
+)
+
+_ESCAPED = re.compile(r"""[\x00-\x1f\x7f"#%'*/:=?\\{}\[\]^]""")
+
+
+class Source(NamedTuple):
+    """A log file: `<logs>/<server>/<name>`."""
+
+    path: str
+    server: str
+    name: str
+
+    @property
+    def key(self) -> str:
+        """What the files made of it are named after."""
+        return blake2b(f"{self.server}/{self.name}".encode(), digest_size=8).hexdigest()
+
+
+def source_of(path: str) -> Source:
+    """The directory's name is the server's."""
+    directory, _, name = path.rstrip("/").rpartition("/")
+    return Source(path, directory.rpartition("/")[2], name)
+
+
+def land(listing: "DataFrame", warehouse: str, batch: str) -> None:
+    """Read the files of `listing` and write them to the warehouse as batch `batch`, in place of what that batch has written before.
+
+    Shapes: `listing` has the column path, one row a file.
+    """
+    from shadowrelay.sla.events import FILES
+
+    # rows as Python tuples: one a file. Spark's mapInArrow would need pandas besides Arrow
+    landed = listing.select("path").rdd.mapPartitions(partial(land_files, warehouse=warehouse, batch=batch))
+    listing.sparkSession.createDataFrame(landed, FILES).write.mode("overwrite").parquet(f"{warehouse}/files/batch={batch}")
+
+
+def land_files(listing: Iterable[tuple[str]], warehouse: str, batch: str) -> Iterator[tuple[Any, ...]]:
+    """In a worker: for each path a row of `files`, when all that was in it is written."""
+    for (path,) in listing:
+        yield tuple(_land_file(source_of(path), warehouse, batch).values())
+
+
+def _land_file(source: Source, warehouse: str, batch: str) -> dict[str, Any]:
+    events = _Events(source, warehouse, batch)
+    quarantine = _Quarantine(source, warehouse, batch)
+    files, path = located(source.path)  # a place that nobody can reach is no fault of the file: it ends the job
+    log: LogFile | None = None
+    for reading, parsed in _read(source, files, path):
+        log = reading
+        quarantine.add(parsed.bad)
+        events.add(parsed.rows)
+    events.flush()
+    quarantine.close()
+    return {
+        "server": source.server, "file": source.name, "bytes": log.bytes if log else 0, "lines": log.lines if log else 0,
+        "rows": log.rows if log else 0, "quarantined": quarantine.count, "format": log.format if log else "",
+        "version": log.version if log else "", "first_at": log.first_at if log else None, "last_at": log.last_at if log else None,
+    }  # fmt: skip
+
+
+def _read(source: Source, files: Any, path: str) -> Iterator[tuple[LogFile | None, Parsed]]:
+    """The file piece by piece; what breaks while it is read is a line of quarantine. It will be tried again by the next run."""
+    nothing = pa.RecordBatch.from_pylist([], ARROW_EVENTS)
+    log: LogFile | None = None
+    try:
+        with files.open(path, "rb") as stream:
+            log = LogFile(stream, source.server, source.name)
+            for parsed in log:
+                yield log, parsed
+        yield log, Parsed(nothing, [])  # a file without any row has counts too
+    except Exception as exc:  # whatever a file system of fsspec may raise: the other files count all the same
+        text = f"{type(exc).__name__}: {exc}"[:TEXT_CHARACTERS_MAX]
+        yield log, Parsed(nothing, [BadLine(0, Reason.UNREADABLE, text)])
+
+
+class _Events:
+    """Rows that wait to be written, by date. Each write is a file of its own, numbered within its date."""
+
+    def __init__(self, source: Source, warehouse: str, batch: str) -> None:
+        self._directory = f"server={escaped(source.server)}/batch={batch}"
+        self._top = f"{warehouse}/events"
+        self._key = source.key
+        self._waiting: dict[date, list[Any]] = {}
+        self._count = 0
+        self._parts: dict[date, int] = {}
+
+    def add(self, rows: Any) -> None:
+        if not rows.num_rows:
+            return
+        days = pc.cast(rows.column("at"), pa.date32())
+        different = days.unique().to_pylist()
+        for day in different:
+            of_day = rows if len(different) == 1 else rows.filter(pc.equal(days, pa.scalar(day, pa.date32())))
+            self._waiting.setdefault(day, []).append(of_day)
+        self._count += rows.num_rows
+        if self._count >= ROWS_AT_ONCE:
+            self.flush()
+
+    def flush(self) -> None:
+        for day, batches in self._waiting.items():
+            part = self._parts.get(day, 0)
+            self._parts[day] = part + 1
+            path = f"{self._top}/date={day.isoformat()}/{self._directory}/{self._key}-{part}.parquet"
+            write_parquet(pa.Table.from_batches(batches, ARROW_EVENTS), path)
+        self._waiting = {}
+        self._count = 0
+
+
+class _Quarantine:
+    """Bad lines that wait to be written."""
+
+    def __init__(self, source: Source, warehouse: str, batch: str) -> None:
+        self.count = 0
+        self._source = source
+        self._stem = f"{warehouse}/quarantine/batch={batch}/{source.key}"
+        self._waiting: list[BadLine] = []
+        self._parts = 0
+
+    def add(self, bad: list[BadLine]) -> None:
+        self._waiting += bad
+        self.count += len(bad)
+        if len(self._waiting) >= ROWS_AT_ONCE:
+            self._flush()
+
+    def close(self) -> None:
+        """Write the rest, and take away what an earlier try of this batch wrote beyond it: then the file was shorter."""
+        self._flush()
+        files, stem = located(self._stem)
+        part = self._parts
+        while files.exists(f"{stem}-{part}.parquet"):
+            files.rm(f"{stem}-{part}.parquet")
+            part += 1
+
+    def _flush(self) -> None:
+        if not self._waiting:
+            return
+        server, name = self._source.server, self._source.name
+        rows = [
+            {"server": server, "file": name, "line": number, "reason": str(reason), "text": text} for number, reason, text in self._waiting
+        ]
+        write_parquet(pa.Table.from_pylist(rows, ARROW_QUARANTINE), f"{self._stem}-{self._parts}.parquet")
+        self._waiting = []
+        self._parts += 1
+
+
+def write_parquet(table: Any, path: str) -> None:
+    """One whole file."""
+    with written_whole(path) as file:
+        parquet.write_table(table, file, compression=COMPRESSION, row_group_size=ROWS_AT_ONCE)
+
+
+def escaped(name: str) -> str:
+    """A partition's value in the name of its directory, as Spark reads it."""
+    return _ESCAPED.sub(lambda found: f"%{ord(found[0]):02X}", name)

@@ -1,0 +1,114 @@
+"""A warehouse filled at once, without a stream: for a report straight from logs. docs/sla.md, section 1."""
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from pyspark.sql import functions as F
+
+from shadowrelay.model.errors import ShadowrelayError
+from shadowrelay.sla.events import read_files
+from shadowrelay.sla.land import NAMES, land, source_of
+from shadowrelay.sla.places import located
+from shadowrelay.sla.sites import Dropped, Manifest, Shipping, Site, merged, read_manifests, read_servers, write_servers, write_shipping
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+LISTING = "path string, modificationTime timestamp, length long, content binary"
+"""What Spark's source `binaryFile` has for each file. The content is never asked for: it would be in memory whole."""
+
+
+class NoLogs(ShadowrelayError):
+    """There is nothing that can be read; the text says where it was looked for."""
+
+
+class Ingested(NamedTuple):
+    """What a warehouse was made of. A file that was read twice counts once, as it was read last."""
+
+    files: int
+    bytes: int
+    lines: int
+    rows: int
+    quarantined: int
+
+
+@contextmanager
+def temporary_warehouse(
+    spark: "SparkSession", logs: str, sites: Mapping[str, Site] | None = None, directory: Path | None = None
+) -> Iterator[str]:
+    """A warehouse with all of these logs, gone afterwards.
+
+    Units: it takes about a quarter of the logs' room, in `directory`, or where temporary files are made.
+    """
+    with tempfile.TemporaryDirectory(prefix="shadowrelay-sla-", dir=directory) as warehouse:
+        ingest_once(spark, logs, warehouse, sites)
+        yield warehouse
+
+
+def ingest_once(spark: "SparkSession", logs: str, warehouse: str, sites: Mapping[str, Site] | None = None) -> Ingested:
+    """Read all files below `logs` into an empty warehouse.
+
+    Raises: NoLogs, when there is no directory of a server with a log.
+    """
+    require_logs(logs)
+    land(list_logs(spark, logs), warehouse, "once")
+    describe_servers(spark, logs, warehouse, sites)
+    return counted(spark, warehouse)
+
+
+def require_logs(logs: str) -> None:
+    """Raises: NoLogs, also for a server's directory with a colon in its name, on which Hadoop fails as a whole."""
+    files, top = located(logs)
+    if not files.isdir(top):
+        raise NoLogs(f"{logs}: no such directory")
+    if colons := [name for path in files.ls(top, detail=False) if ":" in (name := path.rstrip("/").rpartition("/")[2])]:
+        raise NoLogs(f"{logs}/{colons[0]}: the name of a server's directory may not have a colon")
+    if not files.glob(f"{top}/*/{NAMES}"):
+        raise NoLogs(f"{logs}: no logs: they are looked for as <server>/{NAMES}")
+
+
+def list_logs(spark: "SparkSession", logs: str) -> "DataFrame":
+    """All files, with the columns path, modificationTime and length."""
+    source = spark.read.format("binaryFile").schema(LISTING).options(**listing_options())
+    return source.load(f"{logs}/*").drop("content")
+
+
+def listing_options() -> dict[str, str]:
+    """Of the source `binaryFile`, as a batch and as a stream."""
+    return {"pathGlobFilter": NAMES, "ignoreMissingFiles": "true"}  # retention may delete a file between two looks
+
+
+def describe_servers(spark: "SparkSession", logs: str, warehouse: str, sites: Mapping[str, Site] | None) -> None:
+    """`servers.json` and `shipping.json`, from the manifests of now and from what was known before."""
+    manifests = read_manifests(logs)
+    write_servers(warehouse, merged(read_servers(warehouse), manifests, sites or {}))
+    write_shipping(warehouse, Shipping(_missing(spark, logs, warehouse, manifests), _dropped(manifests)))
+
+
+def _missing(spark: "SparkSession", logs: str, warehouse: str, manifests: Mapping[str, Manifest | None]) -> tuple[tuple[str, str], ...]:
+    """Files that a manifest names, that are not there, and that nobody has read while they were."""
+    files, top = located(logs)
+    there = {source_of(path)[1:] for path in files.glob(f"{top}/*/{NAMES}")}
+    named = [(server, name) for server, manifest in manifests.items() if manifest is not None for name in manifest.names]
+    absent = [each for each in named if each not in there]
+    if not absent:
+        return ()
+    missing = spark.createDataFrame(absent, "server string, file string").join(
+        read_files(spark, warehouse), on=["server", "file"], how="left_anti"
+    )
+    return tuple(sorted((row.server, row.file) for row in missing.collect()))
+
+
+def counted(spark: "SparkSession", warehouse: str) -> Ingested:
+    """What is in the warehouse now."""
+    sums = [F.coalesce(F.sum(name), F.lit(0)) for name in Ingested._fields[1:]]
+    row = read_files(spark, warehouse).agg(F.count("file"), *sums).first()
+    assert row is not None, "an aggregate without groups has one row"
+    return Ingested(*row)
+
+
+def _dropped(manifests: Mapping[str, Manifest | None]) -> tuple[Dropped, ...]:
+    return tuple(each for manifest in manifests.values() if manifest is not None for each in manifest.dropped)

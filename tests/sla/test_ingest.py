@@ -1,0 +1,116 @@
+"""From logs to a warehouse: each file once, whatever happens between two runs."""
+
+import json
+import shutil
+
+import pytest
+from pyspark.sql import functions as F
+
+from shadowrelay.sla.events import EVENTS, read_events, read_files, read_quarantine, read_readings
+from shadowrelay.sla.ingest import ingest
+from shadowrelay.sla.sites import Site, read_servers, read_shipping
+from shadowrelay.sla.warehouse import NoLogs, ingest_once, temporary_warehouse
+from tests.kit.log_files import a_log, an_event
+
+
+def put(logs, server, messages, name="MSGTRK2026112112-1.LOG", torn=b""):
+    path = logs / server / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(a_log(an_event(each) for each in messages) + torn)
+    return path
+
+
+def messages_of(spark, warehouse):
+    return sorted((row.server, row.message) for row in read_events(spark, str(warehouse)).select("server", "message").collect())
+
+
+def test_logs_become_a_warehouse_with_all_that_a_report_needs(spark, tmp_path):
+    put(tmp_path / "logs", "007", ["m1", "m2"], torn=b"half a li")
+    put(tmp_path / "logs", "mx=2 x%", ["m2"])
+    (tmp_path / "logs" / "mx=2 x%" / "notes.txt").write_text("no log")
+    (tmp_path / "logs" / "007" / "manifest.json").write_text(
+        json.dumps(
+            {"site": "east", "boundary": "b", "files": [{"name": "MSGTRK2026112112-1.LOG"}, {"name": "MSGTRKgone.LOG"}], "dropped": []}
+        )
+    )
+
+    with temporary_warehouse(spark, str(tmp_path / "logs"), {"mx=2 x%": Site("west", "b")}) as warehouse:
+        events = read_events(spark, warehouse)
+        assert EVENTS == events.schema
+        assert [("007", "m1"), ("007", "m2"), ("mx=2 x%", "m2")] == messages_of(spark, warehouse)
+        assert ["2026-11-21 12:00:00"] == [row.at for row in events.select(F.col("at").cast("string").alias("at")).distinct().collect()]
+        assert [("007", 8, "torn", "half a li")] == [
+            (row.server, row.line, row.reason, row.text) for row in read_quarantine(spark, warehouse).collect()
+        ]
+        assert {"007": (2, 1), "mx=2 x%": (1, 0)} == {
+            row.server: (row.rows, row.quarantined) for row in read_files(spark, warehouse).collect()
+        }
+        assert {"007": Site("east", "b"), "mx=2 x%": Site("west", "b")} == read_servers(warehouse)
+        assert (("007", "MSGTRKgone.LOG"),) == read_shipping(warehouse).missing
+
+
+def test_a_directory_without_logs_is_said_before_anything_is_written(spark, tmp_path):
+    with pytest.raises(NoLogs, match="no such directory"):
+        ingest_once(spark, str(tmp_path / "nowhere"), str(tmp_path / "w"))
+    (tmp_path / "logs").mkdir()
+    with pytest.raises(NoLogs, match="no logs: they are looked for as <server>/MSGTRK"):
+        ingest(spark, str(tmp_path / "logs"), str(tmp_path / "w"))
+    put(tmp_path / "logs", "mx:1", ["m1"])
+    with pytest.raises(NoLogs, match="mx:1: the name of a server's directory may not have a colon"):
+        ingest_once(spark, str(tmp_path / "logs"), str(tmp_path / "w"))
+
+    assert not (tmp_path / "w").exists()
+
+
+def test_a_stream_reads_each_file_once_over_several_runs(spark, tmp_path):
+    logs, warehouse = tmp_path / "logs", tmp_path / "w"
+    told = []
+    put(logs, "mx1", ["m1"])
+    put(logs, "mx2", ["m1", "m2"])
+    growing = put(logs, "mx3", ["m3"], torn=b"half")
+    gone = put(logs, "mx4", ["m4"])
+
+    first = ingest(spark, str(logs), str(warehouse), files_per_batch=2, tell=told.append)
+
+    assert (4, 5, 1) == (first.files, first.rows, first.quarantined)
+    assert 2 == sum(line.startswith("batch ") for line in told)
+
+    gone.unlink()
+    put(logs, "mx3", ["m3", "m4", "m5"])
+    put(logs, "mx5", ["m6"], name="MSGTRK2026112113-1.LOG")
+    assert growing.exists()
+    told.clear()
+    second = ingest(spark, str(logs), str(warehouse), tell=told.append)
+
+    assert (5, 8, 0) == (second.files, second.rows, second.quarantined)
+    assert "1 files read again" in told
+    assert [] == read_quarantine(spark, str(warehouse)).collect()
+    assert [
+        ("mx1", "m1"),
+        ("mx2", "m1"),
+        ("mx2", "m2"),
+        ("mx3", "m3"),
+        ("mx3", "m3"),
+        ("mx3", "m4"),
+        ("mx3", "m5"),
+        ("mx4", "m4"),
+        ("mx5", "m6"),
+    ] == (messages_of(spark, warehouse))
+    assert 8 == read_events(spark, str(warehouse)).select("row_id").distinct().count()
+
+    before = read_readings(spark, str(warehouse)).count()
+    assert second == ingest(spark, str(logs), str(warehouse))
+    assert before == read_readings(spark, str(warehouse)).count()
+
+
+def test_a_new_checkpoint_takes_nothing_away_from_what_was_read_before(spark, tmp_path):
+    logs, warehouse = tmp_path / "logs", tmp_path / "w"
+    old = put(logs, "mx1", ["m1"])
+    ingest(spark, str(logs), str(warehouse))
+    shutil.rmtree(warehouse / "ingest")
+    old.unlink()
+    put(logs, "mx1", ["m2"], name="MSGTRK2026112113-1.LOG")
+
+    ingest(spark, str(logs), str(warehouse))
+
+    assert [("mx1", "m1"), ("mx1", "m2")] == messages_of(spark, warehouse)
