@@ -76,8 +76,10 @@ class PeerDesk:
         offered = Claim(Role.SHADOW, offer.number, count, offer.done, peer.server, peer.database)
         message = NewMessage(offer.envelope, offered, Origin.SHADOW, None, keep_until)
 
-        def decide(_: MessageId, claim: Claim | None) -> Transition:
-            return shadow.hold(claim, context.me, party, offer.number, count, offer.done)
+        def decide(message_id: MessageId, claim: Claim | None) -> Transition:
+            transition = shadow.hold(claim, context.me, party, offer.number, count, offer.done)
+            self._note_listed(message_id, party, transition)
+            return transition
 
         try:
             transition = await context.ledger.record_hold(message, offer.content, decide)
@@ -143,5 +145,16 @@ class PeerDesk:
         transition = status.answer_question(claim, asker, number, number_server, in_attempt=False)
         ends = claim is not None and claim.is_primary and transition.after is not None and not transition.after.is_primary
         if ends and not context.attempts.end_claim(message_id):
-            return status.answer_question(claim, asker, number, number_server, in_attempt=True)
+            transition = status.answer_question(claim, asker, number, number_server, in_attempt=True)
+        self._note_listed(message_id, asker, transition)
         return transition
+
+    def _note_listed(self, message_id: MessageId, asker: Party, transition: Transition) -> None:
+        """Who asked is on our list now. It may not hear that this node is the primary server: an attempt that began before
+        shall not end without a lease on it either."""
+        before, after = transition.before, transition.after
+        if before is None or after is None or not after.is_primary:
+            return
+        was, entry = before.copy_on(asker.server), after.copy_on(asker.server)
+        if entry is not None and (was is None or was.database != entry.database):
+            self._context.leases.without(message_id, asker.server)

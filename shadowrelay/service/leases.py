@@ -44,6 +44,10 @@ class Leases:
         if is_confirmed or server not in copies:
             copies[server] = spoke_at + self.length(server)
 
+    def without(self, message_id: MessageId, server: ServerName) -> None:
+        """It may hold a copy that this process did not send, and nothing is known of its patience."""
+        self._copies.setdefault(message_id, {})[server] = 0.0
+
     def left(self, message_id: MessageId, copy: Copy) -> float:
         """Seconds that the lease on one copy still runs; zero or less: it does not."""
         until = self._copies.get(message_id, {}).get(copy.server)

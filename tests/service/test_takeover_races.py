@@ -4,7 +4,7 @@ reads pages, and what it knew when it began may be true no more (simulation seed
 import asyncio
 from pathlib import Path
 
-from shadowrelay.model.ownership import Role
+from shadowrelay.model.ownership import CopyNumber, Role, StatusQuestion
 from tests.kit.nodes import EAST, HEARTBEAT, NORTH, SPAN, WEST, Net, VirtualNode, in_virtual_time, nodes, until
 from tests.service.test_takeover import BUSY, OK, a_waiting_message, reasons
 
@@ -49,3 +49,31 @@ async def test_a_primary_that_comes_back_while_others_are_asked_is_not_taken_ove
         await asyncio.sleep(SPAN)
         assert [EAST] == [who for who, _, _ in net.sink.arrived]
         assert [] == reasons(holder)
+
+
+@in_virtual_time
+async def test_an_attempt_does_not_end_its_data_without_a_lease_on_who_was_listed_meanwhile(tmp_path: Path) -> None:
+    """It asked with a lower number, so that it may hold a copy, and may not hear the answer (simulation seed 924)."""
+    async with nodes(tmp_path, EAST, WEST, NORTH, delivery_without_lease="defer") as net:
+        east = net.nodes[EAST]
+        may_end, is_waiting = asyncio.Event(), asyncio.Event()
+
+        async def wait(server: str) -> None:
+            is_waiting.set()
+            await may_end.wait()
+
+        net.sink.before_dot = wait
+        await east.accept()
+        await is_waiting.wait()
+        _, third = await _holder_and_third(net, east)
+        net.isolate(third.name)
+        lower = CopyNumber(0, 1, third.ledger.identity.database)
+
+        await east.services.desk.status(third.services.desk.own_identity(EAST), [StatusQuestion(east.last, lower)])
+        may_end.set()
+        await asyncio.sleep(2 * HEARTBEAT)
+        meanwhile = net.sink.addresses()
+        net.heal()
+        await until(east.in_role(east.last, Role.DELIVERED), 30)
+
+        assert ([], ["user1@corp.example"]) == (meanwhile, net.sink.addresses())
