@@ -56,11 +56,12 @@ if [ "${1:-}" = interop ]; then # what `make test-all` and `make bench` need bey
     done
     command -v swaks >/dev/null || missing+=(swaks)
     perl -MNet::SSLeay -e '' 2>/dev/null || missing+=(libnet-ssleay-perl)
+    command -v chromium >/dev/null || missing+=(chromium) # the report's page in a real browser; 350 MB, so not for `make test`
     if [ ${#missing[@]} -gt 0 ]; then
         if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
             install_packages "${missing[*]} missing (interop tests and benchmark)" "${missing[@]}"
         else
-            say "${missing[*]} missing: the interop tests will be skipped. For them:  sudo apt-get install ${missing[*]}"
+            say "${missing[*]} missing: the tests that need them will be skipped. For them:  sudo apt-get install ${missing[*]}"
         fi
     fi
     unpack_beside exim4-daemon-light usr/sbin/exim4
