@@ -13,9 +13,11 @@ from prometheus_client.registry import Collector
 
 from shadowrelay.model.ids import ServerName
 from shadowrelay.model.queue import QueueKind, QueueRow
-from shadowrelay.model.tracking import Replication
+from shadowrelay.model.tracking import Replication, ResubmitReason
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+REFUSALS = ("error", "ledger", "not redundant")
+RESULTS = ("deferred", "delivered", "failed", "partly")
 LABEL_VALUES_MAX = 50  # of one label; a reason made from a peer's text must not fill the memory
 
 # from a copy on the same switch to the default shadow_timeout of 5 s, and beyond
@@ -34,11 +36,11 @@ class Metrics:
         self._states: dict[str, tuple[type[GaugeMetricFamily | CounterMetricFamily], str, Callable[[], float]]] = {}
         self._gauge("build_info", "Which program and which node this is; always 1.", "version", "server").labels(version, server).set(1)
         acknowledged = self._counter("acknowledged", "Messages answered 250, by whether a synced second copy existed.", "replication")
-        # a series that begins at zero shows its first increase
+        # A series that begins at zero shows its first increase: a takeover of many messages may be the only one.
         self._acknowledged = {replication: acknowledged.labels(replication.value.lower()) for replication in Replication}
-        self._refused = _Bounded(self._counter("refused", "Messages that no responsibility was taken for, by reason.", "reason"))
-        self._promoted = _Bounded(self._counter("promoted_messages", "Shadow messages taken over, by reason.", "reason"))
-        self._attempts = _Bounded(self._counter("delivery_attempts", "Delivery attempts of forks, by result.", "result"))
+        self._refused = _Bounded(self._counter("refused", "Messages that no responsibility was taken for, by reason.", "reason"), REFUSALS)
+        self._promoted = _Bounded(self._counter("promoted_messages", "Shadow messages taken over, by reason.", "reason"), ResubmitReason)
+        self._attempts = _Bounded(self._counter("delivery_attempts", "Delivery attempts of forks, by result.", "result"), RESULTS)
         self._discarded = self._counter("discarded", "Shadow messages discarded because their primary was done.")
         self._latency = Histogram(
             "shadowrelay_shadow_latency_seconds",
@@ -157,11 +159,11 @@ def _by_kind(name: str, documentation: str, values: Mapping[QueueKind, float]) -
 
 
 class _Bounded:
-    """Counters by one label, which takes no more than `LABEL_VALUES_MAX` values."""
+    """Counters by one label, which takes no more than `LABEL_VALUES_MAX` values; those of `known` values begin at zero."""
 
-    def __init__(self, counter: Counter) -> None:
+    def __init__(self, counter: Counter, known: Iterable[str]) -> None:
         self._counter = counter
-        self._children: dict[str, Counter] = {}
+        self._children: dict[str, Counter] = {str(value): counter.labels(str(value)) for value in known}
 
     def inc(self, value: str, amount: float) -> None:
         child = self._children.get(value)

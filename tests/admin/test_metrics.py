@@ -5,9 +5,9 @@ from datetime import UTC, datetime
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from shadowrelay.admin.metrics import LABEL_VALUES_MAX, Metrics
+from shadowrelay.admin.metrics import LABEL_VALUES_MAX, REFUSALS, Metrics
 from shadowrelay.model.ids import ServerName
-from shadowrelay.model.tracking import Replication
+from shadowrelay.model.tracking import Replication, ResubmitReason
 
 MX2, MX3 = ServerName("mx2"), ServerName("mx3")
 
@@ -49,7 +49,15 @@ def test_the_words_of_a_label_are_bounded(metrics):
 
     counted = {key: value for key, value in samples(metrics).items() if key[0] == "shadowrelay_refused_total"}
     assert LABEL_VALUES_MAX + 1 == len(counted)
-    assert 10 == counted["shadowrelay_refused_total", "other"]
+    assert 10 + len(REFUSALS) == counted["shadowrelay_refused_total", "other"]
+
+
+def test_every_known_reason_and_result_begins_at_zero(metrics):
+    counted = samples(metrics)
+
+    assert {0} == {counted["shadowrelay_refused_total", reason] for reason in ("error", "ledger", "not redundant")}
+    assert {0} == {counted["shadowrelay_promoted_messages_total", reason.value] for reason in ResubmitReason}
+    assert {0} == {counted["shadowrelay_delivery_attempts_total", result] for result in ("deferred", "delivered", "failed", "partly")}
 
 
 def test_shadow_latency_is_a_histogram(metrics):
