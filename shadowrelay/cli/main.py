@@ -11,6 +11,7 @@ from shadowrelay.cli import queues
 from shadowrelay.cli.lab import lab
 from shadowrelay.cli.node_options import AsJson
 from shadowrelay.cli.output import ExitCode, configuration_errors, print_json, print_table
+from shadowrelay.cli.sla import sla
 from shadowrelay.model.errors import ConfigurationError
 
 EXIT_CODES = "Exit codes: 0 done, 1 failed, 2 configuration or usage, 3 an objective was missed, 4 the node did not answer."
@@ -27,6 +28,7 @@ app.add_typer(queues.queue, name="queue")
 app.add_typer(queues.messages, name="messages")
 app.add_typer(queues.peers, name="peers")
 app.add_typer(lab, name="lab")
+app.add_typer(sla, name="sla")
 
 
 def _print_version(is_wanted: bool) -> None:

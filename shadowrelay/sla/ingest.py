@@ -55,7 +55,7 @@ def ingest(
     Shapes: one ingest at a time for a warehouse.
     Raises: NoLogs, before anything is written; IngestFailed.
     """
-    require_logs(logs)
+    require_logs(logs, may_be_empty=is_continuous)
     for table in ("events", "quarantine"):
         sweep(f"{warehouse}/{table}")
     query = _start(spark, logs, warehouse, interval if is_continuous else None, files_per_batch, tell)

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F
 
 from shadowrelay.model.errors import ShadowrelayError
@@ -59,21 +60,33 @@ def ingest_once(spark: "SparkSession", logs: str, warehouse: str, sites: Mapping
     return counted(spark, warehouse)
 
 
-def require_logs(logs: str) -> None:
+def require_logs(logs: str, *, may_be_empty: bool = False) -> None:
     """Raises: NoLogs, also for a server's directory with a colon in its name, on which Hadoop fails as a whole."""
     files, top = located(logs)
     if not files.isdir(top):
         raise NoLogs(f"{logs}: no such directory")
     if colons := [name for path in files.ls(top, detail=False) if ":" in (name := path.rstrip("/").rpartition("/")[2])]:
         raise NoLogs(f"{logs}/{colons[0]}: the name of a server's directory may not have a colon")
-    if not files.glob(f"{top}/*/{NAMES}"):
+    if not may_be_empty and not files.glob(f"{top}/*/{NAMES}"):
         raise NoLogs(f"{logs}: no logs: they are looked for as <server>/{NAMES}")
+
+
+def require_warehouse(warehouse: str) -> None:
+    """Raises: NoLogs, where nothing was ingested yet: a report of nothing would look as if nothing was wrong."""
+    files, top = located(warehouse)
+    if not files.isdir(f"{top}/events"):
+        raise NoLogs(f"{warehouse}: no warehouse: `shadowrelay sla ingest` makes one")
 
 
 def list_logs(spark: "SparkSession", logs: str) -> "DataFrame":
     """All files, with the columns path, modificationTime and length."""
     source = spark.read.format("binaryFile").schema(LISTING).options(**listing_options())
-    return source.load(f"{logs}/*").drop("content")
+    try:
+        return source.load(f"{logs}/*").drop("content")
+    except AnalysisException as exc:
+        if exc.getCondition() != "PATH_NOT_FOUND":
+            raise
+        return spark.createDataFrame([], LISTING).drop("content")
 
 
 def listing_options() -> dict[str, str]:

@@ -1,0 +1,255 @@
+"""`sla ingest|report|watch|trace`: the redundancy report on the command line. docs/sla.md.
+
+Spark is not started before all words are right.
+"""
+
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from shadowrelay.cli.node_options import AsJson
+from shadowrelay.cli.output import ExitCode, print_json, print_table, stop
+from shadowrelay.model.errors import ConfigurationError, ShadowrelayError
+
+MEMORY = re.compile(r"[1-9][0-9]*[mgtMGT]")
+TOTALS = (
+    "messages_acknowledged", "messages_reconstructed", "redundancy_ratio", "recipients_lost", "recipients_duplicated", "messages_promoted",
+    "shadows_orphaned", "exposure_seconds", "lines_quarantined",
+)  # fmt: skip
+
+sla = typer.Typer(no_args_is_help=True, help="The redundancy report, from tracking logs. Needs Java 17 and the extra `spark`.")
+
+Logs = Annotated[str | None, typer.Option("--logs", metavar="DIR", help="Collected logs: DIR/<server>/MSGTRK*.LOG; also a URL.")]
+Warehouse = Annotated[str | None, typer.Option("--warehouse", metavar="DIR", help="What `sla ingest` has made of logs.")]
+Output = Annotated[str, typer.Option("--output", metavar="DIR", help="Where report.html, summary.json and tables/ are written.")]
+Sites = Annotated[Path | None, typer.Option("--sites", help="Sites and boundaries of servers (TOML); wins over manifests.")]
+Objectives = Annotated[Path | None, typer.Option("--objectives", help="What was promised (TOML); else the defaults.")]
+Textfile = Annotated[str | None, typer.Option("--textfile", metavar="FILE", help="Write the figures for Prometheus, too.")]
+Master = Annotated[str, typer.Option("--master", help="Spark master.")]
+Memory = Annotated[str, typer.Option("--driver-memory", metavar="SIZE", help="Memory of the JVM here, as 4g or 800m.")]
+Now = Annotated[
+    str | None, typer.Option("--now", metavar="INSTANT", help="Instant of judgement, as 2026-11-21T16:00:00Z; else the newest row's.")
+]
+
+
+@sla.command("ingest")
+def ingest(
+    logs: Annotated[str, typer.Option("--logs", metavar="DIR", help="Collected logs: DIR/<server>/MSGTRK*.LOG; also a URL.")],
+    warehouse: Annotated[str, typer.Option("--warehouse", metavar="DIR", help="Where typed Parquet is written; kept between runs.")],
+    sites: Sites = None,
+    is_continuous: Annotated[bool, typer.Option("--continuous", help="Go on for ever.")] = False,
+    interval: Annotated[int, typer.Option("--interval", min=1, metavar="SECONDS", help="With --continuous: between two looks.")] = 10,
+    files_per_batch: Annotated[int, typer.Option("--files-per-batch", min=1, help="At most so many files at once.")] = 200,
+    master: Master = "local[*]",
+    driver_memory: Memory = "4g",
+    as_json: AsJson = False,
+) -> None:
+    """Read new logs into a warehouse, each file once. Can be killed at any time, and goes on from there."""
+    with _answered() as progress:
+        places = _sites(sites)
+        spark = progress.session(master, driver_memory, logs, may_be_empty=is_continuous)
+        module = import_module("shadowrelay.sla.ingest")
+        progress.doing(f"reading {logs}")
+        done = module.ingest(
+            spark, logs, warehouse, sites=places, is_continuous=is_continuous, interval=timedelta(seconds=interval),
+            files_per_batch=files_per_batch, tell=progress.tell,
+        )  # fmt: skip
+    if as_json:
+        print_json(done._asdict())
+    else:
+        typer.echo(f"{warehouse}: {done.files} files, {done.lines} lines, {done.rows} rows, {done.quarantined} lines in quarantine")
+
+
+@sla.command("report")
+def report(
+    output: Output,
+    logs: Logs = None,
+    warehouse: Warehouse = None,
+    sites: Sites = None,
+    objectives: Objectives = None,
+    now: Now = None,
+    is_final: Annotated[bool, typer.Option("--final", help="No more events will come: all time is up.")] = False,
+    fail_on_breach: Annotated[bool, typer.Option("--fail-on-breach", help="End with status 3 when an objective was missed.")] = False,
+    textfile: Textfile = None,
+    master: Master = "local[*]",
+    driver_memory: Memory = "4g",
+    as_json: AsJson = False,
+) -> None:
+    """Was the promise kept, where not, and why? From collected logs, or from a warehouse."""
+    with _answered() as progress:
+        _require_one_source(logs, warehouse, sites)
+        instant = _instant(now)
+        places = _sites(sites)
+        _require_objectives(objectives)
+        spark = progress.session(master, driver_memory, logs, warehouse)
+        write_report = import_module("shadowrelay.sla.report").write_report
+        with _warehouse(spark, logs, warehouse, places, progress) as place:
+            progress.doing("computing the figures")
+            summary = write_report(
+                spark, place, output, objectives_file=None if objectives is None else str(objectives), now=instant, is_final=is_final,
+                textfile=textfile,
+            )  # fmt: skip
+    if as_json:
+        print_json({"output": output} | {key: summary[key] for key in ("now", "input", "overall", "objectives", "causes")})
+    else:
+        _print_report(summary, output)
+    if fail_on_breach and any(each["verdict"] == "missed" for each in summary["objectives"]):
+        raise typer.Exit(ExitCode.BREACH)
+
+
+@sla.command("watch")
+def watch(
+    output: Output,
+    logs: Annotated[str, typer.Option("--logs", metavar="DIR", help="Collected logs: DIR/<server>/MSGTRK*.LOG; also a URL.")],
+    warehouse: Annotated[str, typer.Option("--warehouse", metavar="DIR", help="Where typed Parquet is written; kept between runs.")],
+    sites: Sites = None,
+    objectives: Objectives = None,
+    textfile: Textfile = None,
+    interval: Annotated[int, typer.Option("--interval", min=1, metavar="SECONDS", help="Between two looks.")] = 10,
+    master: Master = "local[*]",
+    driver_memory: Memory = "4g",
+) -> None:
+    """Read logs as they come, and keep the report up to date, until it is stopped."""
+    with _answered() as progress:
+        places = _sites(sites)
+        _require_objectives(objectives)
+        spark = progress.session(master, driver_memory, logs, may_be_empty=True)
+        import_module("shadowrelay.sla.watch").run_watch(
+            spark, logs, warehouse, output, sites=places, objectives_file=None if objectives is None else str(objectives),
+            textfile=textfile, interval=timedelta(seconds=interval), tell=progress.tell,
+        )  # fmt: skip
+
+
+@sla.command("trace")
+def trace(
+    message_id: Annotated[str, typer.Argument(help="Network message id, or internet message id (`Message-ID`).")],
+    logs: Logs = None,
+    warehouse: Warehouse = None,
+    master: Master = "local[*]",
+    driver_memory: Memory = "4g",
+    as_json: AsJson = False,
+) -> None:
+    """Everything that all servers logged about a message, in order."""
+    with _answered() as progress:
+        _require_one_source(logs, warehouse, None)
+        spark = progress.session(master, driver_memory, logs, warehouse)
+        find = import_module("shadowrelay.sla.trace").trace
+        with _warehouse(spark, logs, warehouse, {}, progress) as place:
+            progress.doing(f"looking for {message_id}")
+            rows = find(spark, place, message_id)
+    if as_json:
+        print_json(rows)
+    elif rows:
+        columns = ("At", "Server", "Event", "Source", "Client", "To", "Recipients", "Text")
+        keys = ("at", "server", "event", "source", "client", "to")
+        print_table(columns, [(*(row[key] for key in keys), ", ".join(row["recipients"]), row["text"]) for row in rows], "")
+    if not rows:
+        stop(f"no server has logged {message_id}", ExitCode.FAILED)
+
+
+@dataclass
+class _Progress:
+    """What is being done, on standard error: a line for each thing, and on a terminal one that moves."""
+
+    console: Console
+    status: Any
+
+    def doing(self, text: str) -> None:
+        if self.console.is_terminal:
+            self.status.update(text)
+        else:
+            self.tell(text)
+
+    def tell(self, text: str) -> None:
+        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def session(
+        self, master: str, driver_memory: str, logs: str | None, warehouse: str | None = None, *, may_be_empty: bool = False
+    ) -> Any:
+        """Raises: ConfigurationError for what is missing on this machine, or a size that is none; NoLogs."""
+        if MEMORY.fullmatch(driver_memory) is None:
+            raise ConfigurationError(f"--driver-memory {driver_memory}: a size is a number with m or g, as 800m or 4g")
+        module = import_module("shadowrelay.sla.session")
+        module.check_spark()
+        warehouses = import_module("shadowrelay.sla.warehouse")
+        if logs is not None:
+            warehouses.require_logs(logs, may_be_empty=may_be_empty)
+        elif warehouse is not None:
+            warehouses.require_warehouse(warehouse)
+        self.doing("starting Spark")
+        return module.spark_session(master, driver_memory=driver_memory)
+
+
+@contextmanager
+def _answered() -> Iterator[_Progress]:
+    """Errors of ours as text with the exit code that says what to do; an interrupt ends quietly."""
+    console = Console(stderr=True, width=None if sys.stderr.isatty() else 200)
+    status = console.status("")
+    try:
+        with status:
+            yield _Progress(console, status)
+    except ConfigurationError as exc:
+        stop(str(exc), ExitCode.USAGE)
+    except ShadowrelayError as exc:
+        stop(str(exc), ExitCode.FAILED)
+    except (OSError, ValueError, ImportError) as exc:  # of a file system: its own words say what it lacks
+        stop(f"{type(exc).__name__}: {exc}", ExitCode.FAILED)
+
+
+@contextmanager
+def _warehouse(spark: Any, logs: str | None, warehouse: str | None, sites: Any, progress: _Progress) -> Iterator[str]:
+    if warehouse is not None:
+        yield warehouse
+        return
+    progress.doing(f"reading {logs}")
+    with import_module("shadowrelay.sla.warehouse").temporary_warehouse(spark, logs, sites) as place:
+        yield place
+
+
+def _require_one_source(logs: str | None, warehouse: str | None, sites: Path | None) -> None:
+    if (logs is None) == (warehouse is None):
+        raise ConfigurationError("name either --logs DIR or --warehouse DIR")
+    if warehouse is not None and sites is not None:
+        raise ConfigurationError("--sites belongs to --logs; a warehouse was given its sites by `sla ingest --sites FILE`")
+
+
+def _require_objectives(path: Path | None) -> None:
+    if path is not None and not path.is_file():
+        raise ConfigurationError(f"{path}: no such file")
+
+
+def _sites(path: Path | None) -> Any:
+    return {} if path is None else import_module("shadowrelay.sla.sites").read_sites_file(path)
+
+
+def _instant(text: str | None) -> datetime | None:
+    if text is None:
+        return None
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        at = None
+    if at is None or at.tzinfo is None:
+        raise ConfigurationError(f"--now {text}: an instant looks like 2026-11-21T16:00:00Z")
+    return at
+
+
+def _print_report(summary: dict[str, Any], output: str) -> None:
+    rows = [(each["name"], each["objective"], each["actual"], each["verdict"], each["budget_left"]) for each in summary["objectives"]]
+    print_table(("Objective", "#Promised", "#Actual", "Verdict", "#Budget left"), [tuple(map(_rounded, row)) for row in rows], "")
+    typer.echo()
+    print_table(("Figure", "#Value"), [(name, _rounded(summary["overall"][name])) for name in TOTALS], "")
+    typer.echo(f"\n{output}/report.html")
+
+
+def _rounded(value: object) -> object:
+    return f"{value:.6g}" if isinstance(value, float) else value

@@ -1,0 +1,190 @@
+"""The words of `shadowrelay sla …`, with the job itself replaced: it has tests of its own."""
+
+import json
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from shadowrelay.cli import sla
+from shadowrelay.cli.main import app
+from shadowrelay.model.errors import ConfigurationError, ShadowrelayError
+
+OVERALL = dict.fromkeys(sla.TOTALS, 0) | {"redundancy_ratio": 0.99995}
+
+
+def summary(verdict: str = "met") -> dict[str, Any]:
+    objective = {"name": "redundancy_ratio", "objective": 0.9999, "actual": 0.99995, "verdict": verdict, "budget_left": 0.5}
+    return {"now": "2026-11-21T16:00:00Z", "input": {}, "overall": OVERALL, "objectives": [objective], "causes": {}, "figures": [1]}
+
+
+class Done(NamedTuple):
+    files: int = 3
+    lines: int = 20
+    rows: int = 12
+    quarantined: int = 1
+
+
+class Job:
+    """The modules of the job, and what they were asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[Any, ...]] = []
+        self.verdict = "met"
+        self.rows: list[dict[str, Any]] = []
+        self.failure: Exception | None = None
+
+    def __call__(self, name: str) -> Any:
+        return getattr(self, name.rpartition(".")[2])
+
+    @property
+    def session(self) -> Any:
+        return SimpleNamespace(check_spark=self._check, spark_session=lambda master, driver_memory: f"{master} {driver_memory}")
+
+    def _check(self) -> None:
+        if self.failure:
+            raise self.failure
+
+    @property
+    def warehouse(self) -> Any:
+        @contextmanager
+        def temporary(spark: str, logs: str, sites: Any) -> Any:
+            self.asked.append(("temporary", logs, sites))
+            yield "/temporary"
+
+        def note(*values: Any, **options: Any) -> None:
+            self.asked.append((*values, options))
+
+        return SimpleNamespace(temporary_warehouse=temporary, require_logs=note, require_warehouse=note)
+
+    @property
+    def ingest(self) -> Any:
+        def ingest(*values: Any, tell: Any, **options: Any) -> Done:
+            self.asked.append((*values, options))
+            tell("batch 0")
+            return Done()
+
+        return SimpleNamespace(ingest=ingest)
+
+    @property
+    def report(self) -> Any:
+        def write_report(*values: Any, **options: Any) -> dict[str, Any]:
+            self.asked.append((*values, options))
+            return summary(self.verdict)
+
+        return SimpleNamespace(write_report=write_report)
+
+    @property
+    def trace(self) -> Any:
+        return SimpleNamespace(trace=lambda *values: self.asked.append(values) or self.rows)
+
+    @property
+    def watch(self) -> Any:
+        return SimpleNamespace(run_watch=lambda *values, **options: self.asked.append((*values, options)))
+
+    @property
+    def sites(self) -> Any:
+        return SimpleNamespace(read_sites_file=lambda path: {"from": path.name})
+
+
+@pytest.fixture
+def job(monkeypatch: pytest.MonkeyPatch) -> Job:
+    made = Job()
+    monkeypatch.setattr(sla, "import_module", made)
+    return made
+
+
+def run(*words: str) -> Result:
+    return CliRunner().invoke(app, ["sla", *words])
+
+
+def test_a_report_from_logs_goes_through_a_temporary_warehouse(job: Job) -> None:
+    result = run("report", "--logs", "/l", "--output", "/o", "--final", "--now", "2026-11-21T17:00:00+01:00", "--textfile", "/t")
+
+    options = {"objectives_file": None, "now": datetime(2026, 11, 21, 16, tzinfo=UTC), "is_final": True, "textfile": "/t"}
+    assert 0 == result.exit_code
+    assert [("/l", {"may_be_empty": False}), ("temporary", "/l", {}), ("local[*] 4g", "/temporary", "/o", options)] == job.asked
+    assert "met" in result.stdout
+    assert "0.99995" in result.stdout
+    assert result.stdout.endswith("/o/report.html\n")
+
+
+def test_a_report_from_a_warehouse_takes_it_as_it_is(job: Job) -> None:
+    result = run("report", "--warehouse", "/w", "--output", "/o", "--master", "spark://a:7077", "--driver-memory", "800m", "--json")
+
+    assert ("spark://a:7077 800m", "/w", "/o") == job.asked[-1][:3]
+    assert ("/o", 0.99995) == ((answer := json.loads(result.stdout))["output"], answer["overall"]["redundancy_ratio"])
+    assert "figures" not in answer
+
+
+@pytest.mark.parametrize(
+    ("verdict", "words", "code"), [("missed", ["--fail-on-breach"], 3), ("missed", [], 0), ("met", ["--fail-on-breach"], 0)]
+)
+def test_a_missed_objective_is_status_3_for_those_who_ask(job: Job, verdict: str, words: list[str], code: int) -> None:
+    job.verdict = verdict
+
+    assert code == run("report", "--logs", "/l", "--output", "/o", *words).exit_code
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["report", "--output", "/o"], "name either --logs DIR or --warehouse DIR"),
+        (["report", "--output", "/o", "--logs", "/l", "--warehouse", "/w"], "name either"),
+        (["report", "--output", "/o", "--warehouse", "/w", "--sites", "/s"], "--sites belongs to --logs"),
+        (["report", "--output", "/o", "--logs", "/l", "--now", "noon"], "an instant looks like 2026"),
+        (["report", "--output", "/o", "--logs", "/l", "--now", "2026-11-21T16:00:00"], "an instant looks like 2026"),
+        (["report", "--output", "/o", "--logs", "/l", "--objectives", "/nowhere.toml"], "/nowhere.toml: no such file"),
+        (["report", "--output", "/o", "--logs", "/l", "--driver-memory", "much"], "--driver-memory much"),
+        (["trace", "m1"], "name either"),
+    ],
+)
+def test_wrong_words_are_status_2_before_anything_is_done(job: Job, words: list[str], said: str) -> None:
+    result = run(*words)
+
+    assert (2, []) == (result.exit_code, job.asked)
+    assert said in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("failure", "code"), [(ConfigurationError("Java is missing"), 2), (ShadowrelayError("no logs"), 1), (ImportError("Install s3fs"), 1)]
+)
+def test_what_stops_the_job_is_said_with_its_status(job: Job, failure: Exception, code: int) -> None:
+    job.failure = failure
+
+    result = run("ingest", "--logs", "/l", "--warehouse", "/w")
+
+    assert code == result.exit_code
+    assert str(failure) in result.stderr
+
+
+def test_ingest_says_what_it_does_and_what_came_of_it(job: Job) -> None:
+    words = ("ingest", "--logs", "/l", "--warehouse", "/w", "--sites", "sites.toml", "--continuous", "--interval", "3")
+
+    result = run(*words)
+
+    options = {"sites": {"from": "sites.toml"}, "is_continuous": True, "interval": timedelta(seconds=3), "files_per_batch": 200}
+    assert [("/l", {"may_be_empty": True}), ("local[*] 4g", "/l", "/w", options)] == job.asked
+    assert "/w: 3 files, 20 lines, 12 rows, 1 lines in quarantine\n" == result.stdout
+    assert "batch 0\n" in result.stderr
+    assert {"files": 3, "lines": 20, "rows": 12, "quarantined": 1} == json.loads(run(*words, "--json").stdout)
+
+
+def test_a_trace_is_a_table_and_one_of_nobody_is_status_1(job: Job) -> None:
+    assert "no server has logged m1" in (result := run("trace", "m1", "--warehouse", "/w")).stderr
+    assert 1 == result.exit_code
+
+    job.rows = [dict.fromkeys(("server", "event", "source", "client", "to", "text"), "x") | {"at": "2026", "recipients": ["a@b", "c@d"]}]
+
+    assert "a@b, c@d" in run("trace", "m1", "--warehouse", "/w").stdout
+    assert job.rows == json.loads(run("trace", "m1", "--logs", "/l", "--json").stdout)
+
+
+def test_watch_is_given_all_it_needs(job: Job) -> None:
+    run("watch", "--logs", "/l", "--warehouse", "/w", "--output", "/o")
+
+    assert ("local[*] 4g", "/l", "/w", "/o") == job.asked[-1][:4]
+    assert {"sites", "objectives_file", "textfile", "interval", "tell"} == set(job.asked[-1][4])
