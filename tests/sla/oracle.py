@@ -206,7 +206,7 @@ class Oracle:
         if pair is not None:
             scopes.append(("pair", *pair))
         windows = [("all", None), ("day", at // DAY * DAY), ("hour", at // HOUR * HOUR)]
-        keys = [(window, instant(start), *scope) for window, start in windows for scope in scopes]
+        keys = [(window, instant(start), *scope) for window, start in windows for scope in scopes if scope[0] == "all" or scope[1]]
         return [self.figures.setdefault(key, defaultdict(list)) for key in keys]
 
     def _add(self, at: int, server: str, pair: tuple[str, str] | None, **values: Any) -> None:
@@ -326,7 +326,7 @@ class Oracle:
         if "Silence" in mutual:
             return "c"
         loads = [row for row in message.those("LOAD") if row.server == earlier and first_at <= row.at <= later_at]
-        if earlier == later or loads or any(row.custom.get("Reason") == "Handover" for row in takeovers):
+        if loads or any(row.custom.get("Reason") == "Handover" for row in takeovers):
             return "a"
         return "unexplained"
 
