@@ -137,6 +137,10 @@ class Ledger(Protocol):
         """Decided primary messages, not done, without a chosen copy."""
         ...
 
+    async def unsaid(self, message_id: MessageId) -> Ordinals:
+        """Recipients of it that are done, and of which nobody may hear yet: their notices are on this disk only."""
+        ...
+
     async def primaries_listed_on(self, server: ServerName, limit: int, after: int = 0) -> tuple[StoredMessage, ...]:
         """Unfinished primary messages with `server` on their list, internal_id > after, ascending."""
         ...

@@ -12,7 +12,7 @@ from shadowrelay.core.ownership import primary
 from shadowrelay.core.ownership.values import Party
 from shadowrelay.model.errors import IllegalTransition, LedgerUnavailable, PeerUnavailable
 from shadowrelay.model.ids import MessageId, ServerName
-from shadowrelay.model.message import Content, Envelope
+from shadowrelay.model.message import NO_ORDINALS, Content, Envelope, Ordinals
 from shadowrelay.model.ownership import Claim, CopyNumber, DiscardStatus, Notification, Role, StatusAnswer, Transition
 from shadowrelay.model.peers import CopyOffer
 from shadowrelay.service.context import Context
@@ -28,6 +28,7 @@ class CopyResult:
     stored_on: Party | None = None
     began_awake: float = 0.0
     unsent: ServerName | None = None
+    said: Ordinals = NO_ORDINALS  # what the copies say to be done already
     uncertain: list[Party] = field(default_factory=list)  # may have stored it, but did not say so
     superseded: tuple[Party, StatusAnswer] | None = None
     failures: list[str] = field(default_factory=list)
@@ -52,15 +53,21 @@ class CopyResult:
         return self._verdict
 
     def outcome(self, message_id: MessageId, claim: Claim | None) -> Transition:
-        """The same while the message was being delivered. What was told to the list before the copy arrived there was
-        told too early: it must be said again, or the copy would be promoted some day."""
+        """The same while the message was being delivered. What was told to the list before the copy arrived there was told too
+        early: it must be said again, or the copy would be promoted some day. So must what the copy did not say to be done."""
         transition = self.verdict(message_id, claim)
         after = transition.after
         reached = [*self.uncertain, *([self.stored_on] if self.stored_on is not None else [])]
-        if after is None or after.is_primary or not reached:
+        if after is None or not reached:
             return transition
-        status = DiscardStatus.DELIVERED if after.role is Role.DELIVERED else DiscardStatus.RELEASED
-        tell = tuple(Notification(party.server, party.database, status) for party in reached)
+        unsaid = NO_ORDINALS
+        if after.is_primary:
+            status, unsaid = DiscardStatus.DELIVERED, after.done - self.said
+            if not unsaid:
+                return transition
+        else:
+            status = DiscardStatus.DELIVERED if after.role is Role.DELIVERED else DiscardStatus.RELEASED
+        tell = tuple(Notification(party.server, party.database, status, unsaid) for party in reached)
         return Transition(claim, after, (*transition.tell, *tell), note=transition.note)
 
 
@@ -93,14 +100,23 @@ class Copier:
         return primary.may_place_on(claim, party, entry is not None and self._context.leases.left(message_id, entry) > 0)
 
     async def copy(
-        self, envelope: Envelope, content: Content, claim: Claim, plan: Sequence[ServerName], *, is_first_listed: bool, deadline: float
+        self,
+        envelope: Envelope,
+        content: Content,
+        claim: Claim,
+        plan: Sequence[ServerName],
+        *,
+        is_first_listed: bool,
+        deadline: float,
+        said: Ordinals = NO_ORDINALS,
     ) -> CopyResult:
         """Try the servers of `plan` until `deadline` (`Clock.awake`). `is_first_listed`: the first is on the list already.
+        `said`: the recipients that may be said to be done; `outcome` tells of the others.
 
         It ends where a further server cannot be listed: the claim ended meanwhile, or the ledger takes nothing.
         """
         context = self._context
-        result = CopyResult(claim.number, claim)
+        result = CopyResult(claim.number, claim, said=said)
         sites = {peer.name: peer.site for peer in context.settings.shadow_candidates}
         home = context.settings.server.site
         whole = deadline - context.clock.awake()
@@ -129,7 +145,7 @@ class Copier:
                 is_local=sites.get(server) == home,
                 whole_seconds=whole,
             )
-            offer = CopyOffer(result.number, envelope, claim.done, content)
+            offer = CopyOffer(result.number, envelope, said, content)
             if await self._attempt(server, offer, seconds, was_listed, result):
                 break
         return result

@@ -104,7 +104,10 @@ class PlaceService:
         content = await context.ledger.read_content(message.place)
         started = context.clock.awake()
         deadline = started + context.settings.transport.shadow_timeout.total_seconds()
-        result = await self._copier.copy(message.envelope, content, message.claim, plan, is_first_listed=False, deadline=deadline)
+        said = message.claim.done and message.claim.done - await context.ledger.unsaid(message_id)
+        result = await self._copier.copy(
+            message.envelope, content, message.claim, plan, is_first_listed=False, deadline=deadline, said=said
+        )
         if result.superseded is not None:
             return await self._superseded(message_id, result)
         (transition,) = await context.ledger.transition([message_id], result.outcome)

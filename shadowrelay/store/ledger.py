@@ -15,7 +15,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from shadowrelay.model.ids import DatabaseId, MessageId, ServerName
-from shadowrelay.model.message import Content, ContentPlace
+from shadowrelay.model.message import Content, ContentPlace, Ordinals
 from shadowrelay.model.ownership import Claim, DiscardEvent, Role, Transition
 from shadowrelay.model.peers import DiscardReply, PeerIdentity, Seen
 from shadowrelay.model.queue import AttemptRecord, DatabaseIdentity, NewMessage, PeerRow, QueueRow, ShadowGroup, StoredMessage
@@ -259,6 +259,9 @@ class SqliteLedger:
         question = (reading.excluded(excluding), limit)
         found = await self._ask(lambda connection: reading.found(connection, reading.SELECT_UNPLACED, question, self._contents))
         return tuple([message for message in _readable(found) if not message.claim.is_done])
+
+    async def unsaid(self, message_id: MessageId) -> Ordinals:
+        return await self._readers.ask(partial(reading.unsaid, message_id=message_id))
 
     async def primaries_listed_on(self, server: ServerName, limit: int, after: int = 0) -> tuple[StoredMessage, ...]:
         question = (server, after, limit)

@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from shadowrelay.model.ids import NO_DATABASE, DatabaseId, MessageId, ServerName
+from shadowrelay.model.message import NO_ORDINALS, Ordinals
 from shadowrelay.model.ownership import DiscardEvent, DiscardStatus, Role
 from shadowrelay.model.peers import DiscardReply
 from shadowrelay.model.queue import ShadowGroup, StoredMessage
@@ -47,6 +48,7 @@ SELECT_DISCARDS = (
     "SELECT sequence, message_id, status, ordinals FROM discard WHERE asker = ? AND asker_database IN (?, ?) ORDER BY sequence LIMIT ?"
 )
 COUNT_DISCARDS = "SELECT count(*) FROM discard WHERE asker = ? AND asker_database IN (?, ?)"
+SELECT_UNSAID = "SELECT ordinals FROM waiting WHERE message_id = ? AND status = ?"
 SELECT_ACKNOWLEDGED = "SELECT sequence FROM acknowledged WHERE primary_server = ? AND database = ? AND incarnation = ?"
 
 
@@ -128,6 +130,15 @@ def discards_for(connection: Connection, asker: ServerName, database: DatabaseId
         with suppress(ValueError):  # a corrupt row says nothing; STATUS answers for it
             events.append(DiscardEvent(sequence, MessageId(message_id), DiscardStatus(status), codec.decode_ordinals(ordinals)))
     return DiscardReply(tuple(events), remaining)
+
+
+def unsaid(connection: Connection, message_id: MessageId) -> Ordinals:
+    """Of a corrupt row nothing is known: the notification says it later."""
+    found = NO_ORDINALS
+    for (ordinals,) in connection.exec_driver_sql(SELECT_UNSAID, (message_id, DiscardStatus.DELIVERED.value)).fetchall():
+        with suppress(ValueError):
+            found |= codec.decode_ordinals(ordinals)
+    return found
 
 
 def acknowledged(connection: Connection, primary: ServerName, database: DatabaseId, incarnation: int) -> int:

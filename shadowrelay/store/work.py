@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 from shadowrelay.model.errors import IllegalTransition, LedgerUnavailable
 from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.message import Content, ContentPlace
-from shadowrelay.model.ownership import Claim, Notification, Role, Transition
+from shadowrelay.model.ownership import Claim, DiscardStatus, Notification, Role, Transition
 from shadowrelay.model.queue import ForkRetry, NewMessage, Origin
 from shadowrelay.model.replies import LOCAL_ERROR
 from shadowrelay.store import codec, rows
@@ -23,6 +23,7 @@ from shadowrelay.store.rows import LARGE, TO_BE_DELIVERED, Row
 from shadowrelay.store.state import WriterState
 
 _KEPT = ",".join(f'm."{name}"' for name in rows.KEPT)
+SELECT_AWAITED = "SELECT side, more_sides FROM waiting WHERE message_id = ?"  # few rows: notices that found no second server yet
 SELECT_ROWS = f"SELECT {_KEPT} FROM json_each(?) AS wanted CROSS JOIN message AS m ON m.message_id = wanted.value"
 
 
@@ -255,17 +256,27 @@ class Work:
 
     # notifications
     def tell(self, message_id: MessageId, transition: Transition, sides: Sequence[MessageId] = ()) -> None:
-        """Queue the discard notifications; with `sides` each waits for all of them."""
+        """Queue the discard notifications; with `sides` each waits for all of them. One that says `delivered` waits for what
+        earlier ones still wait for too: it must not overtake them."""
         if not transition.tell:
             return
         self.changes_count += 1
+        earlier = self._awaited(message_id) if transition.before is not None and transition.before.done else []
         for notification in transition.tell:
             columns = self._notification(message_id, notification)
-            if sides:
-                self.waiting.append((sides[0], " ".join(sides[1:]), *columns))
+            awaited = [*sides, *earlier] if notification.status is DiscardStatus.DELIVERED else sides
+            if awaited:
+                self.waiting.append((awaited[0], " ".join(awaited[1:]), *columns))
             else:
                 self.state.sequence += 1
                 self.discards.append((self.state.sequence, *columns))
+
+    def _awaited(self, message_id: MessageId) -> list[MessageId]:
+        """The side messages that notifications about this one wait for."""
+        found = [(side, more) for side, more, _, _, about, *_ in self.waiting if about == message_id]
+        found += self.connection.exec_driver_sql(SELECT_AWAITED, (message_id,)).fetchall()
+        sides = dict.fromkeys(MessageId(side) for first, more in found for side in (first, *more.split()))
+        return [side for side in sides if (row := self.row(side)) is not None and row.is_awaited]
 
     def _notification(self, message_id: MessageId, notification: Notification) -> tuple[Any, ...]:
         ordinals = codec.encode_ordinals(notification.ordinals)

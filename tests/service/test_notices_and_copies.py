@@ -1,0 +1,71 @@
+"""A notice to the sender is part of what a message still owes: nobody may hear that its recipient is done while the notice
+is on one disk only (I3; simulation seed 905)."""
+
+import asyncio
+from pathlib import Path
+
+from shadowrelay.model.ownership import Role
+from shadowrelay.model.replies import Reply
+from tests.kit.nodes import EAST, HEARTBEAT, NORTH, OK, WEST, VirtualNode, in_virtual_time, nodes, until
+
+NO_USER = Reply(550, "5.1.1", "no such user")
+BUSY = Reply(451, "4.3.2", "not now")
+
+
+def takes_no_copies(*servers: VirtualNode) -> None:
+    """Too little room there, say: what they hold already they keep and discard as ever."""
+    for server in servers:
+        server.services.desk.offers_hold = lambda: False
+
+
+@in_virtual_time
+async def test_the_last_recipient_does_not_overtake_the_notice_about_the_first(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        east, west = net.nodes[EAST], net.nodes[WEST]
+        net.sink.answer = lambda address: NO_USER if address.startswith("bad") else BUSY
+        assert 250 == (await east.accept("bad@corp.example", "user@corp.example")).code
+        takes_no_copies(west)
+        await asyncio.sleep(2)
+
+        net.sink.answer = lambda address: OK if address == "user@corp.example" else BUSY
+        await until(east.in_role(east.last, Role.DELIVERED), 60)
+        await asyncio.sleep(2)
+        held = await west.role(east.last)
+        await net.wipe(EAST)
+        await net.start(EAST)
+        net.sink.answer = lambda address: NO_USER if address.startswith("bad") else OK
+
+        await until(lambda: "a@x.example" in net.sink.addresses(), 60)
+        assert Role.SHADOW is held
+
+
+@in_virtual_time
+async def test_a_copy_that_is_placed_before_the_notice_does_not_say_that_its_recipient_is_done(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST, NORTH) as net:
+        east = net.nodes[EAST]
+        net.sink.answer = lambda address: NO_USER if address.startswith("bad") else BUSY
+        assert 250 == (await east.accept("bad@corp.example", "user@corp.example")).code
+        stored = await east.message(east.last)
+        assert stored is not None
+        first = net.nodes[stored.claim.copies[0].server]
+        (second,) = {net.nodes[WEST], net.nodes[NORTH]} - {first}
+        takes_no_copies(first, second)
+        await asyncio.sleep(1)
+        await net.kill(first.name)
+        desk = second.services.desk
+        desk.offers_hold = lambda: True
+        hold = desk.hold
+
+        async def only_the_original(peer, offer):
+            return await hold(peer, offer) if offer.envelope.message_id == east.last else BUSY
+
+        desk.hold = only_the_original
+        await until(second.in_role(east.last, Role.SHADOW), 10 * HEARTBEAT)
+        held = await second.message(east.last)
+        desk.hold = hold
+        await asyncio.sleep(4 * HEARTBEAT)
+        later = await second.message(east.last)
+
+        assert held is not None
+        assert later is not None
+        assert (frozenset(), frozenset({1})) == (held.claim.done, later.claim.done)
