@@ -299,7 +299,8 @@ def _table(random: np.random.Generator, sets: list[Rows], names: list[str], peop
     empty = pa.array([""]).take(pa.array(np.zeros(count, np.int64)))
     stamp = pa.timestamp("us", tz="UTC")
     columns: dict[str, pa.Array] = {
-        "row_id": _hex(random, count, dashed=False), "at": pa.array(at[order]).cast(stamp), "event": each("event"), "source": each("source"),
+        "row_id": _hex(random, count, dashed=False), "at": pa.array(at[order]).cast(stamp),
+        "event": each("event"), "source": each("source"),
         "message": ids.take(by_message), "internet_message_id": internet_ids.take(pa.array(internet[message[order]])),
         "internal_message_id": by_message.cast(pa.string()),
         "client_hostname": host("client_hostname"), "server_hostname": host("server_hostname"), "source_context": each("context"),
