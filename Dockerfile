@@ -73,20 +73,17 @@ EXPOSE 9090
 ENTRYPOINT ["prometheus", "--config.file=/etc/prometheus/prometheus.yml", "--storage.tsdb.path=/var/lib/prometheus"]
 
 # ---- spark: the service-level report; a JRE and PySpark on top of the same Python and the same source as the nodes
-FROM build AS spark-environment
-COPY requirements/spark.txt /tmp/requirements/
-RUN pip install --no-cache-dir --disable-pip-version-check --require-hashes --requirement /tmp/requirements/spark.txt
-
-FROM python AS spark
+FROM build AS spark
 RUN apt-get update \
     && apt-get install -y --no-install-recommends openjdk-17-jre-headless procps \
     && apt-get clean && rm -rf /var/lib/apt/lists/* \
     && install -d -o shadowrelay -g shadowrelay /var/lib/shadowrelay /var/lib/shadowrelay/warehouse /var/lib/shadowrelay/report
-COPY --from=spark-environment /opt/shadowrelay /opt/shadowrelay
+COPY requirements/spark.txt /tmp/requirements/
+RUN pip install --no-cache-dir --disable-pip-version-check --require-hashes --requirement /tmp/requirements/spark.txt
 COPY lab/bin /opt/shadowrelay/bin/
-COPY shadowrelay /opt/shadowrelay/lib/python3.11/site-packages/shadowrelay
-RUN python -m compileall -q /opt/shadowrelay/lib/python3.11/site-packages/shadowrelay
 ENV SPARK_HOME=/opt/shadowrelay/lib/python3.11/site-packages/pyspark PYSPARK_PYTHON=/opt/shadowrelay/bin/python3 MPLCONFIGDIR=/tmp
-USER shadowrelay
 WORKDIR /var/lib/shadowrelay
 ENTRYPOINT ["shadowrelay"]
+COPY shadowrelay /opt/shadowrelay/lib/python3.11/site-packages/shadowrelay
+RUN python -m compileall -q /opt/shadowrelay/lib/python3.11/site-packages/shadowrelay
+USER shadowrelay

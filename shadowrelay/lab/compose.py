@@ -242,8 +242,7 @@ class Lab:
 
     def faults_in_force(self) -> list[str]:
         """What is still wrong with the lab, in words."""
-        lasting = in_force(self.state.faults.read())
-        return [" ".join(filter(None, (fault.kind.value, fault.node, fault.other))) for fault in lasting]
+        return in_force(self.state.faults.read())
 
     def report(self) -> Path:
         """Run the SLA job over the shipped logs in the Spark container. Returns the page."""

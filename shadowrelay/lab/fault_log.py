@@ -88,9 +88,18 @@ def faults(happenings: Iterable[Happening]) -> list[Fault]:
     return sorted(done, key=lambda fault: fault.began_at)
 
 
-def in_force(happenings: Iterable[Happening]) -> list[Fault]:
-    """Faults that nobody has ended yet."""
-    return [fault for fault in faults(happenings) if fault.ended_at == math.inf]
+def in_force(happenings: Iterable[Happening]) -> list[str]:
+    """What nobody has ended yet, in words; full disks and deferring servers too."""
+    everything = list(happenings)
+    words = [" ".join(filter(None, (one.kind.value, one.node, one.other))) for one in faults(everything) if one.ended_at == math.inf]
+    full: dict[str, bool] = {}
+    is_deferring = False
+    for one in everything:
+        if one.what in (What.FILL, What.FREE, What.WIPE, What.RESTORE):
+            full[one.node] = one.what is What.FILL
+        elif one.what in (What.DEFER, What.TAKE):
+            is_deferring = one.what is What.DEFER
+    return [*words, *(f"full disk {node}" for node, is_full in full.items() if is_full), *(["receivers defer"] if is_deferring else [])]
 
 
 _KINDS = {

@@ -61,7 +61,7 @@ def slow(interface: str, rate: str) -> list[Command]:
 
 def unslow(interface: str) -> list[Command]:
     """As it was."""
-    return [("tc", "qdisc", "replace", "dev", interface, "root", "pfifo_fast")]
+    return [("tc", "qdisc", "replace", "dev", interface, "root", "noqueue")]
 
 
 def interface_of(listing: str, address: str) -> str:

@@ -15,14 +15,15 @@ UNANSWERED = "message may be sent more than once"
 
 _LINE = re.compile(r"(?P<at>\S+) .*postfix/smtp\[\d+\]: (?P<queue_id>[0-9A-Za-z]+): (?P<text>.*)")
 _SENT = re.compile(r"relay=(?P<node>[^\[]+)\[.* status=sent \(250 .*Queued as (?P<id>[0-9a-f-]{36})")
-_REFUSED = re.compile(r"host (?P<node>[^\[ ]+)\[[^\]]*\] (?:said|refused to talk to me): [45]\d\d")
+_REFUSED = re.compile(r"host (?P<node>[^\[ ]+)\[[^\]]*\] said: [45]\d\d .*in reply to end of DATA command")
 _BROKEN = re.compile(r"(?:lost connection with|conversation with) (?P<node>[^\[ ]+)\[")
 
 Tries = dict[str, list[Submission]]
 
 
 def tries(lines: Iterable[str]) -> Tries:
-    """By Postfix's queue id, in order. A try without an answer counts only if the final dot was sent: before, nobody owes anything."""
+    """By Postfix's queue id, in order. Only tries that came to the final dot count: before it a node
+    has stored nothing."""
     found: Tries = defaultdict(list)
     for line in lines:
         match = _LINE.match(line)

@@ -79,7 +79,9 @@ def test_a_node_destroyed_with_mail_on_it_costs_no_message(lab: Lab) -> None:
 def test_every_fault_can_be_made_and_ended(lab: Lab) -> None:
     lab.up()
 
-    assert [("mx1.east", "mx1.west"), ("mx1.east", "mx2.west"), ("mx2.east", "mx1.west"), ("mx2.east", "mx2.west")] == lab.cut("east", "west")
+    assert [("mx1.east", "mx1.west"), ("mx1.east", "mx2.west"), ("mx2.east", "mx1.west"), ("mx2.east", "mx2.west")] == lab.cut(
+        "east", "west"
+    )
     assert 4 == len(lab.faults_in_force())
     lab.heal()
     assert ["mx1.east", "mx2.east", "mx1.west", "mx2.west"] == lab.slow("east", "west")

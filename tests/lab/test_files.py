@@ -1,0 +1,110 @@
+"""The files that containers use say what the commands rely on. Without Docker."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from shadowrelay import config
+from shadowrelay.config import LoadedSettings
+from shadowrelay.lab.authority import write_certificates
+from shadowrelay.lab.compose import BUILT, PROFILE_SERVICES, STOP_SECONDS
+from shadowrelay.lab.engine import PROFILES
+from shadowrelay.lab.places import MACHINES, NODES, RECEIVERS, SENDER
+from shadowrelay.lab.verification import TIMES
+from shadowrelay.node import GRACE_SECONDS
+from tests.tidy.house import ROOT
+
+COMPOSE = (ROOT / "docker-compose.yml").read_text(encoding="utf-8")
+DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+
+
+def services() -> set[str]:
+    block = COMPOSE.partition("\nservices:\n")[2].partition("\nnetworks:\n")[0]
+    return set(re.findall(r"(?m)^  ([\w.-]+):", block))
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, LoadedSettings]:
+    """Each node's configuration beside the certificates that `lab up` makes, as in its container."""
+    directory = tmp_path_factory.mktemp("nodes")
+    write_certificates(directory, [(one.short, one.server) for one in MACHINES])
+    for one in MACHINES:
+        place = directory / one.short
+        (place / "tls").mkdir()
+        for file in ("node.pem", "node.key", "authority.pem"):
+            shutil.move(place / file, place / "tls" / file)
+        shutil.copy(ROOT / "lab" / "nodes" / f"{one.short}.toml", place / "node.toml")
+    return {one.short: config.load(directory / one.short / "node.toml") for one in MACHINES}
+
+
+def test_every_service_that_the_commands_name_is_there() -> None:
+    named = {
+        *NODES,
+        *(one.network for one in MACHINES),
+        SENDER,
+        *RECEIVERS,
+        *BUILT,
+        "sla",
+        *(s for group in PROFILE_SERVICES.values() for s in group),
+    }
+
+    assert set() == named - services()
+
+
+def test_every_profile_can_be_named() -> None:
+    assert set(PROFILES) == set(re.findall(r"profiles: \[(\w+)\]", COMPOSE))
+
+
+def test_there_is_no_top_level_name_that_compose_1_29_rejects() -> None:
+    assert not re.search(r"(?m)^(name|version):", COMPOSE)
+
+
+def test_every_image_has_its_target() -> None:
+    targets = set(re.findall(r"target: (\w+)", COMPOSE))
+
+    assert {"relay", "mta", "spark", "prometheus"} == targets
+    assert set() == targets - set(re.findall(r"(?m)^FROM \S+ AS ([\w-]+)", DOCKERFILE))
+    assert {"debian:bookworm-slim"} == set(re.findall(r"(?m)^FROM (\S+:\S+)", DOCKERFILE))
+
+
+def test_a_node_has_time_to_drain_before_docker_kills_it() -> None:
+    assert [f"{STOP_SECONDS}s"] == re.findall(r"x-node:(?s:.*?)stop_grace_period: (\w+)", COMPOSE)
+    assert STOP_SECONDS > 2 * GRACE_SECONDS
+
+
+def test_the_nodes_are_configured_alike_and_know_each_other(loaded: dict[str, LoadedSettings]) -> None:
+    everybody = {one.server: one.site for one in MACHINES}
+    for one in MACHINES:
+        settings = loaded[one.short].settings
+        known = {peer.name: peer.site for peer in settings.peers} | {settings.server.name: settings.server.site}
+        assert everybody == known
+    texts = [(ROOT / "lab" / "nodes" / f"{node}.toml").read_text(encoding="utf-8") for node in NODES]
+    assert 1 == len({text.partition("[transport]")[2].partition("[[peers]]")[0] for text in texts})
+    assert 1 == len({text.partition("# no [[routes]]")[2] for text in texts})
+
+
+def test_the_verification_knows_the_times_of_the_nodes(loaded: dict[str, LoadedSettings]) -> None:
+    transport = loaded["mx1.east"].settings.transport
+    seconds = [transport.shadow_resubmit_time_span, transport.shadow_heartbeat_frequency, transport.discard_poll_interval]
+
+    assert [TIMES.span, TIMES.heartbeat, TIMES.poll] == [each.total_seconds() for each in seconds]
+
+
+def test_the_only_doubt_about_a_node_is_its_open_admin_address(loaded: dict[str, LoadedSettings]) -> None:
+    doubts = config.warnings(loaded["mx2.west"].settings)
+
+    assert 1 == len(doubts)
+    assert doubts[0].startswith("admin.listen is 0.0.0.0:8025")
+
+
+def test_compose_itself_finds_the_file_valid(tmp_path: Path) -> None:
+    if shutil.which("docker-compose") is None:
+        pytest.skip("no docker-compose here")
+    done = subprocess.run(
+        ["docker-compose", "-f", str(ROOT / "docker-compose.yml"), "config", "-q"], capture_output=True, text=True, check=False
+    )
+
+    assert (0, "") == (done.returncode, done.stderr.strip())
