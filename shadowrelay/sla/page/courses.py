@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
 
-from shadowrelay.sla.page.markup import Child, Html, tag
+from shadowrelay.sla.page.markup import Child, Html, safe, tag
 from shadowrelay.sla.page.parts import Column, Row, key_figures, none, table
 from shadowrelay.sla.page.plots import Axis, Line, Plot, drawing, pixels
 from shadowrelay.sla.page.shape import Figure, Summary
@@ -22,7 +22,8 @@ Value = Callable[[Figure], float | None]
 class Course:
     """One figure as a function of time.
 
-    Shapes: `lines` are (name, class, value); `sum_of` in place of lines draws bars. `columns` are what the table adds beside them.
+    Shapes: `lines` are (name, class, value); `sum_of` in place of lines draws bars. `columns` are what the table adds beside them;
+    `explained` is how to read the plot.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Course:
     columns: Sequence[tuple[str, Value, Callable[[float | None], str]]] = ()
     promise: float | None = None
     promise_label: str = ""
+    explained: str = ""
 
 
 def pane(summary: Summary, course: Course, keys: Iterable[tuple[str, Child]]) -> Html:
@@ -44,8 +46,11 @@ def pane(summary: Summary, course: Course, keys: Iterable[tuple[str, Child]]) ->
     plots = [_figure(course, "day", by_day)] if is_long else []
     plots.append(_figure(course, "hour", by_hour))
     found = [plot for plot in plots if plot is not None]
-    content = tag("div", found, class_="plots") if found else none(f"{course.title}: no figures in this input.")
-    return tag("div", key_figures(keys), content, class_="pane alone" if len(found) == 1 else "pane")
+    keyed = key_figures(keys)
+    if not found:
+        return tag("div", keyed, none(f"{course.title}: no figures in this input."), class_="pane")
+    drawn = tag("div", keyed, tag("div", found, class_="plots"), class_="pane alone" if len(found) == 1 else "pane")
+    return safe([drawn, tag("p", course.explained, class_="aside") if course.explained else None])
 
 
 def _windows(summary: Summary, window: str) -> list[tuple[datetime, Figure]]:

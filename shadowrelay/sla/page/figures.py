@@ -28,6 +28,7 @@ def redundancy(summary: Summary) -> Html:
         ),
         promise=promised["objective"] if promised else None,
         promise_label=f"promised {percent(promised['objective'])}" if promised else "",
+        explained="The scale is one of nines: each step up is ten times fewer messages without a copy.",
     )
     overall = summary["overall"]
     keys: list[tuple[str, Child]] = [
@@ -36,8 +37,7 @@ def redundancy(summary: Summary) -> Html:
         ("Without one", count(without_copy(overall))),
         ("Reconstructed from copies", count(overall["messages_reconstructed"])),
     ]
-    aside = tag("p", "The scale is one of nines: each step up is ten times fewer messages without a copy.", class_="aside")
-    return section("redundancy", "Redundancy", pane(summary, course, keys), aside, notes=["redundancy", "reconstructed"])
+    return section("redundancy", "Redundancy", pane(summary, course, keys), notes=["redundancy", "reconstructed"])
 
 
 def without_copy(figures: Figures) -> int | None:
@@ -79,14 +79,14 @@ def exposure(summary: Summary) -> Html:
             ("Intervals", lambda figure: figure["exposure_count"], count),
             ("Longest", lambda figure: figure["exposure_max_seconds"], duration),
         ),
+        explained="The times of all messages together: two messages exposed for an hour are two hours.",
     )
     keys: list[tuple[str, Child]] = [
         ("Intervals", count(overall["exposure_count"])),
         ("All together", duration(overall["exposure_seconds"])),
         ("Longest", duration(overall["exposure_max_seconds"])),
     ]
-    aside = tag("p", "The times of all messages together: two messages exposed for an hour are two hours.", class_="aside")
-    return section("exposure", "Exposure", pane(summary, course, keys), aside, longest_exposures(summary), notes=["exposure"])
+    return section("exposure", "Exposure", pane(summary, course, keys), longest_exposures(summary), notes=["exposure"])
 
 
 def discard_lag(summary: Summary) -> Html:
