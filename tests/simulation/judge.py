@@ -1,5 +1,6 @@
 """The last judgement: after the faults stopped, everything acknowledged arrived, every duplicate has a cause, every row is there."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from shadowrelay.lab import causes
@@ -59,7 +60,10 @@ def _duplicates(world: "World") -> list[str]:
                 if len(world.checker.notices.get(message_id, ())) > 1:
                     world.counts["notice made twice"] += 1  # its original was taken over before the failure was heard of
                     continue
-                cause = _cause(world, message_id, ordinal, first, later)
+                if _was_repeated(first, arrivals, later):
+                    cause = Cause.DIED_BEFORE_RECORD  # and what came after the repetition is judged with that
+                else:
+                    cause = _cause(world, message_id, ordinal, first, later)
                 world.counts[f"duplicate ({cause.value})"] += 1
                 if cause is Cause.NONE:
                     recorded = world.checker.recorded[message_id, ordinal]
@@ -68,6 +72,13 @@ def _duplicates(world: "World") -> list[str]:
                         f"{first.reply_read_at}, recorded {recorded}), and again at {later.at:.3f} from {later.client_name} without a cause"
                     )
     return found + _sent_again(world)
+
+
+def _was_repeated(first: Arrival, arrivals: Sequence[Arrival], later: Arrival) -> bool:
+    """The node never had the reply, and delivered again itself before the later one came."""
+    return first.reply_read_at is None and any(
+        between.client_host == first.client_host and first.at < between.at < later.at for between in arrivals
+    )
 
 
 def _sent_again(world: "World") -> list[str]:
@@ -103,6 +114,8 @@ def _cause(world: "World", message_id: MessageId, ordinal: int, first: Arrival, 
             if fault.stops_node and fault.node == first.client_name and fault.began_at <= until and fault.ended_at >= first.at:
                 return Cause.DIED_BEFORE_RECORD
     cause = causes.cause_of([_lab(first), _lab(later)], world.faults, world.times)
+    if cause is Cause.NONE and _was_unheard_and_destroyed(world, first, later):
+        return Cause.TWO_FAILED
     if cause in (Cause.NONE, Cause.CUT_OFF):
         return Cause.CUT_OFF if _was_cut_off(world, first, later) else _two_failed(world, first, later)
     return cause
@@ -121,6 +134,17 @@ def _was_cut_off(world: "World", first: Arrival, later: Arrival) -> bool:
             continue
         return True
     return False
+
+
+def _was_unheard_and_destroyed(world: "World", first: Arrival, later: Arrival) -> bool:
+    """(d) Its disk was destroyed while its shadow server was away, from the delivery on. It may be the same node that delivers
+    again: with a new disk it is another server."""
+    until_heard = world.times.until_heard
+    wipes = [f for f in world.faults if f.kind is FaultKind.WIPE and f.node == first.client_name and first.at <= f.began_at < later.at]
+    others = [f for f in world.faults if f.node != first.client_name and f.stops_node]
+    return any(
+        other.began_at <= first.at + until_heard and other.ended_at >= wipe.began_at - until_heard for wipe in wipes for other in others
+    )
 
 
 def _apart(world: "World", one: str, other: str) -> list[tuple[float, float]]:
@@ -155,7 +179,7 @@ def _unexplained_rows(world: "World") -> list[str]:
     found = []
     for one in world.clients.sent:
         message_id = MessageId(one.acknowledged)
-        if not message_id or not world.checker.is_over(message_id) or message_id in world.checker.unrecorded:
+        if not message_id or not world.checker.is_over(message_id) or message_id in world.checker.unrecorded | world.checker.burnt:
             continue
         rows = world.checker.rows[message_id]
         ended = {recipient for _, event in rows if event.event in ENDS for recipient in event.recipients}
