@@ -19,11 +19,11 @@ _SHARES = {
     "takeover": lambda row: (row["takeovers_in_time"], row["takeovers_late"]),
 }
 _NUMBERS = {
-    "recipients_lost": "messages_acknowledged",
-    "recipients_duplicated_unexplained": "messages_acknowledged",
+    "recipients_lost": "recipients",
+    "recipients_duplicated_unexplained": "recipients",
     "shadows_orphaned": "copies",
 }
-"""objective -> of what there must be some, so that the number means anything."""
+"""objective -> of what they are; without any, the number means nothing."""
 
 
 def judged(
@@ -60,17 +60,17 @@ def _share(name: str, objective: Share, overall: Figures, looking_back: Mapping[
 
 
 def _number(name: str, objective: int, overall: Figures) -> dict[str, Any]:
-    bad = overall[name]
-    verdict = "no data" if not overall[_NUMBERS[name]] else "met" if bad <= objective else "missed"
-    actual = bad if overall[_NUMBERS[name]] else None
-    return _line(name, objective, actual, None, bad, verdict, _left(bad, objective), dict.fromkeys(BURN_WINDOWS_HOURS))
+    bad, all_of_them = overall[name], overall[_NUMBERS[name]]
+    verdict = "no data" if not all_of_them else "met" if bad <= objective else "missed"
+    actual = bad if all_of_them else None
+    return _line(name, objective, actual, all_of_them - bad, bad, verdict, _left(bad, objective), dict.fromkeys(BURN_WINDOWS_HOURS))
 
 
 def _line(
     name: str,
     objective: float,
     actual: float | None,
-    good: int | None,
+    good: int,
     bad: int,
     verdict: str,
     budget_left: float,

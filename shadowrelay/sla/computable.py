@@ -8,8 +8,9 @@ NO_SILENT_SINCE = "Exchange does not log since when a lost server was silent (S:
 NO_TAKEOVER_TIMES = "Exchange logs neither S:SilentSince nor S:DetectedAt: takeovers are counted, and have no times"
 BY_MESSAGE_ID = "Exchange 2010 knows a message by its Message-ID only"
 
+_ABOUT_COPIES = ("redundancy_ratio", "shadow_latency", "shadow_share", "exposure", "discard_lag", "takeover", "shadows_orphaned")
 _OF_2010 = {
-    **dict.fromkeys(("redundancy_ratio", "shadow_latency", "shadow_share", "exposure", "discard_lag", "takeover", "shadows_orphaned"), NO_REDUNDANCY_EVENTS),
+    **dict.fromkeys(_ABOUT_COPIES, NO_REDUNDANCY_EVENTS),
     "messages_sent_again": BY_MESSAGE_ID,
 }  # fmt: skip
 _OF_LATER = {

@@ -1,16 +1,16 @@
-"""summary.json from lines of figures: names, nesting and instants as docs/sla.md, section 6, shows them. No Spark in here."""
+"""summary.json from lines of figures: names, nesting and instants as docs/sla.md, section 6, shows them."""
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from shadowrelay.sla.figures.scopes import BURN_WINDOWS_HOURS
+from shadowrelay.sla.figures.cells import COUNTS, MAXIMA
+from shadowrelay.sla.figures.scopes import TIMES
 
 SCHEMA_VERSION = 1
 LIST_MAX = 200
 TRACED_MAX = 100
-HOURS_OF_ALL, HOURS_OF_REST = 168, 48
-LONG_SCOPES = ("all", "site")
+INSTANTS = frozenset({"at", "start", "silent_since"})  # and all that end with _at: microseconds in transforms
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 Line = Mapping[str, Any]
 
@@ -71,19 +71,20 @@ def placed_figures(row: Line) -> dict[str, Any]:
     return place | figures_of(row)
 
 
-def is_in_summary(row: Line, newest_hour: int | None) -> bool:
-    """`all` and `day` wholly, of hours the last ones. Shapes: `newest_hour` in microseconds: the last hour that has figures."""
-    if row["window"] in BURN_WINDOWS_HOURS:
-        return False
-    if row["window"] != "hour" or newest_hour is None:
-        return True
-    hours = HOURS_OF_ALL if row["scope"] in LONG_SCOPES else HOURS_OF_REST
-    return bool(row["start"] > newest_hour - hours * 3_600_000_000)
+def no_figures() -> dict[str, Any]:
+    """The line of an input in which nothing happened."""
+    counts = dict.fromkeys((*COUNTS, *MAXIMA, "messages_promoted"), 0)
+    return counts | {name: 0 if name.endswith("_count") else None for name in TIMES}
 
 
-def without_instants(row: Line, instants: Iterable[str]) -> dict[str, Any]:
-    """A line of a list, with its instants (microseconds) as text."""
-    return {name: instant(value) if name in set(instants) else value for name, value in row.items()}
+def is_instant(name: str) -> bool:
+    """A column of a list that holds microseconds since 1970."""
+    return name in INSTANTS or name.endswith("_at")
+
+
+def with_instants(row: Line) -> dict[str, Any]:
+    """A line of a list, with its instants as text."""
+    return {name: instant(value) if is_instant(name) else value for name, value in row.items()}
 
 
 def traced(lists: Mapping[str, Iterable[Line]]) -> list[str]:

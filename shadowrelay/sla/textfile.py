@@ -16,7 +16,8 @@ def write_textfile(path: str, summary: Mapping[str, Any]) -> None:
 
 
 def formatted(summary: Mapping[str, Any]) -> str:
-    """Shapes: `summary` as in summary.json. What is null is left out. Units: as in the names; times are milliseconds there, seconds here."""
+    """Shapes: `summary` as in summary.json. What is null is left out. Units: as in the names; times are milliseconds there, seconds
+    here."""
     lines: list[str] = []
     for name, samples in _metrics(summary):
         known = [(labels, value) for labels, value in samples if value is not None]

@@ -17,7 +17,8 @@ COLUMNS = ("at", "server", "event", "source", "client", "to", "recipients", "tex
 
 
 def trace(spark: "SparkSession", warehouse: str, message_id: str) -> list[dict[str, Any]]:
-    """Every row in order, by network message id or internet message id (with or without its angle brackets); with the notifications about it.
+    """Every row in order, by network message id or internet message id (with or without its angle brackets); with the notifications about
+    it.
 
     Shapes: as in `traces`, and `message`, because an internet message id may be that of several.
     """

@@ -1,4 +1,5 @@
-"""Counts by cell: one hour, one server, one pair. Windows and scopes are rolled up from cells, which are few, and not from rows. docs/sla.md, 3.
+"""Counts by cell: one hour, one server, one pair. Windows and scopes are rolled up from cells, which are few, and not from rows.
+docs/sla.md, 3.
 
 A cell also has its `age`, in whole hours before now, for burn rates: these look back from now, and not from the turn of an hour.
 """
@@ -12,9 +13,11 @@ HOUR_US = 3_600_000_000
 KEY = ("hour", "age", "server", "pair_from", "pair_to")
 MAXIMA = ("exposure_max_us",)
 COUNTS = (
-    "messages_acknowledged", "messages_reconstructed", "messages_redundant", "messages_not_redundant", "messages_dsn", "messages_sent_again",
+    "messages_acknowledged", "messages_reconstructed", "messages_redundant", "messages_not_redundant", "messages_dsn",
+    "messages_sent_again",
     "messages_done", "shadow_share_us", "ack_share_us", "shadow_count", "shadow_good", "delivery_count", "delivery_good",
-    "exposure_count", "exposure_us", "exposure_judged", "exposure_bad", "recipients_lost", "recipients_duplicated", "recipients_duplicated_unexplained",
+    "exposure_count", "exposure_us", "exposure_judged", "exposure_bad", "recipients", "recipients_lost", "recipients_duplicated",
+    "recipients_duplicated_unexplained",
     "copies", "lag_count", "discards_late", "shadows_orphaned", "promotions", "takeovers_in_time", "takeovers_late", "clock_skews",
 )  # fmt: skip
 """What can be added up over cells."""
@@ -74,6 +77,7 @@ def message_cells(placed: DataFrame, *, shadow_within_us: int, delivery_within_u
         F.sum("exposure_count").alias("exposure_count"),
         F.sum("exposure_us").alias("exposure_us"),
         F.max("exposure_max_us").alias("exposure_max_us"),
+        F.sum(F.when(is_counted_, F.col("recipients_count"))).alias("recipients"),
         F.sum("lost").alias("recipients_lost"),
         F.sum("duplicated").alias("recipients_duplicated"),
         F.sum("unexplained").alias("recipients_duplicated_unexplained"),

@@ -1,4 +1,6 @@
-"""Copies: pairs of message and shadow server; how late they were told, and which ones nobody told. docs/sla.md, 2 to 4. Exact, for few messages."""
+"""Copies: pairs of message and shadow server; how late they were told, and which ones nobody told. docs/sla.md, 2 to 4. Exact, for few
+messages.
+"""
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F

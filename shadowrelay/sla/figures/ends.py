@@ -34,7 +34,8 @@ def recipients(rows: DataFrame, lines: DataFrame, *, now: int, is_final: bool, e
     joined = said.join(of_message, on="message", how="inner").withColumns({"end_at": _end_at(), "is_named": is_named})
     is_up = F.lit(is_final) | (F.col("acknowledged_at") + expiration_us <= now)
     return joined.select(
-        "message", "recipient", "kind", "acknowledged_at", "primary", "is_named", "end_at", "deliveries_count", "deliveries", "discarded_at",
+        "message", "recipient", "kind", "acknowledged_at", "primary", "is_named", "end_at", "deliveries_count", "deliveries",
+        "discarded_at",
         (is_counted() & F.col("is_named") & F.col("end_at").isNull() & is_up).alias("is_lost"),
         (is_counted() & (F.col("deliveries_count") > 1)).alias("is_duplicated"),
     )  # fmt: skip

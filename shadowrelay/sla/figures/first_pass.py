@@ -1,11 +1,11 @@
 """The first look at every message, in one aggregate; most messages need no other.
 
-Nearly all mail is *plain*: acknowledged once and with a copy, delivered once to everybody, discarded once, nothing else. Whether a message is, and
-all that its figures need, fits into a few longs: how many rows of which kind, when, and sums of hashes of names, which are equal when the names
-are. Longs are updated in place (Spark's hash aggregate); texts or lists in an aggregate would sort all rows instead, which takes many times as
-long. Messages that are not plain go the exact way, row by row: `timelines` and its neighbours. What is plain has the same figures there
-(tests/sla/test_figures_first_pass.py).
-A row that is there twice makes its message odd, because every row of a plain message is accounted for.
+Nearly all mail is *plain*: acknowledged once and with a copy, delivered once to everybody, discarded once, nothing else. Whether a
+message is, and all that its figures need, fits into a few longs: how many rows of which kind, when, and sums of hashes of names, which
+are equal when the names are. Longs are updated in place (Spark's hash aggregate); texts or lists in an aggregate would sort all rows
+instead, which takes many times as long. Messages that are not plain go the exact way, row by row: `timelines` and its neighbours. What is
+plain has the same figures there (tests/sla/test_figures_first_pass.py). A row that is there twice makes its message odd, because every
+row of a plain message is accounted for.
 """
 
 from pyspark.sql import Column, DataFrame

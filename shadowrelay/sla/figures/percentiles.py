@@ -1,4 +1,6 @@
-"""Times as histograms over whole milliseconds: exact, and mergeable, so that the percentiles of a day are not made from rows again. docs/sla.md, 2."""
+"""Times as histograms over whole milliseconds: exact, and mergeable, so that the percentiles of a day are not made from rows again.
+docs/sla.md, 2.
+"""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,6 @@
-"""What a row of the log means: conditions on the columns of one event, and the columns that the exact figures need. docs/sla.md, section 2."""
+"""What a row of the log means: conditions on the columns of one event, and the columns that the exact figures need. docs/sla.md, section
+2.
+"""
 
 from collections.abc import Sequence
 
@@ -7,7 +9,8 @@ from pyspark.sql import functions as F
 
 OWN_FORMAT = "shadowrelay"
 COLUMNS = (
-    "row_id", "at", "event", "source", "message", "internet_message_id", "client_hostname", "server_hostname", "source_context", "reference",
+    "row_id", "at", "event", "source", "message", "internet_message_id", "client_hostname", "server_hostname", "source_context",
+    "reference",
     "recipients", "replication", "ack_us", "shadow_us", "reason", "silent_since", "detected_at", "format", "server",
 )  # fmt: skip
 """Of the events, those that figures are made of."""

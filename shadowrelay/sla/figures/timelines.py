@@ -1,6 +1,8 @@
-"""One line a message, exactly: who acknowledged it, what kind it is, and the few rows that its other figures are judged by. docs/sla.md, 2.
+"""One line a message, exactly: who acknowledged it, what kind it is, and the few rows that its other figures are judged by. docs/sla.md,
+2.
 
-Holds lists of rows, each bounded by what can happen to one message. So it is for the messages that `first_pass` could not judge, not for all.
+Holds lists of rows, each bounded by what can happen to one message. So it is for the messages that `first_pass` could not judge, not for
+all.
 """
 
 from pyspark.sql import Column, DataFrame

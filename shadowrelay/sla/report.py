@@ -1,0 +1,191 @@
+"""The report: from the warehouse to `tables/`, summary.json and report.html. docs/sla.md, 6.
+
+The job's shell: it reads, calls the transforms of `figures`, and writes. About twenty Spark jobs: the first looks at all events, the
+second at those of messages that are not plain, the others at tables that these have written. Nothing that grows with the input comes to
+the driver.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from shadowrelay.sla.budget import judged
+from shadowrelay.sla.computable import impossible, not_computable
+from shadowrelay.sla.events import read_events, read_quarantine
+from shadowrelay.sla.figures.counted import Within, counted
+from shadowrelay.sla.figures.evidence import Evidence, Rules, evidence
+from shadowrelay.sla.figures.first_pass import first_pass, server_names
+from shadowrelay.sla.figures.scopes import BURN_WINDOWS_HOURS
+from shadowrelay.sla.inputs import Inputs, input_of, quarantined_once, read_inputs
+from shadowrelay.sla.lists import causes, lists, shown
+from shadowrelay.sla.objectives import Promise, read_objectives
+from shadowrelay.sla.places import written_whole
+from shadowrelay.sla.store import Store, rows_of
+from shadowrelay.sla.summary import SCHEMA_VERSION, figures_of, instant, microseconds, no_figures, placed_figures, traced
+from shadowrelay.sla.textfile import write_textfile
+from shadowrelay.sla.trace import traces
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ODD_BROADCAST_MAX = 1_000_000  # messages: about 100 MB in each executor. More are joined by sorting all events, which is slow and bounded
+MICROSECOND = timedelta(microseconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """How many rows there are, repeats included, and how many of them are repeats."""
+
+    rows: int
+    rows_repeated: int
+
+
+def write_report(
+    spark: "SparkSession",
+    warehouse: str,
+    output: str,
+    *,
+    objectives_file: str | None = None,
+    now: datetime | None = None,
+    is_final: bool = False,
+    textfile: str | None = None,
+    is_exact: bool = False,
+) -> dict[str, Any]:
+    """Make the report and return what summary.json says. `is_exact`: every message goes the exact way, which is slow; for tests.
+
+    Raises: ConfigurationError for the objectives.
+    """
+    promise = read_objectives(objectives_file)
+    inputs = read_inputs(spark, warehouse)
+    newest = inputs.newest_at()
+    generated_at = datetime.now(UTC).replace(microsecond=0)
+    judged_at = microseconds(now) if now is not None else newest if newest is not None else microseconds(generated_at)
+    store = Store(spark, output)
+    try:
+        events = read_events(spark, warehouse)
+        found, rows = _found(spark, events, inputs, _rules(promise, judged_at, is_final), store, is_exact=is_exact)
+        sites = [(name, site.site, site.boundary) for name, site in inputs.sites.items()]
+        sites_frame = spark.createDataFrame(sites, "server string, site string, boundary string")
+        figures = store.keep("figures", counted(found, sites_frame, now=judged_at, within=_within(promise)))
+        summary: dict[str, Any] = {
+            "schema_version": SCHEMA_VERSION,
+            "generated_at": instant(generated_at),
+            "now": instant(judged_at),
+            "is_final": is_final,
+            "input": input_of(inputs, rows=rows.rows, rows_repeated=rows.rows_repeated),
+            **_figures(figures, promise, inputs),
+            **_lists(found, events),
+        }
+        _write_tables(store, found, read_quarantine(spark, warehouse))
+        store.publish()
+    finally:
+        store.clear()
+    _write_files(output, summary, textfile)
+    return summary
+
+
+def _rules(promise: Promise, now: int, is_final: bool) -> Rules:
+    times = promise.times
+    return Rules(
+        now=now,
+        is_final=is_final,
+        heartbeat_us=times.shadow_heartbeat_frequency // MICROSECOND,
+        span_us=times.shadow_resubmit_time_span // MICROSECOND,
+        hold_us=times.safety_net_hold_time // MICROSECOND,
+        expiration_us=times.message_expiration_timeout // MICROSECOND,
+    )
+
+
+def _within(promise: Promise) -> Within:
+    def us(within: timedelta | None) -> int:
+        return (within or timedelta()) // MICROSECOND
+
+    objectives = promise.objectives
+    return Within(
+        shadow_us=us(objectives.shadow_latency.within),
+        delivery_us=us(objectives.delivery_latency.within),
+        exposure_us=us(objectives.exposure.within),
+        lag_us=us(promise.lag_within),
+    )
+
+
+def _found(
+    spark: "SparkSession", events: DataFrame, inputs: Inputs, rules: Rules, store: Store, *, is_exact: bool
+) -> tuple[Evidence, Counted]:
+    names = spark.createDataFrame([(name,) for name in inputs.servers], "server string")
+    log_ends = spark.createDataFrame([(each["server"], each["last_at"]) for each in inputs.logs], "server string, last_at long")
+    seen = None if is_exact else store.keep("seen", first_pass(events, server_names(names)))
+    if seen is None:
+        odd, rows, odd_rows = events, (count := events.count()), count
+    else:
+        counts = _counts(seen)
+        rows, odd_rows = counts["rows"], counts["odd_rows"]
+        odd = _odd(events, seen, counts)
+    found = evidence(seen, odd, events, log_ends, logged_servers=inputs.logged, rules=rules, keep=store.keep)
+    rows_once = found.lines.agg(F.coalesce(F.sum("rows_count"), F.lit(0)).alias("rows")).collect()[0]["rows"]
+    return found, Counted(rows, odd_rows - rows_once)
+
+
+def _counts(seen: DataFrame) -> Mapping[str, int]:
+    is_odd = ~F.col("is_plain")
+    return rows_of(
+        seen.agg(
+            F.count(F.lit(1)).alias("messages"),
+            F.count(F.when(is_odd, 1)).alias("odd"),
+            F.coalesce(F.sum("rows_count"), F.lit(0)).alias("rows"),
+            F.coalesce(F.sum(F.when(is_odd, F.col("rows_count"))), F.lit(0)).alias("odd_rows"),
+        )
+    )[0]
+
+
+def _odd(events: DataFrame, seen: DataFrame, counts: Mapping[str, int]) -> DataFrame:
+    """Events of messages that are not plain."""
+    if counts["odd"] == counts["messages"]:
+        return events
+    messages = seen.where(~F.col("is_plain")).select("message")
+    if counts["odd"] <= ODD_BROADCAST_MAX:
+        messages = F.broadcast(messages)
+    return events.join(messages, on="message", how="left_semi")
+
+
+def _figures(figures: DataFrame, promise: Promise, inputs: Inputs) -> dict[str, Any]:
+    """`overall`, `objectives`, `not_computable` and `figures`."""
+    lines = shown(figures)
+    looking_back = {line["window"]: line for line in lines if line["window"] in BURN_WINDOWS_HOURS}
+    placed = [line for line in lines if line["window"] not in BURN_WINDOWS_HOURS]
+    overall = next((line for line in placed if line["window"] == "all" and line["scope"] == "all"), no_figures())
+    return {
+        "overall": figures_of(overall) | {"lines_quarantined": inputs.lines_quarantined},
+        "objectives": judged(promise, overall, looking_back, impossible(inputs.formats)),
+        "not_computable": not_computable(inputs.formats),
+        "figures": [placed_figures(line) for line in placed],
+    }
+
+
+def _lists(found: Evidence, events: DataFrame) -> dict[str, Any]:
+    """`takeovers` and the other lists, `causes` and `traces`."""
+    listed = lists(found)
+    return {**listed, "causes": causes(found), "traces": traces(events, traced(listed))}
+
+
+def _write_tables(store: Store, found: Evidence, quarantine: DataFrame) -> None:
+    """Those that are not written yet."""
+    store.keep("messages", found.messages.drop("id_high", "id_low"))
+    store.keep("copies", found.copies)
+    store.keep("quarantine", quarantined_once(quarantine))
+
+
+def _write_files(output: str, summary: Mapping[str, Any], textfile: str | None) -> None:
+    from shadowrelay.sla.page import render
+
+    with written_whole(f"{output}/summary.json") as file:
+        file.write(json.dumps(summary, indent=1, ensure_ascii=False).encode("utf-8"))
+    with written_whole(f"{output}/report.html") as file:
+        file.write(render(summary).encode("utf-8"))
+    if textfile is not None:
+        write_textfile(textfile, summary)
