@@ -108,7 +108,9 @@ def _text(value: object) -> object:
 def demo(
     messages: Annotated[int, typer.Option("--messages", min=1, max=100_000, help="How many to send.")] = 600,
     directory: Annotated[Path | None, typer.Option("--directory", help="Keep queues and logs here instead of throwing them away.")] = None,
+    evidence: Annotated[Path, typer.Option("--evidence", help="Where shipped tracking logs and the report on them go.")] = Path(".demo"),
     as_json: AsJson = False,
 ) -> None:
-    """Three nodes on loopback, real mail, a destroyed server: who lost what? Under a minute."""
-    raise typer.Exit(import_module("shadowrelay.lab.demo").run(messages_count=messages, directory=directory, as_json=as_json))
+    """Three nodes on loopback, real mail, a destroyed server: who lost what? And the redundancy report on it."""
+    demo = import_module("shadowrelay.lab.demo")
+    raise typer.Exit(demo.run(messages_count=messages, directory=directory, evidence=evidence, as_json=as_json))

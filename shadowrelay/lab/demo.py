@@ -2,9 +2,9 @@
 
 import asyncio
 import contextlib
-import csv
 import json
 import random
+import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -15,9 +15,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from shadowrelay.lab import logs
 from shadowrelay.lab.account import Account, Fault, FaultKind, Times, account
 from shadowrelay.lab.cluster import Cluster, NodeProcess, Place
 from shadowrelay.lab.load import Load
+from shadowrelay.lab.report import Report, contradictions, make_report
 from shadowrelay.lab.sink import Sink
 from shadowrelay.tracking import operator_log
 
@@ -26,6 +28,7 @@ TIMES = Times(span=8.0, heartbeat=1.0, poll=0.25)  # of lab.cluster.SHORT_TIMES
 RATE = 60.0  # messages a second
 TAKEN_OVER_MIN = 50
 SETTLE_SECONDS_MAX = 30.0
+EVIDENCE = Path(".demo")  # in the working directory: shipped tracking logs, and the report on them
 
 
 @dataclass(slots=True)
@@ -38,12 +41,12 @@ class Takeover:
     seconds: float = 0.0
 
 
-def run(*, messages_count: int = 600, directory: Path | None = None, as_json: bool = False) -> int:
-    """Exit status: 0 if nothing was lost, every duplicate has a cause, and enough was taken over."""
+def run(*, messages_count: int = 600, directory: Path | None = None, evidence: Path = EVIDENCE, as_json: bool = False) -> int:
+    """Exit status: 0 if nothing was lost, every duplicate has a cause, enough was taken over, and the report says the same."""
     console = Console(stderr=as_json)
     operator_log.configure("critical")  # the clients and the receiving server of this process say what they have to say in the table
     try:
-        return asyncio.run(_Demo(console, messages_count, directory, as_json).run())
+        return asyncio.run(_Demo(console, messages_count, directory, evidence, as_json).run())
     except KeyboardInterrupt:
         console.print("stopped; no process is left behind")
         return 128 + signal.SIGINT
@@ -53,8 +56,9 @@ def run(*, messages_count: int = 600, directory: Path | None = None, as_json: bo
 
 
 class _Demo:
-    def __init__(self, console: Console, messages_count: int, directory: Path | None, as_json: bool) -> None:
+    def __init__(self, console: Console, messages_count: int, directory: Path | None, evidence: Path, as_json: bool) -> None:
         self.console = console
+        self.evidence = evidence
         self.count = messages_count
         self.directory = directory
         self.as_json = as_json
@@ -64,11 +68,15 @@ class _Demo:
     async def run(self) -> int:
         self._mind_signals()
         began = time.monotonic()
+        shipped = self.evidence.absolute() / "logs"
+        shutil.rmtree(shipped, ignore_errors=True)
+        shipped.mkdir(parents=True)
         sink = Sink()
         next_hop = await sink.start()
         try:
             self.console.print("starting three nodes in two sites, and a receiving server …")
-            async with Cluster(PLACES, next_hop, directory=self.directory) as cluster:
+            shipping = {"shipping": {"target": str(shipped), "interval": "5s"}}
+            async with Cluster(PLACES, next_hop, directory=self.directory, tables=shipping) as cluster:
                 load = Load({name: node.address for name, node in cluster.nodes.items()}, random.Random())
                 try:
                     await self._story(cluster, sink, load)
@@ -79,7 +87,10 @@ class _Demo:
                 self._count_takeovers(cluster)
         finally:
             await sink.close()
-        return self._report(result, redundant, time.monotonic() - began)
+        self.console.print("the nodes have ended; Spark computes the report from the logs that they shipped …")
+        report = await make_report(shipped, self.evidence / "report", TIMES)
+        differences = contradictions(report.overall, result, load.sent, redundant) if report.page else []
+        return self._report(result, redundant, report, differences, time.monotonic() - began)
 
     def _mind_signals(self) -> None:
         task = asyncio.current_task()
@@ -166,9 +177,32 @@ class _Demo:
             takeover.count = len(instants)
             takeover.seconds = max(instants, default=takeover.lost_at) - takeover.lost_at
 
-    def _report(self, result: Account, redundant: int, seconds: float) -> int:
-        promoted = result.taken_over
-        is_good = result.is_good and promoted >= TAKEN_OVER_MIN
+    def _report(self, result: Account, redundant: int, report: Report, differences: list[str], seconds: float) -> int:
+        is_enough = result.taken_over >= TAKEN_OVER_MIN
+        if self.as_json:
+            print(json.dumps(self._figures(result, redundant, report, differences, seconds)))
+        else:
+            self.console.print(self._table(result, redundant))
+            good = "[green]nothing lost, every duplicate explained[/green]"
+            self.console.print(f"{good if result.is_good else '[bold red]the promise was broken[/bold red]'}; {seconds:.0f} s")
+            if not is_enough:
+                self.console.print(f"[yellow]only {result.taken_over} messages were taken over: too few to prove anything[/yellow]")
+            self._print_evidence(report, differences)
+        is_reported = not differences and (report.page is not None or not report.is_possible)
+        return 0 if result.is_good and is_enough and is_reported else 1
+
+    def _print_evidence(self, report: Report, differences: list[str]) -> None:
+        if report.page is None:
+            self.console.print(f"no report: {report.trouble}", markup=False)
+        elif differences:
+            self.console.print("[bold red]the report contradicts what clients and the receiving server saw:[/bold red]")
+            self.console.print(*differences, sep="\n", markup=False)
+        else:
+            self.console.print("the redundancy report, from tracking logs alone, says the same:")
+        if report.page is not None:
+            self.console.print(f"  {report.page.absolute()}", markup=False, soft_wrap=True)
+
+    def _table(self, result: Account, redundant: int) -> Table:
         table = Table(title="What became of the mail", title_justify="left")
         table.add_column("")
         table.add_column("messages", justify="right")
@@ -180,10 +214,13 @@ class _Demo:
         table.add_row("duplicated", str(len(result.duplicates)))
         for cause in sorted({duplicate.cause for duplicate in result.duplicates}):
             table.add_row(f"  cause ({cause.value})", str(sum(duplicate.cause is cause for duplicate in result.duplicates)))
-        table.add_row("taken over by another server", str(promoted))
+        table.add_row("taken over by another server", str(result.taken_over))
         for takeover in self.takeovers:
             table.add_row(f"  {takeover.node}: all taken over within", f"{takeover.seconds:.1f} s")
-        figures = {
+        return table
+
+    def _figures(self, result: Account, redundant: int, report: Report, differences: list[str], seconds: float) -> dict[str, object]:
+        return {
             "accepted": result.accepted,
             "redundant": redundant,
             "delivered": result.delivered,
@@ -191,23 +228,14 @@ class _Demo:
             "changed": len(result.changed),
             "duplicated": len(result.duplicates),
             "unexplained": len(result.unexplained),
-            "taken_over": promoted,
+            "taken_over": result.taken_over,
             "takeovers": [{"server": one.node, "messages": one.count, "seconds": round(one.seconds, 3)} for one in self.takeovers],
             "seconds": round(seconds, 1),
+            "report": None if report.page is None else str(report.page.absolute()),
+            "report_overall": dict(report.overall),
+            "report_contradicts": differences,
+            "report_trouble": report.trouble,
         }
-        if self.as_json:
-            print(json.dumps(figures))
-        else:
-            self.console.print(table)
-            verdict = (
-                "[green]nothing lost, every duplicate explained[/green]"
-                if result.is_good
-                else "[bold red]the promise was broken[/bold red]"
-            )
-            self.console.print(f"{verdict}; {seconds:.0f} s")
-            if promoted < TAKEN_OVER_MIN:
-                self.console.print(f"[yellow]only {promoted} messages were taken over: too few to prove anything[/yellow]")
-        return 0 if is_good else 1
 
 
 def _acknowledged(load: Load) -> int:
@@ -225,32 +253,14 @@ def busiest(cluster: Cluster, load: Load, sink: Sink) -> NodeProcess:
     return cluster.nodes[max(waiting, key=lambda name: waiting[name])]
 
 
-def _rows(node: NodeProcess) -> list[dict[str, str]]:
-    rows: list[dict[str, str]] = []
-    for path in sorted(node.tracking.glob("MSGTRK*.LOG")):
-        with path.open(newline="") as file:
-            fields: list[str] = []
-            for row in csv.reader(file):
-                if row and row[0].startswith("#Fields: "):
-                    fields = [row[0].removeprefix("#Fields: "), *row[1:]]
-                elif row and not row[0].startswith("#"):
-                    rows.append(dict(zip(fields, row, strict=False)))
-    return rows
-
-
 def count_redundant(cluster: Cluster) -> int:
     """Messages acknowledged as redundant, by the nodes' own tracking logs."""
-    rows = (row for node in cluster.nodes.values() for row in _rows(node))
+    rows = (row for node in cluster.nodes.values() for row in logs.rows(node.tracking))
     return sum(row["event-id"] == "RECEIVE" and "S:Replication=Success" in row["custom-data"] for row in rows)
 
 
 def promotion_instants(cluster: Cluster, lost: str, *, since: float) -> list[float]:
     """When each message of a lost server was taken over, by the others' tracking logs."""
-    instants = []
-    for node in cluster.nodes.values():
-        for row in _rows(node):
-            if row["event-id"] == "RESUBMIT" and row["reference"] == lost:
-                at = time.mktime(time.strptime(row["date-time"][:19], "%Y-%m-%dT%H:%M:%S")) - time.timezone + float(row["date-time"][19:-1])
-                if at >= since:
-                    instants.append(at)
-    return instants
+    rows = (row for node in cluster.nodes.values() for row in logs.rows(node.tracking))
+    instants = (logs.instant(row) for row in rows if row["event-id"] == "RESUBMIT" and row["reference"] == lost)
+    return [at for at in instants if at >= since]

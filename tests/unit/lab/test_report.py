@@ -1,0 +1,51 @@
+"""Does the report say what clients and the receiving server saw?"""
+
+import pytest
+
+from shadowrelay.lab.account import Account, Cause, Duplicate
+from shadowrelay.lab.load import Answer, Sent, Submission
+from shadowrelay.lab.report import contradictions
+
+OVERALL = {
+    "messages_acknowledged": 11,
+    "messages_redundant": 11,
+    "messages_reconstructed": 1,
+    "recipients_lost": 0,
+    "recipients_duplicated": 1,
+    "messages_promoted": 5,
+    "lines_quarantined": 0,
+}
+DUPLICATES = [
+    Duplicate(1, "id1", 2, Cause.CUT_OFF, "a@x"),
+    Duplicate(2, "id2", 2, Cause.DIED_BEFORE_RECORD, "a@x"),
+    Duplicate(3, "", 2, Cause.SENT_AGAIN),
+]
+RESULT = Account(accepted=10, delivered=10, taken_over=5, duplicates=DUPLICATES)
+SENT = [
+    Sent(number, f"<{number}@x>", ("a@x",), "", [Submission(1.0, "mx1", answer)])
+    for number, answer in enumerate([Answer.ACKNOWLEDGED] * 10 + [Answer.NOTHING])
+]
+
+
+def test_a_message_whose_client_heard_nothing_may_be_acknowledged_and_a_row_that_died_may_be_missing() -> None:
+    assert [] == contradictions(OVERALL, RESULT, SENT, 10)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "about"),
+    [
+        ("messages_acknowledged", 9, "acknowledged"),
+        ("messages_acknowledged", 12, "acknowledged"),
+        ("messages_redundant", 10, "redundant"),
+        ("recipients_lost", 1, "lost"),
+        ("recipients_duplicated", 0, "duplicated"),
+        ("recipients_duplicated", 3, "duplicated"),
+        ("messages_promoted", 4, "taken over"),
+        ("lines_quarantined", 1, "quarantined"),
+    ],
+)
+def test_every_other_figure_is_a_contradiction(key: str, value: int, about: str) -> None:
+    found = contradictions({**OVERALL, key: value}, RESULT, SENT, 10)
+
+    assert 1 == len(found)
+    assert found[0].startswith(about)
