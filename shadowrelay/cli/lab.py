@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from shadowrelay.cli.lab_scenario import play_scenario, print_scenarios
 from shadowrelay.cli.node_options import AsJson
 from shadowrelay.cli.output import ExitCode, print_json, print_table, stop
 from shadowrelay.model.quantities import parse_duration
@@ -254,6 +255,24 @@ def report(directory: Directory = HERE) -> None:
     """Compute service levels from the shipped tracking logs, in the Spark container. Prints where the page is."""
     with _opened(directory) as opened:
         typer.echo(str(opened.report()))
+
+
+@lab.command("scenario")
+def scenario(
+    name: Annotated[str, typer.Argument(metavar="[NAME]", help="One of --list.")] = "",
+    is_list: Annotated[bool, typer.Option("--list", help="Tell which there are.")] = False,
+    is_fault_left_out: Annotated[bool, typer.Option("--without-fault", help="Leave the fault out: then it must fail.")] = False,
+    directory: Directory = HERE,
+    as_json: AsJson = False,
+) -> None:
+    """Play a recovery scenario, tell what happens, and judge it. Fails unless it passed. The lab is healed afterwards."""
+    if is_list or not name:
+        print_scenarios(as_json)
+        return
+    with _opened(directory, is_quiet=as_json) as opened:
+        is_passed = play_scenario(opened, name, is_fault_wanted=not is_fault_left_out, as_json=as_json)
+    if not is_passed:
+        raise typer.Exit(ExitCode.FAILED)
 
 
 @contextmanager

@@ -1,0 +1,164 @@
+"""What is counted after a scenario, out of what the witnesses said. Pure; `evidence` asks them.
+
+The two mail servers at the ends are the first witnesses (`Verification`); tracking logs, operator logs and the admin API of
+the nodes say by which way the mail went, which only a fault can have changed.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import pairwise
+
+from shadowrelay.lab.load import Sent
+from shadowrelay.lab.places import MACHINES
+from shadowrelay.lab.sink import Arrival
+from shadowrelay.lab.verification import Verification
+from shadowrelay.model.tracking import EventId, Replication, ResubmitReason, TrackingEvent
+
+NOT_REDUNDANT = "451 4.4.0"
+STORAGE = ("451 4.3.0", "452 4.3.1")  # the ledger did not write; back pressure
+SITES = {machine.server: machine.site for machine in MACHINES}
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A row of the tracking log of `server`."""
+
+    server: str
+    event: TrackingEvent
+
+    def custom(self, key: str) -> str:
+        """A value of custom-data, empty if it is not there."""
+        return dict(self.event.custom_data).get(key, "")
+
+
+@dataclass(frozen=True, slots=True)
+class Database:
+    """The queue database of a node at a moment. `began`: the position at which this incarnation began."""
+
+    identity: str
+    incarnation: int
+    began: int
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """Shapes: `told` by time; `words`: how often the operator logs of the nodes have an event; `replies`: how often Postfix heard
+    a reply code ("451 4.4.0") from a node; `databases` by server, at the beginning, before each disturbance, and at the end;
+    `stopped` were killed or frozen, so that their last rows may be missing; `waiting` is what LOOK counted.
+    """
+
+    verification: Verification
+    told: tuple[Told, ...] = ()
+    words: Mapping[str, int] = field(default_factory=dict)
+    replies: Mapping[str, int] = field(default_factory=dict)
+    databases: Mapping[str, tuple[Database, ...]] = field(default_factory=dict)
+    sent: tuple[Sent, ...] = ()
+    arrived: tuple[Arrival, ...] = ()
+    stopped: frozenset[str] = frozenset()
+    waiting: int = 0
+
+    def rows(self, *events: EventId) -> list[Told]:
+        return [told for told in self.told if told.event.event in events]
+
+
+def figures(evidence: Evidence) -> dict[str, float]:
+    """All figures by name, in the order of `FIGURES`. Units: messages or times, seconds where the name says so."""
+    return {name: figure(evidence) for name, (_, figure) in FIGURES.items()}
+
+
+def _resubmitted(evidence: Evidence, *reasons: ResubmitReason) -> list[Told]:
+    wanted = {reason.value for reason in reasons or ResubmitReason}
+    return [told for told in evidence.rows(EventId.RESUBMIT) if told.custom("Reason") in wanted]
+
+
+def placed_again(told: Iterable[Told]) -> int:
+    """Messages whose copy the same primary made on a further server."""
+    servers: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for each in told:
+        servers[each.server, each.event.network_message_id].add(each.event.server_hostname)
+    return sum(len(found) > 1 for found in servers.values())
+
+
+def _copies_in_own_site(evidence: Evidence) -> int:
+    return sum(SITES.get(told.server) == SITES.get(told.event.server_hostname) for told in evidence.rows(EventId.HAREDIRECT))
+
+
+def _alone(evidence: Evidence) -> int:
+    return sum(told.custom("Replication") != Replication.SUCCESS.value for told in evidence.rows(EventId.RECEIVE))
+
+
+def _databases(evidence: Evidence, claim: Callable[[Database, Database], bool]) -> int:
+    return sum(any(claim(before, after) for before, after in pairwise(series)) for series in evidence.databases.values())
+
+
+def _is_reopened(before: Database, after: Database) -> bool:
+    return before.identity == after.identity and after.incarnation > before.incarnation and after.began >= before.position
+
+
+def _is_rolled_back(before: Database, after: Database) -> bool:
+    return before.identity == after.identity and after.incarnation > before.incarnation and after.began < before.position
+
+
+def _takeover_seconds(evidence: Evidence) -> float:
+    """From the moment at which the loss was known until RESUBMIT, at the longest."""
+    times = [told.event.at.timestamp() - datetime.fromisoformat(told.custom("DetectedAt")).timestamp() for told in _resubmitted(evidence)]
+    return round(max(times, default=0.0), 1)
+
+
+def delivery_seconds(sent: Iterable[Sent], arrived: Iterable[Arrival]) -> list[float]:
+    """From each 250 to the first arrival of that message at a receiving server."""
+    firsts: dict[str, float] = {}
+    for arrival in arrived:
+        firsts[arrival.network_id] = min(arrival.at, firsts.get(arrival.network_id, arrival.at))
+    return sorted(
+        firsts[one.network_id] - one.at for message in sent for one in message.tries if one.network_id and one.network_id in firsts
+    )
+
+
+def _longest_delivery(evidence: Evidence) -> float:
+    return round(max(delivery_seconds(evidence.sent, evidence.arrived), default=0.0), 1)
+
+
+FIGURES: dict[str, tuple[str, Callable[[Evidence], float]]] = {
+    "acknowledged": ("messages that a node said 250 to", lambda seen: seen.verification.acknowledged),
+    "arrived": ("of these, arrived at a receiving server", lambda seen: seen.verification.arrived),
+    "lost": ("of these, lost", lambda seen: len(seen.verification.lost)),
+    "duplicates": ("delivered more than once", lambda seen: len(seen.verification.duplicates)),
+    "taken_over": ("delivered by another node than the one that said 250", lambda seen: seen.verification.taken_over),
+    "promoted": ("shadow messages promoted (RESUBMIT)", lambda seen: len(_resubmitted(seen))),
+    "promoted_silence": (
+        "promoted after a span of silence",
+        lambda seen: len(_resubmitted(seen, ResubmitReason.SILENCE)),
+    ),
+    "promoted_new_database": (
+        "promoted because the primary's database is a new one",
+        lambda seen: len(_resubmitted(seen, ResubmitReason.DATABASE_CHANGED)),
+    ),
+    "takeover_seconds": ("longest time from the detection of a loss to the takeover, seconds", _takeover_seconds),
+    "delivery_seconds": ("longest time from 250 to arrival, seconds", _longest_delivery),
+    "refused_not_redundant": (
+        f"replies {NOT_REDUNDANT} that Postfix heard: no second copy could be made",
+        lambda seen: seen.replies.get(NOT_REDUNDANT, 0),
+    ),
+    "refused_for_storage": (
+        f"replies {' and '.join(STORAGE)} that Postfix heard: no room to keep a promise",
+        lambda seen: sum(seen.replies.get(code, 0) for code in STORAGE),
+    ),
+    "copies_failed": ("messages for which no copy could be made (HAREDIRECTFAIL)", lambda seen: len(seen.rows(EventId.HAREDIRECTFAIL))),
+    "copies_in_own_site": ("copies made in the primary's own site, not the other one", _copies_in_own_site),
+    "placed_again": ("messages whose copy was made again on another server", lambda seen: placed_again(seen.rows(EventId.HAREDIRECT))),
+    "acknowledged_alone": ("messages acknowledged without a second copy", _alone),
+    "heartbeats_failed": ("heartbeats that failed (operator logs: peer.silent)", lambda seen: seen.words.get("peer.silent", 0)),
+    "deferred": ("delivery attempts that failed for now (DEFER)", lambda seen: len(seen.rows(EventId.DEFER))),
+    "loaded": ("messages that a node found in its queue at start (LOAD)", lambda seen: len(seen.rows(EventId.LOAD))),
+    "reopened": ("nodes that started again on the same database", lambda seen: _databases(seen, _is_reopened)),
+    "databases_new": (
+        "nodes that came back with a new database",
+        lambda seen: _databases(seen, lambda before, after: before.identity != after.identity),
+    ),
+    "rolled_back": ("nodes that came back at an older position of their database", lambda seen: _databases(seen, _is_rolled_back)),
+    "waiting": ("messages that waited at shadow servers before the remedy", lambda seen: seen.waiting),
+}

@@ -1,0 +1,149 @@
+"""Plays a scenario in a lab that is up, and leaves it healed: every step is a method of `Lab`. The judgement is in `verdict`."""
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from shadowrelay.lab.compose import Lab
+from shadowrelay.lab.mail import Sending
+from shadowrelay.lab.places import MACHINES, NODES, LabError
+from shadowrelay.lab.scenarios.evidence import collect, database, held_copies
+from shadowrelay.lab.scenarios.figures import Database
+from shadowrelay.lab.scenarios.script import Deed, Scenario, Step
+from shadowrelay.lab.scenarios.verdict import Verdict, judge
+
+VERIFY_SECONDS_MAX = 120.0
+HEALED_SECONDS_MAX = 60.0
+POLL_SECONDS = 1.0
+STOPPING = (Deed.KILL, Deed.WIPE, Deed.PAUSE, Deed.RESTORE)
+RESTARTING = (Deed.KILL, Deed.WIPE, Deed.RESTORE, Deed.ROLL)
+NOT_QUIET = "the lab is not as it should be when a scenario begins: {reason}; `shadowrelay lab status`, `heal`, `start NODE` …"
+
+Say = Callable[[str], None]
+
+
+def play(lab: Lab, scenario: Scenario, *, say: Say) -> Verdict:
+    """Play it to its verdict. `say` gets the narration, a line a call.
+
+    Raises: LabError if the lab is not healthy before, does not become so afterwards, or a step cannot be taken.
+    """
+    player = _Player(lab, say)
+    with ThreadPoolExecutor(1) as pool:
+        try:
+            player.check()
+            for step in scenario.steps:
+                player.take(step, pool)
+            player.wait_until_sent()
+            say("verifying")
+            verification = lab.verify(VERIFY_SECONDS_MAX, began_at=player.began_at)
+        finally:
+            player.restore()
+        evidence = collect(
+            lab, verification, player.began_at, player.databases, stopped=player.stopped, waiting=player.waiting
+        )  # fmt: skip
+    return judge(scenario, evidence)
+
+
+class _Player:
+    """Shapes: `databases` has the samples of each node, oldest first; `stopped` the nodes that were killed or frozen."""
+
+    def __init__(self, lab: Lab, say: Say) -> None:
+        self._lab, self._say = lab, say
+        self._sending: Future[Sending] | None = None
+        self.began_at = time.time()
+        self.databases: dict[str, list[Database]] = {}
+        self.stopped: set[str] = set()
+        self.waiting = 0
+
+    def check(self) -> None:
+        """Nobody is sick, nothing is cut, nothing waits: what is seen later is the scenario's own."""
+        ill = [f"{one.node} is {one.state}" for one in self._lab.status() if one.state != "healthy"]
+        faults = self._lab.faults_in_force()
+        if ill or faults:
+            raise LabError(NOT_QUIET.format(reason="; ".join([*ill, *faults])))
+        self.databases = {node: [database(self._lab, node)] for node in NODES}
+
+    def take(self, step: Step, pool: ThreadPoolExecutor) -> None:
+        """One step, after its words."""
+        self._say(step.text)
+        if step.deed in RESTARTING:
+            self._sample(step.places or NODES)
+        if step.deed in STOPPING:
+            self.stopped |= set(step.places)
+        self._do(step, pool)
+
+    def _do(self, step: Step, pool: ThreadPoolExecutor) -> None:
+        lab, places = self._lab, step.places
+        match step.deed:
+            case Deed.SEND:
+                self._expect_all(lab.mail.send(step.amount, step.rate, step.size), step.amount)
+            case Deed.POUR:
+                self._sending = pool.submit(lab.mail.send, step.amount, step.rate, step.size)
+            case Deed.WAIT:
+                time.sleep(step.amount)
+            case Deed.DEFER | Deed.TAKE:
+                lab.defer(step.deed is Deed.DEFER)
+            case Deed.CUT:
+                lab.cut(*places)
+            case Deed.SLOW:
+                lab.slow(*places)
+            case Deed.HEAL:
+                lab.heal()
+            case Deed.ROLL:
+                lab.roll()
+            case Deed.LOOK:
+                self.waiting = held_copies(lab)
+                self._say(f"  {self.waiting} copies wait at shadow servers")
+            case _:
+                self._of_node(step.deed)(places[0])
+
+    def _of_node(self, deed: Deed) -> Callable[[str], object]:
+        lab = self._lab
+        deeds: dict[Deed, Callable[[str], object]] = {
+            Deed.KILL: lab.kill,
+            Deed.START: lab.start,
+            Deed.WIPE: lab.wipe,
+            Deed.PAUSE: lab.pause,
+            Deed.UNPAUSE: lab.unpause,
+            Deed.FILL: lab.fill_disk,
+            Deed.FREE: lab.free_disk,
+            Deed.SAVE: lab.save_database,
+            Deed.RESTORE: lab.restore_old_database,
+        }
+        return deeds[deed]
+
+    def _sample(self, nodes: tuple[str, ...]) -> None:
+        for node in nodes:
+            self.databases[node].append(database(self._lab, node))
+
+    def wait_until_sent(self) -> None:
+        """Until Postfix has everything. Raises: LabError if sending broke off."""
+        if self._sending is not None:
+            sending = self._sending.result()
+            self._expect_all(sending, sending.accepted + sending.refused)
+
+    def _expect_all(self, sending: Sending, count: int) -> None:
+        if sending.accepted != count:
+            raise LabError(f"the sending Postfix took only {sending.accepted} of {count} messages")
+
+    def restore(self) -> None:
+        """Whatever happened, the next scenario finds a lab that works. Raises: LabError if that takes too long."""
+        lab = self._lab
+        lab.defer(False)
+        lab.heal()
+        states = lab.engine.states()
+        for one in MACHINES:
+            if states.get(one.short) == "paused":
+                lab.unpause(one.short)
+            elif states.get(one.short) == "exited":
+                lab.start(one.short)
+            lab.free_disk(one.short)
+        deadline = time.monotonic() + HEALED_SECONDS_MAX
+        while not self._is_whole():
+            if time.monotonic() > deadline:
+                raise LabError(f"the lab is not whole again after {HEALED_SECONDS_MAX:.0f} s: {lab.status()}")
+            time.sleep(POLL_SECONDS)
+
+    def _is_whole(self) -> bool:
+        told = self._lab.status()
+        return all(one.state == "healthy" and one.peers_reachable == len(NODES) - 1 for one in told)

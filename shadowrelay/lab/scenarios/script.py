@@ -1,0 +1,142 @@
+"""What a scenario is: a description as plain data. Nothing here touches the lab.
+
+A step is a deed with its words. A step that `is_fault` is left out with `--without-fault`, and so is what only waits for the
+fault or ends it; then the scenario must fail, because what it expects, only its fault can produce.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+
+HEARTBEAT_SECONDS = 2  # of lab/nodes/*.toml; a test compares
+SPAN_SECONDS = 20
+BEYOND_SPAN_SECONDS = SPAN_SECONDS + 2 * HEARTBEAT_SECONDS + 1  # until silence has become a takeover
+
+
+class Deed(Enum):
+    """What can be done to the lab. `Step.places` are nodes or sites, `Step.amount` messages or seconds."""
+
+    SEND = "send"
+    POUR = "send, and go on meanwhile"
+    WAIT = "wait"
+    DEFER = "defer"
+    TAKE = "take"
+    KILL = "kill"
+    START = "start"
+    WIPE = "wipe"
+    PAUSE = "pause"
+    UNPAUSE = "unpause"
+    CUT = "cut"
+    SLOW = "slow"
+    HEAL = "heal"
+    FILL = "fill disk"
+    FREE = "free disk"
+    ROLL = "roll"
+    SAVE = "save database"
+    RESTORE = "restore old database"
+    LOOK = "count what waits"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Shapes: `text` is said before the deed. Units: `amount` is messages (SEND, POUR), seconds (WAIT), nothing else;
+    `rate` messages a second; `size` bytes of each."""
+
+    deed: Deed
+    text: str
+    places: tuple[str, ...] = ()
+    amount: int = 0
+    rate: float = 20.0
+    size: int = 4096
+    is_fault: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """A figure (`figures.FIGURES`) that must be more than `above`, or at most `at_most`. `why`: what it shows."""
+
+    figure: str
+    why: str
+    above: float | None = None
+    at_most: float | None = None
+
+    def is_met(self, value: float) -> bool:
+        return (self.above is None or value > self.above) and (self.at_most is None or value <= self.at_most)
+
+    @property
+    def bound(self) -> str:
+        """ "> 0", "at most 3"."""
+        return f"> {self.above:g}" if self.above is not None else f"at most {self.at_most:g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """One recovery scenario.
+
+    Shapes: `story` says what will happen; `exchange` what Exchange's documents say of the same, in our words, with `sources`
+    (ids of docs/sources.md); `excused` are invariants that are reported and not judged, and `excuse` says why.
+    """
+
+    name: str
+    title: str
+    story: str
+    exchange: str
+    sources: tuple[str, ...]
+    steps: tuple[Step, ...]
+    expectations: tuple[Expectation, ...]
+    excused: tuple[str, ...] = ()
+    excuse: str = ""
+
+    def without_fault(self) -> "Scenario":
+        """The same without what makes it interesting."""
+        return replace(self, steps=tuple(step for step in self.steps if not step.is_fault))
+
+    @property
+    def messages_count(self) -> int:
+        return sum(step.amount for step in self.steps if step.deed in (Deed.SEND, Deed.POUR))
+
+
+def fault(deed: Deed, text: str, *places: str, amount: int = 0) -> Step:
+    """A step that is left out with `--without-fault`."""
+    return Step(deed, text, places, amount, is_fault=True)
+
+
+def above(figure: str, bound: float, why: str) -> Expectation:
+    return Expectation(figure, why, above=bound)
+
+
+def at_most(figure: str, bound: float, why: str) -> Expectation:
+    return Expectation(figure, why, at_most=bound)
+
+
+def send(count: int, text: str = "", *, rate: float = 20.0, size: int = 4096) -> Step:
+    """Through the sending Postfix; returns when it has taken everything."""
+    return Step(Deed.SEND, text or f"{count} messages go to the nodes, by the sending Postfix", amount=count, rate=rate, size=size)
+
+
+def pour(count: int, text: str = "", *, rate: float = 10.0, size: int = 4096) -> Step:
+    """The same, while the next steps are taken."""
+    return Step(Deed.POUR, text or f"{count} messages begin to flow, {rate:g} a second", amount=count, rate=rate, size=size)
+
+
+def settle(seconds: int, text: str) -> Step:
+    """Time that passes whether there is a fault or not."""
+    return Step(Deed.WAIT, text, amount=seconds)
+
+
+def passes(seconds: int, text: str) -> Step:
+    """Time that only the fault needs."""
+    return fault(Deed.WAIT, text, amount=seconds)
+
+
+NOBODY_TAKES = Step(Deed.DEFER, "the receiving servers defer everything, so that mail waits on the nodes")
+EVERYBODY_TAKES = Step(Deed.TAKE, "the receiving servers take mail again")
+HEALED = fault(Deed.HEAL, "the network is whole again")
+REACHES_ALL_NODES = settle(3, "Postfix hands everything over to the nodes")
+
+
+def by_name(scenarios: Sequence[Scenario]) -> dict[str, Scenario]:
+    """Names are unique: what `lab scenario NAME` takes."""
+    found = {scenario.name: scenario for scenario in scenarios}
+    assert len(found) == len(scenarios)
+    return found

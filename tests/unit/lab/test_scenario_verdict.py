@@ -1,0 +1,171 @@
+"""Figures and invariants can see what they look for: each is planted once."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from shadowrelay.lab.account import Cause, Duplicate
+from shadowrelay.lab.load import Answer, Sent, Submission
+from shadowrelay.lab.places import LabError
+from shadowrelay.lab.scenarios.catalogue import SCENARIOS
+from shadowrelay.lab.scenarios.evidence import replies, rows, words
+from shadowrelay.lab.scenarios.figures import FIGURES, Database, Evidence, Told, figures
+from shadowrelay.lab.scenarios.invariants import findings
+from shadowrelay.lab.scenarios.verdict import judge
+from shadowrelay.lab.sink import Arrival
+from shadowrelay.lab.verification import Verification
+from shadowrelay.model.tracking import EventId, EventSource, TrackingEvent
+from shadowrelay.wire.tracking import format_line
+
+AT = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+EAST, EAST_2, WEST, WEST_2 = "mx1.east.example", "mx2.east.example", "mx1.west.example", "mx2.west.example"
+USER = "user1@corp.example"
+OLD = Database("one", 1, 0, 50)
+GOOD = Verification(acknowledged=1, arrived=1)
+
+
+def told(server: str, event: EventId, seconds: float = 0, /, **fields: object) -> Told:
+    known = {"recipients": (USER,), **fields}
+    return Told(server, TrackingEvent(AT + timedelta(seconds=seconds), event, EventSource.SMTP, 1, "id-1", **known))  # type: ignore[arg-type]
+
+
+LIFE = (
+    told(WEST, EventId.HARECEIVE, 0.1, client_hostname=EAST),
+    told(EAST, EventId.HAREDIRECT, 0.2, server_hostname=WEST),
+    told(EAST, EventId.RECEIVE, 0.3, custom_data=(("Replication", "Success"),)),
+    told(EAST, EventId.SENDEXTERNAL, 1),
+    told(WEST, EventId.HADISCARD, 2, client_hostname=EAST, source_context="delivered", recipients=()),
+)
+SENT = Sent(1, "<1@client.example>", (USER,), "digest", [Submission(AT.timestamp() + 0.3, EAST, Answer.ACKNOWLEDGED, "id-1")])
+ARRIVED = Arrival(AT.timestamp() + 1.3, USER, "id-1", "<1@client.example>", EAST, False, "digest")
+WELL = Evidence(GOOD, LIFE, sent=(SENT,), arrived=(ARRIVED,))
+
+
+def without(event: EventId) -> tuple[Told, ...]:
+    return tuple(each for each in LIFE if each.event.event is not event)
+
+
+def resubmitted(reason: str) -> Told:
+    return told(WEST, EventId.RESUBMIT, 30, custom_data=(("Reason", reason), ("DetectedAt", "2026-11-21T12:00:28.500000Z")))
+
+
+FIGURE_CASES: list[tuple[str, float, Evidence]] = [
+    ("acknowledged", 1, WELL),
+    ("arrived", 1, WELL),
+    ("lost", 1, Evidence(Verification(lost=["id-1"]))),
+    ("duplicates", 1, Evidence(Verification(duplicates=[Duplicate(1, "id-1", 2, Cause.CUT_OFF)]))),
+    ("taken_over", 7, Evidence(Verification(taken_over=7))),
+    ("promoted", 2, Evidence(GOOD, (resubmitted("Silence"), resubmitted("Handover")))),
+    ("promoted_silence", 1, Evidence(GOOD, (resubmitted("Silence"), resubmitted("DatabaseChanged")))),
+    ("promoted_new_database", 1, Evidence(GOOD, (resubmitted("Silence"), resubmitted("DatabaseChanged")))),
+    ("takeover_seconds", 1.5, Evidence(GOOD, (resubmitted("Silence"),))),
+    ("delivery_seconds", 1.0, WELL),
+    ("refused_not_redundant", 3, Evidence(GOOD, replies={"451 4.4.0": 3, "451 4.3.2": 9})),
+    ("refused_for_storage", 3, Evidence(GOOD, replies={"451 4.3.0": 1, "452 4.3.1": 2})),
+    ("copies_failed", 1, Evidence(GOOD, (told(EAST, EventId.HAREDIRECTFAIL),))),
+    ("copies_in_own_site", 1, Evidence(GOOD, (*LIFE, told(EAST, EventId.HAREDIRECT, server_hostname=EAST_2)))),
+    ("placed_again", 1, Evidence(GOOD, (*LIFE, told(EAST, EventId.HAREDIRECT, 9, server_hostname=WEST_2)))),
+    ("acknowledged_alone", 1, Evidence(GOOD, (told(EAST, EventId.RECEIVE, custom_data=(("Replication", "Failed"),)),))),
+    ("heartbeats_failed", 4, Evidence(GOOD, words={"peer.silent": 4})),
+    ("deferred", 1, Evidence(GOOD, (told(EAST, EventId.DEFER),))),
+    ("loaded", 1, Evidence(GOOD, (told(EAST, EventId.LOAD),))),
+    ("reopened", 1, Evidence(GOOD, databases={EAST: (OLD, Database("one", 2, 51, 60)), WEST: (OLD, replace(OLD, position=60))})),
+    ("databases_new", 1, Evidence(GOOD, databases={EAST: (OLD, Database("two", 1, 0, 3)), WEST: (OLD, OLD)})),
+    ("rolled_back", 1, Evidence(GOOD, databases={EAST: (OLD, Database("one", 2, 20, 25), Database("two", 1, 0, 3)), WEST: (OLD,)})),
+    ("waiting", 6, Evidence(GOOD, waiting=6)),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "evidence"), FIGURE_CASES, ids=[case[0] for case in FIGURE_CASES])
+def test_a_figure_counts_what_it_says(name: str, value: float, evidence: Evidence) -> None:
+    assert value == figures(evidence)[name]
+    assert 0 == figures(Evidence(Verification()))[name]
+
+
+def test_every_figure_has_a_case() -> None:
+    assert list(FIGURES) == [name for name, _, _ in FIGURE_CASES]
+
+
+def test_a_good_life_breaks_no_invariant() -> None:
+    assert [] == [finding for finding in findings(WELL) if not finding.holds]
+
+
+BROKEN: list[tuple[str, Evidence]] = [
+    ("I1", replace(WELL, verification=Verification(acknowledged=1, lost=["id-1"]))),
+    ("I2", replace(WELL, told=without(EventId.HARECEIVE))),
+    ("I2", replace(WELL, told=(*without(EventId.HARECEIVE), told(WEST, EventId.HARECEIVE, 0.4)))),
+    ("I3", replace(WELL, told=(*without(EventId.SENDEXTERNAL), told(EAST, EventId.SENDEXTERNAL, 3)))),
+    ("I4", replace(WELL, verification=Verification(duplicates=[Duplicate(1, "id-1", 2, Cause.NONE)]))),
+    ("I5", replace(WELL, verification=Verification(changed=["id-1"]))),
+    ("I7", replace(WELL, verification=Verification(still_queued=["id-1"]))),
+    ("I8", replace(WELL, told=(told(EAST, EventId.SENDEXTERNAL, 1),))),
+    ("I8", replace(WELL, told=without(EventId.SENDEXTERNAL))),
+]
+
+
+@pytest.mark.parametrize(("invariant", "evidence"), BROKEN)
+def test_an_invariant_that_is_broken_is_seen(invariant: str, evidence: Evidence) -> None:
+    broken = [finding.invariant for finding in findings(evidence) if not finding.holds]
+
+    assert invariant in broken
+    assert {invariant} | ({"I1"} if invariant == "I7" else set()) == set(broken)
+
+
+def test_a_server_that_was_killed_may_have_lost_its_last_rows() -> None:
+    killed = replace(WELL, told=without(EventId.HARECEIVE), stopped=frozenset({WEST}))
+
+    assert [] == [finding.invariant for finding in findings(killed) if finding.invariant == "I2" and not finding.holds]
+
+
+def test_a_broken_invariant_fails_a_scenario_and_an_excused_one_does_not() -> None:
+    twice = Verification(acknowledged=1, arrived=1, duplicates=[Duplicate(1, "id-1", 2, Cause.NONE)])
+    back = (OLD, Database("one", 2, 20, 25), Database("two", 1, 0, 3))
+    seen = replace(WELL, verification=twice, told=(*LIFE, resubmitted("DatabaseChanged")), databases={EAST: back})
+    excused = SCENARIOS["old-database"]
+
+    assert judge(excused, seen).is_passed
+    assert not judge(replace(excused, excused=(), excuse=""), seen).is_passed
+    assert "rolled_back = 1, expected > 0: " in judge(excused, seen).outcomes[0].line()
+
+
+def test_a_verdict_shows_what_is_not_nothing_and_what_was_asked_for() -> None:
+    shown = dict(judge(SCENARIOS["new-database"], WELL).shown())
+
+    assert {"messages that a node said 250 to": 1, "of these, lost": 0}.items() <= shown.items()
+    assert FIGURES["promoted_new_database"][0] in shown
+    assert FIGURES["deferred"][0] not in shown
+
+
+def test_events_of_operator_logs_are_counted_and_other_lines_are_not() -> None:
+    lines = [
+        '{"event": "peer.silent", "server": "a"}',
+        "shadowrelay: warning: …",
+        "[1]",
+        '{"event": "peer.silent"}',
+        '{"event": "node.started"}',
+    ]
+
+    assert {"peer.silent": 2, "node.started": 1} == words(lines)
+
+
+def test_replies_that_postfix_heard_are_counted_by_their_codes() -> None:
+    begin = "2026-11-21T12:00:00.1Z Nov 21 12:00:00 sender postfix/smtp[81]: 4bQ: "
+    lines = [
+        f"{begin}host mx1.east.example[10.83.9.11] said: 451 4.4.0 Message failed to be made redundant (in reply to end of DATA command)",
+        f"{begin}to=<user1@corp.example>, relay=mx2.east.example[10.83.9.12]:2525, delay=1, dsn=4.4.0, status=deferred "
+        "(host mx2.east.example[10.83.9.12] said: 451 4.4.0 Message failed to be made redundant (in reply to end of DATA command))",
+        f"{begin}host mx1.east.example[10.83.9.11] said: 451 4.3.0 Local storage error (in reply to MAIL FROM command)",
+        f"{begin}to=<user1@corp.example>, relay=mx2.east.example[10.83.9.12]:2525, dsn=2.0.0, status=sent (250 2.6.0 id Queued)",
+    ]
+
+    assert {"451 4.4.0": 2, "451 4.3.0": 1} == replies(lines)
+
+
+def test_rows_of_a_tracking_log_are_read_and_a_torn_one_is_not_passed_over() -> None:
+    lines: Sequence[bytes] = [format_line(each.event) for each in LIFE]
+
+    assert [each.event for each in LIFE] == [each.event for each in rows(EAST, b"".join(lines))]
+    with pytest.raises(LabError, match=r"a row in the tracking log of mx1\.east\.example cannot be read"):
+        rows(EAST, b"".join(lines)[:-9])

@@ -1,0 +1,97 @@
+"""Scenarios as data: complete, in keeping with the lab's configuration, and unable to pass without their fault."""
+
+import re
+import tomllib
+
+import pytest
+
+from shadowrelay.lab.places import NODES, SITES, LabError, machine
+from shadowrelay.lab.scenarios.catalogue import SCENARIOS, scenario
+from shadowrelay.lab.scenarios.figures import FIGURES, Database, Evidence
+from shadowrelay.lab.scenarios.invariants import INVARIANTS
+from shadowrelay.lab.scenarios.script import HEARTBEAT_SECONDS, SPAN_SECONDS, Deed, Expectation, Scenario, above, at_most
+from shadowrelay.lab.scenarios.verdict import judge
+from shadowrelay.lab.verification import Verification
+from tests.tidy.house import ROOT
+
+SAME = Database("one", 1, 0, 5)
+QUIET = Evidence(Verification(acknowledged=120, arrived=120), databases={machine(node).server: (SAME, SAME) for node in NODES})
+
+
+def pytest_id(value: object) -> str:
+    return value.name if isinstance(value, Scenario) else str(value)
+
+
+@pytest.mark.parametrize("played", SCENARIOS.values(), ids=pytest_id)
+def test_a_scenario_fails_when_all_is_well(played: Scenario) -> None:
+    verdict = judge(played, QUIET)
+
+    assert [True] * len(INVARIANTS) == [finding.holds for finding in verdict.findings]
+    assert not verdict.is_passed
+
+
+@pytest.mark.parametrize("played", SCENARIOS.values(), ids=pytest_id)
+def test_a_scenario_has_a_fault_and_says_what_others_do(played: Scenario) -> None:
+    kept = played.without_fault()
+    listed = set(re.findall(r"(?m)^\| `([a-z0-9-]+)` \|", (ROOT / "docs" / "sources.md").read_text(encoding="utf-8")))
+
+    assert set() == {step.deed for step in kept.steps} & {Deed.KILL, Deed.WIPE, Deed.PAUSE, Deed.CUT, Deed.SLOW, Deed.FILL, Deed.RESTORE}
+    assert len(kept.steps) < len(played.steps)
+    assert kept.messages_count == played.messages_count > 0
+    assert played.story.endswith(".")
+    assert played.exchange.endswith(".")
+    assert (True, set()) == (bool(played.sources), set(played.sources) - listed)
+
+
+@pytest.mark.parametrize("played", SCENARIOS.values(), ids=pytest_id)
+def test_a_scenario_is_short_and_names_what_there_is(played: Scenario) -> None:
+    waited = sum(step.amount for step in played.steps if step.deed is Deed.WAIT)
+    sending = sum(step.amount / step.rate for step in played.steps if step.deed is Deed.SEND)
+
+    assert played.messages_count <= 300
+    assert waited + sending <= 60
+    assert {place for step in played.steps for place in step.places} <= {*NODES, *SITES}
+    assert {each.figure for each in played.expectations} <= set(FIGURES)
+    assert set(played.excused) <= set(INVARIANTS)
+    assert bool(played.excused) == bool(played.excuse)
+
+
+@pytest.mark.parametrize("played", SCENARIOS.values(), ids=pytest_id)
+def test_what_a_scenario_breaks_it_mends(played: Scenario) -> None:
+    deeds = [step.deed for step in played.steps]
+
+    assert deeds.count(Deed.KILL) == deeds.count(Deed.START)
+    assert deeds.count(Deed.PAUSE) == deeds.count(Deed.UNPAUSE)
+    assert deeds.count(Deed.FILL) == deeds.count(Deed.FREE)
+    assert deeds.count(Deed.DEFER) == deeds.count(Deed.TAKE)
+    assert (Deed.CUT in deeds or Deed.SLOW in deeds) == (Deed.HEAL in deeds)
+
+
+def test_the_times_are_those_of_the_lab() -> None:
+    for node in NODES:
+        transport = tomllib.loads((ROOT / "lab" / "nodes" / f"{node}.toml").read_text(encoding="utf-8"))["transport"]
+
+        assert (f"{HEARTBEAT_SECONDS}s", f"{SPAN_SECONDS}s") == (
+            transport["shadow_heartbeat_frequency"],
+            transport["shadow_resubmit_time_span"],
+        )
+
+
+def test_an_unknown_scenario_is_answered_with_those_that_there_are() -> None:
+    with pytest.raises(LabError, match=r"there is no scenario x; there are new-database, "):
+        scenario("x")
+
+    assert "new-database" == scenario("new-database").name
+
+
+BOUNDS: list[tuple[Expectation, list[float], list[float]]] = [
+    (above("lost", 0, "…"), [1, 5], [0]),
+    (above("reopened", 3, "…"), [4], [3, 0]),
+    (at_most("promoted", 0, "…"), [0], [1]),
+]
+
+
+@pytest.mark.parametrize(("expectation", "met", "missed"), BOUNDS)
+def test_an_expectation_knows_its_bound(expectation: Expectation, met: list[float], missed: list[float]) -> None:
+    assert [True] * len(met) == [expectation.is_met(value) for value in met]
+    assert [False] * len(missed) == [expectation.is_met(value) for value in missed]
