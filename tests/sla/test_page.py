@@ -324,3 +324,14 @@ def test_the_page_follows_its_reader_s_colours_and_prints() -> None:
     assert "@media (prefers-color-scheme: dark)" in style
     assert "@media print" in style
     assert ":focus-visible" in style
+
+
+def test_a_delivery_before_the_loss_is_said_and_not_drawn_over_it() -> None:
+    summary = summaries.demo()
+    takeover = summary["takeovers"][0]
+    takeover["delivered_at"] = "2026-11-21T00:00:00Z"
+    row = Page(render(summary)).by_id("takeover-0-title").parents[-2]
+
+    assert ["delivered before the loss"] == [term.text for term in row.below("dt") if term.text.startswith("delivered")]
+    assert "delivered before the loss" in next(row.below("desc")).text
+    assert [] == [shape for shape in row.below("circle") if shape.get("class") == "delivered"]

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from shadowrelay.sla.page.markup import Child, Html, tag
 from shadowrelay.sla.page.parts import Column, Row, none, section, table
 from shadowrelay.sla.page.shape import Figure, Summary
-from shadowrelay.sla.page.spoken import count, counted, duration, milliseconds, percent
+from shadowrelay.sla.page.spoken import NONE, count, counted, duration, milliseconds, percent
 
 _WITHIN_SECONDS = 0.25  # what heat is measured by where nothing was promised
 _HEATS = ((0.125, "h1"), (0.25, "h2"), (0.5, "h3"), (1.0, "h4"))
@@ -40,7 +40,8 @@ def _map(summary: Summary, by_pair: Mapping[tuple[str, str], Figure]) -> Html:
 
 def _heat(figure: Figure | None, is_itself: bool, within: float) -> Html:
     if figure is None:
-        return tag("span", "the server itself" if is_itself else "no copies", class_="unseen" if is_itself else "cell empty")
+        said = tag("span", "the server itself" if is_itself else "no copies", class_="unseen")
+        return said if is_itself else tag("span", NONE, said, class_="cell empty")
     p95 = figure["shadow_latency_ms"].get("p95")
     heat = "h0" if p95 is None else next((name for share, name in _HEATS if p95 <= share * within * 1000), "h5")
     ratio = figure["redundancy_ratio"]

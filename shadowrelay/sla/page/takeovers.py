@@ -7,7 +7,7 @@ from shadowrelay.sla.page.markup import Child, Html, tag
 from shadowrelay.sla.page.parts import key_figures, none, section, shown
 from shadowrelay.sla.page.plots import pixels
 from shadowrelay.sla.page.shape import Summary, Takeover
-from shadowrelay.sla.page.spoken import NONE, count, counted, duration, instant, milliseconds, seconds_between
+from shadowrelay.sla.page.spoken import NONE, count, counted, duration, instant, milliseconds, parsed
 from shadowrelay.sla.page.words import REASONS
 
 _WIDTH, _HEIGHT, _MARGIN = 600, 32, 12
@@ -59,7 +59,13 @@ def _stations(one: Takeover) -> list[tuple[str, str, float]]:
         ("delivered", one["delivered_at"]),
         ("returned", one["returned_at"]),
     ]
-    return [(name, at, seconds) for name, at in known if at and (seconds := seconds_between(lost, at)) is not None]
+    return [(name, at, after) for name, at in known if at and (after := _after(lost, at)) is not None]
+
+
+def _after(lost: str, at: str) -> float | None:
+    """Seconds from the loss. Below zero: it was before, as a delivery may be of which the primary's log or its peers knew too late."""
+    earlier, later = parsed(lost), parsed(at)
+    return (later - earlier).total_seconds() if earlier and later else None
 
 
 def _x(seconds: float, longest: float) -> float:
@@ -101,12 +107,14 @@ def _shape(station: str, x: float, y: float) -> Html | None:
 
 def _track(name: str, one: Takeover, stations: Sequence[tuple[str, str, float]], longest: float) -> Html:
     middle = _HEIGHT - 9
-    at = {station: _x(seconds, longest) for station, _, seconds in stations}
+    at = {station: _x(seconds, longest) for station, _, seconds in stations if seconds >= 0}
     parts = [tag("line", class_="bed", x1=_MARGIN, x2=_WIDTH - _MARGIN, y1=middle, y2=middle)]
     for begin, end in (("lost", "promoted"), ("promoted", "delivered")):
         if begin in at and end in at:
             parts.append(tag("line", class_=f"until-{end}", x1=pixels(at[begin]), x2=pixels(max(at[begin], at[end])), y1=middle, y2=middle))
-    said = ", ".join(f"{station} after {duration(seconds)}" for station, _, seconds in stations if station != "lost")
+    said = ", ".join(
+        f"{station} {f'after {duration(seconds)}' if seconds >= 0 else 'before the loss'}" for station, _, seconds in stations[1:]
+    )
     return tag(
         "svg",
         tag("title", f"{one['old_primary']} taken over by {one['new_primary']}", id=f"{name}-title"),
@@ -143,5 +151,5 @@ def _takeover(number: int, one: Takeover, longest: float) -> Html:
 
 
 def _step(station: str, at: str, seconds: float) -> Html:
-    since = "" if station == "lost" else f" +{duration(seconds)}"
+    since = "" if station == "lost" else (f" +{duration(seconds)}" if seconds >= 0 else " before the loss")
     return tag("div", tag("dt", station, tag("span", since, class_="since") if since else None), tag("dd", instant(at)))
