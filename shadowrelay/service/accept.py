@@ -146,7 +146,8 @@ class AcceptService:
             )
         )
         context.metrics.acknowledged(replication)
-        self._deliver.take_over(stored, content)
+        is_moving = result is None and content.path is not None  # into the store: the session's own file goes now
+        self._deliver.take_over(stored, None if is_moving else content)
         return queued_as(stored.envelope.message_id)
 
     def _refuse(self, stored: StoredMessage, failures: list[str], size: int) -> Reply:

@@ -57,8 +57,9 @@ class DeliverService:
         """Something is due."""
         self._event.set()
 
-    def take_over(self, stored: StoredMessage, content: Content) -> None:
-        """A message just accepted, its attempt already begun (`Attempts.begin`) so that its claim could not end."""
+    def take_over(self, stored: StoredMessage, content: Content | None) -> None:
+        """A message just accepted, its attempt already begun (`Attempts.begin`) so that its claim could not end. Without
+        `content` it is read from the store."""
         message_id = stored.envelope.message_id
         if len(self._active) >= WINDOW or self._context.is_draining or not self._can_record.is_set():
             self._context.attempts.end(message_id)

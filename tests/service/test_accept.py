@@ -300,3 +300,18 @@ async def test_with_redundancy_switched_off_nothing_is_copied_nor_refused(tmp_pa
         assert await net.nodes[WEST].message(east.last) is None
         assert 1 == east.log.counts["acknowledged Disabled"]
         assert not east.services.desk.offers_hold()
+
+
+@in_virtual_time
+async def test_a_large_message_that_needs_no_copy_is_delivered_at_the_first_attempt_though_its_spooled_file_is_gone(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, shadow_redundancy_enabled=False) as net:
+        data = b"x" * 3_000_000
+        content: Content = a_spooled_content(tmp_path, data)
+
+        assert 250 == (await net.nodes[EAST].services.accept.accept(an_envelope(), content)).code
+        assert content.path is not None
+        content.path.unlink(missing_ok=True)  # as the session does
+        await until(lambda: net.sink.attempts_count > 0)
+        await until(lambda: bool(net.sink.arrived), seconds=5)
+
+        assert (1, data) == (net.sink.attempts_count, net.sink.arrived[0][2][-len(data) :])
