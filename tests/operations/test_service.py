@@ -1,0 +1,223 @@
+"""The systemd unit: systemd finds no fault in it, and a node works under its restrictions, which really restrict."""
+
+import ast
+import asyncio
+import json
+import os
+import re
+import shutil
+import signal
+import smtplib
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from shadowrelay.lab.cluster import NodeProcess, Place, free_ports
+from shadowrelay.model.routing import HostPort
+from shadowrelay.node import GRACE_SECONDS
+from tests.kit import private
+
+ROOT = Path(__file__).parents[2]
+UNIT = ROOT / "configs/systemd/shadowrelay.service"
+EXPOSURE_MAX = 1.5
+USER = "60123"
+SYSTEM_PYTHON = Path(f"/usr/bin/python3.{sys.version_info.minor}")  # one that another user may run
+SITE_PACKAGES = next((path for path in map(Path, sys.path) if path.name == "site-packages"), ROOT)
+has_systemd = shutil.which("systemd-analyze") is not None
+needs_systemd = pytest.mark.skipif(not has_systemd, reason="needs systemd-analyze: apt-get install systemd")
+
+
+def reason_against_a_sandbox() -> str:
+    """Empty if the restrictions can be tried here."""
+    if not private.is_possible() or not has_systemd:
+        return "needs root, mount namespaces and systemd-analyze"
+    if not SYSTEM_PYTHON.exists():
+        return f"needs {SYSTEM_PYTHON}, which any user may run"
+    return "" if all(path.stat().st_mode & 0o001 for path in (ROOT, *ROOT.parents)) else f"{ROOT} is closed to other users"
+
+
+needs_sandbox = pytest.mark.skipif(bool(reason_against_a_sandbox()), reason=reason_against_a_sandbox())
+
+
+@needs_systemd
+def test_systemd_finds_no_fault_in_the_unit(tmp_path: Path) -> None:
+    path = tmp_path / "shadowrelay.service"
+    path.write_text(UNIT.read_text().replace("/opt/shadowrelay/bin/shadowrelay", "/bin/true"))
+    (tmp_path / "shadowrelay.service.d").mkdir()
+    shutil.copy(UNIT.with_name("credentials.conf"), tmp_path / "shadowrelay.service.d")
+    done = subprocess.run(["systemd-analyze", "verify", "--man=no", str(path)], capture_output=True, text=True, check=False)
+
+    assert ("", 0) == (done.stderr, done.returncode)
+
+
+@needs_systemd
+def test_what_a_broken_node_could_reach_is_little() -> None:
+    done = subprocess.run(
+        ["systemd-analyze", "security", "--offline=yes", "--no-pager", str(UNIT)], capture_output=True, text=True, check=True
+    )
+    found = re.search(r"Overall exposure level for \S+: ([0-9.]+)", done.stdout)
+
+    assert found is not None
+    assert float(found[1]) <= EXPOSURE_MAX
+
+
+def test_the_unit_names_commands_that_exist_and_waits_longer_than_a_drain() -> None:
+    text = UNIT.read_text()
+    stop = re.search(r"(?m)^TimeoutStopSec=(\d+)s$", text)
+    assert stop is not None
+    assert int(stop[1]) >= 2 * GRACE_SECONDS + 10
+    assert ["check", "serve"] == re.findall(r"(?m)^ExecStart(?:Pre)?=/opt/shadowrelay/bin/shadowrelay (\w+) ", text)
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="shadowrelay-service-", dir="/var/tmp") as name:
+        path = Path(name)
+        path.chmod(0o755)
+        (path / "state").mkdir()
+        os.chown(path / "state", int(USER), int(USER))
+        yield path
+
+
+def sandboxed(state: Path, *command: str) -> list[str]:
+    kit = ROOT / "tests/kit/sandbox.py"
+    words = [str(SYSTEM_PYTHON), str(kit), "files", str(UNIT), USER, str(state), "--", *command]
+    return private.private_command(words, {})
+
+
+ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "PYTHONPATH": f"{ROOT}:{SITE_PACKAGES}", "PYTHONDONTWRITEBYTECODE": "1"}
+
+PROBE = """
+import ctypes, errno, mmap, os, socket, sys
+def error(call):
+    try:
+        call()
+        return "done"
+    except OSError as found:
+        return errno.errorcode[found.errno]
+libc = ctypes.CDLL(None, use_errno=True)
+def raw(*words):
+    if libc.syscall(*words) < 0:
+        raise OSError(ctypes.get_errno(), "")
+low = socket.socket()
+print({
+    "state": error(lambda: open(sys.argv[1] + "/probe", "w").close()),
+    "etc": error(lambda: open("/etc/probe", "w").close()),
+    "root": str(os.listdir("/root")),
+    "init": str(os.path.exists("/proc/1/cmdline") and os.getpid() != 1),
+    "low port": error(lambda: low.bind(("127.0.0.9", 25))),
+    "netlink": error(lambda: socket.socket(16, socket.SOCK_RAW)),
+    "raw": error(lambda: socket.socket(2, socket.SOCK_RAW, 1)),
+    "setuid": error(lambda: os.setuid(0)),
+    "chown": error(lambda: os.chown(sys.argv[1], 0, 0)),
+    "mount": error(lambda: raw(165, b"x", b"/mnt", b"tmpfs", 0, None)),
+    "ptrace": error(lambda: raw(101, 0, 0, 0, 0)),
+    "write and execute": error(lambda: mmap.mmap(-1, 4096, prot=7)),
+})
+"""
+
+
+@needs_sandbox
+def test_the_restrictions_restrict(place: Path) -> None:
+    done = subprocess.run(
+        sandboxed(place / "state", str(SYSTEM_PYTHON), "-c", PROBE, str(place / "state")),
+        capture_output=True, text=True, check=False, env=ENVIRONMENT,
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stderr
+    expected = {
+        "state": "done", "low port": "done", "root": "[]", "init": "False", "etc": "EROFS", "netlink": "EAFNOSUPPORT",
+        **dict.fromkeys(("raw", "setuid", "chown", "mount", "ptrace", "write and execute"), "EPERM"),
+    }  # fmt: skip
+    assert expected == ast.literal_eval(done.stdout)
+
+
+CONFIGURATION = """
+[server]
+name = "mx1.east.example"
+site = "east"
+data_directory = "data"
+
+[transport]
+shadow_redundancy_enabled = false
+
+[[receive_connectors]]
+name = "inbound"
+listen = "{smtp}"
+relay_from = ["127.0.0.0/8"]
+
+[[routes]]
+recipients = ["*"]
+next_hop = "{sink}"
+
+[tracking]
+directory = "tracking"
+
+[admin]
+listen = "{admin}"
+"""
+
+
+LARGE = b"Subject: one\r\n\r\n" + (b"x" * 900 + b"\r\n") * 2_000  # over 1 MiB: content in a file
+
+
+@needs_sandbox
+@pytest.mark.slow
+async def test_a_node_takes_and_delivers_mail_reloads_and_drains_under_the_restrictions(place: Path) -> None:
+    delivered: list[bytes] = []
+    sink = await asyncio.start_server(lambda reader, writer: play_sink(reader, writer, delivered), "127.0.0.1", 0, limit=10_000_000)
+    admin = HostPort("127.0.0.1", free_ports(1)[0])
+    address = HostPort("127.0.0.8", 25)  # needs CAP_NET_BIND_SERVICE: the user is not root
+    state = place / "state"
+    sink_port = sink.sockets[0].getsockname()[1]
+    (state / "node.toml").write_text(CONFIGURATION.format(smtp=address, sink=f"127.0.0.1:{sink_port}", admin=admin))
+    node = NodeProcess(Place("mx1.east.example", "east"), address, admin, state)
+    command = sandboxed(state, str(SYSTEM_PYTHON), "-m", "shadowrelay", "serve", "--config", str(state / "node.toml"))
+    with (place / "log").open("wb") as log:
+        process = await asyncio.create_subprocess_exec(*command, stdout=log, stderr=log, cwd="/", env=ENVIRONMENT, start_new_session=True)
+    try:
+        async with asyncio.timeout(20):
+            while not await node._answers():
+                assert process.returncode is None, (place / "log").read_text()
+                await asyncio.sleep(0.1)
+
+        def send() -> None:
+            with smtplib.SMTP(address.host, address.port, timeout=10) as client:
+                assert {} == client.sendmail("a@x.example", ["b@y.example"], LARGE)
+
+        await asyncio.to_thread(send)
+        async with asyncio.timeout(20):
+            while not delivered:
+                await asyncio.sleep(0.1)
+        first = private.children_of(process.pid)[0]
+        assert int(USER) == Path(f"/proc/{first}").stat().st_uid
+        os.kill(first, signal.SIGHUP)
+        await asyncio.sleep(0.5)
+        os.kill(first, signal.SIGTERM)
+        async with asyncio.timeout(30):
+            await process.wait()
+    finally:
+        for first in private.children_of(process.pid):
+            os.kill(first, signal.SIGKILL)
+        sink.close()
+        print((place / "log").read_text()[-3000:])  # pytest shows it when the test fails
+    events = [json.loads(line)["event"] for line in (place / "log").read_text().splitlines() if line.startswith("{")]
+
+    assert {"node.started", "configuration.reloaded", "node.draining", "node.stopped"} <= set(events)
+    assert [] == [event for event in events if event.endswith(("failed", "refused"))]
+    assert list((state / "tracking").glob("MSGTRK*.LOG"))
+
+
+async def play_sink(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, delivered: list[bytes]) -> None:
+    """A next hop that takes everything."""
+    writer.write(b"220 sink ESMTP\r\n")
+    while line := await reader.readline():
+        if line.upper().startswith(b"DATA"):
+            writer.write(b"354 go on\r\n")
+            delivered.append(await reader.readuntil(b"\r\n.\r\n"))
+        writer.write(b"250 ok\r\n" if not line.upper().startswith(b"QUIT") else b"221 bye\r\n")
+    writer.close()
