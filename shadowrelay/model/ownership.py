@@ -87,8 +87,8 @@ class Claim:
 
     @property
     def is_primary(self) -> bool:
-        """This node claims to be responsible; a message set aside is still claimed."""
-        return self.role in (Role.PRIMARY, Role.SET_ASIDE)
+        """This node claims to be responsible; a message set aside is still claimed, but not what was a shadow message."""
+        return self.role is Role.PRIMARY or (self.role is Role.SET_ASIDE and not self.primary)
 
     def copy_on(self, server: ServerName) -> Copy | None:
         """The list's entry of one server."""

@@ -5,7 +5,7 @@ may be told `yours`, and nothing is delivered from it.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -246,12 +246,14 @@ def _decode_claim(recipients_count: Any, changing: Sequence[Any]) -> Claim:
 
 
 def _salvaged_claim(recipients_count: Any, changing: Sequence[Any]) -> Claim:
-    _, ownership, placement, number_database, done, *_ = changing
+    role, ownership, placement, number_database, done, primary, database, *_ = changing
     number = CopyNumber(_whole_number(ownership), _whole_number(placement), DatabaseId(str(number_database)))
     claim = Claim(Role.SET_ASIDE, number, _whole_number(recipients_count))
+    if role == Role.SHADOW.value or (role == Role.SET_ASIDE.value and primary):  # no claim of this node
+        claim = replace(claim, primary=ServerName(str(primary)), database=DatabaseId(str(database)))
     try:
-        claim = Claim(claim.role, number, claim.recipients_count, copies=codec.decode_copies(changing[9]))
-        return Claim(claim.role, number, claim.recipients_count, copies=claim.copies, done=codec.decode_ordinals(done))
+        claim = replace(claim, copies=codec.decode_copies(changing[9]))
+        return replace(claim, done=codec.decode_ordinals(done))
     except (ValueError, TypeError, AttributeError):
         return claim
 

@@ -77,3 +77,42 @@ async def test_an_attempt_does_not_end_its_data_without_a_lease_on_who_was_liste
         await until(east.in_role(east.last, Role.DELIVERED), 30)
 
         assert ([], ["user1@corp.example"]) == (meanwhile, net.sink.addresses())
+
+
+@in_virtual_time
+async def test_a_forgotten_peer_that_comes_back_and_has_taken_a_message_over_is_asked(tmp_path: Path) -> None:
+    """It is on no list any more, and its word is all that there is."""
+    async with nodes(tmp_path, EAST, WEST, NORTH, delivery_without_lease="defer") as net:
+        east = await a_waiting_message(net)
+        net.sink.answer = lambda address: BUSY
+        holder, _ = await _holder_and_third(net, east)
+        net.isolate(holder.name)
+        assert await east.services.view.forget(holder.name)
+        await until(holder.in_role(east.last, Role.PRIMARY), 2 * SPAN)
+
+        net.heal()
+        await until(east.in_role(east.last, Role.SHADOW), 3 * HEARTBEAT)
+        net.sink.answer = lambda address: OK
+        await until(east.in_role(east.last, Role.DELIVERED), 30)
+
+        assert [holder.name] == [who for who, _, _ in net.sink.arrived]
+
+
+@in_virtual_time
+async def test_a_shadow_server_whose_row_cannot_be_read_does_not_hold_its_primary_up(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST, delivery_without_lease="defer") as net:
+        east, west = await a_waiting_message(net), net.nodes[WEST]
+        net.sink.answer = lambda address: BUSY
+        await west.ledger.real._writer.submit(
+            lambda work: work.connection.exec_driver_sql("UPDATE message SET envelope = 'x'") and setattr(work, "changes_count", 1)
+        )
+        await west.message(east.last)
+        await asyncio.sleep(1)
+        assert Role.SET_ASIDE is await west.role(east.last)
+        await net.kill(EAST)
+        net.sink.answer = lambda address: OK
+
+        again = await net.start(EAST)
+
+        await until(again.in_role(east.last, Role.DELIVERED), 3 * SPAN)
+        assert [EAST] == [who for who, _, _ in net.sink.arrived]

@@ -24,7 +24,9 @@ from shadowrelay.model.ownership import (
 def hold(claim: Claim | None, me: Party, primary: Party, number: CopyNumber, recipients_count: int, done: Ordinals) -> Transition:
     """A copy is offered. Stored unless this node claims or holds the message under a higher number, or knows it done."""
     offered = Claim(Role.SHADOW, number, recipients_count, done=done, primary=primary.server, database=primary.database)
-    if claim is None or claim.role is Role.RELEASED or (claim.role is Role.SHADOW and rules.outranks(number, claim.number)):
+    is_unreadable = claim is not None and claim.role is Role.SET_ASIDE and not claim.is_primary
+    is_lower = claim is not None and claim.role is Role.SHADOW and rules.outranks(number, claim.number)
+    if claim is None or claim.role is Role.RELEASED or is_unreadable or is_lower:
         kept = offered if claim is None else replace(offered, done=claim.done | done, copies=claim.copies)
         return Transition(claim, kept, note=Note.STORED)
     # Who offers a copy under a lower number will yield to our claim when it hears this, as if it had asked.

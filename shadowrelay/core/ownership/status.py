@@ -24,7 +24,7 @@ def status_of(claim: Claim | None) -> StatusAnswer:
         return StatusAnswer(StatusState.UNKNOWN)
     if claim.role is Role.DELIVERED:
         return StatusAnswer(StatusState.DELIVERED, done=claim.done)
-    if claim.role is Role.RELEASED:
+    if claim.role is Role.RELEASED or (claim.role is Role.SET_ASIDE and not claim.is_primary):  # a shadow message that cannot be read
         return StatusAnswer(StatusState.RELEASED, claim.number, done=claim.done)
     if claim.role is Role.SHADOW:
         # Who was told `yours` does not wait for a lease to end: no lease may be counted from this answer.
