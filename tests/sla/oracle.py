@@ -418,7 +418,12 @@ class Oracle:
             "objectives": [self._objective(name, wanted, overall) for name, wanted in self.objectives.items()],
             "causes": {name: dict(Counter(row["cause"] for row in rows)) for name, rows in self.tables.items() if name != "takeovers"},
             "quarantine": dict(reasons),
-            "input": {"files": self.logs.files, "lines": self.logs.lines, "rows": len(self.logs.rows), "rows_repeated": self.logs.repeated},
+            "input": {
+                "files": self.logs.files,
+                "lines": self.logs.lines,
+                "rows": len(self.logs.rows) + self.logs.repeated,
+                "rows_repeated": self.logs.repeated,
+            },
             **{name: sorted(rows, key=lambda row: [str(value) for value in row.values()]) for name, rows in self.tables.items()},
         }
 
