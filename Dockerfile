@@ -78,12 +78,12 @@ RUN apt-get update \
     && apt-get install -y --no-install-recommends openjdk-17-jre-headless procps \
     && apt-get clean && rm -rf /var/lib/apt/lists/* \
     && install -d -o shadowrelay -g shadowrelay /var/lib/shadowrelay /var/lib/shadowrelay/warehouse /var/lib/shadowrelay/report
-COPY requirements/spark.txt /tmp/requirements/
-RUN pip install --no-cache-dir --disable-pip-version-check --require-hashes --requirement /tmp/requirements/spark.txt
 COPY lab/bin /opt/shadowrelay/bin/
 ENV SPARK_HOME=/opt/shadowrelay/lib/python3.11/site-packages/pyspark PYSPARK_PYTHON=/opt/shadowrelay/bin/python3 MPLCONFIGDIR=/tmp
 WORKDIR /var/lib/shadowrelay
 ENTRYPOINT ["shadowrelay"]
-COPY shadowrelay /opt/shadowrelay/lib/python3.11/site-packages/shadowrelay
-RUN python -m compileall -q /opt/shadowrelay/lib/python3.11/site-packages/shadowrelay
+COPY requirements/spark.txt /tmp/requirements/
+RUN pip install --no-cache-dir --disable-pip-version-check --require-hashes --requirement /tmp/requirements/spark.txt
+# as few steps as possible on top of a layer of this size
 USER shadowrelay
+COPY shadowrelay /opt/shadowrelay/lib/python3.11/site-packages/shadowrelay
