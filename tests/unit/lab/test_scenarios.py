@@ -95,3 +95,9 @@ BOUNDS: list[tuple[Expectation, list[float], list[float]]] = [
 def test_an_expectation_knows_its_bound(expectation: Expectation, met: list[float], missed: list[float]) -> None:
     assert [True] * len(met) == [expectation.is_met(value) for value in met]
     assert [False] * len(missed) == [expectation.is_met(value) for value in missed]
+
+
+def test_the_page_of_the_lab_tells_every_scenario() -> None:
+    page = (ROOT / "docs" / "lab.md").read_text(encoding="utf-8")
+
+    assert [] == [name for name in SCENARIOS if f"`{name}`" not in page]
