@@ -27,7 +27,8 @@ _REPLY = re.compile(r"postfix/smtp\[\d+\]: .*host \S+\[[^\]]*\] said: ([45]\d\d 
 def database(lab: Lab, node: str) -> Database:
     """What a living node says of its queue database. Raises: LabError if it does not answer."""
     told = ask(lab.engine, node, "/api/v1/node")
-    return Database(str(told["database"]), int(told["incarnation"]), int(told["began"]), int(told["position"]))
+    started_at = datetime.fromisoformat(told["started_at"]).timestamp()
+    return Database(str(told["database"]), int(told["incarnation"]), int(told["began"]), int(told["position"]), started_at)
 
 
 def collect(

@@ -35,12 +35,14 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class Database:
-    """The queue database of a node at a moment. `began`: the position at which this incarnation began."""
+    """The queue database of a node at a moment. `began`: the position at which this incarnation began. Units: `started_at` is
+    time.time, of the process."""
 
     identity: str
     incarnation: int
     began: int
     position: int
+    started_at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +104,18 @@ def _is_rolled_back(before: Database, after: Database) -> bool:
     return before.identity == after.identity and after.incarnation > before.incarnation and after.began < before.position
 
 
+def _resumed(evidence: Evidence) -> int:
+    """Accepted by a process that ended since, and delivered by the next one of the same node."""
+    accepted = {(told.server, told.event.network_message_id): told.event.at.timestamp() for told in evidence.rows(EventId.RECEIVE)}
+    found = set()
+    for told in evidence.rows(EventId.SEND, EventId.SENDEXTERNAL):
+        key = told.server, told.event.network_message_id
+        restarts = [each.started_at for each in evidence.databases.get(told.server, ())[1:]]
+        if key in accepted and any(accepted[key] < at < told.event.at.timestamp() for at in restarts):
+            found.add(key)
+    return len(found)
+
+
 def _takeover_seconds(evidence: Evidence) -> float:
     """From the moment at which the loss was known until RESUBMIT, at the longest."""
     times = [told.event.at.timestamp() - datetime.fromisoformat(told.custom("DetectedAt")).timestamp() for told in _resubmitted(evidence)]
@@ -153,7 +167,7 @@ FIGURES: dict[str, tuple[str, Callable[[Evidence], float]]] = {
     "acknowledged_alone": ("messages acknowledged without a second copy", _alone),
     "heartbeats_failed": ("heartbeats that failed (operator logs: peer.silent)", lambda seen: seen.words.get("peer.silent", 0)),
     "deferred": ("delivery attempts that failed for now (DEFER)", lambda seen: len(seen.rows(EventId.DEFER))),
-    "loaded": ("messages that a node found in its queue at start (LOAD)", lambda seen: len(seen.rows(EventId.LOAD))),
+    "resumed": ("messages that a node accepted, and delivered after it was restarted", _resumed),
     "reopened": ("nodes that started again on the same database", lambda seen: _databases(seen, _is_reopened)),
     "databases_new": (
         "nodes that came back with a new database",

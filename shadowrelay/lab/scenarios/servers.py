@@ -69,7 +69,7 @@ OLD_QUEUE_IN_TIME = Scenario(
     ),
     expectations=(
         above("reopened", 0, "it found the same database again"),
-        above("loaded", 0, "and unfinished mail in it"),
+        above("resumed", 0, "and delivered what it had accepted before"),
         at_most("promoted", 0, "nobody took over what was not lost"),
         at_most("duplicates", 0, "and nothing came twice"),
     ),
@@ -187,7 +187,7 @@ TWO_AT_ONCE = Scenario(
     ),
     expectations=(
         above("reopened", 3, "four nodes found their databases again"),
-        above("loaded", 0, "with mail in them"),
+        above("resumed", 0, "and delivered what they had accepted before"),
     ),
 )
 

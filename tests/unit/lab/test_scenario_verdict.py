@@ -70,7 +70,7 @@ FIGURE_CASES: list[tuple[str, float, Evidence]] = [
     ("acknowledged_alone", 1, Evidence(GOOD, (told(EAST, EventId.RECEIVE, custom_data=(("Replication", "Failed"),)),))),
     ("heartbeats_failed", 4, Evidence(GOOD, words={"peer.silent": 4})),
     ("deferred", 1, Evidence(GOOD, (told(EAST, EventId.DEFER),))),
-    ("loaded", 1, Evidence(GOOD, (told(EAST, EventId.LOAD),))),
+    ("resumed", 1, Evidence(GOOD, LIFE, databases={EAST: (OLD, replace(OLD, started_at=AT.timestamp() + 0.6)), WEST: (OLD, OLD)})),
     ("reopened", 1, Evidence(GOOD, databases={EAST: (OLD, Database("one", 2, 51, 60)), WEST: (OLD, replace(OLD, position=60))})),
     ("databases_new", 1, Evidence(GOOD, databases={EAST: (OLD, Database("two", 1, 0, 3)), WEST: (OLD, OLD)})),
     ("rolled_back", 1, Evidence(GOOD, databases={EAST: (OLD, Database("one", 2, 20, 25), Database("two", 1, 0, 3)), WEST: (OLD,)})),
