@@ -3,6 +3,7 @@
 import re
 import shutil
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -100,6 +101,7 @@ def test_the_only_doubt_about_a_node_is_its_open_admin_address(loaded: dict[str,
     assert doubts[0].startswith("admin.listen is 0.0.0.0:8025")
 
 
+@pytest.mark.slow
 def test_compose_itself_finds_the_file_valid(tmp_path: Path) -> None:
     if shutil.which("docker-compose") is None:
         pytest.skip("no docker-compose here")
@@ -108,3 +110,9 @@ def test_compose_itself_finds_the_file_valid(tmp_path: Path) -> None:
     )
 
     assert (0, "") == (done.returncode, done.stderr.strip())
+
+
+def test_the_report_is_measured_against_the_times_of_the_nodes() -> None:
+    times = tomllib.loads((ROOT / "lab" / "objectives.toml").read_text(encoding="utf-8"))["times"]
+
+    assert [f"{TIMES.heartbeat:g}s", f"{TIMES.span:g}s"] == [times["shadow_heartbeat_frequency"], times["shadow_resubmit_time_span"]]
