@@ -274,6 +274,9 @@ define(`LOCAL_MAILER_ARGS', `store $u')dnl
 define(`LOCAL_MAILER_FLAGS', `PSn')dnl
 MODIFY_MAILER_FLAGS(`LOCAL', `-A')dnl
 define(`confDELIVERY_MODE', `background')dnl
+define(`confREFUSE_LA', `999')dnl a busy machine is no reason to refuse the test
+define(`confQUEUE_LA', `999')dnl
+define(`confDELAY_LA', `999')dnl
 {self.snippet("sendmail.mc")}
 FEATURE(`no_default_msa')dnl
 FEATURE(`nocanonify')dnl
