@@ -251,10 +251,13 @@ def defer(
 
 
 @lab.command("report")
-def report(directory: Directory = HERE) -> None:
+def report(
+    is_here: Annotated[bool, typer.Option("--here", help="With the Spark of this environment; builds no image.")] = False,
+    directory: Directory = HERE,
+) -> None:
     """Compute service levels from the shipped tracking logs, in the Spark container. Prints where the page is."""
     with _opened(directory) as opened:
-        typer.echo(str(opened.report()))
+        typer.echo(str(opened.report(is_here=is_here)))
 
 
 @lab.command("scenario")

@@ -16,6 +16,7 @@ from shadowrelay.lab.mail import Mail
 from shadowrelay.lab.network import Links
 from shadowrelay.lab.places import LINK, MACHINES, NODES, RECEIVERS, SENDER, LabError, Machine, machine, machines_of, pairs
 from shadowrelay.lab.reading import NodeStatus, node_status
+from shadowrelay.lab.report_run import report_here, report_in_container
 from shadowrelay.lab.state import State
 from shadowrelay.lab.verification import Verification, injected, since, verify
 
@@ -244,10 +245,11 @@ class Lab:
         """What is still wrong with the lab, in words."""
         return in_force(self.state.faults.read())
 
-    def report(self) -> Path:
-        """Run the SLA job over the shipped logs in the Spark container. Returns the page."""
-        self.engine.check()
-        return self.mail.report(self._tell)
+    def report(self, *, is_here: bool = False) -> Path:
+        """Run the SLA job over the shipped logs: in the Spark container, or with the Spark of this environment. Returns the page."""
+        self._known(NODES[0])
+        make = report_here if is_here else report_in_container
+        return make(self.engine, self.state, self._tell)
 
     # ---- small things
 

@@ -4,11 +4,9 @@ import contextlib
 import json
 import secrets
 import subprocess
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from shadowrelay.lab.arrivals import arrivals
 from shadowrelay.lab.engine import Engine
@@ -21,12 +19,6 @@ from shadowrelay.lab.state import State
 from shadowrelay.lab.verification import Injected, injected, sent_messages
 
 ARRIVALS = "/var/lib/record/arrivals.jsonl"
-UNPACK_SECONDS_MAX = 60.0
-SHIPPED_SECONDS = 8.0  # [shipping] interval of lab/nodes/*.toml, and a little
-REPORT_COMMAND = (
-    "shadowrelay sla report --logs /var/log/shadowrelay/shipped --output /tmp/report --objectives /etc/shadowrelay/objectives.toml "
-    "--master 'local[2]' --driver-memory 1g >&2 && tar -C /tmp/report -cf - ."
-)
 
 OnSent = Callable[[Injected], None]
 
@@ -135,20 +127,3 @@ class Mail:
 
     def _queued(self, service: str) -> int:
         return len([line for line in self._engine.execute(service, "postqueue", "-j").splitlines() if json.loads(line)])
-
-    def report(self, tell: Callable[[str], None]) -> Path:
-        """See `Lab.report`."""
-        tell("building the image with Spark (minutes the first time)")
-        self._engine.compose("build", "spark-master")
-        tell("computing service levels")
-        time.sleep(SHIPPED_SECONDS)
-        made = self._engine.compose("run", "--rm", "--no-deps", "-T", "--entrypoint", "sh", "sla", "-ec", REPORT_COMMAND)
-        self._state.report.mkdir(parents=True, exist_ok=True)
-        try:
-            subprocess.run(["tar", "-C", str(self._state.report), "-xf", "-"], input=made, check=True, timeout=UNPACK_SECONDS_MAX)
-        except subprocess.SubprocessError as error:
-            raise LabError(f"the report could not be unpacked: {error}") from error
-        page = self._state.report / "report.html"
-        if not page.is_file():
-            raise LabError(f"the job made no page; what it made is in {self._state.report}")
-        return page

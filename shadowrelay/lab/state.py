@@ -33,7 +33,7 @@ class State:
 
     def clear(self) -> None:
         """Forget everything but the last report."""
-        for name in ("tls", "saved"):
+        for name in ("tls", "saved", "shipped"):
             shutil.rmtree(self.directory / name, ignore_errors=True)
         for name in ("token", "sent.jsonl", "faults.jsonl"):
             (self.directory / name).unlink(missing_ok=True)
