@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from shadowrelay.model.errors import ShadowrelayError
 from shadowrelay.sla.compact import compact
 from shadowrelay.sla.events import read_readings
-from shadowrelay.sla.land import land
+from shadowrelay.sla.land import is_landed, land
 from shadowrelay.sla.places import located, sweep, written_whole
 from shadowrelay.sla.sites import Site
 from shadowrelay.sla.warehouse import LISTING, Ingested, counted, describe_servers, list_logs, listing_options, require_logs
@@ -58,20 +58,16 @@ def ingest(
     require_logs(logs, may_be_empty=is_continuous)
     for table in ("events", "quarantine"):
         sweep(f"{warehouse}/{table}")
-    query = _start(spark, logs, warehouse, interval if is_continuous else None, files_per_batch, tell)
+    query = start(spark, logs, warehouse, interval if is_continuous else None, files_per_batch, tell)
 
-    def review() -> None:
-        if count := read_again(spark, logs, warehouse, is_known_only=query.isActive):
-            tell(f"{count} files read again")
-        describe_servers(spark, logs, warehouse, sites)
-        if is_compacting and (merged := compact(spark, warehouse)):
-            tell(f"{merged} small files merged")
+    def look() -> None:
+        review(spark, logs, warehouse, sites, is_known_only=query.isActive, is_compacting=is_compacting, tell=tell)
 
     try:
         while not query.awaitTermination(int(REVIEW_EVERY.total_seconds())):
             if is_continuous:
-                review()
-        review()
+                look()
+        look()
     except StreamingQueryException as exc:
         raise IngestFailed(str(exc)) from exc
     finally:
@@ -79,9 +75,28 @@ def ingest(
     return counted(spark, warehouse)
 
 
-def _start(
+def review(
+    spark: "SparkSession",
+    logs: str,
+    warehouse: str,
+    sites: Mapping[str, Site] | None,
+    *,
+    is_known_only: bool,
+    is_compacting: bool,
+    tell: Tell,
+) -> None:
+    """What the stream does not see: files that grew, manifests, and small files of days that are over. See `read_again`."""
+    if count := read_again(spark, logs, warehouse, is_known_only=is_known_only):
+        tell(f"{count} files read again")
+    describe_servers(spark, logs, warehouse, sites)
+    if is_compacting and (merged := compact(spark, warehouse)):
+        tell(f"{merged} small files merged")
+
+
+def start(
     spark: "SparkSession", logs: str, warehouse: str, interval: timedelta | None, files_per_batch: int, tell: Tell
 ) -> "StreamingQuery":
+    """The stream into the warehouse; with `interval` None it ends when all is read that was there."""
     stream = spark.readStream.format("binaryFile").schema(LISTING).options(**listing_options())
     stream = stream.option("maxFilesPerTrigger", files_per_batch).option("maxFileAge", FILE_AGE_MAX)
     run = _run_id(warehouse)
@@ -89,7 +104,8 @@ def _start(
     def take(files: "DataFrame", number: int) -> None:
         began = time.monotonic()
         name = f"{run}-{number:06}"
-        land(files, warehouse, name)
+        if not is_landed(warehouse, name):  # else it was killed before the checkpoint knew
+            land(files, warehouse, name)
         row = read_readings(spark, warehouse).where(F.col("batch") == name).agg(F.count("file"), F.sum("bytes"), F.sum("rows")).first()
         if row is not None and row[0]:
             seconds = max(time.monotonic() - began, 1e-3)

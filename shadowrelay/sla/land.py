@@ -66,6 +66,12 @@ def land(listing: "DataFrame", warehouse: str, batch: str) -> None:
     listing.sparkSession.createDataFrame(landed, FILES).write.mode("overwrite").parquet(f"{warehouse}/files/batch={batch}")
 
 
+def is_landed(warehouse: str, batch: str) -> bool:
+    """All of this batch is in the warehouse. Doing it again could only change what others have read: a log may have grown."""
+    files, path = located(f"{warehouse}/files/batch={batch}/_SUCCESS")  # Spark writes it last
+    return bool(files.exists(path))
+
+
 def land_files(listing: Iterable[tuple[str]], warehouse: str, batch: str) -> Iterator[tuple[Any, ...]]:
     """In a worker: for each path a row of `files`, when all that was in it is written."""
     for (path,) in listing:

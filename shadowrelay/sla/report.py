@@ -55,8 +55,10 @@ def write_report(
     is_final: bool = False,
     textfile: str | None = None,
     is_exact: bool = False,
+    watch: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Make the report and return what summary.json says. `is_exact`: every message goes the exact way, which is slow; for tests.
+    `watch`: what `sla watch` says of itself, see docs/sla.md, 7.
 
     Raises: ConfigurationError for the objectives.
     """
@@ -80,6 +82,7 @@ def write_report(
             "input": input_of(inputs, rows=rows.rows, rows_repeated=rows.rows_repeated),
             **_figures(figures, promise, inputs),
             **_lists(found, events),
+            **({} if watch is None else {"watch": dict(watch)}),
         }
         _write_tables(store, found, read_quarantine(spark, warehouse))
         store.publish()

@@ -1,6 +1,7 @@
 """The figures for Prometheus' node exporter, as a text file that its collector reads. docs/sla.md, 6."""
 
 from collections.abc import Iterator, Mapping
+from datetime import datetime
 from typing import Any
 
 from shadowrelay.sla.places import written_whole
@@ -40,6 +41,16 @@ def _metrics(summary: Mapping[str, Any]) -> Iterator[tuple[str, list[tuple[dict[
     yield "objective_budget_left", [({"objective": each["name"]}, each["budget_left"]) for each in objectives]
     burning = [({"objective": each["name"], "window": window}, rate) for each in objectives for window, rate in each["burn_rates"].items()]
     yield "objective_burn_rate", list(burning)
+    if "watch" in summary:
+        yield from _watch_metrics(summary["watch"])
+
+
+def _watch_metrics(watch: Mapping[str, Any]) -> Iterator[tuple[str, list[tuple[dict[str, str], float | None]]]]:
+    """What `sla watch` says of itself. docs/sla.md, 7."""
+    yield "watch_updated_timestamp_seconds", [({}, datetime.fromisoformat(watch["updated_at"]).timestamp())]
+    for name in ("interval_seconds", "batches", "late_rows", "ahead_rows", "missed_rows", "failures"):
+        yield f"watch_{name}", [({}, watch[name])]
+    yield "watch_failing", [({"step": step}, 1) for step in watch["failing"]]
 
 
 def _labels(labels: Mapping[str, str]) -> str:

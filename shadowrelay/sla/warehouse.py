@@ -73,9 +73,14 @@ def require_logs(logs: str, *, may_be_empty: bool = False) -> None:
 
 def require_warehouse(warehouse: str) -> None:
     """Raises: NoLogs, where nothing was ingested yet: a report of nothing would look as if nothing was wrong."""
-    files, top = located(warehouse)
-    if not files.isdir(f"{top}/events"):
+    if not has_events(warehouse):
         raise NoLogs(f"{warehouse}: no warehouse: `shadowrelay sla ingest` makes one")
+
+
+def has_events(warehouse: str) -> bool:
+    """Something was ingested."""
+    files, top = located(warehouse)
+    return bool(files.isdir(f"{top}/events"))
 
 
 def list_logs(spark: "SparkSession", logs: str) -> "DataFrame":

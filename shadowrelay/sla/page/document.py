@@ -17,6 +17,7 @@ from shadowrelay.sla.page.shape import Summary
 from shadowrelay.sla.page.spoken import minute
 from shadowrelay.sla.page.takeovers import takeovers
 from shadowrelay.sla.page.traces import traces
+from shadowrelay.sla.page.watching import reload, watched
 
 _CONTENTS = (
     *(
@@ -58,6 +59,7 @@ def _head(summary: Summary) -> Html:
         tag("meta", http_equiv="Content-Security-Policy", content=policy),
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
         tag("meta", name="color-scheme", content="light dark"),
+        reload(summary),
         tag("meta", name="generator", content="shadowrelay sla report"),
         tag("title", f"{claim(summary)[0]} Redundancy report"),
         tag("style", style),
@@ -68,7 +70,7 @@ def _body(summary: Summary) -> list[Html]:
     links = [tag("li", tag("a", title, href=f"#{name}")) for name, title in _CONTENTS]
     return [
         tag("a", "Skip to the report", href="#report", class_="skip"),
-        tag("header", tag("p", "Shadow redundancy report", class_="kicker"), period(summary)),
+        tag("header", tag("p", "Shadow redundancy report", class_="kicker"), period(summary), watched(summary)),
         tag(
             "main",
             headline(summary),

@@ -4,7 +4,7 @@ Shapes: lists may be empty; figures that have no events are None. Units: names e
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, TypedDict
+from typing import Literal, NotRequired, TypedDict
 
 Verdict = Literal["met", "missed", "no data", "not computable"]
 Cell = str | int | float | bool | None
@@ -142,6 +142,13 @@ class TraceRow(TypedDict):
     text: str
 
 
+class Watch(TypedDict):
+    updated_at: str
+    interval_seconds: float
+    late_rows: int
+    failing: Mapping[str, str]
+
+
 class Summary(TypedDict):
     generated_at: str
     now: str | None
@@ -158,3 +165,4 @@ class Summary(TypedDict):
     exposures: Sequence[Mapping[str, Cell]]
     causes: Mapping[str, Mapping[str, int]]
     traces: Mapping[str, Sequence[TraceRow]]
+    watch: NotRequired[Watch]

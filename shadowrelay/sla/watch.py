@@ -1,0 +1,216 @@
+"""`sla watch`: logs into the warehouse as they come, live figures at once, and the report again and again. docs/sla.md, section 7.
+
+A loop on the main thread looks after two streams (ingest, live) and does the rest itself, one thing after the other, so that nothing is
+compacted while it is read. Only the report, which takes long, has a thread of its own. All that must survive is in the warehouse.
+"""
+
+import json
+import threading
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from shadowrelay.sla import feed, ingest, live
+from shadowrelay.sla.places import sweep, written_whole
+from shadowrelay.sla.report import write_report
+from shadowrelay.sla.signals import stopped_by_signals
+from shadowrelay.sla.sites import Site, read_servers
+from shadowrelay.sla.steps import Step, Tell, WatchFailed
+from shadowrelay.sla.summary import instant
+from shadowrelay.sla.textfile import write_textfile
+from shadowrelay.sla.warehouse import describe_servers, has_events, require_logs
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+LOOK_EVERY_SECONDS = 1.0
+ENDS_WITHIN_SECONDS = 30.0
+SCHEMA_VERSION = 1
+
+
+class _Stopped(Exception):
+    """The stream ended without having said why."""
+
+
+def run_watch(
+    spark: "SparkSession",
+    logs: str,
+    warehouse: str,
+    output: str,
+    *,
+    sites: Mapping[str, Site] | None = None,
+    objectives_file: str | None = None,
+    textfile: str | None = None,
+    interval: timedelta = ingest.INTERVAL,
+    tell: Tell = lambda _: None,
+    stop: threading.Event | None = None,
+) -> None:
+    """Until SIGTERM or SIGINT, or until `stop` is set. `tell` is given a line for each thing that was done, or that failed.
+
+    Raises: WatchFailed, NoLogs.
+    """
+    require_logs(logs, may_be_empty=True)
+    stop = stop or threading.Event()
+    watch = _Watch(spark, logs, warehouse, output, sites, objectives_file, textfile, interval, tell)
+    with stopped_by_signals(stop):
+        try:
+            while not stop.is_set():
+                watch.look()
+                stop.wait(LOOK_EVERY_SECONDS)
+        finally:
+            tell("ending")
+            watch.close()
+
+
+class _Watch:
+    def __init__(
+        self,
+        spark: "SparkSession",
+        logs: str,
+        warehouse: str,
+        output: str,
+        sites: Mapping[str, Site] | None,
+        objectives_file: str | None,
+        textfile: str | None,
+        interval: timedelta,
+        tell: Tell,
+    ) -> None:
+        self._spark, self._logs, self._warehouse, self._output = spark, logs, warehouse, output
+        self._sites, self._objectives_file, self._textfile = sites, objectives_file, textfile
+        self._interval, self._tell = interval, tell
+        self._queries: dict[str, StreamingQuery] = {}
+        self._mark = feed.begin(warehouse)
+        self._shown: tuple[Any, ...] = ()
+        self._reviewed_at: float | None = None
+        self._report: Future[dict[str, Any]] | None = None
+        self._report_began_at = self._report_not_before = 0.0
+        self._reported_batches = -1
+        self._reported_seconds: float | None = None
+        self._summary: dict[str, Any] | None = None
+        self._reporter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="report")
+        for table in ("events", "quarantine"):
+            sweep(f"{warehouse}/{table}")
+        self._steps = {
+            name: Step(name, do, tell)
+            for name, do in {
+                "ingest": lambda: self._keep_running("ingest"), "feed": self._feed, "live": lambda: self._keep_running("live"),
+                "review": self._review, "report": self._look_after_report, "live.json": self._show,
+            }.items()
+        }  # fmt: skip
+
+    def look(self) -> None:
+        """Everything that is due. Raises: WatchFailed."""
+        for step in self._steps.values():
+            step.run()
+
+    def _keep_running(self, name: str) -> None:
+        query = self._queries.get(name)
+        if query is None:
+            self._queries[name] = self._start(name)
+        elif not query.isActive:
+            del self._queries[name]
+            raise query.exception() or _Stopped(f"{name} ended")
+        elif query.lastProgress is not None:  # a batch, or a look that found nothing
+            self._steps[name].worked()
+
+    def _start(self, name: str) -> "StreamingQuery":
+        if name == "live":
+            return live.start(self._spark, self._warehouse, interval=self._interval)
+        return ingest.start(self._spark, self._logs, self._warehouse, self._interval, ingest.FILES_PER_BATCH, self._tell)
+
+    def _feed(self) -> None:
+        self._mark = feed.feed(self._warehouse, self._mark, now=datetime.now(UTC))
+        self._steps["feed"].worked()
+
+    def _review(self) -> None:
+        if self._reviewed_at is None:  # before the first report, which asks where servers stand
+            describe_servers(self._spark, self._logs, self._warehouse, self._sites)
+            self._reviewed_at = time.monotonic()
+        if time.monotonic() - self._reviewed_at < ingest.REVIEW_EVERY.total_seconds():
+            return
+        ingest.review(
+            self._spark, self._logs, self._warehouse, self._sites, is_known_only=True,
+            is_compacting=self._report is None and not self._is_behind(), tell=self._tell,
+        )  # fmt: skip
+        live.fold(self._spark, self._warehouse)
+        self._reviewed_at = time.monotonic()
+        self._steps["review"].worked()
+
+    def _is_behind(self) -> bool:
+        """Batches have landed that the feed failed to take: they must stay as they are."""
+        return self._steps["feed"].failing is not None
+
+    def _look_after_report(self) -> None:
+        if self._report is not None:
+            if not self._report.done():
+                return
+            report, self._report = self._report, None
+            self._reported_seconds = time.monotonic() - self._report_began_at
+            self._report_not_before = time.monotonic() + max(self._reported_seconds, self._interval.total_seconds())
+            try:
+                self._summary = report.result()
+            except Exception:
+                self._reported_batches = -1  # there is still news
+                raise
+            self._steps["report"].worked()
+            self._tell(f"report of {self._reported_batches} batches in {self._reported_seconds:.1f} s")
+        elif self._has_news() and time.monotonic() >= self._report_not_before:
+            self._reported_batches, self._report_began_at = self._mark.batches, time.monotonic()
+            self._report = self._reporter.submit(
+                write_report, self._spark, self._warehouse, self._output, objectives_file=self._objectives_file, textfile=self._textfile,
+                watch=self._told(),
+            )  # fmt: skip
+
+    def _has_news(self) -> bool:
+        """Batches since the last report; at the start, anything at all."""
+        if self._reported_batches >= 0 or self._mark.batches:
+            return self._reported_batches != self._mark.batches
+        return has_events(self._warehouse)
+
+    def _told(self) -> dict[str, Any]:
+        """`watch` of summary.json."""
+        return {
+            "updated_at": instant(datetime.now(UTC).replace(microsecond=0)),
+            "interval_seconds": self._interval.total_seconds(),
+            **{name: getattr(self._mark, name) for name in ("batches", "rows", "late_rows", "ahead_rows", "missed_rows")},
+            "failures": sum(step.failures for step in self._steps.values()),
+            "failing": {step.name: step.failing for step in self._steps.values() if step.failing is not None},
+        }
+
+    def _show(self) -> None:
+        """live.json and the text file, when something has changed."""
+        told = self._told()
+        written = live.batches(self._warehouse).newest
+        shown = (written, self._mark, told["failures"], sorted(told["failing"]), self._reported_seconds)
+        if shown == self._shown:
+            return
+        report = {"generated_at": self._summary["generated_at"], "seconds": self._reported_seconds} if self._summary else None
+        page = {
+            "schema_version": SCHEMA_VERSION, **told, "mark": instant(self._mark.instant()), "report": report,
+            **live.recent(self._spark, self._warehouse, read_servers(self._warehouse)),
+        }  # fmt: skip
+        with written_whole(f"{self._output}/live.json") as file:
+            file.write(json.dumps(page, indent=1, ensure_ascii=False).encode())
+        if self._textfile is not None and self._summary is not None and self._report is None:  # which writes it itself
+            write_textfile(self._textfile, self._summary | {"watch": told})
+        self._shown = shown
+        self._steps["live.json"].worked()
+
+    def close(self) -> None:
+        """Streams and report end where they are; whatever is half done will be done again."""
+        for query in self._queries.values():
+            with suppress(Exception):  # Spark may be gone already: the signal may have reached it, too
+                query.stop()
+        deadline = time.monotonic() + ENDS_WITHIN_SECONDS
+        while self._report is not None and not self._report.done() and time.monotonic() < deadline:
+            with suppress(Exception):
+                self._spark.sparkContext.cancelAllJobs()
+            time.sleep(0.1)
+        self._reporter.shutdown(wait=False, cancel_futures=True)
+
+
+__all__ = ["WatchFailed", "run_watch"]
