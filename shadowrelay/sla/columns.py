@@ -1,19 +1,16 @@
-"""Fields of many lines to columns of events, in bulk: no Python object a row where Arrow can do without.
+"""Fields of many lines to columns of events, in bulk: no Python object a row where Arrow can do without."""
 
-Where a whole column is plain, Arrow converts it; where one value is not, that column is looked at value by value. Both give the same.
-"""
-
-import re
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 
-from shadowrelay.sla.custom_data import INSTANT, UTC_INSTANT, custom_columns, instant, unescaped
+from shadowrelay.sla.custom_data import custom_columns, unescaped
 from shadowrelay.sla.layout import Layout
 from shadowrelay.sla.lines import Reason
+from shadowrelay.sla.values import UTC_INSTANT, Read, read_instants, read_integers
 
 TEXTS = {
     "event": "event-id", "source": "source", "message": "network-message-id", "internet_message_id": "message-id",
@@ -39,9 +36,6 @@ ARROW_EVENTS = pa.schema(
 )
 """The columns of `events.EVENTS` but for the partitions, as Parquet files have them."""
 
-_INTEGER = re.compile("-?[0-9]{1,19}")
-_INSTANT = f"^{INSTANT.pattern.replace('(?:', '(')}$"
-
 
 class Raw(NamedTuple):
     """Lines that were split. `columns` by position of the field, all of one length; `has_escapes`: a backslash before a u somewhere."""
@@ -56,23 +50,28 @@ def events_of(raw: Raw, layout: Layout, file: str) -> tuple[pa.RecordBatch, dict
     """Rows with the columns ARROW_EVENTS, in the order of `raw`, and why some of them are none: those are to be taken out."""
     count = len(raw.numbers)
     empty = pa.array([""] * count, pa.string())
-    undo: Callable[[pa.Array], pa.Array] = _unescaped if layout.is_own and raw.has_escapes else lambda array: array
+    undo: Callable[[pa.Array], pa.Array] = unescaped if layout.is_own and raw.has_escapes else lambda array: array
 
     def field(name: str) -> pa.Array:
         position = layout.positions.get(name)
         return empty if position is None else raw.columns[position]
 
     bad: dict[int, Reason] = {}
+
+    def told(read: Read, reason: Reason) -> pa.Array:
+        bad.update(dict.fromkeys(read.wrong, reason))
+        return read.values
+
     custom, wrong = custom_columns(field("custom-data"), layout.is_own)
-    bad |= dict.fromkeys(wrong, Reason.CUSTOM_DATA)
+    bad |= dict.fromkeys(wrong, Reason.CUSTOM_DATA)  # the reasons that are looked for earlier come later, and stay
     recipients = _listed(field("recipient-address"), undo)
     columns: dict[str, pa.Array] = {column: undo(field(name)) for column, name in TEXTS.items()}
     columns |= custom
     columns["row_id"] = raw.row_ids
     columns["custom_data"] = field("custom-data")
-    columns["total_bytes"] = _integers(field("total-bytes"), pa.int64(), bad)
-    columns["recipient_count"] = _integers(field("recipient-count"), pa.int32(), bad)
-    columns["at"] = _instants(field("date-time"), bad)
+    columns["total_bytes"] = told(read_integers(field("total-bytes"), pa.int64()), Reason.NUMBER)
+    columns["recipient_count"] = told(read_integers(field("recipient-count"), pa.int32()), Reason.NUMBER)
+    columns["at"] = told(read_instants(field("date-time")), Reason.DATE_TIME)
     columns["recipients"] = recipients
     columns["recipient_statuses"] = _listed(field("recipient-status"), undo)
     columns["recipients_hash"] = _hashed(recipients)
@@ -82,46 +81,6 @@ def events_of(raw: Raw, layout: Layout, file: str) -> tuple[pa.RecordBatch, dict
     if "network-message-id" not in layout.positions:
         columns["message"] = columns["internet_message_id"]
     return pa.RecordBatch.from_arrays([columns[name] for name in ARROW_EVENTS.names], schema=ARROW_EVENTS), bad
-
-
-def _unescaped(array: pa.Array) -> pa.Array:
-    if not pc.any(pc.match_substring(array, "\\u")).as_py():
-        return array
-    return pa.array([unescaped(text) for text in array.to_pylist()], pa.string())
-
-
-def _instants(texts: pa.Array, bad: dict[int, Reason]) -> pa.Array:
-    if pc.all(pc.match_substring_regex(texts, _INSTANT)).as_py():
-        try:
-            return pc.cast(texts, UTC_INSTANT)
-        except pa.ArrowInvalid:  # more than six digits, or the thirtieth of February
-            pass
-    return _one_by_one(texts, instant, UTC_INSTANT, Reason.DATE_TIME, bad)
-
-
-def _integers(texts: pa.Array, kind: Any, bad: dict[int, Reason]) -> pa.Array:
-    filled = pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)
-    if pc.all(pc.match_substring_regex(filled, f"^{_INTEGER.pattern}$")).as_py() is not False:  # None: there are none
-        try:
-            return pc.cast(filled, kind)
-        except pa.ArrowInvalid:
-            pass
-    limit = 2 ** (kind.bit_width - 1)
-
-    def integer(text: str) -> int | None:
-        return int(text) if _INTEGER.fullmatch(text) and -limit <= int(text) < limit else None
-
-    return _one_by_one(filled, integer, kind, Reason.NUMBER, bad)
-
-
-def _one_by_one(texts: pa.Array, read: Callable[[str], Any], kind: Any, reason: Reason, bad: dict[int, Reason]) -> pa.Array:
-    values = []
-    for position, text in enumerate(texts.to_pylist()):
-        value = None if text is None else read(text)
-        if value is None and text is not None:
-            bad[position] = reason
-        values.append(value)
-    return pa.array(values, kind)
 
 
 def _listed(texts: pa.Array, undo: Callable[[pa.Array], pa.Array]) -> pa.Array:
