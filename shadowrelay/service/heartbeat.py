@@ -138,7 +138,10 @@ class HeartbeatService:
         context = self._context
 
         def decide(event: DiscardEvent, claim: Claim | None) -> Transition:
-            return shadow.heard(claim, speaker, event)
+            transition = shadow.heard(claim, speaker, event)
+            if transition.note == Note.DONE:  # before the commit: an attempt could end its data right after it
+                context.attempts.call_off(event.message_id)
+            return transition
 
         keep_until = retention.safety_net_until(context.now(), context.settings.transport)
         transitions = await context.ledger.record_discards(speaker.server, speaker.database, incarnation, reply.events, decide, keep_until)
@@ -148,6 +151,5 @@ class HeartbeatService:
             elif transition.note == Note.HANDED:
                 self._promote.wake()
             elif transition.note == Note.DONE:
-                context.attempts.call_off(event.message_id)
                 context.leases.forget(event.message_id)
         await discards.track(context, speaker.server, discards.discarded(reply.events, transitions))

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import structlog
 
 from shadowrelay.core.ownership import shadow
-from shadowrelay.core.ownership.values import Party
+from shadowrelay.core.ownership.values import Note, Party
 from shadowrelay.model.errors import LedgerUnavailable, PeerUnavailable
 from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.ownership import Claim, DiscardEvent, DiscardStatus, StatusAnswer, StatusQuestion, StatusState, Transition
@@ -89,7 +89,10 @@ class ReconcileService:
         said = {question.message_id: answer for question, answer in zip(questions, answers, strict=True) if answer.state in meaning}
 
         def decide(message_id: MessageId, claim: Claim | None) -> Transition:
-            return shadow.heard(claim, party, _as_event(message_id, said[message_id]))
+            transition = shadow.heard(claim, party, _as_event(message_id, said[message_id]))
+            if transition.note == Note.DONE:  # it may have been promoted since it was asked about
+                context.attempts.call_off(message_id)
+            return transition
 
         if said:
             transitions = await context.ledger.transition(list(said), decide)

@@ -4,7 +4,7 @@ reads pages, and what it knew when it began may be true no more (simulation seed
 import asyncio
 from pathlib import Path
 
-from shadowrelay.model.ownership import CopyNumber, Role, StatusQuestion
+from shadowrelay.model.ownership import CopyNumber, DiscardStatus, Notification, Role, StatusQuestion, Transition
 from tests.kit.nodes import EAST, HEARTBEAT, NORTH, SPAN, WEST, Net, VirtualNode, in_virtual_time, nodes, until
 from tests.service.test_takeover import BUSY, OK, a_waiting_message, reasons
 
@@ -116,3 +116,34 @@ async def test_a_shadow_server_whose_row_cannot_be_read_does_not_hold_its_primar
 
         await until(again.in_role(east.last, Role.DELIVERED), 3 * SPAN)
         assert [EAST] == [who for who, _, _ in net.sink.arrived]
+
+
+@in_virtual_time
+async def test_an_attempt_is_called_off_before_the_word_that_all_is_delivered_is_committed(tmp_path: Path) -> None:
+    """Right after the commit the claim is over: a final dot in that moment was a duplicate (simulation seed 917)."""
+    async with nodes(tmp_path, EAST, WEST) as net:
+        east, west = net.nodes[EAST], net.nodes[WEST]
+        may_end, is_waiting = asyncio.Event(), asyncio.Event()
+
+        async def wait(server: str) -> None:
+            is_waiting.set()
+            await may_end.wait()
+
+        net.sink.before_dot = wait
+        await east.accept()
+        await is_waiting.wait()
+        record = east.ledger.real.record_discards
+
+        async def recorded(*arguments, **named):
+            transitions = await record(*arguments, **named)
+            may_end.set()
+            await asyncio.sleep(0.1)  # before whoever waits for the commit goes on
+            return transitions
+
+        east.ledger.real.record_discards = recorded
+        tell = (Notification(EAST, east.ledger.identity.database, DiscardStatus.DELIVERED),)
+        await west.ledger.real.transition([east.last], lambda _, claim: Transition(claim, claim, tell))
+        await until(may_end.is_set, 2 * HEARTBEAT)
+        await asyncio.sleep(1)
+
+        assert ([], Role.DELIVERED) == (net.sink.arrived, await east.role(east.last))
