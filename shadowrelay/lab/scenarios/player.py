@@ -28,9 +28,9 @@ def play(lab: Lab, scenario: Scenario, *, say: Say) -> Verdict:
     Raises: LabError if the lab is not healthy before, does not become so afterwards, or a step cannot be taken.
     """
     player = _Player(lab, say)
+    player.check()
     with ThreadPoolExecutor(1) as pool:
         try:
-            player.check()
             for step in scenario.steps:
                 player.take(step, pool)
             player.wait_until_sent()
@@ -50,6 +50,7 @@ class _Player:
     def __init__(self, lab: Lab, say: Say) -> None:
         self._lab, self._say = lab, say
         self._sending: Future[Sending] | None = None
+        self._poured = 0
         self.began_at = time.time()
         self.databases: dict[str, list[Database]] = {}
         self.stopped: set[str] = set()
@@ -78,7 +79,7 @@ class _Player:
             case Deed.SEND:
                 self._expect_all(lab.mail.send(step.amount, step.rate, step.size), step.amount)
             case Deed.POUR:
-                self._sending = pool.submit(lab.mail.send, step.amount, step.rate, step.size)
+                self._sending, self._poured = pool.submit(lab.mail.send, step.amount, step.rate, step.size), step.amount
             case Deed.WAIT:
                 time.sleep(step.amount)
             case Deed.DEFER | Deed.TAKE:
@@ -119,8 +120,7 @@ class _Player:
     def wait_until_sent(self) -> None:
         """Until Postfix has everything. Raises: LabError if sending broke off."""
         if self._sending is not None:
-            sending = self._sending.result()
-            self._expect_all(sending, sending.accepted + sending.refused)
+            self._expect_all(self._sending.result(), self._poured)
 
     def _expect_all(self, sending: Sending, count: int) -> None:
         if sending.accepted != count:

@@ -1,0 +1,138 @@
+"""The player takes every step, in order, and leaves a lab that works, whatever happened."""
+
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from shadowrelay.lab.mail import Sending
+from shadowrelay.lab.places import NODES, LabError
+from shadowrelay.lab.reading import NodeStatus
+from shadowrelay.lab.scenarios import player
+from shadowrelay.lab.scenarios.catalogue import SCENARIOS
+from shadowrelay.lab.scenarios.figures import Database, Evidence
+from shadowrelay.lab.scenarios.script import Deed, Scenario, Step, above, fault, pour, send
+from shadowrelay.lab.verification import Verification
+
+
+@dataclass
+class FakeLab:
+    """Remembers what is done to it. `breaks` is a method that raises."""
+
+    breaks: str = ""
+    done: list[tuple[str, ...]] = field(default_factory=list)
+    states: dict[str, str] = field(default_factory=lambda: dict.fromkeys(NODES, "healthy"))
+    faults: list[str] = field(default_factory=list)
+    taken: int | None = None
+
+    def __post_init__(self) -> None:
+        self.mail = SimpleNamespace(send=self._send)
+        self.engine = SimpleNamespace(states=lambda: self.states)
+
+    def __getattr__(self, name: str) -> Any:
+        def deed(*places: object) -> None:
+            self.done.append((name, *map(str, places)))
+            if name == self.breaks:
+                raise LabError(f"{name} broke")
+            state = {"kill": "exited", "pause": "paused", "start": "healthy", "unpause": "healthy"}.get(name)
+            self.states |= {str(place): state for place in places} if state else {}
+
+        return deed
+
+    def _send(self, count: int, rate: float, size: int) -> Sending:
+        self.done.append(("send", str(count)))
+        return Sending(count if self.taken is None else self.taken, 0)
+
+    def status(self) -> list[NodeStatus]:
+        return [NodeStatus(node, state, 0, 0, 3) for node, state in self.states.items()]
+
+    def faults_in_force(self) -> list[str]:
+        return self.faults
+
+    def verify(self, wait: float, *, began_at: float) -> Verification:
+        self.done.append(("verify",))
+        return Verification(acknowledged=5, arrived=5)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """What is asked for as evidence; the database of a node gets another incarnation each time it is looked at."""
+    calls: list[dict[str, Any]] = []
+    looks = iter(range(1000))
+
+    def collect(lab: object, verification: Verification, began_at: float, databases: object, **others: Any) -> Evidence:
+        calls.append({"databases": databases, **others})
+        return Evidence(verification)
+
+    monkeypatch.setattr(player, "collect", collect)
+    monkeypatch.setattr(player, "database", lambda lab, node: Database(node, next(looks), 0, 0))
+    monkeypatch.setattr(player.time, "sleep", lambda seconds: None)
+    return calls
+
+
+def scenario(*steps: Step) -> Scenario:
+    return Scenario("one", "A title", "A story.", "Exchange.", ("seed-000",), steps, (above("promoted", 0, "…"),))
+
+
+RESTORED = [("defer", "False"), ("heal",), *(("free_disk", node) for node in NODES)]
+
+
+def test_steps_are_taken_in_their_order_and_told(asked: list[dict[str, Any]]) -> None:
+    lab, said = FakeLab(), list[str]()
+    steps = (
+        send(5),
+        fault(Deed.CUT, "cut it", "east", "west"),
+        fault(Deed.KILL, "kill it", "mx1.east"),
+        fault(Deed.START, "start it", "mx1.east"),
+    )
+    verdict = player.play(lab, scenario(*steps), say=said.append)  # type: ignore[arg-type]
+
+    assert [("send", "5"), ("cut", "east", "west"), ("kill", "mx1.east"), ("start", "mx1.east"), ("verify",), *RESTORED] == lab.done
+    assert ["cut it", "kill it", "start it", "verifying"] == said[1:]
+    assert not verdict.is_passed
+
+
+def test_a_node_is_looked_at_before_it_is_disturbed_and_counts_as_stopped(asked: list[dict[str, Any]]) -> None:
+    steps = (send(5), fault(Deed.WIPE, "wipe it", "mx1.east"), fault(Deed.ROLL, "roll all"), fault(Deed.PAUSE, "…", "mx1.west"))
+    player.play(FakeLab(), scenario(*steps), say=lambda text: None)  # type: ignore[arg-type]
+    (call,) = asked
+
+    assert {"mx1.east": 3, "mx2.east": 2, "mx1.west": 2, "mx2.west": 2} == {node: len(series) for node, series in call["databases"].items()}
+    assert {"mx1.east", "mx1.west"} == call["stopped"]
+
+
+def test_the_lab_is_healed_when_a_step_breaks(asked: list[dict[str, Any]]) -> None:
+    lab = FakeLab(breaks="slow")
+    steps = (fault(Deed.KILL, "…", "mx1.east"), fault(Deed.PAUSE, "…", "mx2.west"), fault(Deed.SLOW, "…", "east", "west"))
+    with pytest.raises(LabError, match="slow broke"):
+        player.play(lab, scenario(*steps), say=lambda text: None)  # type: ignore[arg-type]
+
+    assert dict.fromkeys(NODES, "healthy") == lab.states
+    assert {("defer", "False"), ("heal",), ("start", "mx1.east"), ("unpause", "mx2.west")} <= set(lab.done)
+    assert ("verify",) not in lab.done
+
+
+@pytest.mark.parametrize("lab", [FakeLab(faults=["cut a b"]), FakeLab(states={**dict.fromkeys(NODES, "healthy"), "mx1.east": "exited"})])
+def test_a_lab_that_is_not_well_is_left_as_it_is(asked: list[dict[str, Any]], lab: FakeLab) -> None:
+    with pytest.raises(LabError, match="the lab is not as it should be when a scenario begins"):
+        player.play(lab, scenario(send(5)), say=lambda text: None)  # type: ignore[arg-type]
+
+    assert [] == lab.done
+
+
+@pytest.mark.parametrize("step", [send(5), pour(5)])
+def test_mail_that_postfix_does_not_take_ends_a_scenario(asked: list[dict[str, Any]], step: Step) -> None:
+    with pytest.raises(LabError, match="took only 4"):
+        player.play(FakeLab(taken=4), scenario(step), say=lambda text: None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_every_scenario_can_be_played_and_left_out(asked: list[dict[str, Any]], name: str) -> None:
+    lab, calm = FakeLab(), FakeLab()
+    player.play(lab, SCENARIOS[name], say=lambda text: None)  # type: ignore[arg-type]
+    player.play(calm, SCENARIOS[name].without_fault(), say=lambda text: None)  # type: ignore[arg-type]
+
+    assert {"send", "verify", "defer", "heal"} <= {deed[0] for deed in calm.done}
+    assert set() == {deed[0] for deed in calm.done} & {"kill", "wipe", "pause", "cut", "slow", "fill_disk", "restore_old_database", "roll"}
+    assert len(calm.done) < len(lab.done)
