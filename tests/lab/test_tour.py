@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,6 +20,8 @@ COMMAND_SECONDS_MAX = 1500  # building an image with a JRE on a busy machine
 
 def typed(text: str) -> str:
     """Standard output of what a reader types, in the project's directory, with this interpreter's commands first in PATH."""
+    if shutil.which("docker-compose") is None:  # as the page tells the reader
+        text = text.replace("docker-compose", "docker compose")
     environment = {**os.environ, "PATH": f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}", "COLUMNS": "200"}
     done = subprocess.run(
         ["bash", "-o", "pipefail", "-c", text], cwd=ROOT, env=environment, stdin=subprocess.DEVNULL,
