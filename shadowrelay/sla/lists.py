@@ -1,5 +1,8 @@
 """The lists of summary.json: the worst first, at most `LIST_MAX` of each; and how often each cause was found. docs/sla.md, 6."""
 
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
@@ -23,36 +26,68 @@ ORPHAN = ("message", "server", "primary", "at", "cause")
 EXPOSURE = ("message", "server", "began_at", "ended_at", "seconds", "is_open", "cause")
 HOURS_OF_LONG, HOURS_OF_REST = 168, 48
 LONG_SCOPES = ("all", "site")
+CAUSES, ROWS = "causes of ", "rows"
 CAUSED = ("duplicates", "losses", "orphans", "exposures")
 
 
-def lists(found: Evidence) -> dict[str, list[dict[str, Any]]]:
-    """`takeovers`, `duplicates`, `losses`, `orphans` and `exposures`; takeovers in their order, the newest where they are too many."""
+ORDER: dict[str, Callable[[Mapping[str, Any]], tuple[Any, ...]]] = {
+    "takeovers": lambda line: (line["first_resubmit_at"], line["new_primary"], line["old_primary"]),
+    "duplicates": lambda line: (line["cause"] != UNEXPLAINED, line["first_at"] - line["later_at"], line["message"], line["recipient"]),
+    "losses": lambda line: (line["acknowledged_at"], line["message"], line["recipient"]),
+    "orphans": lambda line: (line["at"], line["message"], line["server"]),
+    "exposures": lambda line: (-line["seconds"], line["message"], line["began_at"]),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """Shapes: `lists` and `causes` as in summary.json; `rows_once`: rows of messages that went the exact way, each counted once."""
+
+    lists: dict[str, list[dict[str, Any]]]
+    causes: dict[str, dict[str, int]]
+    rows_once: int
+
+
+def listed(found: Evidence) -> Listed:
+    """The lists, takeovers in their order and the newest where they are too many; and of all, how many there are of each cause.
+
+    One query, because each costs more than what it finds.
+    """
     exposures = found.exposures.withColumn("seconds", F.col("exposed_us") / 1e6)
-    is_explained = F.col("cause") != UNEXPLAINED
-    elapsed = F.col("later_at") - F.col("first_at")
-    newest = _first(found.takeovers, TAKEOVER, F.col("first_resubmit_at").desc(), F.col("new_primary"), F.col("old_primary"))
-    return {
-        "takeovers": newest[::-1],
-        "duplicates": _first(found.duplicates, DUPLICATE, is_explained, elapsed.desc(), F.col("message"), F.col("recipient")),
-        "losses": _first(found.losses, LOSS, F.col("acknowledged_at"), F.col("message"), F.col("recipient")),
-        "orphans": _first(found.orphans, ORPHAN, F.col("at"), F.col("message"), F.col("server")),
-        "exposures": _first(exposures, EXPOSURE, F.col("exposed_us").desc(), F.col("message"), F.col("began_at")),
-    }
+    by_cause = F.col("cause") != UNEXPLAINED
+    parts = [
+        _first("takeovers", found.takeovers, TAKEOVER, F.col("first_resubmit_at").desc(), F.col("new_primary"), F.col("old_primary")),
+        _first(
+            "duplicates", found.duplicates, DUPLICATE, by_cause, F.col("first_at") - F.col("later_at"), F.col("message"), F.col("recipient")
+        ),
+        _first("losses", found.losses, LOSS, F.col("acknowledged_at"), F.col("message"), F.col("recipient")),
+        _first("orphans", found.orphans, ORPHAN, F.col("at"), F.col("message"), F.col("server")),
+        _first("exposures", exposures, EXPOSURE, F.col("exposed_us").desc(), F.col("message"), F.col("began_at")),
+        *(_causes(name, getattr(found, name)) for name in CAUSED),
+        found.lines.agg(F.coalesce(F.sum("rows_count"), F.lit(0)).alias("rows_once")).select(*_said(ROWS, ("rows_once",))),
+    ]
+    lines: dict[str, list[dict[str, Any]]] = {name: [] for name in (*ORDER, *(f"{CAUSES}{name}" for name in CAUSED), ROWS)}
+    for row in rows_of(reduce(DataFrame.unionByName, parts)):
+        lines[row["list"]].append(json.loads(row["line"]))
+    return Listed(
+        {name: [with_instants(line) for line in sorted(lines[name], key=order)] for name, order in ORDER.items()},
+        {name: {line["cause"]: line["count"] for line in lines[f"{CAUSES}{name}"]} for name in CAUSED},
+        lines[ROWS][0]["rows_once"],
+    )
 
 
-def _first(frame: DataFrame, columns: tuple[str, ...], *order: Column) -> list[dict[str, Any]]:
-    return [with_instants(row) for row in rows_of(frame.orderBy(*order).limit(LIST_MAX).select(*columns))]
+def _first(name: str, frame: DataFrame, columns: Sequence[str], *order: Column) -> DataFrame:
+    return frame.orderBy(*order).limit(LIST_MAX).select(*_said(name, columns))
 
 
-def causes(found: Evidence) -> dict[str, dict[str, int]]:
-    """How many of each cause, of all and not only of those that are listed."""
-    tables = {"duplicates": found.duplicates, "losses": found.losses, "orphans": found.orphans, "exposures": found.exposures}
-    counted = [tables[name].groupBy("cause").agg(F.count(F.lit(1)).alias("count")).withColumn("list", F.lit(name)) for name in CAUSED]
-    result: dict[str, dict[str, int]] = {name: {} for name in CAUSED}
-    for row in rows_of(reduce(DataFrame.unionByName, counted).orderBy("list", "cause")):
-        result[row["list"]][row["cause"]] = row["count"]
-    return result
+def _causes(name: str, table: DataFrame) -> DataFrame:
+    counted = table.groupBy("cause").agg(F.count(F.lit(1)).alias("count")).orderBy("cause")
+    return counted.select(*_said(f"{CAUSES}{name}", ("cause", "count")))
+
+
+def _said(name: str, columns: Sequence[str]) -> tuple[Column, Column]:
+    """A line of any list: lists of different columns have one shape as JSON."""
+    return F.lit(name).alias("list"), F.to_json(F.struct(*columns), {"ignoreNullFields": "false"}).alias("line")
 
 
 def shown(figures: DataFrame) -> list[dict[str, Any]]:

@@ -7,9 +7,8 @@ the driver.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -22,7 +21,7 @@ from shadowrelay.sla.figures.evidence import Evidence, Rules, evidence
 from shadowrelay.sla.figures.first_pass import first_pass, server_names
 from shadowrelay.sla.figures.scopes import BURN_WINDOWS_HOURS
 from shadowrelay.sla.inputs import Inputs, input_of, quarantined_once, read_inputs
-from shadowrelay.sla.lists import causes, lists, shown
+from shadowrelay.sla.lists import listed, shown
 from shadowrelay.sla.objectives import Promise, read_objectives
 from shadowrelay.sla.places import written_whole
 from shadowrelay.sla.store import Store, rows_of
@@ -37,12 +36,11 @@ ODD_BROADCAST_MAX = 1_000_000  # messages: about 100 MB in each executor. More a
 MICROSECOND = timedelta(microseconds=1)
 
 
-@dataclass(frozen=True, slots=True)
-class Counted:
-    """How many rows there are, repeats included, and how many of them are repeats."""
+class Rows(NamedTuple):
+    """How many rows there are, repeats included, and how many of them go the exact way."""
 
-    rows: int
-    rows_repeated: int
+    all: int
+    odd: int
 
 
 def write_report(
@@ -73,18 +71,21 @@ def write_report(
         found, rows = _found(spark, events, inputs, _rules(promise, judged_at, is_final), store, is_exact=is_exact)
         sites = [(name, site.site, site.boundary) for name, site in inputs.sites.items()]
         sites_frame = spark.createDataFrame(sites, "server string, site string, boundary string")
-        figures = store.keep("figures", counted(found, sites_frame, now=judged_at, within=_within(promise)))
+        figures = counted(found, sites_frame, now=judged_at, within=_within(promise))
+        figures = store.keep({"figures": figures, **_other_tables(found, read_quarantine(spark, warehouse))})["figures"]
+        said = listed(found)
         summary: dict[str, Any] = {
             "schema_version": SCHEMA_VERSION,
             "generated_at": instant(generated_at),
             "now": instant(judged_at),
             "is_final": is_final,
-            "input": input_of(inputs, rows=rows.rows, rows_repeated=rows.rows_repeated),
+            "input": input_of(inputs, rows=rows.all, rows_repeated=rows.odd - said.rows_once),
             **_figures(figures, promise, inputs),
-            **_lists(found, events),
+            **said.lists,
+            "causes": said.causes,
+            "traces": traces(events, traced(said.lists)),
             **({} if watch is None else {"watch": dict(watch)}),
         }
-        _write_tables(store, found, read_quarantine(spark, warehouse))
         store.publish()
     finally:
         store.clear()
@@ -119,19 +120,19 @@ def _within(promise: Promise) -> Within:
 
 def _found(
     spark: "SparkSession", events: DataFrame, inputs: Inputs, rules: Rules, store: Store, *, is_exact: bool
-) -> tuple[Evidence, Counted]:
+) -> tuple[Evidence, Rows]:
     names = spark.createDataFrame([(name,) for name in inputs.servers], "server string")
     log_ends = spark.createDataFrame([(each["server"], each["last_at"]) for each in inputs.logs], "server string, last_at long")
-    seen = None if is_exact else store.keep("seen", first_pass(events, server_names(names)))
+    seen = None if is_exact else store.keep({"seen": first_pass(events, server_names(names))})["seen"]
     if seen is None:
-        odd, rows, odd_rows = events, (count := events.count()), count
+        count = events.count()
+        odd, rows = events, Rows(count, count)
     else:
         counts = _counts(seen)
-        rows, odd_rows = counts["rows"], counts["odd_rows"]
+        rows = Rows(counts["rows"], counts["odd_rows"])
         odd = _odd(events, seen, counts)
     found = evidence(seen, odd, events, log_ends, logged_servers=inputs.logged, rules=rules, keep=store.keep)
-    rows_once = found.lines.agg(F.coalesce(F.sum("rows_count"), F.lit(0)).alias("rows")).collect()[0]["rows"]
-    return found, Counted(rows, odd_rows - rows_once)
+    return found, rows
 
 
 def _counts(seen: DataFrame) -> Mapping[str, int]:
@@ -170,17 +171,13 @@ def _figures(figures: DataFrame, promise: Promise, inputs: Inputs) -> dict[str, 
     }
 
 
-def _lists(found: Evidence, events: DataFrame) -> dict[str, Any]:
-    """`takeovers` and the other lists, `causes` and `traces`."""
-    listed = lists(found)
-    return {**listed, "causes": causes(found), "traces": traces(events, traced(listed))}
-
-
-def _write_tables(store: Store, found: Evidence, quarantine: DataFrame) -> None:
+def _other_tables(found: Evidence, quarantine: DataFrame) -> dict[str, DataFrame]:
     """Those that are not written yet."""
-    store.keep("messages", found.messages.drop("id_high", "id_low"))
-    store.keep("copies", found.copies)
-    store.keep("quarantine", quarantined_once(quarantine))
+    return {
+        "messages": found.messages.drop("id_high", "id_low"),
+        "copies": found.copies,
+        "quarantine": quarantined_once(quarantine),
+    }
 
 
 def _write_files(output: str, summary: Mapping[str, Any], textfile: str | None) -> None:

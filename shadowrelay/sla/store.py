@@ -1,6 +1,8 @@
 """Where a report is made: tables are written beside what is there, and take its place when all of them are whole."""
 
 import uuid
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 TABLES = "tables"
 PUBLISHED = frozenset({"messages", "copies", "takeovers", "duplicates", "losses", "orphans", "exposures", "figures", "quarantine"})
 COMPRESSION = "zstd"
+WRITERS_MAX = 4
 
 
 class Store:
@@ -26,8 +29,13 @@ class Store:
         self._output = output.rstrip("/")
         self._work = f"{self._output}/.making-{uuid.uuid4().hex}"
 
-    def keep(self, name: str, frame: DataFrame) -> DataFrame:
-        """Write it under its name, and give back what is stored."""
+    def keep(self, frames: Mapping[str, DataFrame]) -> dict[str, DataFrame]:
+        """Write each under its name, and give back what is stored. All at once: a small job leaves most of the machine idle."""
+        with ThreadPoolExecutor(WRITERS_MAX) as writers:
+            writing = {name: writers.submit(self._keep, name, frame) for name, frame in frames.items()}
+            return {name: written.result() for name, written in writing.items()}
+
+    def _keep(self, name: str, frame: DataFrame) -> DataFrame:
         if name not in PUBLISHED:
             path = f"{self._work}/{name}"
             frame.write.option("compression", COMPRESSION).parquet(path)

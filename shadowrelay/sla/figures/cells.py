@@ -4,6 +4,9 @@ docs/sla.md, 3.
 A cell also has its `age`, in whole hours before now, for burn rates: these look back from now, and not from the turn of an hour.
 """
 
+from collections.abc import Mapping
+from functools import reduce
+
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
@@ -52,36 +55,38 @@ def placed_promotions(promotions: DataFrame, *, now: int) -> DataFrame:
     return placed(promotions, F.col("at"), "new_primary", "old_primary", "new_primary", now=now)
 
 
-def message_cells(placed: DataFrame, *, shadow_within_us: int, delivery_within_us: int, exposure_within_us: int) -> DataFrame:
-    """Counts of messages. Shapes: `placed` as from `placed_messages`. Units: microseconds."""
-    is_counted_, delivery_us, has_both = is_counted(), delivery_us_of(), F.col("shadow_us").isNotNull() & F.col("ack_us").isNotNull()
-    is_judged = is_counted_ & F.col("is_redundant").isNotNull()
-    return placed.groupBy(*KEY).agg(
-        *_counted({
-            "messages_acknowledged": is_counted_,
-            "messages_reconstructed": F.col("kind") == RECONSTRUCTED,
-            "messages_redundant": is_counted_ & F.col("is_redundant"),
-            "messages_not_redundant": is_counted_ & ~F.col("is_redundant"),
-            "messages_dsn": F.col("kind") == DSN,
-            "messages_done": is_counted_ & F.col("done_at").isNotNull(),
-            "shadow_count": F.col("shadow_us").isNotNull(),
-            "shadow_good": F.col("shadow_us") <= shadow_within_us,
-            "delivery_count": delivery_us.isNotNull(),
-            "delivery_good": delivery_us <= delivery_within_us,
-            "exposure_judged": is_judged,
-            "exposure_bad": is_judged & (F.col("exposure_us") > exposure_within_us),
-            "clock_skews": delivery_us < 0,
-        }),
-        F.sum(F.when(has_both, F.col("shadow_us"))).alias("shadow_share_us"),
-        F.sum(F.when(has_both, F.col("ack_us"))).alias("ack_share_us"),
-        F.sum("exposure_count").alias("exposure_count"),
-        F.sum("exposure_us").alias("exposure_us"),
-        F.max("exposure_max_us").alias("exposure_max_us"),
-        F.sum(F.when(is_counted_, F.col("recipients_count"))).alias("recipients"),
-        F.sum("lost").alias("recipients_lost"),
-        F.sum("duplicated").alias("recipients_duplicated"),
-        F.sum("unexplained").alias("recipients_duplicated_unexplained"),
-    )  # fmt: skip
+def message_facts(placed: DataFrame, *, shadow_within_us: int, delivery_within_us: int, exposure_within_us: int) -> DataFrame:
+    """What each message counts for. Shapes: `placed` as from `placed_messages`. Units: microseconds."""
+    acknowledged, delivery_us = is_counted(), delivery_us_of()
+    has_both = F.col("shadow_us").isNotNull() & F.col("ack_us").isNotNull()
+    is_judged = acknowledged & F.col("is_redundant").isNotNull()
+    conditions = {
+        "messages_acknowledged": acknowledged,
+        "messages_reconstructed": F.col("kind") == RECONSTRUCTED,
+        "messages_redundant": acknowledged & F.col("is_redundant"),
+        "messages_not_redundant": acknowledged & ~F.col("is_redundant"),
+        "messages_dsn": F.col("kind") == DSN,
+        "messages_done": acknowledged & F.col("done_at").isNotNull(),
+        "shadow_count": F.col("shadow_us").isNotNull(),
+        "shadow_good": F.col("shadow_us") <= shadow_within_us,
+        "delivery_count": delivery_us.isNotNull(),
+        "delivery_good": delivery_us <= delivery_within_us,
+        "exposure_judged": is_judged,
+        "exposure_bad": is_judged & (F.col("exposure_us") > exposure_within_us),
+        "clock_skews": delivery_us < 0,
+    }
+    numbers = {
+        "shadow_share_us": F.when(has_both, F.col("shadow_us")),
+        "ack_share_us": F.when(has_both, F.col("ack_us")),
+        "exposure_count": F.col("exposure_count"),
+        "exposure_us": F.col("exposure_us"),
+        "exposure_max_us": F.col("exposure_max_us"),
+        "recipients": F.when(acknowledged, F.col("recipients_count")),
+        "recipients_lost": F.col("lost"),
+        "recipients_duplicated": F.col("duplicated"),
+        "recipients_duplicated_unexplained": F.col("unexplained"),
+    }
+    return _facts(placed, conditions, numbers)
 
 
 def delivery_us_of() -> Column:
@@ -89,42 +94,46 @@ def delivery_us_of() -> Column:
     return F.when(is_counted() & (F.col("kind") != RECONSTRUCTED), F.col("last_delivery_at") - F.col("at"))
 
 
-def sent_again_cells(placed: DataFrame) -> DataFrame:
-    """Shapes: `placed` are the messages that were sent again."""
-    return placed.groupBy(*KEY).agg(F.count(F.lit(1)).alias("messages_sent_again"))
+def copy_facts(placed: DataFrame, *, lag_within_us: int) -> DataFrame:
+    """What each copy counts for. Shapes: `placed` as from `placed_copies`. Units: microseconds."""
+    lag_us = F.col("lag_us")
+    conditions = {
+        "copies": F.lit(True),
+        "lag_count": lag_us.isNotNull(),
+        "discards_late": lag_us > lag_within_us,
+        "clock_skews": lag_us < 0,
+    }
+    return _facts(placed, conditions)
 
 
-def copy_cells(placed: DataFrame, *, lag_within_us: int) -> DataFrame:
-    """Counts of copies. Shapes: `placed` as from `placed_copies`. Units: microseconds."""
-    return placed.groupBy(*KEY).agg(
-        *_counted({
-            "copies": F.lit(True),
-            "lag_count": F.col("lag_us").isNotNull(),
-            "discards_late": F.col("lag_us") > lag_within_us,
-            "clock_skews": F.col("lag_us") < 0,
-        })
-    )  # fmt: skip
+def promotion_facts(placed: DataFrame) -> DataFrame:
+    """What each RESUBMIT row counts for. Shapes: `placed` as from `placed_promotions`."""
+    in_time = {"takeovers_in_time": F.col("is_in_time"), "takeovers_late": ~F.col("is_in_time")}
+    return _facts(placed, in_time, {"clock_skews": _one(F.col("detection_us") < 0) + _one(F.col("silence_us") < 0)})
 
 
-def orphan_cells(placed: DataFrame) -> DataFrame:
-    """Shapes: `placed` as from `placed_copies`, of orphans."""
-    return placed.groupBy(*KEY).agg(F.count(F.lit(1)).alias("shadows_orphaned"))
+def single_facts(placed: DataFrame, name: str) -> DataFrame:
+    """Each line counts for one in `name`: a takeover, an orphan, a message that was sent again."""
+    return _facts(placed, {name: F.lit(True)})
 
 
-def promotion_cells(placed: DataFrame) -> DataFrame:
-    """Counts of RESUBMIT rows. Shapes: `placed` as from `placed_promotions`."""
-    skews = (F.col("detection_us") < 0).cast("long"), (F.col("silence_us") < 0).cast("long")
+def _facts(placed: DataFrame, conditions: Mapping[str, Column], numbers: Mapping[str, Column] | None = None) -> DataFrame:
+    """KEY, COUNTS and MAXIMA; 0 where nothing is said."""
+    said = {name: _one(condition) for name, condition in conditions.items()} | dict(numbers or {})
     none = F.lit(0).cast("long")
-    return placed.groupBy(*KEY).agg(
-        *_counted({"takeovers_in_time": F.col("is_in_time"), "takeovers_late": ~F.col("is_in_time")}),
-        F.sum(F.coalesce(skews[0], none) + F.coalesce(skews[1], none)).alias("clock_skews"),
-    )
+    values = [F.coalesce(said[name], none) if name in said else none for name in (*COUNTS, *MAXIMA)]
+    return placed.select(*KEY, *[value.alias(name) for name, value in zip((*COUNTS, *MAXIMA), values, strict=True)])
 
 
-def takeover_cells(placed: DataFrame) -> DataFrame:
-    """Shapes: `placed` as from `placed_promotions`, of takeovers, `at` being the first RESUBMIT."""
-    return placed.groupBy(*KEY).agg(F.count(F.lit(1)).alias("promotions"))
+def _one(condition: Column) -> Column:
+    return F.when(condition, F.lit(1).cast("long")).otherwise(F.lit(0).cast("long"))
 
 
-def _counted(conditions: dict[str, Column]) -> list[Column]:
-    return [F.count(F.when(condition, 1)).alias(name) for name, condition in conditions.items()]
+def added() -> list[Column]:
+    """COUNTS and MAXIMA of several lines."""
+    return [*[F.sum(name).alias(name) for name in COUNTS], *[F.max(name).alias(name) for name in MAXIMA]]
+
+
+def cells(facts: list[DataFrame]) -> DataFrame:
+    """One line a cell."""
+    return reduce(DataFrame.unionByName, facts).groupBy(*KEY).agg(*added())

@@ -28,15 +28,15 @@ def counted(found: Evidence, sites: DataFrame, *, now: int, within: Within) -> D
     promotions = cells.placed_promotions(found.promotions, now=now)
     taken = cells.placed_promotions(found.takeovers.withColumn("at", F.col("first_resubmit_at")), now=now)
     again = cells.placed(sent_again(found.messages), F.col("at"), "server", "server", "pair_server", now=now)
-    all_cells = [
-        cells.message_cells(
+    facts = [
+        cells.message_facts(
             messages, shadow_within_us=within.shadow_us, delivery_within_us=within.delivery_us, exposure_within_us=within.exposure_us
         ),
-        cells.sent_again_cells(again),
-        cells.copy_cells(copies, lag_within_us=within.lag_us),
-        cells.orphan_cells(cells.placed_copies(found.orphans, now=now)),
-        cells.promotion_cells(promotions),
-        cells.takeover_cells(taken),
+        cells.single_facts(again, "messages_sent_again"),
+        cells.copy_facts(copies, lag_within_us=within.lag_us),
+        cells.single_facts(cells.placed_copies(found.orphans, now=now), "shadows_orphaned"),
+        cells.promotion_facts(promotions),
+        cells.single_facts(taken, "promotions"),
     ]
-    histograms = [percentiles.message_times(messages), percentiles.copy_times(copies), percentiles.promotion_times(promotions)]
-    return figures(all_cells, histograms, promotions, sites)
+    times = [percentiles.message_times(messages), percentiles.copy_times(copies), percentiles.promotion_times(promotions)]
+    return figures(cells.cells(facts), percentiles.histogram(times), promotions, sites)

@@ -1,6 +1,6 @@
-"""All that the figures are counted from: messages, copies, takeovers, and each duplicate, loss, orphan and exposure. docs/sla.md, 2 to 4."""
+"""All that the figures are counted from: messages, copies, takeovers, and each duplicate, loss, orphan, exposure. docs/sla.md, 2 to 4."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
@@ -51,35 +51,36 @@ def evidence(
     *,
     logged_servers: Sequence[str],
     rules: Rules,
-    keep: Callable[[str, DataFrame], DataFrame],
+    keep: Callable[[Mapping[str, DataFrame]], dict[str, DataFrame]],
 ) -> Evidence:
     """From what `first_pass` has `seen` (None: nothing is taken for plain), and the `odd` events: all those of the other messages.
 
-    Shapes: `log_ends`: server, last_at (of its log). `keep` stores a frame under a name and gives back what is stored:
-    what is used several times is computed once, and plans stay small.
+    Shapes: `log_ends`: server, last_at (of its log). `keep` stores frames under their names and gives back what is
+    stored: what is used several times is computed once, and plans stay small.
     """
-    rows = keep("rows", exact_rows(odd, logged_servers))
-    lines = keep("gathered", timelines(rows))
+    rows = keep({"rows": exact_rows(odd, logged_servers)})["rows"]
+    lines = keep({"gathered": timelines(rows)})["gathered"]
     named = recipients(rows, lines, now=rules.now, is_final=rules.is_final, expiration_us=rules.expiration_us)
-    named = keep("recipients", named)
-    lines = keep("lines", lines.join(ends(named), on="message", how="left"))
-    exposed = keep("exposures", exposures(lines, now=rules.now))
-    twice = keep("duplicates", duplicates(named, lines, together_us=rules.span_us + rules.heartbeat_us))
-    messages = keep("exact_messages", exact_messages(lines, exposures_by_message(exposed), twice))
-    held = keep("exact_copies", copies(rows, lines))
-    if seen is not None:
-        messages = plain_messages(seen).unionByName(messages)
-        held = plain_copies(seen).unionByName(held)
-    hold_us = rules.hold_us + rules.expiration_us
-    taken = keep("promotions", promotions(rows, span_us=rules.span_us, heartbeat_us=rules.heartbeat_us))
-    return Evidence(
-        messages=messages,
-        copies=held,
-        promotions=taken,
-        takeovers=keep("takeovers", with_return(takeovers(taken, lines.select("message", "done_at")), events)),
-        duplicates=twice,
-        losses=keep("losses", losses(named, lines, log_ends, expiration_us=rules.expiration_us)),
-        orphans=keep("orphans", orphans(held, log_ends, now=rules.now, is_final=rules.is_final, hold_us=hold_us)),
-        exposures=exposed,
-        lines=lines,
+    named = keep({"recipients": named})["recipients"]
+    lines = keep({"lines": lines.join(ends(named), on="message", how="left")})["lines"]
+    each = keep(
+        {
+            "exposures": exposures(lines, now=rules.now),
+            "duplicates": duplicates(named, lines, together_us=rules.span_us + rules.heartbeat_us),
+            "exact_copies": copies(rows, lines),
+            "promotions": promotions(rows, span_us=rules.span_us, heartbeat_us=rules.heartbeat_us),
+            "losses": losses(named, lines, log_ends, expiration_us=rules.expiration_us),
+        }
     )
+    held = each["exact_copies"] if seen is None else plain_copies(seen).unionByName(each["exact_copies"])
+    hold_us = rules.hold_us + rules.expiration_us
+    each |= keep(
+        {
+            "exact_messages": exact_messages(lines, exposures_by_message(each["exposures"]), each["duplicates"]),
+            "orphans": orphans(held, log_ends, now=rules.now, is_final=rules.is_final, hold_us=hold_us),
+            "takeovers": with_return(takeovers(each["promotions"], lines.select("message", "done_at")), events),
+        }
+    )
+    messages = each["exact_messages"] if seen is None else plain_messages(seen).unionByName(each["exact_messages"])
+    kept = {name: each[name] for name in ("promotions", "takeovers", "duplicates", "losses", "orphans", "exposures")}
+    return Evidence(messages=messages, copies=held, lines=lines, **kept)

@@ -3,6 +3,7 @@ docs/sla.md, 2.
 """
 
 from collections.abc import Mapping
+from functools import reduce
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
@@ -15,26 +16,31 @@ PLACE = ("hour", "server", "pair_from", "pair_to")
 
 
 def message_times(placed: DataFrame) -> DataFrame:
-    """Histogram of the times of messages. Shapes: `placed` as from `cells.placed_messages`."""
-    return _histogram(placed, {"shadow_latency": F.col("shadow_us"), "delivery_latency": delivery_us_of()})
+    """The times of messages, one line a time. Shapes: `placed` as from `cells.placed_messages`."""
+    return _times(placed, {"shadow_latency": F.col("shadow_us"), "delivery_latency": delivery_us_of()})
 
 
 def copy_times(placed: DataFrame) -> DataFrame:
     """Likewise of copies."""
-    return _histogram(placed, {"discard_lag": F.col("lag_us")})
+    return _times(placed, {"discard_lag": F.col("lag_us")})
 
 
 def promotion_times(placed: DataFrame) -> DataFrame:
     """Likewise of RESUBMIT rows."""
-    return _histogram(placed, {"takeover_detection": F.col("detection_us"), "takeover_silence": F.col("silence_us")})
+    return _times(placed, {"takeover_detection": F.col("detection_us"), "takeover_silence": F.col("silence_us")})
 
 
-def _histogram(placed: DataFrame, times: Mapping[str, Column]) -> DataFrame:
-    """(place, metric, ms) -> count. What is negative counts as 0."""
+def _times(placed: DataFrame, times: Mapping[str, Column]) -> DataFrame:
+    """(place, metric, ms). What is negative counts as 0."""
     values = [F.struct(F.lit(METRICS.index(name)).alias("metric"), time.alias("us")) for name, time in times.items()]
     each = placed.select(*PLACE, F.explode(F.array(*values)).alias("time")).where(F.col("time.us").isNotNull())
     milliseconds = F.floor(F.greatest(F.col("time.us"), F.lit(0)) / F.lit(1000))
-    return each.groupBy(*PLACE, F.col("time.metric").alias("metric"), milliseconds.alias("ms")).agg(F.count(F.lit(1)).alias("count"))
+    return each.select(*PLACE, F.col("time.metric").alias("metric"), milliseconds.alias("ms"))
+
+
+def histogram(times: list[DataFrame]) -> DataFrame:
+    """(place, metric, ms) -> count."""
+    return reduce(DataFrame.unionByName, times).groupBy(*PLACE, "metric", "ms").agg(F.count(F.lit(1)).alias("count"))
 
 
 def percentiles(histogram: DataFrame, *keys: str) -> DataFrame:

@@ -5,7 +5,7 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from shadowrelay.sla.figures.cells import COUNTS, HOUR_US, MAXIMA
+from shadowrelay.sla.figures.cells import COUNTS, HOUR_US, MAXIMA, added
 from shadowrelay.sla.figures.percentiles import METRICS, PERCENTS, percentiles
 
 DAY_US = 24 * HOUR_US
@@ -14,16 +14,14 @@ KEY = ("window", "start", "scope", "name", "other")
 TIMES = tuple(f"{metric}_{column}" for metric in METRICS for column in ("count", "max", *(f"p{percent}" for percent in PERCENTS)))
 
 
-def figures(cells: list[DataFrame], histograms: list[DataFrame], promoted: DataFrame, sites: DataFrame) -> DataFrame:
+def figures(cells: DataFrame, histogram: DataFrame, promoted: DataFrame, sites: DataFrame) -> DataFrame:
     """One line for each window and scope in which something happened; windows like "6h", of everything only, look back from now.
 
-    Shapes: `cells` have KEY of `cells` and some of COUNTS and MAXIMA; `histograms` as in `percentiles`; `promoted` are the placed
+    Shapes: `cells` and `histogram` as from there; `promoted` are the placed
     RESUBMIT rows; `sites` is small: server, site, boundary. `start` is in microseconds, null of `all` and of those that look back.
     """
-    cell = _united(cells).groupBy("hour", "age", "server", "pair_from", "pair_to").agg(*_added())
-    counted = _scoped(_windowed(cell), sites).unionByName(_looking_back(cell)).groupBy(*KEY).agg(*_added())
-    histogram = _scoped(_windowed(_united(histograms)), sites)
-    merged = histogram.groupBy(*KEY, "metric", "ms").agg(F.sum("count").alias("count"))
+    counted = _scoped(_windowed(cells), sites).unionByName(_looking_back(cells)).groupBy(*KEY).agg(*added())
+    merged = _scoped(_windowed(histogram), sites).groupBy(*KEY, "metric", "ms").agg(F.sum("count").alias("count"))
     timed = percentiles(merged, *KEY)
     distinct = _scoped(_windowed(promoted.select("hour", "server", "pair_from", "pair_to", "message")), sites)
     different = distinct.groupBy(*KEY, "message").agg(F.lit(1).alias("one")).groupBy(*KEY).agg(F.count("one").alias("messages_promoted"))
@@ -40,10 +38,6 @@ def _number(name: str) -> Column:
 
 def _united(frames: list[DataFrame]) -> DataFrame:
     return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), frames)
-
-
-def _added() -> list[Column]:
-    return [*[F.sum(name).alias(name) for name in COUNTS], *[F.max(name).alias(name) for name in MAXIMA]]
 
 
 def _windowed(frame: DataFrame) -> DataFrame:

@@ -1,4 +1,4 @@
-"""Takeovers: what shadow servers took over, how fast, and when it was delivered. docs/sla.md, 3. Exact; `rows` are those of `exact_rows`."""
+"""Takeovers: what shadow servers took over, how fast, when it was delivered. docs/sla.md, 3. Exact; `rows` are those of `exact_rows`."""
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
