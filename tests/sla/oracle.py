@@ -92,12 +92,14 @@ class Message:
         return [row for row in self.rows if row.event == "RESUBMIT" and row.source == "REDUNDANCY"]
 
     @property
-    def is_redundant(self) -> bool:
-        """Had it a synced second copy when it was acknowledged?"""
+    def is_redundant(self) -> bool | None:
+        """Had it a synced second copy when it was acknowledged? `None`: Exchange 2010 does not write it."""
         if self.receive is None:
             return self.is_reconstructed
         if "Replication" in self.receive.custom:
             return self.receive.custom["Replication"] == "Success"
+        if self.receive.format == "exchange2010":
+            return None
         return any(row.at <= self.receive.at for row in self.those("HAREDIRECT"))
 
 
@@ -142,7 +144,7 @@ class Oracle:
         receives = [row for row in found.those("RECEIVE") if row.source == "SMTP"]
         copies, takeovers = found.those("HARECEIVE"), found.takeovers
         found.is_dsn = bool(found.those("DSN"))
-        named = receives or [*copies, *takeovers]
+        named = found.those("RECEIVE") or [*copies, *takeovers]
         found.recipients = frozenset(address for row in named for address in row.recipients)
         if receives and not found.is_dsn:
             found.receive = receives[0]
@@ -164,7 +166,7 @@ class Oracle:
             return True
         holders = {row.server for row in message.those("HARECEIVE")}
         released = {row.server for row in message.those("HADISCARD") if row.context == "released"}
-        other_ends = [row for row in message.those("HADISCARD") if row.context == "delivered"]
+        other_ends = [row for row in message.those("HADISCARD") if row.tells_delivery]
         other_ends += message.those("SEND", "SENDEXTERNAL", "DELIVER", "FAIL", "DUPLICATEDELIVER")
         return bool(holders) and holders <= released and not message.those("RESUBMIT") and not other_ends
 
@@ -186,7 +188,7 @@ class Oracle:
                     ends[recipient].append(row.at)
         if message.is_reconstructed:
             for row in message.those("HADISCARD"):
-                if row.context == "delivered":
+                if row.tells_delivery:
                     for recipient in row.recipients or message.recipients:
                         ends[recipient].append(row.at)
         internet_ids = {row.internet_message_id for row in message.rows} - {""}
@@ -247,9 +249,12 @@ class Oracle:
         at = message.acknowledged_at
         self._add(*belongs, messages_acknowledged=1, messages_reconstructed=message.is_reconstructed)
         self._add(
-            *belongs, messages_redundant=message.is_redundant, messages_done=message.done_at is not None, messages_sent_again=is_again
+            *belongs, messages_redundant=bool(message.is_redundant), messages_done=message.done_at is not None, messages_sent_again=is_again
         )
-        self.events["redundancy_ratio"].append((at, message.is_redundant))
+        if message.is_redundant is not None:
+            self._add(*belongs, messages_judged=1)
+            self.events["redundancy_ratio"].append((at, message.is_redundant))
+            self._exposures(message, belongs)
         shadow, ack = (message.receive.elapsed(key) if message.receive else None for key in ("ShadowElapsed", "AckElapsed"))
         if shadow is not None:
             self._add(*belongs, shadow_latency_ms=shadow // 1000)
@@ -260,7 +265,6 @@ class Oracle:
             last = max(when for each in message.deliveries.values() for when, _ in each)
             elapsed = self._elapsed(belongs, "delivery_latency_ms", last - at)
             self.events["delivery_latency"].append((at, elapsed <= self._within("delivery_latency")))
-        self._exposures(message, belongs)
         self._lost_and_duplicated(message, belongs)
 
     def _within(self, name: str) -> int:
@@ -335,7 +339,7 @@ class Oracle:
         if message.rows[-1].event == "POISONMESSAGE":
             return "set aside"
         for row in message.those("HADISCARD"):
-            if row.context == "delivered" and (not row.recipients or recipient in row.recipients):
+            if row.tells_delivery and (not row.recipients or recipient in row.recipients):
                 return "discarded without delivery"
         if not message.takeovers and self.last_row.get(message.server, -1) < up:
             return "both copies gone"
@@ -351,7 +355,7 @@ class Oracle:
             belongs = row.at, row.client, (row.client, server)
             discards = [each for each in message.those("HADISCARD") if each.server == server]
             named = {recipient for each in discards for recipient in (each.recipients or message.recipients)}
-            told = [each.at for each in discards if each.context == "delivered" or each.format != "shadowrelay"]
+            told = [each.at for each in discards if each.tells_delivery]
             if told and message.done_at is not None:
                 lag = self._elapsed(belongs, "discard_lag_ms", max(told) - message.done_at)
                 self._add(*belongs, discards_late=lag > self.heartbeat)
@@ -466,8 +470,8 @@ def _finished(values: dict[str, list[Any]]) -> dict[str, Any]:
     figure["exposure_count"] = len(of("exposure_us"))
     figure["exposure_seconds"] = sum(of("exposure_us")) / SECOND
     figure["exposure_max_seconds"] = max(of("exposure_us"), default=0) / SECOND
-    acknowledged = figure["messages_acknowledged"]
-    figure["redundancy_ratio"] = figure["messages_redundant"] / acknowledged if acknowledged else None
+    judged = sum(of("messages_judged"))
+    figure["redundancy_ratio"] = figure["messages_redundant"] / judged if judged else None
     figure["shadow_share"] = sum(of("shadow_us")) / sum(of("ack_us")) if sum(of("ack_us")) else None
     for name, wanted in PERCENTILES.items():
         found: dict[str, int | None] = {"count": len(of(name))}

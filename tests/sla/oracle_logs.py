@@ -40,6 +40,11 @@ class Row:
     file: str
     line: int
 
+    @property
+    def tells_delivery(self) -> bool:
+        """HADISCARD `delivered`; Exchange does not say why, so any."""
+        return self.event == "HADISCARD" and (self.context == "delivered" or self.format != "shadowrelay")
+
     def instant(self, key: str) -> int | None:
         """An instant in custom-data."""
         return microseconds(self.custom[key]) if key in self.custom else None
@@ -95,9 +100,9 @@ def read_logs(directory: Path, sites: Path | None = None) -> Logs:
 def _read_file(logs: Logs, seen: set[tuple[str, bytes]], server: str, path: Path) -> None:
     octets = path.read_bytes().removeprefix(b"\xef\xbb\xbf")
     is_ours = b"#Software: shadowrelay" in octets
+    logs.lines += octets.count(b"\n") + (not octets.endswith(b"\n") and octets != b"")
     fields: list[str] = []
     for number, raw, is_whole in _physical(octets) if is_ours else _logical(octets):
-        logs.lines += 1
         if raw.startswith(b"#"):
             if raw.startswith(b"#Fields:"):
                 fields = [name.strip() for name in raw[8:].decode().split(",")]

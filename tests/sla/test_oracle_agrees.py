@@ -1,4 +1,5 @@
-"""The job says what the oracle says, about generated logs with faults of every kind: every figure in every window and scope."""
+"""The job says what the oracle says, about generated logs with faults of every kind, and about rows that make no sense:
+every figure in every window and scope, every entry of every table."""
 
 from collections.abc import Iterable
 from datetime import datetime
@@ -16,6 +17,7 @@ from shadowrelay.sla.warehouse import ingest_once
 from tests.sla.agreement import COLUMNS, WINDOWS, disagreements
 from tests.sla.oracle import judge
 from tests.sla.oracle_logs import microseconds
+from tests.sla.soup import add_soup
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,11 +42,20 @@ shadows_orphaned = 0
 
 
 def differences(
-    spark: "SparkSession", directory: Path, seeds: Iterable[int], *, objectives: str = "", has_now: bool = True, **options: Any
+    spark: "SparkSession",
+    directory: Path,
+    seeds: Iterable[int],
+    *,
+    soup: int = 0,
+    objectives: str = "",
+    has_now: bool = True,
+    **options: Any,
 ) -> list[str]:
-    """Generate, let both judge, compare. `options` go to the generator; `is_final` and `is_exact` to the job."""
+    """Generate, let both judge, compare. `soup`: so many messages of it too; `options` go to the generator, or to the job."""
     told = {name: options.pop(name) for name in ("is_final", "is_exact") if name in options}
     truth = generate(directory, list(seeds), **options)
+    if soup:
+        add_soup(directory, seed=soup, messages=soup)
     sites, output = directory / "sites.toml", directory / "report"
     objectives_file = directory / "objectives.toml" if objectives else None
     if objectives_file is not None:
@@ -67,23 +78,23 @@ def differences(
 
 
 def test_the_job_says_what_the_oracle_says(spark: "SparkSession", tmp_path: Path) -> None:
-    assert [] == differences(spark, tmp_path, range(16), messages=40, nodes=3)
+    assert [] == differences(spark, tmp_path, range(12), messages=40, nodes=3, soup=300)
 
 
 @pytest.mark.heavy
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("is_exact", [False, True])
 def test_the_job_says_what_the_oracle_says_of_two_hundred_boundaries(spark: "SparkSession", tmp_path: Path, is_exact: bool) -> None:
-    assert [] == differences(spark, tmp_path, range(2000, 2200), messages=30, is_exact=is_exact)
+    assert [] == differences(spark, tmp_path, range(2000, 2200), messages=30, soup=3000, is_exact=is_exact)
 
 
 @pytest.mark.heavy
 @pytest.mark.timeout(1800)
 def test_they_agree_when_no_more_events_will_come(spark: "SparkSession", tmp_path: Path) -> None:
-    assert [] == differences(spark, tmp_path, range(3000, 3040), is_final=True, has_now=False)
+    assert [] == differences(spark, tmp_path, range(3000, 3040), soup=1000, is_final=True, has_now=False)
 
 
 @pytest.mark.heavy
 @pytest.mark.timeout(1800)
 def test_they_agree_about_other_times_and_objectives(spark: "SparkSession", tmp_path: Path) -> None:
-    assert [] == differences(spark, tmp_path, range(4000, 4040), objectives=OBJECTIVES, has_now=False)
+    assert [] == differences(spark, tmp_path, range(4000, 4040), soup=1000, objectives=OBJECTIVES, has_now=False)
