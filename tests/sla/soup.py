@@ -143,9 +143,8 @@ class Soup:
             header = format_header("0.4.0", BEGIN)
             if version in VERSIONS:
                 sites[server] = {"site": version, "boundary": "exchange"}
-                lines = (
-                    "#Software: Microsoft Exchange Server", "#Log-type: Message Tracking Log", f"#Fields: {','.join(VERSIONS[version])}", "",
-                )  # fmt: skip
+                fields = f"#Fields: {','.join(VERSIONS[version])}"
+                lines = ("#Software: Microsoft Exchange Server", "#Log-type: Message Tracking Log", fields, "")
                 header = "\r\n".join(lines).encode()
             (folder / "MSGTRK2026021800-1.LOG").write_bytes(header + b"".join(line for _, line in sorted(rows)))
         with (output / "sites.toml").open("a") as file:
