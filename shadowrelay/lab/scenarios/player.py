@@ -17,7 +17,7 @@ HEALED_SECONDS_MAX = 60.0
 POLL_SECONDS = 1.0
 STOPPING = (Deed.KILL, Deed.WIPE, Deed.PAUSE, Deed.RESTORE)
 RESTARTING = (Deed.KILL, Deed.WIPE, Deed.RESTORE, Deed.ROLL)
-NOT_QUIET = "the lab is not as it should be when a scenario begins: {reason}; `shadowrelay lab status`, `heal`, `start NODE` …"
+NOT_QUIET = "the lab is not as it should be when a scenario begins: {reason}; `shadowrelay lab status`, `heal`, `start NODE`, `defer off` …"
 
 Say = Callable[[str], None]
 
