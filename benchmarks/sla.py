@@ -5,6 +5,8 @@ python benchmarks/sla.py generate --output DIR --events N [--seed N] [--nodes N]
 
 Without `--events`: DIR/logs/<server>/MSGTRK*.LOG, DIR/sites.toml, DIR/truth.json; a boundary for each of `--seeds` seeds from `--seed` on.
 With it: DIR is a warehouse (DIR/events, DIR/servers.json) with DIR/truth.json.
+
+python benchmarks/sla.py scale [--directory DIR] [--events N ...] [--lines N] [--rounds N] [--json FILE]      see docs/performance.md
 """
 
 import argparse
@@ -16,6 +18,7 @@ if __name__ == "__main__":  # as a script, from anywhere
     sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.sla_generate import generate
+from benchmarks.sla_scale import add_options, scale
 
 ROWS_PER_FILE = 20_000  # about 10 MB, as max_file_size
 
@@ -53,6 +56,9 @@ def main() -> None:
     command.add_argument("--late", action="store_true", help="put some files into DIR/late, to arrive later")
     command.add_argument("--events", type=int, default=0, help="so many events straight into Parquet")
     command.set_defaults(run=_generate)
+    command = commands.add_parser("scale", help="how time and memory grow, beside DuckDB; the ingest of CSV")
+    add_options(command)
+    command.set_defaults(run=scale)
     options = parser.parse_args()
     options.run(options)
 

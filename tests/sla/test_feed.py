@@ -1,33 +1,14 @@
 """What live figures are fed with: each landed batch once, late rows told from those in time, whatever is killed in between."""
 
 import json
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
 from shadowrelay.sla import feed
-from shadowrelay.sla.land import land_files
-from tests.kit.log_files import a_log, an_event
-
-NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
-HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
-
-
-def land(directory: Path, batch: str, server: str = "mx1", *, ago: list[timedelta], is_whole: bool = True) -> None:
-    """A log with a row for each of `ago` before NOW, as the ingest leaves it in the warehouse."""
-    log = directory / "logs" / server / f"MSGTRK-{batch}.LOG"
-    log.parent.mkdir(parents=True, exist_ok=True)
-    log.write_bytes(a_log(an_event(f"{batch}-{number}", at=NOW - each, recipients=("a@b", "c@d")) for number, each in enumerate(ago)))
-    rows = list(land_files([(str(log),)], str(directory / "w"), batch))
-    names = ("server", "file", "bytes", "lines", "rows", "quarantined", "format", "version", "first_at", "last_at")
-    place = directory / "w" / "files" / f"batch={batch}"
-    place.mkdir(parents=True, exist_ok=True)
-    parquet.write_table(pa.Table.from_pylist([dict(zip(names, row, strict=True)) for row in rows]), place / "part.parquet")
-    if is_whole:
-        (place / "_SUCCESS").touch()
+from tests.sla.landed import HOUR, MINUTE, NOW, land
 
 
 def fed(directory: Path, batch: str) -> list[tuple]:
