@@ -38,7 +38,6 @@ PLACES: dict[str, tuple[str, set[str]]] = {
     "fsspec": ("fsspec", {"tracking", REPORT}),
     "pyspark": ("pyspark", {REPORT}),
     "pyarrow": ("pyarrow", {REPORT}),
-    "matplotlib": ("matplotlib", {REPORT}),
 }
 
 
