@@ -15,9 +15,9 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]
 from pyarrow import parquet
 
 from shadowrelay.sla.columns import ARROW_EVENTS
-from shadowrelay.sla.custom_data import UTC_INSTANT
 from shadowrelay.sla.land import COMPRESSION, escaped, is_landed
 from shadowrelay.sla.places import located, written_whole
+from shadowrelay.sla.values import UTC_INSTANT
 
 LATENESS = timedelta(hours=2)
 AHEAD_MAX = timedelta(hours=1)

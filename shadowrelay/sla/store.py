@@ -19,6 +19,7 @@ TABLES = "tables"
 PUBLISHED = frozenset({"messages", "copies", "takeovers", "duplicates", "losses", "orphans", "exposures", "figures", "quarantine"})
 COMPRESSION = "zstd"
 WRITERS_MAX = 4
+MAKING = ".making-"  # what a directory's name begins with in which a report is made
 
 
 class Store:
@@ -27,7 +28,7 @@ class Store:
     def __init__(self, spark: "SparkSession", output: str) -> None:
         self._spark = spark
         self._output = output.rstrip("/")
-        self._work = f"{self._output}/.making-{uuid.uuid4().hex}"
+        self._work = f"{self._output}/{MAKING}{uuid.uuid4().hex}"
 
     def keep(self, frames: Mapping[str, DataFrame]) -> dict[str, DataFrame]:
         """Write each under its name, and give back what is stored. All at once: a small job leaves most of the machine idle."""
@@ -61,6 +62,14 @@ class Store:
         files, work = located(self._work)
         if files.exists(work):
             files.rm(work, recursive=True)
+
+
+def sweep_reports(output: str) -> None:
+    """Take away what reports left that were killed: nobody else may be making one there."""
+    files, top = located(output)
+    for path in files.ls(top, detail=False) if files.isdir(top) else ():
+        if path.rstrip("/").rpartition("/")[2].startswith(MAKING):
+            files.rm(path, recursive=True)
 
 
 def _is_instant(field: StructField) -> bool:

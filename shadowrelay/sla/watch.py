@@ -19,6 +19,7 @@ from shadowrelay.sla.report import write_report
 from shadowrelay.sla.signals import stopped_by_signals
 from shadowrelay.sla.sites import Site, read_servers
 from shadowrelay.sla.steps import Step, Tell, WatchFailed
+from shadowrelay.sla.store import sweep_reports
 from shadowrelay.sla.summary import instant
 from shadowrelay.sla.textfile import write_textfile
 from shadowrelay.sla.warehouse import describe_servers, has_events, require_logs
@@ -94,6 +95,7 @@ class _Watch:
         self._reporter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="report")
         for table in ("events", "quarantine"):
             sweep(f"{warehouse}/{table}")
+        sweep_reports(output)
         self._steps = {
             name: Step(name, do, tell)
             for name, do in {
