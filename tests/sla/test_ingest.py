@@ -1,15 +1,19 @@
 """From logs to a warehouse: each file once, whatever happens between two runs."""
 
 import json
+import queue
 import shutil
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 
 import pytest
 from pyspark.sql import functions as F
 
 from shadowrelay.sla.events import EVENTS, read_events, read_files, read_quarantine, read_readings
 from shadowrelay.sla.ingest import ingest
+from shadowrelay.sla.land import land
 from shadowrelay.sla.sites import Site, read_servers, read_shipping
-from shadowrelay.sla.warehouse import NoLogs, ingest_once, temporary_warehouse
+from shadowrelay.sla.warehouse import NoLogs, ingest_once, list_logs, temporary_warehouse
 from tests.kit.log_files import a_log, an_event
 
 
@@ -114,3 +118,36 @@ def test_a_new_checkpoint_takes_nothing_away_from_what_was_read_before(spark, tm
     ingest(spark, str(logs), str(warehouse))
 
     assert [("mx1", "m1"), ("mx1", "m2")] == messages_of(spark, warehouse)
+
+
+def test_a_file_that_vanishes_before_it_is_read_is_none_and_the_others_are_read(spark, tmp_path):
+    logs, warehouse = tmp_path / "logs", tmp_path / "w"
+    put(logs, "mx1", ["m1"])
+    gone = put(logs, "mx2", ["m2"])
+    listing = list_logs(spark, str(logs))
+    gone.unlink()
+
+    land(listing, str(warehouse), "b")
+
+    assert [("mx1", "m1")] == messages_of(spark, warehouse)
+    assert [] == read_quarantine(spark, str(warehouse)).collect()
+
+
+def test_a_continuous_ingest_takes_what_comes_and_what_grows_until_it_is_stopped(spark, tmp_path, monkeypatch):
+    monkeypatch.setattr("shadowrelay.sla.ingest.REVIEW_EVERY", timedelta(seconds=1))
+    logs, warehouse = tmp_path / "logs", tmp_path / "w"
+    logs.mkdir()
+    told = queue.Queue()
+
+    def run():
+        return ingest(spark, str(logs), str(warehouse), is_continuous=True, interval=timedelta(seconds=1), tell=told.put)
+
+    with ThreadPoolExecutor(1) as threads:
+        running = threads.submit(run)
+        put(logs, "mx1", ["m1"], torn=b"half")
+        assert told.get(timeout=120).startswith("batch 0: 1 files")
+        put(logs, "mx1", ["m1", "m2"])
+        assert "1 files read again" == told.get(timeout=120)
+        for query in spark.streams.active:
+            query.stop()
+        assert (1, 2, 0) == (running.result().files, running.result().rows, running.result().quarantined)
