@@ -1,0 +1,290 @@
+"""What happens in each case. What should come out stands in the tests, which are named after the figures."""
+
+from collections.abc import Callable
+
+from tests.sla.figures.cases import BOTH, DAY, Case
+
+A, B = BOTH
+HOUR = 3600
+
+
+def plain(case: Case) -> None:
+    case.plain(0, "one")
+    case.plain(100, "two")
+    case.plain(2 * HOUR, "three")
+    case.plain(DAY, "four")
+
+
+def exposed(case: Case) -> None:
+    case.receive(0, "copied later", replication="Failed")
+    case.redirect(0, "copied later")  # not later than RECEIVE: it does not end what begins there
+    case.redirect(30, "copied later")
+    case.send(40, "copied later")
+    case.receive(0, "done first", replication="Failed")
+    case.send(5, "done first")
+    case.redirect(30, "done first")
+    case.receive(0, "open", replication="Disabled")
+    case.held(0, "holder lost")
+    case.promote(700, "holder lost", silent=-60)  # silent before it was acknowledged: exposed since then
+    case.redirect(701, "holder lost", server="s", shadow="q")
+    case.send(702, "holder lost", server="s")
+    case.held(0, "done before silence")
+    case.send(1, "done before silence")
+    case.promote(700, "done before silence", silent=1)
+    case.receive(0, "overlapping", replication="Failed")
+    case.promote(90, "overlapping", silent=50)
+    case.redirect(100, "overlapping")
+    case.promote(140, "overlapping", new="q", old="s", silent=100)  # touches
+    case.redirect(150, "overlapping")
+    case.send(160, "overlapping")
+
+
+def rebuilt(case: Case) -> None:
+    case.without_log.add("burnt")
+    case.hold(10, "taken over", primary="burnt")
+    case.promote(700, "taken over", old="burnt")
+    case.send(701, "taken over", server="s")
+    case.hold(20, "told", primary="burnt")
+    case.discard(25, "told", to=[A])
+    case.discard(26, "told", to=[B])
+    case.promote(30, "never held", new="q", old="burnt", to=[A])
+    case.send(31, "never held", server="q", to=[A])
+    case.hold(10, "no answer", primary="burnt")
+
+
+def refused(case: Case) -> None:
+    case.row("HAREDIRECTFAIL", 1, "p", "no copy")
+    case.hold(0, "no copy")
+    case.hold(0, "released")
+    case.hold(0, "released", shadow="q")
+    case.discard(1, "released", said="released")
+    case.discard(1, "released", shadow="q", said="released")
+    case.hold(0, "released once")
+    case.hold(0, "released once", shadow="q")
+    case.discard(1, "released once", said="released")
+
+
+def notified(case: Case) -> None:
+    case.held(0, "original")
+    case.row("FAIL", 1, "p", "original", to=[A])
+    case.send(2, "original", to=[B])
+    case.discard(3, "original")
+    case.row(
+        "DSN", 1, "p", "notification", source="DSN", to=["sender@x.example"], source_context="failed", original_message="notified/original"
+    )
+    case.redirect(1, "notification", to=["sender@x.example"])
+    case.hold(1, "notification", to=["sender@x.example"])
+    case.send(4, "notification", to=["sender@x.example"])
+    case.discard(9, "notification")
+
+
+def told(case: Case) -> None:
+    for message, done, *discards in (
+        ("parts", 10, (20, [A]), (30, [B])),
+        ("late", 10, (131, BOTH)),
+        ("on time", 10, (130, ())),
+        ("skewed", 10, (9, ())),
+    ):
+        case.held(0, message)
+        case.send(done, message)
+        for seconds, to in discards:
+            case.discard(seconds, message, to=to)
+    case.held(0, "half")
+    case.send(10, "half")
+    case.discard(20, "half", to=[A])
+    case.held(0, "not needed")
+    case.send(10, "not needed")
+    case.discard(20, "not needed", said="released")
+    case.held(0, "back in time")
+    case.send(-1, "back in time")
+
+
+def ended(case: Case) -> None:
+    case.held(0, "each way", to=["sent", "failed", "expired", "had it", "expired at the shadow server"])
+    case.send(1, "each way", to=["sent"])
+    case.row("FAIL", 2, "p", "each way", to=["failed"])
+    case.row("EXPIRE", 3, "p", "each way", to=["expired"])
+    case.row("DUPLICATEDELIVER", 4, "p", "each way", to=["had it"])
+    case.row("EXPIRE", 5, "s", "each way", to=["expired at the shadow server"], client="p")
+    case.row("DEFER", 6, "p", "each way")
+
+
+def lost(case: Case) -> None:
+    case.receive(0, "set aside", to=[A])
+    case.row("POISONMESSAGE", 5, "p", "set aside", to=[A])
+    case.held(0, "discarded for one")
+    case.discard(5, "discarded for one", to=[A])
+    case.held(0, "discarded", to=[A])
+    case.discard(5, "discarded")
+    case.held(0, "released", to=[A])
+    case.discard(5, "released", said="released")
+    case.receive(0, "both gone", server="burnt", to=[A])
+    case.redirect(0, "both gone", server="burnt")
+    case.held(0, "queued", to=[A])
+    case.row("DEFER", 2 * DAY, "p", "queued", to=[A])
+    case.held(0, "nothing", to=[A])
+    case.row("DEFER", 2 * DAY - 1, "p", "nothing", to=[A])
+    case.receive(8 * DAY, "just due", to=[A])
+    case.receive(8 * DAY + 0.000_001, "has a microsecond", to=[A])
+    case.lives(9 * DAY, "p", "s")
+
+
+def twice(case: Case) -> None:
+    def delivered(message: str, first: str = "p", later: str = "s", later_at: float = 1000) -> None:
+        case.held(0, message, to=[A])
+        case.send(10, message, server=first, to=[A])
+        case.send(later_at, message, server=later, to=[A])
+
+    delivered("disk")
+    case.promote(900, "disk", reason="DatabaseChanged")
+    delivered("rolled back", first="s", later="p")
+    case.promote(5, "rolled back", reason="DatabaseRolledBack")
+    delivered("cut off")
+    case.promote(900, "cut off")
+    delivered("two failed", later="q")
+    case.promote(500, "two failed", new="s", old="p")
+    case.promote(900, "two failed", new="q", old="s", reason="DatabaseChanged")
+    delivered("two far apart", later="q", later_at=20_000)
+    case.promote(500, "two far apart", new="s", old="p")
+    case.promote(500 + 3 * HOUR + 121, "two far apart", new="q", old="s")
+    delivered("same primary twice", later="q")
+    case.promote(500, "same primary twice", new="s", old="p")
+    case.promote(501, "same primary twice", new="q", old="p", reason="DatabaseChanged")
+    delivered("loaded", later="p")
+    case.row("LOAD", 500, "p", "loaded", source="BOOTLOADER")
+    delivered("loaded before", later="p")
+    case.row("LOAD", 9, "p", "loaded before", source="BOOTLOADER")
+    delivered("handed over")
+    case.promote(400, "handed over", new="q", old="s", reason="Handover")
+    delivered("bug", later="p")
+    case.send(2000, "bug", to=[A])
+    case.row("SENDEXTERNAL", 10, "p", "to nobody acknowledged", to=[A])
+    case.row("SENDEXTERNAL", 11, "p", "to nobody acknowledged", to=[A])
+
+
+def again(case: Case) -> None:
+    case.plain(0, "first", internet_message_id="<same@again>")
+    case.plain(100, "second", internet_message_id="<same@again>")
+    case.receive(200, "third", replication="Failed", internet_message_id="<same@again>")
+    case.send(201, "third", internet_message_id="<same@again>")
+    case.plain(0, "no id", internet_message_id="")
+    case.plain(1, "no id either", internet_message_id="")
+    case.plain(0, "at once", internet_message_id="<at once@again>")
+    case.plain(0, "at once too", internet_message_id="<at once@again>")
+
+
+def orphaned(case: Case) -> None:
+    for message, shadow in (
+        ("expired", "s"),
+        ("silent", "gone"),
+        ("never told", "s"),
+        ("promoted", "s"),
+        ("one recipient", "s"),
+        ("told", "s"),
+    ):
+        case.redirect(0, message, shadow=shadow)
+        case.hold(0, message, shadow=shadow)
+        case.receive(0, message)
+        case.send(1, message)
+    case.row("EXPIRE", 4 * DAY, "s", "expired", client="p")
+    case.promote(700, "promoted")
+    case.discard(5, "one recipient", to=[A])
+    case.discard(5, "told", to=BOTH)
+    case.hold(6 * DAY, "just due")
+    case.hold(6 * DAY + 0.000_001, "has a microsecond")
+    case.lives(4 * DAY, "s")
+    case.lives(4 * DAY - 1, "gone")
+
+
+def takenover(case: Case) -> None:
+    for message in ("one", "two", "three"):
+        case.held(0, message)
+    case.promote(11_000, "one", silent=200, detected=10_990)
+    case.promote(11_120.000_001, "two", silent=200, detected=10_990)
+    case.send(11_200, "one", server="s")
+    case.send(11_300, "two", server="s")
+    case.promote(12_000, "three", new="q", reason="DatabaseChanged", silent=100, detected=11_880)
+    case.promote(12_001, "three", new="q", reason="DatabaseChanged", silent=100, detected=11_880)
+    case.promote(4 * HOUR, "three", new="s", old="q", reason="Handover", silent=20_000, detected=4 * HOUR + 1)
+    case.lives(11_000, "p")
+    case.lives(11_500, "p")
+    case.lives(11_600, "p")
+
+
+def repeated(case: Case) -> None:
+    case.plain(0, "all of it")
+    case.rows += [dict(row, row_id=f"{number:032x}") for number, row in enumerate(case.rows)]
+    for number, row in enumerate(case.rows[: len(case.rows) // 2]):
+        row["row_id"] = f"{number:032x}"
+    case.plain(10, "one row")
+    case.rows[-2]["row_id"] = "f" * 32
+    case.rows.append(dict(case.rows[-2]))
+
+
+def traps(case: Case) -> None:
+    """Each is nearly plain, and is not."""
+    case.plain(0, "another primary at the copy")
+    next(row for row in case.rows if row["event"] == "HARECEIVE")["client_hostname"] = "q.traps"
+    case.held(10, "one name twice", to=[A, A])
+    case.send(11, "one name twice", to=[A])
+    case.send(12, "one name twice", to=[A])
+    case.discard(13, "one name twice")
+    case.held(20, "half")
+    case.send(21, "half", to=[A])
+    case.discard(22, "half")
+    case.held(30, "copy after")
+    case.rows[-3]["at"] = case.rows[-1]["at"].replace(microsecond=1)
+    case.send(31, "copy after")
+    case.discard(32, "copy after")
+    case.held(40, "discarded for one")
+    case.send(41, "discarded for one")
+    case.discard(42, "discarded for one", to=[A])
+    case.held(50, "nobody", to=[])
+    case.discard(52, "nobody")
+    case.held(60, "another says discarded")
+    case.send(61, "another says discarded")
+    case.discard(62, "another says discarded", shadow="q")
+    case.plain(70, "deferred once")
+    case.row("DEFER", 70.5, "p", "deferred once")
+
+
+def exchange16(case: Case) -> None:
+    case.redirect(0, "copied")
+    case.hold(0, "copied")
+    case.receive(0.5, "copied", replication="")
+    case.row("SEND", 1, "p", "copied", peer="s")  # a hop
+    case.receive(1.5, "copied", server="s", replication="")
+    case.row("DELIVER", 2, "s", "copied", source="STOREDRIVER")
+    case.row("HADISCARD", 3, "s", "copied", (), source_context="", client="p")
+    case.receive(0, "alone", replication="")
+    case.row("DELIVER", 1, "p", "alone", to=[A])
+    case.row("DSN", 60, "p", "notification", to=["sender@x"], source="DSN", reference="<exchange16/alone>")
+    case.promote(100, "copied")
+    case.rows[-1] |= {"silent_since": None, "detected_at": None, "reason": ""}
+    case.row("RECEIVE", 0, "p", "submitted", source="STOREDRIVER")
+
+
+def exchange10(case: Case) -> None:
+    case.receive(0, replication="")
+    case.row("DELIVER", 2, "p", source="STOREDRIVER")
+
+
+def nowhere(case: Case) -> None:
+    case.plain()
+
+
+_CASES: tuple[Callable[[Case], None], ...] = (
+    plain, exposed, rebuilt, refused, notified, told, ended, lost, twice, again, orphaned, takenover, repeated,
+    traps, exchange16, exchange10, nowhere,
+)  # fmt: skip
+
+
+def all_cases() -> list[Case]:
+    cases = []
+    for play in _CASES:
+        name = play.__name__
+        formats = {"exchange16": "exchange2016", "exchange10": "exchange2010"}
+        case = Case(name, format=formats.get(name, "shadowrelay"), has_sites=name != "nowhere")
+        play(case)
+        cases.append(case)
+    return cases

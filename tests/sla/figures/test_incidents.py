@@ -1,0 +1,98 @@
+"""Exposures, takeovers, duplicates, losses and orphans, each with its cause. docs/sla.md, 3 and 4."""
+
+from tests.sla.figures.cases import DAY, at
+
+
+def test_exposure_ends_with_the_next_copy_or_when_done_or_now(judged):
+    found = {
+        (line["message"], line["began_at"]): (line["ended_at"], line["is_open"], line["cause"])
+        for line in judged.lines("exposures", "exposed")
+    }
+
+    assert {
+        ("copied later", at(0)): (at(30), False, "no copy at acknowledgement"),
+        ("done first", at(0)): (at(5), False, "no copy at acknowledgement"),
+        ("open", at(0)): (at(10 * DAY), True, "no copy at acknowledgement"),
+        ("holder lost", at(0)): (at(701), False, "holder lost"),
+        ("overlapping", at(0)): (at(100), False, "no copy at acknowledgement"),
+        ("overlapping", at(100)): (at(150), False, "holder lost"),
+    } == found
+
+
+def test_exposure_in_figures(judged):
+    found = judged.figures("exposed")
+
+    assert 6 == found["exposure_count"]
+    assert (864_000 + 30 + 5 + 701 + 100 + 50) * 1_000_000 == found["exposure_us"]
+    assert 864_000 * 1_000_000 == found["exposure_max_us"]
+    assert (6, 2) == (found["exposure_judged"], found["exposure_bad"])  # longer than ten minutes together
+
+
+def test_a_takeover_is_of_one_new_and_old_primary_reason_and_detection(judged):
+    names = (
+        "new_primary",
+        "old_primary",
+        "reason",
+        "first_resubmit_at",
+        "last_resubmit_at",
+        "messages",
+        "in_time",
+        "delivered_at",
+        "returned_at",
+    )
+    found = {tuple(line[name] for name in names) for line in judged.lines("takeovers", "takenover")}
+
+    assert {
+        ("s", "p", "Silence", at(11_000), at(11_120.000_001), 2, 1, at(11_300), at(11_500)),
+        ("q", "p", "DatabaseChanged", at(12_000), at(12_001), 1, 1, None, None),
+        ("s", "q", "Handover", at(14_400), at(14_400), 1, 1, None, None),
+    } == found
+
+
+def test_takeovers_in_figures(judged):
+    found = judged.figures("takenover")
+
+    assert (3, 3, 3, 2) == tuple(found[name] for name in ("promotions", "messages_promoted", "takeovers_in_time", "takeovers_late"))
+    assert (5, 120_000, 130_000) == tuple(found[f"takeover_detection_{name}"] for name in ("count", "p50", "max"))
+    assert 2 == found["clock_skews"]
+    assert (2, 3) == tuple(judged.figures("takenover", "hour", at(3 * 3600))[name] for name in ("promotions", "messages_promoted"))
+    assert (1, 1) == tuple(judged.figures("takenover", "hour", at(4 * 3600))[name] for name in ("promotions", "messages_promoted"))
+
+
+def test_each_duplicate_has_its_cause(judged):
+    assert {
+        "disk": "b", "rolled back": "b", "same primary twice": "b", "cut off": "c", "two failed": "d", "loaded": "a", "handed over": "a",
+        "two far apart": "unexplained", "loaded before": "unexplained", "bug": "unexplained",
+    } == {line["message"]: line["cause"] for line in judged.lines("duplicates", "twice")}  # fmt: skip
+    found = judged.figures("twice")
+    assert (10, 3) == (found["recipients_duplicated"], found["recipients_duplicated_unexplained"])
+
+
+def test_a_duplicate_is_told_by_its_two_earliest_deliveries(judged):
+    bug = next(line for line in judged.lines("duplicates", "twice") if line["message"] == "bug")
+
+    assert (3, "p", at(10), "p", at(1000)) == tuple(bug[name] for name in ("count", "first_server", "first_at", "later_server", "later_at"))
+
+
+def test_each_loss_has_its_cause(judged):
+    a, b = "a@x.example", "b@x.example"
+
+    assert {
+        ("set aside", a): "set aside",
+        ("discarded for one", a): "discarded without delivery",
+        ("discarded for one", b): "no trace",
+        ("discarded", a): "discarded without delivery",
+        ("released", a): "no trace",
+        ("both gone", a): "both copies gone",
+        ("queued", a): "still queued",
+        ("nothing", a): "no trace",
+        ("just due", a): "both copies gone",
+    } == {(line["message"], line["recipient"]): line["cause"] for line in judged.lines("losses", "lost")}
+    assert 9 == judged.figures("lost")["recipients_lost"]
+
+
+def test_each_orphan_has_its_cause(judged):
+    assert {
+        "expired": "expired", "silent": "log missing", "never told": "never told", "one recipient": "never told", "just due": "log missing",
+    } == {line["message"]: line["cause"] for line in judged.lines("orphans", "orphaned")}  # fmt: skip
+    assert 5 == judged.figures("orphaned")["shadows_orphaned"]

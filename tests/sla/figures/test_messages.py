@@ -1,0 +1,121 @@
+"""Acknowledged, reconstructed, refused and notifications; redundancy, latencies, ends. docs/sla.md, 2 and 3."""
+
+from tests.sla.figures.cases import DAY, at
+
+
+def test_plain_mail_is_redundant_done_and_timed(judged):
+    found = judged.figures("plain")
+
+    assert (4, 4, 0, 4) == tuple(found[f"messages_{name}"] for name in ("acknowledged", "redundant", "not_redundant", "done"))
+    assert (20, 20, 20, 4) == tuple(found[f"shadow_latency_{name}"] for name in ("p50", "p99", "max", "count"))  # rounded down
+    assert (2000, 2000, 4) == tuple(found[f"delivery_latency_{name}"] for name in ("p50", "max", "count"))
+    assert (999, 999, 4) == tuple(found[f"discard_lag_{name}"] for name in ("p50", "max", "count"))
+    assert (4 * 20_999, 4 * 40_000) == (found["shadow_share_us"], found["ack_share_us"])
+    quiet = (
+        "exposure_count",
+        "recipients_lost",
+        "recipients_duplicated",
+        "shadows_orphaned",
+        "promotions",
+        "clock_skews",
+        "messages_sent_again",
+    )
+    assert dict.fromkeys(quiet, 0) == {name: found[name] for name in quiet}
+
+
+def test_a_figure_belongs_to_the_hour_and_day_of_its_message(judged):
+    assert 2 == judged.figures("plain", "hour", at(0))["messages_acknowledged"]
+    assert 1 == judged.figures("plain", "hour", at(7200))["messages_acknowledged"]
+    assert {} == judged.figures("plain", "hour", at(3600))
+    assert (3, 1) == tuple(judged.figures("plain", "day", at(day * DAY - DAY / 2))["messages_acknowledged"] for day in (0, 1))
+
+
+def test_scopes_are_boundary_site_server_and_pair_and_have_a_name(judged):
+    lines = [line for line in judged.summary["figures"] if line["window"] == "all"]
+    of_plain = {line["scope"]: line for line in lines if "plain" in line["name"]}
+
+    assert {"boundary", "server", "pair"} == set(of_plain)
+    assert ("p.plain", "s.plain", 4) == tuple(of_plain["pair"][name] for name in ("name", "other", "messages_acknowledged"))
+    assert 4 == of_plain["server"]["discard_lag_ms"]["count"]
+    assert {"east", "west"} == {line["name"] for line in lines if line["scope"] == "site"}
+    assert [] == [line for line in lines if line["scope"] != "all" and not line["name"]]
+    assert {} == judged.figures("")
+    assert 1 == sum(line["messages_acknowledged"] for line in lines if line["name"] == "p.nowhere" and line["scope"] == "server")
+
+
+def test_a_message_whose_primary_burnt_is_reconstructed_from_its_copies(judged):
+    found = judged.figures("rebuilt")
+    messages = {line["message"]: line for line in judged.lines("messages", "rebuilt")}
+
+    assert (4, 4, 4, 3) == tuple(found[f"messages_{name}"] for name in ("acknowledged", "reconstructed", "redundant", "done"))
+    assert {"burnt"} == {line["server"] for line in messages.values()}
+    assert (at(10), "s", at(701)) == tuple(messages["taken over"][name] for name in ("at", "pair_server", "done_at"))
+    assert (at(30), None, at(31)) == tuple(messages["never held"][name] for name in ("at", "pair_server", "done_at"))
+    assert at(26) == messages["told"]["done_at"]
+    assert 0 == found["delivery_latency_count"]
+    assert ["both copies gone"] * 2 == [line["cause"] for line in judged.lines("losses", "rebuilt")]
+
+
+def test_a_message_that_was_refused_is_not_reconstructed(judged):
+    kinds = {line["message"]: line["kind"] for line in judged.lines("messages", "refused")}
+
+    assert {"no copy": "refused", "released": "refused", "released once": "reconstructed"} == kinds
+    assert 1 == judged.figures("refused")["messages_acknowledged"]
+
+
+def test_a_notification_is_no_acknowledged_message_and_its_copy_is_told(judged):
+    found = judged.figures("notified")
+
+    assert (1, 1, 1) == tuple(found[f"messages_{name}"] for name in ("acknowledged", "dsn", "done"))
+    assert (2, 1000, 5000) == tuple(found[f"discard_lag_{name}"] for name in ("count", "p50", "max"))
+    assert (1, 2000) == tuple(found[f"delivery_latency_{name}"] for name in ("count", "max"))
+
+
+def test_discard_lag_is_to_the_last_row_and_negative_is_a_skew(judged):
+    found = judged.figures("told")
+    copies = {line["message"]: line for line in judged.lines("copies", "told")}
+
+    assert (5, 20_000, 121_000) == tuple(found[f"discard_lag_{name}"] for name in ("count", "p50", "max"))
+    assert (1, 2) == (found["discards_late"], found["clock_skews"])  # the heartbeat itself is in time
+    assert -1_000_000 == copies["skewed"]["lag_us"]
+    assert {"half", "back in time"} == {message for message, copy in copies.items() if not copy["is_discarded"]}
+    assert (7, 10_000, 10_000) == tuple(found[f"delivery_latency_{name}"] for name in ("count", "p50", "max"))
+
+
+def test_the_ends_of_a_recipient(judged):
+    assert ["expired at the shadow server"] == [line["recipient"] for line in judged.lines("losses", "ended")]
+    assert (0, 5, 1) == tuple(judged.figures("ended")[name] for name in ("messages_done", "recipients", "recipients_lost"))
+
+
+def test_what_clients_sent_again(judged):
+    assert 2 == judged.figures("again")["messages_sent_again"]  # without an id, and at the same instant, nothing is again
+
+
+def test_repeated_rows_count_once(judged):
+    found = judged.figures("repeated")
+
+    assert (2, 2, 0) == (found["messages_acknowledged"], found["messages_done"], found["recipients_duplicated"])
+    assert 8 == judged.summary["input"]["rows_repeated"]
+
+
+def test_exchange_rows(judged):
+    found = judged.figures("exchange16")
+    kinds = {line["message"]: line["kind"] for line in judged.lines("messages", "exchange16")}
+
+    assert {"copied": "acknowledged", "alone": "acknowledged", "notification": "dsn", "submitted": "unknown"} == kinds
+    assert (2, 1, 1, 2) == tuple(found[f"messages_{name}"] for name in ("acknowledged", "redundant", "not_redundant", "done"))
+    assert (2, 1000, 1500) == tuple(found[f"delivery_latency_{name}"] for name in ("count", "p50", "max"))  # SEND to s was a hop
+    assert (1, 1000) == (found["discard_lag_count"], found["discard_lag_max"])
+    assert (1, 60_000_000) == (found["exposure_count"], found["exposure_us"])  # the DSN ended who had no other end
+    assert (1, 0, 0) == (found["promotions"], found["takeovers_in_time"], found["takeovers_late"])
+
+
+def test_what_exchange_does_not_log_is_not_computable(judged):
+    oldest = judged.figures("exchange10")
+
+    assert (1, 0, 0, 2000) == tuple(
+        oldest[name] for name in ("messages_acknowledged", "messages_redundant", "messages_not_redundant", "delivery_latency_max")
+    )
+    said = {(line["figure"], line["format"]) for line in judged.summary["not_computable"]}
+    assert {("redundancy_ratio", "exchange2010"), ("shadow_latency", "exchange2016"), ("exposure", "exchange2016")} <= said
+    assert "shadowrelay" not in {format for _, format in said}

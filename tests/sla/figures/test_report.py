@@ -1,0 +1,104 @@
+"""The report as a whole: what went the short way and the exact way agrees; the files, the lists and the traces. docs/sla.md, 6."""
+
+import json
+from datetime import timedelta
+
+import pyarrow.parquet as parquet
+import pytest
+
+from shadowrelay.sla.report import write_report
+from shadowrelay.sla.trace import trace
+from tests.sla.figures.cases import at
+from tests.sla.figures.conftest import NOW
+
+TABLES = {"messages", "copies", "takeovers", "duplicates", "losses", "orphans", "exposures", "figures", "quarantine"}
+
+
+@pytest.mark.slow
+def test_what_is_taken_for_plain_has_the_same_figures_the_exact_way(judged, spark, tmp_path):
+    summary = write_report(spark, str(judged.warehouse), str(tmp_path), now=NOW, is_exact=True)
+
+    made_at = {"generated_at": judged.summary["generated_at"]}
+    assert judged.summary == summary | made_at
+    for name in sorted(TABLES):
+        lines, exact = (
+            sorted(str(line) for line in parquet.read_table(path / "tables" / name).to_pylist()) for path in (judged.output, tmp_path)
+        )
+        assert lines == exact, name
+
+
+def test_nearly_plain_messages_go_the_exact_way(judged):
+    messages = {line["message"]: line for line in judged.lines("messages", "traps")}
+    copies = {(line["message"], line["server"]): line for line in judged.lines("copies", "traps")}
+
+    assert None is messages["copy after"]["pair_server"]
+    assert (1, 1) == (messages["one name twice"]["recipients_count"], messages["one name twice"]["duplicated"])
+    assert None is messages["half"]["done_at"]
+    assert None is messages["nobody"]["done_at"]
+    assert "q" == copies["another primary at the copy", "s"]["primary"]
+    unsettled = {message for (message, _), copy in copies.items() if not copy["is_discarded"]}
+    assert {"discarded for one", "another says discarded"} == unsettled
+    assert timedelta(microseconds=2_000_900) == messages["deferred once"]["done_at"] - messages["deferred once"]["at"]
+
+
+def test_the_files_of_a_report(judged):
+    assert {"summary.json", "report.html", "tables"} == {path.name for path in judged.output.iterdir()}
+    assert TABLES == {path.name for path in (judged.output / "tables").iterdir()}
+    assert judged.summary == json.loads((judged.output / "summary.json").read_text())
+    assert "shadowrelay_sla_messages_acknowledged " in (judged.warehouse.parent / "sla.prom").read_text()
+
+
+def test_of_nothing_every_figure_is_there_and_takes_the_place_of_the_report_before(spark, tmp_path):
+    (tmp_path / "report" / "tables" / "of the report before").mkdir(parents=True)
+
+    summary = write_report(spark, str(tmp_path / "nothing"), str(tmp_path / "report"), is_final=True)
+
+    assert {"summary.json", "report.html", "tables"} == {path.name for path in (tmp_path / "report").iterdir()}
+    assert TABLES == {path.name for path in (tmp_path / "report" / "tables").iterdir()}
+    assert (0, None) == (summary["overall"]["messages_acknowledged"], summary["overall"]["redundancy_ratio"])
+    assert {"no data"} == {objective["verdict"] for objective in summary["objectives"]}
+
+
+def test_the_lists_begin_with_the_worst(judged):
+    summary = judged.summary
+
+    assert ["unexplained"] * 4 == [line["cause"] for line in summary["duplicates"][:4]]
+    assert "unexplained" not in {line["cause"] for line in summary["duplicates"][4:]}
+    assert sorted(line["seconds"] for line in summary["exposures"])[::-1] == [line["seconds"] for line in summary["exposures"]]
+    assert len(summary["losses"]) == sum(summary["causes"]["losses"].values())
+    assert 4 == summary["causes"]["duplicates"]["unexplained"]
+    assert "2026-11-21T15:03:20Z" in {line["first_resubmit_at"] for line in summary["takeovers"]}
+
+
+def test_lines_in_quarantine_count_once(judged):
+    assert 2 == judged.summary["overall"]["lines_quarantined"]
+    examples = [{"server": "p.plain", "file": "MSGTRK2026112112-1.LOG", "line": line} for line in (7, 8)]
+    assert [{"reason": "fields", "count": 2, "examples": examples}] == judged.summary["input"]["quarantine"]
+
+
+def test_burn_rates_look_back_from_now(judged):
+    """ "just due" of the case lost was received two days before now: in the last 30 days, and not in the last one."""
+    ratio = next(objective for objective in judged.summary["objectives"] if objective["name"] == "redundancy_ratio")
+
+    assert (None, None, None) == tuple(ratio["burn_rates"][window] for window in ("1h", "6h", "1d"))
+    assert ratio["burn_rates"]["30d"] == pytest.approx(ratio["bad"] / (ratio["good"] + ratio["bad"]) / 0.0001)
+    assert "missed" == ratio["verdict"]
+
+
+def test_traces_are_of_messages_in_the_lists(judged):
+    traces = judged.summary["traces"]
+
+    assert 0 < len(traces) <= 100
+    assert ["RECEIVE", "POISONMESSAGE"] == [line["event"] for line in traces["lost/set aside"]]
+    assert "a@x.example" in traces["lost/set aside"][0]["recipients"]
+
+
+def test_a_trace_tells_each_row_once_in_order(judged, spark):
+    rows = trace(spark, str(judged.warehouse), "repeated/one row")
+
+    assert 7 == len(rows)
+    assert sorted(row["at"] for row in rows) == [row["at"] for row in rows]
+    assert {"message", "at", "server", "event", "source", "client", "to", "recipients", "text"} == set(rows[0])
+    by_internet_id = trace(spark, str(judged.warehouse), "same@again")
+    assert {"again/first", "again/second", "again/third"} == {row["message"] for row in by_internet_id}
+    assert at(0).isoformat().replace("+00:00", "Z") == by_internet_id[0]["at"]

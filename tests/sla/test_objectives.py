@@ -1,0 +1,142 @@
+"""Objectives from a file, and figures against them. docs/sla.md, 5."""
+
+from datetime import timedelta
+
+import pytest
+
+from shadowrelay.model.errors import ConfigurationError
+from shadowrelay.sla.budget import judged
+from shadowrelay.sla.computable import impossible, not_computable
+from shadowrelay.sla.objectives import Objectives, Promise, Share, Times, read_objectives
+from shadowrelay.sla.summary import no_figures
+from shadowrelay.sla.textfile import formatted
+
+
+def written(tmp_path, text):
+    path = tmp_path / "objectives.toml"
+    path.write_text(text)
+    return path
+
+
+def line(name, overall, looking_back=None, promise=None, impossible=()):
+    lines = judged(promise or Promise(), no_figures() | overall, looking_back or {}, impossible)
+    return next(each for each in lines if each["name"] == name)
+
+
+def test_the_defaults_are_those_of_the_nodes():
+    promise = read_objectives(None)
+
+    assert Times(timedelta(minutes=2), timedelta(hours=3), timedelta(days=2), timedelta(days=2)) == promise.times
+    assert Objectives() == promise.objectives
+    assert timedelta(minutes=2) == promise.lag_within
+
+
+def test_a_file_changes_what_it_names(tmp_path):
+    promise = read_objectives(
+        written(
+            tmp_path,
+            '[times]\nshadow_heartbeat_frequency = "5s"\n[objectives]\nredundancy_ratio = 1\n'
+            'exposure = { within = "1s" }\nshadows_orphaned = 2\n',
+        )
+    )
+
+    assert timedelta(seconds=5) == promise.lag_within
+    assert (Share(1.0), Share(0.9999, timedelta(seconds=1)), 2) == (
+        promise.objectives.redundancy_ratio,
+        promise.objectives.exposure,
+        promise.objectives.shadows_orphaned,
+    )
+    assert Objectives().takeover == promise.objectives.takeover
+
+
+def test_every_problem_is_named_with_file_key_and_remedy(tmp_path):
+    path = written(
+        tmp_path,
+        """
+        [times]
+        heartbeat = "2m"
+        safety_net_hold_time = 2
+        [objectives]
+        exposure = { ratio = 2 }
+        recipients_lost = 0.5
+        takeover = { within = "1s" }
+        [else]
+        """,
+    )
+
+    with pytest.raises(ConfigurationError) as caught:
+        read_objectives(path)
+
+    lines = str(caught.value).splitlines()
+    assert 6 == len(lines)
+    assert all(each.startswith(f"{path}: ") for each in lines)
+    for words in (
+        "times.heartbeat: unknown key; the keys are",
+        "safety_net_hold_time: is not a duration",
+        "else: unknown table",
+        "like 0.999",
+    ):
+        assert words in str(caught.value)
+
+
+def test_a_file_that_is_not_there_or_not_toml(tmp_path):
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        read_objectives(tmp_path / "none.toml")
+    with pytest.raises(ConfigurationError, match="not valid TOML"):
+        read_objectives(written(tmp_path, "ratio"))
+
+
+def test_a_share_has_a_budget_and_burns_it():
+    month = no_figures() | {"messages_redundant": 999, "messages_not_redundant": 1}
+    found = line("redundancy_ratio", {"messages_redundant": 19_999, "messages_not_redundant": 1}, {"30d": month})
+
+    assert ("met", 19_999, 1) == (found["verdict"], found["good"], found["bad"])
+    assert found["budget_left"] == pytest.approx(0.5)
+    assert found["burn_rates"]["30d"] == pytest.approx(10)
+    assert None is found["burn_rates"]["1h"]
+
+
+def test_an_overdrawn_budget_is_below_zero():
+    found = line("discard_lag", {"lag_count": 100, "discards_late": 3})
+
+    assert ("missed", 120.0) == (found["verdict"], found["within_seconds"])
+    assert found["budget_left"] == pytest.approx(-2)
+
+
+def test_without_an_allowance_all_is_left_or_nothing():
+    promise = Promise(objectives=Objectives(redundancy_ratio=Share(1.0)))
+
+    for bad, left in ((0, 1.0), (1, 0.0)):
+        row = {"messages_redundant": 9, "messages_not_redundant": bad}
+        found = line("redundancy_ratio", row, {"1h": no_figures() | row}, promise)
+        assert (left, None) == (found["budget_left"], found["burn_rates"]["1h"])
+
+
+def test_a_number_must_not_be_passed():
+    assert ("met", 0, 7) == tuple(line("recipients_lost", {"recipients": 7})[name] for name in ("verdict", "actual", "good"))
+    assert ("missed", 1, 0.0) == tuple(
+        line("recipients_lost", {"recipients": 7, "recipients_lost": 1})[name] for name in ("verdict", "actual", "budget_left")
+    )
+    assert ("no data", None) == tuple(line("shadows_orphaned", {"recipients": 7})[name] for name in ("verdict", "actual"))
+
+
+def test_what_the_logs_do_not_say_is_not_computable():
+    assert {"shadow_latency", "shadow_share", "takeover"} == impossible({"exchange2016", "exchange2010"}) - {"exposure"}
+    assert set() == impossible({"exchange2016", "shadowrelay"})
+    assert [] == not_computable({"shadowrelay"})
+    found = line("takeover", {"takeovers_in_time": 1}, impossible={"takeover"})
+    assert ("not computable", None) == (found["verdict"], found["actual"])
+
+
+def test_figures_for_prometheus():
+    overall = {"messages_acknowledged": 3, "redundancy_ratio": None, "shadow_latency_ms": {"count": 3, "p50": 20, "p95": None}}
+    objectives = [{"name": "exposure", "verdict": "missed", "budget_left": -0.5, "burn_rates": {"1h": 2.0, "6h": None}}]
+
+    lines = formatted({"overall": overall, "objectives": objectives}).splitlines()
+
+    assert [
+        "shadowrelay_sla_messages_acknowledged 3", "shadowrelay_sla_shadow_latency_count 3",
+        'shadowrelay_sla_shadow_latency_seconds{quantile="p50"} 0.02',
+        'shadowrelay_sla_objective_met{objective="exposure"} 0', 'shadowrelay_sla_objective_budget_left{objective="exposure"} -0.5',
+        'shadowrelay_sla_objective_burn_rate{objective="exposure",window="1h"} 2.0',
+    ] == [each for each in lines if not each.startswith("#")]  # fmt: skip
