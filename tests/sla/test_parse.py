@@ -58,7 +58,8 @@ def test_what_the_relay_writes_is_read_as_it_was_meant(events, block_bytes):
 
 
 CUSTOM = (
-    ("Replication", "Success"), ("AckElapsed", "0.023400"), ("ShadowElapsed", "12"), ("AttemptElapsed", "-0.5"), ("Reasons", "no"), ("Reason", "Silence"),
+    ("Replication", "Success"), ("AckElapsed", "0.023400"), ("ShadowElapsed", "12"), ("AttemptElapsed", "-0.5"),
+    ("Reasons", "no"), ("Reason", "Silence"),
     ("SilentSince", "2026-11-21T09:00:00.000001Z"), ("DetectedAt", "2026-11-21T12:00:00Z"), ("OriginalNetworkMessageId", "m;0"), ("X", ""),
 )  # fmt: skip
 
