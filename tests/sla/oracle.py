@@ -144,7 +144,7 @@ class Oracle:
         receives = [row for row in found.those("RECEIVE") if row.source == "SMTP"]
         copies, takeovers = found.those("HARECEIVE"), found.takeovers
         found.is_dsn = bool(found.those("DSN"))
-        named = found.those("RECEIVE") or [*copies, *takeovers]
+        named = found.those("RECEIVE") if receives and not found.is_dsn else [*copies, *takeovers]
         found.recipients = frozenset(address for row in named for address in row.recipients)
         if receives and not found.is_dsn:
             found.receive = receives[0]
