@@ -4,8 +4,11 @@ import asyncio
 import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 
+import structlog
+
+from shadowrelay.core import clock_jumps
 from shadowrelay.core.ownership.values import Party
 from shadowrelay.model.errors import LedgerUnavailable
 from shadowrelay.model.ids import MessageId, ServerName
@@ -16,6 +19,8 @@ from shadowrelay.service.attempts import Attempts
 from shadowrelay.service.leases import Leases
 from shadowrelay.service.peerbook import PeerBook
 from shadowrelay.service.tasks import Tasks
+
+_log = structlog.get_logger("shadowrelay.context")
 
 
 @dataclass(slots=True)
@@ -36,8 +41,18 @@ class Context:
     is_draining: bool = field(default=False)
     placements: set[MessageId] = field(default_factory=set)  # a copy is under way, or what came of it is not recorded yet
 
+    wall: clock_jumps.WallClock | None = None
+
     def now(self) -> datetime:
         return self.clock.now()
+
+    def clock_ahead(self) -> timedelta:
+        """How far the wall clock has jumped ahead of the time that passed: nothing ends by that age."""
+        before = self.wall
+        self.wall = clock_jumps.seen(before, self.clock.now(), self.clock.awake())
+        if before is not None and self.wall.ahead != before.ahead:
+            _log.warning("clock.jumped", not_believed_seconds=self.wall.ahead.total_seconds())
+        return self.wall.ahead
 
     @property
     def is_enabled(self) -> bool:

@@ -117,7 +117,7 @@ class Forks:
             fork.ordinals,
             result,
             before,
-            arrived_at=stored.envelope.arrived_at,
+            arrived_at=stored.envelope.arrived_at + context.clock_ahead(),
             now=context.now(),
             send=settings.send,
             message_expiration_timeout=settings.transport.message_expiration_timeout,

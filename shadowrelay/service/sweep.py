@@ -27,6 +27,7 @@ class SweepService:
 
     async def run(self) -> None:
         """For ever."""
+        self._context.clock_ahead()  # what is jumped over is seen from here on
         while True:
             await asyncio.sleep(min(self._context.heartbeat, 60.0))
             try:
@@ -49,13 +50,15 @@ class SweepService:
 
     async def _expire(self) -> None:
         context = self._context
+        ahead = context.clock_ahead()
         while True:
-            expired = await context.ledger.expire(context.now(), STEP)
+            expired = await context.ledger.expire(context.now() - ahead, STEP)
             for message in expired:
                 _log.warning("shadow.expired", message_id=message.envelope.message_id, primary=message.claim.primary)
                 context.tracking.write(tracking_rows.expire(context.me.server, message, at=context.now()))
             if len(expired) < STEP:
                 break
-        forgotten = await context.ledger.forget_unasked(context.now() - context.settings.transport.shadow_message_auto_discard_interval)
+        unasked_since = context.now() - ahead - context.settings.transport.shadow_message_auto_discard_interval
+        forgotten = await context.ledger.forget_unasked(unasked_since)
         if forgotten:
             _log.warning("notifications.unasked", count=forgotten)

@@ -328,3 +328,22 @@ async def test_the_log_is_on_disk_before_a_shadow_server_hears_that_it_may_disca
         sent = [number for number, event in enumerate(east.log.events) if event.event in (EventId.SEND, EventId.SENDEXTERNAL)]
         assert 1 == len(sent)
         assert east.log.counts["synced"] > sent[0]
+
+
+@in_virtual_time
+async def test_nothing_is_old_because_the_wall_clock_has_jumped(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        east, west = net.nodes[EAST], net.nodes[WEST]
+        net.sink.answer = lambda address: BUSY
+        await east.accept()
+        await asyncio.sleep(2 * HEARTBEAT)
+
+        for node in (east, west):
+            node.clock.wall_shift = timedelta(days=300)
+        await asyncio.sleep(10 * HEARTBEAT)
+        net.sink.answer = lambda address: OK
+
+        assert Role.SHADOW is await west.role(east.last)
+        await until(east.in_role(east.last, Role.DELIVERED), 60)
+        assert 1 == len(net.sink.arrived)
+        assert [] == east.log.rows(EventId.EXPIRE) + east.log.rows(EventId.FAIL) + west.log.rows(EventId.EXPIRE)

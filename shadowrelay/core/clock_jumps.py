@@ -1,0 +1,34 @@
+"""When the wall clock jumps forward, nothing has grown old: what ends by age waits until the new time has proved itself.
+
+Somebody sets the wrong year, or a time server does. Shadow messages that expire by such a clock would be gone while their
+primaries still have them to deliver. Within one process CLOCK_BOOTTIME tells a jump from time that passed (also in suspend); a
+process that starts has to believe the wall clock.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+TOLERANCE = timedelta(seconds=5)  # between two looks: slewing and what a busy machine puts between two readings
+BELIEVED_AFTER_SECONDS = 86_400.0  # nobody has set it back for a day
+
+
+@dataclass(frozen=True, slots=True)
+class WallClock:
+    """What was seen last. Units: `awake` and `jumped_at` are seconds of CLOCK_BOOTTIME; `ahead` is what is not believed."""
+
+    now: datetime
+    awake: float
+    ahead: timedelta = timedelta(0)
+    jumped_at: float = 0.0
+
+
+def seen(before: WallClock | None, now: datetime, awake: float) -> WallClock:
+    """A further look. A jump back takes back what jumped forward; one that only goes back makes things look younger, which harms nobody."""
+    if before is None:
+        return WallClock(now, awake)
+    jump = now - before.now - timedelta(seconds=awake - before.awake)
+    if abs(jump) > TOLERANCE:
+        return WallClock(now, awake, max(before.ahead + jump, timedelta(0)), awake)
+    if before.ahead and awake - before.jumped_at >= BELIEVED_AFTER_SECONDS:
+        return WallClock(now, awake)
+    return WallClock(now, awake, before.ahead, before.jumped_at)
