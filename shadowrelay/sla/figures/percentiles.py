@@ -52,11 +52,15 @@ def percentiles(histogram: DataFrame, *keys: str) -> DataFrame:
     upto = F.sum("count").over(sorted_times.rowsBetween(Window.unboundedPreceding, Window.currentRow))
     all_of_it = F.sum("count").over(sorted_times.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing))
     ranked = histogram.withColumns({"upto": upto, "total": all_of_it})
-    columns = []
-    for number, name in enumerate(METRICS):
-        is_it = F.col("metric") == number
-        columns += [F.max(F.when(is_it, F.col("total"))).alias(f"{name}_count"), F.max(F.when(is_it, F.col("ms"))).alias(f"{name}_max")]
-        for percent in PERCENTS:
-            is_reached = is_it & (F.col("upto") * 100 >= F.col("total") * percent)
-            columns.append(F.min(F.when(is_reached, F.col("ms"))).alias(f"{name}_p{percent}"))
-    return ranked.groupBy(*keys).agg(*columns)
+    reached = {f"p{percent}": F.when(F.col("upto") * 100 >= F.col("total") * percent, F.col("ms")) for percent in PERCENTS}
+    of_metric = ranked.groupBy(*keys, "metric").agg(
+        F.max("total").alias("count"),
+        F.max("ms").alias("max"),
+        *[F.min(ms).alias(name) for name, ms in reached.items()],
+    )
+    columns = [
+        F.max(F.when(F.col("metric") == number, F.col(column))).alias(f"{metric}_{column}")
+        for number, metric in enumerate(METRICS)
+        for column in ("count", "max", *reached)
+    ]
+    return of_metric.groupBy(*keys).agg(*columns)
