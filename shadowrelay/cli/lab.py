@@ -223,7 +223,8 @@ def save_database(node: Node, directory: Directory = HERE) -> None:
 def restore_old_database(node: Node, directory: Directory = HERE) -> None:
     """Put the copy of `save-database` in the place of a node's queue: what nobody should do.
 
-    The relay does not handle this yet: what was delivered since may be delivered again, and `verify` then says "unexplained".
+    The node hands over what its older copy does not know. Not every rule for this is built: what was delivered since may be delivered
+    again, and `verify` then says "unexplained".
     """
     with _opened(directory) as opened:
         opened.restore_old_database(node)

@@ -78,6 +78,11 @@ class Engine:
             raise LabError(f"`{_shown(command)}` failed with {done.returncode}: " + "\n".join(tail))
         return done.stdout
 
+    def log_tail(self, service: str) -> str:
+        """The last words of a container; nodes log to standard error, which `docker logs` keeps apart."""
+        both = ["bash", "-c", 'docker logs --tail 5 "$0" 2>&1', self.container(service)]
+        return self._run(both, COMMAND_SECONDS_MAX).decode(errors="replace").strip()
+
     def containers(self) -> dict[str, str]:
         """Container id by service, stopped ones too, those of one-off commands not."""
         mine = f"label=com.docker.compose.project.working_dir={self.directory}"

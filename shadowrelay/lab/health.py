@@ -18,8 +18,7 @@ def until_healthy(engine: Engine, nodes: Sequence[str]) -> None:
         states = engine.states()
         for node in nodes:
             if states.get(node) in ENDED:
-                log = engine.docker("logs", "--tail", "5", engine.container(node)).decode(errors="replace")
-                raise LabError(f"{node} has ended; its log: {log or '(empty)'}")
+                raise LabError(f"{node} has ended; its log: {engine.log_tail(node) or '(empty)'}")
         return all(states.get(node) == "healthy" for node in nodes)
 
     _until(is_healthy, f"not healthy: {', '.join(nodes)}")
