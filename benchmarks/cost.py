@@ -15,9 +15,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.throughput import PLACES, PRODUCT_TIMES, timed, wait_until_peers_know_each_other, workplace
+from benchmarks.throughput import PLACES, PRODUCT_TIMES, timed, workplace
 from shadowrelay.lab.cluster import Cluster, NodeProcess, free_ports
 from shadowrelay.model.routing import HostPort
+from tests.kit.greeted import wait_until_peers_know_each_other
 
 TICKS = os.sysconf("SC_CLK_TCK")
 

@@ -13,9 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.throughput import PLACES, PRODUCT_TIMES, SIZE, wait_until_peers_know_each_other, workplace
+from benchmarks.throughput import PLACES, PRODUCT_TIMES, SIZE, workplace
 from shadowrelay.lab.cluster import Cluster, free_ports
 from shadowrelay.model.routing import HostPort
+from tests.kit.greeted import wait_until_peers_know_each_other
 from tests.kit.smtp_programs import running_sink
 
 CLIENT_SESSIONS = 20

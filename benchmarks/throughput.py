@@ -14,10 +14,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from shadowrelay.admin.client import NodeClient
-from shadowrelay.admin.token import read_token
 from shadowrelay.lab.cluster import Cluster, NodeProcess, Place, free_ports
 from shadowrelay.model.routing import HostPort
+from tests.kit.greeted import wait_until_peers_know_each_other
 from tests.kit.postfix import running_postfix
 from tests.kit.smtp_programs import SmtpSink, running_sink, source_command
 
@@ -150,17 +149,6 @@ def count_rows(tracking: Path, event_id: str) -> int:
             fields = line.split(b",", 9)
             count += len(fields) > 9 and fields[8] == event_id.encode()
     return count
-
-
-def wait_until_peers_know_each_other(nodes: Sequence[NodeProcess]) -> None:
-    """Their kept sessions are open: what is measured is a relay that runs, not one that starts."""
-    deadline = time.monotonic() + 15
-    for node in nodes:
-        with NodeClient(f"http://{node.admin}", read_token(node.directory / "token")) as client:
-            while not all(peer["heard_at"] and peer["database"] for peer in client.peers()):
-                if time.monotonic() > deadline:
-                    raise RuntimeError(f"{node.name} does not hear its peer")
-                time.sleep(0.1)
 
 
 def read_synchronous(node: NodeProcess) -> str:

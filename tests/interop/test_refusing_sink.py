@@ -9,6 +9,7 @@ import pytest
 
 from shadowrelay.lab.cluster import Cluster, NodeProcess, Place
 from shadowrelay.model.routing import HostPort
+from tests.kit.greeted import wait_until_peers_know_each_other
 from tests.kit.postfix import free_port
 from tests.kit.smtp_programs import dumped_message_ids, running_sink, source_command
 
@@ -70,6 +71,7 @@ async def all_arrive_once_after(refusals: list[str], messages: int, workplace: P
     total = messages * len(PLACES) * len(refusals)
     async with Cluster(PLACES, HostPort("127.0.0.1", port), directory=workplace / "nodes", transport=PATIENT) as cluster:
         nodes = list(cluster.nodes.values())
+        await asyncio.to_thread(wait_until_peers_know_each_other, nodes)
         for refusal in refusals:
             with running_sink(port, *REFUSALS[refusal]):
                 await send(nodes, messages)
@@ -105,6 +107,7 @@ async def test_a_sink_that_refuses_for_good_gets_each_message_once_and_every_sen
     port = free_port()
     async with Cluster(PLACES, HostPort("127.0.0.1", port), directory=workplace / "nodes", transport=PATIENT) as cluster:
         nodes = list(cluster.nodes.values())
+        await asyncio.to_thread(wait_until_peers_know_each_other, nodes)
         with running_sink(port, "-f", "."):
             await send(nodes, 20)
             for node in nodes:

@@ -132,6 +132,6 @@ def test_demo_passes_its_options_and_ends_with_the_demos_code(modules: dict[str,
 
     modules["shadowrelay.lab.demo"] = SimpleNamespace(run=run_demo)
 
-    result = run("demo", "--messages", 7, "--directory", tmp_path, "--json")
+    result = run("demo", "--messages", 7, "--directory", tmp_path, "--evidence", tmp_path, "--json")
 
-    assert (3, [{"messages_count": 7, "directory": tmp_path, "as_json": True}]) == (result.exit_code, asked)
+    assert (3, [{"messages_count": 7, "directory": tmp_path, "evidence": tmp_path, "as_json": True}]) == (result.exit_code, asked)
