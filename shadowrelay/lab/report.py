@@ -55,7 +55,11 @@ def _write_objectives(output: Path, times: Times) -> Path:
     shutil.rmtree(output, ignore_errors=True)
     output.mkdir(parents=True)
     path = output / "objectives.toml"
-    text = f'[times]\nshadow_heartbeat_frequency = "{times.heartbeat:g}s"\nshadow_resubmit_time_span = "{times.span:g}s"\n'
+    # servers are killed on purpose here, and what a dead one holds it cannot discard in time
+    text = (
+        f'[times]\nshadow_heartbeat_frequency = "{times.heartbeat:g}s"\nshadow_resubmit_time_span = "{times.span:g}s"\n'
+        "[objectives]\ndiscard_lag = { ratio = 0.5 }\n"
+    )
     path.write_text(text, encoding="utf-8")
     return path
 
