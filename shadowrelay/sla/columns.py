@@ -98,7 +98,19 @@ def _hashed(recipients: pa.Array) -> pa.Array:
     # sums from the beginning, modulo 2^64 as Arrow's unchecked arithmetic is: a row's is the difference between its ends
     sums = pa.concat_arrays([pa.array([0], pa.uint64()), pc.cumulative_sum(hashes.take(different.indices))])
     offsets = recipients.offsets
-    return pc.subtract(sums.take(offsets.slice(1)), sums.take(offsets.slice(0, len(offsets) - 1))).view(pa.int64())
+    summed = pc.subtract(sums.take(offsets.slice(1)), sums.take(offsets.slice(0, len(offsets) - 1))).view(pa.int64())
+    twice = _named_twice(recipients, different)
+    return pc.if_else(pa.array([row in twice for row in range(len(summed))]), pa.scalar(None, pa.int64()), summed) if twice else summed
+
+
+def _named_twice(recipients: pa.Array, different: pa.Array) -> set[int]:
+    """Rows that name a recipient twice, of which there are hardly any. Shapes: `different` has the recipients as a
+    dictionary; `recipients` is no slice."""
+    rows = pc.cast(pc.list_parent_indices(recipients), pa.int64())
+    each = pc.add(pc.multiply(rows, len(different.dictionary)), different.indices.cast(pa.int64()))
+    counts = pc.value_counts(each)
+    several = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
+    return {place // len(different.dictionary) for place in several.to_pylist()}
 
 
 def first_octets(text: str) -> int:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 TABLES = "tables"
 PUBLISHED = frozenset({"messages", "copies", "takeovers", "duplicates", "losses", "orphans", "exposures", "figures", "quarantine"})
-COMPRESSION = "zstd"
+COMPRESSION, COMPRESSION_OF_WORK = "zstd", "lz4_raw"  # what is kept for years; what is read once
 WRITERS_MAX = 4
 MAKING = ".making-"  # what a directory's name begins with in which a report is made
 
@@ -39,7 +39,7 @@ class Store:
     def _keep(self, name: str, frame: DataFrame) -> DataFrame:
         if name not in PUBLISHED:
             path = f"{self._work}/{name}"
-            frame.write.option("compression", COMPRESSION).parquet(path)
+            frame.write.option("compression", COMPRESSION_OF_WORK).parquet(path)
             return self._spark.read.schema(frame.schema).parquet(path)
         instants = [field.name for field in frame.schema if _is_instant(field)]
         table = frame.withColumns({column: F.timestamp_micros(column) for column in instants}) if instants else frame

@@ -1,6 +1,6 @@
 """Events as literal dicts, for tests of figures: what a test does not name has a default."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from hashlib import blake2b
 from typing import Any
@@ -13,8 +13,10 @@ NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 NULL_UNLESS_NAMED = {"total_bytes", "ack_us", "shadow_us", "attempt_us", "silent_since", "detected_at"}
 
 
-def recipients_hash(recipients: Iterable[str]) -> int:
-    """As docs/sla.md defines it: the sum of the first 8 octets of blake2b of each, modulo 2^64, signed."""
+def recipients_hash(recipients: Sequence[str]) -> int | None:
+    """As docs/sla.md defines it: the sum of the first 8 octets of blake2b of each, modulo 2^64, signed; None where one is named twice."""
+    if len(set(recipients)) < len(recipients):
+        return None
     total = sum(int.from_bytes(blake2b(each.encode()).digest()[:8], "big") for each in recipients) % 2**64
     return total - 2**64 if total >= 2**63 else total
 

@@ -20,7 +20,7 @@ RECEIVE, REDIRECT, HOLD, DISCARD, ODD = (1 << (12 * place) for place in range(5)
 PLAIN_SHAPE = RECEIVE | REDIRECT | HOLD | DISCARD
 COLUMNS = (
     "at", "event", "source", "message", "internet_message_id", "client_hostname", "server_hostname", "source_context",
-    "recipients", "recipients_hash", "replication", "ack_us", "shadow_us", "format", "server",
+    "recipient_count", "recipients_hash", "replication", "ack_us", "shadow_us", "format", "server",
 )  # fmt: skip
 
 
@@ -66,7 +66,7 @@ def _summed(events: DataFrame) -> DataFrame:
         F.max(F.when(is_discard, F.col("at"))).alias("discarded_at"),
         F.max(F.when(is_receive, F.xxhash64("server"))).alias("server_hash"),
         F.max(F.when(is_redirect, F.xxhash64("server_hostname"))).alias("shadow_hash"),
-        F.max(F.when(is_receive, F.size("recipients").cast("long"))).alias("recipients_count"),
+        F.max(F.when(is_receive, F.col("recipient_count").cast("long"))).alias("recipients_count"),
         F.max(F.when(is_receive, F.col("shadow_us"))).alias("shadow_us"),
         F.max(F.when(is_receive, F.col("ack_us"))).alias("ack_us"),
         F.max(F.when(is_receive, id_high(internet_id))).alias("id_high"),
@@ -86,9 +86,9 @@ def id_low(internet_message_id: Column) -> Column:
 
 def _kind() -> Column:
     """Its place in `shape`; nothing for rows that are judged by their recipients."""
-    size = F.size("recipients")
+    size = F.col("recipient_count")
     is_redundant = (F.col("replication") == "Success") & (size > 0)
-    has_each_once = (size == 1) | (F.size(F.array_distinct("recipients")) == size)
+    has_each_once = F.col("recipients_hash").isNotNull()
     return (
         F.when(~is_own(), ODD)
         .when(is_event("SEND", "SENDEXTERNAL") & (size > 0), 0)
