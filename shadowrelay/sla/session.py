@@ -23,6 +23,7 @@ JAVA_VERSION_MIN = 17  # what Spark 4 needs
 JAVA_ANSWERS_WITHIN_SECONDS = 30
 PARTITIONS_PER_CORE = 4  # of a shuffle in local mode: small enough to fit in memory, few enough to be quick
 LOOPBACK = "127.0.0.1"
+QUICK_START = " -XX:TieredStopAtLevel=1"  # measured: a report on 2,600 events takes 41 instead of 66 seconds of processor time
 REMEDY = "install Java 17 or later (Debian: apt-get install openjdk-17-jre-headless), or set JAVA_HOME to one"
 
 _VERSION = re.compile(r'version "(?:1\.)?([0-9]+)')
@@ -70,18 +71,21 @@ def spark_session(
     driver_memory: str = "4g",
     shuffle_partitions: int | None = None,
     options: Mapping[str, str] | None = None,
+    is_small: bool = False,
 ) -> "SparkSession":
     """The session of this process; made anew where there is none. Whoever asks first sets its memory and master.
 
     Shapes: `shuffle_partitions` None: four a core in local mode, Spark's own default on a cluster. `options` win over ours.
+    `is_small`: for at most some hundred thousand events, of which most of the time goes into compiling: that is then done less thoroughly.
     Raises: SparkUnavailable, see `check_spark`.
     """
     check_spark()
     from pyspark.sql import SparkSession
 
+    logging = Path(__file__).parent / "log4j2.properties"
     settings = {
         "spark.driver.memory": driver_memory,
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={(Path(__file__).parent / 'log4j2.properties').as_uri()}",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={logging.as_uri()}{QUICK_START if is_small else ''}",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",

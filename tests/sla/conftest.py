@@ -21,7 +21,7 @@ def spark():
         check_spark()
     except SparkUnavailable as exc:
         pytest.skip(str(exc))
-    session = spark_session("local[2]", driver_memory="2g", shuffle_partitions=2)
+    session = spark_session("local[2]", driver_memory="2g", shuffle_partitions=2, is_small=True)
     assert "UTC" == session.conf.get("spark.sql.session.timeZone")
     session.range(1).count()  # the first job loads half of Spark
     yield session
