@@ -90,11 +90,10 @@ def ask_spark(spark: Any, warehouse: Path, work: Path) -> Answer:
 
     from shadowrelay.sla.events import read_events
     from shadowrelay.sla.figures.cells import delivery_us_of
-    from shadowrelay.sla.figures.first_pass import first_pass, plain_messages, server_names
+    from shadowrelay.sla.figures.first_pass import HEADLINE, first_pass, headline_messages, odd_events, seen_counts, server_names
     from shadowrelay.sla.figures.percentiles import METRICS, percentiles
     from shadowrelay.sla.figures.rows import exact_rows
     from shadowrelay.sla.figures.timelines import RECONSTRUCTED, is_counted, timelines
-    from shadowrelay.sla.report import _counts, _odd
     from shadowrelay.sla.sites import read_servers
     from shadowrelay.sla.store import Store
 
@@ -102,10 +101,10 @@ def ask_spark(spark: Any, warehouse: Path, work: Path) -> Answer:
     try:
         events = read_events(spark, str(warehouse))
         servers = spark.createDataFrame([(name,) for name in read_servers(str(warehouse))], "server string")
-        seen = store.keep({"seen": first_pass(events, server_names(servers))})["seen"]
-        lines = timelines(exact_rows(_odd(events, seen, _counts(seen)), []))
-        columns = ("kind", "at", "is_redundant", "shadow_us", "last_delivery_at")
-        messages = plain_messages(seen).select(*columns).unionByName(lines.select(*columns)).where(is_counted())
+        seen = store.keep({"seen": first_pass(events, server_names(servers)).select(*HEADLINE)})["seen"]
+        counts = seen_counts(seen).collect()[0]
+        lines = timelines(exact_rows(odd_events(events, seen, messages=counts["messages"], odd=counts["odd"]), []))
+        messages = headline_messages(seen, lines).where(is_counted())
         times = F.explode(
             F.array(
                 F.struct(F.lit(METRICS.index("shadow_latency")).alias("metric"), F.col("shadow_us").alias("us")),

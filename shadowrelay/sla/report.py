@@ -11,20 +11,19 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
 from shadowrelay.sla.budget import judged
 from shadowrelay.sla.computable import impossible, not_computable
 from shadowrelay.sla.events import read_events, read_quarantine
 from shadowrelay.sla.figures.counted import Within, counted
 from shadowrelay.sla.figures.evidence import Evidence, Rules, evidence
-from shadowrelay.sla.figures.first_pass import first_pass, server_names
+from shadowrelay.sla.figures.first_pass import first_pass, odd_events, seen_counts, server_names
 from shadowrelay.sla.figures.scopes import BURN_WINDOWS_HOURS
 from shadowrelay.sla.inputs import Inputs, input_of, quarantined_once, read_inputs
 from shadowrelay.sla.lists import listed, shown
 from shadowrelay.sla.objectives import Promise, read_objectives
 from shadowrelay.sla.places import written_whole
-from shadowrelay.sla.store import Store, rows_of
+from shadowrelay.sla.store import Store
 from shadowrelay.sla.summary import SCHEMA_VERSION, figures_of, instant, microseconds, no_figures, placed_figures, traced
 from shadowrelay.sla.textfile import write_textfile
 from shadowrelay.sla.trace import traces
@@ -32,7 +31,6 @@ from shadowrelay.sla.trace import traces
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-ODD_BROADCAST_MAX = 1_000_000  # messages: about 100 MB in each executor. More are joined by sorting all events, which is slow and bounded
 MICROSECOND = timedelta(microseconds=1)
 
 
@@ -128,33 +126,11 @@ def _found(
         count = events.count()
         odd, rows = events, Rows(count, count)
     else:
-        counts = _counts(seen)
+        counts = seen_counts(seen).collect()[0]
         rows = Rows(counts["rows"], counts["odd_rows"])
-        odd = _odd(events, seen, counts)
+        odd = odd_events(events, seen, messages=counts["messages"], odd=counts["odd"])
     found = evidence(seen, odd, events, log_ends, logged_servers=inputs.logged, rules=rules, keep=store.keep)
     return found, rows
-
-
-def _counts(seen: DataFrame) -> Mapping[str, int]:
-    is_odd = ~F.col("is_plain")
-    return rows_of(
-        seen.agg(
-            F.count(F.lit(1)).alias("messages"),
-            F.count(F.when(is_odd, 1)).alias("odd"),
-            F.coalesce(F.sum("rows_count"), F.lit(0)).alias("rows"),
-            F.coalesce(F.sum(F.when(is_odd, F.col("rows_count"))), F.lit(0)).alias("odd_rows"),
-        )
-    )[0]
-
-
-def _odd(events: DataFrame, seen: DataFrame, counts: Mapping[str, int]) -> DataFrame:
-    """Events of messages that are not plain."""
-    if counts["odd"] == counts["messages"]:
-        return events
-    messages = seen.where(~F.col("is_plain")).select("message")
-    if counts["odd"] <= ODD_BROADCAST_MAX:
-        messages = F.broadcast(messages)
-    return events.join(messages, on="message", how="left_semi")
 
 
 def _figures(figures: DataFrame, promise: Promise, inputs: Inputs) -> dict[str, Any]:

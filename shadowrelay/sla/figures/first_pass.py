@@ -18,6 +18,8 @@ HASH_BITS = 48  # of a recipient's 64: so the sum over a plain message's rows ca
 ROWS_MAX = 2**12  # of a plain message: its counts, 12 bits each, then have no carry
 RECEIVE, REDIRECT, HOLD, DISCARD, ODD = (1 << (12 * place) for place in range(5))
 PLAIN_SHAPE = RECEIVE | REDIRECT | HOLD | DISCARD
+ODD_BROADCAST_MAX = 1_000_000  # messages: about 100 MB in each executor. More are joined by sorting all events, which is slow and bounded
+HEADLINE = ("message", "is_plain", "received_at", "sent_at", "shadow_us", "rows_count")
 COLUMNS = (
     "at", "event", "source", "message", "internet_message_id", "client_hostname", "server_hostname", "source_context",
     "recipient_count", "recipients_hash", "replication", "ack_us", "shadow_us", "format", "server",
@@ -134,6 +136,37 @@ def _is_plain() -> Column:
     is_known = F.col("server").isNotNull() & F.col("pair_server").isNotNull()
     is_plain = is_whole & is_delivered_once & is_forked_once & is_discarded_once & is_in_time & is_known & (F.col("names") == 0)
     return F.coalesce(is_plain, F.lit(False))
+
+
+def seen_counts(seen: DataFrame) -> DataFrame:
+    """One line: messages, rows (repeats included), odd messages, and the rows of these."""
+    is_odd = ~F.col("is_plain")
+    return seen.agg(
+        F.count(F.lit(1)).alias("messages"),
+        F.count(F.when(is_odd, 1)).alias("odd"),
+        F.coalesce(F.sum("rows_count"), F.lit(0)).alias("rows"),
+        F.coalesce(F.sum(F.when(is_odd, F.col("rows_count"))), F.lit(0)).alias("odd_rows"),
+    )
+
+
+def odd_events(events: DataFrame, seen: DataFrame, *, messages: int, odd: int) -> DataFrame:
+    """Events of messages that are not plain. Shapes: `messages` and `odd` as counted by `seen_counts`."""
+    if odd == messages:
+        return events
+    wanted = seen.where(~F.col("is_plain")).select("message")
+    return events.join(F.broadcast(wanted) if odd <= ODD_BROADCAST_MAX else wanted, on="message", how="left_semi")
+
+
+def headline_messages(seen: DataFrame, lines: DataFrame) -> DataFrame:
+    """kind, at, is_redundant, shadow_us and last_delivery_at of each message: enough for redundancy and latencies, and for no other figure.
+
+    Shapes: `seen` has the columns HEADLINE at least; `lines` of the odd ones from `timelines`.
+    """
+    plain = seen.where(F.col("is_plain")).select(
+        F.lit(ACKNOWLEDGED).alias("kind"), F.col("received_at").alias("at"), F.lit(True).alias("is_redundant"), "shadow_us",
+        F.col("sent_at").alias("last_delivery_at"),
+    )  # fmt: skip
+    return plain.unionByName(lines.select(*plain.columns))
 
 
 def plain_messages(seen: DataFrame) -> DataFrame:
