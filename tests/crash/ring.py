@@ -22,7 +22,7 @@ import httpx
 from shadowrelay.lab.account import Account, account
 from shadowrelay.lab.causes import Cause, Fault
 from shadowrelay.lab.cluster import Cluster, Place
-from shadowrelay.lab.load import Load
+from shadowrelay.lab.load import Load, Sent
 from shadowrelay.lab.sink import DEFERRED, Arrival, Sink
 from shadowrelay.model.message import Envelope
 from shadowrelay.model.replies import Reply
@@ -60,6 +60,7 @@ class Episode:
     result: Account
     faults: list[Fault]
     seconds: float
+    sent: list[Sent]
     complaints: list[str] = field(default_factory=list)
 
     @property
@@ -114,7 +115,7 @@ async def run(seed: int, directory: Path) -> Episode:
             await sink.close()
     arrivals = _arrivals(sinks)
     result = account(load.sent, arrivals, trouble.faults, TIMES)
-    episode = Episode(the_plan, result, trouble.faults, time.monotonic() - began)
+    episode = Episode(the_plan, result, trouble.faults, time.monotonic() - began, load.sent)
     kills = {name: node.kills for name, node in cluster.nodes.items()}
     episode.complaints += _about_account(result, load, arrivals, trouble.faults) + still_queued
     episode.complaints += evidence.complaints(evidence.lines_of(cluster), load.sent, kills, trouble.wiped_at)
