@@ -6,6 +6,7 @@ import gc
 import random
 import signal
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 import structlog
 import uvloop
@@ -16,6 +17,7 @@ from shadowrelay.admin.metrics import Metrics
 from shadowrelay.admin.server import AdminServer
 from shadowrelay.admin.token import read_or_create_token
 from shadowrelay.config import LoadedSettings
+from shadowrelay.config_reload import adopted
 from shadowrelay.core import fencing
 from shadowrelay.core.ownership.values import Party
 from shadowrelay.model.errors import ConfigurationError, LedgerUnavailable
@@ -44,7 +46,6 @@ GRACE_SECONDS = 30.0  # SIGTERM: sessions and attempts in the middle may finish
 ADMIN_OBSERVES_SECONDS = 5.0
 GARBAGE_THRESHOLDS = (20_000, 20, 50)  # allocations until a look at the young; measured, docs/performance.md
 CONTROL_SECONDS_MIN, CONTROL_SECONDS_MAX = 1.0, 10.0  # one question to a peer
-FIXED_WHILE_RUNNING = ("server", "peers", "tls", "tracking", "shipping", "admin", "dns")
 
 _log = structlog.get_logger("shadowrelay.node")
 
@@ -65,6 +66,7 @@ class Node:
         Raises: ConfigurationError for what an operator can put right.
         """
         settings = self._settings
+        token = self._token()
         self._tracking, self._shipper = make_tracking(settings, self._clock.now, __version__)
         self._ledger = await SqliteLedger.open(
             settings.server.data_directory,
@@ -73,11 +75,13 @@ class Node:
             safety_net_hold_time=settings.transport.safety_net_hold_time,
             message_expiration_timeout=settings.transport.message_expiration_timeout,
         )
+        for note in self._ledger.notes:
+            _log.warning("database.note", text=note)
         self._metrics = Metrics(__version__, settings.server.name, now=self._clock.now, awake=self._clock.awake)
         self._build_services()
         self._context.peers.remember(await self._ledger.peers())
         await self._start_receiver()
-        self._admin = AdminServer(make_application(self._services.view, self._metrics, self._token(), __version__), settings.admin.listen)
+        self._admin = AdminServer(make_application(self._services.view, self._metrics, token, __version__), settings.admin.listen)
         await self._admin.start()
         self._start_services()
         self._services.view.is_running = True
@@ -202,27 +206,24 @@ class Node:
         return dict(config.effective(self._loaded))
 
     def reload(self) -> None:
-        """SIGHUP: what can change while running does (transport, routes, send, relay and domain lists, the files named in
-        [tls]); the rest is named. All of it or nothing."""
+        """SIGHUP: what can change while running does, and the content of the files named in [tls]; the rest is named
+        (`config_reload`). All of it or nothing."""
         try:
             loaded = config.load(self._loaded.path)
             self._tls = self._read_tls()
         except ConfigurationError as error:
             _log.error("configuration.refused", error=str(error))
             return
-        fixed = [name for name in FIXED_WHILE_RUNNING if getattr(loaded.settings, name) != getattr(self._settings, name)]
-        kept = {name: getattr(self._settings, name) for name in FIXED_WHILE_RUNNING}
-        settings = loaded.settings.model_copy(update=kept)
-        self._loaded, self._settings, self._context.settings = loaded, settings, settings
+        settings, needs_restart = adopted(self._settings, loaded.settings)
+        self._loaded = replace(loaded, settings=settings)  # what the API shows is what is in force
+        self._settings = self._context.settings = settings
         self._services.deliver.reload()
-        for receiver in self._receivers:
-            name = receiver.reception.connector.name
-            connector = next((found for found in settings.receive_connectors if found.name == name), receiver.reception.connector)
+        for receiver, connector in zip(self._receivers, settings.receive_connectors, strict=False):  # while it starts: the first ones
             receiver.reload(connector, self._tls)
         for peer in settings.shadow_candidates:
             self._links[peer.name].renew(self._opening_to(peer))
         self._metrics.certificates({} if self._tls is None else self._tls.ends)
-        _log.info("configuration.reloaded", needs_restart=fixed)
+        _log.info("configuration.reloaded", needs_restart=needs_restart)
 
     async def stop(self) -> None:
         """Drain: refuse what is new, let what runs finish, keep the rest in the queue; then close everything."""

@@ -21,7 +21,8 @@ def read_or_create_token(path: Path) -> str:
     except FileExistsError:
         return read_token(path)
     except OSError as exc:
-        remedy = "name a file in a directory that exists"
+        is_missing = isinstance(exc, FileNotFoundError)
+        remedy = "name a file in a directory that exists" if is_missing else "let this user write there, or name a file where it may"
         raise ConfigurationError(f"admin.token_file: {path} cannot be made ({exc.strerror}); {remedy}") from exc
     token = secrets.token_urlsafe(32)
     with os.fdopen(descriptor, "w", encoding="ascii") as file:

@@ -43,9 +43,9 @@ class PromoteService:
 
     async def run(self) -> None:
         """Look once a heartbeat or poll, whichever is shorter, and whenever woken."""
-        transport = self._context.settings.transport
-        pause = min(transport.shadow_heartbeat_frequency, max(transport.discard_poll_interval, timedelta(milliseconds=100)))
         while True:
+            transport = self._context.settings.transport
+            pause = min(transport.shadow_heartbeat_frequency, max(transport.discard_poll_interval, timedelta(milliseconds=100)))
             self._event.clear()
             try:
                 for group in await self._context.ledger.shadow_groups():

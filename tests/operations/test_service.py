@@ -46,7 +46,9 @@ needs_sandbox = pytest.mark.skipif(bool(reason_against_a_sandbox()), reason=reas
 @needs_systemd
 def test_systemd_finds_no_fault_in_the_unit(tmp_path: Path) -> None:
     path = tmp_path / "shadowrelay.service"
-    path.write_text(UNIT.read_text().replace("/opt/shadowrelay/bin/shadowrelay", "/bin/true"))
+    text = UNIT.read_text().replace("/opt/shadowrelay/bin/shadowrelay", "/bin/true")
+    assert text.count("\n#ReadWritePaths=/") == 1  # the line that shipping to a directory needs
+    path.write_text(text.replace("\n#ReadWritePaths=/", "\nReadWritePaths=/"))
     (tmp_path / "shadowrelay.service.d").mkdir()
     shutil.copy(UNIT.with_name("credentials.conf"), tmp_path / "shadowrelay.service.d")
     done = subprocess.run(["systemd-analyze", "verify", "--man=no", str(path)], capture_output=True, text=True, check=False)

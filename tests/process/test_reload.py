@@ -1,0 +1,54 @@
+"""SIGHUP at a real node: what changes at once does, what needs a restart is named and stays, a wrong file changes nothing."""
+
+import asyncio
+import json
+import signal
+import smtplib
+from pathlib import Path
+
+import httpx
+import pytest
+
+from shadowrelay.lab.cluster import Cluster, NodeProcess, Place
+from shadowrelay.model.routing import HostPort
+
+pytestmark = pytest.mark.slow
+
+
+async def reloaded(node: NodeProcess) -> dict[str, object]:
+    """SIGHUP, and the line that it leaves."""
+    log = node.directory / "node.log"
+    before = len(log.read_text().splitlines())
+    node.signal(signal.SIGHUP)
+    async with asyncio.timeout(10):
+        while True:
+            lines = [json.loads(line) for line in log.read_text().splitlines()[before:] if line.startswith("{")]
+            found = [line for line in lines if line["event"].startswith("configuration.")]
+            if found:
+                return dict(found[0])
+            await asyncio.sleep(0.05)
+
+
+async def test_sighup_takes_what_it_can_and_names_the_rest(tmp_path: Path) -> None:
+    async with Cluster((Place("a.east.example", "east"),), HostPort("127.0.0.1", 9), directory=tmp_path) as cluster:
+        (node,) = cluster.nodes.values()
+        file = node.directory / "node.toml"
+        before = file.read_text()
+        file.write_text(before.replace("[transport]", '[transport]\nsafety_net_hold_time = "5m"\ndelivery_without_lease = "defer"'))
+        file.write_text(file.read_text().replace("[[receive_connectors]]", "[[receive_connectors]]\nmax_message_size = 4321"))
+        first = await reloaded(node)
+        again = await reloaded(node)
+        file.write_text("rubbish")
+        wrong = await reloaded(node)
+
+        token = (node.directory / "token").read_text().strip()
+        async with httpx.AsyncClient(headers={"Authorization": f"Bearer {token}"}) as client:
+            settings = (await client.get(f"http://{node.admin}/api/v1/node")).raise_for_status().json()["settings"]
+        with smtplib.SMTP(node.address.host, node.address.port, timeout=10) as session:
+            session.ehlo()
+
+    named = ["transport.safety_net_hold_time"]
+    assert [named, named, None] == [line.get("needs_restart") for line in (first, again, wrong)]
+    assert "configuration.refused" == wrong["event"]
+    assert ("2d", "defer") == tuple(settings[f"transport.{key}"] for key in ("safety_net_hold_time", "delivery_without_lease"))
+    assert "4321" == session.esmtp_features["size"]
