@@ -44,6 +44,7 @@ class Checker:
         self.refused: set[tuple[str, str]] = set()
         self.bounced: dict[MessageId, dict[int, tuple[MessageId, ...]]] = defaultdict(dict)
         self.recorded: dict[tuple[MessageId, int], list[tuple[float, str]]] = defaultdict(list)  # done here, by its primary
+        self.ended: dict[tuple[MessageId, str], list[float]] = defaultdict(list)  # when that host sent a final dot
         self.redundant: set[MessageId] = set()
         self.exposed: set[MessageId] = set()  # a disk that held it was destroyed, and it is not whole again
         self.burnt: set[MessageId] = set()  # the only copy was destroyed: never said to be redundant
@@ -130,6 +131,7 @@ class Checker:
 
     def ends_data(self, machine: Machine, message_id: MessageId) -> None:
         """It sends the final dot now."""
+        self.ended[message_id, machine.host].append(self._now())
         claim = self.claims[machine.host].get(message_id)
         if claim is None or not claim.is_primary:
             self.violation("I4", f"{machine.name} ends the data of {message_id} without a claim: {_text(claim)}")

@@ -103,6 +103,8 @@ def _sent_again(world: "World") -> list[str]:
 
 def _cause(world: "World", message_id: MessageId, ordinal: int, first: Arrival, later: Arrival) -> Cause:
     """(a) is judged from what the node knew: it never had the reply, or had not recorded it when it stopped."""
+    if _was_on_its_way(world, message_id, first, later):
+        return Cause.DIED_BEFORE_RECORD
     recorded = min(
         (at for at, host in world.checker.recorded[message_id, ordinal] if host == first.client_host and at >= first.at), default=None
     )
@@ -119,6 +121,13 @@ def _cause(world: "World", message_id: MessageId, ordinal: int, first: Arrival, 
     if cause in (Cause.NONE, Cause.CUT_OFF):
         return Cause.CUT_OFF if _was_cut_off(world, first, later) else _two_failed(world, first, later)
     return cause
+
+
+def _was_on_its_way(world: "World", message_id: MessageId, first: Arrival, later: Arrival) -> bool:
+    """The final dot of the later one was sent before the first one arrived, and whoever sent it never had the reply: a slow network
+    still carried the octets when it had died, or had waited in vain and tried again."""
+    ended = world.checker.ended[message_id, later.client_host]
+    return later.reply_read_at is None and not any(first.at <= at <= later.at for at in ended)
 
 
 def _was_cut_off(world: "World", first: Arrival, later: Arrival) -> bool:

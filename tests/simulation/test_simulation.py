@@ -8,7 +8,7 @@ import pytest
 FEW = "1-4"
 FEW_STEPS = 15
 MANY = [f"{first}-{first + 24}" for first in range(100, 500, 25)]
-REGRESSIONS = (36, 330, 719, 905, 924)  # what each found stands in the commits that name them
+REGRESSIONS = (36, 310, 330, 492, 719, 905, 924)  # what each found stands in the commits that name them
 
 
 def _run(*arguments: str) -> tuple[int, str]:
