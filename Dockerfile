@@ -1,7 +1,16 @@
-# The images of the lab; `relay` is also one to run a node from. One file, four stages, built from Debian's packages and the locks
-# in requirements/. No BuildKit syntax: Compose v1 builds it too. `shadowrelay lab up` builds `relay` and `mta`, `spark` on demand.
+# The images of the lab; `relay` is also one to run a node from. Three of them, built from Debian's packages and the locks in
+# requirements/. No BuildKit syntax: Compose v1 builds it too, and then all stages above the one that is wanted: so Prometheus has a
+# file of its own. `shadowrelay lab up` builds `relay` and `mta`, `spark` on demand.
 #
 #   docker build --target relay --tag shadowrelay-relay .
+
+# ---- source: what is ours, where it belongs, readable for every user: COPY keeps the modes of a checkout, and under a umask of 027
+# nobody else may read that
+FROM debian:bookworm-slim AS source
+COPY lab/mta /source/lab
+COPY lab/bin /source/opt/bin
+COPY shadowrelay /source/opt/lib/python3.11/site-packages/shadowrelay
+RUN chmod -R a+rX /source
 
 # ---- mta: everything around the nodes: senders, receivers, DNS, and the tools that cut networks
 FROM debian:bookworm-slim AS mta
@@ -16,7 +25,7 @@ RUN apt-get update \
     && apt-get clean && rm -rf /var/lib/apt/lists/* \
     && useradd --system --user-group --no-create-home --home-dir /var/spool/exim4 --shell /usr/sbin/nologin Debian-exim \
     && useradd --system --user-group --no-create-home --shell /usr/sbin/nologin record
-COPY lab/mta /lab
+COPY --from=source /source/lab /lab
 ENTRYPOINT ["/bin/bash"]
 
 # ---- python: what both Python images stand on, and where the locked dependencies are put into a virtual environment
@@ -48,7 +57,6 @@ RUN apt-get update \
     && install -d -o shadowrelay -g shadowrelay -m 0750 \
         /var/lib/shadowrelay /var/log/shadowrelay /var/log/shadowrelay/tracking /var/log/shadowrelay/shipped
 COPY --from=environment /opt/shadowrelay /opt/shadowrelay
-COPY lab/bin /opt/shadowrelay/bin/
 WORKDIR /var/lib/shadowrelay
 VOLUME ["/var/lib/shadowrelay", "/var/log/shadowrelay/tracking"]
 EXPOSE 2525 8025
@@ -57,20 +65,9 @@ HEALTHCHECK --interval=10s --timeout=5s --start-period=20s --retries=3 CMD ["ask
 ENTRYPOINT ["shadowrelay"]
 CMD ["serve", "--config", "/etc/shadowrelay/node.toml"]
 # plain Python: to copy it is to install it, and no build tool is needed that no lock holds. Last, because it changes most.
-COPY shadowrelay /opt/shadowrelay/lib/python3.11/site-packages/shadowrelay
+COPY --from=source /source/opt /opt/shadowrelay
 RUN python -m compileall -q /opt/shadowrelay/lib/python3.11/site-packages/shadowrelay
 USER shadowrelay
-
-# ---- prometheus: Debian's, behind a profile
-FROM debian:bookworm-slim AS prometheus
-RUN apt-get update \
-    && apt-get install -y --no-install-recommends prometheus \
-    && apt-get clean && rm -rf /var/lib/apt/lists/* \
-    && install -d -o prometheus -g prometheus /var/lib/prometheus
-COPY lab/prometheus.yml /etc/prometheus/prometheus.yml
-USER prometheus
-EXPOSE 9090
-ENTRYPOINT ["prometheus", "--config.file=/etc/prometheus/prometheus.yml", "--storage.tsdb.path=/var/lib/prometheus"]
 
 # ---- spark: the service-level report; a JRE and PySpark on top of the same Python and the same source as the nodes
 FROM build AS spark
@@ -78,7 +75,6 @@ RUN apt-get update \
     && apt-get install -y --no-install-recommends openjdk-17-jre-headless procps \
     && apt-get clean && rm -rf /var/lib/apt/lists/* \
     && install -d -o shadowrelay -g shadowrelay /var/lib/shadowrelay /var/lib/shadowrelay/warehouse /var/lib/shadowrelay/report
-COPY lab/bin /opt/shadowrelay/bin/
 ENV SPARK_HOME=/opt/shadowrelay/lib/python3.11/site-packages/pyspark PYSPARK_PYTHON=/opt/shadowrelay/bin/python3 MPLCONFIGDIR=/tmp
 WORKDIR /var/lib/shadowrelay
 ENTRYPOINT ["shadowrelay"]
@@ -86,4 +82,4 @@ COPY requirements/spark.txt /tmp/requirements/
 RUN pip install --no-cache-dir --disable-pip-version-check --require-hashes --requirement /tmp/requirements/spark.txt
 # as few steps as possible on top of a layer of this size
 USER shadowrelay
-COPY shadowrelay /opt/shadowrelay/lib/python3.11/site-packages/shadowrelay
+COPY --from=source /source/opt /opt/shadowrelay

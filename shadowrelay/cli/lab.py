@@ -1,15 +1,15 @@
 """`shadowrelay lab …`: the cluster in containers, its faults, and the account of the mail that went through it."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from shadowrelay.cli.lab_progress import progress
 from shadowrelay.cli.lab_scenario import play_scenario, print_scenarios
 from shadowrelay.cli.node_options import AsJson
 from shadowrelay.cli.output import ExitCode, print_json, print_table, stop
@@ -26,16 +26,19 @@ Directory = Annotated[Path, typer.Option("--project-directory", help="Where dock
 Node = Annotated[str, typer.Argument(metavar="NODE", help="mx1.east, mx2.east, mx1.west or mx2.west.")]
 Place = Annotated[str, typer.Argument(metavar="SITE|NODE", help="east, west, or a node.")]
 HERE = Path()
+RATE = re.compile(r"\d+(\.\d+)?([kmgt]i?)?(bit|bps)", re.IGNORECASE)
 
 
 @contextmanager
 def _opened(directory: Path, *, is_quiet: bool = False) -> Iterator["Lab"]:
     """The lab of that directory; what goes wrong ends the command with its reason."""
     from shadowrelay.lab.compose import Lab
-    from shadowrelay.lab.places import LabError
+    from shadowrelay.lab.places import LabError, WrongUse
 
     try:
         yield Lab(directory, tell=(lambda text: None) if is_quiet else (lambda text: typer.echo(f"{text} …", err=True)))
+    except WrongUse as exc:
+        stop(str(exc), ExitCode.USAGE)
     except LabError as exc:
         stop(str(exc), ExitCode.FAILED)
 
@@ -49,7 +52,10 @@ def up(
     directory: Directory = HERE,
     as_json: AsJson = False,
 ) -> None:
-    """Start the lab: images, certificates, containers. Returns when all nodes are healthy."""
+    """Start the lab: images, certificates, containers. Returns when all nodes are healthy.
+
+    In a lab that is up, what is missing or has ended is started, and nothing is replaced: new images need `down` first.
+    """
     with _opened(directory) as opened:
         _print_status(opened, opened.up(profile or (), is_build_wanted=is_build_wanted), as_json)
 
@@ -88,7 +94,7 @@ def send(
     as_json: AsJson = False,
 ) -> None:
     """Give mail to the sending Postfix, which gives it to the nodes. Fails unless Postfix took everything."""
-    with _opened(directory) as opened, _progress("sending", count) as advance:
+    with _opened(directory) as opened, opened.sending(), progress("sending", count) as advance:
         sending = opened.mail.send(count, rate, size, on_sent=lambda one: advance())
     if as_json:
         print_json(asdict(sending))
@@ -109,7 +115,7 @@ def verify(
         seconds = parse_duration(wait).total_seconds()
     except ValueError as exc:
         raise typer.BadParameter(str(exc), param_hint="--wait") from exc
-    with _opened(directory) as opened, _progress("arrived", None) as advance:
+    with _opened(directory) as opened, progress("arrived", None) as advance:
         result = opened.verify(seconds, on_look=lambda seen: advance(seen.arrived, seen.acknowledged))
     if as_json:
         print_json({**asdict(result), "causes": result.causes, "is_good": result.is_good, "line": result.line()})
@@ -125,8 +131,10 @@ def _print_verification(result: "Verification") -> None:
             typer.echo(f"{name}: {network_id}")
     for one in result.duplicates[:20]:
         typer.echo(f"duplicated: message {one.number} {one.network_id} {one.recipient} {one.count} times, cause {one.cause}")
-    if result.not_acknowledged:
-        typer.echo(f"not acknowledged yet, Postfix has them: {result.not_acknowledged}")
+    for message_id in result.unaccounted[:20]:
+        typer.echo(f"no node took it, and it does not wait at Postfix: {message_id}")
+    if waiting := result.not_acknowledged - len(result.unaccounted):
+        typer.echo(f"not acknowledged yet, Postfix has them: {waiting}")
     if result.changed:
         typer.echo(f"changed {len(result.changed)}")
     typer.echo(result.line())
@@ -134,7 +142,7 @@ def _print_verification(result: "Verification") -> None:
 
 @lab.command("kill")
 def kill(node: Node, directory: Directory = HERE) -> None:
-    """SIGKILL a node. It stays dead until `start`."""
+    """SIGKILL a node, frozen or not. It stays dead until `start`."""
     with _opened(directory) as opened:
         opened.kill(node)
     typer.echo(f"{node} is dead")
@@ -191,11 +199,15 @@ def heal(directory: Directory = HERE) -> None:
 @lab.command("slow")
 def slow(
     one: Place,
-    other: Annotated[str, typer.Argument(metavar="[SITE]", help="The other site: then only the link between them is slow.")] = "",
-    rate: Annotated[str, typer.Option("--rate", help="As `tc` writes it: 64kbit, 1mbit …")] = "128kbit",
+    other: Annotated[
+        str, typer.Argument(metavar="[SITE|NODE]", help="Another one: then only what the two send each other is limited.")
+    ] = "",
+    rate: Annotated[str, typer.Option("--rate", help="Of each node. As `tc` writes it: 64kbit, 1mbit …")] = "128kbit",
     directory: Directory = HERE,
 ) -> None:
     """Limit what nodes send to each other, until `heal`. What clients and next hops get is not limited."""
+    if not RATE.fullmatch(rate):
+        raise typer.BadParameter("say it as `tc` does: 64kbit, 1mbit …", param_hint="--rate")
     with _opened(directory) as opened:
         typer.echo(f"slow at {rate}: " + ", ".join(opened.slow(one, other, rate)))
 
@@ -254,11 +266,12 @@ def defer(
 @lab.command("report")
 def report(
     is_here: Annotated[bool, typer.Option("--here", help="With the Spark of this environment; builds no image.")] = False,
+    is_watched: Annotated[bool, typer.Option("--watched", help="What the streaming job (profile spark) made last.")] = False,
     directory: Directory = HERE,
 ) -> None:
     """Compute service levels from the shipped tracking logs, in the Spark container. Prints where the page is."""
     with _opened(directory) as opened:
-        typer.echo(str(opened.report(is_here=is_here)))
+        typer.echo(str(opened.watched_report() if is_watched else opened.report(is_here=is_here)))
 
 
 @lab.command("scenario")
@@ -277,19 +290,3 @@ def scenario(
         is_passed = play_scenario(opened, name, is_fault_wanted=not is_fault_left_out, as_json=as_json)
     if not is_passed:
         raise typer.Exit(ExitCode.FAILED)
-
-
-@contextmanager
-def _progress(what: str, total: int | None) -> Iterator[Any]:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    errors = Console(stderr=True)
-    with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as progress:
-        task = progress.add_task(what, total=total)
-
-        def advance(completed: int | None = None, of: int | None = None) -> None:
-            if completed is None:
-                progress.advance(task)
-            else:
-                progress.update(task, completed=completed, total=of)
-
-        yield advance

@@ -93,4 +93,9 @@ def _cell(value: object) -> str:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return str(value)
+    return visible(str(value))
+
+
+def visible(text: str) -> str:
+    """What came from outside may not steer the terminal: control characters and marks of direction as their code."""
+    return text if text.isprintable() else "".join(one if one.isprintable() else f"\\u{ord(one):04x}" for one in text)

@@ -16,10 +16,10 @@ CLOCKS_APART = timedelta(hours=1)
 def write_certificates(directory: Path, names: Iterable[tuple[str, str]]) -> None:
     """For each (folder, DNS name): `node.pem`, `node.key` and `authority.pem` in that folder of `directory`.
 
-    The keys are readable by everybody who can enter `directory`: in the container another user reads them than the one who
-    made them. They open nothing but this lab.
+    The keys are readable by everybody, whatever the umask: in the container another user reads them than the one who made
+    them. They open nothing but this lab.
     """
-    directory.mkdir(parents=True, exist_ok=True)
+    _make(directory)
     authority_key = ec.generate_private_key(ec.SECP256R1())
     subject = _named("shadowrelay lab authority")
     authority = (
@@ -39,7 +39,7 @@ def write_certificates(directory: Path, names: Iterable[tuple[str, str]]) -> Non
             .sign(authority_key, hashes.SHA256())
         )
         place = directory / folder
-        place.mkdir(exist_ok=True)
+        _make(place)
         _write(place / "node.pem", certificate.public_bytes(serialization.Encoding.PEM))
         _write(place / "authority.pem", authority.public_bytes(serialization.Encoding.PEM))
         private = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
@@ -61,6 +61,11 @@ def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicK
         .not_valid_before(now - CLOCKS_APART)
         .not_valid_after(now + LIFE)
     )
+
+
+def _make(directory: Path) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    directory.chmod(0o755)
 
 
 def _write(path: Path, data: bytes) -> None:

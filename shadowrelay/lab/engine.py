@@ -1,14 +1,17 @@
 """Docker and Compose as the lab needs them: commands of their programs, with errors that say what to do.
 
-Containers are found by the labels that both Compose 1.29 and 2 set, so the project's name does not matter.
+Containers are found by the directory that both Compose 1.29 and 2 write into a label; Compose itself goes by the project's name.
+So a command of Compose is refused where another directory's containers have the same name.
 """
 
 import functools
 import json
 import os
+import re
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,19 +24,45 @@ BUILD_SECONDS_MAX = 1800.0
 NO_DOCKER = "docker is not installed: the lab runs in containers; install Docker Engine and Compose (Debian: docker.io docker-compose)"
 NO_COMPOSE = "neither `docker compose` nor `docker-compose` is there: install one of them (Debian: docker-compose)"
 NO_FILE = "there is no docker-compose.yml in {directory}: change to the project's directory or name it with --project-directory"
+COLON = "{directory} has a colon in its path, which Docker reads as the end of it: move or rename the directory"
+TAKEN = (
+    "containers of {others} have the same project name, {name}, and would be taken for those of {mine}: end them first (`shadowrelay "
+    "lab down` there), or set COMPOSE_PROJECT_NAME, and LAB_NET if they are a lab, for all commands here"
+)
 NOT_UP = "the lab is not up: start it with `shadowrelay lab up`"
+LABEL = "com.docker.compose"
+LABELS = (f"{LABEL}.service", f"{LABEL}.oneoff", f"{LABEL}.project", f"{LABEL}.project.working_dir")
+# one builder for both generations of Compose, so that they share its cache: what 1.29 listens to, and what 2 does
+BUILDER = {"COMPOSE_DOCKER_CLI_BUILD": "0", "DOCKER_BUILDKIT": "0"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Container:
+    """`directory`: where its project is, None if its Compose did not say; `is_one_off`: of `compose run`."""
+
+    identity: str
+    service: str
+    is_one_off: bool
+    project: str
+    directory: Path | None
 
 
 class Engine:
-    """One project directory and what runs for it. All methods raise LabError."""
+    """One project directory and what runs for it. All methods raise LabError.
 
-    def __init__(self, directory: Path) -> None:
+    Shapes: `settings` are variables for every command of Compose, None for one that must not be set.
+    """
+
+    def __init__(self, directory: Path, settings: Callable[[], Mapping[str, str | None]] = dict) -> None:
         self.directory = directory.resolve()
+        self._settings = settings
 
     def check(self) -> None:
         """Everything is there that commands need: a compose file, Docker, an engine that answers."""
         if not (self.directory / "docker-compose.yml").is_file():
             raise LabError(NO_FILE.format(directory=self.directory))
+        if ":" in str(self.directory):
+            raise LabError(COLON.format(directory=self.directory))
         if shutil.which("docker") is None:
             raise LabError(NO_DOCKER)
         answer = subprocess.run(["docker", "info", "--format", "{{.ServerVersion}}"], capture_output=True, text=True, check=False)
@@ -52,10 +81,29 @@ class Engine:
 
     def compose(self, *arguments: str, profiles: Sequence[str] = PROFILES, seconds: float = BUILD_SECONDS_MAX) -> bytes:
         """A Compose command. Returns its standard output."""
-        flags = [text for profile in profiles for text in ("--profile", profile)]
-        # one builder for both generations of Compose: images built by one are those that the other finds
-        environment = {**os.environ, "COMPOSE_DOCKER_CLI_BUILD": "0"}
+        flags = ["--project-name", self.project(), *(text for profile in profiles for text in ("--profile", profile))]
+        wanted = {**BUILDER, **os.environ, **self._settings()}
+        environment = {name: text for name, text in wanted.items() if text is not None}
         return self._run([*self._compose, *flags, *arguments], seconds, environment=environment)
+
+    def project(self) -> str:
+        """The name that Compose gives to what is ours: that of our containers, else as Compose makes it. Raises LabError if it is taken."""
+        found = self._containers()
+        mine = sorted({one.project for one in found if one.directory == self.directory})
+        name = mine[0] if mine else self._usual_project()
+        others = {
+            str(one.directory or "a directory that is not told") for one in found if one.project == name and one.directory != self.directory
+        }
+        if others:
+            raise LabError(TAKEN.format(others=" and ".join(sorted(others)), name=name, mine=self.directory))
+        return name
+
+    def _usual_project(self) -> str:
+        file = self.directory / ".env"  # Compose reads it, too
+        lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
+        said = [line.partition("=")[2].strip(" \t'\"") for line in lines if line.partition("=")[0].strip() == "COMPOSE_PROJECT_NAME"]
+        name = os.environ.get("COMPOSE_PROJECT_NAME") or (said[-1] if said else "") or self.directory.name
+        return re.sub("[^-_a-z0-9]", "", name.lower()).lstrip("-_") or "default"
 
     def docker(self, *arguments: str, data: bytes | None = None, seconds: float = COMMAND_SECONDS_MAX) -> bytes:
         """A docker command. Returns its standard output."""
@@ -64,6 +112,8 @@ class Engine:
     def _run(
         self, command: Sequence[str], seconds: float, *, data: bytes | None = None, environment: dict[str, str] | None = None
     ) -> bytes:
+        # Compose 2 believes PWD, which may have come here by a symbolic link, and would label containers with that
+        environment = {**(environment or os.environ), "PWD": str(self.directory)}
         try:
             done = subprocess.run(
                 command, cwd=self.directory, input=data, capture_output=True, timeout=seconds, check=False, env=environment,
@@ -85,13 +135,16 @@ class Engine:
 
     def containers(self) -> dict[str, str]:
         """Container id by service, stopped ones too, those of one-off commands not."""
-        mine = f"label=com.docker.compose.project.working_dir={self.directory}"
-        shape = '{{.ID}} {{.Label "com.docker.compose.service"}} {{.Label "com.docker.compose.oneoff"}}'
-        found = {}
-        for line in self.docker("ps", "--all", "--filter", mine, "--format", shape).decode().splitlines():
-            identity, service, *oneoff = line.split()
-            if oneoff[:1] != ["True"]:
-                found[service] = identity
+        return {one.service: one.identity for one in self._containers() if one.directory == self.directory and not one.is_one_off}
+
+    def _containers(self) -> list[_Container]:
+        """Of all projects."""
+        shape = "|".join(("{{.ID}}", *(f'{{{{.Label "{label}"}}}}' for label in LABELS)))
+        found = []
+        for line in self.docker("ps", "--all", "--filter", f"label={LABEL}.project", "--format", shape).decode().splitlines():
+            identity, service, one_off, project, directory = line.split("|", 4)
+            # a path by a symbolic link is that of a command by hand
+            found.append(_Container(identity, service, one_off == "True", project, Path(directory).resolve() if directory else None))
         return found
 
     def container(self, service: str) -> str:

@@ -1,7 +1,8 @@
 """What the commands did to the lab, with times, in `.lab/faults.jsonl`: from it the account knows which duplicates have a cause.
 
 Lines: {"at": time.time, "what": "kill", "node": server name, "other": server name of a cut's other end or ""}. A fault lasts
-from its line to the one that ends it.
+from its line to the one that ends it. What begins a fault is written before the deed, so that no interruption hides it; what ends
+one, after. A second KILL of a dead node is the exact time of its death, as Docker tells it afterwards.
 """
 
 import json
@@ -15,7 +16,8 @@ from shadowrelay.lab.causes import Fault, FaultKind
 
 
 class What(StrEnum):
-    """KILL, WIPE and PAUSE end with START (UNPAUSE); CUT and SLOW with HEAL, which ends all of them. The others only tell."""
+    """KILL and WIPE end with START, PAUSE with UNPAUSE or the death of the node; CUT and SLOW with HEAL, which ends all of them.
+    The others only tell."""
 
     KILL = "kill"
     WIPE = "wipe"
@@ -72,11 +74,13 @@ def faults(happenings: Iterable[Happening]) -> list[Fault]:
 
     for one in happenings:
         match one.what:
-            case What.KILL | What.PAUSE | What.CUT | What.SLOW:
+            case What.PAUSE | What.CUT | What.SLOW:
                 open_ones.setdefault((_thing(one.what), one.node, one.other), one)
-            case What.WIPE:  # the disk of a dead node is as good as destroyed from its death on: nobody asks it in between
-                killed = open_ones.get(("process", one.node, ""))
-                open_ones["process", one.node, ""] = Happening(killed.at if killed else one.at, What.WIPE, one.node)
+            case What.KILL | What.WIPE:
+                killed, paused = open_ones.get(("process", one.node, "")), open_ones.pop(("pause", one.node, ""), None)
+                # a disk is as good as destroyed from the death of its node on: nobody asks it in between
+                died = paused or (killed if one.what is What.WIPE else None) or one  # who dies frozen was dead since
+                open_ones["process", one.node, ""] = Happening(died.at, one.what, one.node)
             case What.START | What.UNPAUSE:
                 key = _thing(What.KILL if one.what is What.START else What.PAUSE), one.node, ""
                 end([key] if key in open_ones else [], one.at)
@@ -95,7 +99,7 @@ def in_force(happenings: Iterable[Happening]) -> list[str]:
     full: dict[str, bool] = {}
     is_deferring = False
     for one in everything:
-        if one.what in (What.FILL, What.FREE, What.WIPE, What.RESTORE):
+        if one.what in (What.FILL, What.FREE):
             full[one.node] = one.what is What.FILL
         elif one.what in (What.DEFER, What.TAKE):
             is_deferring = one.what is What.DEFER

@@ -2,8 +2,10 @@
 
 import contextlib
 import json
+import queue
 import secrets
 import subprocess
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -19,6 +21,7 @@ from shadowrelay.lab.state import State
 from shadowrelay.lab.verification import Injected, injected, sent_messages
 
 ARRIVALS = "/var/lib/record/arrivals.jsonl"
+STOP_SECONDS_MAX = 35.0  # the sender in the container waits 30 for an answer of Postfix
 
 OnSent = Callable[[Injected], None]
 
@@ -33,9 +36,9 @@ class Sending:
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """Messages that wait: at the sending Postfix, at living nodes (`held`: copies for others), at the receiving servers."""
+    """Messages that wait: at the sending Postfix (its queue ids), at living nodes (`held`: copies for others), at the receiving servers."""
 
-    at_sender: int = 0
+    at_sender: frozenset[str] = frozenset()
     to_deliver: int = 0
     held: int = 0
     at_receivers: int = 0
@@ -47,19 +50,21 @@ class Backlog:
 
 
 class Injection:
-    """A load that runs. Iterate over it, or `wait` for its end."""
+    """A load that runs. Iterate over it, or `wait` for its end; `stop` ends it before.
+
+    What was sent is written down by a thread, because an interrupt from the terminal hits the main one anywhere.
+    """
 
     def __init__(self, process: "subprocess.Popen[str]", state: State, count: int) -> None:
         self._process, self._state, self.count = process, state, count
         self.sent: list[Injected] = []
+        self._news: queue.SimpleQueue[Injected | None] = queue.SimpleQueue()
+        self._reader = threading.Thread(target=self._read, name="injection", daemon=True)
+        self._reader.start()
 
     def __iter__(self) -> Iterator[Injected]:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            with self._state.sent.open("a", encoding="utf-8") as file:
-                file.write(line)
-            self.sent += injected([line])
-            yield self.sent[-1]
+        while (one := self._news.get()) is not None:
+            yield one
         if self._process.wait():
             raise LabError(f"sending ended after {len(self.sent)} of {self.count}: {self._error()}")
 
@@ -69,6 +74,28 @@ class Injection:
             on_sent(one)
         accepted = sum(bool(one.queue_id) for one in self.sent)
         return Sending(accepted, len(self.sent) - accepted)
+
+    def stop(self) -> None:
+        """The sender in the container gives no further message; those that it gave are written down. Harmless at the end."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()  # it looks whether anybody is still there
+        self._reader.join(STOP_SECONDS_MAX)
+        if self._reader.is_alive():
+            self._process.kill()
+            self._reader.join()
+        self._process.wait()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        try:
+            for line in self._process.stdout:
+                with self._state.sent.open("a", encoding="utf-8") as file:
+                    file.write(line)
+                self.sent += injected([line])
+                self._news.put(self.sent[-1])
+        finally:
+            self._news.put(None)
 
     def _error(self) -> str:
         text = self._process.stderr.read() if self._process.stderr is not None else ""
@@ -87,12 +114,16 @@ class Mail:
         self._engine.check()
         first = len(self._state.injected_lines()) + 1
         arguments = [secrets.token_hex(4), str(count), str(rate), str(size), str(first)]
-        command = ["docker", "exec", self._engine.container(SENDER), "/lab/inject.py", *arguments]
-        with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        command = ["docker", "exec", "--interactive", self._engine.container(SENDER), "/lab/inject.py", *arguments]
+        # a session of its own: an interrupt from the terminal must not end it before it has told what it gave to Postfix
+        with subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        ) as process:
+            injection = Injection(process, self._state, count)
             try:
-                yield Injection(process, self._state, count)
+                yield injection
             finally:
-                process.terminate()
+                injection.stop()
 
     def send(self, count: int, rate: float = 20.0, size: int = 4096, on_sent: OnSent = lambda one: None) -> Sending:
         """Send and wait until Postfix has taken or refused everything."""
@@ -116,14 +147,22 @@ class Mail:
             told = list(pool.map(lambda node: node_status(self._engine, node, states.get(node, "missing")), NODES))
         asked = [one for one in told if one.to_deliver is not None]
         waiting = [one.node for one in asked if one.to_deliver or one.held]
-        ids = [unfinished(self._engine, node) for node in waiting]
+        ids = [_unfinished(self._engine, node) for node in waiting]
         return Backlog(
             at_sender=self._queued(SENDER),
             to_deliver=sum(one.to_deliver or 0 for one in asked),
             held=sum(one.held or 0 for one in asked),
-            at_receivers=self._queued("postfix") + int(self._engine.execute("exim", "exim4", "-bpc")),
+            at_receivers=len(self._queued("postfix")) + int(self._engine.execute("exim", "exim4", "-bpc")),
             network_ids=frozenset().union(*ids),
         )
 
-    def _queued(self, service: str) -> int:
-        return len([line for line in self._engine.execute(service, "postqueue", "-j").splitlines() if json.loads(line)])
+    def _queued(self, service: str) -> frozenset[str]:
+        return frozenset(json.loads(line)["queue_id"] for line in self._engine.execute(service, "postqueue", "-j").splitlines() if line)
+
+
+def _unfinished(engine: Engine, node: str) -> set[str]:
+    """Of one that just answered. If it died since, it has nothing to say; what it had is looked for again by the next look."""
+    try:
+        return unfinished(engine, node)
+    except LabError:
+        return set()

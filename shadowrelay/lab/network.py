@@ -6,12 +6,13 @@ Nothing else filters there, so that to heal is to flush. Packets are dropped, no
 from collections.abc import Iterable, Sequence
 
 from shadowrelay.lab.engine import Engine
-from shadowrelay.lab.places import LINK, Machine
+from shadowrelay.lab.places import LINK, Machine, peers_on
 
 Command = tuple[str, ...]
 
 BURST = "16kb"
 QUEUE_SECONDS = "5s"  # packets that would wait longer are dropped
+QUEUE_PACKETS = "50"  # as much, in full packets at 128kbit
 
 
 class Links:
@@ -24,9 +25,13 @@ class Links:
         """Drop everything between two nodes."""
         self._run(one, cut(self._engine.addresses(other.network).values()))
 
-    def slow(self, one: Machine, networks: Sequence[str], rate: str) -> None:
-        """Limit what a node sends into these networks."""
-        self._run(one, [command for interface in self._interfaces(one, networks) for command in slow(interface, rate)])
+    def slow(self, one: Machine, network: str, peers: Sequence[Machine], rate: str) -> None:
+        """Limit what a node sends to these peers by this network. What was said of the network before no longer counts."""
+        (interface,) = self._interfaces(one, [network])
+        if set(peers) == set(peers_on(one, network)):
+            self._run(one, slow(interface, rate))
+        else:
+            self._run(one, slow_toward(interface, rate, [self._engine.addresses(peer.network)[network] for peer in peers]))
 
     def heal(self, one: Machine) -> None:
         """Undo both."""
@@ -57,6 +62,19 @@ def heal() -> list[Command]:
 def slow(interface: str, rate: str) -> list[Command]:
     """Everything that leaves by this interface leaves at `rate` (as tc writes it: "128kbit")."""
     return [("tc", "qdisc", "replace", "dev", interface, "root", "tbf", "rate", rate, "burst", BURST, "latency", QUEUE_SECONDS)]
+
+
+def slow_toward(interface: str, rate: str, addresses: Iterable[str]) -> list[Command]:
+    """The same for what goes to these addresses; everything else leaves as ever."""
+    device = ("dev", interface)
+    to = [("u32", "match", "ip", "dst", f"{address}/32", "flowid", "1:10") for address in addresses]
+    return [
+        *unslow(interface),  # an older limit cannot be changed into this one
+        ("tc", "qdisc", "replace", *device, "root", "handle", "1:", "htb"),
+        ("tc", "class", "replace", *device, "parent", "1:", "classid", "1:10", "htb", "rate", rate, "burst", BURST, "cburst", BURST),
+        ("tc", "qdisc", "replace", *device, "parent", "1:10", "pfifo", "limit", QUEUE_PACKETS),
+        *(("tc", "filter", "add", *device, "parent", "1:", "protocol", "ip", "prio", "1", *match) for match in to),
+    ]
 
 
 def unslow(interface: str) -> list[Command]:

@@ -16,6 +16,10 @@ class LabError(ShadowrelayError):
     """What a person must know or do; the text says it."""
 
 
+class WrongUse(LabError):
+    """What was asked for is nothing that there is: exit code 2, where other errors are 1."""
+
+
 @dataclass(frozen=True, slots=True)
 class Machine:
     """One node: `short` is its service and what commands take, `server` its name in mail and logs."""
@@ -43,24 +47,34 @@ NODES = tuple(machine.short for machine in MACHINES)
 
 
 def machine(name: str) -> Machine:
-    """By "mx1.east" or "mx1.east.example". Raises: LabError naming those that there are."""
+    """By "mx1.east" or "mx1.east.example". Raises: WrongUse naming those that there are."""
     wanted = name.lower().removesuffix(f".{DOMAIN}")
     for one in MACHINES:
         if one.short == wanted:
             return one
-    raise LabError(f"there is no node {name}; the lab has {', '.join(NODES)}")
+    raise WrongUse(f"there is no node {name}; the lab has {', '.join(NODES)}")
 
 
 def machines_of(name: str) -> tuple[Machine, ...]:
-    """The nodes of a site, or the one node of that name. Raises: LabError."""
+    """The nodes of a site, or the one node of that name. Raises: WrongUse."""
     if name.lower() in SITES:
         return tuple(one for one in MACHINES if one.site == name.lower())
     return (machine(name),)
 
 
 def pairs(one: str, other: str) -> list[tuple[Machine, Machine]]:
-    """Every pair of nodes between two places, each a site or a node. Raises: LabError."""
+    """Every pair of nodes between two places, each a site or a node. Raises: WrongUse."""
     found = [(left, right) for left, right in product(machines_of(one), machines_of(other)) if left != right]
     if not found or set(machines_of(one)) & set(machines_of(other)):
-        raise LabError(f"{one} and {other} are not apart: name two sites, two nodes, or a site and a node of the other one")
+        raise WrongUse(f"{one} and {other} are not apart: name two sites, two nodes, or a site and a node of the other one")
     return found
+
+
+def network_between(one: Machine, other: Machine) -> str:
+    """By which network two nodes meet: their own site's, or the link between the sites."""
+    return one.site if one.site == other.site else LINK
+
+
+def peers_on(one: Machine, network: str) -> list[Machine]:
+    """Whom a node reaches by this network."""
+    return [other for other in MACHINES if other != one and network_between(one, other) == network]

@@ -1,4 +1,5 @@
-"""`lab report`: the SLA job over the tracking logs that the nodes of the lab have shipped, in the Spark container or right here."""
+"""`lab report`: the SLA job over the tracking logs that the nodes of the lab have shipped, in the Spark container or right here; or the
+page that the streaming job of the profile `spark` has made."""
 
 import subprocess
 import sys
@@ -19,6 +20,10 @@ IN_CONTAINER = (
     f"shadowrelay sla report --logs {SHIPPED} --output /tmp/report --objectives /etc/shadowrelay/objectives.toml "
     f"{' '.join(SPARK)} >&2 && tar -C /tmp/report -cf - ."
 )
+
+WATCHED = "/var/lib/shadowrelay/report"  # --output of `sla-watch` in docker-compose.yml
+NOT_WATCHED = "the streaming job does not run: start it with `shadowrelay lab up --profile spark`"
+NO_PAGE_YET = "the streaming job has made no page yet; it needs about two minutes after the first mail"
 
 Tell = Callable[[str], None]
 
@@ -56,6 +61,20 @@ def report_here(engine: Engine, state: State, tell: Tell) -> Path:
     if done.returncode:
         raise LabError(f"the job failed with {done.returncode}: " + "\n".join(done.stderr.strip().splitlines()[-5:]))
     return _page(state)
+
+
+def report_watched(engine: Engine, state: State) -> Path:
+    """Copy out what the streaming job made last. Returns the page. Raises: LabError."""
+    if engine.states().get("sla-watch") != "running":
+        raise LabError(NOT_WATCHED)
+    # tables are replaced as a whole while we read: the page and its figures are what is wanted
+    names = "for f in report.html summary.json live.json; do [ -e $f ] && echo $f; done | tar -cf - -T -"
+    packed = engine.execute("sla-watch", "sh", "-c", f"cd {WATCHED} && {names}")
+    (state.watched / "report.html").unlink(missing_ok=True)
+    _unpack(packed, state.watched)
+    if not (state.watched / "report.html").is_file():
+        raise LabError(NO_PAGE_YET)
+    return state.watched / "report.html"
 
 
 def _unpack(packed: bytes, directory: Path) -> None:

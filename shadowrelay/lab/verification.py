@@ -33,7 +33,10 @@ class Injected:
 
 @dataclass(slots=True)
 class Verification:
-    """Figures in messages. `lost`, `changed` and `still_queued` are network message ids. `not_acknowledged`: Postfix still has them."""
+    """Figures in messages. Shapes: `lost`, `changed` and `still_queued` are network message ids; what is still queued may have arrived.
+
+    `not_acknowledged`: no node has taken them; `unaccounted` of these (internet message ids) do not wait at Postfix either.
+    """
 
     acknowledged: int = 0
     arrived: int = 0
@@ -43,6 +46,7 @@ class Verification:
     lost: list[str] = field(default_factory=list)
     changed: list[str] = field(default_factory=list)
     still_queued: list[str] = field(default_factory=list)
+    unaccounted: list[str] = field(default_factory=list)
     duplicates: list[Duplicate] = field(default_factory=list)
     last_taken_over_at: float = 0.0
 
@@ -53,8 +57,8 @@ class Verification:
 
     @property
     def is_good(self) -> bool:
-        """Nothing lost, changed or still queued; every duplicate has a cause."""
-        return not (self.lost or self.changed or self.still_queued or self.unexplained)
+        """Nothing lost, changed, still queued or without a witness; every duplicate has a cause."""
+        return not (self.lost or self.changed or self.still_queued or self.unaccounted or self.unexplained)
 
     @property
     def causes(self) -> dict[str, int]:
@@ -86,11 +90,18 @@ def sent_messages(given: Iterable[Injected], heard: Tries) -> list[Sent]:
     ]
 
 
-def since(given: Iterable[Injected], arrived: Iterable[Arrival], began_at: float) -> tuple[list[Injected], list[Arrival]]:
-    """Only what was injected from `began_at` on, and without the arrivals of what was injected before."""
+def since(
+    given: Iterable[Injected], arrived: Iterable[Arrival], began_at: float, later: Iterable[Injected] = ()
+) -> tuple[list[Injected], list[Arrival]]:
+    """Only what was injected from `began_at` on, and without the arrivals of other mail: of before, and of `later`.
+
+    Shapes: `later` is all that is known now; what is not in `given` was injected while the witnesses were asked.
+    """
     everything = list(given)
-    earlier = {one.internet_message_id for one in everything if one.at < began_at}
-    return [one for one in everything if one.at >= began_at], [one for one in arrived if one.internet_message_id not in earlier]
+    mine = [one for one in everything if one.at >= began_at]
+    wanted = {one.internet_message_id for one in mine}
+    others = {one.internet_message_id for one in (*everything, *later)} - wanted
+    return mine, [one for one in arrived if one.internet_message_id not in others]
 
 
 def verify(
@@ -99,25 +110,30 @@ def verify(
     faults: Sequence[Fault],
     queued: Set[str],
     *,
+    at_sender: Set[str] = frozenset(),
     is_receiver_busy: bool = False,
 ) -> Verification:
-    """Compare. Shapes: `queued` has the network ids that living nodes have not finished; `is_receiver_busy`: a receiving server
-    has taken mail that it has not written down yet, so that what is missing may be there."""
+    """Compare. Shapes: `queued` has the network ids that living nodes have not finished, `at_sender` the internet message ids that Postfix
+    still has; `is_receiver_busy`: a receiving server has taken mail that it has not written down yet: what is missing may be there."""
     mail = list(arrived)
     notices = [arrival for arrival in mail if arrival.recipient.endswith(NOTICES_TO)]
     mine = [arrival for arrival in mail if not arrival.recipient.endswith(NOTICES_TO)]
     result = account(sent, mine, faults, TIMES)
     missing = result.lost
-    still_queued = [network_id for network_id in missing if is_receiver_busy or network_id in queued]
+    taken = [network_id for one in sent for network_id in one.acknowledged_ids]
+    maybe = set(missing) if is_receiver_busy else set()
+    still_queued = [network_id for network_id in taken if network_id in queued or network_id in maybe]
+    untaken = [one.internet_message_id for one in sent if not one.acknowledged_ids]
     return Verification(
         acknowledged=result.accepted,
         arrived=result.delivered,
         taken_over=result.taken_over,
-        not_acknowledged=sum(not one.acknowledged_ids for one in sent),
+        not_acknowledged=len(untaken),
         notices=len(notices),
         lost=[network_id for network_id in missing if network_id not in set(still_queued)],
         changed=result.changed,
         still_queued=still_queued,
+        unaccounted=[message_id for message_id in untaken if message_id not in at_sender],
         duplicates=result.duplicates,
         last_taken_over_at=result.last_taken_over_at,
     )

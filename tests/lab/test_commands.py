@@ -15,6 +15,7 @@ COMMANDS = [
     ["up"], ["down"], ["status"], ["send"], ["verify"], ["kill", "mx1.east"], ["start", "mx1.east"], ["wipe", "mx1.east"],
     ["pause", "mx1.east"], ["unpause", "mx1.east"], ["cut", "east", "west"], ["heal"], ["slow", "east"], ["fill-disk", "mx1.east"],
     ["save-database", "mx1.east"], ["restore-old-database", "mx1.east"], ["roll"], ["defer", "on"], ["report"],
+    ["report", "--watched"],
 ]  # fmt: skip
 
 

@@ -23,6 +23,22 @@ def test_a_node_that_ran_is_wiped_when_it_is_wiped() -> None:
     assert [Fault(FaultKind.WIPE, EAST, 15.0, 20.0)] == faults([Happening(15.0, What.WIPE, EAST), Happening(20.0, What.START, EAST)])
 
 
+def test_who_dies_frozen_was_dead_since() -> None:
+    frozen = [Happening(5.0, What.PAUSE, EAST), Happening(10.0, What.KILL, EAST)]
+
+    assert [Fault(FaultKind.KILL, EAST, 5.0, 20.0)] == faults([*frozen, Happening(20.0, What.START, EAST)])
+    assert [Fault(FaultKind.WIPE, EAST, 5.0, 20.0)] == faults(
+        [*frozen, Happening(11.0, What.WIPE, EAST), Happening(20.0, What.START, EAST)]
+    )
+    assert [f"kill {EAST}"] == in_force(frozen)
+
+
+def test_the_time_of_death_is_what_docker_tells_afterwards() -> None:
+    told = [Happening(10.0, What.KILL, EAST), Happening(10.4, What.KILL, EAST), Happening(20.0, What.START, EAST)]
+
+    assert [Fault(FaultKind.KILL, EAST, 10.4, 20.0)] == faults(told)
+
+
 def test_to_heal_ends_all_cuts_and_nothing_else() -> None:
     happened = [Happening(1.0, What.CUT, EAST, WEST), Happening(2.0, What.PAUSE, EAST), Happening(3.0, What.HEAL)]
 

@@ -1,5 +1,6 @@
 """The files that containers use say what the commands rely on. Without Docker."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -11,14 +12,17 @@ import pytest
 from shadowrelay import config
 from shadowrelay.config import LoadedSettings
 from shadowrelay.lab.authority import write_certificates
-from shadowrelay.lab.compose import BUILT, PROFILE_SERVICES, STOP_SECONDS
+from shadowrelay.lab.compose import BUILT, MOUNTED, PROFILE_SERVICES
+from shadowrelay.lab.disturbance import STOP_SECONDS
 from shadowrelay.lab.engine import PROFILES
 from shadowrelay.lab.places import MACHINES, NODES, RECEIVERS, SENDER
+from shadowrelay.lab.state import State, let_everybody_read
 from shadowrelay.lab.verification import TIMES
 from shadowrelay.node import GRACE_SECONDS
 from tests.tidy.house import ROOT
 
 COMPOSE = (ROOT / "docker-compose.yml").read_text(encoding="utf-8")
+PROMETHEUS = (ROOT / "lab" / "prometheus.Dockerfile").read_text(encoding="utf-8")
 DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
 
 
@@ -66,9 +70,45 @@ def test_there_is_no_top_level_name_that_compose_1_29_rejects() -> None:
 def test_every_image_has_its_target() -> None:
     targets = set(re.findall(r"target: (\w+)", COMPOSE))
 
-    assert {"relay", "mta", "spark", "prometheus"} == targets
+    assert {"relay", "mta", "spark"} == targets
     assert set() == targets - set(re.findall(r"(?m)^FROM \S+ AS ([\w-]+)", DOCKERFILE))
-    assert {"debian:bookworm-slim"} == set(re.findall(r"(?m)^FROM (\S+:\S+)", DOCKERFILE))
+    assert {"debian:bookworm-slim"} == set(re.findall(r"(?m)^FROM (\S+:\S+)", DOCKERFILE + PROMETHEUS))
+
+
+def test_nobody_waits_for_prometheus_who_does_not_want_it() -> None:
+    assert ("prometheus" in DOCKERFILE.partition("FROM")[2], "dockerfile: lab/prometheus.Dockerfile" in COMPOSE) == (False, True)
+
+
+def test_what_is_copied_from_a_checkout_is_made_readable() -> None:
+    stages = DOCKERFILE.split("\nFROM ")[1:]
+    own = [(stage.split()[2], line) for stage in stages for line in stage.splitlines() if re.match("COPY (lab|shadowrelay)", line)]
+    (source,) = [stage for stage in stages if stage.split()[2] == "source"]
+
+    assert {"source"} == {stage for stage, _ in own}
+    assert ("RUN chmod -R a+rX /source", True) == (source.partition("\n\n")[0].splitlines()[-1], "chmod a+r" in PROMETHEUS)
+
+
+def test_what_is_mounted_from_a_checkout_is_made_readable() -> None:
+    mounted = set(re.findall(r"- \./(lab/\S+?):", COMPOSE))
+
+    assert mounted == {str(path.relative_to(ROOT)) for pattern in MOUNTED for path in ROOT.glob(pattern)}
+
+
+@pytest.mark.parametrize("umask", [0o027, 0o077])
+def test_the_umask_of_who_starts_the_lab_does_not_matter(tmp_path: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        State(tmp_path / ".lab").make()
+        (tmp_path / "node.toml").touch()
+    finally:
+        os.umask(before)
+    let_everybody_read([tmp_path / "node.toml"])
+
+    for path in (tmp_path / ".lab").rglob("*"):
+        if path.name != "settings.json":
+            assert (0o755 if path.is_dir() else 0o644) == path.stat().st_mode & 0o777, path
+    assert 0o755 == (tmp_path / ".lab").stat().st_mode & 0o777
+    assert 0o444 == (tmp_path / "node.toml").stat().st_mode & 0o444
 
 
 def test_a_node_has_time_to_drain_before_docker_kills_it() -> None:

@@ -1,34 +1,14 @@
 """The lab for real: images, containers, real Postfix and Exim; a node is killed and wiped while mail flows and nobody takes it."""
 
-import os
-import shutil
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
 from shadowrelay.lab.compose import Lab
-from tests.tidy.house import ROOT
+from tests.lab.docker import IS_WANTED, say
 
-IS_WANTED = os.environ.get("SHADOWRELAY_LAB") == "1"  # `make test-lab`: then a machine without Docker is a failure
 MESSAGES = 300
 RATE = 20.0
-
-
-def say(text: str) -> None:
-    print(f"lab: {text}", file=sys.stderr, flush=True)
-
-
-@pytest.fixture
-def lab() -> Iterator[Lab]:
-    if not IS_WANTED and shutil.which("docker") is None:
-        pytest.skip("no Docker here")
-    made = Lab(ROOT, tell=say)
-    made.down()
-    try:
-        yield made
-    finally:
-        made.down()
 
 
 def during(lab: Lab, steps: dict[int, Callable[[], object]]) -> int:

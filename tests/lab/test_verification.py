@@ -49,9 +49,22 @@ def test_a_duplicate_is_good_only_with_a_cause() -> None:
 
 
 def test_what_postfix_still_has_was_never_acknowledged() -> None:
-    result = verify([replace(SENT, tries=[Submission(100.0, EAST, Answer.REFUSED)])], [], [], frozenset())
+    refused = replace(SENT, tries=[Submission(100.0, EAST, Answer.REFUSED)])
+    result = verify([refused], [], [], frozenset(), at_sender={SENT.internet_message_id})
 
-    assert (0, 1, True) == (result.acknowledged, result.not_acknowledged, result.is_good)
+    assert (0, 1, [], True) == (result.acknowledged, result.not_acknowledged, result.unaccounted, result.is_good)
+
+
+def test_what_no_node_took_and_postfix_does_not_have_is_missing_a_witness() -> None:
+    result = verify([replace(SENT, tries=[])], [], [], frozenset(), at_sender={"<2.b@client.example>"})
+
+    assert (1, [SENT.internet_message_id], False) == (result.not_acknowledged, result.unaccounted, result.is_good)
+
+
+def test_what_arrived_and_a_node_has_not_finished_is_still_queued() -> None:
+    result = verify([SENT], [ARRIVAL], [], frozenset({"id-1", "id-of-somebody-else"}))
+
+    assert (1, [], ["id-1"], False) == (result.arrived, result.lost, result.still_queued, result.is_good)
 
 
 def test_a_notice_to_the_sender_is_not_mail_that_nobody_sent() -> None:
@@ -86,3 +99,10 @@ def test_lines_of_the_injector_are_read() -> None:
     line = {**{name: getattr(GIVEN, name) for name in GIVEN.__dataclass_fields__}, "recipients": list(GIVEN.recipients)}
 
     assert [GIVEN] == injected([json.dumps(line), ""])
+
+
+def test_what_is_sent_while_the_witnesses_are_asked_is_left_out() -> None:
+    meanwhile = replace(GIVEN, internet_message_id="<2.b@client.example>", at=102.0)
+    arrived = [ARRIVAL, replace(ARRIVAL, internet_message_id="<2.b@client.example>", network_id="id-2")]
+
+    assert ([GIVEN], [ARRIVAL]) == since([GIVEN], arrived, 0.0, [GIVEN, meanwhile])

@@ -1,6 +1,6 @@
 """All scenarios, in the order in which `lab scenario --list` tells them."""
 
-from shadowrelay.lab.places import LabError
+from shadowrelay.lab.places import WrongUse
 from shadowrelay.lab.scenarios import networks, operations, servers
 from shadowrelay.lab.scenarios.script import Scenario, by_name
 
@@ -8,7 +8,7 @@ SCENARIOS: dict[str, Scenario] = by_name((*servers.SCENARIOS, *networks.SCENARIO
 
 
 def scenario(name: str) -> Scenario:
-    """By its name. Raises: LabError naming those that there are."""
+    """By its name. Raises: WrongUse naming those that there are."""
     if name not in SCENARIOS:
-        raise LabError(f"there is no scenario {name}; there are {', '.join(SCENARIOS)}")
+        raise WrongUse(f"there is no scenario {name}; there are {', '.join(SCENARIOS)}")
     return SCENARIOS[name]

@@ -35,7 +35,8 @@ def findings(evidence: Evidence) -> list[Finding]:
 
 def _lost(evidence: Evidence) -> list[str]:
     seen = evidence.verification
-    return [f"lost: {one}" for one in seen.lost] + [f"still queued: {one}" for one in seen.still_queued]
+    unaccounted = [f"no node took it, and it does not wait at Postfix: {one}" for one in seen.unaccounted]
+    return [f"lost: {one}" for one in seen.lost] + [f"still queued: {one}" for one in seen.still_queued] + unaccounted
 
 
 def said_too_early(evidence: Evidence) -> list[str]:

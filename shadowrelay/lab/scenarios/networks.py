@@ -27,8 +27,9 @@ SITES_APART = Scenario(
         "the time, with copies in the own site."
     ),
     exchange=(
-        "Cut off from its primary server for ShadowResubmitTimeSpan, a shadow server promotes itself, whatever the reason; the "
-        "primary never stops delivering. Duplicates that recipients outside may see."
+        'A shadow server that cannot open a session to its primary server for ShadowResubmitTimeSpan (3 hours) "promotes itself '
+        'as the primary server" (seed-000), whatever the reason. That the primary server then stops is said nowhere (seed-001 '
+        "neither), so recipients outside may see duplicates."
     ),
     sources=("seed-000", "seed-001"),
     steps=(
@@ -56,8 +57,9 @@ PAIR_CUT = Scenario(
         " nobody is taken over, because the span is longer."
     ),
     exchange=(
-        "The shadow server logs a failed heartbeat (event 22004) and goes on trying; it promotes only after ShadowResubmitTimeSpan."
-        " A copy that cannot be made on one server is tried on others, up to 4 attempts in remote sites and 2 in the own."
+        'The shadow server logs event 22004, "The periodic heartbeat to primary server … failed." (exchange-facts 2), and goes '
+        "on trying; it promotes only after ShadowResubmitTimeSpan. A copy that cannot be made on one server is tried on others, "
+        "up to 4 attempts in remote sites and 2 in the own (seed-000)."
     ),
     sources=("seed-000", "exchange-facts"),
     steps=(
@@ -84,8 +86,9 @@ NO_SHADOW = Scenario(
         " lab: nobody says 250, Postfix hears 451 and keeps the mail. When the network is whole, it goes through."
     ),
     exchange=(
-        "With RejectMessageOnShadowFailure the message is rejected with `451 4.4.0 Message failed to be made redundant`, and the "
-        "sending server tries again. By default it is off: then the message is accepted without a second copy."
+        'With RejectMessageOnShadowFailure the answer is `451 4.4.0 Message failed to be made redundant`, "but the sending '
+        'server can transmit the message again" (seed-000). By default it is off: "the primary message is accepted anyway" '
+        "(seed-000), without a second copy."
     ),
     sources=("seed-000", "msp-tc"),
     steps=(
@@ -111,8 +114,9 @@ SLOW_LINK = Scenario(
         "shadow_timeout (5 s): where the other site does not answer in time, the second copy is made in the own site."
     ),
     exchange=(
-        "PreferRemote: after MaxRetriesForRemoteSiteShadow (4) failed attempts the copy is tried in the own site, up to "
-        "MaxRetriesForLocalSiteShadow (2). The client waits meanwhile, for the time-outs of the SMTP sessions are minutes."
+        'PreferRemote: the copy is tried in remote sites "up to the number of times specified by MaxRetriesForRemoteSiteShadow" '
+        "(seed-000; 4), then in the own site, up to MaxRetriesForLocalSiteShadow (2). The client waits meanwhile, for the "
+        "time-outs of the SMTP sessions are minutes."
     ),
     sources=("seed-000", "msp-tc"),
     steps=(

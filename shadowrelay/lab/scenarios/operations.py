@@ -24,9 +24,9 @@ MAINTENANCE = Scenario(
         "healthy. Mail flows all the time and finds the other three. Each is away for less than the span, so nothing is taken over."
     ),
     exchange=(
-        "A procedure of several steps: HubTransport to Draining, messages redirected to another server, discards collected by the "
-        "peers, then offline. Skipping it is safe since Exchange 2010, whose documents promise that a transport server can be taken"
-        " away at any time without loss."
+        "A procedure of several steps: HubTransport to Draining, messages redirected to another server, discards collected by "
+        "the peers, then offline (exchange-facts 6). The documents of Exchange 2010 promise that a transport server can be "
+        "taken offline at any time without the risk of losing messages (seed-003, in Italian)."
     ),
     sources=("seed-003", "exchange-facts"),
     steps=(
@@ -49,8 +49,10 @@ DISK_FULL = Scenario(
         "refuses mail and copies with a temporary reply; Postfix and the other nodes go elsewhere. Then there is room again."
     ),
     exchange=(
-        "Back pressure: from 90 % of the disk used on, mail from outside and shadow messages are refused, from 99 % on everything, "
-        "with `452 4.3.1 Insufficient system resources`. Thresholds are not built here yet: refusal begins when a write fails."
+        "Back pressure: from 89 % of the disk used on (of the database's space: 96 %) mail that does not come from Exchange is "
+        'refused and "Shadow Redundancy rejects messages" (msd-bp); from 99 % on, mail of other Exchange servers, too. The '
+        "reply is `452 4.3.1 Insufficient system resources` (exchange-facts 8). Thresholds are not built here yet: refusal "
+        "begins when a write fails."
     ),
     sources=("msd-bp", "exchange-facts"),
     steps=(
@@ -75,8 +77,10 @@ RECEIVERS_DOWN = Scenario(
         "copy on a shadow server, and is tried again. Nobody takes over: a next hop that is down is no reason."
     ),
     exchange=(
-        "Messages are tried again by the ladder of retry intervals (4 times after 1 minute, 6 times after 5, then every 15), and "
-        "returned after 2 days. Shadow messages stay until the primary has delivered."
+        "A connection that fails is tried again by a ladder: 4 times after 1 minute, 6 times after 5, then every 10. A message "
+        'that is answered 4xx is tried again after 15 minutes (msd-int). It is returned after MessageExpirationTimeout, "How '
+        'long a message can remain in a queue before it expires" (seed-000): 2 days. Shadow messages stay until their server '
+        '"knows the primary server has successfully transmitted the message" (seed-000).'
     ),
     sources=("msd-int", "seed-000"),
     steps=(
@@ -102,8 +106,8 @@ OLD_DATABASE = Scenario(
         "that, or at the latest when its queue is destroyed: the last step, because an older queue is nothing to keep."
     ),
     exchange=(
-        "Not supported: the queue database uses circular logging, and there is no replay from a restored copy. What is done with "
-        "old databases is to drain them on purpose, with duplicates."
+        "There is no replay from a restored copy: the queue database uses circular logging (msd-q). Old databases that Exchange "
+        'itself put aside are drained on purpose, and only "if shadow redundancy was failing" (exchange-facts 7).'
     ),
     sources=("msd-q", "exchange-facts"),
     steps=(

@@ -4,9 +4,12 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
+from shadowrelay.lab.causes import FaultKind
 from shadowrelay.lab.compose import Lab
+from shadowrelay.lab.disturbance import ALIVE
 from shadowrelay.lab.mail import Sending
 from shadowrelay.lab.places import MACHINES, NODES, LabError
+from shadowrelay.lab.reading import NodeStatus
 from shadowrelay.lab.scenarios.evidence import collect, database, held_copies
 from shadowrelay.lab.scenarios.figures import Database
 from shadowrelay.lab.scenarios.script import Deed, Scenario, Step
@@ -14,6 +17,7 @@ from shadowrelay.lab.scenarios.verdict import Verdict, judge
 
 VERIFY_SECONDS_MAX = 120.0
 HEALED_SECONDS_MAX = 60.0
+REACHED_SECONDS_MAX = 10.0  # some heartbeats
 POLL_SECONDS = 1.0
 STOPPING = (Deed.KILL, Deed.WIPE, Deed.PAUSE, Deed.RESTORE)
 RESTARTING = (Deed.KILL, Deed.WIPE, Deed.RESTORE, Deed.ROLL)
@@ -25,22 +29,28 @@ Say = Callable[[str], None]
 def play(lab: Lab, scenario: Scenario, *, say: Say) -> Verdict:
     """Play it to its verdict. `say` gets the narration, a line a call.
 
-    Raises: LabError if the lab is not healthy before, does not become so afterwards, or a step cannot be taken.
+    Raises: LabError if the lab is not healthy before, does not become so afterwards, a step cannot be taken, or another command is
+    at work.
     """
     player = _Player(lab, say)
-    player.check()
-    with ThreadPoolExecutor(1) as pool:
-        try:
-            for step in scenario.steps:
-                player.take(step, pool)
-            player.wait_until_sent()
-            say("verifying")
-            verification = lab.verify(VERIFY_SECONDS_MAX, began_at=player.began_at)
-        finally:
-            player.restore()
-        evidence = collect(
-            lab, verification, player.began_at, player.databases, stopped=player.stopped, waiting=player.waiting
-        )  # fmt: skip
+    with lab.playing(scenario.name):
+        player.check()
+        with ThreadPoolExecutor(1) as pool:
+            try:
+                for step in scenario.steps:
+                    player.take(step, pool)
+                player.wait_until_sent()
+                say("verifying")
+                verification = lab.verify(VERIFY_SECONDS_MAX, began_at=player.began_at)
+            except BaseException:  # Ctrl-C, too
+                for trouble in player.restore():
+                    say(f"not restored: {trouble}")  # what came first is the reason, and is raised
+                raise
+            if troubles := player.restore():
+                raise LabError("\n".join(troubles))
+            evidence = collect(
+                lab, verification, player.began_at, player.databases, stopped=player.stopped, waiting=player.waiting
+            )  # fmt: skip
     return judge(scenario, evidence)
 
 
@@ -62,6 +72,10 @@ class _Player:
         faults = self._lab.faults_in_force()
         if ill or faults:
             raise LabError(NOT_QUIET.format(reason="; ".join([*ill, *faults])))
+        # a cut that nobody wrote down is one; but nodes that have just started look for each other first
+        if not self._until_whole(REACHED_SECONDS_MAX):
+            apart = [f"{one.node} reaches {one.peers_reachable} of {len(NODES) - 1} nodes" for one in self._apart()]
+            raise LabError(NOT_QUIET.format(reason="; ".join(apart)))
         self.databases = {node: [database(self._lab, node)] for node in NODES}
 
     def take(self, step: Step, pool: ThreadPoolExecutor) -> None:
@@ -126,24 +140,45 @@ class _Player:
         if sending.accepted != count:
             raise LabError(f"the sending Postfix took only {sending.accepted} of {count} messages")
 
-    def restore(self) -> None:
-        """Whatever happened, the next scenario finds a lab that works. Raises: LabError if that takes too long."""
-        lab = self._lab
-        lab.defer(False)
-        lab.heal()
-        states = lab.engine.states()
-        for one in MACHINES:
-            if states.get(one.short) == "paused":
-                lab.unpause(one.short)
-            elif states.get(one.short) == "exited":
-                lab.start(one.short)
-            lab.free_disk(one.short)
-        deadline = time.monotonic() + HEALED_SECONDS_MAX
-        while not self._is_whole():
-            if time.monotonic() > deadline:
-                raise LabError(f"the lab is not whole again after {HEALED_SECONDS_MAX:.0f} s: {lab.status()}")
-            time.sleep(POLL_SECONDS)
+    def restore(self) -> list[str]:
+        """Whatever happened, the next scenario finds a lab that works. Returns what could not be done, in words, and tries the rest."""
+        lab, troubles = self._lab, list[str]()
 
-    def _is_whole(self) -> bool:
-        told = self._lab.status()
-        return all(one.state == "healthy" and one.peers_reachable == len(NODES) - 1 for one in told)
+        def do(deed: Callable[..., object], *arguments: object) -> None:
+            try:
+                deed(*arguments)
+            except LabError as exc:
+                troubles.append(str(exc))
+
+        do(lab.defer, False)
+        do(lab.heal)
+        do(self._restore_nodes, do)
+        do(self._require_whole)
+        return troubles
+
+    def _restore_nodes(self, do: Callable[..., None]) -> None:
+        states, faults = self._lab.engine.states(), self._lab.faults_in_force()
+        for one in MACHINES:
+            is_alive = states.get(one.short) in ALIVE
+            if states.get(one.short) == "paused" or (is_alive and f"{FaultKind.PAUSE} {one.server}" in faults):
+                do(self._lab.unpause, one.short)
+            # a fault that was written down and interrupted then is ended in the log, too
+            if not is_alive or {f"{FaultKind.KILL} {one.server}", f"{FaultKind.WIPE} {one.server}"} & set(faults):
+                do(self._lab.start, one.short)
+            do(self._lab.free_disk, one.short)
+
+    def _require_whole(self) -> None:
+        if not self._until_whole(HEALED_SECONDS_MAX):
+            raise LabError(f"the lab is not whole again after {HEALED_SECONDS_MAX:.0f} s: {self._apart()}")
+
+    def _until_whole(self, seconds: float) -> bool:
+        deadline = time.monotonic() + seconds
+        while self._apart():
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(POLL_SECONDS)
+        return True
+
+    def _apart(self) -> list[NodeStatus]:
+        """Those that are not healthy, or do not reach everybody."""
+        return [one for one in self._lab.status() if one.state != "healthy" or one.peers_reachable != len(NODES) - 1]

@@ -28,8 +28,9 @@ NEW_DATABASE = Scenario(
         "the span."
     ),
     exchange=(
-        "The servers that hold shadow messages for it see the new id of its queue database, assume ownership and resubmit. The "
-        "delay is at most ShadowHeartbeatFrequency (2 minutes) from the moment at which the new id is seen."
+        'The servers that hold shadow messages for it see the new id of its queue database, and each "will assume ownership of '
+        'those messages and resubmit them" (seed-001). The delay is at most ShadowHeartbeatFrequency (2 minutes) from the '
+        "moment at which the new id is seen."
     ),
     sources=SOURCES,
     steps=(
@@ -54,10 +55,13 @@ OLD_QUEUE_IN_TIME = Scenario(
         "Nobody takes over; it asks its shadow servers whether they did, and then delivers by itself."
     ),
     exchange=(
-        "Inside ShadowResubmitTimeSpan (3 hours) the shadow servers wait. A server that returns with the same database before that "
-        "delivers its queue, and its shadow servers hear of it: nothing is delivered twice."
+        "Not described. The documents tell of the same database only after ShadowResubmitTimeSpan (3 hours), of a server that "
+        'was "offline long enough for the shadow server to assume ownership" (seed-000). Before that, by the same rules, nobody '
+        'takes over: that setting is the time "before deciding that a primary server has failed" (seed-000). Nearest comes '
+        "Exchange 2010 without an alternate route: the server that is back delivers its queue, and then sends discard "
+        "notifications (seed-003). That nothing comes twice is our conclusion."
     ),
-    sources=SOURCES,
+    sources=(*SOURCES, "seed-003"),
     steps=(
         NOBODY_TAKES,
         send(120),
@@ -84,8 +88,9 @@ OLD_QUEUE_LATE = Scenario(
         "waits."
     ),
     exchange=(
-        "After the return the server delivers the messages in its queues although the shadow servers have delivered them: "
-        "duplicates. Mailboxes of the same organisation hide them, recipients elsewhere see them. This relay asks first, and "
+        'After the return the server delivers the messages in its queues although the shadow servers have delivered them: "This '
+        'will result in duplicate delivery of these messages." (seed-000, seed-001). Mailboxes of the same organisation hide '
+        'them; "recipients on other messaging systems might see duplicate copies" (seed-001). This relay asks first, and '
         "yields."
     ),
     sources=SOURCES,
@@ -116,8 +121,9 @@ FROZEN = Scenario(
         "asked."
     ),
     exchange=(
-        "Not told apart from a server that is offline and returns with the same database: both servers deliver, and recipients "
-        "outside see duplicates."
+        'Not described as such. It is a server that did not fail but "was offline long enough for the shadow server to assume '
+        'ownership" (seed-000), so that both deliver, as after a return with the same database: recipients outside see '
+        "duplicates."
     ),
     sources=SOURCES,
     steps=(
@@ -144,8 +150,8 @@ SHADOW_LOST = Scenario(
         "The primaries notice and place their copies anew. Some time later mx1.east is destroyed: the new copies carry its mail."
     ),
     exchange=(
-        "The documents name the simultaneous failure of two servers as a case without protection, and say nothing of copies that "
-        "are made again when a shadow server is lost alone."
+        'No protection is promised "During the simultaneous failure of two or more transport servers" (seed-000). Of copies '
+        "that are made again when a shadow server is lost alone the documents say nothing."
     ),
     sources=SOURCES,
     steps=(
@@ -172,8 +178,8 @@ TWO_AT_ONCE = Scenario(
         "What Postfix has no answer for it sends again."
     ),
     exchange=(
-        "No protection is promised when two or more servers of a message fail together. Queue databases on disk and discard "
-        "notifications survive a restart of the service."
+        'No protection is promised "During the simultaneous failure of two or more transport servers" (seed-000). The queue '
+        'database is on disk (exchange-facts 7), and "discard notifications are stored on disk, not in memory" (seed-000).'
     ),
     sources=("seed-000", "exchange-facts"),
     steps=(

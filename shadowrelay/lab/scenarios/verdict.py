@@ -33,9 +33,13 @@ class Verdict:
     findings: tuple[Finding, ...]
     outcomes: tuple[Outcome, ...]
     summary: str
+    never_acknowledged: int = 0
 
     @property
     def is_passed(self) -> bool:
+        """Also false when some mail never went through: then less was tried than was promised."""
+        if self.never_acknowledged:
+            return False
         is_kept = all(finding.holds or self.is_excused(finding) for finding in self.findings)
         return is_kept and all(outcome.is_met for outcome in self.outcomes)
 
@@ -51,10 +55,12 @@ class Verdict:
 def judge(scenario: Scenario, evidence: Evidence) -> Verdict:
     """Compare what was seen with what must be so."""
     counted = figures(evidence)
+    never = evidence.verification.not_acknowledged
     return Verdict(
         scenario,
         counted,
         tuple(findings(evidence)),
         tuple(Outcome(each, counted[each.figure]) for each in scenario.expectations),
-        evidence.verification.line(),
+        evidence.verification.line() + (f", never acknowledged {never}" if never else ""),
+        never,
     )

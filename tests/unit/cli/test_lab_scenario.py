@@ -50,7 +50,7 @@ def test_scenarios_are_listed(arguments: tuple[str, ...]) -> None:
 def test_one_that_does_not_exist_is_refused_with_those_that_do() -> None:
     refused = ran("flood")
 
-    assert (1, True) == (refused.exit_code, "there is no scenario flood; there are new-database, " in refused.stderr)
+    assert (2, True) == (refused.exit_code, "there is no scenario flood; there are new-database, " in refused.stderr)
 
 
 def test_what_passed_is_told_from_its_story_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """The player takes every step, in order, and leaves a lab that works, whatever happened."""
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -25,6 +26,7 @@ class FakeLab:
     states: dict[str, str] = field(default_factory=lambda: dict.fromkeys(NODES, "healthy"))
     faults: list[str] = field(default_factory=list)
     taken: int | None = None
+    reached: int = 3
 
     def __post_init__(self) -> None:
         self.mail = SimpleNamespace(send=self._send)
@@ -44,8 +46,11 @@ class FakeLab:
         self.done.append(("send", str(count)))
         return Sending(count if self.taken is None else self.taken, 0)
 
+    def playing(self, name: str) -> AbstractContextManager[None]:
+        return nullcontext()
+
     def status(self) -> list[NodeStatus]:
-        return [NodeStatus(node, state, 0, 0, 3) for node, state in self.states.items()]
+        return [NodeStatus(node, state, 0, 0, self.reached) for node, state in self.states.items()]
 
     def faults_in_force(self) -> list[str]:
         return self.faults
@@ -111,6 +116,46 @@ def test_the_lab_is_healed_when_a_step_breaks(asked: list[dict[str, Any]]) -> No
     assert dict.fromkeys(NODES, "healthy") == lab.states
     assert {("defer", "False"), ("heal",), ("start", "mx1.east"), ("unpause", "mx2.west")} <= set(lab.done)
     assert ("verify",) not in lab.done
+
+
+def test_a_step_of_the_restoration_that_breaks_hides_nothing_and_stops_nothing(asked: list[dict[str, Any]]) -> None:
+    lab, said = FakeLab(breaks="heal", taken=4), list[str]()
+    with pytest.raises(LabError, match="took only 4"):
+        player.play(lab, scenario(fault(Deed.KILL, "…", "mx1.east"), send(5)), say=said.append)  # type: ignore[arg-type]
+
+    assert "not restored: heal broke" in said
+    assert dict.fromkeys(NODES, "healthy") == lab.states
+
+
+def test_a_lab_that_cannot_be_restored_is_told_when_nothing_else_went_wrong(asked: list[dict[str, Any]]) -> None:
+    with pytest.raises(LabError, match=r"^heal broke$"):
+        player.play(FakeLab(breaks="heal"), scenario(send(5)), say=lambda text: None)  # type: ignore[arg-type]
+
+
+def test_a_fault_that_was_only_written_down_is_ended_too(asked: list[dict[str, Any]]) -> None:
+    lab = FakeLab()
+
+    def interrupted(node: str) -> None:
+        lab.faults = [f"kill {node}.example", "pause mx2.west.example"]
+        raise KeyboardInterrupt
+
+    lab.kill = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        player.play(lab, scenario(fault(Deed.KILL, "…", "mx1.east")), say=lambda text: None)  # type: ignore[arg-type]
+
+    assert {("start", "mx1.east"), ("unpause", "mx2.west")} <= set(lab.done)
+    assert ("start", "mx2.east") not in lab.done
+
+
+def test_a_cut_that_nobody_wrote_down_is_seen_before_a_scenario_begins(
+    asked: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(player, "REACHED_SECONDS_MAX", 0.0)
+    lab = FakeLab(reached=1)
+    with pytest.raises(LabError, match=r"mx1\.east reaches 1 of 3 nodes"):
+        player.play(lab, scenario(send(5)), say=lambda text: None)  # type: ignore[arg-type]
+
+    assert [] == lab.done
 
 
 @pytest.mark.parametrize("lab", [FakeLab(faults=["cut a b"]), FakeLab(states={**dict.fromkeys(NODES, "healthy"), "mx1.east": "exited"})])

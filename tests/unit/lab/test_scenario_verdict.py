@@ -169,3 +169,18 @@ def test_rows_of_a_tracking_log_are_read_and_a_torn_one_is_not_passed_over() -> 
     assert [each.event for each in LIFE] == [each.event for each in rows(EAST, b"".join(lines))]
     with pytest.raises(LabError, match=r"a row in the tracking log of mx1\.east\.example cannot be read"):
         rows(EAST, b"".join(lines)[:-9])
+
+
+def test_a_scenario_whose_mail_never_went_through_has_not_passed() -> None:
+    scenario = replace(SCENARIOS["new-database"], expectations=())
+    seen = replace(WELL, verification=replace(WELL.verification, not_acknowledged=3))
+
+    assert judge(scenario, WELL).is_passed
+    assert not judge(scenario, seen).is_passed
+    assert judge(scenario, seen).summary.endswith(", never acknowledged 3")
+
+
+def test_mail_without_a_witness_breaks_the_first_invariant() -> None:
+    seen = replace(WELL, verification=replace(WELL.verification, not_acknowledged=1, unaccounted=["<1.b@client.example>"]))
+
+    assert ["I1"] == [one.invariant for one in judge(SCENARIOS["new-database"], seen).findings if not one.holds]

@@ -1,0 +1,238 @@
+"""What is done to a lab is done in the right order, and the log of faults knows of it, whenever somebody presses Ctrl-C."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from shadowrelay.lab.compose import Lab
+from shadowrelay.lab.fault_log import What, faults
+from shadowrelay.lab.places import LabError, WrongUse
+from tests.lab.fake_engine import SERVICES, FakeEngine, lab_with_fake
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Lab:
+    return lab_with_fake(tmp_path)[0]
+
+
+@pytest.fixture
+def engine(lab: Lab) -> FakeEngine:
+    assert isinstance(lab.engine, FakeEngine)
+    return lab.engine
+
+
+def noted(lab: Lab) -> list[What]:
+    return [one.what for one in lab.state.faults.read()]
+
+
+INTERRUPTED: list[tuple[str, Callable[[Lab], object], str]] = [
+    ("kill", lambda lab: lab.kill("mx1.east"), "kill mx1.east.example"),
+    ("kill", lambda lab: lab.wipe("mx1.east"), "kill mx1.east.example"),
+    ("find", lambda lab: lab.wipe("mx1.east"), "kill and wipe mx1.east.example"),
+    ("pause", lambda lab: lab.pause("mx1.east"), "pause mx1.east.example"),
+    ("sh", lambda lab: lab.cut("mx1.east", "mx1.west"), "cut mx1.east.example mx1.west.example"),
+    ("sh", lambda lab: lab.slow("mx1.east", "west"), "slow mx1.east.example"),
+    ("sh", lambda lab: lab.fill_disk("mx1.east"), "full disk mx1.east.example"),
+    ("touch", lambda lab: lab.defer(True), "receivers defer"),
+]
+
+
+@pytest.mark.parametrize(("command", "deed", "fault"), INTERRUPTED, ids=lambda each: each if isinstance(each, str) else "")
+def test_a_deed_that_is_interrupted_is_a_fault_in_force(
+    lab: Lab, engine: FakeEngine, command: str, deed: Callable[[Lab], object], fault: str
+) -> None:
+    engine.interrupts = command
+    with pytest.raises(KeyboardInterrupt):
+        deed(lab)
+
+    assert fault in lab.faults_in_force()
+
+
+@pytest.mark.parametrize(("deed", "end"), [("kill", "start"), ("pause", "unpause")])
+def test_a_fault_that_was_only_written_down_can_be_ended(lab: Lab, engine: FakeEngine, deed: str, end: str) -> None:
+    engine.interrupts = deed
+    with pytest.raises(KeyboardInterrupt):
+        getattr(lab, deed)("mx1.east")
+    getattr(lab, end)("mx1.east")
+
+    assert ([], "healthy") == (lab.faults_in_force(), engine.is_up["mx1.east"])
+
+
+def test_what_ends_a_fault_is_written_down_when_it_has_ended_it(lab: Lab, engine: FakeEngine) -> None:
+    lab.kill("mx1.east")
+    engine.interrupts = "start"
+    with pytest.raises(KeyboardInterrupt):
+        lab.start("mx1.east")
+
+    assert ["kill mx1.east.example"] == lab.faults_in_force()
+
+
+def test_a_killed_node_died_when_docker_says_so(lab: Lab) -> None:
+    lab.kill("mx1.east")
+    noted_at, died_at = [one.at for one in lab.state.faults.read()]
+
+    assert [died_at] == [fault.began_at for fault in faults(lab.state.faults.read())]
+    assert died_at >= noted_at
+
+
+@pytest.mark.parametrize("deed", ["wipe", "restore_old_database"])
+def test_a_paused_node_dies_before_its_disk_is_touched(lab: Lab, engine: FakeEngine, deed: str) -> None:
+    lab.save_database("mx1.east")
+    lab.pause("mx1.east")
+    engine.told.clear()
+    getattr(lab, deed)("mx1.east")
+
+    done = [command[0] if command[0] != "execute" else command[2] for command in engine.told]
+    assert done.index("kill") < done.index("find") < done.index("start")
+    assert ([], "healthy") == (lab.faults_in_force(), engine.is_up["mx1.east"])
+
+
+def test_a_paused_node_can_be_killed_and_was_dead_since(lab: Lab) -> None:
+    lab.pause("mx1.east")
+    lab.kill("mx1.east")
+    (fault,) = faults(lab.state.faults.read())
+
+    assert ["kill mx1.east.example"] == lab.faults_in_force()
+    assert lab.state.faults.read()[0].at == fault.began_at
+
+
+def test_an_empty_disk_is_not_full(lab: Lab) -> None:
+    lab.fill_disk("mx1.east")
+    lab.wipe("mx1.east")
+
+    assert [] == lab.faults_in_force()
+
+
+@pytest.mark.parametrize(
+    ("before", "deed", "words"),
+    [
+        ("pause", "pause", "mx1.east is paused: shadowrelay lab unpause mx1.east"),
+        ("pause", "start", "mx1.east is paused, not dead: shadowrelay lab unpause mx1.east"),
+        ("kill", "kill", "mx1.east does not run: shadowrelay lab start mx1.east"),
+        ("kill", "pause", "mx1.east does not run: shadowrelay lab start mx1.east"),
+        ("kill", "unpause", "mx1.east is dead, not paused: shadowrelay lab start mx1.east"),
+    ],
+)
+def test_a_deed_that_does_not_fit_says_which_one_does(lab: Lab, before: str, deed: str, words: str) -> None:
+    getattr(lab, before)("mx1.east")
+    with pytest.raises(LabError) as caught:
+        getattr(lab, deed)("mx1.east")
+
+    assert words == str(caught.value)
+
+
+def limited(engine: FakeEngine) -> set[tuple[str, str]]:
+    """(network container, interface) of all that `slow` did."""
+    scripts = [(command[1], line) for command in engine.told if command[2:3] == ("sh",) for line in command[-1].splitlines()]
+    return {(service, line.split(" dev ")[1].split()[0]) for service, line in scripts if " rate " in line}
+
+
+def test_two_nodes_of_one_site_are_slow_where_they_meet(lab: Lab, engine: FakeEngine) -> None:
+    assert ["mx1.east", "mx2.east"] == lab.slow("mx1.east", "mx2.east")
+    assert {("network-mx1.east", "to-east"), ("network-mx2.east", "to-east")} == limited(engine)
+
+
+def test_two_sites_are_slow_on_their_link(lab: Lab, engine: FakeEngine) -> None:
+    assert 4 == len(lab.slow("east", "west"))
+    assert {(f"network-{node}", "to-link") for node in ("mx1.east", "mx2.east", "mx1.west", "mx2.west")} == limited(engine)
+    assert "u32" not in str(engine.told)
+
+
+def test_two_nodes_of_two_sites_are_slow_to_each_other_only(lab: Lab, engine: FakeEngine) -> None:
+    assert ["mx1.east", "mx1.west"] == lab.slow("mx1.east", "mx1.west")
+    assert {("network-mx1.east", "to-link"), ("network-mx1.west", "to-link")} == limited(engine)
+    scripts = {command[1]: command[-1] for command in engine.told if "u32" in command[-1]}
+    assert ("dst 10.0.3.2/32" in scripts["network-mx1.east"], "dst 10.0.3.0/32" in scripts["network-mx1.west"]) == (True, True)
+
+
+def test_one_node_is_slow_to_everybody(lab: Lab, engine: FakeEngine) -> None:
+    assert ["mx1.east"] == lab.slow("mx1.east")
+    assert {("network-mx1.east", "to-link"), ("network-mx1.east", "to-east")} == limited(engine)
+
+
+def test_a_new_lab_begins_without_what_an_earlier_one_left(lab: Lab, engine: FakeEngine) -> None:
+    engine.is_up.clear()
+    lab.up()
+    commands = [command[:3] for command in engine.told if command[0] == "compose"]
+
+    assert [("compose", "down", "--volumes"), ("compose", "build", "mx1.east"), ("compose", "build", "dns")] == commands[:3]
+    assert ("compose", "up", "--detach", "--no-build") in engine.told
+
+
+def test_a_lab_that_was_started_by_hand_is_made_anew(lab: Lab, engine: FakeEngine) -> None:
+    lab.state.clear()
+    (lab.state.directory / "token").mkdir()  # as Docker does
+    lab.up(is_build_wanted=False)
+
+    assert ("compose", "down", "--volumes", "--remove-orphans") in engine.told
+    assert (lab.state.directory / "token").is_file()
+
+
+def test_a_lab_that_is_up_keeps_its_containers_and_its_memory(lab: Lab, engine: FakeEngine) -> None:
+    lab.state.sent.write_text("{}\n")
+    lab.cut("mx1.east", "west")
+    engine.told.clear()
+    lab.up(["spark"])
+
+    assert [("compose", "build", "spark-master"), ("compose", "up", "--detach", "--no-build", "--no-recreate")] == [
+        command for command in engine.told if command[0] == "compose"
+    ]
+    assert (2, ["{}"]) == (len(lab.faults_in_force()), lab.state.injected_lines())
+
+
+def test_nodes_that_come_back_with_up_are_started_in_the_log_too(lab: Lab, engine: FakeEngine) -> None:
+    lab.kill("mx1.east")
+    lab.pause("mx2.west")
+    lab.up()
+
+    assert ([], ["healthy"]) == (lab.faults_in_force(), sorted(set(engine.is_up.values())))
+    assert [What.KILL, What.KILL, What.PAUSE, What.UNPAUSE, What.START] == noted(lab)
+
+
+def test_a_lab_whose_queues_are_gone_is_not_revived(lab: Lab, engine: FakeEngine) -> None:
+    engine.is_up = dict.fromkeys(SERVICES, "exited")
+    with pytest.raises(LabError, match=r"queues and cuts: end this lab with `shadowrelay lab down`"):
+        lab.up()
+
+
+def test_the_end_asks_nobody_who_is_not_paused_to_go_on(lab: Lab, engine: FakeEngine) -> None:
+    lab.pause("mx1.east")
+    lab.kill("mx2.east")
+    engine.told.clear()
+    lab.down()
+    kill, down = engine.told
+
+    assert ("kill", {*SERVICES} - {"mx2.east"}) == (kill[0], set(kill[1:]))
+    assert ("compose", "down", "--volumes", "--remove-orphans") == down
+
+
+def test_a_profile_that_there_is_not_changes_nothing(lab: Lab, engine: FakeEngine) -> None:
+    with pytest.raises(WrongUse, match="there is no profile nonsense; there are prometheus, spark"):
+        lab.up(["nonsense"])
+
+    assert [] == engine.told
+
+
+def test_who_plays_a_scenario_is_alone(lab: Lab, tmp_path: Path) -> None:
+    other = Lab(tmp_path)
+    other.engine = lab.engine
+    with lab.playing("sites-apart"):
+        lab.kill("mx1.east")  # its own deeds are part of it
+        with pytest.raises(LabError, match=r"another command is at work in this lab: shadowrelay lab scenario sites-apart \(process \d+\)"):
+            other.start("mx1.east")
+        with pytest.raises(LabError, match="another command is at work"), other.playing("new-database"):
+            pass
+        with pytest.raises(LabError, match="another command is at work"), other.sending():
+            pass
+        assert 4 == len(other.status())
+    other.start("mx1.east")
+
+
+def test_mail_may_be_sent_while_faults_are_made(lab: Lab, tmp_path: Path) -> None:
+    other, third = Lab(tmp_path), Lab(tmp_path)
+    other.engine = third.engine = lab.engine
+    with lab.sending(), other.sending():
+        third.kill("mx1.east")
+        with pytest.raises(LabError, match="shadowrelay lab send"), third.playing("new-database"):
+            pass
