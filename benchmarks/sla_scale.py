@@ -101,7 +101,7 @@ def ask_spark(spark: Any, warehouse: Path, work: Path) -> Answer:
     try:
         events = read_events(spark, str(warehouse))
         servers = spark.createDataFrame([(name,) for name in read_servers(str(warehouse))], "server string")
-        seen = store.keep({"seen": first_pass(events, server_names(servers)).select(*HEADLINE)})["seen"]
+        seen = store.keep({"seen": lambda: first_pass(events, server_names(servers)).select(*HEADLINE)})["seen"]
         counts = seen_counts(seen).collect()[0]
         lines = timelines(exact_rows(odd_events(events, seen, messages=counts["messages"], odd=counts["odd"]), []))
         messages = headline_messages(seen, lines).where(is_counted())
@@ -124,7 +124,7 @@ def ask_spark(spark: Any, warehouse: Path, work: Path) -> Answer:
                 F.count(F.when(is_counting & F.col("is_redundant"), 1)).alias("redundant"),
             )
         )
-        cells = store.keep({"cells": cells})["cells"]
+        cells = store.keep({"cells": lambda: cells})["cells"]
         totals = cells.where(F.col("metric") == -1).collect()[0]
         line = percentiles(cells.where(F.col("metric") >= 0)).collect()[0]
         ranks = [{name: line[f"{metric}_{name}"] for name in _RANKS} for metric in ("shadow_latency", "delivery_latency")]

@@ -4,11 +4,13 @@ Spark is not started before all words are right.
 """
 
 import re
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,6 +20,21 @@ from rich.console import Console
 
 from shadowrelay.cli.node_options import AsJson
 from shadowrelay.cli.output import ExitCode, print_json, print_table, stop
+from shadowrelay.cli.sla_options import (
+    Logs,
+    LogsWanted,
+    Master,
+    Memory,
+    Now,
+    Objectives,
+    Output,
+    Sites,
+    Textfile,
+    Warehouse,
+    WarehouseWanted,
+    instant_of,
+    require_writable,
+)  # fmt: skip
 from shadowrelay.model.errors import ConfigurationError, ShadowrelayError
 
 MEMORY = re.compile(r"[1-9][0-9]*[mgtMGT]")
@@ -28,23 +45,11 @@ TOTALS = (
 
 sla = typer.Typer(no_args_is_help=True, help="The redundancy report, from tracking logs. Needs Java 17 and the extra `spark`.")
 
-Logs = Annotated[str | None, typer.Option("--logs", metavar="DIR", help="Collected logs: DIR/<server>/MSGTRK*.LOG; also a URL.")]
-Warehouse = Annotated[str | None, typer.Option("--warehouse", metavar="DIR", help="What `sla ingest` has made of logs.")]
-Output = Annotated[str, typer.Option("--output", metavar="DIR", help="Where report.html, summary.json and tables/ are written.")]
-Sites = Annotated[Path | None, typer.Option("--sites", help="Sites and boundaries of servers (TOML); wins over manifests.")]
-Objectives = Annotated[Path | None, typer.Option("--objectives", help="What was promised (TOML); else the defaults.")]
-Textfile = Annotated[str | None, typer.Option("--textfile", metavar="FILE", help="Write the figures for Prometheus, too.")]
-Master = Annotated[str, typer.Option("--master", help="Spark master.")]
-Memory = Annotated[str, typer.Option("--driver-memory", metavar="SIZE", help="Memory of the JVM here, as 4g or 800m.")]
-Now = Annotated[
-    str | None, typer.Option("--now", metavar="INSTANT", help="Instant of judgement, as 2026-11-21T16:00:00Z; else the newest row's.")
-]
-
 
 @sla.command("ingest")
 def ingest(
-    logs: Annotated[str, typer.Option("--logs", metavar="DIR", help="Collected logs: DIR/<server>/MSGTRK*.LOG; also a URL.")],
-    warehouse: Annotated[str, typer.Option("--warehouse", metavar="DIR", help="Where typed Parquet is written; kept between runs.")],
+    logs: LogsWanted,
+    warehouse: WarehouseWanted,
     sites: Sites = None,
     is_continuous: Annotated[bool, typer.Option("--continuous", help="Go on for ever.")] = False,
     interval: Annotated[int, typer.Option("--interval", min=1, metavar="SECONDS", help="With --continuous: between two looks.")] = 10,
@@ -87,10 +92,11 @@ def report(
     """Was the promise kept, where not, and why? From collected logs, or from a warehouse."""
     with _answered() as progress:
         _require_one_source(logs, warehouse, sites)
-        instant = _instant(now)
+        instant = instant_of(now)
         places = _sites(sites)
         _require_objectives(objectives)
-        spark = progress.session(master, driver_memory, logs, warehouse)
+        require_writable(output, textfile)
+        spark = progress.session(master, driver_memory, logs, warehouse, reads_once=True)
         write_report = import_module("shadowrelay.sla.report").write_report
         with _warehouse(spark, logs, warehouse, places, progress) as place:
             progress.doing("computing the figures")
@@ -109,8 +115,8 @@ def report(
 @sla.command("watch")
 def watch(
     output: Output,
-    logs: Annotated[str, typer.Option("--logs", metavar="DIR", help="Collected logs: DIR/<server>/MSGTRK*.LOG; also a URL.")],
-    warehouse: Annotated[str, typer.Option("--warehouse", metavar="DIR", help="Where typed Parquet is written; kept between runs.")],
+    logs: LogsWanted,
+    warehouse: WarehouseWanted,
     sites: Sites = None,
     objectives: Objectives = None,
     textfile: Textfile = None,
@@ -122,6 +128,7 @@ def watch(
     with _answered() as progress:
         places = _sites(sites)
         _require_objectives(objectives)
+        require_writable(output, textfile)
         spark = progress.session(master, driver_memory, logs, may_be_empty=True)
         import_module("shadowrelay.sla.watch").run_watch(
             spark, logs, warehouse, output, sites=places, objectives_file=None if objectives is None else str(objectives),
@@ -141,7 +148,7 @@ def trace(
     """Everything that all servers logged about a message, in order."""
     with _answered() as progress:
         _require_one_source(logs, warehouse, None)
-        spark = progress.session(master, driver_memory, logs, warehouse)
+        spark = progress.session(master, driver_memory, logs, warehouse, reads_once=True)
         find = import_module("shadowrelay.sla.trace").trace
         with _warehouse(spark, logs, warehouse, {}, progress) as place:
             progress.doing(f"looking for {message_id}")
@@ -154,6 +161,8 @@ def trace(
         print_table(columns, [(*(row[key] for key in keys), ", ".join(row["recipients"]), row["text"]) for row in rows], "")
     if not rows:
         stop(f"no server has logged {message_id}", ExitCode.FAILED)
+    if len(rows) >= import_module("shadowrelay.sla.trace").ROWS_MAX:
+        typer.echo(f"shadowrelay: only the first {len(rows)} rows are shown", err=True)
 
 
 @dataclass
@@ -173,7 +182,14 @@ class _Progress:
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def session(
-        self, master: str, driver_memory: str, logs: str | None, warehouse: str | None = None, *, may_be_empty: bool = False
+        self,
+        master: str,
+        driver_memory: str,
+        logs: str | None,
+        warehouse: str | None = None,
+        *,
+        may_be_empty: bool = False,
+        reads_once: bool = False,
     ) -> Any:
         """Raises: ConfigurationError for what is missing on this machine, or a size that is none; NoLogs."""
         if MEMORY.fullmatch(driver_memory) is None:
@@ -181,12 +197,17 @@ class _Progress:
         module = import_module("shadowrelay.sla.session")
         module.check_spark()
         warehouses = import_module("shadowrelay.sla.warehouse")
+        is_small = False
         if logs is not None:
             warehouses.require_logs(logs, may_be_empty=may_be_empty)
+            is_small = reads_once and warehouses.is_little(logs)
         elif warehouse is not None:
             warehouses.require_warehouse(warehouse)
         self.doing("starting Spark")
-        return module.spark_session(master, driver_memory=driver_memory)
+        session = module.spark_session(master, driver_memory=driver_memory, is_small=is_small)
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, _end)  # Spark has put its own handler there
+        return session
 
 
 @contextmanager
@@ -195,7 +216,7 @@ def _answered() -> Iterator[_Progress]:
     console = Console(stderr=True, width=None if sys.stderr.isatty() else 200)
     status = console.status("")
     try:
-        with status:
+        with import_module("shadowrelay.sla.signals").handled(_end), status:
             yield _Progress(console, status)
     except ConfigurationError as exc:
         stop(str(exc), ExitCode.USAGE)
@@ -203,6 +224,16 @@ def _answered() -> Iterator[_Progress]:
         stop(str(exc), ExitCode.FAILED)
     except (OSError, ValueError, ImportError) as exc:  # of a file system: its own words say what it lacks
         stop(f"{type(exc).__name__}: {exc}", ExitCode.FAILED)
+    except Exception as exc:
+        failure = import_module("shadowrelay.sla.session").failure_of(exc)
+        if failure is None:
+            raise
+        stop(f"Spark failed: {failure}", ExitCode.FAILED)
+
+
+def _end(number: int, _: Any) -> None:
+    """Whatever is temporary goes on the way out. Py4J would log a KeyboardInterrupt with all of its stack."""
+    raise SystemExit(128 + number)
 
 
 @contextmanager
@@ -223,24 +254,12 @@ def _require_one_source(logs: str | None, warehouse: str | None, sites: Path | N
 
 
 def _require_objectives(path: Path | None) -> None:
-    if path is not None and not path.is_file():
-        raise ConfigurationError(f"{path}: no such file")
+    if path is not None:
+        import_module("shadowrelay.sla.objectives").read_objectives(str(path))
 
 
 def _sites(path: Path | None) -> Any:
     return {} if path is None else import_module("shadowrelay.sla.sites").read_sites_file(path)
-
-
-def _instant(text: str | None) -> datetime | None:
-    if text is None:
-        return None
-    try:
-        at = datetime.fromisoformat(text)
-    except ValueError:
-        at = None
-    if at is None or at.tzinfo is None:
-        raise ConfigurationError(f"--now {text}: an instant looks like 2026-11-21T16:00:00Z")
-    return at
 
 
 def _print_report(summary: dict[str, Any], output: str) -> None:

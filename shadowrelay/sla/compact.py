@@ -1,7 +1,7 @@
 """Many small Parquet files of a day that is over become few, and rows that stand in them twice stand there once. docs/sla.md, section 1.
 
 The merged file is written before the small ones are deleted. What is killed in between leaves repeats, which every reader tolerates and
-the next compaction takes out. A report that has listed the small ones and reads them later fails, and is to be made again.
+the next compaction takes out. A report that has listed the small ones and reads them later is made again (`report.TRIES`).
 """
 
 import uuid

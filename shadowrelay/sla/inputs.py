@@ -1,5 +1,6 @@
 """What the report is made from: servers, files, and what could not be read. docs/sla.md, 6, `input`."""
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +10,7 @@ from pyspark.sql import functions as F
 from shadowrelay.sla.events import read_files, read_quarantine
 from shadowrelay.sla.sites import Shipping, Site, read_servers, read_shipping
 from shadowrelay.sla.store import rows_of
-from shadowrelay.sla.summary import instant
+from shadowrelay.sla.summary import LIST_MAX, instant
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -54,12 +55,10 @@ class Inputs:
 
 def read_inputs(spark: "SparkSession", warehouse: str) -> Inputs:
     """All that is known of the warehouse without its events."""
-    return Inputs(
-        rows_of(logs(read_files(spark, warehouse)).orderBy("server")),
-        rows_of(reasons(quarantined_once(read_quarantine(spark, warehouse)))),
-        read_servers(warehouse),
-        read_shipping(warehouse),
-    )
+    with ThreadPoolExecutor() as readers:
+        servers = readers.submit(lambda: rows_of(logs(read_files(spark, warehouse)).orderBy("server")))
+        quarantined = readers.submit(lambda: rows_of(reasons(quarantined_once(read_quarantine(spark, warehouse)))))
+        return Inputs(servers.result(), quarantined.result(), read_servers(warehouse), read_shipping(warehouse))
 
 
 def logs(files: DataFrame) -> DataFrame:
@@ -119,5 +118,6 @@ def input_of(inputs: Inputs, *, rows: int, rows_repeated: int) -> dict[str, Any]
         "first_at": instant(first),
         "last_at": instant(inputs.newest_at()),
         "quarantine": inputs.quarantined,
-        "dropped_before_shipping": [each._asdict() for each in inputs.shipping.dropped],
+        "dropped_before_shipping": [each._asdict() for each in inputs.shipping.dropped[:LIST_MAX]],
+        "dropped_count": len(inputs.shipping.dropped),
     }

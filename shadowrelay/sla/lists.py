@@ -26,6 +26,7 @@ ORPHAN = ("message", "server", "primary", "at", "cause")
 EXPOSURE = ("message", "server", "began_at", "ended_at", "seconds", "is_open", "cause")
 HOURS_OF_LONG, HOURS_OF_REST = 168, 48
 LONG_SCOPES = ("all", "site")
+FIGURES_MAX = 3000  # lines: about 4 MB of JSON
 CAUSES, ROWS = "causes of ", "rows"
 CAUSED = ("duplicates", "losses", "orphans", "exposures")
 
@@ -90,9 +91,22 @@ def _said(name: str, columns: Sequence[str]) -> tuple[Column, Column]:
     return F.lit(name).alias("list"), F.to_json(F.struct(*columns), {"ignoreNullFields": "false"}).alias("line")
 
 
-def shown(figures: DataFrame) -> list[dict[str, Any]]:
-    """Lines of figures for summary.json, in order: all but the older hours."""
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """Lines of figures in order, and how many did not fit."""
+
+    lines: list[dict[str, Any]]
+    left_out: int
+
+
+def shown(figures: DataFrame) -> Shown:
+    """Lines of figures for summary.json: all but the older hours, and of these at most FIGURES_MAX; small scopes' older days go first."""
     newest_hour = figures.where(F.col("window") == "hour").agg(F.max("start").alias("start")).collect()[0]["start"]
     hours = F.when(F.col("scope").isin(*LONG_SCOPES), HOURS_OF_LONG).otherwise(HOURS_OF_REST)
     is_recent = F.col("start") > F.lit(newest_hour or 0) - hours * F.lit(HOUR_US)
-    return rows_of(figures.where((F.col("window") != "hour") | is_recent).orderBy("window", "start", "scope", "name", "other"))
+    wanted = figures.where((F.col("window") != "hour") | is_recent)
+    rank = F.when(~F.col("window").isin("day", "hour"), 0).when(F.col("scope") == "all", 1).when(F.col("scope") == "pair", 3).otherwise(2)
+    place = ("window", "start", "scope", "name", "other")
+    lines = rows_of(wanted.orderBy(rank, F.col("start").desc(), *place).limit(FIGURES_MAX))
+    left_out = wanted.count() - len(lines) if len(lines) == FIGURES_MAX else 0
+    return Shown(sorted(lines, key=lambda line: tuple((line[key] is not None, line[key]) for key in place)), left_out)

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from shadowrelay.sla.budget import judged
@@ -22,8 +24,7 @@ from shadowrelay.sla.figures.scopes import BURN_WINDOWS_HOURS
 from shadowrelay.sla.inputs import Inputs, input_of, quarantined_once, read_inputs
 from shadowrelay.sla.lists import listed, shown
 from shadowrelay.sla.objectives import Promise, read_objectives
-from shadowrelay.sla.places import written_whole
-from shadowrelay.sla.store import Store
+from shadowrelay.sla.store import ABANDONED_AFTER, Store, sweep_reports
 from shadowrelay.sla.summary import SCHEMA_VERSION, figures_of, instant, microseconds, no_figures, placed_figures, traced
 from shadowrelay.sla.textfile import write_textfile
 from shadowrelay.sla.trace import traces
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MICROSECOND = timedelta(microseconds=1)
+TRIES = 3  # an ingest beside it may merge small files that this report has listed and not yet read; then it is made again
+FILE_VANISHED = "FAILED_READ_FILE.FILE_NOT_EXIST"  # Spark's name for that
 
 
 class Rows(NamedTuple):
@@ -59,6 +62,31 @@ def write_report(
     Raises: ConfigurationError for the objectives.
     """
     promise = read_objectives(objectives_file)
+    sweep_reports(output, older_than=ABANDONED_AFTER)
+    for tries_left in reversed(range(TRIES)):
+        try:
+            summary = _make(spark, warehouse, output, promise, now=now, is_final=is_final, is_exact=is_exact, watch=watch)
+            break
+        except (PySparkException, Py4JJavaError) as exc:  # a job's failure is sometimes the one, sometimes the other
+            if FILE_VANISHED not in str(exc) or not tries_left:
+                raise
+    if textfile is not None:
+        write_textfile(textfile, summary)
+    return summary
+
+
+def _make(
+    spark: "SparkSession",
+    warehouse: str,
+    output: str,
+    promise: Promise,
+    *,
+    now: datetime | None,
+    is_final: bool,
+    is_exact: bool,
+    watch: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    """Write tables, summary.json and report.html; gives the summary."""
     inputs = read_inputs(spark, warehouse)
     newest = inputs.newest_at()
     generated_at = datetime.now(UTC).replace(microsecond=0)
@@ -69,8 +97,14 @@ def write_report(
         found, rows = _found(spark, events, inputs, _rules(promise, judged_at, is_final), store, is_exact=is_exact)
         sites = [(name, site.site, site.boundary) for name, site in inputs.sites.items()]
         sites_frame = spark.createDataFrame(sites, "server string, site string, boundary string")
-        figures = counted(found, sites_frame, now=judged_at, within=_within(promise))
-        figures = store.keep({"figures": figures, **_other_tables(found, read_quarantine(spark, warehouse))})["figures"]
+        figures = store.keep(
+            {
+                "messages": lambda: found.messages.drop("id_high", "id_low"),
+                "copies": lambda: found.copies,
+                "quarantine": lambda: quarantined_once(read_quarantine(spark, warehouse)),
+                "figures": lambda: counted(found, sites_frame, now=judged_at, within=_within(promise)),
+            }
+        )["figures"]
         said = listed(found)
         summary: dict[str, Any] = {
             "schema_version": SCHEMA_VERSION,
@@ -84,11 +118,10 @@ def write_report(
             "traces": traces(events, traced(said.lists)),
             **({} if watch is None else {"watch": dict(watch)}),
         }
-        store.publish()
+        store.publish(_pages(summary))
+        return summary
     finally:
         store.clear()
-    _write_files(output, summary, textfile)
-    return summary
 
 
 def _rules(promise: Promise, now: int, is_final: bool) -> Rules:
@@ -121,7 +154,7 @@ def _found(
 ) -> tuple[Evidence, Rows]:
     names = spark.createDataFrame([(name,) for name in inputs.servers], "server string")
     log_ends = spark.createDataFrame([(each["server"], each["last_at"]) for each in inputs.logs], "server string, last_at long")
-    seen = None if is_exact else store.keep({"seen": first_pass(events, server_names(names))})["seen"]
+    seen = None if is_exact else store.keep({"seen": lambda: first_pass(events, server_names(names))})["seen"]
     if seen is None:
         count = events.count()
         odd, rows = events, Rows(count, count)
@@ -135,33 +168,23 @@ def _found(
 
 def _figures(figures: DataFrame, promise: Promise, inputs: Inputs) -> dict[str, Any]:
     """`overall`, `objectives`, `not_computable` and `figures`."""
-    lines = shown(figures)
-    looking_back = {line["window"]: line for line in lines if line["window"] in BURN_WINDOWS_HOURS}
-    placed = [line for line in lines if line["window"] not in BURN_WINDOWS_HOURS]
+    told = shown(figures)
+    looking_back = {line["window"]: line for line in told.lines if line["window"] in BURN_WINDOWS_HOURS}
+    placed = [line for line in told.lines if line["window"] not in BURN_WINDOWS_HOURS]
     overall = next((line for line in placed if line["window"] == "all" and line["scope"] == "all"), no_figures())
     return {
         "overall": figures_of(overall) | {"lines_quarantined": inputs.lines_quarantined},
         "objectives": judged(promise, overall, looking_back, impossible(inputs.formats)),
         "not_computable": not_computable(inputs.formats),
         "figures": [placed_figures(line) for line in placed],
+        "figures_left_out": told.left_out,
     }
 
 
-def _other_tables(found: Evidence, quarantine: DataFrame) -> dict[str, DataFrame]:
-    """Those that are not written yet."""
-    return {
-        "messages": found.messages.drop("id_high", "id_low"),
-        "copies": found.copies,
-        "quarantine": quarantined_once(quarantine),
-    }
-
-
-def _write_files(output: str, summary: Mapping[str, Any], textfile: str | None) -> None:
+def _pages(summary: Mapping[str, Any]) -> dict[str, bytes]:
     from shadowrelay.sla.page import render
 
-    with written_whole(f"{output}/summary.json") as file:
-        file.write(json.dumps(summary, indent=1, ensure_ascii=False).encode("utf-8"))
-    with written_whole(f"{output}/report.html") as file:
-        file.write(render(summary).encode("utf-8"))
-    if textfile is not None:
-        write_textfile(textfile, summary)
+    return {
+        "summary.json": json.dumps(summary, indent=1, ensure_ascii=False).encode("utf-8"),
+        "report.html": render(summary).encode("utf-8"),
+    }

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ROWS_MAX = 500  # of one message: one that was deferred for days has more, and the first say why
-COLUMNS = ("at", "server", "event", "source", "client", "to", "recipients", "text")
+RECIPIENTS_MAX, CHARACTERS_MAX = 20, 1000  # of a row in summary.json
+COLUMNS = ("at", "server", "event", "source", "client", "to", "recipients", "recipients_count", "text")
 
 
 def trace(spark: "SparkSession", warehouse: str, message_id: str) -> list[dict[str, Any]]:
@@ -40,7 +41,8 @@ def traces(events: DataFrame, messages: Sequence[str]) -> dict[str, list[dict[st
     of = F.when(F.col("message").isin(wanted), F.col("message")).otherwise(F.col("original_message"))
     rows = told(events.where(F.col("message").isin(wanted) | is_about_it), of)
     result: dict[str, list[dict[str, Any]]] = {message: [] for message in messages}
-    for row in rows.orderBy("message", "at_us", "server", "line").collect():
+    cut = rows.withColumns({"recipients": F.slice("recipients", 1, RECIPIENTS_MAX), "text": F.left("text", F.lit(CHARACTERS_MAX))})
+    for row in cut.orderBy("message", "at_us", "server", "line").collect():
         result[row["message"]].append(traced_row(row.asDict(recursive=True)))
     return result
 
@@ -51,7 +53,7 @@ def told(events: DataFrame, message: Column) -> DataFrame:
         message.alias("message"), "row_id", F.unix_micros("at").alias("at_us"), "server", "line", "event", "source",
         F.coalesce(F.nullif(F.col("client_hostname"), F.lit("")), "client_ip").alias("client"),
         F.coalesce(F.nullif(F.col("server_hostname"), F.lit("")), "server_ip").alias("to"),
-        "recipients", _text().alias("text"),
+        "recipients", F.size("recipients").alias("recipients_count"), _text().alias("text"),
     )  # fmt: skip
     in_order = Window.partitionBy("message").orderBy("at_us", "server", "line")
     numbered = said.dropDuplicates(["message", "row_id"]).withColumn(

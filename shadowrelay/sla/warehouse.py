@@ -1,8 +1,11 @@
 """A warehouse filled at once, without a stream: for a report straight from logs. docs/sla.md, section 1."""
 
+import os
+import shutil
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -20,6 +23,8 @@ if TYPE_CHECKING:
 
 LISTING = "path string, modificationTime timestamp, length long, content binary"
 """What Spark's source `binaryFile` has for each file. The content is never asked for: it would be in memory whole."""
+REMOVALS_MAX, REMOVAL_PAUSE_SECONDS = 20, 0.25
+LITTLE_BYTES = 32 << 20  # of logs, about 60,000 events: up to here a report takes longer to compile than to compute
 
 
 class NoLogs(ShadowrelayError):
@@ -44,9 +49,25 @@ def temporary_warehouse(
 
     Units: it takes about a quarter of the logs' room, in `directory`, or where temporary files are made.
     """
-    with tempfile.TemporaryDirectory(prefix="shadowrelay-sla-", dir=directory) as warehouse:
+    warehouse = tempfile.mkdtemp(prefix="shadowrelay-sla-", dir=directory)
+    try:
         ingest_once(spark, logs, warehouse, sites)
         yield warehouse
+    except (KeyboardInterrupt, SystemExit):
+        with suppress(Exception):
+            spark.stop()  # else its workers go on writing
+        raise
+    finally:
+        _remove(warehouse)
+
+
+def _remove(directory: str) -> None:
+    """Also while a worker that has not heard yet still writes."""
+    for _ in range(REMOVALS_MAX):
+        shutil.rmtree(directory, ignore_errors=True)
+        if not os.path.exists(directory):
+            return
+        time.sleep(REMOVAL_PAUSE_SECONDS)
 
 
 def ingest_once(spark: "SparkSession", logs: str, warehouse: str, sites: Mapping[str, Site] | None = None) -> Ingested:
@@ -65,10 +86,30 @@ def require_logs(logs: str, *, may_be_empty: bool = False) -> None:
     files, top = located(logs)
     if not files.isdir(top):
         raise NoLogs(f"{logs}: no such directory")
+    if strange := [repr(path) for path in files.ls(top, detail=False) if not _is_text(path)]:
+        raise NoLogs(f"{logs}: the name of a server's directory must be UTF-8; rename {strange[0]}")
     if colons := [name for path in files.ls(top, detail=False) if ":" in (name := path.rstrip("/").rpartition("/")[2])]:
         raise NoLogs(f"{logs}/{colons[0]}: the name of a server's directory may not have a colon")
     if not may_be_empty and not files.glob(f"{top}/*/{NAMES}"):
         raise NoLogs(f"{logs}: no logs: they are looked for as <server>/{NAMES}")
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def is_little(logs: str) -> bool:
+    """So little that it is quickest to compute without compiling, see `spark_session`."""
+    files, top = located(logs)
+    octets = 0
+    for path in files.glob(f"{top}/*/{NAMES}"):
+        with suppress(FileNotFoundError):  # it was deleted since, or is a link to nothing
+            octets += files.size(path) or 0
+    return octets <= LITTLE_BYTES
 
 
 def require_warehouse(warehouse: str) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from shadowrelay.sla.session import SparkUnavailable, check_spark, spark_session
+from shadowrelay.sla.session import QUICK_SQL, SparkUnavailable, check_spark, spark_session
 
 SPARK_TEST_SECONDS_MAX = 240  # of a test alone: seconds on a quiet machine, but a JVM that shares two cores with others is slow
 
@@ -26,3 +26,16 @@ def spark():
     session.range(1).count()  # the first job loads half of Spark
     yield session
     session.stop()
+
+
+@pytest.fixture
+def compiling_spark(spark):
+    """The same session, making Java of its plans as it does for much input; `spark` interprets them as for little."""
+    settings = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}
+    before = {name: spark.conf.get(name) for name in settings}
+    assert QUICK_SQL == before
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    yield spark
+    for name, value in before.items():
+        spark.conf.set(name, value)

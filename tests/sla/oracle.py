@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.sla.oracle_logs import Logs, Row, read_logs
+from tests.sla.oracle_names import with_logged_names
 
 SECOND = 1_000_000
 UNITS = {"us": 1, "ms": 1000, "s": SECOND, "m": 60 * SECOND, "h": 3600 * SECOND, "d": 86_400 * SECOND}
@@ -30,6 +31,11 @@ COUNTS = (
     "exposure_count", "discards_late", "promotions", "messages_promoted", "takeovers_late", "recipients_lost", "recipients_duplicated",
     "recipients_duplicated_unexplained", "shadows_orphaned", "clock_skews",
 )  # fmt: skip
+NOT_LOGGED = {  # objectives about which a version of Exchange writes nothing at all
+    "exchange2010": {"redundancy_ratio", "shadow_latency", "exposure", "discard_lag", "takeover", "shadows_orphaned"},
+    "exchange2013": {"shadow_latency", "takeover"},
+    "exchange2016": {"shadow_latency", "takeover"},
+}
 DEFAULTS: dict[str, dict[str, Any]] = {
     "times": {
         "shadow_heartbeat_frequency": "2m",
@@ -116,14 +122,14 @@ class Oracle:
         self.logs = logs
         self.now = max((row.at for row in logs.rows), default=0) if now is None else now
         self.is_final = is_final
-        self.servers = {row.server for row in logs.rows}
         self.instants: dict[str, list[int]] = defaultdict(list)  # of each server's rows
         for row in logs.rows:
             self.instants[row.server].append(row.at)
         self.last_row = {server: max(instants) for server, instants in self.instants.items()}
         by_message: dict[str, list[Row]] = defaultdict(list)
         self.dsns_by_reference: dict[str, list[Row]] = defaultdict(list)
-        for row in sorted(logs.rows, key=lambda row: (row.at, row.server, row.file, row.line)):
+        named = [with_logged_names(row, logs.logged) for row in logs.rows]
+        for row in sorted(named, key=lambda row: (row.at, row.server, row.file, row.line)):
             by_message[row.message].append(row)
             if row.event == "DSN" and row.format != "shadowrelay":
                 self.dsns_by_reference[row.reference].append(row)
@@ -173,7 +179,7 @@ class Oracle:
     def _deliveries(self, message: Message) -> None:
         for row in message.rows:
             is_exchange = row.format != "shadowrelay"
-            is_hop = is_exchange and row.event == "SEND" and row.server_hostname in self.servers
+            is_hop = is_exchange and row.event == "SEND" and row.server_hostname in self.logs.logged
             if (row.event in ("SEND", "SENDEXTERNAL") and not is_hop) or (is_exchange and row.event == "DELIVER"):
                 for recipient in row.recipients:
                     message.deliveries.setdefault(recipient, []).append((row.at, row.server))
@@ -382,7 +388,8 @@ class Oracle:
         for (new, old, reason, detected), rows in groups.items():
             first = min(row.at for row in rows)
             self._add(first, new, (old, new), promotions=1)
-            in_time = sum(self._resubmitted(row) for row in rows)
+            judged = [(row.message, self._resubmitted(row)) for row in rows]
+            in_time = len({message for message, _ in judged} - {message for message, is_in_time in judged if not is_in_time})
             ends = [done[row.message] for row in rows]
             returned = [at for at in self.instants.get(old, ()) if at > first]
             since = [at for row in rows if (at := row.instant("SilentSince")) is not None]
@@ -391,18 +398,24 @@ class Oracle:
                  "detected_at": instant(detected), "first_resubmit_at": instant(first),
                  "last_resubmit_at": instant(max(row.at for row in rows)),
                  "messages": len({row.message for row in rows}), "delivered_at": None if None in ends else instant(max(ends)),
-                 "returned_at": instant(min(returned, default=None)), "in_time": in_time}
+                 "returned_at": instant(min(returned, default=None)),
+                 "in_time": None if None in (is_in_time for _, is_in_time in judged) else in_time}
             )  # fmt: skip
 
-    def _resubmitted(self, row: Row) -> bool:
+    def _resubmitted(self, row: Row) -> bool | None:
+        """Whether it was in time; None: the row does not say."""
         belongs = row.at, row.server, (row.reference, row.server)
         self._add(*belongs, messages_promoted=row.message)
         detected, since = row.instant("DetectedAt"), row.instant("SilentSince")
-        if detected is None or since is None:
-            return False
-        self._elapsed(belongs, "takeover_detection_ms", row.at - detected)
-        self._elapsed(belongs, "takeover_silence_ms", row.at - since)
-        limit = since + self.span + self.heartbeat if row.custom.get("Reason") == "Silence" else detected + self.heartbeat
+        if detected is not None:
+            self._elapsed(belongs, "takeover_detection_ms", row.at - detected)
+        if since is not None:
+            self._elapsed(belongs, "takeover_silence_ms", row.at - since)
+        limit = None if detected is None else detected + self.heartbeat
+        if row.custom.get("Reason") == "Silence":
+            limit = None if since is None else since + self.span + self.heartbeat
+        if limit is None:
+            return None
         self._add(*belongs, takeovers_late=row.at > limit)
         self.events["takeover"].append((row.at, row.at <= limit))
         return row.at <= limit
@@ -432,6 +445,13 @@ class Oracle:
         }
 
     def _objective(self, name: str, wanted: Any, overall: dict[str, Any]) -> dict[str, Any]:
+        line = self._judged(name, wanted, overall)
+        formats = {row.format for row in self.logs.rows}
+        if formats and all(name in NOT_LOGGED.get(format, ()) for format in formats):
+            line |= {"actual": None, "verdict": "not computable", "budget_left": None, "burn_rates": dict.fromkeys(BURN_WINDOWS)}
+        return line
+
+    def _judged(self, name: str, wanted: Any, overall: dict[str, Any]) -> dict[str, Any]:
         if not isinstance(wanted, dict) and name != "redundancy_ratio":
             actual = overall[name]
             left = 1 - actual / wanted if wanted else float(actual == 0)
@@ -443,7 +463,7 @@ class Oracle:
         good = sum(is_good for _, is_good in events)
         bad = len(events) - good
         if not events:
-            return {"name": name, "objective": ratio, "actual": None, "good": 0, "bad": 0, "verdict": "no data", "budget_left": None,
+            return {"name": name, "objective": ratio, "actual": None, "good": 0, "bad": 0, "verdict": "no data", "budget_left": 1.0,
                     "burn_rates": dict.fromkeys(BURN_WINDOWS)}  # fmt: skip
         allowed = len(events) * (1 - ratio)
         burns: dict[str, float | None] = {}

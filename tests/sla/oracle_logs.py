@@ -64,6 +64,7 @@ class Logs:
     rows: list[Row] = field(default_factory=list)
     quarantine: list[tuple[str, str, int, str]] = field(default_factory=list)  # server, file, line, reason
     places: dict[str, tuple[str, str]] = field(default_factory=dict)  # server -> site, boundary
+    logged: set[str] = field(default_factory=set)  # directories with a log
     files: int = 0
     lines: int = 0
     repeated: int = 0
@@ -90,6 +91,7 @@ def read_logs(directory: Path, sites: Path | None = None) -> Logs:
             logs.places[folder.name] = (told.get("site", ""), told.get("boundary", ""))
         for path in sorted(folder.glob("MSGTRK*.LOG")):
             logs.files += 1
+            logs.logged.add(folder.name)
             _read_file(logs, seen, folder.name, path)
     if sites is not None:
         for name, place in tomllib.loads(sites.read_text(encoding="utf-8")).items():

@@ -43,6 +43,7 @@ class Soup:
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
+        self.spellings = random.Random(seed)
         self.rows: dict[str, list[tuple[datetime, bytes]]] = {}
 
     def message(self, index: int) -> None:
@@ -111,7 +112,8 @@ class Soup:
             if at in taken:
                 continue
             taken.add(at)
-            here, other = choose.choice(servers), choose.choice([*servers, "elsewhere"])
+            server, another = choose.choice(servers), choose.choice([*servers, "elsewhere"])
+            here, other = self._spelled(server), self._spelled(another)
             is_shadow = event in ("HARECEIVE", "HADISCARD")
             whom = tuple(choose.sample(people, choose.randint(1, len(people)))) if choose.random() < 0.3 else people
             custom = (
@@ -131,18 +133,24 @@ class Soup:
                 cell |= {"message-id": f"<dsn-{name[1:]}", "network-message-id": f"dsn-{network}"}
             text = io.StringIO(newline="")
             csv.writer(text, lineterminator="\r\n").writerow([cell.get(field, "") for field in VERSIONS[version]])
-            self.rows.setdefault(here, []).append((at, text.getvalue().encode()))
+            self.rows.setdefault(server, []).append((at, text.getvalue().encode()))
+
+    def _spelled(self, server: str) -> str:
+        """A server as Exchange may call it."""
+        name = self.spellings.choice((server, server.upper(), server.title()))
+        return name + self.spellings.choice(("", ".corp.example", ".Other.example"))
 
     def write(self, output: Path) -> None:
         """Into `<output>/logs`, one file a server, and to the end of `<output>/sites.toml`."""
         sites = dict(SERVERS)
         for server, rows in self.rows.items():
-            folder = output / "logs" / server
+            version, _, letter = server.rpartition("-")
+            name = f"{server}.Corp.example" if version in VERSIONS and letter == "z" else server
+            folder = output / "logs" / name
             folder.mkdir(parents=True)
-            version = server.rpartition("-")[0]
             header = format_header("0.4.0", BEGIN)
             if version in VERSIONS:
-                sites[server] = {"site": version, "boundary": "exchange"}
+                sites[name] = {"site": version, "boundary": "exchange"}
                 fields = f"#Fields: {','.join(VERSIONS[version])}"
                 lines = ("#Software: Microsoft Exchange Server", "#Log-type: Message Tracking Log", fields, "")
                 header = "\r\n".join(lines).encode()

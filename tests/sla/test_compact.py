@@ -2,11 +2,17 @@
 
 from datetime import date, timedelta
 
+import pytest
+from py4j.protocol import Py4JJavaError
+
 from shadowrelay.sla import compact as module
+from shadowrelay.sla import report
 from shadowrelay.sla.compact import compact
 from shadowrelay.sla.events import read_events
 from shadowrelay.sla.land import land_files
 from tests.kit.log_files import STARTED, a_log, an_event
+
+NOW = STARTED + timedelta(days=3)
 
 
 def fill(directory, servers=("mx1", "007"), hours=9, days=2):
@@ -90,3 +96,33 @@ def test_one_job_takes_a_bounded_number_of_files(spark, tmp_path, monkeypatch):
     assert 24 == compact(spark, str(warehouse), before=date(2026, 12, 1))
     assert [8, 8, 8] == sizes
     assert 12 == read_events(spark, str(warehouse)).count()
+
+
+@pytest.mark.heavy
+@pytest.mark.timeout(600, func_only=True)
+@pytest.mark.parametrize("times", [1, report.TRIES])
+def test_a_report_whose_files_a_compaction_takes_away_is_made_again(spark, tmp_path, monkeypatch, times):
+    warehouse = str(fill(tmp_path, servers=("mx1",)))
+    before = report.write_report(spark, warehouse, str(tmp_path / "before"), now=NOW)
+    first_pass, tries = report.first_pass, []
+
+    def first_pass_of_what_is_gone(events, names):
+        """By now the events are listed."""
+        tries.append(1)
+        if len(tries) <= times:
+            monkeypatch.setattr(module, "FILES_MIN", 1)
+            assert compact(spark, warehouse, before=date(2030, 1, 1)) > 0
+        return first_pass(events, names)
+
+    monkeypatch.setattr(report, "first_pass", first_pass_of_what_is_gone)
+    if times == report.TRIES:
+        with pytest.raises(Py4JJavaError, match=report.FILE_VANISHED):
+            report.write_report(spark, warehouse, str(tmp_path / "report"), now=NOW)
+        assert [] == list(tmp_path.glob("report/*"))
+        return
+
+    after = report.write_report(spark, warehouse, str(tmp_path / "report"), now=NOW)
+
+    assert 2 == len(tries)
+    assert before["overall"] == after["overall"]
+    assert before["overall"]["messages_acknowledged"] > 0

@@ -1,13 +1,29 @@
-"""Real Exchange's logs are read whole: 26, 27 and 30 fields. The samples are made from the public descriptions of fields and events."""
+"""Real Exchange's logs are read whole: 26, 27 and 30 fields; and the report on them is right, however they name their servers.
+
+The samples are made from the public descriptions of fields and events.
+"""
 
 import re
+import shutil
 from collections import Counter
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
+import pyarrow.parquet
 import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
+from shadowrelay.sla.figures.names import logged_name
+from shadowrelay.sla.report import write_report
+from shadowrelay.sla.summary import placed_figures
+from shadowrelay.sla.warehouse import ingest_once
 from tests.kit.log_files import read_log
+from tests.sla.agreement import COLUMNS, WINDOWS, disagreements
+from tests.sla.oracle import judge
+from tests.sla.oracle_names import meant
 
 BEGINNING = re.compile(rb"(?m)^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]+Z,")  # of a row
 SAMPLES = Path(__file__).parent / "exchange"
@@ -92,3 +108,77 @@ def test_a_file_of_exchange_cut_anywhere_loses_only_its_last_row(year):
         assert {row["row_id"] for row in rows} <= whole
         assert len(rows) >= len(BEGINNING.findall(data[:length])) - 1
         assert data[:length].endswith(b"\n") or "torn" in {reason for _, reason, _ in bad}
+
+
+def copy_samples(year: str, logs: Path, spelled: Callable[[str], str]) -> None:
+    """The samples in directories of other names; and the server that was lost is there again at 12:20."""
+    for source in sorted((SAMPLES / year).iterdir()):
+        shutil.copytree(source, logs / spelled(source.name))
+    path = next((logs / spelled("EX1")).glob("MSGTRK20*.LOG"))
+    (loaded,) = [line for line in path.read_bytes().splitlines(keepends=True) if b",BOOTLOADER,LOAD," in line]
+    with path.open("ab") as file:
+        file.write(re.sub(rb"T09:[0-9:.]+Z", b"T12:20:00.000Z", loaded, count=1))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("year", "spelled"),
+    [
+        pytest.param("2010", str.upper, marks=pytest.mark.heavy),
+        pytest.param("2010", "{}.corp.example".format, marks=pytest.mark.heavy),
+        pytest.param("2013", str.lower, marks=pytest.mark.heavy),
+        ("2013", lambda name: f"{name.lower()}.corp.example"),
+        pytest.param("2016", str.upper, marks=pytest.mark.heavy),
+        pytest.param("2016", lambda name: f"{name.lower()}.Corp.example", marks=pytest.mark.heavy),
+    ],
+)
+def test_the_report_is_right_however_exchange_and_its_logs_directories_name_a_server(
+    spark: SparkSession, tmp_path: Path, year: str, spelled: Callable[[str], str]
+) -> None:
+    logs, output, one, two = tmp_path / "logs", tmp_path / "report", spelled("EX1"), spelled("EX2")
+    copy_samples(year, logs, spelled)
+    ingest_once(spark, str(logs), str(tmp_path / "warehouse"))
+    summary = write_report(spark, str(tmp_path / "warehouse"), str(output))
+
+    def table(name: str) -> list[dict[str, Any]]:
+        return pyarrow.parquet.read_table(output / "tables" / name).to_pylist()
+
+    figures = [placed_figures(line) for line in table("figures") if line["window"] in WINDOWS]
+    assert [] == disagreements(summary, figures, {name: table(name) for name in COLUMNS}, judge(logs))
+    overall = summary["overall"]
+    assert (0, 0, 0) == tuple(overall[name] for name in ("recipients_duplicated", "recipients_lost", "shadows_orphaned"))
+    scopes = {(line["scope"], line["name"], line["other"]) for line in summary["figures"] if line["window"] == "all"}
+    if year == "2010":
+        assert {("all", "", ""), ("server", one, "")} == scopes
+        assert (2, 0) == (overall["messages_acknowledged"], overall["promotions"])
+        return
+    assert {("all", "", ""), ("server", one, ""), ("server", two, ""), ("pair", one, two)} == scopes
+    assert (4, 2, 1) == tuple(overall[f"messages_{name}"] for name in ("acknowledged", "redundant", "reconstructed"))
+    (takeover,) = summary["takeovers"]
+    assert (one, two, None, None, 1, None) == tuple(
+        takeover[name] for name in ("old_primary", "new_primary", "silent_since", "detected_at", "messages", "in_time")
+    )
+    assert [f"T12:{at}Z" for at in ("06:00", "06:01", "20:00")] == [
+        takeover[name][10:] for name in ("first_resubmit_at", "delivered_at", "returned_at")
+    ]
+
+
+def test_the_job_and_the_oracle_read_names_alike(spark: SparkSession) -> None:
+    """What each name means where these are the logged servers."""
+    meanings = {
+        ("EX1", "ex2.corp.example"): {
+            "EX1": "EX1", "ex1": "EX1", "EX1.corp.example": "EX1", "Ex1.other.example": "EX1", "EX2": "ex2.corp.example",
+            "EX2.Corp.Example": "ex2.corp.example", "ex2.other.example": "ex2.other.example", "": "",
+            "mx.partner.example": "mx.partner.example",
+        },
+        ("EX1.a.example", "EX1.b.example"): {"EX1": "EX1", "ex1.B.example": "EX1.b.example", "EX1.c.example": "EX1.c.example"},
+        ("EX1", "EX1.b.example"): {"EX1": "EX1", "ex1": "EX1", "ex1.b.example": "EX1.b.example", "EX1.c.example": "EX1.c.example"},
+        ("EX1", "ex1"): {"EX1": "EX1", "ex1": "ex1", "Ex1": "Ex1", "EX1.c.example": "EX1.c.example"},
+        (".hidden", "it's \"x\""): {"": "", "IT'S \"X\"": "it's \"x\""},
+        (): {"EX1": "EX1", "": ""},
+    }  # fmt: skip
+    for logged, meaning in meanings.items():
+        names = spark.createDataFrame([(name,) for name in meaning], "name string")
+        told = {row["name"]: row["meant"] for row in names.withColumn("meant", logged_name(F.col("name"), logged)).collect()}
+        assert meaning == told
+        assert meaning == {name: meant(name, logged) for name in meaning}

@@ -86,17 +86,19 @@ def test_the_job_says_what_the_oracle_says(spark: "SparkSession", tmp_path: Path
 @pytest.mark.heavy
 @pytest.mark.timeout(1800, func_only=True)
 @pytest.mark.parametrize("is_exact", [False, True])
-def test_the_job_says_what_the_oracle_says_of_two_hundred_boundaries(spark: "SparkSession", tmp_path: Path, is_exact: bool) -> None:
-    assert [] == differences(spark, tmp_path, range(2000, 2200), messages=30, soup=3000, is_exact=is_exact)
+def test_the_job_says_what_the_oracle_says_of_two_hundred_boundaries(
+    compiling_spark: "SparkSession", tmp_path: Path, is_exact: bool
+) -> None:
+    assert [] == differences(compiling_spark, tmp_path, range(2000, 2200), messages=30, soup=3000, is_exact=is_exact)
 
 
 @pytest.mark.heavy
 @pytest.mark.timeout(1800, func_only=True)
-def test_they_agree_when_no_more_events_will_come(spark: "SparkSession", tmp_path: Path) -> None:
-    assert [] == differences(spark, tmp_path, range(3000, 3040), soup=1000, is_final=True, has_now=False)
+def test_they_agree_when_no_more_events_will_come(compiling_spark: "SparkSession", tmp_path: Path) -> None:
+    assert [] == differences(compiling_spark, tmp_path, range(3000, 3040), soup=1000, is_final=True, has_now=False)
 
 
 @pytest.mark.heavy
 @pytest.mark.timeout(1800, func_only=True)
-def test_they_agree_about_other_times_and_objectives(spark: "SparkSession", tmp_path: Path) -> None:
-    assert [] == differences(spark, tmp_path, range(4000, 4040), soup=1000, objectives=OBJECTIVES, has_now=False)
+def test_they_agree_about_other_times_and_objectives(compiling_spark: "SparkSession", tmp_path: Path) -> None:
+    assert [] == differences(compiling_spark, tmp_path, range(4000, 4040), soup=1000, objectives=OBJECTIVES, has_now=False)

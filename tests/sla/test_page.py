@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from shadowrelay.sla.computable import NOT_LOGGED
 from shadowrelay.sla.page import render
+from shadowrelay.sla.page.words import FIGURES
 from tests.kit import summaries
 from tests.kit.html_pages import Element, Page
 
@@ -107,7 +109,16 @@ def test_two_hostile_ids_have_two_traces() -> None:
     summary = summaries.empty()
     summary["traces"] = {"a b": [], "a\u00a0b": [], "A": [], "a": []}
 
-    assert 4 == len([name for name in Page(render(summary)).ids if name.startswith("trace-") and name != "trace-other"])
+    assert 4 == len([name for name in Page(render(summary)).ids if name.startswith("trace-")])
+
+
+def test_no_message_id_takes_the_id_of_something_else_in_the_page() -> None:
+    summary = summaries.demo()
+    names = ["other", "other-traces", "report", *page_of("demo").ids, *[name.removeprefix("trace-") for name in page_of("demo").ids]]
+    summary["traces"] |= {name: [] for name in names}
+    ids = Page(render(summary)).ids
+
+    assert len(ids) == len(set(ids))
 
 
 # usable by everybody
@@ -201,7 +212,11 @@ HEADLINES = [
     ("empty", "There is nothing to judge."),
     ("one_message", "The promise was kept, as far as it can be judged: 8 of 9 objectives."),
     ("demo", "The promise was kept: all 9 objectives met."),
-    ("month", "The promise was not kept: 4 of 9 objectives missed."),
+    (
+        "month",
+        "The promise was not kept: 4 of 9 objectives missed. "
+        "Not seen: 3 missing log files, 1 file dropped before it was shipped, 16 lines in quarantine.",
+    ),
 ]
 
 
@@ -248,9 +263,9 @@ def test_each_message_leads_to_its_trace_or_to_how_to_get_it() -> None:
     found = {link.text: link.get("href") for row in rows_of(page, "duplicates-table") for link in row.below("a")}
 
     assert {one["message"] for one in summary["duplicates"]} == set(found)
-    assert found == {message: f"#trace-{message}" if message in summary["traces"] else "#trace-other" for message in found}
+    assert found == {message: f"#trace-{message}" if message in summary["traces"] else "#other-traces" for message in found}
     assert {True, False} == {message in summary["traces"] for message in found}
-    assert "shadowrelay sla trace MESSAGE-ID --warehouse DIR" in page.by_id("trace-other").text
+    assert "shadowrelay sla trace MESSAGE-ID --warehouse DIR" in page.by_id("other-traces").text
 
 
 def test_a_trace_shows_every_event_in_order() -> None:
@@ -262,6 +277,18 @@ def test_a_trace_shows_every_event_in_order() -> None:
     assert [row["text"] for row in rows if row["text"]] == [
         part.text for event in events for part in event.below("p") if part.get("class") == "log-text"
     ]
+
+
+def test_a_trace_says_of_how_many_recipients_it_names_only_some() -> None:
+    summary = summaries.demo()
+    message, rows = next(iter(summary["traces"].items()))
+    rows[0] |= {"recipients": [f"r{number}@x.example" for number in range(20)], "recipients_count": 1_000}
+    rows[1] |= {"recipients": ["r@x.example"], "recipients_count": 1}
+    said = [item.text for item in Page(render(summary)).by_id(f"trace-{message}").below("li")]
+
+    assert "r4@x.example and 995 others" in said[0]
+    assert "for r@x.example" in said[1]
+    assert "other" not in said[1]
 
 
 def test_each_takeover_is_one_row_with_its_stations() -> None:
@@ -279,9 +306,18 @@ def test_a_takeover_of_which_little_is_known_is_shown_all_the_same() -> None:
     for takeover in summary["takeovers"]:
         takeover |= {"silent_since": None, "detected_at": None, "delivered_at": None, "returned_at": None}
 
-    assert ["lost", "promoted", "not yet delivered", "not yet returned"] == [
+    assert ["promoted", "last promoted", "not yet delivered", "not yet returned"] == [
         re.sub(r" \+.*", "", term.text) for term in list(Page(render(summary)).by_id("takeover-0-title").parents[-2].below("dt"))
     ]
+
+
+def test_what_failed_is_counted_in_what_it_is() -> None:
+    summary = summaries.month()
+    objective = next(one for one in summary["objectives"] if one["name"] == "takeover")
+    objective |= {"good": 32, "bad": 11, "verdict": "missed"}
+    card = next(card for card in Page(render(summary)).all("li") if "Taken over in time" in card.text)
+
+    assert "11 of 43 resubmissions late" in card.text  # rows: a message can have several
 
 
 def test_every_pair_of_servers_has_its_place_in_the_heat_map() -> None:
@@ -294,6 +330,20 @@ def test_every_pair_of_servers_has_its_place_in_the_heat_map() -> None:
     assert "cell h5" in cells  # the slow pair is seen
 
 
+def test_a_pair_says_what_differs_between_pairs() -> None:
+    summary = summaries.month()
+    pairs = [one for one in summary["figures"] if one["scope"] == "pair"]
+    pairs[0] |= {"messages_acknowledged": 1_204, "messages_promoted": 3, "shadows_orphaned": 1}
+    pairs[0]["shadow_latency_ms"] = {"count": 1_204, "p50": 9, "p95": 320, "p99": 400, "max": 500}
+    pairs[1] |= {"messages_acknowledged": 7, "messages_promoted": 0, "shadows_orphaned": 0, "shadow_latency_ms": {"p95": None}}
+    cells = [cell for row in rows_of(Page(render(summary)), "pairs-table") for cell in row.below("span") if "cell h" in cell.get("class")]
+
+    assert ["1,204", "p95 320\xa0ms", "3 taken over", "1 orphan"] == [part.text for part in cells[0].children]
+    assert ("cell h5", "cell h0") == (cells[0].get("class"), cells[1].get("class"))
+    assert ["7"] == [part.text for part in cells[1].children]
+    assert "no latency logged" in render(summary)
+
+
 def test_what_cannot_be_computed_and_what_was_not_read_is_said() -> None:
     page, summary = page_of("month"), summaries.month()
 
@@ -302,6 +352,13 @@ def test_what_cannot_be_computed_and_what_was_not_read_is_said() -> None:
     assert f"{example['server']}/{example['file']}:{example['line']}" in page.by_id("input").text
     assert "MSGTRK2026110307-2.LOG" in page.by_id("input").text
     assert "48,211" in page.by_id("input").text
+
+
+def test_every_figure_that_logs_cannot_give_has_a_name() -> None:
+    figures = {figure for missing in NOT_LOGGED.values() for figure in missing}
+
+    assert set() == figures - set(FIGURES)
+    assert [] == [name for name in FIGURES.values() if "_" in name]
 
 
 def test_figures_without_events_are_dashes_and_not_zero() -> None:

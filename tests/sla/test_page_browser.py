@@ -75,6 +75,27 @@ def test_a_link_to_a_trace_unfolds_it(tab: chromium.Browser, pages: dict[str, Pa
     assert "SUMMARY" == tab.value("document.activeElement.tagName")
 
 
+def test_the_same_link_unfolds_the_trace_again(tab: chromium.Browser, pages: dict[str, Path]) -> None:
+    tab.open(pages["demo"])
+    link = "document.querySelector('#duplicates tbody a')"
+    trace = "document.getElementById(location.hash.slice(1))"
+    tab.value(f"new Promise((done) => {{ addEventListener('hashchange', () => setTimeout(done)); {link}.click(); }})")
+    tab.value(f"{trace}.open = false; scrollTo(0, 0)")
+    before = tab.value("scrollY")
+    tab.value(f"new Promise((done) => {{ {link}.click(); setTimeout(done, 50); }})")
+
+    assert (0, True) == (before, tab.value(f"{trace}.open && scrollY > 0"))
+    assert "SUMMARY" == tab.value("document.activeElement.tagName")
+    assert [] == tab.complaints()
+
+
+def test_an_address_that_leads_nowhere_is_no_complaint(tab: chromium.Browser, pages: dict[str, Path]) -> None:
+    tab.open(pages["empty"])
+    tab.value("new Promise((done) => { addEventListener('hashchange', () => setTimeout(done)); location.hash = '#%'; })")
+
+    assert [] == tab.complaints()
+
+
 def test_the_pointer_reads_a_plot(tab: chromium.Browser, pages: dict[str, Path]) -> None:
     tab.show()
     tab.open(pages["month"])

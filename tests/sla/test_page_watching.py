@@ -20,6 +20,14 @@ def test_a_page_of_a_watch_loads_itself_again_and_says_what_came_late_and_what_f
     assert page.index("refresh") > page.index("Content-Security-Policy")
 
 
+def test_rows_ahead_of_the_clock_are_said_and_cautioned_of():
+    page = render(empty() | {"watch": WATCH | {"ahead_rows": 1_204}})
+
+    assert "1,204 rows came ahead of the clock" in page
+    assert "<b>Caution: </b>1,204 rows came dated more than an hour ahead" in page
+    assert "ahead" not in render(empty() | {"watch": WATCH})
+
+
 def test_nobody_is_interrupted_every_second():
     assert 'content="30"' in render(empty() | {"watch": WATCH | {"interval_seconds": 1.0}})
 

@@ -1,11 +1,13 @@
 """What is missing is said in our words, before a JVM starts."""
 
 import importlib.util
+import os
 from pathlib import Path
 
 import pytest
 
-from shadowrelay.sla.session import SparkUnavailable, check_spark, is_on_this_machine, java_version, local_cores
+from shadowrelay.sla import warehouse
+from shadowrelay.sla.session import SparkUnavailable, check_spark, failure_of, is_on_this_machine, java_version, local_cores
 
 
 def java_that_says(directory: Path, text: str) -> Path:
@@ -57,3 +59,54 @@ def test_a_master_says_how_many_cores_and_where():
     assert (1, 2, 3, None) == tuple(map(local_cores, ("local", "local[2]", "local[3,4]", "spark://a:7077")))
     assert (local_cores("local[*]") or 0) >= 1
     assert (True, True, False) == tuple(map(is_on_this_machine, ("local[*]", "spark://127.0.0.1:7077", "spark://a.example:7077")))
+
+
+def test_little_is_measured_over_the_logs_of_all_servers(tmp_path, monkeypatch):
+    monkeypatch.setattr(warehouse, "LITTLE_BYTES", 10)
+    for server, size in (("a", 6), ("b", 4)):
+        (tmp_path / server).mkdir()
+        (tmp_path / server / "MSGTRK1.LOG").write_bytes(b"x" * size)
+    (tmp_path / "b" / "manifest.json").write_bytes(b"no log")
+    assert warehouse.is_little(str(tmp_path))
+
+    (tmp_path / "b" / "MSGTRK2.LOG").write_bytes(b"x")
+    assert not warehouse.is_little(str(tmp_path))
+
+
+def test_a_failure_of_spark_is_told_in_its_first_line():
+    from pyspark.errors import AnalysisException
+
+    assert "[PATH_NOT_FOUND] no such path" == failure_of(AnalysisException("\n[PATH_NOT_FOUND] no such path\n\tat java.lang.Thread.run"))
+    assert None is failure_of(KeyError("ours"))
+
+
+def test_where_a_worker_failed_its_own_reason_is_told_too():
+    from pyspark.errors import PySparkException
+
+    text = (
+        "\n  An exception was thrown from the Python worker. Please see the stack trace below.\nTraceback (most recent call last):\n"
+        '  File "land.py", line 1, in write\nOSError: [Errno 28] No space left on device\n\tat org.apache.spark.Worker(Worker.scala:1)\n'
+        "org.apache.spark.SparkException: Job aborted\n"
+    )
+
+    assert failure_of(PySparkException(text)).endswith("stack trace below. OSError: [Errno 28] No space left on device")
+
+
+def test_a_jvm_that_is_gone_is_told():
+    from py4j.protocol import Py4JNetworkError
+
+    assert "its JVM has ended" in failure_of(Py4JNetworkError("Answer from Java side is empty"))
+
+
+def test_a_log_that_is_a_link_to_nothing_is_no_octets(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "MSGTRK1.LOG").symlink_to(tmp_path / "nowhere")
+
+    assert warehouse.is_little(str(tmp_path))
+
+
+def test_a_directory_whose_name_is_no_text_is_named_with_what_to_do(tmp_path):
+    os.mkdir(os.fsencode(tmp_path) + b"/mx\xff")
+
+    with pytest.raises(warehouse.NoLogs, match=r"must be UTF-8; rename '.*mx\\udcff'"):
+        warehouse.require_logs(str(tmp_path))

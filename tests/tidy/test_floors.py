@@ -37,6 +37,7 @@ PLACES: dict[str, tuple[str, set[str]]] = {
     "rich": ("rich", {"cli", "lab"}),
     "fsspec": ("fsspec", {"tracking", REPORT}),
     "pyspark": ("pyspark", {REPORT}),
+    "py4j": ("pyspark", {REPORT}),
     "pyarrow": ("pyarrow", {REPORT}),
 }
 

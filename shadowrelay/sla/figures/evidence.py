@@ -51,34 +51,35 @@ def evidence(
     *,
     logged_servers: Sequence[str],
     rules: Rules,
-    keep: Callable[[Mapping[str, DataFrame]], dict[str, DataFrame]],
+    keep: Callable[[Mapping[str, Callable[[], DataFrame]]], dict[str, DataFrame]],
 ) -> Evidence:
     """From what `first_pass` has `seen` (None: nothing is taken for plain), and the `odd` events: all those of the other messages.
 
     Shapes: `log_ends`: server, last_at (of its log). `keep` stores frames under their names and gives back what is
     stored: what is used several times is computed once, and plans stay small.
     """
-    rows = keep({"rows": exact_rows(odd, logged_servers)})["rows"]
-    lines = keep({"gathered": timelines(rows)})["gathered"]
-    named = recipients(rows, lines, now=rules.now, is_final=rules.is_final, expiration_us=rules.expiration_us)
-    named = keep({"recipients": named})["recipients"]
-    lines = keep({"lines": lines.join(ends(named), on="message", how="left")})["lines"]
+    rows = keep({"rows": lambda: exact_rows(odd, logged_servers)})["rows"]
+    gathered = keep({"gathered": lambda: timelines(rows)})["gathered"]
+    named = keep(
+        {"recipients": lambda: recipients(rows, gathered, now=rules.now, is_final=rules.is_final, expiration_us=rules.expiration_us)}
+    )
+    lines = keep({"lines": lambda: gathered.join(ends(named["recipients"]), on="message", how="left")})["lines"]
     each = keep(
         {
-            "exposures": exposures(lines, now=rules.now),
-            "duplicates": duplicates(named, lines, together_us=rules.span_us + rules.heartbeat_us),
-            "exact_copies": copies(rows, lines),
-            "promotions": promotions(rows, span_us=rules.span_us, heartbeat_us=rules.heartbeat_us),
-            "losses": losses(named, lines, log_ends, expiration_us=rules.expiration_us),
+            "exposures": lambda: exposures(lines, now=rules.now),
+            "duplicates": lambda: duplicates(named["recipients"], lines, together_us=rules.span_us + rules.heartbeat_us),
+            "exact_copies": lambda: copies(rows, lines),
+            "promotions": lambda: promotions(rows, span_us=rules.span_us, heartbeat_us=rules.heartbeat_us),
+            "losses": lambda: losses(named["recipients"], lines, log_ends, expiration_us=rules.expiration_us),
         }
     )
     held = each["exact_copies"] if seen is None else plain_copies(seen).unionByName(each["exact_copies"])
     hold_us = rules.hold_us + rules.expiration_us
     each |= keep(
         {
-            "exact_messages": exact_messages(lines, exposures_by_message(each["exposures"]), each["duplicates"]),
-            "orphans": orphans(held, log_ends, now=rules.now, is_final=rules.is_final, hold_us=hold_us),
-            "takeovers": with_return(takeovers(each["promotions"], lines.select("message", "done_at")), events),
+            "exact_messages": lambda: exact_messages(lines, exposures_by_message(each["exposures"]), each["duplicates"]),
+            "orphans": lambda: orphans(held, log_ends, now=rules.now, is_final=rules.is_final, hold_us=hold_us),
+            "takeovers": lambda: with_return(takeovers(each["promotions"], lines.select("message", "done_at")), events),
         }
     )
     messages = each["exact_messages"] if seen is None else plain_messages(seen).unionByName(each["exact_messages"])

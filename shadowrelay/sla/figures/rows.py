@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from shadowrelay.sla.figures.names import logged_name
+
 OWN_FORMAT = "shadowrelay"
 COLUMNS = (
     "row_id", "at", "event", "source", "message", "internet_message_id", "client_hostname", "server_hostname", "source_context",
@@ -53,7 +55,7 @@ def is_end() -> Column:
 
 
 def exact_rows(events: DataFrame, logged_servers: Sequence[str]) -> DataFrame:
-    """Each row once, with instants as microseconds, and `is_delivery`.
+    """Each row once, with instants as microseconds, servers by the names of their logs, and `is_delivery`.
 
     Shapes: `logged_servers` are those whose own log is in the input: there, Exchange's SEND is a hop. Partitioned by message, which all
     that follows is grouped by.
@@ -66,5 +68,12 @@ def exact_rows(events: DataFrame, logged_servers: Sequence[str]) -> DataFrame:
         .repartition("message")
         .dropDuplicates(["message", "row_id"])
         .withColumns({name: F.unix_micros(name) for name in ("at", "silent_since", "detected_at")})
+        .withColumns(_servers(logged_servers))
         .withColumn("is_delivery", is_delivery & ~names_nobody())
     )
+
+
+def _servers(logged_servers: Sequence[str]) -> dict[str, Column]:
+    """The columns that name a server. Our own rows name each in one way only."""
+    is_named = {"client_hostname": ~is_own(), "server_hostname": ~is_own(), "reference": ~is_own() & is_promotion()}
+    return {name: F.when(is_so, logged_name(F.col(name), logged_servers)).otherwise(F.col(name)) for name, is_so in is_named.items()}

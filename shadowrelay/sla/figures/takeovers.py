@@ -31,7 +31,8 @@ def promotions(rows: DataFrame, *, span_us: int, heartbeat_us: int) -> DataFrame
 
 
 def takeovers(promotions: DataFrame, ends: DataFrame) -> DataFrame:
-    """One line a takeover, without when the old primary returned. `in_time` counts messages with a RESUBMIT row in time.
+    """One line a takeover, without when the old primary returned. `in_time` counts messages without a late RESUBMIT row; null where the
+    rows do not say (Exchange): what is unknown is not late.
 
     Shapes: `ends` has message and `done_at`.
     """
@@ -39,7 +40,7 @@ def takeovers(promotions: DataFrame, ends: DataFrame) -> DataFrame:
         F.min("silent_since").alias("silent_since"),
         F.min("at").alias("first_resubmit_at"),
         F.max("at").alias("last_resubmit_at"),
-        F.max("is_in_time").alias("is_in_time"),
+        F.when(F.count("is_in_time") == F.count(F.lit(1)), F.min("is_in_time")).alias("is_in_time"),
     )
     by_message = by_message.join(ends.select("message", "done_at"), on="message", how="left")
     taken = by_message.groupBy(*KEY).agg(
@@ -49,7 +50,7 @@ def takeovers(promotions: DataFrame, ends: DataFrame) -> DataFrame:
         F.count(F.lit(1)).alias("messages"),
         F.count(F.when(F.col("done_at").isNull(), 1)).alias("open_count"),
         F.max("done_at").alias("last_done_at"),
-        F.count(F.when(F.col("is_in_time"), 1)).alias("in_time"),
+        F.when(F.count("is_in_time") == F.count(F.lit(1)), F.count(F.when(F.col("is_in_time"), 1))).alias("in_time"),
     )
     delivered_at = F.when(F.col("open_count") == 0, F.col("last_done_at"))
     return taken.withColumn("delivered_at", delivered_at).drop("open_count", "last_done_at")

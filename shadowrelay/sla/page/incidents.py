@@ -168,5 +168,5 @@ def message_link(summary: Summary, message: str) -> Html:
     """To the message's trace; where the page has none, to how to get it."""
     is_traced = message in summary["traces"]
     return tag(
-        "a", tag("code", message), href=f"#{trace_id(message)}" if is_traced else "#trace-other", class_=None if is_traced else "elsewhere"
+        "a", tag("code", message), href=f"#{trace_id(message)}" if is_traced else "#other-traces", class_=None if is_traced else "elsewhere"
     )

@@ -1,5 +1,6 @@
 """What the figures rest on: servers, files, lines that could not be read, and what could not be computed."""
 
+from shadowrelay.sla.page.cautions import dropped_count
 from shadowrelay.sla.page.markup import Child, Html, tag
 from shadowrelay.sla.page.parts import Column, Row, key_figures, none, section, table
 from shadowrelay.sla.page.shape import Quarantine, Summary
@@ -30,6 +31,7 @@ def inputs(summary: Summary) -> Html:
         ("Servers", count(len(given["servers"]))),
         ("Files", count(given["files"])),
         ("Files missing", count(given["files_missing"])),
+        ("Files dropped before shipping", count(dropped_count(summary))),
         ("Lines", count(given["lines"])),
         ("Events", count(given["rows"])),
         ("Repeats, counted once", count(given["rows_repeated"])),
@@ -91,7 +93,16 @@ def _examples(one: Quarantine) -> Child:
 def _dropped(summary: Summary) -> Html | None:
     rows = [Row([one["name"], one["server"], one["reason"], instant(one["at"])]) for one in summary["input"]["dropped_before_shipping"]]
     columns = [Column("File"), Column("Server"), Column("Reason"), Column("At")]
-    return table("dropped-table", "Log files that were dropped before they could be shipped", columns, rows) if rows else None
+    if not rows:
+        return None
+    total = dropped_count(summary)
+    shown = (
+        f"{count(total)} in all"
+        if total == len(rows)
+        else f"{count(len(rows))} of {count(total)} shown; all in manifest.json of each server"
+    )
+    caption = f"Log files that were dropped before they could be shipped: {shown}"
+    return table("dropped-table", caption, columns, rows, is_sortable=True)
 
 
 def definitions() -> Html:

@@ -1,5 +1,6 @@
 """The verdicts: the headline, what was promised and kept, and what is left of the error budgets."""
 
+from shadowrelay.sla.page.cautions import cautions, unseen
 from shadowrelay.sla.page.markup import Child, Html, tag
 from shadowrelay.sla.page.parts import Column, Row, kind_of, mark, none, section, table
 from shadowrelay.sla.page.plots import pixels
@@ -21,13 +22,18 @@ def claim(summary: Summary) -> tuple[str, str]:
         return "There is nothing to judge.", "no data"
     if judged < len(verdicts):
         return f"The promise was kept, as far as it can be judged: {judged} of {counted(len(verdicts), 'objective')}.", "met"
-    return f"The promise was kept: {'all ' if judged > 1 else ''}{counted(judged, 'objective')} met.", "met"
+    kept = "The promise was kept, as far as the logs go" if unseen(summary) else "The promise was kept"
+    return f"{kept}: {'all ' if judged > 1 else ''}{counted(judged, 'objective')} met.", "met"
 
 
 def headline(summary: Summary) -> Html:
-    """The claim, and one sentence with the figures behind it."""
+    """The claim with what it rests without, and one sentence with the figures behind it."""
     text, verdict = claim(summary)
-    return tag("div", mark(verdict), tag("div", tag("h1", text), tag("p", _evidence(summary), class_="lead")), class_="headline")
+    missing = unseen(summary)
+    without = tag("span", " Not seen: ", tag("a", missing, href="#input"), ".", class_="without") if missing else None
+    shape = mark("partly" if missing and verdict == "met" else verdict)
+    said = tag("div", tag("h1", text, without), tag("p", _evidence(summary), class_="lead"), cautions(summary))
+    return tag("div", shape, said, class_="headline")
 
 
 def _evidence(summary: Summary) -> Child:
@@ -81,8 +87,8 @@ def verdicts(summary: Summary) -> Html:
 def _card(objective: Objective) -> Html:
     verdict, name = objective["verdict"], objective["name"]
     good, bad = objective["good"], objective["bad"]
-    one, many = UNITS.get(name, ("event", "events"))
-    detail = f"{count(bad)} of {counted(good + bad, one, many)} failed" if name not in COUNTED and good + bad else ""
+    one, many, failed = UNITS.get(name, ("event", "events", "failed"))
+    detail = f"{count(bad)} of {counted(good + bad, one, many)} {failed}" if name not in COUNTED and good + bad else ""
     return tag(
         "li",
         tag("h3", OBJECTIVES.get(name, name)),

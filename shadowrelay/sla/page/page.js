@@ -56,12 +56,19 @@ for (const figure of document.querySelectorAll("figure")) {
 }
 
 function unfold() {
-  const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
-  if (!(target instanceof HTMLDetailsElement)) return;
+  const target = document.getElementById(location.hash.slice(1));
+  if (!(target instanceof HTMLDetailsElement)) return false;
   target.open = true;
   target.scrollIntoView();
   target.querySelector("summary").focus();
+  return true;
 }
 
 addEventListener("hashchange", unfold);
+addEventListener("click", (event) => {
+  // the address may be there already, and then no hashchange comes
+  const isPlain = event.button === 0 && !event.ctrlKey && !event.metaKey && !event.shiftKey && !event.altKey;
+  const link = event.target.closest("a");
+  if (isPlain && link && link.hash === location.hash && unfold()) event.preventDefault();
+});
 unfold();

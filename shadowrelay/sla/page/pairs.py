@@ -27,15 +27,18 @@ def _map(summary: Summary, by_pair: Mapping[tuple[str, str], Figure]) -> Html:
     rows = [
         Row([primary, *[_heat(by_pair.get((primary, shadow)), primary == shadow, within) for shadow in shadows]]) for primary in primaries
     ]
-    caption = "Shadow latency (p95), messages and redundancy ratio of each pair: primary server by row, shadow server by column"
+    caption = "Messages by the server that acknowledged them (row) and the server that had their copy (column)"
+    aside = "The colour is p95 of their shadow latency. Taken over: messages that the column's server promoted when the row's was lost."
     steps = [
         *[(name, f"up to {duration(share * within)}") for share, name in _HEATS],
         ("h5", f"over {'the promised ' if objective else ''}{duration(within)}"),
     ]
+    if any(one["shadow_latency_ms"].get("p95") is None for one in by_pair.values()):
+        steps.insert(0, ("h0", "no latency logged"))
     legend = tag(
         "p", [tag("span", tag("span", class_=f"swatch {name}", aria_hidden="true"), said) for name, said in steps], class_="legend"
     )
-    return tag("div", table("pairs-table", caption, columns, rows), legend, class_="heat")
+    return tag("div", table("pairs-table", caption, columns, rows), legend, tag("p", aside, class_="aside"), class_="heat")
 
 
 def _heat(figure: Figure | None, is_itself: bool, within: float) -> Html:
@@ -44,11 +47,14 @@ def _heat(figure: Figure | None, is_itself: bool, within: float) -> Html:
         return said if is_itself else tag("span", NONE, said, class_="cell empty")
     p95 = figure["shadow_latency_ms"].get("p95")
     heat = "h0" if p95 is None else next((name for share, name in _HEATS if p95 <= share * within * 1000), "h5")
-    ratio = figure["redundancy_ratio"]
-    detail: list[Child] = [counted(figure["messages_acknowledged"], "message")]
-    if ratio is not None:
-        detail += [", ", percent(ratio)]
-    return tag("span", tag("b", milliseconds(p95)), tag("small", detail), class_=f"cell {heat}")
+    details = [
+        f"p95 {milliseconds(p95)}" if p95 is not None else None,
+        f"{count(figure['messages_promoted'])} taken over" if figure["messages_promoted"] else None,
+        counted(figure["shadows_orphaned"], "orphan") if figure["shadows_orphaned"] else None,
+    ]
+    return tag(
+        "span", tag("b", count(figure["messages_acknowledged"])), [tag("small", one) for one in details if one], class_=f"cell {heat}"
+    )
 
 
 def _scopes(summary: Summary) -> list[Html]:

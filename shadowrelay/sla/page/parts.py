@@ -11,6 +11,7 @@ _PRINTED_MAX = 30  # of a sortable list; page.css hides the others on paper
 _SHAPES = {  # verdicts differ in shape and word, not by colour alone: disc, diamond, ring, square
     "met": ('<circle cx="12" cy="12" r="11"/>', '<path d="M6.5 12.5l3.8 3.8 7.2-8"/>'),
     "missed": ('<path d="M12 .5 23.500 12 12 23.500 .5 12z"/>', '<path d="M8 8l8 8M16 8l-8 8"/>'),
+    "partly": ('<circle cx="12" cy="12" r="10"/>', '<path d="M6.5 12.5l3.8 3.8 7.2-8"/>'),  # a headline only: kept, as far as was seen
     "no data": ('<circle cx="12" cy="12" r="10"/>', '<path d="M7.500 12h9"/>'),
     "not computable": ('<rect x="2" y="2" width="20" height="20" rx="3"/>', '<path d="M7 17 17 7"/>'),
 }
@@ -25,7 +26,7 @@ def mark(verdict: str) -> Html:
 
 def kind_of(verdict: str) -> str:
     """The verdict as a class."""
-    return {"met": "met", "missed": "missed", "not computable": "unknowable"}.get(verdict, "unknown")
+    return {"met": "met", "partly": "partly", "missed": "missed", "not computable": "unknowable"}.get(verdict, "unknown")
 
 
 def note(name: str) -> Html:

@@ -115,6 +115,7 @@ class Input(TypedDict):
     last_at: str | None
     quarantine: Sequence[Quarantine]
     dropped_before_shipping: Sequence[Dropped]
+    dropped_count: NotRequired[int]
 
 
 class Takeover(TypedDict):
@@ -128,7 +129,7 @@ class Takeover(TypedDict):
     messages: int
     delivered_at: str | None
     returned_at: str | None
-    in_time: int
+    in_time: int | None
 
 
 class TraceRow(TypedDict):
@@ -139,6 +140,7 @@ class TraceRow(TypedDict):
     client: str
     to: str
     recipients: Sequence[str]
+    recipients_count: NotRequired[int]
     text: str
 
 
@@ -146,6 +148,7 @@ class Watch(TypedDict):
     updated_at: str
     interval_seconds: float
     late_rows: int
+    ahead_rows: int
     failing: Mapping[str, str]
 
 

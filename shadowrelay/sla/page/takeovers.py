@@ -23,6 +23,7 @@ _TICKS = [
     (604_800, "7 d"),
     (2_592_000, "30 d"),
 ]
+_BEFORE = {"lost": "before the loss", "detected": "before the detection", "promoted": "before the promotion"}  # by the first station
 
 
 def takeovers(summary: Summary) -> Html:
@@ -30,12 +31,14 @@ def takeovers(summary: Summary) -> Html:
     overall, listed = summary["overall"], summary["takeovers"]
     if not overall["promotions"] and not listed:
         return section("takeovers", "Takeovers", none("No server was taken over."), notes=["takeover"])
+    detection, silence = overall["takeover_detection_ms"], overall["takeover_silence_ms"]
+    has_times = bool(detection.get("count") or silence.get("count"))  # nothing is late where nobody logged when a server was lost
     keys: list[tuple[str, Child]] = [
         ("Takeovers", count(overall["promotions"])),
         ("Messages", count(overall["messages_promoted"])),
-        ("Messages late", count(overall["takeovers_late"])),
-        ("Detected to promoted, p95", milliseconds(overall["takeover_detection_ms"].get("p95"))),
-        ("Silent to promoted, p95", milliseconds(overall["takeover_silence_ms"].get("p95"))),
+        ("Resubmissions late", count(overall["takeovers_late"]) if has_times else NONE),
+        ("Detected to promoted, p95", milliseconds(detection.get("p95"))),
+        ("Silent to promoted, p95", milliseconds(silence.get("p95"))),
     ]
     longest = max([seconds for one in listed for _, _, seconds in _stations(one)], default=0.0)
     items = tag("ol", [_takeover(number, one, longest) for number, one in enumerate(listed)], class_="takeovers", role="list")
@@ -45,26 +48,29 @@ def takeovers(summary: Summary) -> Html:
         class_="legend",
     )
     total = max(overall["promotions"], len(listed))
-    note = tag("p", f"Time since the loss, logarithmic. {shown(len(listed), total, 'takeovers')}.", class_="aside")
+    unseen = " (where nobody logged it: since the first that was logged)" if any(not one["silent_since"] for one in listed) else ""
+    note = tag("p", f"Time since the loss{unseen}, logarithmic. {shown(len(listed), total, 'takeovers')}.", class_="aside")
     return section("takeovers", "Takeovers", key_figures(keys), legend, _scale(longest), items, note, notes=["takeover"])
 
 
 def _stations(one: Takeover) -> list[tuple[str, str, float]]:
-    """(station, instant, seconds since the loss) of those that were reached; the loss is the earliest instant known of it."""
-    lost = one["silent_since"] or one["detected_at"] or one["first_resubmit_at"]
-    known = [
-        ("lost", lost),
-        ("detected", one["detected_at"]),
-        ("promoted", one["last_resubmit_at"]),
-        ("delivered", one["delivered_at"]),
-        ("returned", one["returned_at"]),
-    ]
-    return [(name, at, after) for name, at in known if at and (after := _after(lost, at)) is not None]
+    """(station, instant, seconds since the first of them) of those that the logs tell of. Exchange does not log the loss."""
+    known = [("lost", one["silent_since"]), ("detected", one["detected_at"])]
+    if any(at for _, at in known):
+        known += [("promoted", one["last_resubmit_at"])]
+    else:
+        known += [("promoted", one["first_resubmit_at"])]
+        if one["last_resubmit_at"] != one["first_resubmit_at"]:
+            known += [("last promoted", one["last_resubmit_at"])]
+    known += [("delivered", one["delivered_at"]), ("returned", one["returned_at"])]
+    logged = [(name, at) for name, at in known if at]
+    return [(name, at, after) for name, at in logged if (after := _after(logged[0][1], at)) is not None]
 
 
-def _after(lost: str, at: str) -> float | None:
-    """Seconds from the loss. Below zero: it was before, as a delivery may be of which the primary's log or its peers knew too late."""
-    earlier, later = parsed(lost), parsed(at)
+def _after(first: str, at: str) -> float | None:
+    """Seconds from the first station. Below zero: it was before, as a delivery may be of which the primary's log or its peers knew too
+    late."""
+    earlier, later = parsed(first), parsed(at)
     return (later - earlier).total_seconds() if earlier and later else None
 
 
@@ -113,7 +119,7 @@ def _track(name: str, one: Takeover, stations: Sequence[tuple[str, str, float]],
         if begin in at and end in at:
             parts.append(tag("line", class_=f"until-{end}", x1=pixels(at[begin]), x2=pixels(max(at[begin], at[end])), y1=middle, y2=middle))
     said = ", ".join(
-        f"{station} {f'after {duration(seconds)}' if seconds >= 0 else 'before the loss'}" for station, _, seconds in stations[1:]
+        f"{station} {f'after {duration(seconds)}' if seconds >= 0 else _BEFORE[stations[0][0]]}" for station, _, seconds in stations[1:]
     )
     return tag(
         "svg",
@@ -130,14 +136,13 @@ def _track(name: str, one: Takeover, stations: Sequence[tuple[str, str, float]],
 
 def _takeover(number: int, one: Takeover, longest: float) -> Html:
     stations = _stations(one)
-    late = one["messages"] - one["in_time"]
+    reason = REASONS.get(one["reason"], one["reason"])
     facts: list[Child] = [
-        REASONS.get(one["reason"], one["reason"]),
-        " · ",
+        f"{reason} · " if reason else None,
         counted(one["messages"], "message"),
-        tag("b", f", {count(late)} late", class_="fast") if late else ", all in time",
+        _lateness(one["messages"], one["in_time"]),
     ]
-    steps = [_step(station, at, seconds) for station, at, seconds in stations]
+    steps = [_step(*station, first=stations[0][0]) for station in stations]
     reached = {station for station, _, _ in stations}
     missing = [(station, f"not yet {station}") for station in ("delivered", "returned") if station not in reached]
     steps += [tag("div", tag("dt", word), tag("dd", NONE)) for _, word in missing]
@@ -150,6 +155,14 @@ def _takeover(number: int, one: Takeover, longest: float) -> Html:
     )
 
 
-def _step(station: str, at: str, seconds: float) -> Html:
-    since = "" if station == "lost" else (f" +{duration(seconds)}" if seconds >= 0 else " before the loss")
+def _lateness(messages: int, in_time: int | None) -> Child:
+    """Shapes: `in_time` is None where the log does not say when the server was lost."""
+    if in_time is None:
+        return ", times not logged"
+    late = messages - in_time
+    return tag("b", f", {count(late)} late", class_="fast") if late else ", all in time"
+
+
+def _step(station: str, at: str, seconds: float, *, first: str) -> Html:
+    since = "" if station == first else (f" +{duration(seconds)}" if seconds >= 0 else f" {_BEFORE[first]}")
     return tag("div", tag("dt", station, tag("span", since, class_="since") if since else None), tag("dd", instant(at)))

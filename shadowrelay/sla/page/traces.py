@@ -15,7 +15,13 @@ _RECIPIENTS_MAX = 5
 def traces(summary: Summary) -> Html:
     """One foldable timeline for each message that the summary traces, and how to get the others."""
     how = tag(
-        "p", "A message that is not here is traced by ", tag("code", _COMMAND), " (or ", tag("code", "--logs DIR"), ").", id="trace-other"
+        "p",
+        "A message that is not here is traced by ",
+        tag("code", _COMMAND),
+        " (or ",
+        tag("code", "--logs DIR"),
+        ").",
+        id="other-traces",  # no message's trace has such an id
     )
     paper = tag("p", "On paper: the traces that were unfolded.", class_="paper")
     folded = [_trace(message, rows) for message, rows in summary["traces"].items()]
@@ -53,13 +59,13 @@ def _event(row: TraceRow, first: str | None) -> Html:
             "div",
             tag("p", tag("b", row["event"]), " ", tag("span", row["source"], class_="quiet"), f": {meaning}" if meaning else None),
             tag("p", ways, class_="quiet-line") if row["client"] or row["to"] else None,
-            tag("p", _recipients(row["recipients"]), class_="quiet-line") if row["recipients"] else None,
+            tag("p", _recipients(row), class_="quiet-line") if row["recipients"] else None,
             tag("p", row["text"], class_="log-text") if row["text"] else None,
         ),
     )
 
 
-def _recipients(recipients: Sequence[str]) -> str:
-    named = ", ".join(recipients[:_RECIPIENTS_MAX])
-    others = len(recipients) - _RECIPIENTS_MAX
-    return "for " + (f"{named} and {counted(others, 'other')}" if others > 0 else named)
+def _recipients(row: TraceRow) -> str:
+    named = row["recipients"][:_RECIPIENTS_MAX]
+    others = max(row.get("recipients_count", 0), len(row["recipients"])) - len(named)
+    return f"for {', '.join(named)}" + (f" and {counted(others, 'other')}" if others > 0 else "")

@@ -24,6 +24,8 @@ def watched(summary: Summary) -> Html | None:
     said += ["; as of ", instant(watch["updated_at"]), " UTC"]
     if watch["late_rows"]:
         said += ["; ", counted(watch["late_rows"], "row"), " came late (in these figures, not in the live ones)"]
+    if watch.get("ahead_rows"):
+        said += ["; ", counted(watch["ahead_rows"], "row"), " came ahead of the clock"]
     if watch["failing"]:
         said += ["; not working now: ", ", ".join(sorted(watch["failing"]))]
     return tag("p", *said, ".", class_="period")

@@ -15,16 +15,13 @@ OBJECTIVES = {
     "shadows_orphaned": "No copy left behind",
 }
 
-UNITS = {  # what is good or bad, one of them and several
-    "redundancy_ratio": ("message", "messages"),
-    "shadow_latency": ("message", "messages"),
-    "exposure": ("message", "messages"),
-    "discard_lag": ("copy", "copies"),
-    "delivery_latency": ("message", "messages"),
-    "takeover": ("message", "messages"),
-    "recipients_lost": ("recipient", "recipients"),
-    "recipients_duplicated_unexplained": ("recipient", "recipients"),
-    "shadows_orphaned": ("copy", "copies"),
+UNITS = {  # what is good or bad: one of them, several, and what the bad ones were
+    "redundancy_ratio": ("message", "messages", "without one"),
+    "shadow_latency": ("message", "messages", "slower"),
+    "exposure": ("message", "messages", "longer"),
+    "discard_lag": ("copy", "copies", "late"),
+    "delivery_latency": ("message", "messages", "slower"),
+    "takeover": ("resubmission", "resubmissions", "late"),
 }
 
 COUNTED = frozenset({"recipients_lost", "recipients_duplicated_unexplained", "shadows_orphaned"})  # a number that must not be passed
@@ -34,11 +31,13 @@ FIGURES = {
     "redundancy_ratio": "Redundancy ratio",
     "shadow_latency": "Shadow latency",
     "exposure": "Exposure",
+    "shadow_share": "Shadow share of the wait for 250",
     "discard_lag": "Discard lag",
     "delivery_latency": "Delivery latency",
     "takeover": "Takeovers",
     "takeovers": "Takeovers",
     "recipients_duplicated": "Duplicates",
+    "messages_sent_again": "Messages sent again by clients",
     "recipients_duplicated_unexplained": "Unexplained duplicates",
     "recipients_lost": "Losses",
     "shadows_orphaned": "Orphans",
@@ -59,7 +58,8 @@ DEFINITIONS = {  # id of the footnote: (term, meaning)
     "takeover": (
         "Takeover",
         "shadow copies promoted because their primary server was lost; lost since its last sign of life, promoted "
-        "when delivery became the new primary's, returned with the first row of the old primary's log after that.",
+        "when delivery became the new primary's, returned with the first row of the old primary's log after that. "
+        "Each promotion that the log tells of is a resubmission; a message can have several.",
     ),
     "duplicate": ("Duplicate", "a recipient to whom one message was delivered more than once, under one id."),
     "loss": ("Loss", "a recipient without any end (delivery, failure, notification, expiry) although its time is up."),

@@ -44,15 +44,24 @@ def test_a_takeover_is_of_one_new_and_old_primary_reason_and_detection(judged):
 
     assert {
         ("s", "p", "Silence", at(11_000), at(11_120.000_001), 2, 1, at(11_300), at(11_500)),
-        ("q", "p", "DatabaseChanged", at(12_000), at(12_001), 1, 1, None, None),
+        ("q", "p", "DatabaseChanged", at(12_000), at(12_001), 1, 0, None, None),  # in time, and once more too late
         ("s", "q", "Handover", at(14_400), at(14_400), 1, 1, None, None),
     } == found
 
 
+def test_where_the_log_does_not_say_when_a_server_was_lost_nothing_is_in_time_or_late(judged):
+    (takeover,) = judged.lines("takeovers", "exchange16")
+
+    assert (1, None, None, None) == tuple(takeover[name] for name in ("messages", "in_time", "silent_since", "detected_at"))
+    assert 0 == judged.figures("exchange16")["takeovers_late"]
+
+
 def test_takeovers_in_figures(judged):
     found = judged.figures("takenover")
+    late = sum(line["messages"] - line["in_time"] for line in judged.lines("takeovers", "takenover"))
 
     assert (3, 3, 3, 2) == tuple(found[name] for name in ("promotions", "messages_promoted", "takeovers_in_time", "takeovers_late"))
+    assert 2 == late
     assert (5, 120_000, 130_000) == tuple(found[f"takeover_detection_{name}"] for name in ("count", "p50", "max"))
     assert 2 == found["clock_skews"]
     assert (2, 3) == tuple(judged.figures("takenover", "hour", at(3 * 3600))[name] for name in ("promotions", "messages_promoted"))

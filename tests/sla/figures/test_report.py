@@ -5,16 +5,21 @@ from datetime import timedelta
 
 import pyarrow.parquet as parquet
 import pytest
+from pyspark.sql import functions as F
 
+from shadowrelay.sla import lists
+from shadowrelay.sla import trace as module
+from shadowrelay.sla.events import read_events
 from shadowrelay.sla.report import write_report
-from shadowrelay.sla.trace import trace
+from shadowrelay.sla.trace import trace, traces
 from tests.sla.figures.cases import at
 from tests.sla.figures.conftest import NOW
 
 TABLES = {"messages", "copies", "takeovers", "duplicates", "losses", "orphans", "exposures", "figures", "quarantine"}
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
+@pytest.mark.timeout(300, func_only=True)
 def test_what_is_taken_for_plain_has_the_same_figures_the_exact_way(judged, spark, tmp_path):
     summary = write_report(spark, str(judged.warehouse), str(tmp_path), now=NOW, is_exact=True)
 
@@ -98,7 +103,33 @@ def test_a_trace_tells_each_row_once_in_order(judged, spark):
 
     assert 7 == len(rows)
     assert sorted(row["at"] for row in rows) == [row["at"] for row in rows]
-    assert {"message", "at", "server", "event", "source", "client", "to", "recipients", "text"} == set(rows[0])
+    assert {"message", "at", "server", "event", "source", "client", "to", "recipients", "recipients_count", "text"} == set(rows[0])
     by_internet_id = trace(spark, str(judged.warehouse), "same@again")
     assert {"again/first", "again/second", "again/third"} == {row["message"] for row in by_internet_id}
     assert at(0).isoformat().replace("+00:00", "Z") == by_internet_id[0]["at"]
+
+
+def test_figures_that_do_not_fit_are_the_oldest_of_the_smallest_and_counted(judged, spark, monkeypatch):
+    figures = spark.read.parquet(str(judged.output / "tables" / "figures")).withColumn("start", F.unix_micros("start"))
+    everything = lists.shown(figures)
+    monkeypatch.setattr(lists, "FIGURES_MAX", len(everything.lines) // 2)
+
+    cut = lists.shown(figures)
+
+    assert (0, len(everything.lines) - len(cut.lines)) == (everything.left_out, cut.left_out)
+    assert len(cut.lines) == len(everything.lines) // 2
+    left_out = [line for line in everything.lines if line not in cut.lines]
+    assert {"day", "hour"} >= {line["window"] for line in left_out}
+    assert "all" not in {line["scope"] for line in left_out}
+    assert [line for line in everything.lines if line in cut.lines] == cut.lines
+
+
+def test_a_row_of_many_recipients_is_cut_in_the_summary(judged, spark, monkeypatch):
+    monkeypatch.setattr(module, "RECIPIENTS_MAX", 0)
+    monkeypatch.setattr(module, "CHARACTERS_MAX", 3)
+
+    rows = traces(read_events(spark, str(judged.warehouse)), ["repeated/one row"])["repeated/one row"]
+
+    assert [[]] * 7 == [row["recipients"] for row in rows]
+    assert 2 == rows[0]["recipients_count"]
+    assert 3 == max(len(row["text"]) for row in rows)

@@ -1,8 +1,10 @@
 """The words of `shadowrelay sla …`, with the job itself replaced: it has tests of its own."""
 
 import json
+from collections.abc import Callable
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -11,7 +13,10 @@ from typer.testing import CliRunner, Result
 
 from shadowrelay.cli import sla
 from shadowrelay.cli.main import app
+from shadowrelay.cli.sla_options import require_writable
 from shadowrelay.model.errors import ConfigurationError, ShadowrelayError
+from shadowrelay.sla import objectives as objectives_module
+from shadowrelay.sla import signals as signals_module
 
 OVERALL = dict.fromkeys(sla.TOTALS, 0) | {"redundancy_ratio": 0.99995}
 
@@ -36,13 +41,21 @@ class Job:
         self.verdict = "met"
         self.rows: list[dict[str, Any]] = []
         self.failure: Exception | None = None
+        self.little = "/nowhere"
+        self.told: Callable[[Exception], str | None] = lambda exc: None
 
     def __call__(self, name: str) -> Any:
         return getattr(self, name.rpartition(".")[2])
 
     @property
     def session(self) -> Any:
-        return SimpleNamespace(check_spark=self._check, spark_session=lambda master, driver_memory: f"{master} {driver_memory}")
+        def spark_session(master: str, driver_memory: str, is_small: bool) -> str:
+            return f"{master} {driver_memory}{' small' if is_small else ''}"
+
+        return SimpleNamespace(check_spark=self._check, spark_session=spark_session, failure_of=self.told)
+
+    objectives = objectives_module
+    signals = signals_module
 
     def _check(self) -> None:
         if self.failure:
@@ -58,7 +71,9 @@ class Job:
         def note(*values: Any, **options: Any) -> None:
             self.asked.append((*values, options))
 
-        return SimpleNamespace(temporary_warehouse=temporary, require_logs=note, require_warehouse=note)
+        return SimpleNamespace(
+            temporary_warehouse=temporary, require_logs=note, require_warehouse=note, is_little=lambda logs: logs == self.little
+        )
 
     @property
     def ingest(self) -> Any:
@@ -94,6 +109,7 @@ class Job:
 def job(monkeypatch: pytest.MonkeyPatch) -> Job:
     made = Job()
     monkeypatch.setattr(sla, "import_module", made)
+    monkeypatch.setattr(sla, "require_writable", lambda *places: None)  # /o is nowhere
     return made
 
 
@@ -110,6 +126,24 @@ def test_a_report_from_logs_goes_through_a_temporary_warehouse(job: Job) -> None
     assert "met" in result.stdout
     assert "0.99995" in result.stdout
     assert result.stdout.endswith("/o/report.html\n")
+
+
+@pytest.mark.parametrize("words", [["report", "--output", "/o"], ["trace", "x"]])
+def test_little_that_is_read_once_is_not_worth_compiling_for(job: Job, words: list[str]) -> None:
+    job.little = "/l"
+
+    run(*words, "--logs", "/l")
+
+    assert "local[*] 4g small" == job.asked[-1][0]
+
+
+def test_what_goes_on_may_become_much(job: Job) -> None:
+    job.little = "/l"
+
+    run("watch", "--logs", "/l", "--warehouse", "/w", "--output", "/o")
+    run("ingest", "--logs", "/l", "--warehouse", "/w")
+
+    assert [] == [each for each in job.asked if "local[*] 4g small" in each]
 
 
 def test_a_report_from_a_warehouse_takes_it_as_it_is(job: Job) -> None:
@@ -137,7 +171,10 @@ def test_a_missed_objective_is_status_3_for_those_who_ask(job: Job, verdict: str
         (["report", "--output", "/o", "--warehouse", "/w", "--sites", "/s"], "--sites belongs to --logs"),
         (["report", "--output", "/o", "--logs", "/l", "--now", "noon"], "an instant looks like 2026"),
         (["report", "--output", "/o", "--logs", "/l", "--now", "2026-11-21T16:00:00"], "an instant looks like 2026"),
-        (["report", "--output", "/o", "--logs", "/l", "--objectives", "/nowhere.toml"], "/nowhere.toml: no such file"),
+        (
+            ["report", "--output", "/o", "--logs", "/l", "--objectives", "/nowhere.toml"],
+            "/nowhere.toml: cannot be read (No such file or directory)",
+        ),
         (["report", "--output", "/o", "--logs", "/l", "--driver-memory", "much"], "--driver-memory much"),
         (["trace", "m1"], "name either"),
     ],
@@ -188,3 +225,56 @@ def test_watch_is_given_all_it_needs(job: Job) -> None:
 
     assert ("local[*] 4g", "/l", "/w", "/o") == job.asked[-1][:4]
     assert {"sites", "objectives_file", "textfile", "interval", "tell"} == set(job.asked[-1][4])
+
+
+def test_what_spark_says_ends_the_command_without_a_stack(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    class SparkSays(Exception):
+        pass
+
+    def fails(*values: Any, **options: Any) -> None:
+        raise SparkSays("[NO_FILE] gone\n\tat java.lang.Thread.run")
+
+    monkeypatch.setattr(Job, "report", SimpleNamespace(write_report=fails))
+    job.told = lambda exc: str(exc).splitlines()[0] if isinstance(exc, SparkSays) else None
+
+    result = run("report", "--warehouse", "/w", "--output", "/o")
+
+    assert (1, True) == (result.exit_code, "Spark failed: [NO_FILE] gone\n" in result.stderr)
+
+
+@pytest.mark.parametrize("option", ["--logs", "--warehouse", "--output"])
+def test_a_name_that_spark_would_take_for_a_pattern_is_refused(job: Job, option: str) -> None:
+    places = {"--logs": "/l", "--output": "/o"} if option != "--warehouse" else {"--output": "/o"}
+    result = run("report", *(word for pair in (places | {option: "/a{b}[1]"}).items() for word in pair))
+
+    assert (2, []) == (result.exit_code, job.asked)
+    assert f"Invalid value for '{option}'" in result.stderr
+
+
+def test_objectives_are_read_before_anything_is_done(job: Job, tmp_path: Path) -> None:
+    (tmp_path / "promise.toml").write_text("[objectives]\nredundancy_ratio = 7\n")
+    result = run("report", "--logs", "/l", "--output", "/o", "--objectives", str(tmp_path / "promise.toml"))
+
+    assert (2, []) == (result.exit_code, job.asked)
+    assert "redundancy_ratio" in result.stderr
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no directory")
+
+    with pytest.raises(ConfigurationError, match=r"--output .*/file: cannot be written"):
+        require_writable(str(tmp_path / "file"), None)
+    with pytest.raises(ConfigurationError, match=r"--textfile .*/file/x: cannot be written"):
+        require_writable(str(tmp_path / "new"), str(tmp_path / "file" / "x" / "sla.prom"))
+    assert [] == list((tmp_path / "new").iterdir())
+
+
+def test_what_servers_said_does_not_steer_the_terminal(job: Job) -> None:
+    job.rows = [
+        dict.fromkeys(("at", "server", "event", "source", "client", "to"), "x") | {"recipients": ["a"], "text": "\x1b[31mred \u202e"}
+    ]
+
+    result = run("trace", "m1", "--logs", "/l")
+
+    assert "\\u001b[31mred \\u202e" in result.stdout
+    assert "\x1b" not in result.stdout

@@ -1,0 +1,113 @@
+"""What weakens the verdict stands beside it: evidence that nobody has seen, and clocks that cannot have been right."""
+
+from typing import Any
+
+import pytest
+
+from shadowrelay.sla.page import render
+from tests.kit import summaries
+from tests.kit.html_pages import Element, Page
+
+DROPPED = {"server": "mx1", "name": "MSGTRK2026110307-2.LOG", "reason": "size", "at": "2026-11-03T08:00:00Z"}
+UNREADABLE = {"reason": "unreadable file", "count": 2, "examples": [{"server": "mx1", "file": "MSGTRK2026110307-1.LOG", "line": 0}]}
+TORN = {"reason": "torn", "count": 5, "examples": []}
+GAPS: list[tuple[dict[str, Any], int, str]] = [
+    ({"files_missing": 3_000}, 0, "3,000 missing log files"),
+    ({"files_missing": 1}, 0, "1 missing log file"),
+    ({"dropped_before_shipping": [DROPPED]}, 0, "1 file dropped before it was shipped"),
+    ({"dropped_before_shipping": [DROPPED], "dropped_count": 20_000}, 0, "20,000 files dropped before they were shipped"),
+    ({"quarantine": [TORN]}, 5, "5 lines in quarantine"),
+    ({"quarantine": [UNREADABLE]}, 2, "2 unreadable files"),
+    (
+        {"files_missing": 3, "dropped_before_shipping": [DROPPED, DROPPED], "quarantine": [UNREADABLE, TORN]},
+        7,
+        "3 missing log files, 2 files dropped before they were shipped, 2 unreadable files, 5 lines in quarantine",
+    ),
+]
+LATE, EARLY = "2099-01-01T00:00:00Z", "2026-11-21T16:00:30Z"  # after the report was made, and within what clocks differ
+
+
+def with_gaps(given: dict[str, Any], quarantined: int) -> dict[str, Any]:
+    summary = summaries.demo()
+    summary["input"] |= given
+    summary["overall"]["lines_quarantined"] = quarantined
+    return summary
+
+
+def cautions_of(summary: dict[str, Any]) -> list[Element]:
+    return [item for item in Page(render(summary)).all("li") if item.parents[-1].get("class") == "cautions"]
+
+
+@pytest.mark.parametrize(("given", "quarantined", "said"), GAPS)
+def test_the_headline_names_what_was_not_seen(given: dict[str, Any], quarantined: int, said: str) -> None:
+    page = Page(render(with_gaps(given, quarantined)))
+    headline = page.all("h1")[0]
+
+    assert f"The promise was kept, as far as the logs go: all 9 objectives met. Not seen: {said}." == headline.text
+    assert [("#input", said)] == [(link.get("href"), link.text) for link in headline.below("a")]
+    assert "mark partly" == next(headline.parents[-2].below("svg")).get("class")  # not the sign of a promise that was kept
+    assert page.all("title")[0].text.startswith("The promise was kept, as far as the logs go")
+
+
+def test_with_all_evidence_seen_the_headline_has_no_restriction() -> None:
+    page = Page(render(summaries.demo()))
+
+    assert "The promise was kept: all 9 objectives met." == page.all("h1")[0].text
+    assert "mark met" == page.all("svg")[0].get("class")
+
+
+def test_a_promise_that_was_not_kept_stays_so() -> None:
+    summary = with_gaps({"files_missing": 1}, 0)
+    summary["objectives"][0]["verdict"] = "missed"
+    page = Page(render(summary))
+
+    assert "The promise was not kept: 1 of 9 objectives missed. Not seen: 1 missing log file." == page.all("h1")[0].text
+    assert "mark missed" == page.all("svg")[0].get("class")
+
+
+def test_the_list_of_dropped_files_says_how_many_there_are() -> None:
+    cut, whole = (Page(render(with_gaps({"dropped_before_shipping": [DROPPED], "dropped_count": number}, 0))) for number in (20_000, 1))
+
+    assert "1 of 20,000 shown; all in manifest.json of each server" in cut.by_id("dropped-table-caption").text
+    assert "1 in all" in whole.by_id("dropped-table-caption").text
+    assert "Files dropped before shipping20,000" in cut.by_id("input").text
+
+
+def test_a_row_from_the_future_is_a_visible_caution_that_names_the_server() -> None:
+    summary = summaries.demo()
+    summary["now"] = summary["input"]["last_at"] = summary["input"]["servers"][1]["last_at"] = LATE
+    [said] = cautions_of(summary)
+
+    assert said.text == (
+        "Caution: the newest event is dated 2099-01-01 00:00 UTC, after this report was made (2026-11-21 16:00 UTC): a clock was wrong, "
+        f"by the logs of {summary['input']['servers'][1]['name']}. All is judged as of 2099-01-01 00:00 UTC, which is still to come: "
+        "mail that only waits may count as lost, and copies as left behind. --now sets the right instant."
+    )
+    assert "headline" in [parent.get("class") for parent in said.parents]
+    assert "true" == next(said.below("svg")).get("aria-hidden")
+
+
+def test_now_and_the_newest_row_are_cautioned_of_apart() -> None:
+    judged, dated = summaries.demo(), summaries.demo()
+    judged["now"] = LATE
+    dated["input"]["last_at"] = LATE
+
+    assert cautions_of(judged)[0].text.startswith("Caution: all is judged as of 2099-01-01 00:00 UTC, which is still to come")
+    assert cautions_of(dated)[0].text.strip().endswith("a clock was wrong.")
+
+
+def test_many_servers_with_wrong_clocks_are_counted() -> None:
+    summary = summaries.month()
+    summary["input"]["last_at"] = LATE
+    summary["input"]["servers"] = [
+        one | {"name": f"mx{index}", "last_at": LATE} for index, one in enumerate(summary["input"]["servers"] * 2)
+    ]
+
+    assert "by the logs of mx0, mx1, mx2 and 5 others" in cautions_of(summary)[0].text
+
+
+def test_clocks_that_differ_a_little_are_no_news() -> None:
+    summary = summaries.demo()
+    summary["now"] = summary["input"]["last_at"] = EARLY
+
+    assert [] == cautions_of(summary) == cautions_of(summaries.empty()) == cautions_of(summaries.month())
