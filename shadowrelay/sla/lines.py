@@ -22,6 +22,7 @@ class Reason(StrEnum):
 
     TORN = "torn"
     NO_HEADER = "no header"
+    LINE_END = "line end"
     ENCODING = "encoding"
     CSV = "csv"
     FIELDS = "fields"

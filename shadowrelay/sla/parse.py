@@ -83,7 +83,10 @@ class LogFile:
         self._take(lines, is_end=True)
         if last:
             self.lines += 1
-            if not last.startswith((b"#", BOM + b"#")) and last.strip(b" \r\n"):
+            if last.startswith((b"#", BOM + b"#")):
+                if _hides_rows(last):
+                    self._add_bad(self.lines, Reason.LINE_END, last)
+            elif last.strip(b" \r\n"):
                 self._add_bad(self.lines, Reason.TORN, last)
         yield from self._given()
 
@@ -129,6 +132,9 @@ class LogFile:
         return index
 
     def _take_comment(self, line: bytes) -> None:
+        if _hides_rows(line):
+            self._add_bad(self.lines, Reason.LINE_END, line)
+            return
         word, _, rest = line.decode("utf-8", "replace").partition(":")
         match word.lower():
             case "#software":
@@ -236,6 +242,11 @@ class LogFile:
             self.first_at = min(filter(None, (self.first_at, span["min"])))
             self.last_at = max(filter(None, (self.last_at, span["max"])))
         yield Parsed(batch, sorted(bad))
+
+
+def _hides_rows(comment: bytes) -> bool:
+    """As in a log whose lines end with CR only."""
+    return b"\r" in comment.rstrip(b" \r")
 
 
 def _begins_row(line: bytes, layout: Layout) -> bool:

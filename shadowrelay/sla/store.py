@@ -1,7 +1,10 @@
 """Where a report is made: tables are written beside what is there, and take its place when all of them are whole."""
 
+import contextlib
+import fcntl
+import os
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -10,7 +13,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructField, StructType
 
-from shadowrelay.sla.places import located, written_whole
+from shadowrelay.sla.places import is_local, located, written_whole
 from shadowrelay.sla.summary import is_instant
 
 if TYPE_CHECKING:
@@ -25,12 +28,13 @@ MAKING = ".making-"  # what a directory's name begins with in which a report is 
 
 
 class Store:
-    """One report's directory while it is made. Tables that are not `PUBLISHED` are for this run only."""
+    """One report's directory while it is made: `making` in `output`. Tables that are not `PUBLISHED` are for this run only."""
 
     def __init__(self, spark: "SparkSession", output: str) -> None:
         self._spark = spark
         self._output = output.rstrip("/")
-        self._work = f"{self._output}/{MAKING}{uuid.uuid4().hex}"
+        self.making = f"{MAKING}{uuid.uuid4().hex}"
+        self._work = f"{self._output}/{self.making}"
 
     def keep(self, frames: Mapping[str, Callable[[], DataFrame]]) -> dict[str, DataFrame]:
         """Write each under its name, and give back what is stored.
@@ -62,17 +66,33 @@ class Store:
         files, new = located(f"{self._work}/{TABLES}")
         _, target = located(f"{self._output}/{TABLES}")
         _, old = located(f"{self._work}/old")
-        if files.exists(target):
-            files.mv(target, old, recursive=True)
-        files.mv(new, target, recursive=True)
-        for name in pages:
-            files.mv(located(f"{self._work}/{name}")[1], located(f"{self._output}/{name}")[1])
+        with _alone(self._output):
+            if files.exists(target):
+                files.mv(target, old, recursive=True)
+            files.mv(new, target, recursive=True)
+            for name in pages:
+                files.mv(located(f"{self._work}/{name}")[1], located(f"{self._output}/{name}")[1])
 
     def clear(self) -> None:
         """What is only for this run goes."""
         files, work = located(self._work)
         if files.exists(work):
             files.rm(work, recursive=True)
+
+
+@contextlib.contextmanager
+def _alone(output: str) -> Iterator[None]:
+    """While no other report takes its place there. Only a local directory can be locked."""
+    files, top = located(output)
+    if not is_local(files):
+        yield
+        return
+    directory = os.open(top, os.O_RDONLY)
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(directory)
 
 
 def sweep_reports(output: str, *, older_than: timedelta = timedelta()) -> None:

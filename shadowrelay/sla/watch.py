@@ -85,6 +85,7 @@ class _Watch:
         self._interval, self._tell = interval, tell
         self._queries: dict[str, StreamingQuery] = {}
         self._mark = feed.begin(warehouse)
+        self._had_events = has_events(warehouse)
         self._shown: tuple[Any, ...] = ()
         self._reviewed_at: float | None = None
         self._report: Future[dict[str, Any]] | None = None
@@ -168,10 +169,10 @@ class _Watch:
             )  # fmt: skip
 
     def _has_news(self) -> bool:
-        """Batches since the last report; at the start, anything at all."""
+        """Batches since the last report; at the start, anything that was there before. What came since, the feed will count."""
         if self._reported_batches >= 0 or self._mark.batches:
             return self._reported_batches != self._mark.batches
-        return has_events(self._warehouse)
+        return self._had_events
 
     def _told(self) -> dict[str, Any]:
         """`watch` of summary.json."""

@@ -207,6 +207,13 @@ def test_nul_octets_and_strange_line_ends_lose_no_other_line():
     assert [(5, "fields"), (7, "csv"), (9, "torn")] == reasons(bad)
 
 
+@pytest.mark.parametrize("end", [b"\r", b"\r\n"])
+def test_a_log_whose_lines_end_with_cr_only_is_said_to_be_one(end):
+    log, rows, bad = read_log(parse.BOM + a_log([an_event()]).replace(b"\r\n", b"\r").rstrip(b"\r") + end)
+
+    assert ([], [(1, "line end")], 1) == (rows, reasons(bad), log.lines)
+
+
 def mutations(data):
     """Pieces of a file cut, repeated, and mixed with octets that break things."""
     breakers = st.sampled_from(

@@ -19,6 +19,7 @@ from shadowrelay.sla.events import read_events
 from shadowrelay.sla.land import land
 from shadowrelay.sla.report import write_report
 from shadowrelay.sla.signals import stopped_by_signals
+from shadowrelay.sla.warehouse import has_events
 from tests.kit.log_files import a_log, an_event
 from tests.kit.summaries import empty
 
@@ -77,6 +78,33 @@ def test_a_bad_batch_and_a_failed_report_are_said_and_tried_again(spark, tmp_pat
     assert 3 == read_events(spark, str(tmp_path / "w")).count()
 
 
+@pytest.mark.timeout(300, func_only=True)
+def test_what_lands_before_the_first_report_is_reported_once_and_counted(spark, tmp_path, monkeypatch):
+    reports, stop = [], threading.Event()
+    put(tmp_path / "logs", "mx1", "2026112112-1", ["m1"], datetime.now(UTC))
+
+    def describe_servers(_spark, _logs, warehouse, _sites):
+        wait(lambda: has_events(warehouse))  # after the look's feed, before its report
+
+    def report(_spark, _warehouse, _directory, **options):
+        reports.append(options["watch"]["batches"])
+        threading.Timer(2, stop.set).start()
+        return empty() | {"watch": options["watch"]}
+
+    monkeypatch.setattr(watch, "describe_servers", describe_servers)
+    monkeypatch.setattr(watch, "write_report", report)
+    watch.run_watch(spark, str(tmp_path / "logs"), str(tmp_path / "w"), str(tmp_path / "o"), interval=timedelta(seconds=1), stop=stop)
+
+    assert [1] == reports
+
+
+def wait(is_time, seconds: float = 200) -> None:
+    deadline = time.monotonic() + seconds
+    while not is_time():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
 def test_what_does_not_pass_ends_the_watch_with_an_error(spark, tmp_path, monkeypatch):
     (tmp_path / "logs").mkdir()
     monkeypatch.setattr(steps, "FAILURES_MAX", 2)
@@ -103,11 +131,11 @@ def start(directory: Path, output) -> subprocess.Popen:
 
 
 def wait_until(process: subprocess.Popen, is_time, seconds: float = 400) -> None:
-    deadline = time.monotonic() + seconds
-    while not is_time():
+    def is_time_and_alive() -> bool:
         assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+        return is_time()
+
+    wait(is_time_and_alive, seconds)
 
 
 @pytest.mark.heavy
