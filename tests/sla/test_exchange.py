@@ -120,16 +120,16 @@ def copy_samples(year: str, logs: Path, spelled: Callable[[str], str]) -> None:
         file.write(re.sub(rb"T09:[0-9:.]+Z", b"T12:20:00.000Z", loaded, count=1))
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("year", "spelled"),
     [
-        pytest.param("2010", str.upper, marks=pytest.mark.heavy),
-        pytest.param("2010", "{}.corp.example".format, marks=pytest.mark.heavy),
-        pytest.param("2013", str.lower, marks=pytest.mark.heavy),
+        ("2010", str.upper),
+        ("2010", "{}.corp.example".format),
+        ("2013", str.lower),
         ("2013", lambda name: f"{name.lower()}.corp.example"),
-        pytest.param("2016", str.upper, marks=pytest.mark.heavy),
-        pytest.param("2016", lambda name: f"{name.lower()}.Corp.example", marks=pytest.mark.heavy),
+        ("2016", str.upper),
+        ("2016", lambda name: f"{name.lower()}.Corp.example"),
     ],
 )
 def test_the_report_is_right_however_exchange_and_its_logs_directories_name_a_server(
