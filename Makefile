@@ -21,7 +21,7 @@ $(STAMP): requirements/dev.txt requirements/setup.sh pyproject.toml
 setup: $(STAMP) ## .venv with the locked dependencies; Debian packages by apt-get when root
 	@./requirements/setup.sh
 
-demo: setup ## three nodes, real mail, a destroyed server, the balance; under a minute
+demo: setup ## three nodes, real mail, a destroyed server, the balance; about a minute
 	@$(BIN)/shadowrelay demo
 
 test: setup lint types ## what every change must pass: lint, types, and the tests that take seconds

@@ -6,12 +6,12 @@ from pathlib import Path
 
 from shadowrelay.core.ownership.primary import gave_up
 from shadowrelay.model.errors import TransientDeliveryError
-from shadowrelay.model.ownership import Role
+from shadowrelay.model.ownership import Copy, Role
 from shadowrelay.model.queue import Origin
 from shadowrelay.model.replies import Reply
 from shadowrelay.model.routing import HostPort
 from shadowrelay.model.tracking import EventId
-from tests.kit.nodes import BASE, EAST, OK, WEST, in_virtual_time, nodes, until
+from tests.kit.nodes import BASE, EAST, OK, WEST, Net, VirtualNode, in_virtual_time, nodes, until
 
 BUSY = Reply(451, "4.3.2", "not now")
 NO_SUCH_USER = Reply(550, "5.1.1", "no such user")
@@ -339,18 +339,24 @@ async def test_a_peer_that_was_taken_out_of_the_configuration_can_be_forgotten(t
         await until(east.in_role(last, Role.DELIVERED), 10)
 
 
+async def _with_a_chosen_server(net: Net, node: VirtualNode) -> Copy:
+    """A message that waits at `node`; gives the server that holds its copy."""
+    net.sink.answer = lambda address: BUSY
+    await node.accept()
+    await asyncio.sleep(1)  # the verdict is recorded with the first outcome
+    stored = await node.message(node.last)
+    assert stored is not None
+    chosen = stored.claim.chosen()
+    assert chosen is not None
+    return chosen
+
+
 @in_virtual_time
 async def test_a_server_out_of_reach_for_two_heartbeats_is_replaced(tmp_path: Path) -> None:
     north = "mx1.north.example"
     async with nodes(tmp_path, EAST, WEST, north) as net:
         east = net.nodes[EAST]
-        net.sink.answer = lambda address: BUSY
-        await east.accept()
-        await asyncio.sleep(1)  # the verdict is recorded with the first outcome
-        stored = await east.message(east.last)
-        assert stored is not None
-        chosen = stored.claim.chosen()
-        assert chosen is not None
+        chosen = await _with_a_chosen_server(net, east)
         (other,) = {WEST, north} - {chosen.server}
 
         await net.kill(chosen.server)
@@ -363,13 +369,7 @@ async def test_a_returned_server_is_told_released_when_another_was_chosen(tmp_pa
     north = "mx1.north.example"
     async with nodes(tmp_path, EAST, WEST, north) as net:
         east = net.nodes[EAST]
-        net.sink.answer = lambda address: BUSY
-        await east.accept()
-        await asyncio.sleep(1)  # the verdict is recorded with the first outcome
-        stored = await east.message(east.last)
-        assert stored is not None
-        chosen = stored.claim.chosen()
-        assert chosen is not None
+        chosen = await _with_a_chosen_server(net, east)
         (other,) = {WEST, north} - {chosen.server}
         net.isolate(chosen.server)
         await until(net.nodes[other].in_role(east.last, Role.SHADOW), 40)
