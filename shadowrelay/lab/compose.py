@@ -29,6 +29,10 @@ NO_QUEUE = (
     "Docker, or the machine of {nodes}, was stopped, and what was in memory is gone, queues and cuts: end this lab with `shadowrelay lab "
     "down`, and start another with `shadowrelay lab up`"
 )
+KEPT = (
+    "Docker has lost count of who was in {networks} (moby/moby, issue 42119) and keeps it, empty, until Docker is restarted; the next lab "
+    "of this directory uses it"
+)
 
 
 class Lab(Disturbances):
@@ -180,10 +184,5 @@ class Lab(Disturbances):
                     self._note(What.START, one)
 
     def _remove(self) -> None:
-        self.engine.project()  # raises where it would meet what is not ours
-        live = [service for service, state in self.engine.states().items() if state in ALIVE]
-        containers = self.engine.containers()
-        if live:
-            with contextlib.suppress(LabError):  # one that ended by itself meanwhile is no reason to stop here
-                self.engine.docker("kill", *(containers[service] for service in live))  # nothing is worth draining
-        self.engine.compose("down", "--volumes", "--remove-orphans")
+        if kept := self.engine.remove():
+            self._tell(KEPT.format(networks=", ".join(kept)))

@@ -4,6 +4,7 @@ Containers are found by the directory that both Compose 1.29 and 2 write into a 
 So a command of Compose is refused where another directory's containers have the same name.
 """
 
+import contextlib
 import functools
 import json
 import os
@@ -30,6 +31,7 @@ TAKEN = (
     "lab down` there), or set COMPOSE_PROJECT_NAME, and LAB_NET if they are a lab, for all commands here"
 )
 NOT_UP = "the lab is not up: start it with `shadowrelay lab up`"
+LOST_COUNT = "has active endpoints"  # how Docker says why it keeps a network
 LABEL = "com.docker.compose"
 LABELS = (f"{LABEL}.service", f"{LABEL}.oneoff", f"{LABEL}.project", f"{LABEL}.project.working_dir")
 # one builder for both generations of Compose, so that they share its cache: what 1.29 listens to, and what 2 does
@@ -79,9 +81,9 @@ class Engine:
             raise LabError(NO_COMPOSE)
         return ["docker", "compose"] if is_plugin else ["docker-compose"]
 
-    def compose(self, *arguments: str, profiles: Sequence[str] = PROFILES, seconds: float = BUILD_SECONDS_MAX) -> bytes:
+    def compose(self, *arguments: str, profiles: Sequence[str] = PROFILES, project: str = "", seconds: float = BUILD_SECONDS_MAX) -> bytes:
         """A Compose command. Returns its standard output."""
-        flags = ["--project-name", self.project(), *(text for profile in profiles for text in ("--profile", profile))]
+        flags = ["--project-name", project or self.project(), *(text for profile in profiles for text in ("--profile", profile))]
         wanted = {**BUILDER, **os.environ, **self._settings()}
         environment = {name: text for name, text in wanted.items() if text is not None}
         return self._run([*self._compose, *flags, *arguments], seconds, environment=environment)
@@ -146,6 +148,31 @@ class Engine:
             # a path by a symbolic link is that of a command by hand
             found.append(_Container(identity, service, one_off == "True", project, Path(directory).resolve() if directory else None))
         return found
+
+    def remove(self) -> list[str]:
+        """All containers, networks and volumes of ours. Gives networks that Docker does not let go of, although nothing is in them."""
+        name = self.project()  # raises where it would meet what is not ours
+        for one in self._containers():
+            if one.directory == self.directory:
+                # Not together: where many leave a network at once, Docker 20.10 sometimes loses count of them, and keeps the network
+                # for ever (moby/moby, issue 42119). Nothing is worth draining.
+                with contextlib.suppress(LabError):  # gone by itself meanwhile; else Compose meets it, too
+                    self.docker("rm", "--force", one.identity)
+        try:
+            self.compose("down", "--volumes", "--remove-orphans", project=name)
+        except LabError as error:
+            if LOST_COUNT not in str(error):
+                raise
+        else:
+            return []
+        # Compose ends at the first such network, before all volumes
+        ours = ("--quiet", "--filter", f"label={LABEL}.project={name}")
+        for network in self.docker("network", "ls", *ours).decode().split():
+            with contextlib.suppress(LabError):
+                self.docker("network", "rm", network)
+        if volumes := self.docker("volume", "ls", *ours).decode().split():
+            self.docker("volume", "rm", *volumes)
+        return self.docker("network", "ls", *ours[1:], "--format", "{{.Name}}").decode().split()
 
     def container(self, service: str) -> str:
         """Id of the container of a service. Raises LabError if the lab is not up."""

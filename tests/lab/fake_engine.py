@@ -18,13 +18,14 @@ NEXT = {"kill": "exited", "pause": "paused", "unpause": "healthy", "start": "hea
 
 class FakeEngine:
     """Shapes: `told` has every command; container ids are the names of services. `interrupts`: a command at whose beginning
-    somebody presses Ctrl-C."""
+    somebody presses Ctrl-C. `keeps`: networks that it cannot remove."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.is_up = dict.fromkeys(SERVICES, "healthy")
         self.told: list[tuple[str, ...]] = []
         self.interrupts = ""
+        self.keeps: list[str] = []
 
     def check(self) -> None: ...
 
@@ -47,13 +48,16 @@ class FakeEngine:
 
     def compose(self, *arguments: str, profiles: Sequence[str] = ()) -> bytes:
         self._tell("compose", *arguments)
-        if arguments[0] == "down":
-            self.is_up.clear()
-        elif arguments[0] == "up":
+        if arguments[0] == "up":
             self.is_up = {
                 service: "healthy" if (was := self.is_up.get(service)) in (None, "exited", "created") else was for service in SERVICES
             }
         return b""
+
+    def remove(self) -> list[str]:
+        self._tell("remove")
+        self.is_up.clear()
+        return self.keeps
 
     def docker(self, *arguments: str, data: bytes | None = None, seconds: float = 0.0) -> bytes:
         self._tell(*arguments)

@@ -88,6 +88,31 @@ def test_a_checkout_by_a_symbolic_link_is_the_same_checkout(project: Path, monke
     assert (str(project), {"mx1.east": "abc123"}) == (environment(project)["PWD"], engine.containers())
 
 
+def test_all_of_an_earlier_name_goes_one_container_after_the_other(project: Path) -> None:
+    there_is(project, project, "earlier")
+    there_is(project, Path("/elsewhere"), "other")
+    there_is(project, project, "earlier")
+    kept = Engine(project).remove()
+    *removals, down = [line for line in told(project) if line != "info --format {{.ServerVersion}}" and "version" not in line]
+
+    assert ([], ["rm --force abc123"] * 2) == (kept, removals)
+    assert "compose --project-name earlier --profile" in down
+    assert down.endswith("down --volumes --remove-orphans")
+
+
+@pytest.mark.parametrize(("words", "is_harmless"), [("network x has active endpoints", True), ("no space left on device", False)])
+def test_a_network_that_docker_keeps_keeps_no_volume(project: Path, words: str, is_harmless: bool) -> None:
+    fails = f"*down*) echo '{words}' >&2; exit 1 ;; volume\\ ls*) echo v1 v2 ;; network\\ ls*--format*) echo main_link ;;"
+    a_program(project.parent / "bin", "docker", TELL.replace("*) echo", f"{fails} *) echo", 1))
+    if not is_harmless:
+        with pytest.raises(LabError, match=words):
+            Engine(project).remove()
+        return
+
+    assert ["main_link"] == Engine(project).remove()
+    assert "volume rm v1 v2" in told(project)
+
+
 def test_a_colon_in_the_path_is_refused(project: Path) -> None:
     project = project.rename(project.parent / "a:b")
     code, error = run(project, "status")
