@@ -19,7 +19,7 @@ from shadowrelay.sla.computable import impossible, not_computable
 from shadowrelay.sla.events import read_events, read_quarantine
 from shadowrelay.sla.figures.counted import Within, counted
 from shadowrelay.sla.figures.evidence import Evidence, Rules, evidence
-from shadowrelay.sla.figures.first_pass import first_pass, odd_events, seen_counts, server_names
+from shadowrelay.sla.figures.first_pass import BEARING, first_pass, odd_events, seen_counts, server_names
 from shadowrelay.sla.figures.scopes import BURN_WINDOWS_HOURS
 from shadowrelay.sla.inputs import Inputs, input_of, quarantined_once, read_inputs
 from shadowrelay.sla.lists import listed, shown
@@ -96,13 +96,14 @@ def _make(
         events = read_events(spark, warehouse)
         found, rows = _found(spark, events, inputs, _rules(promise, judged_at, is_final), store, is_exact=is_exact)
         sites = [(name, site.site, site.boundary) for name, site in inputs.sites.items()]
+        logged = spark.createDataFrame([(name,) for name in inputs.logged], "server string")
         sites_frame = spark.createDataFrame(sites, "server string, site string, boundary string")
         figures = store.keep(
             {
-                "messages": lambda: found.messages.drop("id_high", "id_low"),
+                "messages": lambda: found.messages.drop(*BEARING),
                 "copies": lambda: found.copies,
                 "quarantine": lambda: quarantined_once(read_quarantine(spark, warehouse)),
-                "figures": lambda: counted(found, sites_frame, now=judged_at, within=_within(promise)),
+                "figures": lambda: counted(found, sites_frame, logged, now=judged_at, within=_within(promise)),
             }
         )["figures"]
         said = listed(found)

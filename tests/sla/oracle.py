@@ -83,7 +83,8 @@ class Message:
     server: str = ""
     other: str | None = None
     receive: Row | None = None
-    recipients: frozenset[str] = frozenset()
+    addressed: frozenset[str] = frozenset()  # by RECEIVE, or by those who hold it
+    recipients: frozenset[str] = frozenset()  # those, and who took their place
     deliveries: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
     ends: dict[str, int] = field(default_factory=dict)
     done_at: int | None = None
@@ -151,7 +152,9 @@ class Oracle:
         copies, takeovers = found.those("HARECEIVE"), found.takeovers
         found.is_dsn = bool(found.those("DSN"))
         named = found.those("RECEIVE") if receives and not found.is_dsn else [*copies, *takeovers]
-        found.recipients = frozenset(address for row in named for address in row.recipients)
+        found.addressed = frozenset(address for row in named for address in row.recipients)
+        instead = [row for row in found.those("EXPAND", "RESOLVE", "REDIRECT") if row.format != "shadowrelay"]
+        found.recipients = found.addressed | {address for row in instead for address in row.recipients}
         if receives and not found.is_dsn:
             found.receive = receives[0]
             found.is_acknowledged, found.acknowledged_at, found.server = True, receives[0].at, receives[0].server
@@ -192,6 +195,9 @@ class Oracle:
             if row.event != "EXPIRE" or not row.client:
                 for recipient in row.recipients:
                     ends[recipient].append(row.at)
+        for row in message.those("EXPAND", "RESOLVE", "REDIRECT"):
+            for recipient in {*row.related} - {*row.recipients} if row.format != "shadowrelay" else ():
+                ends[recipient].append(row.at)
         if message.is_reconstructed:
             for row in message.those("HADISCARD"):
                 if row.tells_delivery:
@@ -231,15 +237,14 @@ class Oracle:
 
     def _count(self) -> None:
         acknowledged = [message for message in self.messages if message.is_acknowledged]
-        first: dict[str, tuple[int, str]] = {}
-        names = {message.id: self._internet_id(message) for message in acknowledged}
+        sent: dict[Any, list[Message]] = defaultdict(list)  # by clients, under an id and to recipients
         for message in acknowledged:
-            key = (message.acknowledged_at, message.id)
-            first[names[message.id]] = min(first.get(names[message.id], key), key)
+            if (mark := self._mark(message)) is not None:
+                sent[mark].append(message)
+        again = {id(each) for those in sent.values() for each in those if each.acknowledged_at > min(one.acknowledged_at for one in those)}
         for message in acknowledged:
             belongs = message.acknowledged_at, message.server, (message.server, message.other) if message.other else None
-            is_again = names[message.id] != "" and first[names[message.id]] != (message.acknowledged_at, message.id)
-            self._acknowledged(message, belongs, is_again)
+            self._acknowledged(message, belongs, id(message) in again)
         for message in self.messages:
             if message.is_dsn:
                 row = message.those("DSN")[0]
@@ -247,9 +252,15 @@ class Oracle:
             self._copies(message)
         self._takeovers()
 
-    def _internet_id(self, message: Message) -> str:
-        row = message.receive or message.rows[0]
-        return row.internet_message_id
+    def _mark(self, message: Message) -> tuple[str, frozenset[str]] | None:
+        """What a client that sends it again would write again; None: there is nothing to know it by, or a logged server sent it."""
+        held = min([*message.those("HARECEIVE"), *message.takeovers], key=lambda row: row.at, default=None)
+        row = message.receive or held
+        assert row is not None
+        is_relayed = message.receive is not None and row.client in self.logs.logged
+        if row.internet_message_id == "" or is_relayed or len({*row.recipients}) < len(row.recipients):
+            return None
+        return row.internet_message_id, frozenset(row.recipients)
 
     def _acknowledged(self, message: Message, belongs: tuple[int, str, tuple[str, str] | None], is_again: bool) -> None:
         at = message.acknowledged_at
@@ -328,9 +339,7 @@ class Oracle:
             for another in between:
                 if one.reference != another.reference and abs(one.at - another.at) <= self.span + self.heartbeat:
                     return "d"
-        mutual = {
-            row.custom.get("Reason") for row in takeovers if (row.server, row.reference) in ((earlier, later), (later, earlier))
-        }  # fmt: skip
+        mutual = _reasons(takeovers, earlier, later) | _reasons(takeovers, later, earlier)
         if mutual & {"DatabaseChanged", "DatabaseRolledBack"}:
             return "b"
         if "Silence" in mutual:
@@ -360,13 +369,13 @@ class Oracle:
         for server, row in held.items():
             belongs = row.at, row.client, (row.client, server)
             discards = [each for each in message.those("HADISCARD") if each.server == server]
-            named = {recipient for each in discards for recipient in (each.recipients or message.recipients)}
+            named = {recipient for each in discards for recipient in (each.recipients or message.addressed)}
             told = [each.at for each in discards if each.tells_delivery]
-            if told and message.done_at is not None:
+            if told and message.done_at is not None and not message.is_reconstructed:
                 lag = self._elapsed(belongs, "discard_lag_ms", max(told) - message.done_at)
                 self._add(*belongs, discards_late=lag > self.heartbeat)
                 self.events["discard_lag"].append((row.at, lag <= self.heartbeat))
-            is_discarded = bool(discards) and named >= message.recipients
+            is_discarded = bool(discards) and named >= message.addressed
             is_promoted = any(each.server == server for each in message.takeovers)
             if not is_discarded and not is_promoted and self.time_is_up(row.at + self.hold):
                 cause = "never told"
@@ -473,6 +482,21 @@ class Oracle:
         return {"name": name, "objective": ratio, "actual": good / len(events), "good": good, "bad": bad,
                 "verdict": "met" if good / len(events) >= ratio else "missed",
                 "budget_left": 1 - bad / allowed if allowed else float(bad == 0), "burn_rates": burns}  # fmt: skip
+
+
+def _reasons(takeovers: list[Row], one: str, other: str) -> set[str | None]:
+    """Of all takeovers on all ways from one server to the other."""
+    on_a_way = [row for row in takeovers if row.reference in _heirs(takeovers, one) and other in _heirs(takeovers, row.server)]
+    return {row.custom.get("Reason") for row in on_a_way}
+
+
+def _heirs(takeovers: list[Row], server: str) -> set[str]:
+    """It, and all to whom its mail came, over others too."""
+    found, more = set(), {server}
+    while more:
+        found |= more
+        more = {row.server for row in takeovers if row.reference in found} - found
+    return found
 
 
 def nearest_rank(values: Iterable[int], percent: int) -> int:

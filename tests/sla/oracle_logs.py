@@ -35,6 +35,7 @@ class Row:
     context: str
     reference: str
     recipients: tuple[str, ...]
+    related: tuple[str, ...]
     custom: dict[str, str]
     format: str
     file: str
@@ -180,6 +181,9 @@ def _row(raw: bytes, fields: list[str], server: str, file: str, number: int, is_
         return ESCAPE.sub(lambda found: chr(int(found[1], 16)), value) if is_ours else value
 
     recipients = tuple(plain(value) for value in cell["recipient-address"].split(";")) if cell["recipient-address"] else ()
+    related = tuple(value for value in cell["related-recipient-address"].split(";") if value)
+    if not is_ours:
+        recipients, related = tuple(each.lower() for each in recipients), tuple(each.lower() for each in related)
     custom = {}
     for item in cell["custom-data"].split(";") if cell["custom-data"] else ():
         key, equals, value = item.removeprefix("S:").partition("=")
@@ -190,7 +194,7 @@ def _row(raw: bytes, fields: list[str], server: str, file: str, number: int, is_
         at, server, cell["event-id"], cell["source"],
         plain(cell.get("network-message-id") or cell["message-id"]), plain(cell["message-id"]),
         plain(cell["client-hostname"]), plain(cell["server-hostname"]), plain(cell["source-context"]), plain(cell["reference"]),
-        recipients, custom, _format(fields, is_ours), file, number,
+        recipients, related, custom, _format(fields, is_ours), file, number,
     )  # fmt: skip
 
 

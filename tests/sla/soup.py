@@ -29,7 +29,8 @@ OWN = (
 EXCHANGE = (
     ("RECEIVE", "SMTP"), ("RECEIVE", "SMTP"), ("RECEIVE", "STOREDRIVER"), ("HAREDIRECT", "SMTP"), ("HARECEIVE", "SMTP"),
     ("HADISCARD", "SMTP"), ("SEND", "SMTP"), ("SENDEXTERNAL", "SMTP"), ("DELIVER", "STOREDRIVER"), ("FAIL", "ROUTING"), ("DSN", "DSN"),
-    ("RESUBMIT", "REDUNDANCY"), ("SUBMIT", "STOREDRIVER"), ("EXPAND", "ROUTING"), ("AGENTINFO", "AGENT"),
+    ("RESUBMIT", "REDUNDANCY"), ("SUBMIT", "STOREDRIVER"), ("EXPAND", "ROUTING"), ("RESOLVE", "RESOLVER"), ("REDIRECT", "ROUTING"),
+    ("AGENTINFO", "AGENT"),
 )  # fmt: skip
 VERSIONS = {
     "exchange2010": tuple(name for name in FIELDS[:27] if name != "network-message-id"),
@@ -131,6 +132,11 @@ class Soup:
             }  # fmt: skip
             if event == "DSN":  # about this message, under an id of its own
                 cell |= {"message-id": f"<dsn-{name[1:]}", "network-message-id": f"dsn-{network}"}
+            if event in ("EXPAND", "RESOLVE", "REDIRECT"):
+                instead = self.spellings.choice((f"member{self.spellings.randrange(3)}@x.example", people[0]))
+                cell |= {"recipient-address": instead, "recipient-count": 1, "related-recipient-address": ";".join(whom)}
+            if self.spellings.random() < 0.2:
+                cell["recipient-address"] = cell["recipient-address"].title()
             text = io.StringIO(newline="")
             csv.writer(text, lineterminator="\r\n").writerow([cell.get(field, "") for field in VERSIONS[version]])
             self.rows.setdefault(server, []).append((at, text.getvalue().encode()))

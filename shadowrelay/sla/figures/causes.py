@@ -1,5 +1,7 @@
 """Recipients that got a message twice, and recipients that never got it: each with its cause. docs/sla.md, 4. Exact, for few messages."""
 
+from collections.abc import Callable
+
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
@@ -14,6 +16,8 @@ def duplicates(recipients: DataFrame, lines: DataFrame, *, together_us: int) -> 
     """
     twice = recipients.where(F.col("is_duplicated")).join(lines.select("message", "promotions", "loads"), on="message", how="inner")
     twice = twice.withColumns({"first": F.col("deliveries")[0], "later": F.col("deliveries")[1]})
+    first, later = F.col("first.server"), F.col("later.server")
+    twice = twice.withColumn("chained", F.concat(_chains(first, later), _chains(later, first)))
     return twice.select(
         "message", "recipient", F.col("deliveries_count").alias("count"), _cause_of_duplicate(together_us).alias("cause"),
         F.col("first.server").alias("first_server"), F.col("first.at").alias("first_at"),
@@ -21,14 +25,24 @@ def duplicates(recipients: DataFrame, lines: DataFrame, *, together_us: int) -> 
     )  # fmt: skip
 
 
+def _chains(one: Column, other: Column) -> Column:
+    """The promotions by which what `one` held came to `other`, over others or at once: each has the one before as its old primary."""
+    promotions = F.col("promotions")
+
+    def reached(begin: Column, step: Callable[[Column], Column], end: Callable[[Column], Column]) -> Column:
+        def again(found: Column, _: Column) -> Column:
+            return F.array_union(found, F.transform(F.filter(promotions, lambda row: F.array_contains(found, step(row))), end))
+
+        return F.aggregate(promotions, F.array(begin), again)  # as often as there are promotions: longer no chain can be
+
+    after_one = reached(one, lambda row: row["reference"], lambda row: row["server"])
+    before_other = reached(other, lambda row: row["server"], lambda row: row["reference"])
+    return F.filter(promotions, lambda row: F.array_contains(after_one, row["reference"]) & F.array_contains(before_other, row["server"]))
+
+
 def _cause_of_duplicate(together_us: int) -> Column:
     def is_between(row: Column) -> Column:
         return (F.col("first.at") <= row["at"]) & (row["at"] <= F.col("later.at"))
-
-    def is_from_one_to_the_other(row: Column) -> Column:
-        by_later = (row["server"] == F.col("later.server")) & (row["reference"] == F.col("first.server"))
-        by_first = (row["server"] == F.col("first.server")) & (row["reference"] == F.col("later.server"))
-        return by_later | by_first
 
     def is_together(one: Column) -> Column:
         return F.exists(
@@ -37,8 +51,8 @@ def _cause_of_duplicate(together_us: int) -> Column:
         )
 
     has_two_failed = F.exists("promotions", lambda row: is_between(row) & is_together(row))
-    is_disk_lost = F.exists("promotions", lambda row: is_from_one_to_the_other(row) & row["reason"].isin(*DATABASE_LOST))
-    is_cut_off = F.exists("promotions", lambda row: is_from_one_to_the_other(row) & (row["reason"] == "Silence"))
+    is_disk_lost = F.exists("chained", lambda row: row["reason"].isin(*DATABASE_LOST))
+    is_cut_off = F.exists("chained", lambda row: row["reason"] == "Silence")
     is_loaded_again = F.exists("loads", lambda row: is_between(row) & (row["server"] == F.col("first.server")))
     is_handed_over = F.exists("promotions", lambda row: row["reason"] == "Handover")
     return (

@@ -6,12 +6,14 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from shadowrelay.sla.figures.rows import is_event, is_promotion, is_told_delivered, names_nobody
+from shadowrelay.sla.figures.timelines import RECONSTRUCTED
 
 
 def copies(rows: DataFrame, lines: DataFrame) -> DataFrame:
-    """One line a copy. `lag_us` is null where the message is not done, or the copy was not discarded as delivered; it may be negative.
+    """One line a copy. `lag_us` is null where the message is not done, the copy was not discarded as delivered, or the message is
+    reconstructed: there the discard is what tells that it was done. It may be negative.
 
-    Shapes: `rows` from `exact_rows`; `lines` have message, recipients (all its own) and `done_at`.
+    Shapes: `rows` from `exact_rows`; `lines` have message, kind, recipients (all its own) and `done_at`.
     """
     is_discard = is_event("HADISCARD")
     held = rows.groupBy("message", "server").agg(
@@ -24,13 +26,13 @@ def copies(rows: DataFrame, lines: DataFrame) -> DataFrame:
         F.max(is_event("EXPIRE")).alias("is_expired"),
     )
     held = held.where(F.col("first").isNotNull())
-    joined = held.join(lines.select("message", "recipients", "done_at"), on="message", how="inner")
+    joined = held.join(lines.select("message", "kind", "recipients", "done_at"), on="message", how="inner")
     is_for_all = F.col("is_discarded_for_all") | (F.size(F.array_except("recipients", "discarded_for")) == 0)
     return joined.select(
         "message", "server", "first.primary", "first.at",
         (F.col("has_discard") & is_for_all).alias("is_discarded"),
         "is_promoted", "is_expired",
-        (F.col("told_at") - F.col("done_at")).alias("lag_us"),
+        F.when(F.col("kind") != RECONSTRUCTED, F.col("told_at") - F.col("done_at")).alias("lag_us"),
     )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from pyspark.sql import functions as F
 
 from shadowrelay.sla.figures import cells, percentiles
 from shadowrelay.sla.figures.evidence import Evidence
+from shadowrelay.sla.figures.first_pass import server_names
 from shadowrelay.sla.figures.messages import sent_again
 from shadowrelay.sla.figures.scopes import figures
 
@@ -21,13 +22,13 @@ class Within:
     lag_us: int
 
 
-def counted(found: Evidence, sites: DataFrame, *, now: int, within: Within) -> DataFrame:
-    """Lines of `scopes.figures`. Shapes: `sites` is small: server, site, boundary."""
+def counted(found: Evidence, sites: DataFrame, logged: DataFrame, *, now: int, within: Within) -> DataFrame:
+    """Lines of `scopes.figures`. Shapes: `sites` is small: server, site, boundary; `logged` has the server of each log."""
     messages = cells.placed_messages(found.messages, now=now)
     copies = cells.placed_copies(found.copies, now=now)
     promotions = cells.placed_promotions(found.promotions, now=now)
     taken = cells.placed_promotions(found.takeovers.withColumn("at", F.col("first_resubmit_at")), now=now)
-    again = cells.placed(sent_again(found.messages), F.col("at"), "server", "server", "pair_server", now=now)
+    again = cells.placed(sent_again(found.messages, server_names(logged)), F.col("at"), "server", "server", "pair_server", now=now)
     facts = [
         cells.message_facts(
             messages, shadow_within_us=within.shadow_us, delivery_within_us=within.delivery_us, exposure_within_us=within.exposure_us

@@ -3,25 +3,27 @@
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from shadowrelay.sla.figures.rows import is_end, is_event, is_promotion, is_told_delivered
+from shadowrelay.sla.figures.rows import is_end, is_event, is_promotion, is_replacement, is_told_delivered
 from shadowrelay.sla.figures.timelines import ACKNOWLEDGED, RECONSTRUCTED, is_counted
 
 
 def recipients(rows: DataFrame, lines: DataFrame, *, now: int, is_final: bool, expiration_us: int) -> DataFrame:
-    """One line for each recipient that a row of the message names. `is_named`: it is one of the message's own.
+    """One line for each recipient that a row of the message names. `is_named`: it is one of the message's own, or took such a one's place.
 
     Shapes: `rows` from `exact_rows`, `lines` from `timelines`; `deliveries` are the two earliest, (at, server). Units: microseconds.
     """
     held = is_event("HARECEIVE") | is_promotion()
+    is_replaced = F.coalesce(F.array_contains("replaced", F.col("recipient")), F.lit(False))
+    is_stepping_in = is_replacement() & ~is_replaced
     delivery = F.when(F.col("is_delivery"), F.struct("at", "server", "row_id"))
     said = (
-        rows.where(is_event("RECEIVE") | held | is_end() | is_told_delivered())
-        .withColumn("recipient", F.explode(F.array_distinct("recipients")))
+        rows.where(is_event("RECEIVE") | held | is_end() | is_told_delivered() | is_replacement())
+        .withColumn("recipient", F.explode(F.array_union("recipients", F.coalesce("replaced", F.array().cast("array<string>")))))
         .groupBy("message", "recipient")
         .agg(
-            F.max(is_event("RECEIVE")).alias("is_received"),
-            F.max(held).alias("is_held"),
-            F.min(F.when(is_end(), F.col("at"))).alias("first_end_at"),
+            F.max(is_event("RECEIVE") | is_stepping_in).alias("is_received"),
+            F.max(held | is_stepping_in).alias("is_held"),
+            F.min(F.when(is_end() | is_replaced, F.col("at"))).alias("first_end_at"),
             F.min(F.when(is_told_delivered(), F.col("at"))).alias("discarded_at"),
             F.count(delivery).alias("deliveries_count"),
             F.slice(F.sort_array(F.collect_list(delivery)), 1, 2).alias("deliveries"),

@@ -26,6 +26,10 @@ COLUMNS = (
 )  # fmt: skip
 
 
+BEARING = ("id_high", "id_low", "addressed", "client_hash")
+"""What tells whether a client sent a message again: hashes of its internet message id, of its recipients, and of the client's name."""
+
+
 def first_pass(events: DataFrame, names: DataFrame) -> DataFrame:
     """One line a message, with `is_plain`; for the others only `message` means anything.
 
@@ -37,7 +41,7 @@ def first_pass(events: DataFrame, names: DataFrame) -> DataFrame:
     seen = seen.join(primary, on="server_hash", how="left").join(shadow, on="shadow_hash", how="left")
     return seen.select(
         "message", _is_plain().alias("is_plain"), "received_at", "held_at", "sent_at", "discarded_at", "shadow_us", "ack_us",
-        "recipients_count", "id_high", "id_low", "server", "pair_server", "rows_count",
+        "recipients_count", "id_high", "id_low", "addressed", "client_hash", "server", "pair_server", "rows_count",
     )  # fmt: skip
 
 
@@ -71,6 +75,8 @@ def _summed(events: DataFrame) -> DataFrame:
         F.max(F.when(is_receive, F.col("recipient_count").cast("long"))).alias("recipients_count"),
         F.max(F.when(is_receive, F.col("shadow_us"))).alias("shadow_us"),
         F.max(F.when(is_receive, F.col("ack_us"))).alias("ack_us"),
+        F.max(F.when(is_receive, F.col("recipients_hash"))).alias("addressed"),
+        F.max(F.when(is_receive, F.xxhash64("client_hostname"))).alias("client_hash"),
         F.max(F.when(is_receive, id_high(internet_id))).alias("id_high"),
         F.max(F.when(is_receive, id_low(internet_id))).alias("id_low"),
     )
@@ -177,7 +183,7 @@ def plain_messages(seen: DataFrame) -> DataFrame:
         F.lit(True).alias("is_redundant"), "shadow_us", "ack_us",
         F.col("sent_at").alias("done_at"), F.col("sent_at").alias("last_delivery_at"), "recipients_count",
         none.alias("exposure_count"), none.alias("exposure_us"), none.alias("exposure_max_us"),
-        none.alias("lost"), none.alias("duplicated"), none.alias("unexplained"), "id_high", "id_low",
+        none.alias("lost"), none.alias("duplicated"), none.alias("unexplained"), *BEARING,
     )  # fmt: skip
 
 

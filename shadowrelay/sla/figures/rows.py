@@ -12,8 +12,8 @@ from shadowrelay.sla.figures.names import logged_name
 OWN_FORMAT = "shadowrelay"
 COLUMNS = (
     "row_id", "at", "event", "source", "message", "internet_message_id", "client_hostname", "server_hostname", "source_context",
-    "reference",
-    "recipients", "replication", "ack_us", "shadow_us", "reason", "silent_since", "detected_at", "format", "server",
+    "reference", "related_recipient",
+    "recipients", "recipients_hash", "replication", "ack_us", "shadow_us", "reason", "silent_since", "detected_at", "format", "server",
 )  # fmt: skip
 """Of the events, those that figures are made of."""
 
@@ -43,6 +43,11 @@ def is_told_delivered() -> Column:
     return is_event("HADISCARD") & (~is_own() | (F.col("source_context") == "delivered"))
 
 
+def is_replacement() -> Column:
+    """Exchange: other recipients take the place of the related one: members, the resolved address, where it is forwarded to."""
+    return is_event("EXPAND", "RESOLVE", "REDIRECT") & ~is_own()
+
+
 def names_nobody() -> Column:
     """A row without recipients."""
     return F.size("recipients") == 0
@@ -55,7 +60,8 @@ def is_end() -> Column:
 
 
 def exact_rows(events: DataFrame, logged_servers: Sequence[str]) -> DataFrame:
-    """Each row once, with instants as microseconds, servers by the names of their logs, and `is_delivery`.
+    """Each row once, with instants as microseconds, servers by the names of their logs, `is_delivery`, and `replaced`: recipients whose
+    place others take here. Addresses of Exchange are in lower case.
 
     Shapes: `logged_servers` are those whose own log is in the input: there, Exchange's SEND is a hop. Partitioned by message, which all
     that follows is grouped by.
@@ -69,8 +75,19 @@ def exact_rows(events: DataFrame, logged_servers: Sequence[str]) -> DataFrame:
         .dropDuplicates(["message", "row_id"])
         .withColumns({name: F.unix_micros(name) for name in ("at", "silent_since", "detected_at")})
         .withColumns(_servers(logged_servers))
+        .withColumn("recipients", F.when(is_own(), F.col("recipients")).otherwise(_lower(F.col("recipients"))))
+        .withColumn("replaced", _replaced())
         .withColumn("is_delivery", is_delivery & ~names_nobody())
     )
+
+
+def _lower(addresses: Column) -> Column:
+    return F.transform(addresses, F.lower)
+
+
+def _replaced() -> Column:
+    related = _lower(F.array_remove(F.split("related_recipient", ";"), ""))
+    return F.when(is_replacement(), F.array_except(related, F.col("recipients")))
 
 
 def _servers(logged_servers: Sequence[str]) -> dict[str, Column]:

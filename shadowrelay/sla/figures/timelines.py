@@ -50,6 +50,10 @@ def timelines(rows: DataFrame) -> DataFrame:
         F.when(F.col("kind") == ACKNOWLEDGED, F.col("received_by")).otherwise(F.col("held_for")).alias("recipients"),
         "last_delivery_at", "redirects", "promotions", "loads", "notified_at", "discarded_for_all_at",
         "last_row.is_set_aside", "last_try_at", "rows_count",
+        F.when(F.col("kind") == ACKNOWLEDGED, F.col("receive.recipients_hash"))
+        .otherwise(F.col("holder.recipients_hash"))
+        .alias("addressed"),
+        F.when(F.col("kind") == ACKNOWLEDGED, F.col("receive.client_hostname")).alias("client"),
     )  # fmt: skip
 
 
@@ -59,7 +63,7 @@ def _gathered(rows: DataFrame) -> DataFrame:
     is_released = is_event("HADISCARD") & ~is_told_delivered() & (F.col("source_context") == "released")
     primary = F.when(is_held, F.col("client_hostname")).otherwise(F.col("reference"))
     promotion = F.struct("at", "server", "reference", "reason", "silent_since")
-    receive = F.struct("at", "server", "row_id", "replication", "shadow_us", "ack_us", "format")
+    receive = F.struct("at", "server", "row_id", "replication", "shadow_us", "ack_us", "format", "client_hostname", "recipients_hash")
     lists = {
         "redirects": F.sort_array(_each(is_event("HAREDIRECT"), F.struct("at", "server", F.col("server_hostname").alias("to")))),
         "promotions": F.sort_array(_each(is_promotion(), promotion)),
@@ -74,7 +78,7 @@ def _gathered(rows: DataFrame) -> DataFrame:
         F.max("internet_message_id").alias("internet_message_id"),
         F.min(F.when(is_acknowledgement(), receive)).alias("receive"),
         F.min(F.when(is_event("DSN"), F.struct("at", "server"))).alias("notification"),
-        F.min(F.when(is_held | is_promotion(), F.struct("at", primary.alias("primary")))).alias("holder"),
+        F.min(F.when(is_held | is_promotion(), F.struct("at", primary.alias("primary"), "recipients_hash"))).alias("holder"),
         F.min(F.when(is_held, F.struct("at", "server"))).alias("held"),
         F.max(F.struct("at", is_event("POISONMESSAGE").alias("is_set_aside"))).alias("last_row"),
         F.max(F.when(is_event("DEFER", "RESUBMIT"), F.col("at"))).alias("last_try_at"),

@@ -144,9 +144,17 @@ def twice(case: Case) -> None:
     delivered("two failed", later="q")
     case.promote(500, "two failed", new="s", old="p")
     case.promote(900, "two failed", new="q", old="s", reason="DatabaseChanged")
-    delivered("two far apart", later="q", later_at=20_000)
-    case.promote(500, "two far apart", new="s", old="p")
-    case.promote(500 + 3 * HOUR + 121, "two far apart", new="q", old="s")
+    for message, reason, old in (
+        ("two far apart", "Silence", "s"),
+        ("disk of the heir", "DatabaseChanged", "s"),
+        ("no way", "Silence", "x"),
+    ):
+        delivered(message, later="q", later_at=20_000)
+        case.promote(500, message, new="s", old="p")
+        case.promote(500 + 3 * HOUR + 121, message, new="q", old=old, reason=reason)
+    delivered("and back", later="p", later_at=20_000)
+    case.promote(500, "and back", new="s", old="p")
+    case.promote(500 + 3 * HOUR + 121, "and back", new="p", old="s")
     delivered("same primary twice", later="q")
     case.promote(500, "same primary twice", new="s", old="p")
     case.promote(501, "same primary twice", new="q", old="p", reason="DatabaseChanged")
@@ -167,6 +175,8 @@ def again(case: Case) -> None:
     case.plain(100, "second", internet_message_id="<same@again>")
     case.receive(200, "third", replication="Failed", internet_message_id="<same@again>")
     case.send(201, "third", internet_message_id="<same@again>")
+    case.receive(300, "relayed", server="q", client="p", internet_message_id="<same@again>")
+    case.receive(400, "to fewer", to=[A], internet_message_id="<same@again>")
     case.plain(0, "no id", internet_message_id="")
     case.plain(1, "no id either", internet_message_id="")
     case.plain(0, "at once", internet_message_id="<at once@again>")
@@ -264,6 +274,17 @@ def exchange16(case: Case) -> None:
     case.row("RECEIVE", 0, "p", "submitted", source="STOREDRIVER")
 
 
+def replaced(case: Case) -> None:
+    for message, delivered in (("all", ["M1@x", "m2@x", "bert.m@x", "f@x"]), ("one missing", ["m1@x", "bert.m@x", "f@x"])):
+        case.redirect(0, message)
+        case.receive(0.5, message, to=["Group@x", "Bert@X", "fred@x"], replication="")
+        case.row("EXPAND", 1, "p", message, to=["m1@X", "m2@x"], source="ROUTING", related_recipient="group@X")
+        case.row("RESOLVE", 1, "p", message, to=["bert.M@x"], source="RESOLVER", related_recipient="bert@x")
+        case.row("REDIRECT", 1, "p", message, to=["f@x"], source="ROUTING", related_recipient="fred@x;f@x")
+        case.row("DELIVER", 2, "p", message, to=delivered, source="STOREDRIVER")
+    case.lives(3 * DAY, "p")
+
+
 def exchange10(case: Case) -> None:
     case.receive(0, replication="")
     case.row("DELIVER", 2, "p", source="STOREDRIVER")
@@ -275,7 +296,7 @@ def nowhere(case: Case) -> None:
 
 _CASES: tuple[Callable[[Case], None], ...] = (
     plain, exposed, rebuilt, refused, notified, told, ended, lost, twice, again, orphaned, takenover, repeated,
-    traps, exchange16, exchange10, nowhere,
+    traps, exchange16, replaced, exchange10, nowhere,
 )  # fmt: skip
 
 
@@ -283,7 +304,7 @@ def all_cases() -> list[Case]:
     cases = []
     for play in _CASES:
         name = play.__name__
-        formats = {"exchange16": "exchange2016", "exchange10": "exchange2010"}
+        formats = {"exchange16": "exchange2016", "replaced": "exchange2013", "exchange10": "exchange2010"}
         case = Case(name, format=formats.get(name, "shadowrelay"), has_sites=name != "nowhere")
         play(case)
         cases.append(case)

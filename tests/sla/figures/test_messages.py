@@ -88,7 +88,8 @@ def test_the_ends_of_a_recipient(judged):
 
 
 def test_what_clients_sent_again(judged):
-    assert 2 == judged.figures("again")["messages_sent_again"]  # without an id, and at the same instant, nothing is again
+    # without an id, at the same instant, by a logged server, or to others, nothing is again
+    assert 2 == judged.figures("again")["messages_sent_again"]
 
 
 def test_repeated_rows_count_once(judged):
@@ -108,6 +109,13 @@ def test_exchange_rows(judged):
     assert (1, 1000) == (found["discard_lag_count"], found["discard_lag_max"])
     assert (1, 60_000_000) == (found["exposure_count"], found["exposure_us"])  # the DSN ended who had no other end
     assert (1, 0, 0) == (found["promotions"], found["takeovers_in_time"], found["takeovers_late"])
+
+
+def test_who_takes_the_place_of_a_recipient_of_exchange(judged):
+    found = judged.figures("replaced")
+
+    assert (2, 1, 1) == tuple(found[name] for name in ("messages_acknowledged", "messages_done", "recipients_lost"))
+    assert ["m2@x"] == [line["recipient"] for line in judged.lines("losses", "replaced")]
 
 
 def test_what_exchange_does_not_log_is_not_computable(judged):
