@@ -6,6 +6,12 @@ from typing import Any
 
 import pytest
 import structlog
+from hypothesis import HealthCheck, settings
+
+# How long an example takes says something about the machine only. A profile of Hypothesis that is in force stays the base of ours.
+ANY_MACHINE = "any machine"
+settings.register_profile(ANY_MACHINE, settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile(ANY_MACHINE)
 
 
 @pytest.fixture(autouse=True)

@@ -392,7 +392,7 @@ def test_a_strict_reader_gets_every_content_back_byte_for_byte(lines: list[bytes
 
 
 @given(lines=LINES, cuts=st.lists(st.integers(0, 60), max_size=6))
-@settings(suppress_health_check=[HealthCheck.filter_too_much])
+@settings(suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
 def test_blocks_cut_anywhere_make_the_same_stream(lines: list[bytes], cuts: list[int]):
     data = b"".join(line + b"\r\n" for line in lines)
     places = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
