@@ -11,6 +11,7 @@ import pytest
 
 from shadowrelay.lab.cluster import NodeProcess, Place, free_ports
 from shadowrelay.model.routing import HostPort
+from tests.kit.clock import PATIENCE_SECONDS
 from tests.kit.receiving import Client
 
 CONFIGURATION = """
@@ -53,7 +54,7 @@ async def deliver(node: NodeProcess) -> None:
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while not holds():
             await asyncio.sleep(0.02)
 
@@ -74,13 +75,16 @@ async def test_a_running_node_ships_what_it_logged_and_loses_nothing_of_it_to_si
     def shipped() -> list[bytes]:
         return rows_in(list(landing.glob("MSGTRK*.LOG")))
 
+    def logged() -> int:
+        return len(rows_in(list(node.tracking.glob("MSGTRK*.LOG"))))
+
     try:
         await node.start()
         await deliver(node)
         await until(lambda: len(shipped()) == 1)  # after the interval
         token = (node.directory / "token").read_text().strip()
         metrics: list[str] = []
-        async with httpx.AsyncClient(headers={"Authorization": f"Bearer {token}"}) as client, asyncio.timeout(20):
+        async with httpx.AsyncClient(headers={"Authorization": f"Bearer {token}"}) as client, asyncio.timeout(PATIENCE_SECONDS):
             while "shadowrelay_shipping_shipped_files_total 1.0" not in metrics:  # it is counted a moment after it is there
                 metrics = (await client.get(f"http://{admin}/metrics")).text.splitlines()
         await deliver(node)
@@ -88,8 +92,9 @@ async def test_a_running_node_ships_what_it_logged_and_loses_nothing_of_it_to_si
         after_stop = len(shipped())
         await node.start()
         await deliver(node)
+        await until(lambda: logged() == 3)  # the reply leaves a pass of the loop before the row is in the file
         await node.kill()
-        after_kill = len(rows_in(list(node.tracking.glob("MSGTRK*.LOG"))))
+        after_kill = logged()
         await node.start()
         await until(lambda: len(shipped()) == 3)
         await node.stop()
