@@ -545,7 +545,9 @@ asyncio.run(main())
 
 
 def test_sigkill_loses_no_row_that_was_written_before_an_await(tmp_path):
-    killed = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], timeout=PATIENCE_SECONDS, check=False, cwd=Path(__file__).parents[2])
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED, str(tmp_path)], timeout=PATIENCE_SECONDS, check=False, cwd=Path(__file__).parents[2]
+    )
 
     assert -signal.SIGKILL == killed.returncode
     assert list(range(50)) == numbers(tmp_path)
