@@ -233,6 +233,7 @@ asyncio.run(main())
 async def test_too_little_room_is_known_before_mail_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with a_ledger(tmp_path, free_bytes_min=0) as roomy:
         assert roomy.unavailable_reason() is None
+    monkeypatch.setattr(ledger_module, "SPACE_CHECKED_EVERY_SECONDS", 3600.0)
     async with a_ledger(tmp_path, free_bytes_min=10**18) as full:
         assert INSUFFICIENT_RESOURCES == full.unavailable_reason()
         monkeypatch.setattr(full, "_free_bytes_min", 0)
