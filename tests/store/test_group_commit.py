@@ -13,6 +13,7 @@ from shadowrelay.model.errors import LedgerUnavailable
 from shadowrelay.model.ownership import Claim, Role, Transition
 from shadowrelay.store import SqliteLedger
 from shadowrelay.store.writer import BATCH_MAX, LIGHT_ROWS_MAX, WAITING_MAX
+from tests.kit.clock import PATIENCE_SECONDS
 from tests.kit.ledger import THERE, Refused, a_content, a_ledger, a_message_id, a_new_message, all_done, an_attempt, choose, nothing, refuse
 
 
@@ -22,7 +23,7 @@ def held_up(ledger: SqliteLedger) -> Iterator[None]:
     may_go_on = threading.Event()
 
     def wait(work: object) -> None:
-        may_go_on.wait(10)
+        may_go_on.wait(PATIENCE_SECONDS)
 
     future = ledger._writer.submit(wait, is_heavy=True)
     try:
@@ -67,7 +68,7 @@ async def test_the_event_loop_goes_on_while_the_disk_is_waited_for(tmp_path: Pat
         inner = ledger._contents.sync
 
         def slow_disk() -> None:
-            seen.append(went_on.wait(10))
+            seen.append(went_on.wait(PATIENCE_SECONDS))
             inner()
 
         monkeypatch.setattr(ledger._contents, "sync", slow_disk)
