@@ -190,6 +190,7 @@ async def test_a_node_takes_and_delivers_mail_reloads_and_drains_under_the_restr
     state = place / "state"
     sink_port = sink.sockets[0].getsockname()[1]
     (state / "node.toml").write_text(CONFIGURATION.format(smtp=address, sink=f"127.0.0.1:{sink_port}", admin=admin))
+    (state / "node.toml").chmod(0o644)  # whatever our umask is
     node = NodeProcess(Place("mx1.east.example", "east"), address, admin, state)
     command = sandboxed(state, str(SYSTEM_PYTHON), "-m", "shadowrelay", "serve", "--config", str(state / "node.toml"))
     with (place / "log").open("wb") as log:
