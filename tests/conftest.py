@@ -17,8 +17,10 @@ settings.load_profile(ANY_MACHINE)
 @pytest.fixture(autouse=True)
 def _no_configuration_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     """A developer's own SHADOWRELAY_… variables must not change what a test sees, nor a proxy stand between a node and its test."""
-    for variable in [name for name in os.environ if name.startswith("SHADOWRELAY_") or name.lower().endswith("_proxy")]:
+    for variable in [name for name in os.environ if name.startswith("SHADOWRELAY_")]:
         monkeypatch.delenv(variable)
+    for variable in ("no_proxy", "NO_PROXY"):
+        monkeypatch.setenv(variable, ",".join(filter(None, [os.environ.get(variable), "127.0.0.1", "localhost"])))
 
 
 @pytest.fixture(autouse=True)
