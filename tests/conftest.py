@@ -6,13 +6,31 @@ from typing import Any
 
 import pytest
 import structlog
+from hypothesis import HealthCheck, settings
+
+# How long an example takes says something about the machine only. A profile of Hypothesis that is in force stays the base of ours.
+ANY_MACHINE = "any machine"
+settings.register_profile(ANY_MACHINE, settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile(ANY_MACHINE)
 
 
 @pytest.fixture(autouse=True)
 def _no_configuration_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A developer's own SHADOWRELAY_… variables must not change what a test sees."""
+    """A developer's own SHADOWRELAY_… variables must not change what a test sees, nor a proxy stand between a node and its test."""
     for variable in [name for name in os.environ if name.startswith("SHADOWRELAY_")]:
         monkeypatch.delenv(variable)
+    for variable in ("no_proxy", "NO_PROXY"):
+        monkeypatch.setenv(variable, ",".join(filter(None, [os.environ.get(variable), "127.0.0.1", "localhost"])))
+
+
+@pytest.fixture(autouse=True)
+def _no_terminal_but_a_plain_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CI services force colours upon programs, which then stand between the words of what they say; a narrow window breaks its lines."""
+    for variable in ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("COLUMNS", "80")
+    for constant in ("FORCE_TERMINAL", "MAX_WIDTH"):  # read when it is imported
+        monkeypatch.setattr(f"typer.rich_utils.{constant}", None)
 
 
 @pytest.fixture(autouse=True)

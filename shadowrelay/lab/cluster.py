@@ -16,7 +16,7 @@ from pathlib import Path
 from shadowrelay.lab.proxy import Wire
 from shadowrelay.model.routing import HostPort
 
-START_SECONDS_MAX = 30.0
+START_SECONDS_MAX = 60.0
 PORTS = range(10_000, 32_000)  # below net.ipv4.ip_local_port_range
 
 Table = Mapping[str, object]
@@ -91,7 +91,7 @@ class NodeProcess:
         return self.directory / "tracking"
 
     async def start(self) -> None:
-        """Start it and wait until it answers SMTP."""
+        """Start it and wait until it answers SMTP, and its API, which is opened after that."""
         self._kills_at_start = len(self.kills)
         with (self.directory / "node.log").open("ab") as log:
             self.process = await asyncio.create_subprocess_exec(
@@ -113,12 +113,18 @@ class NodeProcess:
             await asyncio.sleep(0.05)
 
     async def _answers(self) -> bool:
+        return await self._says(self.address, b"220") and await self._says(self.admin, b"")
+
+    async def _says(self, address: HostPort, greeting: bytes) -> bool:
+        """It listens there, and begins with this."""
         try:
-            reader, writer = await asyncio.open_connection(self.address.host, self.address.port)
+            reader, writer = await asyncio.open_connection(address.host, address.port)
         except OSError:
             return False
         try:
-            return (await reader.read(3)) == b"220"
+            return await reader.readexactly(len(greeting)) == greeting
+        except (OSError, EOFError):
+            return False
         finally:
             writer.close()
 

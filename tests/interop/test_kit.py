@@ -4,10 +4,12 @@ import contextlib
 import smtplib
 import socket
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
+from tests.kit.clock import PATIENCE_SECONDS
 from tests.kit.postfix import free_port, running_postfix, stored_messages, storing_settings
 from tests.kit.smtp_programs import SmtpSink, running_sink
 
@@ -24,18 +26,26 @@ def processes_of(directory: Path) -> list[str]:
     return found
 
 
+def wait_until_gone(directory: Path) -> None:
+    """Postfix's master tells its daemons to end, and does not wait for them."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while (left := processes_of(directory)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert [] == left
+
+
 def test_a_private_postfix_takes_mail_and_leaves_no_process_behind(workplace: Path) -> None:
     with running_postfix(workplace / "one", {"default_transport": "hold:"}) as postfix:
         postfix_processes = processes_of(workplace)
-        with smtplib.SMTP("127.0.0.1", postfix.port, timeout=10) as client:
+        with smtplib.SMTP("127.0.0.1", postfix.port, timeout=PATIENCE_SECONDS) as client:
             assert {} == client.sendmail("a@x.example", ["b@y.example"], b"Subject: one\r\n\r\n")
         queue = postfix.queue()
 
     assert "master" in postfix_processes
     assert "a@x.example" in queue
-    assert [] == processes_of(workplace)
+    wait_until_gone(workplace)
     with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.1", postfix.port), timeout=1)
+        socket.create_connection(("127.0.0.1", postfix.port), timeout=PATIENCE_SECONDS)
 
 
 def test_the_system_s_own_postfix_is_not_touched(workplace: Path) -> None:
@@ -55,11 +65,11 @@ def test_a_storing_postfix_keeps_mail_for_known_recipients_and_refuses_the_other
     mail = workplace / "mail"
     with (
         running_postfix(workplace / "one", storing_settings(mail, "corp.example", ["known"])) as postfix,
-        smtplib.SMTP("127.0.0.1", postfix.port, timeout=10) as client,
+        smtplib.SMTP("127.0.0.1", postfix.port, timeout=PATIENCE_SECONDS) as client,
     ):
         refused = client.sendmail("a@x.example", ["known@corp.example", "other@corp.example"], b"Subject: one\r\n\r\nbody\r\n")
         while not stored_messages(mail):
-            client.noop()
+            time.sleep(0.05)
 
     assert {"other@corp.example": 550} == {address: code for address, (code, _) in refused.items()}
     assert {"known": 1} == {name: len(messages) for name, messages in stored_messages(mail).items()}
@@ -70,7 +80,7 @@ def test_a_postfix_that_cannot_start_is_an_error_at_once_and_leaves_nothing(work
     with pytest.raises(RuntimeError, match=r"^postfix -c \S+ start"), running_postfix(workplace / "one", {"mail_owner": "nobody.here"}):
         raise AssertionError("it started")
 
-    assert [] == processes_of(workplace)
+    wait_until_gone(workplace)
 
 
 def test_a_sink_that_cannot_start_says_why() -> None:

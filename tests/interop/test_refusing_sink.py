@@ -13,7 +13,7 @@ from tests.kit.greeted import wait_until_peers_know_each_other
 from tests.kit.postfix import free_port
 from tests.kit.smtp_programs import dumped_message_ids, running_sink, source_command
 
-pytestmark = [pytest.mark.interop, pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.interop, pytest.mark.slow, pytest.mark.timeout(300)]
 
 PLACES = (Place("a.east.example", "east"), Place("b.west.example", "west"))
 PATIENT = {"shadow_resubmit_time_span": "60s", "shadow_timeout": "20s"}  # smtp-source gives up at the first 451
@@ -23,7 +23,7 @@ REFUSALS = {
     "the connection with 421": ("-Q", "CONNECT"),
     "by breaking off after DATA": ("-q", "DATA"),
 }
-ARRIVAL_SECONDS_MAX = 60.0
+ARRIVAL_SECONDS_MAX = 120.0
 
 
 async def send(nodes: list[NodeProcess], messages: int) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 PROGRAM = shutil.which("chromium") or shutil.which("chromium-headless-shell")
 MISSING = "needs Debian's chromium: apt-get install chromium"
-_ANSWER_SECONDS = 30.0
+_ANSWER_SECONDS = 60.0
 _FLAGS = (
     *("--headless=new", "--remote-debugging-pipe", "--no-first-run", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"),
     *("--disable-background-networking", "--disable-component-update", "--disable-extensions", "--disable-sync", "--mute-audio"),
@@ -128,7 +128,7 @@ def browser(profile: Path) -> Iterator[Browser]:
         yield tab
         tab._session = ""
         tab.ask("Browser.close")
-        process.wait(10)
+        process.wait(_ANSWER_SECONDS)
     finally:
         process.kill()
         process.wait()

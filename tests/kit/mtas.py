@@ -25,7 +25,7 @@ UNPACKED = ROOT / ".venv" / "interop"
 SNIPPETS = ROOT / "configs" / "mtas"
 NODE_ADDRESSES = {"mx1.east.example": "127.0.0.2", "mx1.west.example": "127.0.0.3"}
 HOSTS = {**{name: [address] for name, address in NODE_ADDRESSES.items()}, "nodes.corp.example": list(NODE_ADDRESSES.values())}
-START_SECONDS_MAX = 20.0
+START_SECONDS_MAX = 60.0
 
 
 class Mta(ABC):

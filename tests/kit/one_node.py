@@ -46,7 +46,8 @@ def settings_of(directory: Path, *, reject: bool) -> Settings:
             "transport": {
                 "reject_message_on_shadow_failure": reject,
                 "shadow_heartbeat_frequency": "1s",
-                "shadow_resubmit_time_span": "30s",
+                "shadow_resubmit_time_span": "3m",
+                "shadow_timeout": "60s",  # of the real clock: no pause of the machine is an answer that does not come
                 "discard_poll_interval": "10ms",
             },
             "receive_connectors": [{"name": "inbound", "listen": "127.0.0.1:0"}],

@@ -6,8 +6,12 @@ import pwd
 import shutil
 import socket
 import subprocess
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+from shadowrelay.lab.cluster import free_ports
+from tests.kit.clock import PATIENCE_SECONDS
 
 MASTER_CF = Path("/usr/share/postfix/master.cf.dist")
 OWNER, OWNER_GROUP = "nobody", "nogroup"  # of the maildirs: Postfix never delivers as root
@@ -20,10 +24,8 @@ def is_available() -> bool:
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port of 127.0.0.1 that was free a moment ago, and that no outgoing connection gets meanwhile."""
+    return free_ports(1)[0]
 
 
 class Postfix:
@@ -74,10 +76,12 @@ class Postfix:
         """Write the configuration and start the daemons; returns when it answers."""
         self.write()
         self._run("postfix", "-c", str(self.directory / "config"), "start")
-        for _ in range(100):
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while time.monotonic() < deadline:
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=5) as connection:
                 if connection.recv(3) == b"220":
                     return
+            time.sleep(0.05)
         raise RuntimeError(f"postfix does not answer; its log: {self.log.read_text()[-2000:]}")
 
     def stop(self) -> None:

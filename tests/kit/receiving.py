@@ -18,8 +18,8 @@ from shadowrelay.model.replies import Reply
 from shadowrelay.model.settings import Settings
 from shadowrelay.smtp.server import ReceiverServer, reception_for
 from shadowrelay.smtp.tls import TlsContexts
+from tests.kit.clock import PATIENCE_SECONDS
 
-PATIENCE_SECONDS = 5.0
 OWN_DATABASE = DatabaseId("00000000-0000-4000-8000-000000000001")
 PEER_DATABASE = DatabaseId("00000000-0000-4000-8000-000000000002")
 NOON = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)

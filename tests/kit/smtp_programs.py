@@ -11,7 +11,7 @@ from pathlib import Path
 
 SINK, SOURCE = Path("/usr/sbin/smtp-sink"), Path("/usr/sbin/smtp-source")
 BACKLOG = "1024"
-START_SECONDS_MAX = 10.0
+START_SECONDS_MAX = 60.0
 _MESSAGE_ID = re.compile(rb"^Message-Id: (\S+)", re.MULTILINE | re.IGNORECASE)
 
 

@@ -18,9 +18,10 @@ import dns.rcode
 import dns.rdatatype
 import dns.rrset
 
+from tests.kit.clock import PATIENCE_SECONDS
+
 CLOSE = "(close)"  # close the connection instead of answering
 HANG = "(hang)"  # never answer
-PATIENCE_SECONDS = 5.0
 
 EXTENSIONS = ("PIPELINING", "8BITMIME", "SMTPUTF8", "SIZE 10000000", "DSN")
 Answer = str | Callable[[str], str]
@@ -47,6 +48,7 @@ class ScriptedServer:
     open_count: int = 0
     open_count_max: int = 0
     port: int = 0
+    on_hang: Callable[[], None] = lambda: None  # called when it begins never to answer
     _used: dict[str, int] = field(default_factory=dict)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
     _failures: list[BaseException] = field(default_factory=list)
@@ -70,7 +72,7 @@ class ScriptedServer:
             raise self._failures[0]
 
     async def until(self, claim: Callable[[], bool]) -> None:
-        """Wait until it is true; a failure of the test after 5 s."""
+        """Wait until it is true; a failure of the test if that takes too long."""
         async with asyncio.timeout(PATIENCE_SECONDS):
             while not claim():
                 self._changed.clear()
@@ -146,6 +148,7 @@ class ScriptedServer:
         if text == CLOSE:
             return ""
         if text == HANG:
+            self.on_hang()
             await reader.read()  # until the client goes
             return ""
         writer.write(text.encode("utf-8", "surrogateescape") + b"\r\n")

@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from shadowrelay.lab.cluster import Cluster, Place
 from shadowrelay.model.routing import HostPort
+from tests.kit.clock import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
 RULES, RULE_TESTS = ROOT / "configs/prometheus/alerts.yml", ROOT / "configs/prometheus/alerts_test.yml"
@@ -94,7 +95,7 @@ async def scraped(directory: Path) -> dict[str, list[dict[str, str]]]:
     async with Cluster(PLACES, HostPort("127.0.0.1", 9), directory=directory, tables=tables) as cluster:
         node = next(iter(cluster.nodes.values()))
         token = (node.directory / "token").read_text().strip()
-        async with httpx.AsyncClient(headers={"Authorization": f"Bearer {token}"}) as client:
+        async with httpx.AsyncClient(headers={"Authorization": f"Bearer {token}"}, timeout=PATIENCE_SECONDS) as client:
             text = (await client.get(f"http://{node.admin}/metrics")).raise_for_status().text
     found: dict[str, list[dict[str, str]]] = {}
     for family in text_string_to_metric_families(text):

@@ -1,12 +1,12 @@
 """What a node finds when it opens its database stands in its operator log."""
 
-import json
 from pathlib import Path
 
 import pytest
 
 from shadowrelay.lab.cluster import Cluster, Place
 from shadowrelay.model.routing import HostPort
+from tests.kit.node_log import operator_events
 
 pytestmark = pytest.mark.slow
 
@@ -20,7 +20,6 @@ async def test_a_damaged_database_is_set_aside_and_said(tmp_path: Path) -> None:
             path.write_bytes(b"this is no database " * 500)
         await node.start()  # until it greets; what it found was said before that
 
-        lines = [json.loads(line) for line in (node.directory / "node.log").read_text().splitlines() if line.startswith("{")]
+        notes = [line for line in operator_events(node) if line["event"] == "database.note"]
 
-    notes = [line for line in lines if line["event"] == "database.note"]
     assert [("warning", True)] == [(line["level"], line["text"].startswith("queue.db is damaged")) for line in notes]

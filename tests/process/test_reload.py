@@ -1,7 +1,6 @@
 """SIGHUP at a real node: what changes at once does, what needs a restart is named and stays, a wrong file changes nothing."""
 
 import asyncio
-import json
 import signal
 import smtplib
 from pathlib import Path
@@ -11,22 +10,24 @@ import pytest
 
 from shadowrelay.lab.cluster import Cluster, NodeProcess, Place
 from shadowrelay.model.routing import HostPort
+from tests.kit.clock import PATIENCE_SECONDS
+from tests.kit.node_log import operator_events
 
 pytestmark = pytest.mark.slow
 
 
 async def reloaded(node: NodeProcess) -> dict[str, object]:
     """SIGHUP, and the line that it leaves."""
-    log = node.directory / "node.log"
-    before = len(log.read_text().splitlines())
+
+    def answers() -> list[dict[str, object]]:
+        return [line for line in operator_events(node) if line["event"].startswith("configuration.")]
+
+    before = len(answers())
     node.signal(signal.SIGHUP)
-    async with asyncio.timeout(10):
-        while True:
-            lines = [json.loads(line) for line in log.read_text().splitlines()[before:] if line.startswith("{")]
-            found = [line for line in lines if line["event"].startswith("configuration.")]
-            if found:
-                return dict(found[0])
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while len(answers()) == before:
             await asyncio.sleep(0.05)
+    return answers()[before]
 
 
 async def test_sighup_takes_what_it_can_and_names_the_rest(tmp_path: Path) -> None:
@@ -42,9 +43,9 @@ async def test_sighup_takes_what_it_can_and_names_the_rest(tmp_path: Path) -> No
         wrong = await reloaded(node)
 
         token = (node.directory / "token").read_text().strip()
-        async with httpx.AsyncClient(headers={"Authorization": f"Bearer {token}"}) as client:
+        async with httpx.AsyncClient(headers={"Authorization": f"Bearer {token}"}, timeout=PATIENCE_SECONDS) as client:
             settings = (await client.get(f"http://{node.admin}/api/v1/node")).raise_for_status().json()["settings"]
-        with smtplib.SMTP(node.address.host, node.address.port, timeout=10) as session:
+        with smtplib.SMTP(node.address.host, node.address.port, timeout=PATIENCE_SECONDS) as session:
             session.ehlo()
 
     named = ["transport.safety_net_hold_time"]

@@ -15,10 +15,10 @@ import structlog
 from shadowrelay.model.ids import MessageId
 from shadowrelay.model.ownership import Role
 from shadowrelay.model.replies import Reply
+from tests.kit.clock import PATIENCE_SECONDS
 from tests.kit.ledger import a_content, an_envelope
 from tests.kit.one_node import DATABASES, OneNode, Steps, World, listed
 
-SECONDS_MAX = 10
 SCENARIOS: dict[str, tuple[list[str], dict[str, int]]] = {
     "the first stores": (["store"], {}),
     "the first refuses and the second stores": (["refuse", "store"], {}),
@@ -52,7 +52,7 @@ def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
 async def a_node(directory: Path, world: World, steps: Steps, reject: bool, failures: dict[str, int]) -> AsyncIterator[OneNode]:
     node = await OneNode.open(directory, world, steps, reject=reject, failures=failures)
     try:
-        async with asyncio.timeout(SECONDS_MAX):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             yield node
     finally:
         await node.end()

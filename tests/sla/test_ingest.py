@@ -20,7 +20,9 @@ from tests.kit.log_files import a_log, an_event
 def put(logs, server, messages, name="MSGTRK2026112112-1.LOG", torn=b""):
     path = logs / server / name
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(a_log(an_event(each) for each in messages) + torn)
+    hidden = path.with_name(f".{name}")  # a stream that looks at this moment must not find half of it
+    hidden.write_bytes(a_log(an_event(each) for each in messages) + torn)
+    hidden.rename(path)
     return path
 
 

@@ -16,6 +16,7 @@ from shadowrelay.model.replies import Reply
 from shadowrelay.model.routing import HostPort
 from shadowrelay.smtp.client import Opening, TlsUse, open_session
 from shadowrelay.smtp.errors import OUTSIDE, SessionBroken, on_behalf, reply_from
+from tests.kit.clock import PATIENCE_SECONDS
 from tests.kit.smtp_servers import CLOSE, HANG, ScriptedServer, serving
 
 
@@ -112,11 +113,11 @@ def test_a_taken_over_session_carries_pipelined_commands_and_much_data_and_sees_
             pipeline = session.pipeline
             pipeline.write(b"NOOP\r\nNOOP\r\nBDAT %d\r\n" % len(block), 3)
             pipeline.write(block, 0)
-            await pipeline.drain(5.0)
-            codes = [answer.code for answer in await pipeline.answers(3, 5.0)]
+            await pipeline.drain(PATIENCE_SECONDS)
+            codes = [answer.code for answer in await pipeline.answers(3, PATIENCE_SECONDS)]
             pipeline.write(b"QUIT\r\n", 1)
             with pytest.raises(SessionBroken, match="Connection lost"):
-                await pipeline.answer(5.0)
+                await pipeline.answer(PATIENCE_SECONDS)
             await pipeline.closed()
             assert is_tls == session.is_tls
             return codes
@@ -165,7 +166,13 @@ OPENINGS_THAT_FAIL = [
 @pytest.mark.parametrize(("script", "enhanced"), [case[1:] for case in OPENINGS_THAT_FAIL], ids=[case[0] for case in OPENINGS_THAT_FAIL])
 async def test_an_opening_that_fails_leaves_no_connection(script, enhanced):
     server = ScriptedServer(script)
-    opening = Opening("me.example", greeting_seconds=0.2, command_seconds=0.2)
+    # short is only the wait for what never comes
+    seconds = {verb: 0.2 if reply == HANG else PATIENCE_SECONDS for verb, reply in script.items()}
+    opening = Opening(
+        "me.example",
+        greeting_seconds=seconds.get("GREETING", PATIENCE_SECONDS),
+        command_seconds=seconds.get("EHLO", PATIENCE_SECONDS),
+    )
     async with serving(server):
         with pytest.raises(SessionBroken) as caught:
             await open_session(HostPort("127.0.0.1", server.port), "hop", opening)

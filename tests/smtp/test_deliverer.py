@@ -20,6 +20,7 @@ from shadowrelay.smtp.client import Opening, TlsUse
 from shadowrelay.smtp.deliverer import MESSAGES_PER_SESSION_MAX, Report, SmtpDeliverer
 from shadowrelay.smtp.resolver import Exchange
 from shadowrelay.smtp.tls import opportunistic_context
+from tests.kit.clock import PATIENCE_SECONDS
 from tests.kit.smtp_servers import CLOSE, HANG, CancelledAt, ScriptedServer, cancelled_at, serving
 
 BODY = b"Subject: hello\r\n\r\n.dot\r\n"
@@ -66,7 +67,7 @@ async def a_deliverer(
     concurrency: int = 20,
     idle_seconds: float = 60.0,
     tls: ssl.SSLContext | None = None,
-    connect_seconds: float = 5.0,
+    connect_seconds: float = PATIENCE_SECONDS,
 ) -> AsyncIterator[SmtpDeliverer]:
     use = TlsUse.NEVER if tls is None else TlsUse.OPPORTUNISTIC
     deliverer = SmtpDeliverer(
@@ -333,7 +334,7 @@ async def test_a_cancellation_at_any_await_leaves_neither_a_connection_nor_a_slo
         for suspension in range(1, 100):
             async with a_deliverer(concurrency=1, tls=opportunistic_context()) as deliverer:
                 attempt = CancelledAt(deliver(deliverer, route(at(server))), suspension)
-                async with asyncio.timeout(5):
+                async with asyncio.timeout(PATIENCE_SECONDS):
                     await cancelled_at(attempt)
                 server.script = {}
                 report = await deliver(deliverer, route(at(server)))

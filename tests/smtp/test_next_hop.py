@@ -21,11 +21,13 @@ from shadowrelay.model.routing import HostPort
 from shadowrelay.smtp.client import Opened, Opening, open_session
 from shadowrelay.smtp.dots import DotStuffer, stuffed_with_end
 from shadowrelay.smtp.next_hop import Limits, Transaction, Unfinished, Work
+from tests.kit.clock import PATIENCE_SECONDS
 from tests.kit.smtp_servers import CLOSE, EXTENSIONS, HANG, ScriptedServer, serving
 
 BODY = b"Subject: hello\r\n\r\nline\r\n.dot\r\n..two\r\n\r\n.\r\nend\r\n"
 FULL = Limits()
-SHORT = Limits(command=0.2, data=0.2, block=0.2, dot=0.2)
+SHORT = Limits(command=0.2, data=0.2, block=0.2, dot=0.2)  # where the server never answers before the content
+SHORT_AT_DOT = Limits(dot=0.2)
 
 
 def an_envelope(recipients_count: int = 1, **changes: object) -> Envelope:
@@ -281,7 +283,7 @@ async def test_a_session_that_breaks_before_the_content_ends_the_attempt_and_not
         reply = "250 one\r\n250 two\r\n250 three\r\n250 four"
     server = ScriptedServer({verb: reply}, extensions)
 
-    result = await run(server, some_work(limits=SHORT))
+    result = await run(server, some_work(limits=SHORT if reply == HANG else FULL))
 
     assert isinstance(result.error, Unfinished)
     assert 451 == result.error.error.reply.code or "421 4.3.2 shutting down" == str(result.error.error.reply)
@@ -307,7 +309,7 @@ async def test_nonsense_after_the_dot_leaves_open_whether_it_was_delivered(reply
 async def test_no_answer_to_the_dot_leaves_open_whether_it_was_delivered(reply):
     server = ScriptedServer({"DOT": reply, "RCPT": ["550 no", "250 ok"]})
 
-    result = await run(server, some_work(2, limits=SHORT))
+    result = await run(server, some_work(2, limits=SHORT_AT_DOT))
 
     assert isinstance(result.error, Unfinished)
     assert result.error.dot_sent
@@ -321,7 +323,7 @@ async def test_a_reply_that_nobody_asked_for_ends_the_session():
 
     async with a_session(server) as session:
         session.pipeline.write(b"NOOP\r\n", 1)
-        await session.pipeline.answer(1.0)
+        await session.pipeline.answer(PATIENCE_SECONDS)
         await session.pipeline.closed()
 
         assert not session.pipeline.is_usable
@@ -390,7 +392,7 @@ def test_a_strict_reader_gets_every_content_back_byte_for_byte(lines: list[bytes
 
 
 @given(lines=LINES, cuts=st.lists(st.integers(0, 60), max_size=6))
-@settings(suppress_health_check=[HealthCheck.filter_too_much])
+@settings(suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
 def test_blocks_cut_anywhere_make_the_same_stream(lines: list[bytes], cuts: list[int]):
     data = b"".join(line + b"\r\n" for line in lines)
     places = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]

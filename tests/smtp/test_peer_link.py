@@ -25,6 +25,7 @@ from shadowrelay.smtp.peer_link import Held, LinkEvents, SessionLink, SmtpPeerLi
 from shadowrelay.wire.status import format_answer, format_answer_lines, format_superseded, parse_question_block, parse_status
 from shadowrelay.wire.xqdiscard import format_reply_lines
 from shadowrelay.wire.xshadow import format_hello, parse_commit, parse_envelope, parse_hello, parse_hold
+from tests.kit.clock import PATIENCE_SECONDS, let_pass
 from tests.kit.smtp_servers import CLOSE, HANG, CancelledAt, ScriptedServer, cancelled_at, serving
 
 OURS = DatabaseId("11111111-1111-4111-8111-111111111111")
@@ -38,7 +39,7 @@ EXTENSIONS = ("PIPELINING", "8BITMIME", "SMTPUTF8", "SIZE", "XSHADOW HOLD")
 HELLO = f"250 2.0.0 {format_hello(IT)}"
 FROM_ANOTHER_SERVER = f"250 {format_hello(replace(IT, server=ServerName('other.example')))}"
 FROM_ANOTHER_BOUNDARY = f"250 {format_hello(replace(IT, boundary=BoundaryName('other')))}"
-DEADLINE = 5.0
+DEADLINE = PATIENCE_SECONDS
 LEDGER_GONE = LedgerUnavailable(STORE_UNAVAILABLE, "disk full")
 
 
@@ -59,7 +60,9 @@ class StillClock:
 
 
 def a_peer(script: dict[str, object] | None = None, **changes: object) -> ScriptedServer:
-    return ScriptedServer({"XSHADOW": HELLO, **(script or {})}, **{"extensions": EXTENSIONS, **changes})  # type: ignore[arg-type]
+    """Whoever waits for it where it hangs has waited in vain at once."""
+    settings = {"extensions": EXTENSIONS, "on_hang": lambda: let_pass(DEADLINE + 1), **changes}
+    return ScriptedServer({"XSHADOW": HELLO, **(script or {})}, **settings)  # type: ignore[arg-type]
 
 
 def an_offer(recipients_count: int = 2, content: Content | None = None) -> CopyOffer:
@@ -80,7 +83,7 @@ async def a_link(
         StillClock(),
         LinkEvents(**{"own_identity": lambda: ME, **events}),  # type: ignore[arg-type]
         sessions_max=sessions_max,
-        control_seconds=0.3,
+        control_seconds=DEADLINE,
     )
     try:
         yield link
@@ -126,7 +129,7 @@ BAD_PEERS = [
 async def test_who_does_not_prove_to_be_the_peer_gets_nothing_and_no_connection_stays(script, extensions, reason):
     server = a_peer(script, extensions=extensions)
     async with serving(server), a_link(server) as link:
-        errors = [await refusal_of(link.hold(an_offer(), 0.15)), await refusal_of(link.greet())]
+        errors = [await refusal_of(link.hold(an_offer(), DEADLINE)), await refusal_of(link.greet())]
         await server.until(lambda: server.open_count == 0)
 
     assert [False, False] == [error.sent for error in errors]
@@ -224,7 +227,7 @@ async def test_a_refusal_says_that_nothing_is_stored(verb, reply):
 async def test_without_a_reply_to_commit_it_may_be_stored(verb, reply):
     server = a_peer({verb: reply})
     async with serving(server), a_link(server) as link:
-        error = await refusal_of(link.hold(an_offer(), 0.15))
+        error = await refusal_of(link.hold(an_offer(), DEADLINE))
         await server.until(lambda: server.open_count == 0)
 
     assert error.sent
@@ -292,13 +295,14 @@ async def test_a_commit_is_never_repeated_blindly():
 
 
 async def test_a_hold_waits_for_a_session_no_longer_than_its_deadline():
-    server = a_peer({"XSHADOW COMMIT": HANG})
+    server = a_peer({"XSHADOW COMMIT": HANG}, on_hang=lambda: None)
     async with serving(server), a_link(server, sessions_max=1) as link:
-        first = asyncio.ensure_future(link.hold(an_offer(), 0.3))
+        first = asyncio.ensure_future(link.hold(an_offer(), DEADLINE))
         await server.until(lambda: bool(server.sessions) and bool(server.sessions[0].blocks))
         second = await refusal_of(link.hold(an_offer(), 0.05))
 
         assert not second.sent
+        let_pass(DEADLINE + 1)
         assert (await refusal_of(first)).sent
 
 
@@ -473,7 +477,7 @@ async def test_a_cancellation_at_any_await_leaves_neither_a_connection_nor_a_slo
             async with a_link(server, on_open=on_open, sessions_max=1) as link:
                 attempt = CancelledAt(deeds[deed](link), suspension)  # type: ignore[arg-type]
                 await cancelled_at(attempt)
-                async with asyncio.timeout(5):
+                async with asyncio.timeout(PATIENCE_SECONDS):
                     await deeds[deed](link)
             await server.until(lambda: server.open_count == 0)
             if not attempt.was_reached:
@@ -483,7 +487,7 @@ async def test_a_cancellation_at_any_await_leaves_neither_a_connection_nor_a_slo
 
 
 async def test_close_ends_all_sessions_and_what_runs():
-    server = a_peer({"XSHADOW COMMIT": ["250 ok", HANG]})
+    server = a_peer({"XSHADOW COMMIT": ["250 ok", HANG]}, on_hang=lambda: None)
     async with serving(server), a_link(server) as link:
         await link.greet()
         await link.hold(an_offer(), DEADLINE)

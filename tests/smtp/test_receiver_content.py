@@ -84,7 +84,7 @@ async def test_content_is_the_same_whole_byte_by_byte_and_at_every_split(content
     cuts=st.lists(st.integers(1, 90), max_size=30),
     limit=st.integers(5, 200),
 )
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_any_content_of_whole_lines_comes_through_bit_for_bit(lines: list[bytes], cuts: list[int], limit: int, tmp_path: Path) -> None:
     clean = [line.replace(b"\r", b"").replace(b"\n", b"") for line in lines]
     content = b"".join(line + b"\r\n" for line in clean)
@@ -100,7 +100,7 @@ def test_any_content_of_whole_lines_comes_through_bit_for_bit(lines: list[bytes]
 
 
 @given(pieces=st.lists(st.sampled_from([b"\r", b"\n", b".", b"x", b"\r\n"]), max_size=40), limit=st.integers(5, 20))
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_the_end_is_the_first_crlf_dot_crlf_and_any_bare_line_end_is_noticed(pieces: list[bytes], limit: int, tmp_path: Path) -> None:
     wire = b"".join(pieces)
     whole = b"\r\n" + wire + b"\r\n.\r\n"
@@ -114,7 +114,7 @@ def test_the_end_is_the_first_crlf_dot_crlf_and_any_bare_line_end_is_noticed(pie
 
 
 @given(st.lists(st.integers(0, 40), max_size=20), st.integers(-3, 3))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_a_long_line_is_found_wherever_it_is(lengths: list[int], extra: int) -> None:
     lines = [b"x" * length for length in lengths] + [b"x" * (LINE_OCTETS_MAX - 2 + extra)] + [b"y"] * len(lengths)
 

@@ -16,7 +16,8 @@ import structlog
 from shadowrelay.model.errors import LedgerUnavailable
 from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, STORE_UNAVAILABLE
 from shadowrelay.smtp.peer_commands import PeerReceiver
-from tests.kit.receiving import HELLO, PATIENCE_SECONDS, Client, Station, files_in, receiving, until
+from tests.kit.clock import PATIENCE_SECONDS
+from tests.kit.receiving import HELLO, Client, Station, files_in, receiving, until
 
 TO_DATA = ("EHLO client.example", "MAIL FROM:<a@x.example>", "RCPT TO:<b@here.example>", "DATA")
 PEER = {"accept_xshadow": True, "externally_secured": ["127.0.0.1", "::1"]}
@@ -254,9 +255,8 @@ async def test_a_client_that_vanishes_within_content_leaves_nothing(tmp_path: Pa
 
         client.writer.transport.abort()
         await emptied(station)
-        await asyncio.sleep(0)
+        await until(lambda: not files_in(tmp_path))
 
-        assert [] == files_in(tmp_path)
         assert [] == station.acceptor.accepted
 
 

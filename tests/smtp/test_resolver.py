@@ -6,6 +6,7 @@ import pytest
 from shadowrelay.model.errors import DeliveryError, PermanentDeliveryError, TransientDeliveryError
 from shadowrelay.model.routing import HostPort
 from shadowrelay.smtp.resolver import DnsResolver, Exchange
+from tests.kit.clock import PATIENCE_SECONDS
 from tests.kit.smtp_servers import name_server
 
 ZONE = {
@@ -30,7 +31,7 @@ ZONE = {
 
 async def exchanges_of(domain: str) -> tuple[Exchange, ...]:
     async with name_server(ZONE) as (_, port):
-        return await DnsResolver(("me.example",), (HostPort("127.0.0.1", port),), lifetime_seconds=1.0).exchanges(domain)
+        return await DnsResolver(("me.example",), (HostPort("127.0.0.1", port),), lifetime_seconds=PATIENCE_SECONDS).exchanges(domain)
 
 
 async def refusal_of(domain: str) -> DeliveryError:

@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 
 from shadowrelay.model.ownership import Role
+from tests.kit.clock import PATIENCE_SECONDS
 from tests.kit.ledger import THEIR_DATABASE, THERE, a_ledger
 
 SCRIPT = """
 import asyncio, sys
 from pathlib import Path
 from shadowrelay.store import SqliteLedger
+from tests.kit.clock import PATIENCE_SECONDS
 from tests.kit.ledger import HERE, NOW, a_content, a_new_message, all_done, an_attempt, choose
 
 async def one(ledger, number):
@@ -42,7 +44,7 @@ LINES = (30, 333, 1000)
 async def test_what_was_reported_before_a_kill_is_there_after_it(tmp_path: Path, lines_count: int) -> None:
     process = subprocess.Popen([sys.executable, "-c", SCRIPT, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
-    watchdog = threading.Timer(40, process.kill)
+    watchdog = threading.Timer(PATIENCE_SECONDS, process.kill)
     watchdog.start()
     lines = [process.stdout.readline() for _ in range(lines_count)]
     process.send_signal(signal.SIGKILL)
@@ -73,6 +75,7 @@ def test_the_process_ends_after_close(tmp_path: Path) -> None:
 import asyncio, sys
 from pathlib import Path
 from shadowrelay.store import SqliteLedger
+from tests.kit.clock import PATIENCE_SECONDS
 from tests.kit.ledger import HERE, NOW, a_content, a_new_message
 
 async def main():
@@ -83,6 +86,8 @@ async def main():
 
 asyncio.run(main())
 """
-    finished = subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=False, timeout=30, capture_output=True, text=True)
+    finished = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)], check=False, timeout=PATIENCE_SECONDS, capture_output=True, text=True
+    )
 
     assert (0, "") == (finished.returncode, finished.stderr)

@@ -13,6 +13,7 @@ from shadowrelay.model.errors import LedgerUnavailable
 from shadowrelay.model.ownership import Claim, Role, Transition
 from shadowrelay.store import SqliteLedger
 from shadowrelay.store.writer import BATCH_MAX, LIGHT_ROWS_MAX, WAITING_MAX
+from tests.kit.clock import PATIENCE_SECONDS
 from tests.kit.ledger import THERE, Refused, a_content, a_ledger, a_message_id, a_new_message, all_done, an_attempt, choose, nothing, refuse
 
 
@@ -22,7 +23,7 @@ def held_up(ledger: SqliteLedger) -> Iterator[None]:
     may_go_on = threading.Event()
 
     def wait(work: object) -> None:
-        may_go_on.wait(10)
+        may_go_on.wait(PATIENCE_SECONDS)
 
     future = ledger._writer.submit(wait, is_heavy=True)
     try:
@@ -67,7 +68,7 @@ async def test_the_event_loop_goes_on_while_the_disk_is_waited_for(tmp_path: Pat
         inner = ledger._contents.sync
 
         def slow_disk() -> None:
-            seen.append(went_on.wait(10))
+            seen.append(went_on.wait(PATIENCE_SECONDS))
             inner()
 
         monkeypatch.setattr(ledger._contents, "sync", slow_disk)
@@ -260,13 +261,13 @@ async def test_what_was_promised_before_close_is_kept(tmp_path: Path) -> None:
 
 
 async def test_no_thread_is_left_after_close(tmp_path: Path) -> None:
-    before = threading.active_count()
+    before = set(threading.enumerate())  # those of earlier tests may end meanwhile
     async with a_ledger(tmp_path) as ledger:
         stored = await ledger.record_accepted(a_new_message(), a_content(), decided=True)
         await asyncio.gather(*(ledger.load(stored.envelope.message_id) for _ in range(8)))
         await ledger.record_verdict(stored.envelope.message_id, choose)
 
-    assert before == threading.active_count()
+    assert set() == set(threading.enumerate()) - before
 
 
 async def test_a_cancelled_reader_leaves_the_others_working(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from shadowrelay.model.errors import ConfigurationError, LedgerUnavailable
 from shadowrelay.model.ownership import Role
 from shadowrelay.store import connection as connections
 from shadowrelay.store import migrations
+from tests.kit.clock import PATIENCE_SECONDS
 from tests.kit.ledger import (
     NOW,
     THERE,
@@ -225,6 +226,7 @@ def die_while_working(directory: Path, message_id: str) -> None:
     script = f"""
 import asyncio, os, signal, sys
 from pathlib import Path
+from tests.kit.clock import PATIENCE_SECONDS
 from tests.kit.ledger import HERE, Wall
 from shadowrelay.store import SqliteLedger
 
@@ -235,7 +237,7 @@ async def main():
 
 asyncio.run(main())
 """
-    finished = subprocess.run([sys.executable, "-c", script], check=False, timeout=30)
+    finished = subprocess.run([sys.executable, "-c", script], check=False, timeout=PATIENCE_SECONDS)
     assert -9 == finished.returncode
 
 

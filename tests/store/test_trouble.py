@@ -17,6 +17,7 @@ from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, STORE_UNAVAILABLE
 from shadowrelay.store import SqliteLedger, content
 from shadowrelay.store import connection as connections
 from shadowrelay.store import ledger as ledger_module
+from tests.kit.clock import PATIENCE_SECONDS
 from tests.kit.ledger import (
     NOW,
     THEIR_DATABASE,
@@ -190,6 +191,7 @@ import asyncio, resource, signal
 from pathlib import Path
 from shadowrelay.model.errors import LedgerUnavailable
 from shadowrelay.store import SqliteLedger
+from tests.kit.clock import PATIENCE_SECONDS
 from tests.kit.ledger import HERE, NOW, a_content, a_new_message
 
 async def main():
@@ -214,7 +216,7 @@ async def main():
 
 asyncio.run(main())
 """
-    finished = subprocess.run([sys.executable, "-c", script], check=False, timeout=50, capture_output=True, text=True)
+    finished = subprocess.run([sys.executable, "-c", script], check=False, timeout=PATIENCE_SECONDS, capture_output=True, text=True)
     assert (0, "") == (finished.returncode, finished.stderr)
     *ids, replies = finished.stdout.splitlines()
     refused = set(replies.split()) - {"250"}
@@ -233,6 +235,7 @@ asyncio.run(main())
 async def test_too_little_room_is_known_before_mail_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with a_ledger(tmp_path, free_bytes_min=0) as roomy:
         assert roomy.unavailable_reason() is None
+    monkeypatch.setattr(ledger_module, "SPACE_CHECKED_EVERY_SECONDS", 3600.0)
     async with a_ledger(tmp_path, free_bytes_min=10**18) as full:
         assert INSUFFICIENT_RESOURCES == full.unavailable_reason()
         monkeypatch.setattr(full, "_free_bytes_min", 0)

@@ -13,6 +13,7 @@ import structlog
 
 from shadowrelay.tracking import operator_log
 from shadowrelay.tracking.operator_log import LEFT_OUT, LineLogger, configure
+from tests.kit.clock import PATIENCE_SECONDS
 
 
 @pytest.fixture
@@ -151,7 +152,7 @@ async def test_lines_of_a_running_loop_are_collected_and_written_in_one_call(str
         structlog.get_logger().info("attempt.finished", number=number)
     assert 0 == stream.writes_count
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while not stream.writes_count:
             await asyncio.sleep(0)
 

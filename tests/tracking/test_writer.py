@@ -17,6 +17,7 @@ from shadowrelay.model.tracking import EventId, EventSource, TrackingEvent
 from shadowrelay.tracking import writer
 from shadowrelay.tracking.writer import FileTrackingLog
 from shadowrelay.wire.tracking import FIELDS, format_line, parse_line
+from tests.kit.clock import PATIENCE_SECONDS
 
 START = datetime(2026, 11, 21, 10, 30, tzinfo=UTC)
 
@@ -197,7 +198,7 @@ async def test_the_directory_stays_below_its_size_and_the_newest_rows_are_kept(m
 async def test_the_oldest_rows_go_first_although_the_disk_is_slower_than_the_relay(make_log, monkeypatch):
     is_slow = threading.Event()
     fdatasync = os.fdatasync
-    monkeypatch.setattr(os, "fdatasync", lambda descriptor: is_slow.wait(5) and fdatasync(descriptor))
+    monkeypatch.setattr(os, "fdatasync", lambda descriptor: is_slow.wait(PATIENCE_SECONDS) and fdatasync(descriptor))
     log = make_log(max_file_size=5000, max_directory_size=20_000)
     for number in range(300):
         log.write(an_event(number))
@@ -289,12 +290,12 @@ async def test_a_row_written_during_a_sync_is_covered_by_the_next_one(make_log, 
     def slow_sync(descriptor):
         synced.append(os.fstat(descriptor).st_size)
         is_syncing.set()
-        may_end.wait(5)
+        may_end.wait(PATIENCE_SECONDS)
 
     monkeypatch.setattr(os, "fdatasync", slow_sync)
     log.write(an_event(1))
     first = asyncio.create_task(log.sync())
-    await asyncio.to_thread(is_syncing.wait, 5)
+    await asyncio.to_thread(is_syncing.wait, PATIENCE_SECONDS)
     log.write(an_event(2))
     second = asyncio.create_task(log.sync())
     await asyncio.sleep(0)
@@ -544,7 +545,9 @@ asyncio.run(main())
 
 
 def test_sigkill_loses_no_row_that_was_written_before_an_await(tmp_path):
-    killed = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], timeout=30, check=False, cwd=Path(__file__).parents[2])
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED, str(tmp_path)], timeout=PATIENCE_SECONDS, check=False, cwd=Path(__file__).parents[2]
+    )
 
     assert -signal.SIGKILL == killed.returncode
     assert list(range(50)) == numbers(tmp_path)

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 
 from shadowrelay.lab.proxy import Passing, Wire
 from shadowrelay.model.routing import HostPort
+from tests.kit.clock import PATIENCE_SECONDS
 
 Ends = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 CONFIRMED = b"250 2.0.0 Held\r\n"
@@ -25,7 +26,7 @@ async def a_wire() -> AsyncIterator[tuple[Wire, Ends, Ends]]:
     near = await asyncio.open_connection(address.host, address.port)
     far = await called.get()
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             yield wire, near, far
     finally:
         await wire.close()
