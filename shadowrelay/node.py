@@ -59,6 +59,7 @@ class Node:
         self._clock = SystemClock()
         self._tasks = Tasks()
         self._tls = self._read_tls()
+        self._is_started = self._is_reload_wanted = False
 
     async def start(self) -> None:
         """Open everything, in the order in which a failure does least harm: files, then sockets, then services.
@@ -84,8 +85,10 @@ class Node:
         self._admin = AdminServer(make_application(self._services.view, self._metrics, token, __version__), settings.admin.listen)
         await self._admin.start()
         self._start_services()
-        self._services.view.is_running = True
+        self._services.view.is_running = self._is_started = True
         _log.info("node.started", server=settings.server.name, database=self._ledger.identity.database, version=__version__)
+        if self._is_reload_wanted:
+            self.reload()
 
     def _build_services(self) -> None:
         settings = self._settings
@@ -207,7 +210,10 @@ class Node:
 
     def reload(self) -> None:
         """SIGHUP: what can change while running does, and the content of the files named in [tls]; the rest is named
-        (`config_reload`). All of it or nothing."""
+        (`config_reload`). All of it or nothing. While the node starts, it waits for that."""
+        if not self._is_started:
+            self._is_reload_wanted = True
+            return
         try:
             loaded = config.load(self._loaded.path)
             self._tls = self._read_tls()
@@ -218,7 +224,7 @@ class Node:
         self._loaded = replace(loaded, settings=settings)  # what the API shows is what is in force
         self._settings = self._context.settings = settings
         self._services.deliver.reload()
-        for receiver, connector in zip(self._receivers, settings.receive_connectors, strict=False):  # while it starts: the first ones
+        for receiver, connector in zip(self._receivers, settings.receive_connectors, strict=True):
             receiver.reload(connector, self._tls)
         for peer in settings.shadow_candidates:
             self._links[peer.name].renew(self._opening_to(peer))

@@ -7,9 +7,12 @@ from pathlib import Path
 
 import httpx
 import pytest
+import structlog
 
+from shadowrelay import config
 from shadowrelay.lab.cluster import Cluster, NodeProcess, Place
 from shadowrelay.model.routing import HostPort
+from shadowrelay.node import Node
 from tests.kit.clock import PATIENCE_SECONDS
 from tests.kit.node_log import operator_events
 
@@ -53,3 +56,26 @@ async def test_sighup_takes_what_it_can_and_names_the_rest(tmp_path: Path) -> No
     assert "configuration.refused" == wrong["event"]
     assert ("2d", "defer") == tuple(settings[f"transport.{key}"] for key in ("safety_net_hold_time", "delivery_without_lease"))
     assert "4321" == session.esmtp_features["size"]
+
+
+async def test_a_sighup_while_the_node_starts_waits_for_that(tmp_path: Path) -> None:
+    async with Cluster((Place("a.east.example", "east"),), HostPort("127.0.0.1", 9), directory=tmp_path) as cluster:
+        (process,) = cluster.nodes.values()
+        await process.kill()
+        file = process.directory / "node.toml"
+        node = Node(config.load(file))
+        file.write_text(file.read_text().replace("[[receive_connectors]]", "[[receive_connectors]]\nmax_message_size = 4321"))
+        node.reload()
+        with structlog.testing.capture_logs() as said:
+            await node.start()
+        try:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                reader, writer = await asyncio.open_connection(process.address.host, process.address.port)
+                writer.write(b"EHLO there\r\n")
+                answer = await reader.readuntil(b"SIZE 4321")
+                writer.close()
+        finally:
+            await node.stop()
+
+    assert ["node.started", "configuration.reloaded"] == [line["event"] for line in said][-2:]
+    assert answer.startswith(b"220 ")
