@@ -125,6 +125,7 @@ def _chunk(
     delivered = np.where(late, delivered + random.integers(60 * SECOND, 900 * SECOND, size), delivered)
     discarded = delivered + random.integers(50_000, 1_200_000, size) + (random.random(size) < 0.002) * 300 * SECOND
     people = random.choice([1, 1, 1, 1, 1, 1, 1, 1, 2, 5], size)
+    people[of["again"]] = people[np.flatnonzero(of["again"]) - 1]
 
     everything = np.arange(size)
     where = lambda mask: everything[mask]  # noqa: E731
@@ -193,8 +194,8 @@ def _chunk(
     # the end of the copy
     heard = where(~unprotected & ~no_end & ~of["orphaned"] & ~of["promoted"])
     sets.append(Rows("HADISCARD", "SMTP", heard, clock(discarded, second)[heard], second[heard], first[heard], second[heard], "delivered"))
-    known_done = np.where(is_burnt, clock(discarded, second), clock(delivered, first))
-    lag = totals.elapsed("discard_lag_ms", (clock(discarded, second) - known_done)[heard])
+    judged = heard[~is_burnt[heard]]  # of a burnt one the discard is the end
+    lag = totals.elapsed("discard_lag_ms", (clock(discarded, second) - clock(delivered, first))[judged])
     totals.counts["discards_late"] += int((lag > HEARTBEAT).sum())
     held = where(of["orphaned"] | no_end)
     orphans = held[clock(at - 1500, second)[held] + HOLD <= now]
@@ -266,7 +267,8 @@ def _table(random: np.random.Generator, sets: list[Rows], names: list[str], peop
     ids = _hex(random, len(people), dashed=True)
     internet_ids = pc.binary_join_element_wise("<", pc.utf8_slice_codeunits(ids, 0, 23), "@src.example>", "")
     offsets = np.concatenate(([0], np.cumsum(people)))
-    chosen = (np.repeat(random.integers(0, len(ADDRESSES), len(people)), people) + np.arange(offsets[-1])) % len(ADDRESSES)
+    begin = random.integers(0, len(ADDRESSES), len(people))[internet]
+    chosen = (np.repeat(begin - offsets[:-1], people) + np.arange(offsets[-1])) % len(ADDRESSES)
     lists = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(ADDRESSES).take(pa.array(chosen)))
     hashes = np.add.reduceat(HASHES[chosen], offsets[:-1]).astype(np.int64)
     hosts = [*names, "", "client.src.example", "mail.dest.example"]

@@ -4,9 +4,11 @@ Gaps between deeds whose order matters are minutes, clocks are wrong by less tha
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from benchmarks.sla_world import BEGIN, EXPIRATION, HOLD, NOW, SPAN, Life, Node, Takeover, World
+from shadowrelay.model.message import Recipient
 from shadowrelay.model.tracking import Replication, ResubmitReason
 
 LOST = (ResubmitReason.DATABASE_CHANGED, ResubmitReason.DATABASE_ROLLED_BACK)
@@ -158,15 +160,18 @@ def refused(world: World) -> None:
 
 
 def sent_again(world: World) -> None:
-    """The client never got its answer, and sends it again: the same Message-ID, another id."""
+    """The client never got its answer, and sends it again: the same Message-ID, another id. Or it goes to others, too, in parts."""
     a, b, c = world.pick(3)
     at = begins(world)
     first = clean(world, at, (a, b))
     for number in range(world.random.randint(1, 2)):
         when = at + timedelta(minutes=20 * (number + 1)) + world.minutes(0, 10)
         primary = world.random.choice((a, c))
-        life = Life(world, primary, world.envelope(when, internet_id=first.envelope.internet_message_id))
-        life.is_again = True
+        envelope = world.envelope(when, internet_id=first.envelope.internet_message_id)
+        is_part = world.random.random() < 0.2
+        recipients = (Recipient(f"part{number}@a.dest.example"),) if is_part else first.envelope.recipients
+        life = Life(world, primary, replace(envelope, recipients=recipients))
+        life.is_again = not is_part
         life.accept(when, b)
         discard_after(life, b, deliver(life, primary, when + world.seconds(0.1, 1)))
         life.finish()

@@ -388,7 +388,7 @@ class Life:
         elif is_reconstructed or (self.received_at is not None):
             acknowledged_at, server = (self.received_at, self.primary) if self.received_at else min(self.known, key=lambda known: known[0])
             self._finish_acknowledged(acknowledged_at, server, done_at, is_reconstructed)
-        self._finish_copies(done_at)
+        self._finish_copies(None if is_reconstructed else done_at)
         truth.counts["messages_promoted"] += bool(self.promoted)
 
     def _finish_acknowledged(self, at: datetime, server: Node, done_at: datetime | None, is_reconstructed: bool) -> None:
@@ -421,6 +421,7 @@ class Life:
                 truth.losses.append(self._entry(recipient=address, server=server.name, cause=self.causes["losses"][ordinal]))
 
     def _finish_copies(self, done_at: datetime | None) -> None:
+        """Shapes: `done_at` is None for a reconstructed message, too: there its discard is the end."""
         truth = self.world.truth
         for shadow, at in self.copies.items():
             if self.discards.get(shadow) and done_at is not None:
