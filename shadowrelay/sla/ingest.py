@@ -20,7 +20,7 @@ from shadowrelay.sla.events import read_readings
 from shadowrelay.sla.land import is_landed, land
 from shadowrelay.sla.places import located, sweep, written_whole
 from shadowrelay.sla.sites import Site
-from shadowrelay.sla.warehouse import LISTING, Ingested, counted, describe_servers, list_logs, listing_options, require_logs
+from shadowrelay.sla.warehouse import LISTING, Ingested, counted, describe_servers, list_logs, listing_options, of_servers, require_logs
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -111,7 +111,8 @@ def start(
             seconds = max(time.monotonic() - began, 1e-3)
             tell(f"batch {number}: {row[0]} files, {row[2]} rows, {row[1] / 1e6:.1f} MB at {row[1] / 1e6 / seconds:.0f} MB/s")
 
-    writer = stream.load(f"{logs}/*").select("path", "length").writeStream.foreachBatch(take).queryName("shadowrelay-sla-ingest")
+    listing = of_servers(stream.load(f"{logs}/*"), logs).select("path", "length")
+    writer = listing.writeStream.foreachBatch(take).queryName("shadowrelay-sla-ingest")
     writer = writer.option("checkpointLocation", f"{warehouse}/ingest/checkpoint")
     if interval is None:
         return writer.trigger(availableNow=True).start()

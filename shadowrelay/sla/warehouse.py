@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F
@@ -128,7 +128,7 @@ def list_logs(spark: "SparkSession", logs: str) -> "DataFrame":
     """All files, with the columns path, modificationTime and length."""
     source = spark.read.format("binaryFile").schema(LISTING).options(**listing_options())
     try:
-        return source.load(f"{logs}/*").drop("content")
+        return of_servers(source.load(f"{logs}/*"), logs).drop("content")
     except AnalysisException as exc:
         if exc.getCondition() != "PATH_NOT_FOUND":
             raise
@@ -136,8 +136,21 @@ def list_logs(spark: "SparkSession", logs: str) -> "DataFrame":
 
 
 def listing_options() -> dict[str, str]:
-    """Of the source `binaryFile`, as a batch and as a stream."""
-    return {"pathGlobFilter": NAMES, "ignoreMissingFiles": "true"}  # retention may delete a file between two looks
+    """Of the source `binaryFile`, as a batch and as a stream.
+
+    Retention may delete a file between two looks. Without `recursiveFileLookup` Spark takes a directory `archive=2025` for a partition,
+    and reads a batch of the stream once more for each name in it that has a bracket.
+    """
+    return {"pathGlobFilter": NAMES, "ignoreMissingFiles": "true", "recursiveFileLookup": "true"}
+
+
+def of_servers(files: "DataFrame", logs: str) -> "DataFrame":
+    """Those that are `<logs>/<server>/<name>`. Shapes: `files` has the column path, as Spark writes it."""
+    spark = files.sparkSession
+    jvm: Any = spark.sparkContext._jvm  # as Spark spells it: with a scheme, without `..`
+    path = jvm.org.apache.hadoop.fs.Path(logs)
+    top = path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf()).makeQualified(path).toString()
+    return files.where(F.size(F.split("path", "/")) == len(top.rstrip("/").split("/")) + 2)
 
 
 def describe_servers(spark: "SparkSession", logs: str, warehouse: str, sites: Mapping[str, Site] | None) -> None:

@@ -26,6 +26,12 @@ def put(logs, server, messages, name="MSGTRK2026112112-1.LOG", torn=b""):
     return path
 
 
+def put_what_is_no_servers_log(logs, server):
+    put(logs.parent, logs.name, ["beside"])
+    put(logs / server, "archive=2025", ["deeper"])
+    put(logs / server, "MSGTRK1.LOG", ["a directory"])
+
+
 def messages_of(spark, warehouse):
     return sorted((row.server, row.message) for row in read_events(spark, str(warehouse)).select("server", "message").collect())
 
@@ -34,6 +40,7 @@ def test_logs_become_a_warehouse_with_all_that_a_report_needs(spark, tmp_path):
     put(tmp_path / "logs", "007", ["m1", "m2"], torn=b"half a li")
     put(tmp_path / "logs", "mx=2 x%", ["m2"])
     (tmp_path / "logs" / "mx=2 x%" / "notes.txt").write_text("no log")
+    put_what_is_no_servers_log(tmp_path / "logs", "007")
     (tmp_path / "logs" / "007" / "manifest.json").write_text(
         json.dumps(
             {"site": "east", "boundary": "b", "files": [{"name": "MSGTRK2026112112-1.LOG"}, {"name": "MSGTRKgone.LOG"}], "dropped": []}
@@ -73,16 +80,18 @@ def test_a_stream_reads_each_file_once_over_several_runs(spark, tmp_path):
     told = []
     put(logs, "mx1", ["m1"])
     put(logs, "mx2", ["m1", "m2"])
-    growing = put(logs, "mx3", ["m3"], torn=b"half")
-    gone = put(logs, "mx4", ["m4"])
+    growing = put(logs, "mx[3]", ["m3"], torn=b"half")
+    gone = put(logs, "mx{4}*", ["m4"], name="MSGTRK?[2].LOG")
+    put_what_is_no_servers_log(logs, "mx1")
 
     first = ingest(spark, str(logs), str(warehouse), files_per_batch=2, tell=told.append)
 
     assert (4, 5, 1) == (first.files, first.rows, first.quarantined)
-    assert 2 == sum(line.startswith("batch ") for line in told)
+    assert 4 == read_readings(spark, str(warehouse)).count()
+    assert 2 <= sum(line.startswith("batch ") for line in told)
 
     gone.unlink()
-    put(logs, "mx3", ["m3", "m4", "m5"])
+    put(logs, "mx[3]", ["m3", "m4", "m5"])
     put(logs, "mx5", ["m6"], name="MSGTRK2026112113-1.LOG")
     assert growing.exists()
     told.clear()
@@ -95,12 +104,12 @@ def test_a_stream_reads_each_file_once_over_several_runs(spark, tmp_path):
         ("mx1", "m1"),
         ("mx2", "m1"),
         ("mx2", "m2"),
-        ("mx3", "m3"),
-        ("mx3", "m3"),
-        ("mx3", "m4"),
-        ("mx3", "m5"),
-        ("mx4", "m4"),
         ("mx5", "m6"),
+        ("mx[3]", "m3"),
+        ("mx[3]", "m3"),
+        ("mx[3]", "m4"),
+        ("mx[3]", "m5"),
+        ("mx{4}*", "m4"),
     ] == (messages_of(spark, warehouse))
     assert 8 == read_events(spark, str(warehouse)).select("row_id").distinct().count()
 
