@@ -20,7 +20,17 @@ from shadowrelay.sla.events import read_readings
 from shadowrelay.sla.land import is_landed, land
 from shadowrelay.sla.places import located, sweep, written_whole
 from shadowrelay.sla.sites import Site
-from shadowrelay.sla.warehouse import LISTING, Ingested, counted, describe_servers, list_logs, listing_options, of_servers, require_logs
+from shadowrelay.sla.warehouse import (
+    LISTING,
+    Ingested,
+    counted,
+    describe_servers,
+    list_logs,
+    listing_options,
+    of_servers,
+    require_logs,
+    strange_names,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -85,7 +95,10 @@ def review(
     is_compacting: bool,
     tell: Tell,
 ) -> None:
-    """What the stream does not see: files that grew, manifests, and small files of days that are over. See `read_again`."""
+    """What the stream does not see: names that are none, files that grew, manifests, and small files of days that are over. See
+    `read_again`."""
+    for name in strange_names(logs):
+        tell(f"{name}: not read, because its name is not UTF-8; rename it")
     if count := read_again(spark, logs, warehouse, is_known_only=is_known_only):
         tell(f"{count} files read again")
     describe_servers(spark, logs, warehouse, sites)

@@ -4,12 +4,14 @@ What is missing is said before a JVM starts: Spark's own answer to no Java, or t
 """
 
 import importlib.util
+import locale
 import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -24,6 +26,7 @@ JAVA_ANSWERS_WITHIN_SECONDS = 30
 PARTITIONS_PER_CORE = 4  # of a shuffle in local mode: small enough to fit in memory, few enough to be quick
 LISTERS_PER_CORE = 4  # Spark's own default is a task for each path: 21 seconds for 3,000 logs in a stream on two cores, 4 with eight tasks
 LOOPBACK = "127.0.0.1"
+UTF8_LOCALE = "C.UTF-8"
 # For little input. The first flag alone makes the code cache too small for Spark, which then fails in strange ways. Measured on a report
 # on 5,000 events: 30 seconds as Spark is, 26 with the flags or with the settings, 19 with both.
 QUICK_JVM = " -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
@@ -110,9 +113,32 @@ def spark_session(
     if partitions:
         settings["spark.sql.shuffle.partitions"] = str(partitions)
     builder = SparkSession.builder.master(master).appName("shadowrelay sla")
-    for key, value in (settings | dict(options or {})).items():
-        builder = builder.config(key, value)
-    return builder.getOrCreate()
+    with utf8_locale() as is_ours:
+        if is_ours and is_on_this_machine(master):
+            settings["spark.executorEnv.LC_ALL"] = UTF8_LOCALE
+        for key, value in (settings | dict(options or {})).items():
+            builder = builder.config(key, value)
+        return builder.getOrCreate()
+
+
+@contextmanager
+def utf8_locale() -> Iterator[bool]:
+    """While a JVM is started: it names files as the locale says, and in another one takes those that are not ASCII for files that are gone.
+
+    Gives whether the locale had to be set; the JVM hands it on to its workers, and here it is as before afterwards.
+    """
+    if locale.nl_langinfo(locale.CODESET).upper() in ("UTF-8", "UTF8"):  # what Python found when it was started
+        yield False
+        return
+    before = os.environ.get("LC_ALL")
+    os.environ["LC_ALL"] = UTF8_LOCALE
+    try:
+        yield True
+    finally:
+        if before is None:
+            del os.environ["LC_ALL"]
+        else:
+            os.environ["LC_ALL"] = before
 
 
 def failure_of(exc: Exception) -> str | None:

@@ -82,16 +82,23 @@ def ingest_once(spark: "SparkSession", logs: str, warehouse: str, sites: Mapping
 
 
 def require_logs(logs: str, *, may_be_empty: bool = False) -> None:
-    """Raises: NoLogs, also for a server's directory with a colon in its name, on which Hadoop fails as a whole."""
+    """Raises: NoLogs, also for what Spark would fail on as a whole, or not see."""
     files, top = located(logs)
     if not files.isdir(top):
         raise NoLogs(f"{logs}: no such directory")
-    if strange := [repr(path) for path in files.ls(top, detail=False) if not _is_text(path)]:
-        raise NoLogs(f"{logs}: the name of a server's directory must be UTF-8; rename {strange[0]}")
+    if strange := strange_names(logs):
+        raise NoLogs(f"{logs}: the names of servers' directories and of logs must be UTF-8; rename {strange[0]}")
     if colons := [name for path in files.ls(top, detail=False) if ":" in (name := path.rstrip("/").rpartition("/")[2])]:
         raise NoLogs(f"{logs}/{colons[0]}: the name of a server's directory may not have a colon")
     if not may_be_empty and not files.glob(f"{top}/*/{NAMES}"):
         raise NoLogs(f"{logs}: no logs: they are looked for as <server>/{NAMES}")
+
+
+def strange_names(logs: str) -> list[str]:
+    """Directories of servers and logs that Spark does not see, because their names are no UTF-8: quoted, for people."""
+    files, top = located(logs)
+    servers = files.ls(top, detail=False) if files.isdir(top) else []
+    return [repr(path) for path in (*servers, *files.glob(f"{top}/*/{NAMES}")) if not _is_text(path)]
 
 
 def _is_text(name: str) -> bool:

@@ -1,13 +1,18 @@
 """What is missing is said in our words, before a JVM starts."""
 
 import importlib.util
+import json
+import locale
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from shadowrelay.sla import warehouse
-from shadowrelay.sla.session import SparkUnavailable, check_spark, failure_of, is_on_this_machine, java_version, local_cores
+from shadowrelay.sla.session import SparkUnavailable, check_spark, failure_of, is_on_this_machine, java_version, local_cores, utf8_locale
+from tests.kit.log_files import a_log, an_event
 
 
 def java_that_says(directory: Path, text: str) -> Path:
@@ -110,3 +115,46 @@ def test_a_directory_whose_name_is_no_text_is_named_with_what_to_do(tmp_path):
 
     with pytest.raises(warehouse.NoLogs, match=r"must be UTF-8; rename '.*mx\\udcff'"):
         warehouse.require_logs(str(tmp_path))
+
+
+def test_a_log_whose_name_is_no_text_is_named_with_what_to_do(tmp_path):
+    (tmp_path / "mx1").mkdir()
+    (tmp_path / "mx1" / "MSGTRK1.LOG").touch()
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/mx1/note\xff")).touch()
+    warehouse.require_logs(str(tmp_path))
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/mx1/MSGTRK\xff.LOG")).touch()
+
+    with pytest.raises(warehouse.NoLogs, match=r"must be UTF-8; rename '.*mx1/MSGTRK\\udcff.LOG'"):
+        warehouse.require_logs(str(tmp_path))
+
+
+@pytest.mark.parametrize(("codeset", "before", "within"), [("UTF-8", "de_DE.UTF-8", "de_DE.UTF-8"), ("ANSI_X3.4-1968", "C", "C.UTF-8")])
+def test_a_jvm_is_started_in_a_locale_that_can_name_any_file(monkeypatch, codeset, before, within):
+    monkeypatch.setattr(locale, "nl_langinfo", lambda _: codeset)
+    monkeypatch.setenv("LC_ALL", before)
+
+    with utf8_locale() as is_ours:
+        assert (within, within != before) == (os.environ["LC_ALL"], is_ours)
+    assert before == os.environ["LC_ALL"]
+
+    monkeypatch.delenv("LC_ALL")
+    with utf8_locale():
+        assert is_ours == ("LC_ALL" in os.environ)
+    assert "LC_ALL" not in os.environ
+
+
+@pytest.mark.heavy
+@pytest.mark.timeout(300)
+def test_in_a_locale_without_umlauts_they_are_read_all_the_same(tmp_path):
+    log = tmp_path / "prüf" / "mx-ü" / "MSGTRK-ö.LOG"
+    log.parent.mkdir(parents=True)
+    log.write_bytes(a_log([an_event("m1")]))
+    words = ["sla", "ingest", "--logs", str(tmp_path / "prüf"), "--warehouse", str(tmp_path / "w-ä"), "--master", "local[1]"]
+
+    done = subprocess.run(
+        [sys.executable, "-m", "shadowrelay", *words, "--driver-memory", "1g", "--json"], capture_output=True, text=True, check=False,
+        timeout=240, env=os.environ | {"LC_ALL": "C"},
+    )  # fmt: skip
+
+    assert 0 == done.returncode, done.stderr
+    assert 1 == json.loads(done.stdout)["rows"]
