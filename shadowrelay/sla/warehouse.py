@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from shadowrelay.model.errors import ShadowrelayError
 from shadowrelay.sla.events import read_files
 from shadowrelay.sla.land import NAMES, land, source_of
-from shadowrelay.sla.places import located
+from shadowrelay.sla.places import is_local, located
 from shadowrelay.sla.sites import Dropped, Manifest, Shipping, Site, merged, read_manifests, read_servers, write_servers, write_shipping
 
 if TYPE_CHECKING:
@@ -90,6 +90,8 @@ def require_logs(logs: str, *, may_be_empty: bool = False) -> None:
         raise NoLogs(f"{logs}: the names of servers' directories and of logs must be UTF-8; rename {strange[0]}")
     if colons := [name for path in files.ls(top, detail=False) if ":" in (name := path.rstrip("/").rpartition("/")[2])]:
         raise NoLogs(f"{logs}/{colons[0]}: the name of a server's directory may not have a colon")
+    if is_local(files) and (closed := [path for path in files.ls(top, detail=False) if _is_closed(path)]):
+        raise NoLogs(f"{closed[0]}: this directory cannot be read: give this user the right to (chmod o+rx), or move it away")
     if not may_be_empty and not files.glob(f"{top}/*/{NAMES}"):
         raise NoLogs(f"{logs}: no logs: they are looked for as <server>/{NAMES}")
 
@@ -99,6 +101,10 @@ def strange_names(logs: str) -> list[str]:
     files, top = located(logs)
     servers = files.ls(top, detail=False) if files.isdir(top) else []
     return [repr(path) for path in (*servers, *files.glob(f"{top}/*/{NAMES}")) if not _is_text(path)]
+
+
+def _is_closed(path: str) -> bool:
+    return os.path.isdir(path) and not os.access(path, os.R_OK | os.X_OK)
 
 
 def _is_text(name: str) -> bool:

@@ -128,6 +128,16 @@ def test_a_log_whose_name_is_no_text_is_named_with_what_to_do(tmp_path):
         warehouse.require_logs(str(tmp_path))
 
 
+def test_a_directory_that_may_not_be_read_is_named_with_what_to_do(tmp_path, monkeypatch):
+    for server in ("mx1", "mx2"):
+        (tmp_path / server).mkdir()
+        (tmp_path / server / "MSGTRK1.LOG").touch()
+    monkeypatch.setattr(os, "access", lambda path, mode: not path.endswith("mx2"))  # whoever runs this may be allowed everything
+
+    with pytest.raises(warehouse.NoLogs, match=r"/mx2: this directory cannot be read: give this user the right"):
+        warehouse.require_logs(str(tmp_path))
+
+
 @pytest.mark.parametrize(("codeset", "before", "within"), [("UTF-8", "de_DE.UTF-8", "de_DE.UTF-8"), ("ANSI_X3.4-1968", "C", "C.UTF-8")])
 def test_a_jvm_is_started_in_a_locale_that_can_name_any_file(monkeypatch, codeset, before, within):
     monkeypatch.setattr(locale, "nl_langinfo", lambda _: codeset)
