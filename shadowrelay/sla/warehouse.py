@@ -4,7 +4,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,7 +16,17 @@ from shadowrelay.model.errors import ShadowrelayError
 from shadowrelay.sla.events import read_files
 from shadowrelay.sla.land import NAMES, land, source_of
 from shadowrelay.sla.places import is_local, located
-from shadowrelay.sla.sites import Dropped, Manifest, Shipping, Site, merged, read_manifests, read_servers, write_servers, write_shipping
+from shadowrelay.sla.sites import (
+    Manifest,
+    Shipping,
+    Site,
+    merged,
+    read_manifests,
+    read_servers,
+    read_shipping,
+    write_servers,
+    write_shipping,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -170,21 +180,32 @@ def describe_servers(spark: "SparkSession", logs: str, warehouse: str, sites: Ma
     """`servers.json` and `shipping.json`, from the manifests of now and from what was known before."""
     manifests = read_manifests(logs)
     write_servers(warehouse, merged(read_servers(warehouse), manifests, sites or {}))
-    write_shipping(warehouse, Shipping(_missing(spark, logs, warehouse, manifests), _dropped(manifests)))
+    write_shipping(warehouse, _shipping(spark, logs, warehouse, manifests))
 
 
-def _missing(spark: "SparkSession", logs: str, warehouse: str, manifests: Mapping[str, Manifest | None]) -> tuple[tuple[str, str], ...]:
-    """Files that a manifest names, that are not there, and that nobody has read while they were."""
+def _shipping(spark: "SparkSession", logs: str, warehouse: str, manifests: Mapping[str, Manifest | None]) -> Shipping:
+    """A manifest forgets what is old, and may be away or half there for a moment: what it has said stays known until the file is read."""
     files, top = located(logs)
     there = {source_of(path)[1:] for path in files.glob(f"{top}/*/{NAMES}")}
-    named = [(server, name) for server, manifest in manifests.items() if manifest is not None for name in manifest.names]
-    absent = [each for each in named if each not in there]
-    if not absent:
-        return ()
-    missing = spark.createDataFrame(absent, "server string, file string").join(
+    known = [(server, manifest) for server, manifest in manifests.items() if manifest is not None]
+    named = {(server, name) for server, manifest in known for name in manifest.names}
+    dropped = {each[:2]: each for _, manifest in known for each in manifest.dropped}
+    before = read_shipping(warehouse)
+    forgotten = {each[:2]: each for each in before.dropped if each[:2] not in dropped}
+    absent = (named - there) | set(before.missing)
+    unread = _unread(spark, warehouse, absent | forgotten.keys())
+    dropped |= {key: each for key, each in forgotten.items() if key in unread}  # a node may ship after all what it wanted to drop
+    return Shipping(tuple(sorted(absent & unread)), tuple(sorted(dropped.values())))
+
+
+def _unread(spark: "SparkSession", warehouse: str, logs: Set[tuple[str, str]]) -> set[tuple[str, str]]:
+    """Those that nobody has read. Shapes: server and name of each."""
+    if not logs:
+        return set()
+    unread = spark.createDataFrame(sorted(logs), "server string, file string").join(
         read_files(spark, warehouse), on=["server", "file"], how="left_anti"
     )
-    return tuple(sorted((row.server, row.file) for row in missing.collect()))
+    return {(row.server, row.file) for row in unread.collect()}
 
 
 def counted(spark: "SparkSession", warehouse: str) -> Ingested:
@@ -193,7 +214,3 @@ def counted(spark: "SparkSession", warehouse: str) -> Ingested:
     row = read_files(spark, warehouse).agg(F.count("file"), *sums).first()
     assert row is not None, "an aggregate without groups has one row"
     return Ingested(*row)
-
-
-def _dropped(manifests: Mapping[str, Manifest | None]) -> tuple[Dropped, ...]:
-    return tuple(each for manifest in manifests.values() if manifest is not None for each in manifest.dropped)

@@ -14,8 +14,9 @@ from shadowrelay.sla.events import EVENTS, read_events, read_files, read_quarant
 from shadowrelay.sla.ingest import ingest
 from shadowrelay.sla.land import land
 from shadowrelay.sla.sites import Site, read_servers, read_shipping
-from shadowrelay.sla.warehouse import NoLogs, ingest_once, list_logs, temporary_warehouse
+from shadowrelay.sla.warehouse import NoLogs, describe_servers, ingest_once, list_logs, temporary_warehouse
 from tests.kit.log_files import a_log, an_event
+from tests.sla import landed
 
 
 def put(logs, server, messages, name="MSGTRK2026112112-1.LOG", torn=b""):
@@ -61,6 +62,29 @@ def test_logs_become_a_warehouse_with_all_that_a_report_needs(spark, tmp_path):
         }
         assert {"007": Site("east", "b"), "mx=2 x%": Site("west", "b")} == read_servers(warehouse)
         assert (("007", "MSGTRKgone.LOG"),) == read_shipping(warehouse).missing
+
+
+def test_what_is_missing_and_what_was_dropped_stays_known_whatever_becomes_of_the_manifest(spark, tmp_path):
+    logs, warehouse = str(tmp_path / "logs"), str(tmp_path / "w")
+    manifest = tmp_path / "logs" / "mx1" / "manifest.json"
+    landed.land(tmp_path, "a", ago=[landed.HOUR])
+    drops = [{"name": f"MSGTRK-{name}.LOG", "reason": "size", "at": "2026-11-21T08:00:00Z"} for name in "de"]
+
+    def missing_and_dropped(text):
+        manifest.write_text(text)
+        describe_servers(spark, logs, warehouse, {})
+        told = read_shipping(warehouse)
+        return [name for _, name in told.missing], [each.name for each in told.dropped]
+
+    named = [{"name": f"MSGTRK-{name}.LOG"} for name in "abc"]
+    first = missing_and_dropped(json.dumps({"files": named, "dropped": drops[:1]}))
+    torn = missing_and_dropped('{"files": [')
+    landed.land(tmp_path, "b", ago=[landed.HOUR])  # missing, and there at last
+    landed.land(tmp_path, "d", ago=[landed.HOUR])  # not dropped after all
+    later = missing_and_dropped(json.dumps({"files": [], "dropped": drops[1:]}))
+
+    assert (["MSGTRK-b.LOG", "MSGTRK-c.LOG"], ["MSGTRK-d.LOG"]) == first == torn
+    assert (["MSGTRK-c.LOG"], ["MSGTRK-e.LOG"]) == later
 
 
 def test_a_directory_without_logs_is_said_before_anything_is_written(spark, tmp_path):
