@@ -3,6 +3,8 @@
 Whatever is written here is whole or not there: on a disk under another name first, in an object store because an upload is all or nothing.
 """
 
+import errno
+import os
 import re
 import uuid
 from collections.abc import Iterator
@@ -36,22 +38,29 @@ def is_local(files: Any) -> bool:
 
 @contextmanager
 def written_whole(path: str) -> Iterator[IO[bytes]]:
-    """A file to write; it has its name when all is written, and replaces what had it. Names that begin with a dot are for nobody's eyes."""
+    """A file to write; it has its name when all is written, and replaces what had it. Names that begin with a dot are for nobody's eyes.
+
+    Raises: OSError, naming the file.
+    """
     files, target = located(path)
     directory, _, name = target.rpartition("/")
     if not is_local(files):
         with files.open(target, "wb") as file:
             yield file
         return
+    if files.isdir(target):  # else it would be moved into it
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), target)
     files.makedirs(directory, exist_ok=True)
     hidden = f"{directory}/.{name}.{uuid.uuid4().hex}"
     try:
         with files.open(hidden, "wb") as file:
             yield file
         files.mv(hidden, target)
-    except BaseException:
+    except BaseException as exc:
         if files.exists(hidden):
             files.rm(hidden)
+        if isinstance(exc, OSError) and exc.errno is not None and exc.filename is None:  # a write that fails does not say where
+            raise OSError(exc.errno, exc.strerror, target) from exc
         raise
 
 

@@ -5,16 +5,21 @@
 
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from shadowrelay.model.errors import ConfigurationError
+from shadowrelay.model.errors import ConfigurationError, ShadowrelayError
 from shadowrelay.sla.places import located, written_whole
 
 MANIFEST = "manifest.json"
 SERVERS = "servers.json"
 SHIPPING = "shipping.json"
+
+
+class DamagedFile(ShadowrelayError):
+    """A file of the warehouse is not what was written there; the text names it, and says what to do."""
 
 
 class Site(NamedTuple):
@@ -95,8 +100,9 @@ def merged(known: Mapping[str, Site], manifests: Mapping[str, Manifest | None], 
 
 
 def read_servers(warehouse: str) -> dict[str, Site]:
-    """`servers.json`; empty where there is none yet."""
-    return {name: Site(**values) for name, values in (_read_json(warehouse, SERVERS) or {}).items()}
+    """`servers.json`; empty where there is none yet. Raises: DamagedFile."""
+    with _whole(warehouse, SERVERS):
+        return {name: Site(**values) for name, values in (_read_json(warehouse, SERVERS) or {}).items()}
 
 
 def write_servers(warehouse: str, servers: Mapping[str, Site]) -> None:
@@ -105,16 +111,26 @@ def write_servers(warehouse: str, servers: Mapping[str, Site]) -> None:
 
 
 def read_shipping(warehouse: str) -> Shipping:
-    """`shipping.json`: what is missing, and what nodes dropped; nothing where nobody shipped."""
-    given = _read_json(warehouse, SHIPPING) or {}
-    missing = tuple((each["server"], each["name"]) for each in given.get("missing", ()))
-    return Shipping(missing, tuple(Dropped(**each) for each in given.get("dropped", ())))
+    """`shipping.json`: what is missing, and what nodes dropped; nothing where nobody shipped. Raises: DamagedFile."""
+    with _whole(warehouse, SHIPPING):
+        given = _read_json(warehouse, SHIPPING) or {}
+        missing = tuple((each["server"], each["name"]) for each in given.get("missing", ()))
+        return Shipping(missing, tuple(Dropped(**each) for each in given.get("dropped", ())))
 
 
 def write_shipping(warehouse: str, shipping: Shipping) -> None:
     """`shipping.json`, whole."""
     missing = [{"server": server, "name": name} for server, name in shipping.missing]
     _write_json(warehouse, SHIPPING, {"missing": missing, "dropped": [each._asdict() for each in shipping.dropped]})
+
+
+@contextmanager
+def _whole(warehouse: str, name: str) -> Iterator[None]:
+    # not taken for absent: what only it knew (what was dropped, --sites of before) would go without a word
+    try:
+        yield
+    except (ValueError, KeyError, TypeError, AttributeError) as exc:
+        raise DamagedFile(f"{warehouse}/{name} is damaged ({exc}): delete it; the next `shadowrelay sla ingest` makes it anew") from exc
 
 
 def _read_json(warehouse: str, name: str) -> Any:

@@ -1,12 +1,15 @@
 """Who stands where: what was shipped says it, a file of the operator wins, and nothing that is wrong there stops the report."""
 
+import errno
 import json
+import os
 
 import pytest
 
 from shadowrelay.model.errors import ConfigurationError
 from shadowrelay.sla.places import located, written_whole
 from shadowrelay.sla.sites import (
+    DamagedFile,
     Dropped,
     Manifest,
     Shipping,
@@ -74,6 +77,30 @@ def test_servers_and_what_was_shipped_come_back_as_they_were_written(tmp_path):
 
     assert (servers, shipping) == (read_servers(str(tmp_path)), read_shipping(str(tmp_path)))
     assert ["servers.json", "shipping.json"] == sorted(path.name for path in tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("text", ['{"mx1": {"site"', '{"mx1": {"sight": ""}, "missing": [{}]}', "[1]", "\x00" * 9])
+def test_what_is_damaged_in_the_warehouse_is_named_with_what_to_do(tmp_path, text):
+    for name, read in (("servers.json", read_servers), ("shipping.json", read_shipping)):
+        (tmp_path / name).write_text(text)
+        with pytest.raises(DamagedFile, match=rf"{tmp_path}/{name} is damaged .*: delete it; the next `shadowrelay sla ingest`"):
+            read(str(tmp_path))
+
+
+def test_a_full_disk_is_said_with_the_path(tmp_path):
+    with pytest.raises(OSError, match="No space left on device: '.*/t.parquet'"), written_whole(f"{tmp_path}/t.parquet"):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    assert [] == list(tmp_path.iterdir())
+
+
+def test_a_file_does_not_go_into_a_directory_that_has_its_name(tmp_path):
+    (tmp_path / "sla.prom").mkdir()
+
+    with pytest.raises(IsADirectoryError, match=r"sla\.prom"), written_whole(f"{tmp_path}/sla.prom") as file:
+        file.write(b"x")
+
+    assert [tmp_path / "sla.prom"] == list(tmp_path.rglob("*"))
 
 
 def test_a_write_that_breaks_off_leaves_what_was_there(tmp_path):
