@@ -61,6 +61,7 @@ def ingest(
     """Read new logs into a warehouse, each file once. Can be killed at any time, and goes on from there."""
     with _answered() as progress:
         places = _sites(sites)
+        require_writable(None, None, warehouse)
         spark = progress.session(master, driver_memory, logs, may_be_empty=is_continuous)
         module = import_module("shadowrelay.sla.ingest")
         progress.doing(f"reading {logs}")
@@ -128,7 +129,7 @@ def watch(
     with _answered() as progress:
         places = _sites(sites)
         _require_objectives(objectives)
-        require_writable(output, textfile)
+        require_writable(output, textfile, warehouse)
         spark = progress.session(master, driver_memory, logs, may_be_empty=True)
         import_module("shadowrelay.sla.watch").run_watch(
             spark, logs, warehouse, output, sites=places, objectives_file=None if objectives is None else str(objectives),

@@ -42,13 +42,20 @@ Now = Annotated[
 ]
 
 
-def require_writable(output: str, textfile: str | None) -> None:
+def require_writable(output: str | None, textfile: str | None, warehouse: str | None = None) -> None:
     """Hours of reading should not end with a directory that nobody may write to. Stores are asked when it is time.
 
     Raises: ConfigurationError.
     """
-    for option, directory in (("--output", output), ("--textfile", None if textfile is None else os.path.dirname(textfile) or ".")):
-        if directory is None or "://" in directory:
+    if textfile is not None and (os.path.isdir(textfile) or not os.path.basename(textfile)):
+        raise ConfigurationError(f"--textfile {textfile}: this is a directory; name the file, as {os.path.join(textfile, 'sla.prom')}")
+    directories = (
+        ("--output", output),
+        ("--textfile", None if textfile is None else os.path.dirname(textfile) or "."),
+        ("--warehouse", warehouse),
+    )
+    for option, directory in directories:
+        if directory is None or ":/" in directory:
             continue
         try:
             os.makedirs(directory, exist_ok=True)

@@ -88,7 +88,7 @@ def test_what_is_damaged_in_the_warehouse_is_named_with_what_to_do(tmp_path, tex
 
 
 def test_a_full_disk_is_said_with_the_path(tmp_path):
-    with pytest.raises(OSError, match="No space left on device: '.*/t.parquet'"), written_whole(f"{tmp_path}/t.parquet"):
+    with pytest.raises(OSError, match=r"No space left on device: '.*/t\.parquet'"), written_whole(f"{tmp_path}/t.parquet"):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     assert [] == list(tmp_path.iterdir())

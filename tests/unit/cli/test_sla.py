@@ -266,7 +266,29 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         require_writable(str(tmp_path / "file"), None)
     with pytest.raises(ConfigurationError, match=r"--textfile .*/file/x: cannot be written"):
         require_writable(str(tmp_path / "new"), str(tmp_path / "file" / "x" / "sla.prom"))
+    with pytest.raises(ConfigurationError, match=r"--warehouse .*/file: cannot be written"):
+        require_writable(None, None, str(tmp_path / "file"))
     assert [] == list((tmp_path / "new").iterdir())
+
+
+@pytest.mark.parametrize("name", ["new", "nowhere/", "."])
+def test_a_text_file_that_is_a_directory_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / "new").mkdir()
+
+    with pytest.raises(ConfigurationError, match=r"this is a directory; name the file, as .*sla\.prom"):
+        require_writable(str(tmp_path / "o"), f"{tmp_path}/{name}")
+    assert ["new"] == [path.name for path in tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize("command", ["report", "watch"])
+def test_places_are_looked_at_before_spark_starts(job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    monkeypatch.setattr(sla, "require_writable", require_writable)
+    words = ["--logs", "/l", "--output", str(tmp_path / "o"), "--textfile", str(tmp_path)]
+
+    result = run(command, *words, *(["--warehouse", str(tmp_path / "w")] if command == "watch" else []))
+
+    assert (2, []) == (result.exit_code, job.asked)
+    assert "this is a directory" in result.stderr
 
 
 def test_what_servers_said_does_not_steer_the_terminal(job: Job) -> None:
