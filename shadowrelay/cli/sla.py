@@ -3,7 +3,6 @@
 Spark is not started before all words are right.
 """
 
-import re
 import signal
 import sys
 import threading
@@ -37,7 +36,6 @@ from shadowrelay.cli.sla_options import (
 )  # fmt: skip
 from shadowrelay.model.errors import ConfigurationError, ShadowrelayError
 
-MEMORY = re.compile(r"[1-9][0-9]*[mgtMGT]")
 TOTALS = (
     "messages_acknowledged", "messages_reconstructed", "redundancy_ratio", "recipients_lost", "recipients_duplicated", "messages_promoted",
     "shadows_orphaned", "exposure_seconds", "lines_quarantined",
@@ -192,10 +190,9 @@ class _Progress:
         may_be_empty: bool = False,
         reads_once: bool = False,
     ) -> Any:
-        """Raises: ConfigurationError for what is missing on this machine, or a size that is none; NoLogs."""
-        if MEMORY.fullmatch(driver_memory) is None:
-            raise ConfigurationError(f"--driver-memory {driver_memory}: a size is a number with m or g, as 800m or 4g")
+        """Raises: ConfigurationError for what is missing on this machine, or for a master or a size that is none; NoLogs."""
         module = import_module("shadowrelay.sla.session")
+        module.require_settings(master, driver_memory)
         module.check_spark()
         warehouses = import_module("shadowrelay.sla.warehouse")
         is_small = False

@@ -26,6 +26,7 @@ JAVA_ANSWERS_WITHIN_SECONDS = 30
 PARTITIONS_PER_CORE = 4  # of a shuffle in local mode: small enough to fit in memory, few enough to be quick
 LISTERS_PER_CORE = 4  # Spark's own default is a task for each path: 21 seconds for 3,000 logs in a stream on two cores, 4 with eight tasks
 LOOPBACK = "127.0.0.1"
+MEMORY_MIN_MB = 512  # Spark refuses less than 450 MiB, of which some collectors hide a part
 UTF8_LOCALE = "C.UTF-8"
 # For little input. The first flag alone makes the code cache too small for Spark, which then fails in strange ways. Measured on a report
 # on 5,000 events: 30 seconds as Spark is, 26 with the flags or with the settings, 19 with both.
@@ -35,7 +36,20 @@ REMEDY = "install Java 17 or later (Debian: apt-get install openjdk-17-jre-headl
 
 _VERSION = re.compile(r'version "(?:1\.)?([0-9]+)')
 _PYTHON_ERROR = re.compile(r"^((?!org\.|java\.|scala\.)[\w.]*(?:Error|Exception|Exit|Interrupt)\b.*)$", re.MULTILINE)
-_LOCAL = re.compile(r"local(?:\[([0-9]+|\*)(?:,.*)?\])?")
+_LOCAL = re.compile(r"local(?:\[([1-9][0-9]*|\*)(?:, *[0-9]+)?\])?")
+_ELSEWHERE = re.compile(r"yarn|k8s://.+|spark://[^/:,]+:[0-9]+(?:,[^/:,]+:[0-9]+)*|local-cluster\[.+\]")
+_SIZE = re.compile(r"([1-9][0-9]*)([mgt])", re.IGNORECASE)
+
+
+def require_settings(master: str, driver_memory: str) -> None:
+    """Raises: ConfigurationError for what Spark would answer with a page of stack trace."""
+    if not (_LOCAL.fullmatch(master) or _ELSEWHERE.fullmatch(master)):
+        raise ConfigurationError(f"--master {master}: a master is local[*], local[4], spark://HOST:PORT, yarn or k8s://…")
+    size = _SIZE.fullmatch(driver_memory)
+    if size is None:
+        raise ConfigurationError(f"--driver-memory {driver_memory}: a size is a number with m or g, as 800m or 4g")
+    if size[2] in "mM" and int(size[1]) < MEMORY_MIN_MB:
+        raise ConfigurationError(f"--driver-memory {driver_memory}: Spark needs {MEMORY_MIN_MB}m or more")
 
 
 class SparkUnavailable(ConfigurationError):
@@ -105,6 +119,7 @@ def spark_session(
         settings |= QUICK_SQL
     if is_on_this_machine(master):
         settings |= {"spark.driver.bindAddress": LOOPBACK, "spark.driver.host": LOOPBACK}
+        os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)  # else it looks for this machine's name, which nobody may know
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # the workers' Python: else it is whichever is first on the path
     cores = local_cores(master)
     if cores:

@@ -4,14 +4,25 @@ import importlib.util
 import json
 import locale
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from shadowrelay.model.errors import ConfigurationError
 from shadowrelay.sla import warehouse
-from shadowrelay.sla.session import SparkUnavailable, check_spark, failure_of, is_on_this_machine, java_version, local_cores, utf8_locale
+from shadowrelay.sla.session import (
+    SparkUnavailable,
+    check_spark,
+    failure_of,
+    is_on_this_machine,
+    java_version,
+    local_cores,
+    require_settings,
+    utf8_locale,
+)
 from tests.kit.log_files import a_log, an_event
 
 
@@ -64,6 +75,14 @@ def test_a_master_says_how_many_cores_and_where():
     assert (1, 2, 3, None) == tuple(map(local_cores, ("local", "local[2]", "local[3,4]", "spark://a:7077")))
     assert (local_cores("local[*]") or 0) >= 1
     assert (True, True, False) == tuple(map(is_on_this_machine, ("local[*]", "spark://127.0.0.1:7077", "spark://a.example:7077")))
+
+
+def test_every_master_of_sparks_is_taken_and_what_is_none_is_said():
+    for master in ("local", "local[*]", "local[2, 3]", "local-cluster[2,1,1024]", "yarn", "k8s://https://a:6443", "spark://a:7077,b:7077"):
+        require_settings(master, "1G")
+    for master in ("local[x]", "local[0]", "spark://a", "mesos://a:1", ""):
+        with pytest.raises(ConfigurationError, match="a master is"):
+            require_settings(master, "512m")
 
 
 def test_little_is_measured_over_the_logs_of_all_servers(tmp_path, monkeypatch):
@@ -155,15 +174,18 @@ def test_a_jvm_is_started_in_a_locale_that_can_name_any_file(monkeypatch, codese
 
 @pytest.mark.heavy
 @pytest.mark.timeout(300)
-def test_in_a_locale_without_umlauts_they_are_read_all_the_same(tmp_path):
+def test_in_a_locale_without_umlauts_on_a_machine_whose_name_nobody_knows_logs_are_read_all_the_same(tmp_path):
     log = tmp_path / "prüf" / "mx-ü" / "MSGTRK-ö.LOG"
     log.parent.mkdir(parents=True)
     log.write_bytes(a_log([an_event("m1")]))
     words = ["sla", "ingest", "--logs", str(tmp_path / "prüf"), "--warehouse", str(tmp_path / "w-ä"), "--master", "local[1]"]
 
+    nameless = ["unshare", "--uts", "sh", "-c", 'hostname nobody.invalid && exec "$@"', "sh"]
+    able = shutil.which("unshare") and 0 == subprocess.run([*nameless, "true"], capture_output=True, check=False).returncode
+    environment = {name: value for name, value in os.environ.items() if name != "SPARK_LOCAL_IP"} | {"LC_ALL": "C"}
     done = subprocess.run(
-        [sys.executable, "-m", "shadowrelay", *words, "--driver-memory", "1g", "--json"], capture_output=True, text=True, check=False,
-        timeout=240, env=os.environ | {"LC_ALL": "C"},
+        [*(nameless if able else []), sys.executable, "-m", "shadowrelay", *words, "--driver-memory", "512m", "--json"],
+        capture_output=True, text=True, check=False, timeout=240, env=environment,
     )  # fmt: skip
 
     assert 0 == done.returncode, done.stderr

@@ -16,6 +16,7 @@ from shadowrelay.cli.main import app
 from shadowrelay.cli.sla_options import require_writable
 from shadowrelay.model.errors import ConfigurationError, ShadowrelayError
 from shadowrelay.sla import objectives as objectives_module
+from shadowrelay.sla import session as session_module
 from shadowrelay.sla import signals as signals_module
 
 OVERALL = dict.fromkeys(sla.TOTALS, 0) | {"redundancy_ratio": 0.99995}
@@ -52,7 +53,9 @@ class Job:
         def spark_session(master: str, driver_memory: str, is_small: bool) -> str:
             return f"{master} {driver_memory}{' small' if is_small else ''}"
 
-        return SimpleNamespace(check_spark=self._check, spark_session=spark_session, failure_of=self.told)
+        return SimpleNamespace(
+            check_spark=self._check, spark_session=spark_session, failure_of=self.told, require_settings=session_module.require_settings
+        )
 
     objectives = objectives_module
     signals = signals_module
@@ -176,6 +179,8 @@ def test_a_missed_objective_is_status_3_for_those_who_ask(job: Job, verdict: str
             "/nowhere.toml: cannot be read (No such file or directory)",
         ),
         (["report", "--output", "/o", "--logs", "/l", "--driver-memory", "much"], "--driver-memory much"),
+        (["watch", "--output", "/o", "--logs", "/l", "--warehouse", "/w", "--driver-memory", "300M"], "300M: Spark needs 512m or more"),
+        (["ingest", "--logs", "/l", "--warehouse", "/w", "--master", "bogus"], "--master bogus: a master is local[*]"),
         (["trace", "m1"], "name either"),
     ],
 )
