@@ -18,7 +18,7 @@ import typer
 from rich.console import Console
 
 from shadowrelay.cli.node_options import AsJson
-from shadowrelay.cli.output import ExitCode, print_json, print_table, stop
+from shadowrelay.cli.output import ExitCode, print_json, print_table, stop, visible
 from shadowrelay.cli.sla_options import (
     Logs,
     LogsWanted,
@@ -107,6 +107,8 @@ def report(
         print_json({"output": output} | {key: summary[key] for key in ("now", "input", "overall", "objectives", "causes")})
     else:
         _print_report(summary, output)
+    if caution := import_module("shadowrelay.sla.page.cautions").misnamed(summary):
+        typer.echo(f"shadowrelay: {visible(caution)}", err=True)
     if fail_on_breach and any(each["verdict"] == "missed" for each in summary["objectives"]):
         raise typer.Exit(ExitCode.BREACH)
 

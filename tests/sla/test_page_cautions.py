@@ -106,6 +106,39 @@ def test_many_servers_with_wrong_clocks_are_counted() -> None:
     assert "by the logs of mx0, mx1, mx2 and 5 others" in cautions_of(summary)[0].text
 
 
+def called(summary: dict[str, Any], *names: str) -> dict[str, Any]:
+    """As if the directories of the first servers had these names."""
+    for server, name in zip(summary["input"]["servers"], names, strict=False):
+        server["name"] = name
+    return summary
+
+
+def test_a_directory_with_a_short_name_is_a_visible_caution_with_what_to_do() -> None:
+    [said] = cautions_of(called(summaries.one_message(), "MX1"))
+
+    assert said.text == (
+        "Caution: there is no log of mx1.east.example, but one of MX1. If that is the same server, it counts as two here, and causes may "
+        "be wrong: give the directory the server's full name, and make a warehouse of these logs anew."
+    )
+    [said] = cautions_of(called(summaries.one_message(), "mx1", "mx2"))
+    assert "there are no logs of mx1.east.example, mx2.east.example, but of mx1, mx2. If these are the same servers" in said.text
+
+
+def test_a_name_that_no_directory_has_or_several_have_is_no_news() -> None:
+    summary = called(summaries.one_message(), "mx", "mx2.east.example.com")
+    several = called(summaries.one_message(), "mx1", "mx2.east.example")
+    several["input"]["servers"].append(several["input"]["servers"][0] | {"name": "MX1"})
+
+    assert [] == cautions_of(summary) == cautions_of(several)
+
+
+def test_a_server_that_is_only_taken_over_is_spoken_of_too() -> None:
+    summary = summaries.empty() | {"takeovers": [summaries.demo()["takeovers"][0] | {"old_primary": "old.a", "new_primary": "new.a"}]}
+    summary["input"]["servers"] = [summaries.demo()["input"]["servers"][0] | {"name": "old"}]
+
+    assert "no log of old.a, but one of old." in cautions_of(summary)[0].text
+
+
 def test_clocks_that_differ_a_little_are_no_news() -> None:
     summary = summaries.demo()
     summary["now"] = summary["input"]["last_at"] = EARLY

@@ -1,5 +1,6 @@
-"""What weakens a verdict: evidence that nobody has seen, and clocks that cannot have been right."""
+"""What weakens a verdict: evidence that nobody has seen, names that cannot have been right, and clocks."""
 
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 
 from shadowrelay.sla.page.markup import Child, Html, tag
@@ -34,7 +35,7 @@ def dropped_count(summary: Summary) -> int:
 
 def cautions(summary: Summary) -> Html | None:
     """Below the headline; None where nothing is to be said."""
-    said = [one for one in (_clock(summary), _ahead(summary)) if one]
+    said = [one for one in (_clock(summary), _misnamed(summary), _ahead(summary)) if one]
     if not said:
         return None
     return tag("ul", [tag("li", _sign(), tag("p", tag("b", "Caution: "), one)) for one in said], class_="cautions", role="list")
@@ -69,6 +70,39 @@ def _is_after(text: str | None, made: datetime) -> bool:
 def _named(servers: list[str]) -> str:
     others = len(servers) - _NAMED_MAX
     return ", ".join(servers[:_NAMED_MAX]) + (f" and {counted(others, 'other')}" if others > 0 else "")
+
+
+def _misnamed(summary: Summary) -> Child:
+    text = misnamed(summary)
+    return f"{text[0].lower()}{text[1:]}" if text else None
+
+
+def misnamed(summary: Summary) -> str:
+    """Directories that are called as only the first label of a server is: its own rows and those of others about it then do not meet.
+    Empty if there are none."""
+    logged = {one["name"] for one in summary["input"]["servers"]}
+    by_name: dict[str, list[str]] = {}
+    for name in logged:
+        by_name.setdefault(name.lower(), []).append(name)
+    alike = {name: by_name.get(name.lower().partition(".")[0], []) for name in sorted({*_spoken_of(summary)} - logged)}
+    pairs = [(name, directories[0]) for name, directories in alike.items() if len(directories) == 1]
+    if not pairs:
+        return ""
+    one = len(pairs) == 1
+    missing, there = _named([name for name, _ in pairs]), _named(sorted({short for _, short in pairs}))
+    return (
+        f"There {'is no log' if one else 'are no logs'} of {missing}, but {'one of' if one else 'of'} {there}. "
+        f"If {'that is the same server, it counts' if one else 'these are the same servers, each counts'} as two here, and causes may be "
+        f"wrong: give {'the directory' if one else 'each directory'} the server's full name, and make a warehouse of these logs anew."
+    )
+
+
+def _spoken_of(summary: Summary) -> Iterator[str]:
+    for line in summary["figures"]:
+        if line["scope"] in ("server", "pair"):
+            yield from (name for name in (line["name"], line["other"]) if name)
+    for takeover in summary["takeovers"]:
+        yield from (takeover["old_primary"], takeover["new_primary"])
 
 
 def _ahead(summary: Summary) -> Child:

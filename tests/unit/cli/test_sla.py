@@ -57,6 +57,7 @@ class Job:
             check_spark=self._check, spark_session=spark_session, failure_of=self.told, require_settings=session_module.require_settings
         )
 
+    cautions = SimpleNamespace(misnamed=lambda summary: "no log of mx1.east \x1b[31m")
     objectives = objectives_module
     signals = signals_module
 
@@ -128,6 +129,7 @@ def test_a_report_from_logs_goes_through_a_temporary_warehouse(job: Job) -> None
     assert [("/l", {"may_be_empty": False}), ("temporary", "/l", {}), ("local[*] 4g", "/temporary", "/o", options)] == job.asked
     assert "met" in result.stdout
     assert "0.99995" in result.stdout
+    assert result.stderr.endswith("shadowrelay: no log of mx1.east \\u001b[31m\n")
     assert result.stdout.endswith("/o/report.html\n")
 
 
