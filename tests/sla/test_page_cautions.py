@@ -68,7 +68,7 @@ def test_a_promise_that_was_not_kept_stays_so() -> None:
 def test_the_list_of_dropped_files_says_how_many_there_are() -> None:
     cut, whole = (Page(render(with_gaps({"dropped_before_shipping": [DROPPED], "dropped_count": number}, 0))) for number in (20_000, 1))
 
-    assert "1 of 20,000 shown; all in manifest.json of each server" in cut.by_id("dropped-table-caption").text
+    assert "1 of 20,000 shown; all in shipping.json of the warehouse" in cut.by_id("dropped-table-caption").text
     assert "1 in all" in whole.by_id("dropped-table-caption").text
     assert "Files dropped before shipping20,000" in cut.by_id("input").text
 

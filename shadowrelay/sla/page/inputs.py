@@ -99,7 +99,7 @@ def _dropped(summary: Summary) -> Html | None:
     shown = (
         f"{count(total)} in all"
         if total == len(rows)
-        else f"{count(len(rows))} of {count(total)} shown; all in manifest.json of each server"
+        else f"{count(len(rows))} of {count(total)} shown; all in shipping.json of the warehouse and manifest.json of each server"
     )
     caption = f"Log files that were dropped before they could be shipped: {shown}"
     return table("dropped-table", caption, columns, rows, is_sortable=True)
