@@ -26,7 +26,8 @@ Directory = Annotated[Path, typer.Option("--project-directory", help="Where dock
 Node = Annotated[str, typer.Argument(metavar="NODE", help="mx1.east, mx2.east, mx1.west or mx2.west.")]
 Place = Annotated[str, typer.Argument(metavar="SITE|NODE", help="east, west, or a node.")]
 HERE = Path()
-RATE = re.compile(r"\d+(\.\d+)?([kmgt]i?)?(bit|bps)", re.IGNORECASE)
+RATE = re.compile(r"[1-9]\d{0,5}([kmg]i?)?(bit|bps)", re.IGNORECASE)
+BITS_MIN = 8  # what `tc` takes for more than nothing
 
 
 @contextmanager
@@ -131,6 +132,10 @@ def _print_verification(result: "Verification") -> None:
             typer.echo(f"{name}: {network_id}")
     for one in result.duplicates[:20]:
         typer.echo(f"duplicated: message {one.number} {one.network_id} {one.recipient} {one.count} times, cause {one.cause}")
+    if result.silent:
+        typer.echo(f"not asked, because dead, paused or out of reach: {', '.join(result.silent)}; what is missing may be there")
+    if result.notices:
+        typer.echo(f"notices (DSNs) that came back to the sender: {result.notices}")
     for message_id in result.unaccounted[:20]:
         typer.echo(f"no node took it, and it does not wait at Postfix: {message_id}")
     if waiting := result.not_acknowledged - len(result.unaccounted):
@@ -206,7 +211,7 @@ def slow(
     directory: Directory = HERE,
 ) -> None:
     """Limit what nodes send to each other, until `heal`. What clients and next hops get is not limited."""
-    if not RATE.fullmatch(rate):
+    if not RATE.fullmatch(rate) or (rate.lower().endswith("bit") and rate[:-3].isdecimal() and int(rate[:-3]) < BITS_MIN):
         raise typer.BadParameter("say it as `tc` does: 64kbit, 1mbit …", param_hint="--rate")
     with _opened(directory) as opened:
         typer.echo(f"slow at {rate}: " + ", ".join(opened.slow(one, other, rate)))

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from shadowrelay.lab.disturbance import ALIVE, Disturbances, Tell
+from shadowrelay.lab.disturbance import ALIVE, RUNNING, Disturbances, Tell
 from shadowrelay.lab.engine import NOT_UP
 from shadowrelay.lab.fault_log import What, faults
 from shadowrelay.lab.health import ENDED, until_healthy, until_listening
@@ -18,12 +18,14 @@ from shadowrelay.lab.mail import Mail
 from shadowrelay.lab.places import MACHINES, NODES, RECEIVERS, SENDER, LabError, WrongUse
 from shadowrelay.lab.reading import NodeStatus, node_status
 from shadowrelay.lab.report_run import report_here, report_in_container, report_watched
+from shadowrelay.lab.signals import ended_in_order
 from shadowrelay.lab.state import let_everybody_read
 from shadowrelay.lab.verification import Verification, injected, since, verify
 
 BUILT = ("mx1.east", "dns")  # the services whose images all others use
 PROFILE_SERVICES = {"prometheus": ("prometheus",), "spark": ("spark-master",)}
 MOUNTED = ("lab/nodes/*.toml", "lab/objectives.toml")  # of the checkout, as files
+SERVERS = (SENDER, *RECEIVERS, "dns")
 POLL_SECONDS = 1.0
 NO_QUEUE = (
     "Docker, or the machine of {nodes}, was stopped, and what was in memory is gone, queues and cuts: end this lab with `shadowrelay lab "
@@ -82,13 +84,13 @@ class Lab(Disturbances):
     def playing(self, name: str) -> Iterator[None]:
         """While a scenario is played, nobody else changes the lab or sends. Raises: LabError if somebody does already."""
         self._known(NODES[0])
-        with self.state.turn.taken(f"scenario {name}"), self.state.mail_turn.taken(f"scenario {name}"):
+        with self.state.turn.taken(f"scenario {name}"), self.state.mail_turn.taken(f"scenario {name}"), ended_in_order():
             yield
 
     @contextlib.contextmanager
     def sending(self) -> Iterator[None]:
         """Mail may flow whatever is done to the lab, but not into a scenario, which counts its own. Raises: LabError."""
-        self._known(NODES[0])
+        self._require_servers()
         with self.state.mail_turn.taken("send", is_shared=True):
             yield
 
@@ -104,7 +106,7 @@ class Lab(Disturbances):
 
     def defer(self, is_on: bool) -> None:
         """The receiving servers answer every recipient with 451 (`is_on`), or take mail again. At once, in open sessions too."""
-        self._known(NODES[0])
+        self._require_servers()
         with self.state.turn.taken("defer"):
             if is_on:
                 self._happened(What.DEFER)
@@ -120,7 +122,7 @@ class Lab(Disturbances):
 
         `began_at` (time.time): only what was sent from then on. `on_look` sees what each look found.
         """
-        self._known(NODES[0])
+        self._require_servers()
         deadline = time.monotonic() + wait
         while True:
             result, is_settled = self._look(began_at)
@@ -138,7 +140,7 @@ class Lab(Disturbances):
         result = verify(
             self.mail.sent(given), arrived, faults(self.state.faults.read()), backlog.network_ids,
             at_sender={one.internet_message_id for one in given if one.queue_id in backlog.at_sender},
-            is_receiver_busy=backlog.at_receivers > 0,
+            is_receiver_busy=backlog.at_receivers > 0, silent=backlog.silent,
         )  # fmt: skip
         is_complete = not (result.lost or result.still_queued)
         return result, is_complete and backlog.is_empty
@@ -155,6 +157,20 @@ class Lab(Disturbances):
         return report_watched(self.engine, self.state)
 
     # ---- small things
+
+    def faults_in_force(self) -> list[str]:
+        """What is still wrong with the lab, in words."""
+        return [*super().faults_in_force(), *(f"{service} has ended" for service in self._ended_servers())]
+
+    def _ended_servers(self) -> list[str]:
+        states = self.engine.states()
+        return [service for service in SERVERS if states.get(service) not in RUNNING]
+
+    def _require_servers(self) -> None:
+        """Who would send, receive or answer. Raises: LabError."""
+        self._known(NODES[0])
+        if ended := self._ended_servers():
+            raise LabError(f"{' and '.join(ended)} of the lab has ended: start it again with `shadowrelay lab up`")
 
     def _is_up(self) -> bool:
         return self.state.is_made and any(node in self.engine.containers() for node in NODES)

@@ -16,6 +16,7 @@ from shadowrelay.lab.load import Sent
 from shadowrelay.lab.places import NODES, RECEIVERS, SENDER, LabError
 from shadowrelay.lab.postfix_log import tries
 from shadowrelay.lab.reading import node_status, unfinished
+from shadowrelay.lab.signals import ended_in_order
 from shadowrelay.lab.sink import Arrival
 from shadowrelay.lab.state import State
 from shadowrelay.lab.verification import Injected, injected, sent_messages
@@ -36,12 +37,16 @@ class Sending:
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """Messages that wait: at the sending Postfix (its queue ids), at living nodes (`held`: copies for others), at the receiving servers."""
+    """Messages that wait: at the sending Postfix (its queue ids), at living nodes (`held`: copies for others), at the receiving servers.
+
+    `silent`: nodes that do not say what they have, because they are dead, paused or out of reach.
+    """
 
     at_sender: frozenset[str] = frozenset()
     to_deliver: int = 0
     held: int = 0
     at_receivers: int = 0
+    silent: tuple[str, ...] = ()
     network_ids: frozenset[str] = field(default_factory=frozenset)
 
     @property
@@ -120,10 +125,11 @@ class Mail:
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
         ) as process:
             injection = Injection(process, self._state, count)
-            try:
-                yield injection
-            finally:
-                injection.stop()
+            with ended_in_order():
+                try:
+                    yield injection
+                finally:
+                    injection.stop()
 
     def send(self, count: int, rate: float = 20.0, size: int = 4096, on_sent: OnSent = lambda one: None) -> Sending:
         """Send and wait until Postfix has taken or refused everything."""
@@ -152,6 +158,7 @@ class Mail:
             at_sender=self._queued(SENDER),
             to_deliver=sum(one.to_deliver or 0 for one in asked),
             held=sum(one.held or 0 for one in asked),
+            silent=tuple(one.node for one in told if one.to_deliver is None),
             at_receivers=len(self._queued("postfix")) + int(self._engine.execute("exim", "exim4", "-bpc")),
             network_ids=frozenset().union(*ids),
         )

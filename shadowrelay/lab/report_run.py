@@ -1,6 +1,9 @@
 """`lab report`: the SLA job over the tracking logs that the nodes of the lab have shipped, in the Spark container or right here; or the
 page that the streaming job of the profile `spark` has made."""
 
+import contextlib
+import secrets
+import shutil
 import subprocess
 import sys
 import time
@@ -35,7 +38,13 @@ def report_in_container(engine: Engine, state: State, tell: Tell) -> Path:
     tell("computing service levels")
     time.sleep(SHIPPED_SECONDS)
     # the shell gets no brackets to expand: `local[2]` is quoted by being no file's name
-    made = engine.compose("run", "--rm", "--no-deps", "-T", "--entrypoint", "sh", "sla", "-efc", IN_CONTAINER)
+    name = f"{engine.project()}_report_{secrets.token_hex(4)}"
+    try:
+        made = engine.compose("run", "--rm", "--name", name, "--no-deps", "-T", "--entrypoint", "sh", "sla", "-efc", IN_CONTAINER)
+    except BaseException:  # who is interrupted does not take it away
+        with contextlib.suppress(LabError):
+            engine.docker("rm", "--force", name)
+        raise
     _unpack(made, state.report)
     return _page(state)
 
@@ -70,7 +79,6 @@ def report_watched(engine: Engine, state: State) -> Path:
     # tables are replaced as a whole while we read: the page and its figures are what is wanted
     names = "for f in report.html summary.json live.json; do [ -e $f ] && echo $f; done | tar -cf - -T -"
     packed = engine.execute("sla-watch", "sh", "-c", f"cd {WATCHED} && {names}")
-    (state.watched / "report.html").unlink(missing_ok=True)
     _unpack(packed, state.watched)
     if not (state.watched / "report.html").is_file():
         raise LabError(NO_PAGE_YET)
@@ -78,11 +86,17 @@ def report_watched(engine: Engine, state: State) -> Path:
 
 
 def _unpack(packed: bytes, directory: Path) -> None:
-    directory.mkdir(parents=True, exist_ok=True)
-    command = ["tar", "-C", str(directory), "--no-same-owner", "-xf", "-"]
+    """It takes the place of what is there, of which nothing stays: that may be of another lab."""
+    new = directory.with_name(f".{directory.name}.new")
+    command = ["tar", "-C", str(new), "--no-same-owner", "-xf", "-"]
     try:
+        shutil.rmtree(new, ignore_errors=True)
+        new.mkdir(parents=True)
         subprocess.run(command, input=packed, check=True, capture_output=True, timeout=UNPACK_SECONDS_MAX)
-    except subprocess.SubprocessError as error:
+        if directory.exists():
+            shutil.rmtree(directory)
+        new.rename(directory)
+    except (OSError, subprocess.SubprocessError) as error:
         raise LabError(f"what came out of the container could not be unpacked: {error}") from error
 
 

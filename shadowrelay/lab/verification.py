@@ -33,7 +33,8 @@ class Injected:
 
 @dataclass(slots=True)
 class Verification:
-    """Figures in messages. Shapes: `lost`, `changed` and `still_queued` are network message ids; what is still queued may have arrived.
+    """Figures in messages. Shapes: `lost`, `changed` and `still_queued` are network message ids; what is still queued may have arrived, and
+    `silent` nodes may have what is missing.
 
     `not_acknowledged`: no node has taken them; `unaccounted` of these (internet message ids) do not wait at Postfix either.
     """
@@ -47,6 +48,7 @@ class Verification:
     changed: list[str] = field(default_factory=list)
     still_queued: list[str] = field(default_factory=list)
     unaccounted: list[str] = field(default_factory=list)
+    silent: list[str] = field(default_factory=list)
     duplicates: list[Duplicate] = field(default_factory=list)
     last_taken_over_at: float = 0.0
 
@@ -112,16 +114,18 @@ def verify(
     *,
     at_sender: Set[str] = frozenset(),
     is_receiver_busy: bool = False,
+    silent: Sequence[str] = (),
 ) -> Verification:
     """Compare. Shapes: `queued` has the network ids that living nodes have not finished, `at_sender` the internet message ids that Postfix
-    still has; `is_receiver_busy`: a receiving server has taken mail that it has not written down yet: what is missing may be there."""
+    still has; `is_receiver_busy`: a receiving server has taken mail that it has not written down yet: what is missing may be there. So
+    it may be with the `silent` nodes, which are dead or paused: nothing is called lost before everybody was asked."""
     mail = list(arrived)
     notices = [arrival for arrival in mail if arrival.recipient.endswith(NOTICES_TO)]
     mine = [arrival for arrival in mail if not arrival.recipient.endswith(NOTICES_TO)]
     result = account(sent, mine, faults, TIMES)
     missing = result.lost
     taken = [network_id for one in sent for network_id in one.acknowledged_ids]
-    maybe = set(missing) if is_receiver_busy else set()
+    maybe = set(missing) if is_receiver_busy or silent else set()
     still_queued = [network_id for network_id in taken if network_id in queued or network_id in maybe]
     untaken = [one.internet_message_id for one in sent if not one.acknowledged_ids]
     return Verification(
@@ -134,6 +138,7 @@ def verify(
         changed=result.changed,
         still_queued=still_queued,
         unaccounted=[message_id for message_id in untaken if message_id not in at_sender],
+        silent=list(silent),
         duplicates=result.duplicates,
         last_taken_over_at=result.last_taken_over_at,
     )

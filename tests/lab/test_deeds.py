@@ -206,6 +206,16 @@ def test_what_docker_does_not_let_go_of_is_said_and_is_no_failure(lab: Lab, engi
     assert not lab.state.is_made
 
 
+def test_a_mail_server_that_has_ended_is_a_fault_and_named(lab: Lab, engine: FakeEngine) -> None:
+    engine.is_up |= {"exim": "exited", "dns": "exited"}
+
+    assert ["exim has ended", "dns has ended"] == lab.faults_in_force()
+    for deed in (lab.verify, lambda: lab.defer(True), lambda: lab.sending().__enter__()):
+        with pytest.raises(LabError, match="exim and dns of the lab has ended: start it again with `shadowrelay lab up`"):
+            deed()
+    assert [] == noted(lab)
+
+
 def test_a_profile_that_there_is_not_changes_nothing(lab: Lab, engine: FakeEngine) -> None:
     with pytest.raises(WrongUse, match="there is no profile nonsense; there are prometheus, spark"):
         lab.up(["nonsense"])

@@ -1,6 +1,8 @@
 """The sender of the lab's mail (`lab/mta/inject.py`) and who writes down what it sent, without containers."""
 
 import json
+import os
+import signal
 import socketserver
 import subprocess
 import sys
@@ -13,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from shadowrelay.lab.mail import Injection
+from shadowrelay.lab.signals import ended_in_order
 from shadowrelay.lab.state import State
 from tests.tidy.house import ROOT
 
@@ -86,3 +89,16 @@ def test_an_interrupted_sending_ends_soon_and_what_it_gave_is_known(tmp_path: Pa
     assert list(range(1, len(numbers) + 1)) == numbers
     assert 10 <= len(numbers) < 1000
     assert numbers == [one.number for one in injection.sent]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_who_is_told_to_end_ends_in_order_and_the_handlers_are_put_back(number: signal.Signals) -> None:
+    before, done = signal.getsignal(number), []
+    with pytest.raises(SystemExit) as ended, ended_in_order():
+        try:
+            os.kill(os.getpid(), number)
+            time.sleep(60)
+        finally:
+            done.append("written down")
+
+    assert (128 + number, ["written down"], before) == (ended.value.code, done, signal.getsignal(number))

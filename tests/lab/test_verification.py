@@ -27,6 +27,12 @@ def test_what_did_not_arrive_is_lost_unless_a_living_node_has_it() -> None:
     assert ([], ["id-1"], False) == (queued.lost, queued.still_queued, queued.is_good)
 
 
+def test_nothing_is_lost_before_everybody_was_asked() -> None:
+    result = verify([SENT], [], [], frozenset(), silent=("mx1.east",))
+
+    assert ([], ["id-1"], ["mx1.east"], False) == (result.lost, result.still_queued, result.silent, result.is_good)
+
+
 def test_what_a_receiving_server_has_not_written_down_is_not_lost_yet() -> None:
     result = verify([SENT], [], [], frozenset(), is_receiver_busy=True)
 

@@ -76,7 +76,10 @@ class _Player:
         if not self._until_whole(REACHED_SECONDS_MAX):
             apart = [f"{one.node} reaches {one.peers_reachable} of {len(NODES) - 1} nodes" for one in self._apart()]
             raise LabError(NOT_QUIET.format(reason="; ".join(apart)))
+        if not self._until(lambda: self._lab.mail.backlog().is_empty, REACHED_SECONDS_MAX):
+            raise LabError(NOT_QUIET.format(reason="mail of before still waits (`shadowrelay lab verify` waits for it)"))
         self.databases = {node: [database(self._lab, node)] for node in NODES}
+        self.began_at = time.time()
 
     def take(self, step: Step, pool: ThreadPoolExecutor) -> None:
         """One step, after its words."""
@@ -172,8 +175,11 @@ class _Player:
             raise LabError(f"the lab is not whole again after {HEALED_SECONDS_MAX:.0f} s: {self._apart()}")
 
     def _until_whole(self, seconds: float) -> bool:
+        return self._until(lambda: not self._apart(), seconds)
+
+    def _until(self, is_so: Callable[[], bool], seconds: float) -> bool:
         deadline = time.monotonic() + seconds
-        while self._apart():
+        while not is_so():
             if time.monotonic() > deadline:
                 return False
             time.sleep(POLL_SECONDS)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from shadowrelay.lab.mail import Sending
+from shadowrelay.lab.mail import Backlog, Sending
 from shadowrelay.lab.places import NODES, LabError
 from shadowrelay.lab.reading import NodeStatus
 from shadowrelay.lab.scenarios import player
@@ -27,9 +27,10 @@ class FakeLab:
     faults: list[str] = field(default_factory=list)
     taken: int | None = None
     reached: int = 3
+    waiting: int = 0
 
     def __post_init__(self) -> None:
-        self.mail = SimpleNamespace(send=self._send)
+        self.mail = SimpleNamespace(send=self._send, backlog=lambda: Backlog(to_deliver=self.waiting))
         self.engine = SimpleNamespace(states=lambda: self.states)
 
     def __getattr__(self, name: str) -> Any:
@@ -105,6 +106,15 @@ def test_a_node_is_looked_at_before_it_is_disturbed_and_counts_as_stopped(asked:
 
     assert {"mx1.east": 3, "mx2.east": 2, "mx1.west": 2, "mx2.west": 2} == {node: len(series) for node, series in call["databases"].items()}
     assert {"mx1.east", "mx1.west"} == call["stopped"]
+
+
+def test_a_scenario_does_not_begin_while_mail_of_before_waits(asked: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+    lab = FakeLab(waiting=3)
+    monkeypatch.setattr(player, "REACHED_SECONDS_MAX", 0.0)
+    with pytest.raises(LabError, match="mail of before still waits"):
+        player.play(lab, scenario(send(5)), say=lambda text: None)  # type: ignore[arg-type]
+
+    assert [] == lab.done
 
 
 def test_the_lab_is_healed_when_a_step_breaks(asked: list[dict[str, Any]]) -> None:
