@@ -94,11 +94,15 @@ def test_an_interrupted_sending_ends_soon_and_what_it_gave_is_known(tmp_path: Pa
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_who_is_told_to_end_ends_in_order_and_the_handlers_are_put_back(number: signal.Signals) -> None:
     before, done = signal.getsignal(number), []
-    with pytest.raises(SystemExit) as ended, ended_in_order():
+
+    def send() -> None:
         try:
             os.kill(os.getpid(), number)
             time.sleep(60)
         finally:
             done.append("written down")
+
+    with pytest.raises(SystemExit) as ended, ended_in_order():
+        send()
 
     assert (128 + number, ["written down"], before) == (ended.value.code, done, signal.getsignal(number))
