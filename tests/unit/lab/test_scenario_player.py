@@ -110,7 +110,7 @@ def test_a_node_is_looked_at_before_it_is_disturbed_and_counts_as_stopped(asked:
 
 def test_a_scenario_does_not_begin_while_mail_of_before_waits(asked: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
     lab = FakeLab(waiting=3)
-    monkeypatch.setattr(player, "REACHED_SECONDS_MAX", 0.0)
+    monkeypatch.setattr(player, "LEFT_SECONDS_MAX", 0.0)
     with pytest.raises(LabError, match="mail of before still waits"):
         player.play(lab, scenario(send(5)), say=lambda text: None)  # type: ignore[arg-type]
 
