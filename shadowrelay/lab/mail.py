@@ -121,15 +121,17 @@ class Mail:
         arguments = [secrets.token_hex(4), str(count), str(rate), str(size), str(first)]
         command = ["docker", "exec", "--interactive", self._engine.container(SENDER), "/lab/inject.py", *arguments]
         # a session of its own: an interrupt from the terminal must not end it before it has told what it gave to Postfix
-        with subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-        ) as process:
+        with (
+            ended_in_order(),
+            subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+            ) as process,
+        ):
             injection = Injection(process, self._state, count)
-            with ended_in_order():
-                try:
-                    yield injection
-                finally:
-                    injection.stop()
+            try:
+                yield injection
+            finally:
+                injection.stop()
 
     def send(self, count: int, rate: float = 20.0, size: int = 4096, on_sent: OnSent = lambda one: None) -> Sending:
         """Send and wait until Postfix has taken or refused everything."""

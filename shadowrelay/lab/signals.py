@@ -1,4 +1,4 @@
-"""Signals that end a command of the lab."""
+"""Signals that end a command of the lab. The report has its own (`sla.signals`), because it stands apart from all other packages."""
 
 import contextlib
 import signal

@@ -1,4 +1,7 @@
-"""What every implementation of the port `Ledger` does. Run against the threaded one and the inline one, on real files."""
+"""What every implementation of the port `Ledger` does. Run against the threaded one and the inline one, on real files.
+
+Long because the port is: a section for each of its promises, on fixtures that all of them share.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,7 @@
-"""Delivering: forks, outcomes, notices, leases, poison; and what the shadow server hears of it."""
+"""Delivering: forks, outcomes, notices, leases, poison; and what the shadow server hears of it.
+
+One file, because it is one service; each part is a section, and all play on the same two or three nodes.
+"""
 
 import asyncio
 from datetime import timedelta

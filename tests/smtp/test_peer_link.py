@@ -1,4 +1,7 @@
-"""Sessions to a peer: the handshake, copies in one write, what is certain after a failure, XQDISCARD on a kept session."""
+"""Sessions to a peer: the handshake, copies in one write, what is certain after a failure, XQDISCARD on a kept session.
+
+One file, because it is one session with one scripted peer, from its greeting to its end.
+"""
 
 import asyncio
 import contextlib

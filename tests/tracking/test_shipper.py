@@ -1,4 +1,7 @@
-"""Shipping on real files, to targets that work, fail, hang and forget."""
+"""Shipping on real files, to targets that work, fail, hang and forget.
+
+One file, because every test needs the same targets, which misbehave in turn.
+"""
 
 import asyncio
 import contextlib

@@ -1,4 +1,7 @@
-"""The message tracking log on real files."""
+"""The message tracking log on real files.
+
+One file, because it is one class with one promise (no row is lost or half there); rotation, retention, trouble and restarts are its parts.
+"""
 
 import asyncio
 import errno
