@@ -7,6 +7,7 @@ from pathlib import Path
 
 from cryptography import x509
 
+from shadowrelay.core import fencing
 from shadowrelay.model.settings import Preference, ReceiveConnector, Settings
 
 CERTIFICATE_LEFT_MIN = timedelta(days=14)
@@ -80,6 +81,12 @@ def _about_times(settings: Settings) -> Iterator[str]:
         )
     if transport.discard_poll_interval > transport.shadow_heartbeat_frequency:
         yield "transport.discard_poll_interval is longer than shadow_heartbeat_frequency, which then decides; shorten it"
+    allowed = fencing.reply_allowance(transport.shadow_resubmit_time_span)
+    if transport.shadow_redundancy_enabled and settings.shadow_candidates and allowed < fencing.REPLY_ALLOWANCE_MAX.total_seconds():
+        yield (
+            f"transport.shadow_resubmit_time_span allows a lease to begin the final dot with only {allowed:g} s left for its reply, where "
+            "RFC 5321 asks for 10 minutes: a next hop that is slower while a peer is silent gets the message again; make it 30m or more"
+        )
 
 
 def _about_connector(connector: ReceiveConnector, settings: Settings) -> Iterator[str]:

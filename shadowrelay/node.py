@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import gc
 import random
+import resource
 import signal
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -18,8 +19,8 @@ from shadowrelay.admin.server import AdminServer
 from shadowrelay.admin.token import read_or_create_token
 from shadowrelay.config import LoadedSettings
 from shadowrelay.config_reload import adopted
-from shadowrelay.core import fencing
 from shadowrelay.core.ownership.values import Party
+from shadowrelay.memory import ContentBudget, FreedMemory
 from shadowrelay.model.errors import ConfigurationError, LedgerUnavailable
 from shadowrelay.model.ids import ServerName
 from shadowrelay.model.peers import PeerIdentity
@@ -33,17 +34,24 @@ from shadowrelay.service.peerbook import PeerBook
 from shadowrelay.service.tasks import Tasks
 from shadowrelay.smtp.client import Opening, TlsUse
 from shadowrelay.smtp.deliverer import SmtpDeliverer
-from shadowrelay.smtp.next_hop import Limits
+from shadowrelay.smtp.host_names import HostNames
+from shadowrelay.smtp.limits import Descriptors
+from shadowrelay.smtp.listener import Listener
+from shadowrelay.smtp.lookups import Lookups
 from shadowrelay.smtp.peer_link import LinkEvents, SmtpPeerLink
 from shadowrelay.smtp.resolver import DnsResolver
-from shadowrelay.smtp.server import ReceiverServer, reception_for
+from shadowrelay.smtp.server import OpenListener, ReceiverServer, reception_for
 from shadowrelay.smtp.tls import TlsContexts, opportunistic_context
 from shadowrelay.store.ledger import SqliteLedger
 from shadowrelay.tracking import operator_log
 from shadowrelay.tracking.assembly import make_tracking
 
 GRACE_SECONDS = 30.0  # SIGTERM: sessions and attempts in the middle may finish
+TOLD_POLLS = 5  # SIGTERM: peers may hear what is done, and acknowledge it in their next poll
+TOLD_SECONDS_MIN, TOLD_SECONDS_MAX = 3.0, 10.0
 ADMIN_OBSERVES_SECONDS = 5.0
+CANNOT_START = 1  # exit status
+DESCRIPTORS_MAX = 1_048_576  # a table of more is memory for nothing
 GARBAGE_THRESHOLDS = (20_000, 20, 50)  # allocations until a look at the young; measured, docs/performance.md
 CONTROL_SECONDS_MIN, CONTROL_SECONDS_MAX = 1.0, 10.0  # one question to a peer
 
@@ -53,13 +61,19 @@ _log = structlog.get_logger("shadowrelay.node")
 class Node:
     """One node, from an open ledger to a closed one. `start`, then `stop`; everything is owned by this object."""
 
+    open_listener: OpenListener = staticmethod(Listener.open)  # a simulation listens on its own network
+
     def __init__(self, loaded: LoadedSettings) -> None:
         self._loaded = loaded
         self._settings = loaded.settings
         self._clock = SystemClock()
         self._tasks = Tasks()
+        self._descriptors = Descriptors(descriptor_limit())
+        self._budget = ContentBudget(self._settings.server.content_memory_limit)
         self._tls = self._read_tls()
-        self._is_started = self._is_reload_wanted = False
+        self._lookups = Lookups(loaded.settings.dns.nameservers)
+        self._hosts = HostNames(self._lookups)
+        self._is_started = self._is_reload_wanted = self._is_short = self._are_descriptors_scarce = False
 
     async def start(self) -> None:
         """Open everything, in the order in which a failure does least harm: files, then sockets, then services.
@@ -82,7 +96,9 @@ class Node:
         self._build_services()
         self._context.peers.remember(await self._ledger.peers())
         await self._start_receiver()
-        self._admin = AdminServer(make_application(self._services.view, self._metrics, token, __version__), settings.admin.listen)
+        names = (settings.server.name, settings.admin.listen.host, *settings.admin.allowed_hosts)
+        application = make_application(self._services.view, self._metrics, token, __version__, names=names)
+        self._admin = AdminServer(application, settings.admin.listen)
         await self._admin.start()
         self._start_services()
         self._services.view.is_running = self._is_started = True
@@ -92,6 +108,8 @@ class Node:
 
     def _build_services(self) -> None:
         settings = self._settings
+        self._budget.limit_cache = self._ledger.limit_recent
+        self._ledger.limit_recent(self._budget.bytes_max // 4)
         self._links: dict[ServerName, SmtpPeerLink] = {}
         peers = PeerBook(settings.shadow_candidates, self._clock, settings.transport.shadow_heartbeat_frequency.total_seconds())
         self._context = Context(
@@ -102,10 +120,11 @@ class Node:
             links=self._links,
             tracking=self._tracking,
             metrics=self._metrics,
-            leases=Leases(self._clock, settings.transport.shadow_resubmit_time_span),
+            leases=Leases(self._clock, settings.transport),
             attempts=Attempts(),
             peers=peers,
             tasks=self._tasks,
+            budget=self._budget,
         )
         self._deliverer = self._make_deliverer()
         self._services = Services(self._context, self._deliverer, random.Random(), self._effective)
@@ -114,15 +133,13 @@ class Node:
 
     def _make_deliverer(self) -> SmtpDeliverer:
         settings = self._settings
-        opening = Opening(settings.server.name, TlsUse.OPPORTUNISTIC, opportunistic_context())
-        resolver = DnsResolver((settings.server.name,), settings.dns.nameservers)
-        allowance = fencing.reply_allowance(settings.transport.shadow_resubmit_time_span)
+        opening = Opening(settings.server.name, TlsUse.OPPORTUNISTIC, opportunistic_context(), dial=self._hosts.dial)
+        resolver = DnsResolver((settings.server.name,), lookups=self._lookups)
         return SmtpDeliverer(
             opening,
             resolver,
             concurrency_per_destination=settings.send.concurrency_per_destination,
             connection_inactivity_timeout=settings.send.connection_inactivity_timeout,
-            limits=Limits(dot=min(Limits().dot, allowance)),  # rule *dot*: the lease outlasts the reply
         )
 
     def _make_link(self, peer: Peer) -> SmtpPeerLink:
@@ -130,8 +147,10 @@ class Node:
         heartbeat = settings.transport.shadow_heartbeat_frequency.total_seconds()
         events = LinkEvents(
             own_identity=lambda: self._services.desk.own_identity(peer.name),
+            conflict=lambda identity: self._context.peers.conflict(self._context.me, identity),
             on_identity=self._identified,
             on_heard=self._context.peers.heard,
+            on_offer=self._context.peers.offered,
             on_open=self._services.heartbeat.opened,
         )
         seconds = min(max(heartbeat, CONTROL_SECONDS_MIN), CONTROL_SECONDS_MAX)
@@ -139,8 +158,8 @@ class Node:
 
     def _opening_to(self, peer: Peer) -> Opening:
         if self._tls is None or not self._settings.peer_requires_tls(peer):
-            return Opening(self._settings.server.name)
-        return Opening(self._settings.server.name, TlsUse.REQUIRED, self._tls.to_peers)
+            return Opening(self._settings.server.name, dial=self._hosts.dial_peer)
+        return Opening(self._settings.server.name, TlsUse.REQUIRED, self._tls.to_peers, dial=self._hosts.dial_peer)
 
     def _identified(self, identity: PeerIdentity) -> None:
         self._tasks.spawn(self._services.desk.greeted(identity), f"greeted {identity.server}")
@@ -156,9 +175,11 @@ class Node:
                 desk=self._services.desk,
                 clock=self._clock,
                 spool_directory=self._ledger.spool_directory,
+                budget=self._budget,
+                descriptors=self._descriptors,
                 tls=self._tls,
             )
-            receiver = ReceiverServer(reception)
+            receiver = ReceiverServer(reception, self.open_listener)
             try:
                 await receiver.start()
             except OSError as error:
@@ -185,19 +206,67 @@ class Node:
         metrics.watch("database_position", "Raised by every commit.", lambda: self._ledger.position)
         metrics.watch("ledger_unavailable", "1 while no promise can be taken.", lambda: self._ledger.unavailable_reason() is not None)
         metrics.watch("corrupt_rows", "Rows set aside because they could not be read.", lambda: self._ledger.corrupt_rows_count)
+        metrics.watch("data_directory_free_bytes", "Room in data_directory.", lambda: self._ledger.free_bytes())
+        metrics.watch("wal_bytes", "Size of the write-ahead log of queue.db.", lambda: self._ledger.log_bytes)
         metrics.watch("sessions", "Open sessions.", lambda: sum(receiver.sessions_count for receiver in self._receivers))
+        metrics.watch("content_memory_bytes", "Contents in memory, of sessions, copies and attempts.", lambda: self._budget.used)
+        metrics.watch("content_memory_waiting", "Sessions and attempts that wait for memory.", lambda: self._budget.waiting_count)
+        metrics.watch_total("contents_spooled_early", "Sent to a file because memory was short.", lambda: self._budget.spooled_early_count)
+        metrics.watch_total("memory_refused", "Contents refused with 452, because memory was short.", lambda: self._budget.refused_count)
+        metrics.watch("descriptors_limit", "How many files and connections this process may have.", lambda: self._descriptors.limit)
+        metrics.watch_total(
+            "descriptors_refused",
+            "Sessions (421) and contents (452) refused for lack of descriptors.",
+            lambda: self._descriptors.refused_count,
+        )
         metrics.watch("attempts_running", "Messages being delivered or accepted.", lambda: len(self._context.attempts))
+        metrics.watch("peers_refusing", "Peers that answer but take no copies now.", self._context.peers.refusing)
         metrics.watch("tracking_dropped_rows", "Rows that could not be written.", lambda: self._tracking.dropped_count)
         metrics.watch("tracking_pending_rows", "Rows not written yet.", lambda: self._tracking.pending_count)
+        metrics.watch("peers_in_conflict", "Peers refused for their name or database id.", lambda: len(self._context.peers.conflicts))
         metrics.watch("time_seconds", "This node's wall clock, in seconds since 1970.", lambda: self._clock.now().timestamp())
         metrics.certificates({} if self._tls is None else self._tls.ends)
 
     async def _observe(self) -> None:
+        freed = FreedMemory()
+        refused = self._descriptors.refused_count
         while True:
+            freed.look()
+            refused = self._look_at_descriptors(refused)
             self._tracking.rotate_if_due()
+            await self._watch_space()
             with contextlib.suppress(LedgerUnavailable):
                 self._metrics.observe_queues(await self._ledger.queues())
             await asyncio.sleep(ADMIN_OBSERVES_SECONDS)
+
+    async def _watch_space(self) -> None:
+        """Say once that room runs out, and once that there is some again; keep the reserve that a start may need."""
+        ledger = self._ledger
+        reply = ledger.unavailable_reason()
+        if (reply is not None) is not self._is_short:
+            self._is_short = reply is not None
+            sizes: dict[str, object] = {"directory": str(self._settings.server.data_directory), "free_bytes_min": ledger.free_bytes_min}
+            with contextlib.suppress(OSError):
+                sizes["free_bytes"] = ledger.free_bytes()
+            if self._is_short:
+                _log.error("space.low", answer=str(reply), **sizes)
+            else:
+                _log.warning("space.recovered", **sizes)
+        if reply is None:
+            await ledger.keep_reserve()
+
+    def _look_at_descriptors(self, refused_before: int) -> int:
+        """Said once when sessions begin to be refused, and once when there are enough descriptors again."""
+        descriptors = self._descriptors
+        descriptors.adopt(descriptor_limit())
+        are_scarce = descriptors.refused_count > refused_before
+        if are_scarce != self._are_descriptors_scarce:
+            self._are_descriptors_scarce = are_scarce
+            if are_scarce:
+                _log.warning("descriptors.scarce", limit=descriptors.limit, reserve=descriptors.reserve)
+            else:
+                _log.warning("descriptors.enough", refused=descriptors.refused_count)
+        return descriptors.refused_count
 
     def _read_tls(self) -> TlsContexts | None:
         return None if self._settings.tls is None else TlsContexts.read(self._settings.tls)
@@ -223,20 +292,39 @@ class Node:
         settings, needs_restart = adopted(self._settings, loaded.settings)
         self._loaded = replace(loaded, settings=settings)  # what the API shows is what is in force
         self._settings = self._context.settings = settings
+        self._context.leases.configure(settings.transport)
         self._services.deliver.reload()
         for receiver, connector in zip(self._receivers, settings.receive_connectors, strict=True):
-            receiver.reload(connector, self._tls)
+            receiver.reload(connector, settings.routes, self._tls)
         for peer in settings.shadow_candidates:
             self._links[peer.name].renew(self._opening_to(peer))
         self._metrics.certificates({} if self._tls is None else self._tls.ends)
         _log.info("configuration.reloaded", needs_restart=needs_restart)
 
+    def stopping(self) -> None:
+        """It was asked to stop: whoever kills it from now on has lost patience, and no message is suspected of that."""
+        if self._is_started:
+            self._ledger.stopping()
+
     async def stop(self) -> None:
-        """Drain: refuse what is new, let what runs finish, keep the rest in the queue; then close everything."""
+        """Drain: refuse what is new, let what runs finish, keep the rest in the queue, let the peers hear what is done; then
+        close everything."""
+        self.stopping()
         self._context.is_draining = True
         _log.info("node.draining")
         await asyncio.gather(*(receiver.drain(GRACE_SECONDS) for receiver in self._receivers))
         await self._services.deliver.drained(GRACE_SECONDS)
+        transport = self._settings.transport
+        patience = TOLD_POLLS * transport.discard_poll_interval.total_seconds()
+        try:
+            untold = await self._services.desk.all_told(min(max(patience, TOLD_SECONDS_MIN), TOLD_SECONDS_MAX))
+        except LedgerUnavailable as error:
+            _log.warning("peers.untold", reason=error.reason)
+        else:
+            if untold:
+                _log.warning("peers.untold", servers=sorted(untold), reason="no answer in time")
+        for receiver in self._receivers:
+            receiver.dismiss()
         await self.abort()
         _log.info("node.stopped")
 
@@ -244,7 +332,8 @@ class Node:
         """Close what was opened, in reverse; also after a start that failed half-way. One failure keeps nothing else open."""
         closers: tuple[Callable[[], Awaitable[None]], ...] = (
             self._close_receivers, lambda: self._admin.stop(), self._tasks.close, self._close_links,
-            lambda: self._deliverer.close(), lambda: self._tracking.close(), self._close_shipper, lambda: self._ledger.close(),
+            lambda: self._deliverer.close(), self._lookups.close,
+            lambda: self._tracking.close(), self._close_shipper, lambda: self._ledger.close(),
         )  # fmt: skip
         for close in closers:
             try:
@@ -267,28 +356,55 @@ class Node:
             await link.close()
 
 
-async def _serve(loaded: LoadedSettings) -> None:
+def descriptor_limit() -> int:
+    """How many files and connections this process may have now."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return DESCRIPTORS_MAX if soft == resource.RLIM_INFINITY else soft
+
+
+def raise_descriptor_limit() -> None:
+    """As far as this process may: the soft limit is 1,024 on most systems, for the sake of programs that use select()."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = DESCRIPTORS_MAX if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS_MAX)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(OSError, ValueError):  # some systems promise more than they give
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+async def _serve(loaded: LoadedSettings) -> int:
     node = Node(loaded)
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
+
+    def stop() -> None:
+        node.stopping()
+        stopping.set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
+        loop.add_signal_handler(number, stop)
     loop.add_signal_handler(signal.SIGHUP, node.reload)
     try:
         await node.start()
+    except LedgerUnavailable as error:  # a line, not a traceback: whoever supervises the node tries again
+        _log.error("node.cannot_start", reason=error.reason)
+        await node.abort()
+        return CANNOT_START
     except BaseException:
         await node.abort()
         raise
     await stopping.wait()
     await node.stop()
+    return 0
 
 
 def run(loaded: LoadedSettings) -> int:
-    """Serve until SIGTERM or SIGINT. Returns the exit status. Raises: ConfigurationError before anything is accepted."""
+    """Serve until SIGTERM or SIGINT. Returns the exit status: 1 when the queue cannot be opened now.
+
+    Raises: ConfigurationError before anything is accepted."""
     operator_log.configure()
+    raise_descriptor_limit()
     # What start-up made stays for ever: the collector need not look at it, nor look as often as for a short script.
     gc.freeze()
     gc.set_threshold(*GARBAGE_THRESHOLDS)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(loaded))
-    return 0
+        return runner.run(_serve(loaded))

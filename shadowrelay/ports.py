@@ -6,10 +6,13 @@ counted in it, so that a node that slept does not believe that all others died.
 Over 300 lines, because the whole contract between the rules and the world stands in one place.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
+from shadowrelay.core.retry import Step
 from shadowrelay.model.ids import DatabaseId, MessageId, ServerName
 from shadowrelay.model.message import Content, ContentPlace, Envelope, Ordinals
 from shadowrelay.model.ownership import Claim, DiscardEvent, StatusAnswer, StatusQuestion, Transition
@@ -17,6 +20,7 @@ from shadowrelay.model.peers import CopyOffer, DiscardReply, PeerIdentity, Seen
 from shadowrelay.model.queue import (
     AttemptRecord,
     DatabaseIdentity,
+    ForkRetry,
     NewMessage,
     PeerRow,
     QueueRow,
@@ -108,37 +112,91 @@ class Ledger(Protocol):
         """The first notifications, ascending; not those that still wait for a side message's copy."""
         ...
 
+    async def has_untold(self, asker: ServerName, database: DatabaseId) -> bool:
+        """Notifications that this asker, in this database, has not acknowledged. To look is not to ask."""
+        ...
+
     # delivery
     async def record_attempt(self, attempt: AttemptRecord, decide: Decide) -> Transition:
         """Outcomes, side messages and their notifications in one transaction. Notifications of ordinals whose DSN is
         in `sides` wait until that side message has a chosen copy, is done, or `release_side` is called."""
         ...
 
-    async def record_due(self, message_id: MessageId, due_at: datetime) -> None: ...
-    async def release_side(self, message_id: MessageId) -> None: ...
-
-    async def record_working(self, message_ids: Sequence[MessageId]) -> None:
-        """These are being worked on; if the process dies before the next record_attempt, deaths_count rises."""
+    async def record_queued(
+        self, message_id: MessageId, retries: Sequence[ForkRetry], gone: Sequence[str] = (), decide: Decide | None = None
+    ) -> None:
+        """These forks of a primary message wait in their delivery queues, and no longer in the queues `gone`. The forks given
+        and those that are there already must be all that are undone. `decide`: a verdict to be recorded with it."""
         ...
 
-    async def record_set_aside(self, message_id: MessageId, reason: str) -> None: ...
+    async def wake_waiting(self, server: ServerName, limit: int) -> Mapping[str, int]:
+        """Forks whose `waits_for` is this server are due now; how many in each queue, at most `limit` altogether."""
+        ...
+
+    async def hasten(self, next_hop: str, step: Step, latest_at: datetime, limit: int) -> int:
+        """Forks in this queue and at this step of the ladder that are due later than `latest_at` are due then; how many, at most
+        `limit`. Not those that wait for a server."""
+        ...
+
+    async def release_side(self, message_id: MessageId) -> None: ...
+
+    def handling(self, message_id: MessageId) -> AbstractContextManager[None]:
+        """Use around each step that parses or writes out the content of a message and waits for nothing. If the process dies
+        in it, deaths_count rises, unless `stopping` was called before. The first `record_attempt` after it sets it to 0."""
+        ...
+
+    def stopping(self) -> None:
+        """The process was asked to end: from now on a death counts against no message."""
+        ...
+
+    async def record_set_aside(self, message_id: MessageId, reason: str, decide: Decide | None = None) -> None:
+        """`decide` may hand the message over in the same transaction; the role becomes SET_ASIDE whatever it says."""
+        ...
+
+    async def record_taken_back(self, message_id: MessageId, decide: Decide) -> Transition:
+        """`transition` of one message that was set aside; if it changes anything, deaths_count is 0 again."""
+        ...
 
     # reading (never holds up the writer)
     async def load(self, message_id: MessageId) -> StoredMessage | None: ...
     async def load_many(self, message_ids: Sequence[MessageId]) -> tuple[StoredMessage, ...]: ...
 
-    async def due(self, now: datetime, limit: int, excluding: Collection[MessageId] = ()) -> tuple[StoredMessage, ...]:
-        """Primary messages with due_at ≤ now, oldest due first. Corrupt rows are set aside, not raised."""
+    async def submission(self, limit: int, after: int = 0) -> tuple[StoredMessage, ...]:
+        """Decided primary messages that wait in no delivery queue, internal_id > after, ascending. Those being delivered since
+        they were accepted are among them. Corrupt rows are set aside, not raised."""
         ...
 
-    async def next_due_at(self) -> datetime | None: ...
+    async def due(self, next_hop: str, now: datetime, limit: int) -> tuple[StoredMessage, ...]:
+        """Messages with a fork in this queue whose time has come, oldest due first. Corrupt rows are set aside, not raised."""
+        ...
 
-    async def unplaced(self, limit: int, excluding: Collection[MessageId] = ()) -> tuple[StoredMessage, ...]:
-        """Decided primary messages, not done, without a chosen copy."""
+    async def next_due_at(self, next_hop: str, after: datetime) -> datetime | None:
+        """When the first of the later ones in this queue is due."""
+        ...
+
+    async def delivery_queues(self) -> Mapping[str, datetime]:
+        """The next hops of all that waits, and when the first of each is due. For the start of a node."""
+        ...
+
+    async def notices_due(self, now: datetime, limit: int) -> tuple[StoredMessage, ...]:
+        """Messages with a fork whose `notice_at` has come, oldest first."""
+        ...
+
+    async def waited_for(self) -> tuple[ServerName, ...]:
+        """What forks wait for: the values of `waits_for`."""
+        ...
+
+    async def unplaced(self, limit: int, excluding: Collection[MessageId] = (), after: int = 0) -> tuple[StoredMessage, ...]:
+        """Decided primary messages, not done, without a chosen copy, internal_id > after, ascending; an empty page is the end.
+        `excluding` is for few: each of its messages is read and passed over."""
         ...
 
     async def unsaid(self, message_id: MessageId) -> Ordinals:
         """Recipients of it that are done, and of which nobody may hear yet: their notices are on this disk only."""
+        ...
+
+    async def unsaid_of(self, message_ids: Collection[MessageId]) -> Mapping[MessageId, Ordinals]:
+        """The same of many; only those with something unsaid. No ordinals: all that is done."""
         ...
 
     async def primaries_listed_on(self, server: ServerName, limit: int, after: int = 0) -> tuple[StoredMessage, ...]:
@@ -150,8 +208,13 @@ class Ledger(Protocol):
     ) -> tuple[StoredMessage, ...]: ...
     async def shadow_groups(self) -> tuple[ShadowGroup, ...]: ...
 
+    async def listed_counts(self) -> Mapping[ServerName, int]:
+        """How many unfinished primary messages have that server on their list."""
+        ...
+
     async def read_content(self, place: ContentPlace) -> Content:
-        """Raises ContentCorrupt when the bytes do not have their SHA-256. ≤ 1 MiB comes in memory, more as a file."""
+        """≤ 1 MiB comes in memory, more as a file. Raises ContentCorrupt when the bytes are gone or do not have their SHA-256;
+        LedgerUnavailable when they cannot be read now: try later, and conclude nothing."""
         ...
 
     # peers
@@ -180,7 +243,11 @@ class Ledger(Protocol):
         ...
 
     async def queues(self) -> tuple[QueueRow, ...]: ...
-    async def messages(self, queue: str, limit: int, after: int = 0) -> tuple[StoredMessage, ...]: ...
+
+    async def messages(self, queue: str, limit: int, after: int = 0) -> tuple[StoredMessage, ...]:
+        """A page of one queue, those behind the message with internal id `after`, by internal id; in Safety Net by the time at
+        which they leave it. `queue` is the identity of a QueueRow; empty: all queues but Safety Net."""
+        ...
 
 
 class PeerLink(Protocol):
@@ -194,8 +261,9 @@ class PeerLink(Protocol):
         """From the latest session."""
         ...
 
-    async def hold(self, offer: CopyOffer, deadline: float) -> "HoldAnswer":
-        """Place a copy; `deadline` in `Clock.awake`. PeerUnavailable.sent tells whether bytes may have got there."""
+    async def hold(self, offer: CopyOffer, deadline: float, still: float | None = None) -> "HoldAnswer":
+        """Place a copy; `deadline` in `Clock.awake`; `still`: seconds in which nothing gets on, None where only the deadline counts.
+        PeerUnavailable.sent tells whether bytes may have got there."""
         ...
 
     async def greet(self) -> PeerIdentity:
@@ -232,6 +300,10 @@ class PeerDesk(Protocol):
         """For the reply to XSHADOW; `seen` is of the listener's database."""
         ...
 
+    def refusal(self, identity: PeerIdentity) -> Reply | None:
+        """Why this peer cannot be who it says: it has our name, or the database of another node."""
+        ...
+
     async def greeted(self, identity: PeerIdentity) -> None: ...
 
     def offers_hold(self) -> bool: ...
@@ -263,21 +335,34 @@ class Acceptor(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class DeliveryJob:
+    """One transaction with a next hop.
+
+    Shapes: `ordinals` not empty, at most `core.routing.RECIPIENTS_PER_TRANSACTION_MAX`; `prefix` goes before the content: whole
+    header lines, or empty. `content` is called when a session is open, not before, so that nothing is held in memory for a next
+    hop that keeps us waiting; it may raise ContentCorrupt or LedgerUnavailable. `may_end_data` is asked right before the final
+    dot; False ends the session without it. Units: `reply_seconds` is how long the reply to the dot may still take, asked when
+    the dot is sent and whenever that time is over. `handling` is `Ledger.handling` for this message: entered around each step that
+    handles its content, never while waiting.
+    """
+
+    destination: Destination
+    envelope: Envelope
+    ordinals: Ordinals
+    prefix: bytes
+    content: Callable[[], Awaitable[Content]]
+    may_end_data: Callable[[], bool]
+    reply_seconds: Callable[[], float]
+    handling: Callable[[], AbstractContextManager[None]] = nullcontext
+
+
 class Deliverer(Protocol):
     """Delivery to next hops, over sessions pooled for each; holds `concurrency_per_destination` itself."""
 
-    async def deliver(
-        self,
-        destination: Destination,
-        envelope: Envelope,
-        ordinals: Ordinals,
-        content: Content,
-        prefix: bytes,
-        may_end_data: Callable[[], bool],
-    ) -> "DeliveryReport":
-        """One attempt for these recipients. `prefix` (whole header lines, or empty) goes before the content.
-        `may_end_data` is asked right before the final dot; False ends the session without it and raises LeaseTooShort.
-        Raises TransientDeliveryError / PermanentDeliveryError where nothing was decided recipient by recipient."""
+    async def deliver(self, job: DeliveryJob) -> "DeliveryReport":
+        """One attempt. Raises: LeaseTooShort when `may_end_data` said no; what `content` raises;
+        TransientDeliveryError / PermanentDeliveryError where nothing was decided recipient by recipient."""
         ...
 
     async def close(self) -> None: ...
@@ -335,10 +420,24 @@ class AdminView(Protocol):
     async def queues(self) -> tuple[QueueRow, ...]: ...
 
     async def messages(self, queue: str, limit: int, after: int = 0) -> tuple[StoredMessage, ...]:
-        """internal_id > after, ascending; `queue` is the identity of a QueueRow, empty = all."""
+        """See `Ledger.messages`."""
         ...
 
     async def message(self, message_id: MessageId) -> StoredMessage | None: ...
+
+    async def content(self, message_id: MessageId) -> tuple[bytes, Content] | None:
+        """As it would be delivered: header lines that go before the content, and the content. None: there is no such message.
+        Raises RequestRefused where it cannot be read."""
+        ...
+
+    async def release(self, message_id: MessageId) -> bool:
+        """Deliver what was set aside. False: there is no such message. Raises RequestRefused."""
+        ...
+
+    async def remove(self, message_id: MessageId, *, with_dsn: bool) -> bool:
+        """End what was set aside. False: there is no such message. Raises RequestRefused."""
+        ...
+
     async def peers(self) -> tuple[PeerView, ...]: ...
 
     async def forget(self, server: ServerName) -> bool:

@@ -4,44 +4,58 @@ Everything wants the token but the two health pages, and metrics for a scraper o
 and never carry an exception's text. Nothing is served from elsewhere, so there is no page of documentation, only `/openapi.json`.
 """
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from http import HTTPStatus
 from ipaddress import ip_address
-from typing import Annotated, Any
+from typing import Annotated, Any, BinaryIO
 from uuid import UUID
 
 import structlog
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import JSONResponse, Response, StreamingResponse
 from fastapi.security import HTTPBearer
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from shadowrelay.admin import resources
+from shadowrelay.admin.gate import Gate
 from shadowrelay.admin.metrics import CONTENT_TYPE, Metrics
+from shadowrelay.admin.problems import problem
 from shadowrelay.admin.token import is_token
-from shadowrelay.model.errors import LedgerUnavailable
+from shadowrelay.model.errors import LedgerUnavailable, RequestRefused
 from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.ports import AdminView
 
 LISTED_MAX = 1000  # messages in one answer: about 500 KB
 LISTED_DEFAULT = 100
+CONTENT_OF_A_MESSAGE = "message/rfc822"
+BLOCK_OCTETS = 256 * 1024
 INTERNAL_ID_MAX = 2**63 - 1  # SQLite's largest integer
 
 log = structlog.get_logger("shadowrelay.admin")
 
 _PROBLEM_CONTENT = {"application/problem+json": {"schema": resources.Problem.model_json_schema()}}
 PROBLEMS: dict[int | str, dict[str, Any]] = {
-    code: {"description": HTTPStatus(code).phrase, "content": _PROBLEM_CONTENT} for code in (400, 401, 404, 503)
+    code: {"description": HTTPStatus(code).phrase, "content": _PROBLEM_CONTENT} for code in (400, 401, 404, 409, 503)
 }
 
 
 def make_application(
-    view: AdminView, metrics: Metrics, token: str, version: str, *, now: Callable[[], datetime] = resources.utc_now
+    view: AdminView,
+    metrics: Metrics,
+    token: str,
+    version: str,
+    *,
+    names: Iterable[str] = (),
+    now: Callable[[], datetime] = resources.utc_now,
 ) -> FastAPI:
-    """The ASGI application of one node. `token` is what `admin.token` gave."""
-    application = FastAPI(title="shadowrelay", version=version, docs_url=None, redoc_url=None, openapi_url=None)
+    """The ASGI application of one node. `token` is what `admin.token` gave; `names` are those of this server (see `gate`)."""
+    application = FastAPI(
+        title="shadowrelay", version=version, docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False
+    )  # a redirect would repeat the client's Host
+    application.add_middleware(Gate, names=names)
     authorised = Depends(HTTPBearer(auto_error=False, description="The token in admin.token_file"))
 
     async def refuse_strangers(request: Request) -> None:
@@ -60,6 +74,7 @@ def make_application(
     application.add_exception_handler(StarletteHTTPException, _http_problem)
     application.add_exception_handler(RequestValidationError, _validation_problem)
     application.add_exception_handler(LedgerUnavailable, _ledger_problem)
+    application.add_exception_handler(RequestRefused, _refused_problem)
     application.add_exception_handler(Exception, _unexpected_problem)
     return application
 
@@ -79,11 +94,11 @@ def _api(view: AdminView, now: Callable[[], datetime]) -> APIRouter:
 
     @api.get("/messages")
     async def messages(
-        queue: Annotated[str, Query(max_length=512, description="identity of a queue; empty = all")] = "",
+        queue: Annotated[str, Query(max_length=512, description="identity of a queue; empty = all but Safety Net")] = "",
         limit: Annotated[int, Query(ge=1, le=LISTED_MAX)] = LISTED_DEFAULT,
         after: Annotated[int, Query(ge=0, le=INTERNAL_ID_MAX, description="next_after of the page before")] = 0,
     ) -> resources.Messages:
-        """Messages of one queue, or of all, oldest first, by pages."""
+        """Messages of one queue, or of all but Safety Net, by pages: by internal id, in Safety Net by the time they leave it."""
         page = await view.messages(queue, limit, after)
         next_after = page[-1].internal_id if len(page) == limit else None
         return resources.Messages(messages=[resources.summary_of(stored) for stored in page], next_after=next_after)
@@ -95,6 +110,35 @@ def _api(view: AdminView, now: Callable[[], datetime]) -> APIRouter:
         if stored is None:
             raise HTTPException(HTTPStatus.NOT_FOUND, f"this node knows no message {message_id}")
         return resources.message_of(stored)
+
+    @api.get("/messages/{message_id}/content", response_class=Response, responses={200: {"content": {CONTENT_OF_A_MESSAGE: {}}}})
+    async def content(message_id: UUID) -> Response:
+        """The message as it would be delivered: header and body, byte for byte."""
+        found = await view.content(MessageId(str(message_id)))
+        if found is None:
+            raise HTTPException(HTTPStatus.NOT_FOUND, f"this node knows no message {message_id}")
+        prefix, content = found
+        headers = {"content-length": str(len(prefix) + content.size), "x-content-type-options": "nosniff"}
+        if content.path is None:
+            return Response(prefix + (content.data or b""), headers=headers, media_type=CONTENT_OF_A_MESSAGE)
+        file = await asyncio.to_thread(content.path.open, "rb")  # before the answer begins: it may be gone
+        return StreamingResponse(_blocks(prefix, file), headers=headers, media_type=CONTENT_OF_A_MESSAGE)
+
+    @api.post("/messages/{message_id}/release")
+    async def release(message_id: UUID) -> resources.Released:
+        """Deliver a message that was set aside. 409 where that is not possible, with the reason."""
+        if not await view.release(MessageId(str(message_id))):
+            raise HTTPException(HTTPStatus.NOT_FOUND, f"this node knows no message {message_id}")
+        return resources.Released(message_id=str(message_id), is_released=True)
+
+    @api.post("/messages/{message_id}/remove")
+    async def remove(
+        message_id: UUID, dsn: Annotated[bool, Query(description="tell the sender that it was not delivered")] = True
+    ) -> resources.Removed:
+        """End a message that was set aside, for all recipients that are left. 409 where that is not possible, with the reason."""
+        if not await view.remove(MessageId(str(message_id)), with_dsn=dsn):
+            raise HTTPException(HTTPStatus.NOT_FOUND, f"this node knows no message {message_id}")
+        return resources.Removed(message_id=str(message_id), is_removed=True, is_sender_told=dsn)
 
     @api.get("/peers")
     async def peers() -> resources.Peers:
@@ -110,6 +154,14 @@ def _api(view: AdminView, now: Callable[[], datetime]) -> APIRouter:
         return resources.Forgotten(name=name.lower(), is_forgotten=True)
 
     return api
+
+
+def _blocks(prefix: bytes, file: BinaryIO) -> Iterator[bytes]:
+    """Read by a thread: the loop does not wait for disks."""
+    with file:
+        yield prefix
+        while block := file.read(BLOCK_OCTETS):
+            yield block
 
 
 def _health(view: AdminView) -> APIRouter:
@@ -157,27 +209,26 @@ def _is_loopback(request: Request) -> bool:
         return False
 
 
-def _problem(status: int, detail: str, headers: dict[str, str] | None = None) -> JSONResponse:
-    problem = resources.Problem(title=HTTPStatus(status).phrase, status=status, detail=detail)
-    return JSONResponse(problem.model_dump(), status, headers, media_type="application/problem+json")
-
-
 async def _http_problem(_request: Request, exc: Exception) -> JSONResponse:
     assert isinstance(exc, StarletteHTTPException)
-    return _problem(exc.status_code, exc.detail, dict(exc.headers) if exc.headers else None)
+    return problem(exc.status_code, exc.detail, dict(exc.headers) if exc.headers else None)
 
 
 async def _validation_problem(_request: Request, exc: Exception) -> JSONResponse:
     assert isinstance(exc, RequestValidationError)
     wrong = [f"{'.'.join(map(str, error['loc'][1:]))}: {error['msg']}" for error in exc.errors()]
-    return _problem(HTTPStatus.BAD_REQUEST, "; ".join(wrong))
+    return problem(HTTPStatus.BAD_REQUEST, "; ".join(wrong))
 
 
 async def _ledger_problem(_request: Request, _exc: Exception) -> JSONResponse:
     detail = "the queue database cannot be used now; the operator log says why"
-    return _problem(HTTPStatus.SERVICE_UNAVAILABLE, detail, {"Retry-After": "5"})
+    return problem(HTTPStatus.SERVICE_UNAVAILABLE, detail, {"Retry-After": "5"})
+
+
+async def _refused_problem(_request: Request, exc: Exception) -> JSONResponse:
+    return problem(HTTPStatus.CONFLICT, str(exc))
 
 
 async def _unexpected_problem(request: Request, exc: Exception) -> JSONResponse:
     log.error("admin.request_failed", path=request.url.path, exc_info=exc)
-    return _problem(HTTPStatus.INTERNAL_SERVER_ERROR, "an error that nobody expected; the operator log has it")
+    return problem(HTTPStatus.INTERNAL_SERVER_ERROR, "an error that nobody expected; the operator log has it")

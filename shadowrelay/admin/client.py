@@ -1,9 +1,10 @@
 """What the commands ask a node: a small synchronous client of the API. Answers are plain dicts, errors say what to do."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 from urllib.parse import quote
 
 import httpx
@@ -86,6 +87,26 @@ class NodeClient:
         """Everything about one message. NodeError.status is 404 where the node does not know it."""
         return self._ask("GET", f"/api/v1/messages/{quote(message_id, safe='')}")
 
+    def release_message(self, message_id: str) -> Json:
+        """Deliver a message that was set aside. NodeError.status is 409 where the node says why it cannot."""
+        return self._ask("POST", f"/api/v1/messages/{quote(message_id, safe='')}/release")
+
+    def remove_message(self, message_id: str, *, with_dsn: bool) -> Json:
+        """End a message that was set aside. NodeError.status is 409 where the node says why it cannot."""
+        return self._ask("POST", f"/api/v1/messages/{quote(message_id, safe='')}/remove", {"dsn": str(with_dsn).lower()})
+
+    def export_message(self, message_id: str, file: BinaryIO) -> int:
+        """Write the message as it would be delivered. Units: returns octets."""
+        path = f"/api/v1/messages/{quote(message_id, safe='')}/content"
+        count = 0
+        with self._errors(), self._http.stream("GET", path) as response:
+            if response.status_code != 200:
+                response.read()
+                self._checked(response, (200,))
+            for block in response.iter_bytes():
+                count += file.write(block)
+        return count
+
     def peers(self) -> list[Json]:
         """All peers."""
         peers: list[Json] = self._ask("GET", "/api/v1/peers")["peers"]
@@ -100,14 +121,22 @@ class NodeClient:
         return self._ask("GET", "/health/ready", accepted=(200, 503))
 
     def _ask(self, method: str, path: str, parameters: Mapping[str, str] | None = None, accepted: tuple[int, ...] = (200,)) -> Json:
-        try:
+        with self._errors():
             response = self._http.request(method, path, params=parameters)
+        return self._checked(response, accepted)
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
         except httpx.TimeoutException as exc:
             raise NodeError(f"{self.url} did not answer within {TIMEOUT_SECONDS:g} s") from exc
         except httpx.ConnectError as exc:
             raise NodeError(f"{self.url} cannot be reached ({exc}); is the node running, and is its [admin] listen this address?") from exc
         except (httpx.HTTPError, httpx.InvalidURL) as exc:
             raise NodeError(f"{self.url} cannot be asked: {exc}") from exc
+
+    def _checked(self, response: httpx.Response, accepted: tuple[int, ...]) -> Json:
         if response.status_code == 401:
             raise NodeError(f"{self.url} does not know this token; use the one in the node's admin.token_file", 401)
         try:

@@ -140,14 +140,17 @@ class Metrics:
 
 
 def queue_families(queues: Iterable[QueueRow], now: datetime) -> Iterator[GaugeMetricFamily]:
-    """Depth and oldest age for each kind of queue, empty ones too."""
+    """Depth, size and oldest age for each kind of queue, empty ones too."""
     counts: dict[QueueKind, int] = dict.fromkeys(QueueKind, 0)
+    octets: dict[QueueKind, int] = dict.fromkeys(QueueKind, 0)
     oldest: dict[QueueKind, float] = dict.fromkeys(QueueKind, 0.0)
     for row in queues:
         counts[row.kind] += row.count
+        octets[row.kind] += row.octets
         if row.oldest_at is not None:
             oldest[row.kind] = max(oldest[row.kind], (now - row.oldest_at).total_seconds())
     yield _by_kind("shadowrelay_queue_messages", "Messages in the queues of this kind.", counts)
+    yield _by_kind("shadowrelay_queue_octets", "Contents of the messages in the queues of this kind.", octets)
     yield _by_kind("shadowrelay_queue_oldest_age_seconds", "Age of the oldest message in the queues of this kind; 0 when empty.", oldest)
 
 

@@ -17,6 +17,7 @@ class Queue(BaseModel):
     kind: str
     next_hop: str
     count: int
+    octets: int
     oldest_at: datetime | None
     last_error: str
     next_retry_at: datetime | None
@@ -54,6 +55,7 @@ class MessageSummary(BaseModel):
     primary: str
     shadow: str
     last_reply: str
+    set_aside_reason: str
 
 
 class Recipient(BaseModel):
@@ -104,7 +106,6 @@ class Message(MessageSummary):
     is_promoted: bool
     promoted_from: str
     deaths_count: int
-    set_aside_reason: str
     keep_until: datetime | None
     sha256: str | None
 
@@ -129,9 +130,11 @@ class Peer(BaseModel):
     is_reachable: bool
     lease_seconds: float | None
     breaker: str
+    refusal: str
     held_for_count: int
     held_by_count: int
     is_forgotten: bool
+    conflict: str
 
 
 class Peers(BaseModel):
@@ -171,6 +174,21 @@ class Forgotten(BaseModel):
     is_forgotten: bool
 
 
+class Released(BaseModel):
+    """A message that was set aside and is delivered again."""
+
+    message_id: str
+    is_released: bool
+
+
+class Removed(BaseModel):
+    """A message that is not delivered any more; `is_sender_told` is whether a notice was asked for. The null sender gets none."""
+
+    message_id: str
+    is_removed: bool
+    is_sender_told: bool
+
+
 class Problem(BaseModel):
     """RFC 9457."""
 
@@ -183,8 +201,8 @@ class Problem(BaseModel):
 def queue_of(row: QueueRow) -> Queue:
     """The resource of one queue."""
     return Queue(
-        identity=row.identity, kind=row.kind.value, next_hop=row.next_hop, count=row.count, oldest_at=row.oldest_at,
-        last_error=row.last_error, next_retry_at=row.next_retry_at,
+        identity=row.identity, kind=row.kind.value, next_hop=row.next_hop, count=row.count, octets=row.octets,
+        oldest_at=row.oldest_at, last_error=row.last_error, next_retry_at=row.next_retry_at,
     )  # fmt: skip
 
 
@@ -208,7 +226,7 @@ def message_of(stored: StoredMessage) -> Message:
         copies=[Copy(server=each.server, database=each.database, choice=_choice_name(each.choice)) for each in claim.copies],
         retries=[_retry_of(retry) for retry in stored.retries],
         is_decided=stored.is_decided, is_promoted=stored.is_promoted, promoted_from=stored.promoted_from,
-        deaths_count=stored.deaths_count, set_aside_reason=stored.set_aside_reason, keep_until=stored.keep_until,
+        deaths_count=stored.deaths_count, keep_until=stored.keep_until,
         sha256=stored.place.sha256.hex() if stored.place is not None else None,
     )  # fmt: skip
 
@@ -219,8 +237,8 @@ def peer_of(view: PeerView, now: datetime) -> Peer:
     return Peer(
         name=view.name, site=view.site, boundary=view.boundary, address=view.address, database=view.database,
         heard_at=view.heard_at, heartbeat_age_seconds=age, is_reachable=view.is_reachable,
-        lease_seconds=view.lease.total_seconds() if view.lease is not None else None, breaker=view.breaker,
-        held_for_count=view.held_for_count, held_by_count=view.held_by_count, is_forgotten=view.is_forgotten,
+        lease_seconds=view.lease.total_seconds() if view.lease is not None else None, breaker=view.breaker, refusal=view.refusal,
+        held_for_count=view.held_for_count, held_by_count=view.held_by_count, is_forgotten=view.is_forgotten, conflict=view.conflict,
     )  # fmt: skip
 
 
@@ -259,6 +277,7 @@ def _summary(stored: StoredMessage) -> dict[str, Any]:
         "primary": claim.primary,
         "shadow": chosen.server if chosen is not None else "",
         "last_reply": latest.last_reply if latest is not None else "",
+        "set_aside_reason": stored.set_aside_reason,
     }
 
 

@@ -8,11 +8,16 @@ from collections.abc import Iterator
 import structlog
 import uvicorn
 from fastapi import FastAPI
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from shadowrelay.model.errors import ConfigurationError
 from shadowrelay.model.routing import HostPort
 
-CONNECTIONS_MAX = 64  # more are answered 503; a console and a scraper need a handful
+CONNECTIONS_MAX = 64  # a console and a scraper need a handful. The next one takes the place of one that asks nothing
+REQUEST_SECONDS = 10.0  # for a whole request, from the connection or from the answer before
+ANSWER_SECONDS = 60.0  # for its answer, read by the client
+HEADER_OCTETS_MAX = 16 * 1024
+BACKLOG = 512  # while the loop is busy, and somebody opens many connections, a health check still gets in
 GRACE_SECONDS = 2  # for requests that run when the node stops
 
 log = structlog.get_logger("shadowrelay.admin")
@@ -27,7 +32,8 @@ class AdminServer:
             uvicorn.Config(
                 application,
                 loop="none",
-                http="h11",
+                http=_Connection,
+                h11_max_incomplete_event_size=HEADER_OCTETS_MAX,
                 ws="none",
                 lifespan="off",
                 log_config=None,
@@ -36,7 +42,6 @@ class AdminServer:
                 proxy_headers=False,
                 server_header=False,
                 date_header=True,
-                limit_concurrency=CONNECTIONS_MAX,
                 timeout_keep_alive=5,
                 timeout_graceful_shutdown=GRACE_SECONDS,
             )
@@ -80,6 +85,63 @@ class AdminServer:
                 self._socket.close()
 
 
+class _Connection(H11Protocol):
+    """A connection that has a time for each request. uvicorn waits for ever for one that is not finished, and counts it."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin, in place of the one that has asked nothing for longest when there are too many."""
+        super().connection_made(transport)
+        self._request: object = None
+        self._since = self.loop.time()
+        self._timer = self.loop.call_later(REQUEST_SECONDS, self._look)
+        if len(self.connections) > CONNECTIONS_MAX:
+            self._make_room()
+
+    def _make_room(self) -> None:
+        alive = [other for other in self.connections if isinstance(other, _Connection) and not other.transport.is_closing()]
+        if len(alive) > CONNECTIONS_MAX:
+            waiting = [other for other in alive if other.is_waiting]  # at least this one
+            min(waiting, key=lambda other: other.waiting_since).transport.abort()
+
+    @property
+    def is_waiting(self) -> bool:
+        """For a request."""
+        return self.cycle is None or self.cycle.response_complete
+
+    @property
+    def waiting_since(self) -> float:
+        """The loop's time of the connection, or of the last request or answer."""
+        return self._since
+
+    def data_received(self, data: bytes) -> None:
+        """Only a whole request counts as progress."""
+        super().data_received(data)
+        self._note_request()
+
+    def on_response_complete(self) -> None:
+        """The time for the next request begins."""
+        super().on_response_complete()
+        self._since = self.loop.time()
+        self._request = self.cycle
+
+    def _note_request(self) -> None:
+        if self.cycle is not self._request:
+            self._request = self.cycle
+            self._since = self.loop.time()
+
+    def _look(self) -> None:
+        ends_at = self._since + (REQUEST_SECONDS if self.is_waiting else ANSWER_SECONDS)
+        if ends_at <= self.loop.time():
+            self.transport.abort()
+        else:
+            self._timer = self.loop.call_at(min(ends_at, self.loop.time() + REQUEST_SECONDS), self._look)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The end."""
+        self._timer.cancel()
+        super().connection_lost(exc)
+
+
 class _Uvicorn(uvicorn.Server):
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -102,7 +164,7 @@ def _bound_socket(listen: HostPort) -> socket.socket:
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(address)
-        bound.listen(CONNECTIONS_MAX)
+        bound.listen(BACKLOG)
         bound.setblocking(False)
     except BaseException:
         bound.close()

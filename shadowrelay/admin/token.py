@@ -25,8 +25,12 @@ def read_or_create_token(path: Path) -> str:
         remedy = "name a file in a directory that exists" if is_missing else "let this user write there, or name a file where it may"
         raise ConfigurationError(f"admin.token_file: {path} cannot be made ({exc.strerror}); {remedy}") from exc
     token = secrets.token_urlsafe(32)
-    with os.fdopen(descriptor, "w", encoding="ascii") as file:
-        file.write(token + "\n")
+    try:
+        with os.fdopen(descriptor, "w", encoding="ascii") as file:
+            file.write(token + "\n")
+    except OSError as exc:  # a full disk: no half of it may stay
+        path.unlink(missing_ok=True)
+        raise ConfigurationError(f"admin.token_file: {path} cannot be written ({exc.strerror}); make room, or name another file") from exc
     return token
 
 

@@ -1,13 +1,18 @@
-"""`queue list`, `messages list|show`, `peers list|forget`: what a running node says of itself."""
+"""`queue list`, `messages list|show|release|remove|export`, `peers list|forget`: what a running node says of itself, and does."""
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from shadowrelay.cli.node_options import AsJson, Config, Node, TokenFile, asked_node
-from shadowrelay.cli.output import age, duration, print_json, print_table
+from shadowrelay.cli.output import ExitCode, age, duration, print_json, print_table, stop
 
 HELD_FOR_OTHERS = "Shadow"
+SET_ASIDE = "Poison"
+ALL_MAX = 1_000_000
+REFUSED = (400, 404, 409)  # the answer is about this message; anything else is about the node
 WAITING = ("Submission", "Delivery")
 
 queue = typer.Typer(no_args_is_help=True, help="Queues of a node.")
@@ -23,8 +28,8 @@ def list_queues(node: Node = None, token_file: TokenFile = None, config: Config 
     if as_json:
         print_json(rows)
         return
-    columns = ("Identity", "Kind", "Next hop", "#Count", "#Oldest", "#Next retry", "Last error")
-    names = ("identity", "kind", "next_hop", "count")
+    columns = ("Identity", "Kind", "Next hop", "#Count", "#Octets", "#Oldest", "#Next retry", "Last error")
+    names = ("identity", "kind", "next_hop", "count", "octets")
     table = [(*(row[name] for name in names), age(row["oldest_at"]), age(row["next_retry_at"]), row["last_error"]) for row in rows]
     print_table(columns, table, "no queues")
     waiting = sum(row["count"] for row in rows if row["kind"] in WAITING)
@@ -34,9 +39,13 @@ def list_queues(node: Node = None, token_file: TokenFile = None, config: Config 
 
 @messages.command("list")
 def list_messages(
-    in_queue: Annotated[str, typer.Option("--queue", help="Identity of a queue, as `queue list` shows it.")] = "",
+    in_queue: Annotated[
+        str, typer.Option("--queue", help="Identity of a queue, as `queue list` shows it; all but Safety Net without it.")
+    ] = "",
     limit: Annotated[int, typer.Option("--limit", min=1, max=250_000, help="At most so many.")] = 100,
-    after: Annotated[int, typer.Option("--after", min=0, help="Only those with a higher number (first column).")] = 0,
+    after: Annotated[
+        int, typer.Option("--after", min=0, help="Only those behind this one (first column): where the page before ended.")
+    ] = 0,
     node: Node = None,
     token_file: TokenFile = None,
     config: Config = None,
@@ -48,7 +57,7 @@ def list_messages(
     if as_json:
         print_json(rows)
         return
-    columns = ("#No", "Message id", "Role", "Sender", "#Done", "#Size", "#Age", "Primary", "Shadow", "Last reply")
+    columns = ("#No", "Message id", "Role", "Sender", "#Done", "#Size", "#Age", "Primary", "Shadow", "Last reply, or why it is set aside")
     table = [
         (
             row["internal_id"],
@@ -60,7 +69,7 @@ def list_messages(
             age(row["arrived_at"]),
             row["primary"],
             row["shadow"],
-            row["last_reply"],
+            row["set_aside_reason"] or row["last_reply"],
         )
         for row in rows
     ]
@@ -94,6 +103,65 @@ def show_message(
     _print_part(columns, ("next_hop", "ordinals", "failures_count", "attempts_next_at", "last_reply"), message["retries"])
 
 
+@messages.command("release")
+def release_messages(
+    message_ids: Annotated[list[str] | None, typer.Argument(help="Network message ids.")] = None,
+    is_all: Annotated[bool, typer.Option("--all", help="Everything that is set aside.")] = False,
+    node: Node = None,
+    token_file: TokenFile = None,
+    config: Config = None,
+    as_json: AsJson = False,
+) -> None:
+    """Put messages that were set aside back into delivery. Whoever is poison will kill the node again: look at it first."""
+    if bool(message_ids) is is_all:
+        raise typer.BadParameter("name messages, or say --all", param_hint="MESSAGE_IDS")
+    with asked_node(node, token_file, config) as client:
+        ids = message_ids or [row["message_id"] for row in client.messages(SET_ASIDE, ALL_MAX, 0)]
+        _one_by_one(ids, client.release_message, "released", as_json)
+
+
+@messages.command("remove")
+def remove_messages(
+    message_ids: Annotated[list[str], typer.Argument(help="Network message ids.")],
+    with_dsn: Annotated[bool, typer.Option("--dsn/--no-dsn", help="Whether to tell the sender that it was not delivered.")] = True,
+    node: Node = None,
+    token_file: TokenFile = None,
+    config: Config = None,
+    as_json: AsJson = False,
+) -> None:
+    """Remove messages that were set aside: they are not delivered, and the sender is told, unless --no-dsn."""
+    with asked_node(node, token_file, config) as client:
+        _one_by_one(message_ids, lambda message_id: client.remove_message(message_id, with_dsn=with_dsn), "removed", as_json)
+
+
+@messages.command("export")
+def export_message(
+    message_id: Annotated[str, typer.Argument(help="Network message id.")],
+    output: Annotated[Path, typer.Option("--output", help="A new file (.eml).")],
+    node: Node = None,
+    token_file: TokenFile = None,
+    config: Config = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a message as it would be delivered, header and body, into a new file."""
+    if output.exists():
+        raise typer.BadParameter(f"{output} exists: name a new file", param_hint="--output")
+    part = output.with_name(f"{output.name}.part")
+    with asked_node(node, token_file, config) as client:
+        try:
+            with part.open("wb") as file:
+                size = client.export_message(message_id, file)
+            part.rename(output)
+        except OSError as exc:
+            stop(f"{output} cannot be written: {exc.strerror or exc}", ExitCode.USAGE)
+        finally:
+            part.unlink(missing_ok=True)
+    if as_json:
+        print_json({"message_id": message_id, "file": str(output), "size": size})
+    else:
+        typer.echo(f"{message_id}: {size} octets in {output}")
+
+
 @peers.command("list")
 def list_peers(node: Node = None, token_file: TokenFile = None, config: Config = None, as_json: AsJson = False) -> None:
     """Peers: who answers, who holds copies for whom, how long the lease still runs."""
@@ -114,6 +182,7 @@ def list_peers(node: Node = None, token_file: TokenFile = None, config: Config =
         "#Held for it",
         "#Held by it",
         "Forgotten",
+        "Refused because",
     )
     table = [
         (
@@ -121,6 +190,7 @@ def list_peers(node: Node = None, token_file: TokenFile = None, config: Config =
             duration(row["heartbeat_age_seconds"]),
             duration(row["lease_seconds"]),
             *(row[name] for name in ("breaker", "held_for_count", "held_by_count", "is_forgotten")),
+            row.get("conflict", ""),  # a node of an older version does not know
         )
         for row in rows
     ]
@@ -142,6 +212,30 @@ def forget_peer(
         print_json(answer)
     else:
         typer.echo(f"{answer['name']} is no longer waited for")
+
+
+def _one_by_one(message_ids: list[str], do: Callable[[str], dict[str, Any]], done: str, as_json: bool) -> None:
+    """Each by itself, in order: one that the node refuses does not keep the others from it, but makes the exit code 1."""
+    from shadowrelay.admin.client import NodeError
+
+    answers = []
+    refused_count = 0
+    for message_id in message_ids:
+        try:
+            answers.append(do(message_id))
+        except NodeError as exc:
+            if exc.status not in REFUSED:
+                raise
+            refused_count += 1
+            answers.append({"message_id": message_id, "error": str(exc)})
+        if not as_json:
+            typer.echo(f"{message_id}: {answers[-1].get('error', done)}")
+    if as_json:
+        print_json(answers)
+    else:
+        typer.echo(f"{len(answers) - refused_count} {done}" + (f", {refused_count} refused" if refused_count else ""))
+    if refused_count:
+        raise typer.Exit(ExitCode.FAILED)
 
 
 def _print_part(columns: tuple[str, ...], keys: tuple[str, ...], rows: list[dict[str, Any]]) -> None:

@@ -14,21 +14,24 @@ BELIEVED_AFTER_SECONDS = 86_400.0  # nobody has set it back for a day
 
 @dataclass(frozen=True, slots=True)
 class WallClock:
-    """What was seen last. Units: `awake` and `jumped_at` are seconds of CLOCK_BOOTTIME; `ahead` is what is not believed."""
+    """What was seen last. `jump` came with this look. Units: `awake` and `jumped_at` are seconds of CLOCK_BOOTTIME; `ahead` is
+    what is not believed."""
 
     now: datetime
     awake: float
     ahead: timedelta = timedelta(0)
     jumped_at: float = 0.0
+    jump: timedelta = timedelta(0)
 
 
 def seen(before: WallClock | None, now: datetime, awake: float) -> WallClock:
-    """A further look. A jump back takes back what jumped forward; one that only goes back makes things look younger, which harms nobody."""
+    """A further look. A jump back takes back what jumped forward. One that only goes back makes things look younger, which ends
+    nothing early; but what was put off until a time of day then waits longer, and has to be put right (`deliver`)."""
     if before is None:
         return WallClock(now, awake)
     jump = now - before.now - timedelta(seconds=awake - before.awake)
     if abs(jump) > TOLERANCE:
-        return WallClock(now, awake, max(before.ahead + jump, timedelta(0)), awake)
+        return WallClock(now, awake, max(before.ahead + jump, timedelta(0)), awake, jump)
     if before.ahead and awake - before.jumped_at >= BELIEVED_AFTER_SECONDS:
         return WallClock(now, awake)
     return WallClock(now, awake, before.ahead, before.jumped_at)

@@ -100,10 +100,14 @@ def should_notify(recipient: Recipient, kind: DsnKind) -> bool:
 
 
 def notifiable(original: Envelope, ordinals: Iterable[int], kind: DsnKind) -> Ordinals:
-    """Those of `ordinals` that the sender is told about; none for the null sender: no DSN for a DSN. RFC 5321 6.1"""
+    """Those of `ordinals` that the sender is told about; none for the null sender: no DSN for a DSN (RFC 5321 6.1), and none for
+    a bare `Postmaster`, which nodes of before took from anybody who named a sender."""
     if not original.sender:
         return NO_ORDINALS
-    return frozenset(ordinal for ordinal in ordinals if should_notify(original.recipients[ordinal - 1], kind))
+    recipients = original.recipients
+    return frozenset(
+        ordinal for ordinal in ordinals if "@" in recipients[ordinal - 1].address and should_notify(recipients[ordinal - 1], kind)
+    )
 
 
 def dsn_message_id(original: MessageId, ordinals: Ordinals, kind: DsnKind) -> MessageId:
@@ -216,7 +220,7 @@ def _status_part(original: Envelope, reports: Sequence[RecipientReport], node: S
 
 def _recipient_fields(report: RecipientReport, diagnostic_characters_max: int, is_international: bool) -> list[str]:
     fields = []
-    if report.recipient.orcpt and (address := text.original_address(report.recipient.orcpt)):
+    if report.recipient.orcpt and (address := text.original_address(report.recipient.orcpt, is_international=is_international)):
         fields.append(f"Original-Recipient: {address}")
     fields += [
         f"Final-Recipient: {text.typed_address(report.recipient.address, is_international=is_international)}",

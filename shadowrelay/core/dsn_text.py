@@ -19,6 +19,8 @@ _LONG_WORD = re.compile(rf"(\S{{{WORD_CHARACTERS_MAX}}})(?=\S)")
 _NOT_ASCII = re.compile(r"[^ -~\r\n]")
 _NOT_ASCII_OCTET = re.compile(rb"[\x80-\xff]")
 _NOT_PLAIN = re.compile(r"[^ -~]|[\\+=]")
+_NOT_PLAIN_UNITEXT = re.compile(r"[\\+=]")
+_EMBEDDED = re.compile(r"\\x\{([0-9A-Fa-f]{2,6})\}")  # RFC 6533 3, EmbeddedUnicodeChar
 _LONG_LINE = re.compile(rb"^([^\r\n]{%d})[^\r\n]+" % LINE_OCTETS_MAX, re.MULTILINE)  # anchored: linear
 _ENCODED = re.compile(rb"\+([0-9A-F]{2})")
 
@@ -56,7 +58,7 @@ def plain_address(address: str, *, is_international: bool) -> str:
     address = clean(address)[:ADDRESS_CHARACTERS_MAX]
     if is_international or address.isascii():
         return address
-    return _NOT_PLAIN.sub(lambda found: f"\\x{{{ord(found[0]):X}}}", address)
+    return _NOT_PLAIN.sub(_embedded, address)
 
 
 def typed_address(address: str, *, is_international: bool) -> str:
@@ -65,10 +67,25 @@ def typed_address(address: str, *, is_international: bool) -> str:
     return f"{kind}; {plain_address(address, is_international=is_international)}"
 
 
-def original_address(orcpt: str) -> str:
-    """The value of Original-Recipient, from ORCPT as it came; empty if it is none. RFC 3461 4.2"""
+def original_address(orcpt: str, *, is_international: bool) -> str:
+    """The value of Original-Recipient, from ORCPT as it came; empty if it is none. RFC 3461 4.2, RFC 6533 3"""
     kind, separator, address = orcpt.partition(";")
-    return f"{clean(kind)[:40]}; {from_xtext(address)}" if separator else ""
+    if not separator:
+        return ""
+    if kind.lower() != "utf-8":
+        return f"{clean(kind)[:40]}; {from_xtext(address)}"
+    decoded = clean(_EMBEDDED.sub(_character, address))[:ADDRESS_CHARACTERS_MAX]
+    pattern = _NOT_PLAIN_UNITEXT if is_international else _NOT_PLAIN
+    return "utf-8; " + pattern.sub(_embedded, decoded)
+
+
+def _embedded(found: re.Match[str]) -> str:
+    return f"\\x{{{ord(found[0]):X}}}"
+
+
+def _character(found: re.Match[str]) -> str:
+    number = int(found[1], 16)
+    return chr(number) if number <= 0x10FFFF else found[0]
 
 
 def from_xtext(text: str) -> str:

@@ -4,6 +4,10 @@ A lease on a server runs from a moment at which this primary spoke to it, as the
 the beginning of the sending of a copy), for the shorter of the two spans, less a margin for the clocks. The shadow
 server waits for the longer of the two spans from when it heard. DESIGN 6.4. All instants are seconds of `Clock.awake`
 on the primary, of `Clock.ran` on the shadow server; they are never compared with each other.
+
+A lease says that the shadow server will not promote yet. It does not say that the shadow server will hear of what is
+delivered now: in a cut that outlasts the span it will not, and delivers again. `delivery_without_lease = "defer"`
+therefore also wants a recent proof, see `proof_age_max`.
 """
 
 from dataclasses import dataclass
@@ -13,6 +17,8 @@ from shadowrelay.model.ids import DatabaseId
 
 CLOCK_MARGIN = 0.03  # I4: the clocks' rates agree within 1 %, so 2 % between two of them; 1 % for the timers' grain
 REPLY_ALLOWANCE_MAX = timedelta(minutes=10)  # RFC 5321 4.5.3.2.6: DATA termination
+PROOF_POLLS = 5  # a poll proves what was said in the one before: two when all is well, and three may be late
+PROOF_SECONDS_MIN = 1.0  # a busy machine answers a poll of 100 ms later than that
 REPLY_ALLOWANCE_SHARE = 3  # DESIGN 6.2 "dot": at most a third of the span, for labs with short spans
 
 
@@ -31,6 +37,12 @@ def reply_allowance(span: timedelta) -> float:
     return min(REPLY_ALLOWANCE_MAX, span / REPLY_ALLOWANCE_SHARE).total_seconds()
 
 
+def proof_age_max(poll: timedelta) -> float:
+    """`delivery_without_lease = "defer"`: seconds after the last proof from a shadow server in which an attempt may start or
+    end its data. What is delivered between a cut and the end of this time is delivered again if the cut outlasts the span."""
+    return max(PROOF_POLLS * poll.total_seconds(), PROOF_SECONDS_MIN)
+
+
 def may_end_data(lease_left: float, allowance: float) -> bool:
     """Rule *dot*: the final dot is not sent unless the lease outlasts the time allowed for its reply."""
     return lease_left > allowance
@@ -38,11 +50,13 @@ def may_end_data(lease_left: float, allowance: float) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ServerLease:
-    """The unbroken run of proofs from one server in one database: `since` when its first came, `until` when it ends."""
+    """The unbroken run of proofs from one server in one database: `since` when its first came, `until` when it ends,
+    `proved_at` when its last came."""
 
     database: DatabaseId
     since: float
     until: float
+    proved_at: float
 
 
 def renewed(lease: ServerLease | None, database: DatabaseId, spoke_at: float, proved_at: float, length: float) -> ServerLease:
@@ -53,8 +67,8 @@ def renewed(lease: ServerLease | None, database: DatabaseId, spoke_at: float, pr
     """
     until = spoke_at + length
     if lease is None or lease.database != database or proved_at > lease.until:
-        return ServerLease(database, proved_at, until)
-    return ServerLease(database, lease.since, max(lease.until, until))
+        return ServerLease(database, proved_at, until, proved_at)
+    return ServerLease(database, lease.since, max(lease.until, until), proved_at)
 
 
 def lease_left(copy_until: float | None, copy_database: DatabaseId, server: ServerLease | None, now: float) -> float:

@@ -6,7 +6,9 @@
 | 5xx, or a permanent error       | failed                                                             |
 | 4xx, any other, none            | retry; failed with 550 4.4.7 when the message is expired           |
 | transient error                 | retry, whatever the digits of its reply; likewise                  |
-| lease too short                 | retry; never expired: whoever has no lease may not say it is over  |
+| next hop unreachable            | waits in its queue, whose own ladder probes it; expires likewise   |
+
+A fork without a lease is not settled at all: a server that has no lease may not declare a message expired.
 """
 
 from collections.abc import Mapping
@@ -14,14 +16,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from shadowrelay.core import retry as ladder
-from shadowrelay.model.errors import DeliveryError, LeaseTooShort, PermanentDeliveryError
+from shadowrelay.model.errors import DeliveryError, PermanentDeliveryError
 from shadowrelay.model.message import NO_ORDINALS, Ordinals
 from shadowrelay.model.queue import FailureKind, ForkRetry
 from shadowrelay.model.replies import Reply
 from shadowrelay.model.settings import Send
 
 NO_REPLY = Reply(451, "4.5.0", "The next hop did not answer for this recipient")  # RFC 3463 X.5.0
-NO_LEASE = Reply(451, "4.4.0", "The lease on a shadow server would not have outlasted the reply")  # RFC 3463 X.4.0
 EXPIRED_CODE, EXPIRED_STATUS = 550, "4.4.7"  # as Exchange writes it: `550 4.4.7 QUEUE.Expired;<text>`. Source: msd-mt
 
 
@@ -48,7 +49,7 @@ class AttemptOutcome:
 def settle_attempt(
     next_hop: str,
     ordinals: Ordinals,
-    result: Mapping[int, Reply] | DeliveryError | LeaseTooShort,
+    result: Mapping[int, Reply] | DeliveryError,
     before: ForkRetry | None,
     *,
     arrived_at: datetime,
@@ -56,6 +57,7 @@ def settle_attempt(
     send: Send,
     message_expiration_timeout: timedelta,
     jitter: float,
+    dot_sent_unanswered: bool = False,
 ) -> AttemptOutcome:
     """See the module's table.
 
@@ -64,11 +66,11 @@ def settle_attempt(
     """
     if isinstance(result, PermanentDeliveryError):
         return AttemptOutcome(NO_ORDINALS, dict.fromkeys(sorted(ordinals), result.reply), None)
-    if isinstance(result, LeaseTooShort):
-        waiting = _retry(next_hop, ordinals, FailureKind.LEASE, NO_LEASE, before, now, send, jitter)
-        return AttemptOutcome(NO_ORDINALS, {}, waiting)
+    is_unreachable = False
     if isinstance(result, DeliveryError):
         kind = FailureKind.CONNECTION if result.is_connection else FailureKind.MESSAGE
+        dot_sent_unanswered = result.dot_sent_unanswered
+        is_unreachable = result.is_unreachable
         replies: Mapping[int, Reply] = dict.fromkeys(ordinals, result.reply)
         left = ordinals
         delivered, failed = NO_ORDINALS, dict[int, Reply]()
@@ -84,42 +86,25 @@ def settle_attempt(
     if ladder.is_expired(arrived_at, now, message_expiration_timeout):
         failed |= {ordinal: expired_reply(replies.get(ordinal, NO_REPLY)) for ordinal in sorted(left)}
         return AttemptOutcome(delivered, failed, None, expired=left)
-    retry = _retry(next_hop, left, kind, replies.get(min(left), NO_REPLY), before, now, send, jitter)
-    is_late = ladder.delay_notification_due(arrived_at, now, send, is_notified=retry.delay_notified)
-    retry = _until_expiry(retry, arrived_at + message_expiration_timeout, is_late)
+    failures_count = (before.failures_count if before else 0) + (not is_unreachable)
+    is_notified = before.delay_notified if before else False
+    is_late = ladder.delay_notification_due(arrived_at, now, send, is_notified=is_notified)
+    kind = FailureKind.UNANSWERED if dot_sent_unanswered else kind
+    next_at = now if is_unreachable else ladder.attempts_next_at(failures_count, kind, now, send, jitter)
+    retry = ForkRetry(
+        next_hop,
+        left,
+        failures_count,
+        kind,
+        before.first_failed_at if before else now,
+        min(next_at, arrived_at + message_expiration_timeout),  # one last attempt when the time is up, not a step later
+        str(replies.get(min(left), NO_REPLY)),
+        is_notified or is_late,
+        notice_at=ladder.notice_at(arrived_at, send, message_expiration_timeout, is_notified=is_notified or is_late),
+    )
     return AttemptOutcome(delivered, failed, retry, delayed_dsn=left if is_late else NO_ORDINALS)
 
 
 def expired_reply(last: Reply) -> Reply:
     """How an expired recipient failed, with the last that was heard of it."""
     return Reply(EXPIRED_CODE, EXPIRED_STATUS, f"QUEUE.Expired; last reply: {last}")
-
-
-def _retry(
-    next_hop: str, ordinals: Ordinals, kind: FailureKind, reply: Reply, before: ForkRetry | None, now: datetime, send: Send, jitter: float
-) -> ForkRetry:
-    failures_count = (before.failures_count if before else 0) + (kind is not FailureKind.LEASE)
-    return ForkRetry(
-        next_hop,
-        ordinals,
-        failures_count,
-        kind,
-        before.first_failed_at if before else now,
-        ladder.attempts_next_at(failures_count, kind, now, send, jitter),
-        str(reply),
-        before.delay_notified if before else False,
-    )
-
-
-def _until_expiry(retry: ForkRetry, expires_at: datetime, is_late: bool) -> ForkRetry:
-    """One last attempt when the time is up, not a step of the ladder later."""
-    return ForkRetry(
-        retry.next_hop,
-        retry.ordinals,
-        retry.failures_count,
-        retry.kind,
-        retry.first_failed_at,
-        min(retry.attempts_next_at, expires_at),
-        retry.last_reply,
-        retry.delay_notified or is_late,
-    )

@@ -14,17 +14,27 @@ from shadowrelay.model.settings import Preference, Transport
 LOCAL_SHARE = 0.25  # of the whole time, kept for local servers while a local attempt is still to come. DESIGN 5
 LATE_SHARE = 0.25  # of what is left, for a remote attempt when the local share is all that is left
 
-_by_load = attrgetter("load")
+LARGE_OCTETS = 256 * 1024  # of content; a larger copy takes its turn, and may go on as long as it gets on
+TURN_OCTETS_MAX = 4 * 1024 * 1024  # of large copies under way to one server at one time, or one of them
+CLIENT_SECONDS_MAX = 300.0  # half of what RFC 5321 4.5.3.2.6 tells a client to wait for the reply to its final dot
+REPAIR_SECONDS_MAX = 3600.0  # no client waits; 36 MB at 10 kB/s
+REPAIR_STILL_SECONDS = 30.0
+PAUSE_SECONDS_FIRST, PAUSE_SECONDS_MAX = 1.0, 300.0  # between the attempts to place one message
+_DOUBLINGS_MAX = 9  # 2**9 s is more than the longest pause
+
+_by_load = attrgetter("was_silent", "load")
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A server that may hold copies. `may_try` False: known to be down. `load`: copies under way to it."""
+    """A server that may hold copies. `may_try` False: known to be down. `load`: copies under way to it. `was_silent`: the last that
+    tried it waited in vain, so whoever is first now may wait too."""
 
     server: ServerName
     site: SiteName
     may_try: bool
     load: int
+    was_silent: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +62,7 @@ def rule_of(transport: Transport, home: SiteName, sites: Iterable[SiteName] | No
 def plan(candidates: Sequence[Candidate], rule: PlacementRule) -> tuple[ServerName, ...]:
     """The order of attempts.
 
-    Shapes: `candidates` in the caller's random order; the least loaded come first. A server appears twice only after
+    Shapes: `candidates` in the caller's random order; the least loaded come first, who was silent last. A server appears twice only after
     every other allowed one. Empty: nobody can be tried now, so fail at once.
     Source: seed-000 "Shadow message creation parameters"
     """
@@ -66,6 +76,30 @@ def plan(candidates: Sequence[Candidate], rule: PlacementRule) -> tuple[ServerNa
         *islice(cycle(remote), len(remote), remote_count),
         *islice(cycle(local), len(local), local_count),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class CopyTime:
+    """How long the attempts for one message may take together. Units: seconds. `still`: in which nothing gets on, shared by the attempts;
+    None where only `whole` counts."""
+
+    whole: float
+    still: float | None
+
+
+def time_for(size: int, shadow_timeout: float, *, is_client_waiting: bool) -> CopyTime:
+    """A small copy has `shadow_timeout`, waiting for a session included. A large one has that from when its turn begins, and again with
+    each sign that it gets on; a client is kept waiting `CLIENT_SECONDS_MAX` for it, its turn included."""
+    if size <= LARGE_OCTETS:
+        return CopyTime(shadow_timeout, None)
+    if is_client_waiting:
+        return CopyTime(max(CLIENT_SECONDS_MAX, shadow_timeout), shadow_timeout)
+    return CopyTime(REPAIR_SECONDS_MAX, max(REPAIR_STILL_SECONDS, shadow_timeout))
+
+
+def pause_after(failures_count: int) -> float:
+    """Seconds until a message that was tried in vain so often, at least once, is tried again: every try may cost its whole content."""
+    return min(PAUSE_SECONDS_FIRST * 2.0 ** min(failures_count - 1, _DOUBLINGS_MAX), PAUSE_SECONDS_MAX)
 
 
 def _counts(candidates: Sequence[Candidate], rule: PlacementRule) -> tuple[int, int]:

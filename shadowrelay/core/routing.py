@@ -14,6 +14,7 @@ from shadowrelay.model.settings import Route
 from shadowrelay.wire.addresses import domain_of
 
 DOMAINS_REMEMBERED_MAX = 10_000
+RECIPIENTS_PER_TRANSACTION_MAX = 100  # RFC 5321 4.5.3.1.8: every server takes so many
 NOWHERE = "postmaster.invalid"  # RFC 6761 6.4: never in DNS, so that `Postmaster` without a home comes back with a DSN
 
 _Choice = tuple[re.Pattern[str] | None, Destination]

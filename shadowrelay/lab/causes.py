@@ -16,7 +16,8 @@ RECORD_SECONDS = 1.0  # between the next hop's taking of a message and our synce
 
 
 class FaultKind(StrEnum):
-    """What was done. The last three are no excuse for anything: connections that are slow, or end, are retried."""
+    """What was done. The last four are no excuse for anything: connections that are slow, or end, are retried. A full disk only
+    delays: what a node has delivered or heard is recorded when there is room again."""
 
     KILL = "kill"
     WIPE = "kill and wipe"
@@ -25,6 +26,7 @@ class FaultKind(StrEnum):
     HALF_CUT = "cut one way"
     SLOW = "slow"
     BREAK = "break"
+    FULL = "full disk"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,17 @@ class Times:
         """From a delivery until its shadow server has committed that it heard of it, at the latest."""
         return RECORD_SECONDS + self.poll
 
+    def heard_at(self, first: Arrival, faults: Sequence[Fault], listener: str = "") -> float:
+        """When its shadow server has heard of it, at the latest: later if the disk of the server that delivered, or of `listener`,
+        was full and the record had to wait."""
+        at = first.at
+        for node, seconds in ((first.client_name, RECORD_SECONDS), (listener, self.poll)):
+            for fault in sorted(faults, key=lambda fault: fault.began_at):
+                if fault.kind is FaultKind.FULL and fault.node == node and fault.began_at <= at + seconds and fault.ended_at >= at:
+                    at = fault.ended_at
+            at += seconds
+        return at
+
 
 def cause_of(got: Sequence[Arrival], faults: Sequence[Fault], times: Times) -> Cause:
     """Why one message arrived more than once for a recipient. The first cause found stands for all, but each arrival needs one
@@ -90,9 +103,12 @@ def cause_of(got: Sequence[Arrival], faults: Sequence[Fault], times: Times) -> C
 def _cause(first: Arrival, later: Arrival, faults: Sequence[Fault], times: Times) -> Cause:
     if any(_died_before_record(first, later, fault) for fault in faults):
         return Cause.DIED_BEFORE_RECORD
-    if any(_disk_destroyed(first, later, fault, times) for fault in faults):
+    heard_at = times.heard_at(first, faults, later.client_name)
+    if any(_disk_destroyed(first, later, fault, heard_at) for fault in faults):
         return Cause.DISK_DESTROYED
-    if any(_cut_off(first, later, fault, times) for fault in faults):
+    if _unheard_and_destroyed(first, later, faults, times, heard_at):
+        return Cause.TWO_FAILED
+    if any(_cut_off(first, later, fault, times, heard_at) for fault in faults):
         return Cause.CUT_OFF
     return Cause.TWO_FAILED if _two_failed(first, later, faults, times) else Cause.NONE
 
@@ -107,14 +123,34 @@ def _died_before_record(first: Arrival, later: Arrival, fault: Fault) -> bool:
     return fault.node == first.client_name and abs(first.at - fault.began_at) <= RECORD_SECONDS and later.at > fault.began_at
 
 
-def _disk_destroyed(first: Arrival, later: Arrival, fault: Fault, times: Times) -> bool:
-    """X's record burnt before the shadow server had asked."""
+def _disk_destroyed(first: Arrival, later: Arrival, fault: Fault, heard_at: float) -> bool:
+    """X's record burnt before the shadow server had asked. Y may be X: with a new disk it is another server."""
     if fault.kind is not FaultKind.WIPE or fault.node != first.client_name:
         return False
-    return fault.began_at - times.until_heard <= first.at <= fault.began_at < later.at
+    return first.at <= fault.began_at <= heard_at and fault.began_at < later.at
 
 
-def _cut_off(first: Arrival, later: Arrival, fault: Fault, times: Times) -> bool:
+def _unheard_and_destroyed(first: Arrival, later: Arrival, faults: Sequence[Fault], times: Times, heard_at: float) -> bool:
+    """X's record burnt while the server that held the copy could not ask X, from the delivery on, through one fault after the
+    other. It may have come to Y over several takeovers, back to X too."""
+    server = first.client_name
+    holders = {node for fault in faults for node in (fault.node, fault.other)} - {server}
+    deaf_until = max((_deaf_until(server, holder, faults, times, heard_at) for holder in holders), default=heard_at)
+    wipes = [fault.began_at for fault in faults if fault.kind is FaultKind.WIPE and fault.node == server]
+    return any(first.at <= burnt_at < later.at and burnt_at <= deaf_until for burnt_at in wipes)
+
+
+def _deaf_until(server: str, holder: str, faults: Sequence[Fault], times: Times, since: float) -> float:
+    """How long `holder` cannot have heard what `server` knows at `since`."""
+    until = since
+    for fault in sorted(faults, key=lambda fault: fault.began_at):
+        cannot_record = fault.kind is FaultKind.FULL and fault.node == holder
+        if fault.began_at <= until and (cannot_record or fault.parts(server, holder)):
+            until = max(until, fault.ended_at + times.until_heard)
+    return until
+
+
+def _cut_off(first: Arrival, later: Arrival, fault: Fault, times: Times, heard_at: float) -> bool:
     """Y could not hear of X's delivery, and waited for the span: the two were apart for longer than it."""
     if first.client_name == later.client_name or fault.seconds <= times.span:
         return False
@@ -125,7 +161,7 @@ def _cut_off(first: Arrival, later: Arrival, fault: Fault, times: Times) -> bool
     else:  # X itself was away, and its disk is whole
         is_apart = fault.kind in (FaultKind.KILL, FaultKind.PAUSE) and fault.node == first.client_name and first.at <= fault.began_at
     # silence counts from the last poll before the fault
-    return is_apart and first.at >= fault.began_at - times.until_heard and later.at >= fault.began_at + times.span - times.until_heard
+    return is_apart and heard_at >= fault.began_at and later.at >= fault.began_at + times.span - times.until_heard
 
 
 def _two_failed(first: Arrival, later: Arrival, faults: Sequence[Fault], times: Times) -> bool:

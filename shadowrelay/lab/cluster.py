@@ -17,6 +17,7 @@ from shadowrelay.lab.proxy import Wire
 from shadowrelay.model.routing import HostPort
 
 START_SECONDS_MAX = 60.0
+SERVE = ("-m", "shadowrelay", "serve")
 PORTS = range(10_000, 32_000)  # below net.ipv4.ip_local_port_range
 
 Table = Mapping[str, object]
@@ -62,12 +63,13 @@ def free_ports(count: int) -> list[int]:
 
 @dataclass(slots=True)
 class NodeProcess:
-    """One node. `kills` are the instants (time.time) at which it was killed."""
+    """One node. `kills` are the instants (time.time) at which it was killed; `program` are Python's arguments before `--config`."""
 
     place: Place
     address: HostPort
     admin: HostPort
     directory: Path
+    program: Sequence[str] = SERVE
     process: asyncio.subprocess.Process | None = None
     kills: list[float] = field(default_factory=list)
     _kills_at_start: int = 0
@@ -96,9 +98,7 @@ class NodeProcess:
         with (self.directory / "node.log").open("ab") as log:
             self.process = await asyncio.create_subprocess_exec(
                 sys.executable,
-                "-m",
-                "shadowrelay",
-                "serve",
+                *self.program,
                 "--config",
                 str(self.directory / "node.toml"),
                 stdin=asyncio.subprocess.DEVNULL,
@@ -171,14 +171,15 @@ class NodeProcess:
 class Cluster:
     """A few nodes that all know each other, with one next hop for all mail. Use as an async context manager.
 
-    Shapes: `routes` are further next hops by recipient pattern, tried first. `is_wired`: each node reaches each peer
-    through a wire of its own, `wires[from, to]`. `tables` are further ones for every node, such as "tls".
+    Shapes: `routes` are further next hops by recipient pattern, tried first; without a `next_hop`, DNS decides about the rest.
+    `is_wired`: each node reaches each peer through a wire of its own, `wires[from, to]`. `tables` are further ones for every
+    node, such as "tls". `program`: see NodeProcess. `peer_host`: the name by which nodes know each other.
     """
 
     def __init__(
         self,
         places: Sequence[Place],
-        next_hop: HostPort,
+        next_hop: HostPort | None,
         *,
         directory: Path | None = None,
         transport: Table | None = None,
@@ -186,20 +187,27 @@ class Cluster:
         routes: Mapping[str, HostPort] | None = None,
         is_wired: bool = False,
         tables: Mapping[str, Table] | None = None,
+        program: Sequence[str] = SERVE,
+        peer_host: str = "127.0.0.1",
     ) -> None:
         self._own = None if directory is not None else tempfile.TemporaryDirectory(prefix="shadowrelay-")
         self.directory = directory if directory is not None else Path(self._own.name if self._own else "")
         ports = free_ports(2 * len(places))
         self.nodes = {
             place.name: NodeProcess(
-                place, HostPort("127.0.0.1", ports[2 * index]), HostPort("127.0.0.1", ports[2 * index + 1]), self.directory / place.name
+                place,
+                HostPort("127.0.0.1", ports[2 * index]),
+                HostPort("127.0.0.1", ports[2 * index + 1]),
+                self.directory / place.name,
+                program,
             )
             for index, place in enumerate(places)
         }
-        self._routes = {**(routes or {}), "*": next_hop}
+        self._routes = {**(routes or {}), **({"*": next_hop} if next_hop is not None else {})}
         names = [place.name for place in places]
         pairs = [(one, other) for one in names for other in names if one != other] if is_wired else []
         self.wires = {(one, other): Wire(self.nodes[other].address) for one, other in pairs}
+        self._peer_host = peer_host
         self._reached_at: dict[tuple[str, str], HostPort] = {}
         self._transport = {**SHORT_TIMES, **(transport or {})}
         self._send = {**SHORT_RETRIES, **(send or {})}
@@ -251,7 +259,7 @@ class Cluster:
             lines += _table("[routes]", {"recipients": [pattern], "next_hop": str(next_hop), "inside_boundary": True})
         for other in self.nodes.values():
             if other is not node:
-                address = self._reached_at.get((node.name, other.name), other.address)
+                address = self._reached_at.get((node.name, other.name), HostPort(self._peer_host, other.address.port))
                 lines += _table("[peers]", {"name": other.name, "site": other.place.site, "boundary": "lab", "address": str(address)})
         return "\n".join(lines) + "\n"
 

@@ -17,7 +17,7 @@ from shadowrelay.lab.network import Links
 from shadowrelay.lab.places import LINK, MACHINES, NODES, LabError, Machine, machine, machines_of, network_between, pairs, peers_on
 from shadowrelay.lab.state import State
 
-STOP_SECONDS = 70  # as stop_grace_period in docker-compose.yml
+STOP_SECONDS = 80  # as stop_grace_period in docker-compose.yml
 RATE_DEFAULT = "128kbit"
 QUEUE = "/queue"  # where the network container of a node has its queue volume
 FILLER = f"{QUEUE}/filler"

@@ -16,7 +16,7 @@ from shadowrelay.lab.causes import Fault, FaultKind
 
 
 class What(StrEnum):
-    """KILL and WIPE end with START, PAUSE with UNPAUSE or the death of the node; CUT and SLOW with HEAL, which ends all of them.
+    """KILL and WIPE end with START, PAUSE with UNPAUSE or the death of the node, FILL with FREE; CUT and SLOW with HEAL, which ends all.
     The others only tell."""
 
     KILL = "kill"
@@ -84,6 +84,10 @@ def faults(happenings: Iterable[Happening]) -> list[Fault]:
             case What.START | What.UNPAUSE:
                 key = _thing(What.KILL if one.what is What.START else What.PAUSE), one.node, ""
                 end([key] if key in open_ones else [], one.at)
+            case What.FILL:
+                open_ones.setdefault((_thing(one.what), one.node, ""), one)
+            case What.FREE:
+                end([("disk", one.node, "")] if ("disk", one.node, "") in open_ones else [], one.at)
             case What.HEAL:
                 end([key for key in open_ones if key[0] in ("cut", "slow")], one.at)
             case _:
@@ -93,17 +97,14 @@ def faults(happenings: Iterable[Happening]) -> list[Fault]:
 
 
 def in_force(happenings: Iterable[Happening]) -> list[str]:
-    """What nobody has ended yet, in words; full disks and deferring servers too."""
+    """What nobody has ended yet, in words; deferring servers too."""
     everything = list(happenings)
     words = [" ".join(filter(None, (one.kind.value, one.node, one.other))) for one in faults(everything) if one.ended_at == math.inf]
-    full: dict[str, bool] = {}
     is_deferring = False
     for one in everything:
-        if one.what in (What.FILL, What.FREE):
-            full[one.node] = one.what is What.FILL
-        elif one.what in (What.DEFER, What.TAKE):
+        if one.what in (What.DEFER, What.TAKE):
             is_deferring = one.what is What.DEFER
-    return [*words, *(f"full disk {node}" for node, is_full in full.items() if is_full), *(["receivers defer"] if is_deferring else [])]
+    return [*words, *(["receivers defer"] if is_deferring else [])]
 
 
 _KINDS = {
@@ -112,11 +113,13 @@ _KINDS = {
     What.PAUSE: FaultKind.PAUSE,
     What.CUT: FaultKind.CUT,
     What.SLOW: FaultKind.SLOW,
+    What.FILL: FaultKind.FULL,
 }
 
 
 def _thing(what: What) -> str:
-    return {What.KILL: "process", What.WIPE: "process", What.PAUSE: "pause", What.CUT: "cut", What.SLOW: "slow"}[what]
+    things = {What.KILL: "process", What.WIPE: "process", What.PAUSE: "pause", What.CUT: "cut", What.SLOW: "slow", What.FILL: "disk"}
+    return things[what]
 
 
 def _fault(began: Happening, ended_at: float) -> Fault:

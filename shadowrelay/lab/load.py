@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import math
 import random
 import re
 import time
@@ -14,6 +15,7 @@ from shadowrelay.model.errors import DeliveryError
 from shadowrelay.model.ids import MessageId
 from shadowrelay.model.message import Content, Envelope, Recipient
 from shadowrelay.model.routing import Destination, HostPort
+from shadowrelay.ports import DeliveryJob
 from shadowrelay.smtp.client import Opening
 from shadowrelay.smtp.deliverer import SmtpDeliverer
 from shadowrelay.smtp.next_hop import Limits
@@ -33,12 +35,13 @@ class Answer(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """One try. Units: `at` is time.time, when the answer (or its absence) was known."""
+    """One try. Units: `at` is time.time, when the answer (or its absence) was known; `began_at` when the try began, 0 if unknown."""
 
     at: float
     node: str
     answer: Answer
     network_id: str = ""
+    began_at: float = 0.0
 
 
 @dataclass(slots=True)
@@ -148,14 +151,20 @@ class Load:
 
     async def _submit(self, name: str, envelope: Envelope, content: Content) -> Submission:
         address = self.nodes[name]
+        began_at = time.time()
         try:
             destination = Destination(str(address), (address,))
-            report = await self._client.deliver(destination, envelope, envelope.ordinals, content, b"", lambda: True)
+
+            async def read_content() -> Content:
+                return content
+
+            job = DeliveryJob(destination, envelope, envelope.ordinals, b"", read_content, lambda: True, lambda: math.inf)
+            report = await self._client.deliver(job)
         except DeliveryError as error:
             return Submission(time.time(), name, Answer.NOTHING if error.dot_sent_unanswered else Answer.REFUSED)
         found = _QUEUED.search(report.replies[1].text)
         if all(reply.is_positive for reply in report.replies.values()) and found is not None:
-            return Submission(time.time(), name, Answer.ACKNOWLEDGED, found.group())
+            return Submission(time.time(), name, Answer.ACKNOWLEDGED, found.group(), began_at)
         return Submission(time.time(), name, Answer.NOTHING if report.dot_sent_unanswered else Answer.REFUSED)
 
     def _content(self, sent: Sent) -> bytes:

@@ -95,6 +95,9 @@ class _NoPeers:
     def own_identity(self, listener: ServerName) -> PeerIdentity:
         raise NotImplementedError
 
+    def refusal(self, identity: PeerIdentity) -> Reply | None:
+        return None
+
     async def greeted(self, identity: PeerIdentity) -> None:
         raise NotImplementedError
 

@@ -1,5 +1,7 @@
 """Errors by what to do next, not by where they happened. STYLE 1.5."""
 
+from enum import Enum
+
 from shadowrelay.model.replies import Reply
 
 
@@ -26,11 +28,14 @@ class IllegalTransition(ShadowrelayError):
 class DeliveryError(ShadowrelayError):
     """An attempt failed for all its recipients with `reply` from (or on behalf of) `server`."""
 
-    def __init__(self, reply: Reply, server: str, *, is_connection: bool = False, dot_sent_unanswered: bool = False) -> None:
+    def __init__(
+        self, reply: Reply, server: str, *, is_connection: bool = False, is_unreachable: bool = False, dot_sent_unanswered: bool = False
+    ) -> None:
         super().__init__(f"{server}: {reply}")
         self.reply = reply
         self.server = server
-        self.is_connection = is_connection  # no server could be reached, or the session broke
+        self.is_connection = is_connection or is_unreachable  # no server could be reached, or the session broke
+        self.is_unreachable = is_unreachable  # no session could be had with any host of the next hop: its queue's failure
         self.dot_sent_unanswered = dot_sent_unanswered  # cause (a) of I4
 
 
@@ -46,17 +51,30 @@ class LeaseTooShort(ShadowrelayError):
     """The final dot was not sent: the lease would not have outlasted its reply. Nothing was delivered."""
 
 
+class PeerSaid(Enum):
+    """What a peer that is unavailable has said itself."""
+
+    NOTHING = "nothing"  # no session, or no answer in time
+    NO_SESSION = "no session"  # 421, no HOLD in its EHLO, no to our XSHADOW: later, and in another session
+    NO_COPY = "no copy"  # 452 to a copy: later
+    NOT_THIS = "not this"  # it takes others, but not this one
+
+
 class PeerUnavailable(ShadowrelayError):
     """No session, or no answer, or a refusal, from this peer now; try the next.
 
-    `sent` says whether a copy may have been stored there all the same; `was_refused`, that nobody listens there."""
+    `sent` says whether a copy may have been stored there all the same; `was_refused`, that nobody listens there; `said`, whether
+    it is the peer's own word."""
 
-    def __init__(self, server: str, reason: str, *, sent: bool = False, was_refused: bool = False) -> None:
+    def __init__(
+        self, server: str, reason: str, *, sent: bool = False, was_refused: bool = False, said: PeerSaid = PeerSaid.NOTHING
+    ) -> None:
         super().__init__(f"{server}: {reason}")
         self.server = server
         self.reason = reason
         self.sent = sent
         self.was_refused = was_refused
+        self.said = said
 
 
 class LedgerUnavailable(ShadowrelayError):
@@ -68,5 +86,11 @@ class LedgerUnavailable(ShadowrelayError):
         self.reason = reason
 
 
+class RequestRefused(ShadowrelayError):
+    """What an administrator asked for is not possible now; the text says why, and what is."""
+
+
 class ContentCorrupt(ShadowrelayError):
-    """Stored content does not have its SHA-256, or cannot be read: set the message aside and hand it over."""
+    """Stored content is missing, too short, or does not have its SHA-256: set the message aside and hand it over.
+
+    Never raised for what may be different later: a file that cannot be read now is LedgerUnavailable."""

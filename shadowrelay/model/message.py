@@ -1,6 +1,6 @@
 """A message as the pipeline sees it: who sends it to whom, and which bytes."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
@@ -63,13 +63,15 @@ class Content:
     """The bytes of a message, in memory or, when larger than `CONTENT_IN_MEMORY_BYTES_MAX`, in a file.
 
     Shapes: exactly one of `data` and `path` is set; `sha256` has 32 bytes; line ends are CRLF, not dot-stuffed.
-    A file belongs to the ledger as soon as a `record_…` that takes it has returned.
+    A file belongs to the ledger as soon as a `record_…` that takes it has returned. `portion` is what `data` counts in the
+    node's memory budget (`memory.Portion`): it is given back when nobody holds this object any more.
     """
 
     size: int
     sha256: bytes
     data: bytes | None = None
     path: Path | None = None
+    portion: object = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,8 @@ from enum import IntEnum, StrEnum
 from shadowrelay.model.ids import NO_DATABASE, NO_SERVER, DatabaseId, MessageId, ServerName
 from shadowrelay.model.message import NO_ORDINALS, Ordinals
 
+RANK_MAX = 2**31 - 1  # ownership and placement, on the wire 10 digits. One a second for 68 years
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class CopyNumber:

@@ -20,16 +20,19 @@ class Origin(StrEnum):
 class FailureKind(StrEnum):
     """What failed at the last attempt; decides the step of the retry ladder. Stored."""
 
-    CONNECTION = "connection"
+    CONNECTION = "connection"  # the session broke in the middle; a next hop that cannot be reached is its queue's trouble
     MESSAGE = "message"
-    LEASE = "lease"  # not an attempt: waits for a lease, a review or a copy
+    UNANSWERED = "unanswered"  # no reply to the final dot: the next hop may have the message
+    QUEUED = "queued"  # not tried yet
 
 
 @dataclass(frozen=True, slots=True)
 class ForkRetry:
-    """The state of one fork between two attempts. One a next hop and message.
+    """A fork that waits in the delivery queue of its next hop. One for each next hop and message.
 
-    Shapes: `next_hop` is the key that routing gave; `ordinals` never empty. `failures_count` counts attempts in a row.
+    Shapes: `next_hop` is the key that routing gave; `ordinals` never empty. `failures_count` counts attempts in a row, but not
+    those that could not reach the next hop: the queue counts them. `first_failed_at` is when it was queued, if it never failed.
+    `notice_at`: when its sender's delay notice or its expiry falls due; `None` while it waits for a lease, which delays both.
     """
 
     next_hop: str
@@ -40,6 +43,11 @@ class ForkRetry:
     attempts_next_at: datetime
     last_reply: str
     delay_notified: bool = False
+    waits_for: ServerName = ServerName("")  # the server whose lease or answer it waits for; `WAITS_FOR_COPY`
+    notice_at: datetime | None = None
+
+
+WAITS_FOR_COPY = ServerName("*copy")  # no server can be called that; reject mode: a copy comes before delivery
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,17 +91,18 @@ class SideMessage:
 
 @dataclass(frozen=True, slots=True)
 class AttemptRecord:
-    """The outcome of attempts on one message, for one commit.
+    """The outcome of one attempt on one fork, for one commit.
 
-    Shapes: `done` are the ordinals that ended now (delivered, failed with their DSN in `sides`, expired);
-    `retries` replaces all retry rows; `due_at` is the earliest of them, `None` when nothing is left.
+    Shapes: `done` are the ordinals that ended now (delivered, failed with their DSN in `sides`, expired); `retry` is what is
+    left of the fork. `others` are the message's other forks: they enter their queues with `retry` if the message was in none.
     `keep_until` is when Safety Net may drop the content, `remember_until` when the row may go.
     """
 
     message_id: MessageId
+    next_hop: str
     done: Ordinals
-    retries: tuple[ForkRetry, ...]
-    due_at: datetime | None
+    retry: ForkRetry | None
+    others: tuple[ForkRetry, ...]
     sides: tuple[SideMessage, ...]
     keep_until: datetime
     remember_until: datetime
@@ -121,7 +130,7 @@ class QueueKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class QueueRow:
-    """One queue in a listing. `oldest_at` is the arrival of its oldest message, `None` when it is empty."""
+    """One queue in a listing. `oldest_at` is the arrival of the message that is in it for the longest time, `None` when it is empty."""
 
     identity: str  # Server\Submission, Server\<next hop>, Server\Shadow\N, …
     kind: QueueKind
@@ -130,6 +139,7 @@ class QueueRow:
     oldest_at: datetime | None
     last_error: str = ""
     next_retry_at: datetime | None = None
+    octets: int = 0  # the contents of its messages; of one in several queues, in each
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Every setting of a node, its default (here and nowhere else), its range, what it does and where that comes from.
 
 The text under each key becomes its comment in `configs/example.toml`. Names keep Microsoft's word order in snake_case, so
-that a reader can grep the manual. Over 300 lines, because defaults stand in one place and each carries its own documentation.
+that a reader can grep the manual. Long, because defaults stand in one place and each carries its own documentation.
 """
 
 from datetime import timedelta
@@ -68,6 +68,8 @@ class Server(Section):
     """Transport high availability boundary. Only peers of the same one hold copies; a mismatch is refused. Source: seed-000"""
     data_directory: Path = Path("/var/lib/shadowrelay")
     """Queue database and content. Relative paths are relative to this file. Never restore an old copy of it."""
+    content_memory_limit: Annotated[Size, Field(ge=8_000_000, le=1_000_000_000_000)] = 128_000_000
+    """Contents in memory at one time, of sessions, copies and attempts. Beyond it: to disk, then wait, then 452. Source: design 9"""
 
 
 def _remote_retries(values: dict[str, Any]) -> int:
@@ -104,11 +106,12 @@ class Transport(Section):
     duplicate_detection_window: Annotated[Duration, Field(ge=timedelta(0), le=49 * DAY)] = HOUR
     """How long a message that a client sends again is recognised. Read, not yet acted upon. Source: seed-004"""
     shadow_timeout: Annotated[Duration, Field(ge=100 * MILLISECOND, le=5 * MINUTE)] = 5 * SECOND
-    """All attempts to make a copy together, while the client waits. A client that waits too long sends again. Source: design 5"""
+    """All attempts for a copy, while the client waits. Over 256 KiB: without progress, 5m in all (docs/operations.md). Source: design 5"""
     discard_poll_interval: Annotated[Duration, Field(ge=10 * MILLISECOND, le=DAY)] = SECOND
     """How often a primary is asked what is done, while shadow messages of it are held. Source: design 4"""
     delivery_without_lease: WithoutLease = WithoutLease.DELIVER
-    """Shadow server out of reach for longer than the lease: deliver (availability first) or defer (never twice). Source: design 6.4"""
+    """Shadow server out of reach. deliver: go on; a cut longer than the span repeats all that this side delivers meanwhile.
+    defer: wait, from five poll intervals after it was last heard; such a cut repeats some seconds of mail. Source: design 6.4"""
 
     @field_validator("max_retries_for_remote_site_shadow", "max_retries_for_local_site_shadow")
     @classmethod
@@ -173,6 +176,9 @@ class ReceiveConnector(Section):
     """Errors after which a session is closed. Source: msp-rc"""
     max_hop_count: Annotated[Count, Field(ge=1, le=500)] = 60
     """Received lines of a message above which it goes in circles and is refused. RFC 5321 6.3. Source: msp-rc"""
+
+    lenient_addresses: bool = True
+    """Take what devices write: a space in `MAIL FROM: <a@b>`, local parts like `john.`. What is passed on is valid: "john."@b."""
 
     @model_validator(mode="after")
     def _ordered_timeouts(self) -> Self:
@@ -279,15 +285,17 @@ class Admin(Section):
 
     listen: Address = HostPort("127.0.0.1", 8025)
     """Address and port. It is not encrypted: keep it on loopback or behind a proxy."""
+    allowed_hosts: tuple[Name, ...] = ()
+    """Further names by which it is asked. [server] name, localhost and all addresses are known; other names are answered 421."""
     token_file: Path = Path("token")
     """File with the bearer token. Made at the first start, readable by this user only, if it does not exist."""
 
 
 class Dns(Section):
-    """Name servers. Without this table those of the system (/etc/resolv.conf) are asked."""
+    """Name servers. Without this table those of the system (/etc/resolv.conf) are asked. The hosts file comes first."""
 
     nameservers: tuple[NameServer, ...] = ()
-    """Name servers for MX and address look-ups, in order; the port may be left out (53)."""
+    """Name servers for MX records, next hops and peers, in order; the port may be left out (53)."""
 
 
 class Settings(Section):

@@ -22,10 +22,12 @@ class PeerView:
     heard_at: datetime | None
     is_reachable: bool
     lease: timedelta | None
-    breaker: str  # closed, open, half-open
+    breaker: str  # closed, open, half-open, refusing
     held_for_count: int  # shadow messages that we keep for it
     held_by_count: int  # our unfinished messages that it may hold a copy of
     is_forgotten: bool = False
+    refusal: str = ""  # what it said when it refused copies, while it is refusing
+    conflict: str = ""  # why it is refused: its name or database is another node's
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ The work is a task of the node: the client may vanish, the promise may not.
 """
 
 import asyncio
+from collections.abc import Callable
 from datetime import timedelta
 
 import structlog
@@ -36,6 +37,7 @@ class AcceptService:
         self._verdicts = verdicts
         self._copier = copier
         self._deliver = deliver
+        self.on_unplaced: Callable[[MessageId], None] = lambda message_id: None
 
     def refusal(self) -> Reply | None:
         """What to answer MAIL with while the queue database takes nothing."""
@@ -101,15 +103,14 @@ class AcceptService:
         assert stored.place is not None
         try:
             return await self._context.ledger.read_content(stored.place)
-        except ContentCorrupt:
+        except (ContentCorrupt, LedgerUnavailable):
             nothing_sent = claim.copies[0].server if claim.copies else None
             await self._unwind(stored.envelope.message_id, CopyResult(claim.number, claim, unsent=nothing_sent))
             raise
 
     async def _copy(self, envelope: Envelope, content: Content, claim: Claim, plan: tuple[ServerName, ...], started: float) -> CopyResult:
-        deadline = started + self._context.settings.transport.shadow_timeout.total_seconds()
         try:
-            return await self._copier.copy(envelope, content, claim, plan, is_first_listed=True, deadline=deadline)
+            return await self._copier.copy(envelope, content, claim, plan, is_first_listed=True, is_client_waiting=True, started=started)
         except Exception as error:
             # Without a copy, then. What may have been sent stands on the list.
             _log.exception("copy.failed", message_id=envelope.message_id)
@@ -146,6 +147,8 @@ class AcceptService:
             )
         )
         context.metrics.acknowledged(replication)
+        if replication is Replication.FAILED:
+            self.on_unplaced(stored.envelope.message_id)
         is_moving = result is None and content.path is not None  # into the store: the session's own file goes now
         self._deliver.take_over(stored, None if is_moving else content)
         return queued_as(stored.envelope.message_id)

@@ -17,6 +17,7 @@ from shadowrelay.service.desk import PeerDesk
 from shadowrelay.service.forks import Forks
 from shadowrelay.service.heartbeat import HeartbeatService
 from shadowrelay.service.place import PlaceService
+from shadowrelay.service.poison import PoisonDesk
 from shadowrelay.service.promote import PromoteService
 from shadowrelay.service.reconcile import ReconcileService
 from shadowrelay.service.review import ReviewService
@@ -43,18 +44,27 @@ class Services:
         self.heartbeat = HeartbeatService(context, self.promote, self.review)
         self.sweep = SweepService(context, self.review)
         self.desk = PeerDesk(context)
-        self.view = View(context, context.now(), effective)
+        self.poison = PoisonDesk(context)
+        self.view = View(context, self.poison, context.now(), effective, self.deliver.states, self._forgotten)
         self._connect()
 
     def _connect(self) -> None:
         self.deliver.request_review = self.review.request
-        self.deliver.wake_placement = self.place.wake
+        self.deliver.want_copy = self.place.want
+        self.place.on_placed = self.review.on_placed = self.deliver.placed
+        self.poison.wake_delivery = self.deliver.wake
+        self.poison.wake_placement = self.place.wake
         self.review.on_clear = self.deliver.cleared
-        self.review.on_unplaced = self.place.wake
+        self.accept.on_unplaced = self.place.want
+        self.review.on_unplaced = self.place.want
+        self.review.on_lost = lambda: self.place.wake(0)
+        self.review.on_blocked = self.deliver.blocked
+        self.review.on_reachable = self.deliver.wake_server
         peers = self._context.peers
         peers.on_new_database.append(self._database_changed)
-        peers.on_new_incarnation.append(lambda server: self._spawn(self.reconcile.primary_restarted(server), f"reconcile {server}"))
+        peers.on_new_incarnation.append(self._restarted)
         peers.on_return.append(self._returned)
+        peers.on_available.append(lambda server: self.place.available())
 
     def start(self) -> None:
         """Begin the loops. Promotion and heartbeats too where redundancy is switched off: something may be left from before."""
@@ -71,12 +81,23 @@ class Services:
     def _database_changed(self, server: ServerName, before: DatabaseId, now: DatabaseId) -> None:
         _log.warning("peer.database_changed", server=server, before=before, database=now)
         self.promote.wake()
-        self.place.wake()
+        self.place.wake(0)
+        self.review.reachable(server)
         self._spawn(self.review.request_server(server), f"review {server}")
+
+    def _restarted(self, server: ServerName) -> None:
+        """The peer was, or this node: it is heard for the first time."""
+        self.review.reachable(server)
+        self._spawn(self.reconcile.primary_restarted(server), f"reconcile {server}")
+
+    def _forgotten(self, server: ServerName) -> None:
+        self.place.wake(0)  # what it held has no copy now
+        self.review.reachable(server)
 
     def _returned(self, server: ServerName, seconds: float) -> None:
         """A lost answer or two is no absence: nothing was given up for it, and nothing can have been taken over."""
-        self.place.wake()
+        self.place.available()
+        self.review.reachable(server)
         if seconds >= self._context.heartbeat:
             self._spawn(self.review.request_server(server), f"review {server}")
 

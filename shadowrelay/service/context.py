@@ -3,15 +3,17 @@
 import asyncio
 import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 import structlog
 
 from shadowrelay.core import clock_jumps
 from shadowrelay.core.ownership.values import Party
+from shadowrelay.memory import ContentBudget
 from shadowrelay.model.errors import LedgerUnavailable
 from shadowrelay.model.ids import MessageId, ServerName
+from shadowrelay.model.message import CONTENT_IN_MEMORY_BYTES_MAX, Content, ContentPlace
 from shadowrelay.model.ownership import Transition
 from shadowrelay.model.settings import Settings
 from shadowrelay.ports import Clock, Decide, Ledger, Metrics, PeerLink, TrackingLog
@@ -38,10 +40,12 @@ class Context:
     attempts: Attempts
     peers: PeerBook
     tasks: Tasks
+    budget: ContentBudget = field(default_factory=ContentBudget)
     is_draining: bool = field(default=False)
     placements: set[MessageId] = field(default_factory=set)  # a copy is under way, or what came of it is not recorded yet
 
     wall: clock_jumps.WallClock | None = None
+    set_backs_count: int = 0  # how often the wall clock was set back
 
     def now(self) -> datetime:
         return self.clock.now()
@@ -50,8 +54,13 @@ class Context:
         """How far the wall clock has jumped ahead of the time that passed: nothing ends by that age."""
         before = self.wall
         self.wall = clock_jumps.seen(before, self.clock.now(), self.clock.awake())
-        if before is not None and self.wall.ahead != before.ahead:
-            _log.warning("clock.jumped", not_believed_seconds=self.wall.ahead.total_seconds())
+        if self.wall.jump:
+            seconds = round(self.wall.jump.total_seconds(), 3)
+            _log.warning("clock.jumped", seconds=seconds, not_believed_seconds=round(self.wall.ahead.total_seconds(), 3))
+            if seconds < 0:
+                self.set_backs_count += 1
+        elif before is not None and self.wall.ahead != before.ahead:
+            _log.warning("clock.believed", seconds=round(before.ahead.total_seconds(), 3))
         return self.wall.ahead
 
     @property
@@ -62,6 +71,22 @@ class Context:
     def heartbeat(self) -> float:
         """shadow_heartbeat_frequency in seconds."""
         return self.settings.transport.shadow_heartbeat_frequency.total_seconds()
+
+    async def read_content(self, place: ContentPlace) -> Content:
+        """`Ledger.read_content`, in its turn: the bytes count in the memory budget until nobody holds the result any more.
+
+        Never to be called while another such result is held: all who wait could hold what the others wait for.
+        Raises: ContentCorrupt, LedgerUnavailable.
+        """
+        if place.size > CONTENT_IN_MEMORY_BYTES_MAX:  # it stays a file
+            return await self.ledger.read_content(place)
+        portion = await self.budget.reserve(place.size)
+        try:
+            content = await self.ledger.read_content(place)
+        except BaseException:
+            portion.release()
+            raise
+        return replace(content, portion=portion)
 
     async def end_claims(self, message_ids: Sequence[MessageId], decide: Decide) -> tuple[Transition, ...]:
         """`Ledger.transition` with a `decide` that may call `attempts.end_claim`. Raises: as that does."""

@@ -3,19 +3,22 @@
 Each server is committed to the list before anything is sent to it, so that no shadow is ever unknown to its primary.
 """
 
+import asyncio
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from shadowrelay.core import placement
+from shadowrelay.core.breaker import Refused
 from shadowrelay.core.ownership import primary
 from shadowrelay.core.ownership.values import Party
-from shadowrelay.model.errors import IllegalTransition, LedgerUnavailable, PeerUnavailable
+from shadowrelay.model.errors import IllegalTransition, LedgerUnavailable, PeerSaid, PeerUnavailable
 from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.message import NO_ORDINALS, Content, Envelope, Ordinals
 from shadowrelay.model.ownership import Claim, CopyNumber, DiscardStatus, Notification, Role, StatusAnswer, Transition
 from shadowrelay.model.peers import CopyOffer
 from shadowrelay.service.context import Context
+from shadowrelay.service.turns import Turns
 
 
 @dataclass(slots=True)
@@ -32,6 +35,7 @@ class CopyResult:
     uncertain: list[Party] = field(default_factory=list)  # may have stored it, but did not say so
     superseded: tuple[Party, StatusAnswer] | None = None
     failures: list[str] = field(default_factory=list)
+    attempts_count: int = 0  # servers that were really tried
     _verdict: Transition | None = field(default=None, repr=False)  # the last one: the ledger mostly asks what was asked before
 
     def known(self, claim: Claim | None) -> Claim:
@@ -90,7 +94,10 @@ class Copier:
                 continue
             if claim is not None and not self._may_place_on(message_id, claim, state.party):
                 continue
-            candidates.append(placement.Candidate(peer.name, peer.site, context.peers.may_try(peer.name), state.copies_in_flight))
+            was_silent = context.peers.breaker_state(peer.name) == "half-open"
+            candidates.append(
+                placement.Candidate(peer.name, peer.site, context.peers.may_try(peer.name), state.copies_in_flight, was_silent)
+            )
         if len(candidates) > 1:
             self._chance.shuffle(candidates)
         return placement.plan(candidates, placement.rule_of(settings.transport, settings.server.site, sites))
@@ -107,11 +114,13 @@ class Copier:
         plan: Sequence[ServerName],
         *,
         is_first_listed: bool,
-        deadline: float,
+        is_client_waiting: bool,
+        started: float | None = None,
         said: Ordinals = NO_ORDINALS,
     ) -> CopyResult:
-        """Try the servers of `plan` until `deadline` (`Clock.awake`). `is_first_listed`: the first is on the list already.
-        `said`: the recipients that may be said to be done; `outcome` tells of the others.
+        """Try the servers of `plan`, as long as `placement.time_for` allows from `started` on (`Clock.awake`; default: now).
+        `is_first_listed`: the first is on the list already. `said`: the recipients that may be said to be done; `outcome` tells
+        of the others.
 
         It ends where a further server cannot be listed: the claim ended meanwhile, or the ledger takes nothing.
         """
@@ -119,12 +128,22 @@ class Copier:
         result = CopyResult(claim.number, claim, said=said)
         sites = {peer.name: peer.site for peer in context.settings.shadow_candidates}
         home = context.settings.server.site
-        whole = deadline - context.clock.awake()
+        shadow_timeout = context.settings.transport.shadow_timeout.total_seconds()
+        time = placement.time_for(content.size, shadow_timeout, is_client_waiting=is_client_waiting)
+        deadline = (context.clock.awake() if started is None else started) + time.whole
+        whole = still = time.still or deadline - context.clock.awake()
         for index, server in enumerate(plan):
             left = deadline - context.clock.awake()
+            if time.still is not None:
+                left = min(left, still)
             if left <= 0:
                 result.failures.append("shadow_timeout is over")
                 break
+            if not context.peers.may_try(server):  # it failed, or refused, since the plan was made; or is on trial with another copy
+                result.failures.append(f"{server}: left alone for now")
+                if not index and is_first_listed:
+                    result.unsent = server
+                continue
             party = context.peers.party(server)
             was_listed = False
             if index or not is_first_listed:
@@ -146,8 +165,11 @@ class Copier:
                 whole_seconds=whole,
             )
             offer = CopyOffer(result.number, envelope, said, content)
-            if await self._attempt(server, offer, seconds, was_listed, result):
+            turns = context.peers.states[server].turns if is_client_waiting else context.peers.states[server].repair_turns
+            bounds = (context.clock.awake() + seconds, None) if time.still is None else (deadline, seconds)
+            if await self._attempt(server, offer, bounds, was_listed, turns, result):
                 break
+            still -= seconds
         return result
 
     async def _list(self, message_id: MessageId, party: Party, unsent: ServerName | None) -> Claim:
@@ -158,17 +180,51 @@ class Copier:
         assert transition.after is not None
         return transition.after
 
-    async def _attempt(self, server: ServerName, offer: CopyOffer, seconds: float, was_listed: bool, result: CopyResult) -> bool:
-        """One server; True when nothing more is to be tried."""
+    async def _attempt(
+        self,
+        server: ServerName,
+        offer: CopyOffer,
+        bounds: tuple[float, float | None],
+        was_listed: bool,
+        turns: Turns,
+        result: CopyResult,
+    ) -> bool:
+        """One server, in its turn; True when nothing more is to be tried. `bounds`: of `PeerLink.hold`."""
+        state = self._context.peers.states[server]
+        state.copies_in_flight += 1  # from now on others know that it has something to do
+        try:
+            if bounds[1] is None:
+                return await self._try(server, offer, bounds, was_listed, result)
+            async with asyncio.timeout(bounds[0] - self._context.clock.awake()) as waiting:
+                async with turns.turn(offer.content.size):
+                    waiting.reschedule(None)
+                    return await self._try(server, offer, bounds, was_listed, result)
+        except TimeoutError:
+            result.failures.append(f"{server}: its turn did not come in time")
+            if not was_listed:
+                result.unsent = server
+            return False
+        finally:
+            state.copies_in_flight -= 1
+
+    async def _try(
+        self, server: ServerName, offer: CopyOffer, bounds: tuple[float, float | None], was_listed: bool, result: CopyResult
+    ) -> bool:
         context = self._context
         state = context.peers.states[server]
         message_id = offer.envelope.message_id
         began = context.clock.awake()
-        state.copies_in_flight += 1
+        trial = context.peers.begin(server)
+        if trial is None:
+            result.failures.append(f"{server}: left alone for now")
+            if not was_listed:
+                result.unsent = server
+            return False
+        result.attempts_count += 1
         try:
-            answer = await context.links[server].hold(offer, began + seconds)
+            answer = await context.links[server].hold(offer, bounds[0], still=bounds[1])
         except PeerUnavailable as error:
-            context.peers.failed(server, was_refused=error.was_refused)
+            self._tell(server, error)
             result.failures.append(str(error))
             if error.sent:
                 context.leases.began(message_id, server, began, is_confirmed=False)
@@ -178,14 +234,25 @@ class Copier:
                 result.unsent = server
             return False
         finally:
-            state.copies_in_flight -= 1
+            context.peers.give_back(server, trial)
         party = Party(server, answer.server_database)
         if answer.superseded is not None:
             result.failures.append(f"{server}: superseded by {answer.superseded.state} {answer.superseded.number}")
             # It has a claim or a copy of its own, and may yield to us by now: it stays on the list, and is asked.
             result.superseded = (party, answer.superseded)
             return True
+        context.peers.stored(server)
         context.leases.began(message_id, server, answer.began_awake, is_confirmed=True)
         context.leases.proved(server, answer.server_database, answer.began_awake)
         result.stored_on, result.began_awake = party, answer.began_awake
         return True
+
+    def _tell(self, server: ServerName, error: PeerUnavailable) -> None:
+        """What the failure of a copy means for all others."""
+        peers = self._context.peers
+        if error.said is PeerSaid.NOTHING:
+            peers.failed(server, was_refused=error.was_refused)
+        elif error.said is PeerSaid.NO_SESSION:
+            peers.refused(server, Refused.SESSION, error.reason)
+        elif error.said is PeerSaid.NO_COPY:
+            peers.refused(server, Refused.COPY, error.reason)

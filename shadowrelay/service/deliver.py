@@ -1,236 +1,830 @@
-"""Delivering: what is due goes to its next hops; outcomes are one commit with the notifications and DSNs they cause.
+"""Delivering: a queue for each next hop, a turn for each queue, and outcomes that are one commit with what they cause.
 
-A message comes straight from its acceptance, or from the ledger when it is due: restart is nothing special. No attempt
-starts without the leases that `core.ownership.rules` ask for, and none while outcomes cannot be recorded.
+The road of a fork (the recipients of one message that share a next hop):
+
+1. A message that was just accepted is loaded into the queues of its forks, if each has room. Else its forks are recorded in
+   the table of delivery queues and leave memory; so do those of a message that is found in Submission at start, after a
+   promotion, or because a DSN was made.
+2. A queue with due mail and room loads the next forks, at most twice its concurrency (`core.delivery_queue`). What is loaded
+   waits for one of the queue's sessions; content is read when that session is open.
+3. No attempt starts without the leases that `core.ownership.rules` ask for. A message that lacks one is reviewed
+   (`service.review`); what the review cannot settle now waits in its queue for the server that stands in the way, and is woken
+   by it (`wake_server`). In reject mode promoted mail and DSNs wait for their copy likewise. Nothing is read anew to find out.
+4. The outcome is committed as soon as the attempt ends, with the notifications and DSNs it causes. While outcomes cannot be
+   recorded, nothing else is delivered: an unrecorded success would be a duplicate.
+
+Restart is nothing special: what is due in the ledger is done.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
-from datetime import timedelta
+import heapq
+import random
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 
 import structlog
 
-from shadowrelay.core import fencing, tracking_rows
+from shadowrelay.core import delivery_queue, poison, tracking_rows
+from shadowrelay.core import retry as ladder
+from shadowrelay.core.delivery_queue import QueueState
+from shadowrelay.core.outcomes import NO_REPLY
 from shadowrelay.core.ownership import primary, rules
 from shadowrelay.model.errors import ContentCorrupt, LeaseTooShort, LedgerUnavailable
 from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.message import Content
 from shadowrelay.model.ownership import Claim, Transition
-from shadowrelay.model.queue import AttemptRecord, Origin, StoredMessage
+from shadowrelay.model.queue import WAITS_FOR_COPY, AttemptRecord, ForkRetry, Origin, StoredMessage
+from shadowrelay.model.routing import Fork
+from shadowrelay.service.attempts import ACCEPT
 from shadowrelay.service.context import Context
-from shadowrelay.service.corrupt import set_aside, set_aside_corrupt
-from shadowrelay.service.forks import ForkResult, Forks
+from shadowrelay.service.corrupt import set_aside, set_aside_corrupt, set_aside_poison
+from shadowrelay.service.forks import ForkAttempt, Forks, Reached
+from shadowrelay.service.notify import reply_of
+from shadowrelay.service.suspects import Suspects
 from shadowrelay.service.verdicts import Verdicts
 
-WINDOW = 2000  # messages worked on at one time; the rest waits in the ledger
-SCAN_SECONDS = 1.0
-NOBODY: frozenset[ServerName] = frozenset()
-DEATHS_MAX = 3  # DESIGN 6.9
+PAGE = 400  # messages of Submission, of an event that wakes many, in one step
+NOTICES_PAGE = 200
+TICK_SECONDS = 1.0  # the wall clock is looked at so often, and what an error put off is tried again
+SUBMISSION_SECONDS = 15.0  # whatever came there in a way that wakes nobody; only what is under way is there for long
+NOTICES_SECONDS = 5.0  # how late a delay notice or an expiry may be that no attempt brings
+PARKED_MAX = timedelta(minutes=30)  # what waits for a server is looked at again, should its event have been missed
 RECORD_AGAIN_SECONDS = 1.0
+NOBODY: frozenset[ServerName] = frozenset()
 
 _log = structlog.get_logger("shadowrelay.deliver")
 
 
+@dataclass(slots=True, eq=False)
+class NextHopQueue:
+    """The queue of one next hop in memory. `loaded` are the messages whose fork is being worked on or in review.
+
+    Shapes: `due_at` is when the first fork in the ledger that is not loaded is due; `None`: there is none.
+    """
+
+    key: str
+    concurrency: int
+    state: QueueState
+    loaded: set[MessageId] = field(default_factory=set)
+    due_at: datetime | None = None
+    noted_count: int = 0  # how often `due_at` was noted: what is noted during a read is not in it
+    running_count: int = 0
+    _waiting: deque["asyncio.Future[bool]"] = field(default_factory=deque)
+
+    async def session(self) -> bool:
+        """Wait for a turn to use a session, first come, first served; `release` gives it back. False: it was called off."""
+        if self.running_count < self.concurrency:
+            self.running_count += 1
+            return True
+        turn: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        try:
+            return await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled() and turn.result():
+                self.release()
+            raise
+
+    def release(self) -> None:
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(True)
+                return
+        self.running_count -= 1
+
+    def call_off(self) -> None:
+        """Whoever waits for a session goes back to the queue."""
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(False)
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing is loaded and nothing known to wait."""
+        return not self.loaded and self.due_at is None and self.state.retry is None
+
+
 class DeliverService:
-    """The active window of the queue."""
+    """All delivery queues of the node."""
 
     def __init__(self, context: Context, forks: Forks, verdicts: Verdicts) -> None:
         self._context = context
         self._verdicts = verdicts
         self._forks = forks
+        self._suspects = Suspects()
+        self._chance = random.Random()
         self._event = asyncio.Event()
-        self._active: set[MessageId] = set()
-        self._blocked: set[MessageId] = set()  # in review, or waiting for a copy
-        self._excused: dict[MessageId, frozenset[ServerName]] = {}  # may go without these servers' leases: they cannot be reached
+        self._queues: dict[str, NextHopQueue] = {}
+        self._busy_count = 0  # queues with something loaded
+        self._running_count = 0  # attempts
+        self._ready: dict[str, None] = {}  # queues that want a turn, in order
+        self._times: list[tuple[datetime, str]] = []  # heap: when a queue wants one
+        self._fresh: dict[MessageId, None] = {}  # new in the ledger, or placed: to be looked at
+        self._in_review: dict[MessageId, dict[str, bool]] = {}  # by next hop: is it only aging?
+        self._cleared: dict[MessageId, frozenset[ServerName]] = {}  # reviewed: may go without the leases of these
+        self._blocked: dict[MessageId, tuple[ServerName, float]] = {}  # reviewed: waits for this server, seconds at most
+        self._woken: dict[ServerName, None] = {}
+        self._is_submission_wanted = True
+        self._submission_at = 0.0
+        self._notices_at = 0.0
         self._can_record = asyncio.Event()
         self._can_record.set()
-        self._seen_at_start: set[MessageId] = set()
+        self._loaded_since_start: set[int] = set()  # internal ids of what was there before, and had its LOAD
         self._started_at = context.now()
+        self._set_backs_count = 0
         self.request_review: Callable[[MessageId], None] = lambda message_id: None
-        self.wake_placement: Callable[[], None] = lambda: None
+        self.want_copy: Callable[[MessageId], None] = lambda message_id: None
+
+    # what others say
 
     def reload(self) -> None:
-        """Routes and retries of the present configuration."""
+        """Routes and retries of the present configuration: each queue looks where its mail goes now."""
         self._forks.configure(self._context.settings)
+        concurrency = self._context.settings.send.concurrency_per_destination
+        for queue in self._queues.values():
+            queue.concurrency = concurrency
+            queue.state = delivery_queue.active(concurrency)
+            self._want_turn(queue)
 
     def wake(self) -> None:
-        """Something is due."""
+        """Something new is in Submission."""
+        self._is_submission_wanted = True
         self._event.set()
+
+    def wake_server(self, server: ServerName) -> None:
+        """What waits for this server may go on: it is back, it need not be waited for any longer, or it was forgotten."""
+        self._woken[server] = None
+        self._event.set()
+
+    def placed(self, message_id: MessageId) -> None:
+        """It has a copy now: the ledger has made due what waited for that."""
+        if self._context.settings.transport.reject_message_on_shadow_failure:
+            self._fresh[message_id] = None
+            self._event.set()
+
+    def cleared(self, message_id: MessageId, excused: frozenset[ServerName]) -> None:
+        """Review is done: the message may be attempted, without the leases of `excused`. An excuse is for one attempt: the
+        server may be back before the next."""
+        if message_id in self._in_review:
+            self._blocked.pop(message_id, None)
+            self._cleared[message_id] = excused
+            self._event.set()
+
+    def blocked(self, message_id: MessageId, server: ServerName, seconds: float) -> None:
+        """Review cannot settle it now: it waits for this server, so many seconds at most."""
+        if message_id in self._in_review:
+            self._cleared.pop(message_id, None)
+            self._blocked[message_id] = (server, seconds)
+            self._event.set()
+
+    def states(self) -> Mapping[str, QueueState]:
+        """The queues in memory, by next hop, for listings."""
+        return {key: queue.state for key, queue in self._queues.items()}
 
     def take_over(self, stored: StoredMessage, content: Content | None) -> None:
         """A message just accepted, its attempt already begun (`Attempts.begin`) so that its claim could not end. Without
         `content` it is read from the store."""
         message_id = stored.envelope.message_id
-        if len(self._active) >= WINDOW or self._context.is_draining or not self._can_record.is_set():
+        if self._context.is_draining or not self._can_record.is_set():
+            self._look_later(message_id)  # it is in Submission, once its verdict is recorded
             self._context.attempts.end(message_id)
-            return  # due in the ledger: the scan finds it
-        self._active.add(message_id)
-        self._context.tasks.spawn(self._begun(stored, content), "deliver")
+            return
+        forks = self._forks.of(stored)
+        self._forks.track_transfer(stored, forks)
+        if all(self._has_room(fork) for fork in forks):
+            for fork in forks:
+                self._load(stored, fork, None, content)
+            self._context.attempts.end(message_id)
+        else:
+            self._context.tasks.spawn(self._enter_queues(stored, forks), "queue")
 
-    def cleared(self, message_id: MessageId, excused: frozenset[ServerName]) -> None:
-        """Review is done: the message may be attempted; without the leases of `excused`, if it waits for that now. An
-        excuse does not keep: who was out of reach may be back, with the message, when it is due again."""
-        was_blocked = message_id in self._blocked
-        self._blocked.discard(message_id)
-        self._excused.pop(message_id, None)
-        if excused and was_blocked:
-            self._excused[message_id] = excused
-        if was_blocked:
-            self._event.set()
+    async def drained(self, seconds: float) -> bool:
+        """Wait until no attempt runs any more, at most so long. What only waits is let go at once."""
+        deadline = self._context.clock.awake() + seconds
+        for queue in self._queues.values():
+            queue.call_off()
+        await asyncio.sleep(0)  # those called off leave
+        while self._running_count and self._context.clock.awake() < deadline:  # noqa: ASYNC110 - a count has no event
+            await asyncio.sleep(0.05)
+        return not self._running_count
+
+    # the loop
 
     async def run(self) -> None:
-        """Scan for what is due, for ever."""
+        """Give each queue its turn, for ever."""
+        is_open = False
         while True:
             self._event.clear()
-            pause = SCAN_SECONDS
+            self._context.attempts.reading()
             try:
+                if not is_open:
+                    await self._open()
+                    is_open = True
                 if not self._context.is_draining:
-                    pause = await self._scan()
+                    await self._turn()
             except LedgerUnavailable as error:
                 _log.warning("delivery.waits", reason=error.reason)
+                is_open = False  # what was refused may be on disk all the same: the queues are listed again
+                await asyncio.sleep(TICK_SECONDS)
             try:
-                await asyncio.wait_for(self._event.wait(), pause)
+                await asyncio.wait_for(self._event.wait(), self._pause())
             except TimeoutError:
                 continue
 
-    async def drained(self, seconds: float) -> bool:
-        """Wait until no attempt runs any more, at most so long."""
-        deadline = self._context.clock.awake() + seconds
-        while self._active and self._context.clock.awake() < deadline:  # noqa: ASYNC110 - a set has no event
-            await asyncio.sleep(0.05)
-        return not self._active
+    async def _open(self) -> None:
+        """The queues that the ledger has, and the clock that they were written by."""
+        for key, due_at in (await self._context.ledger.delivery_queues()).items():
+            self._note_due(key, due_at)
+        await self._hasten()
 
-    async def _scan(self) -> float:
+    def _pause(self) -> float:
+        if self._context.is_draining or not self._times:
+            return TICK_SECONDS
+        if self._ready:
+            return 0.0
+        return min(max((self._times[0][0] - self._context.now()).total_seconds(), 0.0), TICK_SECONDS)
+
+    async def _turn(self) -> None:
         await self._can_record.wait()
         context = self._context
-        room = WINDOW - len(self._active)
-        if room <= 0:
-            return SCAN_SECONDS
+        ahead = context.clock_ahead()
+        if context.set_backs_count != self._set_backs_count:
+            self._set_backs_count = context.set_backs_count
+            await self._hasten()
+        await self._after_review()
+        for server in tuple(self._woken):
+            await self._wake_some(server)
+        if self._fresh:
+            await self._look_at_fresh()
+        if self._is_submission_wanted or context.clock.awake() >= self._submission_at:
+            self._is_submission_wanted = False
+            self._submission_at = context.clock.awake() + SUBMISSION_SECONDS
+            await self._categorize()
+        if context.clock.awake() >= self._notices_at:
+            self._notices_at = context.clock.awake() + min(NOTICES_SECONDS, context.heartbeat)
+            await self._age(context.now() - ahead)
         now = context.now()
+        while self._times and self._times[0][0] <= now:
+            _, key = heapq.heappop(self._times)
+            self._ready[key] = None
+        for key in tuple(self._ready):
+            self._ready.pop(key, None)
+            if (queue := self._queues.get(key)) is not None:
+                try:
+                    await self._fill(queue, now)
+                except LedgerUnavailable:
+                    self._ready[key] = None
+                    raise
+
+    async def _hasten(self) -> None:
+        """No wait is longer than its interval: a row that is due later was written while the wall clock was ahead."""
+        now, send = self._context.now(), self._context.settings.send
+        for queue in tuple(self._queues.values()):
+            queue.state = delivery_queue.hastened(queue.state, now, send)
+            if queue.state.retry is not None:
+                heapq.heappush(self._times, (queue.state.retry.probe_at, queue.key))
+            count = 0
+            for step in ladder.steps(send):
+                while page := await self._context.ledger.hasten(queue.key, step, now + step.wait, PAGE):
+                    count += page
+                    self._note_due(queue.key, now + step.wait)
+            if count:
+                _log.warning("queue.hastened", next_hop=queue.key, count=count)
+            self._note_due(queue.key, queue.due_at)
+
+    # queues
+
+    def _queue(self, key: str) -> NextHopQueue:
+        queue = self._queues.get(key)
+        if queue is None:
+            concurrency = self._context.settings.send.concurrency_per_destination
+            queue = self._queues[key] = NextHopQueue(key, concurrency, delivery_queue.active(concurrency))
+        return queue
+
+    def _has_room(self, fork: Fork) -> bool:
+        """For a message that was just accepted: behind mail that waits already it waits too."""
+        queue = self._queues.get(fork.destination.key)
+        if queue is None:
+            return True
+        if queue.due_at is not None and queue.due_at <= self._context.now():
+            return False
+        return queue.state.retry is None and self._room(queue, self._context.now()) > 0
+
+    def _room(self, queue: NextHopQueue, now: datetime) -> int:
+        share = delivery_queue.fair_share(self._busy_count + (not queue.loaded))
+        return delivery_queue.room(queue.state, len(queue.loaded), share, now)
+
+    def _want_turn(self, queue: NextHopQueue) -> None:
+        self._ready[queue.key] = None
+        self._event.set()
+
+    def _note_due(self, key: str, at: datetime | None) -> None:
+        """A fork in this queue is due then."""
+        if at is None:
+            return
+        queue = self._queue(key)
+        queue.noted_count += 1
+        if queue.due_at is None or at < queue.due_at:
+            queue.due_at = at
+        if at <= self._context.now():
+            self._want_turn(queue)
+        else:
+            heapq.heappush(self._times, (at, key))
+
+    async def _fill(self, queue: NextHopQueue, now: datetime) -> None:
+        """Load what is due, as far as there is room."""
+        if queue.due_at is None or queue.due_at > now:
+            if queue.is_idle:
+                self._queues.pop(queue.key, None)
+            return
+        room = self._room(queue, now)
+        if room <= 0 or (queue.state.retry is None and len(queue.loaded) > queue.concurrency):
+            return  # a session that becomes free, or the time of the probe, gives it its next turn
+        context = self._context
+        wanted, noted_count = room + len(queue.loaded), queue.noted_count
         context.attempts.reading()
-        due = await context.ledger.due(now, room, self._active | self._blocked)
-        for stored in due:
-            self._load(stored)
-        if len(due) == room:
-            return 0.01
-        due_next = await context.ledger.next_due_at()
-        if due_next is None or due_next <= now:  # what is due is being worked on, or waits for something else
-            return SCAN_SECONDS
-        return min(max((due_next - now).total_seconds(), 0.05), SCAN_SECONDS)
-
-    def _load(self, stored: StoredMessage) -> None:
-        context = self._context
-        message_id = stored.envelope.message_id
-        if not context.attempts.begin(message_id):
-            return  # what a later scan reads counts
-        self._active.add(message_id)
-        if stored.envelope.arrived_at < self._started_at and not stored.retries and message_id not in self._seen_at_start:
-            self._seen_at_start.add(message_id)
-            context.tracking.write(tracking_rows.load(context.me.server, stored, at=context.now()))
-        context.tasks.spawn(self._begun(stored, None), "deliver")
-
-    async def _begun(self, stored: StoredMessage, content: Content | None) -> None:
-        message_id = stored.envelope.message_id
-        try:
-            await self._work(stored, content)
-        except LedgerUnavailable as error:
-            _log.warning("delivery.put_off", message_id=message_id, reason=error.reason)
-        except Exception:
-            _log.exception("delivery.failed", message_id=message_id)
-            await self._put_off(message_id, self._context.settings.send.queue_glitch_retry_interval)
-        finally:
-            self._active.discard(message_id)
-            self._context.attempts.end(message_id)
-
-    async def _work(self, stored: StoredMessage, content: Content | None) -> None:
-        context = self._context
-        message_id = stored.envelope.message_id
-        if stored.deaths_count >= DEATHS_MAX:
-            await set_aside(context, stored, f"the node died {stored.deaths_count} times while it worked on this message")
-            return
-        if self._must_wait(stored):
-            return
-        if content is None:
-            await context.ledger.record_working([message_id])
-            try:
-                if stored.place is None:
-                    raise ContentCorrupt("it is gone")
-                content = await context.ledger.read_content(stored.place)
-            except ContentCorrupt as error:
-                await set_aside_corrupt(context, stored, str(error))
+        found = await context.ledger.due(queue.key, now, wanted)
+        is_all_loaded = len(found) < wanted
+        for stored in found:
+            if stored.envelope.message_id in queue.loaded:
+                continue
+            forks = {fork.destination.key: fork for fork in self._forks.of(stored)}
+            fork = forks.get(queue.key)
+            if fork is None or len(forks) > len(stored.retries):
+                await self._reroute(stored, queue.key)
+            elif room <= 0:
+                is_all_loaded = False  # not all that is loaded is in the ledger's queue: what came from Submission is not
+            elif self._load(stored, fork, None, None):
+                room -= 1
+        if is_all_loaded:
+            next_due_at = await context.ledger.next_due_at(queue.key, now)
+            if queue.noted_count == noted_count:
+                queue.due_at = None
+                self._note_due(queue.key, next_due_at)
                 return
-        excused = self._excused.pop(message_id, NOBODY)
-        try:
-            results = await self._forks.attempt(stored, content, MayEndData(context, stored, excused))
-        except LeaseTooShort:
-            self._block(message_id)
-            await self._put_off(message_id, timedelta(0))
-            return
-        if results:
-            await self._record(stored, content, results)
-        else:  # what was due has another next hop now, which waits
-            await self._put_off(message_id, self._forks.pause(stored))
+            self._want_turn(queue)
+        elif queue.state.retry is None and self._room(queue, now) > 0:
+            self._want_turn(queue)
 
-    async def _put_off(self, message_id: MessageId, pause: timedelta) -> None:
-        """No attempt was made; and if the node dies later, not of this message."""
+    async def _reroute(self, stored: StoredMessage, key: str) -> None:
+        """The routes were changed since it was queued, or a fork of it is in no queue: the forks of now, each in its queue."""
+        now = self._context.now()
+        forks = self._forks.of(stored)
+        present = {retry.next_hop for retry in stored.retries}
+        fresh = [fork for fork in forks if fork.destination.key not in present]
+        gone = () if any(fork.destination.key == key for fork in forks) else (key,)
+        await self._context.ledger.record_queued(
+            stored.envelope.message_id, [self._forks.queued(stored, fork, now) for fork in fresh], gone
+        )
+        self._forks.track_transfer(stored, fresh)
+        for fork in (*fresh, *forks):
+            self._note_due(fork.destination.key, now)
+
+    async def _enter_queues(self, stored: StoredMessage, forks: Sequence[Fork]) -> None:
+        """One of the queues has no room: all forks wait in the ledger."""
+        message_id = stored.envelope.message_id
+
+        def unchanged(_: MessageId, claim: Claim | None) -> Transition:
+            return Transition(claim, claim)
+
+        now = self._context.now()
+        decide, has_verdict = self._verdicts.joined(message_id, unchanged)
         try:
-            await self._context.ledger.record_due(message_id, self._context.now() + pause)
+            retries = [self._forks.queued(stored, fork, now) for fork in forks]
+            await self._context.ledger.record_queued(message_id, retries, (), decide if has_verdict else None)
         except LedgerUnavailable as error:
-            _log.warning("delivery.put_off", message_id=message_id, reason=error.reason)
-            self._blocked.add(message_id)  # not at once again
-            asyncio.get_running_loop().call_later(SCAN_SECONDS, self.cleared, message_id, NOBODY)
+            _log.warning("delivery.unqueued", message_id=message_id, reason=error.reason)
+            if has_verdict:
+                self._verdicts.add(message_id, decide)
+            self._look_later(message_id)
+        else:
+            if has_verdict:
+                self._verdicts.recorded(message_id)
+            for fork in forks:
+                self._note_due(fork.destination.key, now)
+        finally:
+            self._context.attempts.end(message_id, ACCEPT)
 
-    def _must_wait(self, stored: StoredMessage) -> bool:
-        """Rule *lease*, and in reject mode a copy first for mail that no client waits for."""
-        context = self._context
+    async def _categorize(self) -> None:
+        """Submission: what is in no queue yet goes into the queues of its forks."""
+        after = 0
+        while page := await self._read_submission(after):
+            after = page[-1].internal_id
+            await self._take_in(page)
+            if len(page) < PAGE:
+                break
+
+    async def _look_at_fresh(self) -> None:
+        fresh, self._fresh = self._fresh, {}
+        self._context.attempts.reading()
+        try:
+            found = await self._context.ledger.load_many(list(fresh))
+        except LedgerUnavailable:
+            self._fresh = fresh | self._fresh
+            raise
+        await self._take_in([message for message in found if message.claim.is_primary and not message.retries])
+        for message in found:
+            for retry in message.retries:
+                self._note_due(retry.next_hop, retry.attempts_next_at)
+
+    async def _take_in(self, messages: Sequence[StoredMessage]) -> None:
+        """Into memory where all of their queues have room, else into the ledger's."""
+        recorded = []
+        for stored in messages:
+            message_id = stored.envelope.message_id
+            if message_id in self._in_review:
+                continue
+            if not stored.is_decided:
+                self._look_later(message_id)
+                continue
+            forks = self._forks.of(stored)
+            if self._context.attempts.is_running(message_id):
+                if not all(message_id in self._queue(fork.destination.key).loaded for fork in forks):
+                    self._look_later(message_id)  # somebody else has it for a moment
+                continue
+            if self._needs_copy_first(stored) or not all(self._has_room(fork) for fork in forks):
+                recorded.append(self._queue_one(stored, forks))
+                continue
+            self._forks.track_transfer(stored, forks)
+            for fork in forks:
+                self._load(stored, fork, None, None)
+        if recorded:
+            await asyncio.gather(*recorded)
+
+    async def _read_submission(self, after: int) -> tuple[StoredMessage, ...]:
+        self._context.attempts.reading()
+        return await self._context.ledger.submission(PAGE, after)
+
+    async def _queue_one(self, stored: StoredMessage, forks: Sequence[Fork]) -> None:
+        now = self._context.now()
+        until = self._copy_awaited_until(stored)
+        retries = [self._forks.queued(stored, fork, now) for fork in forks]
+        if self._needs_copy_first(stored):
+            self.want_copy(stored.envelope.message_id)
+            retries = [replace(retry, waits_for=WAITS_FOR_COPY, attempts_next_at=until) for retry in retries]
+        try:
+            await self._context.ledger.record_queued(stored.envelope.message_id, retries)
+        except LedgerUnavailable:
+            self._is_submission_wanted = True
+            raise
+        self._forks.track_transfer(stored, forks)
+        for retry in retries:
+            self._note_due(retry.next_hop, retry.attempts_next_at)
+
+    async def _wake_some(self, server: ServerName) -> None:
+        """A page of what waits for this server; the rest in the next turn."""
+        self._woken.pop(server, None)  # before we wait: what is asked for meanwhile may be for messages that come to wait meanwhile
+        try:
+            counts = await self._context.ledger.wake_waiting(server, PAGE)
+        except LedgerUnavailable:
+            self.wake_server(server)
+            raise
+        now = self._context.now()
+        for key in counts:
+            self._note_due(key, now)
+        if sum(counts.values()) >= PAGE:
+            self.wake_server(server)
+
+    # leases
+
+    async def _after_review(self) -> None:
+        cleared, self._cleared = self._cleared, {}
+        blocked, self._blocked = self._blocked, {}
+        if not cleared and not blocked:
+            return
+        self._context.attempts.reading()
+        try:
+            found = await self._context.ledger.load_many([*cleared, *blocked])
+        except LedgerUnavailable:
+            self._cleared, self._blocked = cleared | self._cleared, blocked | self._blocked
+            raise
+        messages = {message.envelope.message_id: message for message in found}
+        for message_id in (*cleared, *blocked):
+            if message_id in self._cleared or message_id in self._blocked:
+                continue  # review said something else while we read: the next turn does that
+            reviewed = self._in_review.pop(message_id, {})
+            for key in reviewed:
+                self._unload(self._queue(key), message_id)
+            stored = messages.get(message_id)
+            if stored is None or not stored.claim.is_primary:
+                continue
+            try:
+                if message_id in blocked:
+                    server, seconds = blocked[message_id]
+                    await self._park(stored, server, self._context.now() + min(timedelta(seconds=seconds), PARKED_MAX))
+                    if server in self._context.peers and not self._context.peers.unreachable_for(server):
+                        self.wake_server(server)  # it came back while this was written
+                else:
+                    await self._go_on(stored, reviewed, cleared[message_id])
+            except LedgerUnavailable as error:
+                _log.warning("delivery.put_off", message_id=message_id, reason=error.reason)
+                self._look_later(message_id)
+
+    async def _go_on(self, stored: StoredMessage, reviewed: Mapping[str, bool], excused: frozenset[ServerName]) -> None:
+        """Its leases are in order, or excused: the forks that asked for the review go on."""
+        is_returned = False
+        for fork in self._forks.of(stored):
+            is_aging = reviewed.get(fork.destination.key)
+            if is_aging is None:
+                continue
+            queue = self._queue(fork.destination.key)
+            if is_aging or queue.state.retry is None or self._room(queue, self._context.now()) > 0:  # the last: it is the probe
+                self._load(stored, fork, None, None, excused=excused, is_aging=is_aging)
+            else:
+                is_returned = True
+        if is_returned:
+            await self._return(stored)
+
+    async def _park(self, stored: StoredMessage, server: ServerName, until: datetime) -> None:
+        """It waits in its queues for this server, which wakes it."""
+        now = self._context.now()
+        retries = {retry.next_hop: retry for retry in stored.retries}
+        waiting = [
+            replace(
+                retries.get(fork.destination.key) or self._forks.queued(stored, fork, now),
+                waits_for=server,
+                attempts_next_at=until,
+            )
+            for fork in self._forks.of(stored)
+        ]
+        if server != WAITS_FOR_COPY:  # without a lease nobody may declare it late or expired
+            waiting = [replace(retry, notice_at=max(retry.notice_at or until, until)) for retry in waiting]
+        await self._context.ledger.record_queued(stored.envelope.message_id, waiting)
+        for retry in waiting:
+            self._note_due(retry.next_hop, until)
+
+    async def _return(self, stored: StoredMessage) -> None:
+        """What was loaded goes back: into its queues, if it is in none."""
+        now = self._context.now()
+        keys = [retry.next_hop for retry in stored.retries]
+        if not keys:
+            forks = self._forks.of(stored)
+            await self._context.ledger.record_queued(stored.envelope.message_id, [self._forks.queued(stored, fork, now) for fork in forks])
+            keys = [fork.destination.key for fork in forks]
+        for key in keys:
+            self._note_due(key, now)
+
+    def _without_lease(self, stored: StoredMessage, excused: frozenset[ServerName]) -> bool:
+        """Rule *lease*: the server whose lease does not suffice stands in the way."""
+        leases = self._context.leases
         message_id = stored.envelope.message_id
 
         def runs(server: ServerName) -> bool:
             entry = stored.claim.copy_on(server)
-            return entry is not None and context.leases.suffices(message_id, entry)
+            return entry is not None and leases.suffices(message_id, entry)
 
-        if not self._excused.get(message_id, NOBODY).issuperset(rules.without_lease(stored.claim, runs)):
-            self._block(message_id)
-            return True
-        if self._needs_copy_first(stored):
-            self.wake_placement()
-            self._blocked.add(message_id)
-            asyncio.get_running_loop().call_later(min(0.5, context.heartbeat), self.cleared, message_id, NOBODY)
-            return True
-        return False
-
-    def _block(self, message_id: MessageId) -> None:
-        self._blocked.add(message_id)
-        self.request_review(message_id)
+        return not excused.issuperset(rules.without_lease(stored.claim, runs))
 
     def _needs_copy_first(self, stored: StoredMessage) -> bool:
+        """In reject mode mail that no client waits for has a copy before it is delivered, for a span at most."""
         transport = self._context.settings.transport
         if not (self._context.is_enabled and transport.reject_message_on_shadow_failure):
             return False
         if stored.claim.chosen() is not None or not (stored.is_promoted or stored.origin is Origin.DSN):
             return False
-        if stored.retries:
+        if any(retry.failures_count for retry in stored.retries):
             return False  # it has waited before its first attempt
-        waited_from = stored.due_at or stored.envelope.arrived_at
-        return self._context.now() - waited_from < transport.shadow_resubmit_time_span
+        return self._context.now() < self._copy_awaited_until(stored)
 
-    async def _record(self, stored: StoredMessage, content: Content, results: Sequence[ForkResult]) -> None:
+    def _copy_awaited_until(self, stored: StoredMessage) -> datetime:
+        since = stored.due_at or stored.envelope.arrived_at
+        return min(since, self._context.now()) + self._context.settings.transport.shadow_resubmit_time_span
+
+    # attempts
+
+    def _load(
+        self,
+        stored: StoredMessage,
+        fork: Fork,
+        retry: ForkRetry | None,
+        content: Content | None,
+        *,
+        excused: frozenset[ServerName] = NOBODY,
+        is_aging: bool = False,
+    ) -> bool:
+        """Begin to work on a fork; False if that must not begin now: a later read shows why."""
+        context = self._context
+        message_id, key = stored.envelope.message_id, fork.destination.key
+        queue = self._queue(key)
+        if message_id in queue.loaded:
+            return False
+        lease = AttemptLease(context, stored, excused)  # what is listed from now on is not in this claim
+        if not context.attempts.wait(message_id, key):
+            self._look_later(message_id)
+            return False
+        if retry is None:
+            retry = next((retry for retry in stored.retries if retry.next_hop == key), None)
+        if not queue.loaded:
+            self._busy_count += 1
+        queue.loaded.add(message_id)
+        self._running_count += 1
+        self._track_load(stored)
+        work = self._work(queue, stored, fork, retry, content, lease, is_aging=is_aging)
+        context.tasks.spawn(work, "deliver")
+        return True
+
+    def _track_load(self, stored: StoredMessage) -> None:
+        """LOAD, once for each message that was there before this start."""
+        context = self._context
+        if stored.envelope.arrived_at < self._started_at and stored.internal_id not in self._loaded_since_start:
+            self._loaded_since_start.add(stored.internal_id)
+            context.tracking.write(tracking_rows.load(context.me.server, stored, at=context.now()))
+
+    def _unload(self, queue: NextHopQueue, message_id: MessageId) -> None:
+        if message_id not in queue.loaded:
+            return
+        queue.loaded.remove(message_id)
+        if not queue.loaded:
+            self._busy_count -= 1
+        if queue.due_at is not None:
+            if len(queue.loaded) <= queue.concurrency and queue.due_at <= self._context.now():
+                self._want_turn(queue)
+        elif queue.is_idle:
+            self._queues.pop(queue.key, None)
+
+    async def _work(
+        self,
+        queue: NextHopQueue,
+        stored: StoredMessage,
+        fork: Fork,
+        retry: ForkRetry | None,
+        content: Content | None,
+        lease: "AttemptLease",
+        *,
+        is_aging: bool,
+    ) -> None:
+        """One fork, from its place in memory to its recorded outcome."""
+        message_id = stored.envelope.message_id
+        is_in_review = False
+        has_session = False
+        try:
+            has_session = not is_aging and await queue.session()
+            if is_aging or (has_session and self._is_open(queue)):
+                if self._context.attempts.start(message_id, queue.key):
+                    is_in_review = await self._attempt(queue, stored, fork, retry, content, lease, is_aging=is_aging)
+                else:
+                    self._fresh[message_id] = None  # it changed while it waited
+                    self._event.set()
+            else:
+                await self._return(stored)
+        except LedgerUnavailable as error:
+            _log.warning("delivery.put_off", message_id=message_id, next_hop=queue.key, reason=error.reason)
+            self._look_later(message_id)
+        except Exception:
+            _log.exception("delivery.failed", message_id=message_id, next_hop=queue.key)
+            await self._put_off(stored, fork, retry)
+        finally:
+            if has_session:
+                queue.release()
+            self._running_count -= 1
+            self._context.attempts.end(message_id, queue.key)
+            if is_in_review:
+                self._in_review.setdefault(message_id, {})[queue.key] = is_aging
+                self.request_review(message_id)
+            else:
+                self._unload(queue, message_id)
+
+    def _is_open(self, queue: NextHopQueue) -> bool:
+        """It may be worked on now, or probed."""
+        if self._context.is_draining:
+            return False
+        return queue.state.retry is None or self._context.now() >= queue.state.retry.probe_at
+
+    def _look_later(self, message_id: MessageId) -> None:
+        """What could not be read or written now, or somebody else had, is looked at again in a moment."""
+        asyncio.get_running_loop().call_later(TICK_SECONDS, self._look_at, message_id)
+
+    def _look_at(self, message_id: MessageId) -> None:
+        self._fresh[message_id] = None
+        self._event.set()
+
+    async def _put_off(self, stored: StoredMessage, fork: Fork, retry: ForkRetry | None) -> None:
+        """An attempt failed in a way that nobody thought of: as after a refusal, but without an outcome."""
+        now = self._context.now()
+        waiting = retry or self._forks.queued(stored, fork, now)
+        later = now + self._context.settings.send.queue_glitch_retry_interval
+        others = [] if stored.retries else [self._forks.queued(stored, other, now) for other in self._forks.of(stored) if other != fork]
+        try:
+            await self._context.ledger.record_queued(stored.envelope.message_id, [replace(waiting, attempts_next_at=later), *others])
+        except LedgerUnavailable as error:
+            _log.warning("delivery.put_off", message_id=stored.envelope.message_id, reason=error.reason)
+            self._look_later(stored.envelope.message_id)
+            return
+        self._note_due(fork.destination.key, later)
+        for other in others:
+            self._note_due(other.next_hop, now)
+
+    async def _attempt(
+        self,
+        queue: NextHopQueue,
+        stored: StoredMessage,
+        fork: Fork,
+        retry: ForkRetry | None,
+        content: Content | None,
+        lease: "AttemptLease",
+        *,
+        is_aging: bool,
+    ) -> bool:
+        """True: its leases are to be reviewed first."""
+        context = self._context
+        course = poison.course_of(stored.deaths_count)
+        if course is poison.Course.SET_ASIDE:
+            await set_aside_poison(context, stored)
+            return False
+        if self._without_lease(stored, lease.excused):
+            return True
+        if self._needs_copy_first(stored):
+            self.want_copy(stored.envelope.message_id)
+            await self._park(stored, WAITS_FOR_COPY, self._copy_awaited_until(stored))
+            return False
+        read = content
+
+        async def read_content() -> Content:
+            nonlocal read
+            if read is None:
+                if stored.place is None:
+                    raise ContentCorrupt("it is gone")
+                read = await context.read_content(stored.place)
+            return read
+
+        attempt = ForkAttempt(stored, fork, retry, read_content, lease.may_end_data, lease.reply_seconds)
+
+        async def record(record: AttemptRecord) -> None:
+            await self._record(stored, record)
+
+        began_at = context.clock.awake()
+        try:
+            if is_aging:
+                last = queue.state.retry.last_reply if queue.state.retry is not None else "" if retry is None else retry.last_reply
+                await self._forks.age(attempt, reply_of(last) if last else NO_REPLY, record)
+            else:
+                async with self._suspects.turn(course):
+                    self._note_reached(queue, await self._forks.attempt(attempt, record), began_at)
+        except LeaseTooShort:
+            return True
+        except ContentCorrupt as error:
+            await set_aside_corrupt(context, stored, str(error))
+        return False
+
+    def _note_reached(self, queue: NextHopQueue, reached: Reached, began_at: float) -> None:
+        context = self._context
+        before = queue.state
+        if reached.reply is None:
+            queue.state = delivery_queue.after_reached(before, queue.concurrency)
+            if before.retry is not None:
+                _log.info("queue.active", next_hop=queue.key, since=before.retry.since.isoformat(), probes=before.retry.failures_count)
+            if queue.state != before:
+                self._want_turn(queue)
+            return
+        now, noted_at = context.now(), context.clock.awake()
+        send, chance = context.settings.send, self._chance.random()
+        queue.state = delivery_queue.after_unreachable(before, str(reached.reply), began_at, noted_at, now, send, chance)
+        if (retry := queue.state.retry) is not None and queue.state is not before:
+            queue.call_off()
+            heapq.heappush(self._times, (retry.probe_at, queue.key))
+            if before.retry is None:
+                _log.warning("queue.retry", next_hop=queue.key, reply=retry.last_reply, probe_at=retry.probe_at.isoformat())
+
+    async def _age(self, now: datetime) -> None:
+        """Whoever waits too long is told, although nobody can attempt it now: its next hop cannot be reached, or its turn has not come."""
+        context = self._context
+        grace = context.settings.send.queue_glitch_retry_interval
+        context.attempts.reading()
+        page = NOTICES_PAGE + min(self._running_count, delivery_queue.LOADED_MAX)
+        for stored in await context.ledger.notices_due(now, page):
+            forks = {fork.destination.key: fork for fork in self._forks.of(stored)}
+            for retry in stored.retries:
+                if retry.notice_at is None or retry.notice_at > now or retry.next_hop not in forks:
+                    continue
+                queue = self._queue(retry.next_hop)
+                is_over = ladder.is_expired(stored.envelope.arrived_at, now, context.settings.transport.message_expiration_timeout)
+                if is_over and queue.state.retry is None and now < retry.notice_at + grace:
+                    continue  # its last attempt is due now
+                self._load(stored, forks[retry.next_hop], retry, None, is_aging=True)
+
+    async def _record(self, stored: StoredMessage, record: AttemptRecord) -> None:
         """Until it succeeds: an unrecorded success would be a duplicate, so nothing else is delivered meanwhile."""
         context = self._context
         message_id = stored.envelope.message_id
-        record = self._forks.record(stored, content, results)
 
         def decide(_: MessageId, claim: Claim | None) -> Transition:
             return primary.recorded(claim, record.done)
 
         joined, has_verdict = self._verdicts.joined(message_id, decide)
+        for side in record.sides:
+            context.leases.inherit(side.message.envelope.message_id, message_id)
         while True:
             try:
                 transition = await context.ledger.record_attempt(record, joined)
                 break
             except LedgerUnavailable as error:
+                if self._can_record.is_set():
+                    _log.error("outcome.unrecorded", message_id=message_id, reason=error.reason)
                 self._can_record.clear()
-                _log.error("outcome.unrecorded", message_id=message_id, reason=error.reason)
                 await asyncio.sleep(RECORD_AGAIN_SECONDS)
             except Exception:
                 # Delivered, but it cannot be said: never again, then. Somebody has to look at it.
@@ -243,6 +837,10 @@ class DeliverService:
             self._verdicts.recorded(message_id)
         if transition.after is not None and transition.after.is_done:
             context.leases.forget(message_id)
+            self._loaded_since_start.discard(stored.internal_id)
+        for retry in (record.retry, *(record.others if record.retry is not None else ())):
+            if retry is not None:
+                self._note_due(retry.next_hop, retry.attempts_next_at)
         self._after_sides(stored, record)
 
     def _after_sides(self, stored: StoredMessage, record: AttemptRecord) -> None:
@@ -251,27 +849,27 @@ class DeliverService:
             envelope, size = side.message.envelope, side.content.size
             row = tracking_rows.dsn(context.me.server, envelope, at=context.now(), original=stored.envelope, action=side.action, size=size)
             context.tracking.write(row)
-        if record.sides:
-            self.wake_placement()
-            self._event.set()
+            self.want_copy(envelope.message_id)
+            self._look_at(envelope.message_id)
 
 
-class MayEndData:
-    """Rule *dot*, asked right before the final dot: will the lease outlast its reply? Copies that were placed since the
-    attempt began count too."""
+class AttemptLease:
+    """Rule *dot* for one attempt: will the lease outlast the reply? Copies that were listed since its
+    message was loaded count too: it may have waited long for a session."""
 
-    __slots__ = ("_context", "_excused", "_known", "_stored")
+    __slots__ = ("_context", "_known", "_stored", "excused")
 
     def __init__(self, context: Context, stored: StoredMessage, excused: frozenset[ServerName]) -> None:
-        self._context, self._stored, self._excused = context, stored, excused
+        self._context, self._stored, self.excused = context, stored, excused
         self._known = context.leases.servers(stored.envelope.message_id)
 
-    def __call__(self) -> bool:
-        leases = self._context.leases
+    def may_end_data(self) -> bool:
+        """Asked right before the final dot."""
         message_id = self._stored.envelope.message_id
         if self._context.attempts.is_called_off(message_id):
             return False
-        left = leases.shortest(message_id, self._stored.claim, self._excused)
-        if fresh := leases.servers(message_id) - self._known:
-            left = min(left, leases.shortest_of(message_id, fresh))
-        return fencing.may_end_data(left, leases.reply_allowance)
+        return self._context.leases.may_end_data(message_id, self._stored.claim, self.excused, self._known)
+
+    def reply_seconds(self) -> float:
+        """How long the leases last from now."""
+        return self._context.leases.dot_left(self._stored.envelope.message_id, self._stored.claim, self.excused, self._known)

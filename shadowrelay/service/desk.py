@@ -1,6 +1,8 @@
 """What peers may ask of this node: to hold a copy, for discard notifications, for STATUS. Port `PeerDesk`."""
 
+import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 import structlog
@@ -10,6 +12,7 @@ from shadowrelay.core.ownership import primary, shadow, status
 from shadowrelay.core.ownership.values import Note, Party
 from shadowrelay.model.errors import LedgerUnavailable
 from shadowrelay.model.ids import DatabaseId, MessageId, ServerName
+from shadowrelay.model.message import NO_ORDINALS, Ordinals
 from shadowrelay.model.ownership import Claim, CopyNumber, Role, StatusAnswer, StatusQuestion, StatusState, Transition
 from shadowrelay.model.peers import CopyOffer, DiscardReply, PeerIdentity
 from shadowrelay.model.queue import NewMessage, Origin
@@ -18,6 +21,8 @@ from shadowrelay.service.context import Context
 from shadowrelay.wire.status import format_superseded
 
 HELD = Reply(250, "2.0.0", "Held")
+NUMBER_USED_UP = Reply(501, "5.5.4", "The copy's number leaves no room for a promotion")
+LOOK_SECONDS = 0.05
 NOT_ASKED = Reply(451, "4.7.1", "This server does not hold copies for you: send_xshadow is off here")  # RFC 3463 X.7.1
 
 _log = structlog.get_logger("shadowrelay.desk")
@@ -40,6 +45,11 @@ class PeerDesk:
             context.settings.transport.shadow_resubmit_time_span, context.ledger.seen(listener),
         )  # fmt: skip
 
+    def refusal(self, identity: PeerIdentity) -> Reply | None:
+        """See `ports.PeerDesk`."""
+        reason = self._context.peers.conflict(self._context.me, identity)
+        return Reply(550, "5.7.1", f"Refused: {reason}") if reason else None
+
     async def greeted(self, identity: PeerIdentity) -> None:
         """A peer said who it is: remember it, and see whether its database changed."""
         context = self._context
@@ -53,7 +63,8 @@ class PeerDesk:
 
     def offers_hold(self) -> bool:
         """HOLD is in our EHLO."""
-        return self._context.is_enabled and self._context.ledger.unavailable_reason() is None
+        context = self._context
+        return context.is_enabled and not context.is_draining and context.ledger.unavailable_reason() is None
 
     def heard(self, server: ServerName, database: DatabaseId) -> None:
         """See `ports.PeerDesk`."""
@@ -85,8 +96,13 @@ class PeerDesk:
             transition = await context.ledger.record_hold(message, offer.content, decide)
         except LedgerUnavailable as error:
             return error.reply
+        if transition.note == Note.REFUSED:
+            return NUMBER_USED_UP
         if transition.note == Note.SUPERSEDED and transition.answer is not None:
-            return Reply(554, "5.5.0", format_superseded(transition.answer))
+            answer = transition.answer
+            for unsaid in (await context.ledger.unsaid_of([message.envelope.message_id])).values():
+                answer = _without(answer, unsaid, transition.after)
+            return Reply(554, "5.5.0", format_superseded(answer))
         context.tracking.write(
             tracking_rows.hareceive(context.me.server, offer.envelope, at=context.now(), primary=peer.server, size=offer.content.size)
         )
@@ -105,6 +121,26 @@ class PeerDesk:
             await context.tracking.sync()
             self._told[party] = max(told, reply.events[-1].sequence)
         return reply
+
+    async def all_told(self, seconds: float) -> frozenset[ServerName]:
+        """Wait until every peer that answers has acknowledged what it must be told, at most so long: what it has not heard when
+        this node has gone, it delivers again after the span. Gives the peers that have not."""
+        context = self._context
+        deadline = context.clock.awake() + seconds
+        while untold := await self._untold():
+            if context.clock.awake() >= deadline:
+                break
+            await asyncio.sleep(LOOK_SECONDS)
+        return untold
+
+    async def _untold(self) -> frozenset[ServerName]:
+        context = self._context
+        waiting = set()
+        for server, state in context.peers.states.items():
+            answers = state.unreachable_since is None and state.heard_awake is not None
+            if answers and await context.ledger.has_untold(server, state.database):
+                waiting.add(server)
+        return frozenset(waiting)
 
     def _acknowledged(self, party: Party, message_id: MessageId, claim: Claim | None) -> Transition:
         """Our `released` has been heard; in time, if the lease runs still."""
@@ -134,7 +170,11 @@ class PeerDesk:
                     note=transition.note,
                     role=transition.after and transition.after.role,
                 )
-        return tuple(answers[question.message_id].answer or StatusAnswer(StatusState.UNKNOWN) for question in questions)
+        said = {message_id: transition.answer or StatusAnswer(StatusState.UNKNOWN) for message_id, transition in answers.items()}
+        done = [message_id for message_id, answer in said.items() if answer.done]
+        for message_id, unsaid in (await context.ledger.unsaid_of(done) if done else {}).items():
+            said[message_id] = _without(said[message_id], unsaid, answers[message_id].after)
+        return tuple(said[question.message_id] for question in questions)
 
     def _answer(self, message_id: MessageId, claim: Claim | None, asker: Party, number: CopyNumber) -> Transition:
         context = self._context
@@ -157,4 +197,13 @@ class PeerDesk:
             return
         was, entry = before.copy_on(asker.server), after.copy_on(asker.server)
         if entry is not None and (was is None or was.database != entry.database):
+            self._context.attempts.changed(message_id)
             self._context.leases.without(message_id, asker.server)
+
+
+def _without(answer: StatusAnswer, unsaid: Ordinals, claim: Claim | None) -> StatusAnswer:
+    """I3: what waits for its DSN to be safe is not told by an answer either. Until then the message is not done."""
+    left = answer.done - unsaid if unsaid else NO_ORDINALS
+    if answer.state is not StatusState.DELIVERED or claim is None:
+        return replace(answer, done=left)
+    return StatusAnswer(StatusState.PRIMARY, claim.number, done=left)

@@ -1,43 +1,77 @@
-"""The forks of one message: bifurcation, one attempt each, and the record of what came of them."""
+"""One attempt on one fork: its transactions, what came of them, and the records that say so.
 
-import asyncio
+A fork of more than 100 recipients goes in several transactions. What each has delivered is recorded before the next begins, so
+that a crash repeats one transaction at most. Recipients that failed are recorded with the last one, with one DSN for all of
+them; until then a restart would only try them again. An outcome is never lost because its DSN cannot be built.
+"""
+
 import random
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 
 import structlog
 
 from shadowrelay.core import outcomes, retention, tracking_rows
+from shadowrelay.core import retry as ladder
 from shadowrelay.core.outcomes import AttemptOutcome
-from shadowrelay.core.routing import Router
+from shadowrelay.core.routing import RECIPIENTS_PER_TRANSACTION_MAX, Router
 from shadowrelay.core.trace import promotion_header
-from shadowrelay.model.errors import DeliveryError, LeaseTooShort, TransientDeliveryError
+from shadowrelay.model.errors import ContentCorrupt, DeliveryError, LeaseTooShort, LedgerUnavailable, TransientDeliveryError
 from shadowrelay.model.message import NO_ORDINALS, Content, Ordinals
-from shadowrelay.model.queue import AttemptRecord, ForkRetry, SideMessage, StoredMessage
+from shadowrelay.model.queue import AttemptRecord, FailureKind, ForkRetry, SideMessage, StoredMessage
 from shadowrelay.model.replies import LOCAL_ERROR, Reply
 from shadowrelay.model.routing import Fork
 from shadowrelay.model.settings import Settings
 from shadowrelay.model.tracking import EventSource
-from shadowrelay.ports import Deliverer
+from shadowrelay.ports import Deliverer, DeliveryJob
 from shadowrelay.service.context import Context
 from shadowrelay.service.notify import Notices
+
+Record = Callable[[AttemptRecord], Awaitable[None]]
+"""Returns when the record is committed, however long that takes."""
 
 _log = structlog.get_logger("shadowrelay.forks")
 
 
-@dataclass(frozen=True, slots=True)
-class ForkResult:
-    """What came of one attempt. `server` answered, or could not be reached."""
+@dataclass(slots=True)
+class ForkAttempt:
+    """One attempt. `content` is read by `read_content` when a session is open. `retry` is the fork's row in its queue.
 
+    Units: `reply_seconds` is how long the reply to the final dot may still take.
+    """
+
+    stored: StoredMessage
     fork: Fork
-    outcome: AttemptOutcome
+    retry: ForkRetry | None
+    read_content: Callable[[], Awaitable[Content]]
+    may_end_data: Callable[[], bool]
+    reply_seconds: Callable[[], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """What the attempt says about the next hop: `reply` is why no host of it could be reached, `None` if one could."""
+
+    reply: Reply | None
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionResult:
+    """`server` answered, or could not be reached. `ordinals` are those of the transaction, and of all that would have
+    followed it where it failed as a whole."""
+
+    ordinals: Ordinals
+    result: Mapping[int, Reply] | DeliveryError
     server: str
+    elapsed: timedelta
     passes_dsn: bool = True
+    dot_sent_unanswered: bool = False
 
 
 class Forks:
-    """Attempts for one message at a time; knows routing, not ownership."""
+    """Bifurcation and attempts; knows routing, not ownership and not queues."""
 
     def __init__(self, context: Context, deliverer: Deliverer) -> None:
         self._context = context
@@ -47,175 +81,204 @@ class Forks:
         self.configure(context.settings)
 
     def configure(self, settings: Settings) -> None:
-        """Routes and retries of the present configuration."""
+        """Routes of the present configuration."""
         self._router = Router(settings.routes, settings.server.name)
 
-    def due(self, stored: StoredMessage, now: datetime) -> tuple[Fork, ...]:
-        """The forks whose time has come, of the recipients that are not done."""
-        forks = self._router.forks(stored.envelope.recipients, stored.envelope.ordinals - stored.claim.done)
-        if not stored.retries:
-            return forks
-        waiting = {retry.next_hop: retry for retry in stored.retries}
-        return tuple(fork for fork in forks if (retry := waiting.get(fork.destination.key)) is None or retry.attempts_next_at <= now)
+    def of(self, stored: StoredMessage) -> tuple[Fork, ...]:
+        """The forks of the recipients that are not done."""
+        done = stored.claim.done
+        return self._router.forks(stored.envelope.recipients, stored.envelope.ordinals - done if done else stored.envelope.ordinals)
 
-    def pause(self, stored: StoredMessage) -> timedelta:
-        """Until the first of the forks that are not due."""
-        left = stored.envelope.ordinals - stored.claim.done
-        keys = {fork.destination.key for fork in self._router.forks(stored.envelope.recipients, left)}
-        now = self._context.now()
-        return min((retry.attempts_next_at - now for retry in stored.retries if retry.next_hop in keys), default=timedelta(0))
+    def queued(self, stored: StoredMessage, fork: Fork, now: datetime) -> ForkRetry:
+        """The row of a fork that waits in its queue and has not been tried."""
+        settings = self._context.settings
+        notice_at = ladder.notice_at(
+            stored.envelope.arrived_at, settings.send, settings.transport.message_expiration_timeout, is_notified=False
+        )
+        return ForkRetry(fork.destination.key, fork.ordinals, 0, FailureKind.QUEUED, now, now, "", notice_at=notice_at)
 
-    async def attempt(self, stored: StoredMessage, content: Content, may_end_data: Callable[[], bool]) -> list[ForkResult]:
-        """One attempt on every fork that is due. Raises: LeaseTooShort if not one of them could be made for want of a lease."""
+    def track_transfer(self, stored: StoredMessage, forks: Sequence[Fork]) -> None:
+        """TRANSFER: forks were made."""
         context = self._context
         now = context.now()
-        forks = self.due(stored, now)
-        if not forks:
-            return []
-        if not stored.retries:
-            for fork in forks:
-                row = tracking_rows.transfer(
-                    context.me.server, stored, at=now, next_hop=fork.destination.key, ordinals=fork.ordinals, size=content.size
-                )
-                context.tracking.write(row)
+        for fork in forks:
+            context.tracking.write(
+                tracking_rows.transfer(context.me.server, stored, at=now, next_hop=fork.destination.key, ordinals=fork.ordinals)
+            )
+
+    async def attempt(self, attempt: ForkAttempt, record: Record) -> Reached:
+        """All transactions of the fork, each recorded.
+
+        Raises: LeaseTooShort, ContentCorrupt, LedgerUnavailable: the rest of the fork was not attempted; what was before is recorded.
+        """
+        stored, fork = attempt.stored, attempt.fork
         prefix = b""
         if stored.is_promoted:
-            prefix = promotion_header(stored.promoted_from, context.me.server, stored.envelope.message_id, now)
-        if len(forks) == 1:
-            results = [await self._attempt(stored, content, forks[0], prefix, may_end_data)]
-        else:
-            results = await asyncio.gather(*(self._attempt(stored, content, fork, prefix, may_end_data) for fork in forks))
-        made = [result for result in results if result is not None]
-        if not made:
-            raise LeaseTooShort("no attempt could be made")
-        return made
+            prefix = promotion_header(stored.promoted_from, self._context.me.server, stored.envelope.message_id, self._context.now())
+        if len(fork.ordinals) <= RECIPIENTS_PER_TRANSACTION_MAX:
+            result = await self._transaction(attempt, fork.ordinals, prefix)
+            outcome = self._settle(attempt, result)
+            await record(await self._record(attempt, outcome, result))
+            return _reached(result)
+        places = sorted(fork.ordinals)
+        failed: dict[int, Reply] = {}
+        deferred: ForkRetry | None = None
+        expired = late = NO_ORDINALS
+        for start in range(0, len(places), RECIPIENTS_PER_TRANSACTION_MAX):
+            end = start + RECIPIENTS_PER_TRANSACTION_MAX
+            result = await self._transaction(attempt, frozenset(places[start:end]), prefix)
+            if isinstance(result.result, DeliveryError):  # the following would end likewise
+                end = len(places)
+                result = replace(result, ordinals=frozenset(places[start:]))
+            outcome = self._settle(attempt, result)
+            failed |= outcome.failed
+            expired |= outcome.expired
+            late |= outcome.delayed_dsn
+            if outcome.retry is not None:
+                waiting = deferred.ordinals if deferred is not None else NO_ORDINALS
+                deferred = replace(outcome.retry, ordinals=outcome.retry.ordinals | waiting)
+            if end < len(places):
+                now = self._context.now()
+                rest = replace(attempt.retry or self.queued(stored, fork, now), ordinals=frozenset(places[end:]) | frozenset(failed))
+                if deferred is not None:
+                    rest = replace(rest, ordinals=rest.ordinals | deferred.ordinals)
+                so_far = AttemptOutcome(outcome.delivered, {}, replace(rest, attempts_next_at=now))
+            else:
+                so_far = AttemptOutcome(outcome.delivered, failed, deferred, late, expired)
+            await record(await self._record(attempt, so_far, result))
+            if end >= len(places):
+                break
+        return _reached(result)
 
-    async def _attempt(
-        self, stored: StoredMessage, content: Content, fork: Fork, prefix: bytes, may_end_data: Callable[[], bool]
-    ) -> ForkResult | None:
+    async def age(self, attempt: ForkAttempt, last: Reply, record: Record) -> None:
+        """A fork that nobody can attempt now: is its sender to be told that it is late, or is its time over?"""
+        error = TransientDeliveryError(last, attempt.fork.destination.key, is_unreachable=True)
+        result = TransactionResult(attempt.fork.ordinals, error, attempt.fork.destination.key, timedelta(0))
+        outcome = self._outcome(attempt, result)
+        if outcome.retry is not None and attempt.retry is not None:  # its own next attempt stays when it was
+            outcome = replace(
+                outcome,
+                retry=replace(
+                    attempt.retry,
+                    ordinals=outcome.retry.ordinals,
+                    delay_notified=outcome.retry.delay_notified,
+                    notice_at=outcome.retry.notice_at,
+                ),
+            )
+        if outcome.failed:
+            self._track(attempt, result, outcome, EventSource.QUEUE)
+        await record(await self._record(attempt, outcome, result))
+
+    async def _transaction(self, attempt: ForkAttempt, ordinals: Ordinals, prefix: bytes) -> TransactionResult:
+        stored, fork = attempt.stored, attempt.fork
         context = self._context
         began = context.clock.awake()
-        result: Mapping[int, Reply] | DeliveryError
-        passes_dsn = True
+        job = DeliveryJob(
+            fork.destination,
+            stored.envelope,
+            ordinals,
+            prefix,
+            attempt.read_content,
+            attempt.may_end_data,
+            attempt.reply_seconds,
+            partial(context.ledger.handling, stored.envelope.message_id),
+        )
         try:
-            report = await self._deliverer.deliver(fork.destination, stored.envelope, fork.ordinals, content, prefix, may_end_data)
-            result, server, passes_dsn = report.replies, report.server, report.passes_dsn
-        except LeaseTooShort:
-            return None
+            report = await self._deliverer.deliver(job)
+        except (LeaseTooShort, ContentCorrupt, LedgerUnavailable):
+            raise
         except DeliveryError as error:
-            result, server = error, error.server
-        except Exception as error:
-            # Unknown means transient; and what came of the other forks must not be lost with it.
+            failure, server = error.with_traceback(None), error.server
+        except Exception:
+            # Unknown means transient.
             _log.exception("attempt.failed", message_id=stored.envelope.message_id, next_hop=fork.destination.key)
-            server = fork.destination.key
-            result = TransientDeliveryError(LOCAL_ERROR, server)
-            result.__cause__ = error
+            failure, server = TransientDeliveryError(LOCAL_ERROR, fork.destination.key), fork.destination.key
+        else:
+            elapsed = timedelta(seconds=context.clock.awake() - began)
+            return TransactionResult(ordinals, report.replies, report.server, elapsed, report.passes_dsn, report.dot_sent_unanswered)
+        elapsed = timedelta(seconds=context.clock.awake() - began)
+        return TransactionResult(ordinals, failure, server, elapsed, dot_sent_unanswered=failure.dot_sent_unanswered)
+
+    def _settle(self, attempt: ForkAttempt, result: TransactionResult) -> AttemptOutcome:
+        outcome = self._outcome(attempt, result)
+        is_whole = len(outcome.delivered) == len(result.ordinals)
+        self._context.metrics.attempt("delivered" if is_whole else _word_for(outcome))
+        try:
+            self._track(attempt, result, outcome, _source(result.result))
+        except Exception:
+            _log.exception("attempt.untracked", message_id=attempt.stored.envelope.message_id)  # it happened all the same
+        return outcome
+
+    def _outcome(self, attempt: ForkAttempt, result: TransactionResult) -> AttemptOutcome:
+        context = self._context
         settings = context.settings
-        before = next((retry for retry in stored.retries if retry.next_hop == fork.destination.key), None)
-        outcome = outcomes.settle_attempt(
-            fork.destination.key,
-            fork.ordinals,
-            result,
-            before,
-            arrived_at=stored.envelope.arrived_at + context.clock_ahead(),
+        return outcomes.settle_attempt(
+            attempt.fork.destination.key,
+            result.ordinals,
+            result.result,
+            attempt.retry,
+            arrived_at=attempt.stored.envelope.arrived_at + context.clock_ahead(),
             now=context.now(),
             send=settings.send,
             message_expiration_timeout=settings.transport.message_expiration_timeout,
             jitter=self._chance.random(),
+            dot_sent_unanswered=result.dot_sent_unanswered,
         )
-        try:
-            self._track(stored, fork, result, outcome, server, timedelta(seconds=context.clock.awake() - began), content.size)
-        except Exception:
-            _log.exception("attempt.untracked", message_id=stored.envelope.message_id)  # it happened all the same
-        return ForkResult(fork, outcome, server, passes_dsn)
 
-    def _track(
-        self,
-        stored: StoredMessage,
-        fork: Fork,
-        result: Mapping[int, Reply] | DeliveryError,
-        outcome: AttemptOutcome,
-        server: str,
-        elapsed: timedelta,
-        size: int,
-    ) -> None:
+    def _track(self, attempt: ForkAttempt, result: TransactionResult, outcome: AttemptOutcome, source: EventSource) -> None:
         """What the next hop said goes into the log before it is recorded: it happened, whatever comes next."""
-        context = self._context
-        me, now, key = context.me.server, context.now(), fork.destination.key
-        replies = result if isinstance(result, Mapping) else dict.fromkeys(sorted(fork.ordinals), result.reply)
+        context, stored, destination = self._context, attempt.stored, attempt.fork.destination
+        me, now, key, server, elapsed = context.me.server, context.now(), destination.key, result.server, result.elapsed
+        said = result.result
+        replies = said if isinstance(said, Mapping) else dict.fromkeys(sorted(result.ordinals), said.reply)
         if outcome.delivered:
             done = {ordinal: replies[ordinal] for ordinal in sorted(outcome.delivered)}
-            external = not fork.destination.inside_boundary
+            external = not destination.inside_boundary
             context.tracking.write(
-                tracking_rows.send(
-                    me, stored, at=now, server=server, replies=done, external=external, elapsed=elapsed, next_hop=key, size=size
-                )
+                tracking_rows.send(me, stored, at=now, server=server, replies=done, external=external, elapsed=elapsed, next_hop=key)
             )
-        context.metrics.attempt("delivered" if len(outcome.delivered) == len(fork.ordinals) else _result(outcome))
         if outcome.failed:
             context.tracking.write(
-                tracking_rows.fail(
-                    me,
-                    stored,
-                    at=now,
-                    server=server,
-                    replies=outcome.failed,
-                    elapsed=elapsed,
-                    source=_source(result),
-                    next_hop=key,
-                    size=size,
-                )
+                tracking_rows.fail(me, stored, at=now, server=server, replies=outcome.failed, elapsed=elapsed, source=source, next_hop=key)
             )
         if outcome.retry is not None:
             late = {ordinal: replies.get(ordinal, outcomes.NO_REPLY) for ordinal in sorted(outcome.retry.ordinals)}
+            unanswered = "no reply to the final dot" if result.dot_sent_unanswered else ""
             context.tracking.write(
                 tracking_rows.defer(
-                    me,
-                    stored,
-                    at=now,
-                    server=server,
-                    replies=late,
-                    elapsed=elapsed,
-                    source=_source(result),
-                    next_hop=key,
-                    context="no reply to the final dot" if _is_unanswered(result) else "",
-                    size=size,
+                    me, stored, at=now, server=server, replies=late, elapsed=elapsed, source=source, next_hop=key, context=unanswered
                 )
             )
 
-    def record(self, stored: StoredMessage, content: Content, results: Sequence[ForkResult]) -> AttemptRecord:
-        """What to commit: the ordinals that ended, the retries that are left, and the notices to the sender."""
+    async def _record(self, attempt: ForkAttempt, outcome: AttemptOutcome, result: TransactionResult) -> AttemptRecord:
+        """What to commit: the ordinals that ended, what is left of the fork, and the notices to the sender."""
         transport = self._context.settings.transport
         now = self._context.now()
-        done: Ordinals = NO_ORDINALS
-        for result in results:
-            done |= result.outcome.done
-        tried = {result.fork.destination.key for result in results}
-        retries: list[ForkRetry] = [result.outcome.retry for result in results if result.outcome.retry is not None]
-        left = stored.envelope.ordinals - stored.claim.done - done
-        waiting = {fork.destination.key: fork.ordinals for fork in self._router.forks(stored.envelope.recipients, left)} if left else {}
-        # A next hop that is no more (routes were changed) keeps no retry: its recipients belong to another fork now.
-        retries += (retry for retry in stored.retries if retry.next_hop not in tried and retry.next_hop in waiting)
-        is_untried = bool(waiting.keys() - {retry.next_hop for retry in retries})  # for want of a lease: due at once
-        sides: tuple[SideMessage, ...] = self._notices.about(stored, content, results) if _is_worth_telling(results) else ()
-        due_at = now if is_untried else min((retry.attempts_next_at for retry in retries), default=None)
+        stored, key = attempt.stored, attempt.fork.destination.key
+        others: tuple[ForkRetry, ...] = ()
+        if outcome.retry is not None and not stored.retries:
+            others = tuple(self.queued(stored, other, now) for other in self.of(stored) if other.destination.key != key)
+        sides: tuple[SideMessage, ...] = ()
+        if outcome.failed or outcome.delayed_dsn or outcome.delivered:  # somebody may have asked to be told
+            sides = await self._notices.about(stored, attempt.read_content, outcome, result.server, passes_dsn=result.passes_dsn)
         return AttemptRecord(
             stored.envelope.message_id,
-            done,
-            tuple(retries),
-            due_at if left else None,
+            key,
+            outcome.done,
+            outcome.retry,
+            others,
             sides,
             retention.safety_net_until(now, transport),
             retention.remember_until(now, transport),
         )
 
 
-def _is_worth_telling(results: Sequence[ForkResult]) -> bool:
-    """Something failed, is late, or was delivered to somebody who may have asked to be told."""
-    return any(result.outcome.failed or result.outcome.delayed_dsn or result.outcome.delivered for result in results)
+def _reached(result: TransactionResult) -> Reached:
+    error = result.result
+    return Reached(error.reply if isinstance(error, DeliveryError) and error.is_unreachable else None)
 
 
-def _result(outcome: AttemptOutcome) -> str:
+def _word_for(outcome: AttemptOutcome) -> str:
     if outcome.delivered:
         return "partly"
     return "deferred" if outcome.retry is not None else "failed"
@@ -225,7 +288,3 @@ def _source(result: Mapping[int, Reply] | DeliveryError) -> EventSource:
     if isinstance(result, DeliveryError) and result.reply.enhanced in ("5.1.2", "5.1.10", "4.4.3"):
         return EventSource.DNS
     return EventSource.SMTP
-
-
-def _is_unanswered(result: Mapping[int, Reply] | DeliveryError) -> bool:
-    return isinstance(result, DeliveryError) and result.dot_sent_unanswered

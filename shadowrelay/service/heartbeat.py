@@ -1,4 +1,5 @@
-"""Asking each primary server what is done: every discard_poll_interval while its shadow messages are held, else a heartbeat.
+"""Asking each primary server what is done: every discard_poll_interval while its shadow messages are held or something is
+to be acknowledged, else a heartbeat.
 
 One task a peer, one XQDISCARD at a time. What a reply brings is committed before it is acknowledged in the next question.
 """
@@ -47,6 +48,7 @@ class HeartbeatService:
         self._review = review
         self._acknowledged: dict[tuple[ServerName, str, int], int] = {}
         self._held: dict[ServerName, int] = {}
+        self._unacknowledged: set[ServerName] = set()  # its last reply brought something: the next question acknowledges it
         self._asking = {server: asyncio.Lock() for server in context.peers.states}
 
     def start(self) -> None:
@@ -100,7 +102,7 @@ class HeartbeatService:
         poll = transport.discard_poll_interval.total_seconds()
         if failures:
             return min(poll * 2.0 ** min(failures, 10), heartbeat)
-        return poll if self._held.get(server) else heartbeat
+        return poll if self._held.get(server) or server in self._unacknowledged else heartbeat
 
     async def opened(self, session: Session) -> None:
         """XQDISCARD is issued in every session between nodes, whatever it was opened for. One at a time for each pair."""
@@ -129,8 +131,11 @@ class HeartbeatService:
             context.metrics.heartbeat(server)
             context.leases.proved(server, identity.database, spoke_at)  # its silence counter began anew with our command
             if reply.events:
-                await self._obey(party, identity.incarnation, reply)
+                self._unacknowledged.add(server)
+                await context.tasks.whole(self._obey(party, identity.incarnation, reply), f"discards {server}")
                 self._acknowledged[key] = reply.events[-1].sequence
+            else:
+                self._unacknowledged.discard(server)
             if not reply.remaining or not reply.events:
                 return
 
@@ -141,6 +146,8 @@ class HeartbeatService:
             transition = shadow.heard(claim, speaker, event)
             if transition.note == Note.DONE:  # before the commit: an attempt could end its data right after it
                 context.attempts.call_off(event.message_id)
+            elif transition.changed:
+                context.attempts.changed(event.message_id)
             return transition
 
         keep_until = retention.safety_net_until(context.now(), context.settings.transport)

@@ -1,24 +1,37 @@
 """The leases of this process on the servers that may hold its copies. In memory: a lease does not survive the process."""
 
-from collections.abc import Collection, Iterable
+import math
+from collections.abc import Collection
 from datetime import timedelta
 
 from shadowrelay.core import fencing
 from shadowrelay.model.ids import NO_DATABASE, DatabaseId, MessageId, ServerName
 from shadowrelay.model.ownership import Claim, Copy
+from shadowrelay.model.settings import Transport, WithoutLease
 from shadowrelay.ports import Clock
 
 
 class Leases:
-    """Per server the unbroken run of proofs, per message and server the end of the copy's own lease."""
+    """Per server the unbroken run of proofs, per message and server the end of the copy's own lease.
 
-    def __init__(self, clock: Clock, span: timedelta) -> None:
+    `suffices` says whether an attempt may start, `may_end_data` whether it may send its final dot. Both also want a recent
+    proof where `delivery_without_lease` is `defer`.
+    """
+
+    def __init__(self, clock: Clock, transport: Transport) -> None:
         self._clock = clock
-        self._span = span
+        self._span = span = transport.shadow_resubmit_time_span
         self._spans: dict[ServerName, timedelta] = {}
         self._servers: dict[ServerName, fencing.ServerLease] = {}
         self._copies: dict[MessageId, dict[ServerName, float]] = {}
+        self._confirmed: dict[MessageId, dict[ServerName, float]] = {}  # when; kept for `defer` only
         self.reply_allowance = fencing.reply_allowance(span)
+        self.configure(transport)
+
+    def configure(self, transport: Transport) -> None:
+        """Follow a changed policy or poll interval; the span stays until the next start."""
+        is_deferring = transport.delivery_without_lease is WithoutLease.DEFER
+        self._proof_age_max = fencing.proof_age_max(transport.discard_poll_interval) if is_deferring else None
 
     def learn_span(self, server: ServerName, span: timedelta) -> None:
         """The peer's own span, from its XSHADOW."""
@@ -43,6 +56,14 @@ class Leases:
         copies = self._copies.setdefault(message_id, {})
         if is_confirmed or server not in copies:
             copies[server] = spoke_at + self.length(server)
+        if is_confirmed and self._proof_age_max is not None:
+            self._confirmed.setdefault(message_id, {})[server] = self._clock.awake()
+
+    def inherit(self, message_id: MessageId, original_id: MessageId) -> None:
+        """A DSN has its original's servers on its list (`primary.side_claim`), and its leases on them."""
+        self._copies[message_id] = dict(self._copies.get(original_id, ()))
+        if original_id in self._confirmed:
+            self._confirmed[message_id] = dict(self._confirmed[original_id])
 
     def without(self, message_id: MessageId, server: ServerName) -> None:
         """It may hold a copy that this process did not send, and nothing is known of its patience."""
@@ -54,16 +75,33 @@ class Leases:
         return fencing.lease_left(until, copy.database, self._servers.get(copy.server), self._clock.awake())
 
     def suffices(self, message_id: MessageId, copy: Copy) -> bool:
-        """It runs, and long enough for a final dot: an attempt that could not end would only be made again."""
-        return fencing.may_end_data(self.left(message_id, copy), self.reply_allowance)
+        """It runs long enough for a final dot, because an attempt that could not end would only be made again; and where
+        `delivery_without_lease` is `defer`, the server was heard a moment ago."""
+        return fencing.may_end_data(self.left(message_id, copy), self.reply_allowance) and self._is_recent(message_id, copy.server)
 
-    def shortest(self, message_id: MessageId, claim: Claim, excused: Collection[ServerName] = ()) -> float:
-        """The shortest of the leases on a message's copies, but for `excused`; infinite where there is none to wait for."""
-        return min((self.left(message_id, copy) for copy in claim.copies if copy.server not in excused), default=float("inf"))
+    def _is_recent(self, message_id: MessageId, server: ServerName) -> bool:
+        """Its last proof is recent enough, or the policy does not ask for that."""
+        if self._proof_age_max is None:
+            return True
+        lease = self._servers.get(server)
+        confirmed_at = self._confirmed.get(message_id, {}).get(server, -math.inf)
+        proved_at = confirmed_at if lease is None else max(confirmed_at, lease.proved_at)
+        return self._clock.awake() - proved_at <= self._proof_age_max
 
-    def shortest_of(self, message_id: MessageId, servers: Iterable[ServerName]) -> float:
-        """Of the leases on these servers, whatever their databases."""
-        return min((self.left(message_id, Copy(server, NO_DATABASE)) for server in servers), default=float("inf"))
+    def may_end_data(self, message_id: MessageId, claim: Claim, excused: Collection[ServerName], known: Collection[ServerName]) -> bool:
+        """Rule *dot*, asked right before the final dot of an attempt that began with this claim, without the leases of
+        `excused`. `known` are `servers` as they were when it began: a copy placed since counts too, in whatever database."""
+        return all(self.suffices(message_id, copy) for copy in self._bound_by(message_id, claim, excused, known))
+
+    def dot_left(self, message_id: MessageId, claim: Claim, excused: Collection[ServerName], known: Collection[ServerName]) -> float:
+        """Seconds until the first lease of that attempt ends: the reply to its dot is worth nothing after that. Infinite
+        where nobody has a copy."""
+        return min((self.left(message_id, copy) for copy in self._bound_by(message_id, claim, excused, known)), default=math.inf)
+
+    def _bound_by(self, message_id: MessageId, claim: Claim, excused: Collection[ServerName], known: Collection[ServerName]) -> list[Copy]:
+        copies = [copy for copy in claim.copies if copy.server not in excused]
+        copies += (Copy(server, NO_DATABASE) for server in self._copies.get(message_id, {}).keys() - known)
+        return copies
 
     def server_left(self, server: ServerName) -> float | None:
         """Seconds that the run of proofs of a server still lasts, for listings; `None` if it never began."""
@@ -77,3 +115,4 @@ class Leases:
     def forget(self, message_id: MessageId) -> None:
         """The message is finished here."""
         self._copies.pop(message_id, None)
+        self._confirmed.pop(message_id, None)

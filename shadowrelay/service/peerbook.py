@@ -4,13 +4,21 @@ import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+import structlog
+
 from shadowrelay.core import breaker as circuit
+from shadowrelay.core.identity import conflict
 from shadowrelay.core.ownership.values import Party
 from shadowrelay.model.ids import NO_DATABASE, DatabaseId, ServerName
 from shadowrelay.model.peers import PeerIdentity
 from shadowrelay.model.queue import PeerRow
 from shadowrelay.model.settings import Peer
 from shadowrelay.ports import Clock
+from shadowrelay.service.turns import Turns
+
+_log = structlog.get_logger("shadowrelay.peers")
+
+_log = structlog.get_logger("shadowrelay.peerbook")
 
 
 @dataclass(slots=True)
@@ -24,6 +32,8 @@ class PeerState:
     heard_awake: float | None = None
     breaker: circuit.Breaker = field(default_factory=circuit.closed)
     copies_in_flight: int = 0
+    turns: Turns = field(default_factory=Turns)  # of copies that clients wait for
+    repair_turns: Turns = field(default_factory=Turns)  # of the others: they may take an hour
     unreachable_since: float | None = None  # `Clock.ran`: who was suspended has not been refused
     wake: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -39,9 +49,12 @@ class PeerBook:
         self._clock = clock
         self._heartbeat_seconds = heartbeat_seconds
         self.states = {peer.name: PeerState(peer, clock.ran()) for peer in peers}
+        self.conflicts: dict[ServerName, str] = {}  # who is refused because of its name or database, and why
         self.on_new_database: list[Callable[[ServerName, DatabaseId, DatabaseId], None]] = []
         self.on_new_incarnation: list[Callable[[ServerName], None]] = []
         self.on_return: list[Callable[[ServerName, float], None]] = []
+        self.on_available: list[Callable[[ServerName], None]] = []  # copies may be sent to it again
+        self._trials_count = 0
 
     def remember(self, rows: Iterable[PeerRow]) -> None:
         """What the ledger knows from before: another database than this one is a new one."""
@@ -57,13 +70,31 @@ class PeerBook:
         state = self.states.get(server)
         return Party(server, NO_DATABASE) if state is None else state.party
 
+    def conflict(self, me: Party, identity: PeerIdentity) -> str:
+        """Why this peer must be refused; empty if it is who it says. Told once, and when it is over."""
+        server = identity.server
+        known = [state.party for state in self.states.values()]
+        reason = conflict(me, Party(server, identity.database), known)
+        before = self.conflicts.get(server, "")
+        if reason:
+            self.conflicts[server] = reason
+        elif before:
+            del self.conflicts[server]
+        if reason and reason != before:
+            _log.error("peer.identity_conflict", server=server, database=identity.database, reason=reason)
+        elif before and not reason:
+            _log.warning("peer.identity_settled", server=server, database=identity.database)
+        return reason
+
     def identified(self, identity: PeerIdentity) -> None:
-        """A session has shown who the peer is. Any session closes the circuit breaker."""
+        """A session has shown who the peer is. Any session is a sign of life; a new process may take what the last one refused."""
         state = self.states.get(identity.server)
         if state is None:
             return
         before, was_incarnation = state.database, state.incarnation
         state.database, state.incarnation = identity.database, identity.incarnation
+        if was_incarnation != identity.incarnation or before != identity.database:
+            self._now(state, circuit.after_copy(state.breaker))
         self.heard(identity.server, identity.database)
         if before not in (NO_DATABASE, identity.database):
             for tell_database in self.on_new_database:
@@ -79,7 +110,7 @@ class PeerBook:
             return
         state.heard_ran = self._clock.ran()
         state.heard_awake = self._clock.awake()
-        state.breaker = circuit.after_success(state.breaker)
+        self._now(state, circuit.after_sign_of_life(state.breaker))
         if state.unreachable_since is not None:
             seconds = self._clock.ran() - state.unreachable_since
             state.unreachable_since = None
@@ -96,10 +127,71 @@ class PeerBook:
         if state.unreachable_since is None:
             state.unreachable_since = self._clock.ran()
 
+    def refused(self, server: ServerName, refused: circuit.Refused, reason: str) -> None:
+        """It answered, but takes no copies now."""
+        state = self.states.get(server)
+        if state is None:
+            return
+        if state.breaker.refused is None:
+            _log.warning("peer.refuses", server=server, what=refused.value, reason=reason)
+        state.breaker = circuit.after_refusal(state.breaker, self._clock.awake(), self._heartbeat_seconds, refused, reason)
+
+    def offered(self, server: ServerName, is_offered: bool) -> None:
+        """Whether HOLD is in the EHLO of a session of ours, whatever that is for."""
+        if not is_offered:
+            self.refused(server, circuit.Refused.SESSION, "does not offer HOLD now")
+        elif (state := self.states.get(server)) is not None:
+            self._now(state, circuit.after_offer(state.breaker))
+
+    def stored(self, server: ServerName) -> None:
+        """It has stored a copy."""
+        state = self.states[server]
+        self._now(state, circuit.after_copy(state.breaker))
+
+    def _now(self, state: PeerState, after: circuit.Breaker) -> None:
+        before, state.breaker = state.breaker, after
+        if before.opened_at is None or after.opened_at is not None:
+            return
+        if before.refused is not None:
+            _log.info("peer.accepts_again", server=state.peer.name)
+        for tell in self.on_available:
+            tell(state.peer.name)
+
     def may_try(self, server: ServerName) -> bool:
         """The circuit breaker lets a copy through."""
         state = self.states.get(server)
         return state is not None and circuit.may_try(state.breaker, self._clock.awake())
+
+    def breaker_state(self, server: ServerName) -> str:
+        """ "closed", "open", "half-open" or "refusing"."""
+        return circuit.state_of(self.states[server].breaker, self._clock.awake())
+
+    def begin(self, server: ServerName) -> int | None:
+        """Begin an attempt; None where another one is on trial, or it is too early. The number has to be given back."""
+        if not self.may_try(server):
+            return None
+        state = self.states[server]
+        if state.breaker.opened_at is None:
+            return 0
+        self._trials_count += 1
+        state.breaker = circuit.begun(state.breaker, self._trials_count)
+        return self._trials_count
+
+    def give_back(self, server: ServerName, trial: int) -> None:
+        """The attempt of that number has ended, or was cancelled."""
+        state = self.states[server]
+        state.breaker = circuit.given_back(state.breaker, trial)
+
+    def trial_next_at(self) -> float | None:
+        """When a peer may be tried again (`Clock.awake`), or whether may be seen, where a trial is under way; None where no peer
+        waits for one."""
+        again_at = self._clock.awake() + circuit.OPEN_SECONDS_FIRST
+        breakers = [state.breaker for state in self.states.values() if state.breaker.opened_at is not None]
+        return min((again_at if breaker.trial else breaker.trial_at for breaker in breakers), default=None)
+
+    def refusing(self) -> int:
+        """How many peers answer but take no copies."""
+        return sum(state.breaker.refused is not None for state in self.states.values())
 
     def silence(self, server: ServerName) -> float:
         """Seconds without proof of life while this node ran."""

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
@@ -16,11 +16,13 @@ from shadowrelay.model.ids import NO_DATABASE, MessageId, ServerName
 from shadowrelay.model.ownership import Claim, DiscardEvent, DiscardStatus, Role, StatusAnswer, StatusQuestion, Transition
 from shadowrelay.model.queue import ShadowGroup, StoredMessage
 from shadowrelay.model.tracking import ResubmitReason
+from shadowrelay.ports import Decide
 from shadowrelay.service import discards
 from shadowrelay.service.context import Context
 from shadowrelay.service.deliver import DeliverService
 from shadowrelay.service.place import PlaceService
 
+Tell = Callable[[Sequence[StoredMessage]], None]
 PAGE = 400  # DESIGN 4: questions in one XQDISCARD STATUS BDAT
 
 _log = structlog.get_logger("shadowrelay.promote")
@@ -35,6 +37,7 @@ class PromoteService:
         self._place = place
         self._event = asyncio.Event()
         self._corrupt: set[MessageId] = set()  # said once
+        self._unreadable: set[MessageId] = set()  # said once, until it can be read
         self._started_ran = context.clock.ran()
 
     def wake(self) -> None:
@@ -93,13 +96,8 @@ class PromoteService:
         _log.warning(
             "primary.lost", primary=group.primary, database=group.database, reason=reason.value, count=group.count, asking=sorted(reachable)
         )
-        after = 0
-        while is_handover or self.reason(group) is reason:  # a long queue takes many rounds: it may be back meanwhile
-            page = await context.ledger.shadows_of(group.primary, group.database, PAGE, after, handed_only=is_handover)
-            if not page:
-                return
-            after = page[-1].internal_id
-            promoted = await self._ask_and_promote(page, reachable)
+
+        def tell(promoted: Sequence[StoredMessage]) -> None:
             for message in promoted:
                 context.tracking.write(
                     tracking_rows.resubmit(
@@ -115,8 +113,16 @@ class PromoteService:
             if promoted:
                 context.metrics.promoted(len(promoted), reason.value)
                 _log.warning("messages.promoted", primary=group.primary, count=len(promoted), reason=reason.value)
-                self._place.wake()
+                self._place.wake(promoted[0].internal_id - 1)
                 self._deliver.wake()
+
+        after = 0
+        while is_handover or self.reason(group) is reason:  # a long queue takes many rounds: it may be back meanwhile
+            page = await context.ledger.shadows_of(group.primary, group.database, PAGE, after, handed_only=is_handover)
+            if not page:
+                return
+            after = page[-1].internal_id
+            await self._ask_and_promote(page, reachable, tell)
 
     async def _reachable(self, without: ServerName | None) -> dict[ServerName, Party]:
         context = self._context
@@ -133,8 +139,8 @@ class PromoteService:
         parties = await asyncio.gather(*(greet(server) for server in servers))
         return {party.server: party for party in parties if party is not None}
 
-    async def _ask_and_promote(self, page: Sequence[StoredMessage], reachable: dict[ServerName, Party]) -> list[StoredMessage]:
-        """One round of questions for these messages; those that are ours now."""
+    async def _ask_and_promote(self, page: Sequence[StoredMessage], reachable: dict[ServerName, Party], tell: Tell) -> None:
+        """One round of questions for these messages; `tell` hears of those that are ours now."""
         context = self._context
         by_id = {message.envelope.message_id: message for message in page if await self._is_whole(message)}
         questions = [StatusQuestion(message_id, message.claim.number) for message_id, message in by_id.items()]
@@ -148,7 +154,8 @@ class PromoteService:
                 del reachable[server]
                 continue
             said = dict(zip(by_id, answers, strict=True))
-            promoted |= await self._apply(party, said, frozenset(reachable), is_first=is_first)
+            decide = self._round(party, said, frozenset(reachable), is_first=is_first)
+            promoted |= await context.tasks.whole(self._promoted(by_id, list(said), decide, tell), "promote")
             is_first = False
         rest = [message_id for message_id in by_id if message_id not in promoted]
         heard = frozenset(reachable)
@@ -156,8 +163,17 @@ class PromoteService:
         def alone(_: MessageId, claim: Claim | None) -> Transition:
             return Transition(None, None) if claim is None else shadow.alone(claim, context.me, self._to_hear(claim, heard))
 
-        promoted |= _ours(rest, await context.ledger.transition(rest, alone))
-        return [by_id[message_id] for message_id in by_id if message_id in promoted]
+        await context.tasks.whole(self._promoted(by_id, rest, alone, tell), "promote")
+
+    async def _promoted(
+        self, by_id: Mapping[MessageId, StoredMessage], ids: Sequence[MessageId], decide: Decide, tell: Tell
+    ) -> set[MessageId]:
+        """Commit what `decide` says, and tell at once of what is ours by it, and of what somebody knew to be delivered."""
+        transitions = await self._context.ledger.transition(ids, decide)
+        ours = _ours(ids, transitions)
+        tell([by_id[message_id] for message_id in ids if message_id in ours])
+        await self._track_ended(ids, transitions)
+        return ours
 
     async def _is_whole(self, message: StoredMessage) -> bool:
         """I5: the SHA-256 is checked before promotion. Who has nothing to deliver does not take a message over: its
@@ -166,17 +182,21 @@ class PromoteService:
         try:
             if message.place is None:
                 raise ContentCorrupt("it is gone")
-            await self._context.ledger.read_content(message.place)
+            await self._context.read_content(message.place)
         except ContentCorrupt as error:
             if message_id not in self._corrupt:
                 _log.error("shadow.corrupt", message_id=message_id, primary=message.claim.primary, reason=str(error))
                 self._corrupt.add(message_id)
             return False
+        except LedgerUnavailable as error:  # not now: the next look asks again
+            if message_id not in self._unreadable:
+                _log.warning("shadow.unreadable", message_id=message_id, primary=message.claim.primary, reason=error.reason)
+                self._unreadable.add(message_id)
+            return False
+        self._unreadable.discard(message_id)
         return True
 
-    async def _apply(
-        self, party: Party, said: Mapping[MessageId, StatusAnswer], reachable: frozenset[ServerName], *, is_first: bool
-    ) -> set[MessageId]:
+    def _round(self, party: Party, said: Mapping[MessageId, StatusAnswer], reachable: frozenset[ServerName], *, is_first: bool) -> Decide:
         """The first answer begins a round: one that was broken off stands in the claim with what it had heard by then, which
         may be hours old."""
         me = self._context.me
@@ -188,10 +208,7 @@ class PromoteService:
             to_hear = self._to_hear(claim, reachable)
             return replace(shadow.answered(before, me, party, said[message_id], to_hear), before=claim)
 
-        ids = list(said)
-        transitions = await self._context.ledger.transition(ids, decide)
-        await self._track_ended(ids, transitions)
-        return _ours(ids, transitions)
+        return decide
 
     async def _track_ended(self, ids: Sequence[MessageId], transitions: Sequence[Transition]) -> None:
         """Somebody knew them delivered: they are shadow messages no more."""

@@ -22,6 +22,7 @@ from shadowrelay.service.promote import PAGE, PromoteService
 _log = structlog.get_logger("shadowrelay.reconcile")
 
 AGAIN_SECONDS = 5.0
+PAUSE_SECONDS_MAX = 1.0
 MEANING = {
     StatusState.UNKNOWN: DiscardStatus.YOURS,
     StatusState.DELIVERED: DiscardStatus.DELIVERED,
@@ -77,9 +78,14 @@ class ReconcileService:
                 _log.info("reconciliation.put_off", reason=error.reason)
 
     async def _ask_all(self, party: Party, after: int, meaning: Mapping[StatusState, DiscardStatus] = MEANING) -> int:
+        """Half of the time is left to the mail: after a restart both servers ask about all that they hold."""
+        clock = self._context.clock
+        began = clock.awake()
         while page := await self._context.ledger.shadows_of(party.server, party.database, PAGE, after):
             await self._ask(party, page, meaning)
             after = page[-1].internal_id
+            await asyncio.sleep(min(clock.awake() - began, PAUSE_SECONDS_MAX))
+            began = clock.awake()
         return after
 
     async def _ask(self, party: Party, page: Sequence[StoredMessage], meaning: Mapping[StatusState, DiscardStatus]) -> None:
@@ -92,12 +98,17 @@ class ReconcileService:
             transition = shadow.heard(claim, party, _as_event(message_id, said[message_id]))
             if transition.note == Note.DONE:  # it may have been promoted since it was asked about
                 context.attempts.call_off(message_id)
+            elif transition.changed:
+                context.attempts.changed(message_id)
             return transition
 
-        if said:
+        async def settle() -> None:
             transitions = await context.ledger.transition(list(said), decide)
             events = [_as_event(message_id, answer) for message_id, answer in said.items()]
             await discards.track(context, party.server, discards.discarded(events, transitions))
+
+        if said:
+            await context.tasks.whole(settle(), f"reconcile {party.server}")
             _log.info("shadows.reconciled", server=party.server, asked=len(page), settled=len(said))
 
 

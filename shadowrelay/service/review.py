@@ -1,11 +1,13 @@
 """A primary asks the servers on its lists: what a lease does not cover any more is cleared up before the next attempt.
 
-At start every unfinished message is reviewed, because leases do not survive the process. Later those whose shadow server
-was lost or came back. DESIGN 6.2 "lease", "everybody", "meet".
+At start every unfinished message is reviewed when it is due, because leases do not survive the process; later those whose shadow
+server was lost or came back. Design 6.2 "lease", "everybody", "meet". What cannot be settled while a server is out of reach is
+handed back (`on_blocked`): it waits for that server in its queue. Nothing is asked again and again.
 """
 
 import asyncio
 import contextlib
+import heapq
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -24,25 +26,35 @@ from shadowrelay.service.context import Context
 
 NOBODY: frozenset[ServerName] = frozenset()
 SILENT_SECONDS = 5.0  # a server that did not answer is not asked again so long, unless it is heard
-PAGE = 400  # DESIGN 4: questions in one XQDISCARD STATUS BDAT
+PAGE = 400  # design 4: questions in one XQDISCARD STATUS BDAT
+DOUBLINGS_MAX = 10
+CLOCK_GRAIN_SECONDS = 0.1
+LOOKED_AT_AGAIN_SECONDS = 1800.0  # should the event that wakes it be missed
 
 _log = structlog.get_logger("shadowrelay.review")
 
 
 class ReviewService:
-    """A set of messages to clear up. `on_clear(message_id, excused)` is called for each that may be delivered; `excused` are
-    the servers whose lease it may go without."""
+    """A set of messages to clear up. `on_clear(message_id, excused)` is called for each that may be delivered; `excused` are the
+    servers whose lease it may go without. `on_blocked(message_id, server, seconds)`: it waits for this server, at most so long.
+    `on_reachable(server)`: what waits for it may go on."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self._wanted: set[MessageId] = set()
-        self._later: set[MessageId] = set()
-        self._later_at = context.clock.awake()
+        self._later: list[tuple[float, MessageId]] = []  # heap, `Clock.awake`: somebody else must move first
+        self._tries: dict[MessageId, int] = {}  # of those
         self._unanswered: dict[ServerName, float] = {}  # when a question to it failed, `Clock.awake`
         self._suspects: dict[MessageId, set[ServerName]] = defaultdict(set)  # to be asked although the lease runs
+        self._asked_whole: set[ServerName] = set()  # `request_server` runs
+        self._waited_for: set[ServerName] = set()
         self._event = asyncio.Event()
         self.on_clear: Callable[[MessageId, frozenset[ServerName]], None] = lambda message_id, excused: None
-        self.on_unplaced: Callable[[], None] = lambda: None
+        self.on_unplaced: Callable[[MessageId], None] = lambda message_id: None
+        self.on_lost: Callable[[], None] = lambda: None
+        self.on_blocked: Callable[[MessageId, ServerName, float], None] = lambda message_id, server, seconds: None
+        self.on_reachable: Callable[[ServerName], None] = lambda server: None
+        self.on_placed: Callable[[MessageId], None] = lambda message_id: None
 
     def request(self, message_id: MessageId) -> None:
         """Ask about this message soon."""
@@ -54,13 +66,28 @@ class ReviewService:
         self._suspects[message_id].add(server)
         self.request(message_id)
 
+    def reachable(self, server: ServerName) -> None:
+        """It was heard again, or is forgotten: what waits for it goes on."""
+        self._waited_for.discard(server)
+        self.on_reachable(server)
+
     async def request_server(self, server: ServerName) -> None:
-        """Ask about everything that this server may hold for us, although leases run: it was away, or its database is new."""
+        """Ask about everything that this server may hold for us, although leases run: it was away, or its database is new.
+        Page by page; if it is away again, its next return begins anew."""
+        if server in self._asked_whole:
+            return
+        self._asked_whole.add(server)
         after = 0
-        while page := await self._context.ledger.primaries_listed_on(server, PAGE, after):
-            after = page[-1].internal_id
-            for message in page:
-                self.suspect(message.envelope.message_id, server)
+        try:
+            while page := await self._context.ledger.primaries_listed_on(server, PAGE, after):
+                after = page[-1].internal_id
+                for message in page:
+                    self._suspects[message.envelope.message_id].add(server)
+                await self._review([message.envelope.message_id for message in page])
+                if self._is_silent(server):
+                    return
+        finally:
+            self._asked_whole.discard(server)
 
     async def lost(self, server: ServerName) -> None:
         """Unreachable for two heartbeats: another server shall hold these copies too."""
@@ -69,23 +96,27 @@ class ReviewService:
             after = page[-1].internal_id
             ids = [message.envelope.message_id for message in page if (chosen := message.claim.chosen()) and chosen.server == server]
             await self._context.ledger.transition(ids, lambda _, claim: questions.gave_up(claim, server))
-        self.on_unplaced()
+        self.on_lost()
 
     async def run(self) -> None:
-        """Review what is wanted, in pages; what could not be settled comes again after `discard_poll_interval`, also while
-        new requests keep coming."""
+        """Review what is wanted, in pages. Where somebody else must move first, again later: soon at first, then less often."""
+        try:
+            self._waited_for |= set(await self._context.ledger.waited_for()) & self._context.peers.states.keys()
+        except LedgerUnavailable as error:
+            _log.warning("review.waits", reason=error.reason)  # what waits is looked at again in time
         while True:
             self._event.clear()
-            pause = self._later_at - self._context.clock.awake()
-            if pause <= 0:
-                pause = self._context.settings.transport.discard_poll_interval.total_seconds()
-                self._later_at = self._context.clock.awake() + pause
-                self._wanted |= self._later
-                self._later.clear()
+            now = self._context.clock.awake()
+            while self._later and self._later[0][0] <= now:
+                self._wanted.add(heapq.heappop(self._later)[1])
+            for server in tuple(self._waited_for):
+                if self._may_go_without((server,)):
+                    self.reachable(server)
             await self.review_wanted()
             if not self._wanted:
+                poll = self._context.settings.transport.discard_poll_interval.total_seconds()
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._event.wait(), pause)
+                    await asyncio.wait_for(self._event.wait(), poll)
 
     async def review_wanted(self) -> None:
         """One page of what is wanted. Nothing that goes wrong makes a message forgotten."""
@@ -96,10 +127,19 @@ class ReviewService:
             await self._review(batch)
         except LedgerUnavailable as error:
             _log.warning("review.waits", reason=error.reason)
-            self._later.update(batch)
+            for message_id in batch:
+                self._again(message_id)
         except BaseException:
-            self._later.update(batch)
+            for message_id in batch:
+                self._again(message_id)
             raise
+
+    def _again(self, message_id: MessageId) -> None:
+        """Later: after a poll interval, then twice as long each time, up to a heartbeat."""
+        poll = self._context.settings.transport.discard_poll_interval.total_seconds()
+        tries = self._tries[message_id] = self._tries.get(message_id, 0) + 1
+        pause = min(poll * 2.0 ** min(tries - 1, DOUBLINGS_MAX), max(self._context.heartbeat, poll))
+        heapq.heappush(self._later, (self._context.clock.awake() + pause, message_id))
 
     async def _review(self, batch: Sequence[MessageId]) -> None:
         context = self._context
@@ -111,7 +151,8 @@ class ReviewService:
                 self._ended(message_id)
                 continue
             suspects = self._suspects.get(message_id, set())
-            suspects.intersection_update([copy.server for copy in message.claim.copies])
+            # Also who is on no list any more, a forgotten peer that is back: it says that it took the message over.
+            suspects.intersection_update(context.links)
             for server in suspects | set(rules.without_lease(message.claim, self._suffices(message))):
                 by_server[server].append(message_id)
         unreachable: set[ServerName] = set()
@@ -132,6 +173,7 @@ class ReviewService:
     def _ended(self, message_id: MessageId) -> None:
         """It is not ours any more. Delivery is told too: it may be ours again some day, and must not be left waiting then."""
         self._suspects.pop(message_id, None)
+        self._tries.pop(message_id, None)
         self._context.leases.forget(message_id)
         self.on_clear(message_id, NOBODY)
 
@@ -164,14 +206,37 @@ class ReviewService:
         ended = blocking.issubset(rules.without_lease(message.claim, self._runs(message)))
         suspects = self._suspects.get(message_id, set())
         if is_settled and not blocking:
+            self._tries.pop(message_id, None)
             self.on_clear(message_id, NOBODY)
         elif ended and unreachable.issuperset(blocking | suspects) and self._may_go_without(blocking | suspects):
             self._suspects.pop(message_id, None)  # who was out of reach so long is asked when it returns
+            self._tries.pop(message_id, None)
             self.on_clear(message_id, blocking)
+        elif away := {server for server in unreachable & blocking if self._is_still_away(server)}:
+            self._wait_for(message, away)
+            if suspects:
+                self._again(message_id)
         else:
-            self._later.add(message_id)
-        if message.claim.chosen() is None:
-            self.on_unplaced()
+            self._again(message_id)
+        if is_settled and message.claim.chosen() is None:
+            self.on_unplaced(message_id)
+
+    def _is_still_away(self, server: ServerName) -> bool:
+        """Who was heard since it gave no answer does not return any more, and would wake nobody."""
+        peers = self._context.peers
+        return server not in peers or peers.states[server].unreachable_since is not None
+
+    def _wait_for(self, message: StoredMessage, away: set[ServerName]) -> None:
+        """For the one that can be waited for least: its return, or the time when it need not be waited for, wakes the message. A
+        lease that still runs, but not long enough, may end before that."""
+        leases = self._context.leases
+        message_id = message.envelope.message_id
+        server = min(away)
+        ends = [leases.left(message_id, copy) for copy in message.claim.copies if copy.server in away]
+        left = max((seconds for seconds in ends if seconds > 0), default=0.0)
+        if server in self._context.peers:
+            self._waited_for.add(server)
+        self.on_blocked(message_id, server, left + CLOCK_GRAIN_SECONDS if left else LOOKED_AT_AGAIN_SECONDS)
 
     def _may_go_without(self, blocking: Iterable[ServerName]) -> bool:
         """`delivery_without_lease = deliver`, once they were out of reach for a heartbeat: nodes that restart together
@@ -261,6 +326,9 @@ class ReviewService:
 
         transitions = await context.end_claims(list(said), decide)
         outcome = dict(zip(said, transitions, strict=True))
+        for message_id, transition in outcome.items():
+            if transition.note == Note.CHOSEN:
+                self.on_placed(message_id)
         for message_id, answer in said.items():
             if questions.holds_for(answer, context.me):  # it has heard our question: its silence begins anew
                 context.leases.began(message_id, server, asked_at, is_confirmed=True)

@@ -8,7 +8,7 @@ from shadowrelay.core import tracking_rows
 from shadowrelay.model.errors import LedgerUnavailable
 from shadowrelay.model.ids import ServerName
 from shadowrelay.service.context import Context
-from shadowrelay.service.corrupt import hand_over_corrupt
+from shadowrelay.service.corrupt import SetAside
 from shadowrelay.service.review import ReviewService
 
 STEP = 200  # rows a transaction: acceptance waits at most that long
@@ -23,6 +23,7 @@ class SweepService:
     def __init__(self, context: Context, review: ReviewService) -> None:
         self._context = context
         self._review = review
+        self._set_aside = SetAside(context, review.suspect)
         self._lost: set[ServerName] = set()
 
     async def run(self) -> None:
@@ -32,7 +33,7 @@ class SweepService:
             await asyncio.sleep(min(self._context.heartbeat, 60.0))
             try:
                 await self._notice_lost()
-                await hand_over_corrupt(self._context, self._review.suspect)
+                await self._set_aside.look()
                 await self._expire()
             except LedgerUnavailable as error:
                 _log.warning("sweep.waits", reason=error.reason)

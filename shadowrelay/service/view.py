@@ -1,31 +1,44 @@
 """What the administration is shown, and may do. Port `AdminView`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from shadowrelay import __version__
-from shadowrelay.core import breaker
+from shadowrelay.core.delivery_queue import QueueState
 from shadowrelay.model.ids import MessageId, ServerName
-from shadowrelay.model.queue import PeerRow, QueueRow, StoredMessage
+from shadowrelay.model.message import Content
+from shadowrelay.model.queue import PeerRow, QueueKind, QueueRow, StoredMessage
 from shadowrelay.model.views import NodeView, PeerView
 from shadowrelay.service.context import Context
 from shadowrelay.service.peerbook import PeerState
-
-COUNTED_MAX = 10_000  # messages counted for one peer in a listing
+from shadowrelay.service.poison import PoisonDesk
 
 
 class View:
-    """Reads the ledger and the services' memory; the only change it makes is `forget`."""
+    """Reads the ledger and the services' memory. The changes it makes are `forget`, `release` and `remove`."""
 
-    def __init__(self, context: Context, started_at: datetime, effective: Callable[[], dict[str, object]]) -> None:
+    def __init__(
+        self,
+        context: Context,
+        poison: PoisonDesk,
+        started_at: datetime,
+        effective: Callable[[], dict[str, object]],
+        queue_states: Callable[[], Mapping[str, QueueState]],
+        on_forgotten: Callable[[ServerName], None],
+    ) -> None:
         self._context = context
+        self._poison = poison
         self._started_at = started_at
         self._effective = effective
+        self._queue_states = queue_states
+        self._on_forgotten = on_forgotten
         self.is_running = False
 
     async def queues(self) -> tuple[QueueRow, ...]:
-        """See `ports.AdminView`."""
-        return await self._context.ledger.queues()
+        """See `ports.AdminView`. A queue in Retry shows what its probes met, which no message in it knows."""
+        states = self._queue_states()
+        return tuple([_with_state(row, states.get(row.next_hop)) for row in await self._context.ledger.queues()])
 
     async def messages(self, queue: str, limit: int, after: int = 0) -> tuple[StoredMessage, ...]:
         """See `ports.AdminView`."""
@@ -35,6 +48,18 @@ class View:
         """See `ports.AdminView`."""
         return await self._context.ledger.load(message_id)
 
+    async def content(self, message_id: MessageId) -> tuple[bytes, Content] | None:
+        """See `ports.AdminView`."""
+        return await self._poison.content(message_id)
+
+    async def release(self, message_id: MessageId) -> bool:
+        """See `ports.AdminView`."""
+        return await self._poison.release(message_id)
+
+    async def remove(self, message_id: MessageId, *, with_dsn: bool) -> bool:
+        """See `ports.AdminView`."""
+        return await self._poison.remove(message_id, with_dsn=with_dsn)
+
     async def peers(self) -> tuple[PeerView, ...]:
         """Configured peers of this boundary, in the file's order."""
         context = self._context
@@ -42,6 +67,7 @@ class View:
         held: dict[ServerName, int] = {}
         for group in await context.ledger.shadow_groups():
             held[group.primary] = held.get(group.primary, 0) + group.count
+        held_by = await context.ledger.listed_counts()
         views = []
         for server, state in context.peers.states.items():
             row = known.get(server)
@@ -56,10 +82,12 @@ class View:
                     heard_at=self._heard_at(state, row),
                     is_reachable=state.unreachable_since is None and state.heard_awake is not None,
                     lease=None if left is None else timedelta(seconds=max(left, 0.0)),
-                    breaker=breaker.state_of(state.breaker, context.clock.awake()),
+                    breaker=context.peers.breaker_state(server),
+                    refusal=state.breaker.reason,
                     held_for_count=held.get(server, 0),
-                    held_by_count=await self._held_by(server),
+                    held_by_count=held_by.get(server, 0),
                     is_forgotten=row is not None and row.is_forgotten,
+                    conflict=context.peers.conflicts.get(server, ""),
                 )
             )
         return tuple(views)
@@ -70,9 +98,6 @@ class View:
             return row.heard_at if row is not None else None
         return self._context.now() - timedelta(seconds=self._context.clock.awake() - state.heard_awake)
 
-    async def _held_by(self, server: ServerName) -> int:
-        return len(await self._context.ledger.primaries_listed_on(server, COUNTED_MAX))
-
     async def forget(self, server: ServerName) -> bool:
         """That peer will not come back: its copies and notifications are crossed off."""
         context = self._context
@@ -80,6 +105,7 @@ class View:
         if not is_known and not await context.ledger.primaries_listed_on(server, 1):
             return False  # not even one that was taken out of the configuration with copies on it
         await context.ledger.record_forgotten(server)
+        self._on_forgotten(server)
         return True
 
     async def node(self) -> NodeView:
@@ -110,4 +136,12 @@ class View:
             reasons.append("draining")
         if (reply := self._context.ledger.unavailable_reason()) is not None:
             reasons.append(f"queue database: {reply}")
-        return not reasons, tuple(reasons)
+        # Mail is taken all the same: who of the two is the copy nobody knows, and both would refuse it.
+        warnings = [f"peer {server} is refused: {reason}" for server, reason in self._context.peers.conflicts.items()]
+        return not reasons, (*reasons, *warnings)
+
+
+def _with_state(row: QueueRow, state: QueueState | None) -> QueueRow:
+    if row.kind is not QueueKind.DELIVERY or state is None or state.retry is None:
+        return row
+    return replace(row, last_error=state.retry.last_reply, next_retry_at=state.retry.probe_at)

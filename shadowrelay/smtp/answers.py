@@ -42,6 +42,7 @@ TLS_IS_ACTIVE = Reply(503, "5.5.1", "TLS is already active")
 UNKNOWN_PARAMETER = Reply(555, "5.5.4", "Parameter not recognized or not implemented")
 BAD_PARAMETER = Reply(501, "5.5.4", "Bad parameter value")
 RELAYING_DENIED = Reply(550, "5.7.1", "Relaying denied")
+NO_POSTMASTER = Reply(550, "5.1.1", "No postmaster without a domain here")
 LOOP = Reply(554, "5.4.6", "Too many hops, message loops")  # RFC 3463 X.4.6
 OUT_OF_STEP = Reply(421, "4.7.0", "Protocol synchronization error")  # octets where RFC 2920 allows none
 FAILED_IN_CONTENT = Reply(421, "4.3.0", "Local error in processing, closing connection")

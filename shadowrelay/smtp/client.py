@@ -25,7 +25,6 @@ from shadowrelay.smtp.pipeline import Pipeline
 CONNECT_SECONDS = 30.0  # our own: a dead address must not cost an attempt five minutes
 GREETING_SECONDS = 300.0  # RFC 5321 4.5.3.2.1
 COMMAND_SECONDS = 300.0  # RFC 5321 4.5.3.2.2, for EHLO and STARTTLS too
-ADDRESSES_TRIED_MAX = 4
 NOT_IN_A_HOST_NAME = re.compile(r"[^!-~]")
 
 Dial = Callable[[HostPort], Awaitable[socket.socket]]
@@ -41,31 +40,21 @@ class TlsUse(Enum):
 
 
 async def dial(host: HostPort) -> socket.socket:
-    """Connect by the system's resolver, to one address after the other. Raises OSError."""
-    loop = asyncio.get_running_loop()
+    """Connect to an address. A name needs `host_names.HostNames`: nothing here waits for the system's resolver. Raises OSError."""
     try:
         family = socket.AF_INET6 if ipaddress.ip_address(host.host).version == 6 else socket.AF_INET
-        found = [(family, (host.host, host.port))]
     except ValueError:
-        infos = await loop.getaddrinfo(host.host, host.port, type=socket.SOCK_STREAM)
-        found = [(socket.AddressFamily(info[0]), (str(info[4][0]), int(info[4][1]))) for info in infos]
-    last: OSError = OSError(f"{host.host} has no address")
-    for family, address in found[:ADDRESSES_TRIED_MAX]:
-        connection = socket.socket(family, socket.SOCK_STREAM)
-        try:
-            connection.setblocking(False)
-            await loop.sock_connect(connection, address)
-        except OSError as error:
-            connection.close()
-            last = error
-        except BaseException:
-            connection.close()
-            raise
-        else:
-            # The final dot and the next command must not wait for each other's acknowledgement.
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            return connection
-    raise last
+        raise OSError(f"{host.host} is a name") from None
+    connection = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        connection.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(connection, (host.host, host.port))
+        # The final dot and the next command must not wait for each other's acknowledgement.
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,7 +68,7 @@ class Connection(Lifetime):
         finally:
             self._is_handled = True
             if self.transport is None:
-                self._log_end()
+                self.ended()
 
     async def _converse(self) -> None:
         if self._refused_at_once is not None:
@@ -81,7 +81,7 @@ class Connection(Lifetime):
                 line = await self._next_line()
             if line is not None:
                 await self._obey(line)
-            if self._is_draining and self.is_idle():
+            if self._is_draining and self.is_idle() and not self.account.peer:
                 self.hang_up(SHUTTING_DOWN, "shutdown")
 
     async def _next_line(self) -> bytes | None:

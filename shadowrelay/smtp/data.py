@@ -6,13 +6,16 @@ The rules kept here:
   refused, so that no other server can see a different end in what we pass on (SMTP smuggling).
 - What is stored is what was received, bit for bit, after our own trace header. NUL and 8-bit octets are kept: a relay
   that changed them would break signatures, and one that refused them would bounce mail that everybody else takes.
-- A session never holds more than `CONTENT_IN_MEMORY_BYTES_MAX` of content. No loop runs over lines.
+- A session never holds more than `CONTENT_IN_MEMORY_BYTES_MAX` of content, and all together no more than the node's
+  `ContentBudget` allows: what exceeds either goes to a file. No loop runs over lines.
 """
 
 import asyncio
 import contextlib
+import errno
 import hashlib
 import os
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import format_datetime
@@ -20,21 +23,51 @@ from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO
 
+from shadowrelay.memory import Portion
 from shadowrelay.model.message import CONTENT_IN_MEMORY_BYTES_MAX, Content, Recipient
 from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, Reply
 from shadowrelay.smtp.answers import BARE_CR_OR_LF, LINE_TOO_LONG, MESSAGE_TOO_BIG
-from shadowrelay.smtp.limits import HEADER_OCTETS_MAX, LINE_OCTETS_MAX, MESSAGE_ID_CHARACTERS_MAX, READ_AHEAD_OCTETS, SUBJECT_CHARACTERS_MAX
+from shadowrelay.smtp.limits import (
+    COUNTED_FROM_OCTETS,
+    HEADER_OCTETS_MAX,
+    LINE_OCTETS_MAX,
+    MESSAGE_ID_CHARACTERS_MAX,
+    READ_AHEAD_OCTETS,
+    SUBJECT_CHARACTERS_MAX,
+    Descriptors,
+)
 
 END_OF_DATA = b"\r\n.\r\n"
 
+HasRoom = Callable[[], Awaitable[bool]]
+"""Waits while the node has no memory for content; False when it waited in vain."""
+
 
 class CommandReader(asyncio.StreamReader):
-    """A stream that tells what it has. asyncio's own keeps that to itself, and aiosmtpd reaches into it likewise."""
+    """A stream that tells what it has, and counts it in the memory budget. asyncio's own keeps that to itself, and aiosmtpd
+    reaches into it likewise."""
 
     _buffer: bytearray
     _eof: bool
-
     _exception: Exception | None
+    _paused: bool
+    _transport: asyncio.ReadTransport | None
+
+    def __init__(self, portion: Portion, limit: int = READ_AHEAD_OCTETS, loop: asyncio.AbstractEventLoop | None = None) -> None:
+        super().__init__(limit=limit, loop=loop)
+        self._portion = portion
+
+    def feed_data(self, data: bytes) -> None:  # type: ignore[override]
+        """More has come."""
+        super().feed_data(data)
+        if len(self._buffer) > COUNTED_FROM_OCTETS:
+            self._portion.count(len(self._buffer))
+
+    def _maybe_resume_transport(self) -> None:
+        """asyncio calls it whenever something was taken."""
+        super()._maybe_resume_transport()  # type: ignore[misc]
+        if self._portion.size:
+            self._portion.count(len(self._buffer))
 
     def take_line(self) -> bytes | None:
         """The next line, if it is here whole and not too long."""
@@ -45,7 +78,7 @@ class CommandReader(asyncio.StreamReader):
             return None
         line = bytes(self._buffer[:end])
         del self._buffer[:end]
-        self._maybe_resume_transport()  # type: ignore[attr-defined]
+        self._maybe_resume_transport()
         return line
 
     async def line(self) -> bytes:
@@ -60,11 +93,23 @@ class CommandReader(asyncio.StreamReader):
         """So many octets are here that were not asked for yet."""
         return len(self._buffer) >= count
 
+    def pause(self) -> None:
+        """Read no more until something was taken, although there is room for more."""
+        if not self._paused and self._transport is not None:
+            self._transport.pause_reading()
+            self._paused = True
+
     def discard(self) -> None:
         """Forget what is here."""
         self._buffer.clear()
 
-    def move_to(self, transport: asyncio.BaseTransport) -> None:
+    def let_go(self) -> None:
+        """The connection is lost, and nobody reads any more."""
+        self._buffer.clear()
+        self._portion.release()
+        self._transport = self._exception = None
+
+    def move_to(self, transport: asyncio.Transport) -> None:
         """Bytes come from this transport from now on."""
         self._transport = transport
 
@@ -76,13 +121,16 @@ class CommandReader(asyncio.StreamReader):
 
 
 class ContentSink:
-    """Collects content. Its file exists only once it holds more than `CONTENT_IN_MEMORY_BYTES_MAX`.
+    """Collects content. Its file exists only once it holds more than `CONTENT_IN_MEMORY_BYTES_MAX`, or more than there is
+    memory for.
 
-    Shapes: `path` may be text, because few messages need one that can do more.
+    Shapes: `path` may be text, because few messages need one that can do more; `portion` is empty.
     """
 
-    def __init__(self, path: Path | str) -> None:
+    def __init__(self, path: Path | str, portion: Portion, descriptors: Descriptors) -> None:
         self._path = path
+        self._descriptors = descriptors
+        self._portion: Portion | None = portion
         self._blocks: list[bytes] = []
         self._file: BinaryIO | None = None
         self._hash = hashlib.sha256()
@@ -92,34 +140,48 @@ class ContentSink:
         """Take some more. Raises OSError."""
         self.size += len(block)
         self._hash.update(block)
-        if self._file is None and self.size <= CONTENT_IN_MEMORY_BYTES_MAX:
+        portion = self._portion
+        if portion is not None and self.size <= CONTENT_IN_MEMORY_BYTES_MAX and portion.keep(len(block)):
             self._blocks.append(block)
             return
         if self._file is None:
-            self._file = open(self._path, "xb", opener=_private)  # noqa: SIM115 - closed by content() or discard()
+            self._file = open(self._path, "xb", opener=self._private)  # noqa: SIM115 - closed by content() or discard()
             self._file.writelines(self._blocks)
-            self._blocks.clear()
+            self._forget_blocks()
         # Into the page cache, by the event loop itself: 64 KiB take 20 microseconds, two thread hops take more.
         self._file.write(block)
 
     def content(self) -> Content:
         """All of it; the sink is at its end. Not synced: that is part of the ledger's promise. Raises OSError."""
         if self._file is None:
-            return Content(self.size, self._hash.digest(), data=b"".join(self._blocks))
+            content = Content(self.size, self._hash.digest(), data=b"".join(self._blocks), portion=self._portion)
+            self._portion = None  # it is the content's now, for as long as anybody holds that
+            self._blocks.clear()
+            return content
         self._file.close()
         return Content(self.size, self._hash.digest(), path=Path(self._path))
 
     def discard(self) -> None:
         """Drop it all, the file too if it is still where it was written. May be called at any time, also twice."""
-        self._blocks.clear()
+        self._forget_blocks()
         if self._file is not None:
             with contextlib.suppress(OSError):  # what could not be flushed is dropped anyway
                 self._file.close()
             Path(self._path).unlink(missing_ok=True)
 
+    def _private(self, path: str, flags: int) -> int:
+        number = os.open(path, flags, 0o600)
+        if self._descriptors.refuses_file(number):
+            os.close(number)
+            os.unlink(path)
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
+        return number
 
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
+    def _forget_blocks(self) -> None:
+        self._blocks.clear()
+        if self._portion is not None:
+            self._portion.release()
+            self._portion = None
 
 
 class DataFilter:
@@ -133,8 +195,14 @@ class DataFilter:
         self._cr_count = self._lf_count = self._crlf_count = 0
         self._ended_with_cr = False
         self._refusal: Reply | None = None
-        self.beginning = b""  # of the content, up to the end of the header
         self.is_ascii = True
+
+    def begin(self, trace: bytes) -> None:
+        """Our own trace header comes first. Never raises."""
+        try:
+            self._sink.write(trace)
+        except OSError:
+            self.refuse(INSUFFICIENT_RESOURCES)
 
     def take(self, block: bytes) -> None:
         """The next block, dot-stuffed as it came. Never raises."""
@@ -150,12 +218,12 @@ class DataFilter:
         else:
             self._begun_line, text = text[lines_end:], text[:lines_end]
         if len(self._begun_line) > LINE_OCTETS_MAX or has_long_line(text):
-            self._refuse(LINE_TOO_LONG)
+            self.refuse(LINE_TOO_LONG)
             return
         text = without_stuffing(text)
         self._size += len(text)
         if self._size > self._size_max:
-            self._refuse(MESSAGE_TOO_BIG)
+            self.refuse(MESSAGE_TOO_BIG)
             return
         self._keep(text)
 
@@ -170,16 +238,13 @@ class DataFilter:
 
     def _keep(self, text: bytes) -> None:
         self.is_ascii = self.is_ascii and text.isascii()
-        if not self.beginning:
-            self.beginning = text
-        elif len(self.beginning) < HEADER_OCTETS_MAX and b"\r\n\r\n" not in self.beginning:
-            self.beginning += text
         try:
             self._sink.write(text)
         except OSError:
-            self._refuse(INSUFFICIENT_RESOURCES)
+            self.refuse(INSUFFICIENT_RESOURCES)
 
-    def _refuse(self, reply: Reply) -> None:
+    def refuse(self, reply: Reply) -> None:
+        """Keep nothing; what still comes is only judged."""
         self._refusal = reply
         self._sink.discard()
 
@@ -209,8 +274,15 @@ def without_stuffing(text: bytes) -> bytes:
     return text.replace(b"\r\n.", b"\r\n") if b"\r\n." in text else text
 
 
-async def receive_data(reader: CommandReader, data: DataFilter) -> None:
-    """Read DATA to its real end. Raises: IncompleteReadError, ConnectionError."""
+async def _always() -> bool:
+    return True
+
+
+async def receive_data(reader: CommandReader, data: DataFilter, has_room: HasRoom = _always) -> None:
+    """Read DATA to its real end. Content for which there is no room is refused, and read all the same.
+
+    Raises: IncompleteReadError, ConnectionError.
+    """
     if await reader.begins_with(END_OF_DATA[2:]):  # its CRLF is that of the command line: an empty message
         await reader.readexactly(3)
         return
@@ -219,13 +291,15 @@ async def receive_data(reader: CommandReader, data: DataFilter) -> None:
             block = await reader.readuntil(END_OF_DATA)
         except asyncio.LimitOverrunError as overrun:
             data.take(await reader.readexactly(overrun.consumed))
+            if data.refusal is None and not await has_room():
+                data.refuse(INSUFFICIENT_RESOURCES)
         else:
             data.take(block[:-3])
             return
 
 
-async def receive_octets(reader: CommandReader, count: int, sink: ContentSink | None) -> bool:
-    """Read so many octets; False if the sink could not take them. Raises: IncompleteReadError, ConnectionError."""
+async def receive_octets(reader: CommandReader, count: int, sink: ContentSink | None, has_room: HasRoom = _always) -> bool:
+    """Read so many octets; False if there was no room for them. Raises: IncompleteReadError, ConnectionError."""
     is_kept = sink is not None
     while count:
         block = await reader.readexactly(min(count, READ_AHEAD_OCTETS))
@@ -234,8 +308,11 @@ async def receive_octets(reader: CommandReader, count: int, sink: ContentSink | 
             try:
                 sink.write(block)
             except OSError:
-                sink.discard()
                 is_kept = False
+            if count and not (is_kept and await has_room()):
+                is_kept = False
+            if not is_kept:
+                sink.discard()
     return is_kept or sink is None
 
 
@@ -246,6 +323,17 @@ class HeaderFacts:
     internet_message_id: str
     subject: str
     hop_count: int
+
+
+def beginning_of(content: Content, start: int) -> bytes:
+    """HEADER_OCTETS_MAX of a content from `start` on, or all that there is. A session does not keep it: memory is short when
+    content is in a file. Raises: OSError.
+    """
+    if content.data is not None:
+        return content.data[start : start + HEADER_OCTETS_MAX]
+    assert content.path is not None
+    with content.path.open("rb", buffering=0) as file:
+        return os.pread(file.fileno(), HEADER_OCTETS_MAX, start)
 
 
 def header_facts(beginning: bytes) -> HeaderFacts:

@@ -1,22 +1,21 @@
 """Delivery to next hops over sessions pooled for each destination. Implements `ports.Deliverer`.
 
 The rules kept here: the next server is tried only when none was spoken to yet; a kept session that turns out stale before
-its first reply is replaced once; after the final dot nothing is repeated.
+its first reply is replaced once; after the final dot nothing is repeated. Content is read when a session is open.
 """
 
 import asyncio
 import contextlib
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 
 import structlog
 
-from shadowrelay.model.errors import DeliveryError, ShadowrelayError, TransientDeliveryError
-from shadowrelay.model.message import Content, Envelope, Ordinals
+from shadowrelay.model.errors import DeliveryError, TransientDeliveryError
 from shadowrelay.model.replies import Reply
-from shadowrelay.model.routing import Destination
+from shadowrelay.ports import DeliveryJob
 from shadowrelay.smtp.client import Opened, Opening, open_session
 from shadowrelay.smtp.errors import CONNECTION_FAILED, SessionBroken
 from shadowrelay.smtp.hosts import Hosts, Target
@@ -26,7 +25,6 @@ from shadowrelay.smtp.pool import SessionPool
 from shadowrelay.smtp.resolver import NO_USABLE_EXCHANGE, Exchange, MailResolver
 
 MESSAGES_PER_SESSION_MAX = 100  # some servers begin to defer after as many
-RECIPIENTS_PER_TRANSACTION_MAX = 100  # RFC 5321 4.5.3.1.8: every server takes so many
 IDLE_SESSIONS_MAX = 200  # of all destinations together
 SMTP_PORT = 25
 
@@ -65,39 +63,28 @@ class SmtpDeliverer:
         self._pools: dict[str, SessionPool[Opened]] = {}
         self._is_closed = False
 
-    async def deliver(
-        self,
-        destination: Destination,
-        envelope: Envelope,
-        ordinals: Ordinals,
-        content: Content,
-        prefix: bytes,
-        may_end_data: Callable[[], bool],
-    ) -> Report:
-        """See `ports.Deliverer`. More than 100 recipients go in several transactions, one after the other."""
+    async def deliver(self, job: DeliveryJob) -> Report:
+        """See `ports.Deliverer`. Leaves one canonical line in the operator log."""
+        destination = job.destination
         if self._is_closed:
-            raise TransientDeliveryError(CONNECTION_FAILED, destination.key, is_connection=True)
-        places = tuple(sorted(ordinals))
+            raise TransientDeliveryError(CONNECTION_FAILED, destination.key, is_unreachable=True)
         pool = self._pool(destination.key)
         await pool.enter()
+        began = asyncio.get_running_loop().time()
+        report: Report | None = None
+        error: BaseException | None = None
         try:
-            report: Report | None = None
-            for start in range(0, len(places), RECIPIENTS_PER_TRANSACTION_MAX):
-                part = places[start : start + RECIPIENTS_PER_TRANSACTION_MAX]
-                work = Work(envelope, part, content, prefix, may_end_data, self._limits)
-                try:
-                    more = await self._attempt(pool, destination, work)
-                except ShadowrelayError as error:
-                    if report is None:
-                        raise
-                    return _with_rest(report, places[start:], error)
-                report = more if report is None else _joined(report, more)
-            assert report is not None
+            report = await self._transact(pool, job)
             return report
+        except BaseException as caught:
+            error = caught
+            raise
         finally:
             pool.leave()
             if pool.is_unused:
                 self._pools.pop(destination.key, None)
+            _log_attempt(job, began, report, error)
+            error = None  # a frame that keeps its own exception keeps all that the attempt held
 
     async def close(self) -> None:
         """End all sessions; whoever delivers now gets TransientDeliveryError."""
@@ -123,69 +110,65 @@ class SmtpDeliverer:
                 break
             excess -= pool.end_idle(excess)
 
-    async def _attempt(self, pool: SessionPool[Opened], destination: Destination, work: Work) -> Report:
-        """One transaction with the first server that can be reached, and its canonical line in the operator log."""
-        began = asyncio.get_running_loop().time()
-        report: Report | None = None
-        error: BaseException | None = None
-        try:
-            report = await self._transact(pool, destination, work)
-        except BaseException as caught:
-            error = caught
-            raise
-        else:
-            return report
-        finally:
-            self._log_attempt(destination, work, began, report, error)
-
-    async def _transact(self, pool: SessionPool[Opened], destination: Destination, work: Work) -> Report:
+    async def _transact(self, pool: SessionPool[Opened], job: DeliveryJob) -> Report:
         failed: TransientDeliveryError | None = None
+        destination = job.destination
         if destination.hosts:
             for target in self._hosts.of_route(destination):
-                outcome = await self._try(pool, target, work)
+                if failed is not None and self._hosts.is_left_alone(target.host):
+                    continue
+                outcome = await self._try(pool, target, job)
                 if isinstance(outcome, Report):
                     return outcome
                 failed = outcome
         else:
             async with contextlib.aclosing(self._hosts.of_domain(destination)) as targets:
                 async for target in targets:
-                    outcome = await self._try(pool, target, work)
+                    if failed is not None and self._hosts.is_left_alone(target.host):
+                        continue
+                    outcome = await self._try(pool, target, job)
                     if isinstance(outcome, Report):
                         return outcome
                     failed = outcome
-        raise failed or TransientDeliveryError(NO_USABLE_EXCHANGE, destination.key, is_connection=True)
+        raise failed or TransientDeliveryError(NO_USABLE_EXCHANGE, destination.key, is_unreachable=True)
 
-    async def _try(self, pool: SessionPool[Opened], target: Target, work: Work) -> Report | TransientDeliveryError:
+    async def _try(self, pool: SessionPool[Opened], target: Target, job: DeliveryJob) -> Report | TransientDeliveryError:
         """A transaction with this server, or why no session could be had; then another server may be tried."""
         session = pool.take(target.host)
         if session is not None:
-            report = await self._use(pool, target, session, work, is_fresh=False)
+            report = await self._use(pool, target, session, job, is_fresh=False)
             if report is not None:
                 return report
         try:
             session = await self._open(target)
         except SessionBroken as error:
-            return TransientDeliveryError(error.reply, str(target), is_connection=True)
+            return TransientDeliveryError(error.reply, str(target), is_unreachable=True)
         pool.add(session)
-        report = await self._use(pool, target, session, work, is_fresh=True)
+        report = await self._use(pool, target, session, job, is_fresh=True)
         assert report is not None
         return report
 
     async def _open(self, target: Target) -> Opened:
-        """Raises SessionBroken, at once where the server was slow to fail a moment ago."""
+        """Raises SessionBroken."""
         loop = asyncio.get_running_loop()
-        self._hosts.require_worth(target.host, loop.time())
         began = loop.time()
         try:
             session = await open_session(target.host, target.name, self._opening)
-        except SessionBroken as error:
-            self._hosts.failed(target.host, error, loop.time(), was_slow=loop.time() - began >= self._opening.connect_seconds)
+        except SessionBroken:
+            self._hosts.failed(target.host, loop.time(), was_slow=loop.time() - began >= self._opening.connect_seconds)
             raise
         self._hosts.reached(target.host)
         return session
 
-    async def _use(self, pool: SessionPool[Opened], target: Target, session: Opened, work: Work, *, is_fresh: bool) -> Report | None:
+    async def _use(self, pool: SessionPool[Opened], target: Target, session: Opened, job: DeliveryJob, *, is_fresh: bool) -> Report | None:
         """None: the session was stale, nothing was said on it, and a new one is worth trying."""
+        try:
+            content = await job.content()
+        except BaseException:
+            self._put_back(pool, target, session)
+            raise
+        ordinals = tuple(sorted(job.ordinals))
+        work = Work(job.envelope, ordinals, content, job.prefix, job.may_end_data, self._limits, job.reply_seconds, job.handling)
         answers_before = session.pipeline.answers_count
         transaction = Transaction(session, work)
         try:
@@ -215,41 +198,24 @@ class SmtpDeliverer:
         else:
             pool.finish(session)
 
-    def _log_attempt(self, destination: Destination, work: Work, began: float, report: Report | None, error: BaseException | None) -> None:
-        replies = tuple(report.replies.values()) if report is not None else ()
-        negative = [reply for reply in replies if reply.code >= 300]
-        if isinstance(error, DeliveryError):
-            reply, server = str(error.reply), error.server
-        elif error is not None:
-            reply, server = type(error).__name__, destination.key
-        else:
-            assert report is not None
-            reply, server = str(negative[0] if negative else replies[0]), report.server
-        log.info(
-            "attempt.finished",
-            message_id=work.envelope.message_id,
-            next_hop=destination.key,
-            server=server,
-            recipients=len(work.ordinals),
-            accepted=len(replies) - len(negative),
-            reply=reply,
-            seconds=round(asyncio.get_running_loop().time() - began, 6),
-        )
 
-
-def _joined(first: Report, second: Report) -> Report:
-    return Report(
-        second.server,
-        {**first.replies, **second.replies},
-        first.dot_sent_unanswered or second.dot_sent_unanswered,
-        first.passes_dsn and second.passes_dsn,
-    )
-
-
-def _with_rest(report: Report, rest: tuple[int, ...], error: ShadowrelayError) -> Report:
-    """Earlier transactions stand; the recipients of a later one get its reply."""
-    reply = error.reply if isinstance(error, DeliveryError) else replace(CONNECTION_FAILED, enhanced="4.4.0", text=str(error))
-    dot_sent = isinstance(error, DeliveryError) and error.dot_sent_unanswered
-    return Report(
-        report.server, {**dict.fromkeys(rest, reply), **report.replies}, report.dot_sent_unanswered or dot_sent, report.passes_dsn
+def _log_attempt(job: DeliveryJob, began: float, report: Report | None, error: BaseException | None) -> None:
+    replies = tuple(report.replies.values()) if report is not None else ()
+    negative = [reply for reply in replies if reply.code >= 300]
+    if isinstance(error, DeliveryError):
+        reply, server = str(error.reply), error.server
+    elif error is not None:
+        reply, server = type(error).__name__, job.destination.key
+    else:
+        assert report is not None
+        reply, server = str(negative[0] if negative else replies[0]), report.server
+    log.info(
+        "attempt.finished",
+        message_id=job.envelope.message_id,
+        next_hop=job.destination.key,
+        server=server,
+        recipients=len(job.ordinals),
+        accepted=len(replies) - len(negative),
+        reply=reply,
+        seconds=round(asyncio.get_running_loop().time() - began, 6),
     )

@@ -7,7 +7,7 @@ libraries' trees, so that a new class fails the test instead of falling through.
 import re
 import ssl
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import aiosmtplib
 
@@ -61,6 +61,21 @@ class SessionBroken(ShadowrelayError):
         super().__init__(str(reply))
         self.reply = reply
         self.is_refusal = is_refusal
+
+
+class Breakage(NamedTuple):
+    """Why a session broke, to be remembered: an exception is made of it for each who hears of it.
+
+    An exception object that is kept and raised again grows a traceback with every raise, and the traceback keeps the frames
+    of everybody who ever met it, with the contents they held.
+    """
+
+    reply: Reply
+    is_refusal: bool = False
+
+    def error(self) -> SessionBroken:
+        """A new exception each time."""
+        return SessionBroken(self.reply, is_refusal=self.is_refusal)
 
 
 def reply_from(code: int, lines: Sequence[str]) -> Reply:

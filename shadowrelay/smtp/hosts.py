@@ -1,7 +1,8 @@
 """Whom to try in which order for a destination.
 
-A route's hosts are tried in order, a domain's exchanges by preference and shuffled among equals; whoever failed lately
-comes last, and one that let us wait in vain is left alone for a while, so that a dead server does not eat every attempt.
+A route's hosts are tried in order, a domain's exchanges by preference and shuffled among equals. A host that failed lately
+comes last. One that cost a whole connect timeout is left alone for a while where another host has been tried in the same
+attempt, so that a dead server does not slow every attempt; where it is the only one, the queue's ladder decides (design 6.10).
 """
 
 import asyncio
@@ -10,12 +11,11 @@ from dataclasses import dataclass
 
 from shadowrelay.model.errors import DeliveryError
 from shadowrelay.model.routing import Destination, HostPort
-from shadowrelay.smtp.errors import SessionBroken
 from shadowrelay.smtp.resolver import Exchange, MailResolver
 
 FAILED_HOSTS_MAX = 1000
 FAILED_LATELY_SECONDS = 60.0  # tried after the others
-LEFT_ALONE_SECONDS = 30.0  # not tried at all: it cost a whole connect timeout
+LEFT_ALONE_SECONDS = 30.0  # not tried at all behind another: it cost a whole connect timeout
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,6 @@ class Failure:
     """Of the last opening. Units: the loop's seconds."""
 
     failed_at: float
-    error: SessionBroken
     was_slow: bool
 
 
@@ -51,7 +50,7 @@ class Hosts:
         """The hosts of a route in the order of trying; those that failed lately at the end. Asks nobody."""
         targets = [Target(host, host.host) for host in destination.hosts]
         if len(targets) > 1:
-            targets.sort(key=lambda target: self._failed_lately(target.host))
+            targets.sort(key=lambda target: (self._failed_lately(target.host), self.is_left_alone(target.host)))
         return targets
 
     async def of_domain(self, destination: Destination) -> AsyncGenerator[Target, None]:
@@ -64,7 +63,7 @@ class Hosts:
                     late.append(target)
                 else:
                     yield target
-        for target in late:
+        for target in sorted(late, key=lambda target: self.is_left_alone(target.host)):
             yield target
 
     def _shuffled(self, exchanges: tuple[Exchange, ...]) -> list[Exchange]:
@@ -84,17 +83,16 @@ class Hosts:
         failure = self._failures.get(host) if self._failures else None
         return failure is not None and asyncio.get_running_loop().time() - failure.failed_at < FAILED_LATELY_SECONDS
 
-    def require_worth(self, host: HostPort, now: float) -> None:
-        """Raises SessionBroken, the earlier one, if the host cost us a whole timeout a moment ago."""
+    def is_left_alone(self, host: HostPort) -> bool:
+        """It cost us a whole timeout a moment ago."""
         failure = self._failures.get(host)
-        if failure is not None and failure.was_slow and now - failure.failed_at < LEFT_ALONE_SECONDS:
-            raise failure.error
+        return failure is not None and failure.was_slow and asyncio.get_running_loop().time() - failure.failed_at < LEFT_ALONE_SECONDS
 
-    def failed(self, host: HostPort, error: SessionBroken, now: float, *, was_slow: bool) -> None:
+    def failed(self, host: HostPort, now: float, *, was_slow: bool) -> None:
         """No session could be opened."""
         if len(self._failures) >= FAILED_HOSTS_MAX:
             self._failures.pop(next(iter(self._failures)))
-        self._failures[host] = Failure(now, error, was_slow)
+        self._failures[host] = Failure(now, was_slow)
 
     def reached(self, host: HostPort) -> None:
         """A session was opened."""

@@ -19,9 +19,9 @@ from aiosmtpd.smtp import SMTP
 from aiosmtpd.smtp import log as aiosmtpd_log
 
 from shadowrelay.model.replies import Reply
-from shadowrelay.smtp.answers import SHUTTING_DOWN, TIMED_OUT
+from shadowrelay.smtp.answers import SHUTTING_DOWN, TIMED_OUT, TOO_MANY_SESSIONS
 from shadowrelay.smtp.data import CommandReader
-from shadowrelay.smtp.limits import CLOSE_SECONDS, READ_AHEAD_OCTETS
+from shadowrelay.smtp.limits import CLOSE_SECONDS, COUNTED_FROM_OCTETS, READ_AHEAD_OCTETS
 from shadowrelay.smtp.rights import client_ip
 from shadowrelay.smtp.session import Account, Reception
 
@@ -38,7 +38,7 @@ class Lifetime(SMTP):
 
     def __init__(self, reception: Reception, loop: asyncio.AbstractEventLoop, sessions: set["Lifetime"]) -> None:
         # Not SMTP.__init__: see the module's docstring. What follows is what its life cycle uses.
-        self._own_reader = CommandReader(limit=READ_AHEAD_OCTETS, loop=loop)
+        self._own_reader = CommandReader(reception.budget.portion(), READ_AHEAD_OCTETS, loop)
         asyncio.StreamReaderProtocol.__init__(self, self._own_reader, client_connected_cb=self._cb_client_connected, loop=loop)
         self.loop = loop
         self.transport = None
@@ -59,6 +59,7 @@ class Lifetime(SMTP):
         self._is_deciding = False  # between the end of content and its reply
         self._is_timer_due = False
         self._is_handled = False
+        self._is_counted_only = False  # refused with many others: a line for each would be one more flood
         self._refused_at_once: Reply | None = None
         self._progress_at = self._began_at = 0.0
 
@@ -73,13 +74,35 @@ class Lifetime(SMTP):
         is_trusted = self.reception.rights.is_externally_secured(address)  # several nodes may share one
         of_address_max = connector.max_sessions if is_trusted else connector.max_sessions_per_address
         self._refused_at_once = self.reception.count.enter(address, connector.max_sessions, of_address_max)
+        if self.reception.descriptors.refuses_session(_number_of(transport)):
+            self._refused_at_once, self._is_counted_only = TOO_MANY_SESSIONS, True
         self._sessions.add(self)
         super().connection_made(transport)
+        assert self._handler_coroutine is not None
+        self.reception.running.add(self._handler_coroutine)
+        self._handler_coroutine.add_done_callback(self.reception.running.discard)
 
     def data_received(self, data: bytes) -> None:
         """Every octet is progress."""
         self._progress_at = self.loop.time()
         self._own_reader.feed_data(data)
+        if len(data) > COUNTED_FROM_OCTETS and self.reception.budget.is_full:
+            self._own_reader.pause()
+
+    async def has_room(self, seconds: float) -> bool:
+        """Wait at most so long while there is no memory for content. That time is not the client's."""
+        budget = self.reception.budget
+        if not budget.is_full:
+            return True
+        try:
+            async with asyncio.timeout(seconds):
+                await budget.room()
+        except TimeoutError:
+            budget.refused_count += 1
+            return False
+        finally:
+            self._progress_at = self.loop.time()
+        return True
 
     def eof_received(self) -> bool | None:
         """The client has said all; it may still read. What it has sent is still obeyed."""
@@ -98,7 +121,16 @@ class Lifetime(SMTP):
         self.reception.count.leave(self.account.address)
         self.gone.set_result(None)
         if self._is_handled:
+            self.ended()
+
+    def ended(self) -> None:
+        """The connection is lost and its last command is done: nothing refers to itself any more, so that what this session
+        held is free at once, and not when the garbage collector comes by."""
+        if not self._is_counted_only:
             self._log_end()
+        self._own_reader.let_go()
+        self._client_connected_cb = self._timeout_handle = self._handler_coroutine = None
+        self._writer = self._reader = None  # type: ignore[assignment]
 
     def _log_end(self) -> None:
         account = self.account
@@ -193,13 +225,13 @@ class Lifetime(SMTP):
 
     def _write(self) -> None:
         if self._replies and self.transport is not None:
+            self.writing()
             self.transport.write(b"".join(self._replies))
             self._replies.clear()
             self._replies_octets = 0
-            self.written()
 
-    def written(self) -> None:
-        """Replies were handed to the transport. For subclasses."""
+    def writing(self) -> None:
+        """Replies are about to be handed to the transport. For subclasses."""
 
     async def flush(self) -> None:
         """Write what was collected, and wait while the client does not read. Raises: ConnectionError."""
@@ -216,8 +248,24 @@ class Lifetime(SMTP):
         """Between transactions. For subclasses."""
         raise NotImplementedError
 
+    @property
+    def is_busy(self) -> bool:
+        """It has promised something, or is about to."""
+        return self._is_deciding or not self.is_idle()
+
     def end_when_idle(self) -> None:
-        """The node stops: the session ends now, or with its transaction."""
+        """The node stops: the session ends now, or with its transaction. A peer's goes on: it has to hear what is done."""
         self._is_draining = True
-        if self.is_idle() and not self._is_deciding:
+        if not self.is_busy and not self.account.peer:
             self.hang_up(SHUTTING_DOWN, "shutdown")
+
+    def is_waited_for(self) -> bool:
+        """The node stops, and this session is one of those that may finish first."""
+        return self.is_busy if self.account.peer else self._is_draining
+
+
+def _number_of(transport: asyncio.BaseTransport) -> int:
+    """Its descriptor's; -1 where there is none: connections within one process, in tests."""
+    socket = transport.get_extra_info("socket")
+    number: object = getattr(socket, "fileno", int)()
+    return number if isinstance(number, int) else -1

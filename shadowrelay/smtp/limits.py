@@ -1,4 +1,4 @@
-"""Bounds of the receiving side, each with its arithmetic; and the count of sessions.
+"""Bounds of the receiving side, each with its arithmetic; the count of sessions; and which descriptors they may have.
 
 What an operator may change stands in `model.settings.ReceiveConnector`; what is fixed stands here.
 """
@@ -11,6 +11,7 @@ from shadowrelay.model.replies import Reply
 from shadowrelay.smtp.answers import TOO_MANY_SESSIONS, TOO_MANY_SESSIONS_OF_ADDRESS
 
 READ_AHEAD_OCTETS = 64 * 1024  # the stream's limit: it holds at most twice this and one read of the transport (256 KiB)
+COUNTED_FROM_OCTETS = 16 * 1024  # read and not yet taken; less is what any session has, and is not counted in the budget
 REPLIES_OCTETS_MAX = 16 * 1024  # collected before they are written although more commands are there
 LINE_OCTETS_MAX = 2_048  # of content, with CRLF. Postfix's line_length_limit; RFC 5321 4.5.3.1.6 asks for 1,000
 HEADER_OCTETS_MAX = 256 * 1024  # of a header that is looked into
@@ -20,7 +21,10 @@ HELLO_NAME_OCTETS_MAX = 255  # RFC 5321 4.5.3.1.2
 HOLD_SIZE_MAX = 4_000_000_000  # of a copy: twice the largest max_message_size that the settings allow
 HOLD_RECIPIENTS_MAX = 100_000  # of a copy: the largest max_recipients_per_message that the settings allow
 CLOSE_SECONDS = 5.0  # for the last reply to leave; then the connection is cut
+RESERVED_DESCRIPTORS_MAX = 1_024  # of a limit of 4,096 or more; else a quarter of it
 HANDSHAKE_SECONDS = 30.0  # TLS
+ROOM_SECONDS = 30.0  # a session waits so long for memory, then it is answered 452; RFC 5321 4.5.3.2.5 gives a block 3 minutes
+ROOM_FOR_COPY_SECONDS = 2.0  # a copy: its primary can try another server
 
 COMMAND_OCTETS_MAX = 512  # RFC 5321 4.5.3.1.4, with CRLF
 COMMAND_OCTETS_MAX_BY_VERB: Mapping[str, int] = MappingProxyType(
@@ -31,6 +35,40 @@ COMMAND_OCTETS_MAX_BY_VERB: Mapping[str, int] = MappingProxyType(
         "XQDISCARD": 1_024,  # `XQDISCARD STATUS` and 10 x 96 and CRLF = 978
     }
 )
+
+
+class Descriptors:
+    """Keeps descriptors in reserve for what must go on when many sessions are open: the store, the logs, peers, next hops and
+    the administration. Opening a session or a spool file is refused while only the reserve is left.
+
+    Nothing is counted: the kernel gives the lowest free number, so the number of a new descriptor says how many are in use at
+    least, whoever uses them.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.refused_count = 0
+        self.adopt(limit)
+
+    def adopt(self, limit: int) -> None:
+        """The limit of the process is this now."""
+        self.limit = limit
+        self.reserve = min(RESERVED_DESCRIPTORS_MAX, limit // 4)
+
+    def refuses_session(self, number: int) -> bool:
+        """Whether a connection that got this number is one too many. It still gets its 421."""
+        return self._refuses(number, self.limit - self.reserve)
+
+    def cuts_off_session(self, number: int) -> bool:
+        """Whether even the 421 takes too long: so many came at once that half of the reserve is used."""
+        return self._refuses(number, self.limit - self.reserve // 2)
+
+    def refuses_file(self, number: int) -> bool:
+        """Whether a spool file that got this number is one too many. Sessions that are open may finish what they began."""
+        return self._refuses(number, self.limit - self.reserve // 2)
+
+    def _refuses(self, number: int, maximum: int) -> bool:
+        self.refused_count += number >= maximum
+        return number >= maximum
 
 
 class SessionCount:

@@ -2,12 +2,15 @@
 
 The rules kept here: nothing is sent that the next hop did not offer, the content is changed by dot-stuffing only, the
 final dot goes only after `may_end_data` said so, and a reply that makes no sense ends the session as a transient failure.
+Each step that looks at the content or writes it stands in `with work.handling()`, and no step that waits does.
 """
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from io import FileIO
+from math import inf
 
 from shadowrelay.model.errors import DeliveryError, LeaseTooShort, PermanentDeliveryError, TransientDeliveryError
 from shadowrelay.model.message import BodyType, Content, Envelope
@@ -51,6 +54,8 @@ class Work:
     prefix: bytes
     may_end_data: Callable[[], bool]
     limits: Limits = Limits()
+    reply_seconds: Callable[[], float] = lambda: inf
+    handling: Callable[[], AbstractContextManager[None]] = nullcontext  # see `ports.Ledger.handling`
 
     @property
     def size(self) -> int:
@@ -101,7 +106,8 @@ class Transaction:
     async def _announce(self) -> bool:
         """MAIL, RCPT, DATA. True: the content may follow. False: no recipient was accepted."""
         self._is_clean = True
-        mail, rcpts = self._commands()
+        with self.work.handling():
+            mail, rcpts = self._commands()
         self._is_clean = False
         self.session.messages_count += 1
         if "pipelining" in self.session.extensions:
@@ -187,7 +193,8 @@ class Transaction:
         if 300 <= answer.code < 400:
             raise self._nonsense(answer)
         if answer.code == SERVICE_CLOSING:
-            raise self.session.pipeline.broken or self._nonsense(answer)
+            broken = self.session.pipeline.broken
+            raise self._nonsense(answer) if broken is None else broken.error()
         return answer.code < 300
 
     def _nonsense(self, answer: Answer) -> SessionBroken:
@@ -229,30 +236,55 @@ class Transaction:
 
     async def _content(self) -> Answer:
         """The content, the dot, and what is said to it."""
-        work, pipeline = self.work, self.session.pipeline
-        if work.content.data is not None:
-            end = stuffed_with_end(work.prefix + work.content.data if work.prefix else work.content.data, self.session.server)
-        else:
-            end = await self._stream()
-        if not work.may_end_data():
-            pipeline.abort()
-            raise LeaseTooShort(f"{self.session.server}: final dot not sent")
-        self.dot_sent = True
-        pipeline.write(end, 1)
-        answer = await pipeline.answer(work.limits.dot)
+        work, pipeline, data = self.work, self.session.pipeline, self.work.content.data
+        end = b"" if data is not None else await self._stream()
+        with work.handling():
+            if data is not None:
+                end = stuffed_with_end(work.prefix + data if work.prefix else data, self.session.server)
+            if not work.may_end_data():
+                pipeline.abort()
+                raise LeaseTooShort(f"{self.session.server}: final dot not sent")
+            self.dot_sent = True
+            pipeline.write(end, 1)
+        answer = await self._reply_to_dot()
         if 300 <= answer.code < 400:
             raise self._nonsense(answer)
         return answer
 
+    async def _reply_to_dot(self) -> Answer:
+        """Ten minutes (RFC 5321 4.5.3.2.6), but no longer than the leases last, which peers renew meanwhile: an unknown outcome is
+        recorded before another server may deliver."""
+        pipeline, work = self.session.pipeline, self.work
+        left = work.reply_seconds()
+        if left >= work.limits.dot:
+            return await pipeline.answer(work.limits.dot)
+        loop = asyncio.get_running_loop()
+        timer: asyncio.TimerHandle
+
+        def look() -> None:
+            nonlocal timer
+            left = work.reply_seconds()
+            if left > 0:
+                timer = loop.call_later(left, look)
+            else:
+                pipeline.give_up()
+
+        timer = loop.call_later(max(left, 0.0), look)
+        try:
+            return await pipeline.answer(work.limits.dot)
+        finally:
+            timer.cancel()
+
     async def _stream(self) -> bytes:
         """All but the end, which is returned."""
-        pipeline = self.session.pipeline
+        pipeline, handling = self.session.pipeline, self.work.handling
         stuffer = DotStuffer(self.session.server)
         pipeline.write(stuffer.feed(self.work.prefix), 0)
         try:
             with opened(self.work.content) as file:
                 while block := await asyncio.to_thread(file.read, BLOCK_OCTETS):
-                    pipeline.write(stuffer.feed(block), 0)
+                    with handling():
+                        pipeline.write(stuffer.feed(block), 0)
                     await pipeline.drain(self.work.limits.block)
         except OSError as error:
             raise TransientDeliveryError(CONTENT_UNREADABLE, self.session.server) from error

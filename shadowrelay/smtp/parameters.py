@@ -15,6 +15,9 @@ _SIZE = re.compile(r"[0-9]{1,20}")  # RFC 1870
 _ENVID = re.compile(r"[!-<>-~]{1,100}")  # RFC 3461 4.4
 _NOTIFY = re.compile(r"NEVER|(?:SUCCESS|FAILURE|DELAY)(?:,(?:SUCCESS|FAILURE|DELAY)){0,2}", re.IGNORECASE)  # RFC 3461 4.1
 _ORCPT = re.compile(r"[A-Za-z0-9-]{1,64};[!-<>-~]{1,500}")  # RFC 3461 4.2
+_UTF8_ORCPT = re.compile(r"utf-8;", re.IGNORECASE)  # RFC 6533 3
+_UTF8_ADDRESS = re.compile(r"(?:[!-*,-<>-\[\]-~]|\\x\{(?:[0-9A-F]{2,5}|10[0-9A-F]{4})\})*", re.IGNORECASE)
+_ORCPT_OCTETS_MAX = 500
 _BODIES = {body.value: body for body in BodyType}
 MAIL_PARAMETERS = frozenset({"SIZE", "BODY", "SMTPUTF8", "RET", "ENVID"})
 _RCPT_PARAMETERS = frozenset({"NOTIFY", "ORCPT"})
@@ -61,6 +64,18 @@ def recipient_of(address: str, parameters: Mapping[str, str]) -> Recipient:
     if parameters.keys() - _RCPT_PARAMETERS:
         raise WireError(UNKNOWN_PARAMETER)
     notify, orcpt = parameters.get("NOTIFY"), parameters.get("ORCPT")
-    if (notify is not None and _NOTIFY.fullmatch(notify) is None) or (orcpt is not None and _ORCPT.fullmatch(orcpt) is None):
+    if notify is not None and _NOTIFY.fullmatch(notify) is None:
         raise WireError(BAD_PARAMETER)
-    return Recipient(address, notify, orcpt)
+    return Recipient(address, notify, None if orcpt is None else original_recipient(orcpt))
+
+
+def original_recipient(orcpt: str) -> str:
+    """ORCPT as it is passed on: as it came, but for a UTF-8 address in UTF-8 itself (RFC 6533, utf-8-addr-unitext), which is
+    written in ASCII (utf-8-addr-xtext): that means the same, and passes every server. Raises: WireError 501."""
+    if _UTF8_ORCPT.match(orcpt):
+        orcpt = "".join(character if character.isascii() else f"\\x{{{ord(character):X}}}" for character in orcpt)
+        if len(orcpt) > _ORCPT_OCTETS_MAX or _UTF8_ADDRESS.fullmatch(orcpt, len("utf-8;")) is None:
+            raise WireError(BAD_PARAMETER)
+    if _ORCPT.fullmatch(orcpt) is None:
+        raise WireError(BAD_PARAMETER)
+    return orcpt

@@ -8,6 +8,7 @@ The rules kept here:
 
 import re
 from collections.abc import Mapping
+from functools import partial
 
 from shadowrelay.model.errors import WireError
 from shadowrelay.model.message import Envelope, Recipient
@@ -26,7 +27,7 @@ from shadowrelay.smtp.answers import (
     TOO_MANY_RECIPIENTS,
 )
 from shadowrelay.smtp.data import ContentSink, receive_octets
-from shadowrelay.smtp.limits import HOLD_RECIPIENTS_MAX, HOLD_SIZE_MAX, READ_AHEAD_OCTETS
+from shadowrelay.smtp.limits import HOLD_RECIPIENTS_MAX, HOLD_SIZE_MAX, READ_AHEAD_OCTETS, ROOM_FOR_COPY_SECONDS
 from shadowrelay.smtp.parameters import MAIL_PARAMETERS
 from shadowrelay.smtp.peer_rights import PeerRights
 from shadowrelay.smtp.session import Hold, Transaction
@@ -120,7 +121,7 @@ class PeerReceiver(PeerRights):
             return HOLD_NOT_OFFERED
         # Not the message id: an earlier copy of the same message may still be on its way into the ledger.
         path = f"{self.reception.spool_directory}/{self.reception.new_message_id()}.copy"
-        transaction.hold = Hold(message_id, number, ContentSink(path))
+        transaction.hold = Hold(message_id, number, ContentSink(path, self.reception.budget.portion(), self.reception.descriptors))
         return None
 
     def refusal_of_recipient(self, transaction: Transaction, recipient: Recipient) -> Reply | None:
@@ -172,7 +173,7 @@ class PeerReceiver(PeerRights):
 
     async def _read_octets(self, count: int, sink: ContentSink | None) -> bool:
         self._is_in_content = True
-        is_kept = await receive_octets(self._reader, count, sink)
+        is_kept = await receive_octets(self._reader, count, sink, partial(self.has_room, ROOM_FOR_COPY_SECONDS))
         self._is_in_content = False
         return is_kept
 
@@ -188,7 +189,11 @@ class PeerReceiver(PeerRights):
         except BaseException:
             hold.sink.discard()
             raise
-        reply = await self.deciding(self.reception.desk.hold(identity, offer))
+        try:
+            reply = await self.deciding(self.reception.desk.hold(identity, offer))
+        except BaseException:
+            hold.sink.discard()
+            raise
         if reply.is_positive:
             self.account.copies_count += 1
         else:

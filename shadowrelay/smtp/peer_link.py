@@ -11,7 +11,7 @@ from typing import Protocol, TypeVar
 
 import structlog
 
-from shadowrelay.model.errors import PeerUnavailable, ShadowrelayError
+from shadowrelay.model.errors import PeerSaid, PeerUnavailable, ShadowrelayError
 from shadowrelay.model.ids import DatabaseId, ServerName
 from shadowrelay.model.ownership import StatusAnswer, StatusQuestion
 from shadowrelay.model.peers import CopyOffer, DiscardReply, PeerIdentity
@@ -55,11 +55,13 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class LinkEvents:
-    """What the node wants to know. `own_identity` gives our XSHADOW line for this peer."""
+    """What the node wants to know. `own_identity` gives our XSHADOW line for this peer, `conflict` why it cannot be who it says."""
 
     own_identity: Callable[[], PeerIdentity]
+    conflict: Callable[[PeerIdentity], str] = lambda identity: ""
     on_identity: Callable[[PeerIdentity], None] = lambda identity: None
     on_heard: Callable[[ServerName, DatabaseId], None] = lambda server, database: None
+    on_offer: Callable[[ServerName, bool], None] = lambda server, is_offered: None  # HOLD in the EHLO of a session, whatever it is for
     on_open: Callable[[SessionLink], Awaitable[None]] | None = None
 
 
@@ -101,21 +103,23 @@ class SmtpPeerLink:
         """From the latest session."""
         return self._latest.identity if self._latest is not None else None
 
-    async def hold(self, offer: CopyOffer, deadline: float) -> Held:
+    async def hold(self, offer: CopyOffer, deadline: float, still: float | None = None) -> Held:
         """See `ports.PeerLink`."""
         copy = CopyInFlight(offer)
         seconds = deadline - self._clock.awake()
         if seconds <= 0:
             raise PeerUnavailable(self._server, "no time is left")
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(seconds if still is None else min(seconds, still)) as bound:
+                if still is not None:
+                    copy.on_progress = _extending(bound, seconds, still)
                 await self._pool.enter()
                 try:
                     return await self._hold(copy)
                 finally:
                     self._pool.leave()
         except (SessionBroken, OSError, ValueError) as error:
-            raise self._unavailable(error, seconds, is_sent=copy.sent) from error
+            raise self._unavailable(error, seconds if still is None else min(seconds, still), is_sent=copy.sent) from error
 
     async def _hold(self, copy: CopyInFlight) -> Held:
         session = self._pool.take(self._server)
@@ -132,11 +136,15 @@ class SmtpPeerLink:
 
     async def _place(self, session: PeerSession, copy: CopyInFlight) -> Held:
         copy.began_awake = self._clock.awake()
+        copy.on_progress()
+        session.pipeline.on_progress = copy.on_progress
         try:
             superseded = await session.hold(copy)
         except BaseException:
             self._pool.drop(session)
             raise
+        finally:
+            session.pipeline.on_progress = None
         self._heard(session)
         self._pool.keep(self._server, session)
         return Held(superseded, copy.began_awake, session.database)
@@ -204,9 +212,10 @@ class SmtpPeerLink:
         opened = await open_session(self._address, self._server, self._opening)
         session = PeerSession(opened, self._server, self._turn)
         try:
-            identity = await session.shake_hands(self._events.own_identity())
+            identity = await session.shake_hands(self._events.own_identity(), self._events.conflict)
             self._latest = session
             self._events.on_identity(identity)
+            self._events.on_offer(self._server, session.offers_hold)
             self._heard(session)
             if self._events.on_open is not None:
                 await self._questions(session, self._events.on_open)
@@ -226,7 +235,7 @@ class SmtpPeerLink:
         except ShadowrelayError as error:
             # What could not be asked or recorded now is asked again by the poll; the session itself is sound.
             if session.pipeline.broken is not None:
-                raise session.pipeline.broken from error
+                raise session.pipeline.broken.error() from error
             log.warning("peer.questions_failed", server=self._server, error=str(error))
 
     def _heard(self, session: PeerSession) -> None:
@@ -238,6 +247,19 @@ class SmtpPeerLink:
             return PeerUnavailable(self._server, f"no answer in {seconds:.3g} s", sent=is_sent)
         if isinstance(error, SessionBroken):
             was_refused = isinstance(error.__cause__, ConnectionRefusedError)
-            return PeerUnavailable(self._server, str(error.reply), sent=is_sent, was_refused=was_refused)
+            said = PeerSaid.NO_SESSION if error.is_refusal else PeerSaid.NOTHING
+            return PeerUnavailable(self._server, str(error.reply), sent=is_sent, was_refused=was_refused, said=said)
         # OSError, ValueError: the content's file; an envelope that no parser let in
         return PeerUnavailable(self._server, f"the copy cannot be written: {error}", sent=is_sent)
+
+
+def _extending(bound: asyncio.Timeout, seconds: float, still: float) -> Callable[[], None]:
+    """Gives the copy under way `still` seconds more from now, but not more than `seconds` altogether."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + seconds
+
+    def extend() -> None:
+        if not bound.expired():
+            bound.reschedule(min(loop.time() + still, end))
+
+    return extend

@@ -79,8 +79,8 @@ class PeerRights(Receiver):
         if self._answered_awake is not None and name in EXCHANGE_STARTS:
             self.reception.desk.proved(identity.server, identity.database, self._answered_awake)
 
-    def written(self) -> None:
-        """The time that `proved` reports: not later than the peer can have read it."""
+    def writing(self) -> None:
+        """The time that `proved` reports: before the write, so that it is not later than the peer can have read it."""
         if self.identity is not None:
             self._answered_awake = self.reception.clock.awake()
 
@@ -96,10 +96,14 @@ class PeerRights(Receiver):
         identity = parse_hello(argument)
         reception = self.reception
         is_named = identity.server in self._proved_names or reception.rights.is_externally_secured(self.account.address)
+        if identity.server == reception.name and (refusal := reception.desk.refusal(identity)) is not None:
+            raise WireError(refusal)
         if identity.server not in reception.peers or not is_named:
             raise WireError(NOT_YOUR_NAME)
         if not identity.boundary == reception.boundary == reception.peers[identity.server].boundary:
             raise WireError(OTHER_BOUNDARY)
+        if (refusal := reception.desk.refusal(identity)) is not None:
+            raise WireError(refusal)
         await reception.desk.greeted(identity)
         self.identity = identity
         self._answered_awake = None  # what was answered before, was answered to nobody

@@ -5,15 +5,17 @@ is kept there, and after it only a reply tells.
 """
 
 import asyncio
-from collections.abc import Sequence
+import contextlib
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from shadowrelay.model.errors import PeerUnavailable, WireError
+from shadowrelay.core.placement import LARGE_OCTETS
+from shadowrelay.model.errors import PeerSaid, PeerUnavailable, WireError
 from shadowrelay.model.ids import DatabaseId, ServerName
 from shadowrelay.model.message import Content
 from shadowrelay.model.ownership import StatusAnswer, StatusQuestion
 from shadowrelay.model.peers import CopyOffer, DiscardReply, PeerIdentity
-from shadowrelay.model.replies import SUPERSEDED
+from shadowrelay.model.replies import SUPERSEDED, Reply
 from shadowrelay.smtp.client import Opened
 from shadowrelay.smtp.errors import ENHANCED, SessionBroken
 from shadowrelay.smtp.next_hop import BLOCK_OCTETS, opened
@@ -31,6 +33,9 @@ from shadowrelay.wire.status import (
 from shadowrelay.wire.xqdiscard import DiscardQuery, format_query, parse_reply_lines
 from shadowrelay.wire.xshadow import format_commit, format_envelope, format_hello, format_hold, parse_hello, parse_position
 
+CHUNK_OCTETS = 64 * 1024  # each is answered: a copy that gets on shows it this often
+COMMAND_NOT_IMPLEMENTED, PARAMETER_NOT_KNOWN, TOO_LARGE = 502, 555, 552  # docs/protocol.md, section 13
+
 
 @dataclass(slots=True)
 class CopyInFlight:
@@ -39,6 +44,7 @@ class CopyInFlight:
     offer: CopyOffer
     began_awake: float = 0.0
     sent: bool = False
+    on_progress: Callable[[], None] = lambda: None  # called whenever it gets on
 
 
 @dataclass(slots=True)
@@ -73,6 +79,22 @@ def text_of(answer: Answer) -> str:
     line = answer.lines[-1]
     found = ENHANCED.match(line)
     return line[found.end() :] if found is not None else line
+
+
+async def _blocks(content: Content) -> AsyncGenerator[bytes, None]:
+    if content.data is not None:
+        yield content.data
+        return
+    with opened(content) as file:
+        while block := await asyncio.to_thread(file.read, BLOCK_OCTETS):
+            yield block
+
+
+def what_is_refused(reply: Reply) -> PeerSaid:
+    """Whether a negative reply to a copy is about this copy (its addresses, size or bytes) or about copies as such."""
+    subject = reply.enhanced[2:3]  # RFC 3463: 1 addressing, 5 protocol, 6 content
+    is_for_all = reply.code in (COMMAND_NOT_IMPLEMENTED, PARAMETER_NOT_KNOWN)
+    return PeerSaid.NOT_THIS if reply.code == TOO_LARGE or (subject in ("1", "5", "6") and not is_for_all) else PeerSaid.NO_COPY
 
 
 class PeerSession:
@@ -116,21 +138,24 @@ class PeerSession:
         """The session is encrypted."""
         return self._opened.is_tls
 
-    async def shake_hands(self, own: PeerIdentity) -> PeerIdentity:
-        """Say who we are, learn who that is. Raises PeerUnavailable, SessionBroken."""
+    async def shake_hands(self, own: PeerIdentity, conflict: Callable[[PeerIdentity], str] = lambda identity: "") -> PeerIdentity:
+        """Say who we are, learn who that is. `conflict` says why it cannot be that. Raises PeerUnavailable, SessionBroken."""
         # A node whose redundancy is switched off does not show the keyword, and still answers for what others hold.
         answer = await self._ask(f"XSHADOW {format_hello(own)}\r\n".encode())
         if answer.code != 250:
             is_shown = "xshadow" in self._opened.extensions
-            raise PeerUnavailable(self._server, str(answer.reply) if is_shown else f"does not offer XSHADOW to this node ({answer.reply})")
+            reason = str(answer.reply) if is_shown else f"does not offer XSHADOW to this node ({answer.reply})"
+            raise PeerUnavailable(self._server, reason, said=PeerSaid.NO_SESSION)
         try:
             identity = parse_hello(text_of(answer))
         except WireError as error:
             raise PeerUnavailable(self._server, f"its identity cannot be read: {error.reply.text}") from error
+        if identity.server in (self._server, own.server) and (reason := conflict(identity)):
+            raise PeerUnavailable(self._server, f"refused: {reason}")
         if identity.server != self._server:
-            raise PeerUnavailable(self._server, f"the server there is {identity.server}")
+            raise PeerUnavailable(self._server, f"the server there is {identity.server}", said=PeerSaid.NO_SESSION)
         if identity.boundary != own.boundary:
-            raise PeerUnavailable(self._server, f"it belongs to the boundary {identity.boundary}")
+            raise PeerUnavailable(self._server, f"it belongs to the boundary {identity.boundary}", said=PeerSaid.NO_SESSION)
         self._identity = identity
         return identity
 
@@ -180,7 +205,7 @@ class PeerSession:
         Raises: PeerUnavailable after a refusal: nothing is stored. SessionBroken: `copy.sent` says what may be.
         """
         if not self.offers_hold:
-            raise PeerUnavailable(self._server, "does not offer HOLD now")
+            raise PeerUnavailable(self._server, "does not offer HOLD now", said=PeerSaid.NO_SESSION)
         envelope, content = copy.offer.envelope, copy.offer.content
         extra = f"XSHADOW={format_hold(envelope.message_id, copy.offer.number)}"
         lines = [f"MAIL {format_mail(envelope, content.size, extra=extra)}\r\n"]
@@ -189,36 +214,40 @@ class PeerSession:
         commit = f"XSHADOW COMMIT {format_commit(content.size, content.sha256)}\r\n".encode("ascii")
         replies_count = len(lines)
         try:
-            if content.data is not None:
+            if content.data is not None and content.size <= LARGE_OCTETS:
                 lines.append(f"BDAT {content.size}\r\n")
                 replies_count += 2
                 copy.sent = True
                 self.pipeline.write(b"".join(("".join(lines).encode(), content.data, commit)), replies_count)
             else:
                 self.pipeline.write("".join(lines).encode(), replies_count)
-                replies_count += await self._stream(content)
+                answers = await self.pipeline.answers(replies_count, None)  # a no is worth a round trip before megabytes of content
+                if any(answer.code >= 300 for answer in answers):
+                    return self._verdict(answers, copy)
+                replies_count = await self._stream(content)
                 if not self.pipeline.has_refusal():
                     copy.sent = True
                     replies_count += 1
                     self.pipeline.write(commit, 1)
             return self._verdict(await self.pipeline.answers(replies_count, None), copy)
         except SessionBroken:
-            if copy.sent:
-                refusal = self._refusal_in(self.pipeline.taken())
-                if refusal is not None:  # it said no before it went
-                    return self._superseded(refusal, copy)
+            refusal = self._refusal_in(self.pipeline.taken())
+            if refusal is not None:  # it said no before it went
+                return self._superseded(refusal, copy)
             raise
 
     async def _stream(self, content: Content) -> int:
-        """A file in counted chunks; ends early at a refusal. How many replies it will get."""
+        """The content in counted chunks; ends early at a refusal. How many replies it will get."""
         chunks_count = 0
-        with opened(content) as file:
-            while block := await asyncio.to_thread(file.read, BLOCK_OCTETS):
-                self.pipeline.write(b"BDAT %d\r\n" % len(block) + block, 1)
-                chunks_count += 1
-                await self.pipeline.drain(None)
-                if self.pipeline.has_refusal():
-                    break
+        async with contextlib.aclosing(_blocks(content)) as blocks:
+            async for block in blocks:
+                for start in range(0, len(block), CHUNK_OCTETS):
+                    chunk = block[start : start + CHUNK_OCTETS]
+                    self.pipeline.write(b"BDAT %d\r\n" % len(chunk) + chunk, 1)
+                    chunks_count += 1
+                    await self.pipeline.drain(None)
+                    if self.pipeline.has_refusal():
+                        return chunks_count
         return chunks_count
 
     def _verdict(self, answers: Sequence[Answer], copy: CopyInFlight) -> StatusAnswer | None:
@@ -226,8 +255,10 @@ class PeerSession:
         if refusal is not None:
             return self._superseded(refusal, copy)
         if any(answer.code >= 300 for answer in answers):  # a 3xx, or the 421 of a server that closes
+            if self.pipeline.broken is not None:
+                raise self.pipeline.broken.error()
             self.pipeline.abort()
-            raise self.pipeline.broken or PeerUnavailable(self._server, "its reply breaks the protocol", sent=copy.sent)
+            raise PeerUnavailable(self._server, "its reply breaks the protocol", sent=copy.sent)
         position = parse_position(answers[-1].lines[-1])
         if position is not None:
             self._position = position
@@ -247,7 +278,7 @@ class PeerSession:
                 raise self._garbled(error) from error
         # Where in the transaction it stands now depends on what was refused: a new session is cheaper than to know.
         self.pipeline.abort()
-        raise PeerUnavailable(self._server, str(refusal.reply))
+        raise PeerUnavailable(self._server, str(refusal.reply), said=what_is_refused(refusal.reply))
 
     async def _ask(self, command: bytes) -> Answer:
         self.pipeline.write(command, 1)
@@ -255,7 +286,7 @@ class PeerSession:
 
     def _check(self, answer: Answer) -> None:
         if answer.code == SERVICE_CLOSING and self.pipeline.broken is not None:
-            raise self.pipeline.broken
+            raise self.pipeline.broken.error()
         if answer.code >= 300:
             raise PeerUnavailable(self._server, str(answer.reply))
         position = parse_position(answer.lines[-1])

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from shadowrelay.model.replies import Reply
-from shadowrelay.smtp.errors import BROKEN_REPLY, CONNECTION_LOST, TIMED_OUT, SessionBroken, reply_from
+from shadowrelay.smtp.errors import BROKEN_REPLY, CONNECTION_LOST, TIMED_OUT, Breakage, reply_from
 
 REPLY_LINE = re.compile(rb"([2-5][0-9][0-9])(?:([ -])([^\r\n]*))?\r?\n")
 LINE_OCTETS_MAX = 4096  # RFC 5321 4.5.3.1.5 says 512; real servers write longer ones
@@ -58,10 +58,11 @@ class Pipeline(asyncio.Protocol):
         self._is_quitting = False
         self._closed = self._loop.create_future()
         self.reply_octets_max = REPLY_OCTETS_MAX
-        self.broken: SessionBroken | None = None
+        self.broken: Breakage | None = None
         self.answers_count = 0
+        self.on_progress: Callable[[], None] | None = None  # called when answers came, or the other side took octets
         if transport.is_closing():
-            self._break(SessionBroken(CONNECTION_LOST))
+            self._break(Breakage(CONNECTION_LOST))
             self._closed.set_result(None)  # its old protocol was told, not this one
 
     @property
@@ -77,7 +78,7 @@ class Pipeline(asyncio.Protocol):
 
     def _check(self) -> None:
         if self.broken is not None:
-            raise self.broken
+            raise self.broken.error()
 
     async def drain(self, seconds: float | None) -> None:
         """Wait until the transport takes more; `seconds` bounds the standstill. Raises SessionBroken."""
@@ -85,7 +86,7 @@ class Pipeline(asyncio.Protocol):
         if not self._is_write_paused:
             return
         self._write_waiter = self._loop.create_future()
-        timer = None if seconds is None else self._loop.call_later(seconds, self._break, SessionBroken(TIMED_OUT))
+        timer = None if seconds is None else self._loop.call_later(seconds, self._break, Breakage(TIMED_OUT))
         try:
             await self._write_waiter
         finally:
@@ -148,7 +149,7 @@ class Pipeline(asyncio.Protocol):
         if due_at > self._loop.time():
             self._set_timer(due_at)
         else:
-            self._break(SessionBroken(TIMED_OUT))
+            self._break(Breakage(TIMED_OUT))
 
     # called by the transport
 
@@ -178,6 +179,8 @@ class Pipeline(asyncio.Protocol):
                 return b""
         if self.answers_count != answers_before:
             self._progress_at = self._loop.time()
+            if self.on_progress is not None:
+                self.on_progress()
             if self._waiter is not None and len(self._answers) >= self._wanted and not self._waiter.done():
                 self._waiter.set_result(None)
         return buffer[position:]
@@ -211,18 +214,18 @@ class Pipeline(asyncio.Protocol):
             self.answers_count += 1
             self._answers.append(answer)
         if code == SERVICE_CLOSING:
-            self._break(SessionBroken(answer.reply, is_refusal=True))
+            self._break(Breakage(answer.reply, is_refusal=True))
             return False
         return True
 
     def _break_off(self, seen: bytes, why: str) -> None:
         text = seen[:80].decode("ascii", "backslashreplace")
-        self._break(SessionBroken(reply_from(BROKEN_REPLY.code, [f"{BROKEN_REPLY.enhanced} {BROKEN_REPLY.text}: {why}: {text!r}"])))
+        self._break(Breakage(reply_from(BROKEN_REPLY.code, [f"{BROKEN_REPLY.enhanced} {BROKEN_REPLY.text}: {why}: {text!r}"])))
 
-    def _break(self, error: SessionBroken) -> None:
+    def _break(self, why: Breakage) -> None:
         """The session is over: whoever waits is told, the connection goes at once."""
         if self.broken is None:
-            self.broken = error
+            self.broken = why
             self._buffer = b""
             self._transport.abort()
         if self._timer is not None:
@@ -234,14 +237,14 @@ class Pipeline(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         """The server will say no more: the transport closes."""
-        self._break(SessionBroken(CONNECTION_LOST))
+        self._break(Breakage(CONNECTION_LOST))
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is gone."""
         if not self._closed.done():
             self._closed.set_result(None)
-        self._break(SessionBroken(CONNECTION_LOST))
+        self._break(Breakage(CONNECTION_LOST))
 
     def pause_writing(self) -> None:
         """The transport's buffer is full."""
@@ -250,6 +253,8 @@ class Pipeline(asyncio.Protocol):
     def resume_writing(self) -> None:
         """The transport takes more."""
         self._is_write_paused = False
+        if self.on_progress is not None:
+            self.on_progress()
         if self._write_waiter is not None and not self._write_waiter.done():
             self._write_waiter.set_result(None)
 
@@ -257,7 +262,11 @@ class Pipeline(asyncio.Protocol):
 
     def abort(self) -> None:
         """End it at once, in the middle of whatever it is."""
-        self._break(SessionBroken(CONNECTION_LOST))
+        self._break(Breakage(CONNECTION_LOST))
+
+    def give_up(self) -> None:
+        """Whoever waits for an answer is told that it took too long."""
+        self._break(Breakage(TIMED_OUT))
 
     def quit(self) -> None:
         """Take leave without making anybody wait; the connection is gone after `QUIT_SECONDS_MAX` at the latest."""
@@ -265,7 +274,7 @@ class Pipeline(asyncio.Protocol):
             self.abort()
             return
         self._is_quitting = True
-        self.broken = SessionBroken(CONNECTION_LOST)
+        self.broken = Breakage(CONNECTION_LOST)
         self._transport.write(b"QUIT\r\n")
         timer = self._loop.call_later(QUIT_SECONDS_MAX, self._transport.abort)
         self._closed.add_done_callback(lambda _: timer.cancel())

@@ -4,6 +4,7 @@ Decides nothing about a message: the `Acceptor` does. A refusal says what was wr
 """
 
 from collections.abc import Mapping
+from functools import partial
 
 from shadowrelay.model.errors import WireError
 from shadowrelay.model.message import BodyType, Envelope, Recipient
@@ -17,6 +18,7 @@ from shadowrelay.smtp.answers import (
     MESSAGE_TOO_BIG,
     NESTED_MAIL,
     NO_ARGUMENT_ALLOWED,
+    NO_POSTMASTER,
     NO_VALID_RECIPIENTS,
     OK,
     OUT_OF_STEP,
@@ -24,11 +26,13 @@ from shadowrelay.smtp.answers import (
     RECIPIENT_OK,
     RELAYING_DENIED,
     SENDER_OK,
+    SHUTTING_DOWN,
     START_DATA,
     TOO_MANY_RECIPIENTS,
     UNKNOWN_PARAMETER,
 )
-from shadowrelay.smtp.data import ContentSink, DataFilter, header_facts, receive_data, trace_header
+from shadowrelay.smtp.data import ContentSink, DataFilter, beginning_of, header_facts, receive_data, trace_header
+from shadowrelay.smtp.limits import ROOM_SECONDS
 from shadowrelay.smtp.parameters import MAIL_PARAMETERS, recipient_of, take_mail_parameters
 from shadowrelay.smtp.session import Transaction
 from shadowrelay.smtp.session_commands import SessionCommands
@@ -54,6 +58,9 @@ class Receiver(SessionCommands):
     # the envelope
 
     async def smtp_MAIL(self, argument: str) -> None:
+        if self.reception.is_draining:
+            self.hang_up(SHUTTING_DOWN, "shutdown")
+            return
         if not self.account.client_name:
             self.refuse(HELLO_FIRST)
             return
@@ -61,7 +68,7 @@ class Receiver(SessionCommands):
             self.refuse(NESTED_MAIL)
             return
         self.was_mail_refused = True
-        command = parse_mail(argument)
+        command = parse_mail(argument, lenient=self.reception.connector.lenient_addresses)
         if command.parameters and not self.is_extended:
             self.refuse(UNKNOWN_PARAMETER)
             return
@@ -90,10 +97,11 @@ class Receiver(SessionCommands):
             self.refuse(MAIL_FIRST, is_error=not self.was_mail_refused)
             return
         try:
-            command = parse_rcpt(argument, smtputf8=transaction.smtputf8)
+            lenient = self.reception.connector.lenient_addresses
+            command = parse_rcpt(argument, smtputf8=transaction.smtputf8, lenient=lenient)
             if command.parameters and not self.is_extended:
                 raise WireError(UNKNOWN_PARAMETER)
-            recipient = recipient_of(command.address, command.parameters)
+            recipient = recipient_of(self._with_home(transaction, command.address), command.parameters)
         except WireError:
             transaction.refused_count += 1
             raise
@@ -103,6 +111,18 @@ class Receiver(SessionCommands):
             return
         transaction.recipients.append(recipient)
         self.say(RECIPIENT_OK)
+
+    def _with_home(self, transaction: Transaction, address: str) -> str:
+        """A bare `Postmaster` gets the domain where it can be delivered (RFC 5321 4.5.1); a copy has what its primary decided.
+
+        Raises: WireError 550 where it lives nowhere: accepted, it would come back to a sender whom anybody can forge.
+        """
+        if "@" in address or transaction.hold is not None:
+            return address
+        home = self.reception.postmaster_home(may_relay=self.reception.rights.may_relay(self.account.address))
+        if not home:
+            raise WireError(NO_POSTMASTER)
+        return f"{address}@{home}"
 
     def refusal_of_recipient(self, transaction: Transaction, recipient: Recipient) -> Reply | None:
         """Why this recipient cannot be taken."""
@@ -116,7 +136,10 @@ class Receiver(SessionCommands):
     # the content
 
     async def smtp_DATA(self, argument: str) -> None:
-        if refusal := self._refusal_of_data(argument):
+        refusal = self._refusal_of_data(argument)
+        if refusal is None and not await self.has_room(ROOM_SECONDS):
+            refusal = INSUFFICIENT_RESOURCES
+        if refusal is not None:
             self.refuse(refusal, is_error=not self.was_mail_refused)
             if self._reader.has_octets():  # content of a client that did not wait: it must not be obeyed
                 self.hang_up(OUT_OF_STEP, "out of step")
@@ -143,25 +166,33 @@ class Receiver(SessionCommands):
     async def _take_content(self, transaction: Transaction) -> None:
         reception, account = self.reception, self.account
         message_id = reception.new_message_id()
-        sink = ContentSink(f"{reception.spool_directory}/{message_id}.part")
+        sink = ContentSink(f"{reception.spool_directory}/{message_id}.part", reception.budget.portion(), reception.descriptors)
         client = (account.client_name, account.address)
-        sink.write(
-            trace_header(reception.name, self._protocol(transaction), message_id, client, transaction.recipients, reception.clock.now())
-        )
+        trace = trace_header(reception.name, self._protocol(transaction), message_id, client, transaction.recipients, reception.clock.now())
         data = DataFilter(sink, reception.connector.max_message_size)
         self._is_in_content = True
         try:
-            await receive_data(self._reader, data)
+            data.begin(trace)
+            await receive_data(self._reader, data, partial(self.has_room, ROOM_SECONDS))
         except BaseException:
             sink.discard()
             raise
         self._is_in_content = False
         self.transaction = None
-        facts = header_facts(data.beginning)
-        refusal = data.refusal or (LOOP if facts.hop_count > reception.connector.max_hop_count else None)
-        if refusal is not None:
+        if data.refusal is not None:
             sink.discard()
-            self._refuse_content(refusal)
+            self._refuse_content(data.refusal)
+            return
+        try:
+            content = sink.content()
+            facts = header_facts(beginning_of(content, len(trace)))
+        except OSError:
+            sink.discard()
+            self._refuse_content(INSUFFICIENT_RESOURCES)
+            return
+        if facts.hop_count > reception.connector.max_hop_count:
+            sink.discard()
+            self._refuse_content(LOOP)
             return
         envelope = Envelope(
             message_id=message_id,
@@ -178,16 +209,11 @@ class Receiver(SessionCommands):
             internet_message_id=facts.internet_message_id,
             subject=facts.subject,
         )
-        await self._accept(envelope, sink)
-
-    async def _accept(self, envelope: Envelope, sink: ContentSink) -> None:
         try:
-            content = sink.content()
-        except OSError:
+            reply = await self.deciding(reception.acceptor.accept(envelope, content))
+        except BaseException:
             sink.discard()
-            self._refuse_content(INSUFFICIENT_RESOURCES)
-            return
-        reply = await self.deciding(self.reception.acceptor.accept(envelope, content))
+            raise
         if reply.is_positive:
             self.account.messages_count += 1
             self.say(reply)

@@ -1,7 +1,7 @@
 """Where a domain's mail goes, by DNS: MX, implicit MX, null MX (RFC 5321 5.1, RFC 7505).
 
-dnspython asks and caches; here its answers and errors become hosts or delivery errors. An answer that says "no" is
-permanent, no answer is transient.
+`lookups` asks and remembers; here answers become hosts or delivery errors. An answer that says "no" is permanent, no answer
+is transient.
 """
 
 import ipaddress
@@ -9,19 +9,15 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-import dns.asyncresolver
 import dns.exception
 import dns.name
-import dns.nameserver
-import dns.rdatatype
-import dns.resolver
 
 from shadowrelay.model.errors import PermanentDeliveryError, TransientDeliveryError
 from shadowrelay.model.replies import Reply
 from shadowrelay.model.routing import HostPort
+from shadowrelay.smtp.host_names import both_families
+from shadowrelay.smtp.lookups import LIFETIME_SECONDS, Found, Lookups
 
-LIFETIME_SECONDS = 20.0  # one look-up, all name servers and repetitions
-CACHED_ANSWERS_MAX = 10_000
 EXCHANGES_MAX = 20  # of one domain; a hostile zone may name hundreds
 ADDRESSES_MAX = 8  # of one exchange
 
@@ -54,7 +50,7 @@ class MailResolver(Protocol):
 
 
 class DnsResolver:
-    """`nameservers` None or empty: those of the system. `own_names`: names under which this node takes mail."""
+    """See `MailResolver`. `own_names`: names under which this node takes mail. `nameservers`: see `Lookups`."""
 
     def __init__(
         self,
@@ -62,43 +58,27 @@ class DnsResolver:
         nameservers: Sequence[HostPort] = (),
         *,
         lifetime_seconds: float = LIFETIME_SECONDS,
+        lookups: Lookups | None = None,
     ) -> None:
         self._own = {_normal(name) for name in own_names}
-        self._lifetime = lifetime_seconds
-        # Read lazily if it is the system's: a node that only has routes needs no /etc/resolv.conf.
-        self._resolver: dns.asyncresolver.Resolver | None = None
-        self._nameservers = tuple(nameservers)
-
-    def _ask(self) -> dns.asyncresolver.Resolver:
-        if self._resolver is None:
-            resolver = dns.asyncresolver.Resolver(configure=not self._nameservers)
-            if self._nameservers:
-                resolver.nameservers = [dns.nameserver.Do53Nameserver(server.host, server.port) for server in self._nameservers]
-            resolver.timeout = min(5.0, self._lifetime)
-            resolver.lifetime = self._lifetime
-            resolver.search = []
-            resolver.cache = dns.resolver.LRUCache(CACHED_ANSWERS_MAX)
-            self._resolver = resolver
-        return self._resolver
+        self._lookups = lookups or Lookups(nameservers, lifetime_seconds=lifetime_seconds)
 
     async def exchanges(self, domain: str) -> tuple[Exchange, ...]:
         """See `MailResolver`. Source: RFC 5321 5.1, RFC 7505."""
         literal = _literal(domain)
         if literal:
             return (Exchange(0, literal),)
-        name = _absolute(domain)
-        try:
-            answer = await self._ask().resolve(name, dns.rdatatype.MX, search=False)
-        except dns.resolver.NXDOMAIN as error:
-            raise PermanentDeliveryError(NO_SUCH_DOMAIN, domain) from error
-        except dns.resolver.NoAnswer:
+        answer = await self._lookups.ask(_absolute(domain), "MX")
+        if answer.found is Found.NO_SUCH_NAME:
+            raise PermanentDeliveryError(NO_SUCH_DOMAIN, domain)
+        if answer.found is Found.NO_RECORDS:
             return await self._implicit(domain)
-        except (dns.exception.DNSException, OSError, ValueError) as error:
-            raise TransientDeliveryError(LOOKUP_FAILED, domain, is_connection=True) from error
-        found = [(int(record.preference), record.exchange.to_text(omit_final_dot=True)) for record in answer]
-        if all(host in ("", ".") for _, host in found):
+        if answer.found is Found.NOTHING:
+            raise TransientDeliveryError(LOOKUP_FAILED, domain, is_unreachable=True)
+        found = [(int(preference), host.rstrip(".")) for preference, _, host in (text.partition(" ") for text in answer.records)]
+        exchanges = sorted((Exchange(preference, host) for preference, host in found if host), key=_by_preference)
+        if not exchanges:
             raise PermanentDeliveryError(TAKES_NO_MAIL, domain)
-        exchanges = sorted((Exchange(preference, host) for preference, host in found if host not in ("", ".")), key=_by_preference)
         own = [exchange.preference for exchange in exchanges if _normal(exchange.host) in self._own]
         if own:
             exchanges = [exchange for exchange in exchanges if exchange.preference < min(own)]
@@ -118,20 +98,14 @@ class DnsResolver:
         literal = _literal(host)
         if literal:
             return (HostPort(literal, port),)
-        name = _absolute(host)
-        found: list[str] = []
-        failed: Exception | None = None
-        for kind in (dns.rdatatype.A, dns.rdatatype.AAAA):
-            try:
-                answer = await self._ask().resolve(name, kind, search=False)
-                found.extend(record.address for record in answer)
-            except (dns.resolver.NXDOMAIN, dns.resolver.NoAnswer):
-                continue
-            except (dns.exception.DNSException, OSError, ValueError) as error:
-                failed = error
-        if not found and failed is not None:
-            raise TransientDeliveryError(LOOKUP_FAILED, host, is_connection=True) from failed
+        found, failure = await both_families(self._lookups, _absolute(host))
+        if failure:
+            raise TransientDeliveryError(LOOKUP_FAILED, host, is_unreachable=True)
         return tuple(HostPort(address, port) for address in found[:ADDRESSES_MAX])
+
+    async def close(self) -> None:
+        """End what runs."""
+        await self._lookups.close()
 
 
 def _absolute(domain: str) -> dns.name.Name:

@@ -1,11 +1,13 @@
 """Who may relay where: `relay_from` grants everything, `accepted_domains` their recipients, nothing else anything."""
 
+from collections.abc import Sequence
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 from typing import Final
 
+from shadowrelay.core.routing import Router
 from shadowrelay.model.quantities import Network
-from shadowrelay.model.settings import ReceiveConnector
+from shadowrelay.model.settings import ReceiveConnector, Route
 from shadowrelay.wire.addresses import domain_of
 
 CACHED_MAX = 4_096  # addresses and domains whose answers are remembered
@@ -38,9 +40,27 @@ class Rights:
         return _is_in(address, self._externally_secured)
 
     def accepts(self, recipient: str) -> bool:
-        """Whether anybody may send to this recipient. `Postmaster` without a domain is ours. RFC 5321 4.5.1."""
+        """Whether anybody may send to this recipient, which has a domain."""
         domain = domain_of(recipient)
-        return not domain or domain in self._domains or domain.endswith(self._parents)
+        return domain in self._domains or domain.endswith(self._parents)
+
+
+def postmaster_homes(rights: Rights, connector: ReceiveConnector, server: str, routes: Sequence[Route]) -> tuple[str, str]:
+    """Where a bare `Postmaster` lives for strangers, and for clients that may relay; empty: nowhere. RFC 5321 4.5.1.
+
+    This server's name, where its mail is taken or has a route of its own, else the first accepted domain. A route for
+    everything leads there too, but only for clients that may relay: what its next hop refuses comes back to them.
+    """
+    address = f"postmaster@{server}"
+    own_routes = tuple(route for route in routes if not all(set(pattern) <= {"*", "@"} for pattern in route.recipients))
+    if rights.accepts(address) or _has_route(own_routes, address):
+        return server, server
+    domain = next((name for name in connector.accepted_domains if not name.startswith("*.")), "")
+    return domain, domain or (server if _has_route(routes, address) else "")
+
+
+def _has_route(routes: Sequence[Route], address: str) -> bool:
+    return bool(Router(routes).destination(address).hosts)
 
 
 def _is_in(text: str, networks: tuple[Network, ...]) -> bool:

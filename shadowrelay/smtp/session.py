@@ -1,21 +1,24 @@
 """What a session is: what all sessions of a receive connector share, one transaction, and the account of a session."""
 
+import asyncio
 import os
 import ssl
+import sys
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import time_ns
 
+from shadowrelay.memory import ContentBudget
 from shadowrelay.model.ids import BoundaryName, MessageId, ServerName
 from shadowrelay.model.message import BodyType, Recipient
 from shadowrelay.model.ownership import CopyNumber
-from shadowrelay.model.settings import Peer, ReceiveConnector
+from shadowrelay.model.settings import Peer, ReceiveConnector, Route
 from shadowrelay.ports import Acceptor, Clock, PeerDesk
 from shadowrelay.smtp.data import ContentSink
-from shadowrelay.smtp.limits import SessionCount
-from shadowrelay.smtp.rights import Rights
+from shadowrelay.smtp.limits import Descriptors, SessionCount
+from shadowrelay.smtp.rights import Rights, postmaster_homes
 from shadowrelay.wire.xshadow import EnvelopeExtras
 
 IDS_DRAWN_AT_ONCE = 64  # a system call for each, which also gives up the interpreter's lock, is dear
@@ -55,20 +58,32 @@ class Reception:
     desk: PeerDesk
     clock: Clock
     spool_directory: Path
+    budget: ContentBudget = field(default_factory=ContentBudget)
+    descriptors: Descriptors = field(default_factory=lambda: Descriptors(sys.maxsize))
     tls_context: ssl.SSLContext | None = None
     is_advertised: bool = True
+    is_draining: bool = False  # no mail is taken any more; peers may still ask what is done
     new_message_id: Callable[[], MessageId] = new_message_id
+    routes: Sequence[Route] = ()
+    running: set["asyncio.Task[None]"] = field(default_factory=set)  # the sessions' command loops, also of lost connections
     rights: Rights = field(init=False)
+    _homes: tuple[str, str] = field(init=False)
     count: SessionCount = field(init=False)
 
     def __post_init__(self) -> None:
         self.count = SessionCount()
-        self.adopt(self.connector)
+        self.adopt(self.connector, self.routes)
 
-    def adopt(self, connector: ReceiveConnector) -> None:
+    def adopt(self, connector: ReceiveConnector, routes: Sequence[Route]) -> None:
         """Follow changed settings, from the next command of each session on."""
         self.connector = connector
+        self.routes = routes
         self.rights = Rights(connector)
+        self._homes = postmaster_homes(self.rights, connector, self.name, routes)
+
+    def postmaster_home(self, *, may_relay: bool) -> str:
+        """The domain of a bare `Postmaster`, empty where it has none."""
+        return self._homes[may_relay]
 
 
 @dataclass(slots=True)

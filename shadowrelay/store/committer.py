@@ -16,7 +16,9 @@ from typing import Any
 
 from sqlalchemy import Connection, RootTransaction, exc
 
+from shadowrelay.model.errors import LedgerUnavailable
 from shadowrelay.model.ids import MessageId
+from shadowrelay.model.replies import LOCAL_ERROR
 from shadowrelay.store import errors
 from shadowrelay.store.connection import WriterConnection
 from shadowrelay.store.flush import flush, write_database_row
@@ -133,6 +135,16 @@ class Committer:
         transaction.rollback()
         return None
 
+    def empty_log(self) -> bool:
+        """Between two transactions; see `WriterConnection.empty_log`. Never raises."""
+        try:
+            is_empty = self.connection.empty_log()
+        except sqlite3.Error as error:
+            self._after_failure(error)
+            return False
+        self.state.log_bytes = self.connection.log_bytes()
+        return is_empty
+
     def _to_disk(self, prepared: Prepared) -> None:
         """Content first: what a row names must be there."""
         try:
@@ -198,7 +210,10 @@ class Committer:
         failures_count, failure = 0, None
         for promise in promises:
             if failures_count >= FAILURES_IN_A_ROW_MAX:
-                promise.error = failure
+                reply, reason = LOCAL_ERROR, f"not tried: {failure}"
+                if isinstance(failure, LedgerUnavailable):
+                    reply, reason = failure.reply, failure.reason
+                promise.error = LedgerUnavailable(reply, reason)  # to each its own: an exception is raised once
                 continue
             try:
                 prepared = self.prepare((promise,))
@@ -219,6 +234,7 @@ class Committer:
     def _committed(self, works: Sequence[Work]) -> None:
         state = self.state
         state.position += 1
+        state.log_bytes = self.connection.log_bytes()
         for work in works:
             for row in work.rows.values():
                 if row is not None:

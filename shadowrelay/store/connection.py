@@ -1,13 +1,18 @@
 """Connections to `queue.db`: exactly one that writes, and read-only ones.
 
+The write-ahead log begins anew from its start only when everything in it was written back and nobody reads from it. Reads
+that overlap without end would keep it growing, so at `LOG_BYTES_MAX` the readers are held back for the moment that takes.
+
 SQLite before 3.51.3 can lose committed pages when one connection checkpoints while another commits, so the writer is
 the only one that does either, and nobody uses `mmap_size`. What a pragma set is read back: some builds of SQLite, and
 some file systems, quietly do less than asked.
 """
 
+import asyncio
+import os
 import sqlite3
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -22,6 +27,8 @@ from shadowrelay.store import errors
 Answer = TypeVar("Answer")
 BUSY_TIMEOUT_MILLISECONDS = 5_000  # another process holds the lock: an administrator's shell, a copy being made
 CHECKPOINT_PAGES = 6_000  # 24 MB of WAL, some thousand messages: the same pages are then written back once
+LOG_BYTES_MAX = 64_000_000  # two and a half times what it has where no reads overlap
+READERS_HELD_BACK_SECONDS = 2.0  # at most; a page takes milliseconds
 WRITER_CACHE_KIB = 65_536
 STATEMENTS_KEPT = 256
 READERS_COUNT = 4
@@ -60,6 +67,21 @@ class WriterConnection:
         """All rows of a frequent question, past SQLAlchemy too. Raises: sqlite3.Error."""
         assert self._cursor is not None
         return self._cursor.execute(text, parameters).fetchall()
+
+    def log_bytes(self) -> int:
+        """The size of the write-ahead log."""
+        try:
+            return os.stat(f"{self._path}-wal").st_size
+        except OSError:
+            return 0
+
+    def empty_log(self) -> bool:
+        """Write the log back and make it empty; False where somebody reads from it. Outside a transaction. Raises: sqlite3.Error."""
+        if self._cursor is None:
+            return False
+        self.wait_for_locks(False)
+        (is_busy, *_) = self._cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        return not is_busy
 
     def wait_for_locks(self, may_wait: bool) -> None:
         """Whether BEGIN may wait for the lock of another process, or fails at once. Raises: sqlite3.Error."""
@@ -144,14 +166,38 @@ class AsyncReaders:
             pool_reset_on_return=None,
             connect_args={"timeout": BUSY_TIMEOUT_MILLISECONDS / 1000},
         )
+        self._running_count = 0
+        self._none_runs = asyncio.Event()
+        self._may_begin = asyncio.Event()
+        self._may_begin.set()
 
     async def ask(self, question: Callable[[Connection], Answer]) -> Answer:
         """Raises: LedgerUnavailable."""
+        while not self._may_begin.is_set():
+            await self._may_begin.wait()
+        self._running_count += 1
         try:
             async with self._engine.connect() as connection:
                 return await connection.run_sync(question)
         except (exc.SQLAlchemyError, sqlite3.Error, OSError) as error:
             raise errors.unavailable(error) from error
+        finally:
+            self._running_count -= 1
+            if not self._running_count:
+                self._none_runs.set()
+
+    @asynccontextmanager
+    async def held_back(self) -> AsyncIterator[None]:
+        """No question is begun meanwhile; those that run have ended, or had time to."""
+        self._may_begin.clear()
+        try:
+            if self._running_count:
+                self._none_runs.clear()
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._none_runs.wait(), READERS_HELD_BACK_SECONDS)
+            yield
+        finally:
+            self._may_begin.set()
 
     async def close(self) -> None:
         await self._engine.dispose()

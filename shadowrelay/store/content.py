@@ -20,6 +20,7 @@ from pathlib import Path
 
 from shadowrelay.model.errors import ContentCorrupt
 from shadowrelay.model.message import CONTENT_IN_MEMORY_BYTES_MAX, Content, ContentPlace
+from shadowrelay.store import errors
 from shadowrelay.store.recent import RecentContents
 from shadowrelay.store.rows import LARGE
 
@@ -57,7 +58,9 @@ class ContentStore:
         for directory in (self.directory, self.large_directory, self.spool_directory):
             directory.mkdir(parents=True, exist_ok=True)
         orphans_count = 0
-        for path in self.directory.glob(f"*{SUFFIX}"):
+        for path in list(self.directory.iterdir()):  # `glob` passes over what it has no rights to
+            if path.suffix != SUFFIX:
+                continue
             number = int(path.stem) if path.stem.isdigit() else -1
             self._last_segment = max(self._last_segment, number)
             if number in known_segments:
@@ -153,7 +156,11 @@ class ContentStore:
         return ContentPlace(LARGE, number, content.size, content.sha256)
 
     def read(self, place: ContentPlace) -> Content:
-        """The content, checked. Raises: ContentCorrupt."""
+        """The content, checked.
+
+        Raises: ContentCorrupt when the file is missing, too short, or has another SHA-256; LedgerUnavailable when it cannot be
+        read now (no descriptors or memory left, an I/O error, no rights), which says nothing about the content.
+        """
         data = self.recent.get(place)
         if data is not None:
             return Content(place.size, place.sha256, data)
@@ -168,11 +175,23 @@ class ContentStore:
                 else:
                     data = os.pread(file.fileno(), place.size, 0 if place.segment == LARGE else place.offset)
                     is_right = len(data) == place.size and hashlib.sha256(data).digest() == place.sha256
-        except OSError as exc:
+        except FileNotFoundError as exc:
+            if not self._is_there():
+                raise errors.unavailable(exc) from exc
             raise ContentCorrupt(f"{path.name}: {exc}") from exc
+        except (OSError, MemoryError) as exc:
+            raise errors.unavailable(exc) from exc
         if not is_right:
             raise ContentCorrupt(f"{path.name} at {place.offset}: SHA-256 differs")
         return Content(place.size, place.sha256, data) if data is not None else Content(place.size, place.sha256, path=path)
+
+    def _is_there(self) -> bool:
+        """Whether a file that is missing is missing alone, and not with the volume that it is on."""
+        try:
+            self.directory.stat()
+        except OSError:
+            return False
+        return True
 
     def unlink_segment(self, number: int) -> None:
         """No row needs it, and that is committed."""

@@ -45,6 +45,7 @@ BY_CLASS: tuple[tuple[type[BaseException], Reply | None], ...] = (
     (exc.SQLAlchemyError, LOCAL_ERROR),  # the rest are mistakes of ours
     (sqlite3.Error, None),
     (OSError, None),
+    (MemoryError, INSUFFICIENT_RESOURCES),
 )
 
 # After these the connection is opened anew; what a failed sync left in the page cache is not to be trusted.

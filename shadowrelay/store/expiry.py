@@ -1,26 +1,27 @@
 """Removing what is past its time, in bounded steps, on a `Work`.
 
 A message is touched once more, when its row may go. Its content goes with the whole segment, which needs no look at
-rows but the last one: nothing unfinished is in it, and nothing finished that Safety Net still keeps.
+rows: nothing unfinished is in it, and nothing finished that Safety Net still keeps.
 """
 
 from dataclasses import dataclass
 from datetime import datetime
 
-from shadowrelay.model.ids import MessageId
+from shadowrelay.model.ids import NO_DATABASE, MessageId, ServerName
 from shadowrelay.model.ownership import Role
 from shadowrelay.model.queue import StoredMessage
-from shadowrelay.store import codec, reading
+from shadowrelay.store import codec, counters, prepared, reading, tables
 from shadowrelay.store.rows import LARGE
 from shadowrelay.store.work import Work
 
 SELECT_EXPIRED = "SELECT message_id FROM message WHERE expires_at <= ? ORDER BY expires_at LIMIT ?"
-SELECT_SEGMENTS_FREE = "SELECT segment, first_id, last_id FROM segment WHERE pinned_count <= 0 AND keep_until <= ? ORDER BY segment LIMIT ?"
-SELECT_PINNED = (
-    "SELECT 1 FROM message WHERE internal_id BETWEEN ? AND ? AND segment = ?"
-    " AND (role IN ('primary', 'shadow', 'set-aside') OR (role = 'delivered' AND keep_until > ?)) LIMIT 1"
-)
+# One row a generation of 64 MB or an hour: few, read in their order.
+SELECT_SEGMENTS_FREE = "SELECT segment FROM segment WHERE pinned_count <= 0 AND keep_until <= ? ORDER BY segment LIMIT ?"
+SELECT_PINNED = "SELECT 1 FROM message INDEXED BY message_content WHERE role IN ('primary', 'shadow', 'set-aside') AND segment = ? LIMIT 1"
 SEGMENTS_PER_STEP = 8
+DISCARDS_PER_STEP = 1_000
+SELECT_DISCARDS = "SELECT sequence, asker_database, created_at FROM discard WHERE asker = ? ORDER BY sequence LIMIT ?"
+DELETE_DISCARD = prepared.deletion(tables.DISCARD, "sequence")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,24 +53,39 @@ def expire(work: Work, now: datetime, limit: int) -> Step:
 
 
 def _free_segments(work: Work, at: int) -> None:
-    """The counts say which; the rows are asked once more before anything is unlinked."""
-    for segment, first_id, last_id in work.connection.exec_driver_sql(SELECT_SEGMENTS_FREE, (at, SEGMENTS_PER_STEP)).fetchall():
+    """The counts say which; the index of unfinished messages is asked once more before anything is unlinked. No row of what
+    Safety Net lets go is read."""
+    for (segment,) in work.connection.exec_driver_sql(SELECT_SEGMENTS_FREE, (at, SEGMENTS_PER_STEP)).fetchall():
         if segment == work.state.contents.current_segment or segment in work.segments:
             continue
-        if work.connection.exec_driver_sql(SELECT_PINNED, (first_id, last_id, segment, at)).first() is None:
+        if work.connection.exec_driver_sql(SELECT_PINNED, (segment,)).first() is None:
             work.changes_count += 1
             work.segments_gone.append(segment)
 
 
-def forget_unasked(work: Work, older_than: datetime) -> int:
-    """Old notifications of askers that have not asked since that instant."""
-    work.changes_count += 1
+def forget_unasked(work: Work, older_than: datetime) -> tuple[int, bool]:
+    """One step: the oldest notifications of askers that have not asked since that instant; and those for a database that its
+    server does not have any more. How many, and whether there may be more."""
     before = codec.encode_instant(older_than)
-    asked_at = work.state.peers.asked_at
-    askers = [asker for (asker,) in work.connection.exec_driver_sql("SELECT DISTINCT asker FROM discard").fetchall()]
-    gone = 0
-    for asker in askers:
-        if asked_at.get(asker, 0) < before:
-            result = work.connection.exec_driver_sql("DELETE FROM discard WHERE asker = ? AND created_at < ?", (asker, before))
-            gone += result.rowcount
-    return gone
+    peers = work.state.peers
+    askers = {name.partition(" ")[0] for name, *_ in counters.of_kind(work.connection, counters.DISCARD)}
+    gone: list[tuple[int]] = []
+    has_more = False
+    for asker in sorted(askers):
+        row = peers.rows.get(ServerName(asker))
+        known = (NO_DATABASE, row.database) if row is not None and row.database else None
+        is_unasked = peers.asked_at.get(ServerName(asker), 0) < before
+        found = work.connection.exec_driver_sql(SELECT_DISCARDS, (asker, DISCARDS_PER_STEP)).fetchall()
+        count = 0
+        for sequence, database, created_at in found:
+            is_over = (is_unasked and created_at < before) or (known is not None and database not in known)
+            if not is_over:
+                break  # those behind it are younger
+            gone.append((sequence,))
+            work.count((counters.DISCARD, f"{asker} {database}", 0), -1)
+            count += 1
+        has_more |= count == DISCARDS_PER_STEP
+    if gone:
+        work.changes_count += 1
+        DELETE_DISCARD.execute(work, gone)
+    return len(gone), has_more

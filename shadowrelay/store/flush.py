@@ -4,10 +4,12 @@ Order: rows that go before rows that come (a message held anew has the same id),
 released notifications after those that were queued to wait, the counters last.
 """
 
+import json
+from collections import Counter
 from typing import Any
 
-from shadowrelay.model.ids import MessageId
-from shadowrelay.store import prepared, retries, rows, tables
+from shadowrelay.model.ids import NO_SERVER, MessageId
+from shadowrelay.store import counters, prepared, retries, rows, tables
 from shadowrelay.store.rows import Row
 from shadowrelay.store.work import Work
 
@@ -19,6 +21,11 @@ INSERT_LISTING = prepared.insertion(tables.LISTING, conflict="ON CONFLICT DO NOT
 DELETE_LISTING = prepared.deletion(tables.LISTING, "server", "message")
 DELETE_RETRY = prepared.deletion(tables.RETRY, "message")
 INSERT_RETRY = prepared.insertion(tables.RETRY, conflict="ON CONFLICT DO NOTHING")
+SELECT_RETRIES_GONE = "SELECT retry.message, retry.next_hop FROM json_each(?) AS gone CROSS JOIN retry ON retry.message = gone.value"
+UPSERT_COUNTER = prepared.insertion(
+    tables.COUNTER, conflict="ON CONFLICT DO UPDATE SET count = count + excluded.count, octets = octets + excluded.octets"
+)
+DELETE_COUNTER = prepared.ManyRows("DELETE FROM counter WHERE kind = ? AND name = ? AND number = ? AND count = 0")
 INSERT_DISCARD = prepared.insertion(tables.DISCARD)
 WAITING_COLUMNS = [column.name for column in tables.WAITING.columns][1:]
 INSERT_WAITING = prepared.insertion(tables.WAITING, columns=WAITING_COLUMNS)
@@ -41,13 +48,15 @@ def flush(work: Work) -> None:
     if work.deleted:
         DELETE_MESSAGE.execute(work, [(internal_id,) for internal_id in work.deleted])
     if work.new:
-        INSERT_MESSAGE.execute(work, [_whole(row, text) for message_id, text in work.new.items() if (row := work.rows[message_id])])
+        INSERT_MESSAGE.execute(work, [_whole(work, row, text) for message_id, text in work.new.items() if (row := work.rows[message_id])])
     _release_sides(work)
     if work.dirty:
         _update(work)
     _write_lists(work)
     if work.discards:
         INSERT_DISCARD.execute(work, work.discards)
+        for _, asker, database, *_ in work.discards:
+            work.count((counters.DISCARD, f"{asker} {database}", 0), 1)
     if work.segments:
         changes = [
             (number, change.pinned_count, change.keep_until, change.first_id, change.last_id)
@@ -57,11 +66,44 @@ def flush(work: Work) -> None:
         UPSERT_SEGMENT.execute(work, changes)
     if work.segments_gone:
         DELETE_SEGMENT.execute(work, [(number,) for number in work.segments_gone])
+    if work.counts:
+        _write_counters(work)
 
 
-def _whole(row: Row, envelope: str) -> tuple[Any, ...]:
+def _whole(work: Work, row: Row, envelope: str) -> tuple[Any, ...]:
     row.written = row.beside()
+    _count(work, row)
     return row.whole(envelope)
+
+
+def _count(work: Work, row: Row) -> None:
+    """From the queue in which it was to that in which it is."""
+    before, after = row.counted, row.to_be_counted()
+    if before == after:
+        return
+    if before is not None:
+        work.count(before[0], -1, -before[1])
+    if after is not None:
+        work.count(after[0], 1, after[1])
+    row.counted = after
+
+
+def _count_retries(work: Work) -> None:
+    """Before they are written: the rows that go are asked for by which queues they are in."""
+    if work.retries_gone:
+        for internal_id, next_hop in work.connection.exec_driver_sql(
+            SELECT_RETRIES_GONE, (json.dumps(list(set(work.retries_gone))),)
+        ).fetchall():
+            work.count((counters.DELIVERY, next_hop, 0), -1, -work.retries_octets[internal_id])
+    for internal_id, forks in work.retries.items():
+        for next_hop in forks:
+            work.count((counters.DELIVERY, next_hop, 0), 1, work.retries_octets[internal_id])
+
+
+def _write_counters(work: Work) -> None:
+    changes = [(*key, count, octets) for key, (count, octets) in work.counts.items() if count or octets]
+    UPSERT_COUNTER.execute(work, changes)
+    DELETE_COUNTER.execute(work, [(kind, name, number) for kind, name, number, count, _ in changes if count < 0])
 
 
 def _update(work: Work) -> None:
@@ -72,7 +114,11 @@ def _update(work: Work) -> None:
         if row is None:
             continue
         beside = row.beside()
-        if beside == row.written:
+        is_beside_same = beside == row.written
+        # Of `LISTED` only the number of retries has a say in where a message counts.
+        if not is_beside_same or bool(row.retries_count) is not (row.counted is None):
+            _count(work, row)
+        if is_beside_same:
             lists.append((*row.list_columns(), row.internal_id))
         else:
             row.written = beside
@@ -85,24 +131,30 @@ def _update(work: Work) -> None:
 
 def _write_lists(work: Work) -> None:
     if work.listing_new and work.listing_gone:
-        # An entry may have come and gone within this transaction, or gone and come.
-        both = set(work.listing_new).intersection(work.listing_gone)
-        stay = {entry for entry in both if _is_listed(work, entry)} if both else both
-        work.listing_new = [entry for entry in work.listing_new if entry not in both or entry in stay]
-        work.listing_gone = [entry for entry in work.listing_gone if entry not in stay]
+        # An entry may have come and gone within this transaction, or gone and come: what is left of it counts.
+        left = Counter(work.listing_new)
+        left.subtract(work.listing_gone)
+        work.listing_new = [entry for entry, count in left.items() if count > 0]
+        work.listing_gone = [entry for entry, count in left.items() if count < 0]
     if work.listing_new:
         INSERT_LISTING.execute(work, work.listing_new)
     if work.listing_gone:
         DELETE_LISTING.execute(work, work.listing_gone)
-    if work.retries:
-        DELETE_RETRY.execute(work, [(internal_id,) for internal_id in work.retries_gone])
-        fresh = [retries.encode_retry(internal_id, retry) for internal_id, forks in work.retries.items() for retry in forks]
-        INSERT_RETRY.execute(work, fresh)
+    for entries, by in ((work.listing_new, 1), (work.listing_gone, -1)):
+        for server, _ in entries:
+            work.count((counters.LISTED, server, 0), by)
+    write_retries(work)
 
 
-def _is_listed(work: Work, entry: tuple[str, int]) -> bool:
-    server, internal_id = entry
-    return any(row is not None and row.internal_id == internal_id and server in row.listed for row in work.rows.values())
+def write_retries(work: Work) -> None:
+    """The delivery queues, so that a statement on them sees what this transaction has changed."""
+    if not work.retries:
+        return
+    _count_retries(work)
+    DELETE_RETRY.execute(work, [(internal_id,) for internal_id in work.retries_gone])
+    fresh = [retries.encode_retry(internal_id, retry) for internal_id, forks in work.retries.items() for retry in forks.values()]
+    INSERT_RETRY.execute(work, fresh)
+    work.retries_gone, work.retries = [], {}
 
 
 def _release_sides(work: Work) -> None:
@@ -125,6 +177,8 @@ def _release(work: Work, waiting_id: int, more_sides: list[str], columns: list[A
             work.connection.exec_driver_sql("UPDATE waiting SET side = ?, more_sides = ? WHERE id = ?", moved)
             return
     work.connection.exec_driver_sql("DELETE FROM waiting WHERE id = ?", (waiting_id,))
+    if columns[0] == NO_SERVER:
+        return
     work.state.sequence += 1
     work.discards.append((work.state.sequence, *columns))
 

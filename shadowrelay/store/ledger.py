@@ -4,9 +4,9 @@ This class only carries promises to the writer and questions to the readers; wha
 `expiry`, `reading` and `queues`. It is as long as the port has methods, so over 300 lines.
 """
 
-import os
+import asyncio
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -14,25 +14,28 @@ from typing import Any
 
 from sqlalchemy import Connection
 
+from shadowrelay.core.retry import Step
 from shadowrelay.model.ids import DatabaseId, MessageId, ServerName
 from shadowrelay.model.message import Content, ContentPlace, Ordinals
 from shadowrelay.model.ownership import Claim, DiscardEvent, Role, Transition
 from shadowrelay.model.peers import DiscardReply, PeerIdentity, Seen
-from shadowrelay.model.queue import AttemptRecord, DatabaseIdentity, NewMessage, PeerRow, QueueRow, ShadowGroup, StoredMessage
+from shadowrelay.model.queue import AttemptRecord, DatabaseIdentity, ForkRetry, NewMessage, PeerRow, QueueRow, ShadowGroup, StoredMessage
 from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, Reply
 from shadowrelay.ports import Decide
-from shadowrelay.store import codec, errors, expiry, peers, promises, queues, reading
+from shadowrelay.store import codec, counters, errors, expiry, peers, promises, queues, reading, reserve
+from shadowrelay.store import connection as connections
 from shadowrelay.store.committer import Committer
 from shadowrelay.store.connection import AsyncReaders, InlineReaders
 from shadowrelay.store.content import ContentStore
 from shadowrelay.store.large import LargeContents
 from shadowrelay.store.opening import DATABASE_NAME, Opening, abandon_store, close_store, open_store
 from shadowrelay.store.state import WriterState
-from shadowrelay.store.working import WorkingFile
+from shadowrelay.store.working import Handling, WorkingFile
 from shadowrelay.store.writer import InlineWriter, ThreadedWriter, Writer
 
 DEFAULT_FREE_BYTES_MIN = 54_000_000  # 1.5 x max_message_size, as Postfix's queue_minfree
 SPACE_CHECKED_EVERY_SECONDS = 1.0
+LOG_AGAIN_SECONDS = 10.0
 
 
 class SqliteLedger:
@@ -51,6 +54,10 @@ class SqliteLedger:
         self._large = LargeContents(opening.contents, self._state.identity.incarnation, is_inline=isinstance(writer, InlineWriter))
         self._free_bytes_min = free_bytes_min
         self._space: tuple[float, Reply | None] = (-1.0, None)
+        self._log_task: asyncio.Task[None] | None = None
+        self._log_next_at = 0.0
+        if isinstance(writer, ThreadedWriter):
+            writer.after_commit = self._bound_log
         self.notes = tuple(opening.notes)
         self.is_new = opening.is_new
         self.was_damaged = opening.was_damaged
@@ -90,6 +97,10 @@ class SqliteLedger:
 
     async def close(self) -> None:
         """Promises made before are kept; no thread is left. May be called twice."""
+        if isinstance(self._writer, ThreadedWriter):
+            self._writer.after_commit = None
+        if self._log_task is not None:
+            await self._log_task
         await self._large.wait()
         await self._readers.close()
         await self._writer.close()
@@ -116,6 +127,30 @@ class SqliteLedger:
         return self._contents.spool_directory
 
     @property
+    def log_bytes(self) -> int:
+        """Of the write-ahead log of queue.db."""
+        return self._state.log_bytes
+
+    def _bound_log(self) -> None:
+        """After each commit: empty the write-ahead log where it has grown too large."""
+        if self._state.log_bytes <= connections.LOG_BYTES_MAX or self._log_task is not None:
+            return
+        if time.monotonic() >= self._log_next_at:
+            self._log_task = asyncio.get_running_loop().create_task(self._empty_log(), name="ledger log")
+
+    async def _empty_log(self) -> None:
+        writer, readers = self._writer, self._readers
+        assert isinstance(writer, ThreadedWriter)
+        assert isinstance(readers, AsyncReaders)
+        try:
+            async with readers.held_back():
+                is_empty = await writer.between(Committer.empty_log)
+            if not is_empty:  # another process reads from it
+                self._log_next_at = time.monotonic() + LOG_AGAIN_SECONDS
+        finally:
+            self._log_task = None
+
+    @property
     def corrupt_rows_count(self) -> int:
         """Rows set aside since this opening because they could not be read."""
         return self._state.corrupt_rows_count
@@ -126,12 +161,24 @@ class SqliteLedger:
         now = time.monotonic()
         if checked_at < 0 or now - checked_at >= SPACE_CHECKED_EVERY_SECONDS:
             try:
-                found = os.statvfs(self._opening.directory)
-                reply = INSUFFICIENT_RESOURCES if found.f_bavail * found.f_frsize < self._free_bytes_min else None
+                reply = INSUFFICIENT_RESOURCES if self.free_bytes() < self._free_bytes_min else None
             except OSError as error:
                 reply = errors.reply_to(error)
             self._space = (now, reply)
         return reply
+
+    @property
+    def free_bytes_min(self) -> int:
+        """With less room than this in data_directory, MAIL is refused."""
+        return self._free_bytes_min
+
+    def free_bytes(self) -> int:
+        """Room in data_directory. Raises: OSError."""
+        return reserve.free_bytes(self._opening.directory)
+
+    async def keep_reserve(self) -> None:
+        """Make the reserve for a start on a full disk, where there is none and room enough. Raises: nothing."""
+        await self._large.on_file_thread(partial(reserve.make, self._opening.directory, self._free_bytes_min))
 
     # accepting and holding
     async def record_accepted(self, message: NewMessage, content: Content, *, decided: bool) -> StoredMessage:
@@ -205,33 +252,54 @@ class SqliteLedger:
         known.asked_unsaved.add(asker)
         return await self._readers.ask(partial(reading.discards_for, asker=asker, database=database, maximum=maximum))
 
+    async def has_untold(self, asker: ServerName, database: DatabaseId) -> bool:
+        return await self._readers.ask(partial(reading.has_untold, asker=asker, database=database))
+
     # delivery
     async def record_attempt(self, attempt: AttemptRecord, decide: Decide) -> Transition:
         contents = [side.content for side in attempt.sides]
+        has_survived = self._opening.working.has_survived(attempt.message_id)
 
         def run(places: list[ContentPlace | None]) -> Any:
-            return self._writer.submit(partial(promises.attempt, record=attempt, places=places, decide=decide), (attempt.message_id,))
+            promise = partial(promises.attempt, record=attempt, places=places, decide=decide, has_survived=has_survived)
+            return self._writer.submit(promise, (attempt.message_id,))
 
         if any(content.path is not None for content in contents):
             done: Transition = await self._large.promise(contents, run, lambda _: True)
         else:
             done = await run([None] * len(contents))
-        self._opening.working.clear(attempt.message_id)
         return done
 
-    async def record_due(self, message_id: MessageId, due_at: datetime) -> None:
-        await self._writer.submit(partial(promises.due, message_id=message_id, due_at=due_at), (message_id,))
-        self._opening.working.clear(message_id)
+    async def record_queued(
+        self, message_id: MessageId, retries: Sequence[ForkRetry], gone: Sequence[str] = (), decide: Decide | None = None
+    ) -> None:
+        run = partial(promises.queued, message_id=message_id, retries=tuple(retries), gone=tuple(gone), decide=decide)
+        await self._writer.submit(run, (message_id,))
+
+    async def wake_waiting(self, server: ServerName, limit: int) -> dict[str, int]:
+        counts: dict[str, int] = await self._writer.submit(partial(promises.wake, server=server, limit=limit), is_heavy=True)
+        return counts
+
+    async def hasten(self, next_hop: str, step: Step, latest_at: datetime, limit: int) -> int:
+        run = partial(promises.hasten, next_hop=next_hop, step=step, latest_at=latest_at, limit=limit)
+        count: int = await self._writer.submit(run, is_heavy=True)
+        return count
 
     async def release_side(self, message_id: MessageId) -> None:
         await self._writer.submit(partial(promises.side_released, message_id=message_id), (message_id,))
 
-    async def record_working(self, message_ids: Sequence[MessageId]) -> None:
-        self._opening.working.note(message_ids)
+    def handling(self, message_id: MessageId) -> Handling:
+        return self._opening.working.handling(message_id)
 
-    async def record_set_aside(self, message_id: MessageId, reason: str) -> None:
-        await self._writer.submit(partial(promises.set_aside, message_id=message_id, reason=reason), (message_id,))
-        self._opening.working.clear(message_id)
+    def stopping(self) -> None:
+        self._opening.working.stopping()
+
+    async def record_set_aside(self, message_id: MessageId, reason: str, decide: Decide | None = None) -> None:
+        await self._writer.submit(partial(promises.set_aside, message_id=message_id, reason=reason, decide=decide), (message_id,))
+
+    async def record_taken_back(self, message_id: MessageId, decide: Decide) -> Transition:
+        done: Transition = await self._writer.submit(partial(promises.taken_back, message_id=message_id, decide=decide), (message_id,))
+        return done
 
     # reading
     async def load(self, message_id: MessageId) -> StoredMessage | None:
@@ -248,20 +316,42 @@ class SqliteLedger:
             future.add_done_callback(lambda done: done.cancelled() or done.exception())
         return found.messages
 
-    async def due(self, now: datetime, limit: int, excluding: Collection[MessageId] = ()) -> tuple[StoredMessage, ...]:
-        question = (codec.encode_instant(now), reading.excluded(excluding), limit)
-        return _readable(await self._ask(lambda connection: reading.found(connection, reading.SELECT_DUE, question, self._contents)))
+    async def submission(self, limit: int, after: int = 0) -> tuple[StoredMessage, ...]:
+        return _readable(await self._ask(partial(_found, reading.SELECT_SUBMISSION, (after, limit), self._contents)))
 
-    async def next_due_at(self) -> datetime | None:
-        return codec.decode_instant_or_none(await self._readers.ask(reading.next_due))
+    async def due(self, next_hop: str, now: datetime, limit: int) -> tuple[StoredMessage, ...]:
+        question = (next_hop, codec.encode_instant(now), limit)
+        return _readable(await self._ask(partial(_found, reading.SELECT_DUE, question, self._contents)))
 
-    async def unplaced(self, limit: int, excluding: Collection[MessageId] = ()) -> tuple[StoredMessage, ...]:
-        question = (reading.excluded(excluding), limit)
-        found = await self._ask(lambda connection: reading.found(connection, reading.SELECT_UNPLACED, question, self._contents))
-        return tuple([message for message in _readable(found) if not message.claim.is_done])
+    async def next_due_at(self, next_hop: str, after: datetime) -> datetime | None:
+        question = partial(reading.next_due, next_hop=next_hop, after=codec.encode_instant(after))
+        return codec.decode_instant_or_none(await self._readers.ask(question))
+
+    async def delivery_queues(self) -> dict[str, datetime]:
+        found = await self._readers.ask(reading.delivery_queues)
+        return {next_hop: codec.decode_instant(due_at) for next_hop, due_at in found.items()}
+
+    async def notices_due(self, now: datetime, limit: int) -> tuple[StoredMessage, ...]:
+        question = (codec.encode_instant(now), limit)
+        return _readable(await self._ask(partial(_found, reading.SELECT_NOTICES, question, self._contents)))
+
+    async def waited_for(self) -> tuple[ServerName, ...]:
+        return await self._readers.ask(reading.waited_for)
+
+    async def unplaced(self, limit: int, excluding: Collection[MessageId] = (), after: int = 0) -> tuple[StoredMessage, ...]:
+        while True:
+            question = (after, reading.excluded(excluding), limit)
+            found = await self._ask(partial(reading.found, statement=reading.SELECT_UNPLACED, parameters=question, contents=self._contents))
+            wanted = tuple([message for message in _readable(found) if not message.claim.is_done])
+            if wanted or len(found) < limit:
+                return wanted
+            after = found[-1].internal_id
 
     async def unsaid(self, message_id: MessageId) -> Ordinals:
         return await self._readers.ask(partial(reading.unsaid, message_id=message_id))
+
+    async def unsaid_of(self, message_ids: Collection[MessageId]) -> Mapping[MessageId, Ordinals]:
+        return await self._readers.ask(partial(reading.unsaid_of, message_ids=message_ids))
 
     async def primaries_listed_on(self, server: ServerName, limit: int, after: int = 0) -> tuple[StoredMessage, ...]:
         question = (server, after, limit)
@@ -277,6 +367,13 @@ class SqliteLedger:
     async def shadow_groups(self) -> tuple[ShadowGroup, ...]:
         return await self._readers.ask(reading.shadow_groups)
 
+    async def listed_counts(self) -> Mapping[ServerName, int]:
+        return await self._readers.ask(counters.listed)
+
+    def limit_recent(self, bytes_max: int) -> None:
+        """How much of what was just written may be kept in memory to be read again."""
+        self._contents.recent.limit(bytes_max)
+
     async def read_content(self, place: ContentPlace) -> Content:
         data = self._contents.recent.get(place)
         if data is not None:
@@ -288,7 +385,9 @@ class SqliteLedger:
         await self._writer.submit(partial(peers.peer_heard, identity=identity, heard_at=heard_at))
 
     async def record_forgotten(self, server: ServerName) -> None:
-        await self._writer.submit(partial(peers.peer_forgotten, server=server), is_heavy=True)
+        after: int | None = 0
+        while after is not None:  # acceptance goes on between the steps
+            after = await self._writer.submit(partial(peers.peer_forgotten, server=server, after=after), is_heavy=True)
 
     async def peers(self) -> tuple[PeerRow, ...]:
         return tuple(row for _, row in sorted(self._state.peers.rows.items()))
@@ -311,8 +410,13 @@ class SqliteLedger:
         return tuple(gone)
 
     async def forget_unasked(self, older_than: datetime) -> int:
-        count: int = await self._writer.submit(partial(expiry.forget_unasked, older_than=older_than), is_heavy=True)
-        return count
+        forgotten = 0
+        while True:
+            step: tuple[int, bool] = await self._writer.submit(partial(expiry.forget_unasked, older_than=older_than), is_heavy=True)
+            count, has_more = step
+            forgotten += count
+            if not has_more:
+                return forgotten
 
     async def queues(self) -> tuple[QueueRow, ...]:
         return await self._readers.ask(
@@ -330,6 +434,10 @@ class SqliteLedger:
             contents=self._contents,
         )
         return await self._ask(question)
+
+
+def _found(statement: str, parameters: tuple[Any, ...], contents: ContentStore, connection: Connection) -> reading.Found:
+    return reading.found(connection, statement, parameters, contents)
 
 
 def _readable(messages: tuple[StoredMessage, ...]) -> tuple[StoredMessage, ...]:

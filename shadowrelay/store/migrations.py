@@ -9,16 +9,29 @@ from collections.abc import Callable, Sequence
 from sqlalchemy import Connection
 
 from shadowrelay.model.errors import ConfigurationError
-from shadowrelay.store import tables
+from shadowrelay.store import counters, tables
 
 Step = Callable[[Connection], None]
 
 
-def first_schema(connection: Connection) -> None:
+def new_schema(connection: Connection) -> None:
     tables.METADATA.create_all(connection)
 
 
-STEPS: tuple[Step, ...] = (first_schema,)
+def to_version_2(connection: Connection) -> None:
+    """Delivery queues: `retry` says which server a fork waits for, and is read by next hop and time. Counters of all queues."""
+    connection.exec_driver_sql("ALTER TABLE retry ADD COLUMN waits_for TEXT DEFAULT '' NOT NULL")
+    connection.exec_driver_sql("ALTER TABLE retry ADD COLUMN notice_at INTEGER")
+    connection.exec_driver_sql("UPDATE retry SET notice_at = attempts_next_at")  # then it is looked at, and gets its own
+    connection.exec_driver_sql("DROP INDEX message_due")
+    for table in (tables.RETRY, tables.MESSAGE):
+        for index in sorted(table.indexes, key=lambda index: str(index.name)):
+            index.create(connection, checkfirst=True)
+    tables.COUNTER.create(connection)
+    counters.recount(connection)
+
+
+STEPS: tuple[Step, ...] = (new_schema, to_version_2)
 
 
 def migrate(connection: Connection, steps: Sequence[Step] = STEPS) -> int:
@@ -34,7 +47,7 @@ def migrate(connection: Connection, steps: Sequence[Step] = STEPS) -> int:
             "install the newer shadowrelay again, or point data_directory elsewhere"
         )
     if found == 0:
-        first_schema(connection)
+        new_schema(connection)
     else:
         for step in steps[found:]:
             step(connection)

@@ -16,10 +16,11 @@ from uuid import uuid4
 
 from sqlalchemy import Connection, exc
 
-from shadowrelay.model.errors import ConfigurationError
+from shadowrelay.model.errors import ConfigurationError, LedgerUnavailable
 from shadowrelay.model.ids import DatabaseId, MessageId, ServerName, SiteName
 from shadowrelay.model.queue import DatabaseIdentity, PeerRow
-from shadowrelay.store import codec, errors, promises
+from shadowrelay.model.replies import INSUFFICIENT_RESOURCES
+from shadowrelay.store import codec, errors, promises, reserve
 from shadowrelay.store.committer import Committer, Promise
 from shadowrelay.store.connection import WriterConnection
 from shadowrelay.store.content import ContentStore
@@ -31,6 +32,12 @@ from shadowrelay.store.working import WorkingFile
 DATABASE_NAME = "queue.db"
 DAMAGED = frozenset((sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB))
 DEATHS_PER_STEP = 500
+RESERVE_TAKEN = "data_directory is full: its reserve was given up so that queue.db could be opened. Make room"
+# The planner does not take a partial index for an UPDATE of its own condition's columns; the names make sure.
+DECIDE = (
+    "UPDATE message INDEXED BY message_undecided SET is_decided = 1, due_at = coalesce(due_at, ?) WHERE role = 'primary' AND is_decided = 0"
+)
+SELECT_LARGE = 'SELECT "offset" FROM message INDEXED BY message_large WHERE segment = 0'
 
 
 @dataclass(slots=True)
@@ -59,8 +66,27 @@ def open_store(opening: Opening) -> Committer:
     try:
         opening.directory.mkdir(parents=True, exist_ok=True)
         opening.lock = _lock(opening.directory)
-        path = opening.directory / DATABASE_NAME
-        connection = WriterConnection(path)
+        if reserve.give_up(opening.directory):
+            opening.notes.append(RESERVE_TAKEN)
+        try:
+            return _open(opening)
+        except (exc.SQLAlchemyError, sqlite3.Error, OSError, LedgerUnavailable):
+            # It may be a quota: SQLite says of what it cannot write only that it cannot.
+            if not reserve.give_up(opening.directory, reserve.RESERVE_BYTES):
+                raise
+            opening.notes.append(RESERVE_TAKEN)
+            return _open(opening)
+    except (exc.SQLAlchemyError, sqlite3.Error, OSError, LedgerUnavailable) as error:
+        close_lock(opening)
+        raise _cannot_open(opening, errors.unavailable(error)) from error
+    except ConfigurationError:
+        close_lock(opening)
+        raise
+
+
+def _open(opening: Opening) -> Committer:
+    connection = WriterConnection(opening.directory / DATABASE_NAME)
+    try:
         try:
             state = _read_or_make(opening, connection)
         except exc.DatabaseError as error:
@@ -72,13 +98,24 @@ def open_store(opening: Opening) -> Committer:
         opening.state = state
         committer = Committer(connection, state)
         _count_deaths(opening, committer)
-    except (exc.SQLAlchemyError, sqlite3.Error, OSError) as error:
-        close_lock(opening)
-        raise errors.unavailable(error) from error
-    except ConfigurationError:
-        close_lock(opening)
+    except BaseException:
+        connection.close()
+        opening.working.close(is_clean=False)
         raise
     return committer
+
+
+def _cannot_open(opening: Opening, error: LedgerUnavailable) -> LedgerUnavailable:
+    """The same, with what an operator needs to know."""
+    try:
+        free = reserve.free_bytes(opening.directory)
+    except OSError:
+        return error
+    if free >= reserve.OPENING_BYTES and error.reply != INSUFFICIENT_RESOURCES:
+        return error
+    need = reserve.OPENING_BYTES // 1_000_000
+    text = f"data_directory {opening.directory} is full: {free} bytes are free, to open queue.db needs {need} MB ({error.reason})"
+    return LedgerUnavailable(INSUFFICIENT_RESOURCES, text)
 
 
 def close_store(opening: Opening, committer: Committer) -> None:
@@ -131,11 +168,9 @@ def _read_or_make(opening: Opening, writer: WriterConnection) -> WriterState:
         state = _open_incarnation(opening, connection)
         # The accept tasks died with the process; what was answered or not, the message counts as accepted. DESIGN 5
         now = codec.encode_instant(opening.now())
-        connection.exec_driver_sql(
-            "UPDATE message SET is_decided = 1, due_at = coalesce(due_at, ?) WHERE role = 'primary' AND is_decided = 0", (now,)
-        )
+        connection.exec_driver_sql(DECIDE, (now,))
         segments = [number for (number,) in connection.exec_driver_sql("SELECT segment FROM segment").fetchall()]
-        large = connection.exec_driver_sql('SELECT "offset" FROM message WHERE segment = 0').fetchall()
+        large = connection.exec_driver_sql(SELECT_LARGE).fetchall()
     orphans_count = opening.contents.open(segments, {number for (number,) in large})
     if orphans_count:
         opening.notes.append(f"{orphans_count} content files that no message refers to were removed")
@@ -195,14 +230,17 @@ def _known_peers(connection: Connection) -> KnownPeers:
 
 
 def _count_deaths(opening: Opening, committer: Committer) -> None:
-    """What the last process was working on when it died. Raises: what the commit failed with."""
-    worked_on = opening.working.open()
-    for start in range(0, len(worked_on), DEATHS_PER_STEP):
-        part: tuple[MessageId, ...] = worked_on[start : start + DEATHS_PER_STEP]
+    """What the last process was handling when it died. Raises: what the commit failed with."""
+    deaths = opening.working.open()
+    ids = deaths.message_ids
+    for start in range(0, 0 if deaths.excuse else len(ids), DEATHS_PER_STEP):
+        part: tuple[MessageId, ...] = ids[start : start + DEATHS_PER_STEP]
         promise = Promise(partial(promises.died, message_ids=part), part)
         committer.commit((promise,))
         if promise.error is not None:
             raise promise.error
-    if worked_on:
-        opening.notes.append(f"the last process ended while it worked on {len(worked_on)} messages")
+    if ids:
+        count = f"{len(ids)} message{'' if len(ids) == 1 else 's'}"
+        note = f"not suspected, because {deaths.excuse}" if deaths.excuse else "suspected, and counted as a death of each"
+        opening.notes.append(f"the last process died while it handled the content of {count}: {note}")
     opening.working.begin()

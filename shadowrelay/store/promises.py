@@ -8,21 +8,32 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from shadowrelay.core.ownership.primary import released_acknowledged
+from shadowrelay.core.ownership.primary import released_acknowledged, side_claim
 from shadowrelay.core.ownership.values import Party
+from shadowrelay.core.retry import Step
 from shadowrelay.model.errors import LedgerUnavailable
-from shadowrelay.model.ids import NO_DATABASE, DatabaseId, MessageId, ServerName
-from shadowrelay.model.message import Content, ContentPlace
-from shadowrelay.model.ownership import Claim, DiscardEvent, DiscardStatus, Role, Transition
-from shadowrelay.model.queue import AttemptRecord, NewMessage, SideMessage, StoredMessage
+from shadowrelay.model.ids import NO_DATABASE, NO_SERVER, DatabaseId, MessageId, ServerName
+from shadowrelay.model.message import Content, ContentPlace, Ordinals
+from shadowrelay.model.ownership import Claim, DiscardEvent, DiscardStatus, Notification, Role, Transition
+from shadowrelay.model.queue import AttemptRecord, ForkRetry, NewMessage, SideMessage, StoredMessage
 from shadowrelay.model.replies import LOCAL_ERROR
 from shadowrelay.ports import Decide
 from shadowrelay.store import codec, prepared, tables
+from shadowrelay.store.flush import write_retries
 from shadowrelay.store.rows import Row, stored_message
 from shadowrelay.store.work import Work
 
 UPSERT_ACKNOWLEDGED = prepared.insertion(
     tables.ACKNOWLEDGED, conflict="ON CONFLICT DO UPDATE SET sequence = max(sequence, excluded.sequence)"
+)
+WAKE = (
+    "UPDATE retry SET attempts_next_at = ?, waits_for = '' WHERE (message, next_hop) IN"
+    " (SELECT message, next_hop FROM retry WHERE waits_for = ? AND waits_for != '' LIMIT ?) RETURNING next_hop"
+)
+HASTEN = (
+    "UPDATE retry SET attempts_next_at = ? WHERE (message, next_hop) IN"
+    " (SELECT message, next_hop FROM retry WHERE next_hop = ? AND attempts_next_at > ? AND waits_for = ''"
+    " AND kind = ? AND failures_count BETWEEN ? AND ? LIMIT ?)"
 )
 Placed = tuple[Content, ContentPlace | None]
 """A content and, where it is a file, its place already."""
@@ -84,31 +95,102 @@ def verdict(work: Work, message_id: MessageId, decide: Decide) -> Transition:
     return transition
 
 
-def attempt(work: Work, record: AttemptRecord, places: Sequence[ContentPlace | None], decide: Decide) -> Transition:
+def attempt(
+    work: Work, record: AttemptRecord, places: Sequence[ContentPlace | None], decide: Decide, has_survived: bool = False
+) -> Transition:
+    """`has_survived`: the content was handled, and the process lives: what killed an earlier one was another message."""
     message_id = record.message_id
-    transition = decide(message_id, work.claim(message_id))
-    sides = [_side(work, side, place) for side, place in zip(record.sides, places, strict=True)]
+    claim = work.claim(message_id)
+    transition = decide(message_id, claim)
+    sides = [_side(work, side, place, claim) for side, place in zip(record.sides, places, strict=True)]
     keep_until, remember_until = codec.encode_instant(record.keep_until), codec.encode_instant(record.remember_until)
     changed = work.apply(message_id, transition, keep_until=keep_until, remember_until=remember_until)
     if changed is not None and changed.claim.role is Role.PRIMARY:
-        work.replace_retries(changed, record.retries)
-        changed.due_at = None if record.due_at is None else codec.encode_instant(record.due_at)
-        changed.deaths_count = 0  # an attempt was survived: what killed the process was another message
+        _requeue(work, changed, record)
+        if has_survived:
+            changed.deaths_count = 0
         changed.is_decided = True  # nothing is attempted before the verdict, which may come in this very commit
         work.changed(changed)
-    waited_for = [row for row in sides if transition.tell and row.claim.role is Role.PRIMARY and not row.is_placed]
+    waited_for = [row for row in sides if row.claim.role is Role.PRIMARY and not row.is_placed]
+    told = transition
+    if waited_for and not transition.tell:
+        if changed is None or changed.claim.role is not Role.PRIMARY:
+            return transition
+        # Nobody has a copy to be told of now. Whoever gets one must not hear of these recipients before their DSN is safe.
+        told = replace(transition, tell=(Notification(NO_SERVER, NO_DATABASE, DiscardStatus.DELIVERED, record.done),))
     for row in waited_for:
         row.is_awaited = True
         work.changed(row)
-    work.tell(message_id, transition, [row.message_id for row in waited_for])
+    work.tell(message_id, told, [row.message_id for row in waited_for])
     return transition
 
 
-def _side(work: Work, side: SideMessage, place: ContentPlace | None) -> Row:
+def _requeue(work: Work, row: Row, record: AttemptRecord) -> None:
+    """What is left of this fork waits in its queue. A message has either no row in any queue, and all that is undone of it is
+    Submission's, or one for each fork that is undone: one that is being attempted, too."""
+    retries = dict(work.retries_of(row))
+    was_queued = bool(retries)
+    retries.pop(record.next_hop, None)
+    if record.retry is not None:
+        retries[record.next_hop] = record.retry
+        if not was_queued:
+            retries |= {other.next_hop: other for other in record.others}
+    done = row.claim.done
+    if done:
+        retries = {key: _undone(retry, done) for key, retry in retries.items() if not retry.ordinals <= done}
+    work.replace_retries(row, retries)
+
+
+def _undone(retry: ForkRetry, done: Ordinals) -> ForkRetry:
+    return replace(retry, ordinals=retry.ordinals - done) if retry.ordinals & done else retry
+
+
+def queued(work: Work, message_id: MessageId, retries: Sequence[ForkRetry], gone: Sequence[str], decide: Decide | None) -> None:
+    """These forks wait in their queues, and no longer in `gone`. `decide` is a verdict that was not recorded yet."""
+    if decide is not None:
+        verdict(work, message_id, decide)
+    row = work.row(message_id)
+    if row is None or row.claim.role is not Role.PRIMARY:
+        return
+    present = {key: retry for key, retry in work.retries_of(row).items() if key not in gone}
+    wanted = present | {retry.next_hop: _undone(retry, row.claim.done) for retry in retries if not retry.ordinals <= row.claim.done}
+    row.is_decided = True
+    work.replace_retries(row, wanted)
+
+
+def wake(work: Work, server: ServerName, limit: int) -> dict[str, int]:
+    """Forks that wait for this server are due now: how many, by next hop; at most `limit`."""
+    write_retries(work)
+    now = work.now_microseconds
+    found = work.connection.exec_driver_sql(WAKE, (now, server, limit)).fetchall()
+    if found:
+        work.changes_count += 1
+    counts: dict[str, int] = {}
+    for (next_hop,) in found:
+        counts[next_hop] = counts.get(next_hop, 0) + 1
+    return counts
+
+
+def hasten(work: Work, next_hop: str, step: Step, latest_at: datetime, limit: int) -> int:
+    """What waits in this queue, at this step of the ladder, beyond `latest_at` waits until then. At most `limit`."""
+    write_retries(work)
+    at = codec.encode_instant(latest_at)
+    count = work.connection.exec_driver_sql(
+        HASTEN, (at, next_hop, at, step.kind.value, step.failures_min, step.failures_max, limit)
+    ).rowcount
+    if count:
+        work.changes_count += 1
+    return count
+
+
+def _side(work: Work, side: SideMessage, place: ContentPlace | None, original: Claim | None) -> Row:
     """The same DSN has the same id on whichever server makes it, so it may be here already, and then is not made again."""
-    row = work.row(side.message.envelope.message_id)
+    message = side.message
+    row = work.row(message.envelope.message_id)
     if row is None:
-        return work.insert(side.message, work.keep(side.content, place), is_decided=True)
+        if original is not None:
+            message = replace(message, claim=side_claim(original, message.claim))
+        return work.insert(message, work.keep(side.content, place), is_decided=True)
     if place is not None:
         work.large_gone.append(place.offset)
     return row
@@ -158,16 +240,8 @@ def forget_acknowledged(
         return released_acknowledged(claim, Party(asker, database), lease_runs=False)
 
     transitions = transition_of(work, known, decide or without_lease)
-    work.changes_count += 1
-    work.connection.exec_driver_sql(f"DELETE FROM discard {where}", reached)
+    work.delete_discards(where, reached)
     return transitions
-
-
-def due(work: Work, message_id: MessageId, due_at: datetime) -> None:
-    row = work.row(message_id)
-    if row is not None and row.claim.role is Role.PRIMARY:
-        row.due_at = codec.encode_instant(due_at)
-        work.changed(row)
 
 
 def side_released(work: Work, message_id: MessageId) -> None:
@@ -179,17 +253,31 @@ def side_released(work: Work, message_id: MessageId) -> None:
         work.release_side(row)
 
 
-def set_aside(work: Work, message_id: MessageId, reason: str) -> None:
+def set_aside(work: Work, message_id: MessageId, reason: str, decide: Decide | None = None) -> None:
+    """`decide` may hand it over in the same commit."""
     row = work.row(message_id)
     if row is None or row.claim.role not in (Role.PRIMARY, Role.SHADOW, Role.SET_ASIDE):
         return
-    work.apply(message_id, Transition(row.claim, replace(row.claim, role=Role.SET_ASIDE)))
+    transition = Transition(row.claim, row.claim) if decide is None else decide(message_id, row.claim)
+    after = transition.after or row.claim
+    work.apply(message_id, Transition(row.claim, replace(after, role=Role.SET_ASIDE)))
     row.set_aside_reason = reason
     work.changed(row)
+    work.tell(message_id, transition)
+
+
+def taken_back(work: Work, message_id: MessageId, decide: Decide) -> Transition:
+    """A message that was set aside is delivered again, and suspected no more."""
+    transition = decide(message_id, work.claim(message_id))
+    if transition.changed and (row := work.apply(message_id, transition)) is not None:
+        row.deaths_count = 0
+        work.changed(row)
+        work.tell(message_id, transition)
+    return transition
 
 
 def died(work: Work, message_ids: Sequence[MessageId]) -> None:
-    """The process died while it worked on these."""
+    """The process died while it handled the content of these."""
     work.preload(message_ids)
     for message_id in message_ids:
         row = work.row(message_id)

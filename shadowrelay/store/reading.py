@@ -13,20 +13,38 @@ from shadowrelay.model.message import NO_ORDINALS, Ordinals
 from shadowrelay.model.ownership import DiscardEvent, DiscardStatus, Role
 from shadowrelay.model.peers import DiscardReply
 from shadowrelay.model.queue import ShadowGroup, StoredMessage
-from shadowrelay.store import codec, retries, rows, tables
+from shadowrelay.store import codec, counters, retries, rows, tables
 from shadowrelay.store.content import ContentStore
 
 COLUMNS = ",".join(f'm."{name}"' for name in rows.ALL)
 RETRY_COLUMNS = ",".join(f"retry.{column.name}" for column in tables.RETRY.columns)
 SELECT_MANY = f"SELECT {COLUMNS} FROM json_each(?) AS wanted CROSS JOIN message AS m ON m.message_id = wanted.value"
-SELECT_DUE = (
-    f"SELECT {COLUMNS} FROM message AS m WHERE m.role = 'primary' AND m.due_at <= ? AND m.is_decided = 1"
-    " AND m.message_id NOT IN (SELECT value FROM json_each(?)) ORDER BY m.due_at LIMIT ?"
+SELECT_SUBMISSION = (
+    f"SELECT {COLUMNS} FROM message AS m INDEXED BY message_submission WHERE m.role = 'primary' AND m.retries_count = 0"
+    " AND m.is_decided = 1 AND m.internal_id > ? ORDER BY m.internal_id LIMIT ?"
 )
-SELECT_NEXT_DUE = "SELECT due_at FROM message WHERE role = 'primary' AND due_at IS NOT NULL ORDER BY due_at LIMIT 1"
+SELECT_DUE = (
+    f"SELECT {COLUMNS} FROM retry CROSS JOIN message AS m ON m.internal_id = retry.message"
+    " WHERE retry.next_hop = ? AND retry.attempts_next_at <= ? ORDER BY retry.attempts_next_at, retry.message LIMIT ?"
+)
+SELECT_NEXT_DUE = "SELECT attempts_next_at FROM retry WHERE next_hop = ? AND attempts_next_at > ? ORDER BY attempts_next_at LIMIT 1"
+SELECT_QUEUES = (  # two looks into an index for each queue, however much is in it
+    "WITH RECURSIVE queue(name) AS (SELECT min(next_hop) FROM retry"
+    " UNION ALL SELECT (SELECT min(next_hop) FROM retry WHERE next_hop > queue.name) FROM queue WHERE queue.name IS NOT NULL)"
+    " SELECT name, (SELECT min(attempts_next_at) FROM retry WHERE next_hop = queue.name) FROM queue WHERE name IS NOT NULL"
+)
+SELECT_NOTICES = (
+    f"SELECT {COLUMNS} FROM retry INDEXED BY retry_notice CROSS JOIN message AS m ON m.internal_id = retry.message"
+    " WHERE retry.notice_at <= ? ORDER BY retry.notice_at LIMIT ?"
+)
+SELECT_WAITED_FOR = (  # one look into the index for each server, however many wait for it
+    "WITH RECURSIVE server(name) AS (SELECT min(waits_for) FROM retry WHERE waits_for != ''"
+    " UNION ALL SELECT (SELECT min(waits_for) FROM retry WHERE waits_for != '' AND waits_for > server.name) FROM server"
+    " WHERE server.name IS NOT NULL) SELECT name FROM server WHERE name IS NOT NULL"
+)
 SELECT_UNPLACED = (
     f"SELECT {COLUMNS} FROM message AS m WHERE m.role = 'primary' AND m.is_placed = 0 AND m.is_decided = 1"
-    " AND m.message_id NOT IN (SELECT value FROM json_each(?)) ORDER BY m.internal_id LIMIT ?"
+    " AND m.internal_id > ? AND m.message_id NOT IN (SELECT value FROM json_each(?)) ORDER BY m.internal_id LIMIT ?"
 )
 SELECT_LISTED = (
     f"SELECT {COLUMNS} FROM listing CROSS JOIN message AS m ON m.internal_id = listing.message"
@@ -37,18 +55,23 @@ SELECT_SHADOWS = (
     " AND m.internal_id > ? ORDER BY m.internal_id LIMIT ?"
 )
 SELECT_HANDED = SELECT_SHADOWS.replace("AS m WHERE", "AS m INDEXED BY message_handed WHERE m.handed = 1 AND")
-SELECT_GROUPS = (
-    "SELECT primary_server, primary_database, count(*) FROM message WHERE role = 'shadow' GROUP BY primary_server, primary_database"
+SELECT_NEXT_GROUP = (
+    "SELECT primary_server, primary_database FROM message INDEXED BY message_shadow WHERE role = 'shadow'"
+    " AND (primary_server, primary_database) > (?, ?) ORDER BY primary_server, primary_database LIMIT 1"
 )
-SELECT_GROUPS_HANDED = SELECT_GROUPS.replace("message WHERE", "message INDEXED BY message_handed WHERE handed = 1 AND")
+SELECT_ANY_HANDED = (
+    "SELECT 1 FROM message INDEXED BY message_handed WHERE handed = 1 AND role = 'shadow' AND primary_server = ? AND primary_database = ?"
+    " LIMIT 1"
+)
 SELECT_RETRIES = (
     f"SELECT {RETRY_COLUMNS} FROM json_each(?) AS wanted CROSS JOIN retry ON retry.message = wanted.value ORDER BY attempts_next_at"
 )
 SELECT_DISCARDS = (
     "SELECT sequence, message_id, status, ordinals FROM discard WHERE asker = ? AND asker_database IN (?, ?) ORDER BY sequence LIMIT ?"
 )
-COUNT_DISCARDS = "SELECT count(*) FROM discard WHERE asker = ? AND asker_database IN (?, ?)"
+SELECT_UNTOLD = "SELECT 1 FROM discard WHERE asker = ? AND asker_database IN (?, ?) LIMIT 1"
 SELECT_UNSAID = "SELECT ordinals FROM waiting WHERE message_id = ? AND status = ?"
+SELECT_UNSAID_OF = "SELECT message_id, ordinals FROM waiting WHERE status = ? AND message_id IN (SELECT value FROM json_each(?))"
 SELECT_ACKNOWLEDGED = "SELECT sequence FROM acknowledged WHERE primary_server = ? AND database = ? AND incarnation = ?"
 
 
@@ -104,19 +127,35 @@ def load_many(connection: Connection, message_ids: Collection[MessageId], conten
     return found(connection, SELECT_MANY, (json.dumps(list(message_ids)),), contents)
 
 
-def next_due(connection: Connection) -> int | None:
-    value = connection.exec_driver_sql(SELECT_NEXT_DUE).scalar()
+def next_due(connection: Connection, next_hop: str, after: int) -> int | None:
+    value = connection.exec_driver_sql(SELECT_NEXT_DUE, (next_hop, after)).scalar()
     return value if isinstance(value, int) else None
 
 
+def delivery_queues(connection: Connection) -> dict[str, int]:
+    """The next hops of all that waits, and when the first of each is due. For the start."""
+    return {str(row[0]): int(row[1]) for row in connection.exec_driver_sql(SELECT_QUEUES).fetchall()}
+
+
+def waited_for(connection: Connection) -> tuple[ServerName, ...]:
+    """The servers that forks wait for."""
+    return tuple(ServerName(server) for (server,) in connection.exec_driver_sql(SELECT_WAITED_FOR).fetchall())
+
+
 def shadow_groups(connection: Connection) -> tuple[ShadowGroup, ...]:
-    handed = {(server, database): count for server, database, count in connection.exec_driver_sql(SELECT_GROUPS_HANDED).fetchall()}
-    return tuple(
-        [
-            ShadowGroup(ServerName(server), DatabaseId(database), count, handed.get((server, database), 0))
-            for server, database, count in connection.exec_driver_sql(SELECT_GROUPS).fetchall()
-        ]
-    )
+    """Which there are, says the index, with a look for each: mail is taken over by it. How many, say the counters."""
+    counts = {(name, handed): count for name, handed, count, _ in counters.of_kind(connection, counters.SHADOW)}
+    found: list[ShadowGroup] = []
+    server, database = "", ""
+    while (group := connection.exec_driver_sql(SELECT_NEXT_GROUP, (server, database)).first()) is not None:
+        server, database = group
+        name = f"{server} {database}"
+        handed = 0
+        if connection.exec_driver_sql(SELECT_ANY_HANDED, (server, database)).first() is not None:
+            handed = max(counts.get((name, 1), 0), 1)
+        count = max(counts.get((name, 0), 0) + handed, 1)
+        found.append(ShadowGroup(ServerName(server), DatabaseId(database), count, handed))
+    return tuple(found)
 
 
 def discards_for(connection: Connection, asker: ServerName, database: DatabaseId, maximum: int) -> DiscardReply:
@@ -124,12 +163,16 @@ def discards_for(connection: Connection, asker: ServerName, database: DatabaseId
     many = connection.exec_driver_sql(SELECT_DISCARDS, (*key, maximum)).fetchall()
     remaining = 0
     if len(many) == maximum:
-        remaining = max(0, int(connection.exec_driver_sql(COUNT_DISCARDS, key).scalar_one()) - len(many))
+        remaining = max(0, counters.discards(connection, asker, {database, NO_DATABASE}) - len(many))
     events = []
     for sequence, message_id, status, ordinals in many:
         with suppress(ValueError):  # a corrupt row says nothing; STATUS answers for it
             events.append(DiscardEvent(sequence, MessageId(message_id), DiscardStatus(status), codec.decode_ordinals(ordinals)))
     return DiscardReply(tuple(events), remaining)
+
+
+def has_untold(connection: Connection, asker: ServerName, database: DatabaseId) -> bool:
+    return connection.exec_driver_sql(SELECT_UNTOLD, (asker, database, NO_DATABASE)).scalar() is not None
 
 
 def unsaid(connection: Connection, message_id: MessageId) -> Ordinals:
@@ -138,6 +181,16 @@ def unsaid(connection: Connection, message_id: MessageId) -> Ordinals:
     for (ordinals,) in connection.exec_driver_sql(SELECT_UNSAID, (message_id, DiscardStatus.DELIVERED.value)).fetchall():
         with suppress(ValueError):
             found |= codec.decode_ordinals(ordinals)
+    return found
+
+
+def unsaid_of(connection: Connection, message_ids: Collection[MessageId]) -> dict[MessageId, Ordinals]:
+    found: dict[MessageId, Ordinals] = {}
+    parameters = (DiscardStatus.DELIVERED.value, json.dumps(list(message_ids)))
+    for message_id, ordinals in connection.exec_driver_sql(SELECT_UNSAID_OF, parameters).fetchall():
+        with suppress(ValueError):
+            decoded, before = codec.decode_ordinals(ordinals), found.get(message_id)
+            found[message_id] = NO_ORDINALS if not decoded or before == NO_ORDINALS else decoded | (before or NO_ORDINALS)
     return found
 
 

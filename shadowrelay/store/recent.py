@@ -21,9 +21,7 @@ class RecentContents:
         with self._lock:
             self._contents[place.segment, place.offset] = data
             self._size += len(data)
-            while self._size > self._bytes_max:
-                _, dropped = self._contents.popitem(last=False)
-                self._size -= len(dropped)
+            self._shrink()
 
     def get(self, place: ContentPlace) -> bytes | None:
         return self._contents.get((place.segment, place.offset))
@@ -34,6 +32,17 @@ class RecentContents:
             dropped = self._contents.pop((place.segment, place.offset), None)
             if dropped is not None:
                 self._size -= len(dropped)
+
+    def limit(self, bytes_max: int) -> None:
+        """Hold no more than this from now on, or `RECENT_BYTES_MAX`: a cache gives way where memory is short."""
+        with self._lock:
+            self._bytes_max = min(bytes_max, RECENT_BYTES_MAX)
+            self._shrink()
+
+    def _shrink(self) -> None:
+        while self._size > self._bytes_max:
+            _, dropped = self._contents.popitem(last=False)
+            self._size -= len(dropped)
 
     @property
     def size(self) -> int:

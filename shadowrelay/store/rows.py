@@ -13,7 +13,7 @@ from shadowrelay.model.ids import NO_SERVER, DatabaseId, MessageId, ServerName
 from shadowrelay.model.message import ContentPlace, Envelope, Recipient
 from shadowrelay.model.ownership import Claim, CopyNumber, Role
 from shadowrelay.model.queue import ForkRetry, NewMessage, Origin, StoredMessage
-from shadowrelay.store import codec, tables
+from shadowrelay.store import codec, counters, tables
 
 ALL = tuple(column.name for column in tables.MESSAGE.columns)
 CHANGING = ALL[ALL.index("role") :]
@@ -62,6 +62,7 @@ class Row:
     place: ContentPlace | None = None
     listed: tuple[ServerName, ...] = field(default=())
     written: tuple[Any, ...] = ()  # what `beside` was when the row was written; empty when not known
+    counted: tuple[counters.Key, int] | None = None  # under which key, with how many octets, `counter` has it
 
     @property
     def expires_at(self) -> int | None:
@@ -86,6 +87,14 @@ class Row:
         if not claim.copies or (claim.role is not Role.PRIMARY and claim.role is not Role.SET_ASIDE):
             return ()
         return tuple([copy.server for copy in claim.copies])
+
+    def to_be_counted(self) -> tuple[counters.Key, int] | None:
+        """What `counted` is once this row is written."""
+        claim = self.claim
+        key = counters.queue_of(
+            claim.role.value, self.retries_count, claim.primary, claim.database, claim.handed, self.is_shadow_side, self.keep_until
+        )
+        return None if key is None else (key, 0 if self.place is None else self.place.size)
 
     def changing(self) -> tuple[Any, ...]:
         """The columns `CHANGING`."""
@@ -221,6 +230,10 @@ def decode_row(columns: Sequence[Any]) -> Row:
         place=_decode_place(changing[23:27]),
     )
     row.listed = row.should_be_listed()
+    # By the columns themselves: a row that makes no sense is still counted as what it was.
+    role, primary, database, handed = changing[0], changing[5], changing[6], changing[8]
+    key = counters.queue_of(role, row.retries_count, primary, database, handed, row.is_shadow_side, row.keep_until)
+    row.counted = None if key is None else (key, _whole_number(changing[25]))
     if not fault:
         row.written = row.beside()
     return row

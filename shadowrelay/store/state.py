@@ -53,3 +53,4 @@ class WriterState:
     rows: LatestRows = field(default_factory=LatestRows)
     shadow_queues: dict[ServerName, int] = field(default_factory=dict)  # N of Server\Shadow\N
     corrupt_rows_count: int = 0
+    log_bytes: int = 0  # of the write-ahead log, after the last commit

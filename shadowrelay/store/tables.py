@@ -1,8 +1,9 @@
-"""The schema of `queue.db`, version 1. Who changes it adds a step to `migrations.py`.
+"""The schema of `queue.db`, version 2. Who changes it adds a step to `migrations.py`.
 
 A message has one row for its whole life: claim, bookkeeping, envelope, place of its content. `copies` in that row is
 the truth of a primary's list; `listing` is only the index by server. Counters that give ids live in the one row of
-`database`, raised in the transaction that uses them, so that an id is never given twice.
+`database`, raised in the transaction that uses them, so that an id is never given twice. `counter` has what each
+queue holds: see `counters.py`.
 """
 
 from sqlalchemy import BLOB, Column, Index, Integer, MetaData, Table, Text, text
@@ -60,14 +61,22 @@ MESSAGE = Table(
     Column("size", Integer),
     Column("sha256", BLOB),
 )
-# `role` is a column of each though it is constant there: only then SQLite counts without looking into the table.
+# Each is partial, so that a message costs only the entries of the state that it is in.
 _C = MESSAGE.c
-Index("message_due", _C.role, _C.due_at, sqlite_where=text("role = 'primary'"))
+Index(  # Submission: what has no row in `retry`
+    "message_submission",
+    _C.role,
+    _C.internal_id,
+    sqlite_where=text("role = 'primary' AND retries_count = 0 AND is_decided = 1"),
+)
 Index("message_unplaced", _C.role, _C.is_placed, sqlite_where=text("role = 'primary' AND is_placed = 0 AND is_decided = 1"))
 Index("message_shadow", _C.role, _C.primary_server, _C.primary_database, sqlite_where=text("role = 'shadow'"))
 Index("message_handed", _C.handed, _C.role, _C.primary_server, _C.primary_database, sqlite_where=text("role = 'shadow' AND handed = 1"))
 Index("message_safety_net", _C.role, _C.is_shadow_side, _C.keep_until, sqlite_where=text("role = 'delivered'"))
 Index("message_set_aside", _C.role, sqlite_where=text("role = 'set-aside'"))
+Index("message_undecided", _C.role, sqlite_where=text("role = 'primary' AND is_decided = 0"))
+Index("message_content", _C.segment, sqlite_where=text("role IN ('primary', 'shadow', 'set-aside')"))  # who needs a segment
+Index("message_large", _C.segment, _C.offset, sqlite_where=text("segment = 0"))  # the large files there should be
 Index("message_expires", _C.expires_at, sqlite_where=text("expires_at IS NOT NULL"))
 
 LISTING = Table(
@@ -78,7 +87,7 @@ LISTING = Table(
     sqlite_with_rowid=False,
 )
 
-RETRY = Table(
+RETRY = Table(  # the delivery queues: a row for each fork that waits in one
     "retry",
     METADATA,
     Column("message", Integer, primary_key=True),
@@ -90,9 +99,14 @@ RETRY = Table(
     Column("attempts_next_at", Integer, nullable=False),
     Column("last_reply", Text, nullable=False),
     Column("delay_notified", Integer, nullable=False),
+    Column("waits_for", Text, nullable=False, server_default=""),  # the server whose lease or answer it waits for
+    Column("notice_at", Integer),  # when its sender is to be told that it is late, or that it has expired
     sqlite_with_rowid=False,
 )
 Index("retry_next_hop", RETRY.c.next_hop, RETRY.c.message)
+Index("retry_due", RETRY.c.next_hop, RETRY.c.attempts_next_at, RETRY.c.message)
+Index("retry_notice", RETRY.c.notice_at, sqlite_where=text("notice_at IS NOT NULL"))
+Index("retry_waits_for", RETRY.c.waits_for, RETRY.c.message, sqlite_where=text("waits_for != ''"))
 
 DISCARD = Table(
     "discard",
@@ -173,4 +187,15 @@ SEGMENT = Table(
     Column("keep_until", Integer, nullable=False),  # the latest of the finished ones
     Column("first_id", Integer, nullable=False),  # internal ids of the messages in it
     Column("last_id", Integer, nullable=False),
+)
+
+COUNTER = Table(
+    "counter",
+    METADATA,
+    Column("kind", Text, primary_key=True),
+    Column("name", Text, primary_key=True),
+    Column("number", Integer, primary_key=True),
+    Column("count", Integer, nullable=False),
+    Column("octets", Integer, nullable=False),
+    sqlite_with_rowid=False,
 )

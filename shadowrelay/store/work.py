@@ -6,22 +6,26 @@ so that a `decide` that raises leaves nothing behind; `changes_count` lets the w
 """
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import Connection
 
 from shadowrelay.model.errors import IllegalTransition, LedgerUnavailable
-from shadowrelay.model.ids import MessageId, ServerName
+from shadowrelay.model.ids import NO_SERVER, MessageId, ServerName
 from shadowrelay.model.message import Content, ContentPlace
 from shadowrelay.model.ownership import Claim, DiscardStatus, Notification, Role, Transition
-from shadowrelay.model.queue import ForkRetry, NewMessage, Origin
+from shadowrelay.model.queue import WAITS_FOR_COPY, ForkRetry, NewMessage, Origin
 from shadowrelay.model.replies import LOCAL_ERROR
-from shadowrelay.store import codec, rows
+from shadowrelay.store import codec, counters, rows, tables
 from shadowrelay.store.connection import WriterConnection
+from shadowrelay.store.retries import decode_retry
 from shadowrelay.store.rows import LARGE, TO_BE_DELIVERED, Row
 from shadowrelay.store.state import WriterState
 
+_RETRY = ",".join(column.name for column in list(tables.RETRY.columns)[1:])
+SELECT_RETRIES = f"SELECT {_RETRY} FROM retry WHERE message = ?"
 _KEPT = ",".join(f'm."{name}"' for name in rows.KEPT)
 SELECT_AWAITED = "SELECT side, more_sides FROM waiting WHERE message_id = ?"  # few rows: notices that found no second server yet
 SELECT_ROWS = f"SELECT {_KEPT} FROM json_each(?) AS wanted CROSS JOIN message AS m ON m.message_id = wanted.value"
@@ -56,8 +60,10 @@ class Work:
         self.deleted: list[int] = []
         self.listing_gone: list[tuple[str, int]] = []
         self.listing_new: list[tuple[str, int]] = []
-        self.retries: dict[int, tuple[ForkRetry, ...]] = {}
+        self.retries: dict[int, dict[str, ForkRetry]] = {}  # by internal id: what its rows shall be
         self.retries_gone: list[int] = []  # which had some before
+        self.retries_octets: dict[int, int] = {}
+        self.counts: dict[counters.Key, list[int]] = {}  # changes of `counter`: messages, octets
         self.discards: list[tuple[Any, ...]] = []
         self.waiting: list[tuple[Any, ...]] = []
         self.sides_ready: list[MessageId] = []
@@ -139,7 +145,18 @@ class Work:
         self._list(row)
         if row.is_awaited and (after.role is not Role.PRIMARY or row.is_placed):
             self.release_side(row)
+        if row.is_placed and row.retries_count and before.chosen() is None:
+            self._end_wait_for_copy(row)
         return row
+
+    def _end_wait_for_copy(self, row: Row) -> None:
+        retries = self.retries_of(row)
+        if any(retry.waits_for == WAITS_FOR_COPY for retry in retries.values()):
+            due = {
+                key: replace(retry, waits_for=NO_SERVER, attempts_next_at=self.now) if retry.waits_for == WAITS_FOR_COPY else retry
+                for key, retry in retries.items()
+            }
+            self.replace_retries(row, due)
 
     def _insert_knowledge(self, message_id: MessageId, claim: Claim) -> Row:
         """What a node knows of a message that it never had: only that it is over."""
@@ -171,7 +188,7 @@ class Work:
             row.keep_until = keep_until
             row.remember_until = max(row.remember_until, remember_until, keep_until)
         if role is not Role.PRIMARY and row.retries_count:
-            self.replace_retries(row, ())
+            self.replace_retries(row, {})
         if had_content and not has_content:
             self._pin(row, -1, keep_until if role is Role.DELIVERED else 0)
         elif has_content and not had_content and row.place is not None:
@@ -191,27 +208,51 @@ class Work:
         self.changes_count += 1
         if row.claim.role in TO_BE_DELIVERED:
             self._pin(row, -1, 0)
+        if row.retries_count:
+            self.replace_retries(row, {})
         self._drop_content(row)
         if row.is_awaited:
             self.release_side(row)
-        if row.retries_count:
-            self.replace_retries(row, ())
         self.listing_gone.extend([(server, row.internal_id) for server in row.listed])
         row.listed = ()
         self.rows[row.message_id] = None
         self.state.rows.drop(row.message_id)
         self.dirty.pop(row.message_id, None)
+        if row.counted is not None:
+            self.count(row.counted[0], -1, -row.counted[1])
         if self.new.pop(row.message_id, None) is None:
             self.deleted.append(row.internal_id)
 
-    def replace_retries(self, row: Row, retries: tuple[ForkRetry, ...]) -> None:
+    def retries_of(self, row: Row) -> dict[str, ForkRetry]:
+        """The forks of the message that wait in queues, by next hop, as this transaction leaves them."""
+        pending = self.retries.get(row.internal_id)
+        if pending is not None:
+            return pending
+        if not row.retries_count:
+            return {}
+        found = (decode_retry(columns) for columns in self._select(SELECT_RETRIES, (row.internal_id,)))
+        return {retry.next_hop: retry for retry in found if retry is not None}
+
+    def replace_retries(self, row: Row, retries: Mapping[str, ForkRetry]) -> None:
+        """These forks wait in queues from now on, and no others of the message."""
         if not retries and not row.retries_count:
             return
         self.changes_count += 1
         if row.retries_count:
             self.retries_gone.append(row.internal_id)
         row.retries_count = len(retries)
-        self.retries[row.internal_id] = retries
+        self.retries[row.internal_id] = dict(retries)
+        self.retries_octets[row.internal_id] = 0 if row.place is None else row.place.size
+        self._mark(row)
+
+    def count(self, key: counters.Key, by: int, octets: int = 0) -> None:
+        """So much more is in that queue."""
+        change = self.counts.get(key)
+        if change is None:
+            self.counts[key] = [by, octets]
+        else:
+            change[0] += by
+            change[1] += octets
 
     def _mark(self, row: Row) -> None:
         self.changes_count += 1
@@ -270,6 +311,14 @@ class Work:
             else:
                 self.state.sequence += 1
                 self.discards.append((self.state.sequence, *columns))
+
+    def delete_discards(self, where: str, parameters: tuple[Any, ...]) -> None:
+        """Notifications that were committed before, and what they count for. They should not be many."""
+        self.changes_count += 1
+        grouped = f"SELECT asker, asker_database, count(*) FROM discard {where} GROUP BY asker, asker_database"
+        for asker, database, count in self.connection.exec_driver_sql(grouped, parameters).fetchall():
+            self.count((counters.DISCARD, f"{asker} {database}", 0), -count)
+        self.connection.exec_driver_sql(f"DELETE FROM discard {where}", parameters)
 
     def _awaited(self, message_id: MessageId) -> list[MessageId]:
         """The side messages that notifications about this one wait for."""

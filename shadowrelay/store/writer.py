@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from shadowrelay.model.errors import LedgerUnavailable
 from shadowrelay.model.ids import MessageId
@@ -45,9 +45,11 @@ class ThreadedWriter:
         self._loop = asyncio.get_running_loop()
         self._committer: Committer | None = None
         self._waiting: list[Promise] = []
+        self._calls: list[tuple[Promise, Callable[[], None]]] = []
         self._is_busy = False  # the thread has the connection, or `_begin` will be called
         self._jobs: queue.SimpleQueue[tuple[Sequence[Promise], Callable[[], None]] | None] = queue.SimpleQueue()
         self._is_closed = False
+        self.after_commit: Callable[[], None] | None = None  # on the loop
         self._ended: asyncio.Future[None] = self._loop.create_future()
         # A daemon: were `close` never called, the process could still end; what is committed is committed.
         self._thread = threading.Thread(target=self._work, name="ledger writer", daemon=True)
@@ -71,6 +73,20 @@ class ThreadedWriter:
             self._loop.call_soon(self._begin)  # with what else is promised in this turn of the loop
         return future
 
+    def between(self, call: Callable[[Committer], Any]) -> "asyncio.Future[Any]":
+        """Run `call` on the writer's thread, between two transactions and before what waits."""
+        promise = Promise(lambda _: None, waiter=self._loop.create_future())
+
+        def run() -> None:
+            assert self._committer is not None
+            promise.result = call(self._committer)
+
+        self._calls.append((promise, run))
+        if not self._is_busy and not self._is_closed:
+            self._is_busy = True
+            self._loop.call_soon(self._begin)
+        return cast("asyncio.Future[Any]", promise.waiter)
+
     async def close(self) -> None:
         """What was promised before is still done."""
         if not self._is_closed:
@@ -82,6 +98,10 @@ class ThreadedWriter:
 
     def _begin(self) -> None:
         """On the loop: the next transaction, if anything waits."""
+        if self._calls:
+            promise, run = self._calls.pop(0)
+            self._jobs.put(((promise,), run))
+            return
         if not self._waiting:
             self._is_busy = False
             if self._is_closed:
@@ -109,6 +129,8 @@ class ThreadedWriter:
         """On the loop. Who waited goes on first: what they promise next is in the next transaction."""
         settle(batch)
         self._loop.call_soon(self._begin)
+        if self.after_commit is not None:
+            self.after_commit()
 
     def _work(self) -> None:
         try:

@@ -10,12 +10,14 @@ the event loop does not make a system call for each. A warning, a thread without
 
 import asyncio
 import atexit
+import contextlib
 import io
 import json as jsonlib
 import logging
 import re
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, MutableMapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, BinaryIO
@@ -27,6 +29,13 @@ SECRET_KEYS = frozenset({"authorization", "auth", "password", "token", "secret",
 LEFT_OUT = "[left out]"
 COLLECTED_SECONDS = 0.05  # what SIGKILL may cost of this log; the tracking log is the evidence, and loses nothing
 COLLECTED_OCTETS_MAX = 64 * 1024
+
+# Suffixes of events that come once a message, or once a second, as long as something cannot be done.
+REPEATED = (".waits", ".put_off", ".unrecorded", ".untracked", ".unreadable", "message.refused", ".holdings_unknown")
+REPEATED_SECONDS = 10.0
+REPEATED_MAX = 5
+
+_log = structlog.get_logger("shadowrelay.operator_log")
 
 _json: Callable[[object], str] = jsonlib.JSONEncoder(default=str, ensure_ascii=False, separators=(",", ":")).encode
 
@@ -51,6 +60,43 @@ def redact(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
         elif kind is timedelta:
             event[key] = value.total_seconds()
     return event
+
+
+class Limited:
+    """Few lines of an event that each message repeats while one trouble lasts, such as a full disk; then how many were left out.
+
+    Shapes: at most `REPEATED_MAX` lines of such an event in `REPEATED_SECONDS`, and one `lines.left_out` after them.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._windows: dict[str, list[float]] = {}  # when it began, lines that passed, lines left out
+
+    def __call__(self, _logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+        """Raises: structlog.DropEvent for what is left out."""
+        name = event.get("event")
+        if not isinstance(name, str) or not name.endswith(REPEATED):
+            return event
+        now = self._clock()
+        window = self._windows.get(name)
+        if window is None or now - window[0] >= REPEATED_SECONDS:
+            self._windows[name] = [now, 1, 0]
+            if window is not None and window[2]:
+                event["left_out"] = int(window[2])
+            return event
+        if window[1] < REPEATED_MAX:
+            window[1] += 1
+            return event
+        window[2] += 1
+        if window[2] == 1:
+            with contextlib.suppress(RuntimeError):  # no loop here: the next line says it
+                asyncio.get_running_loop().call_later(max(window[0] + REPEATED_SECONDS - now, 0.0), self._say, name, window)
+        raise structlog.DropEvent
+
+    def _say(self, name: str, window: list[float]) -> None:
+        if window[2]:
+            _log.warning("lines.left_out", of=name, count=int(window[2]))
+            window[2] = 0
 
 
 class LineLogger:
@@ -131,6 +177,7 @@ def configure(level: str = "info", *, json: bool = True, stream: BinaryIO | None
         raise ValueError(f"unknown level {level!r}; use debug, info, warning, error or critical")
     lines = LineLogger(stream if stream is not None else _stderr())
     shared: list[Processor] = [
+        Limited(),
         structlog.contextvars.merge_contextvars,
         _stamp,
         _tracebacks(_structured_tracebacks() if json else structlog.processors.format_exc_info),

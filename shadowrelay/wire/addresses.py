@@ -2,6 +2,10 @@
 
 Strict: no space after the colon, angle brackets always, no trailing dot and no underscore in a domain. Only spaces at
 the end of the line are forgiven (RFC 5321 4.1.1). Control characters never pass.
+
+Where a connector is lenient, because devices write that, two things more are read: spaces after the colon, and dots anywhere in
+a local part (`john.@docomo.ne.jp`). Such a local part becomes the quoted string that means the same (`"john."@docomo.ne.jp`), so
+that everything behind the parser, here and on every other server, sees a valid address.
 """
 
 import ipaddress
@@ -33,6 +37,9 @@ _PATH = re.compile(
     rf"<(?:{_ROUTE})?(?P<mailbox>(?P<local>{_ATOM}(?:\.{_ATOM})*|{_QUOTED})"
     rf"@(?:{_DOMAIN}|\[(?P<literal>[0-9A-Fa-f:.IPVipv]{{1,64}})\]))>"
 )
+_DOTTED_PATH = re.compile(
+    rf"<(?:{_ROUTE})?(?P<local>[A-Za-z0-9.!#$%&'*+/=?^_`{{|}}~{_UTF8}-]+)@(?P<domain>{_DOMAIN})>"
+)  # dots anywhere; not with an address literal, which no device that writes this knows
 _POSTMASTER = re.compile(r"<(postmaster)>", re.IGNORECASE | re.ASCII)
 _PARAMETER = re.compile(rf"([A-Za-z0-9][A-Za-z0-9-]*)(?:=([!-<>-~{_UTF8}]+))?")
 _CONTROL = re.compile("[\x00-\x1f\x7f]")
@@ -55,48 +62,52 @@ class RcptCommand:
     parameters: Mapping[str, str]
 
 
-def parse_mail(argument: str) -> MailCommand:
-    """What follows `MAIL `. UTF-8 passes when SMTPUTF8 is among the parameters.
+def parse_mail(argument: str, *, lenient: bool = False) -> MailCommand:
+    """What follows `MAIL `. UTF-8 passes when SMTPUTF8 is among the parameters. `lenient`: see above.
 
     Raises: WireError 501 5.1.7 for the path, 553 5.6.7 for UTF-8 without SMTPUTF8, 501 5.5.4 for the rest.
     """
-    rest = _after(argument, "FROM:", "Syntax: MAIL FROM:<address> [parameters]")
+    rest = _after(argument, "FROM:", "Syntax: MAIL FROM:<address> [parameters]", lenient)
     if rest.startswith("<>"):
         address, end = "", 2
     else:
-        address, end = _path_of(rest, BAD_SENDER)
+        address, end = _path_of(rest, BAD_SENDER, lenient)
     parameters = _parameters_of(rest, end, BAD_SENDER)
     if not rest.isascii() and "SMTPUTF8" not in parameters:
         raise WireError(SMTPUTF8_NEEDED)
     return MailCommand(address, parameters)
 
 
-def parse_rcpt(argument: str, *, smtputf8: bool = False) -> RcptCommand:
-    """What follows `RCPT `; `smtputf8`: the transaction's MAIL had that parameter.
+def parse_rcpt(argument: str, *, smtputf8: bool = False, lenient: bool = False) -> RcptCommand:
+    """What follows `RCPT `; `smtputf8`: the transaction's MAIL had that parameter. `lenient`: see above.
 
     Raises: WireError 501 5.1.3 for the path, 553 5.6.7 for UTF-8 without SMTPUTF8, 501 5.5.4 for the rest.
     """
-    rest = _after(argument, "TO:", "Syntax: RCPT TO:<address> [parameters]")
+    rest = _after(argument, "TO:", "Syntax: RCPT TO:<address> [parameters]", lenient)
     if postmaster := _POSTMASTER.match(rest):
         address, end = postmaster[1], postmaster.end()
     else:
-        address, end = _path_of(rest, BAD_RECIPIENT)
+        address, end = _path_of(rest, BAD_RECIPIENT, lenient)
     parameters = _parameters_of(rest, end, BAD_RECIPIENT)
     if not smtputf8 and not rest.isascii():
         raise WireError(SMTPUTF8_NEEDED)
     return RcptCommand(address, parameters)
 
 
-def _after(argument: str, word: str, syntax: str) -> str:
-    rest = argument[len(word) :]
+def _after(argument: str, word: str, syntax: str, lenient: bool) -> str:
+    rest = argument[len(word) :].lstrip(" ") if lenient else argument[len(word) :]
     if len(argument) > ARGUMENT_OCTETS_MAX or argument[: len(word)].upper() != word or rest[:1] in ("", " "):
         raise bad_argument(syntax)
     return rest
 
 
-def _path_of(rest: str, bad: Reply) -> tuple[str, int]:
+def _path_of(rest: str, bad: Reply, lenient: bool) -> tuple[str, int]:
     """The mailbox, and where the path ends."""
     found = _PATH.match(rest)
+    if found is None and lenient and (dotted := _DOTTED_PATH.match(rest)) is not None:
+        mailbox = f'"{dotted["local"]}"@{dotted["domain"]}'
+        _path_of(f"<{mailbox}>", bad, lenient=False)  # the limits are those of the address that we pass on
+        return mailbox, dotted.end()
     if found is None or _octets(found[0]) > PATH_OCTETS_MAX or _octets(found["local"]) > LOCAL_PART_OCTETS_MAX:
         raise WireError(bad)
     if found["literal"] is not None and not _is_literal(found["literal"]):

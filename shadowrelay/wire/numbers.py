@@ -3,11 +3,10 @@
 import re
 
 from shadowrelay.model.ids import DatabaseId, MessageId
-from shadowrelay.model.ownership import CopyNumber
+from shadowrelay.model.ownership import RANK_MAX, CopyNumber
 from shadowrelay.wire.refusals import bad_argument
 
 COUNTER_MAX = 2**63 - 1  # what SQLite stores: 19 digits. Sequences, positions, incarnations, sizes
-RANK_MAX = 2**31 - 1  # ownership and placement: 10 digits. One a second for 68 years
 UUID_OCTETS = 36
 NUMBER_OCTETS_MAX = 10 + 1 + 10 + 1 + UUID_OCTETS  # 58
 

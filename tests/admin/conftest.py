@@ -7,9 +7,9 @@ import pytest
 
 from shadowrelay.admin.api import make_application
 from shadowrelay.admin.metrics import Metrics
-from shadowrelay.model.errors import LedgerUnavailable
+from shadowrelay.model.errors import LedgerUnavailable, RequestRefused
 from shadowrelay.model.ids import BoundaryName, DatabaseId, MessageId, ServerName, SiteName
-from shadowrelay.model.message import ContentPlace, Envelope, Recipient
+from shadowrelay.model.message import Content, ContentPlace, Envelope, Recipient
 from shadowrelay.model.ownership import Choice, Claim, Copy, CopyNumber, Role
 from shadowrelay.model.queue import FailureKind, ForkRetry, Origin, QueueKind, QueueRow, StoredMessage
 from shadowrelay.model.replies import STORE_UNAVAILABLE
@@ -35,6 +35,9 @@ CLAIM = Claim(Role.PRIMARY, CopyNumber(1, 2, DATABASE), 2, frozenset({1}), copie
 STORED = StoredMessage(7, ENVELOPE, CLAIM, Origin.CLIENT, ContentPlace(1, 0, 4096, bytes(32)), NOW, (RETRY,))
 
 
+CONTENT = Content(9, b"", b"X: y\r\n\r\nz")
+
+
 def numbered(number: int) -> StoredMessage:
     """One of many messages."""
     envelope = replace(ENVELOPE, message_id=MessageId(f"00000000-0000-4000-8000-{number:012d}"))
@@ -49,6 +52,9 @@ class FakeNode:
     reasons: tuple[str, ...] = ()
     forgotten: list[str] = field(default_factory=list)
     is_broken: bool = False
+    refusal: str = ""
+    commands: list[tuple[str, str]] = field(default_factory=list)
+    content_of_it: Content = CONTENT
     asked: list[tuple[str, int, int]] = field(default_factory=list)
 
     def _check(self) -> None:
@@ -71,6 +77,23 @@ class FakeNode:
     async def message(self, message_id):
         self._check()
         return next((stored for stored in self.stored if stored.envelope.message_id == message_id), None)
+
+    async def content(self, message_id):
+        if self.refusal:
+            raise RequestRefused(self.refusal)
+        return (b"X-First: 1\r\n", self.content_of_it) if await self.message(message_id) else None
+
+    async def release(self, message_id):
+        return await self._command("release", message_id)
+
+    async def remove(self, message_id, *, with_dsn):
+        return await self._command("remove with notice" if with_dsn else "remove", message_id)
+
+    async def _command(self, verb, message_id):
+        if self.refusal:
+            raise RequestRefused(self.refusal)
+        self.commands.append((verb, message_id))
+        return await self.message(message_id) is not None
 
     async def peers(self):
         return (
@@ -113,4 +136,4 @@ def metrics():
 @pytest.fixture
 def application(node, metrics):
     """The API."""
-    return make_application(node, metrics, TOKEN, "1.2.3", now=lambda: NOW)
+    return make_application(node, metrics, TOKEN, "1.2.3", names=("node",), now=lambda: NOW)

@@ -5,6 +5,7 @@ import pytest
 import structlog
 
 from shadowrelay.admin.api import make_application
+from shadowrelay.model.message import Content
 from tests.admin.conftest import DATABASE, ENVELOPE, MX2, STORED, TOKEN, numbered
 
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
@@ -221,6 +222,7 @@ async def test_the_description_is_openapi_and_says_that_the_token_is_needed(http
     assert document["openapi"].startswith("3.1")
     assert {
         "/api/v1/node", "/api/v1/queues", "/api/v1/messages", "/api/v1/messages/{message_id}", "/api/v1/peers",
+        *(f"/api/v1/messages/{{message_id}}/{verb}" for verb in ("content", "release", "remove")),
         "/api/v1/peers/{name}/forget", "/health/live", "/health/ready", "/metrics",
     } == set(document["paths"])  # fmt: skip
     assert [{"HTTPBearer": []}] == document["paths"]["/api/v1/queues"]["get"]["security"]
@@ -255,6 +257,64 @@ async def test_every_answer_fits_its_description(http):
 
 
 async def test_ages_use_the_real_time_where_none_is_given(node, metrics):
-    application = make_application(node, metrics, TOKEN, "1")
+    application = make_application(node, metrics, TOKEN, "1", names=["node"])
     async with httpx.AsyncClient(transport=httpx.ASGITransport(application), base_url="http://node", headers=BEARER) as client:
         assert 0.0 <= (await client.get("/api/v1/node")).json()["uptime_seconds"]
+
+
+# what is set aside
+COMMANDS = [("release", "release"), ("remove", "remove with notice"), ("remove?dsn=false", "remove")]
+
+
+@pytest.mark.parametrize(("command", "verb"), COMMANDS)
+async def test_a_message_that_is_set_aside_obeys(http, node, command, verb):
+    response = await http.post(f"/api/v1/messages/{ENVELOPE.message_id}/{command}")
+
+    assert (200, ENVELOPE.message_id, [(verb, ENVELOPE.message_id)]) == (
+        response.status_code,
+        response.json()["message_id"],
+        node.commands,
+    )
+
+
+@pytest.mark.parametrize("command", [command for command, _ in COMMANDS])
+async def test_what_is_not_possible_is_409_with_the_reason_and_an_unknown_message_404(http, node, command):
+    unknown = await http.post(f"/api/v1/messages/ffffffff-ffff-4fff-8fff-ffffffffffff/{command}")
+    node.refusal = "it was handed over to mx2"
+    refused = await http.post(f"/api/v1/messages/{ENVELOPE.message_id}/{command}")
+
+    assert 404 == unknown.status_code
+    assert (409, "it was handed over to mx2") == (refused.status_code, refused.json()["detail"])
+
+
+async def test_a_message_is_changed_by_nobody_who_only_looks_or_has_no_token(http, node):
+    looked = await http.get(f"/api/v1/messages/{ENVELOPE.message_id}/release")
+    stranger = [
+        await http.post(f"/api/v1/messages/{ENVELOPE.message_id}/{command}", headers={"authorization": ""}) for command, _ in COMMANDS
+    ]
+    content = await http.get(f"/api/v1/messages/{ENVELOPE.message_id}/content", headers={"authorization": ""})
+
+    assert 405 == looked.status_code
+    assert {401} == {response.status_code for response in (*stranger, content)}
+    assert [] == node.commands
+
+
+@pytest.mark.parametrize("is_large", [False, True])
+async def test_the_content_comes_as_it_would_be_delivered(http, node, tmp_path, is_large):
+    body = b"X: y\r\n\r\n" + b"z" * (1_500_000 if is_large else 1)
+    node.content_of_it = Content(len(body), b"", None if is_large else body, tmp_path / "content" if is_large else None)
+    (tmp_path / "content").write_bytes(body)
+
+    response = await http.get(f"/api/v1/messages/{ENVELOPE.message_id}/content")
+
+    assert (200, "message/rfc822") == (response.status_code, response.headers["content-type"])
+    assert b"X-First: 1\r\n" + body == response.content
+    assert str(len(response.content)) == response.headers["content-length"]
+
+
+async def test_a_content_that_cannot_be_read_is_409(http, node):
+    node.refusal = "its content is damaged"
+
+    assert 409 == (await http.get(f"/api/v1/messages/{ENVELOPE.message_id}/content")).status_code
+    node.refusal = ""
+    assert 404 == (await http.get("/api/v1/messages/ffffffff-ffff-4fff-8fff-ffffffffffff/content")).status_code

@@ -1,6 +1,7 @@
 """The commands' client, against the API in process."""
 
 import asyncio
+import io
 
 import httpx
 import pytest
@@ -145,3 +146,23 @@ def test_the_token_comes_from_the_environment_else_from_the_file(tmp_path):
 def test_without_any_token_it_is_said_where_to_put_one():
     with pytest.raises(ConfigurationError, match="set SHADOWRELAY_ADMIN_TOKEN, or name"):
         find_token(None, {})
+
+
+def test_what_is_set_aside_is_released_removed_and_exported(client, node):
+    file = io.BytesIO()
+
+    assert {"message_id": ENVELOPE.message_id, "is_released": True} == client.release_message(ENVELOPE.message_id)
+    assert client.remove_message(ENVELOPE.message_id, with_dsn=True)["is_sender_told"]
+    assert not client.remove_message(ENVELOPE.message_id, with_dsn=False)["is_sender_told"]
+    assert 21 == client.export_message(ENVELOPE.message_id, file)
+    assert b"X-First: 1\r\nX: y\r\n\r\nz" == file.getvalue()
+    assert ["release", "remove with notice", "remove"] == [verb for verb, _ in node.commands]
+
+
+def test_what_is_refused_has_its_reason_and_status(client, node):
+    node.refusal = "it was handed over to mx2"
+
+    for ask in (client.release_message, lambda message_id: client.export_message(message_id, io.BytesIO())):
+        with pytest.raises(NodeError, match="handed over to mx2") as raised:
+            ask(ENVELOPE.message_id)
+        assert 409 == raised.value.status

@@ -6,18 +6,20 @@ Long because the port is: a section for each of its promises, on fixtures that a
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from shadowrelay.core.ownership.primary import handing_over, released_acknowledged
+from shadowrelay.core.ownership.primary import handing_over, released_acknowledged, taken_back
 from shadowrelay.core.ownership.values import Party
+from shadowrelay.core.retry import Step
 from shadowrelay.model.errors import ContentCorrupt, LedgerUnavailable
 from shadowrelay.model.ids import NO_DATABASE, NO_SERVER, DatabaseId, ServerName
 from shadowrelay.model.ownership import Choice, Copy, CopyNumber, DiscardEvent, DiscardStatus, Notification, Role, Transition
 from shadowrelay.model.peers import Seen
-from shadowrelay.model.queue import Origin, QueueKind, ShadowGroup
+from shadowrelay.model.queue import WAITS_FOR_COPY, FailureKind, Origin, QueueKind, ShadowGroup, StoredMessage
 from shadowrelay.ports import Ledger
 from tests.kit.ledger import (
     DAY,
@@ -70,6 +72,18 @@ async def ledger(request: pytest.FixtureRequest, tmp_path: Path, wall: Wall) -> 
 async def accept(ledger: Ledger, *, decided: bool = True, **changes: object):
     message = a_new_message(**changes)  # type: ignore[arg-type]
     return await ledger.record_accepted(message, a_content(), decided=decided)
+
+
+HOP = "store.corp.example:25"
+
+
+async def queue(ledger: Ledger, next_hop: str = HOP, at: datetime = NOW, **changes: Any) -> StoredMessage:
+    """A message in one delivery queue."""
+    stored = await accept(ledger)
+    await ledger.record_queued(stored.envelope.message_id, (a_retry(next_hop, attempts_next_at=at, **changes),))
+    found = await ledger.load(stored.envelope.message_id)
+    assert found is not None
+    return found
 
 
 async def hold(ledger: Ledger, recipients_count: int = 1):
@@ -220,23 +234,23 @@ async def test_after_none_deletes_the_message(ledger: Ledger) -> None:
     assert () == await ledger.primaries_listed_on(THERE, 10)
 
 
-async def test_a_promoted_message_is_due_now_and_says_where_it_came_from(ledger: Ledger, wall: Wall) -> None:
+async def test_a_promoted_message_is_in_submission_and_says_where_it_came_from(ledger: Ledger, wall: Wall) -> None:
     stored = await hold(ledger)
     wall.at = NOW + SECOND
 
     await ledger.transition([stored.envelope.message_id], promote)
 
-    (found,) = await ledger.due(NOW + SECOND, 10)
+    (found,) = await ledger.submission(10)
     assert (True, THERE, NOW + SECOND, Origin.SHADOW) == (found.is_promoted, found.promoted_from, found.due_at, found.origin)
 
 
-async def test_a_verdict_makes_the_message_decided_and_due(ledger: Ledger) -> None:
+async def test_a_verdict_makes_the_message_decided_and_puts_it_in_submission(ledger: Ledger) -> None:
     stored = await accept(ledger, decided=False)
-    assert () == await ledger.due(NOW, 10)
+    assert () == await ledger.submission(10)
 
     await ledger.record_verdict(stored.envelope.message_id, choose)
 
-    (found,) = await ledger.due(NOW, 10)
+    (found,) = await ledger.submission(10)
     assert found.is_decided
     assert Choice.CHOSEN is found.claim.copies[0].choice
 
@@ -259,14 +273,14 @@ async def test_a_message_never_seen_may_become_known_as_delivered(ledger: Ledger
     assert Role.DELIVERED is (await ledger.load(message_id)).claim.role  # type: ignore[union-attr]
 
 
-async def test_a_primary_that_yields_is_a_shadow_message_that_is_not_due(ledger: Ledger) -> None:
-    stored = await accept(ledger)
+async def test_a_primary_that_yields_is_a_shadow_message_that_is_in_no_queue(ledger: Ledger) -> None:
+    stored, queued = await accept(ledger), await queue(ledger)
 
-    await ledger.transition([stored.envelope.message_id], yield_to(OTHER, NEW_DATABASE))
+    await ledger.transition([stored.envelope.message_id, queued.envelope.message_id], yield_to(OTHER, NEW_DATABASE))
 
-    assert () == await ledger.due(NOW + DAY, 10)
+    assert () == await ledger.submission(10) + await ledger.due(HOP, NOW + DAY, 10)
     assert () == await ledger.primaries_listed_on(THERE, 10)
-    assert (ShadowGroup(OTHER, NEW_DATABASE, 1, 0),) == await ledger.shadow_groups()
+    assert (ShadowGroup(OTHER, NEW_DATABASE, 2, 0),) == await ledger.shadow_groups()
 
 
 # discard notifications
@@ -284,6 +298,20 @@ async def test_discards_come_in_order_and_stay_until_acknowledged(ledger: Ledger
     assert (ids, [1, 0]) == ([event.message_id for event in first.events + rest.events], [first.remaining, rest.remaining])
     assert first.events[0].sequence < first.events[1].sequence < rest.events[0].sequence
     assert {DiscardStatus.DELIVERED} == {event.status for event in first.events}
+
+
+async def test_what_is_untold_is_what_its_asker_has_not_acknowledged(ledger: Ledger) -> None:
+    before = await ledger.has_untold(THERE, THEIR_DATABASE)
+    stored = await accept(ledger)
+    await ledger.record_attempt(an_attempt(stored.envelope.message_id), all_done)
+
+    assert (False, True) == (before, await ledger.has_untold(THERE, THEIR_DATABASE))
+    assert not await ledger.has_untold(THERE, NEW_DATABASE)
+    assert not await ledger.has_untold(OTHER, THEIR_DATABASE)
+    reply = await ledger.discards_for(THERE, THEIR_DATABASE, 9)
+    assert await ledger.has_untold(THERE, THEIR_DATABASE)
+    await ledger.forget_acknowledged(THERE, THEIR_DATABASE, reply.events[-1].sequence)
+    assert not await ledger.has_untold(THERE, THEIR_DATABASE)
 
 
 async def test_discards_are_for_one_asker_in_one_database(ledger: Ledger) -> None:
@@ -396,6 +424,44 @@ async def test_a_notification_waits_until_its_dsn_has_a_chosen_copy_and_then_com
     assert [later.envelope.message_id, waiting.envelope.message_id] == [event.message_id for event in after.events]
 
 
+async def test_what_failed_while_nobody_had_a_copy_is_not_said_before_its_dsn_is_placed(ledger: Ledger) -> None:
+    stored = await accept(ledger, recipients_count=3, copies=())
+    message_id, side = stored.envelope.message_id, a_side()
+    await ledger.record_attempt(an_attempt(message_id, sides=(side,)), some_done(1))
+
+    before = await ledger.unsaid(message_id)
+    assert {message_id: frozenset({1})} == await ledger.unsaid_of([message_id, side.message.envelope.message_id])
+    copies = (Copy(THERE, THEIR_DATABASE, Choice.CHOSEN),)
+    await ledger.transition([message_id], lambda _, claim: Transition(claim, replace(claim, copies=copies)))  # type: ignore[type-var]
+    await ledger.record_attempt(an_attempt(message_id, frozenset({2})), some_done(2))
+    while_waiting = await ledger.discards_for(THERE, THEIR_DATABASE, 9)
+    await ledger.transition([side.message.envelope.message_id], lambda _, claim: Transition(claim, replace(claim, copies=copies)))  # type: ignore[type-var]
+
+    assert (frozenset({1}), (), frozenset()) == (before, while_waiting.events, await ledger.unsaid(message_id))
+    assert {} == await ledger.unsaid_of([message_id])
+    assert [frozenset({2})] == [event.ordinals for event in (await ledger.discards_for(THERE, THEIR_DATABASE, 9)).events]
+    assert () == (await ledger.discards_for(NO_SERVER, NO_DATABASE, 9)).events
+
+
+@pytest.mark.parametrize("event", ["new database", "forgotten"])
+async def test_what_waits_for_its_dsn_waits_on_when_its_asker_is_lost(ledger: Ledger, event: str) -> None:
+    await ledger.record_peer(an_identity(), NOW)
+    stored = await accept(ledger, recipients_count=2)
+    message_id, side = stored.envelope.message_id, a_side()
+    await ledger.record_attempt(an_attempt(message_id, sides=(side,)), some_done(1))
+
+    if event == "forgotten":
+        await ledger.record_forgotten(THERE)
+    else:
+        await ledger.record_peer(an_identity(database=NEW_DATABASE), NOW)
+
+    assert frozenset({1}) == await ledger.unsaid(message_id)
+    copies = (Copy(OTHER, NEW_DATABASE, Choice.CHOSEN),)
+    await ledger.transition([side.message.envelope.message_id], lambda _, claim: Transition(claim, replace(claim, copies=copies)))  # type: ignore[type-var]
+    assert frozenset() == await ledger.unsaid(message_id)
+    assert () == (await ledger.discards_for(THERE, NEW_DATABASE, 9)).events
+
+
 @pytest.mark.parametrize("end", ["delivered", "released", "removed"])
 async def test_a_notification_waits_no_longer_when_its_dsn_is_over(ledger: Ledger, end: str) -> None:
     stored = await accept(ledger)
@@ -410,8 +476,24 @@ async def test_a_notification_waits_no_longer_when_its_dsn_is_over(ledger: Ledge
     else:
         await ledger.transition([dsn_id], remove)
 
-    (event,) = (await ledger.discards_for(THERE, THEIR_DATABASE, 9)).events
-    assert stored.envelope.message_id == event.message_id
+    events = (await ledger.discards_for(THERE, THEIR_DATABASE, 9)).events
+    assert stored.envelope.message_id in [event.message_id for event in events]
+
+
+async def test_a_dsn_is_listed_where_its_original_may_be_and_has_its_ownership(ledger: Ledger) -> None:
+    stored = await accept(ledger)
+    side = a_side()
+    claim = replace(stored.claim, number=replace(stored.claim.number, ownership=3))
+    await ledger.transition([stored.envelope.message_id], lambda _, before: Transition(before, claim))
+
+    await ledger.record_attempt(an_attempt(stored.envelope.message_id, sides=(side,)), all_done)
+
+    made = await ledger.load(side.message.envelope.message_id)
+    assert made is not None
+    assert (Role.PRIMARY, 3) == (made.claim.role, made.claim.number.ownership)
+    assert [(copy.server, copy.database, Choice.LISTED) for copy in stored.claim.copies] == [
+        (copy.server, copy.database, copy.choice) for copy in made.claim.copies
+    ]
 
 
 async def test_a_notification_waits_for_all_its_dsns(ledger: Ledger) -> None:
@@ -473,77 +555,265 @@ async def test_a_delivered_message_leaves_the_queue_and_keeps_its_content_for_sa
     assert transition.after == found.claim
     assert (Role.DELIVERED, None, NOW + 2 * DAY) == (found.claim.role, found.due_at, found.keep_until)
     assert found.place == stored.place
-    assert () == await ledger.due(NOW + DAY, 9)
+    assert () == await ledger.submission(9)
 
 
-async def test_retries_are_replaced_with_each_attempt(ledger: Ledger) -> None:
+async def test_an_attempt_without_success_puts_all_forks_into_their_queues(ledger: Ledger) -> None:
+    stored = await accept(ledger, recipients_count=3)
+    failed, other = a_retry("a:25", frozenset({1})), a_retry("b:25", frozenset({2, 3}), failures_count=0, kind=FailureKind.QUEUED)
+
+    await ledger.record_attempt(
+        an_attempt(stored.envelope.message_id, frozenset(), next_hop="a:25", retry=failed, others=(other,)), nothing
+    )
+
+    assert {failed, other} == set((await ledger.load(stored.envelope.message_id)).retries)  # type: ignore[union-attr]
+    assert () == await ledger.submission(9)
+
+
+async def test_an_attempt_changes_its_own_fork_and_leaves_the_others_as_they_are(ledger: Ledger) -> None:
     stored = await accept(ledger, recipients_count=3)
     message_id = stored.envelope.message_id
     first = (a_retry("a:25", frozenset({1})), a_retry("b:25", frozenset({2, 3})))
-    second = (a_retry("b:25", frozenset({3}), failures_count=2, delay_notified=True),)
-    await ledger.record_attempt(an_attempt(message_id, frozenset(), retries=first, due_at=NOW + DAY), nothing)
-    assert set(first) == set((await ledger.load(message_id)).retries)  # type: ignore[union-attr]
+    await ledger.record_queued(message_id, first)
+    again = a_retry("b:25", frozenset({3}), failures_count=2, delay_notified=True, waits_for=THERE, notice_at=NOW + DAY)
+    stale = a_retry("a:25", frozenset({1}), failures_count=9)
 
-    await ledger.record_attempt(an_attempt(message_id, retries=second, due_at=NOW + 2 * DAY), some_done(1, 2))
+    await ledger.record_attempt(an_attempt(message_id, frozenset({2}), next_hop="b:25", retry=again, others=(stale,)), some_done(2))
 
     found = await ledger.load(message_id)
     assert found is not None
-    assert (second, NOW + 2 * DAY, frozenset({1, 2})) == (found.retries, found.due_at, found.claim.done)
+    assert ({first[0], again}, frozenset({2})) == (set(found.retries), found.claim.done)
 
 
-async def test_a_message_that_was_released_loses_its_retries(ledger: Ledger) -> None:
-    stored = await accept(ledger)
-    await ledger.record_attempt(an_attempt(stored.envelope.message_id, frozenset(), retries=(a_retry(),), due_at=NOW), nothing)
+async def test_a_fork_that_is_done_leaves_its_queue(ledger: Ledger) -> None:
+    stored = await accept(ledger, recipients_count=2)
+    message_id = stored.envelope.message_id
+    rest = a_retry("b:25", frozenset({2}))
+    await ledger.record_queued(message_id, (a_retry("a:25", frozenset({1})), rest))
+
+    await ledger.record_attempt(an_attempt(message_id, next_hop="a:25"), some_done(1))
+
+    assert (rest,) == (await ledger.load(message_id)).retries  # type: ignore[union-attr]
+    assert () == await ledger.due("a:25", NOW + DAY, 9)
+
+
+async def test_a_fork_of_a_message_in_no_queue_that_is_done_leaves_the_rest_in_submission(ledger: Ledger) -> None:
+    stored = await accept(ledger, recipients_count=2)
+
+    await ledger.record_attempt(an_attempt(stored.envelope.message_id, next_hop="a:25"), some_done(1))
+
+    assert [stored.envelope.message_id] == [message.envelope.message_id for message in await ledger.submission(9)]
+
+
+async def test_forks_may_be_recorded_in_one_commit(ledger: Ledger) -> None:
+    stored = await accept(ledger, recipients_count=2)
+    message_id = stored.envelope.message_id
+    one, two = a_retry("a:25", frozenset({1})), a_retry("b:25", frozenset({2}))
+
+    await asyncio.gather(
+        ledger.record_attempt(an_attempt(message_id, frozenset(), next_hop="a:25", retry=one, others=(two,)), nothing),
+        ledger.record_attempt(an_attempt(message_id, frozenset({2}), next_hop="b:25", others=()), some_done(2)),
+    )
+
+    assert (one,) == (await ledger.load(message_id)).retries  # type: ignore[union-attr]
+
+
+async def test_a_message_that_was_released_leaves_its_queues(ledger: Ledger) -> None:
+    stored = await queue(ledger)
 
     await ledger.transition([stored.envelope.message_id], release)
 
     assert () == (await ledger.load(stored.envelope.message_id)).retries  # type: ignore[union-attr]
+    assert {} == await ledger.delivery_queues()
 
 
-async def test_due_gives_the_oldest_first_without_the_excluded_ones(ledger: Ledger) -> None:
-    stored = [await accept(ledger, due_at=NOW + offset * SECOND) for offset in (3, 1, 2, 60)]
+async def test_due_gives_the_forks_of_one_queue_oldest_first(ledger: Ledger) -> None:
+    stored = [await queue(ledger, at=NOW + offset * SECOND) for offset in (3, 1, 2, 60)]
+    await queue(ledger, next_hop="elsewhere:25")
     ids = [message.envelope.message_id for message in stored]
 
-    found = await ledger.due(NOW + 10 * SECOND, 9, excluding=[ids[2]])
+    found = await ledger.due(HOP, NOW + 10 * SECOND, 9)
 
-    assert [ids[1], ids[0]] == [message.envelope.message_id for message in found]
-    assert ids[1:2] == [message.envelope.message_id for message in await ledger.due(NOW + 10 * SECOND, 1)]
-    assert NOW + SECOND == await ledger.next_due_at()
+    assert [ids[1], ids[2], ids[0]] == [message.envelope.message_id for message in found]
+    assert ids[1:2] == [message.envelope.message_id for message in await ledger.due(HOP, NOW + 10 * SECOND, 1)]
+    assert NOW + 60 * SECOND == await ledger.next_due_at(HOP, NOW + 10 * SECOND)
+    assert await ledger.next_due_at(HOP, NOW + 60 * SECOND) is None
+    assert {HOP: NOW + SECOND, "elsewhere:25": NOW} == await ledger.delivery_queues()
 
 
-async def test_record_due_moves_a_message(ledger: Ledger) -> None:
+async def test_submission_gives_what_is_in_no_queue_in_pages(ledger: Ledger) -> None:
+    stored = [await accept(ledger) for _ in range(3)]
+    await queue(ledger)
+    await hold(ledger)
+
+    first = await ledger.submission(2)
+    rest = await ledger.submission(2, after=first[-1].internal_id)
+
+    assert [message.envelope.message_id for message in stored] == [message.envelope.message_id for message in (*first, *rest)]
+
+
+async def test_a_verdict_that_was_not_recorded_is_recorded_with_the_queue(ledger: Ledger) -> None:
+    stored = await accept(ledger, decided=False)
+
+    await ledger.record_queued(stored.envelope.message_id, (a_retry(HOP),), (), choose)
+
+    (found,) = await ledger.due(HOP, NOW + DAY, 9)
+    assert (True, Choice.CHOSEN) == (found.is_decided, found.claim.copies[0].choice)
+
+
+async def test_a_fork_moves_to_another_queue(ledger: Ledger) -> None:
+    stored = await queue(ledger)
+    there = a_retry("new:25")
+
+    await ledger.record_queued(stored.envelope.message_id, (there,), (HOP,))
+
+    assert (there,) == (await ledger.load(stored.envelope.message_id)).retries  # type: ignore[union-attr]
+
+
+async def test_what_is_no_primary_message_enters_no_queue(ledger: Ledger) -> None:
+    stored = await hold(ledger)
+
+    await ledger.record_queued(stored.envelope.message_id, (a_retry(HOP),))
+
+    assert {} == await ledger.delivery_queues()
+
+
+async def test_a_server_wakes_what_waits_for_it_and_nothing_else(ledger: Ledger, wall: Wall) -> None:
+    waiting = [await queue(ledger, at=NOW + DAY, waits_for=THERE) for _ in range(3)]
+    await queue(ledger, at=NOW + DAY, waits_for=OTHER)
+    await queue(ledger, at=NOW + DAY)
+    assert {THERE, OTHER} == set(await ledger.waited_for())
+    wall.at = NOW + SECOND
+
+    counts = [await ledger.wake_waiting(THERE, 2) for _ in range(3)]
+
+    assert [{HOP: 2}, {HOP: 1}, {}] == counts
+    due = await ledger.due(HOP, NOW + SECOND, 9)
+    assert {message.envelope.message_id for message in waiting} == {message.envelope.message_id for message in due}
+    assert {NO_SERVER} == {retry.waits_for for message in due for retry in message.retries}
+    assert (OTHER,) == await ledger.waited_for()
+
+
+async def test_what_enters_a_queue_in_the_same_commit_is_woken_too(ledger: Ledger) -> None:
     stored = await accept(ledger)
 
-    await ledger.record_due(stored.envelope.message_id, NOW + DAY)
+    _, counts = await asyncio.gather(
+        ledger.record_queued(stored.envelope.message_id, (a_retry(HOP, attempts_next_at=NOW + DAY, waits_for=THERE),)),
+        ledger.wake_waiting(THERE, 9),
+    )
 
-    assert () == await ledger.due(NOW, 9)
-    assert NOW + DAY == await ledger.next_due_at()
-
-
-async def test_nothing_is_due_in_an_empty_queue(ledger: Ledger) -> None:
-    assert await ledger.next_due_at() is None
-    assert () == await ledger.due(NOW, 9)
+    assert {HOP: 1} == counts
 
 
-async def test_a_message_set_aside_is_not_due_and_is_listed_with_its_reason(ledger: Ledger) -> None:
+async def test_a_queue_keeps_what_entered_it_before_and_after_a_server_woke_others_in_the_same_commit(ledger: Ledger) -> None:
+    stored = [await accept(ledger) for _ in range(2)]
+
+    await asyncio.gather(
+        ledger.record_queued(stored[0].envelope.message_id, (a_retry(HOP),)),
+        ledger.wake_waiting(THERE, 9),
+        ledger.record_queued(stored[1].envelope.message_id, (a_retry(HOP),)),
+    )
+
+    assert 2 == len(await ledger.due(HOP, NOW + DAY, 9))
+
+
+async def test_nobody_waits_for_no_server(ledger: Ledger) -> None:
+    await queue(ledger, at=NOW + DAY)
+
+    assert {} == await ledger.wake_waiting(NO_SERVER, 9)
+
+
+async def test_a_copy_makes_due_what_waited_for_it(ledger: Ledger) -> None:
+    stored = await queue(ledger, at=NOW + DAY, waits_for=WAITS_FOR_COPY)
+
+    await ledger.transition([stored.envelope.message_id], choose)
+
+    assert [stored.envelope.message_id] == [message.envelope.message_id for message in await ledger.due(HOP, NOW, 9)]
+
+
+async def test_a_wait_beyond_its_step_of_the_ladder_is_cut_short(ledger: Ledger) -> None:
+    step = Step(FailureKind.MESSAGE, 0, 1, 10 * SECOND)
+    at_that_step = {"kind": FailureKind.MESSAGE, "failures_count": 1}
+    await queue(ledger, at=NOW + DAY, **at_that_step)
+    await queue(ledger, at=NOW + SECOND, **at_that_step)
+    await queue(ledger, at=NOW + DAY, kind=FailureKind.MESSAGE, failures_count=2)
+    await queue(ledger, at=NOW + DAY, kind=FailureKind.CONNECTION, failures_count=1)
+    await queue(ledger, at=NOW + DAY, waits_for=THERE, **at_that_step)
+
+    assert 1 == await ledger.hasten(HOP, step, NOW + 10 * SECOND, 9)
+
+    assert NOW + 10 * SECOND == await ledger.next_due_at(HOP, NOW + SECOND)
+    assert 0 == await ledger.hasten(HOP, step, NOW + 10 * SECOND, 9)
+
+
+async def test_notices_are_given_by_their_time(ledger: Ledger) -> None:
+    late, later = await queue(ledger, notice_at=NOW + SECOND), await queue(ledger, notice_at=NOW)
+    await queue(ledger, notice_at=NOW + DAY)
+    await queue(ledger, notice_at=None)
+
+    found = await ledger.notices_due(NOW + SECOND, 9)
+
+    assert [later.envelope.message_id, late.envelope.message_id] == [message.envelope.message_id for message in found]
+
+
+async def test_nothing_is_due_in_an_empty_database(ledger: Ledger) -> None:
+    assert await ledger.next_due_at(HOP, NOW) is None
+    assert () == await ledger.due(HOP, NOW, 9) + await ledger.submission(9) + await ledger.waited_for()
+    assert {} == await ledger.delivery_queues()
+
+
+async def test_a_message_set_aside_is_in_no_delivery_queue_and_is_listed_with_its_reason(ledger: Ledger) -> None:
     stored = await accept(ledger)
 
     await ledger.record_set_aside(stored.envelope.message_id, "died three times")
 
     (found,) = await ledger.messages("Server\\Poison", 9)
     assert (Role.SET_ASIDE, "died three times") == (found.claim.role, found.set_aside_reason)
-    assert () == await ledger.due(NOW + DAY, 9)
+    assert () == await ledger.submission(9) + await ledger.due(HOP, NOW + DAY, 9)
+
+
+async def test_what_is_set_aside_can_be_handed_over_in_the_same_commit(ledger: Ledger) -> None:
+    stored = await accept(ledger)
+    message_id = stored.envelope.message_id
+    tell = (Notification(THERE, THEIR_DATABASE, DiscardStatus.YOURS),)
+    position = ledger.position
+
+    await ledger.record_set_aside(message_id, "died three times", lambda _, claim: Transition(claim, claim, tell))
+
+    assert position + 1 == ledger.position
+    reply = await ledger.discards_for(THERE, THEIR_DATABASE, 9)
+    assert [(message_id, DiscardStatus.YOURS)] == [(event.message_id, event.status) for event in reply.events]
+    (found,) = await ledger.messages("Server\\Poison", 9)
+    assert "died three times" == found.set_aside_reason
+
+
+async def test_what_is_taken_back_is_due_at_once_and_suspected_no_more(ledger: Ledger) -> None:
+    stored = await accept(ledger)
+    message_id = stored.envelope.message_id
+    await ledger.record_set_aside(message_id, "died three times")
+
+    unchanged = await ledger.record_taken_back(message_id, lambda _, claim: Transition(claim, claim))
+    assert not unchanged.changed
+    assert () == await ledger.submission(9)
+    await ledger.record_taken_back(message_id, lambda _, claim: taken_back(claim))
+
+    (found,) = await ledger.submission(9)
+    assert (Role.PRIMARY, "", 0) == (found.claim.role, found.set_aside_reason, found.deaths_count)
+    assert () == await ledger.messages("Server\\Poison", 9)
 
 
 # reading
 async def test_unplaced_gives_decided_primaries_without_a_chosen_copy(ledger: Ledger) -> None:
-    chosen, listed, undecided, excluded = [await accept(ledger, decided=number != 2) for number in range(4)]
+    chosen, first, _undecided, second, third = [await accept(ledger, decided=number != 2) for number in range(5)]
     await ledger.transition([chosen.envelope.message_id], choose)
 
-    found = await ledger.unplaced(9, excluding=[excluded.envelope.message_id])
+    pages = [
+        await ledger.unplaced(2),
+        await ledger.unplaced(2, after=second.internal_id),
+        await ledger.unplaced(2, after=third.internal_id),
+    ]
 
-    assert [listed.envelope.message_id] == [message.envelope.message_id for message in found]
-    assert undecided.envelope.message_id not in {message.envelope.message_id for message in await ledger.unplaced(9)}
+    assert [(first, second), (third,), ()] == pages
 
 
 async def test_primaries_listed_on_a_server_come_in_pages(ledger: Ledger) -> None:
@@ -608,11 +878,11 @@ async def test_a_forgotten_peer_is_off_every_list_until_it_is_heard_again(ledger
 async def test_a_message_handed_over_to_a_peer_that_is_forgotten_is_claimed_again(ledger: Ledger) -> None:
     stored = await accept(ledger, role=Role.PRIMARY, copies=(Copy(THERE, THEIR_DATABASE, Choice.CHOSEN),))
     await ledger.transition([stored.envelope.message_id], lambda _, before: handing_over(before))
-    assert () == await ledger.due(NOW, 9)
+    assert () == await ledger.submission(9)
 
     await ledger.record_forgotten(THERE)
 
-    assert [Role.PRIMARY] == [found.claim.role for found in await ledger.due(NOW, 9)]
+    assert [Role.PRIMARY] == [found.claim.role for found in await ledger.submission(9)]
 
 
 # housekeeping
@@ -671,9 +941,7 @@ async def test_expire_takes_at_most_its_limit(ledger: Ledger) -> None:
 
 async def test_the_queues_are_listed_with_depth_and_oldest_age(ledger: Ledger) -> None:
     await accept(ledger)
-    waiting = await accept(ledger)
-    retry = a_retry("store.corp.example:25")
-    await ledger.record_attempt(an_attempt(waiting.envelope.message_id, frozenset(), retries=(retry,), due_at=NOW + DAY), nothing)
+    await queue(ledger, at=NOW + timedelta(minutes=1))
     done = await accept(ledger)
     await ledger.record_attempt(an_attempt(done.envelope.message_id), all_done)
     held = [await hold(ledger) for _ in range(2)]
@@ -693,8 +961,7 @@ async def test_the_queues_are_listed_with_depth_and_oldest_age(ledger: Ledger) -
 
 async def test_every_listed_queue_gives_its_messages(ledger: Ledger) -> None:
     await accept(ledger)
-    waiting = await accept(ledger)
-    await ledger.record_attempt(an_attempt(waiting.envelope.message_id, frozenset(), retries=(a_retry(),), due_at=NOW + DAY), nothing)
+    await queue(ledger)
     await hold(ledger)
     aside = await accept(ledger)
     await ledger.record_set_aside(aside.envelope.message_id, "no")
@@ -704,7 +971,8 @@ async def test_every_listed_queue_gives_its_messages(ledger: Ledger) -> None:
     for row in await ledger.queues():
         assert row.count == len(await ledger.messages(row.identity, 9)), row.identity
         assert () == await ledger.messages(row.identity, 9, after=1000)
-    assert sum(row.count for row in await ledger.queues()) == len(await ledger.messages("", 99))
+    unfinished = [row for row in await ledger.queues() if row.kind not in (QueueKind.SAFETY_NET_PRIMARY, QueueKind.SAFETY_NET_SHADOW)]
+    assert sum(row.count for row in unfinished) == len(await ledger.messages("", 99))
 
 
 async def test_messages_of_an_unknown_queue_are_none(ledger: Ledger) -> None:
@@ -737,7 +1005,7 @@ async def test_promises_made_at_once_are_applied_in_the_order_of_the_calls(ledge
     _, _, attempt, transitions = await asyncio.gather(
         ledger.record_accepted(message, a_content(), decided=False),
         ledger.record_verdict(message_id, choose),
-        ledger.record_attempt(an_attempt(message_id, due_at=NOW), some_done(1)),
+        ledger.record_attempt(an_attempt(message_id), some_done(1)),
         ledger.transition([message_id], some_done(2)),
     )
 
@@ -747,3 +1015,16 @@ async def test_promises_made_at_once_are_applied_in_the_order_of_the_calls(ledge
     assert found is not None
     assert (frozenset({1, 2}), True, Choice.CHOSEN) == (found.claim.done, found.is_decided, found.claim.copies[0].choice)
     assert ServerName(THERE) == found.claim.copies[0].server
+
+
+async def test_forks_that_were_recorded_before_a_wake_stay_when_others_are_recorded_after_it(ledger: Ledger) -> None:
+    first, second = await accept(ledger), await accept(ledger)
+
+    await asyncio.gather(
+        ledger.record_queued(first.envelope.message_id, (a_retry("a:25"),)),
+        ledger.wake_waiting(THERE, 9),
+        ledger.record_queued(second.envelope.message_id, (a_retry("b:25"),)),
+    )
+
+    for message_id, next_hop in ((first.envelope.message_id, "a:25"), (second.envelope.message_id, "b:25")):
+        assert [message_id] == [message.envelope.message_id for message in await ledger.due(next_hop, NOW + DAY, 9)]

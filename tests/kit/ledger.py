@@ -103,7 +103,8 @@ def a_retry(next_hop: str = "store.corp.example:25", ordinals: Ordinals = frozen
 
 
 def an_attempt(message_id: MessageId, done: Ordinals = frozenset({1}), **changes: Any) -> AttemptRecord:
-    return replace(AttemptRecord(message_id, done, (), None, (), NOW + 2 * DAY, NOW + 4 * DAY), **changes)
+    record = AttemptRecord(message_id, "store.corp.example:25", done, None, (), (), NOW + 2 * DAY, NOW + 4 * DAY)
+    return replace(record, **changes)
 
 
 def a_side(message_id: MessageId | None = None) -> SideMessage:

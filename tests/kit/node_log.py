@@ -1,4 +1,4 @@
-"""The operator log of a node that runs, as far as it is written."""
+"""What a running node shows: its operator log, as far as it is written, and its memory."""
 
 import json
 from pathlib import Path
@@ -15,3 +15,10 @@ def whole_lines(path: Path) -> list[str]:
 def operator_events(node: NodeProcess) -> list[dict[str, Any]]:
     """What stands in its operator log now."""
     return [json.loads(line) for line in whole_lines(node.directory / "node.log") if line.startswith("{")]
+
+
+def rss_kilobytes(node: NodeProcess) -> int:
+    """Resident memory."""
+    assert node.process is not None
+    status = Path(f"/proc/{node.process.pid}/status").read_text()
+    return int(status.partition("VmRSS:")[2].split()[0])

@@ -22,16 +22,16 @@ from uuid import UUID
 import async_solipsism
 
 from shadowrelay.core.ownership.values import Party
-from shadowrelay.model.errors import LeaseTooShort, LedgerUnavailable, PeerUnavailable
+from shadowrelay.model.errors import LeaseTooShort, LedgerUnavailable, PeerSaid, PeerUnavailable
 from shadowrelay.model.ids import DatabaseId, MessageId, ServerName
-from shadowrelay.model.message import Content, Envelope, Ordinals, Recipient
+from shadowrelay.model.message import Content, Envelope, Recipient
 from shadowrelay.model.ownership import Role, StatusAnswer, StatusQuestion
 from shadowrelay.model.peers import CopyOffer, DiscardReply, PeerIdentity
 from shadowrelay.model.queue import StoredMessage
 from shadowrelay.model.replies import STORE_UNAVAILABLE, Reply
-from shadowrelay.model.routing import Destination
 from shadowrelay.model.settings import Settings
 from shadowrelay.model.tracking import EventId, TrackingEvent
+from shadowrelay.ports import DeliveryJob
 from shadowrelay.service.assembly import Services
 from shadowrelay.service.attempts import Attempts
 from shadowrelay.service.context import Context
@@ -136,6 +136,7 @@ class LedgerTap:
     def __init__(self, ledger: SqliteLedger) -> None:
         self.real = ledger
         self._failures: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter()  # calls
         self.errors: dict[str, Exception] = {}
 
     def fail(self, name: str, times: int, error: Exception | None = None) -> None:
@@ -144,7 +145,10 @@ class LedgerTap:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self.real, name)
-        if not callable(found) or name not in self._failures:
+        if not callable(found):
+            return found
+        self.counts[name] += 1
+        if name not in self._failures:
             return found
 
         @functools.wraps(found)
@@ -173,6 +177,7 @@ class Sink:
     answer: Callable[[str], Reply | Exception] = lambda address: OK
     before_dot: Callable[[ServerName], Awaitable[None]] | None = None
     after_dot: Callable[[ServerName], Awaitable[None]] | None = None
+    hang: Callable[[str], asyncio.Event | None] = lambda address: None  # an event that the next hop waits for before it takes it
     attempts_count: int = 0
 
     def addresses(self) -> list[str]:
@@ -188,29 +193,27 @@ class FakeDeliverer:
     def __init__(self, server: ServerName, sink: Sink) -> None:
         self._server, self._sink = server, sink
 
-    async def deliver(
-        self,
-        destination: Destination,
-        envelope: Envelope,
-        ordinals: Ordinals,
-        content: Content,
-        prefix: bytes,
-        may_end_data: Callable[[], bool],
-    ) -> Report:
+    async def deliver(self, job: DeliveryJob) -> Report:
         sink = self._sink
         sink.attempts_count += 1
         await asyncio.sleep(LATENCY_SECONDS)
+        envelope = job.envelope
         replies: dict[int, Reply] = {}
-        for ordinal in sorted(ordinals):
+        content = await job.content()
+        for ordinal in sorted(job.ordinals):
             answer = sink.answer(envelope.recipients[ordinal - 1].address)
             if isinstance(answer, Exception):
                 raise answer
             replies[ordinal] = answer
-        if sink.before_dot is not None:
-            await sink.before_dot(self._server)
-        if not may_end_data():
+        for ordinal in sorted(job.ordinals):
+            if (until := sink.hang(envelope.recipients[ordinal - 1].address)) is not None:
+                await until.wait()
+        with job.handling():
+            if sink.before_dot is not None:  # what is awaited here stands for handling the content
+                await sink.before_dot(self._server)
+        if not job.may_end_data():
             raise LeaseTooShort("the lease is too short")
-        data = prefix + (content.data if content.data is not None else content.path.read_bytes() if content.path else b"")
+        data = job.prefix + (content.data if content.data is not None else content.path.read_bytes() if content.path else b"")
         sink.arrived += [
             (self._server, envelope.recipients[ordinal - 1].address, data) for ordinal, reply in replies.items() if reply == OK
         ]
@@ -259,10 +262,15 @@ class FakeLink:
         if other is self._other:
             return other
         node = self._node
+        for here, there in ((other, node), (node, other)):
+            refusal = here.services.desk.refusal(there.services.desk.own_identity(here.name))
+            if refusal is not None:
+                raise PeerUnavailable(self._server, str(refusal))
         await other.services.desk.greeted(node.services.desk.own_identity(self._server))
         self._other, self._answered = other, None
         self._identity = other.services.desk.own_identity(node.name)
         await node.services.desk.greeted(self._identity)
+        node.context.peers.offered(self._server, other.services.desk.offers_hold())
         await node.services.heartbeat.opened(self)
         return other
 
@@ -283,18 +291,18 @@ class FakeLink:
         node.context.peers.heard(self._server, self._identity.database)
         return answer
 
-    async def hold(self, offer: CopyOffer, deadline: float) -> Held:
+    async def hold(self, offer: CopyOffer, deadline: float, still: float | None = None) -> Held:
         began = self._node.clock.awake()
         sent = False
         try:
-            async with asyncio.timeout(deadline - began):
+            async with asyncio.timeout(deadline - began if still is None else still):
                 fault = self._net.hold_fault(self._node.name, self._server)
                 if fault == "slow":
                     await asyncio.sleep(1000)
                 other = await self._session()
                 began = self._node.clock.awake()
                 if not other.services.desk.offers_hold():
-                    raise PeerUnavailable(self._server, "does not offer HOLD now")
+                    raise PeerUnavailable(self._server, "does not offer HOLD now", said=PeerSaid.NO_SESSION)
                 sent = True
                 if fault == "not stored":
                     await asyncio.sleep(1000)
@@ -305,13 +313,13 @@ class FakeLink:
         except TimeoutError as error:
             raise PeerUnavailable(self._server, "no answer in time", sent=sent) from error
         except PeerUnavailable as error:
-            raise PeerUnavailable(self._server, error.reason, sent=sent) from error
+            raise PeerUnavailable(self._server, error.reason, sent=sent, said=error.said) from error
         assert self._identity is not None
         if reply.is_positive:
             return Held(None, began, self._identity.database)
         if reply.code == 554:
             return Held(parse_superseded(reply.text), began, self._identity.database)
-        raise PeerUnavailable(self._server, str(reply))
+        raise PeerUnavailable(self._server, str(reply), said=PeerSaid.NO_COPY)
 
     async def greet(self) -> PeerIdentity:
         async def ask(other: "VirtualNode", me: PeerIdentity) -> None:
@@ -447,7 +455,7 @@ class VirtualNode:
             links=links,
             tracking=self.log,
             metrics=self.log,
-            leases=Leases(self.clock, settings.transport.shadow_resubmit_time_span),
+            leases=Leases(self.clock, settings.transport),
             attempts=Attempts(),
             peers=peers,
             tasks=self.tasks,

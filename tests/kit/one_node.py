@@ -15,12 +15,11 @@ from typing import Any
 from shadowrelay.core.ownership.values import Party
 from shadowrelay.model.errors import LedgerUnavailable, PeerUnavailable
 from shadowrelay.model.ids import BoundaryName, DatabaseId, MessageId, ServerName
-from shadowrelay.model.message import Content, Envelope, Ordinals
 from shadowrelay.model.ownership import Claim, CopyNumber, StatusAnswer, StatusQuestion, StatusState
 from shadowrelay.model.peers import CopyOffer, DiscardReply, PeerIdentity
 from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, Reply
-from shadowrelay.model.routing import Destination
 from shadowrelay.model.settings import Settings
+from shadowrelay.ports import DeliveryJob
 from shadowrelay.service.assembly import Services
 from shadowrelay.service.attempts import Attempts
 from shadowrelay.service.clock import SystemClock
@@ -31,7 +30,7 @@ from shadowrelay.service.tasks import Tasks
 from shadowrelay.store import SqliteLedger
 from tests.kit.ledger import HERE, OTHER, THERE
 
-PROMISES = {"record_accepted", "record_verdict", "transition", "record_attempt", "record_working", "record_due"}
+PROMISES = {"record_accepted", "record_verdict", "transition", "record_attempt", "record_queued"}
 DATABASES = {
     THERE: DatabaseId("11111111-1111-4111-8111-111111111111"),
     OTHER: DatabaseId("33333333-3333-4333-8333-333333333333"),
@@ -138,7 +137,7 @@ class PlayedPeer:
         self._world, self._steps, self._primary = world, steps, primary
         self.identity: PeerIdentity | None = identity_of(server)
 
-    async def hold(self, offer: CopyOffer, deadline: float) -> Any:
+    async def hold(self, offer: CopyOffer, deadline: float, still: float | None = None) -> Any:
         await self._steps.step()
         what = self._world.script.pop(0) if self._world.script else "store"
         if what == "refuse":
@@ -184,20 +183,13 @@ class PlayedNextHop:
     def __init__(self, world: World, steps: Steps) -> None:
         self._world, self._steps = world, steps
 
-    async def deliver(
-        self,
-        destination: Destination,
-        envelope: Envelope,
-        ordinals: Ordinals,
-        content: Content,
-        prefix: bytes,
-        may_end_data: Callable[[], bool],
-    ) -> Any:
+    async def deliver(self, job: DeliveryJob) -> Any:
         await self._steps.step()
-        assert may_end_data()
-        self._world.arrived.append(envelope.message_id)
+        await job.content()
+        assert job.may_end_data()
+        self._world.arrived.append(job.envelope.message_id)
         await self._steps.step()
-        replies = {ordinal: Reply(250, "2.0.0", "taken") for ordinal in ordinals}
+        replies = {ordinal: Reply(250, "2.0.0", "taken") for ordinal in job.ordinals}
         return SimpleNamespace(server="next hop", replies=replies, dot_sent_unanswered=False, passes_dsn=True)
 
     async def close(self) -> None:
@@ -227,7 +219,7 @@ class OneNode:
             links={server: PlayedPeer(server, world, steps, me) for server in DATABASES},
             tracking=Nothing(),  # type: ignore[arg-type]
             metrics=Nothing(),  # type: ignore[arg-type]
-            leases=Leases(clock, settings.transport.shadow_resubmit_time_span),
+            leases=Leases(clock, settings.transport),
             attempts=Attempts(),
             peers=PeerBook(settings.peers, clock, 1.0),
             tasks=Tasks(),

@@ -10,12 +10,18 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import async_solipsism
+
+from shadowrelay.memory import ContentBudget
 from shadowrelay.model.ids import BoundaryName, DatabaseId, ServerName
 from shadowrelay.model.message import Content, Envelope
 from shadowrelay.model.ownership import StatusAnswer, StatusQuestion, StatusState
 from shadowrelay.model.peers import CopyOffer, DiscardReply, PeerIdentity
 from shadowrelay.model.replies import Reply
+from shadowrelay.model.routing import HostPort
 from shadowrelay.model.settings import Settings
+from shadowrelay.smtp.limits import Descriptors
+from shadowrelay.smtp.listener import Factory, Listener
 from shadowrelay.smtp.server import ReceiverServer, reception_for
 from shadowrelay.smtp.tls import TlsContexts
 from tests.kit.clock import PATIENCE_SECONDS
@@ -98,6 +104,7 @@ class FakeDesk:
     hold_reply: Reply = HELD
     discard_reply: DiscardReply = NO_DISCARDS
     is_offering: bool = True
+    conflict: Reply | None = None
     position: int = 7
     gate: asyncio.Event | None = None
     began: asyncio.Event = field(default_factory=asyncio.Event)
@@ -105,6 +112,9 @@ class FakeDesk:
     def own_identity(self, listener: ServerName) -> PeerIdentity:
         name = ServerName("a.example")
         return PeerIdentity(name, BoundaryName("default"), OWN_DATABASE, 1, 0, self.position, timedelta(seconds=60))
+
+    def refusal(self, identity: PeerIdentity) -> Reply | None:
+        return self.conflict
 
     async def greeted(self, identity: PeerIdentity) -> None:
         self.told.append(("greeted", identity.server))
@@ -237,6 +247,18 @@ def settings_for(tls: dict[str, Any] | None = None, transport: dict[str, Any] | 
     )
 
 
+class VirtualListener:
+    """For a loop that has no sockets of the kernel."""
+
+    def __init__(self, server: asyncio.Server, address: HostPort) -> None:
+        self.address = address
+        self.close = server.close
+
+    @classmethod
+    async def open(cls, factory: Factory, listen: HostPort, descriptors: Descriptors) -> Any:
+        return cls(await asyncio.get_running_loop().create_server(factory, listen.host, listen.port), listen)
+
+
 @asynccontextmanager
 async def receiving(
     spool: Path,
@@ -244,6 +266,8 @@ async def receiving(
     tls: dict[str, Any] | None = None,
     transport: dict[str, Any] | None = None,
     unchecked: dict[str, Any] | None = None,
+    budget: ContentBudget | None = None,
+    descriptors: Descriptors | None = None,
     **connector: Any,
 ) -> AsyncIterator[Station]:
     """`connector` are settings of the receive connector, `unchecked` ones that the settings would not allow."""
@@ -251,7 +275,19 @@ async def receiving(
     acceptor, desk, clock = FakeAcceptor(), FakeDesk(), FixedClock()
     found = settings.receive_connectors[0].model_copy(update=unchecked or {})
     contexts = None if settings.tls is None else TlsContexts.read(settings.tls)
-    server = ReceiverServer(reception_for(settings, found, acceptor=acceptor, desk=desk, clock=clock, spool_directory=spool, tls=contexts))
+    is_virtual = isinstance(asyncio.get_running_loop(), async_solipsism.EventLoop)
+    reception = reception_for(
+        settings,
+        found,
+        acceptor=acceptor,
+        desk=desk,
+        clock=clock,
+        spool_directory=spool,
+        budget=budget or ContentBudget(),
+        descriptors=descriptors or Descriptors(20_000),
+        tls=contexts,
+    )
+    server = ReceiverServer(reception, VirtualListener.open if is_virtual else Listener.open)
     await server.start()
     station = Station(server, acceptor, desk, clock, spool)
     try:

@@ -24,7 +24,8 @@ CLOSE = "(close)"  # close the connection instead of answering
 HANG = "(hang)"  # never answer
 
 EXTENSIONS = ("PIPELINING", "8BITMIME", "SMTPUTF8", "SIZE 10000000", "DSN")
-Answer = str | Callable[[str], str]
+Answer = str | Callable[[str], str | Awaitable[str]]
+NO_TLS = b"this is no TLS record\r\n"
 
 
 @dataclass
@@ -38,11 +39,16 @@ class Session:
 
 @dataclass
 class ScriptedServer:
-    """`script`: by verb (`GREETING`, `EHLO`, `MAIL`, …, `DOT` for the end of content, `XSHADOW COMMIT`)."""
+    """`script`: by verb (`GREETING`, `EHLO`, `MAIL`, …, `DOT` for the end of content, `XSHADOW COMMIT`).
+
+    STARTTLS among `extensions` without a `tls` context is a broken promise: the handshake is answered with something else.
+    Units: `seconds_per_octet` passes before each octet of a reply.
+    """
 
     script: Mapping[str, Answer | Sequence[Answer]] = field(default_factory=dict)
     extensions: tuple[str, ...] = EXTENSIONS
     tls: ssl.SSLContext | None = None
+    seconds_per_octet: float = 0.0
     sessions: list[Session] = field(default_factory=list)
     messages: list[bytes] = field(default_factory=list)
     open_count: int = 0
@@ -124,7 +130,11 @@ class ScriptedServer:
                 if not await self._answer("DOT", "", "250 2.0.0 taken", reader, writer):
                     return
             if verb == "STARTTLS" and said.startswith("220"):
-                assert self.tls is not None
+                if self.tls is None:
+                    await reader.read(1)
+                    writer.write(NO_TLS)
+                    await writer.drain()
+                    return
                 await writer.start_tls(self.tls)
                 session.is_tls = True
 
@@ -145,15 +155,23 @@ class ScriptedServer:
         else:
             answer = answers
         text = answer(line) if callable(answer) else answer
+        if not isinstance(text, str):
+            text = await text
         if text == CLOSE:
             return ""
         if text == HANG:
             self.on_hang()
             await reader.read()  # until the client goes
             return ""
-        writer.write(text.encode("utf-8", "surrogateescape") + b"\r\n")
+        octets = text.encode("utf-8", "surrogateescape") + b"\r\n"
+        if self.seconds_per_octet:
+            for octet in octets:
+                await asyncio.sleep(self.seconds_per_octet)
+                writer.write(bytes((octet,)))
+        else:
+            writer.write(octets)
         await writer.drain()
-        return "" if text.startswith("421") else text
+        return "" if text.rpartition("\n")[2].startswith("421") else text  # alone, or after the reply that was due
 
 
 async def _line(reader: asyncio.StreamReader) -> str:
@@ -187,11 +205,13 @@ async def serving(*servers: ScriptedServer) -> AsyncIterator[None]:
 
 
 class DnsServer(asyncio.DatagramProtocol):
-    """Answers from `zone`: (name, type) to texts of records; a `dns.rcode.Rcode`; or None for silence."""
+    """Answers from `zone`: (name, type) to texts of records; a `dns.rcode.Rcode`; or None for silence. `negative_seconds`: what the
+    SOA record says for names and records that do not exist; without it there is none."""
 
     def __init__(self, zone: Mapping[tuple[str, str], Sequence[str] | dns.rcode.Rcode | None]) -> None:
         self.zone = zone
         self.asked: list[tuple[str, str]] = []
+        self.negative_seconds: int | None = None
         self._transport: asyncio.DatagramTransport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -211,6 +231,9 @@ class DnsServer(asyncio.DatagramProtocol):
             response.set_rcode(found)
         elif found:
             response.answer.append(dns.rrset.from_text(question.name, 60, "IN", key[1], *found))
+        if not response.answer and self.negative_seconds is not None:
+            soa = f"ns.example. root.example. 1 1 1 1 {self.negative_seconds}"
+            response.authority.append(dns.rrset.from_text("example.", 3600, "IN", "SOA", soa))
         assert self._transport is not None
         self._transport.sendto(response.to_wire(), addr)
 

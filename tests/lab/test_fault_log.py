@@ -50,7 +50,18 @@ def test_a_second_cut_of_the_same_pair_does_not_begin_again() -> None:
 
 
 def test_to_stop_a_node_in_order_excuses_nothing() -> None:
-    assert [] == faults([Happening(1.0, What.STOP, EAST), Happening(2.0, What.START, EAST), Happening(3.0, What.FILL, EAST)])
+    assert [] == faults([Happening(1.0, What.STOP, EAST), Happening(2.0, What.START, EAST)])
+
+
+def test_a_full_disk_lasts_until_it_is_freed() -> None:
+    happened = [
+        Happening(1.0, What.FILL, EAST),
+        Happening(2.0, What.FILL, EAST),
+        Happening(3.0, What.FREE, EAST),
+        Happening(4.0, What.FREE, EAST),
+    ]
+
+    assert [Fault(FaultKind.FULL, EAST, 1.0, 3.0)] == faults(happened)
 
 
 def test_what_lasts_is_told_in_words() -> None:

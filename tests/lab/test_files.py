@@ -134,11 +134,12 @@ def test_the_verification_knows_the_times_of_the_nodes(loaded: dict[str, LoadedS
     assert [TIMES.span, TIMES.heartbeat, TIMES.poll] == [each.total_seconds() for each in seconds]
 
 
-def test_the_only_doubt_about_a_node_is_its_open_admin_address(loaded: dict[str, LoadedSettings]) -> None:
+def test_the_only_doubts_about_a_node_are_its_short_span_and_its_open_admin_address(loaded: dict[str, LoadedSettings]) -> None:
     doubts = config.warnings(loaded["mx2.west"].settings)
 
-    assert 1 == len(doubts)
-    assert doubts[0].startswith("admin.listen is 0.0.0.0:8025")
+    assert 2 == len(doubts)
+    assert doubts[0].startswith("transport.shadow_resubmit_time_span allows")
+    assert doubts[1].startswith("admin.listen is 0.0.0.0:8025")
 
 
 @pytest.mark.slow

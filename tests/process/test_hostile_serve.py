@@ -26,6 +26,7 @@ name = "in"
 listen = "{smtp}"
 accepted_domains = ["here.example"]
 accept_xshadow = false
+{connector}
 
 [[routes]]
 recipients = ["*"]
@@ -41,11 +42,12 @@ INTO_DATA = b"EHLO client.example\r\nMAIL FROM:<a@x.example>\r\nRCPT TO:<b@here.
 
 
 @asynccontextmanager
-async def a_served_node(directory: Path) -> AsyncIterator[NodeProcess]:
+async def a_served_node(directory: Path, connector: str = "") -> AsyncIterator[NodeProcess]:
+    """`connector`: further lines of its receive connector."""
     smtp, admin = (HostPort("127.0.0.1", port) for port in free_ports(2))
     node = NodeProcess(Place("a.example", "east"), smtp, admin, directory / "a.example")
     node.directory.mkdir()
-    (node.directory / "node.toml").write_text(CONFIGURATION.format(smtp=smtp, admin=admin))
+    (node.directory / "node.toml").write_text(CONFIGURATION.format(smtp=smtp, admin=admin, connector=connector))
     try:
         await node.start()
         yield node

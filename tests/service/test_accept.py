@@ -287,6 +287,22 @@ async def test_large_content_is_copied_from_where_the_store_keeps_it(tmp_path: P
         assert 1 == len(net.nodes[WEST].log.rows(EventId.HARECEIVE))
 
 
+@in_virtual_time
+async def test_large_content_that_cannot_be_read_back_now_is_refused_and_not_delivered(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        east = net.nodes[EAST]
+        content: Content = a_spooled_content(tmp_path, b"Subject: large\r\n\r\n" + b"0123456789abcde\r\n" * 100_000)
+        envelope = an_envelope()
+        east.ledger.fail("read_content", 1)
+
+        reply = await east.services.accept.accept(envelope, content)
+
+        await asyncio.sleep(30)
+        assert 4 == reply.code // 100
+        assert [] == net.sink.arrived
+        assert Role.RELEASED is await east.role(envelope.message_id)
+
+
 # switched off
 @in_virtual_time
 async def test_with_redundancy_switched_off_nothing_is_copied_nor_refused(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from shadowrelay.model.ownership import Choice, CopyNumber, StatusAnswer, Status
 from shadowrelay.model.peers import CopyOffer
 from shadowrelay.model.queue import NewMessage, Origin, StoredMessage
 from shadowrelay.service.attempts import Attempts
+from shadowrelay.service.place import Outcome
 from tests.kit.ledger import NOW, THERE, a_content, a_message_id, an_envelope
 from tests.kit.one_node import DATABASES, OneNode, Steps, World, identity_of
 
@@ -51,7 +52,7 @@ async def _stored(node: OneNode, content: Content, *, decided: bool, server: Par
 
 
 class LateReader:
-    """The ledger, but what is due is read long before it is heard."""
+    """The ledger, but what is in Submission is read long before it is heard."""
 
     def __init__(self, ledger: Any) -> None:
         self._ledger = ledger
@@ -61,8 +62,8 @@ class LateReader:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._ledger, name)
 
-    async def due(self, *arguments: Any) -> Any:
-        found = await self._ledger.due(*arguments)
+    async def submission(self, *arguments: Any) -> Any:
+        found = await self._ledger.submission(*arguments)
         self.was_read.set()
         await self.may_be_heard.wait()
         return found
@@ -162,14 +163,14 @@ async def test_a_server_that_supersedes_a_copy_stays_on_the_list_because_it_may_
     stored = await _stored(node, a_content(), decided=True, server=None)
     lower = StatusAnswer(StatusState.PRIMARY, CopyNumber(0, 1, DATABASES[THERE]))
 
-    async def hold(offer: CopyOffer, deadline: float) -> Any:
+    async def hold(offer: CopyOffer, deadline: float, still: float | None = None) -> Any:
         return SimpleNamespace(superseded=lower, began_awake=node.context.clock.awake(), server_database=DATABASES[THERE])
 
     for link in node.context.links.values():
         link.hold = hold  # type: ignore[method-assign]
-    is_placed = await node.services.place.place(stored)
+    outcome = await node.services.place.place(stored)
 
     after = await node.ledger.load(stored.envelope.message_id)
     assert after is not None
-    assert (False, [Choice.LISTED]) == (is_placed, [copy.choice for copy in after.claim.copies])
+    assert (Outcome.AGAIN, [Choice.LISTED]) == (outcome, [copy.choice for copy in after.claim.copies])
     await node.end()

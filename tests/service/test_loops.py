@@ -1,15 +1,20 @@
 """What keeps the node going: loops that survive, sets that empty, questions that are asked in time, what is cleared away."""
 
 import asyncio
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
+
+import pytest
 
 from shadowrelay.model.errors import LedgerUnavailable
 from shadowrelay.model.ids import MessageId
 from shadowrelay.model.ownership import Role, Transition
+from shadowrelay.model.queue import StoredMessage
 from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, Reply
 from shadowrelay.model.tracking import EventId
 from shadowrelay.service.attempts import Attempts
+from shadowrelay.service.place import Outcome
 from shadowrelay.service.tasks import Tasks
 from tests.kit.nodes import EAST, HEARTBEAT, OK, SPAN, WEST, in_virtual_time, nodes, until
 
@@ -50,14 +55,49 @@ def test_no_attempt_begins_on_a_claim_that_was_read_before_its_end_was_committed
     assert attempts.begin(ONE)
 
 
-def test_what_has_settled_is_forgotten() -> None:
+def test_a_fork_that_only_waits_for_a_session_hinders_no_claim_from_ending_and_is_not_started_after_that() -> None:
     attempts = Attempts()
-    attempts.end_claim(ONE)
-    attempts.settle([ONE, TWO])
+    assert attempts.wait(ONE, "a:25")
 
+    assert attempts.end_claim(ONE)
+    assert not attempts.start(ONE, "a:25")
+
+
+def test_a_fork_that_waits_is_not_started_as_it_was_before_its_message_changed() -> None:
+    for change in (Attempts.changed, Attempts.call_off, Attempts.begin):
+        attempts = Attempts()
+        attempts.wait(ONE, "a:25")
+
+        change(attempts, ONE)
+
+        assert not attempts.start(ONE, "a:25")
+
+
+def test_the_forks_of_a_message_run_beside_each_other_but_each_once() -> None:
+    attempts = Attempts()
+    assert attempts.wait(ONE, "a:25")
+    assert attempts.start(ONE, "a:25")
+
+    assert not attempts.wait(ONE, "a:25")
+    assert attempts.wait(ONE, "b:25")
+    assert attempts.start(ONE, "b:25")
+    assert not attempts.begin(ONE)
+    attempts.end(ONE, "a:25")
+    assert not attempts.end_claim(ONE)
+    attempts.end(ONE, "b:25")
+    assert attempts.end_claim(ONE)
+
+
+def test_a_fork_whose_attempt_ended_waits_for_the_next_read() -> None:
+    attempts = Attempts()
+    assert attempts.wait(ONE, "a:25")
+    assert attempts.start(ONE, "a:25")
+    attempts.end(ONE, "a:25")
+
+    waits = [attempts.wait(ONE, "a:25"), attempts.wait(ONE, "b:25")]
     attempts.reading()
 
-    assert (set(), set()) == (attempts._ended, attempts._settled)
+    assert [False, True, True] == [*waits, attempts.wait(ONE, "a:25")]
 
 
 @in_virtual_time
@@ -101,6 +141,83 @@ async def test_closing_ends_a_task_that_loses_a_cancellation() -> None:
     await tasks.close()
 
     assert 0 == len(tasks)
+
+
+@in_virtual_time
+async def test_work_that_is_done_to_its_end_is_stopped_neither_by_its_caller_nor_by_the_end_of_the_node() -> None:
+    tasks, done = Tasks(), []
+
+    async def work(name: str, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        done.append(name)
+
+    async def caller() -> None:
+        await tasks.whole(work("called", 1), "called")
+
+    calling = tasks.spawn(caller(), "caller")
+    await asyncio.sleep(0)
+    calling.cancel()
+    hanging = tasks.spawn(tasks.whole(work("never", 1000), "never"), "hanging")
+    await asyncio.sleep(0)
+
+    await tasks.close()
+
+    assert (["called"], True, 0) == (done, hanging.cancelled(), len(tasks))
+
+
+@in_virtual_time
+async def test_what_work_that_is_done_to_its_end_fails_with_is_its_callers() -> None:
+    async def fail() -> None:
+        raise UNEXPECTED
+
+    with pytest.raises(ValueError, match="a bug"):
+        await Tasks().whole(fail(), "fails")
+
+
+@in_virtual_time
+async def test_discards_that_are_committed_are_told_in_the_log_although_the_node_ends(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        east, west = net.nodes[EAST], net.nodes[WEST]
+        load_many, is_telling = west.context.ledger.load_many, asyncio.Event()
+
+        async def slow(ids: Sequence[MessageId]) -> tuple[StoredMessage, ...]:
+            is_telling.set()
+            await asyncio.sleep(1)
+            return await load_many(ids)
+
+        west.context.ledger.load_many = slow
+        await east.accept()
+        await is_telling.wait()
+        assert [] == west.log.rows(EventId.HADISCARD)
+
+        await west.tasks.close()
+
+        assert [east.last] == [row.network_message_id for row in west.log.rows(EventId.HADISCARD)]
+
+
+@in_virtual_time
+async def test_content_that_is_read_waits_for_its_turn_and_counts_as_long_as_it_is_held(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        east = net.nodes[EAST]
+        await east.accept()
+        stored = await east.message(east.last)
+        assert stored is not None
+        assert stored.place is not None
+        context, before = east.context, east.context.budget.used
+        context.budget.limit_cache(0)
+        first = await context.read_content(stored.place)
+        assert before + stored.place.size == context.budget.used
+
+        held = await context.budget.reserve(context.budget.bytes_max // 4 - stored.place.size)
+        second = asyncio.ensure_future(context.read_content(stored.place))
+        await asyncio.sleep(0)
+        assert not second.done()
+        del first
+        await second
+        held.release()
+        del second
+
+        await until(lambda: before == context.budget.used, 1)
 
 
 @in_virtual_time
@@ -214,7 +331,7 @@ async def test_messages_that_cannot_be_placed_do_not_hide_those_behind_them(tmp_
         last = east.last
 
         async def only_the_last(message):
-            return await place(message) if message.envelope.message_id == last else False
+            return await place(message) if message.envelope.message_id == last else Outcome.AGAIN
 
         east.services.place.place = only_the_last  # type: ignore[method-assign]
         net.heal()
@@ -222,8 +339,8 @@ async def test_messages_that_cannot_be_placed_do_not_hide_those_behind_them(tmp_
         await until(west.in_role(last, Role.SHADOW), 30)
 
 
-async def _never(message) -> bool:
-    return False
+async def _never(message) -> Outcome:
+    return Outcome.AGAIN
 
 
 # polling
@@ -299,8 +416,8 @@ async def test_finished_messages_leave_nothing_in_memory(tmp_path: Path) -> None
         await asyncio.sleep(2)
 
         deliver, review = east.services.deliver, east.services.review
-        left = (deliver._active, deliver._blocked, deliver._excused, review._wanted, review._later, review._suspects)
-        assert [0, 0, 0, 0, 0, 0] == [len(found) for found in left]
+        left = (deliver._queues, deliver._in_review, deliver._fresh, review._wanted, review._later, review._tries, review._suspects)
+        assert [0] * len(left) == [len(found) for found in left]
         assert (0, {}, set()) == (len(east.context.attempts), east.context.leases._copies, east.context.placements)
 
 
@@ -347,3 +464,31 @@ async def test_nothing_is_old_because_the_wall_clock_has_jumped(tmp_path: Path) 
         await until(east.in_role(east.last, Role.DELIVERED), 60)
         assert 1 == len(net.sink.arrived)
         assert [] == east.log.rows(EventId.EXPIRE) + east.log.rows(EventId.FAIL) + west.log.rows(EventId.EXPIRE)
+
+
+@in_virtual_time
+async def test_the_last_discard_is_acknowledged_in_the_next_poll_although_nothing_is_held_any_more(tmp_path: Path) -> None:
+    async with nodes(
+        tmp_path, EAST, WEST, shadow_heartbeat_frequency=timedelta(minutes=5), shadow_resubmit_time_span=timedelta(hours=1)
+    ) as net:
+        east, west = net.nodes[EAST], net.nodes[WEST]
+        await east.accept()
+        await until(west.in_role(east.last, Role.DELIVERED), 5)
+
+        assert frozenset() == await east.services.desk.all_told(2)
+
+
+@in_virtual_time
+async def test_waiting_until_all_is_told_ends_with_its_time_and_waits_for_nobody_who_is_away(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        east, west = net.nodes[EAST], net.nodes[WEST]
+        west.ledger.fail("record_discards", 10**6)
+        await east.accept()
+        await until(east.in_role(east.last, Role.DELIVERED), 5)
+
+        began = east.clock.awake()
+        assert {WEST} == await east.services.desk.all_told(3)
+        assert 3 <= east.clock.awake() - began < 3.1
+        net.isolate(EAST)
+        await asyncio.sleep(2 * HEARTBEAT)
+        assert frozenset() == await east.services.desk.all_told(3)

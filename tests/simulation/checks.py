@@ -37,6 +37,7 @@ class Checker:
     def __init__(self, now: Callable[[], float], note: Callable[[str], None]) -> None:
         self._now, self._note = now, note
         self.machines: Mapping[str, Machine] = {}
+        self.could_meet: Callable[[str, str], bool] = lambda one, other: True  # by name; just now
         self.violations: list[Violation] = []
         self.claims: dict[str, dict[MessageId, Claim]] = defaultdict(dict)
         self.envelopes: dict[MessageId, Envelope] = {}
@@ -50,6 +51,7 @@ class Checker:
         self.burnt: set[MessageId] = set()  # the only copy was destroyed: never said to be redundant
         self.unrecorded: set[MessageId] = set()  # likewise, after it had arrived and before a row could say so
         self.rows: dict[MessageId, list[tuple[str, TrackingEvent]]] = defaultdict(list)
+        self._lost: dict[tuple[str, MessageId], str] = {}  # from whom that host took it over
         self._numbered_at: dict[tuple[str, MessageId], float] = {}
         self.notices: dict[MessageId, set[str]] = {}  # and which nodes made it
         self._contents: dict[MessageId, bytes] = {}
@@ -121,6 +123,7 @@ class Checker:
             if before is not None and before.is_primary:
                 self.recorded[message_id, ordinal].append((self._now(), machine.host))
         if after.is_primary and (before is None or not before.is_primary):
+            self._lost[machine.host, message_id] = "" if before is None else before.primary
             self.check_owner(message_id)
 
     def _content(self, machine: Machine, message_id: MessageId, sha256: bytes) -> None:
@@ -263,11 +266,20 @@ class Checker:
         return not rules.without_lease(claim, runs)
 
     def check_owner(self, message_id: MessageId) -> None:
-        """I4: never two that are entitled."""
+        """I4: never two that are entitled, but for two heirs of a third server that could not ask each other: cause (d)."""
         entitled = [machine.host for machine in self.machines.values() if self.is_entitled(machine, message_id)]
-        if len(entitled) > 1 and not self.is_over(message_id):
+        if len(entitled) > 1 and not self.is_over(message_id) and not self._are_heirs(entitled, message_id):
             state = {name: _text(claims.get(message_id)) for name, claims in self.claims.items()}
             self.violation("I4", f"entitled to {message_id}: {entitled}; {state}")
+
+    def _are_heirs(self, hosts: Sequence[str], message_id: MessageId) -> bool:
+        """Each took it over from a server that is not among them, and none could meet another: two servers failed, or a server and
+        the network."""
+        names = {host: self.machines[host].name for host in hosts}
+        lost = [self._lost.get((host, message_id), "") for host in hosts]
+        if not all(lost) or set(lost) & set(names.values()):
+            return False
+        return not any(self.could_meet(one, other) for one in names.values() for other in names.values() if one < other)
 
 
 def _text(claim: Claim | None) -> str:

@@ -51,7 +51,7 @@ class Clients:
     """Each message is a task of the world."""
 
     def __init__(self, network: Network, hosts: Sequence[str], chance: random.Random, note: Callable[[str], None]) -> None:
-        self._network, self._hosts, self._chance, self._note = network, hosts, chance, note
+        self._network, self.hosts, self._chance, self._note = network, hosts, chance, note
         self.sent: list[Sent] = []
         self.tasks: set[asyncio.Task[None]] = set()
         self.is_giving_up = False
@@ -80,7 +80,7 @@ class Clients:
     async def _deliver(self, one: Sent) -> None:
         loop = asyncio.get_running_loop()
         for attempt in range(6):
-            host = self._chance.choice(self._hosts)
+            host = self._chance.choice(self.hosts)
             answer, message_id = await self._try(one, host)
             one.tries.append(Try(loop.time(), host, answer, message_id))
             self._note(f"client: message {one.number} to {host}: {answer.value} {message_id}")

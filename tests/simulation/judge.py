@@ -57,9 +57,6 @@ def _duplicates(world: "World") -> list[str]:
     for (message_id, ordinal), arrivals in sorted(world.checker.arrived.items()):
         for index, later in enumerate(arrivals):
             for first in arrivals[:index]:
-                if len(world.checker.notices.get(message_id, ())) > 1:
-                    world.counts["notice made twice"] += 1  # its original was taken over before the failure was heard of
-                    continue
                 if _was_repeated(first, arrivals, later):
                     cause = Cause.DIED_BEFORE_RECORD  # and what came after the repetition is judged with that
                 else:
@@ -94,7 +91,7 @@ def _sent_again(world: "World") -> list[str]:
         last = max(strange.values(), default=0.0)
         excuses = sum(each.answer is Answer.NOTHING for each in one.tries)
         refused = [each for each in one.tries if each.answer is Answer.REFUSED and each.message_id.startswith("451")]
-        troubles = [(fault.began_at, fault.ended_at) for fault in world.faults] + world.full_disks
+        troubles = [(fault.began_at, fault.ended_at) for fault in world.faults]
         excuses += sum(any(began <= last and ended >= each.at - 5.0 for began, ended in troubles) for each in refused)
         if len(strange) > excuses:
             found.append(f"message {one.number} arrived also as {sorted(strange)}, which nobody acknowledged")
@@ -116,8 +113,6 @@ def _cause(world: "World", message_id: MessageId, ordinal: int, first: Arrival, 
             if fault.stops_node and fault.node == first.client_name and fault.began_at <= until and fault.ended_at >= first.at:
                 return Cause.DIED_BEFORE_RECORD
     cause = causes.cause_of([_lab(first), _lab(later)], world.faults, world.times)
-    if cause is Cause.NONE and _was_unheard_and_destroyed(world, first, later):
-        return Cause.TWO_FAILED
     if cause in (Cause.NONE, Cause.CUT_OFF):
         return Cause.CUT_OFF if _was_cut_off(world, first, later) else _two_failed(world, first, later)
     return cause
@@ -136,24 +131,14 @@ def _was_cut_off(world: "World", first: Arrival, later: Arrival) -> bool:
     times = world.times
     if first.client_host == later.client_host:
         return False
+    heard_at = times.heard_at(_lab(first), world.faults, later.client_name) + RECORD_SECONDS
     for began, ended in _apart(world, first.client_name, later.client_name):
-        if not began - times.until_heard - RECORD_SECONDS <= first.at <= ended + times.heartbeat + RECORD_SECONDS:
+        if began > heard_at or first.at > ended + times.heartbeat + RECORD_SECONDS:
             continue
         if later.at < began + times.span - times.until_heard - RECORD_SECONDS:
             continue
         return True
     return False
-
-
-def _was_unheard_and_destroyed(world: "World", first: Arrival, later: Arrival) -> bool:
-    """(d) Its disk was destroyed while its shadow server was away, from the delivery on. It may be the same node that delivers
-    again: with a new disk it is another server."""
-    until_heard = world.times.until_heard
-    wipes = [f for f in world.faults if f.kind is FaultKind.WIPE and f.node == first.client_name and first.at <= f.began_at < later.at]
-    others = [f for f in world.faults if f.node != first.client_name and f.stops_node]
-    return any(
-        other.began_at <= first.at + until_heard and other.ended_at >= wipe.began_at - until_heard for wipe in wipes for other in others
-    )
 
 
 def _apart(world: "World", one: str, other: str) -> list[tuple[float, float]]:
@@ -173,8 +158,9 @@ def _apart(world: "World", one: str, other: str) -> list[tuple[float, float]]:
 
 
 def _two_failed(world: "World", first: Arrival, later: Arrival) -> Cause:
-    """(d) where a cut of one direction is a cut, for who needs answers."""
-    wider = [Fault(FaultKind.CUT, f.node, f.began_at, f.ended_at, f.other) if f.kind is FaultKind.HALF_CUT else f for f in world.faults]
+    """(d) where a cut of one direction, or slowness, is a cut for who needs answers. With a new disk the same node is another server."""
+    cuts = (FaultKind.HALF_CUT, FaultKind.SLOW)
+    wider = [Fault(FaultKind.CUT, f.node, f.began_at, f.ended_at, f.other) if f.kind in cuts else f for f in world.faults]
     cause = causes.cause_of([_lab(first), _lab(later)], wider, world.times)
     return Cause.NONE if cause is Cause.CUT_OFF else cause
 

@@ -3,7 +3,7 @@
 import asyncio
 import random
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,17 +13,18 @@ from shadowrelay import __version__
 from shadowrelay.admin.metrics import Metrics
 from shadowrelay.config import LoadedSettings
 from shadowrelay.model.ids import MessageId
-from shadowrelay.model.message import Envelope
 from shadowrelay.model.queue import AttemptRecord, NewMessage
 from shadowrelay.model.routing import HostPort
 from shadowrelay.model.settings import Settings
 from shadowrelay.model.tracking import TrackingEvent
 from shadowrelay.node import Node
+from shadowrelay.ports import DeliveryJob
 from shadowrelay.service.clock import SystemClock
 from shadowrelay.smtp.client import Opening, TlsUse
 from shadowrelay.smtp.deliverer import SmtpDeliverer
 from shadowrelay.store.ledger import SqliteLedger
 from shadowrelay.store.rows import Row
+from tests.kit.receiving import VirtualListener
 from tests.simulation.disk import Disk, make_lagging
 from tests.simulation.loop import Process, WorldLoop
 from tests.simulation.network import Network
@@ -103,6 +104,8 @@ class MemoryTrackingLog:
 class SimulatedNode(Node):
     """A whole node on the world's clock, network and disks. No administration."""
 
+    open_listener = staticmethod(VirtualListener.open)
+
     def __init__(self, machine: Machine, process: Process, loop: WorldLoop, network: Network, observer: Observer) -> None:
         super().__init__(LoadedSettings(machine.directory / "node.toml", machine.settings, {}))
         self._machine, self._process, self._network, self._observer = machine, process, network, observer
@@ -135,16 +138,14 @@ class SimulatedNode(Node):
         deliverer = super()._make_deliverer()
         deliver = deliverer.deliver
 
-        async def watched(
-            destination: Any, envelope: Envelope, ordinals: Any, content: Any, prefix: bytes, may_end_data: Callable[[], bool]
-        ) -> Any:
+        async def watched(job: DeliveryJob) -> Any:
             def ends_data() -> bool:
-                may = may_end_data()
+                may = job.may_end_data()
                 if may:
-                    self._observer.ends_data(self._machine, envelope.message_id)
+                    self._observer.ends_data(self._machine, job.envelope.message_id)
                 return may
 
-            return await deliver(destination, envelope, ordinals, content, prefix, ends_data)
+            return await deliver(replace(job, may_end_data=ends_data))
 
         deliverer.deliver = watched  # type: ignore[method-assign]
         return deliverer
@@ -217,6 +218,16 @@ class Machines:
                 task.cancel()
             await asyncio.wait(tasks, timeout=5.0)
         await node._ledger._readers.close()
+
+    async def stop(self, machine: Machine) -> None:
+        """Like SIGTERM: the node ends by itself, and then its process."""
+        process, node = machine.process, machine.node
+        assert process is not None
+        assert node is not None
+        await process.spawn(node.stop(), f"stop {machine.name}")
+        process.is_dead = True
+        self._network.died(process)
+        machine.process = machine.node = None
 
     def wipe(self, machine: Machine) -> None:
         """Its disk is new."""

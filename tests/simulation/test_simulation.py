@@ -1,5 +1,6 @@
 """Whole nodes in virtual time. Each seed is a world; it runs in a process of its own, where hashing and addresses are fixed."""
 
+import re
 import subprocess
 import sys
 
@@ -8,7 +9,8 @@ import pytest
 FEW = "1-4"
 FEW_STEPS = 15
 MANY = [f"{first}-{first + 24}" for first in range(100, 500, 25)]
-REGRESSIONS = (36, 310, 330, 492, 719, 905, 924)  # what each found stands in the commits that name them
+# what each found stands in the commits that name them
+REGRESSIONS = (36, 310, 330, 492, 719, 905, 924, 6102, 6230, 7157, 7175, 8029, 9019, 40180, 40215, 40282, 41026, 41036)
 
 
 def _run(*arguments: str) -> tuple[int, str]:
@@ -30,6 +32,28 @@ def test_the_same_seed_is_the_same_world() -> None:
 
     assert first == second
     assert "fault:" in first[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("script", "twice", "causes"),
+    [
+        ("stop", range(1), ""),
+        ("cut-defer", range(1), ""),
+        ("cut-deliver", range(100, 1000), "c"),
+        ("back-to-the-same-server", range(4, 20), "d"),
+        ("full-then-burnt", range(1, 20), "ab"),  # it burns when the first is recorded: of the others nothing is
+        ("full-then-cut", range(1, 20), "c"),
+        ("two-heirs", range(4, 30), "c"),
+    ],
+)
+def test_a_script_repeats_only_what_it_must_and_says_why(script: str, twice: range, causes: str) -> None:
+    code, text = _run("--script", script)
+
+    found = re.search(r"arrived twice (\d+)", text)
+    assert found is not None, text
+    assert (0, True) == (code, int(found[1]) in twice), text
+    assert set(causes) == set(re.findall(r"duplicate \((\w+)\)", text)), text
 
 
 @pytest.mark.heavy

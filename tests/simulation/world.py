@@ -85,7 +85,6 @@ class World:
         self.shape = shape_of(self.chance)
         self.trace: list[str] = []
         self.faults: list[Fault] = []
-        self.full_disks: list[tuple[float, float]] = []
         self._undo: list[tuple[float, Callable[[], Awaitable[None]]]] = []  # due, what ends a fault
 
     @property
@@ -171,6 +170,7 @@ class World:
         self.network.serve(SINK_HOST, None, self.sink.factory)
         self.machines = self._machines(directory)
         self._names.update({machine.host: machine.name.split(".")[0] for machine in self.machines})
+        self.checker.could_meet = self.could_meet
         self.checker.machines = {machine.host: machine for machine in self.machines}
         self.processes = Machines(self.loop, self.network, self.checker, random.Random(chance.getrandbits(64)))
         hosts = [machine.host for machine in self.machines]
@@ -238,6 +238,14 @@ class World:
                 (5, 3, 3, 5, 2, 3, 1, 1, 2),
             )[0]
             await fault()
+
+    def could_meet(self, one: str, other: str) -> bool:
+        """Nothing has kept these two apart for the time of a round of questions."""
+        since = self.now() - 2 * self.shape.heartbeat - 2.0
+        pair = {one, other}
+        kinds = (FaultKind.CUT, FaultKind.HALF_CUT, FaultKind.SLOW)
+        apart = [f for f in self.faults if (f.kind in kinds and {f.node, f.other} == pair) or (f.stops_node and f.node in pair)]
+        return all(fault.ended_at < since for fault in apart)
 
     # faults
 
@@ -311,12 +319,14 @@ class World:
     async def _slow(self) -> None:
         names = {machine.host: machine.name for machine in self.machines} | {SINK_HOST: "sink"}
         one, other = self.chance.sample(list(names), 2)
-        self.network.slow[one, other] = self.chance.uniform(0.1, 4.0)
+        delay = self.network.slow[one, other] = self.chance.uniform(0.1, 4.0)
 
         async def end() -> None:
             self.network.slow.pop((one, other), None)
 
-        self._ends(FaultKind.SLOW, names[one], names[other], self._lasts(), end, "slow")
+        # a question to a peer is given up after a heartbeat, and this is there and back
+        kind = FaultKind.SLOW if delay >= self.shape.heartbeat / 4 else None
+        self._ends(kind, names[one], names[other], self._lasts(), end, "slow")
 
     async def _break(self) -> None:
         living = list(self.network.living())
@@ -334,13 +344,11 @@ class World:
     async def _fill_disk(self) -> None:
         disk, machine = self.chance.choice([(machine.disk, machine) for machine in self.machines])
         disk.is_full = True
-        began = self.now()
 
         async def end() -> None:
             disk.is_full = False
-            self.full_disks.append((began, self.now()))
 
-        self._ends(None, machine.name, "", self.chance.uniform(0.5, 8), end, "full disk")
+        self._ends(FaultKind.FULL, machine.name, "", self.chance.uniform(0.5, 8), end, "full disk")
 
     async def _sink_away(self) -> None:
         self.network.stop_serving(SINK_HOST)

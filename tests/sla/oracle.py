@@ -339,6 +339,11 @@ class Oracle:
             for another in between:
                 if one.reference != another.reference and abs(one.at - another.at) <= self.span + self.heartbeat:
                     return "d"
+        for one in takeovers:
+            for another in takeovers:
+                is_one_of_each = earlier != later and (one.server, another.server) == (earlier, later)
+                if is_one_of_each and one.reference == another.reference and abs(one.at - another.at) <= self.span + self.heartbeat:
+                    return "d"
         mutual = _reasons(takeovers, earlier, later) | _reasons(takeovers, later, earlier)
         if mutual & {"DatabaseChanged", "DatabaseRolledBack"}:
             return "b"

@@ -2,22 +2,29 @@
 
 import asyncio
 import contextlib
+import gc
 import hashlib
 import ssl
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from math import inf
 
 import pytest
 import structlog
 import trustme
 
-from shadowrelay.model.errors import LeaseTooShort, PermanentDeliveryError, TransientDeliveryError
+from shadowrelay.model.errors import ContentCorrupt, LeaseTooShort, PermanentDeliveryError, TransientDeliveryError
 from shadowrelay.model.ids import MessageId
 from shadowrelay.model.message import Content, Envelope, Recipient
 from shadowrelay.model.replies import Reply
 from shadowrelay.model.routing import Destination, HostPort
+from shadowrelay.ports import DeliveryJob
 from shadowrelay.smtp.client import Opening, TlsUse
 from shadowrelay.smtp.deliverer import MESSAGES_PER_SESSION_MAX, Report, SmtpDeliverer
+from shadowrelay.smtp.host_names import HostNames
+from shadowrelay.smtp.lookups import Lookups
+from shadowrelay.smtp.next_hop import Work
 from shadowrelay.smtp.resolver import Exchange
 from shadowrelay.smtp.tls import opportunistic_context
 from tests.kit.clock import PATIENCE_SECONDS
@@ -71,7 +78,7 @@ async def a_deliverer(
 ) -> AsyncIterator[SmtpDeliverer]:
     use = TlsUse.NEVER if tls is None else TlsUse.OPPORTUNISTIC
     deliverer = SmtpDeliverer(
-        Opening("me.example", use, tls, connect_seconds=connect_seconds),
+        Opening("me.example", use, tls, dial=HostNames(Lookups()).dial, connect_seconds=connect_seconds),
         zone or Zone((), {}),
         concurrency_per_destination=concurrency,
         connection_inactivity_timeout=timedelta(seconds=idle_seconds),
@@ -83,9 +90,16 @@ async def a_deliverer(
         await deliverer.close()
 
 
+def a_job(destination: Destination, envelope: Envelope, may_end_data=lambda: True, content=CONTENT) -> DeliveryJob:
+    async def read_content() -> Content:
+        return content
+
+    return DeliveryJob(destination, envelope, envelope.ordinals, b"", read_content, may_end_data, lambda: inf)
+
+
 async def deliver(deliverer: SmtpDeliverer, destination: Destination, recipients_count: int = 1, *, may_end: bool = True) -> Report:
     envelope = an_envelope(recipients_count)
-    return await deliverer.deliver(destination, envelope, envelope.ordinals, CONTENT, b"", lambda: may_end)
+    return await deliverer.deliver(a_job(destination, envelope, lambda: may_end))
 
 
 # sessions
@@ -177,23 +191,6 @@ async def test_refusals_stand_when_the_dot_gets_no_answer():
     assert (550, 451, True) == (report.replies[1].code, report.replies[2].code, report.dot_sent_unanswered)
 
 
-async def test_more_than_a_hundred_recipients_go_in_several_transactions():
-    server = ScriptedServer()
-    async with serving(server), a_deliverer() as deliverer:
-        report = await deliver(deliverer, route(at(server)), 250)
-
-    assert dict.fromkeys(range(1, 251), TAKEN) == report.replies
-    assert 3 == len(server.messages)
-
-
-async def test_a_later_transaction_that_fails_does_not_undo_an_earlier_one():
-    server = ScriptedServer({"MAIL": ["250 ok", "451 4.7.1 enough"]})
-    async with serving(server), a_deliverer() as deliverer:
-        report = await deliver(deliverer, route(at(server)), 101)
-
-    assert (TAKEN, Reply(451, "4.7.1", "enough")) == (report.replies[100], report.replies[101])
-
-
 async def test_a_lease_that_is_too_short_ends_the_attempt():
     server = ScriptedServer()
     async with serving(server), a_deliverer() as deliverer:
@@ -225,12 +222,14 @@ async def test_a_host_that_failed_lately_is_tried_last():
     assert (1, 3) == (len(first.sessions), len(second.messages))
 
 
-async def test_a_host_that_let_us_wait_in_vain_is_left_alone_for_a_while():
-    dials: list[HostPort] = []
+async def test_a_host_that_let_us_wait_in_vain_is_left_alone_where_there_is_another():
+    dials: list[str] = []
 
     async def dial(host: HostPort):
-        dials.append(host)
-        await asyncio.Event().wait()
+        dials.append(host.host)
+        if host.host == "192.0.2.1":
+            await asyncio.Event().wait()
+        raise ConnectionRefusedError
 
     deliverer = SmtpDeliverer(
         Opening("me.example", dial=dial, connect_seconds=0.01),
@@ -240,10 +239,66 @@ async def test_a_host_that_let_us_wait_in_vain_is_left_alone_for_a_while():
     )
 
     for _ in range(3):
+        with pytest.raises(TransientDeliveryError) as caught:
+            await deliver(deliverer, route(HostPort("192.0.2.1"), HostPort("192.0.2.2")))
+        assert caught.value.is_unreachable
+    for _ in range(2):  # the only one: its queue's ladder decides how often
         with pytest.raises(TransientDeliveryError, match="timed out"):
             await deliver(deliverer, route(HostPort("192.0.2.1")))
 
-    assert 1 == len(dials)
+    assert ["192.0.2.1", "192.0.2.2"] == dials[:2]
+    assert (3, 3) == (dials.count("192.0.2.1"), dials.count("192.0.2.2"))
+
+
+async def test_content_is_read_when_a_session_is_open_and_not_before():
+    reads: list[int] = []
+    server = ScriptedServer()
+
+    async def read_content() -> Content:
+        reads.append(len(server.sessions))
+        return CONTENT
+
+    async with serving(server), a_deliverer(concurrency=1) as deliverer:
+        for hop in (route(NOBODY_THERE), route(at(server))):
+            job = replace(a_job(hop, an_envelope()), content=read_content)
+            with contextlib.suppress(TransientDeliveryError):
+                await deliverer.deliver(job)
+
+    assert [1] == reads
+
+
+async def test_content_that_cannot_be_read_leaves_the_session_as_it_was():
+    server = ScriptedServer()
+
+    async def read_content() -> Content:
+        raise ContentCorrupt("planted")
+
+    async with serving(server), a_deliverer(concurrency=1) as deliverer:
+        with pytest.raises(ContentCorrupt):
+            await deliverer.deliver(replace(a_job(route(at(server)), an_envelope()), content=read_content))
+        await deliver(deliverer, route(at(server)))
+
+    assert (1, 1) == (len(server.sessions), len(server.messages))
+
+
+async def test_what_failed_is_not_kept_alive_by_the_failure_that_is_remembered():
+    """An exception object that is raised again keeps the frames of every attempt that met it, with their contents."""
+
+    async def dial(host: HostPort):
+        await asyncio.Event().wait()
+
+    deliverer = SmtpDeliverer(
+        Opening("me.example", dial=dial, connect_seconds=0.01),
+        Zone((), {}),
+        concurrency_per_destination=1,
+        connection_inactivity_timeout=timedelta(seconds=1),
+    )
+    for _ in range(20):
+        with pytest.raises(TransientDeliveryError, match="timed out"):
+            await deliver(deliverer, route(HostPort("192.0.2.1")))
+
+    gc.collect()
+    assert 0 == sum(isinstance(found, Work) for found in gc.get_objects())
 
 
 async def test_when_nobody_can_be_reached_the_last_failure_is_told():

@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from shadowrelay.model.ownership import CopyNumber, DiscardEvent, DiscardStatus,
 from shadowrelay.model.peers import CopyOffer, DiscardReply, PeerIdentity
 from shadowrelay.model.replies import Reply
 from shadowrelay.model.routing import Destination
+from shadowrelay.ports import DeliveryJob
 from shadowrelay.smtp.client import Opening
 from shadowrelay.smtp.deliverer import SmtpDeliverer
 from shadowrelay.smtp.peer_link import LinkEvents, SmtpPeerLink
@@ -131,7 +133,13 @@ async def test_what_we_deliver_is_what_a_next_hop_like_us_receives(tmp_path: Pat
             Opening("b.example"), DnsResolver(()), concurrency_per_destination=1, connection_inactivity_timeout=timedelta(minutes=1)
         )
         destination = Destination("k", (station.server.address,))
-        report = await deliverer.deliver(destination, envelope, envelope.ordinals, content, b"", lambda: True)
+
+        async def read_content() -> Content:
+            return content
+
+        report = await deliverer.deliver(
+            DeliveryJob(destination, envelope, envelope.ordinals, b"", read_content, lambda: True, lambda: inf)
+        )
         await deliverer.close()
 
     assert ((250, "2.0.0"), (550, "5.7.1")) == tuple((report.replies[n].code, report.replies[n].enhanced) for n in (1, 2))

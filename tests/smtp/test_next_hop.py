@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import hashlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -338,6 +338,41 @@ async def test_the_dot_is_not_sent_when_the_lease_would_end_before_its_reply():
     assert isinstance(result.error, LeaseTooShort)
     assert [] == server.messages
     assert not result.is_usable
+
+
+@pytest.mark.parametrize("is_large", [False, True])
+async def test_the_content_is_marked_as_handled_only_by_steps_that_wait_for_nothing(is_large: bool, tmp_path: Path):
+    """A process that is killed while it waits for the next hop did not die of the message."""
+    handled: list[bool] = []
+    waited: list[bool] = []
+
+    @contextlib.contextmanager
+    def handling() -> Iterator[None]:
+        handled.append(True)
+        yield
+        handled.append(False)
+
+    async def watch() -> None:  # runs whenever the transaction waits for anything
+        while True:
+            waited.append(bool(handled) and handled[-1])
+            await asyncio.sleep(0)
+
+    server = ScriptedServer({"DOT": HANG})
+    content = a_content(BODY * (40_000 if is_large else 1))
+    if is_large:
+        (tmp_path / "content").write_bytes(content.data or b"")
+        content = replace(content, data=None, path=tmp_path / "content")
+    work = replace(some_work(limits=SHORT_AT_DOT), content=content, handling=handling)
+
+    watching = asyncio.create_task(watch())
+    result = await run(server, work)
+    watching.cancel()
+
+    assert isinstance(result.error, Unfinished)
+    assert 1 == len(server.messages)
+    assert [True, False] * (len(handled) // 2) == handled
+    assert len(handled) >= (12 if is_large else 4)
+    assert {False} == set(waited)
 
 
 # content

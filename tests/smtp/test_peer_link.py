@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import trustme
 
-from shadowrelay.model.errors import LedgerUnavailable, PeerUnavailable
+from shadowrelay.model.errors import LedgerUnavailable, PeerSaid, PeerUnavailable
 from shadowrelay.model.ids import BoundaryName, DatabaseId, MessageId, ServerName
 from shadowrelay.model.message import BodyType, Content, Envelope, Recipient
 from shadowrelay.model.ownership import CopyNumber, DiscardEvent, DiscardStatus, StatusAnswer, StatusQuestion, StatusState
@@ -191,6 +191,64 @@ async def test_a_large_copy_that_is_refused_early_is_not_sent_whole(tmp_path: Pa
 
     assert ("452 4.3.1 full", False) == (error.reason, error.sent)
     assert sum(map(len, server.sessions[0].blocks)) < len(data)
+
+
+async def test_nothing_of_a_large_copy_is_sent_before_the_peer_wants_it(tmp_path: Path):
+    data = bytes(1024 * 1024)
+    server = a_peer({"MAIL": "452 4.3.1 full"})
+    async with serving(server), a_link(server) as link:
+        error = await refusal_of(link.hold(an_offer(content=Content(len(data), b"0" * 32, data)), DEADLINE))
+
+    assert (PeerSaid.NO_COPY, False) == (error.said, error.sent)
+    assert not any(line.startswith("BDAT") for line in server.lines)
+
+
+async def test_a_copy_that_gets_on_is_given_more_time_and_one_that_stands_still_is_not():
+    data = bytes(20 * 64 * 1024)
+    content = Content(len(data), hashlib.sha256(data).digest(), data)
+    still = 2 * DEADLINE
+
+    def takes_long(line: str) -> str:
+        let_pass(DEADLINE)
+        return "250 ok"
+
+    slow = a_peer({"BDAT": takes_long})
+    silent = a_peer({"BDAT": HANG}, on_hang=lambda: let_pass(still + 1))
+    async with serving(slow, silent), a_link(slow) as one, a_link(silent) as other:
+        held = await one.hold(an_offer(content=content), 100 * DEADLINE, still=still)
+        error = await refusal_of(other.hold(an_offer(content=content), 100 * DEADLINE, still=still))
+        late = await refusal_of(one.hold(an_offer(content=content), 3 * DEADLINE, still=still))
+
+    assert held.superseded is None
+    assert data == b"".join(slow.sessions[0].blocks[:20])
+    assert error.reason.startswith("no answer in")
+    assert late.reason.startswith("no answer in")
+
+
+SAID = [
+    ("no HOLD", {}, ("PIPELINING", "XSHADOW"), PeerSaid.NO_SESSION),
+    ("421 as greeting", {"GREETING": "421 4.3.2 full"}, EXTENSIONS, PeerSaid.NO_SESSION),
+    ("no right", {"XSHADOW": "530 5.7.0 not you"}, EXTENSIONS, PeerSaid.NO_SESSION),
+    ("no room", {"XSHADOW COMMIT": "452 4.3.1 no room"}, EXTENSIONS, PeerSaid.NO_COPY),
+    ("no such parameter", {"MAIL": "555 5.5.4 what?"}, EXTENSIONS, PeerSaid.NO_COPY),
+    ("too large", {"MAIL": "552 5.3.4 too large"}, EXTENSIONS, PeerSaid.NOT_THIS),
+    ("an address", {"RCPT": "553 5.6.7 no UTF-8"}, EXTENSIONS, PeerSaid.NOT_THIS),
+    ("other bytes", {"XSHADOW COMMIT": "451 4.5.0 differs"}, EXTENSIONS, PeerSaid.NOT_THIS),
+    ("garbage", {"XSHADOW COMMIT": "garbage"}, EXTENSIONS, PeerSaid.NOTHING),
+    ("end", {"XSHADOW COMMIT": CLOSE}, EXTENSIONS, PeerSaid.NOTHING),
+]
+
+
+@pytest.mark.parametrize(("script", "extensions", "said"), [case[1:] for case in SAID], ids=[case[0] for case in SAID])
+async def test_what_a_peer_says_no_to_is_told_from_what_it_does_not_answer(script, extensions, said):
+    offers: list[bool] = []
+    server = a_peer(script, extensions=extensions)
+    async with serving(server), a_link(server, on_offer=lambda who, is_offered: offers.append(is_offered)) as link:
+        error = await refusal_of(link.hold(an_offer(), DEADLINE))
+
+    assert said is error.said
+    if "GREETING" not in script and "XSHADOW" not in script:
+        assert {"XSHADOW HOLD" in extensions} == set(offers)
 
 
 async def test_a_content_file_that_is_gone_is_no_copy(tmp_path: Path):

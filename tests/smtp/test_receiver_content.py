@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from shadowrelay.memory import ContentBudget
 from shadowrelay.model.message import CONTENT_IN_MEMORY_BYTES_MAX, BodyType, Recipient
 from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, STORE_UNAVAILABLE
 from shadowrelay.smtp.answers import BARE_CR_OR_LF, LINE_TOO_LONG
@@ -21,9 +22,10 @@ from shadowrelay.smtp.data import (
     receive_data,
     trace_header,
 )
-from shadowrelay.smtp.limits import LINE_OCTETS_MAX
+from shadowrelay.smtp.limits import LINE_OCTETS_MAX, Descriptors
 from tests.kit.receiving import NOON, files_in, octets_of, receiving
 
+TO_DATA = ("EHLO client.example", "MAIL FROM:<a@x.example>", "RCPT TO:<b@here.example>", "DATA")
 CONTENTS = [
     b"",
     b"\r\n",
@@ -47,13 +49,13 @@ def stuffed(content: bytes) -> bytes:
 
 
 def a_filter(path: Path, size_max: int = 10_000_000) -> tuple[DataFilter, ContentSink]:
-    sink = ContentSink(path / "spooled")
+    sink = ContentSink(path / "spooled", ContentBudget().portion(), Descriptors(20_000))
     return DataFilter(sink, size_max), sink
 
 
 async def received(pieces: list[bytes], path: Path, limit: int = 64) -> tuple[DataFilter, bytes, bytes]:
     """What the receiver makes of these pieces, and what it leaves unread. A small limit makes every path be taken."""
-    reader = CommandReader(limit=limit, loop=asyncio.get_running_loop())
+    reader = CommandReader(ContentBudget().portion(), limit, asyncio.get_running_loop())
     data, sink = a_filter(path)
     task = asyncio.ensure_future(receive_data(reader, data))
     for piece in pieces:
@@ -133,7 +135,7 @@ async def test_a_line_without_end_is_given_up_before_its_end(tmp_path: Path) -> 
 
 
 async def test_the_sink_spools_above_its_limit_and_leaves_nothing_behind(tmp_path: Path) -> None:
-    sink = ContentSink(tmp_path / "spooled")
+    sink = ContentSink(tmp_path / "spooled", ContentBudget().portion(), Descriptors(20_000))
     sink.write(b"a" * CONTENT_IN_MEMORY_BYTES_MAX)
     assert [] == files_in(tmp_path)
 
@@ -285,3 +287,65 @@ async def test_a_message_that_loops_is_refused(hops: int, expected: str, tmp_pat
 
         assert expected == await client.reply()
         assert (hops <= 60) == bool(files_in(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("orcpt", "kept"),
+    [
+        ("utf-8;大@x.example", "utf-8;\\x{5927}@x.example"),
+        ("UTF-8;\\x{5927}@x.example", "UTF-8;\\x{5927}@x.example"),
+        ("utf-8;\U0001f600\\x{2B}@x.example", "utf-8;\\x{1F600}\\x{2B}@x.example"),
+        ("rfc822;a+2Bb@x.example", "rfc822;a+2Bb@x.example"),
+        ("utf-8;a+2Bb@x.example", None),
+        ("utf-8;a\\b@x.example", None),
+        ("utf-8;\\x{110000}@x.example", None),
+        ("utf-8;" + "大" * 100, None),  # 800 octets as ASCII
+        ("rfc822;大@x.example", None),
+    ],
+)
+async def test_an_original_recipient_in_utf8_is_kept_as_ascii_that_means_the_same(tmp_path: Path, orcpt: str, kept: str | None) -> None:
+    async with receiving(tmp_path) as station:
+        client = await station.client_in("EHLO client.example", "MAIL FROM:<a@x.example> SMTPUTF8")
+        reply = await client.ask(f"RCPT TO:<b@here.example> ORCPT={orcpt}")
+        if kept is None:
+            assert "501 5.5.4 Bad parameter value" == reply
+            return
+        await client.ask("DATA")
+        await client.send(b".\r\n")
+        await client.reply()
+
+    assert kept == station.acceptor.accepted[0][0].recipients[0].orcpt
+
+
+async def test_utf8_in_an_original_recipient_needs_smtputf8(tmp_path: Path) -> None:
+    async with receiving(tmp_path) as station:
+        client = await station.client_in("EHLO client.example", "MAIL FROM:<a@x.example>")
+
+        assert (await client.ask("RCPT TO:<b@here.example> ORCPT=utf-8;大@x.example")).startswith("553 5.6.7")
+
+
+@pytest.mark.parametrize(("lenient", "expected"), [(True, ("250 2.1.0", "250 2.1.5")), (False, ("501 5.5.4", "503 5.5.1"))])
+async def test_what_devices_write_is_taken_where_the_connector_says_so(tmp_path: Path, lenient: bool, expected: tuple[str, str]) -> None:
+    async with receiving(tmp_path, lenient_addresses=lenient) as station:
+        client = await station.client_in("EHLO client.example")
+        replies = [(await client.ask(line))[:9] for line in ("MAIL FROM: <a..b@x.example>", "RCPT TO: <john.@here.example>")]
+        if lenient:
+            await client.ask("DATA")
+            await client.send(b".\r\n")
+            await client.reply()
+            envelope = station.acceptor.accepted[0][0]
+            assert ('"a..b"@x.example', '"john."@here.example') == (envelope.sender, envelope.recipients[0].address)
+
+    assert expected == tuple(replies)
+
+
+async def test_a_bare_postmaster_gets_his_domain_or_is_refused(tmp_path: Path) -> None:
+    async with receiving(tmp_path) as station:
+        client = await station.client_in(*TO_DATA[:2], "RCPT TO:<Postmaster>", "DATA")
+        await client.send(b".\r\n")
+        await client.reply()
+        assert "Postmaster@here.example" == station.acceptor.accepted[0][0].recipients[0].address
+    async with receiving(tmp_path, accepted_domains=[]) as station:
+        client = await station.client_in(*TO_DATA[:2])
+        assert "550 5.1.1 No postmaster without a domain here" == await client.ask("RCPT TO:<Postmaster>")
+        assert "554 5.5.1 No valid recipients" == await client.ask("DATA")

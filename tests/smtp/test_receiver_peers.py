@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from shadowrelay.model.errors import LedgerUnavailable
 from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.message import CONTENT_IN_MEMORY_BYTES_MAX, BodyType, Envelope, Recipient
 from shadowrelay.model.ownership import CopyNumber, DiscardEvent, DiscardStatus, StatusQuestion
-from shadowrelay.model.peers import DiscardReply
+from shadowrelay.model.peers import CopyOffer, DiscardReply, PeerIdentity
+from shadowrelay.model.replies import STORE_UNAVAILABLE, Reply
 from shadowrelay.smtp.limits import HOLD_RECIPIENTS_MAX
 from shadowrelay.wire.addresses import format_mail, format_rcpt
 from shadowrelay.wire.xqdiscard import BLOCK_OCTETS_MAX, format_question_block
@@ -330,3 +332,91 @@ async def test_the_octets_of_a_bad_block_are_not_obeyed(announced: int, expected
         )
 
         assert [expected, "250 2.0.0 OK"] == [(await client.reply())[: len(expected)], await client.reply()]
+
+
+async def test_what_is_proved_was_noted_before_the_reply_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with receiving(tmp_path, **PEER) as station:
+        client = await station.client_in("EHLO b.example")
+        asked_at_write: list[int] = []
+        kind = next(kind for kind in type(client.writer.transport).mro() if "write" in vars(kind))
+        write = kind.write
+
+        def noted(self: asyncio.Transport, data: bytes) -> None:
+            if data.startswith(b"250 2.0.0 "):
+                asked_at_write.append(station.clock.asked_count)
+            write(self, data)
+
+        monkeypatch.setattr(kind, "write", noted)
+        await client.ask(HELLO)
+        await client.ask("NOOP")
+
+    (proof,) = [told for told in station.desk.told if told[0] == "proved"]
+    assert proof[2] <= asked_at_write[0]
+
+
+@pytest.mark.parametrize("error", [LedgerUnavailable(STORE_UNAVAILABLE, "disk full"), ValueError("a bug"), asyncio.CancelledError()])
+async def test_the_file_of_a_copy_goes_when_the_desk_fails(tmp_path: Path, error: BaseException) -> None:
+    called = asyncio.Event()
+    async with receiving(tmp_path, **PEER) as station:
+
+        async def fail(peer: PeerIdentity, offer: CopyOffer) -> Reply:
+            assert offer.content.path is not None
+            assert files_in(tmp_path)
+            called.set()
+            raise error
+
+        station.desk.hold = fail  # type: ignore[method-assign]
+        client = await peer_of(station)
+        await client.send(a_copy(b"x" * (CONTENT_IN_MEMORY_BYTES_MAX + 1)))
+        if not isinstance(error, asyncio.CancelledError):
+            assert (await client.replies(6))[-1].startswith("451 4.3.0")
+        await called.wait()
+        await until(lambda: not files_in(tmp_path))
+
+
+async def test_a_node_that_stops_takes_no_mail_and_tells_peers_what_is_done(tmp_path: Path) -> None:
+    async with receiving(tmp_path, **PEER) as station:
+        kept, stranger = await peer_of(station), await station.client_in("EHLO client.example")
+
+        await station.server.drain(60)
+
+        assert "421 4.3.2 Service shutting down, closing connection\r\n" == await stranger.rest()
+        assert "250 2.0.0 remaining=0 position=7" == await kept.ask("XQDISCARD 400")
+        fresh = await station.client_in("EHLO b.example", HELLO)
+        assert "250 2.0.0 remaining=0 position=7" == await fresh.ask("XQDISCARD 400")
+        late = await station.client_in("EHLO client.example")
+        assert "421 4.3.2 Service shutting down, closing connection" == await late.ask("MAIL FROM:<a@x.example>")
+        await fresh.send(a_copy(b"hello\r\n"))
+        assert "421 4.3.2 Service shutting down, closing connection\r\n" == await fresh.rest()
+        station.server.dismiss()
+        assert "421 4.3.2 Service shutting down, closing connection\r\n" == await kept.rest()
+        assert ([], []) == (station.acceptor.accepted, station.desk.holds)
+
+
+async def test_a_node_that_stops_lets_a_peer_finish_its_copy(tmp_path: Path) -> None:
+    async with receiving(tmp_path, **PEER) as station:
+        client = await peer_of(station)
+        station.desk.gate = asyncio.Event()
+        await client.send(a_copy(b"hello\r\n"))
+        await station.desk.began.wait()
+
+        draining = asyncio.ensure_future(station.server.drain(60))
+        await asyncio.sleep(0.05)
+        assert not draining.done()
+        station.desk.gate.set()
+        await draining
+
+        assert HELD == (await client.replies(6))[-1]
+
+
+async def test_a_peer_that_cannot_be_who_it_says_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+    async with receiving(tmp_path, **PEER) as station:
+        station.desk.conflict = Reply(550, "5.7.1", "Refused: it has this node's queue")
+        client = await station.client_in("EHLO b.example")
+
+        refused = await client.ask(HELLO)
+        own_name = await client.ask(HELLO.replace("server=b.example", "server=a.example"))
+
+        assert "550 5.7.1 Refused: it has this node's queue" == refused == own_name
+        assert [] == station.desk.told
+        assert "503" == (await client.ask("XQDISCARD 400"))[:3]

@@ -2,8 +2,8 @@
 
 import pytest
 
-from shadowrelay.model.settings import ReceiveConnector
-from shadowrelay.smtp.rights import Rights, client_ip
+from shadowrelay.model.settings import ReceiveConnector, Route
+from shadowrelay.smtp.rights import Rights, client_ip, postmaster_homes
 from tests.kit.receiving import settings_for
 
 
@@ -26,7 +26,6 @@ def a_connector(**settings: object) -> ReceiveConnector:
         ("a@xn--bcher-kva.example", True),
         ('"b@here.example"@elsewhere.example', False),
         ("a@[192.0.2.1]", False),
-        ("Postmaster", True),
     ],
 )
 def test_a_recipient_is_accepted_by_its_domain_in_any_equal_form(recipient: str, expected: bool) -> None:
@@ -35,10 +34,34 @@ def test_a_recipient_is_accepted_by_its_domain_in_any_equal_form(recipient: str,
     assert expected == rights.accepts(recipient)
 
 
-def test_without_accepted_domains_nobody_but_postmaster_is_accepted() -> None:
+def test_without_accepted_domains_nobody_is_accepted() -> None:
     rights = Rights(a_connector(accepted_domains=()))
 
-    assert [False, True] == [rights.accepts(recipient) for recipient in ("a@here.example", "Postmaster")]
+    assert [False, False] == [rights.accepts(recipient) for recipient in ("a@here.example", "Postmaster")]
+
+
+@pytest.mark.parametrize(
+    ("domains", "patterns", "expected"),
+    [
+        ((), (), ("", "")),
+        ((), ("*",), ("", "a.example")),
+        ((), ("*@*",), ("", "a.example")),
+        ((), ("*@elsewhere.example", "*"), ("", "a.example")),
+        ((), ("postmaster@a.example",), ("a.example", "a.example")),
+        ((), ("*.example",), ("a.example", "a.example")),
+        (("here.example",), (), ("here.example", "here.example")),
+        (("*.wild.example", "here.example"), ("*",), ("here.example", "here.example")),
+        (("here.example", "a.example"), (), ("a.example", "a.example")),
+        (("*.wild.example",), (), ("", "")),
+    ],
+)
+def test_a_bare_postmaster_lives_where_his_mail_can_be_delivered(
+    domains: tuple[str, ...], patterns: tuple[str, ...], expected: tuple[str, str]
+) -> None:
+    connector = a_connector(accepted_domains=domains)
+    routes = tuple(Route.model_validate({"recipients": [pattern], "next_hop": "127.0.0.1:9"}) for pattern in patterns)
+
+    assert expected == postmaster_homes(Rights(connector), connector, "a.example", routes)
 
 
 @pytest.mark.parametrize(

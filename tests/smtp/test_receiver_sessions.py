@@ -247,6 +247,23 @@ async def test_a_client_that_vanishes_after_the_dot_does_not_stop_the_accept(is_
         await emptied(station)
 
 
+async def test_a_server_that_closes_waits_for_commands_that_wait_for_a_promise(tmp_path: Path) -> None:
+    async with receiving(tmp_path) as station:
+        station.acceptor.gate = asyncio.Event()
+        client = await station.client_in(*TO_DATA)
+        await client.send(b"x\r\n.\r\n")
+        await station.acceptor.began.wait()
+
+        closing = asyncio.ensure_future(station.server.close())
+        await emptied(station)
+        await asyncio.sleep(0.01)
+        assert not closing.done()
+        station.acceptor.gate.set()
+        await closing
+
+        assert [b"x\r\n"] == station.acceptor.bodies
+
+
 async def test_a_client_that_vanishes_within_content_leaves_nothing(tmp_path: Path) -> None:
     async with receiving(tmp_path) as station:
         client = await station.client_in(*TO_DATA)
@@ -292,7 +309,7 @@ async def test_changed_settings_hold_from_the_next_command_on(tmp_path: Path) ->
         client = await station.client_in("EHLO client.example", "MAIL FROM:<a@x.example>")
         connector = station.server.reception.connector.model_copy(update={"accepted_domains": ("there.example",)})
 
-        station.server.reload(connector)
+        station.server.reload(connector, ())
 
         assert "550 5.7.1 Relaying denied" == await client.ask("RCPT TO:<b@here.example>")
         assert "250 2.1.5 Recipient OK" == await client.ask("RCPT TO:<b@there.example>")

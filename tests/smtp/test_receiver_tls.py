@@ -230,7 +230,7 @@ async def test_new_sessions_get_the_new_certificate_and_the_old_ones_live_on(aut
         await secured(old, opportunistic_context())
         other = Authority(tmp_path)
         renewed = TlsContexts.read(Tls.model_validate(other.files_of("a.example")))
-        station.server.reload(station.server.reception.connector, renewed)
+        station.server.reload(station.server.reception.connector, (), renewed)
         new = await station.connect()
         context = ssl.create_default_context(cafile=str(tmp_path / "peers.pem"))
 

@@ -1,12 +1,15 @@
 """Contents: segments are generations, dropped as a whole; what is read is checked."""
 
+import errno
+import os
+import resource
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from shadowrelay.model.errors import ContentCorrupt
+from shadowrelay.model.errors import ContentCorrupt, LedgerUnavailable
 from shadowrelay.model.message import CONTENT_IN_MEMORY_BYTES_MAX, ContentPlace
 from shadowrelay.model.ownership import DiscardEvent, DiscardStatus, Role
 from shadowrelay.store import SqliteLedger, content
@@ -97,6 +100,48 @@ async def test_damaged_content_is_never_given_out(tmp_path: Path, damage: bytes)
 
         with pytest.raises(ContentCorrupt, match="SHA-256 differs"):
             await ledger.read_content(stored.place)
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.ETIMEDOUT, errno.EACCES, errno.ESTALE])
+async def test_content_that_cannot_be_read_now_is_not_corrupt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    async with a_ledger(tmp_path) as ledger:
+        stored = await accepted(ledger)
+        forget_recent(ledger)
+
+        def fail(*_: object) -> bytes:
+            raise OSError(number, os.strerror(number))
+
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "pread", fail)
+            with pytest.raises(LedgerUnavailable, match=r"^45[12] "):
+                await ledger.read_content(stored.place)
+        assert b"hello\r\n" == (await ledger.read_content(stored.place)).data
+
+
+async def test_content_is_not_corrupt_while_its_whole_directory_is_missing(tmp_path: Path) -> None:
+    async with a_ledger(tmp_path) as ledger:
+        stored = await accepted(ledger)
+        forget_recent(ledger)
+        (tmp_path / "content").rename(tmp_path / "elsewhere")
+
+        with pytest.raises(LedgerUnavailable):
+            await ledger.read_content(stored.place)
+        (tmp_path / "elsewhere").rename(tmp_path / "content")
+        assert b"hello\r\n" == (await ledger.read_content(stored.place)).data
+
+
+async def test_no_descriptor_left_is_not_corrupt(tmp_path: Path) -> None:
+    async with a_ledger(tmp_path, inline=True) as ledger:
+        stored = await accepted(ledger)
+        forget_recent(ledger)
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        with open(os.devnull, "rb") as last:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (last.fileno(), hard))
+            try:
+                with pytest.raises(LedgerUnavailable, match="Too many open files"):
+                    await ledger.read_content(stored.place)
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 async def test_damaged_large_content_is_never_given_out(tmp_path: Path) -> None:

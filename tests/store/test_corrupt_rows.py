@@ -8,7 +8,7 @@ import pytest
 from shadowrelay.model.ids import MessageId
 from shadowrelay.model.ownership import Claim, Role, Transition
 from shadowrelay.store import SqliteLedger
-from tests.kit.ledger import NOW, THERE, a_content, a_ledger, a_new_message, all_done, an_attempt, choose, nothing
+from tests.kit.ledger import THERE, a_content, a_ledger, a_new_message, all_done, an_attempt, choose, nothing
 
 DAMAGES = {
     "envelope is no JSON": "envelope = '[1,'",
@@ -42,7 +42,7 @@ async def test_a_damaged_message_is_not_due_and_is_listed_as_poison(tmp_path: Pa
     damaged, healthy = await a_damaged_and_a_healthy_message(tmp_path, damage)
 
     async with a_ledger(tmp_path) as ledger:
-        found = await ledger.due(NOW, 9)
+        found = await ledger.submission(9)
         listed = await poison(ledger)
         (aside,) = await ledger.load_many([damaged])
 

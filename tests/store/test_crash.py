@@ -25,7 +25,8 @@ async def one(ledger, number):
     await ledger.record_accepted(message, a_content(message_id.encode() * 100), decided=False)
     print("accepted", message_id, flush=True)
     await ledger.record_verdict(message_id, choose)
-    await ledger.record_working([message_id])
+    with ledger.handling(message_id):
+        pass
     await ledger.record_attempt(an_attempt(message_id), all_done)
     print("delivered", message_id, flush=True)
 

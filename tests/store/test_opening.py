@@ -9,9 +9,11 @@ import pytest
 from sqlalchemy import Connection
 
 from shadowrelay.model.errors import ConfigurationError, LedgerUnavailable
+from shadowrelay.model.ids import MessageId
 from shadowrelay.model.ownership import Role
 from shadowrelay.store import connection as connections
 from shadowrelay.store import migrations
+from shadowrelay.store.working import read_boot_id
 from tests.kit.clock import PATIENCE_SECONDS
 from tests.kit.ledger import (
     NOW,
@@ -91,9 +93,9 @@ async def test_ids_and_sequences_are_not_given_twice(tmp_path: Path) -> None:
 async def test_a_message_without_verdict_counts_as_accepted_after_a_restart(tmp_path: Path) -> None:
     async with a_ledger(tmp_path) as ledger:
         await ledger.record_accepted(a_new_message(due_at=None), a_content(), decided=False)
-        assert () == await ledger.due(NOW, 9)
+        assert () == await ledger.submission(9)
     async with a_ledger(tmp_path) as ledger:
-        (found,) = await ledger.due(NOW, 9)
+        (found,) = await ledger.submission(9)
         assert found.is_decided
 
 
@@ -153,12 +155,13 @@ async def test_an_older_database_migrates_forward_and_says_so(tmp_path: Path, mo
     def add_a_table(connection: Connection) -> None:
         connection.exec_driver_sql("CREATE TABLE later (id INTEGER PRIMARY KEY)")
 
+    newest = len(migrations.STEPS)
     monkeypatch.setattr("shadowrelay.store.opening.STEPS", (*migrations.STEPS, add_a_table))
     async with a_ledger(tmp_path) as ledger:
         assert stored == await ledger.load(stored.envelope.message_id)
-        assert ("queue.db migrated from schema version 1 to 2",) == ledger.notes
+        assert (f"queue.db migrated from schema version {newest} to {newest + 1}",) == ledger.notes
 
-    assert 2 == version_of(tmp_path / "queue.db")
+    assert newest + 1 == version_of(tmp_path / "queue.db")
 
 
 async def test_a_migration_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,8 +224,8 @@ async def test_a_schema_that_is_damaged_is_put_aside(tmp_path: Path) -> None:
 
 
 # poison
-def die_while_working(directory: Path, message_id: str) -> None:
-    """Another process opens the ledger, works on this message and is killed."""
+def die_while_handling(directory: Path, message_id: str, before: str = "pass") -> None:
+    """Another process opens the ledger and is killed while it handles the content of this message."""
     script = f"""
 import asyncio, os, signal, sys
 from pathlib import Path
@@ -232,8 +235,9 @@ from shadowrelay.store import SqliteLedger
 
 async def main():
     ledger = await SqliteLedger.open(Path({str(directory)!r}), server=HERE, now=Wall().now)
-    await ledger.record_working([{message_id!r}])
-    os.kill(os.getpid(), signal.SIGKILL)
+    {before}
+    with ledger.handling({message_id!r}):
+        os.kill(os.getpid(), signal.SIGKILL)
 
 asyncio.run(main())
 """
@@ -241,41 +245,93 @@ asyncio.run(main())
     assert -9 == finished.returncode
 
 
+async def deaths_of(directory: Path, *message_ids: MessageId) -> tuple[list[int], tuple[str, ...]]:
+    """Of each message, at one more opening; and the notes of that."""
+    async with a_ledger(directory) as ledger:
+        return [message.deaths_count for message in await ledger.load_many(message_ids)], ledger.notes
+
+
+async def two_messages(directory: Path) -> tuple[MessageId, MessageId]:
+    async with a_ledger(directory) as ledger:
+        one = await ledger.record_accepted(a_new_message(), a_content(), decided=True)
+        other = await ledger.record_accepted(a_new_message(), a_content(), decided=True)
+    return one.envelope.message_id, other.envelope.message_id
+
+
 @pytest.mark.slow
-async def test_a_message_that_was_worked_on_when_the_process_died_counts_its_deaths(tmp_path: Path) -> None:
-    async with a_ledger(tmp_path) as ledger:
-        poison = await ledger.record_accepted(a_new_message(), a_content(), decided=True)
-        innocent = await ledger.record_accepted(a_new_message(), a_content(), decided=True)
+async def test_only_the_message_that_was_handled_when_the_process_died_counts_its_deaths(tmp_path: Path) -> None:
+    poison, innocent = await two_messages(tmp_path)
     counts = []
     for _ in range(2):
-        die_while_working(tmp_path, poison.envelope.message_id)
-        async with a_ledger(tmp_path) as ledger:
-            found = await ledger.load_many([poison.envelope.message_id, innocent.envelope.message_id])
-            counts.append([message.deaths_count for message in found])
+        die_while_handling(tmp_path, poison, f"ledger.handling({innocent!r}).__enter__(); ledger.handling({innocent!r}).__exit__()")
+        count, notes = await deaths_of(tmp_path, poison, innocent)
+        counts.append(count)
 
     assert [[1, 0], [2, 0]] == counts
+    assert ("the last process died while it handled the content of 1 message: suspected, and counted as a death of each",) == notes
+    assert ([2, 0], ()) == await deaths_of(tmp_path, poison, innocent)
 
 
-async def test_an_attempt_that_was_recorded_or_a_clean_end_counts_no_death(tmp_path: Path) -> None:
+@pytest.mark.slow
+async def test_a_death_of_a_process_that_was_asked_to_stop_counts_for_nothing(tmp_path: Path) -> None:
+    one, other = await two_messages(tmp_path)
+
+    die_while_handling(tmp_path, one, "ledger.stopping()")
+
+    count, notes = await deaths_of(tmp_path, one, other)
+    assert [0, 0] == count
+    assert ["not suspected, because it had been asked to stop"] == [note.partition(": ")[2] for note in notes]
+    die_while_handling(tmp_path, one)
+    assert [1, 0] == (await deaths_of(tmp_path, one, other))[0], "the next process was not asked to stop"
+
+
+@pytest.mark.slow
+async def test_a_death_of_the_machine_counts_for_nothing(tmp_path: Path) -> None:
+    one, other = await two_messages(tmp_path)
+    die_while_handling(tmp_path, one)
+    left = (tmp_path / "working").read_bytes()
+    assert one.encode() in left
+
+    (tmp_path / "working").write_bytes(left.replace(read_boot_id().encode(), b"00000000-0000-4000-8000-000000000000"))
+
+    count, notes = await deaths_of(tmp_path, one, other)
+    assert [0, 0] == count
+    assert "the machine was started since" in notes[0]
+
+
+async def test_marks_of_an_older_version_which_marked_what_only_waited_count_for_nothing(tmp_path: Path) -> None:
+    one, other = await two_messages(tmp_path)
+
+    (tmp_path / "working").write_bytes(b"".join(message_id.encode().ljust(40, b"\0") for message_id in (a_message_id(), one, other)))
+
+    assert [0, 0] == (await deaths_of(tmp_path, one, other))[0]
+
+
+async def test_only_an_attempt_that_handled_the_content_clears_a_suspect(tmp_path: Path) -> None:
+    one, _ = await two_messages(tmp_path)
+    counts = []
     async with a_ledger(tmp_path, inline=True) as ledger:
-        recorded = await ledger.record_accepted(a_new_message(), a_content(), decided=True)
-        await ledger.record_working([recorded.envelope.message_id])
-        await ledger.record_attempt(an_attempt(recorded.envelope.message_id, frozenset(), due_at=NOW), nothing)
+        ledger.handling(one).__enter__()
         ledger.abandon()
     async with a_ledger(tmp_path, inline=True) as ledger:
-        await ledger.record_working([recorded.envelope.message_id])
-    async with a_ledger(tmp_path) as ledger:
-        found = await ledger.load(recorded.envelope.message_id)
-        assert found is not None
-        assert 0 == found.deaths_count
+        await ledger.record_attempt(an_attempt(one, frozenset()), nothing)  # the next hop could not be reached
+        counts += [message.deaths_count for message in await ledger.load_many([one])]
+        with pytest.raises(ValueError, match="a bug"), ledger.handling(one):
+            raise ValueError("a bug")
+        await ledger.record_attempt(an_attempt(one, frozenset()), nothing)
+        counts += [message.deaths_count for message in await ledger.load_many([one])]
+        ledger.abandon()
+    assert [1, 0] == counts
+    assert [0] == (await deaths_of(tmp_path, one))[0]
 
 
-async def test_working_on_a_message_that_is_not_there_harms_nothing(tmp_path: Path) -> None:
+async def test_handling_a_message_that_is_not_there_harms_nothing(tmp_path: Path) -> None:
     async with a_ledger(tmp_path, inline=True) as ledger:
-        await ledger.record_working([a_message_id() for _ in range(3)])
+        for _ in range(100):  # more than there are slots
+            ledger.handling(a_message_id()).__enter__()
         ledger.abandon()
     async with a_ledger(tmp_path) as ledger:
-        assert ("the last process ended while it worked on 3 messages",) == ledger.notes
+        assert 1 == len(ledger.notes)
 
 
 # what was left behind
@@ -302,5 +358,5 @@ async def test_abandoned_in_the_middle_everything_committed_is_there(tmp_path: P
         await ledger.record_verdict(stored.envelope.message_id, choose)
         ledger.abandon()
     async with a_ledger(tmp_path, wall.now, inline=True) as ledger:
-        (found,) = await ledger.due(NOW, 9)
+        (found,) = await ledger.submission(9)
         assert stored.envelope == found.envelope

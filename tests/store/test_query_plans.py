@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from shadowrelay.store import expiry, flush, peers, queues, reading, work
+from shadowrelay.store import counters, expiry, flush, opening, peers, promises, queues, reading, work
 from shadowrelay.store.rows import CHANGING, LISTED
 from tests.kit.ledger import a_ledger
 
@@ -13,9 +13,13 @@ ID = "json_each(?)"
 PLANS: dict[str, tuple[str, tuple[Any, ...], str]] = {
     "rows of a batch": (work.SELECT_ROWS, ("[]",), "USING INDEX sqlite_autoindex_message_1"),
     "load": (reading.SELECT_MANY, ("[]",), "USING INDEX sqlite_autoindex_message_1"),
-    "due": (reading.SELECT_DUE, (0, "[]", 1), "USING INDEX message_due (role=? AND due_at<?)"),
-    "next due": (reading.SELECT_NEXT_DUE, (), "USING COVERING INDEX message_due"),
-    "unplaced": (reading.SELECT_UNPLACED, ("[]", 1), "USING INDEX message_unplaced"),
+    "submission": (reading.SELECT_SUBMISSION, (0, 1), "USING INDEX message_submission (role=? AND internal_id>?)"),
+    "due": (reading.SELECT_DUE, ("h", 0, 1), "USING COVERING INDEX retry_due (next_hop=? AND attempts_next_at<?)"),
+    "next due": (reading.SELECT_NEXT_DUE, ("h", 0), "USING COVERING INDEX retry_due (next_hop=? AND attempts_next_at>?)"),
+    "notices": (reading.SELECT_NOTICES, (0, 1), "USING COVERING INDEX retry_notice (notice_at<?)"),
+    "wake": (promises.WAKE, (0, "s", 1), "USING COVERING INDEX retry_waits_for (waits_for=?)"),
+    "hasten": (promises.HASTEN, (0, "h", 0, "message", 0, 1, 1), "USING INDEX retry_due (next_hop=? AND attempts_next_at>?)"),
+    "unplaced": (reading.SELECT_UNPLACED, (0, "[]", 1), "USING INDEX message_unplaced (role=? AND is_placed=? AND rowid>?)"),
     "listed on": (reading.SELECT_LISTED, ("s", 0, 1), "USING PRIMARY KEY (server=? AND message>?)"),
     "shadows of": (
         reading.SELECT_SHADOWS,
@@ -23,27 +27,64 @@ PLANS: dict[str, tuple[str, tuple[Any, ...], str]] = {
         "message_shadow (role=? AND primary_server=? AND primary_database=? AND rowid>?)",
     ),
     "handed": (reading.SELECT_HANDED, ("s", "d", 0, 1), "message_handed"),
-    "groups": (reading.SELECT_GROUPS, (), "USING COVERING INDEX message_shadow"),
-    "groups handed": (reading.SELECT_GROUPS_HANDED, (), "USING COVERING INDEX message_handed"),
+    "next group": (
+        reading.SELECT_NEXT_GROUP,
+        ("s", "d"),
+        "COVERING INDEX message_shadow (role=? AND (primary_server,primary_database)>(?,?))",
+    ),
+    "handed in a group": (reading.SELECT_ANY_HANDED, ("s", "d"), "COVERING INDEX message_handed (handed=? AND role=? AND primary_server=?"),
+    "delivery queues": (reading.SELECT_QUEUES, (), "SEARCH retry USING COVERING INDEX retry_due (next_hop=?)"),
+    "next delivery queue": (reading.SELECT_QUEUES, (), "SEARCH retry USING COVERING INDEX retry_next_hop (next_hop>?)"),
+    "counters of a kind": (counters.SELECT_KIND, ("shadow",), "counter USING PRIMARY KEY (kind=?)"),
+    "counters of Safety Net": (counters.SELECT_SAFETY_NET, ("0", 1), "counter USING PRIMARY KEY (kind=? AND name=? AND number>?)"),
+    "one counter": (counters.SELECT_ONE, ("discard", "s d"), "counter USING PRIMARY KEY (kind=? AND name=? AND number=?)"),
     "retries": (reading.SELECT_RETRIES, ("[]",), "SEARCH retry USING PRIMARY KEY (message=?)"),
     "discards": (reading.SELECT_DISCARDS, ("s", "d", "", 1), "USING INDEX discard_asker (asker=?)"),
-    "count of discards": (reading.COUNT_DISCARDS, ("s", "d", ""), "USING INDEX discard_asker (asker=?)"),
+    "discards of an asker": (expiry.SELECT_DISCARDS, ("s", 1), "USING INDEX discard_asker (asker=?)"),
     "acknowledged": (reading.SELECT_ACKNOWLEDGED, ("s", "d", 1), "USING PRIMARY KEY"),
     "waiting": (flush.SELECT_WAITING, ("id",), "USING INDEX waiting_side (side=?)"),
     "expired": (expiry.SELECT_EXPIRED, (0, 1), "USING INDEX message_expires (expires_at<?)"),
-    "pinned": (expiry.SELECT_PINNED, (0, 1, 1, 0), "USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)"),
+    "pinned": (expiry.SELECT_PINNED, (1,), "USING INDEX message_content (segment=?)"),
+    "decided at an opening": (opening.DECIDE, (0,), "message_undecided (role=?)"),
+    "large files": (opening.SELECT_LARGE, (), "USING COVERING INDEX message_large (segment=?)"),
     "update": (flush.UPDATE_MESSAGE.text, (0,) * (len(CHANGING) + 1), "SEARCH message USING INTEGER PRIMARY KEY (rowid=?)"),
     "update of a list": (flush.UPDATE_LIST.text, (0,) * (len(LISTED) + 1), "SEARCH message USING INTEGER PRIMARY KEY (rowid=?)"),
     "delete": (flush.DELETE_MESSAGE.text, (0,), "SEARCH message USING INTEGER PRIMARY KEY (rowid=?)"),
     "delete listing": (flush.DELETE_LISTING.text, ("s", 0), "SEARCH listing USING PRIMARY KEY (server=? AND message=?)"),
     "delete retry": (flush.DELETE_RETRY.text, (0,), "SEARCH retry USING PRIMARY KEY (message=?)"),
-    "listed on a forgotten peer": (peers.SELECT_LISTED, ("s",), "USING PRIMARY KEY (server=?)"),
-    "count of Safety Net": (queues.COUNT_SAFETY_NET, (0, 0), "USING COVERING INDEX message_safety_net"),
-    "oldest of Safety Net": (queues.OLDEST_SAFETY_NET, (0, 0), "USING INDEX message_safety_net"),
-    "count of poison": (queues.COUNT_POISON, (), "USING INDEX message_set_aside"),
-    "count of submission": (queues.COUNT_SUBMISSION, (), "USING INDEX message_due"),
-    "messages of a shadow queue": (queues.MESSAGES_SHADOW, ("s", 0, 1), "USING INDEX message_shadow"),
+    "queues of retries": (flush.SELECT_RETRIES_GONE, ("[]",), "SEARCH retry USING PRIMARY KEY (message=?)"),
+    "listed on a forgotten peer": (peers.SELECT_LISTED, ("s", 0, 1), "USING PRIMARY KEY (server=? AND message>?)"),
+    "oldest of submission": (queues.OLDEST_DECIDED, (), "USING INDEX message_submission (role=?)"),
+    "oldest without a verdict": (queues.OLDEST_UNDECIDED, (), "USING INDEX message_undecided (role=?)"),
+    "oldest of a shadow queue": (queues.OLDEST_SHADOW, ("s", "d"), "message_shadow (role=? AND primary_server=? AND primary_database=?)"),
+    "oldest of Safety Net": (queues.OLDEST_SAFETY_NET, (0, 0), "message_safety_net (role=? AND is_shadow_side=? AND keep_until>?)"),
+    "oldest of poison": (queues.OLDEST_POISON, (), "USING INDEX message_set_aside (role=?)"),
+    "oldest of a delivery queue": (queues.DELIVERY, (), "SEARCH first USING COVERING INDEX retry_next_hop (next_hop=?)"),
+    "next retry of a delivery queue": (queues.DELIVERY, (), "SEARCH next USING COVERING INDEX retry_due (next_hop=?)"),
+    "last reply of a delivery queue": (queues.DELIVERY, (), "SEARCH latest USING INDEX retry_due (next_hop=?)"),
+    "page of submission": (queues.MESSAGES_DECIDED, (0, 1), "message_submission (role=? AND internal_id>?)"),
+    "page without a verdict": (queues.MESSAGES_UNDECIDED, (0, 1), "message_undecided (role=? AND rowid>?)"),
+    "page of a delivery queue": (queues.MESSAGES_DELIVERY, ("h", 0, 1), "retry_next_hop (next_hop=? AND message>?)"),
+    "page of all delivery queues": (queues.MESSAGES_QUEUED, (0, 1), "SEARCH retry USING PRIMARY KEY (message>?)"),
+    "page of a shadow queue": (
+        queues.MESSAGES_SHADOW,
+        ("s", "d", 0, 1),
+        "message_shadow (role=? AND primary_server=? AND primary_database=? AND rowid>?)",
+    ),
+    "page of Safety Net": (
+        queues.MESSAGES_SAFETY_NET,
+        (0, 0, 0, 1),
+        "message_safety_net (role=? AND is_shadow_side=? AND keep_until>?)",
+    ),
+    "second page of Safety Net": (
+        queues.MESSAGES_SAFETY_NET_AFTER,
+        (0, 0, 0, 1),
+        "message_safety_net (role=? AND is_shadow_side=? AND keep_until>?)",
+    ),
+    "rows of a merged page": (queues.MESSAGES_BY_ID, ("[]",), "SEARCH m USING INTEGER PRIMARY KEY (rowid=?)"),
+    "page of poison": (queues.MESSAGES_POISON, (0, 1), "message_set_aside (role=? AND rowid>?)"),
 }
+SORTS_FEW = (reading.SELECT_RETRIES, flush.SELECT_RETRIES_GONE)  # the forks of the messages of one page
 GROWING = ("message", "m", "retry", "listing", "discard")
 
 
@@ -57,14 +98,5 @@ async def test_the_plan_of(tmp_path: Path, statement: str, parameters: tuple[Any
     assert any(expected in step for step in plan), plan
     scans = [step for step in plan if step.startswith("SCAN") and step.split()[1] in GROWING and "INDEX" not in step]
     assert [] == scans
-
-
-async def test_due_and_expired_are_read_in_the_order_of_their_index(tmp_path: Path) -> None:
-    async with a_ledger(tmp_path, inline=True) as ledger:
-        for statement, parameters in ((reading.SELECT_DUE, (0, "[]", 1)), (expiry.SELECT_EXPIRED, (0, 1))):
-            plan = await ledger._readers.ask(
-                lambda connection, statement=statement, parameters=parameters: str(
-                    connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters).fetchall()
-                )
-            )
-            assert "TEMP B-TREE" not in plan
+    sorts = [step for step in plan if "TEMP B-TREE" in step and statement not in SORTS_FEW]
+    assert [] == sorts

@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.tidy.house import PACKAGE, ROOT, SOURCES, imports_of, relative
 
 FLOORS = {
-    "model": 0, "wire": 1, "core": 2, "ports": 3,
+    "model": 0, "wire": 1, "core": 2, "ports": 3, "memory": 3,
     "store": 4, "smtp": 4, "tracking": 4, "service": 4, "admin": 4, "config": 4,
     "node": 5, "lab": 6, "cli": 7, "__main__": 8,
 }  # fmt: skip

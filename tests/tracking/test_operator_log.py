@@ -232,3 +232,41 @@ def test_a_value_that_json_does_not_know_is_written_as_text(stream):
     structlog.get_logger().info("lease.renewed", left=timedelta(seconds=1.5), kind=LineLogger)
 
     assert (1.5, str(LineLogger)) == (events(stream)[0]["left"], events(stream)[0]["kind"])
+
+
+def test_what_each_message_repeats_while_a_trouble_lasts_is_a_few_lines_and_a_count(stream, monkeypatch):
+    monkeypatch.setattr(operator_log, "REPEATED_SECONDS", 0.1)
+    configure("info", stream=stream)
+
+    async def say():
+        for number in range(100):
+            structlog.get_logger().warning("delivery.put_off", message_id=str(number))
+            structlog.get_logger().warning("message.set_aside", message_id=str(number))
+        await asyncio.sleep(0.2)
+        structlog.get_logger().warning("delivery.put_off", message_id="later")
+
+    asyncio.run(say())
+
+    said = events(stream)
+    put_off = [event["message_id"] for event in said if event["event"] == "delivery.put_off"]
+    left_out = [(event["of"], event["count"]) for event in said if event["event"] == "lines.left_out"]
+    assert ["0", "1", "2", "3", "4", "later"] == put_off
+    assert [("delivery.put_off", 95)] == left_out
+    assert 100 == len([event for event in said if event["event"] == "message.set_aside"])
+
+
+def test_lines_left_out_are_counted_in_the_next_line_where_no_loop_runs(stream):
+    at = 0.0
+    limited = operator_log.Limited(lambda: at)
+
+    def line():
+        return limited(None, "warning", {"event": "sweep.waits"})
+
+    for _ in range(operator_log.REPEATED_MAX):
+        assert {"event": "sweep.waits"} == line()
+    for _ in range(3):
+        with pytest.raises(structlog.DropEvent):
+            line()
+    at = operator_log.REPEATED_SECONDS
+
+    assert {"event": "sweep.waits", "left_out": 3} == line()

@@ -20,7 +20,7 @@ from shadowrelay.model.ownership import (
 
 def settle(claim: Claim, me: Party, peer: Party, answer: StatusAnswer) -> Transition | None:
     """What a primary learns from any node's answer; `None` if it neither ends nor delays the claim."""
-    after = replace(claim, done=claim.done | answer.done)
+    after = pieces.with_done(claim, answer.done)
     if answer.state is StatusState.DELIVERED or after.is_done:
         return pieces.all_done(claim, replace(after, done=pieces.everyone(claim)))
     if answer.number is None:
@@ -42,7 +42,7 @@ def review(claim: Claim | None, me: Party, peer: Party, answer: StatusAnswer, le
     claim = pieces.known(claim)
     if not claim.is_primary:
         return Transition(claim, claim, note=Note.YIELDED)
-    after = replace(claim, done=claim.done | answer.done)
+    after = pieces.with_done(claim, answer.done)
     entry = claim.copy_on(peer.server)
     holds = answer.state is StatusState.SHADOW and answer.primary == me.server and answer.database == me.database
     if holds and not after.is_done:

@@ -29,6 +29,11 @@ def everyone(claim: Claim) -> Ordinals:
     return frozenset(range(1, claim.recipients_count + 1))
 
 
+def with_done(claim: Claim, ordinals: Ordinals) -> Claim:
+    """The claim that knows these done too. Ordinals that the message does not have say nothing: a peer may send any."""
+    return replace(claim, done=claim.done | (ordinals & everyone(claim)))
+
+
 def notify(copies: Iterable[Copy], status: DiscardStatus, ordinals: Ordinals = NO_ORDINALS) -> tuple[Notification, ...]:
     return tuple(Notification(copy.server, copy.database, status, ordinals) for copy in copies)
 

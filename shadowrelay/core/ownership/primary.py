@@ -17,6 +17,17 @@ def first_claim(me: Party, recipients_count: int, first: Party | None) -> Claim:
     return Claim(Role.PRIMARY, CopyNumber(1, placement, me.database), recipients_count, copies=copies)
 
 
+def side_claim(original: Claim, side: Claim) -> Claim:
+    """The claim of a message that this node makes because of another one (a DSN), at the moment when both are committed.
+
+    The same DSN has the same id on whichever server makes it: a server that may take `original` over may make it as well. So
+    those servers stand on the DSN's list too, with the leases on them: it is not delivered where the original could be taken
+    over, and is asked about first after a lease has ended. Of two that were made, the one of the later owner is higher.
+    """
+    listed = tuple(Copy(copy.server, copy.database) for copy in original.copies)
+    return replace(side, number=replace(side.number, ownership=original.number.ownership), copies=listed)
+
+
 def may_place_on(claim: Claim, server: Party, lease_runs: bool) -> bool:
     """A server on the list may get another copy only while its lease runs in the same database: what it may have
     done since the lease ended comes first. One that was dismissed, only after it has acknowledged that."""
@@ -100,6 +111,8 @@ def choosing_again(claim: Claim | None, me: Party, server: ServerName) -> Transi
     entry = claim.copy_on(server)
     if not claim.is_primary or entry is None or entry.choice not in (Choice.LISTED, Choice.CHOSEN):
         return Transition(claim, claim)
+    if not rules.can_be_followed(claim.number):
+        return Transition(claim, claim)
     raised = replace(pieces.unchosen(claim), number=rules.number_after(claim, me))
     return Transition(claim, raised, note=Note.CHOOSE_AGAIN)
 
@@ -131,6 +144,16 @@ def handing_over(claim: Claim | None) -> Transition:
     copies = pieces.swap(claim.copies, replace(chosen, choice=Choice.HANDED_OVER))
     tell = (Notification(chosen.server, chosen.database, DiscardStatus.YOURS),)
     return Transition(claim, replace(claim, role=Role.SET_ASIDE, copies=copies), tell, note=Note.HANDED)
+
+
+def taken_back(claim: Claim | None) -> Transition:
+    """An administrator puts a message that was set aside back into delivery. One that was handed over stays so: the other
+    server may have taken it over by now. While it was set aside it was claimed all the time, so that nothing else changes."""
+    claim = pieces.known(claim)
+    chosen = claim.chosen()
+    if claim.role is not Role.SET_ASIDE or not claim.is_primary or (chosen is not None and chosen.choice is Choice.HANDED_OVER):
+        return Transition(claim, claim)
+    return Transition(claim, replace(claim, role=Role.PRIMARY))
 
 
 def recorded(claim: Claim | None, done: Ordinals) -> Transition:

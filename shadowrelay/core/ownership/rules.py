@@ -9,8 +9,9 @@ everybody `needs_everybody`, meet `ends_before`.
 from collections.abc import Callable, Collection
 
 from shadowrelay.core.ownership.values import Party
+from shadowrelay.model.errors import IllegalTransition
 from shadowrelay.model.ids import ServerName
-from shadowrelay.model.ownership import Claim, Copy, CopyNumber, StatusAnswer, StatusState
+from shadowrelay.model.ownership import RANK_MAX, Claim, Copy, CopyNumber, StatusAnswer, StatusState
 
 
 def outranks(number: CopyNumber, other: CopyNumber) -> bool:
@@ -19,8 +20,18 @@ def outranks(number: CopyNumber, other: CopyNumber) -> bool:
 
 
 def number_after(claim: Claim, me: Party) -> CopyNumber:
-    """Rule *placement*: each placement or choice gets a higher number than the one before."""
+    """Rule *placement*: each placement or choice gets a higher number than the one before.
+
+    Raises: IllegalTransition where there is none left.
+    """
+    if claim.number.placement >= RANK_MAX:
+        raise IllegalTransition("its placements are used up")
     return CopyNumber(claim.number.ownership, claim.number.placement + 1, me.database)
+
+
+def can_be_followed(number: CopyNumber) -> bool:
+    """There is room for the number of a promotion, and for its placements. No honest primary comes near: numbers rise by one."""
+    return number.ownership < RANK_MAX and number.placement < RANK_MAX
 
 
 def without_lease(claim: Claim, runs: Callable[[ServerName], bool]) -> tuple[ServerName, ...]:

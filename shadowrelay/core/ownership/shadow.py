@@ -22,12 +22,26 @@ from shadowrelay.model.ownership import (
 
 
 def hold(claim: Claim | None, me: Party, primary: Party, number: CopyNumber, recipients_count: int, done: Ordinals) -> Transition:
-    """A copy is offered. Stored unless this node claims or holds the message under a higher number, or knows it done."""
-    offered = Claim(Role.SHADOW, number, recipients_count, done=done, primary=primary.server, database=primary.database)
+    """A copy is offered. Stored unless this node claims or holds the message under a higher number, or knows it done.
+
+    Refused, as done: a copy of which nothing is left to deliver. Refused as well: one whose number nobody could follow,
+    because a promotion needs the next one. No honest peer sends either; neither shall make this node hold, or promote, what
+    never ends.
+    """
+    offered = Claim(Role.SHADOW, number, recipients_count, primary=primary.server, database=primary.database)
+    offered = pieces.with_done(offered, done if claim is None else done | claim.done)
+    if offered.is_done and (claim is None or not claim.is_done):
+        answer = StatusAnswer(StatusState.DELIVERED, done=offered.done)
+        if claim is None:
+            return Transition(None, None, answer=answer, note=Note.SUPERSEDED)
+        finished = pieces.all_done(claim, pieces.with_done(claim, offered.done))
+        return Transition(claim, finished.after, finished.tell, answer, Note.SUPERSEDED)
+    if not rules.can_be_followed(number):
+        return Transition(claim, claim, note=Note.REFUSED)
     is_unreadable = claim is not None and claim.role is Role.SET_ASIDE and not claim.is_primary
     is_lower = claim is not None and claim.role is Role.SHADOW and rules.outranks(number, claim.number)
     if claim is None or claim.role is Role.RELEASED or is_unreadable or is_lower:
-        kept = offered if claim is None else replace(offered, done=claim.done | done, copies=claim.copies)
+        kept = offered if claim is None else replace(offered, copies=claim.copies)
         return Transition(claim, kept, note=Note.STORED)
     # Who offers a copy under a lower number will yield to our claim when it hears this, as if it had asked.
     after = list_asker(claim, primary) if claim.is_primary and not rules.begins_again(number, claim) else claim
@@ -43,7 +57,7 @@ def heard(claim: Claim | None, speaker: Party, event: DiscardEvent) -> Transitio
         claim.role is Role.SHADOW and claim.primary == speaker.server and speaker.database == claim.database == claim.number.database
     )
     if event.status is DiscardStatus.DELIVERED:
-        after = replace(claim, done=claim.done | (event.ordinals or pieces.everyone(claim)))
+        after = pieces.with_done(claim, event.ordinals or pieces.everyone(claim))
         if claim.role in (Role.DELIVERED, Role.RELEASED):
             return Transition(claim, claim)
         return pieces.all_done(claim, after) if after.is_done else Transition(claim, after)
@@ -64,7 +78,7 @@ def answered(claim: Claim | None, me: Party, peer: Party, answer: StatusAnswer, 
     claim = pieces.known(claim)
     if claim.role is not Role.SHADOW:
         return Transition(claim, claim, note=Note.YIELDED)
-    after = replace(claim, done=claim.done | answer.done)
+    after = pieces.with_done(claim, answer.done)
     if answer.state is StatusState.DELIVERED or after.is_done:
         return pieces.all_done(claim, replace(after, done=pieces.everyone(claim)))
     if answer.state is StatusState.PRIMARY and answer.number is not None:
@@ -86,6 +100,8 @@ def alone(claim: Claim | None, me: Party, reachable: Collection[ServerName]) -> 
     claim = pieces.known(claim)
     if claim.role is not Role.SHADOW or not rules.may_promote(claim, reachable):
         return Transition(claim, claim)
+    if claim.is_done:
+        return pieces.all_done(claim, claim)
     return _promote(claim, claim, me)
 
 
@@ -94,6 +110,14 @@ def round_over(claim: Claim | None) -> Transition:
     in it counts in no other."""
     claim = pieces.known(claim)
     return Transition(claim, replace(claim, asked=pieces.NOBODY) if claim.role is Role.SHADOW else claim, note=Note.LIVES)
+
+
+def dropped(claim: Claim | None) -> Transition:
+    """An administrator removes a shadow message that cannot be read. Whoever asks hears `released`, as before."""
+    claim = pieces.known(claim)
+    if claim.role is not Role.SET_ASIDE or claim.is_primary:
+        return Transition(claim, claim)
+    return Transition(claim, replace(claim, role=Role.RELEASED, asked=pieces.NOBODY), note=Note.RELEASED)
 
 
 def _promote(before: Claim, claim: Claim, me: Party) -> Transition:

@@ -51,7 +51,8 @@ def answer_question(claim: Claim | None, asker: Party, number: CopyNumber, numbe
             after = list_asker(claim, asker)
     elif claim is not None and claim.role is Role.SHADOW:
         own = asker.server == claim.primary and asker.database == claim.database
-        if own and number.database == claim.database and number.placement and number >= claim.number:
+        is_for_us = own and number.database == claim.database and number.placement and number >= claim.number
+        if is_for_us and rules.can_be_followed(number):
             after = replace(claim, number=number, asked=pieces.NOBODY, handed=False)
         elif rules.begins_again(number, claim):
             # A primary that asks under another's number has yielded since it said `yours`.

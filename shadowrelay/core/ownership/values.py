@@ -23,6 +23,7 @@ class Note(StrEnum):
     LIVES = "lives"  # the primary server answered after all
     STORED = "stored"
     SUPERSEDED = "superseded"
+    REFUSED = "refused"  # a copy with a number that leaves no room for a promotion
     RELEASED = "released"
     HANDED = "handed"
     REVIEW = "review"  # somebody took this message over: ask it

@@ -71,11 +71,12 @@ def test_takeovers_in_figures(judged):
 def test_each_duplicate_has_its_cause(judged):
     assert {
         "disk": "b", "rolled back": "b", "same primary twice": "b", "cut off": "c", "two failed": "d", "loaded": "a", "handed over": "a",
-        "two far apart": "c", "disk of the heir": "b", "and back": "c",
+        "two far apart": "c", "disk of the heir": "b", "and back": "c", "burnt and back": "b", "burnt and back at once": "d",
+        "two heirs": "d", "heirs far apart": "unexplained",
         "no way": "unexplained", "loaded before": "unexplained", "bug": "unexplained",
     } == {line["message"]: line["cause"] for line in judged.lines("duplicates", "twice")}  # fmt: skip
     found = judged.figures("twice")
-    assert (13, 3) == (found["recipients_duplicated"], found["recipients_duplicated_unexplained"])
+    assert (17, 4) == (found["recipients_duplicated"], found["recipients_duplicated_unexplained"])
 
 
 def test_a_duplicate_is_told_by_its_two_earliest_deliveries(judged):

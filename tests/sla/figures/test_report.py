@@ -67,11 +67,11 @@ def test_of_nothing_every_figure_is_there_and_takes_the_place_of_the_report_befo
 def test_the_lists_begin_with_the_worst(judged):
     summary = judged.summary
 
-    assert ["unexplained"] * 4 == [line["cause"] for line in summary["duplicates"][:4]]
-    assert "unexplained" not in {line["cause"] for line in summary["duplicates"][4:]}
+    assert ["unexplained"] * 5 == [line["cause"] for line in summary["duplicates"][:5]]
+    assert "unexplained" not in {line["cause"] for line in summary["duplicates"][5:]}
     assert sorted(line["seconds"] for line in summary["exposures"])[::-1] == [line["seconds"] for line in summary["exposures"]]
     assert len(summary["losses"]) == sum(summary["causes"]["losses"].values())
-    assert 4 == summary["causes"]["duplicates"]["unexplained"]
+    assert 5 == summary["causes"]["duplicates"]["unexplained"]
     assert "2026-11-21T15:03:20Z" in {line["first_resubmit_at"] for line in summary["takeovers"]}
 
 

@@ -1,7 +1,7 @@
 import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -14,18 +14,18 @@ TOKEN = "a-token-of-sixteen-or-more"
 LONG_AGO = "2026-01-01T00:00:00+00:00"
 QUEUES = [
     {
-        "identity": "mx1\\Submission", "kind": "Submission", "next_hop": "", "count": 2, "oldest_at": LONG_AGO,
+        "identity": "mx1\\Submission", "kind": "Submission", "next_hop": "", "count": 2, "octets": 8192, "oldest_at": LONG_AGO,
         "last_error": "", "next_retry_at": None,
     },
     {
-        "identity": "mx1\\Shadow\\3", "kind": "Shadow", "next_hop": "mx2.example", "count": 40, "oldest_at": None,
+        "identity": "mx1\\Shadow\\3", "kind": "Shadow", "next_hop": "mx2.example", "count": 40, "octets": 163840, "oldest_at": None,
         "last_error": "[lost]", "next_retry_at": None,
     },
 ]  # fmt: skip
 MESSAGE = {
     "internal_id": 7, "message_id": "0193-aa", "internet_message_id": "<x@y>", "role": "primary", "origin": "client", "sender": "",
     "recipients_count": 2, "done_count": 1, "size": 4096, "subject": "[bold]not markup", "arrived_at": LONG_AGO, "due_at": None,
-    "primary": "", "shadow": "mx2.example", "last_reply": "450 4.2.0 later",
+    "primary": "", "shadow": "mx2.example", "last_reply": "450 4.2.0 later", "set_aside_reason": "",
 }  # fmt: skip
 FULL = {
     **MESSAGE,
@@ -49,6 +49,7 @@ class FakeClient:
     def __init__(self) -> None:
         self.asked: list[Any] = []
         self.error: Exception | None = None
+        self.refusals: dict[str, Exception] = {}
 
     def __call__(self, url: str, token: str) -> "FakeClient":
         self.asked.append((url, token))
@@ -72,6 +73,23 @@ class FakeClient:
     def message(self, message_id: str) -> dict[str, Any]:
         self.asked.append(message_id)
         return FULL
+
+    def _command(self, verb: str, message_id: str) -> dict[str, Any]:
+        self.asked.append((verb, message_id))
+        if message_id in self.refusals:
+            raise self.refusals[message_id]
+        return {"message_id": message_id, f"is_{verb}": True}
+
+    def release_message(self, message_id: str) -> dict[str, Any]:
+        return self._command("released", message_id)
+
+    def remove_message(self, message_id: str, *, with_dsn: bool) -> dict[str, Any]:
+        return self._command("removed" if with_dsn else "dropped", message_id)
+
+    def export_message(self, message_id: str, file: BinaryIO) -> int:
+        if message_id in self.refusals:
+            raise self.refusals[message_id]
+        return file.write(b"Subject: x\r\n\r\n")
 
     def peers(self) -> list[dict[str, Any]]:
         return [PEER]
@@ -176,3 +194,61 @@ def test_ages_are_two_units_at_most() -> None:
 
     assert ["40s", "3m 20s", "1d 4h", "in 40s", "-"] == [*(age(instant.isoformat(), now) for instant in instants), age(None)]
     assert ["-", "0s"] == [duration(None), duration(0.4)]
+
+
+# what is set aside
+REFUSAL = admin_client.NodeError("it was handed over to mx2.example", 409)
+
+
+def test_messages_are_released_one_after_the_other_and_a_refused_one_keeps_no_other(node: FakeClient) -> None:
+    node.refusals["b"] = REFUSAL
+
+    result = run("messages", "release", "a", "b", "c")
+
+    assert (1, [("released", "a"), ("released", "b"), ("released", "c")]) == (result.exit_code, node.asked[1:])
+    assert "a: released\nb: it was handed over to mx2.example\nc: released\n2 released, 1 refused\n" == result.output
+
+
+def test_all_that_is_set_aside_is_released_by_its_listing(node: FakeClient) -> None:
+    result = run("messages", "release", "--all")
+
+    assert (0, [("Poison", 1_000_000, 0), ("released", "0193-aa")]) == (result.exit_code, node.asked[1:])
+
+
+@pytest.mark.parametrize("words", [(), ("a", "--all")])
+def test_release_wants_messages_or_all_and_not_both(node: FakeClient, words: tuple[str, ...]) -> None:
+    assert (2, []) == (run("messages", "release", *words).exit_code, node.asked)
+
+
+@pytest.mark.parametrize(("words", "verb"), [((), "removed"), (("--dsn",), "removed"), (("--no-dsn",), "dropped")])
+def test_a_removed_message_is_told_to_its_sender_unless_that_is_said(node: FakeClient, words: tuple[str, ...], verb: str) -> None:
+    result = run("messages", "remove", "a", *words, "--json")
+
+    assert (0, [(verb, "a")]) == (result.exit_code, node.asked[1:])
+    assert [{"message_id": "a", f"is_{verb}": True}] == json.loads(result.output)
+
+
+def test_a_node_that_does_not_answer_ends_the_command_at_once(node: FakeClient) -> None:
+    node.refusals["a"] = admin_client.NodeError("cannot be reached")
+
+    result = run("messages", "remove", "a", "b")
+
+    assert (4, [("removed", "a")]) == (result.exit_code, node.asked[1:])
+
+
+def test_a_message_is_exported_into_a_new_file(node: FakeClient, tmp_path: Path) -> None:
+    file = tmp_path / "it.eml"
+
+    result = run("messages", "export", "a", "--output", file, "--json")
+
+    assert {"message_id": "a", "file": str(file), "size": 14} == json.loads(result.output)
+    assert b"Subject: x\r\n\r\n" == file.read_bytes()
+    assert 2 == run("messages", "export", "a", "--output", file).exit_code
+
+
+def test_an_export_that_fails_leaves_no_file(node: FakeClient, tmp_path: Path) -> None:
+    node.refusals["a"] = REFUSAL
+
+    assert 1 == run("messages", "export", "a", "--output", tmp_path / "it.eml").exit_code
+    assert 2 == run("messages", "export", "b", "--output", tmp_path / "no such directory" / "it.eml").exit_code
+    assert [] == list(tmp_path.iterdir())

@@ -51,12 +51,22 @@ def test_an_address_carries_its_type(address, is_international, expected):
         ("rfc822;a+2Bb@c.example", "rfc822; a+b@c.example"),
         ("rfc822;a+0D+0ABcc", "rfc822; a Bcc"),
         ("utf-8;\\x{5927}@c.example", "utf-8; \\x{5927}@c.example"),
+        ("UTF-8;大@c.example", "utf-8; \\x{5927}@c.example"),
+        ("utf-8;a\\x{2B}\\x{5C}b@c.example", "utf-8; a\\x{2B}\\x{5C}b@c.example"),
+        ("utf-8;\\x{0D}\\x{0A}Bcc:", "utf-8; Bcc:"),
+        ("utf-8;\\x{D800}\\x{FFFFFF}", "utf-8; \\x{5C}x{FFFFFF}"),
         ("rfc822;a+FF", "rfc822; a\ufffd"),
         ("nonsense", ""),
     ],
 )
 def test_an_original_recipient_is_what_its_xtext_stands_for(orcpt, expected):
-    assert expected == text.original_address(orcpt)
+    assert expected == text.original_address(orcpt, is_international=False)
+
+
+def test_an_original_recipient_is_utf8_where_that_may_be() -> None:
+    orcpt = "utf-8;\\x{5927}\\x{2B}@c.example"
+
+    assert "utf-8; 大\\x{2B}@c.example" == text.original_address(orcpt, is_international=True)
 
 
 def test_of_a_message_its_header_returns_in_ascii():

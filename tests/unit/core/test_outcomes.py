@@ -1,11 +1,12 @@
 """From replies to what happens next."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from shadowrelay.core.outcomes import NO_LEASE, NO_REPLY, AttemptOutcome, expired_reply, settle_attempt
-from shadowrelay.model.errors import LeaseTooShort, PermanentDeliveryError, TransientDeliveryError
+from shadowrelay.core.outcomes import NO_REPLY, AttemptOutcome, expired_reply, settle_attempt
+from shadowrelay.model.errors import PermanentDeliveryError, TransientDeliveryError
 from shadowrelay.model.message import NO_ORDINALS
 from shadowrelay.model.queue import FailureKind, ForkRetry
 from shadowrelay.model.replies import Reply
@@ -14,6 +15,8 @@ from shadowrelay.model.settings import Send
 NOW = datetime(2026, 11, 21, 10, 0, tzinfo=UTC)
 OK, LATER, NEVER, ODD = Reply(250, "2.1.5", "OK"), Reply(450, "4.2.1", "Later"), Reply(550, "5.1.1", "Nobody"), Reply(354, "", "Go on")
 FAR = TransientDeliveryError(LATER, "mx [192.0.2.1]:25", is_connection=True)
+GONE = TransientDeliveryError(LATER, "mx [192.0.2.1]:25", is_unreachable=True)
+SILENT = TransientDeliveryError(LATER, "mx [192.0.2.1]:25", is_connection=True, dot_sent_unanswered=True)
 BUSY = TransientDeliveryError(NEVER, "mx [192.0.2.1]:25")
 NULL_MX = PermanentDeliveryError(NEVER, "")
 BOTH = frozenset({1, 2})
@@ -25,18 +28,23 @@ def retry(ordinals, kind=FailureKind.MESSAGE, last=LATER, count=1, wait=1, first
     return ForkRetry("x.example", frozenset(ordinals), count, kind, first, NOW + timedelta(minutes=wait), str(last), notified)
 
 
-def settle(result, before=None, age=timedelta(0), ordinals=BOTH):
-    return settle_attempt(
+def settle(result, before=None, age=timedelta(0), ordinals=BOTH, unanswered=False):
+    found = settle_attempt(
         "x.example", ordinals, result, before,
-        arrived_at=NOW - age, now=NOW, send=Send(), message_expiration_timeout=48 * HOUR, jitter=0.0,
+        arrived_at=NOW - age, now=NOW, send=Send(), message_expiration_timeout=48 * HOUR, jitter=0.0, dot_sent_unanswered=unanswered,
     )  # fmt: skip
+    if found.retry is None:
+        return found
+    notice_at = NOW - age + (48 * HOUR if found.retry.delay_notified else 4 * HOUR)
+    assert notice_at == found.retry.notice_at
+    return replace(found, retry=replace(found.retry, notice_at=None))
 
 
 def outcome(delivered=(), failed=None, left=None, delayed=(), expired=()):
     return AttemptOutcome(frozenset(delivered), failed or {}, left, frozenset(delayed), frozenset(expired))
 
 
-C, M, L = FailureKind.CONNECTION, FailureKind.MESSAGE, FailureKind.LEASE
+C, M, U = FailureKind.CONNECTION, FailureKind.MESSAGE, FailureKind.UNANSWERED
 
 CASES = [
     ("all taken", {1: OK, 2: OK}, {}, outcome({1, 2})),
@@ -47,7 +55,7 @@ CASES = [
     ("a reply that is none of these is tried again", {1: OK, 2: ODD}, {}, outcome({1}, None, retry({2}, last=ODD))),
     ("no reply is tried again", {1: OK}, {}, outcome({1}, None, retry({2}, last=NO_REPLY))),
     ("a reply for a stranger is ignored", {1: OK, 2: OK, 9: NEVER}, {}, outcome({1, 2})),
-    ("nobody could be reached", FAR, {}, outcome((), None, retry(BOTH, C))),
+    ("the session broke", FAR, {}, outcome((), None, retry(BOTH, C))),
     ("a transient error is transient whatever its digits", BUSY, {}, outcome((), None, retry(BOTH, last=NEVER))),
     ("a permanent error is for all", NULL_MX, {}, outcome((), {1: NEVER, 2: NEVER})),
     (
@@ -78,12 +86,31 @@ CASES = [
         {"age": 48 * HOUR - timedelta(minutes=3), "before": retry(BOTH, count=9, notified=True)},
         outcome({1}, None, retry({2}, count=10, wait=3, notified=True)),
     ),
-    ("a lease too short is no attempt", LeaseTooShort(), {}, outcome((), None, retry(BOTH, L, NO_LEASE, count=0))),
+    ("a next hop that cannot be reached is the queue's failure", GONE, {}, outcome((), None, retry(BOTH, C, count=0, wait=0))),
     (
-        "a lease too short neither expires nor delays",
-        LeaseTooShort(),
-        {"age": 99 * HOUR, "before": retry(BOTH, C, count=7, first=EARLY)},
-        outcome((), None, retry(BOTH, L, NO_LEASE, count=7, first=EARLY)),
+        "what waits in its queue keeps its own count",
+        GONE,
+        {"before": retry(BOTH, count=3, first=EARLY)},
+        outcome((), None, retry(BOTH, C, count=3, wait=0, first=EARLY)),
+    ),
+    (
+        "what waits in its queue expires all the same",
+        GONE,
+        {"age": 48 * HOUR},
+        outcome((), dict.fromkeys((1, 2), expired_reply(LATER)), expired=BOTH),
+    ),
+    ("no reply to the dot", SILENT, {}, outcome((), None, retry(BOTH, U))),
+    (
+        "no reply to the dot again",
+        SILENT,
+        {"before": retry(BOTH, U, count=4)},
+        outcome((), None, retry(BOTH, U, count=5, wait=16)),
+    ),
+    (
+        "no reply to the dot, but refusals before it",
+        {1: NEVER, 2: LATER},
+        {"unanswered": True},
+        outcome((), {1: NEVER}, retry({2}, U)),
     ),
 ]
 

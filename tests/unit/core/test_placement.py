@@ -2,7 +2,7 @@
 
 import pytest
 
-from shadowrelay.core.placement import Candidate, PlacementRule, budget, plan, rule_of
+from shadowrelay.core.placement import Candidate, PlacementRule, budget, pause_after, plan, rule_of
 from shadowrelay.model.ids import ServerName, SiteName
 from shadowrelay.model.settings import Preference, Transport
 
@@ -81,3 +81,13 @@ def test_four_silent_remote_servers_leave_the_local_ones_a_quarter_of_the_whole(
     for remote_left in (3, 2, 1, 0):
         left -= budget(left, remote_left, 2, True, whole_seconds=5.0)
     assert 1.25 == left
+
+
+def test_who_was_silent_comes_after_the_others_of_its_site():
+    candidates = [Candidate("a", "west", True, 0, was_silent=True), Candidate("b", "west", True, 9), Candidate("c", "east", True, 0)]
+    rule = PlacementRule(Preference.PREFER_REMOTE, 2, 1, "east")
+    assert ("b", "a", "c") == plan(candidates, rule)
+
+
+def test_a_message_that_cannot_be_placed_is_tried_less_and_less_often():
+    assert [1.0, 2.0, 4.0, 8.0, 300.0, 300.0] == [pause_after(count) for count in (1, 2, 3, 4, 10, 10**6)]

@@ -134,6 +134,49 @@ def test_two_servers_failed_together() -> None:
     ]
 
 
+FULL = Fault(FaultKind.FULL, EAST, 100.5, 106.0)
+
+
+@pytest.mark.parametrize(
+    ("expected", "faults", "first", "later"),
+    [
+        # recorded when there was room again, and burnt a moment later
+        (Cause.DISK_DESTROYED, [FULL, replace(WIPED, began_at=106.5, ended_at=108.0)], (101.0, EAST), (110.0, WEST)),
+        (Cause.NONE, [FULL, replace(WIPED, began_at=108.5, ended_at=110.0)], (101.0, EAST), (112.0, WEST)),
+        (Cause.NONE, [FULL, replace(WIPED, began_at=106.5, ended_at=108.0)], (98.0, EAST), (110.0, WEST)),  # recorded before
+        (Cause.TWO_FAILED, [replace(FULL, node=SOUTH), replace(WIPED, began_at=106.5)], (101.0, EAST), (110.0, WEST)),  # the holder's
+        (Cause.NONE, [FULL], (101.0, EAST), (110.0, WEST)),  # a full disk alone explains nothing
+        # the shadow server could not record what it heard, and then was cut off
+        (Cause.CUT_OFF, [replace(FULL, node=WEST), replace(CUT, began_at=106.2, ended_at=113.0)], (101.0, EAST), (112.5, WEST)),
+        (Cause.NONE, [replace(FULL, node=WEST), replace(CUT, began_at=108.0, ended_at=115.0)], (101.0, EAST), (114.5, WEST)),
+    ],
+)
+def test_a_full_disk_delays_what_is_recorded_and_heard(
+    expected: Cause, faults: list[Fault], first: tuple[float, str], later: tuple[float, str]
+) -> None:
+    assert expected == cause_of([an_arrival(*later), an_arrival(*first)], faults, TIMES)
+
+
+@pytest.mark.parametrize(
+    ("expected", "other"),
+    [
+        (Cause.TWO_FAILED, replace(CUT, other=SOUTH)),
+        (Cause.TWO_FAILED, replace(KILLED, node=SOUTH, began_at=100.0, ended_at=106.0)),
+        (Cause.TWO_FAILED, replace(FULL, node=SOUTH)),  # it could not record what it heard
+        (Cause.NONE, replace(CUT, node=WEST, other=SOUTH)),  # cut off from somebody else
+        (Cause.NONE, replace(CUT, other=SOUTH, began_at=104.5)),  # it had heard before
+        (Cause.NONE, replace(CUT, other=SOUTH, ended_at=102.0)),  # it heard after
+        (Cause.NONE, replace(CUT, kind=FaultKind.HALF_CUT, other=SOUTH)),
+        (Cause.NONE, replace(WIPED, node=SOUTH, began_at=98.0, ended_at=99.0)),
+    ],
+)
+def test_what_burnt_unheard_may_come_back_to_the_same_server_by_two_takeovers(expected: Cause, other: Fault) -> None:
+    burnt = replace(WIPED, began_at=105.0, ended_at=107.0)
+    twice = [an_arrival(101.5, EAST), an_arrival(120.0, EAST)]
+
+    assert expected == cause_of(twice, [burnt, other], TIMES)
+
+
 def test_a_third_arrival_needs_a_cause_of_its_own() -> None:
     twice = [an_arrival(101.0, EAST), an_arrival(104.0, EAST)]
 

@@ -279,3 +279,50 @@ def test_any_text_is_read_or_refused_and_control_characters_never_pass(text):
                 if ord(character) < 160
             )
     domain_of(text)
+
+
+LENIENT = [
+    ("john.@docomo.ne.jp", '"john."@docomo.ne.jp'),
+    ("a..b@docomo.ne.jp", '"a..b"@docomo.ne.jp'),
+    (".a@b.example", '".a"@b.example'),
+    (".@b.example", '"."@b.example'),
+    ("@x.example:a.@b.example", '"a."@b.example'),
+    ("a.b@c.example", "a.b@c.example"),
+    ('"a."@c.example', '"a."@c.example'),
+]
+
+
+@pytest.mark.parametrize(("written", "address"), LENIENT)
+@pytest.mark.parametrize("space", ["", " ", "   "])
+def test_what_devices_write_is_read_as_the_valid_address_that_means_the_same(written, address, space):
+    assert MailCommand(address, {"SIZE": "1"}) == parse_mail(f"FROM:{space}<{written}> SIZE=1", lenient=True)
+    assert RcptCommand(address, {}) == parse_rcpt(f"TO:{space}<{written}>", lenient=True)
+    assert address == parse_mail(f"FROM:<{address}>").address
+    assert address == parse_rcpt(f"TO:<{address}>").address
+
+
+def test_the_null_sender_and_postmaster_may_have_their_space_too():
+    assert "" == parse_mail("FROM: <>", lenient=True).address
+    assert "Postmaster" == parse_rcpt("TO: <Postmaster>", lenient=True).address
+
+
+@pytest.mark.parametrize(
+    "written",
+    ["a b.@c.example", "a.@", "a.@b..c", "a.@[192.0.2.1]", "a@b.@c", 'a"..b@c', "a,.@c", "l" * 62 + ".@b.example", "a.@-b", "a.@b\r"],
+)
+def test_leniency_ends_at_what_nobody_could_pass_on(written):
+    assert BAD_SENDER == refusal(lambda text: parse_mail(text, lenient=True), f"FROM:<{written}>")
+    assert BAD_RECIPIENT == refusal(lambda text: parse_rcpt(text, lenient=True), f"TO:<{written}>")
+
+
+@pytest.mark.parametrize("argument", ["FROM:\t<a@b>", "FROM :<a@b>", "FROM:a@b", "FROM: ", "FROM:"])
+def test_other_freedoms_are_not_taken(argument):
+    assert refusal(lambda text: parse_mail(text, lenient=True), argument) in (MAIL_SYNTAX, BAD_SENDER)
+
+
+@given(st.from_regex(r"[a-z.]{1,20}", fullmatch=True), st.from_regex(r"[a-z]{1,9}(\.[a-z]{1,9})?", fullmatch=True))
+def test_what_is_passed_on_is_always_valid(local, domain):
+    address = parse_rcpt(f"TO: <{local}@{domain}>", lenient=True).address
+
+    assert parse_rcpt(format_rcpt(Recipient(address), dsn=True)).address == address
+    assert domain == domain_of(address)

@@ -1,0 +1,108 @@
+"""What every request to the API passes first: whom it was sent to, how large it is, and whether there is room for it.
+
+A web page may make its reader's browser ask a server on the reader's own network, by a name that the page's owner lets point
+there (DNS rebinding). The browser then says that name in `Host`, so only our own names are answered. Addresses are no names:
+nobody can point one at us.
+
+Health pages always find room: an orchestrator that hears nothing of them kills the node.
+"""
+
+import asyncio
+import ipaddress
+from collections.abc import Iterable, MutableMapping
+from http import HTTPStatus
+from typing import Any
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from shadowrelay.admin.problems import problem
+
+BODY_OCTETS_MAX = 64 * 1024  # no request of the API has more than a few hundred
+BODY_SECONDS = 10.0
+REQUESTS_MAX = 32  # at one time; their answers may have to be made
+SCRAPES_MAX = 8  # at one time: a scraper asks once in seconds
+HEALTH = "/health/"
+METRICS = "/metrics"
+
+
+def is_own_host(host: str, names: frozenset[str]) -> bool:
+    """Whether a `Host` field names this server: any address, localhost, or one of `names` (lower case). The port is not looked
+    at. A request of HTTP/1.0 may have no such field; no browser sends one."""
+    name = host.strip().lower()
+    if name.startswith("["):
+        return _is_address(name[1:].partition("]")[0])
+    name = name.rpartition(":")[0] if ":" in name else name
+    return name in ("", "localhost") or name.removesuffix(".") in names or _is_address(name)
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text.partition("%")[0])
+    except ValueError:
+        return False
+    return True
+
+
+class Gate:
+    """ASGI middleware. `names`: the names of this server."""
+
+    def __init__(self, application: ASGIApp, names: Iterable[str]) -> None:
+        self._application = application
+        self._names = frozenset(name.lower().removesuffix(".") for name in names)
+        self._running: MutableMapping[str, int] = {HEALTH: 0, METRICS: 0, "": 0}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        if scope["type"] != "http":
+            await self._application(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        kind = _kind(scope["path"])
+        refusal = self._refusal(headers, kind)
+        if refusal is not None:
+            await problem(*refusal)(scope, receive, send)
+            return
+        self._running[kind] += 1
+        try:
+            await self._application(scope, _bounded(receive), send)
+        finally:
+            self._running[kind] -= 1
+
+    def _refusal(self, headers: Headers, kind: str) -> tuple[int, str, dict[str, str]] | None:
+        if not is_own_host(headers.get("host", ""), self._names):
+            detail = "this server has another name; add this one to admin.allowed_hosts if it is right"
+            return HTTPStatus.MISDIRECTED_REQUEST, detail, {"Connection": "close"}
+        size = headers.get("content-length", "0")
+        if not size.isdecimal() or int(size) > BODY_OCTETS_MAX:
+            return HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"more than {BODY_OCTETS_MAX} octets", {"Connection": "close"}
+        if kind != HEALTH and self._running[kind] >= (SCRAPES_MAX if kind == METRICS else REQUESTS_MAX):
+            return HTTPStatus.SERVICE_UNAVAILABLE, "too many requests at one time", {"Retry-After": "1"}
+        return None
+
+
+def _kind(path: str) -> str:
+    return HEALTH if path.startswith(HEALTH) else METRICS if path == METRICS else ""
+
+
+def _bounded(receive: Receive) -> Receive:
+    """A body that ends in time and is not too large, or a client that seems to have gone."""
+    loop = asyncio.get_running_loop()
+    ends_at = loop.time() + BODY_SECONDS
+    size = 0
+    is_whole = False
+
+    async def bounded() -> Message:
+        nonlocal size, is_whole
+        if is_whole:  # the application waits for the client to go
+            return await receive()
+        try:
+            async with asyncio.timeout_at(ends_at):
+                message: Any = await receive()
+        except TimeoutError:
+            return {"type": "http.disconnect"}
+        size += len(message.get("body", b""))
+        is_whole = not message.get("more_body", False)
+        return {"type": "http.disconnect"} if size > BODY_OCTETS_MAX else message
+
+    return bounded

@@ -1,0 +1,220 @@
+"""Unfinished, slow, too large and misdirected requests, over real sockets; and that health answers all the while."""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import pytest
+
+from shadowrelay.admin import gate, server
+from shadowrelay.admin.gate import is_own_host
+from shadowrelay.admin.server import AdminServer
+from shadowrelay.model.routing import HostPort
+from tests.admin.conftest import MX2, TOKEN
+from tests.kit.clock import PATIENCE_SECONDS
+
+LIVE = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+METRICS = LIVE.replace(b"/health/live", b"/metrics")
+OK = b"HTTP/1.1 200 OK\r\n"
+NAMES = frozenset({"node", "mx1.east.example"})
+
+
+@asynccontextmanager
+async def serving(application):
+    admin = AdminServer(application, HostPort("127.0.0.1", 0))
+    await admin.start()
+    try:
+        yield admin.address
+    finally:
+        await admin.stop()
+
+
+async def connect(address, octets=b""):
+    reader, writer = await asyncio.open_connection(address.host, address.port)
+    writer.write(octets)
+    await writer.drain()
+    return reader, writer
+
+
+async def rest(reader, writer):
+    """Everything up to the end of the connection, which must come."""
+    try:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            return await reader.read()
+    except ConnectionError:
+        return b""
+    finally:
+        writer.close()
+
+
+async def answer(address, octets):
+    return await rest(*await connect(address, octets))
+
+
+UNFINISHED = [
+    b"",
+    b"GET ",
+    b"GET /health/live HTTP/1.1\r\n",
+    b"POST /api/v1/peers/x/forget HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n",
+]
+
+
+@pytest.mark.parametrize("octets", UNFINISHED)
+async def test_unfinished_requests_do_not_keep_anybody_from_health_and_metrics(application, octets):
+    async with serving(application) as address:
+        unfinished = [await connect(address, octets) for _ in range(3 * server.CONNECTIONS_MAX)]
+
+        answers = [(await answer(address, each))[: len(OK)] for each in (LIVE, METRICS, LIVE)]
+        for _, writer in unfinished:
+            writer.transport.abort()
+
+    assert [OK] * 3 == answers
+
+
+async def test_requests_that_take_long_leave_room_for_health(application, node):
+    gate_of_node = asyncio.Event()
+    asked = asyncio.Event()
+
+    async def slow():
+        asked.set()
+        await gate_of_node.wait()
+        return ()
+
+    node.peers = slow
+    request = f"GET /api/v1/peers HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\nConnection: close\r\n\r\n".encode()
+    async with serving(application) as address:
+        running = [await connect(address, request) for _ in range(gate.REQUESTS_MAX)]
+        await asked.wait()
+        one_more = await answer(address, request)
+        answers = [(await answer(address, each))[: len(OK)] for each in (LIVE, METRICS)]
+        gate_of_node.set()
+        finished = [await rest(*each) for each in running]
+
+    assert one_more.startswith(b"HTTP/1.1 503 ")
+    assert b"\r\nretry-after: 1\r\n" in one_more
+    assert [OK] * 2 == answers
+    assert all(each.startswith(OK) for each in finished)
+
+
+@pytest.mark.parametrize("octets", [b"", b"GET /health/live HTTP/1.1\r\nX: "])
+async def test_a_request_that_does_not_end_in_time_is_cut_off_though_octets_flow(application, monkeypatch, octets):
+    monkeypatch.setattr(server, "REQUEST_SECONDS", 0.2)
+    async with serving(application) as address:
+        reader, writer = await connect(address, octets)
+
+        async def drip():
+            while True:
+                writer.write(b"x" if octets else b"")
+                await asyncio.sleep(0.02)
+
+        dripping = asyncio.create_task(drip())
+        said = await rest(reader, writer)
+        dripping.cancel()
+
+    assert b"" == said
+
+
+async def test_a_body_that_nobody_reads_does_not_keep_its_connection_open(application, monkeypatch):
+    monkeypatch.setattr(server, "REQUEST_SECONDS", 0.2)
+    async with serving(application) as address:
+        reader, writer = await connect(address, LIVE.replace(b"Connection: close\r\n", b"Content-Length: 60000\r\n"))
+
+        async def drip():
+            while True:
+                writer.write(b"x")
+                await asyncio.sleep(0.02)
+
+        dripping = asyncio.create_task(drip())
+        said = await rest(reader, writer)
+        dripping.cancel()
+
+    assert said.startswith(OK) or not said
+
+
+@pytest.mark.parametrize("field", [f"Content-Length: {gate.BODY_OCTETS_MAX + 1}", "Content-Length: 99999999999"])
+async def test_a_body_that_is_too_large_is_refused_before_it_comes(application, field):
+    request = f"POST /api/v1/peers/{MX2}/forget HTTP/1.1\r\nHost: localhost\r\n{field}\r\n\r\n".encode()
+    async with serving(application) as address:
+        said = await answer(address, request)
+
+    assert said.startswith(b"HTTP/1.1 413 ")
+
+
+async def test_a_header_that_is_too_large_is_refused(application):
+    async with serving(application) as address:
+        said = await answer(address, b"GET /health/live HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 2 * server.HEADER_OCTETS_MAX)
+
+    assert said.startswith(b"HTTP/1.1 400 ") or not said  # its last octets were not read: the kernel may reset
+
+
+async def test_a_client_that_does_not_read_its_answer_is_cut_off(application, monkeypatch):
+    monkeypatch.setattr(server, "ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr(server, "REQUEST_SECONDS", 0.1)
+
+    @application.get("/large")
+    async def large():
+        return "x" * 30_000_000
+
+    async with serving(application) as address:
+        reader, writer = await asyncio.open_connection(address.host, address.port, limit=1)
+        writer.write(LIVE.replace(b"/health/live", b"/large"))
+        await asyncio.sleep(0.5)
+        said = await rest(reader, writer)
+
+    assert len(said) < 30_000_000
+
+
+FOREIGN = [
+    "evil.example",
+    "evil.example:8025",
+    "localhost.evil.example",
+    "node.evil.example",
+    "1.2.3.4.evil.example",
+    "127.0.0.1@evil",
+    "[x]",
+]
+
+
+@pytest.mark.parametrize("path", ["/health/live", "/health/ready", "/metrics", "/api/v1/node", "/openapi.json", "/nothing"])
+async def test_a_request_for_another_host_is_misdirected_whatever_it_asks(application, path):
+    request = f"GET {path} HTTP/1.1\r\nHost: evil.example\r\nAuthorization: Bearer {TOKEN}\r\n\r\n".encode()
+    async with serving(application) as address:
+        said = await answer(address, request)
+
+    assert said.startswith(b"HTTP/1.1 421 ")
+    assert b"admin.allowed_hosts" in said
+    assert b"shadowrelay_" not in said
+
+
+@pytest.mark.parametrize("path", ["/api/v1/node/", "/health/live/", "//evil.example/health/live"])
+async def test_nobody_is_redirected(application, path):
+    request = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\nConnection: close\r\n\r\n".encode()
+    async with serving(application) as address:
+        said = await answer(address, request)
+
+    assert said.startswith(b"HTTP/1.1 404 ")
+    assert b"location" not in said.lower()
+
+
+@pytest.mark.parametrize("host", FOREIGN)
+def test_a_name_that_somebody_else_can_own_is_not_ours(host):
+    assert not is_own_host(host, NAMES)
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "",
+        "localhost",
+        "LOCALHOST:8025",
+        "127.0.0.1",
+        "127.0.0.1:8025",
+        "[::1]:8025",
+        "[::1]",
+        "192.0.2.7:80",
+        "node",
+        "Node:1",
+        "mx1.east.example.:8025",
+    ],
+)
+def test_addresses_localhost_and_our_names_are_ours(host):
+    assert is_own_host(host, NAMES)

@@ -1,0 +1,87 @@
+"""What a running node holds in memory: bounded, whatever strangers do with their sessions, and given back afterwards."""
+
+import asyncio
+import re
+from pathlib import Path
+
+import pytest
+
+from shadowrelay.lab.cluster import NodeProcess
+from tests.kit.clock import PATIENCE_SECONDS
+from tests.kit.receiving import Client
+from tests.process.test_hostile_serve import INTO_DATA, a_served_node, connect
+
+MB = 1_000_000
+LINE = b"x" * 998 + b"\r\n"
+EMPTY_NODE_MB = 130  # about 100 on CPython 3.11 with all libraries loaded
+BUDGET_MB = 128 + 40  # the default of content_memory_limit, and what the allocator needs beside it
+
+
+def resident_mb(node: NodeProcess) -> int:
+    assert node.process is not None
+    found = re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{node.process.pid}/status").read_text())
+    assert found is not None
+    return int(found[1]) * 1024 // MB
+
+
+async def in_content(node: NodeProcess, octets: bytes) -> Client:
+    """A session that has sent this of its content, and not the end."""
+    client = await connect(node)
+    await client.send(INTO_DATA)
+    await client.replies(4)
+    await client.send(octets)
+    return client
+
+
+@pytest.mark.slow
+async def test_unfinished_content_of_many_sessions_stays_within_the_budget_and_goes_back(tmp_path: Path) -> None:
+    async with a_served_node(tmp_path) as node:
+        before = resident_mb(node)
+        clients = [await in_content(node, LINE * 1_040) for _ in range(190)]
+        await asyncio.sleep(1)
+        held = resident_mb(node)
+        good = await connect(node)  # the node takes mail all the while
+        await good.send(b"EHLO c\r\n")
+        await good.reply()
+        for client in (*clients, good):
+            client.writer.transport.abort()
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while (after := resident_mb(node)) > before + 40:
+                await asyncio.sleep(0.5)
+
+    assert before <= EMPTY_NODE_MB
+    assert held <= EMPTY_NODE_MB + BUDGET_MB
+    assert after <= before + 40
+
+
+@pytest.mark.slow
+async def test_large_messages_of_many_sessions_do_not_stand_in_memory(tmp_path: Path) -> None:
+    peak = 0
+
+    async def one(node: NodeProcess) -> str:
+        nonlocal peak
+        client = await in_content(node, b"")
+        for _ in range(25):
+            await client.send(LINE * 1_000)
+            peak = max(peak, resident_mb(node))
+        await client.send(b".\r\n")
+        reply = await client.reply()
+        await client.close()
+        return reply[:3]
+
+    async with a_served_node(tmp_path) as node:
+        replies = await asyncio.gather(*(one(node) for _ in range(20)))
+
+    assert ["250"] * 20 == replies
+    assert peak < 250
+
+
+@pytest.mark.heavy
+async def test_five_thousand_idle_sessions_are_cheap(tmp_path: Path) -> None:
+    async with a_served_node(tmp_path, "max_sessions_per_address = 6000") as node:
+        clients = [await connect(node) for _ in range(5_000)]
+        held = resident_mb(node)
+        for client in clients:
+            client.writer.transport.abort()
+
+    assert held < 400

@@ -1,0 +1,262 @@
+"""Real processes that die again and again: of a message, or of somebody who kills them while messages wait."""
+
+import asyncio
+import contextlib
+import json
+import signal
+import smtplib
+import sqlite3
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shadowrelay.lab.cluster import SERVE, Cluster, NodeProcess, Place
+from shadowrelay.lab.logs import recipients, rows
+from shadowrelay.lab.sink import Sink
+from shadowrelay.model.routing import HostPort
+from tests.kit.clock import PATIENCE_SECONDS
+from tests.kit.node_log import operator_events
+
+pytestmark = pytest.mark.slow
+
+EAST, WEST = Place("a.east.example", "east"), Place("b.west.example", "west")
+KILLER = """
+import os
+from shadowrelay.cli.main import app
+from shadowrelay.smtp import next_hop
+
+def dies(data, server, stuffed=next_hop.stuffed_with_end):
+    if b"X-Kills: yes" in data:
+        os._exit(139)
+    return stuffed(data, server)
+
+next_hop.stuffed_with_end = dies
+app()
+"""
+
+
+def send(node: NodeProcess, addresses: list[str], content: bytes = b"Subject: hello\r\n\r\nhello\r\n") -> int:
+    """Each address gets a message; how many were acknowledged."""
+    count = 0
+    with contextlib.suppress(smtplib.SMTPException, OSError), smtplib.SMTP(node.address.host, node.address.port, timeout=60) as session:
+        for address in addresses:
+            session.sendmail("sender@client.example", [address], content)
+            count += 1
+    return count
+
+
+def in_queue(node: NodeProcess, question: str = "SELECT role, deaths_count, count(*) FROM message GROUP BY 1, 2") -> list[Any]:
+    with contextlib.closing(sqlite3.connect(f"file:{node.directory}/data/queue.db?mode=ro", uri=True)) as connection:
+        return connection.execute(question).fetchall()
+
+
+async def until(claim: Callable[[], object], what: str) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(2 * PATIENCE_SECONDS):  # a node that dies is started again and again
+            while not claim():
+                await asyncio.sleep(0.1)
+            return
+    raise AssertionError(what)
+
+
+class Hole:
+    """A next hop that never says something: no greeting, or no reply to the dot."""
+
+    def __init__(self, *, greets: bool) -> None:
+        self._greets = greets
+        self.dots_count = 0
+        self._sessions: set[asyncio.StreamWriter] = set()
+
+    async def start(self) -> HostPort:
+        self._server = await asyncio.start_server(self._session, "127.0.0.1", 0)
+        return HostPort("127.0.0.1", self._server.sockets[0].getsockname()[1])
+
+    async def _session(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._sessions.add(writer)
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+            if self._greets:
+                writer.write(b"220 hole\r\n")
+            while line := await reader.readline():
+                writer.write(b"354 go on\r\n" if line.upper().startswith(b"DATA") else b"250 ok\r\n")
+                if line.upper().startswith(b"DATA"):
+                    await reader.readuntil(b"\r\n.\r\n")
+                    self.dots_count += 1
+                    await reader.read()  # until the other side has enough
+        self._sessions.discard(writer)
+        writer.close()
+
+    async def close(self) -> None:
+        self._server.close()
+        for writer in tuple(self._sessions):
+            writer.close()
+        while self._sessions:
+            await asyncio.sleep(0.05)
+
+
+@contextlib.asynccontextmanager
+async def a_world(directory: Path, *places: Place, killers: tuple[Place, ...] = (), hole: Hole | None = None) -> AsyncIterator[Any]:
+    """Nodes, and the server that takes what they deliver; recipients at hole.example are for the hole."""
+    sink = Sink()
+    routes = {"*@hole.example": await hole.start()} if hole else {}
+    transport = {"reject_message_on_shadow_failure": len(places) > 1}
+    cluster = Cluster(places, await sink.start(), directory=directory, routes=routes, transport=transport)
+    (directory / "killer.py").write_text(KILLER)
+    for place in killers:
+        cluster.nodes[place.name].program = (str(directory / "killer.py"), "serve")
+    try:
+        async with cluster:
+            yield [cluster.nodes[place.name] for place in places], sink
+    finally:
+        await sink.close()
+        if hole is not None:
+            await hole.close()
+
+
+async def heal(node: NodeProcess, sink: Sink) -> None:
+    """The mail for the hole goes to the sink from now on."""
+    file = node.directory / "node.toml"
+    file.write_text(file.read_text().replace('recipients = ["*@hole.example"]', 'recipients = ["*@nobody.example"]'))
+    await node.start()
+
+
+async def test_no_message_that_only_waits_is_set_aside_whoever_kills_the_node(tmp_path: Path) -> None:
+    async with a_world(tmp_path, EAST, hole=Hole(greets=False)) as ((node,), sink):
+        addresses = [f"user{number}@hole.example" for number in range(300)]
+        assert 300 == await asyncio.to_thread(send, node, addresses)
+        for number in range(4):
+            await asyncio.sleep(1)
+            await node.kill()
+            if number < 3:
+                await node.start()
+        assert [("primary", 0, 300)] == in_queue(node)
+
+        await heal(node, sink)
+        await until(lambda: 300 == len(sink.arrivals), "not all of them arrived")
+
+        assert set(addresses) == {arrival.recipient for arrival in sink.arrivals}
+
+
+@pytest.mark.parametrize("asks_first", [True, False], ids=["docker stop", "kill"])
+async def test_a_next_hop_that_never_answers_the_dot_makes_no_poison(tmp_path: Path, asks_first: bool) -> None:
+    hole = Hole(greets=True)
+    async with a_world(tmp_path, EAST, hole=hole) as ((node,), sink):
+        assert 30 == await asyncio.to_thread(send, node, [f"user{number}@hole.example" for number in range(30)])
+        before = 0
+        for number in range(4):
+            await until(lambda before=before: hole.dots_count >= before + 10, "nothing was tried")  # type: ignore[misc]
+            if asks_first:
+                node.signal(signal.SIGTERM)
+                await asyncio.sleep(1)  # `docker stop` waits ten
+                assert node.is_running, "it waits for the attempts"
+            await node.kill()
+            before = hole.dots_count
+            if number < 3:
+                await node.start()
+
+        assert [("primary", 0, 30)] == in_queue(node)
+        await heal(node, sink)
+        await until(lambda: 30 == len(sink.arrivals), "not all of them arrived")
+
+
+async def outlive(nodes: list[NodeProcess], claim: Callable[[], object], what: str) -> int:
+    """Start again whoever died, as systemd does, until it is so; how often that was."""
+    starts_count = 0
+
+    async def keep_running() -> None:
+        nonlocal starts_count
+        while True:
+            for node in nodes:
+                if not node.is_running:
+                    starts_count += 1
+                    with contextlib.suppress(RuntimeError):  # it died again before it had answered
+                        await node.start()
+            await asyncio.sleep(0.05)
+
+    keeper = asyncio.create_task(keep_running())
+    try:
+        await until(claim, what)
+    finally:
+        keeper.cancel()
+        await asyncio.gather(keeper, return_exceptions=True)
+    return starts_count
+
+
+async def send_poison(node: NodeProcess) -> set[str]:
+    """Among innocent messages. The innocents."""
+    before = [f"before{number}@corp.example" for number in range(20)]
+    await until(lambda: send(node, ["first@corp.example"]), "the peer did not come")
+    assert 20 == await asyncio.to_thread(send, node, before)
+    await asyncio.to_thread(send, node, ["poison@corp.example"], b"Subject: poison\r\nX-Kills: yes\r\n\r\nhello\r\n")
+    return {"first@corp.example", *before}
+
+
+async def test_the_message_that_kills_is_found_and_its_shadow_server_delivers_it(tmp_path: Path) -> None:
+    async with a_world(tmp_path, EAST, WEST, killers=(EAST,)) as ((east, west), sink):
+        innocents = await send_poison(east)
+
+        starts_count = await outlive(
+            [east, west], lambda: "poison@corp.example" in {arrival.recipient for arrival in sink.arrivals}, "the poison did not arrive"
+        )
+        after = [f"after{number}@corp.example" for number in range(10)]
+        assert 10 == await asyncio.to_thread(send, east, after)
+        wanted = innocents | set(after) | {"poison@corp.example"}
+        await until(lambda: wanted == {arrival.recipient for arrival in sink.arrivals}, "innocent messages did not arrive")
+
+        assert 3 == starts_count
+        (aside,) = [line for line in operator_events(east) if line["event"] == "message.set_aside"]
+        assert "died 3 times" in str(aside["reason"])
+        assert ["b.west.example"] == [arrival.client_name for arrival in sink.arrivals if arrival.recipient == "poison@corp.example"]
+        assert 1 == len([row for row in rows(east.tracking) if row["event-id"] == "POISONMESSAGE"])
+        await until(lambda: not [row for row in in_queue(east) if row[0] == "set-aside"], "it did not yield")
+
+
+def command(node: NodeProcess, *words: str) -> Any:
+    """`shadowrelay messages …`, as JSON."""
+    words = ("-m", "shadowrelay", "messages", *words, "--json", "--config", str(node.directory / "node.toml"))
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=True, timeout=PATIENCE_SECONDS)
+    return json.loads(done.stdout)
+
+
+async def test_the_message_that_kills_two_servers_stays_on_the_second_and_obeys_the_administrator(tmp_path: Path) -> None:
+    async with a_world(tmp_path, EAST, WEST, killers=(EAST, WEST)) as ((east, west), sink):
+        innocents = await send_poison(east)
+        await outlive([east, west], lambda: [row for row in in_queue(west) if row[0] == "set-aside"], "it is not set aside on the second")
+        await outlive(
+            [east, west], lambda: innocents == {arrival.recipient for arrival in sink.arrivals}, "innocent messages did not arrive"
+        )
+        await until(
+            lambda: [("shadow", 1)] == in_queue(east, "SELECT role, count(*) FROM message WHERE deaths_count > 0"), "no copy is left"
+        )
+
+        (aside,) = await asyncio.to_thread(command, west, "list", "--queue", "Poison")
+        assert ("set-aside", True) == (aside["role"], "died 3 times" in aside["set_aside_reason"])
+        exported = await asyncio.to_thread(command, west, "export", aside["message_id"], "--output", str(tmp_path / "poison.eml"))
+        assert exported["size"] == (tmp_path / "poison.eml").stat().st_size
+        assert b"X-Kills: yes\r\n" in (tmp_path / "poison.eml").read_bytes()
+        assert b"ShadowRedundancy" in (tmp_path / "poison.eml").read_bytes()
+        west.program = SERVE  # a version without the bug
+        await west.stop()
+        await west.start()
+        (released,) = await asyncio.to_thread(command, west, "release", "--all")
+        assert {"message_id": aside["message_id"], "is_released": True} == released
+        await until(lambda: innocents | {"poison@corp.example"} == {arrival.recipient for arrival in sink.arrivals}, "it was not delivered")
+
+
+async def test_poison_that_is_removed_is_told_to_its_sender_and_comes_back_from_nowhere(tmp_path: Path) -> None:
+    async with a_world(tmp_path, EAST, WEST, killers=(EAST, WEST)) as ((east, west), sink):
+        innocents = await send_poison(east)
+        await outlive([east, west], lambda: [row for row in in_queue(west) if row[0] == "set-aside"], "it is not set aside on the second")
+        (aside,) = await asyncio.to_thread(command, west, "list", "--queue", "Poison")
+
+        (removed,) = await asyncio.to_thread(command, west, "remove", aside["message_id"])
+
+        assert {"message_id": aside["message_id"], "is_removed": True, "is_sender_told": True} == removed
+        wanted = innocents | {"sender@client.example"}
+        await outlive([east, west], lambda: wanted == {arrival.recipient for arrival in sink.arrivals}, "the notice did not arrive")
+        await until(lambda: {"delivered"} == {role for role, *_ in (*in_queue(east), *in_queue(west))}, "something is left of it")
+        (row,) = [row for row in rows(west.tracking) if row["event-id"] == "FAIL"]
+        assert ("ADMIN", ("poison@corp.example",)) == (row["source"], tuple(recipients(row)))

@@ -1,0 +1,218 @@
+"""Worlds with a script: one scenario each, that no schedule of a seed has to hit. `python -m tests.simulation.run --script NAME`."""
+
+import asyncio
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+from shadowrelay.lab.causes import Fault, FaultKind
+from tests.simulation.machine import Machine
+from tests.simulation.sink import CALM
+from tests.simulation.world import SINK_HOST, Shape, World
+
+HEARTBEAT, POLL = 1.0, 0.5
+
+
+class Scripted(World):
+    """A world with `count` machines in one site and a next hop that takes everything. Subclasses say what happens."""
+
+    count = 2
+    span = 10.0
+    policy = "deliver"
+
+    def __init__(self, *, is_traced: bool = False) -> None:
+        super().__init__(1, steps=0, is_traced=is_traced)
+        transport = {
+            "shadow_heartbeat_frequency": f"{HEARTBEAT}s",
+            "shadow_resubmit_time_span": f"{self.span}s",
+            "discard_poll_interval": f"{POLL}s",
+            "shadow_timeout": "3s",
+            "delivery_without_lease": self.policy,
+        }
+        self.shape = Shape(self.count, 1, self.span, HEARTBEAT, POLL, transport)
+
+    async def script(self) -> None:
+        raise NotImplementedError
+
+    async def _live(self) -> None:
+        self.sink.behaviour = CALM
+        for machine in self.machines:
+            await self.processes.start(machine)
+        await asyncio.sleep(2.0)
+        await self.script()
+        if not self.checker.violations:
+            await self._calm()
+        self.counts["arrived twice"] = sum(len(arrivals) > 1 for arrivals in self.checker.arrived.values())
+        for machine in self.machines:
+            if machine.is_up:
+                await self.processes.kill(machine)
+
+    # what scripts do
+
+    def send(self, machine: Machine, count: int) -> None:
+        """So many messages to this node."""
+        self.clients.hosts = [machine.host]
+        for _ in range(count):
+            self.clients.send()
+
+    async def settled(self) -> None:
+        """Every client has its answer."""
+        while self.clients.tasks:
+            await asyncio.sleep(0.05)
+
+    def next_hop(self, *, is_there: bool) -> None:
+        """Listening, or refusing connections."""
+        if is_there:
+            self.network.serve(SINK_HOST, None, self.sink.factory)
+        else:
+            self.network.stop_serving(SINK_HOST)
+
+    async def burn(self, machine: Machine) -> None:
+        """It dies, and its disk is destroyed."""
+        self.faults.append(Fault(FaultKind.WIPE, machine.name, self.now(), self.now() + 0.01))
+        await self.processes.kill(machine)
+        self.processes.wipe(machine)
+        self.checker.wiped(machine.host)
+
+    async def during(self, kind: FaultKind, node: Machine, seconds: float, other: Machine | None = None) -> None:
+        """Note a fault that the caller has begun, and wait until it is over."""
+        place, fault = len(self.faults), Fault(kind, node.name, self.now(), math.inf, "" if other is None else other.name)
+        self.faults.append(fault)
+        await asyncio.sleep(seconds)
+        self.faults[place] = replace(fault, ended_at=self.now())
+
+
+class Stopped(Scripted):
+    """SIGTERM right after 200 deliveries, and away for longer than the span."""
+
+    async def script(self) -> None:
+        first, _ = self.machines
+        self.send(first, 200)
+        await self.settled()
+        while len(self.sink.arrivals) < 200:
+            await asyncio.sleep(0.01)
+        await self.processes.stop(first)
+        await asyncio.sleep(2.5 * self.span)
+        await self.processes.start(first)
+
+
+class Cut(Scripted):
+    """100 messages wait for their next hop, which is back in the middle of a cut of two spans. More are delivered all the time."""
+
+    span = 20.0
+
+    async def script(self) -> None:
+        first, second = self.machines
+        self.next_hop(is_there=False)
+        self.send(first, 100)
+        await self.settled()
+        self.network.cut(first.host, second.host, both=True)
+        cut = asyncio.ensure_future(self.during(FaultKind.CUT, first, 2 * self.span, second))
+        await asyncio.sleep(8.0)
+        self.next_hop(is_there=True)
+        await cut
+        self.network.heal(first.host, second.host)
+
+
+class CutDeferring(Cut):
+    """The same, where the policy is not to deliver without lease."""
+
+    policy = "defer"
+
+
+class BackToTheSameServer(Scripted):
+    """What a burnt disk had delivered unheard is taken over, its new holder's disk burns too, and the first one takes it over again."""
+
+    async def script(self) -> None:
+        first, second = self.machines
+        self.next_hop(is_there=False)
+        self.send(first, 4)
+        await self.settled()
+        self.network.cut(first.host, second.host, both=True)
+        cut = asyncio.ensure_future(self.during(FaultKind.CUT, first, 6.0, second))
+        self.next_hop(is_there=True)
+        await asyncio.sleep(5.0)
+        self.next_hop(is_there=False)
+        await self.burn(first)
+        await cut
+        self.network.heal_all()
+        await self.processes.start(first)
+        await asyncio.sleep(3.0)  # taken over, and placed anew
+        await self.burn(second)
+        await self.processes.start(second)
+        self.next_hop(is_there=True)
+
+
+class FullThenBurnt(Scripted):
+    """Delivered while the disk was full, recorded when there was room, and burnt a moment later."""
+
+    async def script(self) -> None:
+        first, _ = self.machines
+        self.next_hop(is_there=False)
+        self.send(first, 4)
+        await self.settled()
+        first.disk.is_full = True
+        full = asyncio.ensure_future(self.during(FaultKind.FULL, first, 6.0))
+        self.next_hop(is_there=True)
+        await full
+        first.disk.is_full = False
+        while not self.checker.recorded:
+            await asyncio.sleep(0.001)
+        await self.burn(first)
+        await self.processes.start(first)
+
+
+class FullThenCut(Scripted):
+    """The shadow server's disk is full, so that it cannot record what it hears; then it is cut off for longer than the span."""
+
+    policy = "defer"
+
+    async def script(self) -> None:
+        first, second = self.machines
+        second_full = self.during(FaultKind.FULL, second, 5.0)
+        self.next_hop(is_there=False)
+        self.send(first, 4)
+        await self.settled()
+        second.disk.is_full = True
+        full = asyncio.ensure_future(second_full)
+        self.next_hop(is_there=True)
+        await full
+        second.disk.is_full = False
+        self.network.cut(first.host, second.host, both=True)
+        await self.during(FaultKind.CUT, first, 2 * self.span, second)
+        self.network.heal(first.host, second.host)
+
+
+class TwoHeirs(Scripted):
+    """Two servers hold copies for a third that dies, and cannot ask each other: both take them over."""
+
+    count = 3
+
+    async def script(self) -> None:
+        first, second, third = self.machines
+        self.next_hop(is_there=False)
+        self.send(first, 10)
+        await self.settled()
+        self.network.cut(first.host, second.host, both=True)
+        await self.during(FaultKind.CUT, first, 7.0, second)  # no answer for two heartbeats: the copies are placed on the third
+        self.network.cut(second.host, third.host, both=True)
+        cut = asyncio.ensure_future(self.during(FaultKind.CUT, second, 3 * self.span, third))
+        killed = asyncio.ensure_future(self.during(FaultKind.KILL, first, 3 * self.span))
+        await self.processes.kill(first)
+        await asyncio.sleep(2 * self.span)
+        self.next_hop(is_there=True)
+        await cut
+        await killed
+        self.network.heal_all()
+        await self.processes.start(first)
+
+
+SCRIPTS: dict[str, Callable[..., Scripted]] = {
+    "stop": Stopped,
+    "cut-deliver": Cut,
+    "cut-defer": CutDeferring,
+    "back-to-the-same-server": BackToTheSameServer,
+    "full-then-burnt": FullThenBurnt,
+    "full-then-cut": FullThenCut,
+    "two-heirs": TwoHeirs,
+}

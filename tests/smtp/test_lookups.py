@@ -1,0 +1,161 @@
+"""Look-ups: asked once for everybody, remembered for the right time, and not in each other's way. With real DNS messages."""
+
+import asyncio
+from pathlib import Path
+
+import dns.name
+import dns.rcode
+import pytest
+
+from shadowrelay.model.routing import HostPort
+from shadowrelay.smtp import lookups
+from shadowrelay.smtp.lookups import Found, Freshness, Lookups
+from tests.kit.clock import PATIENCE_SECONDS
+from tests.kit.smtp_servers import name_server
+
+
+class Hands:
+    """A clock that is set by hand."""
+
+    def __init__(self) -> None:
+        self.time = 1000.0
+
+    def __call__(self) -> float:
+        return self.time
+
+
+def name(text: str) -> dns.name.Name:
+    return dns.name.from_text(text)
+
+
+async def asked_twice(zone, seconds: float, negative_seconds: int | None = None) -> tuple[Found, int]:
+    """What came for `x.example`, and how often the name server was asked when it was asked for again so much later."""
+    clock = Hands()
+    async with name_server(zone) as (server, port):
+        server.negative_seconds = negative_seconds
+        asking = Lookups((HostPort("127.0.0.1", port),), lifetime_seconds=PATIENCE_SECONDS, clock=clock)
+        first = await asking.ask(name("x.example"), "A")
+        clock.time += seconds
+        await asking.ask(name("x.example"), "A")
+        return first.found, len(set(enumerate(server.asked)))
+
+
+KEPT = [
+    ("an answer, for its time to live", {("x.example", "A"): ["192.0.2.1"]}, None, 59, Found.RECORDS, 1),
+    ("and no longer", {("x.example", "A"): ["192.0.2.1"]}, None, 61, Found.RECORDS, 2),
+    ("no such name, for the SOA's minimum", {("x.example", "A"): dns.rcode.NXDOMAIN}, 120, 119, Found.NO_SUCH_NAME, 1),
+    ("and no longer", {("x.example", "A"): dns.rcode.NXDOMAIN}, 120, 121, Found.NO_SUCH_NAME, 2),
+    ("no records, likewise", {}, 120, 119, Found.NO_RECORDS, 1),
+    ("and no longer", {}, 120, 121, Found.NO_RECORDS, 2),
+    ("at most a quarter of an hour", {}, 86_400, 901, Found.NO_RECORDS, 2),
+    ("without an SOA some minutes", {}, None, 299, Found.NO_RECORDS, 1),
+    ("a refusal to answer, some seconds", {("x.example", "A"): dns.rcode.REFUSED}, None, 4, Found.NOTHING, 1),
+    ("and no longer", {("x.example", "A"): dns.rcode.REFUSED}, None, 6, Found.NOTHING, 2),
+]
+
+
+@pytest.mark.parametrize(("zone", "negative", "later", "found", "count"), [case[1:] for case in KEPT], ids=[case[0] for case in KEPT])
+async def test_what_was_answered_is_kept_for_its_time(zone, negative, later, found, count):
+    assert (found, count) == await asked_twice(zone, later, negative)
+
+
+async def test_a_name_that_nobody_answers_for_is_asked_for_less_and_less_often():
+    clock = Hands()
+    async with name_server({("x.example", "A"): dns.rcode.REFUSED}) as (server, port):
+        asking = Lookups((HostPort("127.0.0.1", port),), clock=clock)
+        times = []
+        for _ in range(600):
+            before = len(server.asked)
+            await asking.ask(name("x.example"), "A")
+            if len(server.asked) > before:
+                times.append(clock.time - 1000)
+            clock.time += 1
+    assert [0, 5, 15, 35, 75, 155, 315] == times
+
+
+async def test_an_answer_may_be_too_old_for_who_asks():
+    clock = Hands()
+    async with name_server({("x.example", "A"): ["192.0.2.1"]}) as (server, port):
+        asking = Lookups((HostPort("127.0.0.1", port),), clock=clock)
+        for _ in range(3):
+            await asking.ask(name("x.example"), "A", freshness=Freshness(records=5.0, others=5.0))
+            clock.time += 4
+    assert 2 == len(server.asked)
+
+
+async def test_a_burst_asks_once_and_who_leaves_ends_nothing():
+    async with name_server({("x.example", "A"): ["192.0.2.1"]}) as (server, port):
+        asking = Lookups((HostPort("127.0.0.1", port),))
+        burst = [asyncio.ensure_future(asking.ask(name("x.example"), "A")) for _ in range(100)]
+        await asyncio.sleep(0)
+        burst[0].cancel()
+        answers = await asyncio.gather(*burst[1:])
+
+    assert {("192.0.2.1",)} == {answer.records for answer in answers}
+    assert [("x.example", "A")] == server.asked
+
+
+async def test_names_that_nobody_answers_for_hold_up_no_others():
+    zone = {**{(f"dead{number}.example", "A"): None for number in range(200)}, ("x.example", "A"): ["192.0.2.1"]}
+    async with name_server(zone) as (_, port):
+        asking = Lookups((HostPort("127.0.0.1", port),), lifetime_seconds=0.2)
+        for _ in range(2):  # from the second time on it is known which these are
+            dead = [asyncio.ensure_future(asking.ask(name(f"dead{number}.example"), "A")) for number in range(lookups.AT_ONCE)]
+            if _ == 0:
+                await asyncio.wait(dead)
+        asking._clock = lambda: 1e9  # type: ignore[method-assign]  # what was remembered holds no more
+        more = [asyncio.ensure_future(asking.ask(name(f"dead{number}.example"), "A")) for number in range(lookups.AT_ONCE)]
+        await asyncio.sleep(0)
+        answer = await asking.ask(name("x.example"), "A")
+
+        assert Found.RECORDS is answer.found
+        assert not any(each.done() for each in more)
+        await asking.close()
+        await asyncio.gather(*dead, *more, return_exceptions=True)
+
+
+async def test_a_lane_of_its_own_waits_for_nobody():
+    zone = {**{(f"dead{number}.example", "A"): None for number in range(200)}, ("x.example", "A"): ["192.0.2.1"]}
+    async with name_server(zone) as (_, port):
+        asking = Lookups((HostPort("127.0.0.1", port),), lifetime_seconds=PATIENCE_SECONDS)
+        dead = [asyncio.ensure_future(asking.ask(name(f"dead{number}.example"), "A")) for number in range(200)]
+        await asyncio.sleep(0)
+
+        assert Found.RECORDS is (await asking.ask(name("x.example"), "A", lane="peers")).found
+        assert 200 == asking.running_count
+        await asking.close()
+        await asyncio.gather(*dead, return_exceptions=True)
+
+
+async def test_what_is_remembered_is_bounded(monkeypatch):
+    monkeypatch.setattr(lookups, "REMEMBERED_MAX", 10)
+    async with name_server({}) as (server, port):
+        asking = Lookups((HostPort("127.0.0.1", port),))
+        for number in range(30):
+            await asking.ask(name(f"n{number}.example"), "A")
+        for number in range(20, 30):
+            await asking.ask(name(f"n{number}.example"), "A")
+        assert 30 == len(server.asked)
+        await asking.ask(name("n0.example"), "A")
+    assert 31 == len(server.asked)
+
+
+async def test_the_systems_file_is_read_again_when_it_changes(tmp_path: Path):
+    clock = Hands()
+    conf = tmp_path / "resolv.conf"
+    asking = Lookups(clock=clock, resolv_conf=conf)
+    missing = asking.search()
+    conf.write_text("nameserver 192.0.2.53\nsearch corp.example site.example\noptions ndots:2\n")
+    first = asking.search()
+    conf.write_text("nameserver 192.0.2.53\ndomain other.example\n")
+    clock.time += 2
+    second = asking.search()
+
+    assert ((), 1) == missing
+    assert ((name("corp.example"), name("site.example")), 2) == first
+    assert ((name("other.example"),), 1) == second
+
+
+async def test_without_any_configuration_nobody_knows():
+    answer = await Lookups(resolv_conf=Path("/nowhere/resolv.conf")).ask(name("x.example"), "A")
+    assert Found.NOTHING is answer.found

@@ -1,0 +1,238 @@
+"""Sessions when memory or descriptors are short: spooled early, then waiting, then 452 or 421; and nothing is left of them."""
+
+import asyncio
+import gc
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shadowrelay.memory import ContentBudget
+from shadowrelay.smtp.lifetime import Lifetime
+from shadowrelay.smtp.limits import READ_AHEAD_OCTETS, ROOM_SECONDS, Descriptors
+from tests.kit.receiving import HELLO, Client, Station, files_in, receiving, until
+from tests.smtp.test_receiver_sessions import OK, PEER, TO_DATA, in_virtual_time
+
+FULL = "452 4.3.1 Insufficient system resources"
+BODY = (b"x" * 98 + b"\r\n") * 3_000
+COPY = "MAIL FROM:<a@x.example> XSHADOW=HOLD:6ba7b810-9dad-41d1-80b4-00c04fd430c8:1.1"
+
+
+def filled(budget: ContentBudget) -> Any:
+    """What makes the budget full until it is released."""
+    portion = budget.portion()
+    portion.count(budget.bytes_max)
+    return portion
+
+
+async def test_content_goes_to_a_file_when_the_budget_is_used_and_arrives_whole(tmp_path: Path) -> None:
+    budget = ContentBudget(400_000)
+    async with receiving(tmp_path, budget=budget) as station:
+        first = await station.client_in(*TO_DATA)
+        await first.send(BODY[:150_000])
+        await until(lambda: budget.used >= 150_000)
+        assert [] == files_in(tmp_path)
+        second = await station.client_in(*TO_DATA)
+        await second.send(BODY)
+        await until(lambda: len(files_in(tmp_path)) == 1)
+        await second.send(b".\r\n")
+
+        assert (await second.reply()).startswith("250")
+        assert ([BODY], 1) == (station.acceptor.bodies, budget.spooled_early_count)
+        assert "x" not in station.acceptor.accepted[0][0].subject
+
+
+async def test_the_budget_has_everything_back_when_content_is_dropped_and_sessions_are_gone(tmp_path: Path) -> None:
+    budget = ContentBudget()
+    async with receiving(tmp_path, budget=budget) as station:
+        taken = await station.client_in(*TO_DATA)
+        await taken.send(BODY + b".\r\n")
+        await taken.reply()
+        gone = await station.client_in(*TO_DATA)
+        await gone.send(BODY)
+        await until(lambda: budget.used > len(BODY) * 3 // 2)
+
+        gone.writer.transport.abort()
+        station.acceptor.accepted.clear()
+
+        await until(lambda: not budget.used)
+
+
+async def test_a_session_waits_for_memory_before_the_354_and_goes_on_when_there_is_some(tmp_path: Path) -> None:
+    budget = ContentBudget()
+    async with receiving(tmp_path, budget=budget) as station:
+        portion = filled(budget)
+        client = await station.client_in(*TO_DATA[:3])
+        await client.send(b"DATA\r\n")
+        await until(lambda: budget.waiting_count)
+
+        portion.release()
+
+        assert "354 End data with <CR><LF>.<CR><LF>" == await client.reply()
+
+
+def test_a_session_that_waits_for_memory_in_vain_is_answered_452_and_goes_on(tmp_path: Path) -> None:
+    async def scenario(station: Station, client: Client) -> Any:
+        budget = station.server.reception.budget
+        portion = filled(budget)
+        for command in TO_DATA[:3]:
+            await client.ask(command)
+        began = asyncio.get_running_loop().time()
+        refused = await client.ask("DATA")
+        waited = asyncio.get_running_loop().time() - began
+        portion.release()
+        return waited, refused, await client.ask("DATA"), budget.refused_count
+
+    assert (ROOM_SECONDS, FULL, "354 End data with <CR><LF>.<CR><LF>", 1) == in_virtual_time(tmp_path, scenario)
+
+
+def test_content_for_which_memory_was_waited_for_in_vain_is_read_to_its_end_and_refused(tmp_path: Path) -> None:
+    async def scenario(station: Station, client: Client) -> Any:
+        for command in TO_DATA:
+            await client.ask(command)
+        portion = filled(station.server.reception.budget)
+        sending = asyncio.ensure_future(client.send(BODY + b".\r\nNOOP\r\n"))
+        replies = await client.replies(2)
+        await sending
+        portion.release()
+        return replies, files_in(tmp_path), len(station.acceptor.accepted)
+
+    assert ([FULL, OK], [], 0) == in_virtual_time(tmp_path, scenario)
+
+
+def test_a_session_that_waits_for_memory_is_not_one_without_progress(tmp_path: Path) -> None:
+    async def scenario(station: Station, client: Client) -> Any:
+        budget = station.server.reception.budget
+        for command in TO_DATA[:3]:
+            await client.ask(command)
+        portion = filled(budget)
+        await client.send(b"DATA\r\n")
+        await asyncio.sleep(ROOM_SECONDS - 1)
+        portion.release()
+        await client.reply()
+        await asyncio.sleep(299)
+        await client.send(b".\r\n")
+        return await client.reply()
+
+    assert "250 2.0.0 Queued" == in_virtual_time(tmp_path, scenario)
+
+
+def test_a_copy_for_which_there_is_no_memory_is_refused_soon(tmp_path: Path) -> None:
+    async def scenario(station: Station, client: Client) -> Any:
+        for command in ("EHLO b.example", HELLO, COPY, "RCPT TO:<b@here.example>"):
+            assert (await client.ask(command)).startswith("250")
+        portion = filled(station.server.reception.budget)
+        size = 4 * READ_AHEAD_OCTETS
+        sending = asyncio.ensure_future(client.send(b"BDAT %d\r\n" % size + b"x" * size + b"NOOP\r\n"))
+        refused = await client.reply()
+        at = asyncio.get_running_loop().time()
+        await client.reply()
+        await sending
+        portion.release()
+        return refused, at < 5
+
+    assert (FULL, True) == in_virtual_time(tmp_path, scenario, **PEER)
+
+
+@pytest.mark.parametrize("ending", ["QUIT", "abort", "abort in content"])
+async def test_a_session_that_is_over_is_freed_without_the_garbage_collector(tmp_path: Path, ending: str) -> None:
+    def sessions_count() -> int:
+        return sum(isinstance(each, Lifetime) for each in gc.get_objects())
+
+    async with receiving(tmp_path) as station:
+        gc.collect()
+        before = sessions_count()
+        gc.disable()
+        try:
+            client = await station.client_in(*(TO_DATA if ending == "abort in content" else TO_DATA[:1]))
+            await client.send(b"QUIT\r\n" if ending == "QUIT" else b"x" * 500)
+            if ending == "QUIT":
+                await client.rest()
+                await client.close()
+            else:
+                client.writer.transport.abort()
+            await until(lambda: not station.server.sessions_count)
+            station.clients.clear()
+            del client
+            await asyncio.sleep(0.05)
+            left = sessions_count() - before
+        finally:
+            gc.enable()
+
+    # asyncio's own selector transport refers to itself, and so keeps its protocol; uvloop's does not
+    assert left <= 0
+
+
+async def test_a_session_is_refused_while_only_the_reserve_of_descriptors_is_left(tmp_path: Path) -> None:
+    descriptors = Descriptors(20_000)
+    async with receiving(tmp_path, descriptors=descriptors) as station:
+        early = await station.connect()
+        descriptors.adopt(12)  # the number of the next one is higher than 9 and lower than 12, or higher
+
+        refused = await station.connect(greeting=False)
+
+        assert await refused.rest() in ("421 4.3.2 Too many sessions, try again later\r\n", "")
+        assert OK == await early.ask("NOOP")
+        assert 1 == descriptors.refused_count
+        descriptors.adopt(20_000)
+        await station.connect()
+
+
+async def test_a_content_that_needs_a_file_is_refused_while_few_descriptors_are_left_and_leaves_none(tmp_path: Path) -> None:
+    descriptors = Descriptors(20_000)
+    async with receiving(tmp_path, descriptors=descriptors, budget=ContentBudget(100_000)) as station:
+        client = await station.client_in(*TO_DATA)
+        descriptors.adopt(4)
+        before = len(list(Path("/proc/self/fd").iterdir()))
+
+        await client.send(BODY + b".\r\nNOOP\r\n")
+
+        assert [FULL, OK] == await client.replies(2)
+        assert ([], before) == (files_in(tmp_path), len(list(Path("/proc/self/fd").iterdir())))
+
+
+@pytest.mark.parametrize(
+    ("number", "expected"), [(2_999, (False, False, False)), (3_000, (True, False, False)), (3_500, (True, True, True))]
+)
+def test_sessions_end_before_files_and_files_before_the_reserve_does(number: int, expected: tuple[bool, bool, bool]) -> None:
+    descriptors = Descriptors(4_000)
+
+    assert expected == (descriptors.refuses_session(number), descriptors.cuts_off_session(number), descriptors.refuses_file(number))
+
+
+def test_the_reserve_of_a_large_limit_is_not_a_quarter_of_it() -> None:
+    assert (1_024, 256) == (Descriptors(1_000_000).reserve, Descriptors(1_024).reserve)
+
+
+def test_a_client_that_sends_an_octet_a_second_holds_next_to_nothing_and_ends_with_its_time(tmp_path: Path) -> None:
+    async def scenario(station: Station, client: Client) -> Any:
+        for command in TO_DATA:
+            await client.ask(command)
+
+        async def drip() -> None:
+            for _ in range(590):
+                client.writer.write(b"x")
+                await asyncio.sleep(1)
+
+        dripping = asyncio.ensure_future(drip())
+        await asyncio.sleep(500)
+        used = station.server.reception.budget.used
+        rest = await client.reader.read()
+        dripping.cancel()
+        return used < 1_000, asyncio.get_running_loop().time(), rest
+
+    assert (True, 600.0, b"421 4.4.2 Timeout, closing connection\r\n") == in_virtual_time(tmp_path, scenario)
+
+
+def test_a_client_that_has_vanished_without_a_word_holds_its_content_until_the_inactivity_timeout(tmp_path: Path) -> None:
+    async def scenario(station: Station, client: Client) -> Any:
+        budget = station.server.reception.budget
+        for command in TO_DATA:
+            await client.ask(command)
+        await client.send(BODY)
+        await asyncio.sleep(299)
+        held = budget.used
+        await asyncio.sleep(10)
+        return held >= len(BODY), budget.used, station.server.sessions_count
+
+    assert (True, 0, 0) == in_virtual_time(tmp_path, scenario)

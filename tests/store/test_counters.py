@@ -1,0 +1,257 @@
+"""The counters of the queues say what the tables say, whatever happened to the messages."""
+
+import asyncio
+import sqlite3
+import tempfile
+from collections.abc import Callable
+from contextlib import closing, suppress
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from shadowrelay.core.retry import Step
+from shadowrelay.model.errors import IllegalTransition, LedgerUnavailable
+from shadowrelay.model.ids import NO_SERVER, MessageId
+from shadowrelay.model.ownership import Choice, Claim, Copy, DiscardEvent, DiscardStatus, Role, Transition
+from shadowrelay.model.queue import FailureKind, QueueKind, ShadowGroup
+from shadowrelay.store import SqliteLedger
+from shadowrelay.store.counters import Counts, kept, recounted
+from tests.kit.ledger import (
+    DAY,
+    HERE,
+    NEW_DATABASE,
+    NOW,
+    OTHER,
+    THEIR_DATABASE,
+    THERE,
+    Refused,
+    Wall,
+    a_content,
+    a_ledger,
+    a_message_id,
+    a_new_message,
+    a_retry,
+    a_side,
+    a_spooled_content,
+    all_done,
+    an_attempt,
+    an_identity,
+    choose,
+    discarded,
+    keep_copy,
+    promote,
+    refuse,
+    release,
+    remove,
+    some_done,
+    yield_to,
+)
+
+STEP_OF_FORKS = Step(FailureKind.CONNECTION, 0, 9, timedelta(0))
+NEXT_HOPS = ("one.example:25", "two.example:25", "three.example:25")
+COPIES = (
+    (),
+    (Copy(THERE, THEIR_DATABASE),),
+    (Copy(THERE, THEIR_DATABASE, Choice.CHOSEN), Copy(OTHER, NEW_DATABASE)),
+    (Copy(OTHER, NEW_DATABASE, Choice.CHOSEN),),
+)
+
+
+async def counts_in(ledger: SqliteLedger) -> tuple[Counts, Counts]:
+    """As they are kept, and as the tables say."""
+    return await ledger._readers.ask(lambda connection: (kept(connection), recounted(connection)))
+
+
+def listing(copies: tuple[Copy, ...]) -> Callable[[MessageId, Claim | None], Transition]:
+    return lambda _, before: Transition(before, None if before is None else replace(before, copies=copies))
+
+
+def handed(_: MessageId, before: Claim | None) -> Transition:
+    return Transition(before, None if before is None else replace(before, handed=not before.handed))
+
+
+class Driver:
+    """Does what numbers say to a ledger; a promise that makes no sense for the message is refused, and that is all right."""
+
+    def __init__(self, ledger: SqliteLedger, wall: Wall, spool: Path) -> None:
+        self.ledger, self.wall, self.spool = ledger, wall, spool
+        self.ids: list[MessageId] = []
+
+    def step(self, deed: str, which: int, detail: int) -> Any:
+        ledger = self.ledger
+        message_id = self.ids[which % len(self.ids)] if self.ids else a_message_id()
+        copies = COPIES[detail % len(COPIES)]
+        match deed:
+            case "accept":
+                message = a_new_message(recipients_count=3, copies=copies)
+                self.ids.append(message.envelope.message_id)
+                return ledger.record_accepted(message, a_content(b"x" * (detail + 1)), decided=bool(detail % 2))
+            case "accept again":  # SQLite refuses it: the promises of its commit are made under savepoints
+                return ledger.record_accepted(a_new_message(message_id=message_id), a_content(), decided=True)
+            case "accept large":
+                message = a_new_message(copies=copies)
+                self.ids.append(message.envelope.message_id)
+                return ledger.record_accepted(message, a_spooled_content(self.spool, b"x" * 1_100_000), decided=True)
+            case "hold" | "hold anew":
+                message = a_new_message(Role.SHADOW, message_id=message_id if deed == "hold anew" else None)
+                self.ids.append(message.envelope.message_id)
+                return ledger.record_hold(message, a_content(b"y" * (detail + 2)), keep_copy)
+            case "retry":
+                forks = tuple(a_retry(hop, frozenset({1}), waits_for=THERE if detail > 5 else NO_SERVER) for hop in NEXT_HOPS[: detail % 4])
+                return ledger.record_queued(message_id, forks, NEXT_HOPS[detail % 3 :])
+            case "wake":
+                return ledger.wake_waiting(THERE, 10)
+            case "hasten":
+                return ledger.hasten(NEXT_HOPS[detail % 3], STEP_OF_FORKS, NOW, 10)
+            case "deliver some":
+                fork = a_retry(NEXT_HOPS[detail % 3], frozenset({2, 3}))
+                return ledger.record_attempt(an_attempt(message_id, next_hop=fork.next_hop, retry=fork, others=(fork,)), some_done(1))
+            case "deliver":
+                keep_until = NOW + timedelta(minutes=detail)
+                return ledger.record_attempt(an_attempt(message_id, keep_until=keep_until, remember_until=keep_until + DAY), all_done)
+            case "bounce":
+                side = a_side()
+                self.ids.append(side.message.envelope.message_id)
+                return ledger.record_attempt(an_attempt(message_id, sides=(side,)), all_done)
+            case "discarded":
+                event = DiscardEvent(1, message_id, DiscardStatus.DELIVERED)
+                return ledger.record_discards(THERE, THEIR_DATABASE, 1, [event], discarded, NOW + timedelta(minutes=detail))
+            case "heard":
+                return ledger.record_peer(an_identity(database=(THEIR_DATABASE, NEW_DATABASE)[detail % 2], position=detail), NOW)
+            case "acknowledge":
+                return ledger.forget_acknowledged(THERE, THEIR_DATABASE, detail)
+            case "forget":
+                return ledger.record_forgotten(THERE if detail % 2 else OTHER)
+            case "set aside":
+                return ledger.record_set_aside(message_id, "no")
+            case "verdict":
+                return ledger.record_verdict(message_id, choose)
+            case "expire":
+                self.wall.at += timedelta(hours=detail)
+                return ledger.expire(self.wall.at, 100)
+            case "forget unasked":
+                return ledger.forget_unasked(self.wall.at)
+            case _:
+                decide = {
+                    "list": listing(copies),
+                    "hand": handed,
+                    "promote": promote,
+                    "release": release,
+                    "remove": remove,
+                    "yield": yield_to(OTHER, NEW_DATABASE),
+                    "refuse": refuse,
+                }[deed]
+                return ledger.transition([message_id], decide)
+
+
+DEEDS = (
+    *("accept", "accept", "accept large", "hold", "hold anew", "retry", "retry", "deliver some", "deliver", "bounce", "discarded", "heard"),
+    *("acknowledge", "forget", "set aside", "verdict", "expire", "forget unasked", "list", "hand", "promote", "release", "remove", "yield"),
+    *("refuse", "accept again", "wake", "hasten"),
+)
+STEP = st.tuples(st.sampled_from(DEEDS), st.integers(0, 9), st.integers(0, 9))
+IMPOSSIBLE = (LedgerUnavailable, IllegalTransition, Refused, AssertionError, AttributeError)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(st.lists(STEP, min_size=1, max_size=6), min_size=1, max_size=12), st.booleans())
+def test_whatever_is_done_the_counters_are_what_the_tables_say(batches: list[list[tuple[str, int, int]]], is_inline: bool) -> None:
+    """Each batch is promised at once, so it is one transaction, or savepoints where one of it fails."""
+
+    async def run(directory: Path) -> None:
+        wall = Wall()
+        async with a_ledger(directory / "data", wall.now, inline=is_inline) as ledger:
+            driver = Driver(ledger, wall, directory)
+            for batch in batches:
+                promises = [driver.step(*step) for step in batch]
+                for outcome in await asyncio.gather(*promises, return_exceptions=True):
+                    if isinstance(outcome, BaseException) and not isinstance(outcome, IMPOSSIBLE):
+                        raise outcome
+                found, expected = await counts_in(ledger)
+                assert expected == found
+
+    with tempfile.TemporaryDirectory() as directory:
+        asyncio.run(run(Path(directory)))
+
+
+async def test_a_commit_that_fails_counts_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with a_ledger(tmp_path) as ledger:
+        first = await ledger.record_accepted(a_new_message(), a_content(), decided=True)
+        before, _ = await counts_in(ledger)
+
+        def full(*_: object) -> None:
+            raise OSError(28, "No space left on device")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(ledger._contents, "sync", full)
+            outcomes = await asyncio.gather(
+                *(ledger.record_accepted(a_new_message(), a_content(), decided=True) for _ in range(3)), return_exceptions=True
+            )
+        assert {LedgerUnavailable} == {type(outcome) for outcome in outcomes}
+        assert (before, before) == await counts_in(ledger)
+
+        await ledger.record_attempt(an_attempt(first.envelope.message_id), all_done)
+        found, expected = await counts_in(ledger)
+        assert expected == found
+
+
+async def test_a_message_in_safety_net_is_counted_until_its_minute_is_over(tmp_path: Path) -> None:
+    wall = Wall()
+
+    async def count(ledger: SqliteLedger) -> int:
+        (row,) = [row for row in await ledger.queues() if row.kind is QueueKind.SAFETY_NET_PRIMARY]
+        return row.count
+
+    async with a_ledger(tmp_path, wall.now) as ledger:
+        stored = await ledger.record_accepted(a_new_message(), a_content(), decided=True)
+        await ledger.record_attempt(an_attempt(stored.envelope.message_id, keep_until=NOW + DAY, remember_until=NOW + 2 * DAY), all_done)
+        counts = []
+        for wall.at in (NOW + DAY - timedelta(seconds=1), NOW + DAY + timedelta(minutes=1), NOW + timedelta(days=1.5), NOW):
+            counts.append(await count(ledger))
+
+    assert [1, 0, 0, 1] == counts
+
+
+async def test_the_octets_of_a_queue_are_those_of_its_contents(tmp_path: Path) -> None:
+    async with a_ledger(tmp_path) as ledger:
+        for size in (10, 20):
+            await ledger.record_accepted(a_new_message(), a_content(b"x" * size), decided=True)
+        waiting = await ledger.record_accepted(a_new_message(), a_content(b"x" * 40), decided=True)
+        await ledger.record_queued(waiting.envelope.message_id, tuple(a_retry(hop) for hop in NEXT_HOPS[:2]))
+
+        octets = {row.identity: row.octets for row in await ledger.queues() if row.octets}
+
+    assert {f"{HERE}\\Submission": 30, f"{HERE}\\{NEXT_HOPS[0]}": 40, f"{HERE}\\{NEXT_HOPS[1]}": 40} == octets
+
+
+async def test_peers_are_counted_by_what_they_may_hold(tmp_path: Path) -> None:
+    async with a_ledger(tmp_path) as ledger:
+        for copies in COPIES:
+            await ledger.record_accepted(a_new_message(copies=copies), a_content(), decided=True)
+
+        assert {THERE: 2, OTHER: 2} == await ledger.listed_counts()
+        with suppress(LedgerUnavailable):
+            await ledger.record_forgotten(OTHER)
+        assert {THERE: 2} == await ledger.listed_counts()
+
+
+async def test_what_is_to_be_taken_over_or_delivered_does_not_hang_on_a_counter(tmp_path: Path) -> None:
+    async with a_ledger(tmp_path) as ledger:
+        await ledger.record_hold(a_new_message(Role.SHADOW), a_content(), keep_copy)
+        other = a_new_message(Role.SHADOW)
+        await ledger.record_hold(other, a_content(), keep_copy)
+        await ledger.transition([other.envelope.message_id], yield_to(OTHER, NEW_DATABASE))
+        await ledger.transition([other.envelope.message_id], handed)
+        waiting = await ledger.record_accepted(a_new_message(), a_content(), decided=True)
+        await ledger.record_queued(waiting.envelope.message_id, tuple(a_retry(hop) for hop in NEXT_HOPS[:2]))
+    with closing(sqlite3.connect(tmp_path / "queue.db")) as connection, connection:
+        connection.execute("DELETE FROM counter")
+
+    async with a_ledger(tmp_path) as ledger:
+        assert (ShadowGroup(THERE, THEIR_DATABASE, 1, 0), ShadowGroup(OTHER, NEW_DATABASE, 1, 1)) == await ledger.shadow_groups()
+        assert set(NEXT_HOPS[:2]) == set(await ledger.delivery_queues())
