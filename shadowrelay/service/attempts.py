@@ -30,6 +30,7 @@ class Attempts:
         self._waiting: dict[MessageId, set[str]] = {}
         self._stale: set[Fork] = set()
         self._called_off: set[MessageId] = set()
+        self._changed: set[MessageId] = set()
         self._ended_forks: set[Fork] = set()
         self._ended_claims: set[MessageId] = set()
         self._settled_claims: set[MessageId] = set()
@@ -46,8 +47,10 @@ class Attempts:
 
     def wait(self, message_id: MessageId, next_hop: str) -> bool:
         """This fork, as it was just read, waits for a session; False if it waits or runs already, or it or the claim may have
-        ended since it was read."""
+        ended or changed since it was read. Whoever accepts the message knows its claim."""
         with self._lock:
+            if message_id in self._changed and ACCEPT not in self._running.get(message_id, ()):
+                return False
             if message_id in self._ended_claims or (message_id, next_hop) in self._ended_forks:
                 return False
             if next_hop in self._running.get(message_id, ()) or next_hop in self._waiting.get(message_id, ()):
@@ -87,9 +90,11 @@ class Attempts:
         return message_id in self._called_off  # both on the event loop; it is asked for every message
 
     def changed(self, message_id: MessageId) -> None:
-        """The claim changed: whoever waits with what it was has to read it again."""
+        """The claim changed: whoever waits with what it was, or reads it at this moment, has to read it again. Call it when the
+        change is committed; where it must be known sooner, then too."""
         with self._lock:
             self._make_stale(message_id)
+            self._changed.add(message_id)
 
     def end_claim(self, message_id: MessageId) -> bool:
         """Called in the transaction that would end a claim: False if an attempt runs, so that it must not."""
@@ -109,6 +114,7 @@ class Attempts:
     def reading(self) -> None:
         """Call right before claims are read for new attempts: they are as settled by now. One reader at a time."""
         with self._lock:
+            self._changed.clear()
             self._ended_forks.clear()
             self._ended_claims -= self._settled_claims
             self._settled_claims.clear()

@@ -516,7 +516,7 @@ class DeliverService:
                 if message_id in blocked:
                     server, seconds = blocked[message_id]
                     await self._park(stored, server, self._context.now() + min(timedelta(seconds=seconds), PARKED_MAX))
-                    if server in self._context.peers and not self._context.peers.unreachable_for(server):
+                    if self._context.peers.is_back(server):
                         self.wake_server(server)  # it came back while this was written
                 else:
                     await self._go_on(stored, reviewed, cleared[message_id])

@@ -96,6 +96,7 @@ class PeerDesk:
             transition = await context.ledger.record_hold(message, offer.content, decide)
         except LedgerUnavailable as error:
             return error.reply
+        self._note_listed(message.envelope.message_id, party, transition)  # now it is committed
         if transition.note == Note.REFUSED:
             return NUMBER_USED_UP
         if transition.note == Note.SUPERSEDED and transition.answer is not None:
@@ -162,6 +163,7 @@ class PeerDesk:
         transitions = await context.end_claims(list(numbers), decide)
         answers = dict(zip(numbers, transitions, strict=True))
         for message_id, transition in answers.items():
+            self._note_listed(message_id, asker, transition)  # now it is committed
             if transition.changed:
                 _log.info(
                     "claim.asked",

@@ -198,6 +198,11 @@ class PeerBook:
         state = self.states.get(server)
         return 0.0 if state is None else self._clock.ran() - state.heard_ran
 
+    def is_back(self, server: ServerName) -> bool:
+        """Nothing has failed since its last sign of life: who waits for its return waits in vain."""
+        state = self.states.get(server)
+        return state is not None and state.unreachable_since is None
+
     def unreachable_for(self, server: ServerName) -> float:
         """Seconds that this node ran since the first failure after the last sign of life; 0 while it answers."""
         state = self.states.get(server)

@@ -212,7 +212,7 @@ class ReviewService:
             self._suspects.pop(message_id, None)  # who was out of reach so long is asked when it returns
             self._tries.pop(message_id, None)
             self.on_clear(message_id, blocking)
-        elif away := {server for server in unreachable & blocking if self._is_still_away(server)}:
+        elif away := {server for server in unreachable & blocking if not self._context.peers.is_back(server)}:
             self._wait_for(message, away)
             if suspects:
                 self._again(message_id)
@@ -220,11 +220,6 @@ class ReviewService:
             self._again(message_id)
         if is_settled and message.claim.chosen() is None:
             self.on_unplaced(message_id)
-
-    def _is_still_away(self, server: ServerName) -> bool:
-        """Who was heard since it gave no answer does not return any more, and would wake nobody."""
-        peers = self._context.peers
-        return server not in peers or peers.states[server].unreachable_since is not None
 
     def _wait_for(self, message: StoredMessage, away: set[ServerName]) -> None:
         """For the one that can be waited for least: its return, or the time when it need not be waited for, wakes the message. A

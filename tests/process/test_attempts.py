@@ -239,7 +239,8 @@ async def test_a_clock_that_was_a_day_ahead_keeps_no_message_longer_than_its_int
         await until(lambda: is_empty(node), "what was deferred by the wrong clock is delivered")
         jumps = [line for line in operator_events(node) if line["event"].startswith("clock.")]
 
-    assert len(addresses) == len(list(filter(None, server.messages)))  # an empty one ends a DATA for which no recipient was left
+    # an empty one ends a DATA for which no recipient was left; a delay notice may be made by the wrong clock
+    assert len(addresses) == len([message for message in server.messages if message and b"multipart/report" not in message])
     assert len(jumps) == (1 if is_started_again else 2)  # a process that starts has nothing to compare its clock with
 
 

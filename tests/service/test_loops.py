@@ -73,6 +73,26 @@ def test_a_fork_that_waits_is_not_started_as_it_was_before_its_message_changed()
         assert not attempts.start(ONE, "a:25")
 
 
+def test_a_fork_is_not_loaded_as_it_was_read_before_its_message_changed() -> None:
+    attempts = Attempts()
+    attempts.reading()
+
+    attempts.changed(ONE)
+
+    waits = [attempts.wait(ONE, "a:25"), attempts.wait(TWO, "a:25")]
+    attempts.reading()
+    assert [False, True, True] == [*waits, attempts.wait(ONE, "a:25")]
+
+
+def test_whoever_accepts_a_message_loads_it_although_its_copy_was_listed_meanwhile() -> None:
+    attempts = Attempts()
+    attempts.begin(ONE)
+
+    attempts.changed(ONE)
+
+    assert attempts.wait(ONE, "a:25")
+
+
 def test_the_forks_of_a_message_run_beside_each_other_but_each_once() -> None:
     attempts = Attempts()
     assert attempts.wait(ONE, "a:25")

@@ -80,6 +80,31 @@ async def test_an_attempt_does_not_end_its_data_without_a_lease_on_who_was_liste
 
 
 @in_virtual_time
+async def test_what_waits_for_a_session_is_not_delivered_without_a_lease_on_who_was_listed_meanwhile(tmp_path: Path) -> None:
+    """Neither the claim that it was loaded with nor the leases that are new since its session opened have that server
+    (simulation seed 22636)."""
+    async with nodes(tmp_path, EAST, WEST, NORTH, delivery_without_lease="defer", send={"concurrency_per_destination": 1}) as net:
+        east = net.nodes[EAST]
+        may_end = asyncio.Event()
+        net.sink.hang = lambda address: may_end if address.startswith("slow") else None
+        await east.accept("slow@corp.example")
+        await until(lambda: net.sink.attempts_count == 1, 1)
+        await east.accept()
+        _, third = await _holder_and_third(net, east)
+        net.isolate(third.name)
+        lower = CopyNumber(0, 1, third.ledger.identity.database)
+
+        await east.services.desk.status(third.services.desk.own_identity(EAST), [StatusQuestion(east.last, lower)])
+        may_end.set()
+        await asyncio.sleep(2 * HEARTBEAT)
+        meanwhile = net.sink.addresses()
+        net.heal()
+        await until(east.in_role(east.last, Role.DELIVERED), 30)
+
+        assert (["slow@corp.example"], ["slow@corp.example", "user1@corp.example"]) == (meanwhile, net.sink.addresses())
+
+
+@in_virtual_time
 async def test_a_forgotten_peer_that_comes_back_and_has_taken_a_message_over_is_asked(tmp_path: Path) -> None:
     """It is on no list any more, and its word is all that there is."""
     async with nodes(tmp_path, EAST, WEST, NORTH, delivery_without_lease="defer") as net:

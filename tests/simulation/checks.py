@@ -103,6 +103,9 @@ class Checker:
                 if row.place is not None:
                     self._content(machine, message_id, row.place.sha256)
         for message_id, _ in rows:
+            if message_id in self.burnt and self.survives(message_id, ""):  # the copy burnt while its primary was still writing
+                self.burnt.discard(message_id)
+                self.exposed.add(message_id)
             if message_id in self.exposed and self.is_whole(message_id):
                 self.exposed.discard(message_id)
             if message_id in self.redundant:

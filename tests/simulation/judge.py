@@ -1,6 +1,7 @@
 """The last judgement: after the faults stopped, everything acknowledged arrived, every duplicate has a cause, every row is there."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from shadowrelay.lab import causes
@@ -131,7 +132,8 @@ def _was_cut_off(world: "World", first: Arrival, later: Arrival) -> bool:
     times = world.times
     if first.client_host == later.client_host:
         return False
-    heard_at = times.heard_at(_lab(first), world.faults, later.client_name) + RECORD_SECONDS
+    answered = replace(first, at=first.reply_read_at or first.at)  # before the reply, the first one has nothing to tell
+    heard_at = times.heard_at(_lab(answered), world.faults, later.client_name) + RECORD_SECONDS
     for began, ended in _apart(world, first.client_name, later.client_name):
         if began > heard_at or first.at > ended + times.heartbeat + RECORD_SECONDS:
             continue

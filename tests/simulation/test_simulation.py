@@ -10,7 +10,10 @@ FEW = "1-4"
 FEW_STEPS = 15
 MANY = [f"{first}-{first + 24}" for first in range(100, 500, 25)]
 # what each found stands in the commits that name them
-REGRESSIONS = (36, 310, 330, 492, 719, 905, 924, 6102, 6230, 7157, 7175, 8029, 9019, 40180, 40215, 40282, 41026, 41036)
+REGRESSIONS = (
+    *(36, 310, 330, 492, 719, 905, 924, 6102, 6230, 7157, 7175, 8029, 9019, 20038, 20160, 20203, 20490, 20782, 21113),
+    *(22435, 22438, 22636, 40180, 40215, 40282, 41026, 41036),
+)
 
 
 def _run(*arguments: str) -> tuple[int, str]:
