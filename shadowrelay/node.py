@@ -8,6 +8,7 @@ import resource
 import signal
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 
 import structlog
 import uvloop
@@ -32,7 +33,7 @@ from shadowrelay.service.context import Context
 from shadowrelay.service.leases import Leases
 from shadowrelay.service.peerbook import PeerBook
 from shadowrelay.service.tasks import Tasks
-from shadowrelay.smtp.client import Opening, TlsUse
+from shadowrelay.smtp.client import Opening, TlsUse, dial
 from shadowrelay.smtp.deliverer import SmtpDeliverer
 from shadowrelay.smtp.host_names import HostNames
 from shadowrelay.smtp.limits import Descriptors
@@ -72,7 +73,8 @@ class Node:
         self._budget = ContentBudget(self._settings.server.content_memory_limit)
         self._tls = self._read_tls()
         self._lookups = Lookups(loaded.settings.dns.nameservers)
-        self._hosts = HostNames(self._lookups)
+        self._hosts = HostNames(self._lookups, connect=partial(dial, refuses=self._descriptors.refuses_next_hop))
+        self._peer_hosts = HostNames(self._lookups)
         self._is_started = self._is_reload_wanted = self._is_short = self._are_descriptors_scarce = False
 
     async def start(self) -> None:
@@ -158,8 +160,8 @@ class Node:
 
     def _opening_to(self, peer: Peer) -> Opening:
         if self._tls is None or not self._settings.peer_requires_tls(peer):
-            return Opening(self._settings.server.name, dial=self._hosts.dial_peer)
-        return Opening(self._settings.server.name, TlsUse.REQUIRED, self._tls.to_peers, dial=self._hosts.dial_peer)
+            return Opening(self._settings.server.name, dial=self._peer_hosts.dial_peer)
+        return Opening(self._settings.server.name, TlsUse.REQUIRED, self._tls.to_peers, dial=self._peer_hosts.dial_peer)
 
     def _identified(self, identity: PeerIdentity) -> None:
         self._tasks.spawn(self._services.desk.greeted(identity), f"greeted {identity.server}")

@@ -6,6 +6,7 @@ Everything here is bounded by `asyncio.timeout`, and whatever ends an opening ea
 
 import asyncio
 import contextlib
+import errno
 import ipaddress
 import re
 import socket
@@ -39,14 +40,19 @@ class TlsUse(Enum):
     REQUIRED = "required"  # as the context says, the name verified
 
 
-async def dial(host: HostPort) -> socket.socket:
-    """Connect to an address. A name needs `host_names.HostNames`: nothing here waits for the system's resolver. Raises OSError."""
+async def dial(host: HostPort, refuses: Callable[[int], bool] = lambda number: False) -> socket.socket:
+    """Connect to an address. A name needs `host_names.HostNames`: nothing here waits for the system's resolver.
+
+    `refuses` says whether the number of a descriptor is too high (`limits.Descriptors`). Raises OSError.
+    """
     try:
         family = socket.AF_INET6 if ipaddress.ip_address(host.host).version == 6 else socket.AF_INET
     except ValueError:
         raise OSError(f"{host.host} is a name") from None
     connection = socket.socket(family, socket.SOCK_STREAM)
     try:
+        if refuses(connection.fileno()):
+            raise OSError(errno.EMFILE, "this server has as many connections open as it may")
         connection.setblocking(False)
         await asyncio.get_running_loop().sock_connect(connection, (host.host, host.port))
         # The final dot and the next command must not wait for each other's acknowledgement.
@@ -105,7 +111,7 @@ async def _open(host: HostPort, name: str, opening: Opening, tls: TlsUse) -> Ope
     client = aiosmtplib.SMTP(sock=connection, local_hostname=opening.own_name, timeout=None, start_tls=False)
     try:
         async with _bounded(opening.greeting_seconds, TIMED_OUT):
-            await client.connect()
+            await _await_greeting(client)
         await _greet(client, opening)
         if tls is not TlsUse.NEVER:
             await _protect(client, name, opening, tls)
@@ -129,6 +135,16 @@ async def _connected(host: HostPort, opening: Opening) -> socket.socket:
     except (OSError, ValueError) as error:  # ValueError: UnicodeError of a name that IDNA refuses
         text = f"{CONNECTION_FAILED.text}: {error}"
         raise SessionBroken(Reply(CONNECTION_FAILED.code, CONNECTION_FAILED.enhanced, text)) from error
+
+
+async def _await_greeting(client: aiosmtplib.SMTP) -> None:
+    try:
+        await client.connect()
+    except aiosmtplib.SMTPConnectResponseError:  # it greeted, with a refusal
+        raise
+    except aiosmtplib.SMTPConnectError as error:  # its words are of a host that it was not given: the socket is ours
+        text = f"{CONNECTION_LOST.text} before the greeting"
+        raise SessionBroken(Reply(CONNECTION_LOST.code, CONNECTION_LOST.enhanced, text)) from error
 
 
 @contextlib.asynccontextmanager

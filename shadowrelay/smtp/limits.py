@@ -66,6 +66,10 @@ class Descriptors:
         """Whether a spool file that got this number is one too many. Sessions that are open may finish what they began."""
         return self._refuses(number, self.limit - self.reserve // 2)
 
+    def refuses_next_hop(self, number: int) -> bool:
+        """Whether a connection to a next hop that got this number is one too many. What is left is for peers, store and logs."""
+        return self._refuses(number, self.limit - self.reserve // 4)
+
     def _refuses(self, number: int, maximum: int) -> bool:
         self.refused_count += number >= maximum
         return number >= maximum

@@ -20,9 +20,10 @@ from shadowrelay.model.message import Content, Envelope, Recipient
 from shadowrelay.model.replies import Reply
 from shadowrelay.model.routing import Destination, HostPort
 from shadowrelay.ports import DeliveryJob
-from shadowrelay.smtp.client import Opening, TlsUse
+from shadowrelay.smtp.client import Opening, TlsUse, dial
 from shadowrelay.smtp.deliverer import MESSAGES_PER_SESSION_MAX, Report, SmtpDeliverer
 from shadowrelay.smtp.host_names import HostNames
+from shadowrelay.smtp.limits import Descriptors
 from shadowrelay.smtp.lookups import Lookups
 from shadowrelay.smtp.next_hop import Work
 from shadowrelay.smtp.resolver import Exchange
@@ -120,6 +121,26 @@ async def test_the_report_says_whether_the_next_hop_was_told_of_dsn_wishes(exten
         report = await deliver(deliverer, route(at(server)))
 
     assert bool(extensions) == report.passes_dsn
+
+
+async def test_a_server_that_hangs_up_instead_of_greeting_is_said_to_have_done_that():
+    server = ScriptedServer({"GREETING": CLOSE})
+    async with serving(server), a_deliverer() as deliverer:
+        with pytest.raises(TransientDeliveryError) as caught:
+            await deliver(deliverer, route(at(server)))
+
+    assert Reply(451, "4.4.2", "Connection lost before the greeting") == caught.value.reply
+
+
+async def test_without_a_descriptor_to_spare_no_next_hop_is_connected_to():
+    server = ScriptedServer()
+    async with serving(server):
+        with pytest.raises(OSError, match="as many connections open as it may"):
+            await dial(at(server), Descriptors(0).refuses_next_hop)
+        connection = await dial(at(server), Descriptors(20_000).refuses_next_hop)
+        connection.close()
+
+    assert 1 == len(server.sessions)
 
 
 async def test_a_session_serves_many_messages_and_then_takes_leave():

@@ -192,12 +192,19 @@ async def test_a_content_that_needs_a_file_is_refused_while_few_descriptors_are_
 
 
 @pytest.mark.parametrize(
-    ("number", "expected"), [(2_999, (False, False, False)), (3_000, (True, False, False)), (3_500, (True, True, True))]
+    ("number", "expected"),
+    [
+        (2_999, (False, False, False, False)),
+        (3_000, (True, False, False, False)),
+        (3_500, (True, True, True, False)),
+        (3_750, (True, True, True, True)),
+    ],
 )
-def test_sessions_end_before_files_and_files_before_the_reserve_does(number: int, expected: tuple[bool, bool, bool]) -> None:
+def test_sessions_end_before_files_files_before_next_hops_and_next_hops_before_the_reserve(number: int, expected: tuple[bool, ...]) -> None:
     descriptors = Descriptors(4_000)
+    bounds = (descriptors.refuses_session, descriptors.cuts_off_session, descriptors.refuses_file, descriptors.refuses_next_hop)
 
-    assert expected == (descriptors.refuses_session(number), descriptors.cuts_off_session(number), descriptors.refuses_file(number))
+    assert expected == tuple(refuses(number) for refuses in bounds)
 
 
 def test_the_reserve_of_a_large_limit_is_not_a_quarter_of_it() -> None:
