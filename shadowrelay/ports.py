@@ -21,6 +21,7 @@ from shadowrelay.model.queue import (
     AttemptRecord,
     DatabaseIdentity,
     ForkRetry,
+    HeldCopy,
     NewMessage,
     PeerRow,
     QueueRow,
@@ -206,6 +207,10 @@ class Ledger(Protocol):
     async def shadows_of(
         self, primary: ServerName, database: DatabaseId, limit: int, after: int = 0, *, handed_only: bool = False
     ) -> tuple[StoredMessage, ...]: ...
+    async def copies_of(self, primary: ServerName, database: DatabaseId, limit: int, after: int = 0) -> tuple[HeldCopy, ...]:
+        """As `shadows_of`, for who asks about all of them."""
+        ...
+
     async def shadow_groups(self) -> tuple[ShadowGroup, ...]: ...
 
     async def listed_counts(self) -> Mapping[ServerName, int]:

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from shadowrelay.model.ids import DatabaseId, MessageId, ServerName, SiteName
 from shadowrelay.model.message import Content, ContentPlace, Envelope, Ordinals
-from shadowrelay.model.ownership import Claim
+from shadowrelay.model.ownership import Claim, CopyNumber
 
 
 class Origin(StrEnum):
@@ -140,6 +140,15 @@ class QueueRow:
     last_error: str = ""
     next_retry_at: datetime | None = None
     octets: int = 0  # the contents of its messages; of one in several queues, in each
+
+
+@dataclass(frozen=True, slots=True)
+class HeldCopy:
+    """What its primary is asked about a shadow message."""
+
+    internal_id: int
+    message_id: MessageId
+    number: CopyNumber
 
 
 @dataclass(frozen=True, slots=True)

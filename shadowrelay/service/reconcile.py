@@ -14,7 +14,7 @@ from shadowrelay.core.ownership.values import Note, Party
 from shadowrelay.model.errors import LedgerUnavailable, PeerUnavailable
 from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.ownership import Claim, DiscardEvent, DiscardStatus, StatusAnswer, StatusQuestion, StatusState, Transition
-from shadowrelay.model.queue import StoredMessage
+from shadowrelay.model.queue import HeldCopy
 from shadowrelay.service import discards
 from shadowrelay.service.context import Context
 from shadowrelay.service.promote import PAGE, PromoteService
@@ -81,16 +81,16 @@ class ReconcileService:
         """Half of the time is left to the mail: after a restart both servers ask about all that they hold."""
         clock = self._context.clock
         began = clock.awake()
-        while page := await self._context.ledger.shadows_of(party.server, party.database, PAGE, after):
+        while page := await self._context.ledger.copies_of(party.server, party.database, PAGE, after):
             await self._ask(party, page, meaning)
             after = page[-1].internal_id
             await asyncio.sleep(min(clock.awake() - began, PAUSE_SECONDS_MAX))
             began = clock.awake()
         return after
 
-    async def _ask(self, party: Party, page: Sequence[StoredMessage], meaning: Mapping[StatusState, DiscardStatus]) -> None:
+    async def _ask(self, party: Party, page: Sequence[HeldCopy], meaning: Mapping[StatusState, DiscardStatus]) -> None:
         context = self._context
-        questions = [StatusQuestion(message.envelope.message_id, message.claim.number) for message in page]
+        questions = [StatusQuestion(held.message_id, held.number) for held in page]
         answers = await context.links[party.server].status(questions)
         said = {question.message_id: answer for question, answer in zip(questions, answers, strict=True) if answer.state in meaning}
 

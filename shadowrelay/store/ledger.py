@@ -19,7 +19,17 @@ from shadowrelay.model.ids import DatabaseId, MessageId, ServerName
 from shadowrelay.model.message import Content, ContentPlace, Ordinals
 from shadowrelay.model.ownership import Claim, DiscardEvent, Role, Transition
 from shadowrelay.model.peers import DiscardReply, PeerIdentity, Seen
-from shadowrelay.model.queue import AttemptRecord, DatabaseIdentity, ForkRetry, NewMessage, PeerRow, QueueRow, ShadowGroup, StoredMessage
+from shadowrelay.model.queue import (
+    AttemptRecord,
+    DatabaseIdentity,
+    ForkRetry,
+    HeldCopy,
+    NewMessage,
+    PeerRow,
+    QueueRow,
+    ShadowGroup,
+    StoredMessage,
+)
 from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, Reply
 from shadowrelay.ports import Decide
 from shadowrelay.store import codec, counters, errors, expiry, peers, promises, queues, reading, reserve
@@ -363,6 +373,9 @@ class SqliteLedger:
         statement = reading.SELECT_HANDED if handed_only else reading.SELECT_SHADOWS
         question = (primary, database, after, limit)
         return await self._ask(lambda connection: reading.found(connection, statement, question, self._contents))
+
+    async def copies_of(self, primary: ServerName, database: DatabaseId, limit: int, after: int = 0) -> tuple[HeldCopy, ...]:
+        return await self._readers.ask(partial(reading.copies_of, question=(primary, database, after, limit)))
 
     async def shadow_groups(self) -> tuple[ShadowGroup, ...]:
         return await self._readers.ask(reading.shadow_groups)

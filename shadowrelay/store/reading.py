@@ -10,9 +10,9 @@ from sqlalchemy import Connection
 
 from shadowrelay.model.ids import NO_DATABASE, DatabaseId, MessageId, ServerName
 from shadowrelay.model.message import NO_ORDINALS, Ordinals
-from shadowrelay.model.ownership import DiscardEvent, DiscardStatus, Role
+from shadowrelay.model.ownership import CopyNumber, DiscardEvent, DiscardStatus, Role
 from shadowrelay.model.peers import DiscardReply
-from shadowrelay.model.queue import ShadowGroup, StoredMessage
+from shadowrelay.model.queue import HeldCopy, ShadowGroup, StoredMessage
 from shadowrelay.store import codec, counters, retries, rows, tables
 from shadowrelay.store.content import ContentStore
 
@@ -54,10 +54,16 @@ SELECT_SHADOWS = (
     f"SELECT {COLUMNS} FROM message AS m WHERE m.role = 'shadow' AND m.primary_server = ? AND m.primary_database = ?"
     " AND m.internal_id > ? ORDER BY m.internal_id LIMIT ?"
 )
+SELECT_COPIES = SELECT_SHADOWS.replace(COLUMNS, "m.internal_id, m.message_id, m.ownership, m.placement, m.number_database")
 SELECT_HANDED = SELECT_SHADOWS.replace("AS m WHERE", "AS m INDEXED BY message_handed WHERE m.handed = 1 AND")
-SELECT_NEXT_GROUP = (
-    "SELECT primary_server, primary_database FROM message INDEXED BY message_shadow WHERE role = 'shadow'"
-    " AND (primary_server, primary_database) > (?, ?) ORDER BY primary_server, primary_database LIMIT 1"
+_FROM_SHADOWS = "FROM message INDEXED BY message_shadow WHERE role = 'shadow'"
+SELECT_GROUPS = (  # a few looks into the index for each; (server, database) > (?, ?) would read to the end of the group
+    f"WITH RECURSIVE server(name) AS (SELECT min(primary_server) {_FROM_SHADOWS}"
+    f" UNION ALL SELECT (SELECT min(primary_server) {_FROM_SHADOWS} AND primary_server > server.name) FROM server WHERE name IS NOT NULL),"
+    f" party(server, database) AS (SELECT name, (SELECT min(primary_database) {_FROM_SHADOWS} AND primary_server = server.name) FROM server"
+    f" WHERE name IS NOT NULL UNION ALL SELECT server, (SELECT min(primary_database) {_FROM_SHADOWS} AND primary_server = party.server"
+    " AND primary_database > party.database) FROM party WHERE database IS NOT NULL)"
+    " SELECT server, database FROM party WHERE database IS NOT NULL"
 )
 SELECT_ANY_HANDED = (
     "SELECT 1 FROM message INDEXED BY message_handed WHERE handed = 1 AND role = 'shadow' AND primary_server = ? AND primary_database = ?"
@@ -142,13 +148,17 @@ def waited_for(connection: Connection) -> tuple[ServerName, ...]:
     return tuple(ServerName(server) for (server,) in connection.exec_driver_sql(SELECT_WAITED_FOR).fetchall())
 
 
+def copies_of(connection: Connection, question: tuple[ServerName, DatabaseId, int, int]) -> tuple[HeldCopy, ...]:
+    """A corrupt number is asked about as it stands: the answer finds the row, and sets it aside."""
+    many = connection.exec_driver_sql(SELECT_COPIES, question).fetchall()
+    return tuple([HeldCopy(internal_id, MessageId(message_id), CopyNumber(*number)) for internal_id, message_id, *number in many])
+
+
 def shadow_groups(connection: Connection) -> tuple[ShadowGroup, ...]:
     """Which there are, says the index, with a look for each: mail is taken over by it. How many, say the counters."""
     counts = {(name, handed): count for name, handed, count, _ in counters.of_kind(connection, counters.SHADOW)}
     found: list[ShadowGroup] = []
-    server, database = "", ""
-    while (group := connection.exec_driver_sql(SELECT_NEXT_GROUP, (server, database)).first()) is not None:
-        server, database = group
+    for server, database in sorted(tuple(row) for row in connection.exec_driver_sql(SELECT_GROUPS).fetchall()):
         name = f"{server} {database}"
         handed = 0
         if connection.exec_driver_sql(SELECT_ANY_HANDED, (server, database)).first() is not None:

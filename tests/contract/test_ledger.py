@@ -19,7 +19,7 @@ from shadowrelay.model.errors import ContentCorrupt, LedgerUnavailable
 from shadowrelay.model.ids import NO_DATABASE, NO_SERVER, DatabaseId, ServerName
 from shadowrelay.model.ownership import Choice, Copy, CopyNumber, DiscardEvent, DiscardStatus, Notification, Role, Transition
 from shadowrelay.model.peers import Seen
-from shadowrelay.model.queue import WAITS_FOR_COPY, FailureKind, Origin, QueueKind, ShadowGroup, StoredMessage
+from shadowrelay.model.queue import WAITS_FOR_COPY, FailureKind, HeldCopy, Origin, QueueKind, ShadowGroup, StoredMessage
 from shadowrelay.ports import Ledger
 from tests.kit.ledger import (
     DAY,
@@ -838,6 +838,9 @@ async def test_shadows_are_counted_and_paged_by_primary_and_database(ledger: Led
     assert 1 == len(await ledger.shadows_of(THERE, THEIR_DATABASE, 9, after=page[-1].internal_id))
     assert [handed] == [found.envelope.message_id for found in await ledger.shadows_of(THERE, THEIR_DATABASE, 9, handed_only=True)]
     assert () == await ledger.shadows_of(THERE, NEW_DATABASE, 9)
+    assert () == await ledger.copies_of(THERE, NEW_DATABASE, 9)
+    held = tuple(HeldCopy(found.internal_id, found.envelope.message_id, found.claim.number) for found in page)
+    assert held == await ledger.copies_of(THERE, THEIR_DATABASE, 2)
 
 
 # peers

@@ -263,7 +263,7 @@ async def test_a_reconciliation_that_was_cut_off_goes_on(tmp_path: Path) -> None
         envelope = an_envelope(arrived_at=east.clock.now())
         await _place(east, west, envelope)
         await net.kill(EAST)
-        west.ledger.fail("shadows_of", 2)
+        west.ledger.fail("copies_of", 2)
         await net.start(EAST)
 
         await until(west.in_role(envelope.message_id, Role.DELIVERED), 6 * HEARTBEAT)

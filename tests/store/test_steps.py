@@ -1,0 +1,83 @@
+"""Nothing scans what grows: a question costs what its answer is long, however many messages there are. Counted, not timed."""
+
+import sqlite3
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.backlog import Queue, fill, new_queue
+from shadowrelay.store import SqliteLedger
+
+PAGE = 5
+FEW, MANY = 40, 4_000
+LONGER = 1.5  # a deeper tree
+OWN_NAME, OTHER_NAME = "a.east.example", "b.west.example"
+NEXT_HOPS = ("192.0.2.1:25", "192.0.2.2:25")
+
+Ask = Callable[[SqliteLedger, Queue], Awaitable[object]]
+LATER = datetime.now(UTC) + timedelta(days=1)
+QUESTIONS: dict[str, Ask] = {
+    "shadow groups": lambda ledger, other: ledger.shadow_groups(),
+    "shadows of a server": lambda ledger, other: ledger.shadows_of(other.name, other.database, PAGE, 0),  # type: ignore[arg-type]
+    "primaries listed on a server": lambda ledger, other: ledger.primaries_listed_on(other.name, PAGE),
+    "how many are listed": lambda ledger, other: ledger.listed_counts(),
+    "submission": lambda ledger, other: ledger.submission(PAGE),
+    "due": lambda ledger, other: ledger.due(NEXT_HOPS[1], LATER, PAGE),
+    "next due": lambda ledger, other: ledger.next_due_at(NEXT_HOPS[0], LATER - timedelta(days=2)),
+    "delivery queues": lambda ledger, other: ledger.delivery_queues(),
+    "notices": lambda ledger, other: ledger.notices_due(LATER, PAGE),
+    "who is waited for": lambda ledger, other: ledger.waited_for(),
+    "unplaced": lambda ledger, other: ledger.unplaced(PAGE),
+    "discards": lambda ledger, other: ledger.discards_for(other.name, other.database, PAGE),  # type: ignore[arg-type]
+    "untold": lambda ledger, other: ledger.has_untold(other.name, other.database),  # type: ignore[arg-type]
+    "queues": lambda ledger, other: ledger.queues(),
+    "page of a delivery queue": lambda ledger, other: ledger.messages(f"{OWN_NAME}\\{NEXT_HOPS[0]}", PAGE),
+    "page of a shadow queue": lambda ledger, other: ledger.messages(f"{OWN_NAME}\\Shadow\\1", PAGE),
+    "page of all": lambda ledger, other: ledger.messages("", PAGE),
+}
+
+
+@pytest.fixture
+def counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Awaitable[dict[str, int]]]:
+    """The steps of SQLite's machine for each question, with so many messages."""
+    count = 0
+    connect = sqlite3.connect
+
+    def step() -> None:
+        nonlocal count
+        count += 1
+
+    def counting(*arguments: Any, **named: Any) -> sqlite3.Connection:
+        connection = connect(*arguments, **named)
+        connection.set_progress_handler(step, 1)
+        return connection
+
+    async def ask(messages_count: int) -> dict[str, int]:
+        nonlocal count
+        one, other = [await new_queue(name, tmp_path / f"{messages_count}" / name) for name in (OWN_NAME, OTHER_NAME)]
+        fill(one, other, messages_count // 2, messages_count // 2, NEXT_HOPS)
+        steps = {}
+        with monkeypatch.context() as patch:
+            patch.setattr(sqlite3, "connect", counting)
+            ledger = await SqliteLedger.open(one.directory, server=one.name, now=lambda: datetime.now(UTC))
+            try:
+                for name, question in QUESTIONS.items():
+                    await question(ledger, other)  # opens its connection
+                    before = count
+                    await question(ledger, other)
+                    steps[name] = count - before
+            finally:
+                await ledger.close()
+        return steps
+
+    return ask
+
+
+async def test_no_question_costs_more_when_more_waits(counted: Callable[[int], Awaitable[dict[str, int]]]) -> None:
+    few, many = await counted(FEW), await counted(MANY)
+
+    assert {} == {name: (few[name], steps) for name, steps in many.items() if steps > LONGER * few[name] + 50}
+    assert [] == [name for name, steps in many.items() if not steps]
