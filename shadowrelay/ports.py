@@ -127,16 +127,17 @@ class Ledger(Protocol):
         self, message_id: MessageId, retries: Sequence[ForkRetry], gone: Sequence[str] = (), decide: Decide | None = None
     ) -> None:
         """These forks of a primary message wait in their delivery queues, and no longer in the queues `gone`. The forks given
-        and those that are there already must be all that are undone. `decide`: a verdict to be recorded with it."""
+        and those that are there already must be all that are undone; one that is there already only waits longer, if it is due.
+        `decide`: a verdict to be recorded with it."""
         ...
 
     async def wake_waiting(self, server: ServerName, limit: int) -> Mapping[str, int]:
         """Forks whose `waits_for` is this server are due now; how many in each queue, at most `limit` altogether."""
         ...
 
-    async def hasten(self, next_hop: str, step: Step, latest_at: datetime, limit: int) -> int:
+    async def hasten(self, next_hop: str, step: Step | None, latest_at: datetime, limit: int) -> int:
         """Forks in this queue and at this step of the ladder that are due later than `latest_at` are due then; how many, at most
-        `limit`. Not those that wait for a server."""
+        `limit`. Without a step: those that wait for a server or a copy."""
         ...
 
     async def release_side(self, message_id: MessageId) -> None: ...
@@ -164,11 +165,12 @@ class Ledger(Protocol):
 
     async def submission(self, limit: int, after: int = 0) -> tuple[StoredMessage, ...]:
         """Decided primary messages that wait in no delivery queue, internal_id > after, ascending. Those being delivered since
-        they were accepted are among them. Corrupt rows are set aside, not raised."""
+        they were accepted are among them. A corrupt row is among them too, as a message that is set aside: a page with fewer than
+        `limit` is the last."""
         ...
 
     async def due(self, next_hop: str, now: datetime, limit: int) -> tuple[StoredMessage, ...]:
-        """Messages with a fork in this queue whose time has come, oldest due first. Corrupt rows are set aside, not raised."""
+        """Messages with a fork in this queue whose time has come, oldest due first. Corrupt rows as in `submission`."""
         ...
 
     async def next_due_at(self, next_hop: str, after: datetime) -> datetime | None:

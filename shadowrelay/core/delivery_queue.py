@@ -75,9 +75,13 @@ def hastened(state: QueueState, now: datetime, send: Send) -> QueueState:
     return replace(state, retry=replace(state.retry, probe_at=min(state.retry.probe_at, latest_at)))
 
 
-def fair_share(queues_count: int) -> int:
-    """How many attempts one of so many busy queues may load."""
-    return max(1, LOADED_MAX // max(1, queues_count))
+def share(queues_count: int, loaded_count: int, running_count: int) -> int:
+    """How many attempts one of so many busy queues may load, of which `loaded_count` are its own and `running_count` those of all.
+
+    A queue that has none may load one in any case; only thus does the whole exceed LOADED_MAX.
+    """
+    fair = LOADED_MAX // max(1, queues_count)
+    return max(1, min(fair, loaded_count + LOADED_MAX - running_count))
 
 
 def room(state: QueueState, loaded_count: int, share: int, now: datetime) -> int:

@@ -1,7 +1,9 @@
 """The services of one node, made and connected. They know each other only through what is set here."""
 
+import asyncio
 import random
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 import structlog
@@ -24,6 +26,8 @@ from shadowrelay.service.review import ReviewService
 from shadowrelay.service.sweep import SweepService
 from shadowrelay.service.verdicts import Verdicts
 from shadowrelay.service.view import View
+
+AGAIN_SECONDS = 5.0
 
 _log = structlog.get_logger("shadowrelay.services")
 
@@ -60,6 +64,7 @@ class Services:
         self.review.on_lost = lambda: self.place.wake(0)
         self.review.on_blocked = self.deliver.blocked
         self.review.on_reachable = self.deliver.wake_server
+        self.deliver.parked = self.review.parked
         peers = self._context.peers
         peers.on_new_database.append(self._database_changed)
         peers.on_new_incarnation.append(self._restarted)
@@ -83,12 +88,12 @@ class Services:
         self.promote.wake()
         self.place.wake(0)
         self.review.reachable(server)
-        self._spawn(self.review.request_server(server), f"review {server}")
+        self._spawn(partial(self.review.request_server, server), f"review {server}")
 
     def _restarted(self, server: ServerName) -> None:
         """The peer was, or this node: it is heard for the first time."""
         self.review.reachable(server)
-        self._spawn(self.reconcile.primary_restarted(server), f"reconcile {server}")
+        self._spawn(partial(self.reconcile.primary_restarted, server), f"reconcile {server}")
 
     def _forgotten(self, server: ServerName) -> None:
         self.place.wake(0)  # what it held has no copy now
@@ -99,14 +104,16 @@ class Services:
         self.place.available()
         self.review.reachable(server)
         if seconds >= self._context.heartbeat:
-            self._spawn(self.review.request_server(server), f"review {server}")
+            self._spawn(partial(self.review.request_server, server), f"review {server}")
 
-    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        self._context.tasks.spawn(_unless_unavailable(work, name), name)
+    def _spawn(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
+        self._context.tasks.spawn(self._until_available(work, name), name)
 
-
-async def _unless_unavailable(work: Coroutine[Any, Any, None], name: str) -> None:
-    try:
-        await work
-    except LedgerUnavailable as error:
-        _log.warning("work.put_off", work=name, reason=error.reason)
+    async def _until_available(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
+        """Nobody asks for it a second time: while the ledger answers nothing, it begins anew."""
+        while True:
+            try:
+                return await work()
+            except LedgerUnavailable as error:
+                _log.warning("work.put_off", work=name, reason=error.reason)
+            await asyncio.sleep(min(self._context.heartbeat, AGAIN_SECONDS))

@@ -41,6 +41,7 @@ async def set_aside(context: Context, message: StoredMessage, reason: str) -> No
     _log.error("message.set_aside", message_id=message_id, reason=reason)
     hands_over = poison.is_handed_over(reason, is_promoted=message.is_promoted)
     await context.ledger.record_set_aside(message_id, reason, _handing_over if hands_over else None)
+    context.attempts.changed(message_id)
     context.tracking.write(tracking_rows.poison(context.me.server, message, at=context.now(), reason=reason))
 
 

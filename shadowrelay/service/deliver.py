@@ -33,8 +33,8 @@ from shadowrelay.core.outcomes import NO_REPLY
 from shadowrelay.core.ownership import primary, rules
 from shadowrelay.model.errors import ContentCorrupt, LeaseTooShort, LedgerUnavailable
 from shadowrelay.model.ids import MessageId, ServerName
-from shadowrelay.model.message import Content
-from shadowrelay.model.ownership import Claim, Transition
+from shadowrelay.model.message import Content, Ordinals
+from shadowrelay.model.ownership import Claim, Role, Transition
 from shadowrelay.model.queue import WAITS_FOR_COPY, AttemptRecord, ForkRetry, Origin, StoredMessage
 from shadowrelay.model.routing import Fork
 from shadowrelay.service.attempts import ACCEPT
@@ -47,11 +47,13 @@ from shadowrelay.service.verdicts import Verdicts
 
 PAGE = 400  # messages of Submission, of an event that wakes many, in one step
 NOTICES_PAGE = 200
+REVIEWING_MAX = 400  # of one queue, beside what it may load: a page of questions
 TICK_SECONDS = 1.0  # the wall clock is looked at so often, and what an error put off is tried again
 SUBMISSION_SECONDS = 15.0  # whatever came there in a way that wakes nobody; only what is under way is there for long
 NOTICES_SECONDS = 5.0  # how late a delay notice or an expiry may be that no attempt brings
 PARKED_MAX = timedelta(minutes=30)  # what waits for a server is looked at again, should its event have been missed
 RECORD_AGAIN_SECONDS = 1.0
+ALL = 2**31  # of what waits
 NOBODY: frozenset[ServerName] = frozenset()
 
 _log = structlog.get_logger("shadowrelay.deliver")
@@ -68,6 +70,7 @@ class NextHopQueue:
     concurrency: int
     state: QueueState
     loaded: set[MessageId] = field(default_factory=set)
+    reviewing: set[MessageId] = field(default_factory=set)  # of these
     due_at: datetime | None = None
     noted_count: int = 0  # how often `due_at` was noted: what is noted during a read is not in it
     running_count: int = 0
@@ -103,9 +106,14 @@ class NextHopQueue:
                 turn.set_result(False)
 
     @property
+    def working_count(self) -> int:
+        """What takes up room: a peer that is silent must not hold up the mail of others, so what is in review does not."""
+        return len(self.loaded) - min(len(self.reviewing), REVIEWING_MAX)
+
+    @property
     def is_idle(self) -> bool:
-        """Nothing is loaded and nothing known to wait."""
-        return not self.loaded and self.due_at is None and self.state.retry is None
+        """Nothing is loaded and nothing waits: that the next hop was out of reach says nothing about the day of the next message."""
+        return not self.loaded and self.due_at is None
 
 
 class DeliverService:
@@ -124,10 +132,11 @@ class DeliverService:
         self._ready: dict[str, None] = {}  # queues that want a turn, in order
         self._times: list[tuple[datetime, str]] = []  # heap: when a queue wants one
         self._fresh: dict[MessageId, None] = {}  # new in the ledger, or placed: to be looked at
+        self._in_hand: dict[MessageId, dict[str, Ordinals]] = {}  # of the loaded forks, by next hop
         self._in_review: dict[MessageId, dict[str, bool]] = {}  # by next hop: is it only aging?
         self._cleared: dict[MessageId, frozenset[ServerName]] = {}  # reviewed: may go without the leases of these
         self._blocked: dict[MessageId, tuple[ServerName, float]] = {}  # reviewed: waits for this server, seconds at most
-        self._woken: dict[ServerName, None] = {}
+        self._woken: dict[ServerName, int] = {}  # and how many of those that wait for it
         self._is_submission_wanted = True
         self._submission_at = 0.0
         self._notices_at = 0.0
@@ -135,7 +144,8 @@ class DeliverService:
         self._can_record.set()
         self._loaded_since_start: set[int] = set()  # internal ids of what was there before, and had its LOAD
         self._started_at = context.now()
-        self._set_backs_count = 0
+        self._set_backs_count = -1  # the clock may have been set back before the start
+        self.parked: Callable[[ServerName], None] = lambda server: None
         self.request_review: Callable[[MessageId], None] = lambda message_id: None
         self.want_copy: Callable[[MessageId], None] = lambda message_id: None
 
@@ -149,16 +159,24 @@ class DeliverService:
             queue.concurrency = concurrency
             queue.state = delivery_queue.active(concurrency)
             self._want_turn(queue)
+        for message_id in self._in_hand:
+            self._context.attempts.changed(message_id)  # its forks may be others now
+        self._end_wait_for_copies()
 
     def wake(self) -> None:
         """Something new is in Submission."""
         self._is_submission_wanted = True
         self._event.set()
 
-    def wake_server(self, server: ServerName) -> None:
-        """What waits for this server may go on: it is back, it need not be waited for any longer, or it was forgotten."""
-        self._woken[server] = None
+    def wake_server(self, server: ServerName, limit: int = ALL) -> None:
+        """What waits for this server may go on, or so many of it: it is back, it need not be waited for any longer, or it was
+        forgotten."""
+        self._woken[server] = max(self._woken.get(server, 0), limit)
         self._event.set()
+
+    def _end_wait_for_copies(self) -> None:
+        if not self._context.settings.transport.reject_message_on_shadow_failure:
+            self.wake_server(WAITS_FOR_COPY)
 
     def placed(self, message_id: MessageId) -> None:
         """It has a copy now: the ledger has made due what waited for that."""
@@ -236,10 +254,10 @@ class DeliverService:
                 continue
 
     async def _open(self) -> None:
-        """The queues that the ledger has, and the clock that they were written by."""
+        """The queues that the ledger has."""
         for key, due_at in (await self._context.ledger.delivery_queues()).items():
             self._note_due(key, due_at)
-        await self._hasten()
+        self._end_wait_for_copies()
 
     def _pause(self) -> float:
         if self._context.is_draining or not self._times:
@@ -252,9 +270,9 @@ class DeliverService:
         await self._can_record.wait()
         context = self._context
         ahead = context.clock_ahead()
-        if context.set_backs_count != self._set_backs_count:
-            self._set_backs_count = context.set_backs_count
+        if (set_backs_count := context.set_backs_count) != self._set_backs_count:
             await self._hasten()
+            self._set_backs_count = set_backs_count
         await self._after_review()
         for server in tuple(self._woken):
             await self._wake_some(server)
@@ -288,13 +306,13 @@ class DeliverService:
             if queue.state.retry is not None:
                 heapq.heappush(self._times, (queue.state.retry.probe_at, queue.key))
             count = 0
-            for step in ladder.steps(send):
-                while page := await self._context.ledger.hasten(queue.key, step, now + step.wait, PAGE):
+            waits = [(step, step.wait) for step in ladder.steps(send)]
+            for step, wait in (*waits, (None, min(PARKED_MAX, self._context.settings.transport.shadow_resubmit_time_span))):
+                while page := await self._context.ledger.hasten(queue.key, step, now + wait, PAGE):
                     count += page
-                    self._note_due(queue.key, now + step.wait)
+                    self._note_due(queue.key, now + wait)
             if count:
                 _log.warning("queue.hastened", next_hop=queue.key, count=count)
-            self._note_due(queue.key, queue.due_at)
 
     # queues
 
@@ -315,8 +333,8 @@ class DeliverService:
         return queue.state.retry is None and self._room(queue, self._context.now()) > 0
 
     def _room(self, queue: NextHopQueue, now: datetime) -> int:
-        share = delivery_queue.fair_share(self._busy_count + (not queue.loaded))
-        return delivery_queue.room(queue.state, len(queue.loaded), share, now)
+        share = delivery_queue.share(self._busy_count + (not queue.loaded), queue.working_count, self._running_count)
+        return delivery_queue.room(queue.state, queue.working_count, share, now)
 
     def _want_turn(self, queue: NextHopQueue) -> None:
         self._ready[queue.key] = None
@@ -328,11 +346,12 @@ class DeliverService:
             return
         queue = self._queue(key)
         queue.noted_count += 1
-        if queue.due_at is None or at < queue.due_at:
+        is_sooner = queue.due_at is None or at < queue.due_at
+        if is_sooner:
             queue.due_at = at
         if at <= self._context.now():
             self._want_turn(queue)
-        else:
+        elif is_sooner:  # else it is found when those before it are loaded
             heapq.heappush(self._times, (at, key))
 
     async def _fill(self, queue: NextHopQueue, now: datetime) -> None:
@@ -342,7 +361,7 @@ class DeliverService:
                 self._queues.pop(queue.key, None)
             return
         room = self._room(queue, now)
-        if room <= 0 or (queue.state.retry is None and len(queue.loaded) > queue.concurrency):
+        if room <= 0 or (queue.state.retry is None and queue.working_count > queue.concurrency):
             return  # a session that becomes free, or the time of the probe, gives it its next turn
         context = self._context
         wanted, noted_count = room + len(queue.loaded), queue.noted_count
@@ -350,7 +369,7 @@ class DeliverService:
         found = await context.ledger.due(queue.key, now, wanted)
         is_all_loaded = len(found) < wanted
         for stored in found:
-            if stored.envelope.message_id in queue.loaded:
+            if stored.envelope.message_id in queue.loaded or stored.claim.role is not Role.PRIMARY:
                 continue
             forks = {fork.destination.key: fork for fork in self._forks.of(stored)}
             fork = forks.get(queue.key)
@@ -365,6 +384,8 @@ class DeliverService:
             if queue.noted_count == noted_count:
                 queue.due_at = None
                 self._note_due(queue.key, next_due_at)
+                if queue.is_idle:
+                    self._queues.pop(queue.key, None)
                 return
             self._want_turn(queue)
         elif queue.state.retry is None and self._room(queue, now) > 0:
@@ -426,7 +447,7 @@ class DeliverService:
         except LedgerUnavailable:
             self._fresh = fresh | self._fresh
             raise
-        await self._take_in([message for message in found if message.claim.is_primary and not message.retries])
+        await self._take_in([message for message in found if not message.retries])
         for message in found:
             for retry in message.retries:
                 self._note_due(retry.next_hop, retry.attempts_next_at)
@@ -436,7 +457,7 @@ class DeliverService:
         recorded = []
         for stored in messages:
             message_id = stored.envelope.message_id
-            if message_id in self._in_review:
+            if message_id in self._in_review or stored.claim.role is not Role.PRIMARY:
                 continue
             if not stored.is_decided:
                 self._look_later(message_id)
@@ -477,17 +498,18 @@ class DeliverService:
 
     async def _wake_some(self, server: ServerName) -> None:
         """A page of what waits for this server; the rest in the next turn."""
-        self._woken.pop(server, None)  # before we wait: what is asked for meanwhile may be for messages that come to wait meanwhile
+        limit = self._woken.pop(server)  # first: a request that comes while we wait may be for messages parked meanwhile
+        page = min(limit, PAGE)
         try:
-            counts = await self._context.ledger.wake_waiting(server, PAGE)
+            counts = await self._context.ledger.wake_waiting(server, page)
         except LedgerUnavailable:
-            self.wake_server(server)
+            self.wake_server(server, limit)
             raise
         now = self._context.now()
         for key in counts:
             self._note_due(key, now)
-        if sum(counts.values()) >= PAGE:
-            self.wake_server(server)
+        if sum(counts.values()) >= page and limit > page:
+            self.wake_server(server, limit)
 
     # leases
 
@@ -510,18 +532,20 @@ class DeliverService:
             for key in reviewed:
                 self._unload(self._queue(key), message_id)
             stored = messages.get(message_id)
-            if stored is None or not stored.claim.is_primary:
+            if stored is None or stored.claim.role is not Role.PRIMARY:
                 continue
             try:
                 if message_id in blocked:
                     server, seconds = blocked[message_id]
                     await self._park(stored, server, self._context.now() + min(timedelta(seconds=seconds), PARKED_MAX))
-                    if self._context.peers.is_back(server):
-                        self.wake_server(server)  # it came back while this was written
+                    self.parked(server)  # it may have come back while this was written
                 else:
                     await self._go_on(stored, reviewed, cleared[message_id])
             except LedgerUnavailable as error:
                 _log.warning("delivery.put_off", message_id=message_id, reason=error.reason)
+                self._look_later(message_id)
+            except Exception:
+                _log.exception("delivery.failed", message_id=message_id)
                 self._look_later(message_id)
 
     async def _go_on(self, stored: StoredMessage, reviewed: Mapping[str, bool], excused: frozenset[ServerName]) -> None:
@@ -532,7 +556,7 @@ class DeliverService:
             if is_aging is None:
                 continue
             queue = self._queue(fork.destination.key)
-            if is_aging or queue.state.retry is None or self._room(queue, self._context.now()) > 0:  # the last: it is the probe
+            if is_aging or excused or self._room(queue, self._context.now()) > 0:
                 self._load(stored, fork, None, None, excused=excused, is_aging=is_aging)
             else:
                 is_returned = True
@@ -591,8 +615,10 @@ class DeliverService:
         return self._context.now() < self._copy_awaited_until(stored)
 
     def _copy_awaited_until(self, stored: StoredMessage) -> datetime:
-        since = stored.due_at or stored.envelope.arrived_at
-        return min(since, self._context.now()) + self._context.settings.transport.shadow_resubmit_time_span
+        since, now = stored.due_at or stored.envelope.arrived_at, self._context.now()
+        if since > now:
+            return now  # the clock was ahead, and nobody knows how long it has waited
+        return since + self._context.settings.transport.shadow_resubmit_time_span
 
     # attempts
 
@@ -612,6 +638,10 @@ class DeliverService:
         queue = self._queue(key)
         if message_id in queue.loaded:
             return False
+        in_hand = self._in_hand.get(message_id, {})
+        if any(fork.ordinals & ordinals for ordinals in in_hand.values()):
+            self._look_later(message_id)  # the routes were changed: another fork has these recipients until its attempt is over
+            return False
         lease = AttemptLease(context, stored, excused)  # what is listed from now on is not in this claim
         if not context.attempts.wait(message_id, key):
             self._look_later(message_id)
@@ -621,6 +651,7 @@ class DeliverService:
         if not queue.loaded:
             self._busy_count += 1
         queue.loaded.add(message_id)
+        self._in_hand.setdefault(message_id, in_hand)[key] = fork.ordinals
         self._running_count += 1
         self._track_load(stored)
         work = self._work(queue, stored, fork, retry, content, lease, is_aging=is_aging)
@@ -638,13 +669,22 @@ class DeliverService:
         if message_id not in queue.loaded:
             return
         queue.loaded.remove(message_id)
+        in_hand = self._in_hand[message_id]
+        del in_hand[queue.key]
+        if not in_hand:
+            del self._in_hand[message_id]
         if not queue.loaded:
             self._busy_count -= 1
-        if queue.due_at is not None:
-            if len(queue.loaded) <= queue.concurrency and queue.due_at <= self._context.now():
-                self._want_turn(queue)
-        elif queue.is_idle:
+        queue.reviewing.discard(message_id)
+        if queue.is_idle:
             self._queues.pop(queue.key, None)
+        else:
+            self._use_room(queue)
+
+    def _use_room(self, queue: NextHopQueue) -> None:
+        """What is due takes the place that was left."""
+        if queue.due_at is not None and queue.working_count <= queue.concurrency and queue.due_at <= self._context.now():
+            self._want_turn(queue)
 
     async def _work(
         self,
@@ -659,31 +699,35 @@ class DeliverService:
     ) -> None:
         """One fork, from its place in memory to its recorded outcome."""
         message_id = stored.envelope.message_id
-        is_in_review = False
-        has_session = False
+        is_in_review = is_put_off = has_session = False
         try:
-            has_session = not is_aging and await queue.session()
-            if is_aging or (has_session and self._is_open(queue)):
-                if self._context.attempts.start(message_id, queue.key):
-                    is_in_review = await self._attempt(queue, stored, fork, retry, content, lease, is_aging=is_aging)
+            try:
+                has_session = not is_aging and await queue.session()
+                if is_aging or (has_session and self._is_open(queue)):
+                    if self._context.attempts.start(message_id, queue.key):
+                        is_in_review = await self._attempt(queue, stored, fork, retry, content, lease, is_aging=is_aging)
+                    else:
+                        self._look_at(message_id)  # it changed while it waited
                 else:
-                    self._fresh[message_id] = None  # it changed while it waited
-                    self._event.set()
-            else:
-                await self._return(stored)
-        except LedgerUnavailable as error:
-            _log.warning("delivery.put_off", message_id=message_id, next_hop=queue.key, reason=error.reason)
-            self._look_later(message_id)
-        except Exception:
-            _log.exception("delivery.failed", message_id=message_id, next_hop=queue.key)
-            await self._put_off(stored, fork, retry)
+                    await self._return(stored)
+            except LedgerUnavailable as error:
+                _log.warning("delivery.put_off", message_id=message_id, next_hop=queue.key, reason=error.reason)
+                is_put_off = True
+            except Exception:
+                _log.exception("delivery.failed", message_id=message_id, next_hop=queue.key)
+                is_put_off = True
+            finally:
+                if has_session:
+                    queue.release()
+            if is_put_off:
+                await self._put_off(stored, fork, retry)
         finally:
-            if has_session:
-                queue.release()
             self._running_count -= 1
             self._context.attempts.end(message_id, queue.key)
             if is_in_review:
                 self._in_review.setdefault(message_id, {})[queue.key] = is_aging
+                queue.reviewing.add(message_id)
+                self._use_room(queue)
                 self.request_review(message_id)
             else:
                 self._unload(queue, message_id)
@@ -703,17 +747,21 @@ class DeliverService:
         self._event.set()
 
     async def _put_off(self, stored: StoredMessage, fork: Fork, retry: ForkRetry | None) -> None:
-        """An attempt failed in a way that nobody thought of: as after a refusal, but without an outcome."""
-        now = self._context.now()
-        waiting = retry or self._forks.queued(stored, fork, now)
-        later = now + self._context.settings.send.queue_glitch_retry_interval
-        others = [] if stored.retries else [self._forks.queued(stored, other, now) for other in self._forks.of(stored) if other != fork]
-        try:
-            await self._context.ledger.record_queued(stored.envelope.message_id, [replace(waiting, attempts_next_at=later), *others])
-        except LedgerUnavailable as error:
-            _log.warning("delivery.put_off", message_id=stored.envelope.message_id, reason=error.reason)
-            self._look_later(stored.envelope.message_id)
-            return
+        """Nothing came of its attempt: its content cannot be read now, or nobody thought of this failure. It waits as after the
+        first refusal, and keeps its place in memory until that is recorded: others have their turn meanwhile."""
+        context = self._context
+        while True:
+            now = context.now()
+            waiting = retry or self._forks.queued(stored, fork, now)
+            later = now + context.settings.send.queue_glitch_retry_interval
+            others = [] if stored.retries else [self._forks.queued(stored, other, now) for other in self._forks.of(stored) if other != fork]
+            try:
+                await context.ledger.record_queued(stored.envelope.message_id, [replace(waiting, attempts_next_at=later), *others])
+                break
+            except LedgerUnavailable:
+                if context.is_draining:
+                    return
+                await asyncio.sleep(RECORD_AGAIN_SECONDS)
         self._note_due(fork.destination.key, later)
         for other in others:
             self._note_due(other.next_hop, now)
@@ -741,10 +789,11 @@ class DeliverService:
             self.want_copy(stored.envelope.message_id)
             await self._park(stored, WAITS_FOR_COPY, self._copy_awaited_until(stored))
             return False
-        read = content
+        read, has_session = content, False
 
         async def read_content() -> Content:
-            nonlocal read
+            nonlocal read, has_session
+            has_session = True
             if read is None:
                 if stored.place is None:
                     raise ContentCorrupt("it is gone")
@@ -764,10 +813,14 @@ class DeliverService:
             else:
                 async with self._suspects.turn(course):
                     self._note_reached(queue, await self._forks.attempt(attempt, record), began_at)
-        except LeaseTooShort:
-            return True
-        except ContentCorrupt as error:
-            await set_aside_corrupt(context, stored, str(error))
+        except (LeaseTooShort, ContentCorrupt, LedgerUnavailable) as error:
+            if has_session and not is_aging:
+                self._note_reached(queue, Reached(None), began_at)
+            if isinstance(error, LedgerUnavailable):
+                raise
+            if isinstance(error, ContentCorrupt):
+                await set_aside_corrupt(context, stored, str(error))
+            return isinstance(error, LeaseTooShort)
         return False
 
     def _note_reached(self, queue: NextHopQueue, reached: Reached, began_at: float) -> None:
@@ -828,9 +881,9 @@ class DeliverService:
                 await asyncio.sleep(RECORD_AGAIN_SECONDS)
             except Exception:
                 # Delivered, but it cannot be said: never again, then. Somebody has to look at it.
+                await self._set_aside_delivered(stored)
                 self._can_record.set()
                 self._verdicts.recorded(message_id)
-                await set_aside(context, stored, "the outcome of an attempt could not be recorded: see the operator log")
                 raise
         self._can_record.set()
         if has_verdict:
@@ -842,6 +895,15 @@ class DeliverService:
             if retry is not None:
                 self._note_due(retry.next_hop, retry.attempts_next_at)
         self._after_sides(stored, record)
+
+    async def _set_aside_delivered(self, stored: StoredMessage) -> None:
+        while True:
+            try:
+                await set_aside(self._context, stored, "the outcome of an attempt could not be recorded: see the operator log")
+                return
+            except LedgerUnavailable:
+                self._can_record.clear()
+                await asyncio.sleep(RECORD_AGAIN_SECONDS)
 
     def _after_sides(self, stored: StoredMessage, record: AttemptRecord) -> None:
         context = self._context

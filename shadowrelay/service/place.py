@@ -8,6 +8,8 @@ What is in memory is bounded: ids of those that wait, and the envelopes of those
 
 import asyncio
 import heapq
+import math
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -28,6 +30,7 @@ from shadowrelay.service.corrupt import set_aside_corrupt
 
 AT_ONCE = 20  # copies under way; the receivers of copies have clients of their own
 LARGE_AT_ONCE = 4
+LARGE_IN_HAND_MAX = 2 * LARGE_AT_ONCE  # each may take an hour: the small ones must not wait behind them
 IN_HAND_MAX = 200  # messages that have their turn, copies under way included
 WAITING_MAX = 10_000  # messages that wait by themselves; the others are found by the cursor
 LOOK_ANEW_SECONDS = 600.0  # of quiet: what no event told of is found then
@@ -67,6 +70,8 @@ class PlaceService:
         self._busy: set[MessageId] = set()
         self._slots = asyncio.Semaphore(AT_ONCE)
         self._large_slots = asyncio.Semaphore(LARGE_AT_ONCE)  # of their own: they take long, and take turns
+        self._large_count = 0  # in hand
+        self._large: deque[MessageId] = deque()  # they wait for their turn; `due_at` is infinite
         self._after = 0  # internal ids up to this one were looked at
         self._is_behind = True  # there may be some above it
         self._waiting: dict[MessageId, Waiting] = {}
@@ -186,9 +191,17 @@ class PlaceService:
 
     def _begin(self, message: StoredMessage) -> None:
         message_id = message.envelope.message_id
-        if message_id not in self._busy:
-            self._busy.add(message_id)
-            self._context.tasks.spawn(self._turn(message), "place")
+        if message_id in self._busy:
+            return
+        if _is_large(message):
+            if self._large_count >= LARGE_IN_HAND_MAX:
+                entry = self._waiting.get(message_id)
+                self._waiting[message_id] = Waiting(math.inf, 0 if entry is None else entry.failures_count)
+                self._large.append(message_id)
+                return
+            self._large_count += 1
+        self._busy.add(message_id)
+        self._context.tasks.spawn(self._turn(message), "place")
 
     async def _turn(self, message: StoredMessage) -> None:
         message_id = message.envelope.message_id
@@ -198,6 +211,11 @@ class PlaceService:
         finally:
             self._busy.discard(message_id)
             self._after_turn(message, outcome)
+            if _is_large(message):
+                self._large_count -= 1
+                if self._large:
+                    following = self._large.popleft()
+                    self._wait(following, 0.0, self._waiting[following].failures_count)
             self._event.set()
 
     def _after_turn(self, message: StoredMessage, outcome: Outcome) -> None:
@@ -220,8 +238,7 @@ class PlaceService:
     async def _supervised(self, message: StoredMessage) -> Outcome:
         message_id = message.envelope.message_id
         try:
-            is_large = message.place is not None and message.place.size > placement.LARGE_OCTETS
-            async with self._large_slots if is_large else self._slots:
+            async with self._large_slots if _is_large(message) else self._slots:
                 if self._is_settling(message):
                     return Outcome.LATER
                 self._context.placements.add(message_id)
@@ -304,3 +321,7 @@ class PlaceService:
 
         (transition,) = await self._context.end_claims([message_id], decide)
         _log.info("placement.superseded", message_id=message_id, server=party.server, note=transition.note)
+
+
+def _is_large(message: StoredMessage) -> bool:
+    return message.place is not None and message.place.size > placement.LARGE_OCTETS

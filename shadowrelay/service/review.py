@@ -17,7 +17,7 @@ import structlog
 from shadowrelay.core.ownership import meeting, rules
 from shadowrelay.core.ownership.values import Note, Party
 from shadowrelay.model.errors import LedgerUnavailable, PeerUnavailable
-from shadowrelay.model.ids import MessageId, ServerName
+from shadowrelay.model.ids import NO_SERVER, MessageId, ServerName
 from shadowrelay.model.ownership import Claim, CopyNumber, StatusAnswer, StatusQuestion, Transition
 from shadowrelay.model.queue import StoredMessage
 from shadowrelay.model.settings import WithoutLease
@@ -28,6 +28,9 @@ NOBODY: frozenset[ServerName] = frozenset()
 SILENT_SECONDS = 5.0  # a server that did not answer is not asked again so long, unless it is heard
 PAGE = 400  # design 4: questions in one XQDISCARD STATUS BDAT
 DOUBLINGS_MAX = 10
+TRIES_AT_HAND = 2  # after that a message that somebody else must move for waits in its queue, and leaves its place to others
+TRUSTED_HEARTBEATS = 2  # without a failed question
+EVERYTHING = 2**31
 CLOCK_GRAIN_SECONDS = 0.1
 LOOKED_AT_AGAIN_SECONDS = 1800.0  # should the event that wakes it be missed
 
@@ -37,14 +40,15 @@ _log = structlog.get_logger("shadowrelay.review")
 class ReviewService:
     """A set of messages to clear up. `on_clear(message_id, excused)` is called for each that may be delivered; `excused` are the
     servers whose lease it may go without. `on_blocked(message_id, server, seconds)`: it waits for this server, at most so long.
-    `on_reachable(server)`: what waits for it may go on."""
+    `on_reachable(server, limit)`: what waits for it may go on, or so many of it."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self._wanted: set[MessageId] = set()
         self._later: list[tuple[float, MessageId]] = []  # heap, `Clock.awake`: somebody else must move first
         self._tries: dict[MessageId, int] = {}  # of those
-        self._unanswered: dict[ServerName, float] = {}  # when a question to it failed, `Clock.awake`
+        self._unanswered: dict[ServerName, float] = {}  # when the last question to it failed, `Clock.awake`; none was answered since
+        self._trusted_at: dict[ServerName, float] = {}  # of those: when all that waits for it goes on, unless a question fails
         self._suspects: dict[MessageId, set[ServerName]] = defaultdict(set)  # to be asked although the lease runs
         self._asked_whole: set[ServerName] = set()  # `request_server` runs
         self._waited_for: set[ServerName] = set()
@@ -53,7 +57,7 @@ class ReviewService:
         self.on_unplaced: Callable[[MessageId], None] = lambda message_id: None
         self.on_lost: Callable[[], None] = lambda: None
         self.on_blocked: Callable[[MessageId, ServerName, float], None] = lambda message_id, server, seconds: None
-        self.on_reachable: Callable[[ServerName], None] = lambda server: None
+        self.on_reachable: Callable[[ServerName, int], None] = lambda server, limit: None
         self.on_placed: Callable[[MessageId], None] = lambda message_id: None
 
     def request(self, message_id: MessageId) -> None:
@@ -67,9 +71,24 @@ class ReviewService:
         self.request(message_id)
 
     def reachable(self, server: ServerName) -> None:
-        """It was heard again, or is forgotten: what waits for it goes on."""
+        """It was heard again, or is forgotten: what waits for it goes on. Who polls us may still answer no question: then one
+        message tries that, and the others follow when it is answered, or when no question has failed for a while."""
         self._waited_for.discard(server)
-        self.on_reachable(server)
+        if server not in self._unanswered or server not in self._context.peers:
+            self._trust(server)
+        elif server not in self._trusted_at:
+            self._trusted_at[server] = self._context.clock.awake() + TRUSTED_HEARTBEATS * self._context.heartbeat
+            self.on_reachable(server, 1)
+
+    def parked(self, server: ServerName) -> None:
+        """Something waits for it now."""
+        if self._context.peers.is_back(server):
+            self.reachable(server)
+
+    def _trust(self, server: ServerName) -> None:
+        self._unanswered.pop(server, None)
+        self._trusted_at.pop(server, None)
+        self.on_reachable(server, EVERYTHING)
 
     async def request_server(self, server: ServerName) -> None:
         """Ask about everything that this server may hold for us, although leases run: it was away, or its database is new.
@@ -111,7 +130,10 @@ class ReviewService:
                 self._wanted.add(heapq.heappop(self._later)[1])
             for server in tuple(self._waited_for):
                 if self._may_go_without((server,)):
-                    self.reachable(server)
+                    self._waited_for.discard(server)
+                    self._trust(server)
+            for server in [server for server, at in self._trusted_at.items() if at <= now]:
+                self._trust(server)
             await self.review_wanted()
             if not self._wanted:
                 poll = self._context.settings.transport.discard_poll_interval.total_seconds()
@@ -134,12 +156,13 @@ class ReviewService:
                 self._again(message_id)
             raise
 
-    def _again(self, message_id: MessageId) -> None:
-        """Later: after a poll interval, then twice as long each time, up to a heartbeat."""
+    def _again(self, message_id: MessageId) -> float:
+        """Later: after a poll interval, then twice as long each time, up to a heartbeat. In how many seconds."""
         poll = self._context.settings.transport.discard_poll_interval.total_seconds()
         tries = self._tries[message_id] = self._tries.get(message_id, 0) + 1
         pause = min(poll * 2.0 ** min(tries - 1, DOUBLINGS_MAX), max(self._context.heartbeat, poll))
         heapq.heappush(self._later, (self._context.clock.awake() + pause, message_id))
+        return pause
 
     async def _review(self, batch: Sequence[MessageId]) -> None:
         context = self._context
@@ -217,7 +240,9 @@ class ReviewService:
             if suspects:
                 self._again(message_id)
         else:
-            self._again(message_id)
+            pause = self._again(message_id)
+            if self._tries[message_id] > TRIES_AT_HAND:
+                self.on_blocked(message_id, NO_SERVER, pause)
         if is_settled and message.claim.chosen() is None:
             self.on_unplaced(message_id)
 
@@ -307,8 +332,11 @@ class ReviewService:
         except PeerUnavailable as error:
             context.peers.failed(server)
             self._unanswered[server] = context.clock.awake()
+            self._trusted_at.pop(server, None)
             _log.info("review.unanswered", server=server, reason=error.reason)
             return None
+        if server in self._unanswered:
+            self._trust(server)
         assert link.identity is not None
         party = Party(server, link.identity.database)
         said = dict(zip(messages, answers, strict=True))

@@ -290,7 +290,7 @@ class SqliteLedger:
         counts: dict[str, int] = await self._writer.submit(partial(promises.wake, server=server, limit=limit), is_heavy=True)
         return counts
 
-    async def hasten(self, next_hop: str, step: Step, latest_at: datetime, limit: int) -> int:
+    async def hasten(self, next_hop: str, step: Step | None, latest_at: datetime, limit: int) -> int:
         run = partial(promises.hasten, next_hop=next_hop, step=step, latest_at=latest_at, limit=limit)
         count: int = await self._writer.submit(run, is_heavy=True)
         return count
@@ -327,11 +327,11 @@ class SqliteLedger:
         return found.messages
 
     async def submission(self, limit: int, after: int = 0) -> tuple[StoredMessage, ...]:
-        return _readable(await self._ask(partial(_found, reading.SELECT_SUBMISSION, (after, limit), self._contents)))
+        return await self._ask(partial(_found, reading.SELECT_SUBMISSION, (after, limit), self._contents))
 
     async def due(self, next_hop: str, now: datetime, limit: int) -> tuple[StoredMessage, ...]:
         question = (next_hop, codec.encode_instant(now), limit)
-        return _readable(await self._ask(partial(_found, reading.SELECT_DUE, question, self._contents)))
+        return await self._ask(partial(_found, reading.SELECT_DUE, question, self._contents))
 
     async def next_due_at(self, next_hop: str, after: datetime) -> datetime | None:
         question = partial(reading.next_due, next_hop=next_hop, after=codec.encode_instant(after))

@@ -30,11 +30,11 @@ WAKE = (
     "UPDATE retry SET attempts_next_at = ?, waits_for = '' WHERE (message, next_hop) IN"
     " (SELECT message, next_hop FROM retry WHERE waits_for = ? AND waits_for != '' LIMIT ?) RETURNING next_hop"
 )
-HASTEN = (
+HASTEN_WAITING = (
     "UPDATE retry SET attempts_next_at = ? WHERE (message, next_hop) IN"
-    " (SELECT message, next_hop FROM retry WHERE next_hop = ? AND attempts_next_at > ? AND waits_for = ''"
-    " AND kind = ? AND failures_count BETWEEN ? AND ? LIMIT ?)"
+    " (SELECT message, next_hop FROM retry WHERE next_hop = ? AND attempts_next_at > ? AND waits_for != '' LIMIT ?)"
 )
+HASTEN = HASTEN_WAITING.replace("waits_for != ''", "waits_for = '' AND kind = ? AND failures_count BETWEEN ? AND ?")
 Placed = tuple[Content, ContentPlace | None]
 """A content and, where it is a file, its place already."""
 
@@ -146,16 +146,32 @@ def _undone(retry: ForkRetry, done: Ordinals) -> ForkRetry:
 
 
 def queued(work: Work, message_id: MessageId, retries: Sequence[ForkRetry], gone: Sequence[str], decide: Decide | None) -> None:
-    """These forks wait in their queues, and no longer in `gone`. `decide` is a verdict that was not recorded yet."""
+    """These forks wait in their queues, and no longer in `gone`. `decide` is a verdict that was not recorded yet.
+
+    Whoever asks for it read the message a while ago. A fork that has come into its queue since, or has been attempted, keeps its
+    ladder; if it is due, it waits as long as the one that was given.
+    """
     if decide is not None:
         verdict(work, message_id, decide)
     row = work.row(message_id)
     if row is None or row.claim.role is not Role.PRIMARY:
         return
-    present = {key: retry for key, retry in work.retries_of(row).items() if key not in gone}
-    wanted = present | {retry.next_hop: _undone(retry, row.claim.done) for retry in retries if not retry.ordinals <= row.claim.done}
+    now = codec.decode_instant(work.now_microseconds)
+    wanted = {key: retry for key, retry in work.retries_of(row).items() if key not in gone}
+    for retry in retries:
+        present = wanted.get(retry.next_hop)
+        if present is not None:
+            wanted[retry.next_hop] = _waiting(present, retry, now)
+        elif not retry.ordinals <= row.claim.done:
+            wanted[retry.next_hop] = _undone(retry, row.claim.done)
     row.is_decided = True
     work.replace_retries(row, wanted)
+
+
+def _waiting(present: ForkRetry, given: ForkRetry, now: datetime) -> ForkRetry:
+    if present.attempts_next_at > now or given.attempts_next_at <= now:
+        return present
+    return replace(present, attempts_next_at=given.attempts_next_at, waits_for=given.waits_for, notice_at=given.notice_at)
 
 
 def wake(work: Work, server: ServerName, limit: int) -> dict[str, int]:
@@ -171,13 +187,16 @@ def wake(work: Work, server: ServerName, limit: int) -> dict[str, int]:
     return counts
 
 
-def hasten(work: Work, next_hop: str, step: Step, latest_at: datetime, limit: int) -> int:
-    """What waits in this queue, at this step of the ladder, beyond `latest_at` waits until then. At most `limit`."""
+def hasten(work: Work, next_hop: str, step: Step | None, latest_at: datetime, limit: int) -> int:
+    """What waits in this queue, at this step of the ladder, beyond `latest_at` waits until then. At most `limit`. Without a step:
+    what waits for a server or a copy."""
     write_retries(work)
     at = codec.encode_instant(latest_at)
-    count = work.connection.exec_driver_sql(
-        HASTEN, (at, next_hop, at, step.kind.value, step.failures_min, step.failures_max, limit)
-    ).rowcount
+    if step is None:
+        done = work.connection.exec_driver_sql(HASTEN_WAITING, (at, next_hop, at, limit))
+    else:
+        done = work.connection.exec_driver_sql(HASTEN, (at, next_hop, at, step.kind.value, step.failures_min, step.failures_max, limit))
+    count = done.rowcount
     if count:
         work.changes_count += 1
     return count

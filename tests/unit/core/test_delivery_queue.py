@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from shadowrelay.core.delivery_queue import LOADED_MAX, Retry, active, after_reached, after_unreachable, fair_share, hastened, room
+from shadowrelay.core.delivery_queue import LOADED_MAX, Retry, active, after_reached, after_unreachable, hastened, room, share
 from shadowrelay.model.settings import Send
 
 NOW = datetime(2026, 11, 21, 10, 0, tzinfo=UTC)
@@ -22,8 +22,13 @@ def test_an_active_queue_loads_twice_its_concurrency():
 
 
 def test_no_queue_takes_more_than_its_share():
-    assert 10 == room(active(20), 0, fair_share(100), NOW)
-    assert (LOADED_MAX, 1, 1) == (fair_share(1), fair_share(LOADED_MAX), fair_share(10 * LOADED_MAX))
+    assert 10 == room(active(20), 0, share(100, 0, 0), NOW)
+    assert (LOADED_MAX, 1, 1) == (share(1, 0, 0), share(LOADED_MAX, 0, 0), share(10 * LOADED_MAX, 0, 0))
+
+
+def test_all_queues_together_load_no_more_than_there_is_room_for_and_one_each() -> None:
+    assert 30 == share(2, 20, LOADED_MAX - 10)
+    assert [20, 15, 1] == [share(2, loaded, LOADED_MAX + over) for loaded, over in ((20, 0), (20, 5), (0, 5))]
 
 
 def test_a_next_hop_that_cannot_be_reached_puts_its_queue_in_retry():
