@@ -358,7 +358,7 @@ async def test_a_new_database_is_asked_about_although_the_ledger_failed_just_the
 async def test_small_repairs_do_not_wait_behind_large_ones(tmp_path: Path) -> None:
     async with nodes(tmp_path, EAST, WEST) as net:
         east, large_count, small_count = net.nodes[EAST], 220, 20
-        net.sink.answer = lambda address: BUSY
+        net.sink.answer = gone
         await net.kill(WEST)
         await asyncio.sleep(12)
         for number in range(large_count):
