@@ -868,7 +868,7 @@ class DeliverService:
             return primary.recorded(claim, record.done)
 
         joined, has_verdict = self._verdicts.joined(message_id, decide)
-        for side in record.sides:
+        for side in record.sides if not stored.is_promoted else ():  # else everybody is asked first: see `Notices`
             context.leases.inherit(side.message.envelope.message_id, message_id)
         while True:
             try:

@@ -19,6 +19,7 @@ from shadowrelay.core.outcomes import NO_REPLY, AttemptOutcome
 from shadowrelay.core.ownership import primary
 from shadowrelay.model.errors import ContentCorrupt, LedgerUnavailable
 from shadowrelay.model.message import Content, Ordinals
+from shadowrelay.model.ownership import Copy
 from shadowrelay.model.queue import NewMessage, Origin, SideMessage, StoredMessage
 from shadowrelay.model.replies import Reply
 from shadowrelay.service.context import Context
@@ -111,6 +112,9 @@ class Notices:
         data = dsn.build(kind, original, reports, head, dsn_id, node=context.me.server, now=now, is_whole=is_whole)
         envelope = dsn.envelope_for(original, dsn_id, now, context.me.server, kind)
         claim = primary.first_claim(context.me, 1, None)
+        if stored.is_promoted:  # its lost primary may have made this DSN already, and anybody may have taken that over
+            others = [server for server in context.peers.states if context.peers.is_back(server)]
+            claim = replace(claim, copies=tuple([Copy(server, context.peers.party(server).database) for server in others]))
         message = NewMessage(envelope, claim, Origin.DSN, now, retention.remember_until(now, transport))
         return SideMessage(message, Content(len(data), hashlib.sha256(data).digest(), data), ACTIONS[kind].value)
 

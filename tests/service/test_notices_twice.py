@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from shadowrelay.core.dsn import DsnKind, dsn_message_id
 from shadowrelay.model.ids import ServerName
 from shadowrelay.model.ownership import CopyNumber, Role, StatusQuestion, StatusState
 from shadowrelay.model.replies import Reply
-from tests.kit.nodes import EAST, OK, SPAN, WEST, Net, in_virtual_time, nodes, until
+from tests.kit.nodes import EAST, NORTH, OK, SPAN, WEST, Net, in_virtual_time, nodes, until
 
 NO_SUCH_USER, BUSY = Reply(550, "5.1.1", "no such user"), Reply(451, "4.7.1", "busy")
 SENDER = "a@x.example"
@@ -119,3 +120,32 @@ async def test_status_does_not_say_what_waits_for_its_dsn(tmp_path: Path) -> Non
 def _is_first_copy(net: Net) -> bool:
     """The first copy passes, and those of DSNs do not."""
     return not net.sink.attempts_count
+
+
+@in_virtual_time
+async def test_whoever_took_the_message_over_asks_everybody_before_a_dsn_that_its_lost_primary_may_have_made(tmp_path: Path) -> None:
+    """The lost primary's DSN has its copy on a server that has nothing to do with the message itself (simulation seed 21421)."""
+    async with nodes(tmp_path, EAST, WEST, NORTH) as net:
+        east = net.nodes[EAST]
+        net.sink.answer = lambda address: BUSY
+        await east.accept()
+        original = east.last
+        holder, third = (WEST, NORTH) if Role.SHADOW is await net.nodes[WEST].role(original) else (NORTH, WEST)
+        _failing(net, holder)
+        await until(east.in_role(original, Role.DELIVERED), 60)
+        dsn_id = dsn_message_id(original, frozenset({1}), DsnKind.FAILURE)
+        await until(net.nodes[third].in_role(dsn_id, Role.SHADOW), 60)
+        await net.wipe(EAST)
+        net.sink.answer = lambda address: OK if address == SENDER else BUSY
+
+        net.cut = {frozenset((EAST, holder))}
+        await net.start(EAST)
+        await until(lambda: bool(net.sink.arrived), 2 * SPAN)
+        net.heal()
+        await until(net.nodes[holder].in_role(original, Role.PRIMARY), 4 * SPAN)
+        await asyncio.sleep(2)  # it has a new copy, and a lease on that
+        net.sink.answer = lambda address: OK if address == SENDER else NO_SUCH_USER
+        await until(net.nodes[holder].in_role(original, Role.DELIVERED), 4 * SPAN)
+        await asyncio.sleep(2 * SPAN)
+
+        assert [(third, SENDER)] == [(server, address) for server, address, _ in net.sink.arrived]

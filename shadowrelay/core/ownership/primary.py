@@ -22,10 +22,12 @@ def side_claim(original: Claim, side: Claim) -> Claim:
 
     The same DSN has the same id on whichever server makes it: a server that may take `original` over may make it as well. So
     those servers stand on the DSN's list too, with the leases on them: it is not delivered where the original could be taken
-    over, and is asked about first after a lease has ended. Of two that were made, the one of the later owner is higher.
+    over, and is asked about first after a lease has ended. Of two that were made, the one of the later owner is higher. `side` may list
+    more: whoever else may have it.
     """
-    listed = tuple(Copy(copy.server, copy.database) for copy in original.copies)
-    return replace(side, number=replace(side.number, ownership=original.number.ownership), copies=listed)
+    listed = tuple([Copy(copy.server, copy.database) for copy in original.copies])
+    others = tuple([copy for copy in side.copies if original.copy_on(copy.server) is None])
+    return replace(side, number=replace(side.number, ownership=original.number.ownership), copies=(*listed, *others))
 
 
 def may_place_on(claim: Claim, server: Party, lease_runs: bool) -> bool:
