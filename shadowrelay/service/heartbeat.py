@@ -48,6 +48,7 @@ class HeartbeatService:
         self._review = review
         self._acknowledged: dict[tuple[ServerName, str, int], int] = {}
         self._held: dict[ServerName, int] = {}
+        self._repeating: set[ServerName] = set()  # its last reply was one that we had acknowledged
         self._unacknowledged: set[ServerName] = set()  # its last reply brought something: the next question acknowledges it
         self._asking = {server: asyncio.Lock() for server in context.peers.states}
 
@@ -130,13 +131,19 @@ class HeartbeatService:
                 return  # another database answered: its sequences are its own
             context.metrics.heartbeat(server)
             context.leases.proved(server, identity.database, spoke_at)  # its silence counter began anew with our command
-            if reply.events:
-                self._unacknowledged.add(server)
-                await context.tasks.whole(self._obey(party, identity.incarnation, reply), f"discards {server}")
-                self._acknowledged[key] = reply.events[-1].sequence
-            else:
+            if not reply.events:
                 self._unacknowledged.discard(server)
-            if not reply.remaining or not reply.events:
+                return
+            if reply.events[-1].sequence <= self._acknowledged[key]:
+                if server not in self._repeating:
+                    _log.warning("discards.repeated", server=server, acknowledged=self._acknowledged[key])
+                self._repeating.add(server)
+                return  # the next poll asks again
+            self._repeating.discard(server)
+            self._unacknowledged.add(server)
+            await context.tasks.whole(self._obey(party, identity.incarnation, reply), f"discards {server}")
+            self._acknowledged[key] = reply.events[-1].sequence
+            if not reply.remaining:
                 return
 
     async def _obey(self, speaker: Party, incarnation: int, reply: DiscardReply) -> None:

@@ -48,6 +48,8 @@ class ReviewService:
         self._later: list[tuple[float, MessageId]] = []  # heap, `Clock.awake`: somebody else must move first
         self._tries: dict[MessageId, int] = {}  # of those
         self._unanswered: dict[ServerName, float] = {}  # when the last question to it failed, `Clock.awake`; none was answered since
+        self._unanswered_since: dict[ServerName, float] = {}  # when the first one failed of those after the last answer
+        self._said_unanswering: set[ServerName] = set()
         self._trusted_at: dict[ServerName, float] = {}  # of those: when all that waits for it goes on, unless a question fails
         self._suspects: dict[MessageId, set[ServerName]] = defaultdict(set)  # to be asked although the lease runs
         self._asked_whole: set[ServerName] = set()  # `request_server` runs
@@ -259,12 +261,16 @@ class ReviewService:
         self.on_blocked(message_id, server, left + CLOCK_GRAIN_SECONDS if left else LOOKED_AT_AGAIN_SECONDS)
 
     def _may_go_without(self, blocking: Iterable[ServerName]) -> bool:
-        """`delivery_without_lease = deliver`, once they were out of reach for a heartbeat: nodes that restart together
-        must not take each other for lost."""
+        """`delivery_without_lease = deliver`, once they were out of reach for a heartbeat, or have answered no question for a span:
+        nodes that restart together must not take each other for lost."""
         context = self._context
         if context.settings.transport.delivery_without_lease is not WithoutLease.DELIVER:
             return False
-        return all(server not in context.peers or context.peers.unreachable_for(server) >= context.heartbeat for server in blocking)
+
+        def is_lost(server: ServerName) -> bool:
+            return server not in context.peers or context.peers.unreachable_for(server) >= context.heartbeat or self._is_unanswering(server)
+
+        return all(is_lost(server) for server in blocking)
 
     async def _ask(self, server: ServerName, message_ids: Sequence[MessageId]) -> set[MessageId] | None:
         """Ask a server on the lists. The messages that somebody else must move for first; None if it cannot be asked."""
@@ -331,10 +337,10 @@ class ReviewService:
             answers = await link.status(wanted)
         except PeerUnavailable as error:
             context.peers.failed(server)
-            self._unanswered[server] = context.clock.awake()
-            self._trusted_at.pop(server, None)
-            _log.info("review.unanswered", server=server, reason=error.reason)
+            self._note_unanswered(server, error.reason)
             return None
+        self._unanswered_since.pop(server, None)
+        self._said_unanswering.discard(server)
         if server in self._unanswered:
             self._trust(server)
         assert link.identity is not None
@@ -356,6 +362,21 @@ class ReviewService:
             if questions.holds_for(answer, context.me):  # it has heard our question: its silence begins anew
                 context.leases.began(message_id, server, asked_at, is_confirmed=True)
         return outcome
+
+    def _note_unanswered(self, server: ServerName, reason: str) -> None:
+        """Whoever polls us and answers no question for a span is said to do so once, and need not be waited for any longer."""
+        now = self._unanswered[server] = self._context.clock.awake()
+        self._trusted_at.pop(server, None)
+        self._unanswered_since.setdefault(server, now)
+        _log.info("review.unanswered", server=server, reason=reason)
+        if self._is_unanswering(server) and server not in self._said_unanswering and self._context.peers.unreachable_for(server) < 1:
+            self._said_unanswering.add(server)
+            _log.warning("peer.answers_no_questions", server=server, reason=reason)
+
+    def _is_unanswering(self, server: ServerName) -> bool:
+        since = self._unanswered_since.get(server)
+        span = self._context.settings.transport.shadow_resubmit_time_span.total_seconds()
+        return since is not None and self._context.clock.awake() - since >= span
 
     def _is_silent(self, server: ServerName) -> bool:
         """It did not answer a moment ago, and was not heard since: each page of a long review would wait for it."""

@@ -7,11 +7,16 @@ from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
+from structlog.testing import CapturingLogger
+
 from shadowrelay.core import delivery_queue
 from shadowrelay.model.errors import LedgerUnavailable, PeerUnavailable, TransientDeliveryError
 from shadowrelay.model.ids import MessageId
-from shadowrelay.model.ownership import Role
+from shadowrelay.model.ownership import DiscardEvent, DiscardStatus, Role
+from shadowrelay.model.peers import DiscardReply
 from shadowrelay.model.replies import STORE_UNAVAILABLE, Reply
+from shadowrelay.service import heartbeat, review
 from tests.kit.nodes import EAST, HEARTBEAT, OK, SPAN, WEST, Net, VirtualNode, in_virtual_time, make_settings, nodes
 
 BUSY = Reply(451, "4.3.2", "not now")
@@ -297,12 +302,12 @@ async def test_a_message_that_stays_in_review_leaves_the_probe_to_others(tmp_pat
             await east.accept(f"u{number}@corp.example")
         await asyncio.sleep(1)
         east.context.leases._copies.clear()
-        review, stuck = east.services.review._review, east.last
+        review_all, stuck = east.services.review._review, east.last
 
         async def all_but_one(batch: Sequence[MessageId]) -> None:
             if stuck in batch:
                 east.services.review._again(stuck)
-            await review([message_id for message_id in batch if message_id != stuck])
+            await review_all([message_id for message_id in batch if message_id != stuck])
 
         east.services.review._review = all_but_one  # type: ignore[method-assign]
         net.sink.answer = lambda address: OK
@@ -333,6 +338,51 @@ async def test_a_peer_that_answers_polls_but_no_questions_is_tried_by_one_messag
 
         assert commits_count < 600
         assert 50 == len(set(net.sink.addresses()))
+
+
+@in_virtual_time
+async def test_a_peer_that_answers_no_question_for_a_span_is_not_waited_for_any_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = CapturingLogger()
+    monkeypatch.setattr(review, "_log", log)
+    async with nodes(tmp_path, EAST, WEST, delivery_without_lease="deliver") as net:
+        net.sink.answer = gone
+        await net.nodes[EAST].accept()
+        await asyncio.sleep(1)
+        await net.kill(EAST)
+        net.nodes[WEST].ledger.fail("transition", 10**9)
+        net.sink.answer = lambda address: OK
+        await net.start(EAST)
+        await asyncio.sleep(SPAN - HEARTBEAT)
+        before = net.sink.addresses()
+        await asyncio.sleep(2 * HEARTBEAT + SPAN)
+
+        assert ([], ["user1@corp.example"]) == (before, net.sink.addresses())
+        assert 1 == sum(call.args == ("peer.answers_no_questions",) for call in log.calls)
+
+
+@in_virtual_time
+async def test_a_peer_that_repeats_what_was_acknowledged_is_asked_again_only_by_the_next_poll(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = CapturingLogger()
+    monkeypatch.setattr(heartbeat, "_log", log)
+    async with nodes(tmp_path, EAST, WEST) as net:
+        east = net.nodes[EAST]
+        link, asked_count = east.context.links[WEST], 0
+        event = DiscardEvent(7, MessageId("00000000-0000-4000-8000-000000000001"), DiscardStatus.DELIVERED)
+
+        async def repeat(maximum, acknowledged):
+            nonlocal asked_count
+            asked_count += 1
+            return DiscardReply((event,), 999_999)
+
+        link.discards = repeat
+        await asyncio.sleep(20 * HEARTBEAT)
+
+        assert 10 < asked_count < 20 * HEARTBEAT / 0.5 + 10
+        assert 1 == sum(call.args == ("discards.repeated",) for call in log.calls)
 
 
 @in_virtual_time
