@@ -50,6 +50,7 @@ if [ "${1:-}" = interop ]; then # what `make test-all` and `make bench` need bey
     [ -x /usr/sbin/postfix ] || missing+=(postfix)
     command -v m4 >/dev/null || missing+=(m4) # Sendmail's configuration
     command -v unshare >/dev/null || missing+=(util-linux)
+    command -v ip >/dev/null || missing+=(iproute2) # nodes in network namespaces, to cut them apart
     command -v systemd-analyze >/dev/null || missing+=(systemd)
     for library in libidn12 libgnutls-dane0 libdb5.3 libevent-2.1-7 libwrap0 libnsl2 libpcre2-8-0; do # of Exim, OpenSMTPD, Sendmail
         dpkg -s "$library" >/dev/null 2>&1 || missing+=("$library")

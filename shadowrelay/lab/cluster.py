@@ -1,4 +1,5 @@
-"""Nodes as real processes on loopback: configured, started, killed, wiped, paused. Every process ends with the cluster."""
+"""Nodes as real processes, on loopback unless a place says otherwise: configured, started, killed, wiped, paused. Every process
+ends with the cluster."""
 
 import asyncio
 import contextlib
@@ -19,16 +20,24 @@ from shadowrelay.model.routing import HostPort
 START_SECONDS_MAX = 60.0
 SERVE = ("-m", "shadowrelay", "serve")
 PORTS = range(10_000, 32_000)  # below net.ipv4.ip_local_port_range
+LOOPBACK = "127.0.0.1"
+LOOPBACK_NETWORK = "127.0.0.0/8"
 
 Table = Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A node to be: its name and site."""
+    """A node to be: its name and site.
+
+    Shapes: `host` is the address that it listens on. `inside` is a command that starts its process on another machine, such as
+    `ip netns exec NAME`; it must become that process, not its parent.
+    """
 
     name: str
     site: str
+    host: str = LOOPBACK
+    inside: tuple[str, ...] = ()
 
 
 SHORT_TIMES: Table = {
@@ -54,7 +63,7 @@ def free_ports(count: int) -> list[int]:
         for port in random.sample(PORTS, len(PORTS)):
             probe = stack.enter_context(socket.socket())
             with contextlib.suppress(OSError):
-                probe.bind(("127.0.0.1", port))
+                probe.bind((LOOPBACK, port))
                 found.append(port)
             if len(found) == count:
                 return found
@@ -97,6 +106,7 @@ class NodeProcess:
         self._kills_at_start = len(self.kills)
         with (self.directory / "node.log").open("ab") as log:
             self.process = await asyncio.create_subprocess_exec(
+                *self.place.inside,
                 sys.executable,
                 *self.program,
                 "--config",
@@ -173,7 +183,8 @@ class Cluster:
 
     Shapes: `routes` are further next hops by recipient pattern, tried first; without a `next_hop`, DNS decides about the rest.
     `is_wired`: each node reaches each peer through a wire of its own, `wires[from, to]`. `tables` are further ones for every
-    node, such as "tls". `program`: see NodeProcess. `peer_host`: the name by which nodes know each other.
+    node, such as "tls". `program`: see NodeProcess. `peer_host`: the name by which nodes know each other, if not the address.
+    `network`: from where clients may relay and nodes are believed.
     """
 
     def __init__(
@@ -188,7 +199,8 @@ class Cluster:
         is_wired: bool = False,
         tables: Mapping[str, Table] | None = None,
         program: Sequence[str] = SERVE,
-        peer_host: str = "127.0.0.1",
+        peer_host: str = "",
+        network: str = LOOPBACK_NETWORK,
     ) -> None:
         self._own = None if directory is not None else tempfile.TemporaryDirectory(prefix="shadowrelay-")
         self.directory = directory if directory is not None else Path(self._own.name if self._own else "")
@@ -196,8 +208,8 @@ class Cluster:
         self.nodes = {
             place.name: NodeProcess(
                 place,
-                HostPort("127.0.0.1", ports[2 * index]),
-                HostPort("127.0.0.1", ports[2 * index + 1]),
+                HostPort(place.host, ports[2 * index]),
+                HostPort(place.host, ports[2 * index + 1]),
                 self.directory / place.name,
                 program,
             )
@@ -208,6 +220,7 @@ class Cluster:
         pairs = [(one, other) for one in names for other in names if one != other] if is_wired else []
         self.wires = {(one, other): Wire(self.nodes[other].address) for one, other in pairs}
         self._peer_host = peer_host
+        self._network = network
         self._reached_at: dict[tuple[str, str], HostPort] = {}
         self._transport = {**SHORT_TIMES, **(transport or {})}
         self._send = {**SHORT_RETRIES, **(send or {})}
@@ -246,8 +259,8 @@ class Cluster:
                 {
                     "name": "loopback",
                     "listen": str(node.address),
-                    "relay_from": ["127.0.0.0/8"],
-                    "externally_secured": ["127.0.0.0/8"],
+                    "relay_from": [self._network],
+                    "externally_secured": [self._network],
                 },
             ),
             *_table("tracking", {"directory": "tracking"}),
@@ -259,7 +272,8 @@ class Cluster:
             lines += _table("[routes]", {"recipients": [pattern], "next_hop": str(next_hop), "inside_boundary": True})
         for other in self.nodes.values():
             if other is not node:
-                address = self._reached_at.get((node.name, other.name), HostPort(self._peer_host, other.address.port))
+                peer = HostPort(self._peer_host or other.address.host, other.address.port)
+                address = self._reached_at.get((node.name, other.name), peer)
                 lines += _table("[peers]", {"name": other.name, "site": other.place.site, "boundary": "lab", "address": str(address)})
         return "\n".join(lines) + "\n"
 

@@ -43,15 +43,15 @@ class Arrival:
 
 
 class Sink:
-    """`is_deferring` refuses all content with a 4xx. `arrivals` in order."""
+    """`is_deferring` refuses all content with a 4xx. `arrivals` in order. Listens on `host` for mail from `network`."""
 
-    def __init__(self) -> None:
+    def __init__(self, host: str = "127.0.0.1", network: str = "127.0.0.0/8") -> None:
         self.arrivals: list[Arrival] = []
         self.is_deferring = False
         self.deferred_count = 0
         self.decide: Callable[[Envelope], Reply | None] = lambda envelope: None
         self._spool = tempfile.TemporaryDirectory(prefix="shadowrelay-sink-")
-        values = {"name": "sink", "listen": "127.0.0.1:0", "relay_from": ["127.0.0.0/8"], "max_sessions_per_address": 5000}
+        values = {"name": "sink", "listen": f"{host}:0", "relay_from": [network], "max_sessions_per_address": 5000}
         connector = ReceiveConnector.model_validate(values)
         name, boundary, spool = ServerName("sink.example"), BoundaryName("sink"), Path(self._spool.name)
         reception = Reception(name, boundary, connector, {}, self, _NoPeers(), SystemClock(), spool, is_advertised=False)

@@ -110,8 +110,9 @@ class Transport(Section):
     discard_poll_interval: Annotated[Duration, Field(ge=10 * MILLISECOND, le=DAY)] = SECOND
     """How often a primary is asked what is done, while shadow messages of it are held. Source: design 4"""
     delivery_without_lease: WithoutLease = WithoutLease.DELIVER
-    """Shadow server out of reach. deliver: go on; a cut longer than the span repeats all that this side delivers meanwhile.
-    defer: wait, from five poll intervals after it was last heard; such a cut repeats some seconds of mail. Source: design 6.4"""
+    """Shadow server out of reach. deliver: go on; a cut longer than the span repeats all copied mail that this side delivers meanwhile.
+    defer: wait, from five poll intervals (at least 1s) after it was last heard; such a cut repeats what was delivered until then.
+    Either repeats the last poll interval before the cut. Source: design 6.4"""
 
     @field_validator("max_retries_for_remote_site_shadow", "max_retries_for_local_site_shadow")
     @classmethod
