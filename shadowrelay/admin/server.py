@@ -10,13 +10,13 @@ import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from shadowrelay.admin.gate import HEADER_OCTETS_MAX
 from shadowrelay.model.errors import ConfigurationError
 from shadowrelay.model.routing import HostPort
 
 CONNECTIONS_MAX = 64  # a console and a scraper need a handful. The next one takes the place of one that asks nothing
 REQUEST_SECONDS = 10.0  # for a whole request, from the connection or from the answer before
 ANSWER_SECONDS = 60.0  # for its answer, read by the client
-HEADER_OCTETS_MAX = 16 * 1024
 BACKLOG = 512  # while the loop is busy, and somebody opens many connections, a health check still gets in
 GRACE_SECONDS = 2  # for requests that run when the node stops
 

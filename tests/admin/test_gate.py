@@ -146,6 +146,16 @@ async def test_a_header_that_is_too_large_is_refused(application):
     assert said.startswith(b"HTTP/1.1 400 ") or not said  # its last octets were not read: the kernel may reset
 
 
+@pytest.mark.parametrize("path", [b"/health/live", b"/health/live?" + b"x" * server.HEADER_OCTETS_MAX])
+@pytest.mark.parametrize("fields", [b"", b"X: " + b"x" * server.HEADER_OCTETS_MAX + b"\r\n", b"X: y\r\n" * 5000])
+async def test_a_header_that_is_too_large_is_refused_when_it_comes_at_once_too(application, path, fields):
+    request = LIVE.replace(b"/health/live", path).replace(b"Connection", fields + b"Connection")
+    async with serving(application) as address:
+        said = await answer(address, request)
+
+    assert said.startswith(b"HTTP/1.1 431 " if fields or b"?" in path else OK)
+
+
 async def test_a_client_that_does_not_read_its_answer_is_cut_off(application, monkeypatch):
     monkeypatch.setattr(server, "ANSWER_SECONDS", 0.2)
     monkeypatch.setattr(server, "REQUEST_SECONDS", 0.1)
@@ -171,6 +181,16 @@ FOREIGN = [
     "1.2.3.4.evil.example",
     "127.0.0.1@evil",
     "[x]",
+    "[::1].evil.example",
+    "[::1]evil.example:8025",
+    "[::1]:8025.evil.example",
+    "[::1]:8025@evil.example",
+    "[::1",
+    "127.0.0.1%.evil.example",
+    "localhost:evil.example",
+    "localhost:8025:8025",
+    ".",
+    ":8025",
 ]
 
 
@@ -206,6 +226,9 @@ def test_a_name_that_somebody_else_can_own_is_not_ours(host):
         "",
         "localhost",
         "LOCALHOST:8025",
+        "localhost.",
+        "localhost.:8025",
+        "localhost:",
         "127.0.0.1",
         "127.0.0.1:8025",
         "[::1]:8025",
