@@ -28,8 +28,8 @@ async def serving(application):
         await admin.stop()
 
 
-async def connect(address, octets=b""):
-    reader, writer = await asyncio.open_connection(address.host, address.port)
+async def connect(address, octets=b"", source="127.0.0.1"):
+    reader, writer = await asyncio.open_connection(address.host, address.port, local_addr=(source, 0))
     writer.write(octets)
     await writer.drain()
     return reader, writer
@@ -93,6 +93,63 @@ async def test_requests_that_take_long_leave_room_for_health(application, node):
     assert b"\r\nretry-after: 1\r\n" in one_more
     assert [OK] * 2 == answers
     assert all(each.startswith(OK) for each in finished)
+
+
+@pytest.mark.parametrize(
+    "sources",
+    [["127.0.0.1"] * server.CONNECTIONS_PER_ADDRESS_MAX, [f"127.0.0.{2 + number % 2}" for number in range(server.CONNECTIONS_MAX)]],
+    ids=["of one address", "in all"],
+)
+async def test_when_every_connection_has_a_request_the_oldest_gives_way_and_never_the_newest(application, node, monkeypatch, sources):
+    monkeypatch.setattr(gate, "REQUESTS_MAX", 1000)
+    gate_of_node = asyncio.Event()
+    asked = asyncio.Semaphore(0)
+
+    async def slow():
+        asked.release()
+        await gate_of_node.wait()
+        return ()
+
+    node.peers = slow
+    request = f"GET /api/v1/peers HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\nConnection: close\r\n\r\n".encode()
+    async with serving(application) as address:
+        running = []
+        for source in sources:
+            running.append(await connect(address, request, source))
+            await asked.acquire()
+        alive = await answer(address, LIVE)
+        gate_of_node.set()
+        finished = [(await rest(*each)).startswith(OK) for each in running]
+
+    assert alive.startswith(OK)
+    assert [False, *[True] * (len(sources) - 1)] == finished
+
+
+async def test_one_address_cannot_take_the_place_of_others(application):
+    async with serving(application) as address:
+        quiet = await connect(address)
+        many = [await connect(address, b"GET ", "127.0.0.2") for _ in range(3 * server.CONNECTIONS_MAX)]
+        quiet[1].write(LIVE)
+        said = await rest(*quiet)
+        for _, writer in many:
+            writer.transport.abort()
+
+    assert said.startswith(OK)
+
+
+async def test_a_connection_with_requests_in_advance_gets_one_answer_and_ends(application):
+    request = LIVE.replace(b"Connection: close\r\n", b"")
+    async with serving(application) as address:
+        one_by_one = await connect(address, request)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await one_by_one[0].readuntil(b"}")
+        one_by_one[1].write(LIVE)
+        second = await rest(*one_by_one)
+        in_advance = await answer(address, request * 3)
+
+    assert second.startswith(OK)
+    assert 1 == in_advance.count(OK)
+    assert b"\r\nconnection: close\r\n" in in_advance.lower()
 
 
 @pytest.mark.parametrize("octets", [b"", b"GET /health/live HTTP/1.1\r\nX: "])
