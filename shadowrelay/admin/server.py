@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import socket
+from collections import Counter
 from collections.abc import Iterator
 
 import structlog
@@ -101,15 +102,16 @@ class _Connection(H11Protocol):
         self._make_room()
 
     def _make_room(self) -> None:
-        """Never this one: it may be a health check. Of the others the one that has waited for a request for longest; if all have
-        one, the one whose request is the oldest."""
+        """Never this one: it may be a health check. Of the others one that waits for a request, if there is any; of the address
+        that has the most; the oldest."""
         others = [other for other in self.connections if isinstance(other, _Connection) and other is not self and not other._is_ended]
         of_address = [other for other in others if other.address == self.address]
         if len(of_address) >= CONNECTIONS_PER_ADDRESS_MAX:
             others = of_address
         elif len(others) < CONNECTIONS_MAX:
             return
-        oldest = min(others, key=lambda other: (not other.is_waiting, other.waiting_since))
+        counts = Counter(other.address for other in others)
+        oldest = min(others, key=lambda other: (not other.is_waiting, -counts[other.address], other.waiting_since))
         oldest._is_ended = True
         oldest.transport.abort()
 

@@ -125,10 +125,12 @@ async def test_when_every_connection_has_a_request_the_oldest_gives_way_and_neve
     assert [False, *[True] * (len(sources) - 1)] == finished
 
 
-async def test_one_address_cannot_take_the_place_of_others(application):
+@pytest.mark.parametrize("addresses_count", [1, 2])
+async def test_addresses_with_many_connections_do_not_take_the_place_of_others(application, addresses_count):
     async with serving(application) as address:
         quiet = await connect(address)
-        many = [await connect(address, b"GET ", "127.0.0.2") for _ in range(3 * server.CONNECTIONS_MAX)]
+        sources = [f"127.0.0.{2 + number % addresses_count}" for number in range(3 * server.CONNECTIONS_MAX)]
+        many = [await connect(address, b"GET ", source) for source in sources]
         quiet[1].write(LIVE)
         said = await rest(*quiet)
         for _, writer in many:
