@@ -266,5 +266,6 @@ def _reason(error: Exception) -> str:
         return str(error) or type(error).__name__
     said: dict[str, None] = {}
     for server, _, _, what, _ in error.kwargs["errors"]:
-        said[f"{server.removeprefix('Do53:')}: {'no answer' if isinstance(what, dns.exception.Timeout) else what}"] = None
+        text = "no answer" if isinstance(what, dns.exception.Timeout) else str(what) or type(what).__name__
+        said[f"{server.removeprefix('Do53:')}: {text}"] = None
     return "; ".join(said) or "no answer"
