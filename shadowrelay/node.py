@@ -315,6 +315,7 @@ class Node:
         self._context.is_draining = True
         _log.info("node.draining")
         await asyncio.gather(*(receiver.drain(GRACE_SECONDS) for receiver in self._receivers))
+        self._lookups.let_go()  # an attempt that waits for a name has not begun
         await self._services.deliver.drained(GRACE_SECONDS)
         transport = self._settings.transport
         patience = TOLD_POLLS * transport.discard_poll_interval.total_seconds()

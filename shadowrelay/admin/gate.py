@@ -9,6 +9,7 @@ Health pages always find room: an orchestrator that hears nothing of them kills 
 
 import asyncio
 import ipaddress
+import re
 from collections.abc import Iterable, MutableMapping
 from http import HTTPStatus
 from typing import Any
@@ -18,6 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from shadowrelay.admin.problems import problem
 
+HEADER_OCTETS_MAX = 16 * 1024  # the line of the request and its fields
 BODY_OCTETS_MAX = 64 * 1024  # no request of the API has more than a few hundred
 BODY_SECONDS = 10.0
 REQUESTS_MAX = 32  # at one time; their answers may have to be made
@@ -25,20 +27,26 @@ SCRAPES_MAX = 8  # at one time: a scraper asks once in seconds
 HEALTH = "/health/"
 METRICS = "/metrics"
 
+_HOST = re.compile(r"(\[[^\[\]]*\]|[^:\[\]]+)(?::\d*)?", re.ASCII)  # RFC 9112 3.2: a name or an address, and a port perhaps
+
 
 def is_own_host(host: str, names: frozenset[str]) -> bool:
-    """Whether a `Host` field names this server: any address, localhost, or one of `names` (lower case). The port is not looked
-    at. A request of HTTP/1.0 may have no such field; no browser sends one."""
-    name = host.strip().lower()
+    """Whether a `Host` field names this server: any address, localhost, or one of `names` (lower case, no final dot). Which
+    port does not matter. A request of HTTP/1.0 may have no such field; no browser sends one."""
+    text = host.strip().lower()
+    match = _HOST.fullmatch(text)
+    if match is None:
+        return not text
+    name = match[1]
     if name.startswith("["):
-        return _is_address(name[1:].partition("]")[0])
-    name = name.rpartition(":")[0] if ":" in name else name
-    return name in ("", "localhost") or name.removesuffix(".") in names or _is_address(name)
+        return _is_address(name[1:-1])
+    complete = name.removesuffix(".")
+    return complete == "localhost" or complete in names or _is_address(name)
 
 
 def _is_address(text: str) -> bool:
     try:
-        ipaddress.ip_address(text.partition("%")[0])
+        ipaddress.ip_address(text)
     except ValueError:
         return False
     return True
@@ -59,7 +67,7 @@ class Gate:
             return
         headers = Headers(scope=scope)
         kind = _kind(scope["path"])
-        refusal = self._refusal(headers, kind)
+        refusal = self._refusal(scope, headers, kind)
         if refusal is not None:
             await problem(*refusal)(scope, receive, send)
             return
@@ -69,7 +77,9 @@ class Gate:
         finally:
             self._running[kind] -= 1
 
-    def _refusal(self, headers: Headers, kind: str) -> tuple[int, str, dict[str, str]] | None:
+    def _refusal(self, scope: Scope, headers: Headers, kind: str) -> tuple[int, str, dict[str, str]] | None:
+        if _header_octets(scope) > HEADER_OCTETS_MAX:
+            return HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"more than {HEADER_OCTETS_MAX} octets", {"Connection": "close"}
         if not is_own_host(headers.get("host", ""), self._names):
             detail = "this server has another name; add this one to admin.allowed_hosts if it is right"
             return HTTPStatus.MISDIRECTED_REQUEST, detail, {"Connection": "close"}
@@ -83,6 +93,12 @@ class Gate:
 
 def _kind(path: str) -> str:
     return HEALTH if path.startswith(HEALTH) else METRICS if path == METRICS else ""
+
+
+def _header_octets(scope: Scope) -> int:
+    """About as many as came: the server bounds those of a header that is not complete yet."""
+    fields = sum(len(name) + len(value) + 4 for name, value in scope["headers"])  # ": " and CRLF
+    return fields + len(scope["raw_path"]) + len(scope["query_string"])
 
 
 def _bounded(receive: Receive) -> Receive:

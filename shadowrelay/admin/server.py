@@ -3,20 +3,23 @@
 import asyncio
 import contextlib
 import socket
+from collections import Counter
 from collections.abc import Iterator
 
 import structlog
 import uvicorn
 from fastapi import FastAPI
+from uvicorn.protocols.http.flow_control import CLOSE_HEADER
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from shadowrelay.admin.gate import HEADER_OCTETS_MAX
 from shadowrelay.model.errors import ConfigurationError
 from shadowrelay.model.routing import HostPort
 
-CONNECTIONS_MAX = 64  # a console and a scraper need a handful. The next one takes the place of one that asks nothing
+CONNECTIONS_MAX = 64  # a console and a scraper need a handful. The next one takes the place of another
+CONNECTIONS_PER_ADDRESS_MAX = 48  # more than gate.REQUESTS_MAX and SCRAPES_MAX; no address has all
 REQUEST_SECONDS = 10.0  # for a whole request, from the connection or from the answer before
 ANSWER_SECONDS = 60.0  # for its answer, read by the client
-HEADER_OCTETS_MAX = 16 * 1024
 BACKLOG = 512  # while the loop is busy, and somebody opens many connections, a health check still gets in
 GRACE_SECONDS = 2  # for requests that run when the node stops
 
@@ -86,22 +89,36 @@ class AdminServer:
 
 
 class _Connection(H11Protocol):
-    """A connection that has a time for each request. uvicorn waits for ever for one that is not finished, and counts it."""
+    """A connection that has a time for each request, and one request at a time. uvicorn waits for ever for one that is not
+    finished, counts it, and works through any number that were sent in advance."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin, in place of the one that has asked nothing for longest when there are too many."""
+        """Begin, in place of another when there are too many."""
         super().connection_made(transport)
         self._request: object = None
         self._since = self.loop.time()
         self._timer = self.loop.call_later(REQUEST_SECONDS, self._look)
-        if len(self.connections) > CONNECTIONS_MAX:
-            self._make_room()
+        self._is_ended = False
+        self._make_room()
 
     def _make_room(self) -> None:
-        alive = [other for other in self.connections if isinstance(other, _Connection) and not other.transport.is_closing()]
-        if len(alive) > CONNECTIONS_MAX:
-            waiting = [other for other in alive if other.is_waiting]  # at least this one
-            min(waiting, key=lambda other: other.waiting_since).transport.abort()
+        """Never this one: it may be a health check. Of the others one that waits for a request, if there is any; of the address
+        that has the most; the oldest."""
+        others = [other for other in self.connections if isinstance(other, _Connection) and other is not self and not other._is_ended]
+        of_address = [other for other in others if other.address == self.address]
+        if len(of_address) >= CONNECTIONS_PER_ADDRESS_MAX:
+            others = of_address
+        elif len(others) < CONNECTIONS_MAX:
+            return
+        counts = Counter(other.address for other in others)
+        oldest = min(others, key=lambda other: (not other.is_waiting, -counts[other.address], other.waiting_since))
+        oldest._is_ended = True
+        oldest.transport.abort()
+
+    @property
+    def address(self) -> str:
+        """Of the client."""
+        return self.client[0] if self.client else ""
 
     @property
     def is_waiting(self) -> bool:
@@ -114,9 +131,13 @@ class _Connection(H11Protocol):
         return self._since
 
     def data_received(self, data: bytes) -> None:
-        """Only a whole request counts as progress."""
+        """Only a whole request counts as progress. Where the next one is there before the answer to this one, it gets none, and the
+        connection ends: RFC 9112 9.3.2 allows it."""
         super().data_received(data)
         self._note_request()
+        if self.flow.read_paused and not self.is_waiting and not self.cycle.more_body and self.cycle.keep_alive:
+            self.cycle.keep_alive = False
+            self.headers.append(CLOSE_HEADER)  # as if it had asked for that: uvicorn says so in its answer, if that has not begun
 
     def on_response_complete(self) -> None:
         """The time for the next request begins."""

@@ -6,7 +6,7 @@ They are the only way by which text of a configuration becomes a value, so that 
 import re
 from datetime import timedelta
 from fractions import Fraction
-from ipaddress import IPv4Network, IPv6Network, ip_network
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import Annotated
 
 from pydantic import BeforeValidator
@@ -99,8 +99,31 @@ def _split(text: str) -> tuple[str, str]:
 
 
 def parse_name_server(value: object) -> HostPort:
-    """As `parse_host_port`; the port may be left out (53)."""
-    return parse_host_port(value, port_default=53)
+    """An IP address; the port may be left out (53). A name cannot be looked up before there is a name server.
+
+    Raises: ValueError with the remedy.
+    """
+    wrong = ValueError(
+        "is not the address of a name server; write an IP address, with a port where it is not 53, like "
+        '"192.0.2.53", "127.0.0.1:5353" or "[2001:db8::53]:5353"'
+    )
+    if isinstance(value, str) and _is_ip_address(value.strip()):
+        return HostPort(value.strip(), 53)
+    try:
+        server = parse_host_port(value, port_default=53)
+    except ValueError:
+        raise wrong from None
+    if not server.port or not _is_ip_address(server.host):
+        raise wrong
+    return server
+
+
+def _is_ip_address(text: str) -> bool:
+    try:
+        ip_address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def parse_next_hops(value: object) -> tuple[HostPort, ...]:

@@ -296,7 +296,7 @@ class Dns(Section):
     """Name servers. Without this table those of the system (/etc/resolv.conf) are asked. The hosts file comes first."""
 
     nameservers: tuple[NameServer, ...] = ()
-    """Name servers for MX records, next hops and peers, in order; the port may be left out (53)."""
+    """IP addresses of the name servers for MX records, next hops and peers, in order; the port may be left out (53)."""
 
 
 class Settings(Section):

@@ -79,16 +79,17 @@ class HostNames:
         self._unreached_at: dict[str, float] = {}
 
     async def dial(self, host: HostPort) -> socket.socket:
-        """A connection to a next hop. Raises OSError."""
+        """A connection to a next hop. Raises ConnectionRefusedError where every address refuses, else OSError."""
         return await self._dial(host, "")
 
     async def dial_peer(self, host: HostPort) -> socket.socket:
-        """A connection to a peer. Raises OSError."""
+        """A connection to a peer. Raises as `dial`."""
         return await self._dial(host, PEERS)
 
     async def _dial(self, host: HostPort, lane: str) -> socket.socket:
         addresses = interleaved(await self.addresses(host.host, lane))[:ADDRESSES_TRIED_MAX]
-        reason = ""
+        reasons: list[str] = []
+        refused_count = 0
         for index, address in enumerate(addresses):
             try:
                 async with asyncio.timeout(ADDRESS_SECONDS if index + 1 < len(addresses) else None):
@@ -97,14 +98,16 @@ class HostNames:
                 if len(addresses) == 1:
                     self._was_not_reached(host.host)
                     raise
-                reason = f"{address}: connection refused"
+                reasons.append(f"{address}: connection refused")
+                refused_count += 1
             except OSError as error:
-                reason = f"{address}: {error or type(error).__name__}"
+                reasons.append(f"{address}: {error or type(error).__name__}")
             else:
                 self._was_reached(host.host, address)
                 return connection
         self._was_not_reached(host.host)
-        raise OSError(reason)
+        kind = ConnectionRefusedError if refused_count == len(addresses) else OSError  # refused: nobody listens at any of them
+        raise kind("; ".join(reasons))
 
     def _was_reached(self, name: str, address: str) -> None:
         """That one first the next time."""

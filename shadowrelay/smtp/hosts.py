@@ -9,7 +9,8 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 
-from shadowrelay.model.errors import DeliveryError
+from shadowrelay.model.errors import PermanentDeliveryError, TransientDeliveryError
+from shadowrelay.model.replies import Reply
 from shadowrelay.model.routing import Destination, HostPort
 from shadowrelay.smtp.resolver import Exchange, MailResolver
 
@@ -54,15 +55,28 @@ class Hosts:
         return targets
 
     async def of_domain(self, destination: Destination) -> AsyncGenerator[Target, None]:
-        """The exchangers of a domain in the order of trying; those that failed lately at the end. Raises DeliveryError."""
+        """The exchangers of a domain in the order of trying; those that failed lately at the end. Raises DeliveryError, a transient
+        one where no address is known because the look-ups failed."""
         late: list[Target] = []
+        unanswered: Reply | None = None
+        is_found = False
         for exchange in self._shuffled(await self._resolver.exchanges(destination.domain)):
-            for host in await self._addresses(exchange):
+            try:
+                hosts = await self._resolver.addresses(exchange.host, self._mx_port)
+            except PermanentDeliveryError:
+                continue  # it can be no name; the next exchange may have one
+            except TransientDeliveryError as error:
+                unanswered = error.reply
+                continue
+            for host in hosts:
+                is_found = True
                 target = Target(host, exchange.host)
                 if self._failed_lately(host):
                     late.append(target)
                 else:
                     yield target
+        if unanswered is not None and not is_found:
+            raise TransientDeliveryError(unanswered, destination.key, is_unreachable=True)
         for target in sorted(late, key=lambda target: self.is_left_alone(target.host)):
             yield target
 
@@ -72,12 +86,6 @@ class Hosts:
             self._shuffle(mixed)
             mixed.sort(key=lambda exchange: exchange.preference)  # stable: equals stay as they were shuffled
         return mixed
-
-    async def _addresses(self, exchange: Exchange) -> tuple[HostPort, ...]:
-        try:
-            return await self._resolver.addresses(exchange.host, self._mx_port)
-        except DeliveryError:
-            return ()  # the next exchange may have one
 
     def _failed_lately(self, host: HostPort) -> bool:
         failure = self._failures.get(host) if self._failures else None

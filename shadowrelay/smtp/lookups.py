@@ -1,9 +1,10 @@
 """Questions to DNS, asked once for everybody who wants the answer, and remembered.
 
 One look-up at a time for each name and type: whoever asks meanwhile waits for the same answer, and a waiter that leaves ends
-nothing. A bounded number of them runs at one time, those apart that failed the last time, so that names nobody answers for
-hold up no others. What was answered is kept for its time to live, a "no" for that of its SOA record (RFC 2308), and no answer
-for some seconds, longer each time.
+nothing. A bounded number of them runs at one time, those apart that failed the last time. A look-up without an answer gives up its
+slot soon and goes on among the late ones; when there are too many of these, the oldest ends. So names that nobody answers for
+hold up no others for long, new names included. What was answered is kept for its time to live, a "no" for that of its SOA record
+(RFC 2308), and no answer for some seconds, longer each time.
 
 dnspython asks; its own cache is not used: it keeps exceptions, knows no bounds of time and goes by the wall clock.
 """
@@ -13,7 +14,7 @@ import contextlib
 import os
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -34,9 +35,12 @@ SERVER_SECONDS = 5.0  # one name server, once
 REMEMBERED_MAX = 10_000
 AT_ONCE = 50  # look-ups of names that were answered for the last time, or are new
 AT_ONCE_FAILED = 10  # of those that were not
+PROMPT_SECONDS = 2.0  # then a look-up is late, and its slot free: one name server was asked once. 50 slots: 25 dead names a second
+LATE_MAX = 100  # 160 sockets in all: the smallest usual limit of descriptors, 1,024, has a reserve of 256 (limits.Descriptors)
 TTL_SECONDS_MIN, TTL_SECONDS_MAX = 1.0, 86_400.0
 NEGATIVE_SECONDS_MIN, NEGATIVE_SECONDS_MAX = 1.0, 900.0  # RFC 2308 5 allows hours; a domain that was just set up shall not wait so long
 FAILED_SECONDS_FIRST, FAILED_SECONDS_MAX = 5.0, 300.0  # RFC 2308 7.1: at most five minutes
+REASON_CHARACTERS_MAX = 300
 CONFIGURATION_SECONDS = 1.0  # between looks at whether /etc/resolv.conf has changed
 
 log = structlog.stdlib.get_logger()
@@ -100,6 +104,7 @@ class Lookups:
         self._answers: OrderedDict[tuple[str, str], Answer] = OrderedDict()
         self._running: dict[tuple[str, str, str], asyncio.Task[Answer]] = {}
         self._slots = {"": asyncio.Semaphore(AT_ONCE), "failed": asyncio.Semaphore(AT_ONCE_FAILED)}
+        self._late: dict[asyncio.Timeout, None] = {}  # the oldest first
 
     @property
     def running_count(self) -> int:
@@ -129,6 +134,12 @@ class Lookups:
             task.add_done_callback(lambda _: self._running.pop(key, None))
         return await asyncio.shield(task)
 
+    def let_go(self) -> None:
+        """The node ends: whoever waits now is cancelled, but in lanes of their own. Nothing is known of these names that was not before."""
+        for (lane, _, _), task in tuple(self._running.items()):
+            if not lane:
+                task.cancel()
+
     async def close(self) -> None:
         """End what runs; whoever waits is cancelled."""
         tasks = list(self._running.values())
@@ -153,13 +164,45 @@ class Lookups:
         if lane:
             answer = await self._question(name, kind, failures_count)
         else:
-            async with self._slots["failed" if failures_count else ""]:
-                answer = self.known(name, kind, freshness) or await self._question(name, kind, failures_count)
+            try:
+                async with self._turn("failed" if failures_count else ""):
+                    answer = self.known(name, kind, freshness) or await self._question(name, kind, failures_count)
+            except TimeoutError:
+                answer = self._failed(f"{key[0]}: no answer, and too many names have none", failures_count)
         self._answers[key] = answer
         self._answers.move_to_end(key)
         while len(self._answers) > REMEMBERED_MAX:
             self._answers.popitem(last=False)
         return answer
+
+    @contextlib.asynccontextmanager
+    async def _turn(self, lane: str) -> AsyncIterator[None]:
+        """A slot for as long as answers usually take, then a place among the late ones. Raises TimeoutError when that is taken away."""
+        slot = self._slots[lane]
+        await slot.acquire()
+        has_slot = True
+        try:
+            async with asyncio.timeout(None) as patience:
+
+                def is_late() -> None:
+                    nonlocal has_slot
+                    has_slot = False
+                    slot.release()
+                    self._late[patience] = None
+                    if len(self._late) > LATE_MAX:
+                        oldest = next(iter(self._late))
+                        del self._late[oldest]
+                        oldest.reschedule(0.0)
+
+                timer = asyncio.get_running_loop().call_later(PROMPT_SECONDS, is_late)
+                try:
+                    yield
+                finally:
+                    timer.cancel()
+                    self._late.pop(patience, None)
+        finally:
+            if has_slot:
+                slot.release()
 
     async def _question(self, name: dns.name.Name, kind: str, failures_count: int) -> Answer:
         """Of one answer nothing is kept but texts: not the exception, nor the frames that it has seen."""
@@ -168,9 +211,7 @@ class Lookups:
         except dns.resolver.NXDOMAIN as error:
             response = error.responses()[name]  # type: ignore[no-untyped-call]
         except (dns.exception.DNSException, OSError, ValueError) as error:
-            pause = min(FAILED_SECONDS_FIRST * 2.0 ** min(failures_count, 10), FAILED_SECONDS_MAX)
-            now = self._clock()
-            return Answer(Found.NOTHING, (), now, now + pause, f"{name}: {error}"[:300], failures_count + 1)
+            return self._failed(f"{_text(name)}: {_reason(error)}", failures_count)
         now = self._clock()
         chain = response.resolve_chaining()
         if chain.answer is not None:
@@ -178,6 +219,11 @@ class Lookups:
             return Answer(Found.RECORDS, texts, now, now + min(max(chain.minimum_ttl, TTL_SECONDS_MIN), TTL_SECONDS_MAX))
         found = Found.NO_SUCH_NAME if response.rcode() == dns.rcode.NXDOMAIN else Found.NO_RECORDS
         return Answer(found, (), now, now + min(max(chain.minimum_ttl, NEGATIVE_SECONDS_MIN), NEGATIVE_SECONDS_MAX))
+
+    def _failed(self, reason: str, failures_count: int) -> Answer:
+        pause = min(FAILED_SECONDS_FIRST * 2.0 ** min(failures_count, 10), FAILED_SECONDS_MAX)
+        now = self._clock()
+        return Answer(Found.NOTHING, (), now, now + pause, reason[:REASON_CHARACTERS_MAX], failures_count + 1)
 
     # whom to ask
 
@@ -212,3 +258,14 @@ class Lookups:
 
 def _text(name: dns.name.Name) -> str:
     return name.to_text(omit_final_dot=True).lower()
+
+
+def _reason(error: Exception) -> str:
+    """What each name server said, once: dnspython's own text has it for every time that it was asked."""
+    if not isinstance(error, dns.resolver.LifetimeTimeout | dns.resolver.NoNameservers):
+        return str(error) or type(error).__name__
+    said: dict[str, None] = {}
+    for server, _, _, what, _ in error.kwargs["errors"]:
+        text = "no answer" if isinstance(what, dns.exception.Timeout) else str(what) or type(what).__name__
+        said[f"{server.removeprefix('Do53:')}: {text}"] = None
+    return "; ".join(said) or "no answer"

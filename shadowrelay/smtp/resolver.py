@@ -6,7 +6,7 @@ is transient.
 
 import ipaddress
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import dns.exception
@@ -25,7 +25,7 @@ NO_SUCH_DOMAIN = Reply(550, "5.1.2", "The domain does not exist")  # RFC 3463 X.
 NO_ADDRESS = Reply(550, "5.1.2", "The domain has no mail server and no address")
 TAKES_NO_MAIL = Reply(556, "5.1.10", "The domain does not accept mail (null MX)")  # RFC 7505 4.2
 IN_CIRCLES = Reply(554, "5.4.6", "Mail for the domain would come back to this server")  # RFC 5321 5.1
-LOOKUP_FAILED = Reply(451, "4.4.3", "The domain name could not be looked up")  # RFC 3463 X.4.3
+LOOKUP_FAILED = Reply(451, "4.4.3", "The domain name could not be looked up")  # and why. RFC 3463 X.4.3
 NO_USABLE_EXCHANGE = Reply(451, "4.4.3", "No mail server of the domain has an address")
 
 
@@ -74,7 +74,7 @@ class DnsResolver:
         if answer.found is Found.NO_RECORDS:
             return await self._implicit(domain)
         if answer.found is Found.NOTHING:
-            raise TransientDeliveryError(LOOKUP_FAILED, domain, is_unreachable=True)
+            raise _unanswered(domain, answer.reason)
         found = [(int(preference), host.rstrip(".")) for preference, _, host in (text.partition(" ") for text in answer.records)]
         exchanges = sorted((Exchange(preference, host) for preference, host in found if host), key=_by_preference)
         if not exchanges:
@@ -100,12 +100,17 @@ class DnsResolver:
             return (HostPort(literal, port),)
         found, failure = await both_families(self._lookups, _absolute(host))
         if failure:
-            raise TransientDeliveryError(LOOKUP_FAILED, host, is_unreachable=True)
+            raise _unanswered(host, failure)
         return tuple(HostPort(address, port) for address in found[:ADDRESSES_MAX])
 
     async def close(self) -> None:
         """End what runs."""
         await self._lookups.close()
+
+
+def _unanswered(name: str, reason: str) -> TransientDeliveryError:
+    reply = replace(LOOKUP_FAILED, text=f"{LOOKUP_FAILED.text}: {reason}")
+    return TransientDeliveryError(reply, name, is_unreachable=True)
 
 
 def _absolute(domain: str) -> dns.name.Name:

@@ -28,8 +28,8 @@ async def serving(application):
         await admin.stop()
 
 
-async def connect(address, octets=b""):
-    reader, writer = await asyncio.open_connection(address.host, address.port)
+async def connect(address, octets=b"", source="127.0.0.1"):
+    reader, writer = await asyncio.open_connection(address.host, address.port, local_addr=(source, 0))
     writer.write(octets)
     await writer.drain()
     return reader, writer
@@ -95,6 +95,65 @@ async def test_requests_that_take_long_leave_room_for_health(application, node):
     assert all(each.startswith(OK) for each in finished)
 
 
+@pytest.mark.parametrize(
+    "sources",
+    [["127.0.0.1"] * server.CONNECTIONS_PER_ADDRESS_MAX, [f"127.0.0.{2 + number % 2}" for number in range(server.CONNECTIONS_MAX)]],
+    ids=["of one address", "in all"],
+)
+async def test_when_every_connection_has_a_request_the_oldest_gives_way_and_never_the_newest(application, node, monkeypatch, sources):
+    monkeypatch.setattr(gate, "REQUESTS_MAX", 1000)
+    gate_of_node = asyncio.Event()
+    asked = asyncio.Semaphore(0)
+
+    async def slow():
+        asked.release()
+        await gate_of_node.wait()
+        return ()
+
+    node.peers = slow
+    request = f"GET /api/v1/peers HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\nConnection: close\r\n\r\n".encode()
+    async with serving(application) as address:
+        running = []
+        for source in sources:
+            running.append(await connect(address, request, source))
+            await asked.acquire()
+        alive = await answer(address, LIVE)
+        gate_of_node.set()
+        finished = [(await rest(*each)).startswith(OK) for each in running]
+
+    assert alive.startswith(OK)
+    assert [False, *[True] * (len(sources) - 1)] == finished
+
+
+@pytest.mark.parametrize("addresses_count", [1, 2])
+async def test_addresses_with_many_connections_do_not_take_the_place_of_others(application, addresses_count):
+    async with serving(application) as address:
+        quiet = await connect(address)
+        sources = [f"127.0.0.{2 + number % addresses_count}" for number in range(3 * server.CONNECTIONS_MAX)]
+        many = [await connect(address, b"GET ", source) for source in sources]
+        quiet[1].write(LIVE)
+        said = await rest(*quiet)
+        for _, writer in many:
+            writer.transport.abort()
+
+    assert said.startswith(OK)
+
+
+async def test_a_connection_with_requests_in_advance_gets_one_answer_and_ends(application):
+    request = LIVE.replace(b"Connection: close\r\n", b"")
+    async with serving(application) as address:
+        one_by_one = await connect(address, request)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await one_by_one[0].readuntil(b"}")
+        one_by_one[1].write(LIVE)
+        second = await rest(*one_by_one)
+        in_advance = await answer(address, request * 3)
+
+    assert second.startswith(OK)
+    assert 1 == in_advance.count(OK)
+    assert b"\r\nconnection: close\r\n" in in_advance.lower()
+
+
 @pytest.mark.parametrize("octets", [b"", b"GET /health/live HTTP/1.1\r\nX: "])
 async def test_a_request_that_does_not_end_in_time_is_cut_off_though_octets_flow(application, monkeypatch, octets):
     monkeypatch.setattr(server, "REQUEST_SECONDS", 0.2)
@@ -146,6 +205,16 @@ async def test_a_header_that_is_too_large_is_refused(application):
     assert said.startswith(b"HTTP/1.1 400 ") or not said  # its last octets were not read: the kernel may reset
 
 
+@pytest.mark.parametrize("path", [b"/health/live", b"/health/live?" + b"x" * server.HEADER_OCTETS_MAX])
+@pytest.mark.parametrize("fields", [b"", b"X: " + b"x" * server.HEADER_OCTETS_MAX + b"\r\n", b"X: y\r\n" * 5000])
+async def test_a_header_that_is_too_large_is_refused_when_it_comes_at_once_too(application, path, fields):
+    request = LIVE.replace(b"/health/live", path).replace(b"Connection", fields + b"Connection")
+    async with serving(application) as address:
+        said = await answer(address, request)
+
+    assert said.startswith(b"HTTP/1.1 431 " if fields or b"?" in path else OK)
+
+
 async def test_a_client_that_does_not_read_its_answer_is_cut_off(application, monkeypatch):
     monkeypatch.setattr(server, "ANSWER_SECONDS", 0.2)
     monkeypatch.setattr(server, "REQUEST_SECONDS", 0.1)
@@ -171,6 +240,16 @@ FOREIGN = [
     "1.2.3.4.evil.example",
     "127.0.0.1@evil",
     "[x]",
+    "[::1].evil.example",
+    "[::1]evil.example:8025",
+    "[::1]:8025.evil.example",
+    "[::1]:8025@evil.example",
+    "[::1",
+    "127.0.0.1%.evil.example",
+    "localhost:evil.example",
+    "localhost:8025:8025",
+    ".",
+    ":8025",
 ]
 
 
@@ -206,6 +285,9 @@ def test_a_name_that_somebody_else_can_own_is_not_ours(host):
         "",
         "localhost",
         "LOCALHOST:8025",
+        "localhost.",
+        "localhost.:8025",
+        "localhost:",
         "127.0.0.1",
         "127.0.0.1:8025",
         "[::1]:8025",

@@ -206,12 +206,14 @@ async def serving(*servers: ScriptedServer) -> AsyncIterator[None]:
 
 class DnsServer(asyncio.DatagramProtocol):
     """Answers from `zone`: (name, type) to texts of records; a `dns.rcode.Rcode`; or None for silence. `negative_seconds`: what the
-    SOA record says for names and records that do not exist; without it there is none."""
+    SOA record says for names and records that do not exist; without it there is none. `late_names` wait for `answer`."""
 
     def __init__(self, zone: Mapping[tuple[str, str], Sequence[str] | dns.rcode.Rcode | None]) -> None:
         self.zone = zone
         self.asked: list[tuple[str, str]] = []
         self.negative_seconds: int | None = None
+        self.late_names: set[str] = set()
+        self._kept: list[tuple[bytes, tuple[str | Any, int]]] = []
         self._transport: asyncio.DatagramTransport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -234,8 +236,18 @@ class DnsServer(asyncio.DatagramProtocol):
         if not response.answer and self.negative_seconds is not None:
             soa = f"ns.example. root.example. 1 1 1 1 {self.negative_seconds}"
             response.authority.append(dns.rrset.from_text("example.", 3600, "IN", "SOA", soa))
+        if key[0] in self.late_names:
+            self._kept.append((response.to_wire(), addr))
+            return
         assert self._transport is not None
         self._transport.sendto(response.to_wire(), addr)
+
+    def answer(self) -> None:
+        """What was kept for later."""
+        assert self._transport is not None
+        for response, addr in self._kept:
+            self._transport.sendto(response, addr)
+        self._kept.clear()
 
 
 @asynccontextmanager

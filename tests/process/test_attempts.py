@@ -20,11 +20,12 @@ from shadowrelay.admin.token import read_token
 from shadowrelay.lab.cluster import Cluster, NodeProcess, Place, Table
 from shadowrelay.lab.logs import Row, recipients, rows
 from shadowrelay.model.routing import HostPort
+from shadowrelay.smtp.lookups import AT_ONCE
 from shadowrelay.store.recent import RECENT_BYTES_MAX
 from tests.kit.clock import PATIENCE_SECONDS
 from tests.kit.greeted import wait_until_peers_know_each_other
 from tests.kit.node_log import operator_events, rss_kilobytes
-from tests.kit.smtp_servers import HANG, ScriptedServer, serving
+from tests.kit.smtp_servers import HANG, ScriptedServer, name_server, serving
 
 pytestmark = pytest.mark.slow
 
@@ -337,6 +338,21 @@ async def test_a_drain_finishes_what_is_in_a_session_and_lets_go_of_what_only_wa
 
     assert SESSIONS == in_the_drain
     assert Counter(addresses) == offered(server)
+
+
+async def test_a_drain_lets_go_of_what_only_waits_for_a_name(tmp_path: Path) -> None:
+    names = [f"dead{number}.example" for number in range(AT_ONCE + 20)]
+    async with name_server({(name, "MX"): None for name in names}) as (server, port):
+        tables: dict[str, Table] = {"dns": {"nameservers": [f"127.0.0.1:{port}"]}}
+        async with Cluster(ONE, None, directory=tmp_path, transport=LONG_SPAN, tables=tables) as cluster:
+            (node,) = cluster.nodes.values()
+            await asyncio.to_thread(submitted, node, *(f"u@{name}" for name in names))
+            await until(lambda: len(set(server.asked)) >= AT_ONCE, "names are asked for")
+            node.signal(signal.SIGTERM)
+            assert node.process is not None
+            await asyncio.wait_for(node.process.wait(), PATIENCE_SECONDS)
+
+    assert [] == of_kind(node, "DEFER")
 
 
 async def test_content_that_waits_for_a_session_is_not_in_memory(tmp_path: Path) -> None:

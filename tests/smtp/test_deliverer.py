@@ -355,9 +355,10 @@ async def test_an_exchange_without_address_is_passed_over():
     assert f"there [127.0.0.1]:{server.port}" == report.server
 
 
-async def test_a_domain_without_any_reachable_exchange_is_transient():
-    async with a_deliverer(Zone((Exchange(1, "gone"),), {})) as deliverer:
-        with pytest.raises(TransientDeliveryError, match=r"4\.4\.3 No mail server"):
+@pytest.mark.parametrize(("addresses", "text"), [({"gone": ()}, "No mail server"), ({}, "none")], ids=["none", "nobody knows"])
+async def test_a_domain_without_any_reachable_exchange_is_transient_and_says_why(addresses, text):
+    async with a_deliverer(Zone((Exchange(1, "gone"),), addresses)) as deliverer:
+        with pytest.raises(TransientDeliveryError, match=rf"4\.4\.3 {text}"):
             await deliver(deliverer, Destination("d.example", domain="d.example"))
 
 

@@ -193,6 +193,32 @@ async def test_the_address_that_was_reached_is_tried_first_the_next_time(tmp_pat
     assert ["2001:db8::1", "2001:db8::1"] == dialled[1:]
 
 
+async def refusal(tmp_path: Path, errors: dict[str, OSError]) -> OSError:
+    """What a peer's name with these addresses comes to."""
+
+    async def connect(host: HostPort) -> socket.socket:
+        raise errors[host.host]
+
+    names = names_of(tmp_path, 1, connect=connect, hosts="".join(f"{address} mx1.example\n" for address in errors).encode())
+    with pytest.raises(OSError) as caught:  # noqa: PT011 - which one is what this is about
+        await names.dial_peer(HostPort("mx1.example", 25))
+    return caught.value
+
+
+async def test_a_name_is_refused_when_all_its_addresses_refuse(tmp_path: Path):
+    error = await refusal(tmp_path, {address: ConnectionRefusedError(111, "no") for address in ("192.0.2.1", "2001:db8::1")})
+
+    assert ConnectionRefusedError is type(error)
+    assert "192.0.2.1: connection refused; 2001:db8::1: connection refused" == str(error)
+
+
+async def test_a_name_is_not_refused_when_one_address_says_nothing_and_the_text_has_all_reasons(tmp_path: Path):
+    error = await refusal(tmp_path, {"192.0.2.1": ConnectionRefusedError(111, "no"), "2001:db8::1": OSError(113, "no answer")})
+
+    assert not isinstance(error, ConnectionRefusedError)
+    assert "192.0.2.1: connection refused; 2001:db8::1: [Errno 113] no answer" == str(error)
+
+
 async def test_peers_are_found_while_two_hundred_next_hops_are_not(tmp_path: Path):
     zone = {(f"dead{number}.example", kind): None for number in range(200) for kind in ("A", "AAAA")}
     async with name_server({**zone, ("mx1.example", "A"): ["192.0.2.1"]}) as (_, port):

@@ -114,6 +114,69 @@ async def test_names_that_nobody_answers_for_hold_up_no_others():
         await asyncio.gather(*dead, *more, return_exceptions=True)
 
 
+async def test_new_names_that_nobody_answers_for_hold_up_no_others_either(monkeypatch):
+    monkeypatch.setattr(lookups, "PROMPT_SECONDS", 0.02)
+    monkeypatch.setattr(lookups, "LATE_MAX", 30)
+    zone = {**{(f"dead{number}.example", "A"): None for number in range(200)}, ("x.example", "A"): ["192.0.2.1"]}
+    async with name_server(zone) as (_, port):
+        asking = Lookups((HostPort("127.0.0.1", port),), lifetime_seconds=PATIENCE_SECONDS)
+        dead = [asyncio.ensure_future(asking.ask(name(f"dead{number}.example"), "A")) for number in range(200)]
+        await asyncio.sleep(0)
+        answer = await asking.ask(name("x.example"), "A")
+        given_up = [each.result() for each in dead if each.done()]
+        waiting_count = len(dead) - len(given_up)
+
+        assert Found.RECORDS is answer.found
+        assert 0 < waiting_count <= lookups.AT_ONCE + lookups.LATE_MAX
+        assert {Found.NOTHING} == {each.found for each in given_up}
+        assert all("too many names" in each.reason for each in given_up)
+        await asking.close()
+        await asyncio.gather(*dead, return_exceptions=True)
+
+
+async def test_an_answer_that_comes_late_counts_and_holds_up_nobody(monkeypatch):
+    monkeypatch.setattr(lookups, "PROMPT_SECONDS", 0.02)
+    monkeypatch.setattr(lookups, "AT_ONCE", 1)
+    zone = {("late.example", "A"): ["192.0.2.2"], ("x.example", "A"): ["192.0.2.1"]}
+    async with name_server(zone) as (server, port):
+        server.late_names = {"late.example"}
+        asking = Lookups((HostPort("127.0.0.1", port),), lifetime_seconds=PATIENCE_SECONDS)
+        late = asyncio.ensure_future(asking.ask(name("late.example"), "A"))
+        await asyncio.sleep(0)
+        others = [(await asking.ask(name("x.example"), "A")).records, late.done()]
+        server.answer()
+
+        assert [("192.0.2.1",), False] == others
+        assert ("192.0.2.2",) == (await late).records
+        assert ("192.0.2.1",) == (await asking.ask(name("x.example"), "A")).records  # its slot was given back once
+
+
+async def test_at_the_end_nobody_waits_for_an_answer_but_the_peers():
+    zone = {(f"dead{number}.example", "A"): None for number in range(200)}
+    async with name_server(zone) as (_, port):
+        asking = Lookups((HostPort("127.0.0.1", port),), lifetime_seconds=PATIENCE_SECONDS)
+        dead = [asyncio.ensure_future(asking.ask(name(f"dead{number}.example"), "A")) for number in range(200)]
+        peer = asyncio.ensure_future(asking.ask(name("dead0.example"), "A", lane="peers"))
+        await asyncio.sleep(0.01)
+        asking.let_go()
+        async with asyncio.timeout(PATIENCE_SECONDS / 2):
+            ended = await asyncio.gather(*dead, return_exceptions=True)
+
+        assert {asyncio.CancelledError} == {type(each) for each in ended}
+        assert not peer.done()
+        await asking.close()
+        await asyncio.gather(peer, return_exceptions=True)
+
+
+async def test_why_there_is_no_answer_is_said_shortly():
+    zone = {("x.example", "A"): dns.rcode.REFUSED, ("y.example", "A"): None}
+    async with name_server(zone) as (_, port):
+        asking = Lookups((HostPort("127.0.0.1", port),), lifetime_seconds=0.2)
+        reasons = [(await asking.ask(name(each), "A")).reason for each in ("x.example", "y.example")]
+
+    assert [f"x.example: 127.0.0.1@{port}: REFUSED", f"y.example: 127.0.0.1@{port}: no answer"] == reasons
+
+
 async def test_a_lane_of_its_own_waits_for_nobody():
     zone = {**{(f"dead{number}.example", "A"): None for number in range(200)}, ("x.example", "A"): ["192.0.2.1"]}
     async with name_server(zone) as (_, port):

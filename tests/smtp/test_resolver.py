@@ -85,6 +85,14 @@ async def test_a_name_server_that_never_answers_is_transient():
             await resolver.exchanges("silent.example")
 
 
+@pytest.mark.parametrize("domain", ["refused.example", "half.example"])
+async def test_a_name_that_could_not_be_looked_up_says_why(domain):
+    text = (await refusal_of(domain)).reply.text
+
+    assert text.startswith(f"The domain name could not be looked up: {domain}: 127.0.0.1@")
+    assert text.endswith(("REFUSED", "SERVFAIL"))
+
+
 async def test_addresses_are_those_of_both_families():
     async with name_server(ZONE) as (_, port):
         resolver = DnsResolver((), (HostPort("127.0.0.1", port),))

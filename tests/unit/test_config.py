@@ -129,6 +129,13 @@ PROBLEMS = [
         ['{path}: send.concurrency_per_destination: "1" is not a whole number; write it without quotes'],
     ),
     (
+        SERVER + "[dns]\nnameservers = ['192.0.2.53', 'ns.example']\n",
+        [
+            '{path}: dns.nameservers[1]: "ns.example" is not the address of a name server; write an IP address, with a port where it is '
+            'not 53, like "192.0.2.53", "127.0.0.1:5353" or "[2001:db8::53]:5353"'
+        ],
+    ),
+    (
         SERVER + "[transport]\nshadow_redundancy_enabled = 'si'\n",
         ['{path}: transport.shadow_redundancy_enabled: "si" is not a truth value; write true or false'],
     ),

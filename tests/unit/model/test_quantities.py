@@ -109,6 +109,29 @@ def test_the_port_of_a_name_server_or_next_hop_may_be_left_out() -> None:
     assert (HostPort("mailstore.example", 25), HostPort("::1", 25)) == parse_next_hops(["mailstore.example", "[::1]"])
 
 
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("192.0.2.53:5353", HostPort("192.0.2.53", 5353)),
+        ("2001:db8::53", HostPort("2001:db8::53", 53)),
+        ("[2001:db8::53]:5353", HostPort("2001:db8::53", 5353)),
+        ("fe80::1%eth0", HostPort("fe80::1%eth0", 53)),
+    ],
+)
+def test_a_name_server_is_an_ip_address(text: str, value: HostPort) -> None:
+    assert value == parse_name_server(text)
+    assert value == parse_name_server(str(value))
+    assert value == parse_name_server(value)
+
+
+@pytest.mark.parametrize(
+    "wrong", ["ns.example", "ns.example:53", "localhost", "192.0.2.1:0", "192.0.2", "192.0.2.1:x", "", 53, HostPort("ns.example", 53)]
+)
+def test_a_name_server_by_name_would_never_be_asked(wrong: object) -> None:
+    with pytest.raises(ValueError, match=r"IP address|port"):
+        parse_name_server(wrong)
+
+
 def test_one_next_hop_needs_no_list_and_an_empty_list_is_an_error() -> None:
     assert (HostPort("mailstore.example", 2600),) == parse_next_hops("mailstore.example:2600")
     with pytest.raises(ValueError, match="is empty"):
