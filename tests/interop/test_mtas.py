@@ -9,7 +9,6 @@ import contextlib
 import csv
 import email
 import email.policy
-import json
 import smtplib
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ import trustme
 from shadowrelay.lab.cluster import NodeProcess, Place, free_ports
 from shadowrelay.model.routing import HostPort
 from tests.kit.mtas import HOSTS, MTAS, NODE_ADDRESSES, Mta
+from tests.kit.node_log import operator_events
 from tests.kit.postfix import free_port
 
 pytestmark = [pytest.mark.interop, pytest.mark.heavy, pytest.mark.timeout(180)]
@@ -126,7 +126,7 @@ class Yard:
 
     def sessions(self) -> list[dict[str, object]]:
         """What both nodes said of sessions that ended and were no peers'."""
-        lines = [json.loads(line) for node in self.nodes for line in (node.directory / "node.log").read_text().splitlines()]
+        lines = [line for node in self.nodes for line in operator_events(node)]
         return [line for line in lines if line["event"] == "session.closed" and not line.get("peer") and line.get("messages")]
 
 
