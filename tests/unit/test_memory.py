@@ -93,6 +93,37 @@ async def test_a_reader_that_is_served_and_cancelled_in_the_same_moment_keeps_no
     assert (0, 0) == (budget.used, budget.waiting_count)
 
 
+async def test_waiters_with_one_deadline_are_all_told_that_it_is_over() -> None:
+    budget = ContentBudget(8 * MB)
+    held = budget.portion()
+    held.count(7 * MB)
+
+    async def waits_in_vain() -> None:
+        async with asyncio.timeout(0.01):
+            await budget.room()
+
+    ends = await asyncio.gather(*(waits_in_vain() for _ in range(5)), return_exceptions=True)
+
+    assert [TimeoutError] * 5 == [type(end) for end in ends]
+    assert 0 == budget.waiting_count
+
+
+async def test_waiters_that_are_cancelled_together_end_as_cancelled_and_leave_no_place_taken() -> None:
+    budget = ContentBudget(8 * MB)
+    first = await budget.reserve(2 * MB)
+    cancelled = [asyncio.create_task(budget.reserve(MB)) for _ in range(5)]
+    patient = asyncio.create_task(budget.reserve(MB))
+    await asyncio.sleep(0)
+
+    for task in reversed(cancelled):
+        task.cancel()
+    await asyncio.wait(cancelled)
+    first.release()
+
+    assert [True] * 5 == [task.cancelled() for task in cancelled]
+    assert (MB, MB, 0) == ((await patient).size, budget.used, budget.waiting_count)
+
+
 async def test_another_thread_may_drop_a_portion_and_wakes_who_waits() -> None:
     budget = ContentBudget(8 * MB)
     held = [await budget.reserve(2 * MB)]
