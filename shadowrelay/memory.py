@@ -3,8 +3,9 @@
 The budget has two shares, so that neither side can starve the other:
 
 - *arriving*, three quarters: contents that sessions and copies collect, until the last part of the node has dropped them,
-  and what sessions have read and not yet taken. A content may be kept in memory while the share is at most two thirds used;
-  beyond that it goes to a file as it arrives. When the share is full, sessions wait, and are then answered 452.
+  and what sessions have read of contents and not yet taken. A content may be kept in memory while the share is at most two
+  thirds used; beyond that it goes to a file as it arrives. So the last third only passes through: no session can hold it
+  by doing nothing. Nothing is read for which the share has no room. When it is full, sessions wait, and are then answered 452.
 - *reading*, one quarter: contents that are read from disk for an attempt or a copy. Whoever wants to read waits for its turn.
   One reader is always served, however large its content is.
 
@@ -39,6 +40,11 @@ class Portion:
         share.take(size)
         self.size += size
         return True
+
+    @property
+    def room(self) -> int:
+        """Bytes that are free in the share, for whoever takes them first."""
+        return max(0, self._share.bytes_max - self._share.used())
 
     def count(self, size: int) -> None:
         """This many bytes are held now, whether there is room or not."""
@@ -156,7 +162,7 @@ class ContentBudget:
     @property
     def is_full(self) -> bool:
         """No more content can arrive; a session that has some to read waits with `room`."""
-        return not self._arriving.has_room(0)
+        return not self._arriving.has_room(1)
 
     @property
     def spooled_early_count(self) -> int:
@@ -175,7 +181,8 @@ class ContentBudget:
     async def room(self) -> None:
         """Wait until content can arrive."""
         if self.is_full:
-            await self._arriving.turn(0)
+            await self._arriving.turn(1)
+            self._arriving.give_back(1)
 
     async def reserve(self, size: int) -> Portion:
         """Wait for the turn to read a content of this size from disk. The bytes are in use until the result is released.

@@ -42,7 +42,9 @@ def test_what_is_counted_makes_the_budget_full_and_is_never_refused() -> None:
     unread.count(7 * MB)
     assert budget.is_full
     unread.count(6 * MB)
-    assert not budget.is_full
+    assert budget.is_full
+    unread.count(6 * MB - 1)
+    assert (False, 1) == (budget.is_full, unread.room)
 
 
 async def test_readers_are_served_in_their_order_and_arriving_content_takes_nothing_from_them() -> None:
