@@ -3,8 +3,9 @@
 The budget has two shares, so that neither side can starve the other:
 
 - *arriving*, three quarters: contents that sessions and copies collect, until the last part of the node has dropped them,
-  and what sessions have read and not yet taken. A content may be kept in memory while the share is at most two thirds used;
-  beyond that it goes to a file as it arrives. When the share is full, sessions wait, and are then answered 452.
+  and what sessions have read of contents and not yet taken. A content may be kept in memory while the share is at most two
+  thirds used; beyond that it goes to a file as it arrives. So the last third only passes through: no session can hold it
+  by doing nothing. Nothing is read for which the share has no room. When it is full, sessions wait, and are then answered 452.
 - *reading*, one quarter: contents that are read from disk for an attempt or a copy. Whoever wants to read waits for its turn.
   One reader is always served, however large its content is.
 
@@ -14,7 +15,7 @@ A cache of contents gives way to both. No method blocks, and a `Portion` may be 
 import asyncio
 import contextlib
 import ctypes
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
 
 DEFAULT_BYTES_MAX = 128_000_000
@@ -39,6 +40,11 @@ class Portion:
         share.take(size)
         self.size += size
         return True
+
+    @property
+    def room(self) -> int:
+        """Bytes that are free in the share, for whoever takes them first."""
+        return max(0, self._share.bytes_max - self._share.used())
 
     def count(self, size: int) -> None:
         """This many bytes are held now, whether there is room or not."""
@@ -70,7 +76,10 @@ class _Share:
         self._changed = changed
         self._used = 0
         self._returned: deque[int] = deque()  # its operations are atomic: a portion may be dropped by the writer's thread
-        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+        # Whoever waits, in order, and for how much. A waiter leaves by its own name: `wake` and its own cancellation may both
+        # take it out, in either order.
+        self._waiting: OrderedDict[asyncio.Future[None], int] = OrderedDict()
+        self._loop: asyncio.AbstractEventLoop | None = None  # of those who wait
 
     def used(self) -> int:
         while self._returned:
@@ -83,8 +92,9 @@ class _Share:
 
     def give_back(self, size: int) -> None:
         self._returned.append(size)
-        with contextlib.suppress(IndexError, RuntimeError):  # nobody waits; their loop has ended
-            self._waiting[0][1].get_loop().call_soon_threadsafe(self.wake)
+        if self._waiting and self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # their loop has ended
+                self._loop.call_soon_threadsafe(self.wake)
 
     def has_room(self, size: int) -> bool:
         return self.used() + size <= self.bytes_max
@@ -99,14 +109,15 @@ class _Share:
         if not self._waiting and self._serves(size):
             self.take(size)
             return
-        future = asyncio.get_running_loop().create_future()
-        self._waiting.append((size, future))
+        self._loop = asyncio.get_running_loop()
+        future = self._loop.create_future()
+        self._waiting[future] = size
         self.wake()  # what was given back before we stood in the line woke nobody
         try:
             await future
         except asyncio.CancelledError:
             if future.cancelled():
-                self._waiting.remove((size, future))
+                self._waiting.pop(future, None)
             else:
                 self.give_back(size)
             self.wake()
@@ -118,9 +129,12 @@ class _Share:
     def wake(self) -> None:
         """Serve those who wait, in order."""
         self._changed()
-        while self._waiting and (self._waiting[0][1].done() or self._serves(self._waiting[0][0])):
-            size, future = self._waiting.popleft()
-            if not future.done():
+        while self._waiting:
+            future, size = next(iter(self._waiting.items()))
+            if not future.done() and not self._serves(size):
+                return
+            del self._waiting[future]
+            if not future.done():  # one that is done was cancelled, and has not run since
                 self.take(size)
                 future.set_result(None)
 
@@ -148,7 +162,7 @@ class ContentBudget:
     @property
     def is_full(self) -> bool:
         """No more content can arrive; a session that has some to read waits with `room`."""
-        return not self._arriving.has_room(0)
+        return not self._arriving.has_room(1)
 
     @property
     def spooled_early_count(self) -> int:
@@ -167,7 +181,8 @@ class ContentBudget:
     async def room(self) -> None:
         """Wait until content can arrive."""
         if self.is_full:
-            await self._arriving.turn(0)
+            await self._arriving.turn(1)
+            self._arriving.give_back(1)
 
     async def reserve(self, size: int) -> Portion:
         """Wait for the turn to read a content of this size from disk. The bytes are in use until the result is released.

@@ -28,12 +28,13 @@ from shadowrelay.model.message import CONTENT_IN_MEMORY_BYTES_MAX, Content, Reci
 from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, Reply
 from shadowrelay.smtp.answers import BARE_CR_OR_LF, LINE_TOO_LONG, MESSAGE_TOO_BIG
 from shadowrelay.smtp.limits import (
-    COUNTED_FROM_OCTETS,
+    CONTENT_AHEAD_OCTETS,
     HEADER_OCTETS_MAX,
     LINE_OCTETS_MAX,
     MESSAGE_ID_CHARACTERS_MAX,
     READ_AHEAD_OCTETS,
     SUBJECT_CHARACTERS_MAX,
+    UNCOUNTED_OCTETS,
     Descriptors,
 )
 
@@ -44,8 +45,11 @@ HasRoom = Callable[[], Awaitable[bool]]
 
 
 class CommandReader(asyncio.StreamReader):
-    """A stream that tells what it has, and counts it in the memory budget. asyncio's own keeps that to itself, and aiosmtpd
-    reaches into it likewise."""
+    """A stream that tells what it has, and bounds it. asyncio's own keeps that to itself, and aiosmtpd reaches into it likewise.
+
+    Between contents it holds at most `UNCOUNTED_OCTETS`. In content it may hold more, up to `CONTENT_AHEAD_OCTETS`, as far as
+    there is room in the memory budget, which counts that.
+    """
 
     _buffer: bytearray
     _eof: bool
@@ -56,18 +60,39 @@ class CommandReader(asyncio.StreamReader):
     def __init__(self, portion: Portion, limit: int = READ_AHEAD_OCTETS, loop: asyncio.AbstractEventLoop | None = None) -> None:
         super().__init__(limit=limit, loop=loop)
         self._portion = portion
+        self.is_in_content = False
+
+    def room(self) -> int:
+        """How many octets may be read now."""
+        held = len(self._buffer)
+        if not self.is_in_content:
+            return UNCOUNTED_OCTETS - held
+        portion = self._portion
+        return min(CONTENT_AHEAD_OCTETS, UNCOUNTED_OCTETS + portion.size + portion.room) - held
 
     def feed_data(self, data: bytes) -> None:  # type: ignore[override]
         """More has come."""
         super().feed_data(data)
-        if len(self._buffer) > COUNTED_FROM_OCTETS:
-            self._portion.count(len(self._buffer))
+        if len(self._buffer) > UNCOUNTED_OCTETS:
+            self._portion.count(len(self._buffer) - UNCOUNTED_OCTETS)
+        if self.room() <= 0:
+            self.pause()
+
+    @property
+    def is_counted(self) -> bool:
+        """It holds more than any session may."""
+        return self._portion.size > 0
 
     def _maybe_resume_transport(self) -> None:
         """asyncio calls it whenever something was taken."""
         super()._maybe_resume_transport()  # type: ignore[misc]
         if self._portion.size:
-            self._portion.count(len(self._buffer))
+            self._portion.count(max(0, len(self._buffer) - UNCOUNTED_OCTETS))
+
+    def resume(self) -> None:
+        """Read on, if there is room."""
+        if self._transport is not None:
+            self._maybe_resume_transport()
 
     def take_line(self) -> bytes | None:
         """The next line, if it is here whole and not too long."""
@@ -94,7 +119,7 @@ class CommandReader(asyncio.StreamReader):
         return len(self._buffer) >= count
 
     def pause(self) -> None:
-        """Read no more until something was taken, although there is room for more."""
+        """Read no more until something was taken, or `resume`."""
         if not self._paused and self._transport is not None:
             self._transport.pause_reading()
             self._paused = True
@@ -112,6 +137,11 @@ class CommandReader(asyncio.StreamReader):
     def move_to(self, transport: asyncio.Transport) -> None:
         """Bytes come from this transport from now on."""
         self._transport = transport
+
+    async def block(self, count_max: int) -> bytes:
+        """What is here, READ_AHEAD_OCTETS at least, but no more than `count_max`. Raises: as `readexactly` does."""
+        count = min(count_max, max(READ_AHEAD_OCTETS, len(self._buffer)))
+        return await self.readexactly(count)
 
     async def begins_with(self, text: bytes) -> bool:
         """Whether the next octets are these. Waits until that is certain, takes nothing."""
@@ -286,6 +316,14 @@ async def receive_data(reader: CommandReader, data: DataFilter, has_room: HasRoo
     if await reader.begins_with(END_OF_DATA[2:]):  # its CRLF is that of the command line: an empty message
         await reader.readexactly(3)
         return
+    reader.is_in_content = True
+    try:
+        await _receive_to_end(reader, data, has_room)
+    finally:
+        reader.is_in_content = False
+
+
+async def _receive_to_end(reader: CommandReader, data: DataFilter, has_room: HasRoom) -> None:
     while True:
         try:
             block = await reader.readuntil(END_OF_DATA)
@@ -300,9 +338,17 @@ async def receive_data(reader: CommandReader, data: DataFilter, has_room: HasRoo
 
 async def receive_octets(reader: CommandReader, count: int, sink: ContentSink | None, has_room: HasRoom = _always) -> bool:
     """Read so many octets; False if there was no room for them. Raises: IncompleteReadError, ConnectionError."""
+    reader.is_in_content = True
+    try:
+        return await _receive_count(reader, count, sink, has_room)
+    finally:
+        reader.is_in_content = False
+
+
+async def _receive_count(reader: CommandReader, count: int, sink: ContentSink | None, has_room: HasRoom) -> bool:
     is_kept = sink is not None
     while count:
-        block = await reader.readexactly(min(count, READ_AHEAD_OCTETS))
+        block = await reader.block(count)
         count -= len(block)
         if is_kept and sink is not None:
             try:

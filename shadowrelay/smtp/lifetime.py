@@ -11,7 +11,8 @@ Replies are collected and written together when no further command is there: one
 
 import asyncio
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import structlog
@@ -21,7 +22,7 @@ from aiosmtpd.smtp import log as aiosmtpd_log
 from shadowrelay.model.replies import Reply
 from shadowrelay.smtp.answers import SHUTTING_DOWN, TIMED_OUT, TOO_MANY_SESSIONS
 from shadowrelay.smtp.data import CommandReader
-from shadowrelay.smtp.limits import CLOSE_SECONDS, COUNTED_FROM_OCTETS, READ_AHEAD_OCTETS
+from shadowrelay.smtp.limits import CLOSE_SECONDS, READ_AHEAD_OCTETS
 from shadowrelay.smtp.rights import client_ip
 from shadowrelay.smtp.session import Account, Reception
 
@@ -57,6 +58,7 @@ class Lifetime(SMTP):
         self._is_ending = False
         self._is_draining = False
         self._is_deciding = False  # between the end of content and its reply
+        self._is_our_time = False  # it waits for us: no timer of the client's runs
         self._is_timer_due = False
         self._is_handled = False
         self._is_counted_only = False  # refused with many others: a line for each would be one more flood
@@ -77,6 +79,7 @@ class Lifetime(SMTP):
         if self.reception.descriptors.refuses_session(_number_of(transport)):
             self._refused_at_once, self._is_counted_only = TOO_MANY_SESSIONS, True
         self._sessions.add(self)
+        report_every_unwritten_octet(transport)
         super().connection_made(transport)
         assert self._handler_coroutine is not None
         self.reception.running.add(self._handler_coroutine)
@@ -86,22 +89,36 @@ class Lifetime(SMTP):
         """Every octet is progress."""
         self._progress_at = self.loop.time()
         self._own_reader.feed_data(data)
-        if len(data) > COUNTED_FROM_OCTETS and self.reception.budget.is_full:
-            self._own_reader.pause()
+
+    def get_buffer(self) -> memoryview:
+        """Where the transport may put what it reads next: no more than there is room for, and never nothing."""
+        return self.reception.read_buffer[: max(1, self._own_reader.room())]
+
+    def pause_writing(self) -> None:
+        """The client does not take its replies: nothing is read from it meanwhile."""
+        super().pause_writing()
+        self._own_reader.pause()
+
+    def resume_writing(self) -> None:
+        """It has taken all of them."""
+        super().resume_writing()
+        self._own_reader.resume()
 
     async def has_room(self, seconds: float) -> bool:
         """Wait at most so long while there is no memory for content. That time is not the client's."""
         budget = self.reception.budget
         if not budget.is_full:
             return True
-        try:
-            async with asyncio.timeout(seconds):
-                await budget.room()
-        except TimeoutError:
-            budget.refused_count += 1
-            return False
-        finally:
-            self._progress_at = self.loop.time()
+        waits_since = self.loop.time()
+        with self._on_our_time():
+            try:
+                async with asyncio.timeout(seconds):
+                    await budget.room()
+            except TimeoutError:
+                budget.refused_count += 1
+                return False
+            finally:
+                self._began_at += self.loop.time() - waits_since
         return True
 
     def eof_received(self) -> bool | None:
@@ -164,10 +181,10 @@ class Lifetime(SMTP):
         self._timeout_handle = self.loop.call_later(CLOSE_SECONDS, self.transport.abort)
         self.transport.close()
 
-    def cut(self) -> None:
+    def cut(self, reason: str = "cut") -> None:
         """End it at once."""
         if self.transport is not None:
-            self.account.reason = "cut"
+            self.account.reason = reason
             self.transport.abort()
 
     # the timer: one, set again only when it goes off
@@ -183,8 +200,8 @@ class Lifetime(SMTP):
         return min(inactive_at, self._began_at + connector.connection_timeout.total_seconds())
 
     def _timeout_cb(self) -> None:
-        if self._is_deciding:
-            self._is_timer_due = True  # `deciding` sets it again
+        if self._is_our_time:
+            self._is_timer_due = True  # `_on_our_time` sets it again
         elif self._ends_at() > self.loop.time():
             self._reset_timeout()
         else:
@@ -194,13 +211,23 @@ class Lifetime(SMTP):
         """Wait for the reply to content. No timeout ends a session between the final dot and its reply."""
         self._is_deciding = True
         try:
-            return await decision
+            with self._on_our_time():
+                return await decision
         finally:
             self._is_deciding = False
+
+    @contextmanager
+    def _on_our_time(self) -> Iterator[None]:
+        """The client waits for us: no timeout ends its session, and its inactivity begins anew afterwards."""
+        self._is_our_time = True
+        try:
+            yield
+        finally:
+            self._is_our_time = False
             self._progress_at = self.loop.time()
-            if self._is_timer_due and self.transport is not None:
-                self._is_timer_due = False
+            if self._is_timer_due and self.transport is not None and not self._is_ending:
                 self._reset_timeout()
+            self._is_timer_due = False
 
     # replies
 
@@ -234,9 +261,14 @@ class Lifetime(SMTP):
         """Replies are about to be handed to the transport. For subclasses."""
 
     async def flush(self) -> None:
-        """Write what was collected, and wait while the client does not read. Raises: ConnectionError."""
+        """Write what was collected, and wait while the client does not read. Raises: ConnectionError.
+
+        Whoever has sent a content with much more behind it and does not read is cut off: that takes memory from contents.
+        """
         self._write()
         if self._is_slow_or_gone():
+            if self._own_reader.is_counted:
+                self.cut("replies not taken")
             await self._writer.drain()
 
     def _is_slow_or_gone(self) -> bool:
@@ -262,6 +294,51 @@ class Lifetime(SMTP):
     def is_waited_for(self) -> bool:
         """The node stops, and this session is one of those that may finish first."""
         return self.is_busy if self.account.peer else self._is_draining
+
+
+class BoundedReading(asyncio.BufferedProtocol):
+    """A session as the transport sees it: it asks how much it may read. A `Lifetime` cannot be that itself, because aiosmtpd's
+    class is an `asyncio.Protocol`, which is given whatever there is: up to 256 KiB at a time."""
+
+    __slots__ = ("_session",)
+
+    def __init__(self, session: Lifetime) -> None:
+        self._session = session
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The connection is there."""
+        self._session.connection_made(transport)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """It is gone."""
+        self._session.connection_lost(error)
+
+    def eof_received(self) -> bool | None:
+        """The client has said all."""
+        return self._session.eof_received()
+
+    def pause_writing(self) -> None:
+        """The client does not read."""
+        self._session.pause_writing()
+
+    def resume_writing(self) -> None:
+        """It does again."""
+        self._session.resume_writing()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """The next octets go there."""
+        return self._session.get_buffer()
+
+    def buffer_updated(self, count: int) -> None:
+        """So many have come."""
+        session = self._session
+        session.data_received(bytes(session.reception.read_buffer[:count]))
+
+
+def report_every_unwritten_octet(transport: asyncio.BaseTransport) -> None:
+    """Have `pause_writing` called as soon as the kernel does not take all of a reply."""
+    assert hasattr(transport, "set_write_buffer_limits")  # uvloop's transports are no asyncio.Transport
+    transport.set_write_buffer_limits(high=1)  # not 0: TLS pauses at the limit already, and so it would for ever
 
 
 def _number_of(transport: asyncio.BaseTransport) -> int:

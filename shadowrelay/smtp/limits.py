@@ -10,8 +10,9 @@ from types import MappingProxyType
 from shadowrelay.model.replies import Reply
 from shadowrelay.smtp.answers import TOO_MANY_SESSIONS, TOO_MANY_SESSIONS_OF_ADDRESS
 
-READ_AHEAD_OCTETS = 64 * 1024  # the stream's limit: it holds at most twice this and one read of the transport (256 KiB)
-COUNTED_FROM_OCTETS = 16 * 1024  # read and not yet taken; less is what any session has, and is not counted in the budget
+READ_AHEAD_OCTETS = 16 * 1024  # the stream's limit: of a line (the longest command has 8,211), and what a block of content has at least
+UNCOUNTED_OCTETS = 20 * 1024  # any session may have read so much: more than the limit, so that no read waits for what may not come
+CONTENT_AHEAD_OCTETS = 64 * 1024  # a session in content may; what exceeds UNCOUNTED_OCTETS is counted in the budget
 REPLIES_OCTETS_MAX = 16 * 1024  # collected before they are written although more commands are there
 LINE_OCTETS_MAX = 2_048  # of content, with CRLF. Postfix's line_length_limit; RFC 5321 4.5.3.1.6 asks for 1,000
 HEADER_OCTETS_MAX = 256 * 1024  # of a header that is looked into

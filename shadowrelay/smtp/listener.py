@@ -20,7 +20,7 @@ ACCEPTED_AT_ONCE_MAX = 64  # then the sessions that are open have their turn
 PAUSE_SECONDS = 0.25  # nothing can be accepted: descriptors or memory of the kernel are used up
 OUT_OF_RESOURCES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
-Factory = Callable[[], asyncio.Protocol]
+Factory = Callable[[], asyncio.BaseProtocol]
 
 
 class Listener:

@@ -11,7 +11,7 @@ from shadowrelay.model.routing import HostPort
 from shadowrelay.model.settings import Peer, ReceiveConnector, Route, Settings
 from shadowrelay.ports import Acceptor, Clock, PeerDesk
 from shadowrelay.smtp.answers import SHUTTING_DOWN
-from shadowrelay.smtp.lifetime import Lifetime
+from shadowrelay.smtp.lifetime import BoundedReading, Lifetime
 from shadowrelay.smtp.limits import Descriptors
 from shadowrelay.smtp.listener import Factory, Listener
 from shadowrelay.smtp.peer_commands import PeerReceiver
@@ -70,9 +70,9 @@ class ReceiverServer:
         """Listen. Raises: OSError when the address cannot be had."""
         self._listener = await self._open_listener(self.factory, self.reception.connector.listen, self.reception.descriptors)
 
-    def factory(self) -> asyncio.Protocol:
-        """A protocol for a new connection; for tests that have no sockets."""
-        return PeerReceiver(self.reception, asyncio.get_running_loop(), self._sessions)
+    def factory(self) -> asyncio.BufferedProtocol:
+        """A protocol for a new connection."""
+        return BoundedReading(PeerReceiver(self.reception, asyncio.get_running_loop(), self._sessions))
 
     @property
     def address(self) -> HostPort:

@@ -17,7 +17,7 @@ from shadowrelay.model.ownership import CopyNumber
 from shadowrelay.model.settings import Peer, ReceiveConnector, Route
 from shadowrelay.ports import Acceptor, Clock, PeerDesk
 from shadowrelay.smtp.data import ContentSink
-from shadowrelay.smtp.limits import Descriptors, SessionCount
+from shadowrelay.smtp.limits import CONTENT_AHEAD_OCTETS, Descriptors, SessionCount
 from shadowrelay.smtp.rights import Rights, postmaster_homes
 from shadowrelay.wire.xshadow import EnvelopeExtras
 
@@ -66,6 +66,8 @@ class Reception:
     new_message_id: Callable[[], MessageId] = new_message_id
     routes: Sequence[Route] = ()
     running: set["asyncio.Task[None]"] = field(default_factory=set)  # the sessions' command loops, also of lost connections
+    read_buffer: memoryview = field(default_factory=lambda: memoryview(bytearray(CONTENT_AHEAD_OCTETS)))
+    """Where the transports of all sessions read into, one after the other: what is there is taken before anything else runs."""
     rights: Rights = field(init=False)
     _homes: tuple[str, str] = field(init=False)
     count: SessionCount = field(init=False)

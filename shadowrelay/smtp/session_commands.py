@@ -17,6 +17,7 @@ from shadowrelay.smtp.answers import (
     TLS_IS_ACTIVE,
 )
 from shadowrelay.smtp.connection import Connection
+from shadowrelay.smtp.lifetime import BoundedReading, report_every_unwritten_octet
 from shadowrelay.smtp.limits import HANDSHAKE_SECONDS, HELLO_NAME_OCTETS_MAX
 
 _HELLO_NAME = re.compile(rf"[A-Za-z0-9._:\[\]-]{{1,{HELLO_NAME_OCTETS_MAX}}}")  # what may stand in a trace header
@@ -101,7 +102,9 @@ class SessionCommands(Connection):
         assert self.transport is not None  # uvloop's transports are no asyncio.Transport
         self._reader.discard()
         try:
-            transport = await self.loop.start_tls(self.transport, self, context, server_side=True, ssl_handshake_timeout=HANDSHAKE_SECONDS)
+            transport = await self.loop.start_tls(
+                self.transport, BoundedReading(self), context, server_side=True, ssl_handshake_timeout=HANDSHAKE_SECONDS
+            )
         except OSError as error:  # ssl.SSLError and TimeoutError are OSErrors
             self.account.reason = "TLS failed"
             # A connection lost in the handshake is told to the TLS layer alone.
@@ -109,6 +112,7 @@ class SessionCommands(Connection):
             self._is_ending = True
             return
         assert transport is not None
+        report_every_unwritten_octet(transport)
         self.transport = transport
         self._reader.move_to(transport)
         self._writer._transport = transport  # type: ignore[attr-defined]

@@ -54,6 +54,33 @@ async def test_unfinished_content_of_many_sessions_stays_within_the_budget_and_g
     assert after <= before + 40
 
 
+async def deaf(node: NodeProcess) -> Client:
+    """A session that pipelines commands and reads no reply."""
+    client = await connect(node)
+    client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+    client.writer.write(b"EHLO c\r\n" * 120_000)
+    return client
+
+
+@pytest.mark.slow
+async def test_one_address_that_stops_in_content_and_reads_no_replies_keeps_nobody_else_from_sending(tmp_path: Path) -> None:
+    async with a_served_node(tmp_path) as node:
+        clients = [await in_content(node, LINE * 1_040) for _ in range(66)]
+        clients += [await deaf(node) for _ in range(124)]
+        await asyncio.sleep(3)
+        replies = []
+        for _ in range(5):
+            good = await in_content(node, LINE + b".\r\n")
+            replies.append((await good.reply())[:3])
+            await good.close()
+        held = resident_mb(node)
+        for client in clients:
+            client.writer.transport.abort()
+
+    assert ["250"] * 5 == replies
+    assert held <= EMPTY_NODE_MB + BUDGET_MB
+
+
 @pytest.mark.slow
 async def test_large_messages_of_many_sessions_do_not_stand_in_memory(tmp_path: Path) -> None:
     peak = 0

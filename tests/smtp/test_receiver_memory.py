@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from shadowrelay.memory import ContentBudget
 from shadowrelay.smtp.lifetime import Lifetime
-from shadowrelay.smtp.limits import READ_AHEAD_OCTETS, ROOM_SECONDS, Descriptors
+from shadowrelay.smtp.limits import READ_AHEAD_OCTETS, REPLIES_OCTETS_MAX, ROOM_SECONDS, UNCOUNTED_OCTETS, Descriptors
 from tests.kit.receiving import HELLO, Client, Station, files_in, receiving, until
 from tests.smtp.test_receiver_sessions import OK, PEER, TO_DATA, in_virtual_time
 
@@ -243,3 +244,135 @@ def test_a_client_that_has_vanished_without_a_word_holds_its_content_until_the_i
         return held >= len(BODY), budget.used, station.server.sessions_count
 
     assert (True, 0, 0) == in_virtual_time(tmp_path, scenario)
+
+
+async def a_client_that_reads_nothing(station: Station, *commands: str) -> Client:
+    """From now on, that is. The kernel takes few octets of the replies, on either side."""
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+    connection.setblocking(False)
+    address = station.server.address
+    await asyncio.get_running_loop().sock_connect(connection, (address.host, address.port))
+    client = Client(*await asyncio.open_connection(sock=connection))
+    station.clients.append(client)
+    await client.reply()
+    for command in commands:
+        await client.ask(command)
+    the_session(station).transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)
+    client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+    return client
+
+
+def the_session(station: Station) -> Any:
+    (session,) = station.server._sessions
+    return session
+
+
+async def test_nothing_is_read_from_a_client_that_does_not_take_its_replies(tmp_path: Path) -> None:
+    budget = ContentBudget()
+    async with receiving(tmp_path, budget=budget) as station:
+        client = await a_client_that_reads_nothing(station)
+        session = the_session(station)
+        client.writer.write(b"EHLO client.example\r\n" * 200_000)
+        await until(lambda: session._paused)
+        await asyncio.sleep(0.2)
+        unread, unwritten = session._own_reader.has_octets(UNCOUNTED_OCTETS + 1), session.transport.get_write_buffer_size()
+
+        assert (False, 0) == (unread, budget.used)
+        assert unwritten <= REPLIES_OCTETS_MAX + 1_000
+        client.writer.transport.abort()
+
+
+async def test_a_client_that_takes_its_replies_late_gets_all_of_them(tmp_path: Path) -> None:
+    async with receiving(tmp_path) as station:
+        client = await a_client_that_reads_nothing(station)
+        session = the_session(station)
+        client.writer.write(b"NOOP\r\n" * 20_000 + b"QUIT\r\n")
+        await until(lambda: session._paused)
+        client.writer.transport.resume_reading()  # type: ignore[attr-defined]
+
+        assert 20_001 == (await client.rest()).count("\r\n")
+
+
+async def test_who_sends_much_behind_a_content_and_takes_no_replies_is_cut_off(tmp_path: Path) -> None:
+    budget = ContentBudget()
+    async with receiving(tmp_path, budget=budget) as station:
+        client = await a_client_that_reads_nothing(station, *TO_DATA)
+        session = the_session(station)
+        client.writer.write(b"x\r\n")
+        await until(lambda: session._own_reader.is_in_content)
+        client.writer.write(b".\r\n" + b"EHLO c\r\n" * 20_000)
+
+        await until(lambda: not station.server.sessions_count)
+        station.acceptor.accepted.clear()
+        await until(lambda: not budget.used)
+
+
+async def test_content_is_not_read_while_the_budget_is_full_beyond_what_any_session_may_have(tmp_path: Path) -> None:
+    budget = ContentBudget(8_000_000)
+    async with receiving(tmp_path, budget=budget) as station:
+        clients = [await station.client_in(*TO_DATA) for _ in range(5)]
+        portion = budget.portion()
+        portion.count(budget.bytes_max * 3 // 4)
+        for client in clients:
+            client.writer.write(BODY)
+        await until(lambda: budget.waiting_count == 5)
+        await asyncio.sleep(0.2)
+        beyond = [session for session in station.server._sessions if session._own_reader.has_octets(UNCOUNTED_OCTETS + 1)]
+
+        assert ([], portion.size) == (beyond, budget.used)
+        portion.release()
+        for client in clients:
+            client.writer.write(b".\r\n")
+        assert ["250 2.0.0 Queued"] * 5 == [await client.reply() for client in clients]
+
+
+async def test_many_sessions_in_content_hold_no_more_than_the_budget_and_their_small_part_each(tmp_path: Path) -> None:
+    budget = ContentBudget(8_000_000)
+    most = 0
+
+    async def one(station: Station) -> str:
+        nonlocal most
+        client = await station.client_in(*TO_DATA)
+        for start in range(0, len(BODY), 30_000):
+            await client.send(BODY[start : start + 30_000])
+            most = max(most, budget.used)
+        await client.send(b".\r\n")
+        return await client.reply()
+
+    async with receiving(tmp_path, budget=budget) as station:
+        replies = await asyncio.gather(*(one(station) for _ in range(60)))
+
+    assert ["250 2.0.0 Queued"] * 60 == replies
+    assert most <= budget.bytes_max * 3 // 4
+
+
+def test_the_time_that_a_session_waits_for_our_memory_is_not_its_clients(tmp_path: Path) -> None:
+    async def scenario(station: Station, client: Client) -> Any:
+        time = asyncio.get_running_loop().time
+        for command in TO_DATA[:3]:
+            await client.ask(command)
+        await asyncio.sleep(5)
+        portion = filled(station.server.reception.budget)
+        refused = await client.ask("DATA")
+        at = time()
+        portion.release()
+        rest = await client.reader.read()
+        return at, refused, time(), rest
+
+    timed_out = b"421 4.4.2 Timeout, closing connection\r\n"
+    assert (35.0, FULL, 45.0, timed_out) == in_virtual_time(tmp_path, scenario, connection_inactivity_timeout="10s")
+
+
+def test_the_time_of_a_session_does_not_run_while_it_waits_for_our_memory(tmp_path: Path) -> None:
+    async def scenario(station: Station, client: Client) -> Any:
+        for command in TO_DATA[:3]:
+            await client.ask(command)
+        await asyncio.sleep(595)
+        portion = filled(station.server.reception.budget)
+        refused = await client.ask("DATA")
+        portion.release()
+        await client.reader.read()
+        return refused, asyncio.get_running_loop().time()
+
+    assert (FULL, 600.0 + ROOM_SECONDS) == in_virtual_time(tmp_path, scenario, connection_inactivity_timeout="599s")

@@ -42,7 +42,9 @@ def test_what_is_counted_makes_the_budget_full_and_is_never_refused() -> None:
     unread.count(7 * MB)
     assert budget.is_full
     unread.count(6 * MB)
-    assert not budget.is_full
+    assert budget.is_full
+    unread.count(6 * MB - 1)
+    assert (False, 1) == (budget.is_full, unread.room)
 
 
 async def test_readers_are_served_in_their_order_and_arriving_content_takes_nothing_from_them() -> None:
@@ -91,6 +93,37 @@ async def test_a_reader_that_is_served_and_cancelled_in_the_same_moment_keeps_no
     gc.collect()
 
     assert (0, 0) == (budget.used, budget.waiting_count)
+
+
+async def test_waiters_with_one_deadline_are_all_told_that_it_is_over() -> None:
+    budget = ContentBudget(8 * MB)
+    held = budget.portion()
+    held.count(7 * MB)
+
+    async def waits_in_vain() -> None:
+        async with asyncio.timeout(0.01):
+            await budget.room()
+
+    ends = await asyncio.gather(*(waits_in_vain() for _ in range(5)), return_exceptions=True)
+
+    assert [TimeoutError] * 5 == [type(end) for end in ends]
+    assert 0 == budget.waiting_count
+
+
+async def test_waiters_that_are_cancelled_together_end_as_cancelled_and_leave_no_place_taken() -> None:
+    budget = ContentBudget(8 * MB)
+    first = await budget.reserve(2 * MB)
+    cancelled = [asyncio.create_task(budget.reserve(MB)) for _ in range(5)]
+    patient = asyncio.create_task(budget.reserve(MB))
+    await asyncio.sleep(0)
+
+    for task in reversed(cancelled):
+        task.cancel()
+    await asyncio.wait(cancelled)
+    first.release()
+
+    assert [True] * 5 == [task.cancelled() for task in cancelled]
+    assert (MB, MB, 0) == ((await patient).size, budget.used, budget.waiting_count)
 
 
 async def test_another_thread_may_drop_a_portion_and_wakes_who_waits() -> None:
