@@ -112,11 +112,11 @@ class SessionCommands(Connection):
             self._is_ending = True
             return
         assert transport is not None
-        report_every_unwritten_octet(transport)
         self.transport = transport
         self._reader.move_to(transport)
         self._writer._transport = transport  # type: ignore[attr-defined]
         self._replace_writer(self._writer)  # type: ignore[attr-defined]
+        report_every_unwritten_octet(transport)  # now: what the handshake has left to write may pause this one's reading, not the other's
         session = transport.get_extra_info("ssl_object")
         self.account.tls = session.version() or "TLS"
         self.account.client_name = ""
