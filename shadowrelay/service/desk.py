@@ -24,6 +24,7 @@ HELD = Reply(250, "2.0.0", "Held")
 NUMBER_USED_UP = Reply(501, "5.5.4", "The copy's number leaves no room for a promotion")
 LOOK_SECONDS = 0.05
 NOT_ASKED = Reply(451, "4.7.1", "This server does not hold copies for you: send_xshadow is off here")  # RFC 3463 X.7.1
+OF_BEFORE = Reply(451, "4.3.0", "This session is of a process that has ended")
 
 _log = structlog.get_logger("shadowrelay.desk")
 
@@ -81,6 +82,9 @@ class PeerDesk:
             _log.warning("copy.refused", peer=peer.server, reason="this node does not place copies on it, nor ask it")
             return NOT_ASKED
         party = Party(peer.server, peer.database)
+        if self._is_of_before(peer):  # its copies were asked about when it came back, and nothing would ever end this one
+            _log.info("copy.refused", peer=peer.server, reason="the network kept it until its server had been started again")
+            return OF_BEFORE
         count = len(offer.envelope.recipients)
         now = context.now()
         keep_until = retention.shadow_keep_until(now, context.settings.transport)
@@ -108,6 +112,10 @@ class PeerDesk:
             tracking_rows.hareceive(context.me.server, offer.envelope, at=context.now(), primary=peer.server, size=offer.content.size)
         )
         return HELD
+
+    def _is_of_before(self, peer: PeerIdentity) -> bool:
+        state = self._context.peers.states[peer.server]
+        return state.database == peer.database and peer.incarnation < state.incarnation
 
     async def discards(self, peer: PeerIdentity, maximum: int, acknowledged: int | None) -> DiscardReply:
         """What `peer` must be told. An acknowledgement counts only for what this process has told it."""

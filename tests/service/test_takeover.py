@@ -269,6 +269,23 @@ async def test_a_reconciliation_that_was_cut_off_goes_on(tmp_path: Path) -> None
         await until(west.in_role(envelope.message_id, Role.DELIVERED), 6 * HEARTBEAT)
 
 
+@in_virtual_time
+async def test_a_copy_that_the_network_kept_until_its_primary_had_been_started_again_is_refused(tmp_path: Path) -> None:
+    """Its client was never answered, and no later question would be about it (simulation seed 22321)."""
+    async with nodes(tmp_path, EAST, WEST) as net:
+        east, west = net.nodes[EAST], net.nodes[WEST]
+        await asyncio.sleep(1)
+        before = east.services.desk.own_identity(WEST)
+        await net.kill(EAST)
+        await net.start(EAST)
+        await asyncio.sleep(2 * HEARTBEAT)
+        envelope = an_envelope(arrived_at=west.clock.now())
+
+        reply = await west.services.desk.hold(before, CopyOffer(CopyNumber(1, 1, before.database), envelope, NO_ORDINALS, a_content()))
+
+        assert (451, None) == (reply.code, await west.role(envelope.message_id))
+
+
 async def _place(east: VirtualNode, west: VirtualNode, envelope) -> None:
     """A copy on WEST whose primary died before its own commit."""
     database: DatabaseId = east.ledger.identity.database
