@@ -77,7 +77,7 @@ def after_failure(breaker: Breaker, now: float, heartbeat_seconds: float, *, was
 
 
 def after_refusal(breaker: Breaker, now: float, heartbeat_seconds: float, refused: Refused, reason: str) -> Breaker:
-    """It answered, but not now. Said by attempts that were under way when it said so first, it is nothing new."""
+    """It answered, but not now. Attempts that were under way when it first said so bring no news."""
     if breaker.refused is refused and _is_open(breaker, now):
         return breaker
     return _opened(breaker, 0, now, min(heartbeat_seconds, REFUSED_SECONDS_MAX), refused, reason)

@@ -16,8 +16,6 @@ from shadowrelay.model.settings import Peer
 from shadowrelay.ports import Clock
 from shadowrelay.service.turns import Turns
 
-_log = structlog.get_logger("shadowrelay.peers")
-
 _log = structlog.get_logger("shadowrelay.peerbook")
 
 
@@ -183,8 +181,7 @@ class PeerBook:
         state.breaker = circuit.given_back(state.breaker, trial)
 
     def trial_next_at(self) -> float | None:
-        """When a peer may be tried again (`Clock.awake`), or whether may be seen, where a trial is under way; None where no peer
-        waits for one."""
+        """When the next peer may be tried again, in `Clock.awake`; while one is on trial, when to look again. None: no breaker is open."""
         again_at = self._clock.awake() + circuit.OPEN_SECONDS_FIRST
         breakers = [state.breaker for state in self.states.values() if state.breaker.opened_at is not None]
         return min((again_at if breaker.trial else breaker.trial_at for breaker in breakers), default=None)

@@ -231,7 +231,7 @@ class PlaceService:
         elif outcome is Outcome.LATER:
             self._wait(message_id, SETTLING_SECONDS, failures_count)
         elif entry is not None:
-            self._wait(message_id, 0.0, failures_count)  # first among those that the peers are waited for by
+            self._wait(message_id, 0.0, failures_count)  # the first to go when a peer may be tried
         else:
             self.wake(message.internal_id - 1)
 

@@ -65,7 +65,7 @@ def _free_segments(work: Work, at: int) -> None:
 
 def forget_unasked(work: Work, older_than: datetime) -> tuple[int, bool]:
     """One step: the oldest notifications of askers that have not asked since that instant; and those for a database that its
-    server does not have any more. How many, and whether there may be more."""
+    server has replaced. How many, and whether there may be more."""
     before = codec.encode_instant(older_than)
     peers = work.state.peers
     askers = {name.partition(" ")[0] for name, *_ in counters.of_kind(work.connection, counters.DISCARD)}
