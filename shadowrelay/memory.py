@@ -37,8 +37,8 @@ class Portion:
         if share.used() + size > share.keep_max:
             share.spooled_count += 1
             return False
-        share.take(size)
         self.size += size
+        share.take(size)
         return True
 
     @property
@@ -69,11 +69,11 @@ class Portion:
 class _Share:
     """Bytes in use out of `bytes_max`, and who waits for some. `keep_max`: up to there `Portion.keep` is granted."""
 
-    def __init__(self, bytes_max: int, keep_max: int, changed: Callable[[], None]) -> None:
+    def __init__(self, budget: "ContentBudget", bytes_max: int, keep_max: int) -> None:
         self.bytes_max = bytes_max
         self.keep_max = keep_max
         self.spooled_count = 0
-        self._changed = changed
+        self._budget = budget
         self._used = 0
         self._returned: deque[int] = deque()  # its operations are atomic: a portion may be dropped by the writer's thread
         # Whoever waits, in order, and for how much. A waiter leaves by its own name: `wake` and its own cancellation may both
@@ -88,7 +88,9 @@ class _Share:
 
     def take(self, size: int) -> None:
         self._used += size
-        self._changed()
+        budget = self._budget
+        if self._used > budget.quiet_max or budget.is_squeezed:
+            budget.squeeze()
 
     def give_back(self, size: int) -> None:
         self._returned.append(size)
@@ -128,7 +130,7 @@ class _Share:
 
     def wake(self) -> None:
         """Serve those who wait, in order."""
-        self._changed()
+        self._budget.squeeze()
         while self._waiting:
             future, size = next(iter(self._waiting.items()))
             if not future.done() and not self._serves(size):
@@ -148,8 +150,10 @@ class ContentBudget:
     def __init__(self, bytes_max: int = DEFAULT_BYTES_MAX) -> None:
         self.bytes_max = bytes_max
         self.refused_count = 0  # contents and copies that waited for memory in vain
-        self._arriving = _Share(bytes_max * 3 // 4, bytes_max // 2, self._squeeze)
-        self._reading = _Share(bytes_max // 4, 0, self._squeeze)
+        self.is_squeezed = False  # the cache may hold less than it may when nothing else needs memory
+        self.quiet_max = bytes_max * 3 // 8  # while neither share has more in use, the cache has all its room
+        self._arriving = _Share(self, bytes_max * 3 // 4, bytes_max // 2)
+        self._reading = _Share(self, bytes_max // 4, 0)
         self._cache_limit = bytes_max // 4
         self.limit_cache: Callable[[int], None] = lambda bytes_max: None
         """Told how much a cache of contents may hold from now on."""
@@ -162,7 +166,7 @@ class ContentBudget:
     @property
     def is_full(self) -> bool:
         """No more content can arrive; a session that has some to read waits with `room`."""
-        return not self._arriving.has_room(1)
+        return self._arriving.used() >= self._arriving.bytes_max
 
     @property
     def spooled_early_count(self) -> int:
@@ -194,8 +198,10 @@ class ContentBudget:
         portion.size = size
         return portion
 
-    def _squeeze(self) -> None:
+    def squeeze(self) -> None:
+        """The cache has what the shares leave of the budget, a quarter of it at most."""
         limit = min(self.bytes_max // 4, max(self.bytes_max - self.used, 0))
+        self.is_squeezed = limit < self.bytes_max // 4
         if limit != self._cache_limit:
             self._cache_limit = limit
             self.limit_cache(limit)

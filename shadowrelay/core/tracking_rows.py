@@ -56,7 +56,7 @@ def receive(
     size: int | None = None,
 ) -> TrackingEvent:
     """Primary: acknowledged to the client. Both times count from the end of the content; `None` where there is no copy."""
-    custom_data: CustomData = (("Replication", replication.value), ("AckElapsed", _seconds(ack_elapsed)))
+    custom_data: CustomData = (("Replication", replication), ("AckElapsed", _seconds(ack_elapsed)))
     if shadow_elapsed is not None:
         custom_data += (("ShadowElapsed", _seconds(shadow_elapsed)),)
     envelope = stored.envelope
@@ -203,7 +203,7 @@ def resubmit(
     Units: `silent_since` is the last proof of life of the old primary, `detected_at` when its loss was known here.
     """
     custom_data = (
-        ("Reason", reason.value),
+        ("Reason", reason),
         ("SilentSince", format_instant(silent_since)),
         ("DetectedAt", format_instant(detected_at)),
     )

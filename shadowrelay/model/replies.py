@@ -3,11 +3,10 @@
 Unknown trouble is 4xx, never 5xx: a 5xx makes the other side give up.
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(NamedTuple):
     """A complete reply. `enhanced` may be empty (greeting, EHLO, replies of servers without RFC 2034)."""
 
     code: int

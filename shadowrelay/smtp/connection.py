@@ -76,27 +76,22 @@ class Connection(Lifetime):
             return
         self._collect(f"220 {self.reception.name} ESMTP\r\n".encode())  # no software, no version
         while not self._is_ending and self.transport is not None:
-            line = self._reader.take_line() if self._replies_octets <= REPLIES_OCTETS_MAX else None
+            is_flood = self._replies_octets > REPLIES_OCTETS_MAX
+            line = None if is_flood else self._reader.take_line()
             if line is None:
-                line = await self._next_line()
+                if self._replies:
+                    await self.flush()
+                    if is_flood:
+                        await asyncio.sleep(0)  # others have their turn: neither reading nor writing waits here
+                try:
+                    line = await self._reader.line()
+                except asyncio.LimitOverrunError as overrun:
+                    await self._skip_line(overrun.consumed)
+                    self.refuse(COMMAND_TOO_LONG)
             if line is not None:
                 await self._obey(line)
             if self._is_draining and self.is_idle() and not self.account.peer:
                 self.hang_up(SHUTTING_DOWN, "shutdown")
-
-    async def _next_line(self) -> bytes | None:
-        """A command line, or `None` for one that was too long."""
-        if self._replies:
-            is_flood = self._replies_octets > REPLIES_OCTETS_MAX
-            await self.flush()
-            if is_flood:
-                await asyncio.sleep(0)  # others have their turn: neither reading nor writing waits here
-        try:
-            return await self._reader.line()
-        except asyncio.LimitOverrunError as overrun:
-            await self._skip_line(overrun.consumed)
-            self.refuse(COMMAND_TOO_LONG)
-            return None
 
     async def _skip_line(self, consumed: int) -> None:
         while True:
@@ -116,19 +111,18 @@ class Connection(Lifetime):
         command = self.commands.get(name)
         if len(line) > COMMAND_OCTETS_MAX_BY_VERB.get(name, COMMAND_OCTETS_MAX):
             self.refuse(COMMAND_TOO_LONG)
-        elif command is None:
+            return
+        if command is None:
             self._unknown(name)
-        else:
-            try:
-                argument = octets.decode("utf-8")
-            except UnicodeDecodeError:
-                self.refuse(NOT_UTF8)
-                return
-            await self._run(name, command, argument)
-
-    async def _run(self, name: str, command: Command, argument: str) -> None:
+            return
         try:
-            self.heard(name)
+            argument = octets.decode("utf-8")
+        except UnicodeDecodeError:
+            self.refuse(NOT_UTF8)
+            return
+        try:
+            if self.account.peer:
+                self.heard(name)
             await command(self, argument)
         except WireError as error:
             self.refuse(error.reply)
@@ -156,7 +150,7 @@ class Connection(Lifetime):
             self.refuse(NOT_IMPLEMENTED if name in KNOWN_ELSEWHERE else UNKNOWN_COMMAND)
 
     def heard(self, name: str) -> None:
-        """A command has come. For subclasses."""
+        """A command of a peer has come. For subclasses."""
 
     def after_failure(self, reply: Reply) -> None:
         """Answer what failed on our side, and be ready for the next transaction. For subclasses."""

@@ -54,8 +54,10 @@ class CommandReader(asyncio.StreamReader):
     _buffer: bytearray
     _eof: bool
     _exception: Exception | None
+    _loop: asyncio.AbstractEventLoop
     _paused: bool
     _transport: asyncio.ReadTransport | None
+    _waiter: "asyncio.Future[None] | None"
 
     def __init__(self, portion: Portion, limit: int = READ_AHEAD_OCTETS, loop: asyncio.AbstractEventLoop | None = None) -> None:
         super().__init__(limit=limit, loop=loop)
@@ -70,13 +72,20 @@ class CommandReader(asyncio.StreamReader):
         portion = self._portion
         return min(CONTENT_AHEAD_OCTETS, UNCOUNTED_OCTETS + portion.size + portion.room) - held
 
-    def feed_data(self, data: bytes) -> None:  # type: ignore[override]
-        """More has come."""
-        super().feed_data(data)
-        if len(self._buffer) > UNCOUNTED_OCTETS:
-            self._portion.count(len(self._buffer) - UNCOUNTED_OCTETS)
-        if self.room() <= 0:
-            self.pause()
+    def feed_data(self, data: bytes | memoryview) -> None:  # type: ignore[override]
+        """More has come. It stops the reading by its own bounds, not at asyncio's twice the limit."""
+        buffer = self._buffer
+        buffer.extend(data)
+        waiter = self._waiter
+        if waiter is not None:
+            self._waiter = None
+            if not waiter.done():
+                waiter.set_result(None)
+        if len(buffer) >= UNCOUNTED_OCTETS:
+            if len(buffer) > UNCOUNTED_OCTETS:
+                self._portion.count(len(buffer) - UNCOUNTED_OCTETS)
+            if self.room() <= 0:
+                self.pause()
 
     @property
     def is_counted(self) -> bool:
@@ -103,16 +112,27 @@ class CommandReader(asyncio.StreamReader):
             return None
         line = bytes(self._buffer[:end])
         del self._buffer[:end]
-        self._maybe_resume_transport()
+        if self._paused or self._portion.size:
+            self._maybe_resume_transport()
         return line
 
     async def line(self) -> bytes:
         """The next line. Raises: as `readuntil` does."""
-        while (line := self.take_line()) is None:
+        while True:
+            if self._buffer and (line := self.take_line()) is not None:
+                return line
             if self._eof or self._exception is not None or len(self._buffer) >= READ_AHEAD_OCTETS:
                 return await self.readuntil(b"\n")  # it says what is wrong
-            await self._wait_for_data("line")  # type: ignore[attr-defined]
-        return line
+            await self._more()
+
+    def _more(self) -> "asyncio.Future[None]":
+        """Done when more has come, or the end. As `_wait_for_data`, without a coroutine of its own for each line."""
+        if self._paused:
+            self._paused = False
+            assert self._transport is not None
+            self._transport.resume_reading()
+        self._waiter = self._loop.create_future()
+        return self._waiter
 
     def has_octets(self, count: int = 1) -> bool:
         """So many octets are here that were not asked for yet."""
@@ -146,7 +166,7 @@ class CommandReader(asyncio.StreamReader):
     async def begins_with(self, text: bytes) -> bool:
         """Whether the next octets are these. Waits until that is certain, takes nothing."""
         while len(self._buffer) < len(text) and text.startswith(self._buffer) and not self._eof:
-            await self._wait_for_data("begins_with")  # type: ignore[attr-defined]
+            await self._more()
         return self._buffer.startswith(text)
 
 
@@ -236,7 +256,13 @@ class DataFilter:
 
     def take(self, block: bytes) -> None:
         """The next block, dot-stuffed as it came. Never raises."""
-        self._count_line_ends(block)
+        if self._ended_with_cr and block.startswith(b"\n"):
+            self._crlf_count += 1
+        self._cr_count += block.count(b"\r")
+        self._lf_count += block.count(b"\n")
+        self._crlf_count += block.count(b"\r\n")
+        if block:
+            self._ended_with_cr = block.endswith(b"\r")
         if self._refusal is not None:
             return
         text = self._begun_line + block if self._begun_line else block
@@ -255,18 +281,6 @@ class DataFilter:
         if self._size > self._size_max:
             self.refuse(MESSAGE_TOO_BIG)
             return
-        self._keep(text)
-
-    def _count_line_ends(self, block: bytes) -> None:
-        if self._ended_with_cr and block.startswith(b"\n"):
-            self._crlf_count += 1
-        self._cr_count += block.count(b"\r")
-        self._lf_count += block.count(b"\n")
-        self._crlf_count += block.count(b"\r\n")
-        if block:
-            self._ended_with_cr = block.endswith(b"\r")
-
-    def _keep(self, text: bytes) -> None:
         self.is_ascii = self.is_ascii and text.isascii()
         try:
             self._sink.write(text)

@@ -11,8 +11,8 @@ Replies are collected and written together when no further command is there: one
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable
+from functools import lru_cache
 from typing import Any
 
 import structlog
@@ -39,8 +39,8 @@ class Lifetime(SMTP):
 
     def __init__(self, reception: Reception, loop: asyncio.AbstractEventLoop, sessions: set["Lifetime"]) -> None:
         # Not SMTP.__init__: see the module's docstring. What follows is what its life cycle uses.
-        self._own_reader = CommandReader(reception.budget.portion(), READ_AHEAD_OCTETS, loop)
-        asyncio.StreamReaderProtocol.__init__(self, self._own_reader, client_connected_cb=self._cb_client_connected, loop=loop)
+        self.own_reader = CommandReader(reception.budget.portion(), READ_AHEAD_OCTETS, loop)
+        asyncio.StreamReaderProtocol.__init__(self, self.own_reader, client_connected_cb=self._cb_client_connected, loop=loop)
         self.loop = loop
         self.transport = None
         self.session = None
@@ -63,14 +63,14 @@ class Lifetime(SMTP):
         self._is_handled = False
         self._is_counted_only = False  # refused with many others: a line for each would be one more flood
         self._refused_at_once: Reply | None = None
-        self._progress_at = self._began_at = 0.0
+        self.progress_at = self._began_at = 0.0
 
     # life cycle
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin."""
         peername = transport.get_extra_info("peername")
-        self._progress_at = self._began_at = self.loop.time()
+        self.progress_at = self._began_at = self.loop.time()
         self.account = Account(client_ip(peername), peername[1] if isinstance(peername, tuple) else 0, self._began_at)
         address, connector = self.account.address, self.reception.connector
         is_trusted = self.reception.rights.is_externally_secured(address)  # several nodes may share one
@@ -87,22 +87,18 @@ class Lifetime(SMTP):
 
     def data_received(self, data: bytes) -> None:
         """Every octet is progress."""
-        self._progress_at = self.loop.time()
-        self._own_reader.feed_data(data)
-
-    def get_buffer(self) -> memoryview:
-        """Where the transport may put what it reads next: no more than there is room for, and never nothing."""
-        return self.reception.read_buffer[: max(1, self._own_reader.room())]
+        self.progress_at = self.loop.time()
+        self.own_reader.feed_data(data)
 
     def pause_writing(self) -> None:
         """The client does not take its replies: nothing is read from it meanwhile."""
         super().pause_writing()
-        self._own_reader.pause()
+        self.own_reader.pause()
 
     def resume_writing(self) -> None:
         """It has taken all of them."""
         super().resume_writing()
-        self._own_reader.resume()
+        self.own_reader.resume()
 
     async def has_room(self, seconds: float) -> bool:
         """Wait at most so long while there is no memory for content. That time is not the client's."""
@@ -110,15 +106,16 @@ class Lifetime(SMTP):
         if not budget.is_full:
             return True
         waits_since = self.loop.time()
-        with self._on_our_time():
-            try:
-                async with asyncio.timeout(seconds):
-                    await budget.room()
-            except TimeoutError:
-                budget.refused_count += 1
-                return False
-            finally:
-                self._began_at += self.loop.time() - waits_since
+        self._is_our_time = True
+        try:
+            async with asyncio.timeout(seconds):
+                await budget.room()
+        except TimeoutError:
+            budget.refused_count += 1
+            return False
+        finally:
+            self._began_at += self.loop.time() - waits_since
+            self._end_our_time()
         return True
 
     def eof_received(self) -> bool | None:
@@ -145,7 +142,7 @@ class Lifetime(SMTP):
         held is free at once, and not when the garbage collector comes by."""
         if not self._is_counted_only:
             self._log_end()
-        self._own_reader.let_go()
+        self.own_reader.let_go()
         self._client_connected_cb = self._timeout_handle = self._handler_coroutine = None
         self._writer = self._reader = None  # type: ignore[assignment]
 
@@ -194,14 +191,14 @@ class Lifetime(SMTP):
 
     def _ends_at(self) -> float:
         connector = self.reception.connector
-        inactive_at = self._progress_at + connector.connection_inactivity_timeout.total_seconds()
+        inactive_at = self.progress_at + connector.connection_inactivity_timeout.total_seconds()
         if self.account.peer:
             return inactive_at
         return min(inactive_at, self._began_at + connector.connection_timeout.total_seconds())
 
     def _timeout_cb(self) -> None:
         if self._is_our_time:
-            self._is_timer_due = True  # `_on_our_time` sets it again
+            self._is_timer_due = True  # `_end_our_time` sets it again
         elif self._ends_at() > self.loop.time():
             self._reset_timeout()
         else:
@@ -209,25 +206,20 @@ class Lifetime(SMTP):
 
     async def deciding(self, decision: Awaitable[Reply]) -> Reply:
         """Wait for the reply to content. No timeout ends a session between the final dot and its reply."""
-        self._is_deciding = True
+        self._is_deciding = self._is_our_time = True
         try:
-            with self._on_our_time():
-                return await decision
+            return await decision
         finally:
             self._is_deciding = False
+            self._end_our_time()
 
-    @contextmanager
-    def _on_our_time(self) -> Iterator[None]:
-        """The client waits for us: no timeout ends its session, and its inactivity begins anew afterwards."""
-        self._is_our_time = True
-        try:
-            yield
-        finally:
-            self._is_our_time = False
-            self._progress_at = self.loop.time()
-            if self._is_timer_due and self.transport is not None and not self._is_ending:
-                self._reset_timeout()
-            self._is_timer_due = False
+    def _end_our_time(self) -> None:
+        """The client waited for us: no timeout has ended its session, and its inactivity begins anew."""
+        self._is_our_time = False
+        self.progress_at = self.loop.time()
+        if self._is_timer_due and self.transport is not None and not self._is_ending:
+            self._reset_timeout()
+        self._is_timer_due = False
 
     # replies
 
@@ -237,7 +229,7 @@ class Lifetime(SMTP):
 
     def say(self, reply: Reply) -> None:
         """Collect a reply; it is written when no further command is here."""
-        self._collect(str(reply).encode() + b"\r\n")
+        self._collect(reply_line(reply))
 
     def say_lines(self, code: int, enhanced: str, lines: list[str]) -> None:
         """Collect a reply of several lines."""
@@ -252,13 +244,14 @@ class Lifetime(SMTP):
 
     def _write(self) -> None:
         if self._replies and self.transport is not None:
-            self.writing()
-            self.transport.write(b"".join(self._replies))
+            if self.account.peer:
+                self.writing()
+            self.transport.write(self._replies[0] if len(self._replies) == 1 else b"".join(self._replies))
             self._replies.clear()
             self._replies_octets = 0
 
     def writing(self) -> None:
-        """Replies are about to be handed to the transport. For subclasses."""
+        """Replies to a peer are about to be handed to the transport. For subclasses."""
 
     async def flush(self) -> None:
         """Write what was collected, and wait while the client does not read. Raises: ConnectionError.
@@ -266,13 +259,10 @@ class Lifetime(SMTP):
         Whoever has sent a content with much more behind it and does not read is cut off: that takes memory from contents.
         """
         self._write()
-        if self._is_slow_or_gone():
-            if self._own_reader.is_counted:
+        if self.transport is None or self._paused or self.transport.is_closing():  # type: ignore[attr-defined]
+            if self.own_reader.is_counted:
                 self.cut("replies not taken")
             await self._writer.drain()
-
-    def _is_slow_or_gone(self) -> bool:
-        return self.transport is None or self.transport.is_closing() or self._paused  # type: ignore[attr-defined]
 
     # ending with the node
 
@@ -300,10 +290,12 @@ class BoundedReading(asyncio.BufferedProtocol):
     """A session as the transport sees it: it asks how much it may read. A `Lifetime` cannot be that itself, because aiosmtpd's
     class is an `asyncio.Protocol`, which is given whatever there is: up to 256 KiB at a time."""
 
-    __slots__ = ("_session",)
+    __slots__ = ("_buffer", "_reader", "_session")
 
     def __init__(self, session: Lifetime) -> None:
         self._session = session
+        self._reader = session.own_reader
+        self._buffer = session.reception.read_buffer
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The connection is there."""
@@ -326,19 +318,26 @@ class BoundedReading(asyncio.BufferedProtocol):
         self._session.resume_writing()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """The next octets go there."""
-        return self._session.get_buffer()
+        """Where the transport may put what it reads next: no more than there is room for, and never nothing."""
+        return self._buffer[: max(1, self._reader.room())]
 
     def buffer_updated(self, count: int) -> None:
-        """So many have come."""
+        """So many octets have come, and every one is progress."""
         session = self._session
-        session.data_received(bytes(session.reception.read_buffer[:count]))
+        session.progress_at = session.loop.time()
+        self._reader.feed_data(self._buffer[:count])
 
 
 def report_every_unwritten_octet(transport: asyncio.BaseTransport) -> None:
     """Have `pause_writing` called as soon as the kernel does not take all of a reply."""
     assert hasattr(transport, "set_write_buffer_limits")  # uvloop's transports are no asyncio.Transport
     transport.set_write_buffer_limits(high=1)  # not 0: TLS pauses at the limit already, and so it would for ever
+
+
+@lru_cache(64)
+def reply_line(reply: Reply) -> bytes:
+    """As it is sent. Most replies are constants."""
+    return f"{reply}\r\n".encode()
 
 
 def _number_of(transport: asyncio.BaseTransport) -> int:

@@ -199,7 +199,7 @@ class Transaction:
 
     def _nonsense(self, answer: Answer) -> SessionBroken:
         self.session.pipeline.abort()
-        return SessionBroken(replace(BROKEN_REPLY, text=f"{BROKEN_REPLY.text}: {answer.code} out of place"))
+        return SessionBroken(BROKEN_REPLY._replace(text=f"{BROKEN_REPLY.text}: {answer.code} out of place"))
 
     # what goes out
 

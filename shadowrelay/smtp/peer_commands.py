@@ -194,7 +194,7 @@ class PeerReceiver(PeerRights):
         except BaseException:
             hold.sink.discard()
             raise
-        if reply.is_positive:
+        if reply.code < 300:
             self.account.copies_count += 1
         else:
             self.account.refused_count += 1

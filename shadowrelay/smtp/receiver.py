@@ -101,7 +101,8 @@ class Receiver(SessionCommands):
             command = parse_rcpt(argument, smtputf8=transaction.smtputf8, lenient=lenient)
             if command.parameters and not self.is_extended:
                 raise WireError(UNKNOWN_PARAMETER)
-            recipient = recipient_of(self._with_home(transaction, command.address), command.parameters)
+            address = command.address if "@" in command.address else self._with_home(transaction, command.address)
+            recipient = recipient_of(address, command.parameters)
         except WireError:
             transaction.refused_count += 1
             raise
@@ -117,7 +118,7 @@ class Receiver(SessionCommands):
 
         Raises: WireError 550 where it lives nowhere: accepted, it would come back to a sender whom anybody can forge.
         """
-        if "@" in address or transaction.hold is not None:
+        if transaction.hold is not None:
             return address
         home = self.reception.postmaster_home(may_relay=self.reception.rights.may_relay(self.account.address))
         if not home:
@@ -137,7 +138,7 @@ class Receiver(SessionCommands):
 
     async def smtp_DATA(self, argument: str) -> None:
         refusal = self._refusal_of_data(argument)
-        if refusal is None and not await self.has_room(ROOM_SECONDS):
+        if refusal is None and self.reception.budget.is_full and not await self.has_room(ROOM_SECONDS):
             refusal = INSUFFICIENT_RESOURCES
         if refusal is not None:
             self.refuse(refusal, is_error=not self.was_mail_refused)
@@ -214,7 +215,7 @@ class Receiver(SessionCommands):
         except BaseException:
             sink.discard()
             raise
-        if reply.is_positive:
+        if reply.code < 300:
             self.account.messages_count += 1
             self.say(reply)
         else:

@@ -6,7 +6,7 @@ is transient.
 
 import ipaddress
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 import dns.exception
@@ -109,7 +109,7 @@ class DnsResolver:
 
 
 def _unanswered(name: str, reason: str) -> TransientDeliveryError:
-    reply = replace(LOOKUP_FAILED, text=f"{LOOKUP_FAILED.text}: {reason}")
+    reply = LOOKUP_FAILED._replace(text=f"{LOOKUP_FAILED.text}: {reason}")
     return TransientDeliveryError(reply, name, is_unreachable=True)
 
 

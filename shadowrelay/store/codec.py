@@ -61,7 +61,7 @@ def decode_ordinals(text: str) -> Ordinals:
 
 def encode_copies(copies: Iterable[Copy]) -> str:
     """A line each: server, database, choice. No name of a server has a space in it."""
-    return "\n".join([f"{copy.server} {copy.database} {copy.choice.value}" for copy in copies])
+    return "\n".join([f"{copy.server} {copy.database} {copy.choice:d}" for copy in copies])
 
 
 def decode_copies(text: str) -> tuple[Copy, ...]:
@@ -93,7 +93,7 @@ def encode_envelope(envelope: Envelope) -> str:
             envelope.sender,
             recipients,
             encode_instant(envelope.arrived_at),
-            envelope.body.value,
+            str(envelope.body),
             1 if envelope.smtputf8 else 0,
             envelope.ret,
             envelope.envid,

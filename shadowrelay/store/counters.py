@@ -53,13 +53,13 @@ def queue_of(
     role: object, retries_count: object, primary_server: object, primary_database: object, handed: object, side: object, keep_until: int
 ) -> Key | None:
     """Under which key a row of `message` counts, by its columns as they are in the file."""
-    if role == Role.PRIMARY.value:
+    if role == Role.PRIMARY:
         return None if retries_count else IN_SUBMISSION
-    if role == Role.SHADOW.value:
+    if role == Role.SHADOW:
         return (SHADOW, f"{primary_server} {primary_database}", 1 if handed else 0)
-    if role == Role.DELIVERED.value:
+    if role == Role.DELIVERED:
         return (SAFETY_NET, "1" if side else "0", keep_until // MICROSECONDS_PER_MINUTE)
-    return IN_POISON if role == Role.SET_ASIDE.value else None
+    return IN_POISON if role == Role.SET_ASIDE else None
 
 
 def kept(connection: Connection) -> Counts:

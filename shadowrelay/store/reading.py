@@ -95,7 +95,7 @@ def decode_messages(connection: Connection, many: Iterable[Sequence[Any]], conte
     for columns in many:
         text = columns[rows.ENVELOPE_INDEX]
         row = rows.decode_row((*columns[: rows.ENVELOPE_INDEX], *columns[rows.ENVELOPE_INDEX + 1 :]))
-        was_set_aside = columns[rows.ALL.index("role")] == Role.SET_ASIDE.value
+        was_set_aside = columns[rows.ALL.index("role")] == Role.SET_ASIDE
         try:
             if not text:
                 envelope = rows.empty_envelope(row.message_id, row.claim.recipients_count, codec.decode_instant(row.arrived_at))

@@ -14,7 +14,7 @@ def encode_retry(internal_id: int, retry: ForkRetry) -> tuple[Any, ...]:
         retry.next_hop,
         codec.encode_ordinals(retry.ordinals),
         retry.failures_count,
-        retry.kind.value,
+        str(retry.kind),
         codec.encode_instant(retry.first_failed_at),
         codec.encode_instant(retry.attempts_next_at),
         retry.last_reply,

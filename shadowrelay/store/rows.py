@@ -92,7 +92,7 @@ class Row:
         """What `counted` is once this row is written."""
         claim = self.claim
         key = counters.queue_of(
-            claim.role.value, self.retries_count, claim.primary, claim.database, claim.handed, self.is_shadow_side, self.keep_until
+            claim.role, self.retries_count, claim.primary, claim.database, claim.handed, self.is_shadow_side, self.keep_until
         )
         return None if key is None else (key, 0 if self.place is None else self.place.size)
 
@@ -102,7 +102,7 @@ class Row:
         number = claim.number
         copies = claim.copies
         return (
-            claim.role.value,
+            str(claim.role),
             number.ownership,
             number.placement,
             number.database,
@@ -170,7 +170,7 @@ class Row:
         return (
             self.internal_id,
             self.message_id,
-            self.origin.value,
+            str(self.origin),
             self.arrived_at,
             envelope,
             self.claim.recipients_count,
@@ -262,7 +262,7 @@ def _salvaged_claim(recipients_count: Any, changing: Sequence[Any]) -> Claim:
     role, ownership, placement, number_database, done, primary, database, *_ = changing
     number = CopyNumber(_whole_number(ownership), _whole_number(placement), DatabaseId(str(number_database)))
     claim = Claim(Role.SET_ASIDE, number, _whole_number(recipients_count))
-    if role == Role.SHADOW.value or (role == Role.SET_ASIDE.value and primary):  # no claim of this node
+    if role == Role.SHADOW or (role == Role.SET_ASIDE and primary):  # no claim of this node
         claim = replace(claim, primary=ServerName(str(primary)), database=DatabaseId(str(database)))
     try:
         claim = replace(claim, copies=codec.decode_copies(changing[9]))

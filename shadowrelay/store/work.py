@@ -89,7 +89,7 @@ class Work:
         for columns in self._select(SELECT_ROWS, (json.dumps(wanted),)):
             row = rows.decode_row(columns)
             self.rows[row.message_id] = row
-            if row.set_aside_reason and columns[5] != Role.SET_ASIDE.value:
+            if row.set_aside_reason and columns[5] != Role.SET_ASIDE:
                 self.state.corrupt_rows_count += 1
                 self._mark(row)
 
@@ -329,7 +329,7 @@ class Work:
 
     def _notification(self, message_id: MessageId, notification: Notification) -> tuple[Any, ...]:
         ordinals = codec.encode_ordinals(notification.ordinals)
-        return (notification.server, notification.database, message_id, notification.status.value, ordinals, self.now_microseconds)
+        return (notification.server, notification.database, message_id, str(notification.status), ordinals, self.now_microseconds)
 
     def release_side(self, row: Row) -> None:
         """Nothing waits for this side message any more."""

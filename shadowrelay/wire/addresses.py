@@ -72,7 +72,7 @@ def parse_mail(argument: str, *, lenient: bool = False) -> MailCommand:
         address, end = "", 2
     else:
         address, end = _path_of(rest, BAD_SENDER, lenient)
-    parameters = _parameters_of(rest, end, BAD_SENDER)
+    parameters = _parameters_of(rest, end, BAD_SENDER) if end < len(rest) else {}
     if not rest.isascii() and "SMTPUTF8" not in parameters:
         raise WireError(SMTPUTF8_NEEDED)
     return MailCommand(address, parameters)
@@ -88,7 +88,7 @@ def parse_rcpt(argument: str, *, smtputf8: bool = False, lenient: bool = False) 
         address, end = postmaster[1], postmaster.end()
     else:
         address, end = _path_of(rest, BAD_RECIPIENT, lenient)
-    parameters = _parameters_of(rest, end, BAD_RECIPIENT)
+    parameters = _parameters_of(rest, end, BAD_RECIPIENT) if end < len(rest) else {}
     if not smtputf8 and not rest.isascii():
         raise WireError(SMTPUTF8_NEEDED)
     return RcptCommand(address, parameters)
@@ -108,15 +108,14 @@ def _path_of(rest: str, bad: Reply, lenient: bool) -> tuple[str, int]:
         mailbox = f'"{dotted["local"]}"@{dotted["domain"]}'
         _path_of(f"<{mailbox}>", bad, lenient=False)  # the limits are those of the address that we pass on
         return mailbox, dotted.end()
-    if found is None or _octets(found[0]) > PATH_OCTETS_MAX or _octets(found["local"]) > LOCAL_PART_OCTETS_MAX:
+    if found is None:
         raise WireError(bad)
-    if found["literal"] is not None and not _is_literal(found["literal"]):
+    mailbox, local, literal = found.groups()
+    if len(found[0].encode()) > PATH_OCTETS_MAX or len(local.encode()) > LOCAL_PART_OCTETS_MAX:
         raise WireError(bad)
-    return found["mailbox"], found.end()
-
-
-def _octets(text: str) -> int:
-    return len(text) if text.isascii() else len(text.encode("utf-8"))
+    if literal is not None and not _is_literal(literal):
+        raise WireError(bad)
+    return mailbox, found.end()
 
 
 def _is_literal(text: str) -> bool:
@@ -159,13 +158,17 @@ def format_mail(envelope: Envelope, size: int | None, *, extra: str = "", dsn: b
     if size is not None:
         text += f" SIZE={size}"
     if body and envelope.body is not BodyType.SEVEN_BIT:
-        text += f" BODY={envelope.body.value}"
+        text += f" BODY={envelope.body}"
     if envelope.smtputf8:
         text += " SMTPUTF8"
     if dsn:
         text += f" RET={envelope.ret}" if envelope.ret else ""
         text += f" ENVID={envelope.envid}" if envelope.envid else ""
-    return _without_controls(f"{text} {extra}" if extra else text)
+    if extra:
+        text += f" {extra}"
+    if not text.isprintable() and _CONTROL.search(text):
+        raise ValueError("a control character in a command")
+    return text
 
 
 def format_rcpt(recipient: Recipient, *, dsn: bool) -> str:
@@ -177,11 +180,7 @@ def format_rcpt(recipient: Recipient, *, dsn: bool) -> str:
     if dsn:
         text += f" NOTIFY={recipient.notify}" if recipient.notify else ""
         text += f" ORCPT={recipient.orcpt}" if recipient.orcpt else ""
-    return _without_controls(text)
-
-
-def _without_controls(text: str) -> str:
-    if _CONTROL.search(text):
+    if not text.isprintable() and _CONTROL.search(text):
         raise ValueError("a control character in a command")
     return text
 

@@ -107,7 +107,7 @@ def format_answer(answer: StatusAnswer) -> str:
     elif answer.state is StatusState.RELEASED:
         text = f"released {_number_of(answer)}"
     else:
-        text = answer.state.value
+        text = str(answer.state)
     return f"{text} done={format_done(answer.done)}" if answer.done else text
 
 

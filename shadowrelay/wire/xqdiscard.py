@@ -129,7 +129,7 @@ def format_reply_lines(reply: DiscardReply, position: int | None = None) -> list
 
 
 def _event_lines(event: DiscardEvent) -> list[str]:
-    start = f"{event.sequence} {event.message_id} {event.status.value}"
+    start = f"{event.sequence} {event.message_id} {event.status}"
     if not event.ordinals:
         return [start]
     texts: list[str] = []

@@ -276,7 +276,7 @@ async def test_nothing_is_read_from_a_client_that_does_not_take_its_replies(tmp_
         client.writer.write(b"EHLO client.example\r\n" * 200_000)
         await until(lambda: session._paused)
         await asyncio.sleep(0.2)
-        unread, unwritten = session._own_reader.has_octets(UNCOUNTED_OCTETS + 1), session.transport.get_write_buffer_size()
+        unread, unwritten = session.own_reader.has_octets(UNCOUNTED_OCTETS + 1), session.transport.get_write_buffer_size()
 
         assert (False, 0) == (unread, budget.used)
         assert unwritten <= REPLIES_OCTETS_MAX + 1_000
@@ -300,7 +300,7 @@ async def test_who_sends_much_behind_a_content_and_takes_no_replies_is_cut_off(t
         client = await a_client_that_reads_nothing(station, *TO_DATA)
         session = the_session(station)
         client.writer.write(b"x\r\n")
-        await until(lambda: session._own_reader.is_in_content)
+        await until(lambda: session.own_reader.is_in_content)
         client.writer.write(b".\r\n" + b"EHLO c\r\n" * 20_000)
 
         await until(lambda: not station.server.sessions_count)
@@ -318,7 +318,7 @@ async def test_content_is_not_read_while_the_budget_is_full_beyond_what_any_sess
             client.writer.write(BODY)
         await until(lambda: budget.waiting_count == 5)
         await asyncio.sleep(0.2)
-        beyond = [session for session in station.server._sessions if session._own_reader.has_octets(UNCOUNTED_OCTETS + 1)]
+        beyond = [session for session in station.server._sessions if session.own_reader.has_octets(UNCOUNTED_OCTETS + 1)]
 
         assert ([], portion.size) == (beyond, budget.used)
         portion.release()

@@ -251,7 +251,7 @@ def test_hostile_text_adds_no_field_and_no_line_that_is_too_long():
 
 def test_thousands_of_recipients_are_all_in_the_status_and_few_in_the_text():
     reports = tuple(
-        RecipientReport(n, Recipient(f"u{n}@x.example"), Action.FAILED, replace(NOBODY, text="long " * 300), "mx") for n in range(1, 5001)
+        RecipientReport(n, Recipient(f"u{n}@x.example"), Action.FAILED, NOBODY._replace(text="long " * 300), "mx") for n in range(1, 5001)
     )
     content = built(reports=reports)
     assert (5000, 100) == (content.count(b"Final-Recipient: "), content.count(b"There is no such mailbox."))
