@@ -88,9 +88,15 @@ async def measure(messages: int, files_max: int, checkout: Path) -> None:
         files: Counter[str] = Counter()
         for (path, _, _), count in python.items():
             files[path] += count  # type: ignore[assignment]
-        ours = {_shortened(path, checkout): count for path, count in files.items() if f"{checkout}/shadowrelay/" in path and count >= FILE_CALLS_MIN}
+        ours = {
+            _shortened(path, checkout): count
+            for path, count in files.items()
+            if f"{checkout}/shadowrelay/" in path and count >= FILE_CALLS_MIN
+        }
         opened |= set(ours)
-        print(f"{role}: {sum(python.values()):.0f} Python calls a message, {sum(each.values()):.0f} with built-ins, {len(ours)} files of ours")
+        print(
+            f"{role}: {sum(python.values()):.0f} Python calls a message, {sum(each.values()):.0f} with built-ins, {len(ours)} files of ours"
+        )
         for path, count in sorted(files.items(), key=lambda item: -item[1])[:files_max]:
             print(f"    {count:7.1f} {_shortened(path, checkout)}")
             for (of, line, name), calls in sorted(python.items(), key=lambda item: -item[1]):

@@ -337,7 +337,7 @@ class Acceptor(Protocol):
         """A reason to refuse MAIL now (disk full …), or None."""
         ...
 
-    async def accept(self, envelope: Envelope, content: Content) -> Reply:
+    def accept(self, envelope: Envelope, content: Content) -> Awaitable[Reply]:
         """Take responsibility, or say why not. The caller may be cancelled; the promise goes on."""
         ...
 

@@ -67,7 +67,7 @@ def plan(candidates: Sequence[Candidate], rule: PlacementRule) -> tuple[ServerNa
     Source: seed-000 "Shadow message creation parameters"
     """
     remote_count, local_count = _counts(candidates, rule)
-    usable = sorted((candidate for candidate in candidates if candidate.may_try), key=_by_load)
+    usable = sorted([candidate for candidate in candidates if candidate.may_try], key=_by_load)
     remote = [candidate.server for candidate in usable if candidate.site != rule.home] if remote_count else []
     local = [candidate.server for candidate in usable if candidate.site == rule.home] if local_count else []
     return (

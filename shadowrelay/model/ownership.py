@@ -3,7 +3,7 @@
 One node has at most one `Claim` to a message. What it says of it to others is a `StatusAnswer`.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 
 from shadowrelay.model.ids import NO_DATABASE, NO_SERVER, DatabaseId, MessageId, ServerName
@@ -85,7 +85,10 @@ class Claim:
 
     def chosen(self) -> Copy | None:
         """The chosen shadow server's entry, handed over or not."""
-        return next((copy for copy in self.copies if copy.choice in (Choice.CHOSEN, Choice.HANDED_OVER)), None)
+        for copy in self.copies:
+            if copy.choice is Choice.CHOSEN or copy.choice is Choice.HANDED_OVER:
+                return copy
+        return None
 
     @property
     def is_primary(self) -> bool:
@@ -94,7 +97,10 @@ class Claim:
 
     def copy_on(self, server: ServerName) -> Copy | None:
         """The list's entry of one server."""
-        return next((copy for copy in self.copies if copy.server == server), None)
+        for copy in self.copies:
+            if copy.server == server:
+                return copy
+        return None
 
 
 class StatusState(StrEnum):
@@ -168,7 +174,8 @@ class Transition:
     tell: tuple[Notification, ...] = ()
     answer: StatusAnswer | None = None
     note: str = ""
-    changed: bool = field(init=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "changed", self.before != self.after or bool(self.tell))
+    @property
+    def changed(self) -> bool:
+        """There is something to commit."""
+        return self.before != self.after or bool(self.tell)

@@ -4,7 +4,7 @@ The work is a task of the node: the client may vanish, the promise may not.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
 import structlog
@@ -43,9 +43,9 @@ class AcceptService:
         """What to answer MAIL with while the queue database takes nothing."""
         return self._context.ledger.unavailable_reason()
 
-    async def accept(self, envelope: Envelope, content: Content) -> Reply:
+    def accept(self, envelope: Envelope, content: Content) -> Awaitable[Reply]:
         """See `ports.Acceptor`."""
-        return await asyncio.shield(self._context.tasks.spawn(self._supervised(envelope, content), "accept"))
+        return asyncio.shield(self._context.tasks.spawn(self._supervised(envelope, content), "accept"))
 
     async def _supervised(self, envelope: Envelope, content: Content) -> Reply:
         try:

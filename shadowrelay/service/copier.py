@@ -5,7 +5,7 @@ Each server is committed to the list before anything is sent to it, so that no s
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from shadowrelay.core import placement
@@ -13,10 +13,11 @@ from shadowrelay.core.breaker import Refused
 from shadowrelay.core.ownership import primary
 from shadowrelay.core.ownership.values import Party
 from shadowrelay.model.errors import IllegalTransition, LedgerUnavailable, PeerSaid, PeerUnavailable
-from shadowrelay.model.ids import MessageId, ServerName
+from shadowrelay.model.ids import MessageId, ServerName, SiteName
 from shadowrelay.model.message import NO_ORDINALS, Content, Envelope, Ordinals
 from shadowrelay.model.ownership import Claim, CopyNumber, DiscardStatus, Notification, Role, StatusAnswer, Transition
 from shadowrelay.model.peers import CopyOffer
+from shadowrelay.model.settings import Settings
 from shadowrelay.service.context import Context
 from shadowrelay.service.turns import Turns
 
@@ -41,9 +42,9 @@ class CopyResult:
     def known(self, claim: Claim | None) -> Claim:
         """The claim with the list as the attempts have left it."""
         known = primary.not_sent(claim, self.unsent)
-        for party in (*self.uncertain, *(() if self.stored_on is None else (self.stored_on,))):
+        for party in self.uncertain:
             known = primary.uncertain(known, party)
-        return known
+        return known if self.stored_on is None else primary.uncertain(known, self.stored_on)
 
     def verdict(self, message_id: MessageId, claim: Claim | None) -> Transition:
         """The transition that records this result, which is complete when this is called."""
@@ -81,13 +82,13 @@ class Copier:
     def __init__(self, context: Context, chance: random.Random) -> None:
         self._context = context
         self._chance = chance
+        self._rule_of: tuple[Settings, placement.PlacementRule, Mapping[ServerName, SiteName]] | None = None
 
     def plan(self, message_id: MessageId, claim: Claim | None = None) -> tuple[ServerName, ...]:
         """The order of attempts for a new message (`claim` None) or one that needs a copy; empty: nobody to try."""
         context = self._context
         settings = context.settings
         candidates = []
-        sites = [peer.site for peer in settings.shadow_candidates]
         for peer in settings.shadow_candidates:
             state = context.peers.states.get(peer.name)
             if state is None:
@@ -100,7 +101,16 @@ class Copier:
             )
         if len(candidates) > 1:
             self._chance.shuffle(candidates)
-        return placement.plan(candidates, placement.rule_of(settings.transport, settings.server.site, sites))
+        return placement.plan(candidates, self._rule()[0])
+
+    def _rule(self) -> tuple[placement.PlacementRule, Mapping[ServerName, SiteName]]:
+        """The rule of the present settings, and each candidate's site: made once for all messages."""
+        settings = self._context.settings
+        if self._rule_of is None or self._rule_of[0] is not settings:
+            sites = {peer.name: peer.site for peer in settings.shadow_candidates}
+            rule = placement.rule_of(settings.transport, settings.server.site, sites.values())
+            self._rule_of = (settings, rule, sites)
+        return self._rule_of[1:]
 
     def _may_place_on(self, message_id: MessageId, claim: Claim, party: Party) -> bool:
         entry = claim.copy_on(party.server)
@@ -126,8 +136,7 @@ class Copier:
         """
         context = self._context
         result = CopyResult(claim.number, claim, said=said)
-        sites = {peer.name: peer.site for peer in context.settings.shadow_candidates}
-        home = context.settings.server.site
+        home, sites = context.settings.server.site, self._rule()[1]
         shadow_timeout = context.settings.transport.shadow_timeout.total_seconds()
         time = placement.time_for(content.size, shadow_timeout, is_client_waiting=is_client_waiting)
         deadline = (context.clock.awake() if started is None else started) + time.whole
@@ -139,14 +148,12 @@ class Copier:
             if left <= 0:
                 result.failures.append("shadow_timeout is over")
                 break
-            if not context.peers.may_try(server):  # it failed, or refused, since the plan was made; or is on trial with another copy
-                result.failures.append(f"{server}: left alone for now")
-                if not index and is_first_listed:
-                    result.unsent = server
-                continue
-            party = context.peers.party(server)
             was_listed = False
             if index or not is_first_listed:
+                if not context.peers.may_try(server):  # it failed, or refused, since the plan was made; or is on trial with another copy
+                    result.failures.append(f"{server}: left alone for now")
+                    continue
+                party = context.peers.party(server)
                 entry = claim.copy_on(server)
                 was_listed = entry is not None and server != result.unsent
                 try:
@@ -155,15 +162,16 @@ class Copier:
                     result.failures.append(str(error))
                     break
                 result.claim, result.number, result.unsent = claim, claim.number, None
-            rest = plan[index + 1 :]
-            seconds = placement.budget(
-                left,
-                sum(sites.get(other) != home for other in rest),
-                sum(sites.get(other) == home for other in rest),
-                any(other != server for other in rest),
-                is_local=sites.get(server) == home,
-                whole_seconds=whole,
-            )
+            seconds = left
+            if rest := plan[index + 1 :]:
+                seconds = placement.budget(
+                    left,
+                    sum(sites.get(other) != home for other in rest),
+                    sum(sites.get(other) == home for other in rest),
+                    any(other != server for other in rest),
+                    is_local=sites.get(server) == home,
+                    whole_seconds=whole,
+                )
             offer = CopyOffer(result.number, envelope, said, content)
             turns = context.peers.states[server].turns if is_client_waiting else context.peers.states[server].repair_turns
             bounds = (context.clock.awake() + seconds, None) if time.still is None else (deadline, seconds)

@@ -23,6 +23,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import partial
 
 import structlog
 
@@ -597,11 +598,7 @@ class DeliverService:
         leases = self._context.leases
         message_id = stored.envelope.message_id
 
-        def runs(server: ServerName) -> bool:
-            entry = stored.claim.copy_on(server)
-            return entry is not None and leases.suffices(message_id, entry)
-
-        return not excused.issuperset(rules.without_lease(stored.claim, runs))
+        return not excused.issuperset(rules.without_lease(stored.claim, partial(leases.suffices, message_id)))
 
     def _needs_copy_first(self, stored: StoredMessage) -> bool:
         """In reject mode mail that no client waits for has a copy before it is delivered, for a span at most."""
@@ -811,8 +808,12 @@ class DeliverService:
                 last = queue.state.retry.last_reply if queue.state.retry is not None else "" if retry is None else retry.last_reply
                 await self._forks.age(attempt, reply_of(last) if last else NO_REPLY, record)
             else:
-                async with self._suspects.turn(course):
-                    self._note_reached(queue, await self._forks.attempt(attempt, record), began_at)
+                if course is poison.Course.GO:
+                    reached = await self._forks.attempt(attempt, record)
+                else:
+                    async with self._suspects.turn():
+                        reached = await self._forks.attempt(attempt, record)
+                self._note_reached(queue, reached, began_at)
         except (LeaseTooShort, ContentCorrupt, LedgerUnavailable) as error:
             if has_session and not is_aging:
                 self._note_reached(queue, Reached(None), began_at)

@@ -1,7 +1,7 @@
 """The leases of this process on the servers that may hold its copies. In memory: a lease does not survive the process."""
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from datetime import timedelta
 
 from shadowrelay.core import fencing
@@ -77,31 +77,40 @@ class Leases:
     def suffices(self, message_id: MessageId, copy: Copy) -> bool:
         """It runs long enough for a final dot, because an attempt that could not end would only be made again; and where
         `delivery_without_lease` is `defer`, the server was heard a moment ago."""
-        return fencing.may_end_data(self.left(message_id, copy), self.reply_allowance) and self._is_recent(message_id, copy.server)
+        if not fencing.may_end_data(self.left(message_id, copy), self.reply_allowance):
+            return False
+        return self._proof_age_max is None or self._is_recent(message_id, copy.server, self._proof_age_max)
 
-    def _is_recent(self, message_id: MessageId, server: ServerName) -> bool:
-        """Its last proof is recent enough, or the policy does not ask for that."""
-        if self._proof_age_max is None:
-            return True
+    def _is_recent(self, message_id: MessageId, server: ServerName, age_max: float) -> bool:
+        """Its last proof is recent enough."""
         lease = self._servers.get(server)
         confirmed_at = self._confirmed.get(message_id, {}).get(server, -math.inf)
         proved_at = confirmed_at if lease is None else max(confirmed_at, lease.proved_at)
-        return self._clock.awake() - proved_at <= self._proof_age_max
+        return self._clock.awake() - proved_at <= age_max
 
-    def may_end_data(self, message_id: MessageId, claim: Claim, excused: Collection[ServerName], known: Collection[ServerName]) -> bool:
+    def may_end_data(self, message_id: MessageId, claim: Claim, excused: Collection[ServerName], known: frozenset[ServerName]) -> bool:
         """Rule *dot*, asked right before the final dot of an attempt that began with this claim, without the leases of
         `excused`. `known` are `servers` as they were when it began: a copy placed since counts too, in whatever database."""
-        return all(self.suffices(message_id, copy) for copy in self._bound_by(message_id, claim, excused, known))
+        return not [copy for copy in self._bound_by(message_id, claim, excused, known) if not self.suffices(message_id, copy)]
 
-    def dot_left(self, message_id: MessageId, claim: Claim, excused: Collection[ServerName], known: Collection[ServerName]) -> float:
+    def dot_left(self, message_id: MessageId, claim: Claim, excused: Collection[ServerName], known: frozenset[ServerName]) -> float:
         """Seconds until the first lease of that attempt ends: the reply to its dot is worth nothing after that. Infinite
         where nobody has a copy."""
-        return min((self.left(message_id, copy) for copy in self._bound_by(message_id, claim, excused, known)), default=math.inf)
+        left = math.inf
+        for copy in self._bound_by(message_id, claim, excused, known):
+            left = min(left, self.left(message_id, copy))
+        return left
 
-    def _bound_by(self, message_id: MessageId, claim: Claim, excused: Collection[ServerName], known: Collection[ServerName]) -> list[Copy]:
-        copies = [copy for copy in claim.copies if copy.server not in excused]
-        copies += (Copy(server, NO_DATABASE) for server in self._copies.get(message_id, {}).keys() - known)
-        return copies
+    def _bound_by(
+        self, message_id: MessageId, claim: Claim, excused: Collection[ServerName], known: frozenset[ServerName]
+    ) -> Sequence[Copy]:
+        copies: Sequence[Copy] = claim.copies
+        if excused:
+            copies = [copy for copy in copies if copy.server not in excused]
+        placed = self._copies.get(message_id)
+        if placed is None or known.issuperset(placed):
+            return copies
+        return [*copies, *(Copy(server, NO_DATABASE) for server in placed.keys() - known)]
 
     def server_left(self, server: ServerName) -> float | None:
         """Seconds that the run of proofs of a server still lasts, for listings; `None` if it never began."""

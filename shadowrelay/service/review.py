@@ -18,7 +18,7 @@ from shadowrelay.core.ownership import meeting, rules
 from shadowrelay.core.ownership.values import Note, Party
 from shadowrelay.model.errors import LedgerUnavailable, PeerUnavailable
 from shadowrelay.model.ids import NO_SERVER, MessageId, ServerName
-from shadowrelay.model.ownership import Claim, CopyNumber, StatusAnswer, StatusQuestion, Transition
+from shadowrelay.model.ownership import Claim, Copy, CopyNumber, StatusAnswer, StatusQuestion, Transition
 from shadowrelay.model.queue import StoredMessage
 from shadowrelay.model.settings import WithoutLease
 from shadowrelay.service import questions
@@ -209,21 +209,12 @@ class ReviewService:
             if not suspects:
                 del self._suspects[message_id]
 
-    def _runs(self, message: StoredMessage) -> Callable[[ServerName], bool]:
-        def runs(server: ServerName) -> bool:
-            entry = message.claim.copy_on(server)
-            return entry is not None and self._context.leases.left(message.envelope.message_id, entry) > 0
+    def _runs(self, message: StoredMessage) -> Callable[[Copy], bool]:
+        return lambda copy: self._context.leases.left(message.envelope.message_id, copy) > 0
 
-        return runs
-
-    def _suffices(self, message: StoredMessage) -> Callable[[ServerName], bool]:
+    def _suffices(self, message: StoredMessage) -> Callable[[Copy], bool]:
         """Those whose lease is about to end are asked as well: the answer begins a new one."""
-
-        def suffices(server: ServerName) -> bool:
-            entry = message.claim.copy_on(server)
-            return entry is not None and self._context.leases.suffices(message.envelope.message_id, entry)
-
-        return suffices
+        return partial(self._context.leases.suffices, message.envelope.message_id)
 
     def _conclude(self, message: StoredMessage, unreachable: set[ServerName], *, is_settled: bool) -> None:
         message_id = message.envelope.message_id
@@ -346,7 +337,10 @@ class ReviewService:
         assert link.identity is not None
         party = Party(server, link.identity.database)
         said = dict(zip(messages, answers, strict=True))
-        runs = {message_id: self._runs(message)(server) for message_id, message in messages.items()}
+        runs = {
+            message_id: (entry := message.claim.copy_on(server)) is not None and self._runs(message)(entry)
+            for message_id, message in messages.items()
+        }
 
         def decide(message_id: MessageId, claim: Claim | None) -> Transition:
             transition = self._decide(message_id, claim, party, said[message_id], runs[message_id])

@@ -4,8 +4,6 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from shadowrelay.core.poison import Course
-
 TURN_SECONDS = 1.0  # a content that kills does so while it is handled; what takes longer waits for the network
 
 
@@ -16,12 +14,9 @@ class Suspects:
         self._turn = asyncio.Lock()
 
     @asynccontextmanager
-    async def turn(self, course: Course) -> AsyncIterator[None]:
-        """Use around an attempt. A suspect waits for the turn of the one before it to end: with its attempt, or after
-        `TURN_SECONDS`, because a silent next hop of one must not hold up the others."""
-        if course is not Course.ALONE:
-            yield
-            return
+    async def turn(self) -> AsyncIterator[None]:
+        """Use around an attempt on a suspect (`poison.Course.ALONE`). It waits for the turn of the one before it to end: with
+        its attempt, or after `TURN_SECONDS`, because a silent next hop of one must not hold up the others."""
         await self._turn.acquire()
         is_mine = True
 

@@ -90,31 +90,27 @@ class Transaction:
         LeaseTooShort, Unfinished: the session is ended; `replies` holds the recipients refused until then.
         """
         try:
-            if not await self._announce():
+            self._is_clean = True
+            with self.work.handling():
+                mail, rcpts = self._commands()
+            self._is_clean = False
+            self.session.messages_count += 1
+            announce = self._announce_at_once if "pipelining" in self.session.extensions else self._announce_one_by_one
+            if not await announce(mail, rcpts):
                 return
             answer = await self._content()
         except SessionBroken as error:
             raise Unfinished(error, dot_sent=self.dot_sent) from error
         except BaseException:
-            # Whatever is half said cannot be taken back; a refusal raised by `_announce` has left it clean.
+            # Whatever is half said cannot be taken back; a refusal of the envelope has left it clean.
             if self.session.pipeline.broken is None and not self._is_clean:
                 self.session.pipeline.abort()
             raise
         for ordinal in self.accepted:
             self.replies[ordinal] = answer.reply
 
-    async def _announce(self) -> bool:
-        """MAIL, RCPT, DATA. True: the content may follow. False: no recipient was accepted."""
-        self._is_clean = True
-        with self.work.handling():
-            mail, rcpts = self._commands()
-        self._is_clean = False
-        self.session.messages_count += 1
-        if "pipelining" in self.session.extensions:
-            return await self._announce_at_once(mail, rcpts)
-        return await self._announce_one_by_one(mail, rcpts)
-
     async def _announce_at_once(self, mail: bytes, rcpts: Sequence[bytes]) -> bool:
+        """MAIL, RCPT, DATA. True: the content may follow. False: no recipient was accepted."""
         pipeline, limits = self.session.pipeline, self.work.limits
         pipeline.write(b"".join((mail, *rcpts, b"DATA\r\n")), len(rcpts) + 2)
         try:
@@ -246,18 +242,16 @@ class Transaction:
                 raise LeaseTooShort(f"{self.session.server}: final dot not sent")
             self.dot_sent = True
             pipeline.write(end, 1)
-        answer = await self._reply_to_dot()
+        left = work.reply_seconds()
+        answer = await (pipeline.answer(work.limits.dot) if left >= work.limits.dot else self._reply_while_leased(left))
         if 300 <= answer.code < 400:
             raise self._nonsense(answer)
         return answer
 
-    async def _reply_to_dot(self) -> Answer:
-        """Ten minutes (RFC 5321 4.5.3.2.6), but no longer than the leases last, which peers renew meanwhile: an unknown outcome is
-        recorded before another server may deliver."""
+    async def _reply_while_leased(self, left: float) -> Answer:
+        """To the dot: ten minutes (RFC 5321 4.5.3.2.6), but no longer than the leases last, which peers renew meanwhile. An unknown
+        outcome is recorded before another server may deliver. `left`: seconds that they last now."""
         pipeline, work = self.session.pipeline, self.work
-        left = work.reply_seconds()
-        if left >= work.limits.dot:
-            return await pipeline.answer(work.limits.dot)
         loop = asyncio.get_running_loop()
         timer: asyncio.TimerHandle
 

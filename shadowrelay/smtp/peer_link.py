@@ -136,7 +136,8 @@ class SmtpPeerLink:
 
     async def _place(self, session: PeerSession, copy: CopyInFlight) -> Held:
         copy.began_awake = self._clock.awake()
-        copy.on_progress()
+        if copy.on_progress is not None:
+            copy.on_progress()
         session.pipeline.on_progress = copy.on_progress
         try:
             superseded = await session.hold(copy)

@@ -44,7 +44,7 @@ class CopyInFlight:
     offer: CopyOffer
     began_awake: float = 0.0
     sent: bool = False
-    on_progress: Callable[[], None] = lambda: None  # called whenever it gets on
+    on_progress: Callable[[], None] | None = None  # called whenever it gets on
 
 
 @dataclass(slots=True)
@@ -251,10 +251,13 @@ class PeerSession:
         return chunks_count
 
     def _verdict(self, answers: Sequence[Answer], copy: CopyInFlight) -> StatusAnswer | None:
-        refusal = self._refusal_in(answers)
-        if refusal is not None:
-            return self._superseded(refusal, copy)
-        if any(answer.code >= 300 for answer in answers):  # a 3xx, or the 421 of a server that closes
+        is_broken = False
+        for answer in answers:
+            if answer.code >= 300:
+                if answer.code >= 400 and answer.code != SERVICE_CLOSING:
+                    return self._superseded(answer, copy)
+                is_broken = True
+        if is_broken:  # a 3xx, or the 421 of a server that closes
             if self.pipeline.broken is not None:
                 raise self.pipeline.broken.error()
             self.pipeline.abort()

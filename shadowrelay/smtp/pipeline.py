@@ -72,7 +72,8 @@ class Pipeline(asyncio.Protocol):
 
     def write(self, data: bytes, replies: int) -> None:
         """Write bytes that will be answered by so many replies. Raises SessionBroken."""
-        self._check()
+        if self.broken is not None:
+            raise self.broken.error()
         self._owed += replies
         self._transport.write(data)
 
@@ -101,12 +102,32 @@ class Pipeline(asyncio.Protocol):
         Raises: SessionBroken, also when only some of them came (`taken` gives those).
         """
         if len(self._answers) < count:
-            await self._arrival_of(count, seconds)
+            self._check()
+            self._wanted = count
+            self._waiter = waiter = self._loop.create_future()
+            if seconds is not None:
+                self._patience = seconds
+                self._progress_at = self._loop.time()
+                if self._timer is None or self._timer_at > self._progress_at + seconds:
+                    self._set_timer(self._progress_at + seconds)
+            try:
+                await waiter
+            finally:
+                self._waiter = self._patience = None
+            if len(self._answers) < count:
+                self._check()
         self._batch_octets = 0
+        if count == len(self._answers):
+            came = list(self._answers)
+            self._answers.clear()
+            return came
         return [self._answers.popleft() for _ in range(count)]
 
     async def answer(self, seconds: float | None) -> Answer:
         """The next reply. Raises SessionBroken."""
+        if self._answers:
+            self._batch_octets = 0
+            return self._answers.popleft()
         return (await self.answers(1, seconds))[0]
 
     def has_refusal(self) -> bool:
@@ -119,25 +140,8 @@ class Pipeline(asyncio.Protocol):
         self._answers.clear()
         return rest
 
-    async def _arrival_of(self, count: int, seconds: float | None) -> None:
-        self._check()
-        self._wanted = count
-        self._waiter = waiter = self._loop.create_future()
-        if seconds is not None:
-            self._patience = seconds
-            self._progress_at = self._loop.time()
-            self._set_timer(self._progress_at + seconds)
-        try:
-            await waiter
-        finally:
-            self._waiter = self._patience = None
-        if len(self._answers) < count:
-            self._check()
-
     def _set_timer(self, at: float) -> None:
         if self._timer is not None:
-            if self._timer_at <= at:
-                return  # it goes off in time
             self._timer.cancel()
         self._timer, self._timer_at = self._loop.call_at(at, self._look_at_clock), at
 
@@ -174,8 +178,31 @@ class Pipeline(asyncio.Protocol):
                     self._break_off(buffer[position:], "not a reply")
                     return b""
                 break
-            position = line.end()
-            if not self._take_line(line):
+            length, position = line.end() - position, line.end()
+            digits, mark, text = line.groups()
+            code = int(digits)
+            self._reply_octets += length
+            self._batch_octets += length
+            if length > LINE_OCTETS_MAX or self._reply_octets > self.reply_octets_max or self._batch_octets > REPLIES_OCTETS_MAX:
+                self._break_off(line[0], "reply too long")
+                return b""
+            if self._lines and code != self._code:
+                self._break_off(line[0], "codes differ within a reply")
+                return b""
+            words = "" if text is None else text.decode("utf-8", "backslashreplace")
+            if mark == b"-":
+                self._code = code
+                self._lines.append(words)
+                continue
+            self._reply_octets = 0
+            answer = Answer(code, (*self._lines, words) if self._lines else (words,))
+            self._lines.clear()
+            if self._owed:
+                self._owed -= 1
+                self.answers_count += 1
+                self._answers.append(answer)
+            if code == SERVICE_CLOSING:
+                self._break(Breakage(answer.reply, is_refusal=True))
                 return b""
         if self.answers_count != answers_before:
             self._progress_at = self._loop.time()
@@ -184,39 +211,6 @@ class Pipeline(asyncio.Protocol):
             if self._waiter is not None and len(self._answers) >= self._wanted and not self._waiter.done():
                 self._waiter.set_result(None)
         return buffer[position:]
-
-    def _take_line(self, line: re.Match[bytes]) -> bool:
-        """False if the session is over with this line."""
-        digits, mark, text = line.groups()
-        code = int(digits)
-        length = line.end() - line.start()
-        self._reply_octets += length
-        self._batch_octets += length
-        if length > LINE_OCTETS_MAX or self._reply_octets > self.reply_octets_max or self._batch_octets > REPLIES_OCTETS_MAX:
-            self._break_off(line[0], "reply too long")
-            return False
-        if self._lines and code != self._code:
-            self._break_off(line[0], "codes differ within a reply")
-            return False
-        words = "" if text is None else text.decode("utf-8", "backslashreplace")
-        if mark == b"-":
-            self._code = code
-            self._lines.append(words)
-            return True
-        self._reply_octets = 0
-        if self._lines:
-            answer = Answer(code, (*self._lines, words))
-            self._lines.clear()
-        else:
-            answer = Answer(code, (words,))
-        if self._owed:
-            self._owed -= 1
-            self.answers_count += 1
-            self._answers.append(answer)
-        if code == SERVICE_CLOSING:
-            self._break(Breakage(answer.reply, is_refusal=True))
-            return False
-        return True
 
     def _break_off(self, seen: bytes, why: str) -> None:
         text = seen[:80].decode("ascii", "backslashreplace")

@@ -5,6 +5,7 @@ The rule kept here: a slot is held from before a session is opened until it is k
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Hashable, Iterator
 from typing import Generic, Protocol, TypeVar
 
@@ -25,7 +26,8 @@ class SessionPool(Generic[S]):
     """Sessions by key (a host). Units: seconds. Only `enter` and `close` wait."""
 
     def __init__(self, slots: int, idle_seconds: float, idle_max: int | None = None) -> None:
-        self._slots = asyncio.Semaphore(slots)
+        self._free_count = slots
+        self._waiting: deque[asyncio.Future[None]] = deque()  # for a slot, in order
         self._idle_seconds = idle_seconds
         self._idle_max = slots if idle_max is None else idle_max
         self._idle: dict[Hashable, list[tuple[float, S]]] = {}
@@ -49,16 +51,29 @@ class SessionPool(Generic[S]):
     async def enter(self) -> None:
         """Wait for a slot; `leave` gives it back."""
         self.users_count += 1
+        if self._free_count:
+            self._free_count -= 1
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
         try:
-            await self._slots.acquire()
+            await turn
         except BaseException:
-            self.users_count -= 1
+            if turn.done() and not turn.cancelled():
+                self.leave()  # it was ours already
+            else:
+                self.users_count -= 1
             raise
 
     def leave(self) -> None:
-        """Give the slot back."""
+        """Give the slot back, to whoever waits longest."""
         self.users_count -= 1
-        self._slots.release()
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._free_count += 1
 
     def take(self, key: Hashable) -> S | None:
         """The usable session that was used last, if any is kept."""

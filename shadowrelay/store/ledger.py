@@ -40,7 +40,7 @@ from shadowrelay.store.content import ContentStore
 from shadowrelay.store.large import LargeContents
 from shadowrelay.store.opening import DATABASE_NAME, Opening, abandon_store, close_store, open_store
 from shadowrelay.store.state import WriterState
-from shadowrelay.store.working import Handling, WorkingFile
+from shadowrelay.store.working import WorkingFile
 from shadowrelay.store.writer import InlineWriter, ThreadedWriter, Writer
 
 DEFAULT_FREE_BYTES_MIN = 54_000_000  # 1.5 x max_message_size, as Postfix's queue_minfree
@@ -56,6 +56,7 @@ class SqliteLedger:
         self, opening: Opening, committer: Committer, writer: Writer, readers: AsyncReaders | InlineReaders, free_bytes_min: int
     ) -> None:
         self._opening = opening
+        self.handling = opening.working.handling
         self._committer = committer
         self._state: WriterState = committer.state
         self._writer = writer
@@ -297,9 +298,6 @@ class SqliteLedger:
 
     async def release_side(self, message_id: MessageId) -> None:
         await self._writer.submit(partial(promises.side_released, message_id=message_id), (message_id,))
-
-    def handling(self, message_id: MessageId) -> Handling:
-        return self._opening.working.handling(message_id)
 
     def stopping(self) -> None:
         self._opening.working.stopping()

@@ -14,8 +14,8 @@ nothing, and the first slot of the file, its header, tells them apart:
 
 import os
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from shadowrelay.model.ids import MessageId
@@ -54,9 +54,10 @@ class WorkingFile:
         self._boot_id = boot_id
         self._boot = b""
         self._descriptor = -1
-        self._slots: dict[MessageId, int] = {}
-        self._free = list(range(SLOTS_COUNT_MAX, 0, -1))
-        self._survived: set[MessageId] = set()
+        self.handling: Callable[[MessageId], Handling] = partial(Handling, self)
+        self.slots: dict[MessageId, int] = {}
+        self.free = list(range(SLOTS_COUNT_MAX, 0, -1))
+        self.survived: set[MessageId] = set()
 
     def open(self) -> Deaths:
         """The marks that the last process left. They stay until `begin`."""
@@ -72,48 +73,30 @@ class WorkingFile:
 
     def begin(self) -> None:
         """Nothing is being handled. All slots are written, so that a mark needs no room on a full disk."""
-        self._write(0, self._header(b"\0") + EMPTY * SLOTS_COUNT_MAX)
+        self.write(0, self._header(b"\0") + EMPTY * SLOTS_COUNT_MAX)
         os.ftruncate(self._descriptor, SLOT_BYTES * (1 + SLOTS_COUNT_MAX))
 
     def stopping(self) -> None:
         """From now on a death is nobody's fault."""
         if self._descriptor >= 0:
-            self._write(0, self._header(STOPPING))
+            self.write(0, self._header(STOPPING))
 
     def _header(self, state: bytes) -> bytes:
         return self._boot.ljust(SLOT_BYTES - len(state), b"\0") + state
 
-    def handling(self, message_id: MessageId) -> "Handling":
-        """Use around a step that handles content and waits for nothing."""
-        return Handling(self, message_id)
-
-    def mark(self, message_id: MessageId) -> None:
-        text = message_id.encode("ascii", "replace")
-        if message_id in self._slots or len(text) > SLOT_BYTES or not self._free:
-            return
-        slot = self._slots[message_id] = self._free.pop()
-        self._write(slot, text.ljust(SLOT_BYTES, b"\0"))
-
-    def clear(self, message_id: MessageId) -> None:
-        """It was handled, and the process lives."""
-        slot = self._slots.pop(message_id, None)
-        if slot is not None:
-            self._free.append(slot)
-            self._write(slot, EMPTY)
-        if len(self._survived) >= SURVIVED_COUNT_MAX:
-            self._survived.clear()
-        self._survived.add(message_id)
-
     def has_survived(self, message_id: MessageId) -> bool:
         """Whether its content was handled since this was last asked."""
-        if message_id not in self._survived:
+        if message_id not in self.survived:
             return False
-        self._survived.discard(message_id)
+        self.survived.discard(message_id)
         return True
 
-    def _write(self, slot: int, data: bytes) -> None:
-        with suppress(OSError):  # the mark is a help, not a promise
+    def write(self, slot: int, data: bytes) -> None:
+        """Raises nothing: the mark is a help, not a promise."""
+        try:  # noqa: SIM105 - it runs four times a message
             os.pwrite(self._descriptor, data, slot * SLOT_BYTES)
+        except OSError:
+            pass
 
     def close(self, *, is_clean: bool) -> None:
         if self._descriptor >= 0:
@@ -124,7 +107,8 @@ class WorkingFile:
 
 
 class Handling:
-    """A mark for as long as the `with` lasts, also when it ends with an exception: the process lives."""
+    """Marks a message as long as the `with` lasts: a step that handles its content and waits for nothing. The mark goes also
+    when the step ends with an exception: the process lives."""
 
     __slots__ = ("_file", "_message_id")
 
@@ -132,7 +116,17 @@ class Handling:
         self._file, self._message_id = file, message_id
 
     def __enter__(self) -> None:
-        self._file.mark(self._message_id)
+        file, text = self._file, self._message_id.encode("ascii", "replace")
+        if self._message_id not in file.slots and len(text) <= SLOT_BYTES and file.free:
+            slot = file.slots[self._message_id] = file.free.pop()
+            file.write(slot, text.ljust(SLOT_BYTES, b"\0"))
 
     def __exit__(self, *_: object) -> None:
-        self._file.clear(self._message_id)
+        file = self._file
+        slot = file.slots.pop(self._message_id, None)
+        if slot is not None:
+            file.free.append(slot)
+            file.write(slot, EMPTY)
+        if len(file.survived) >= SURVIVED_COUNT_MAX:
+            file.survived.clear()
+        file.survived.add(self._message_id)

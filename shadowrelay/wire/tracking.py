@@ -60,7 +60,9 @@ def format_line(event: TrackingEvent) -> bytes:
     whom = recipients[0] if len(recipients) == 1 else ";".join(recipients)
     what = statuses[0] if len(statuses) == 1 else ";".join(statuses)
     sender = event.sender
-    custom = ";".join([f"S:{key}={value}" for key, value in event.custom_data])
+    custom = ""
+    for key, value in event.custom_data:
+        custom += f";S:{key}={value}" if custom else f"S:{key}={value}"
     row = [
         format_instant(event.at),
         event.client_ip,

@@ -114,7 +114,8 @@ class Steps:
         if mine.role is not Role.PRIMARY or (n == 0 and mine.ownership == 1 and s.client is Client.WAITS):
             return
         claim = self.events.claim_of(s.claims[n])
-        without = [SERVERS.index(server) for server in rules.without_lease(claim, lambda server: self.lease(s, n, SERVERS.index(server)))]
+        in_the_way = rules.without_lease(claim, lambda copy: self.lease(s, n, SERVERS.index(copy.server)))
+        without = [SERVERS.index(server) for server in in_the_way]
         started = put(s.attempt, n, Attempt.STARTED)
         if not without:
             yield f"{n}: starts", s._replace(attempt=started)

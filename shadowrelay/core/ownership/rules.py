@@ -34,12 +34,12 @@ def can_be_followed(number: CopyNumber) -> bool:
     return number.ownership < RANK_MAX and number.placement < RANK_MAX
 
 
-def without_lease(claim: Claim, runs: Callable[[ServerName], bool]) -> tuple[ServerName, ...]:
+def without_lease(claim: Claim, runs: Callable[[Copy], bool]) -> tuple[ServerName, ...]:
     """Rule *lease*: an attempt may start only while the lease runs on every server that may hold a copy.
 
     Shapes: the servers that stand in the way; empty means go.
     """
-    return tuple(copy.server for copy in claim.copies if not runs(copy.server))
+    return tuple([copy.server for copy in claim.copies if not runs(copy)])
 
 
 def may_promote(claim: Claim, reachable: Collection[ServerName]) -> bool:

@@ -199,7 +199,7 @@ def test_what_a_node_delivered_before_it_yielded_is_kept_and_told_nobody() -> No
 def test_an_attempt_waits_for_every_server_without_a_lease() -> None:
     before = claim(entry(ONE, Choice.CHOSEN), entry(TWO, Choice.DISMISSED))
 
-    assert (TWO.server,) == rules.without_lease(before, lambda server: server == ONE.server)
+    assert (TWO.server,) == rules.without_lease(before, lambda copy: copy.server == ONE.server)
 
 
 @pytest.mark.parametrize(
