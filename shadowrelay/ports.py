@@ -303,6 +303,11 @@ class HoldAnswer(Protocol):
 class PeerDesk(Protocol):
     """What the receiver calls for authorised peers; implemented by `service.desk`. One call an SMTP command."""
 
+    @property
+    def position(self) -> int:
+        """The database position now, which each reply to a peer carries."""
+        ...
+
     def own_identity(self, listener: ServerName) -> PeerIdentity:
         """For the reply to XSHADOW; `seen` is of the listener's database."""
         ...

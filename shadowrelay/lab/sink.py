@@ -92,6 +92,8 @@ class Sink:
 class _NoPeers:
     """A receiving server has no peers."""
 
+    position = 0
+
     def own_identity(self, listener: ServerName) -> PeerIdentity:
         raise NotImplementedError
 

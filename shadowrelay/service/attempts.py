@@ -41,7 +41,8 @@ class Attempts:
         with self._lock:
             if message_id in self._running or message_id in self._ended_claims or (message_id, ACCEPT) in self._ended_forks:
                 return False
-            self._make_stale(message_id)
+            if message_id in self._waiting:
+                self._make_stale(message_id)
             self._running[message_id] = {ACCEPT}
             return True
 
@@ -70,7 +71,8 @@ class Attempts:
     def end(self, message_id: MessageId, next_hop: str = ACCEPT) -> None:
         """The attempt is over, and recorded, or it was never started. A read that began before that still shows the fork as due."""
         with self._lock:
-            self._stop_waiting(message_id, next_hop)
+            if message_id in self._waiting:
+                self._stop_waiting(message_id, next_hop)
             self._ended_forks.add((message_id, next_hop))
             running = self._running.get(message_id)
             if running is not None:

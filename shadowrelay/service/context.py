@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
@@ -47,8 +47,10 @@ class Context:
     wall: clock_jumps.WallClock | None = None
     set_backs_count: int = 0  # how often the wall clock was set back
 
-    def now(self) -> datetime:
-        return self.clock.now()
+    now: Callable[[], datetime] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.now = self.clock.now
 
     def clock_ahead(self) -> timedelta:
         """How far the wall clock has jumped ahead of the time that passed: nothing ends by that age."""

@@ -163,12 +163,13 @@ class Copier:
                     break
                 result.claim, result.number, result.unsent = claim, claim.number, None
             seconds = left
-            if rest := plan[index + 1 :]:
+            rest = plan[index + 1 :]
+            if rest.count(server) != len(rest):
                 seconds = placement.budget(
                     left,
                     sum(sites.get(other) != home for other in rest),
                     sum(sites.get(other) == home for other in rest),
-                    any(other != server for other in rest),
+                    another_candidate_left=True,
                     is_local=sites.get(server) == home,
                     whole_seconds=whole,
                 )

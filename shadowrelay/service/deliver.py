@@ -214,7 +214,7 @@ class DeliverService:
             return
         forks = self._forks.of(stored)
         self._forks.track_transfer(stored, forks)
-        if all(self._has_room(fork) for fork in forks):
+        if not [fork for fork in forks if not self._has_room(fork)]:
             for fork in forks:
                 self._load(stored, fork, None, content)
             self._context.attempts.end(message_id)
@@ -636,21 +636,22 @@ class DeliverService:
         if message_id in queue.loaded:
             return False
         in_hand = self._in_hand.get(message_id, {})
-        if any(fork.ordinals & ordinals for ordinals in in_hand.values()):
+        if in_hand and any(fork.ordinals & ordinals for ordinals in in_hand.values()):
             self._look_later(message_id)  # the routes were changed: another fork has these recipients until its attempt is over
             return False
         lease = AttemptLease(context, stored, excused)  # what is listed from now on is not in this claim
         if not context.attempts.wait(message_id, key):
             self._look_later(message_id)
             return False
-        if retry is None:
+        if retry is None and stored.retries:
             retry = next((retry for retry in stored.retries if retry.next_hop == key), None)
         if not queue.loaded:
             self._busy_count += 1
         queue.loaded.add(message_id)
         self._in_hand.setdefault(message_id, in_hand)[key] = fork.ordinals
         self._running_count += 1
-        self._track_load(stored)
+        if stored.envelope.arrived_at < self._started_at:
+            self._track_load(stored)
         work = self._work(queue, stored, fork, retry, content, lease, is_aging=is_aging)
         context.tasks.spawn(work, "deliver")
         return True
@@ -658,7 +659,7 @@ class DeliverService:
     def _track_load(self, stored: StoredMessage) -> None:
         """LOAD, once for each message that was there before this start."""
         context = self._context
-        if stored.envelope.arrived_at < self._started_at and stored.internal_id not in self._loaded_since_start:
+        if stored.internal_id not in self._loaded_since_start:
             self._loaded_since_start.add(stored.internal_id)
             context.tracking.write(tracking_rows.load(context.me.server, stored, at=context.now()))
 
@@ -799,9 +800,7 @@ class DeliverService:
 
         attempt = ForkAttempt(stored, fork, retry, read_content, lease.may_end_data, lease.reply_seconds)
 
-        async def record(record: AttemptRecord) -> None:
-            await self._record(stored, record)
-
+        record = partial(self._record, stored)
         began_at = context.clock.awake()
         try:
             if is_aging:
@@ -895,7 +894,8 @@ class DeliverService:
         for retry in (record.retry, *(record.others if record.retry is not None else ())):
             if retry is not None:
                 self._note_due(retry.next_hop, retry.attempts_next_at)
-        self._after_sides(stored, record)
+        if record.sides:
+            self._after_sides(stored, record)
 
     async def _set_aside_delivered(self, stored: StoredMessage) -> None:
         while True:

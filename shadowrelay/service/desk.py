@@ -46,6 +46,11 @@ class PeerDesk:
             context.settings.transport.shadow_resubmit_time_span, context.ledger.seen(listener),
         )  # fmt: skip
 
+    @property
+    def position(self) -> int:
+        """See `ports.PeerDesk`."""
+        return self._context.ledger.position
+
     def refusal(self, identity: PeerIdentity) -> Reply | None:
         """See `ports.PeerDesk`."""
         reason = self._context.peers.conflict(self._context.me, identity)

@@ -119,7 +119,7 @@ class Transaction:
         except SessionBroken:
             self._note_last_words(pipeline.taken())
             raise
-        if not self._is_positive(answers[0]):
+        if answers[0].code >= 300 and not self._is_positive(answers[0]):
             if data.code == 354:  # it wants content for nobody from nobody
                 pipeline.abort()
             self._is_clean = True

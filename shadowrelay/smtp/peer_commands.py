@@ -12,7 +12,7 @@ from functools import partial
 
 from shadowrelay.model.errors import WireError
 from shadowrelay.model.message import Envelope, Recipient
-from shadowrelay.model.peers import CopyOffer, PeerIdentity
+from shadowrelay.model.peers import CopyOffer
 from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, SUPERSEDED, Reply
 from shadowrelay.smtp.answers import (
     BAD_CHUNK,
@@ -146,10 +146,10 @@ class PeerReceiver(PeerRights):
         return hold
 
     def _take_envelope(self, argument: str) -> None:
-        identity = self.require_peer()
+        self.require_peer()
         hold = self._live_hold()
         hold.extras = parse_envelope(argument)
-        self._say_with_position(ENVELOPE_OK, identity)
+        self._say_with_position(ENVELOPE_OK)
 
     async def smtp_BDAT(self, argument: str) -> None:
         """A chunk is read whatever is wrong: it must never be taken for commands. RFC 3030 section 2."""
@@ -199,7 +199,7 @@ class PeerReceiver(PeerRights):
         else:
             self.account.refused_count += 1
             hold.sink.discard()
-        self._say_with_position(reply, identity)
+        self._say_with_position(reply)
 
     def _offer_of(self, transaction: Transaction, hold: Hold, argument: str) -> CopyOffer:
         if hold.has_failed:
@@ -223,11 +223,11 @@ class PeerReceiver(PeerRights):
         )
         return CopyOffer(hold.number, hold.extras.apply_to(envelope), hold.extras.done, content)
 
-    def _say_with_position(self, reply: Reply, identity: PeerIdentity) -> None:
+    def _say_with_position(self, reply: Reply) -> None:
         if reply.text.startswith(SUPERSEDED):  # followed by what STATUS would say, and by nothing else
             self.say(reply)
         else:
-            self._collect(f"{reply} {format_position(self.position(identity))}\r\n".encode())
+            self._collect(f"{reply} {format_position(self.reception.desk.position)}\r\n".encode())
 
     # what must you tell me?
 
@@ -239,11 +239,11 @@ class PeerReceiver(PeerRights):
         desk = self.reception.desk
         if isinstance(query, DiscardQuery):
             reply = await desk.discards(identity, query.maximum, query.acknowledged)
-            self.say_lines(250, "2.0.0", format_reply_lines(reply, self.position(identity)))
+            self.say_lines(250, "2.0.0", format_reply_lines(reply, self.reception.desk.position))
             return
         questions = query.questions if query.block_size is None else parse_question_block(block)
         answers = await desk.status(identity, questions)
-        self.say_lines(250, "2.0.0", format_answer_lines(answers, self.position(identity)))
+        self.say_lines(250, "2.0.0", format_answer_lines(answers, self.reception.desk.position))
 
     async def _read_block(self, size: int) -> bytes:
         """The octets announced, whoever announced them; more than a block may have are read and dropped."""

@@ -34,6 +34,7 @@ class PeerRights(Receiver):
     identity: PeerIdentity | None = None
     _proved_names: frozenset[str] = frozenset()
     _answered_awake: float | None = None
+    _heard_at = 0.0
 
     # rights
 
@@ -75,7 +76,9 @@ class PeerRights(Receiver):
         """Each command of a peer proves that it lives; one that begins an exchange, that it has read our last reply."""
         if (identity := self.identity) is None:
             return
-        self.reception.desk.heard(identity.server, identity.database)
+        if self._heard_at != self.progress_at:  # several commands that came together are one sign
+            self._heard_at = self.progress_at
+            self.reception.desk.heard(identity.server, identity.database)
         if self._answered_awake is not None and name in EXCHANGE_STARTS:
             self.reception.desk.proved(identity.server, identity.database, self._answered_awake)
 
@@ -110,7 +113,3 @@ class PeerRights(Receiver):
         self.account.peer = identity.server
         reception.desk.heard(identity.server, identity.database)
         self.say(Reply(250, "2.0.0", format_hello(reception.desk.own_identity(identity.server))))
-
-    def position(self, identity: PeerIdentity) -> int:
-        """What each later reply carries."""
-        return self.reception.desk.own_identity(identity.server).position

@@ -79,7 +79,7 @@ def encode_servers(servers: Iterable[ServerName]) -> str:
 
 
 def decode_servers(text: str) -> frozenset[ServerName]:
-    return frozenset(ServerName(server) for server in text.split())
+    return frozenset(map(ServerName, text.split())) if text else frozenset()
 
 
 def encode_envelope(envelope: Envelope) -> str:

@@ -268,14 +268,14 @@ class SqliteLedger:
 
     # delivery
     async def record_attempt(self, attempt: AttemptRecord, decide: Decide) -> Transition:
-        contents = [side.content for side in attempt.sides]
         has_survived = self._opening.working.has_survived(attempt.message_id)
 
         def run(places: list[ContentPlace | None]) -> Any:
             promise = partial(promises.attempt, record=attempt, places=places, decide=decide, has_survived=has_survived)
             return self._writer.submit(promise, (attempt.message_id,))
 
-        if any(content.path is not None for content in contents):
+        contents = [side.content for side in attempt.sides] if attempt.sides else []
+        if contents and any(content.path is not None for content in contents):
             done: Transition = await self._large.promise(contents, run, lambda _: True)
         else:
             done = await run([None] * len(contents))

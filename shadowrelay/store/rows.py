@@ -277,7 +277,7 @@ def _whole_number(value: Any) -> int:
 
 def _decode_place(columns: Sequence[Any]) -> ContentPlace | None:
     segment, offset, size, sha256 = columns
-    if segment is None or not isinstance(sha256, bytes) or not all(isinstance(value, int) for value in (segment, offset, size)):
+    if not isinstance(sha256, bytes) or not isinstance(segment, int) or not isinstance(offset, int) or not isinstance(size, int):
         return None
     return ContentPlace(segment, offset, size, sha256)
 

@@ -120,7 +120,8 @@ class Work:
         if row.claim.role in TO_BE_DELIVERED:
             self._pin(row, 1, 0)
         self._list(row)
-        self._name_shadow_queue(row)
+        if row.claim.role is Role.SHADOW and row.claim.primary not in self.state.shadow_queues:
+            self._add_shadow_queue(row.claim.primary)
         return row
 
     def apply(self, message_id: MessageId, transition: Transition, *, keep_until: int | None = None, remember_until: int = 0) -> Row | None:
@@ -140,7 +141,8 @@ class Work:
             if keep_until is None:
                 keep_until = self.now_microseconds + self.state.safety_net_hold_microseconds
             self._change_role(row, before, keep_until, remember_until)
-        self._name_shadow_queue(row)
+        if row.claim.role is Role.SHADOW and row.claim.primary not in self.state.shadow_queues:
+            self._add_shadow_queue(row.claim.primary)
         self._mark(row)
         self._list(row)
         if row.is_awaited and (after.role is not Role.PRIMARY or row.is_placed):
@@ -267,6 +269,11 @@ class Work:
         wanted = row.should_be_listed()
         if wanted == row.listed:
             return
+        if not row.listed:
+            for server in wanted:
+                self.listing_new.append((server, row.internal_id))
+            row.listed = wanted
+            return
         self.listing_gone.extend([(server, row.internal_id) for server in row.listed if server not in wanted])
         self.listing_new.extend([(server, row.internal_id) for server in wanted if server not in row.listed])
         row.listed = wanted
@@ -284,12 +291,8 @@ class Work:
         change.first_id = min(change.first_id, row.internal_id)
         change.last_id = max(change.last_id, row.internal_id)
 
-    def _name_shadow_queue(self, row: Row) -> None:
-        """Give the primary its stable number in listings."""
-        if row.claim.role is Role.SHADOW and row.claim.primary not in self.state.shadow_queues:
-            self._add_shadow_queue(row.claim.primary)
-
     def _add_shadow_queue(self, primary: ServerName) -> None:
+        """Give the primary its stable number in listings."""
         number = max(self.state.shadow_queues.values(), default=0) + 1
         self.connection.exec_driver_sql("INSERT INTO shadow_queue (number, primary_server) VALUES (?, ?)", (number, primary))
         self.state.shadow_queues[primary] = number

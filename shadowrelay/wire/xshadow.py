@@ -46,12 +46,14 @@ class XshadowForm(StrEnum):
     COMMIT = "COMMIT"
 
 
+_FORMS = {str(form): form for form in (XshadowForm.ENVELOPE, XshadowForm.COMMIT)}
+
+
 def parse_form(argument: str) -> tuple[XshadowForm, str]:
     """Which form an XSHADOW line has, and the argument for its own parser. Never raises."""
     word, _, rest = argument.partition(" ")
-    if word.upper() in ("ENVELOPE", "COMMIT"):
-        return XshadowForm(word.upper()), rest
-    return XshadowForm.HELLO, argument
+    form = _FORMS.get(word.upper())
+    return (XshadowForm.HELLO, argument) if form is None else (form, rest)
 
 
 # EHLO keyword
@@ -228,6 +230,7 @@ _TEXT_OCTETS_MAX: Mapping[str, int] = {
     "internet_message_id": 1_100,  # a header line has 998 octets, RFC 5322 2.1.1
     "subject": 1_500,
 }
+_ENVELOPE_KEYS = frozenset(("arrived", *_TEXT_OCTETS_MAX, "ret", "envid", "done"))
 _RET = re.compile(r"FULL|HDRS", re.IGNORECASE | re.ASCII)
 _ENVID = re.compile(r"[!-<>-~]{1,100}")  # RFC 3461 4.4: at most 100 octets, xtext
 
@@ -239,7 +242,9 @@ def format_envelope(envelope: Envelope, done: Ordinals) -> str:
     values: dict[str, str] = {"arrived": format_instant(envelope.arrived_at)}
     for name, octets_max in _TEXT_OCTETS_MAX.items():
         if text := getattr(envelope, name):
-            values[name] = _cut(text, octets_max)
+            # \uXXXX is the longest that a character becomes, twice beyond the first 65,536
+            is_short = len(text) * 12 <= octets_max or (len(text) * 6 <= octets_max and text.isascii())
+            values[name] = text if is_short else _cut(text, octets_max)
     if envelope.ret is not None:
         values["ret"] = envelope.ret
     if envelope.envid is not None:
@@ -252,12 +257,6 @@ def format_envelope(envelope: Envelope, done: Ordinals) -> str:
 
 def _cut(text: str, octets_max: int) -> str:
     """The longest beginning (by eighths) whose JSON fits, quotes aside. Lone surrogates survive as escapes."""
-    if len(text) * 12 <= octets_max or (len(text) * 6 <= octets_max and text.isascii()):
-        return text  # \uXXXX is the longest that a character becomes, twice beyond the first 65,536
-    return _cut_by_trying(text, octets_max)
-
-
-def _cut_by_trying(text: str, octets_max: int) -> str:
     text = text[:octets_max]
     while len(json.dumps(text, ensure_ascii=True)) > octets_max + 2:
         text = text[: len(text) - max(1, len(text) // 8)]
@@ -274,11 +273,10 @@ def parse_envelope(text: str) -> EnvelopeExtras:
         raise bad_argument("Bad XSHADOW ENVELOPE") from None
     if not isinstance(loaded, dict):
         raise bad_argument("Bad XSHADOW ENVELOPE")
-    values = {key: value for key, value in loaded.items() if isinstance(value, str)}
-    known = ("arrived", *_TEXT_OCTETS_MAX, "ret", "envid", "done")
+    values = {key: loaded[key] for key in _ENVELOPE_KEYS & loaded.keys()}
     ret, envid = values.get("ret"), values.get("envid")
     if (
-        any(key in loaded and key not in values for key in known)
+        not {str}.issuperset(map(type, values.values()))
         or "arrived" not in values
         or (ret is not None and _RET.fullmatch(ret) is None)
         or (envid is not None and _ENVID.fullmatch(envid) is None)
@@ -286,7 +284,11 @@ def parse_envelope(text: str) -> EnvelopeExtras:
         raise bad_argument("Bad XSHADOW ENVELOPE")
     return EnvelopeExtras(
         arrived_at=parse_instant(values["arrived"]),
-        **{name: values.get(name, "") for name in _TEXT_OCTETS_MAX},
+        client_address=values.get("client_address", ""),
+        client_name=values.get("client_name", ""),
+        connector=values.get("connector", ""),
+        internet_message_id=values.get("internet_message_id", ""),
+        subject=values.get("subject", ""),
         ret=ret,
         envid=envid,
         done=parse_done(values.get("done", "")),

@@ -248,7 +248,7 @@ async def test_a_copy_may_have_more_recipients_than_mail_of_strangers(tmp_path: 
 # proofs of life
 
 
-async def test_every_command_is_a_sign_of_life_and_one_that_begins_an_exchange_proves_our_last_reply(tmp_path: Path) -> None:
+async def test_what_a_peer_sends_is_a_sign_of_life_and_a_command_that_begins_an_exchange_proves_our_last_reply(tmp_path: Path) -> None:
     async with receiving(tmp_path, **PEER) as station:
         client = await peer_of(station)
         hello_answered_at = float(station.clock.asked_count)
@@ -258,13 +258,15 @@ async def test_every_command_is_a_sign_of_life_and_one_that_begins_an_exchange_p
 
         proofs = [told for told in station.desk.told if told[0] == "proved"]
         assert [("proved", B, hello_answered_at)] == proofs  # by MAIL; the lines after it may have been written before
-        assert 6 == station.desk.told.count(("heard", B))
+        heard_count = station.desk.told.count(("heard", B))
+        assert heard_count > 0
         copy_answered_at = float(station.clock.asked_count)
         assert copy_answered_at > hello_answered_at
 
         await client.ask("XQDISCARD 400")
 
         assert ("proved", B, copy_answered_at) == station.desk.told[-2]
+        assert station.desk.told.count(("heard", B)) > heard_count
 
 
 async def test_nothing_is_proved_before_the_hello_was_answered(tmp_path: Path) -> None:

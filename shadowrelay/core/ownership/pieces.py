@@ -31,11 +31,13 @@ def everyone(claim: Claim) -> Ordinals:
 
 def with_done(claim: Claim, ordinals: Ordinals) -> Claim:
     """The claim that knows these done too. Ordinals that the message does not have say nothing: a peer may send any."""
+    if ordinals <= claim.done:
+        return claim
     return replace(claim, done=claim.done | (ordinals & everyone(claim)))
 
 
 def notify(copies: Iterable[Copy], status: DiscardStatus, ordinals: Ordinals = NO_ORDINALS) -> tuple[Notification, ...]:
-    return tuple(Notification(copy.server, copy.database, status, ordinals) for copy in copies)
+    return tuple([Notification(copy.server, copy.database, status, ordinals) for copy in copies])
 
 
 def swap(copies: tuple[Copy, ...], new: Copy) -> tuple[Copy, ...]:
@@ -69,8 +71,8 @@ def unchosen(claim: Claim) -> Claim:
 def choose(before: Claim, claim: Claim, server: Party, note: Note) -> Transition:
     """`server` is the chosen one now. The others stay on the list: what they hold is seen when they are asked."""
     chosen = Copy(server.server, server.database, Choice.CHOSEN)
-    others = (copy for copy in claim.copies if copy.server != server.server)
-    listed = (copy if copy.choice.awaits_acknowledgement else replace(copy, choice=Choice.LISTED) for copy in others)
+    others = [copy for copy in claim.copies if copy.server != server.server]
+    listed = [copy if copy.choice.awaits_acknowledgement else replace(copy, choice=Choice.LISTED) for copy in others] if others else ()
     return Transition(before, replace(claim, copies=(chosen, *listed)), note=note)
 
 
