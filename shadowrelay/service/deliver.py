@@ -2,9 +2,9 @@
 
 The road of a fork (the recipients of one message that share a next hop):
 
-1. A message that was just accepted is loaded into the queues of its forks, if each has room. Else its forks are recorded in
-   the table of delivery queues and leave memory; so do those of a message that is found in Submission at start, after a
-   promotion, or because a DSN was made.
+1. A message that was just accepted is loaded into the queues of its forks, if each has room. In a burst it waits a moment for
+   that. Else its forks are recorded in the table of delivery queues and leave memory; so do those of a message that is found
+   in Submission at start, after a promotion, or because a DSN was made.
 2. A queue with due mail and room loads the next forks, at most twice its concurrency (`core.delivery_queue`). What is loaded
    waits for one of the queue's sessions; content is read when that session is open.
 3. No attempt starts without the leases that `core.ownership.rules` ask for. A message that lacks one is reviewed
@@ -24,6 +24,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
+from math import inf
+from typing import NamedTuple
 
 import structlog
 
@@ -54,15 +56,27 @@ SUBMISSION_SECONDS = 15.0  # whatever came there in a way that wakes nobody; onl
 NOTICES_SECONDS = 5.0  # how late a delay notice or an expiry may be that no attempt brings
 PARKED_MAX = timedelta(minutes=30)  # what waits for a server is looked at again, should its event have been missed
 RECORD_AGAIN_SECONDS = 1.0
+ARRIVING_SECONDS = 0.2  # before its verdict gets a commit of its own, see `service.verdicts`
+ARRIVING_PER_SESSION = 10
 ALL = 2**31  # of what waits
 NOBODY: frozenset[ServerName] = frozenset()
 
 _log = structlog.get_logger("shadowrelay.deliver")
 
 
+class Arriving(NamedTuple):
+    """A message that was just accepted, with one fork, and found no room. `until`: the loop's time."""
+
+    stored: StoredMessage
+    fork: Fork
+    content: Content | None
+    until: float
+
+
 @dataclass(slots=True, eq=False)
 class NextHopQueue:
-    """The queue of one next hop in memory. `loaded` are the messages whose fork is being worked on or in review.
+    """The queue of one next hop in memory. `loaded` are the messages whose fork is being worked on or in review. `arriving`, in
+    order, take the places that they leave.
 
     Shapes: `due_at` is when the first fork in the ledger that is not loaded is due; `None`: there is none.
     """
@@ -75,6 +89,7 @@ class NextHopQueue:
     due_at: datetime | None = None
     noted_count: int = 0  # how often `due_at` was noted: what is noted during a read is not in it
     running_count: int = 0
+    arriving: deque[Arriving] = field(default_factory=deque)
     _waiting: deque["asyncio.Future[bool]"] = field(default_factory=deque)
 
     async def session(self) -> bool:
@@ -114,7 +129,7 @@ class NextHopQueue:
     @property
     def is_idle(self) -> bool:
         """Nothing is loaded and nothing waits: that the next hop was out of reach says nothing about the day of the next message."""
-        return not self.loaded and self.due_at is None
+        return not self.loaded and self.due_at is None and not self.arriving
 
 
 class DeliverService:
@@ -160,6 +175,7 @@ class DeliverService:
             queue.concurrency = concurrency
             queue.state = delivery_queue.active(concurrency)
             self._want_turn(queue)
+            self._end_arriving(queue, inf)
         for message_id in self._in_hand:
             self._context.attempts.changed(message_id)  # its forks may be others now
         self._end_wait_for_copies()
@@ -218,14 +234,39 @@ class DeliverService:
             for fork in forks:
                 self._load(stored, fork, None, content)
             self._context.attempts.end(message_id)
-        else:
+        elif len(forks) != 1 or not self._arrive(stored, forks[0], content):
             self._context.tasks.spawn(self._enter_queues(stored, forks), "queue")
+
+    def _arrive(self, stored: StoredMessage, fork: Fork, content: Content | None) -> bool:
+        """A next hop that takes its mail fast makes room in a moment: the way through the ledger would cost more than that."""
+        queue = self._queue(fork.destination.key)
+        is_behind = queue.due_at is not None and queue.due_at <= self._context.now()
+        if is_behind or queue.state.retry is not None or len(queue.arriving) >= ARRIVING_PER_SESSION * queue.concurrency:
+            return False
+        loop = asyncio.get_running_loop()
+        until = loop.time() + ARRIVING_SECONDS
+        if not queue.arriving:
+            loop.call_at(until, self._end_arriving, queue)
+        queue.arriving.append(Arriving(stored, fork, content, until))
+        return True
+
+    def _end_arriving(self, queue: NextHopQueue, now: float | None = None) -> None:
+        """Who has waited long enough goes into the ledger's queue. `now`: the loop's time."""
+        loop = asyncio.get_running_loop()
+        now = loop.time() if now is None else now
+        while queue.arriving and queue.arriving[0].until <= now:
+            stored = queue.arriving.popleft().stored
+            self._context.tasks.spawn(self._enter_queues(stored, self._forks.of(stored)), "queue")
+        if queue.arriving:
+            loop.call_at(queue.arriving[0].until, self._end_arriving, queue)
 
     async def drained(self, seconds: float) -> bool:
         """Wait until no attempt runs any more, at most so long. What only waits is let go at once."""
         deadline = self._context.clock.awake() + seconds
         for queue in self._queues.values():
             queue.call_off()
+            while queue.arriving:  # it is in Submission
+                self._context.attempts.end(queue.arriving.popleft().stored.envelope.message_id)
         await asyncio.sleep(0)  # those called off leave
         while self._running_count and self._context.clock.awake() < deadline:  # noqa: ASYNC110 - a count has no event
             await asyncio.sleep(0.05)
@@ -325,11 +366,14 @@ class DeliverService:
         return queue
 
     def _has_room(self, fork: Fork) -> bool:
-        """For a message that was just accepted: behind mail that waits already it waits too."""
+        """For a message that was just accepted. Where mail waits in the ledger already, it may only take a session that is free:
+        `_fill` has the other half of the places for that mail."""
         queue = self._queues.get(fork.destination.key)
         if queue is None:
             return True
-        if queue.due_at is not None and queue.due_at <= self._context.now():
+        if queue.arriving:
+            return False
+        if queue.due_at is not None and queue.working_count >= queue.concurrency and queue.due_at <= self._context.now():
             return False
         return queue.state.retry is None and self._room(queue, self._context.now()) > 0
 
@@ -674,6 +718,10 @@ class DeliverService:
         if not queue.loaded:
             self._busy_count -= 1
         queue.reviewing.discard(message_id)
+        if queue.arriving and queue.state.retry is None and self._room(queue, self._context.now()) > 0:
+            next_one = queue.arriving.popleft()
+            self._load(next_one.stored, next_one.fork, None, next_one.content)
+            self._context.attempts.end(next_one.stored.envelope.message_id)
         if queue.is_idle:
             self._queues.pop(queue.key, None)
         else:

@@ -2,7 +2,7 @@
 
 The rules kept here: nothing is sent that the next hop did not offer, the content is changed by dot-stuffing only, the
 final dot goes only after `may_end_data` said so, and a reply that makes no sense ends the session as a transient failure.
-Each step that looks at the content or writes it stands in `with work.handling()`, and no step that waits does.
+Each step that writes the content stands in `with work.handling()`, and no step that waits does.
 """
 
 import asyncio
@@ -91,8 +91,7 @@ class Transaction:
         """
         try:
             self._is_clean = True
-            with self.work.handling():
-                mail, rcpts = self._commands()
+            mail, rcpts = self._commands()
             self._is_clean = False
             self.session.messages_count += 1
             announce = self._announce_at_once if "pipelining" in self.session.extensions else self._announce_one_by_one
