@@ -155,6 +155,8 @@ class Copier:
                     result.failures.append(str(error))
                     break
                 result.claim, result.number, result.unsent = claim, claim.number, None
+                if not was_listed:
+                    context.leases.listed_anew(envelope.message_id, server)
             rest = plan[index + 1 :]
             seconds = placement.budget(
                 left,
