@@ -18,6 +18,15 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
+class Incarnation:
+    """One opening of a peer's database. A restored older copy may repeat `number`, but not `began` as well."""
+
+    database: DatabaseId
+    number: int
+    began: int
+
+
+@dataclass(frozen=True, slots=True)
 class PeerIdentity:
     """The arguments of XSHADOW. `seen` is what the speaker has seen of the listener's database, if anything."""
 
@@ -29,6 +38,11 @@ class PeerIdentity:
     position: int
     span: timedelta
     seen: Seen | None = None
+
+    @property
+    def whole_incarnation(self) -> Incarnation:
+        """The incarnation with all that tells it from others."""
+        return Incarnation(self.database, self.incarnation, self.began)
 
 
 @dataclass(frozen=True, slots=True)

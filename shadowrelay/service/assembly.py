@@ -89,6 +89,7 @@ class Services:
         self.place.wake(0)
         self.review.reachable(server)
         self._spawn(partial(self.review.request_server, server), f"review {server}")
+        self._spawn(partial(self.reconcile.primary_restarted, server), f"reconcile {server}")
 
     def _restarted(self, server: ServerName) -> None:
         """The peer was, or this node: it is heard for the first time."""

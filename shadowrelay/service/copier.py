@@ -162,6 +162,8 @@ class Copier:
                     result.failures.append(str(error))
                     break
                 result.claim, result.number, result.unsent = claim, claim.number, None
+                if not was_listed:
+                    context.leases.listed_anew(envelope.message_id, server)
             seconds = left
             rest = plan[index + 1 :]
             if rest.count(server) != len(rest):

@@ -972,7 +972,7 @@ class AttemptLease:
 
     def __init__(self, context: Context, stored: StoredMessage, excused: frozenset[ServerName]) -> None:
         self._context, self._stored, self.excused = context, stored, excused
-        self._known = context.leases.servers(stored.envelope.message_id)
+        self._known = context.leases.ends(stored.envelope.message_id)
 
     def may_end_data(self) -> bool:
         """Asked right before the final dot."""

@@ -97,6 +97,8 @@ class PeerDesk:
         message = NewMessage(offer.envelope, offered, Origin.SHADOW, None, keep_until)
 
         def decide(message_id: MessageId, claim: Claim | None) -> Transition:
+            if self._is_of_before(peer):  # it was restarted while the content was written
+                return Transition(claim, claim, note=Note.REFUSED)
             transition = shadow.hold(claim, context.me, party, offer.number, count, offer.done)
             self._note_listed(message_id, party, transition)
             return transition
@@ -107,7 +109,7 @@ class PeerDesk:
             return error.reply
         self._note_listed(message.envelope.message_id, party, transition)  # now it is committed
         if transition.note == Note.REFUSED:
-            return NUMBER_USED_UP
+            return OF_BEFORE if self._is_of_before(peer) else NUMBER_USED_UP
         if transition.note == Note.SUPERSEDED and transition.answer is not None:
             answer = transition.answer
             for unsaid in (await context.ledger.unsaid_of([message.envelope.message_id])).values():

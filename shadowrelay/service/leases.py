@@ -1,7 +1,7 @@
 """The leases of this process on the servers that may hold its copies. In memory: a lease does not survive the process."""
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
 
 from shadowrelay.core import fencing
@@ -88,12 +88,13 @@ class Leases:
         proved_at = confirmed_at if lease is None else max(confirmed_at, lease.proved_at)
         return self._clock.awake() - proved_at <= age_max
 
-    def may_end_data(self, message_id: MessageId, claim: Claim, excused: Collection[ServerName], known: frozenset[ServerName]) -> bool:
+    def may_end_data(self, message_id: MessageId, claim: Claim, excused: Collection[ServerName], known: Mapping[ServerName, float]) -> bool:
         """Rule *dot*, asked right before the final dot of an attempt that began with this claim, without the leases of
-        `excused`. `known` are `servers` as they were when it began: a copy placed since counts too, in whatever database."""
+        `excused`. `known` are the `ends` as they were when it began: a copy placed since counts too, in whatever database. It may
+        be on a server that had one before, whose disk was destroyed: a name in `known` does not say that the claim has it."""
         return not [copy for copy in self._bound_by(message_id, claim, excused, known) if not self.suffices(message_id, copy)]
 
-    def dot_left(self, message_id: MessageId, claim: Claim, excused: Collection[ServerName], known: frozenset[ServerName]) -> float:
+    def dot_left(self, message_id: MessageId, claim: Claim, excused: Collection[ServerName], known: Mapping[ServerName, float]) -> float:
         """Seconds until the first lease of that attempt ends: the reply to its dot is worth nothing after that. Infinite
         where nobody has a copy."""
         left = math.inf
@@ -102,24 +103,29 @@ class Leases:
         return left
 
     def _bound_by(
-        self, message_id: MessageId, claim: Claim, excused: Collection[ServerName], known: frozenset[ServerName]
+        self, message_id: MessageId, claim: Claim, excused: Collection[ServerName], known: Mapping[ServerName, float]
     ) -> Sequence[Copy]:
         copies: Sequence[Copy] = claim.copies
         if excused:
             copies = [copy for copy in copies if copy.server not in excused]
-        placed = self._copies.get(message_id)
-        if placed is None or known.issuperset(placed):
+        ends = self._copies.get(message_id)
+        if ends is None or ends == known:
             return copies
-        return [*copies, *(Copy(server, NO_DATABASE) for server in placed.keys() - known)]
+        return [*copies, *(Copy(server, NO_DATABASE) for server, until in ends.items() if known.get(server) != until)]
 
     def server_left(self, server: ServerName) -> float | None:
         """Seconds that the run of proofs of a server still lasts, for listings; `None` if it never began."""
         lease = self._servers.get(server)
         return None if lease is None else lease.until - self._clock.awake()
 
-    def servers(self, message_id: MessageId) -> frozenset[ServerName]:
-        """Where copies of it were sent or chosen by this process."""
-        return frozenset(self._copies.get(message_id, ()))
+    def ends(self, message_id: MessageId) -> Mapping[ServerName, float]:
+        """When the own leases of the copies end that this process sent or chose. Each copy sent or chosen later has another end."""
+        return dict(self._copies.get(message_id, ()))
+
+    def listed_anew(self, message_id: MessageId, server: ServerName) -> None:
+        """The server was off the list, so that the copy that it had there is gone, and the lease on that says nothing of the next."""
+        self._copies.get(message_id, {}).pop(server, None)
+        self._confirmed.get(message_id, {}).pop(server, None)
 
     def forget(self, message_id: MessageId) -> None:
         """The message is finished here."""

@@ -10,7 +10,7 @@ from shadowrelay.core import breaker as circuit
 from shadowrelay.core.identity import conflict
 from shadowrelay.core.ownership.values import Party
 from shadowrelay.model.ids import NO_DATABASE, DatabaseId, ServerName
-from shadowrelay.model.peers import PeerIdentity
+from shadowrelay.model.peers import Incarnation, PeerIdentity
 from shadowrelay.model.queue import PeerRow
 from shadowrelay.model.settings import Peer
 from shadowrelay.ports import Clock
@@ -27,6 +27,7 @@ class PeerState:
     heard_ran: float
     database: DatabaseId = NO_DATABASE
     incarnation: int = 0
+    began: int = 0
     heard_awake: float | None = None
     breaker: circuit.Breaker = field(default_factory=circuit.closed)
     copies_in_flight: int = 0
@@ -38,6 +39,10 @@ class PeerState:
     @property
     def party(self) -> Party:
         return Party(self.peer.name, self.database)
+
+    @property
+    def whole_incarnation(self) -> Incarnation:
+        return Incarnation(self.database, self.incarnation, self.began)
 
 
 class PeerBook:
@@ -68,6 +73,11 @@ class PeerBook:
         state = self.states.get(server)
         return Party(server, NO_DATABASE) if state is None else state.party
 
+    def whole_incarnation(self, server: ServerName) -> Incarnation | None:
+        """The incarnation that the peer showed last; `None` for a server that is no peer."""
+        state = self.states.get(server)
+        return None if state is None else state.whole_incarnation
+
     def conflict(self, me: Party, identity: PeerIdentity) -> str:
         """Why this peer must be refused; empty if it is who it says. Told once, and when it is over."""
         server = identity.server
@@ -89,15 +99,15 @@ class PeerBook:
         state = self.states.get(identity.server)
         if state is None:
             return
-        before, was_incarnation = state.database, state.incarnation
-        state.database, state.incarnation = identity.database, identity.incarnation
-        if was_incarnation != identity.incarnation or before != identity.database:
+        before, is_same = state.database, state.whole_incarnation == identity.whole_incarnation
+        state.database, state.incarnation, state.began = identity.database, identity.incarnation, identity.began
+        if not is_same:
             self._now(state, circuit.after_copy(state.breaker))
         self.heard(identity.server, identity.database)
         if before not in (NO_DATABASE, identity.database):
             for tell_database in self.on_new_database:
                 tell_database(identity.server, before, identity.database)
-        elif was_incarnation != identity.incarnation:
+        elif not is_same:
             for tell_incarnation in self.on_new_incarnation:
                 tell_incarnation(identity.server)
 

@@ -65,7 +65,10 @@ def _free_segments(work: Work, at: int) -> None:
 
 def forget_unasked(work: Work, older_than: datetime) -> tuple[int, bool]:
     """One step: the oldest notifications of askers that have not asked since that instant; and those for a database that its
-    server has replaced. How many, and whether there may be more."""
+    server has replaced. How many, and whether there may be more.
+
+    A database that was never recorded is not a replaced one but a newer one: the disk was full when the peer showed it.
+    """
     before = codec.encode_instant(older_than)
     peers = work.state.peers
     askers = {name.partition(" ")[0] for name, *_ in counters.of_kind(work.connection, counters.DISCARD)}
@@ -73,13 +76,13 @@ def forget_unasked(work: Work, older_than: datetime) -> tuple[int, bool]:
     has_more = False
     for asker in sorted(askers):
         row = peers.rows.get(ServerName(asker))
-        known = (NO_DATABASE, row.database) if row is not None and row.database else None
+        present = NO_DATABASE if row is None else row.database
         is_unasked = peers.asked_at.get(ServerName(asker), 0) < before
         found = work.connection.exec_driver_sql(SELECT_DISCARDS, (asker, DISCARDS_PER_STEP)).fetchall()
         count = 0
         for sequence, database, created_at in found:
-            is_over = (is_unasked and created_at < before) or (known is not None and database not in known)
-            if not is_over:
+            is_replaced = database != present and peers.server_of(database) == asker
+            if not is_replaced and not (is_unasked and created_at < before):
                 break  # those behind it are younger
             gone.append((sequence,))
             work.count((counters.DISCARD, f"{asker} {database}", 0), -1)

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from typing import TypeVar
 
 from shadowrelay.core.ownership.pieces import without_server
@@ -42,6 +43,8 @@ def peer_heard(work: Work, identity: PeerIdentity, heard_at: datetime) -> None:
         stale = "WHERE asker = ? AND asker_database NOT IN (?, ?)"
         if _discards_count(work, row.server) <= AT_ONCE_MAX:
             work.delete_discards(stale, (row.server, row.database, NO_DATABASE))
+        else:
+            _note_replaced(work, row)
         work.connection.exec_driver_sql(
             f"{UNADDRESS_WAITING} WHERE asker = ? AND asker_database NOT IN (?, ?)", (row.server, row.database, NO_DATABASE)
         )
@@ -55,6 +58,19 @@ def peer_heard(work: Work, identity: PeerIdentity, heard_at: datetime) -> None:
         _put_back(known.servers, row.database, had_server)
 
     work.after_rollback.append(undo)
+
+
+def _note_replaced(work: Work, row: PeerRow) -> None:
+    """Housekeeping removes notifications only for databases that are known to be replaced: so are now those that could not be
+    recorded while the disk was full."""
+    known = work.state.peers
+    names = [name.partition(" ") for name, *_ in counters.of_kind(work.connection, counters.DISCARD)]
+    databases = [DatabaseId(database) for asker, _, database in names if asker == row.server]
+    for database in databases:
+        if database not in (NO_DATABASE, row.database) and database not in known.servers:
+            UPSERT_PEER_DATABASE.execute(work, [(database, row.server)])
+            known.servers[database] = row.server
+            work.after_rollback.append(partial(_put_back, known.servers, database, None))
 
 
 def _discards_count(work: Work, server: ServerName) -> int:

@@ -530,6 +530,31 @@ async def test_notifications_for_the_old_database_of_a_peer_are_void_once_it_sho
     assert () == (await ledger.discards_for(THERE, THEIR_DATABASE, 9)).events
 
 
+async def test_notifications_for_a_database_that_could_not_be_recorded_yet_are_kept(ledger: Ledger) -> None:
+    """The disk was full when the peer showed its new database (simulation seed 21414)."""
+    await ledger.record_peer(an_identity(), NOW)
+    stored = await accept(ledger, copies=(Copy(THERE, NEW_DATABASE),))
+    await ledger.record_attempt(an_attempt(stored.envelope.message_id), all_done)
+
+    assert 0 == await ledger.forget_unasked(NOW - DAY)
+    assert 1 == len((await ledger.discards_for(THERE, NEW_DATABASE, 9)).events)
+    await ledger.record_peer(an_identity(database=NEW_DATABASE), NOW)
+    assert 1 == len((await ledger.discards_for(THERE, NEW_DATABASE, 9)).events)
+
+
+async def test_what_is_too_much_to_remove_at_once_is_removed_later_also_for_a_database_that_was_never_recorded(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shadowrelay.store.peers.AT_ONCE_MAX", 0)
+    await ledger.record_peer(an_identity(), NOW)
+    stored = await accept(ledger, copies=(Copy(THERE, DatabaseId("33333333-3333-4333-8333-333333333333")),))
+    await ledger.record_attempt(an_attempt(stored.envelope.message_id), all_done)
+
+    await ledger.record_peer(an_identity(database=NEW_DATABASE), NOW)
+
+    assert 1 == await ledger.forget_unasked(NOW - DAY)
+
+
 async def test_old_notifications_are_forgotten_only_for_an_asker_that_has_not_asked(ledger: Ledger, wall: Wall) -> None:
     copies = (Copy(THERE, THEIR_DATABASE), Copy(OTHER, NEW_DATABASE))
     stored = await accept(ledger, copies=copies)

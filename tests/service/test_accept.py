@@ -190,6 +190,7 @@ async def test_a_server_that_cannot_be_listed_is_not_sent_a_copy(tmp_path: Path)
         faults = iter(["slow"])
         net.hold_fault = lambda primary, shadow: next(faults, "")
         net.sink.answer = lambda address: BUSY
+        await asyncio.sleep(1)  # the first questions to each peer are over
         east.ledger.fail("transition", 1)
 
         reply = await east.accept()

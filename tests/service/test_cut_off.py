@@ -130,9 +130,9 @@ async def test_the_policy_follows_a_reload_and_a_slow_peer_is_heard_when_its_ans
     leases.began(one, WEST, 1000.0, is_confirmed=True)
 
     await asyncio.sleep(10)
-    before = leases.suffices(one, copy), leases.may_end_data(one, claim, (), leases.servers(one))
+    before = leases.suffices(one, copy), leases.may_end_data(one, claim, (), leases.ends(one))
     leases.proved(WEST, DATABASE, 1002.0)  # said eight seconds ago, and proved now
-    heard = leases.suffices(one, copy), leases.may_end_data(one, claim, (), leases.servers(one))
+    heard = leases.suffices(one, copy), leases.may_end_data(one, claim, (), leases.ends(one))
     await asyncio.sleep(10)
     late = leases.suffices(one, copy)
     leases.configure(transport.model_copy(update={"delivery_without_lease": "deliver"}))

@@ -7,13 +7,15 @@ import asyncio
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
+
 from shadowrelay.core.ownership.primary import gave_up
 from shadowrelay.model.ownership import Copy, Role
 from shadowrelay.model.queue import Origin
 from shadowrelay.model.replies import Reply
 from shadowrelay.model.routing import HostPort
 from shadowrelay.model.tracking import EventId
-from tests.kit.nodes import BASE, EAST, OK, WEST, Net, VirtualNode, in_virtual_time, nodes, until
+from tests.kit.nodes import BASE, EAST, OK, SPAN, WEST, Net, VirtualNode, in_virtual_time, nodes, until
 
 BUSY = Reply(451, "4.3.2", "not now")
 NO_SUCH_USER = Reply(550, "5.1.1", "no such user")
@@ -270,6 +272,46 @@ async def test_a_copy_placed_during_an_attempt_binds_its_dot(tmp_path: Path) -> 
         await until(lambda: net.sink.before_dot is None)
         await until(west.in_role(east.last, Role.SHADOW), 20)
         await asyncio.sleep(52)
+
+        assert [] == net.sink.arrived
+
+
+@pytest.mark.parametrize("fault", ["", "reply late"])
+@in_virtual_time
+async def test_a_copy_placed_during_an_attempt_binds_its_dot_where_the_server_had_one_before(tmp_path: Path, fault: str) -> None:
+    """Its disk was destroyed, so that it was off the list when the attempt began (simulation seed 22955)."""
+    async with nodes(tmp_path, EAST, WEST) as net:
+        east, is_waiting = net.nodes[EAST], asyncio.Event()
+        net.sink.answer = lambda address: BUSY
+        await east.accept()
+        await asyncio.sleep(1)
+        may_try, east.context.peers.may_try = east.context.peers.may_try, lambda server: False  # no copy is placed yet
+        await net.wipe(WEST)
+        west = await net.start(WEST)
+
+        async def is_off_the_list() -> bool:
+            message = await east.message(east.last)
+            return message is not None and message.claim.copies == ()
+
+        await until(is_off_the_list, 2 * SPAN)
+
+        async def wait(server: str) -> None:
+            net.sink.before_dot = None
+            is_waiting.set()
+            await until(west.in_role(east.last, Role.SHADOW), SPAN)
+            await asyncio.sleep(5)
+            net.isolate(WEST)
+            await asyncio.sleep(50)
+
+        net.sink.before_dot = wait
+        net.sink.answer = lambda address: OK
+        await is_waiting.wait()
+        assert await is_off_the_list()
+        net.hold_fault = lambda primary, shadow: fault
+        east.context.peers.may_try = may_try
+        east.services.place.wake(0)
+        await until(west.in_role(east.last, Role.SHADOW), SPAN)
+        await asyncio.sleep(56)
 
         assert [] == net.sink.arrived
 

@@ -114,7 +114,7 @@ class Checker:
     def _changed(self, machine: Machine, message_id: MessageId, before: Claim | None, after: Claim) -> None:
         if before == after:
             return
-        self._note(f"{machine.name}: {message_id[:8]} {_text(before)} -> {_text(after)}")
+        self._note(f"{machine.name}: {message_id[:18]} {_text(before)} -> {_text(after)}")
         if before is None or before.number != after.number:
             self._numbered_at[machine.host, message_id] = self._now()
         done_before = before.done if before is not None else frozenset()

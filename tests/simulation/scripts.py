@@ -151,11 +151,11 @@ class FullThenBurnt(Scripted):
         self.next_hop(is_there=False)
         self.send(first, 4)
         await self.settled()
-        first.disk.is_full = True
+        first.disk.is_full, first.disk.slowness = True, 100.0  # more than one arrives before the first cannot be recorded
         full = asyncio.ensure_future(self.during(FaultKind.FULL, first, 6.0))
         self.next_hop(is_there=True)
         await full
-        first.disk.is_full = False
+        first.disk.is_full, first.disk.slowness = False, 1.0
         while not self.checker.recorded:
             await asyncio.sleep(0.001)
         await self.burn(first)

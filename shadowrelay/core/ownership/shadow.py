@@ -16,6 +16,7 @@ from shadowrelay.model.ownership import (
     Notification,
     Role,
     StatusAnswer,
+    StatusQuestion,
     StatusState,
     Transition,
 )
@@ -68,6 +69,34 @@ def heard(claim: Claim | None, speaker: Party, event: DiscardEvent) -> Transitio
     if event.status is DiscardStatus.PROMOTED and claim.is_primary:
         return Transition(claim, claim, note=Note.REVIEW)
     return Transition(claim, claim)
+
+
+def meaning(answer: StatusAnswer, *, from_sender: bool) -> DiscardStatus | None:
+    """What a live primary's answer to STATUS says of a copy that we hold for it, as a discard notification would; `None`: it
+    claims the message still.
+
+    Shapes: `from_sender`: the incarnation that sent the copy answers. It begins an accept before it sends a copy, and an
+    accept that is running is `active`; whatever it committed since, it still has, until the message's row is past its time.
+    So `unknown` proves that the commit failed and the client was refused, or that the message is finished: the copy is not
+    needed. A later incarnation may have lost the row of a message that was acknowledged, where an older copy of the
+    database was restored, and from it `unknown` proves nothing: the message is taken over.
+    """
+    if answer.state is StatusState.UNKNOWN:
+        return DiscardStatus.RELEASED if from_sender else DiscardStatus.YOURS
+    if answer.state is StatusState.DELIVERED:
+        return DiscardStatus.DELIVERED
+    return DiscardStatus.RELEASED if answer.state is StatusState.RELEASED else None
+
+
+def reconciled(claim: Claim | None, primary: Party, question: StatusQuestion, answer: StatusAnswer, *, from_sender: bool) -> Transition:
+    """The primary of a shadow message was asked about it. An answer about another copy than the one that is held by now says
+    nothing of this one, but a message that is delivered stays delivered."""
+    status = meaning(answer, from_sender=from_sender)
+    if claim is None or status is None:
+        return Transition(claim, claim)
+    if claim.number != question.number and status is not DiscardStatus.DELIVERED:
+        return Transition(claim, claim)
+    return heard(claim, primary, DiscardEvent(0, question.message_id, status))
 
 
 def answered(claim: Claim | None, me: Party, peer: Party, answer: StatusAnswer, reachable: Collection[ServerName]) -> Transition:

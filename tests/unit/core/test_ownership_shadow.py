@@ -20,6 +20,7 @@ from shadowrelay.model.ownership import (
     Notification,
     Role,
     StatusAnswer,
+    StatusQuestion,
     StatusState,
     Transition,
 )
@@ -100,6 +101,46 @@ def test_a_notification_is_obeyed_once_and_only_by_whom_it_concerns(before: Clai
 
     assert (after or before) == transition.after
     assert not shadow.heard(transition.after, ONE, heard).changed
+
+
+UNKNOWN = StatusAnswer(StatusState.UNKNOWN)
+GIVEN_UP = replace(HELD, role=Role.RELEASED)
+DELIVERED = replace(HELD, role=Role.DELIVERED, done=frozenset({1, 2}))
+NEWER = replace(HELD, number=replace(NUMBER, placement=3))
+YIELDED = replace(HELD, number=LOWER)
+
+
+@pytest.mark.parametrize(
+    ("before", "answer", "from_sender", "after"),
+    [
+        pytest.param(HELD, UNKNOWN, True, GIVEN_UP, id="never accepted, or finished"),
+        pytest.param(HELD, UNKNOWN, False, HANDED, id="lost by a crash, or in an older copy of the database"),
+        pytest.param(ASKED, UNKNOWN, True, GIVEN_UP, id="never accepted, heard in a round"),
+        pytest.param(HELD, StatusAnswer(StatusState.PRIMARY, CopyNumber(1, 1, ONE.database)), True, HELD, id="an accept is running"),
+        pytest.param(HELD, StatusAnswer(StatusState.SHADOW, HIGHER, TWO.server, TWO.database), True, HELD, id="its primary is another one"),
+        pytest.param(HELD, StatusAnswer(StatusState.RELEASED, NUMBER), False, GIVEN_UP, id="released"),
+        pytest.param(HELD, StatusAnswer(StatusState.DELIVERED), False, DELIVERED, id="delivered"),
+        pytest.param(NEWER, UNKNOWN, True, NEWER, id="stored again since the question: released"),
+        pytest.param(NEWER, UNKNOWN, False, NEWER, id="stored again since the question: handed over"),
+        pytest.param(NEWER, StatusAnswer(StatusState.DELIVERED), True, replace(DELIVERED, number=NEWER.number), id="delivered for ever"),
+        pytest.param(YIELDED, UNKNOWN, True, YIELDED, id="yielded since the question"),
+        pytest.param(replace(OWN, number=HIGHER), UNKNOWN, True, replace(OWN, number=HIGHER), id="promoted since the question"),
+        pytest.param(None, UNKNOWN, True, None, id="gone since the question"),
+    ],
+)
+def test_what_a_live_primary_answers_about_the_copy_held_for_it(
+    before: Claim | None, answer: StatusAnswer, from_sender: bool, after: Claim | None
+) -> None:
+    question = StatusQuestion(MessageId("m"), NUMBER)
+
+    assert after == shadow.reconciled(before, ONE, question, answer, from_sender=from_sender).after
+
+
+def test_a_copy_that_yielded_to_its_primary_is_not_ended_by_what_that_one_does_not_know() -> None:
+    """The primary never gave its number, so that it sent no such copy."""
+    question = StatusQuestion(MessageId("m"), LOWER)
+
+    assert not shadow.reconciled(YIELDED, ONE, question, UNKNOWN, from_sender=True).changed
 
 
 def test_a_primary_that_hears_promoted_asks_the_speaker() -> None:
