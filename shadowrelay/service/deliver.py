@@ -57,6 +57,7 @@ NOTICES_SECONDS = 5.0  # how late a delay notice or an expiry may be that no att
 PARKED_MAX = timedelta(minutes=30)  # what waits for a server is looked at again, should its event have been missed
 RECORD_AGAIN_SECONDS = 1.0
 ARRIVING_SECONDS = 0.2  # before its verdict gets a commit of its own, see `service.verdicts`
+ARRIVING_GRAIN_SECONDS = 0.01  # those that end within that end together
 ARRIVING_PER_SESSION = 10
 ALL = 2**31  # of what waits
 NOBODY: frozenset[ServerName] = frozenset()
@@ -253,7 +254,7 @@ class DeliverService:
     def _end_arriving(self, queue: NextHopQueue, now: float | None = None) -> None:
         """Who has waited long enough goes into the ledger's queue. `now`: the loop's time."""
         loop = asyncio.get_running_loop()
-        now = loop.time() if now is None else now
+        now = loop.time() + ARRIVING_GRAIN_SECONDS if now is None else now
         while queue.arriving and queue.arriving[0].until <= now:
             stored = queue.arriving.popleft().stored
             self._context.tasks.spawn(self._enter_queues(stored, self._forks.of(stored)), "queue")
@@ -718,10 +719,6 @@ class DeliverService:
         if not queue.loaded:
             self._busy_count -= 1
         queue.reviewing.discard(message_id)
-        if queue.arriving and queue.state.retry is None and self._room(queue, self._context.now()) > 0:
-            next_one = queue.arriving.popleft()
-            self._load(next_one.stored, next_one.fork, None, next_one.content)
-            self._context.attempts.end(next_one.stored.envelope.message_id)
         if queue.is_idle:
             self._queues.pop(queue.key, None)
         else:
@@ -777,6 +774,10 @@ class DeliverService:
                 self.request_review(message_id)
             else:
                 self._unload(queue, message_id)
+        if queue.arriving and queue.state.retry is None and self._room(queue, self._context.now()) > 0:
+            next_one = queue.arriving.popleft()
+            self._load(next_one.stored, next_one.fork, None, next_one.content)
+            self._context.attempts.end(next_one.stored.envelope.message_id)
 
     def _is_open(self, queue: NextHopQueue) -> bool:
         """It may be worked on now, or probed."""

@@ -12,6 +12,7 @@ from shadowrelay.model.errors import TransientDeliveryError
 from shadowrelay.model.ownership import Role
 from shadowrelay.model.replies import Reply
 from shadowrelay.model.tracking import EventId
+from shadowrelay.service.deliver import ARRIVING_PER_SESSION
 from tests.kit.nodes import EAST, HEARTBEAT, OK, SPAN, WEST, Net, in_virtual_time, nodes, until
 
 BUSY = Reply(451, "4.3.2", "not now")
@@ -58,6 +59,57 @@ async def test_no_more_than_twice_the_concurrency_of_a_next_hop_is_loaded(tmp_pa
         slow.set()
         await until(lambda: 50 == len(net.sink.arrived), 60)
         assert reads <= 6
+
+
+@in_virtual_time
+@pytest.mark.parametrize(("seconds", "are_queued"), [(0.1, False), (0.4, True)])
+async def test_a_burst_waits_a_moment_for_places_before_it_goes_into_the_ledgers_queue(
+    tmp_path: Path, seconds: float, are_queued: bool
+) -> None:
+    async with nodes(tmp_path, EAST, WEST, routes=HOPS, send={"concurrency_per_destination": 3}) as net:
+        east = net.nodes[EAST]
+        busy = asyncio.Event()
+        net.sink.hang = lambda address: busy
+        await asyncio.gather(*(east.accept(f"u{number}@healthy.example") for number in range(20)))
+
+        await asyncio.sleep(seconds)
+        busy.set()
+
+        await until(lambda: 20 == len(net.sink.arrived), 5)
+        assert are_queued is (east.ledger.counts["record_queued"] > 0)
+        assert {f"u{number}@healthy.example" for number in range(20)} == set(net.sink.addresses())
+
+
+@in_virtual_time
+async def test_more_than_a_burst_goes_into_the_ledgers_queue_at_once(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST, routes=HOPS, send={"concurrency_per_destination": 1}) as net:
+        east = net.nodes[EAST]
+        net.sink.hang = lambda address: asyncio.Event()
+
+        await asyncio.gather(*(east.accept(f"u{number}@sick.example") for number in range(20)))
+        await asyncio.sleep(0.1)
+
+        assert 20 - 2 - ARRIVING_PER_SESSION == east.ledger.counts["record_queued"]
+
+
+@in_virtual_time
+async def test_a_free_session_is_taken_although_mail_waits_in_the_ledger(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST, routes=HOPS, send={"concurrency_per_destination": 3}) as net:
+        east = net.nodes[EAST]
+        stuck = asyncio.Event()
+        net.sink.hang = lambda address: stuck if address.startswith("stuck") else None
+        await asyncio.gather(*(east.accept(f"stuck{number}@sick.example") for number in range(2)))
+        await east.accept("u@sick.example")
+        await until(lambda: ["u@sick.example"] == net.sink.addresses(), 5)
+        east.services.deliver._note_due("sick.example:25", east.clock.now())
+        queued_count = east.ledger.counts["record_queued"]
+
+        await east.accept("free@sick.example")
+
+        await until(lambda: 2 == len(net.sink.arrived), 5)
+        assert queued_count == east.ledger.counts["record_queued"]
+        stuck.set()
+        await until(lambda: 4 == len(net.sink.arrived), 5)
 
 
 @in_virtual_time
