@@ -131,13 +131,15 @@ class Recorder:
 
 
 class LedgerTap:
-    """A ledger some of whose promises fail: `fail("record_verdict", 3)` makes the next three raise LedgerUnavailable."""
+    """A ledger some of whose promises fail, or wait: `fail("record_verdict", 3)` makes the next three raise LedgerUnavailable,
+    and `gates["due"]` is waited for before each `due`."""
 
     def __init__(self, ledger: SqliteLedger) -> None:
         self.real = ledger
         self._failures: Counter[str] = Counter()
         self.counts: Counter[str] = Counter()  # calls
         self.errors: dict[str, Exception] = {}
+        self.gates: dict[str, asyncio.Event] = {}
 
     def fail(self, name: str, times: int, error: Exception | None = None) -> None:
         self._failures[name] = times
@@ -148,11 +150,13 @@ class LedgerTap:
         if not callable(found):
             return found
         self.counts[name] += 1
-        if name not in self._failures:
+        if name not in self._failures and name not in self.gates:
             return found
 
         @functools.wraps(found)
         async def tapped(*arguments: Any, **named: Any) -> Any:
+            if name in self.gates:
+                await self.gates[name].wait()
             if self._failures[name] > 0:
                 self._failures[name] -= 1
                 raise self.errors[name]
