@@ -1,4 +1,4 @@
-"""What became of the mail, from what clients and the receiving servers saw; every duplicate with its cause (DESIGN 3, I4).
+"""What became of the mail, from what clients and the receiving servers saw; every duplicate with its cause (docs/design.md 3, I4).
 
 Nothing here asks a node: an account must not depend on the accused. Which causes there are stands in `lab.causes`.
 """

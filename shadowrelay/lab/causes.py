@@ -1,4 +1,4 @@
-"""The causes of a duplicate (DESIGN 3, I4), judged from the faults that the lab itself made. Narrow on purpose: what is not
+"""The causes of a duplicate (docs/design.md 3, I4), judged from the faults that the lab itself made. Narrow on purpose: what is not
 clearly one of them is `unexplained`, and an error of the relay until the opposite is shown.
 
 Two arrivals of one message for one recipient: `first` by server X, `later` by server Y (perhaps the same). X was entitled

@@ -1,4 +1,4 @@
-"""Accepting a message: commit here and copy there at the same time, then the verdict. DESIGN 5.
+"""Accepting a message: commit here and copy there at the same time, then the verdict. docs/design.md 5.
 
 The work is a task of the node: the client may vanish, the promise may not.
 """

@@ -1,4 +1,4 @@
-"""Taking over: silence, new databases, hand-over, and primaries that come back. DESIGN 6.1, 6.2, 6.4."""
+"""Taking over: silence, new databases, hand-over, and primaries that come back. docs/design.md 6.1, 6.2, 6.4."""
 
 import asyncio
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The invariants of DESIGN 3 as far as a cluster can be seen from outside: each names what breaks it. Pure.
+"""The invariants of docs/design.md 3 as far as a cluster can be seen from outside: each names what breaks it. Pure.
 
 I6 (everything is bounded) needs floods, not faults: its place is tests/smtp and tests/process. I2 and I3 compare rows of
 different nodes; their clocks are one here, all being containers of one machine.
