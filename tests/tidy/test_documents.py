@@ -1,4 +1,4 @@
-"""References to documents resolve, in Markdown and in code."""
+"""References to documents resolve, in Markdown and in code; and no line of prose is wider than a screen."""
 
 import re
 from collections.abc import Iterator
@@ -11,6 +11,7 @@ from tests.tidy.house import ROOT, files_below, relative
 
 PAGES = files_below(".", suffixes={".md"})
 CITING = files_below("shadowrelay", "tests", "benchmarks", "lab", "configs", "docker-compose.yml", "Dockerfile", "Makefile")
+PROSE_WIDTH_MAX = 160
 
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 HEADING = re.compile(r"(?m)^#+ +(.+?) *$")
@@ -79,9 +80,20 @@ def broken_citations(text: str) -> Iterator[str]:
             yield source[0]
 
 
+def wide_lines(page: Path) -> list[int]:
+    """Their numbers. A row of a table cannot be broken in Markdown."""
+    lines = enumerate(prose_of(page).splitlines(), start=1)
+    return [number for number, line in lines if len(line) > PROSE_WIDTH_MAX and not line.startswith("|")]
+
+
 @pytest.mark.parametrize("page", PAGES, ids=relative)
 def test_every_link_of_a_page_leads_to_a_file_and_a_heading(page):
     assert [] == list(broken_links(page))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=relative)
+def test_no_line_of_prose_is_too_wide(page):
+    assert [] == wide_lines(page)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=relative)
@@ -100,9 +112,10 @@ def test_every_section_that_code_and_tests_cite_exists() -> None:
 
 def test_the_checks_see_what_is_broken(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    page.write_text("# One: two\n[a](#one-two) [b](#two) [c](absent.md)\n```\n[d](no.md)\n```\n", encoding="utf-8")
+    page.write_text(f"# One: two\n[a](#one-two) [b](#two) [c](absent.md)\n```\n[d](no.md)\n```\n{'x' * 161}\n", encoding="utf-8")
 
     assert ["#two", "absent.md"] == list(broken_links(page))
+    assert [6] == wide_lines(page)
     assert [] == list(broken_citations('docs/design.md 6.2, docs/protocol.md\n    10; docs/operations.md "Settings". Source: design 9'))
     assert ["docs/design.md 66.6"] == list(broken_citations("# docs/design.md 66.6"))
     assert ["docs/absent.md"] == list(broken_citations("docs/absent.md"))
