@@ -9,6 +9,7 @@ from types import MappingProxyType
 
 from shadowrelay.model.replies import Reply
 from shadowrelay.smtp.answers import TOO_MANY_SESSIONS, TOO_MANY_SESSIONS_OF_ADDRESS
+from shadowrelay.wire.ordinals import ORDINAL_MAX
 
 READ_AHEAD_OCTETS = 16 * 1024  # the stream's limit: of a line (the longest command has 8,211), and what a block of content has at least
 UNCOUNTED_OCTETS = 20 * 1024  # any session may have read so much: more than the limit, so that no read waits for what may not come
@@ -20,7 +21,7 @@ MESSAGE_ID_CHARACTERS_MAX = 998  # RFC 5322 2.1.1
 SUBJECT_CHARACTERS_MAX = 500  # the tracking log's; XSHADOW ENVELOPE carries 1,500 octets of it
 HELLO_NAME_OCTETS_MAX = 255  # RFC 5321 4.5.3.1.2
 HOLD_SIZE_MAX = 4_000_000_000  # of a copy: twice the largest max_message_size that the settings allow
-HOLD_RECIPIENTS_MAX = 100_000  # of a copy: the largest max_recipients_per_message that the settings allow
+HOLD_RECIPIENTS_MAX = ORDINAL_MAX  # of a copy: the largest max_recipients_per_message that the settings allow
 CLOSE_SECONDS = 5.0  # for the last reply to leave; then the connection is cut
 RESERVED_DESCRIPTORS_MAX = 1_024  # of a limit of 4,096 or more; else a quarter of it
 HANDSHAKE_SECONDS = 30.0  # TLS
