@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import fields
 from typing import Any
 
-from shadowrelay.sla.figures.scopes import BURN_WINDOWS_HOURS
+from shadowrelay.sla.figures.counting import BURN_WINDOWS_HOURS
 from shadowrelay.sla.objectives import Promise, Share
 
 Figures = Mapping[str, Any]

@@ -9,9 +9,9 @@ from typing import Any
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from shadowrelay.sla.figures.causes import UNEXPLAINED
-from shadowrelay.sla.figures.cells import HOUR_US
+from shadowrelay.sla.figures.counting import HOUR_US
 from shadowrelay.sla.figures.evidence import Evidence
+from shadowrelay.sla.figures.incidents import UNEXPLAINED
 from shadowrelay.sla.store import rows_of
 from shadowrelay.sla.summary import LIST_MAX, with_instants
 

@@ -17,10 +17,9 @@ from pyspark.sql import DataFrame
 from shadowrelay.sla.budget import judged
 from shadowrelay.sla.computable import impossible, not_computable
 from shadowrelay.sla.events import read_events, read_quarantine
-from shadowrelay.sla.figures.counted import Within, counted
+from shadowrelay.sla.figures.counting import BURN_WINDOWS_HOURS, Within, counted
 from shadowrelay.sla.figures.evidence import Evidence, Rules, evidence
 from shadowrelay.sla.figures.first_pass import BEARING, first_pass, odd_events, seen_counts, server_names
-from shadowrelay.sla.figures.scopes import BURN_WINDOWS_HOURS
 from shadowrelay.sla.inputs import Inputs, input_of, quarantined_once, read_inputs
 from shadowrelay.sla.lists import listed, shown
 from shadowrelay.sla.objectives import Promise, read_objectives

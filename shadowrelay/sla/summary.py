@@ -4,8 +4,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from shadowrelay.sla.figures.cells import COUNTS, MAXIMA
-from shadowrelay.sla.figures.scopes import TIMES
+from shadowrelay.sla.figures.counting import COUNTS, MAXIMA, TIMES
 
 SCHEMA_VERSION = 1
 LIST_MAX = 200

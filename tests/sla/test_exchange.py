@@ -16,7 +16,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from shadowrelay.sla.figures.names import logged_name
+from shadowrelay.sla.figures.rows import logged_name
 from shadowrelay.sla.report import write_report
 from shadowrelay.sla.summary import placed_figures
 from shadowrelay.sla.warehouse import ingest_once
