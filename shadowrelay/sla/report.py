@@ -182,7 +182,7 @@ def _figures(figures: DataFrame, promise: Promise, inputs: Inputs) -> dict[str, 
 
 
 def _pages(summary: Mapping[str, Any]) -> dict[str, bytes]:
-    from shadowrelay.sla.page import render
+    from shadowrelay.sla.page.document import render
 
     return {
         "summary.json": json.dumps(summary, indent=1, ensure_ascii=False).encode("utf-8"),

@@ -18,6 +18,8 @@ from shadowrelay.sla.figures.evidence import Evidence, sent_again
 from shadowrelay.sla.figures.exact import DSN, RECONSTRUCTED, is_counted
 from shadowrelay.sla.figures.first_pass import server_names
 
+# ---- cells
+
 HOUR_US = 3_600_000_000
 CELL_KEY = ("hour", "age", "server", "pair_from", "pair_to")
 MAXIMA = ("exposure_max_us",)
@@ -145,6 +147,8 @@ def cells(facts: list[DataFrame]) -> DataFrame:
     return reduce(DataFrame.unionByName, facts).groupBy(*CELL_KEY).agg(*added())
 
 
+# ---- histograms
+
 METRICS = ("shadow_latency", "discard_lag", "delivery_latency", "takeover_detection", "takeover_silence")
 PERCENTS = (50, 95, 99)
 HISTOGRAM_KEY = ("hour", "server", "pair_from", "pair_to")
@@ -200,6 +204,8 @@ def percentiles(histogram: DataFrame, *keys: str) -> DataFrame:
     ]
     return of_metric.groupBy(*keys).agg(*columns)
 
+
+# ---- windows and scopes
 
 DAY_US = 24 * HOUR_US
 BURN_WINDOWS_HOURS = {"1h": 1, "6h": 6, "1d": 24, "30d": 720}
@@ -307,6 +313,9 @@ def _looking_back(cell: DataFrame) -> DataFrame:
         F.col("of.window").alias("window"), F.lit(None).cast("long").alias("start"), F.lit("all").alias("scope"),
         none.alias("name"), none.alias("other"), *COUNTS, *MAXIMA,
     )  # fmt: skip
+
+
+# ---- all together
 
 
 @dataclass(frozen=True, slots=True)

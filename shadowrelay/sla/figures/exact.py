@@ -20,6 +20,8 @@ from shadowrelay.sla.figures.rows import (
     names_nobody,
 )
 
+# ---- timelines
+
 ACKNOWLEDGED, RECONSTRUCTED, DSN, REFUSED, UNKNOWN = "acknowledged", "reconstructed", "dsn", "refused", "unknown"
 COUNTED = (ACKNOWLEDGED, RECONSTRUCTED)
 WITHOUT_REDUNDANCY_EVENTS = "exchange2010"
@@ -132,6 +134,9 @@ def _exchange_notifications(rows: DataFrame) -> DataFrame:
     )  # fmt: skip
 
 
+# ---- recipients
+
+
 def recipients(rows: DataFrame, lines: DataFrame, *, now: int, is_final: bool, expiration_us: int) -> DataFrame:
     """One line for each recipient that a row of the message names. `is_named`: it is one of the message's own, or took such a one's place.
 
@@ -186,6 +191,9 @@ def ends(recipients: DataFrame) -> DataFrame:
     )
     done_at = F.when(F.col("open_count") == 0, F.col("last_end_at"))
     return counted.select("message", "recipients_count", "lost", "duplicated", done_at.alias("done_at"))
+
+
+# ---- copies
 
 
 def copies(rows: DataFrame, lines: DataFrame) -> DataFrame:

@@ -13,6 +13,8 @@ from pyspark.sql import functions as F
 from shadowrelay.sla.figures.exact import is_counted
 from shadowrelay.sla.figures.rows import is_promotion
 
+# ---- duplicates, losses, orphans
+
 DATABASE_LOST = ("DatabaseChanged", "DatabaseRolledBack")
 UNEXPLAINED = "unexplained"
 
@@ -125,6 +127,8 @@ def _cause_of_orphan(hold_us: int) -> Column:
     return F.when(F.col("is_expired"), "expired").when(is_log_missing, "log missing").otherwise("never told")
 
 
+# ---- exposures
+
 NO_COPY, HOLDER_LOST = "no copy at acknowledgement", "holder lost"
 
 
@@ -183,6 +187,8 @@ def exposures_by_message(exposures: DataFrame) -> DataFrame:
         F.max("exposed_us").alias("exposure_max_us"),
     )
 
+
+# ---- takeovers
 
 KEY = ("new_primary", "old_primary", "reason", "detected_at")
 
