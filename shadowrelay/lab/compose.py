@@ -18,9 +18,9 @@ from shadowrelay.lab.mail import Mail
 from shadowrelay.lab.places import MACHINES, NODES, RECEIVERS, SENDER, LabError, WrongUse
 from shadowrelay.lab.reading import NodeStatus, node_status
 from shadowrelay.lab.report_run import report_here, report_in_container, report_watched
-from shadowrelay.lab.signals import ended_in_order
 from shadowrelay.lab.state import let_everybody_read
 from shadowrelay.lab.verification import Verification, injected, since, verify
+from shadowrelay.signals import ended_in_order
 
 BUILT = ("mx1.east", "dns")  # the services whose images all others use
 PROFILE_SERVICES = {"prometheus": ("prometheus",), "spark": ("spark-master",)}

@@ -16,8 +16,18 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]
 from pyarrow import csv as arrow_csv
 
 from shadowrelay.sla.columns import ARROW_EVENTS, Raw, events_of, without
-from shadowrelay.sla.layout import Layout, layout_of
-from shadowrelay.sla.lines import LINE_BYTES_MAX, LOG_ID_OCTETS, RECORD_LINES_MAX, Reason, cells_of, row_id, row_id_key, shown
+from shadowrelay.sla.lines import (
+    LINE_BYTES_MAX,
+    LOG_ID_OCTETS,
+    RECORD_LINES_MAX,
+    Layout,
+    Reason,
+    cells_of,
+    layout_of,
+    row_id,
+    row_id_key,
+    shown,
+)
 from shadowrelay.wire.tracking import SCHEMA_VERSION
 
 BLOCK_BYTES = 4 * 1024 * 1024  # about 8,000 rows; some thirty times that in memory

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from shadowrelay.model.errors import ConfigurationError, ShadowrelayError
-from shadowrelay.sla.places import located, written_whole
+from shadowrelay.sla.storage import located, written_whole
 
 MANIFEST = "manifest.json"
 SERVERS = "servers.json"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from shadowrelay.sla.computable import NOT_LOGGED
+from shadowrelay.sla.objectives import NOT_LOGGED
 from shadowrelay.sla.page.document import render
 from shadowrelay.sla.page.labels import FIGURES
 from tests.kit import summaries

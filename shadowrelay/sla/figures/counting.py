@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 from shadowrelay.sla.figures.evidence import Evidence, sent_again
 from shadowrelay.sla.figures.exact import DSN, RECONSTRUCTED, is_counted
 from shadowrelay.sla.figures.first_pass import server_names
+from shadowrelay.sla.objectives import BURN_WINDOWS_HOURS
 
 # ---- cells
 
@@ -208,7 +209,6 @@ def percentiles(histogram: DataFrame, *keys: str) -> DataFrame:
 # ---- windows and scopes
 
 DAY_US = 24 * HOUR_US
-BURN_WINDOWS_HOURS = {"1h": 1, "6h": 6, "1d": 24, "30d": 720}
 FIGURE_KEY = ("window", "start", "scope", "name", "other")
 TIMES = tuple(f"{metric}_{column}" for metric in METRICS for column in ("count", "max", *(f"p{percent}" for percent in PERCENTS)))
 
