@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from shadowrelay.lab.causes import Fault, FaultKind
+from shadowrelay.lab.account import Fault, FaultKind
 
 
 class What(StrEnum):
