@@ -16,14 +16,14 @@ from shadowrelay.lab.fault_log import What, faults
 from shadowrelay.lab.mail import Mail
 from shadowrelay.lab.sla_report import report_here, report_in_container, report_watched
 from shadowrelay.lab.state import let_everybody_read
-from shadowrelay.lab.topology import MACHINES, NODES, RECEIVERS, SENDER, LabError, WrongUse
+from shadowrelay.lab.topology import DNS, MACHINES, NODES, RECEIVERS, SENDER, LabError, WrongUse
 from shadowrelay.lab.verification import Verification, injected, since, verify
 from shadowrelay.signals import ended_in_order
 
-BUILT = ("mx1.east", "dns")  # the services whose images all others use
+BUILT = ("mx1.east", DNS)  # the services whose images all others use
 PROFILE_SERVICES = {"prometheus": ("prometheus",), "spark": ("spark-master",)}
 MOUNTED = ("lab/nodes/*.toml", "lab/objectives.toml")  # of the checkout, as files
-SERVERS = (SENDER, *RECEIVERS, "dns")
+SERVERS = (SENDER, *RECEIVERS, DNS)
 POLL_SECONDS = 1.0
 NO_QUEUE = (
     "Docker, or the machine of {nodes}, was stopped, and what was in memory is gone, queues and cuts: end this lab with `shadowrelay lab "

@@ -37,7 +37,10 @@ def _arrival(line: dict[str, str]) -> Arrival:
     ids = [found[1] for field in received for found in [_NETWORK_ID.search(field)] if found is not None]
     client = _CLIENT.match(received[0]) if received else None
     written_at = float(line["at"])
-    at = min(written_at, _taken_at(received[0]) + DELAY_SECONDS_MAX) if received else written_at
+    at = written_at
+    if received:
+        taken_at = parsedate_to_datetime(received[0].rpartition(";")[2].strip()).timestamp()
+        at = min(written_at, taken_at + DELAY_SECONDS_MAX)
     return Arrival(
         at=at,
         recipient=line["recipient"],
@@ -47,10 +50,6 @@ def _arrival(line: dict[str, str]) -> Arrival:
         is_promoted=any(PROMOTED in field for field in received),
         own_sha256=line["own_sha256"],
     )
-
-
-def _taken_at(received: str) -> float:
-    return parsedate_to_datetime(received.rpartition(";")[2].strip()).timestamp()
 
 
 # ---- what Postfix heard from the nodes

@@ -1,4 +1,4 @@
-"""From files to the warehouse: each log is read where Spark puts it, and written there as Parquet. docs/sla.md, section 1.
+"""Log files into the warehouse: Spark's workers read each log and write it there as Parquet. docs/sla.md, section 1.
 
 A batch has a name, and every file that it writes is named after what it was read from. So a batch that is done again, because it was
 killed, writes the same names, each whole or not there, and doubles nothing. The row in `files` comes last and makes it true.

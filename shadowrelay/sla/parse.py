@@ -1,4 +1,4 @@
-"""A tracking log as events, block by block: in bounded memory, fast, and never an error, whatever is in the file. docs/sla.md, section 1.
+"""Reads a tracking log block by block into events: in bounded memory, and without an error, whatever is in the file. docs/sla.md, 1.
 
 Most lines are plain, and are split by Arrow together. A line of our own is known to be plain because its log-id is right: then it is, octet
 for octet, what `wire.tracking` wrote. Another's is plain when it holds no quote. All others go to `lines.cells_of`, one by one.

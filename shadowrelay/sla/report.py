@@ -19,7 +19,7 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import LongType, StructField, StructType
+from pyspark.sql.types import LongType, StructType
 
 from shadowrelay.sla.figures.counting import Within, counted
 from shadowrelay.sla.figures.evidence import Evidence, Rules, evidence
@@ -87,7 +87,7 @@ class Store:
             path = f"{self._work}/{name}"
             frame.write.option("compression", COMPRESSION_OF_WORK).parquet(path)
             return self._spark.read.schema(frame.schema).parquet(path)
-        instants = [field.name for field in frame.schema if _is_instant(field)]
+        instants = [field.name for field in frame.schema if isinstance(field.dataType, LongType) and is_instant(field.name)]
         table = frame.withColumns({column: F.timestamp_micros(column) for column in instants}) if instants else frame
         path = f"{self._work}/{TABLES}/{name}"
         table.write.option("compression", COMPRESSION).parquet(path)
@@ -146,10 +146,6 @@ def _age(files: Any, path: str) -> timedelta:
     except (NotImplementedError, OSError):
         return timedelta()
     return datetime.now(UTC) - modified.astimezone(UTC)
-
-
-def _is_instant(field: StructField) -> bool:
-    return isinstance(field.dataType, LongType) and is_instant(field.name)
 
 
 # ---- the report

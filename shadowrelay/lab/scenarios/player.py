@@ -176,7 +176,7 @@ class _Player:
         if not self._until_whole(REACHED_SECONDS_MAX):
             apart = [f"{one.node} reaches {one.peers_reachable} of {len(NODES) - 1} nodes" for one in self._apart()]
             raise LabError(NOT_QUIET.format(reason="; ".join(apart)))
-        if not self._until(self._is_nothing_left, LEFT_SECONDS_MAX):
+        if not self._until(lambda: self._lab.mail.backlog().is_empty, LEFT_SECONDS_MAX):
             raise LabError(NOT_QUIET.format(reason="mail of before still waits (`shadowrelay lab verify` waits for it)"))
         self.databases = {node: [database(self._lab, node)] for node in NODES}
         self.began_at = time.time()
@@ -284,9 +284,6 @@ class _Player:
                 return False
             time.sleep(POLL_SECONDS)
         return True
-
-    def _is_nothing_left(self) -> bool:
-        return self._lab.mail.backlog().is_empty
 
     def _apart(self) -> list[NodeStatus]:
         """Those that are not healthy, or do not reach everybody."""

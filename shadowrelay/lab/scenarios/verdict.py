@@ -278,6 +278,9 @@ INVARIANTS: dict[str, tuple[str, Callable[[Evidence], list[str]]]] = {
 }
 
 
+# ---- the verdict
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """One expectation and what was seen."""

@@ -229,7 +229,7 @@ def figures(cells: DataFrame, histogram: DataFrame, promoted: DataFrame, sites: 
         .groupBy(*FIGURE_KEY)
         .agg(F.count("one").alias("messages_promoted"))
     )
-    together = _united([counted, different])
+    together = counted.unionByName(different, allowMissingColumns=True)
     numbers = (*COUNTS, *MAXIMA, "messages_promoted", *TIMES)
     return together.groupBy(*FIGURE_KEY).agg(*[_number(name) for name in numbers])
 
@@ -238,10 +238,6 @@ def _number(name: str) -> Column:
     """Of lines that stand for one window and scope at most one has it. A time without events stays null; a count is 0."""
     is_time = name in TIMES and not name.endswith("_count")
     return (F.max(name) if is_time else F.coalesce(F.max(name), F.lit(0).cast("long"))).alias(name)
-
-
-def _united(frames: list[DataFrame]) -> DataFrame:
-    return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), frames)
 
 
 def _merged(histogram: DataFrame, sites: DataFrame) -> DataFrame:

@@ -1,4 +1,4 @@
-"""The first look at every message, in one aggregate; most messages need no other.
+"""Finds the plain messages, which most are, and all that their figures need, in one aggregate over all events.
 
 Nearly all mail is *plain*: acknowledged once and with a copy, delivered once to everybody, discarded once, nothing else. Whether a
 message is, and all that its figures need, fits into a few longs: how many rows of which kind, when, and sums of hashes of names, which

@@ -18,6 +18,7 @@ from shadowrelay.sla.page.summary_types import Summary
 from shadowrelay.sla.page.time_series import discard_lag, exposure, latency, redundancy
 from shadowrelay.sla.page.verdicts import budgets, claim, headline, period, verdicts
 
+RELOAD_SECONDS_MIN = 30  # a reader must be able to read
 _CONTENTS = (
     *(
         ("objectives", "Objectives"),
@@ -29,6 +30,7 @@ _CONTENTS = (
     *(("discard-lag", "Discard lag"), ("takeovers", "Takeovers"), ("servers", "Servers"), ("incidents", "Messages"), ("traces", "Traces")),
     *(("not-computable", "Not computable"), ("input", "Input"), ("definitions", "Definitions")),
 )
+_SECTIONS = (verdicts, budgets, redundancy, latency, exposure, discard_lag, takeovers, pairs, lists, traces, not_computable, inputs)
 
 
 def render(summary: Mapping[str, object]) -> str:
@@ -74,7 +76,8 @@ def _body(summary: Summary) -> list[Html]:
             "main",
             headline(summary),
             tag("nav", tag("ul", links, role="list"), aria_label="Contents"),
-            _sections(summary),
+            [section(summary) for section in _SECTIONS],
+            definitions(),
             id="report",
             tabindex="-1",
         ),
@@ -84,14 +87,6 @@ def _body(summary: Summary) -> list[Html]:
         ),
         tag("script", _resource("page.js")),
     ]
-
-
-def _sections(summary: Summary) -> list[Html]:
-    parts = (verdicts, budgets, redundancy, latency, exposure, discard_lag, takeovers, pairs, lists, traces, not_computable, inputs)
-    return [*[part(summary) for part in parts], definitions()]
-
-
-RELOAD_SECONDS_MIN = 30  # a reader must be able to read
 
 
 def reload(summary: Summary) -> Html | None:

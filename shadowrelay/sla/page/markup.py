@@ -41,11 +41,6 @@ def visible(text: str) -> str:
     return "".join(f"\\u{ord(one):04x}" if unicodedata.category(one) in _INVISIBLE else one for one in text)
 
 
-def _bounded(text: str) -> str:
-    """Without the end of what is absurdly long."""
-    return text if len(text) <= TEXT_CHARACTERS_MAX else f"{text[:TEXT_CHARACTERS_MAX]}… ({len(text):,} characters)"
-
-
 def safe(child: Child) -> Html:
     """Children as markup: text is escaped, markup stays, None is nothing, and others are joined."""
     if child is None:
@@ -53,7 +48,8 @@ def safe(child: Child) -> Html:
     if isinstance(child, Html):
         return child
     if isinstance(child, str):
-        return Html(html.escape(visible(_bounded(child))))
+        bounded = child if len(child) <= TEXT_CHARACTERS_MAX else f"{child[:TEXT_CHARACTERS_MAX]}… ({len(child):,} characters)"
+        return Html(html.escape(visible(bounded)))
     return Html("".join(safe(one) for one in child))
 
 

@@ -24,7 +24,6 @@ from shadowrelay.sla.page.markup import (
 from shadowrelay.sla.page.plots import pixels
 from shadowrelay.sla.page.summary_types import Objective, Overall, Summary
 
-_SPOKEN = {"met": "met", "missed": "missed", "no data": "no data", "not computable": "not computable"}
 _BURN_WINDOWS = (("1h", "1 h"), ("6h", "6 h"), ("1d", "1 d"), ("30d", "30 d"))
 
 
