@@ -142,7 +142,7 @@ def _read_ratio(value: object) -> float:
 
 Figures = Mapping[str, Any]
 
-# objective -> (good, bad): the counts that are good ones and bad ones; where there is no such count: (all, good) or (all, bad) with a minus
+# objective -> how many events were good and how many bad, from the counts of a line
 _SHARES = {
     "redundancy_ratio": lambda row: (row["messages_redundant"], row["messages_not_redundant"]),
     "shadow_latency": lambda row: (row["shadow_good"], row["shadow_count"] - row["shadow_good"]),
