@@ -1,8 +1,8 @@
 """Processor time per message, node by node: what a change costs or saves, little disturbed by what else the machine does.
 
-python benchmarks/cost.py [--messages N] [--entries 1|2] [--profile DIRECTORY]. All sessions on the first node (entries 1) keep
-the roles apart: the first is the primary of everything, the second the shadow server. `--profile` has py-spy write
-collapsed stacks of each node there.
+python -m benchmarks.cost [--messages N] [--entries 1|2] [--profile DIRECTORY] [--checkout DIRECTORY --rounds K]. All sessions on
+the first node (entries 1) keep the roles apart: the first is the primary of everything, the second the shadow server. `--profile`
+has py-spy write collapsed stacks of each node there. `--checkout` measures another checkout of the project in turn with this one.
 """
 
 import argparse
@@ -11,12 +11,14 @@ import contextlib
 import os
 import shutil
 import signal
+import statistics
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.throughput import PLACES, PRODUCT_TIMES, timed, workplace
-from shadowrelay.lab.cluster import Cluster, NodeProcess, free_ports
+from benchmarks.throughput import PLACES, PRODUCT_TIMES, program_of, timed, workplace
+from shadowrelay.lab.cluster import SERVE, Cluster, NodeProcess, free_ports
 from shadowrelay.model.routing import HostPort
 from tests.kit.greeted import wait_until_peers_know_each_other
 
@@ -51,11 +53,20 @@ async def _profiled(nodes: Sequence[NodeProcess], directory: Path) -> list[async
     ]  # fmt: skip
 
 
-async def measure(messages: int, entries: int, profile: Path | None) -> None:
-    """Print a line a node."""
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What one run cost: messages a second, and milliseconds of processor time a message for each node."""
+
+    rate: float
+    milliseconds: dict[str, float]
+
+
+async def measure(messages: int, entries: int, profile: Path | None, program: Sequence[str]) -> Cost:
+    """One run; prints a line a node."""
     (port,) = free_ports(1)
     with workplace(Path("/var/tmp")) as directory:
-        async with Cluster(PLACES, HostPort("127.0.0.1", port), directory=directory, transport=PRODUCT_TIMES) as cluster:
+        next_hop = HostPort("127.0.0.1", port)
+        async with Cluster(PLACES, next_hop, directory=directory, transport=PRODUCT_TIMES, program=program) as cluster:
             nodes = list(cluster.nodes.values())
             ports = [node.address.port for node in nodes[:entries]]
             await asyncio.to_thread(wait_until_peers_know_each_other, nodes)
@@ -69,11 +80,30 @@ async def measure(messages: int, entries: int, profile: Path | None) -> None:
                     spy.send_signal(signal.SIGINT)
                 await spy.wait()
     print(f"{messages / seconds:.0f} messages/s")
+    each, cost = 1000 / messages, {}
     for node, ((user0, system0), threads0), ((user, system), threads) in zip(nodes, before, after, strict=True):
-        each = 1000 / messages
         busy = {name: (spent - threads0.get(name, 0)) * each for name, spent in threads.items()}
         text = " ".join(f"{spent:.2f}" for spent in busy.values() if spent > 0.01)
         print(f"{node.name}: {(user - user0) * each:.2f} user + {(system - system0) * each:.2f} system ms a message; threads {text}")
+        cost[node.name] = (user - user0 + system - system0) * each
+    return Cost(messages / seconds, cost)
+
+
+async def compare(messages: int, entries: int, rounds: int, checkout: Path) -> None:
+    """This checkout and the other one in turn, the first of each round alternating; prints the medians and their ratio."""
+    found: dict[str, list[Cost]] = {"this": [], "other": []}
+    programs = {"this": SERVE, "other": program_of(checkout)}
+    for number in range(rounds):
+        for name in sorted(programs, reverse=bool(number % 2)):
+            print(f"round {number + 1}, {name} checkout: ", end="")
+            found[name].append(await measure(messages, entries, None, programs[name]))
+    for title, value in (
+        ("messages/s", lambda cost: cost.rate),
+        *((f"{place.name}, ms a message", lambda cost, name=place.name: cost.milliseconds[name]) for place in PLACES),
+    ):
+        this, other = ([value(cost) for cost in found[name]] for name in ("this", "other"))
+        ratio = statistics.median(one / another for one, another in zip(this, other, strict=True))
+        print(f"{title}: this {statistics.median(this):.2f}, other {statistics.median(other):.2f}; ratio, median of the rounds {ratio:.2f}")
 
 
 def main() -> None:
@@ -82,10 +112,15 @@ def main() -> None:
     parser.add_argument("--messages", type=int, default=3000)
     parser.add_argument("--entries", type=int, choices=(1, 2), default=1)
     parser.add_argument("--profile", type=Path)
+    parser.add_argument("--checkout", type=Path, help="another checkout of the project, measured in turn with this one")
+    parser.add_argument("--rounds", type=int, default=5, help="with --checkout (default 5)")
     arguments = parser.parse_args()
     if arguments.profile is not None:
         arguments.profile.mkdir(parents=True, exist_ok=True)
-    asyncio.run(measure(arguments.messages, arguments.entries, arguments.profile))
+    if arguments.checkout is not None:
+        asyncio.run(compare(arguments.messages, arguments.entries, arguments.rounds, arguments.checkout))
+    else:
+        asyncio.run(measure(arguments.messages, arguments.entries, arguments.profile, SERVE))
 
 
 if __name__ == "__main__":

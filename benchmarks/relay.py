@@ -1,7 +1,8 @@
 """Messages per second, end to end, against Debian's Postfix in the same run; and what the copy adds to a client's wait.
 
-A pair is: Postfix alone, then shadowrelay with the sessions on both nodes, then with all on one. The figure that counts is the
-median of the ratios of the pairs: a machine that gets slower for a while slows both. `make bench`; docs/performance.md.
+A pair is: Postfix alone, then shadowrelay with the sessions on both nodes, then with all on one; with `--checkout`, then another
+checkout of shadowrelay with the sessions on both nodes. The figure that counts is the median of the ratios of the pairs: a machine
+that gets slower for a while slows both. `make bench`; docs/performance.md.
 """
 
 import argparse
@@ -23,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.latency import Round, measure_rounds, percentile
-from benchmarks.throughput import SESSIONS, SIZE, Run, run_postfix, run_shadowrelay
+from benchmarks.throughput import SESSIONS, SIZE, Run, program_of, run_postfix, run_shadowrelay
 from tests.kit import postfix, smtp_programs
 
 RATE = 100.0  # messages a second while waits are measured
@@ -38,9 +39,10 @@ class Pair:
     postfix: Run
     both: Run
     one: Run
+    other: Run | None  # of the other checkout
 
 
-async def measure_pairs(parent: Path, pairs: int, messages: int) -> list[Pair]:
+async def measure_pairs(parent: Path, pairs: int, messages: int, checkout: Path | None) -> list[Pair]:
     """A warm-up of each, a quarter as long, and then the pairs."""
     found = []
     for number in range(pairs + 1):
@@ -49,10 +51,12 @@ async def measure_pairs(parent: Path, pairs: int, messages: int) -> list[Pair]:
             await run_postfix(parent, count),
             await run_shadowrelay(parent, count, entries=2),
             await run_shadowrelay(parent, count, entries=1),
+            None if checkout is None else await run_shadowrelay(parent, count, entries=2, program=program_of(checkout)),
         )
+        other = "" if pair.other is None else f"; {pair.other.rate:.0f}/s by the other checkout"
         console.print(
             f"{'pair ' + str(number) if number else 'warm-up'}: Postfix {pair.postfix.rate:.0f}/s, shadowrelay {pair.both.rate:.0f}/s "
-            f"on both nodes, {pair.one.rate:.0f}/s on one; HARECEIVE rows {pair.both.held_count} and {pair.one.held_count}"
+            f"on both nodes, {pair.one.rate:.0f}/s on one; HARECEIVE rows {pair.both.held_count} and {pair.one.held_count}{other}"
         )
         if number:
             found.append(pair)
@@ -68,6 +72,7 @@ def summary_of(pairs: list[Pair], rounds: list[Round], machine: dict[str, object
         }
         for name in ("with_copy", "without_copy")
     }
+    ratios = [pair.both.rate / pair.other.rate for pair in pairs if pair.other is not None]
     added = [1000 * (percentile(one.with_copy, 0.99) - percentile(one.without_copy, 0.99)) for one in rounds]
     return {
         "began_at": began_at.isoformat(timespec="seconds"),
@@ -82,6 +87,7 @@ def summary_of(pairs: list[Pair], rounds: list[Round], machine: dict[str, object
                 "shadowrelay_one": round(pair.one.rate, 1),
                 "ratio_both": round(pair.both.rate / pair.postfix.rate, 2),
                 "ratio_one": round(pair.one.rate / pair.postfix.rate, 2),
+                **({} if pair.other is None else {"ratio_to_other_checkout": round(pair.both.rate / pair.other.rate, 2)}),
                 "hareceive_both": pair.both.held_count,
                 "hareceive_one": pair.one.held_count,
                 "synchronous": sorted({*pair.both.synchronous, *pair.one.synchronous}),
@@ -94,6 +100,7 @@ def summary_of(pairs: list[Pair], rounds: list[Round], machine: dict[str, object
             "shadowrelay_one": round(statistics.median(pair.one.rate for pair in pairs), 1),
             "ratio_both": round(statistics.median(pair.both.rate / pair.postfix.rate for pair in pairs), 2),
             "ratio_one": round(statistics.median(pair.one.rate / pair.postfix.rate for pair in pairs), 2),
+            **({"ratio_to_other_checkout": round(statistics.median(ratios), 2)} if ratios else {}),
         },
         "acknowledgement_ms": {
             **waits,
@@ -134,6 +141,8 @@ def print_tables(summary: dict[str, object]) -> None:
     console.print(table)
     console.print(f"p99 added by the copy: {waits['p99_added_by_the_copy']:.1f} ms")
     console.print(f"{median['ratio_both']:.2f} times Postfix with the shadow copy on", style="bold")
+    if "ratio_to_other_checkout" in median:
+        console.print(f"{median['ratio_to_other_checkout']:.2f} times the other checkout", style="bold")
 
 
 def describe_machine(parent: Path) -> dict[str, object]:
@@ -171,6 +180,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=5, help="rounds of the latency measurement (default 5)")
     parser.add_argument("--round-messages", type=int, default=400, help="messages in each half of a round (default 400)")
     parser.add_argument("--directory", type=Path, default=Path("/var/tmp"), help="all queues and logs, on one disk (default /var/tmp)")
+    parser.add_argument("--checkout", type=Path, help="another checkout of the project, to be measured too")
     parser.add_argument("--json", type=Path, help="write the summary there too; it goes to standard output in any case")
     arguments = parser.parse_args()
     if min(arguments.pairs, arguments.rounds, arguments.round_messages) < 1 or arguments.messages < SESSIONS:
@@ -186,7 +196,7 @@ def main() -> int:
         return 2
     began_at = datetime.now(UTC)
     machine = describe_machine(arguments.directory)
-    pairs = asyncio.run(measure_pairs(arguments.directory, arguments.pairs, arguments.messages))
+    pairs = asyncio.run(measure_pairs(arguments.directory, arguments.pairs, arguments.messages, arguments.checkout))
     rounds = asyncio.run(measure_rounds(arguments.directory, rounds=arguments.rounds, messages=arguments.round_messages, rate=RATE))
     summary = summary_of(pairs, rounds, machine, began_at)
     print_tables(summary)

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from shadowrelay.lab.cluster import Cluster, NodeProcess, Place, free_ports
+from shadowrelay.lab.cluster import SERVE, Cluster, NodeProcess, Place, free_ports
 from shadowrelay.model.routing import HostPort
 from tests.kit.greeted import wait_until_peers_know_each_other
 from tests.kit.postfix import running_postfix
@@ -73,11 +73,18 @@ async def run_postfix(parent: Path, messages: int) -> Run:
     return Run("Postfix alone", messages, seconds)
 
 
-async def run_shadowrelay(parent: Path, messages: int, *, entries: int) -> Run:
+def program_of(checkout: Path) -> tuple[str, ...]:
+    """Python's arguments that serve another checkout of the project, with the packages that are installed here."""
+    code = "import runpy, sys; sys.path.insert(0, sys.argv.pop(1)); runpy.run_module('shadowrelay', run_name='__main__', alter_sys=True)"
+    return ("-c", code, str(checkout.resolve()), "serve")
+
+
+async def run_shadowrelay(parent: Path, messages: int, *, entries: int, program: Sequence[str] = SERVE) -> Run:
     """Two nodes; the sessions go to `entries` of them. Checks the copies and the durability."""
     (port,) = free_ports(1)
     with workplace(parent) as directory:
-        async with Cluster(PLACES, HostPort("127.0.0.1", port), directory=directory, transport=PRODUCT_TIMES) as cluster:
+        next_hop = HostPort("127.0.0.1", port)
+        async with Cluster(PLACES, next_hop, directory=directory, transport=PRODUCT_TIMES, program=program) as cluster:
             nodes = list(cluster.nodes.values())
             await asyncio.to_thread(wait_until_peers_know_each_other, nodes)
             seconds = await timed(port, [node.address.port for node in nodes[:entries]], messages)

@@ -65,8 +65,9 @@ class Ledger(Protocol):
         ...
 
     # accepting and holding
-    async def record_accepted(self, message: NewMessage, content: Content, *, decided: bool) -> StoredMessage:
-        """A new primary message; `message.claim.copies` names the first server. `decided` False: verdict to come."""
+    def record_accepted(self, message: NewMessage, content: Content, *, decided: bool) -> Awaitable[StoredMessage]:
+        """A new primary message; `message.claim.copies` names the first server. `decided` False: verdict to come. A content in
+        memory is promised by the call, before anybody waits."""
         ...
 
     async def record_hold(self, message: NewMessage, content: Content, decide: Decide) -> Transition:

@@ -1,4 +1,4 @@
-"""What to answer a client: a table of what became of the commit and of the copy. DESIGN 5.
+"""What to answer a client: a table of what became of the commit and of the copy. docs/design.md 5.
 
 | committed | copy   | reject | verdict                                              |
 |-----------|--------|--------|------------------------------------------------------|

@@ -1,7 +1,7 @@
 """Whether a copy may be sent to a server now: a circuit breaker with two reasons to be open.
 
 It gave no answer: no session, or none in time. Then nothing is tried until `trial_at`, at first for a second, twice as long after each
-failed trial, at most a heartbeat. Any session with that server, from either side, closes it. DESIGN 5.
+failed trial, at most a heartbeat. Any session with that server, from either side, closes it. docs/design.md 5.
 
 It answered, but not now: no HOLD in its EHLO, `421`, or `452` to a copy. That is no failure, because it lives, and no return, because it
 says no: being heard does not close it. What ends it is what it says: HOLD in the EHLO of any later session, where a whole session was

@@ -2,7 +2,7 @@
 
 A queue is Active, or in Retry while no host of its next hop can be reached. In Retry one attempt probes the next hop at the
 steps of the ladder (`core.retry`), however many messages wait. When the next hop is back, its mail goes at once, but slowly
-at first: two attempts after the probe, then four, until the limit. Retry belongs to the queue (design 6.10): a message that
+at first: two attempts after the probe, then four, until the limit. Retry belongs to the queue (docs/design.md 6.10): a message that
 was refused by itself has its own ladder, and a next hop that answers is Active whatever it answers.
 
 Each queue may load twice its concurrency, so that the next attempts are ready when a session is free; and no more than a

@@ -2,7 +2,7 @@
 
 A lease on a server runs from a moment at which this primary spoke to it, as the server has proved to have heard (or from
 the beginning of the sending of a copy), for the shorter of the two spans, less a margin for the clocks. The shadow
-server waits for the longer of the two spans from when it heard. DESIGN 6.4. All instants are seconds of `Clock.awake`
+server waits for the longer of the two spans from when it heard. docs/design.md 6.4. All instants are seconds of `Clock.awake`
 on the primary, of `Clock.ran` on the shadow server; they are never compared with each other.
 
 A lease says that the shadow server will not promote yet. It does not say that the shadow server will hear of what is
@@ -19,7 +19,7 @@ CLOCK_MARGIN = 0.03  # I4: the clocks' rates agree within 1 %, so 2 % between tw
 REPLY_ALLOWANCE_MAX = timedelta(minutes=10)  # RFC 5321 4.5.3.2.6: DATA termination
 PROOF_POLLS = 5  # a poll proves what was said in the one before: two when all is well, and three may be late
 PROOF_SECONDS_MIN = 1.0  # a busy machine answers a poll of 100 ms later than that
-REPLY_ALLOWANCE_SHARE = 3  # DESIGN 6.2 "dot": at most a third of the span, for labs with short spans
+REPLY_ALLOWANCE_SHARE = 3  # docs/design.md 6.2 "dot": at most a third of the span, for labs with short spans
 
 
 def lease_length(mine: timedelta, theirs: timedelta) -> float:

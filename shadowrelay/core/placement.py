@@ -11,7 +11,7 @@ from operator import attrgetter
 from shadowrelay.model.ids import ServerName, SiteName
 from shadowrelay.model.settings import Preference, Transport
 
-LOCAL_SHARE = 0.25  # of the whole time, kept for local servers while a local attempt is still to come. DESIGN 5
+LOCAL_SHARE = 0.25  # of the whole time, kept for local servers while a local attempt is still to come. docs/design.md 5
 LATE_SHARE = 0.25  # of what is left, for a remote attempt when the local share is all that is left
 
 LARGE_OCTETS = 256 * 1024  # of content; a larger copy takes its turn, and may go on as long as it gets on

@@ -1,4 +1,4 @@
-"""What becomes of a message whose content was being handled when a process of this node died. DESIGN 6.9.
+"""What becomes of a message whose content was being handled when a process of this node died. docs/design.md 6.9.
 
 `deaths_count` counts only such deaths: not those of a process that had been asked to stop, not those of the machine, and not
 those that came while the message waited for a lease, a session, or the reply to its final dot. One death may be chance. After

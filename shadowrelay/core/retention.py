@@ -1,4 +1,4 @@
-"""How long what is kept. Source: seed-000, msd-sn; DESIGN 4 and 6.3."""
+"""How long what is kept. Source: seed-000, msd-sn; docs/protocol.md 10; docs/design.md 6.3."""
 
 from datetime import datetime
 

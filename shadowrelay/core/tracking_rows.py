@@ -1,4 +1,4 @@
-"""Rows of the message tracking log: one constructor an event, which knows who is who in that row. DESIGN 10.
+"""Rows of the message tracking log: one constructor an event. Who is who in them: docs/operations.md "The message tracking log".
 
 On the primary server client-hostname is the client at RECEIVE and this server afterwards; server-hostname is this server,
 the shadow server, or the next hop. On the shadow server client-hostname is the primary and server-hostname this server.

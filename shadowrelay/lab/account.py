@@ -1,4 +1,4 @@
-"""What became of the mail: what was lost or changed, and every duplicate with its cause (docs/architecture.md, I4).
+"""What became of the mail: what was lost or changed, and every duplicate with its cause (docs/design.md 3, I4).
 
 The account uses only outside evidence: what clients and receiving servers saw. Nodes are not consulted. Causes are judged from the faults
 that the lab itself made, and narrowly: a duplicate that is not clearly due to one of them is `unexplained`, and counts as an error of the

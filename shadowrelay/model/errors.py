@@ -1,4 +1,4 @@
-"""Errors by what to do next, not by where they happened. STYLE 1.5."""
+"""Errors by what to do next, not by where they happened. CONTRIBUTING.md "Errors"."""
 
 from enum import Enum
 

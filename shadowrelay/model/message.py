@@ -7,7 +7,7 @@ from pathlib import Path
 
 from shadowrelay.model.ids import MessageId
 
-CONTENT_IN_MEMORY_BYTES_MAX = 1024 * 1024  # DESIGN 9: a session never holds more than 1 MiB of content
+CONTENT_IN_MEMORY_BYTES_MAX = 1024 * 1024  # docs/design.md 9: a session never holds more than 1 MiB of content
 
 Ordinals = frozenset[int]
 """Places of recipients in the original order, counted from 1; they never change."""

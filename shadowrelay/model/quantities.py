@@ -21,7 +21,7 @@ _HOST = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,252}[A-Za-z0-9_])?\.?", re.
 _DOMAIN = re.compile(r"(?:\*\.)?\w(?:[\w.-]{0,252}\w)?\.?")
 
 _DURATION_UNITS = {"d": 86_400_000_000, "h": 3_600_000_000, "m": 60_000_000, "s": 1_000_000, "ms": 1000}  # in microseconds
-# DESIGN 7: MB = 1,000,000 bytes; the binary ones are for those who mean them
+# docs/design.md 7: MB = 1,000,000 bytes; the binary ones are for those who mean them
 _SIZE_UNITS = {"B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 _SIZE_UNITS_WRITTEN = ("GB", "MB", "kB")
 

@@ -37,7 +37,7 @@ NOT_MADE_REDUNDANT = Reply(451, "4.4.0", "Message failed to be made redundant") 
 STORE_UNAVAILABLE = Reply(451, "4.3.0", "Local storage error, try again later")  # RFC 3463 X.3.0
 INSUFFICIENT_RESOURCES = Reply(452, "4.3.1", "Insufficient system resources")  # Source: exchange-facts 8
 LOCAL_ERROR = Reply(451, "4.3.0", "Local error in processing, try again later")  # RFC 5321 4.2.2
-SUPERSEDED = "XSHADOW superseded"  # text of 554 5.5.0; followed by what STATUS would say. DESIGN 4
+SUPERSEDED = "XSHADOW superseded"  # text of 554 5.5.0; followed by what STATUS would say. docs/protocol.md 6
 
 
 def queued_as(message_id: str) -> Reply:

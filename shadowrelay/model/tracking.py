@@ -1,4 +1,4 @@
-"""One row of the message tracking log. DESIGN 10; fields and their order as in Exchange 2016/2019."""
+"""One row of the message tracking log. docs/operations.md "The message tracking log"; fields as in Exchange 2016/2019."""
 
 from datetime import datetime
 from enum import StrEnum
@@ -50,7 +50,7 @@ class Replication(StrEnum):
 
 
 class ResubmitReason(StrEnum):
-    """`S:Reason` of RESUBMIT: why the shadow server became primary. DESIGN 6.1."""
+    """`S:Reason` of RESUBMIT: why the shadow server became primary. docs/design.md 6.1."""
 
     SILENCE = "Silence"  # no session with the primary for shadow_resubmit_time_span
     DATABASE_CHANGED = "DatabaseChanged"

@@ -1,4 +1,4 @@
-"""Accepting a message: commit here and copy there at the same time, then the verdict. DESIGN 5.
+"""Accepting a message: commit here and copy there at the same time, then the verdict. docs/design.md 5.
 
 The work is a task of the node: the client may vanish, the promise may not.
 """
@@ -85,7 +85,7 @@ class AcceptService:
             content = await self._moved(stored, claim)
             result = await self._copy(envelope, content, claim, plan, started)
         else:
-            commit = context.tasks.spawn(context.ledger.record_accepted(message, content, decided=False), "commit")
+            commit = asyncio.ensure_future(context.ledger.record_accepted(message, content, decided=False))
             result = await self._copy(envelope, content, claim, plan, started)
             stored = await self._committed(commit, envelope.message_id, claim, result)
         verdict = accept.verdict(is_committed=True, is_copied=result.stored_on is not None, reject=reject)
@@ -117,7 +117,7 @@ class AcceptService:
             return CopyResult(claim.number, claim, failures=[repr(error)])
 
     async def _committed(
-        self, commit: "asyncio.Task[StoredMessage]", message_id: MessageId, claim: Claim, result: CopyResult
+        self, commit: "asyncio.Future[StoredMessage]", message_id: MessageId, claim: Claim, result: CopyResult
     ) -> StoredMessage:
         try:
             return await commit

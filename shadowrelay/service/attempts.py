@@ -1,6 +1,6 @@
 """Which forks are being delivered at this moment, and which claims ended meanwhile.
 
-A claim may end only between two attempts (design 6.2 "again", "meet"). Attempts begin on the event loop and claims end in
+A claim may end only between two attempts (docs/design.md 6.2 "again", "meet"). Attempts begin on the event loop and claims end in
 the writer's thread; one lock decides which came first. Between that decision and the end of its commit, and in a read that
 began before that, the message still looks like ours: no attempt begins until a read begins after the commit. The same holds
 for a fork whose attempt has just ended: an older read still shows it as due.

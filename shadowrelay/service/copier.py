@@ -189,6 +189,7 @@ class Copier:
             [message_id], lambda _, claim: primary.placing(primary.not_sent(claim, unsent), me, party)
         )
         assert transition.after is not None
+        self._context.attempts.changed(message_id)  # whoever has read its list before must not begin with that
         return transition.after
 
     async def _attempt(

@@ -1,4 +1,4 @@
-"""What is set aside: messages that cannot be read here, and messages that kill the node. DESIGN 6.9.
+"""What is set aside: messages that cannot be read here, and messages that kill the node. docs/design.md 6.9.
 
 Both are handed over. Of a corrupt message the shadow server has a good copy. A poison message may do no harm there: another
 version, another route; if it kills that server too, it stays there, set aside (`core.poison.is_handed_over`).

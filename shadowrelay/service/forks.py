@@ -117,8 +117,7 @@ class Forks:
             prefix = promotion_header(stored.promoted_from, self._context.me.server, stored.envelope.message_id, self._context.now())
         if len(fork.ordinals) <= RECIPIENTS_PER_TRANSACTION_MAX:
             result = await self._transaction(attempt, fork.ordinals, prefix)
-            outcome = self._settle(attempt, result)
-            await record(await self._record(attempt, outcome, result))
+            await record(await self._record(attempt, self._settle(attempt, result), result))
             return _reached(result)
         places = sorted(fork.ordinals)
         failed: dict[int, Reply] = {}

@@ -22,7 +22,7 @@ from shadowrelay.service.context import Context
 from shadowrelay.service.promote import PromoteService
 from shadowrelay.service.review import ReviewService
 
-DISCARDS_PER_QUESTION = 400  # DESIGN 4: never more in a reply
+DISCARDS_PER_QUESTION = 400  # docs/protocol.md 9: never more in a reply
 
 _log = structlog.get_logger("shadowrelay.heartbeat")
 

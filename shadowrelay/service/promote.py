@@ -1,4 +1,4 @@
-"""Taking over: when a primary server is lost, its shadow servers ask everybody and become primary. DESIGN 6.1, 6.2."""
+"""Taking over: when a primary server is lost, its shadow servers ask everybody and become primary. docs/design.md 6.1, 6.2."""
 
 import asyncio
 from collections import defaultdict
@@ -23,7 +23,7 @@ from shadowrelay.service.deliver import DeliverService
 from shadowrelay.service.place import PlaceService
 
 Tell = Callable[[Sequence[StoredMessage]], None]
-PAGE = 400  # DESIGN 4: questions in one XQDISCARD STATUS BDAT
+PAGE = 400  # docs/protocol.md 14: questions in one XQDISCARD STATUS BDAT
 
 _log = structlog.get_logger("shadowrelay.promote")
 

@@ -1,5 +1,5 @@
 """What became of the copies that we hold for a primary server that lives? Asked when it was restarted, and once a span.
-DESIGN 4, `unknown`; what an answer means is `core.ownership.shadow.meaning`.
+docs/protocol.md 10, `unknown`; what an answer means is `core.ownership.shadow.meaning`.
 
 A crash may have come between the copy and the primary's own commit, or an older copy of its database was restored: `unknown`
 from a later incarnation of the same database means: take it over, after asking everybody. From the incarnation that sent the

@@ -1,7 +1,7 @@
 """A primary asks the servers on its lists: what a lease does not cover any more is cleared up before the next attempt.
 
 At start every unfinished message is reviewed when it is due, because leases do not survive the process; later those whose shadow
-server was lost or came back. Design 6.2 "lease", "everybody", "meet". What cannot be settled while a server is out of reach is
+server was lost or came back. docs/design.md 6.2 "lease", "everybody", "meet". What cannot be settled while a server is out of reach is
 handed back (`on_blocked`): it waits for that server in its queue. Nothing is asked again and again.
 """
 
@@ -26,7 +26,7 @@ from shadowrelay.service.context import Context
 
 NOBODY: frozenset[ServerName] = frozenset()
 SILENT_SECONDS = 5.0  # a server that did not answer is not asked again so long, unless it is heard
-PAGE = 400  # design 4: questions in one XQDISCARD STATUS BDAT
+PAGE = 400  # docs/protocol.md 14: questions in one XQDISCARD STATUS BDAT
 DOUBLINGS_MAX = 10
 TRIES_AT_HAND = 2  # after that a message that somebody else must move for waits in its queue, and leaves its place to others
 TRUSTED_HEARTBEATS = 2  # without a failed question

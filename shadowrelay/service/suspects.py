@@ -1,4 +1,4 @@
-"""Suspects go one at a time, so that the next death has one cause. DESIGN 6.9."""
+"""Suspects go one at a time, so that the next death has one cause. docs/design.md 6.9."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""Housekeeping: what is past its time goes, in small steps; peers that do not answer are noticed. DESIGN 6.3, 9."""
+"""Housekeeping: what is past its time goes, in small steps; peers that do not answer are noticed. docs/design.md 6.3, 9."""
 
 import asyncio
 
@@ -12,7 +12,7 @@ from shadowrelay.service.corrupt import SetAside
 from shadowrelay.service.review import ReviewService
 
 STEP = 200  # rows a transaction: acceptance waits at most that long
-HEARTBEATS_UNTIL_LOST = 2  # DESIGN 6.2: cannot be reached for two heartbeats
+HEARTBEATS_UNTIL_LOST = 2  # docs/design.md 6.2: cannot be reached for two heartbeats
 
 _log = structlog.get_logger("shadowrelay.sweep")
 

@@ -72,10 +72,23 @@ class SmtpDeliverer:
         await pool.enter()
         began = asyncio.get_running_loop().time()
         report: Report | None = None
+        failed: TransientDeliveryError | None = None
         error: BaseException | None = None
         try:
-            report = await self._transact(pool, job)
-            return report
+            if destination.hosts:
+                for target in self._hosts.of_route(destination):
+                    if failed is None or not self._hosts.is_left_alone(target.host):
+                        report, failed = await self._try(pool, target, job)
+                        if report is not None:
+                            return report
+            else:
+                async with contextlib.aclosing(self._hosts.of_domain(destination)) as targets:
+                    async for target in targets:
+                        if failed is None or not self._hosts.is_left_alone(target.host):
+                            report, failed = await self._try(pool, target, job)
+                            if report is not None:
+                                return report
+            raise failed or TransientDeliveryError(NO_USABLE_EXCHANGE, destination.key, is_unreachable=True)
         except BaseException as caught:
             error = caught
             raise
@@ -84,7 +97,7 @@ class SmtpDeliverer:
             if pool.is_unused:
                 self._pools.pop(destination.key, None)
             _log_attempt(job, began, report, error)
-            error = None  # a frame that keeps its own exception keeps all that the attempt held
+            failed = error = None  # a frame that keeps its own exception keeps all that the attempt held
 
     async def close(self) -> None:
         """End all sessions; whoever delivers now gets TransientDeliveryError."""
@@ -110,43 +123,22 @@ class SmtpDeliverer:
                 break
             excess -= pool.end_idle(excess)
 
-    async def _transact(self, pool: SessionPool[Opened], job: DeliveryJob) -> Report:
-        failed: TransientDeliveryError | None = None
-        destination = job.destination
-        if destination.hosts:
-            for target in self._hosts.of_route(destination):
-                if failed is not None and self._hosts.is_left_alone(target.host):
-                    continue
-                outcome = await self._try(pool, target, job)
-                if isinstance(outcome, Report):
-                    return outcome
-                failed = outcome
-        else:
-            async with contextlib.aclosing(self._hosts.of_domain(destination)) as targets:
-                async for target in targets:
-                    if failed is not None and self._hosts.is_left_alone(target.host):
-                        continue
-                    outcome = await self._try(pool, target, job)
-                    if isinstance(outcome, Report):
-                        return outcome
-                    failed = outcome
-        raise failed or TransientDeliveryError(NO_USABLE_EXCHANGE, destination.key, is_unreachable=True)
-
-    async def _try(self, pool: SessionPool[Opened], target: Target, job: DeliveryJob) -> Report | TransientDeliveryError:
-        """A transaction with this server, or why no session could be had; then another server may be tried."""
+    async def _try(
+        self, pool: SessionPool[Opened], target: Target, job: DeliveryJob
+    ) -> tuple[Report | None, TransientDeliveryError | None]:
+        """A transaction with this server, or why no session could be had; then another server may be tried. A kept session may be
+        stale: then nothing was said on it, and a new one is opened, once."""
         session = pool.take(target.host)
         if session is not None:
             report = await self._use(pool, target, session, job, is_fresh=False)
             if report is not None:
-                return report
+                return report, None
         try:
             session = await self._open(target)
         except SessionBroken as error:
-            return TransientDeliveryError(error.reply, str(target), is_unreachable=True)
+            return None, TransientDeliveryError(error.reply, str(target), is_unreachable=True)
         pool.add(session)
-        report = await self._use(pool, target, session, job, is_fresh=True)
-        assert report is not None
-        return report
+        return await self._use(pool, target, session, job, is_fresh=True), None
 
     async def _open(self, target: Target) -> Opened:
         """Raises SessionBroken."""

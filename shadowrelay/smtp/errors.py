@@ -1,7 +1,7 @@
 """What went wrong outside, said once in the program's own words.
 
 Nothing above this package knows a class of aiosmtplib, ssl, socket or dns. `OUTSIDE` is the one table; a test walks the
-libraries' trees, so that a new class fails the test instead of falling through. Unknown means transient (STYLE 1.5).
+libraries' trees, so that a new class fails the test instead of falling through. Unknown means transient (CONTRIBUTING.md "Errors").
 """
 
 import re

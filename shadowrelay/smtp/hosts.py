@@ -2,7 +2,7 @@
 
 A route's hosts are tried in order, a domain's exchanges by preference and shuffled among equals. A host that failed lately
 comes last. One that cost a whole connect timeout is left alone for a while where another host has been tried in the same
-attempt, so that a dead server does not slow every attempt; where it is the only one, the queue's ladder decides (design 6.10).
+attempt, so that a dead server does not slow every attempt; where it is the only one, the queue's ladder decides (docs/design.md 6.10).
 """
 
 import asyncio

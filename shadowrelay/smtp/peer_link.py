@@ -1,7 +1,7 @@
 """All sessions of ours to one peer. Implements `ports.PeerLink`.
 
 Copies go over pooled sessions; XQDISCARD, STATUS and NOOP over one kept control session. XQDISCARD is issued in every
-session (DESIGN 4): `on_open` is called for each with that session. Everything ends as an answer or as PeerUnavailable.
+session (docs/protocol.md 9): `on_open` is called for each with that session. Everything ends as an answer or as PeerUnavailable.
 """
 
 import asyncio

@@ -2,7 +2,7 @@
 
 The rules kept here:
 
-- Nothing of it is shown to, or usable by, a session that has not the right (DESIGN 6.6).
+- Nothing of it is shown to, or usable by, a session that has not the right (docs/design.md 6.6).
 - `proved` is reported for commands with which a new exchange begins, because a peer begins one only after it has read
   all replies of the one before. The other lines of a pipelined group may have been written before our reply was read.
 """

@@ -1,4 +1,4 @@
-"""One session to a peer that knows XSHADOW: who we are, copies, XQDISCARD. Source: DESIGN 4, docs/protocol.md.
+"""One session to a peer that knows XSHADOW: who we are, copies, XQDISCARD. docs/protocol.md 5, 6, 9.
 
 The rule kept here: `CopyInFlight.sent` turns true right before the bytes of COMMIT go out, because without COMMIT nothing
 is kept there, and after it only a reply tells.

@@ -16,7 +16,7 @@ from shadowrelay.smtp.errors import BROKEN_REPLY, CONNECTION_LOST, TIMED_OUT, Br
 
 REPLY_LINE = re.compile(rb"([2-5][0-9][0-9])(?:([ -])([^\r\n]*))?\r?\n")
 LINE_OCTETS_MAX = 4096  # RFC 5321 4.5.3.1.5 says 512; real servers write longer ones
-REPLY_OCTETS_MAX = 32 * 1024  # a page of XQDISCARD has 24 KiB. DESIGN 4
+REPLY_OCTETS_MAX = 32 * 1024  # a page of XQDISCARD has 24 KiB. docs/protocol.md 14
 REPLIES_OCTETS_MAX = 1024 * 1024  # of one pipelined batch
 SERVICE_CLOSING = 421
 QUIT_SECONDS_MAX = 2.0

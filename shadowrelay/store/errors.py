@@ -1,4 +1,4 @@
-"""What an error of the database or of a file means to the caller: one table, STYLE 1.5.
+"""What an error of the database or of a file means to the caller: one table, CONTRIBUTING.md "Errors".
 
 A full disk is 452, so that senders try another server; every other trouble of the store is 451. Nothing is 5xx.
 """

@@ -6,7 +6,7 @@ This class only carries promises to the writer and questions to the readers; wha
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -192,17 +192,14 @@ class SqliteLedger:
         await self._large.on_file_thread(partial(reserve.make, self._opening.directory, self._free_bytes_min))
 
     # accepting and holding
-    async def record_accepted(self, message: NewMessage, content: Content, *, decided: bool) -> StoredMessage:
+    def record_accepted(self, message: NewMessage, content: Content, *, decided: bool) -> Awaitable[StoredMessage]:
         def run(place: ContentPlace | None) -> Any:
             return self._writer.submit(partial(promises.accepted, message=message, placed=(content, place), decided=decided))
 
         if content.path is not None:
-            stored: StoredMessage = await self._large.promise((content,), lambda places: run(places[0]), lambda _: True)
-            return stored
-        stored = await run(None)
-        if stored.place is not None and content.data is not None:
-            self._contents.recent.put(stored.place, content.data)
-        return stored
+            return self._large.promise((content,), lambda places: run(places[0]), lambda _: True)
+        promised: asyncio.Future[StoredMessage] = run(None)
+        return promised
 
     async def record_hold(self, message: NewMessage, content: Content, decide: Decide) -> Transition:
         wants = (message.envelope.message_id,)

@@ -166,7 +166,7 @@ def _read_or_make(opening: Opening, writer: WriterConnection) -> WriterState:
         if 0 < found < len(STEPS):
             opening.notes.append(f"queue.db migrated from schema version {found} to {len(STEPS)}")
         state = _open_incarnation(opening, connection)
-        # The accept tasks died with the process; what was answered or not, the message counts as accepted. DESIGN 5
+        # The accept tasks died with the process; what was answered or not, the message counts as accepted. docs/design.md 5
         now = codec.encode_instant(opening.now())
         connection.exec_driver_sql(DECIDE, (now,))
         segments = [number for (number,) in connection.exec_driver_sql("SELECT segment FROM segment").fetchall()]

@@ -7,6 +7,7 @@ Each decides everything first and changes the `Work` afterwards: a `decide` that
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 
 from shadowrelay.core.ownership.primary import released_acknowledged, side_claim
 from shadowrelay.core.ownership.values import Party
@@ -42,7 +43,10 @@ Placed = tuple[Content, ContentPlace | None]
 def accepted(work: Work, message: NewMessage, placed: Placed, decided: bool) -> StoredMessage:
     if work.rows.get(message.envelope.message_id) is not None:
         raise LedgerUnavailable(LOCAL_ERROR, f"{message.envelope.message_id} is there already")
-    row = work.insert(message, work.keep(*placed), is_decided=decided)
+    content, place = placed
+    row = work.insert(message, work.keep(content, place), is_decided=decided)
+    if row.place is not None and content.data is not None:
+        work.after_commit.append(partial(work.state.contents.recent.put, row.place, content.data))
     return stored_message(row, message.envelope, ())
 
 

@@ -1,4 +1,4 @@
-"""Whose content is being handled at this moment, so that a message that kills the node is found out (DESIGN 6.9).
+"""Whose content is being handled at this moment, so that a message that kills the node is found out (docs/design.md 6.9).
 
 A message is marked only while its content is parsed or written out, and never while it waits for anything: the mark is set
 and cleared again before the event loop runs on. So the mark that a dead process left names the message that it died on.

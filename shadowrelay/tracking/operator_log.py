@@ -1,4 +1,4 @@
-"""The operator log: one JSON object a line on stderr, for people and their collectors. STYLE 1.6.
+"""The operator log: one JSON object a line on stderr, for people and their collectors. docs/operations.md "The operator log".
 
 Events are dotted nouns and participle ("shadow.stored"); ids bound to the context of a session come along. Arguments of AUTH,
 tokens and the content of messages never come here: bytes are replaced by their count, and what is named like a secret is left out.

@@ -1,4 +1,4 @@
-"""Writes the message tracking log. DESIGN 10.
+"""Writes the message tracking log. docs/operations.md "The message tracking log".
 
 The rules that this file guards: the relay never waits for its log and never fails because of it; what was written before an
 `await` is in the kernel after it, so that SIGKILL loses nothing of it; a line is there whole or not at all; `sync` means

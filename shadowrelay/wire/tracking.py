@@ -1,4 +1,4 @@
-r"""The message tracking log as text: header lines, and one line an event. DESIGN 10; docs/sources.md "message tracking log".
+r"""The message tracking log as text: header lines, and one line an event. docs/operations.md "The message tracking log".
 
 CSV of RFC 4180 in UTF-8, lines ended by CRLF. What a reader of lines must never meet inside a field is escaped before it
 is quoted: control characters, U+2028, U+2029 and lone surrogates become `\uXXXX`, and so does a backslash before a `u`,

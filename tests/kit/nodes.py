@@ -132,7 +132,7 @@ class Recorder:
 
 class LedgerTap:
     """A ledger some of whose promises fail, or wait: `fail("record_verdict", 3)` makes the next three raise LedgerUnavailable,
-    and `gates["due"]` is waited for before each `due`."""
+    and `gates["due"]` is waited for before each `due`, `gates["due, read"]` after it."""
 
     def __init__(self, ledger: SqliteLedger) -> None:
         self.real = ledger
@@ -150,7 +150,7 @@ class LedgerTap:
         if not callable(found):
             return found
         self.counts[name] += 1
-        if name not in self._failures and name not in self.gates:
+        if name not in self._failures and name not in self.gates and f"{name}, read" not in self.gates:
             return found
 
         @functools.wraps(found)
@@ -160,7 +160,11 @@ class LedgerTap:
             if self._failures[name] > 0:
                 self._failures[name] -= 1
                 raise self.errors[name]
-            return await found(*arguments, **named)
+            result = await found(*arguments, **named)
+            if (gate := self.gates.get(f"{name}, read")) is not None:
+                self.counts[f"{name}, read"] += 1
+                await gate.wait()
+            return result
 
         return tapped
 

@@ -18,7 +18,7 @@ from tests.ownership.state import Budget
 
 
 class Rule(NamedTuple):
-    """A rule of DESIGN 6.2, what stands in for its function when it is off, and the smallest budget that shows it."""
+    """A rule of docs/design.md 6.2, what stands in for its function when it is off, and the smallest budget that shows it."""
 
     text: str
     module: Any

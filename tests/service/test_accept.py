@@ -1,4 +1,4 @@
-"""Accepting: what the client is told, and what becomes of the message. DESIGN 5."""
+"""Accepting: what the client is told, and what becomes of the message. docs/design.md 5."""
 
 import asyncio
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A network that is cut for longer than the span: what each `delivery_without_lease` repeats. DESIGN 6.4, cause (c)."""
+"""A network that is cut for longer than the span: what each `delivery_without_lease` repeats. docs/design.md 6.4, cause (c)."""
 
 import asyncio
 from pathlib import Path

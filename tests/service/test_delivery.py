@@ -316,6 +316,39 @@ async def test_a_copy_placed_during_an_attempt_binds_its_dot_where_the_server_ha
         assert [] == net.sink.arrived
 
 
+@in_virtual_time
+async def test_a_copy_placed_between_reading_a_message_and_its_attempt_binds_its_dot(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST, send={"message_retry_interval": timedelta(seconds=20)}) as net:
+        east, west = net.nodes[EAST], net.nodes[WEST]
+        may_try, east.context.peers.may_try = east.context.peers.may_try, lambda server: False  # no copy is placed yet
+        net.sink.answer = lambda address: BUSY
+        await east.accept()
+        await asyncio.sleep(1)
+        net.sink.answer = lambda address: OK
+        read = east.ledger.gates["due, read"] = asyncio.Event()
+        await until(lambda: east.ledger.counts["due, read"] > 0, 30)
+
+        east.context.peers.may_try = may_try
+        east.services.place.wake(0)
+        await until(west.in_role(east.last, Role.SHADOW), SPAN)
+        await asyncio.sleep(5)
+        is_tried = asyncio.Event()
+
+        async def wait(server: str) -> None:
+            net.sink.before_dot = None
+            is_tried.set()
+            net.isolate(WEST)
+            await asyncio.sleep(50)
+
+        net.sink.before_dot = wait
+        del east.ledger.gates["due, read"]
+        read.set()
+        await is_tried.wait()
+        await asyncio.sleep(52)
+
+        assert [] == net.sink.arrived
+
+
 # leases
 @in_virtual_time
 async def test_an_excuse_from_a_lease_is_for_one_attempt(tmp_path: Path) -> None:

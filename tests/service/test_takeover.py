@@ -1,4 +1,4 @@
-"""Taking over: silence, new databases, hand-over, and primaries that come back. DESIGN 6.1, 6.2, 6.4."""
+"""Taking over: silence, new databases, hand-over, and primaries that come back. docs/design.md 6.1, 6.2, 6.4."""
 
 import asyncio
 from dataclasses import replace
@@ -427,7 +427,8 @@ async def test_what_was_answered_in_a_round_that_was_broken_off_counts_no_more(t
         await net.start(EAST)
 
         await until(holder.in_role(east.last, Role.DELIVERED), 2 * HEARTBEAT)
-        assert [(EAST, Role.SHADOW), (third.name, Role.SHADOW)] == asked
+        in_the_round = [(server, role) for server, role in asked if role is Role.SHADOW]
+        assert [(EAST, Role.SHADOW), (third.name, Role.SHADOW)] == in_the_round  # as the new primary it may ask about its own list
 
 
 def noting(status, server: str, holder: VirtualNode, message_id: MessageId, asked: list[tuple[str, Role | None]]):

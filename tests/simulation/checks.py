@@ -1,4 +1,4 @@
-"""The invariants of DESIGN 3, checked at every commit, every final dot and every step. Knows the whole truth of the world."""
+"""The invariants of docs/design.md 3, checked at every commit, every final dot and every step. Knows the whole truth of the world."""
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence

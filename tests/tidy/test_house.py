@@ -44,7 +44,7 @@ def test_every_requirement_has_an_upper_bound() -> None:
 
 def test_every_target_that_the_documents_name_is_in_the_makefile() -> None:
     targets = set(re.findall(r"(?m)^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8")))
-    pages = files_below("README.md", "docs", ".ci", suffixes={".md", ""})
+    pages = files_below("README.md", "CONTRIBUTING.md", "docs", ".ci", suffixes={".md", ""})
     mentioned = re.compile(r"(?m)(?:`|\$ |exec |^|\s{4})make ([a-z-]+)(?=`|\s|$)")
     named = {name for path in pages for name in mentioned.findall(path.read_text(encoding="utf-8"))}
 

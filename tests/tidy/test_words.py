@@ -18,7 +18,7 @@ ALLOWED = re.compile(
 PLACES = re.compile(r"(?<![\w./-])/wo" + r"rk(?![\w-])|\.\./sha" + r"red|\.lib" + r"rary/")
 UNFINISHED = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|XX" + r"X)\b")
 
-SPOKEN = files_below("shadowrelay", "docs", "configs", "README.md", "CHANGELOG.md")
+SPOKEN = files_below("shadowrelay", "docs", "configs", "README.md", "CHANGELOG.md", "CONTRIBUTING.md")
 ALL = [path for path in files_below(".") if ".ci" not in path.parts]
 
 

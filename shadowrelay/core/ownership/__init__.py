@@ -1,4 +1,4 @@
-"""Who may deliver a message: the rules of DESIGN 6.2 and the events that drive them.
+"""Who may deliver a message: the rules of docs/design.md 6.2 and the events that drive them.
 
 A claim changes only in this package: `primary` (accepting, placing, attempts), `meeting` (a primary asks others), `shadow`
 (holding, discarding, promoting), `status` (answering). `rules` are the decisions that all of them rest on, one function

@@ -55,7 +55,7 @@ def without_server(claim: Claim, server: ServerName) -> Claim:
 
 def relisted(claim: Claim, server: ServerName, copies: tuple[Copy, ...]) -> Claim:
     """The claim with `copies`, in which the entry of `server` is gone or new. If it had been handed over there, that came
-    to nothing: this node claims the message again (DESIGN 6.2 "Hand-over")."""
+    to nothing: this node claims the message again (docs/design.md 6.2 "Hand-over")."""
     entry = claim.copy_on(server)
     handed_over = entry is not None and entry.choice is Choice.HANDED_OVER
     role = Role.PRIMARY if handed_over and claim.role is Role.SET_ASIDE else claim.role

@@ -1,4 +1,4 @@
-"""The rules of DESIGN 6.2 by their names, each one function. The other modules of this package call them by module
+"""The rules of docs/design.md 6.2 by their names, each one function. The other modules of this package call them by module
 (`rules.outranks`), so that a test can replace one and show what is then lost or doubled.
 
 lease `without_lease`, dot `core.fencing.may_end_data`, higher `outranks`, placement `number_after`, ask `may_promote`

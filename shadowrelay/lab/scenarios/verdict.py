@@ -1,6 +1,6 @@
 """Pass or fail of a scenario: the figures, the invariants, and what only its fault can produce. Pure; `player` asks the witnesses.
 
-`figures` counts what the witnesses said. `findings` checks the invariants (docs/architecture.md) as far as a cluster can be seen from
+`figures` counts what the witnesses said. `findings` checks the invariants (docs/design.md 3) as far as a cluster can be seen from
 outside, and names what breaks each. I6 (everything is bounded) needs floods, not faults: its place is tests/smtp and tests/process. I2 and
 I3 compare rows of different nodes; their clocks are one here, all being containers of one machine.
 """

@@ -1,4 +1,4 @@
-"""Leases and silence: the arithmetic of DESIGN 6.4."""
+"""Leases and silence: the arithmetic of docs/design.md 6.4."""
 
 from datetime import timedelta
 

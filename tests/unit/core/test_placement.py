@@ -1,4 +1,4 @@
-"""Which shadow server, in which order, for how long: DESIGN 5."""
+"""Which shadow server, in which order, for how long: docs/design.md 5."""
 
 import pytest
 

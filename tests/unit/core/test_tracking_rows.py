@@ -1,4 +1,4 @@
-"""Who is who in a row: DESIGN 10."""
+"""Who is who in a row: docs/operations.md "The message tracking log"."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
