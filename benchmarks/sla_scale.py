@@ -88,14 +88,13 @@ def ask_spark(spark: Any, warehouse: Path, work: Path) -> Answer:
     """The question by the job's own transforms: the first look at every message, the exact way for those that are not plain."""
     from pyspark.sql import functions as F
 
-    from shadowrelay.sla.events import read_events
-    from shadowrelay.sla.figures.cells import delivery_us_of
+    from shadowrelay.sla.figures.counting import METRICS, delivery_us_of, percentiles
+    from shadowrelay.sla.figures.exact import RECONSTRUCTED, is_counted, timelines
     from shadowrelay.sla.figures.first_pass import HEADLINE, first_pass, headline_messages, odd_events, seen_counts, server_names
-    from shadowrelay.sla.figures.percentiles import METRICS, percentiles
     from shadowrelay.sla.figures.rows import exact_rows
-    from shadowrelay.sla.figures.timelines import RECONSTRUCTED, is_counted, timelines
+    from shadowrelay.sla.report import Store
     from shadowrelay.sla.sites import read_servers
-    from shadowrelay.sla.store import Store
+    from shadowrelay.sla.warehouse import read_events
 
     store = Store(spark, str(work))
     try:

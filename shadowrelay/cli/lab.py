@@ -17,7 +17,7 @@ from shadowrelay.model.quantities import parse_duration
 
 if TYPE_CHECKING:
     from shadowrelay.lab.compose import Lab
-    from shadowrelay.lab.reading import NodeStatus
+    from shadowrelay.lab.engine import NodeStatus
     from shadowrelay.lab.verification import Verification
 
 lab = typer.Typer(no_args_is_help=True, help="A cluster in containers to play with: four nodes, two sites, real mail servers, faults.")
@@ -34,7 +34,7 @@ BITS_MIN = 8  # what `tc` takes for more than nothing
 def _opened(directory: Path, *, is_quiet: bool = False) -> Iterator["Lab"]:
     """The lab of that directory; what goes wrong ends the command with its reason."""
     from shadowrelay.lab.compose import Lab
-    from shadowrelay.lab.places import LabError, WrongUse
+    from shadowrelay.lab.topology import LabError, WrongUse
 
     try:
         yield Lab(directory, tell=(lambda text: None) if is_quiet else (lambda text: typer.echo(f"{text} …", err=True)))

@@ -35,6 +35,7 @@ from shadowrelay.cli.sla_options import (
     require_writable,
 )  # fmt: skip
 from shadowrelay.model.errors import ConfigurationError, ShadowrelayError
+from shadowrelay.signals import exit_with, handled
 
 TOTALS = (
     "messages_acknowledged", "messages_reconstructed", "redundancy_ratio", "recipients_lost", "recipients_duplicated", "messages_promoted",
@@ -107,7 +108,7 @@ def report(
         print_json({"output": output} | {key: summary[key] for key in ("now", "input", "overall", "objectives", "causes")})
     else:
         _print_report(summary, output)
-    if caution := import_module("shadowrelay.sla.page.cautions").misnamed(summary):
+    if caution := import_module("shadowrelay.sla.page.inputs").misnamed(summary):
         typer.echo(f"shadowrelay: {visible(caution)}", err=True)
     if fail_on_breach and any(each["verdict"] == "missed" for each in summary["objectives"]):
         raise typer.Exit(ExitCode.BREACH)
@@ -150,7 +151,7 @@ def trace(
     with _answered() as progress:
         _require_one_source(logs, warehouse, None)
         spark = progress.session(master, driver_memory, logs, warehouse, reads_once=True)
-        find = import_module("shadowrelay.sla.trace").trace
+        find = import_module("shadowrelay.sla.summary").trace
         with _warehouse(spark, logs, warehouse, {}, progress) as place:
             progress.doing(f"looking for {message_id}")
             rows = find(spark, place, message_id)
@@ -162,7 +163,7 @@ def trace(
         print_table(columns, [(*(row[key] for key in keys), ", ".join(row["recipients"]), row["text"]) for row in rows], "")
     if not rows:
         stop(f"no server has logged {message_id}", ExitCode.FAILED)
-    if len(rows) >= import_module("shadowrelay.sla.trace").ROWS_MAX:
+    if len(rows) >= import_module("shadowrelay.sla.summary").TRACE_ROWS_MAX:
         typer.echo(f"shadowrelay: only the first {len(rows)} rows are shown", err=True)
 
 
@@ -196,17 +197,17 @@ class _Progress:
         module = import_module("shadowrelay.sla.session")
         module.require_settings(master, driver_memory)
         module.check_spark()
-        warehouses = import_module("shadowrelay.sla.warehouse")
+        source = import_module("shadowrelay.sla.ingest")
         is_small = False
         if logs is not None:
-            warehouses.require_logs(logs, may_be_empty=may_be_empty)
-            is_small = reads_once and warehouses.is_little(logs)
+            source.require_logs(logs, may_be_empty=may_be_empty)
+            is_small = reads_once and source.is_little(logs)
         elif warehouse is not None:
-            warehouses.require_warehouse(warehouse)
+            source.require_warehouse(warehouse)
         self.doing("starting Spark")
         session = module.spark_session(master, driver_memory=driver_memory, is_small=is_small)
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGINT, _end)  # Spark has put its own handler there
+            signal.signal(signal.SIGINT, exit_with)  # Spark has put its own handler there
         return session
 
 
@@ -216,7 +217,8 @@ def _answered() -> Iterator[_Progress]:
     console = Console(stderr=True, width=None if sys.stderr.isatty() else 200)
     status = console.status("")
     try:
-        with import_module("shadowrelay.sla.signals").handled(_end), status:
+        # what is temporary is removed on the way out; Py4J would log a KeyboardInterrupt with all of its stack
+        with handled(exit_with), status:
             yield _Progress(console, status)
     except ConfigurationError as exc:
         stop(str(exc), ExitCode.USAGE)
@@ -231,18 +233,13 @@ def _answered() -> Iterator[_Progress]:
         stop(f"Spark failed: {failure}", ExitCode.FAILED)
 
 
-def _end(number: int, _: Any) -> None:
-    """Whatever is temporary goes on the way out. Py4J would log a KeyboardInterrupt with all of its stack."""
-    raise SystemExit(128 + number)
-
-
 @contextmanager
 def _warehouse(spark: Any, logs: str | None, warehouse: str | None, sites: Any, progress: _Progress) -> Iterator[str]:
     if warehouse is not None:
         yield warehouse
         return
     progress.doing(f"reading {logs}")
-    with import_module("shadowrelay.sla.warehouse").temporary_warehouse(spark, logs, sites) as place:
+    with import_module("shadowrelay.sla.ingest").temporary_warehouse(spark, logs, sites) as place:
         yield place
 
 

@@ -1,17 +1,221 @@
-"""What became of the mail, from what clients and the receiving servers saw; every duplicate with its cause (docs/design.md 3, I4).
+"""What became of the mail: what was lost or changed, and every duplicate with its cause (docs/design.md 3, I4).
 
-Nothing here asks a node: an account must not depend on the accused. Which causes there are stands in `lab.causes`.
+The account uses only outside evidence: what clients and receiving servers saw. Nodes are not consulted. Causes are judged from the faults
+that the lab itself made, and narrowly: a duplicate that is not clearly due to one of them is `unexplained`, and counts as an error of the
+relay.
+
+The rules for causes compare two arrivals of one message for one recipient: `first` by server X, `later` by server Y (perhaps the same). X
+was entitled to deliver; the question is why Y did not know.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 
-from shadowrelay.lab.causes import Cause, Fault, FaultKind, Times, cause_of, explains_repetition
-from shadowrelay.lab.load import Answer, Sent
-from shadowrelay.lab.sink import Arrival
+from shadowrelay.lab.traffic import Answer, Arrival, Sent, Submission
 
-__all__ = ["Account", "Cause", "Duplicate", "Fault", "FaultKind", "Times", "account", "cause_of"]
+# ---- causes
+
+RECORD_SECONDS = 1.0  # between the next hop's taking of a message and our synced record of it, on a busy machine
+
+
+class FaultKind(StrEnum):
+    """What was done. The last four are no excuse for anything: connections that are slow, or end, are retried. A full disk only
+    delays: what a node has delivered or heard is recorded when there is room again."""
+
+    KILL = "kill"
+    WIPE = "kill and wipe"
+    PAUSE = "pause"
+    CUT = "cut"
+    HALF_CUT = "cut one way"
+    SLOW = "slow"
+    BREAK = "break"
+    FULL = "full disk"
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Shapes: `other` is the second node of a cut; empty = the node was cut from all others.
+    Units: time.time; `ended_at` when it was over (a killed node: when it was started again)."""
+
+    kind: FaultKind
+    node: str
+    began_at: float
+    ended_at: float
+    other: str = ""
+
+    @property
+    def stops_node(self) -> bool:
+        """The node itself did not run."""
+        return self.kind in (FaultKind.KILL, FaultKind.WIPE, FaultKind.PAUSE)
+
+    def parts(self, one: str, another: str) -> bool:
+        """Neither node could reach the other."""
+        if self.kind is not FaultKind.CUT:
+            return self.stops_node and self.node in (one, another)
+        return {one, another} == {self.node, self.other} if self.other else self.node in (one, another)
+
+    @property
+    def seconds(self) -> float:
+        return self.ended_at - self.began_at
+
+
+class Cause(StrEnum):
+    """The causes of I4, by their letters."""
+
+    DIED_BEFORE_RECORD = "a"
+    DISK_DESTROYED = "b"
+    CUT_OFF = "c"
+    TWO_FAILED = "d"
+    SENT_AGAIN = "e"
+    NONE = "unexplained"
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Of the nodes' configuration. Units: seconds."""
+
+    span: float
+    heartbeat: float
+    poll: float
+
+    @property
+    def until_heard(self) -> float:
+        """From a delivery until its shadow server has committed that it heard of it, at the latest."""
+        return RECORD_SECONDS + self.poll
+
+    def heard_at(self, first: Arrival, faults: Sequence[Fault], listener: str = "") -> float:
+        """When its shadow server has heard of it, at the latest: later if the disk of the server that delivered, or of `listener`,
+        was full and the record had to wait."""
+        at = first.at
+        for node, seconds in ((first.client_name, RECORD_SECONDS), (listener, self.poll)):
+            for fault in sorted(faults, key=lambda fault: fault.began_at):
+                if fault.kind is FaultKind.FULL and fault.node == node and fault.began_at <= at + seconds and fault.ended_at >= at:
+                    at = fault.ended_at
+            at += seconds
+        return at
+
+
+def cause_of(got: Sequence[Arrival], faults: Sequence[Fault], times: Times) -> Cause:
+    """Why one message arrived more than once for a recipient. The first cause found stands for all, but each arrival needs one
+    for every arrival before it: had the record of any of them held, it would not have come."""
+    ordered = sorted(got, key=lambda arrival: arrival.at)
+    causes = [_cause(first, later, faults, times) for index, later in enumerate(ordered) for first in ordered[:index]]
+    return Cause.NONE if Cause.NONE in causes else causes[0]
+
+
+def _cause(first: Arrival, later: Arrival, faults: Sequence[Fault], times: Times) -> Cause:
+    if any(_died_before_record(first, later, fault) for fault in faults):
+        return Cause.DIED_BEFORE_RECORD
+    heard_at = times.heard_at(first, faults, later.client_name)
+    if any(_disk_destroyed(first, later, fault, heard_at) for fault in faults):
+        return Cause.DISK_DESTROYED
+    if _unheard_and_destroyed(first, later, faults, times, heard_at):
+        return Cause.TWO_FAILED
+    if any(_cut_off(first, later, fault, times, heard_at) for fault in faults):
+        return Cause.CUT_OFF
+    return Cause.TWO_FAILED if _two_failed(first, later, faults, times) else Cause.NONE
+
+
+def _died_before_record(first: Arrival, later: Arrival, fault: Fault) -> bool:
+    """X ended within the time that a record takes; or Y was stopped with the final dot on its way, and went on."""
+    if not fault.stops_node:
+        return False
+    went_on = fault.kind is FaultKind.PAUSE and fault.node == later.client_name and fault.began_at <= first.at
+    if went_on and abs(later.at - fault.ended_at) <= RECORD_SECONDS:
+        return True
+    return fault.node == first.client_name and abs(first.at - fault.began_at) <= RECORD_SECONDS and later.at > fault.began_at
+
+
+def _disk_destroyed(first: Arrival, later: Arrival, fault: Fault, heard_at: float) -> bool:
+    """X's record burnt before the shadow server had asked. Y may be X: with a new disk it is another server."""
+    if fault.kind is not FaultKind.WIPE or fault.node != first.client_name:
+        return False
+    return first.at <= fault.began_at <= heard_at and fault.began_at < later.at
+
+
+def _unheard_and_destroyed(first: Arrival, later: Arrival, faults: Sequence[Fault], times: Times, heard_at: float) -> bool:
+    """X's record burnt while the server that held the copy could not ask X, from the delivery on, through one fault after the
+    other. It may have come to Y over several takeovers, back to X too."""
+    server = first.client_name
+    holders = {node for fault in faults for node in (fault.node, fault.other)} - {server}
+    deaf_until = max((_deaf_until(server, holder, faults, times, heard_at) for holder in holders), default=heard_at)
+    wipes = [fault.began_at for fault in faults if fault.kind is FaultKind.WIPE and fault.node == server]
+    return any(first.at <= burnt_at < later.at and burnt_at <= deaf_until for burnt_at in wipes)
+
+
+def _deaf_until(server: str, holder: str, faults: Sequence[Fault], times: Times, since: float) -> float:
+    """How long `holder` cannot have heard what `server` knows at `since`."""
+    until = since
+    for fault in sorted(faults, key=lambda fault: fault.began_at):
+        cannot_record = fault.kind is FaultKind.FULL and fault.node == holder
+        if fault.began_at <= until and (cannot_record or fault.parts(server, holder)):
+            until = max(until, fault.ended_at + times.until_heard)
+    return until
+
+
+def _cut_off(first: Arrival, later: Arrival, fault: Fault, times: Times, heard_at: float) -> bool:
+    """Y could not hear of X's delivery, and waited for the span: the two were apart for longer than it."""
+    if first.client_name == later.client_name or fault.seconds <= times.span:
+        return False
+    if fault.kind is FaultKind.CUT:
+        if not fault.parts(first.client_name, later.client_name):
+            return False
+        is_apart = first.at <= fault.ended_at + times.heartbeat + RECORD_SECONDS
+    else:  # X itself was away, and its disk is whole
+        is_apart = fault.kind in (FaultKind.KILL, FaultKind.PAUSE) and fault.node == first.client_name and first.at <= fault.began_at
+    # silence counts from the last poll before the fault
+    return is_apart and heard_at >= fault.began_at and later.at >= fault.began_at + times.span - times.until_heard
+
+
+def _two_failed(first: Arrival, later: Arrival, faults: Sequence[Fault], times: Times) -> bool:
+    """X could not be asked when Y took over, because it had failed too: of two faults on different nodes, close together,
+    one is on X (or cuts it from Y) after it delivered, and both came before Y's delivery."""
+    window = times.span + times.heartbeat
+    if first.client_name == later.client_name:
+        return False
+    for mine in faults:
+        if not mine.parts(first.client_name, later.client_name) or later.client_name == mine.node != first.client_name:
+            continue
+        if mine.ended_at < first.at or mine.began_at > later.at:
+            continue
+        for other in faults:
+            if other.node == mine.node or not other.stops_node or other.began_at > later.at:
+                continue
+            if other.began_at <= mine.ended_at + window and mine.began_at <= other.ended_at + window:
+                return True
+    return False
+
+
+def explains_repetition(one: Sent, firsts: Mapping[str, Arrival], faults: Sequence[Fault], times: Times) -> bool:
+    """Cause (e): the client sent again what it never got an answer to, or was refused (451) by a server that a fault kept from
+    telling its shadow server, which then delivered what it had stored.
+
+    Shapes: `firsts` has the first arrival of each network id. One excuse for each id too many.
+    """
+    acknowledged = {submission.network_id for submission in one.tries if submission.answer is Answer.ACKNOWLEDGED}
+    strange = [arrival for network_id, arrival in firsts.items() if network_id not in acknowledged]
+    if len(acknowledged) > 1:
+        return False  # no client sends again what was acknowledged
+    excuses = 0
+    for submission in one.tries:
+        if submission.answer is Answer.NOTHING:
+            excuses += 1
+        elif submission.answer is Answer.REFUSED:
+            excuses += any(_kept_from_telling(submission, arrival, fault, times) for fault in faults for arrival in strange)
+    return len(strange) <= excuses
+
+
+def _kept_from_telling(refused: Submission, arrival: Arrival, fault: Fault, times: Times) -> bool:
+    """The fault lasted until the refusal at least, and was there before the shadow server delivered."""
+    if fault.stops_node and fault.node != refused.node:
+        return False  # a shadow server that was away itself hears `released` when it is back, before it promotes
+    is_between = fault.ended_at + times.until_heard >= refused.at and fault.began_at <= arrival.at
+    return is_between and refused.node != arrival.client_name and fault.parts(refused.node, arrival.client_name)
+
+
+# ---- the account
 
 
 @dataclass(frozen=True, slots=True)

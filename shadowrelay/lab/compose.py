@@ -1,8 +1,8 @@
 """The lab in containers: `Lab` has one method for each `shadowrelay lab` command, and each returns what it found or did.
 
 Synchronous: every step is a command of Docker. What is done to the lab is written down with its time (`fault_log`), because
-`verify` must know which duplicates have a cause. All methods raise LabError. The mail that flows is `lab.mail`; what is done to
-nodes, networks and disks stands in `lab.disturbance`.
+`verify` must know which duplicates have a cause. All methods raise LabError. Mail is sent and found by `lab.mail`; nodes, networks and
+disks are disturbed by `lab.disturbance`.
 """
 
 import contextlib
@@ -11,21 +11,19 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from shadowrelay.lab.disturbance import ALIVE, RUNNING, Disturbances, Tell
-from shadowrelay.lab.engine import NOT_UP
+from shadowrelay.lab.engine import ENDED, NOT_UP, NodeStatus, node_status, until_healthy, until_listening
 from shadowrelay.lab.fault_log import What, faults
-from shadowrelay.lab.health import ENDED, until_healthy, until_listening
 from shadowrelay.lab.mail import Mail
-from shadowrelay.lab.places import MACHINES, NODES, RECEIVERS, SENDER, LabError, WrongUse
-from shadowrelay.lab.reading import NodeStatus, node_status
-from shadowrelay.lab.report_run import report_here, report_in_container, report_watched
-from shadowrelay.lab.signals import ended_in_order
+from shadowrelay.lab.sla_report import report_here, report_in_container, report_watched
 from shadowrelay.lab.state import let_everybody_read
+from shadowrelay.lab.topology import DNS, MACHINES, NODES, RECEIVERS, SENDER, LabError, WrongUse
 from shadowrelay.lab.verification import Verification, injected, since, verify
+from shadowrelay.signals import ended_in_order
 
-BUILT = ("mx1.east", "dns")  # the services whose images all others use
+BUILT = ("mx1.east", DNS)  # the services whose images all others use
 PROFILE_SERVICES = {"prometheus": ("prometheus",), "spark": ("spark-master",)}
 MOUNTED = ("lab/nodes/*.toml", "lab/objectives.toml")  # of the checkout, as files
-SERVERS = (SENDER, *RECEIVERS, "dns")
+SERVERS = (SENDER, *RECEIVERS, DNS)
 POLL_SECONDS = 1.0
 NO_QUEUE = (
     "Docker, or the machine of {nodes}, was stopped, and what was in memory is gone, queues and cuts: end this lab with `shadowrelay lab "

@@ -15,12 +15,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from shadowrelay.lab import logs
 from shadowrelay.lab.account import Account, Fault, FaultKind, Times, account
-from shadowrelay.lab.cluster import Cluster, NodeProcess, Place
-from shadowrelay.lab.load import Load
-from shadowrelay.lab.report import Report, contradictions, make_report
-from shadowrelay.lab.sink import Sink
+from shadowrelay.lab.cluster import Cluster, NodeProcess, Place, instant, rows
+from shadowrelay.lab.sla_report import Report, contradictions, make_report
+from shadowrelay.lab.traffic import Load, Sink
 from shadowrelay.tracking import operator_log
 
 PLACES = (Place("mx1.east.example", "east"), Place("mx2.east.example", "east"), Place("mx1.west.example", "west"))
@@ -255,12 +253,12 @@ def busiest(cluster: Cluster, load: Load, sink: Sink) -> NodeProcess:
 
 def count_redundant(cluster: Cluster) -> int:
     """Messages acknowledged as redundant, by the nodes' own tracking logs."""
-    rows = (row for node in cluster.nodes.values() for row in logs.rows(node.tracking))
-    return sum(row["event-id"] == "RECEIVE" and "S:Replication=Success" in row["custom-data"] for row in rows)
+    tracked = (row for node in cluster.nodes.values() for row in rows(node.tracking))
+    return sum(row["event-id"] == "RECEIVE" and "S:Replication=Success" in row["custom-data"] for row in tracked)
 
 
 def promotion_instants(cluster: Cluster, lost: str, *, since: float) -> list[float]:
     """When each message of a lost server was taken over, by the others' tracking logs."""
-    rows = (row for node in cluster.nodes.values() for row in logs.rows(node.tracking))
-    instants = (logs.instant(row) for row in rows if row["event-id"] == "RESUBMIT" and row["reference"] == lost)
+    tracked = (row for node in cluster.nodes.values() for row in rows(node.tracking))
+    instants = (instant(row) for row in tracked if row["event-id"] == "RESUBMIT" and row["reference"] == lost)
     return [at for at in instants if at >= since]

@@ -1,7 +1,9 @@
-"""Docker and Compose as the lab needs them: commands of their programs, with errors that say what to do.
+"""Docker and Compose as the lab needs them: their commands, waiting until containers are healthy, and questions to a node inside its own.
 
-Containers are found by the directory that both Compose 1.29 and 2 write into a label; Compose itself goes by the project's name.
-So a command of Compose is refused where another directory's containers have the same name.
+Errors say what to do. Containers are found by the directory that both Compose 1.29 and 2 write into a label; Compose itself goes by the
+project's name. So a command of Compose is refused where another directory's containers have the same name.
+
+A node is asked through its admin address, inside its container, without starting another Python.
 """
 
 import contextlib
@@ -11,12 +13,13 @@ import os
 import re
 import shutil
 import subprocess
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shadowrelay.lab.places import LabError
+from shadowrelay.lab.topology import LabError
 
 PROFILES = ("prometheus", "spark", "report")
 COMMAND_SECONDS_MAX = 60.0
@@ -216,3 +219,93 @@ def _state(state: dict[str, Any]) -> str:
 def _shown(command: Sequence[str]) -> str:
     text = " ".join(command)
     return text if len(text) <= 120 else f"{text[:117]}…"
+
+
+# ---- health
+
+HEALTHY_SECONDS_MAX = 90.0
+HEALTHY_POLL_SECONDS = 0.5
+ENDED = ("exited", "dead")
+
+
+def until_healthy(engine: Engine, nodes: Sequence[str]) -> None:
+    """Until the health checks of all of them say so. Raises: LabError, at once for a node that has ended, with its last words."""
+
+    def is_healthy() -> bool:
+        states = engine.states()
+        for node in nodes:
+            if states.get(node) in ENDED:
+                raise LabError(f"{node} has ended; its log: {engine.log_tail(node) or '(empty)'}")
+        return all(states.get(node) == "healthy" for node in nodes)
+
+    _until(is_healthy, f"not healthy: {', '.join(nodes)}")
+
+
+def until_listening(engine: Engine, services: Sequence[str]) -> None:
+    """Until each takes connections for SMTP. Raises: LabError."""
+    _until(lambda: all(_listens(engine, service) for service in services), "the mail servers around the nodes do not answer")
+
+
+def _listens(engine: Engine, service: str) -> bool:
+    try:
+        engine.execute(service, "bash", "-c", "</dev/tcp/127.0.0.1/25")
+    except LabError:
+        return False
+    return True
+
+
+def _until(is_so: Callable[[], bool], complaint: str) -> None:
+    deadline = time.monotonic() + HEALTHY_SECONDS_MAX
+    while not is_so():
+        if time.monotonic() > deadline:
+            raise LabError(f"{complaint} after {HEALTHY_SECONDS_MAX:.0f} s; see `docker-compose logs`")
+        time.sleep(HEALTHY_POLL_SECONDS)
+
+
+# ---- what a node reports
+
+TO_DELIVER = ("Submission", "Delivery")
+HELD = "Shadow"
+FINISHED = ("delivered", "released")
+PAGE = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStatus:
+    """`state` as `Engine.states` gives it. Counts of messages; None if the node does not answer."""
+
+    node: str
+    state: str
+    to_deliver: int | None = None
+    held: int | None = None
+    peers_reachable: int | None = None
+
+
+def node_status(engine: Engine, node: str, state: str) -> NodeStatus:
+    """Never raises for a node that does not answer."""
+    if state not in ("healthy", "unhealthy", "starting"):
+        return NodeStatus(node, state)
+    try:
+        queues, peers = ask(engine, node, "/api/v1/queues")["queues"], ask(engine, node, "/api/v1/peers")["peers"]
+    except LabError:
+        return NodeStatus(node, state)
+    to_deliver = sum(row["count"] for row in queues if row["kind"] in TO_DELIVER)
+    held = sum(row["count"] for row in queues if row["kind"] == HELD)
+    return NodeStatus(node, state, to_deliver, held, sum(peer["is_reachable"] for peer in peers))
+
+
+def unfinished(engine: Engine, node: str) -> set[str]:
+    """Network ids of the messages that this node has and has not finished, as primary or as shadow server."""
+    found: set[str] = set()
+    after: int | None = 0
+    while after is not None:
+        page = ask(engine, node, f"/api/v1/messages?limit={PAGE}&after={after}")
+        found |= {row["message_id"] for row in page["messages"] if row["role"] not in FINISHED}
+        after = page["next_after"]
+    return found
+
+
+def ask(engine: Engine, node: str, path: str) -> dict[str, Any]:
+    """One resource. Raises: LabError if the node does not answer."""
+    answer: dict[str, Any] = json.loads(engine.execute(node, "timeout", "10", "ask", path))
+    return answer

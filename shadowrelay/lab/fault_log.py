@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from shadowrelay.lab.causes import Fault, FaultKind
+from shadowrelay.lab.account import Fault, FaultKind
 
 
 class What(StrEnum):
@@ -61,7 +61,19 @@ class FaultLog:
         if not self.path.is_file():
             return []
         lines = self.path.read_text(encoding="utf-8").splitlines()
-        return sorted((Happening(**{**json.loads(line), "what": What(json.loads(line)["what"])}) for line in lines), key=_at)
+        return sorted((Happening(**{**json.loads(line), "what": What(json.loads(line)["what"])}) for line in lines), key=lambda one: one.at)
+
+
+_KINDS = {
+    What.KILL: FaultKind.KILL,
+    What.WIPE: FaultKind.WIPE,
+    What.PAUSE: FaultKind.PAUSE,
+    What.CUT: FaultKind.CUT,
+    What.SLOW: FaultKind.SLOW,
+    What.FILL: FaultKind.FULL,
+}
+# what a fault concerns: while one is open, a second one of the same thing opens none
+_THINGS = {What.KILL: "process", What.WIPE: "process", What.PAUSE: "pause", What.CUT: "cut", What.SLOW: "slow", What.FILL: "disk"}
 
 
 def faults(happenings: Iterable[Happening]) -> list[Fault]:
@@ -70,22 +82,23 @@ def faults(happenings: Iterable[Happening]) -> list[Fault]:
     open_ones: dict[tuple[str, str, str], Happening] = {}
 
     def end(keys: Iterable[tuple[str, str, str]], at: float) -> None:
-        done.extend(_fault(began, at) for began in map(open_ones.pop, keys))
+        for began in map(open_ones.pop, keys):
+            done.append(Fault(_KINDS[began.what], began.node, began.at, at, began.other))
 
     for one in happenings:
         match one.what:
             case What.PAUSE | What.CUT | What.SLOW:
-                open_ones.setdefault((_thing(one.what), one.node, one.other), one)
+                open_ones.setdefault((_THINGS[one.what], one.node, one.other), one)
             case What.KILL | What.WIPE:
                 killed, paused = open_ones.get(("process", one.node, "")), open_ones.pop(("pause", one.node, ""), None)
                 # a disk is as good as destroyed from the death of its node on: nobody asks it in between
                 died = paused or (killed if one.what is What.WIPE else None) or one  # who dies frozen was dead since
                 open_ones["process", one.node, ""] = Happening(died.at, one.what, one.node)
             case What.START | What.UNPAUSE:
-                key = _thing(What.KILL if one.what is What.START else What.PAUSE), one.node, ""
+                key = _THINGS[What.KILL if one.what is What.START else What.PAUSE], one.node, ""
                 end([key] if key in open_ones else [], one.at)
             case What.FILL:
-                open_ones.setdefault((_thing(one.what), one.node, ""), one)
+                open_ones.setdefault((_THINGS[one.what], one.node, ""), one)
             case What.FREE:
                 end([("disk", one.node, "")] if ("disk", one.node, "") in open_ones else [], one.at)
             case What.HEAL:
@@ -105,26 +118,3 @@ def in_force(happenings: Iterable[Happening]) -> list[str]:
         if one.what in (What.DEFER, What.TAKE):
             is_deferring = one.what is What.DEFER
     return [*words, *(["receivers defer"] if is_deferring else [])]
-
-
-_KINDS = {
-    What.KILL: FaultKind.KILL,
-    What.WIPE: FaultKind.WIPE,
-    What.PAUSE: FaultKind.PAUSE,
-    What.CUT: FaultKind.CUT,
-    What.SLOW: FaultKind.SLOW,
-    What.FILL: FaultKind.FULL,
-}
-
-
-def _thing(what: What) -> str:
-    things = {What.KILL: "process", What.WIPE: "process", What.PAUSE: "pause", What.CUT: "cut", What.SLOW: "slow", What.FILL: "disk"}
-    return things[what]
-
-
-def _fault(began: Happening, ended_at: float) -> Fault:
-    return Fault(_KINDS[began.what], began.node, began.at, ended_at, began.other)
-
-
-def _at(happening: Happening) -> float:
-    return happening.at

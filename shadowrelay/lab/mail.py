@@ -10,16 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from shadowrelay.lab.arrivals import arrivals
-from shadowrelay.lab.engine import Engine
-from shadowrelay.lab.load import Sent
-from shadowrelay.lab.places import NODES, RECEIVERS, SENDER, LabError
-from shadowrelay.lab.postfix_log import tries
-from shadowrelay.lab.reading import node_status, unfinished
-from shadowrelay.lab.signals import ended_in_order
-from shadowrelay.lab.sink import Arrival
+from shadowrelay.lab.engine import Engine, node_status, unfinished
 from shadowrelay.lab.state import State
-from shadowrelay.lab.verification import Injected, injected, sent_messages
+from shadowrelay.lab.topology import NODES, RECEIVERS, SENDER, LabError
+from shadowrelay.lab.traffic import Arrival, Sent
+from shadowrelay.lab.verification import Injected, arrivals, injected, sent_messages, tries
+from shadowrelay.signals import ended_in_order
 
 ARRIVALS = "/var/lib/record/arrivals.jsonl"
 STOP_SECONDS_MAX = 35.0  # the sender in the container waits 30 for an answer of Postfix

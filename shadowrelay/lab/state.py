@@ -1,17 +1,135 @@
-"""What the commands of the lab remember between each other: the folder `.lab` of the project directory."""
+"""What the commands of the lab keep between each other: the folder `.lab` of the project directory.
+
+It holds the locks by which one command at a time changes the lab (a command that only looks needs none), the certificates of an authority
+that lives as long as the lab and that nobody else trusts, and the records of mail and faults.
+"""
 
 import contextlib
+import fcntl
 import json
 import os
 import secrets
 import shutil
 from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from shadowrelay.lab.authority import write_certificates
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
 from shadowrelay.lab.fault_log import FaultLog
-from shadowrelay.lab.places import MACHINES, LabError
-from shadowrelay.lab.turn import Turn
+from shadowrelay.lab.topology import MACHINES, LabError
+
+# ---- locks
+
+BUSY = "another command is at work in this lab: {who}; wait until it has ended, or end it"
+
+
+class Turn:
+    """The lock of one file. It goes with the process that holds it, however that ends. Not for several threads."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._depth = 0
+
+    @contextlib.contextmanager
+    def taken(self, what: str, *, is_shared: bool = False) -> Iterator[None]:
+        """While the block runs. A command that is made of others takes it again. Raises: LabError, naming who has it."""
+        with contextlib.nullcontext() if self._depth else self._locked(what, is_shared):
+            self._depth += 1
+            try:
+                yield
+            finally:
+                self._depth -= 1
+
+    @contextlib.contextmanager
+    def _locked(self, what: str, is_shared: bool) -> Iterator[None]:
+        try:
+            self._path.parent.mkdir(exist_ok=True)
+            file = self._path.open("a+", encoding="utf-8")
+        except OSError as error:
+            raise LabError(f"{self._path} cannot be written ({error.strerror}): make {self._path.parent} yours, or remove it") from error
+        with file:
+            try:
+                fcntl.flock(file, (fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+            except OSError as error:
+                file.seek(0)
+                raise LabError(BUSY.format(who=file.read().strip() or "one that has just begun")) from error
+            file.truncate(0)
+            file.write(f"shadowrelay lab {what} (process {os.getpid()})\n")
+            file.flush()
+            yield
+
+
+# ---- certificates
+
+LIFE = timedelta(days=90)
+CLOCKS_APART = timedelta(hours=1)
+
+
+def write_certificates(directory: Path, names: Iterable[tuple[str, str]]) -> None:
+    """For each (folder, DNS name): `node.pem`, `node.key` and `authority.pem` in that folder of `directory`.
+
+    The keys are readable by everybody, whatever the umask: in the container another user reads them than the one who made
+    them. They open nothing but this lab.
+    """
+    _make(directory)
+    authority_key = ec.generate_private_key(ec.SECP256R1())
+    subject = _named("shadowrelay lab authority")
+    authority = (
+        _builder(subject, subject, authority_key.public_key())
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(authority_key.public_key()), critical=False)
+        .sign(authority_key, hashes.SHA256())
+    )
+    for folder, name in names:
+        key = ec.generate_private_key(ec.SECP256R1())
+        certificate = (
+            _builder(_named(name), subject, key.public_key())
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
+            .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), critical=False)
+            .sign(authority_key, hashes.SHA256())
+        )
+        place = directory / folder
+        _make(place)
+        _write(place / "node.pem", certificate.public_bytes(serialization.Encoding.PEM))
+        _write(place / "authority.pem", authority.public_bytes(serialization.Encoding.PEM))
+        private = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+        _write(place / "node.key", private)
+
+
+def _named(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
+def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
+    now = datetime.now(UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - CLOCKS_APART)
+        .not_valid_after(now + LIFE)
+    )
+
+
+def _make(directory: Path) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    directory.chmod(0o755)
+
+
+def _write(path: Path, data: bytes) -> None:
+    path.write_bytes(data)
+    path.chmod(0o644)
+
+
+# ---- the folder
 
 REMEMBERED = ("LAB_NET", "LAB_QUEUE_SIZE")  # of docker-compose.yml: networks and volumes keep what they were made with
 NOT_OURS = (

@@ -1,19 +1,106 @@
 """`lab verify`: what the nodes acknowledged to Postfix against what arrived at the receiving servers. Pure.
 
-The two witnesses are real mail servers; the nodes are asked only which messages they still have. How duplicates are judged
-stands in `lab.causes`.
+The two witnesses are real mail servers; the nodes are asked only which messages they still have. `arrivals` reads what the receiving
+servers wrote down (`lab/mta/record.py`), a JSON object a line: {"at": time.time, "recipient", "head": header of the message as text,
+"own_sha256", "own_size"}. `tries` reads what the sending Postfix logged of its attempts, from `docker logs --timestamps`: an instant
+(2026-11-21T12:00:00.123456789Z), a blank, and Postfix's line. How duplicates are judged stands in `lab.account`.
 """
 
 import json
-from collections import Counter
+import re
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field
+from datetime import datetime
+from email.parser import HeaderParser
+from email.utils import parsedate_to_datetime
 
-from shadowrelay.lab.account import Duplicate, account
-from shadowrelay.lab.causes import Fault, Times
-from shadowrelay.lab.load import Sent
-from shadowrelay.lab.postfix_log import Tries
-from shadowrelay.lab.sink import Arrival
+from shadowrelay.lab.account import Duplicate, Fault, Times, account
+from shadowrelay.lab.traffic import Answer, Arrival, Sent, Submission
+
+# ---- what the receiving servers wrote down
+
+_NETWORK_ID = re.compile(r"\bid ([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})")
+_CLIENT = re.compile(r"from (?:\[\S+\] \((?:.*? )?helo=)?([^\s)]+)")  # Exim writes a name that DNS does not confirm as helo=
+PROMOTED = "with ShadowRedundancy"
+DELAY_SECONDS_MAX = 1.0  # Received: has whole seconds
+
+
+def arrivals(lines: Iterable[str]) -> list[Arrival]:
+    """One for each line. What the servers were late to write down counts from when they took it."""
+    return [_arrival(json.loads(line)) for line in lines if line.strip()]
+
+
+def _arrival(line: dict[str, str]) -> Arrival:
+    header = HeaderParser().parsestr(line["head"])
+    received = [" ".join(str(field).split()) for field in header.get_all("Received", [])]
+    ids = [found[1] for field in received for found in [_NETWORK_ID.search(field)] if found is not None]
+    client = _CLIENT.match(received[0]) if received else None
+    written_at = float(line["at"])
+    at = written_at
+    if received:
+        taken_at = parsedate_to_datetime(received[0].rpartition(";")[2].strip()).timestamp()
+        at = min(written_at, taken_at + DELAY_SECONDS_MAX)
+    return Arrival(
+        at=at,
+        recipient=line["recipient"],
+        network_id=ids[-1] if ids else "",
+        internet_message_id=str(header.get("Message-ID", "")),
+        client_name=client[1] if client is not None else "",
+        is_promoted=any(PROMOTED in field for field in received),
+        own_sha256=line["own_sha256"],
+    )
+
+
+# ---- what Postfix heard from the nodes
+
+SAME_TRY_SECONDS = 0.5  # one line for each recipient of a try
+UNANSWERED = "message may be sent more than once"
+
+_LINE = re.compile(r"(?P<at>\S+) .*postfix/smtp\[\d+\]: (?P<queue_id>[0-9A-Za-z]+): (?P<text>.*)")
+_SENT = re.compile(r"relay=(?P<node>[^\[]+)\[.* status=sent \(250 .*Queued as (?P<id>[0-9a-f-]{36})")
+_REFUSED = re.compile(r"host (?P<node>[^\[ ]+)\[[^\]]*\] said: [45]\d\d .*in reply to end of DATA command")
+_BROKEN = re.compile(r"(?:lost connection with|conversation with) (?P<node>[^\[ ]+)\[")
+
+Tries = dict[str, list[Submission]]
+
+
+def tries(lines: Iterable[str]) -> Tries:
+    """By Postfix's queue id, in order. Only tries that came to the final dot count: before it a node
+    has stored nothing."""
+    found: Tries = defaultdict(list)
+    for line in lines:
+        match = _LINE.match(line)
+        submission = _submission(_instant(match["at"]), match["text"]) if match else None
+        if match and submission is not None and not _is_same(found[match["queue_id"]], submission):
+            found[match["queue_id"]].append(submission)
+    return dict(found)
+
+
+def _submission(at: float, text: str) -> Submission | None:
+    sent = _SENT.search(text)
+    if sent is not None:
+        return Submission(at, sent["node"], Answer.ACKNOWLEDGED, sent["id"])
+    broken = _BROKEN.search(text)
+    if broken is not None:
+        return Submission(at, broken["node"], Answer.NOTHING) if UNANSWERED in text else None
+    refused = _REFUSED.search(text)
+    return Submission(at, refused["node"], Answer.REFUSED) if refused is not None else None
+
+
+def _is_same(before: list[Submission], one: Submission) -> bool:
+    return any(
+        (other.node, other.answer, other.network_id) == (one.node, one.answer, one.network_id) and one.at - other.at < SAME_TRY_SECONDS
+        for other in before
+    )
+
+
+def _instant(text: str) -> float:
+    """Docker gives nanoseconds; Python takes six digits."""
+    return datetime.fromisoformat(re.sub(r"(\.\d{6})\d*", r"\1", text).replace("Z", "+00:00")).timestamp()
+
+
+# ---- the comparison
 
 TIMES = Times(span=20.0, heartbeat=2.0, poll=1.0)  # of lab/nodes/*.toml; a test compares
 NOTICES_TO = "@client.example"  # DSNs come back to the sender: they are nothing that it sent

@@ -1,16 +1,166 @@
-"""Fields of many lines to columns of events, in bulk: no Python object a row where Arrow can do without."""
+"""Fields of many lines to columns of events, in bulk: no Python object a row where Arrow can do without. docs/sla.md, section 1.
 
+Texts become instants, spans and integers a column at a time. An empty text is null; one that cannot be read is null and its position is
+reported. Where a whole column is plain, Arrow converts it; where one value is not, that column is read value by value. Both give the same.
+
+`custom-data` (`S:Key=Value;S:Key=Value`) gives a column for each key that figures use. Most rows have none and are skipped. Exchange writes
+many other keys there, which are ignored.
+"""
+
+import re
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from hashlib import blake2b
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 
-from shadowrelay.sla.custom_data import custom_columns, unescaped
-from shadowrelay.sla.layout import Layout
-from shadowrelay.sla.lines import Reason
-from shadowrelay.sla.values import UTC_INSTANT, Read, read_instants, read_integers
+from shadowrelay.sla.lines import Layout, Reason
+
+# ---- values
+
+UTC_INSTANT = pa.timestamp("us", tz="UTC")
+
+_INSTANT = re.compile(r"((?:19|20|21)[0-9]{2}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2})(?:\.([0-9]{1,9}))?Z")
+"""Years that a clock can have. Exchange writes three digits of a second, others up to seven or nine."""
+_SPAN = re.compile(r"(-?)([0-9]{1,9})(?:\.([0-9]{1,9}))?")
+_INTEGER = re.compile(r"-?[0-9]{1,19}")
+_PLAIN_INSTANT = "^(19|20|21)[0-9]{2}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}[.]([0-9]{3}|[0-9]{6})Z$"
+_PLAIN_SPAN = "^-?[0-9]{1,9}[.][0-9]{6}$"
+_PLAIN_INTEGER = "^-?[0-9]{1,19}$"
+
+
+class Read(NamedTuple):
+    """A column as long as its texts, and the positions of texts that could not be read."""
+
+    values: pa.Array
+    wrong: list[int]
+
+
+def read_instants(texts: pa.Array, *, may_be_empty: bool = False) -> Read:
+    """UTC, microseconds; further digits are cut off."""
+    return _read(texts, UTC_INSTANT, _PLAIN_INSTANT, lambda plain: plain, _instant, may_be_empty)
+
+
+def read_spans(texts: pa.Array) -> Read:
+    """Seconds with decimals to microseconds."""
+    return _read(texts, pa.int64(), _PLAIN_SPAN, lambda plain: pc.replace_substring(plain, ".", ""), _microseconds, True)
+
+
+def read_integers(texts: pa.Array, kind: Any) -> Read:
+    """Decimal digits, perhaps with a minus sign; what the type has no room for cannot be read."""
+    limit = 2 ** (kind.bit_width - 1)
+
+    def integer(text: str) -> int | None:
+        return int(text) if _INTEGER.fullmatch(text) and -limit <= int(text) < limit else None
+
+    return _read(texts, kind, _PLAIN_INTEGER, lambda plain: plain, integer, True)
+
+
+def _read(
+    texts: pa.Array,
+    kind: Any,
+    plain: str,
+    prepared: Callable[[pa.Array], pa.Array],
+    read: Callable[[str], Any],
+    may_be_empty: bool,
+) -> Read:
+    if may_be_empty:
+        texts = pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)
+    if pc.all(pc.match_substring_regex(texts, plain)).as_py() is not False:  # None: all are null
+        try:
+            return Read(pc.cast(prepared(texts), kind), [])
+        except pa.ArrowInvalid:  # the thirtieth of February, or a number without room
+            pass
+    read_values = [None if text is None else read(text) for text in texts.to_pylist()]
+    given = texts.is_valid().to_pylist()
+    wrong = [position for position, value in enumerate(read_values) if value is None and given[position]]
+    return Read(pa.array(read_values, kind), wrong)
+
+
+def _instant(text: str) -> datetime | None:
+    found = _INSTANT.fullmatch(text)
+    if found is None:
+        return None
+    try:
+        whole = datetime.fromisoformat(found[1])
+    except ValueError:  # the thirtieth of February
+        return None
+    return whole.replace(microsecond=int((found[2] or "").ljust(6, "0")[:6]), tzinfo=UTC)
+
+
+def _microseconds(text: str) -> int | None:
+    found = _SPAN.fullmatch(text)
+    if found is None:
+        return None
+    span = int(found[2]) * 1_000_000 + int((found[3] or "").ljust(6, "0")[:6])
+    return -span if found[1] else span
+
+
+# ---- custom-data
+
+_ESCAPE = re.compile(r"\\u(?!d[89a-f])([0-9a-f]{4})")  # lone surrogates stay as they are written: no UTF-8 has them
+_PAIR = "^S:[^=]*="
+
+
+def unescaped(array: pa.Array) -> pa.Array:
+    """Undo what `wire.tracking` escapes."""
+    if not pc.any(pc.match_substring(array, "\\u")).as_py():
+        return array
+    return pa.array([_ESCAPE.sub(lambda found: chr(int(found[1], 16)), text) for text in array.to_pylist()], pa.string())
+
+
+def _texts(array: pa.Array) -> Read:
+    return Read(unescaped(array), [])
+
+
+def _instants(array: pa.Array) -> Read:
+    return read_instants(array, may_be_empty=True)
+
+
+KEYS: dict[str, tuple[str, pa.DataType, Callable[[pa.Array], Read]]] = {
+    "Replication": ("replication", pa.string(), _texts),
+    "AckElapsed": ("ack_us", pa.int64(), read_spans),
+    "ShadowElapsed": ("shadow_us", pa.int64(), read_spans),
+    "AttemptElapsed": ("attempt_us", pa.int64(), read_spans),
+    "Reason": ("reason", pa.string(), _texts),
+    "SilentSince": ("silent_since", UTC_INSTANT, _instants),
+    "DetectedAt": ("detected_at", UTC_INSTANT, _instants),
+    "OriginalNetworkMessageId": ("original_message", pa.string(), _texts),
+}
+"""Key -> column, its type, and what reads its values."""
+
+
+def custom_columns(texts: pa.Array, is_own: bool) -> tuple[dict[str, pa.Array], set[int]]:
+    """Columns by name, as long as `texts`, and the positions of rows whose custom-data is wrong (of our own rows only).
+
+    Shapes: of a key that stands twice in a row, the first counts.
+    """
+    used = pc.indices_nonzero(pc.not_equal(texts, ""))
+    split = pc.split_pattern(texts.take(used), ";")
+    items, rows = split.flatten(), used.take(pc.list_parent_indices(split))
+    everyone = pa.array(range(len(texts)), pa.uint64())
+    columns: dict[str, pa.Array] = {}
+    wrong: list[int] = []
+    if is_own:
+        wrong += rows.filter(pc.invert(pc.match_substring_regex(items, _PAIR))).to_pylist()
+    for key, (column, kind, read) in KEYS.items():
+        prefix = f"S:{key}="
+        is_key = pc.starts_with(items, prefix)
+        missing = pa.scalar("" if kind == pa.string() else None, kind)
+        if not pc.any(is_key).as_py():
+            columns[column] = pa.repeat(missing, len(texts))
+            continue
+        given_by = rows.filter(is_key)
+        values, unread = read(pc.utf8_slice_codeunits(items.filter(is_key), start=len(prefix)))
+        found = values.take(pc.index_in(everyone, value_set=given_by.cast(pa.uint64())))
+        columns[column] = found.fill_null("") if kind == pa.string() else found
+        wrong += given_by.take(pa.array(unread, pa.int64())).to_pylist() if is_own else []
+    return columns, set(wrong)
+
+
+# ---- events
 
 TEXTS = {
     "event": "event-id", "source": "source", "message": "network-message-id", "internet_message_id": "message-id",

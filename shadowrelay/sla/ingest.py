@@ -1,40 +1,232 @@
-"""`sla ingest`: a stream of log files into the warehouse, each file once. docs/sla.md, section 1.
+"""Logs into a warehouse, each file once: all at once for a report straight from logs, or as the stream of `sla ingest`. docs/sla.md, 1.
 
-Spark's checkpoint knows which files belong to which batch, and a batch that was killed is done again with the same files; `land` makes
-that harmless. What the checkpoint does not know is that a file grew after it was read: for that, lengths are compared when the stream has
-caught up, and what differs is read whole again. Rows that were there before are repeats, which every reader of events tolerates.
+Spark's checkpoint records which files belong to which batch, and a batch that was killed is done again with the same files; `land` makes
+that harmless. The checkpoint does not record that a file grew after it was read. So lengths are compared when the stream has caught up, and
+a file whose length differs is read again as a whole. Rows that were there before are repeats, which every reader of events tolerates.
 """
 
+import os
+import shutil
+import tempfile
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import functions as F
 
 from shadowrelay.model.errors import ShadowrelayError
-from shadowrelay.sla.compact import compact
-from shadowrelay.sla.events import read_readings
-from shadowrelay.sla.land import is_landed, land
-from shadowrelay.sla.places import located, sweep, written_whole
-from shadowrelay.sla.sites import Site
-from shadowrelay.sla.warehouse import (
-    LISTING,
-    Ingested,
-    counted,
-    describe_servers,
-    list_logs,
-    listing_options,
-    of_servers,
-    require_logs,
-    strange_names,
+from shadowrelay.sla.land import NAMES, is_landed, land, source_of
+from shadowrelay.sla.sites import (
+    Manifest,
+    Shipping,
+    Site,
+    merged,
+    read_manifests,
+    read_servers,
+    read_shipping,
+    write_servers,
+    write_shipping,
 )
+from shadowrelay.sla.storage import is_local, located, sweep, written_whole
+from shadowrelay.sla.warehouse import compact, read_files, read_readings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+
+# ---- all at once
+
+LISTING = "path string, modificationTime timestamp, length long, content binary"
+"""What Spark's source `binaryFile` has for each file. The content is never asked for: it would be in memory whole."""
+REMOVALS_MAX, REMOVAL_PAUSE_SECONDS = 20, 0.25
+LITTLE_BYTES = 32 << 20  # of logs, about 60,000 events: up to here a report takes longer to compile than to compute
+
+
+class NoLogs(ShadowrelayError):
+    """There is nothing that can be read; the text says where it was looked for."""
+
+
+class Ingested(NamedTuple):
+    """What a warehouse was made of. A file that was read twice counts once, as it was read last."""
+
+    files: int
+    bytes: int
+    lines: int
+    rows: int
+    quarantined: int
+
+
+@contextmanager
+def temporary_warehouse(
+    spark: "SparkSession", logs: str, sites: Mapping[str, Site] | None = None, directory: Path | None = None
+) -> Iterator[str]:
+    """A warehouse with all of these logs, gone afterwards.
+
+    Units: it takes about a quarter of the logs' room, in `directory`, or where temporary files are made.
+    """
+    warehouse = tempfile.mkdtemp(prefix="shadowrelay-sla-", dir=directory)
+    try:
+        ingest_once(spark, logs, warehouse, sites)
+        yield warehouse
+    except (KeyboardInterrupt, SystemExit):
+        with suppress(Exception):
+            spark.stop()  # else its workers go on writing
+        raise
+    finally:
+        _remove(warehouse)
+
+
+def _remove(directory: str) -> None:
+    """Also while a worker that has not heard yet still writes."""
+    for _ in range(REMOVALS_MAX):
+        shutil.rmtree(directory, ignore_errors=True)
+        if not os.path.exists(directory):
+            return
+        time.sleep(REMOVAL_PAUSE_SECONDS)
+
+
+def ingest_once(spark: "SparkSession", logs: str, warehouse: str, sites: Mapping[str, Site] | None = None) -> Ingested:
+    """Read all files below `logs` into an empty warehouse.
+
+    Raises: NoLogs, when there is no directory of a server with a log.
+    """
+    require_logs(logs)
+    land(list_logs(spark, logs), warehouse, "once")
+    describe_servers(spark, logs, warehouse, sites)
+    return counted(spark, warehouse)
+
+
+def require_logs(logs: str, *, may_be_empty: bool = False) -> None:
+    """Raises: NoLogs, also for what Spark would fail on as a whole, or not see."""
+    files, top = located(logs)
+    if not files.isdir(top):
+        raise NoLogs(f"{logs}: no such directory")
+    if strange := strange_names(logs):
+        raise NoLogs(f"{logs}: the names of servers' directories and of logs must be UTF-8; rename {strange[0]}")
+    if colons := [name for path in files.ls(top, detail=False) if ":" in (name := path.rstrip("/").rpartition("/")[2])]:
+        raise NoLogs(f"{logs}/{colons[0]}: the name of a server's directory may not have a colon")
+    if is_local(files) and (closed := [path for path in files.ls(top, detail=False) if _is_closed(path)]):
+        raise NoLogs(f"{closed[0]}: this directory cannot be read: give this user the right to (chmod o+rx), or move it away")
+    if not may_be_empty and not files.glob(f"{top}/*/{NAMES}"):
+        raise NoLogs(f"{logs}: no logs: they are looked for as <server>/{NAMES}")
+
+
+def strange_names(logs: str) -> list[str]:
+    """Directories of servers and logs that Spark does not see, because their names are no UTF-8: quoted, for people."""
+    files, top = located(logs)
+    servers = files.ls(top, detail=False) if files.isdir(top) else []
+    return [repr(path) for path in (*servers, *files.glob(f"{top}/*/{NAMES}")) if not _is_text(path)]
+
+
+def _is_closed(path: str) -> bool:
+    return os.path.isdir(path) and not os.access(path, os.R_OK | os.X_OK)
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def is_little(logs: str) -> bool:
+    """So little that it is quickest to compute without compiling, see `spark_session`."""
+    files, top = located(logs)
+    octets = 0
+    for path in files.glob(f"{top}/*/{NAMES}"):
+        with suppress(FileNotFoundError):  # it was deleted since, or is a link to nothing
+            octets += files.size(path) or 0
+    return octets <= LITTLE_BYTES
+
+
+def require_warehouse(warehouse: str) -> None:
+    """Raises: NoLogs, where nothing was ingested yet: a report of nothing would look as if nothing was wrong."""
+    if not has_events(warehouse):
+        raise NoLogs(f"{warehouse}: no warehouse: `shadowrelay sla ingest` makes one")
+
+
+def has_events(warehouse: str) -> bool:
+    """Something was ingested."""
+    files, top = located(warehouse)
+    return bool(files.isdir(f"{top}/events"))
+
+
+def list_logs(spark: "SparkSession", logs: str) -> "DataFrame":
+    """All files, with the columns path, modificationTime and length."""
+    source = spark.read.format("binaryFile").schema(LISTING).options(**listing_options())
+    try:
+        return of_servers(source.load(f"{logs}/*"), logs).drop("content")
+    except AnalysisException as exc:
+        if exc.getCondition() != "PATH_NOT_FOUND":
+            raise
+        return spark.createDataFrame([], LISTING).drop("content")
+
+
+def listing_options() -> dict[str, str]:
+    """Of the source `binaryFile`, as a batch and as a stream.
+
+    Retention may delete a file between two looks. Without `recursiveFileLookup` Spark takes a directory `archive=2025` for a partition,
+    and reads a batch of the stream once more for each name in it that has a bracket.
+    """
+    return {"pathGlobFilter": NAMES, "ignoreMissingFiles": "true", "recursiveFileLookup": "true"}
+
+
+def of_servers(files: "DataFrame", logs: str) -> "DataFrame":
+    """Those that are `<logs>/<server>/<name>`. Shapes: `files` has the column path, as Spark writes it."""
+    spark = files.sparkSession
+    jvm: Any = spark.sparkContext._jvm  # as Spark spells it: with a scheme, without `..`
+    path = jvm.org.apache.hadoop.fs.Path(logs)
+    top = path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf()).makeQualified(path).toString()
+    return files.where(F.size(F.split("path", "/")) == len(top.rstrip("/").split("/")) + 2)
+
+
+def describe_servers(spark: "SparkSession", logs: str, warehouse: str, sites: Mapping[str, Site] | None) -> None:
+    """`servers.json` and `shipping.json`, from the manifests of now and from what was known before."""
+    manifests = read_manifests(logs)
+    write_servers(warehouse, merged(read_servers(warehouse), manifests, sites or {}))
+    write_shipping(warehouse, _shipping(spark, logs, warehouse, manifests))
+
+
+def _shipping(spark: "SparkSession", logs: str, warehouse: str, manifests: Mapping[str, Manifest | None]) -> Shipping:
+    """A manifest forgets what is old, and may be away or half there for a moment: what it has said stays known until the file is read."""
+    files, top = located(logs)
+    there = {source_of(path)[1:] for path in files.glob(f"{top}/*/{NAMES}")}
+    known = [(server, manifest) for server, manifest in manifests.items() if manifest is not None]
+    named = {(server, name) for server, manifest in known for name in manifest.names}
+    dropped = {each[:2]: each for _, manifest in known for each in manifest.dropped}
+    before = read_shipping(warehouse)
+    forgotten = {each[:2]: each for each in before.dropped if each[:2] not in dropped}
+    absent = (named - there) | set(before.missing)
+    unread = _unread(spark, warehouse, absent | forgotten.keys())
+    dropped |= {key: each for key, each in forgotten.items() if key in unread}  # a node may ship after all what it wanted to drop
+    return Shipping(tuple(sorted(absent & unread)), tuple(sorted(dropped.values())))
+
+
+def _unread(spark: "SparkSession", warehouse: str, logs: Set[tuple[str, str]]) -> set[tuple[str, str]]:
+    """Those that nobody has read. Shapes: server and name of each."""
+    if not logs:
+        return set()
+    unread = spark.createDataFrame(sorted(logs), "server string, file string").join(
+        read_files(spark, warehouse), on=["server", "file"], how="left_anti"
+    )
+    return {(row.server, row.file) for row in unread.collect()}
+
+
+def counted(spark: "SparkSession", warehouse: str) -> Ingested:
+    """What is in the warehouse now."""
+    sums = [F.coalesce(F.sum(name), F.lit(0)) for name in Ingested._fields[1:]]
+    row = read_files(spark, warehouse).agg(F.count("file"), *sums).first()
+    assert row is not None, "an aggregate without groups has one row"
+    return Ingested(*row)
+
+
+# ---- the stream
 
 FILES_PER_BATCH = 200  # x 10 MB = 2 GB: some ten seconds a core
 INTERVAL = timedelta(seconds=10)  # between two looks into the directory

@@ -1,4 +1,4 @@
-"""From files to the warehouse: each log is read where Spark puts it, and written there as Parquet. docs/sla.md, section 1.
+"""Log files into the warehouse: Spark's workers read each log and write it there as Parquet. docs/sla.md, section 1.
 
 A batch has a name, and every file that it writes is named after what it was read from. So a batch that is done again, because it was
 killed, writes the same names, each whole or not there, and doubles nothing. The row in `files` comes last and makes it true.
@@ -19,7 +19,7 @@ from pyarrow import parquet
 from shadowrelay.sla.columns import ARROW_EVENTS
 from shadowrelay.sla.lines import TEXT_CHARACTERS_MAX, Reason
 from shadowrelay.sla.parse import BadLine, LogFile, Parsed
-from shadowrelay.sla.places import located, written_whole
+from shadowrelay.sla.storage import located, written_whole
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -59,7 +59,7 @@ def land(listing: "DataFrame", warehouse: str, batch: str) -> None:
 
     Shapes: `listing` has the column path, one row a file.
     """
-    from shadowrelay.sla.events import FILES
+    from shadowrelay.sla.warehouse import FILES
 
     # rows as Python tuples: one a file. Spark's mapInArrow would need pandas besides Arrow
     landed = listing.select("path").rdd.mapPartitions(partial(land_files, warehouse=warehouse, batch=batch))

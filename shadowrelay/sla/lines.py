@@ -1,13 +1,58 @@
-"""One line of a tracking log, looked at closely: its fields, or why it is no row.
+"""The header of a log file and its single lines: which fields there are, and what one line holds or why it is no row.
 
-Slow and exact: `parse` asks here about what is not plain. The reasons, in the order in which they are looked for: docs/sla.md, section 1.
+`layout_of` reads what the `#` lines say: the fields, their order, and who wrote the file. `cells_of` is slow and exact; `parse` calls it
+for lines that are not plain. The reasons for which a line is no row, in the order in which they are checked: docs/sla.md, section 1.
 """
 
 import csv
 from enum import StrEnum
 from hashlib import blake2b
+from typing import NamedTuple
 
-from shadowrelay.sla.layout import Layout
+from shadowrelay.wire.tracking import FIELDS
+
+# ---- the header
+
+OURS = "shadowrelay"
+REQUIRED = ("date-time", "event-id")  # without these a header names no rows
+
+
+class Layout(NamedTuple):
+    """Fields of the lines that follow. Shapes: `positions` by name; `format` as in the events."""
+
+    fields_count: int
+    positions: dict[str, int]
+    format: str
+
+    @property
+    def is_own(self) -> bool:
+        """Lines with a log-id that proves them whole, and escapes to be undone."""
+        return self.format == OURS
+
+    @property
+    def has_own_order(self) -> bool:
+        """As this program writes them: the log-id is the last field but one, and the line can be checked without being split."""
+        return self.is_own and tuple(self.positions) == FIELDS and self.fields_count == len(FIELDS)
+
+
+def layout_of(fields: str, software: str) -> Layout | None:
+    """From what follows `#Fields:` and `#Software:`. None, when these are not the fields of a message tracking log."""
+    names = [name.strip().lower() for name in fields.split(",")]
+    positions: dict[str, int] = {}
+    for position, name in enumerate(names):
+        positions.setdefault(name, position)
+    if not all(name in positions for name in REQUIRED):
+        return None
+    if software.strip().lower() == OURS:
+        written_by = OURS
+    elif "network-message-id" not in positions:
+        written_by = "exchange2010"
+    else:
+        written_by = "exchange2016" if "log-id" in positions else "exchange2013"
+    return Layout(len(names), positions, written_by)
+
+
+# ---- lines
 
 LINE_BYTES_MAX = 16 * 1024 * 1024  # a row of 10,000 recipients with long replies is 5 MB. Anything longer is no log
 RECORD_LINES_MAX = 200  # lines of one quoted field: a subject has a few; more is a quote that nobody closed

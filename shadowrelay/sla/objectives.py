@@ -1,6 +1,11 @@
-"""What was promised, and the times of the nodes' configuration: from a TOML file, or the defaults. docs/sla.md, 5."""
+"""What was promised, and how figures are judged by it: verdicts, error budgets, burn rates. docs/sla.md, 3 (Exchange) and 5.
+
+The promise, and the times of the nodes' configuration, come from a TOML file or are the defaults. A figure that the format of a log cannot
+give is not judged: the last section says which these are, and why. Plain arithmetic over plain values; only the TOML file is read.
+"""
 
 import tomllib
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import timedelta
 from pathlib import Path
@@ -9,6 +14,9 @@ from typing import Any
 from shadowrelay.model.errors import ConfigurationError
 from shadowrelay.model.quantities import parse_duration
 from shadowrelay.model.settings import Transport
+
+BURN_WINDOWS_HOURS = {"1h": 1, "6h": 6, "1d": 24, "30d": 720}
+"""Windows of burn rates. Each looks back from now."""
 
 _NODES: dict[str, Any] = {name: field.default for name, field in Transport.model_fields.items()}
 
@@ -108,23 +116,152 @@ def _read(default: object, value: object) -> object:
     if isinstance(default, timedelta):
         return parse_duration(value)
     if isinstance(default, Share):
-        return _share(default, value)
+        return _read_share(default, value)
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise ValueError(f"{value!r} is no number of events; write a whole number, like 0")
     return value
 
 
-def _share(default: Share, value: object) -> Share:
+def _read_share(default: Share, value: object) -> Share:
     if not isinstance(value, dict):
-        return replace(default, ratio=_ratio(value))
+        return replace(default, ratio=_read_ratio(value))
     allowed = {"ratio", "within"} if default.within is not None else {"ratio"}
     if unknown := set(value) - allowed:
         raise ValueError(f"unknown key {', '.join(sorted(unknown))}; it may have {', '.join(sorted(allowed))}")
-    ratio = _ratio(value["ratio"]) if "ratio" in value else default.ratio
+    ratio = _read_ratio(value["ratio"]) if "ratio" in value else default.ratio
     return Share(ratio, parse_duration(value["within"]) if "within" in value else default.within)
 
 
-def _ratio(value: object) -> float:
+def _read_ratio(value: object) -> float:
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= 1:
         raise ValueError(f"{value!r} is no share; write a number from 0 to 1, like 0.999")
     return float(value)
+
+
+# ---- the judgement
+
+Figures = Mapping[str, Any]
+
+# objective -> how many events were good and how many bad, from the counts of a line
+_SHARES = {
+    "redundancy_ratio": lambda row: (row["messages_redundant"], row["messages_not_redundant"]),
+    "shadow_latency": lambda row: (row["shadow_good"], row["shadow_count"] - row["shadow_good"]),
+    "exposure": lambda row: (row["exposure_judged"] - row["exposure_bad"], row["exposure_bad"]),
+    "discard_lag": lambda row: (row["lag_count"] - row["discards_late"], row["discards_late"]),
+    "delivery_latency": lambda row: (row["delivery_good"], row["delivery_count"] - row["delivery_good"]),
+    "takeover": lambda row: (row["takeovers_in_time"], row["takeovers_late"]),
+}
+_NUMBERS = {
+    "recipients_lost": "recipients",
+    "recipients_duplicated_unexplained": "recipients",
+    "shadows_orphaned": "copies",
+}
+"""objective -> of what they are; without any, the number means nothing."""
+
+
+def judged(
+    promise: Promise, overall: Figures, looking_back: Mapping[str, Figures], not_computable: Collection[str]
+) -> list[dict[str, Any]]:
+    """`objectives` of summary.json.
+
+    Shapes: `looking_back`: of each window before now ("1h" …) its counts, where it has any; `not_computable` are objectives.
+    """
+    result = []
+    for field in fields(promise.objectives):
+        objective = getattr(promise.objectives, field.name)
+        if isinstance(objective, Share):
+            line = _judged_share(field.name, objective, overall, looking_back)
+            within = promise.lag_within if field.name == "discard_lag" else objective.within
+            line["within_seconds"] = within.total_seconds() if within else None
+        else:
+            line = _judged_number(field.name, objective, overall)
+        if field.name in not_computable:
+            line |= {"actual": None, "verdict": "not computable", "budget_left": None, "burn_rates": dict.fromkeys(BURN_WINDOWS_HOURS)}
+        result.append(line)
+    return result
+
+
+def _judged_share(name: str, objective: Share, overall: Figures, looking_back: Mapping[str, Figures]) -> dict[str, Any]:
+    good, bad = _SHARES[name](overall)
+    actual = good / (good + bad) if good + bad else None
+    verdict = "no data" if actual is None else "met" if actual >= objective.ratio else "missed"
+    may_fail = 1 - objective.ratio
+    return _line(
+        name, objective.ratio, actual, good, bad, verdict, budget_left=_left(bad, (good + bad) * may_fail),
+        burn_rates={window: _burn_rate(name, looking_back.get(window), may_fail) for window in BURN_WINDOWS_HOURS},
+    )  # fmt: skip
+
+
+def _judged_number(name: str, objective: int, overall: Figures) -> dict[str, Any]:
+    bad, all_of_them = overall[name], overall[_NUMBERS[name]]
+    verdict = "no data" if not all_of_them else "met" if bad <= objective else "missed"
+    actual = bad if all_of_them else None
+    return _line(name, objective, actual, all_of_them - bad, bad, verdict, _left(bad, objective), dict.fromkeys(BURN_WINDOWS_HOURS))
+
+
+def _line(
+    name: str,
+    objective: float,
+    actual: float | None,
+    good: int,
+    bad: int,
+    verdict: str,
+    budget_left: float,
+    burn_rates: Mapping[str, float | None],
+) -> dict[str, Any]:
+    return {
+        "name": name, "objective": objective, "within_seconds": None, "actual": actual, "good": good, "bad": bad, "verdict": verdict,
+        "budget_left": budget_left, "burn_rates": dict(burn_rates),
+    }  # fmt: skip
+
+
+def _left(bad: int, allowed: float) -> float:
+    if allowed <= 0:
+        return 1.0 if bad == 0 else 0.0
+    return 1 - bad / allowed
+
+
+def _burn_rate(name: str, window: Figures | None, may_fail: float) -> float | None:
+    good, bad = _SHARES[name](window) if window else (0, 0)
+    if not good + bad or may_fail <= 0:
+        return None
+    return float(bad / (good + bad) / may_fail)
+
+
+# ---- what logs do not hold
+
+NO_REDUNDANCY_EVENTS = "Exchange 2010 logs no redundancy events"
+NO_SHADOW_ELAPSED = "Exchange logs no time of the shadow copy (S:ShadowElapsed)"
+NO_SILENT_SINCE = "Exchange does not log since when a lost server was silent (S:SilentSince): only exposure after a RECEIVE without a copy"
+NO_TAKEOVER_TIMES = "Exchange logs neither S:SilentSince nor S:DetectedAt: takeovers are counted, and have no times"
+BY_MESSAGE_ID = "Exchange 2010 knows a message by its Message-ID only"
+
+_ABOUT_COPIES = ("redundancy_ratio", "shadow_latency", "shadow_share", "exposure", "discard_lag", "takeover", "shadows_orphaned")
+_OF_2010 = {
+    **dict.fromkeys(_ABOUT_COPIES, NO_REDUNDANCY_EVENTS),
+    "messages_sent_again": BY_MESSAGE_ID,
+}  # fmt: skip
+_OF_LATER = {
+    "shadow_latency": NO_SHADOW_ELAPSED,
+    "shadow_share": NO_SHADOW_ELAPSED,
+    "exposure": NO_SILENT_SINCE,
+    "takeover": NO_TAKEOVER_TIMES,
+}
+NOT_LOGGED = {"exchange2010": _OF_2010, "exchange2013": _OF_LATER, "exchange2016": _OF_LATER}
+PARTLY = {("exposure", "exchange2013"), ("exposure", "exchange2016")}
+"""Said, but what there is of the figure is judged."""
+
+
+def not_computable(formats: Collection[str]) -> list[dict[str, str]]:
+    """`not_computable` of summary.json. Shapes: `formats` of the input."""
+    return [
+        {"figure": figure, "format": format_, "why": why}
+        for format_ in sorted(formats)
+        for figure, why in NOT_LOGGED.get(format_, {}).items()
+    ]  # fmt: skip
+
+
+def impossible(formats: Collection[str]) -> set[str]:
+    """Figures that no format of the input allows to compute at all."""
+    missing = [{figure for figure in NOT_LOGGED.get(each, {}) if (figure, each) not in PARTLY} for each in formats]
+    return set.intersection(*missing) if missing else set()

@@ -1,4 +1,4 @@
-"""A tracking log as events, block by block: in bounded memory, fast, and never an error, whatever is in the file. docs/sla.md, section 1.
+"""Reads a tracking log block by block into events: in bounded memory, and without an error, whatever is in the file. docs/sla.md, 1.
 
 Most lines are plain, and are split by Arrow together. A line of our own is known to be plain because its log-id is right: then it is, octet
 for octet, what `wire.tracking` wrote. Another's is plain when it holds no quote. All others go to `lines.cells_of`, one by one.
@@ -16,8 +16,18 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]
 from pyarrow import csv as arrow_csv
 
 from shadowrelay.sla.columns import ARROW_EVENTS, Raw, events_of, without
-from shadowrelay.sla.layout import Layout, layout_of
-from shadowrelay.sla.lines import LINE_BYTES_MAX, LOG_ID_OCTETS, RECORD_LINES_MAX, Reason, cells_of, row_id, row_id_key, shown
+from shadowrelay.sla.lines import (
+    LINE_BYTES_MAX,
+    LOG_ID_OCTETS,
+    RECORD_LINES_MAX,
+    Layout,
+    Reason,
+    cells_of,
+    layout_of,
+    row_id,
+    row_id_key,
+    shown,
+)
 from shadowrelay.wire.tracking import SCHEMA_VERSION
 
 BLOCK_BYTES = 4 * 1024 * 1024  # about 8,000 rows; some thirty times that in memory

@@ -1,33 +1,50 @@
-"""The report: from the warehouse to `tables/`, summary.json and report.html. docs/sla.md, 6.
+"""The report: from the warehouse to `tables/`, summary.json, report.html and the text file for Prometheus. docs/sla.md, 6.
 
-The job's shell: it reads, calls the transforms of `figures`, and writes. About twenty Spark jobs: the first looks at all events, the
-second at those of messages that are not plain, the others at tables that these have written. Nothing that grows with the input comes to
-the driver.
+This is the job's shell: it reads, calls the transforms of `figures`, and writes. It runs about twenty Spark jobs: the first looks at all
+events, the second at those of messages that are not plain, the others at tables that these have written. Nothing that grows with the input
+comes to the driver. Tables are written beside those of the report before, and replace them when all of them are whole.
 """
 
+import contextlib
+import fcntl
 import json
-from collections.abc import Mapping
+import os
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import LongType, StructType
 
-from shadowrelay.sla.budget import judged
-from shadowrelay.sla.computable import impossible, not_computable
-from shadowrelay.sla.events import read_events, read_quarantine
-from shadowrelay.sla.figures.counted import Within, counted
+from shadowrelay.sla.figures.counting import Within, counted
 from shadowrelay.sla.figures.evidence import Evidence, Rules, evidence
 from shadowrelay.sla.figures.first_pass import BEARING, first_pass, odd_events, seen_counts, server_names
-from shadowrelay.sla.figures.scopes import BURN_WINDOWS_HOURS
-from shadowrelay.sla.inputs import Inputs, input_of, quarantined_once, read_inputs
-from shadowrelay.sla.lists import listed, shown
-from shadowrelay.sla.objectives import Promise, read_objectives
-from shadowrelay.sla.store import ABANDONED_AFTER, Store, sweep_reports
-from shadowrelay.sla.summary import SCHEMA_VERSION, figures_of, instant, microseconds, no_figures, placed_figures, traced
-from shadowrelay.sla.textfile import write_textfile
-from shadowrelay.sla.trace import traces
+from shadowrelay.sla.land import COMPRESSION
+from shadowrelay.sla.objectives import BURN_WINDOWS_HOURS, Promise, impossible, judged, not_computable, read_objectives
+from shadowrelay.sla.storage import is_local, located, written_whole
+from shadowrelay.sla.summary import (
+    SCHEMA_VERSION,
+    Inputs,
+    figures_of,
+    input_of,
+    instant,
+    is_instant,
+    listed,
+    microseconds,
+    no_figures,
+    placed_figures,
+    quarantined_once,
+    read_inputs,
+    shown,
+    traced,
+    traces,
+)
+from shadowrelay.sla.warehouse import read_events, read_quarantine
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,6 +52,103 @@ if TYPE_CHECKING:
 MICROSECOND = timedelta(microseconds=1)
 TRIES = 3  # an ingest beside it may merge small files that this report has listed and not yet read; then it is made again
 FILE_VANISHED = "FAILED_READ_FILE.FILE_NOT_EXIST"  # Spark's name for that
+
+# ---- the directory of a report
+
+TABLES = "tables"
+PUBLISHED = frozenset({"messages", "copies", "takeovers", "duplicates", "losses", "orphans", "exposures", "figures", "quarantine"})
+COMPRESSION_OF_WORK = "lz4_raw"  # of tables that are read once; what is kept for years has land.COMPRESSION
+WRITERS_MAX = 4
+ABANDONED_AFTER = timedelta(days=1)  # longer than any report takes
+MAKING = ".making-"  # what a directory's name begins with in which a report is made
+
+
+class Store:
+    """One report's directory while it is made: `making` in `output`. Tables that are not `PUBLISHED` are for this run only."""
+
+    def __init__(self, spark: "SparkSession", output: str) -> None:
+        self._spark = spark
+        self._output = output.rstrip("/")
+        self.making = f"{MAKING}{uuid.uuid4().hex}"
+        self._work = f"{self._output}/{self.making}"
+
+    def keep(self, frames: Mapping[str, Callable[[], DataFrame]]) -> dict[str, DataFrame]:
+        """Write each under its name, and give back what is stored.
+
+        All at once, and each is planned while others run: a small job leaves most of the machine idle, and planning takes longer than it.
+        """
+        with ThreadPoolExecutor(WRITERS_MAX) as writers:
+            writing = {name: writers.submit(self._keep, name, planned) for name, planned in frames.items()}
+            return {name: written.result() for name, written in writing.items()}
+
+    def _keep(self, name: str, planned: Callable[[], DataFrame]) -> DataFrame:
+        frame = planned()
+        if name not in PUBLISHED:
+            path = f"{self._work}/{name}"
+            frame.write.option("compression", COMPRESSION_OF_WORK).parquet(path)
+            return self._spark.read.schema(frame.schema).parquet(path)
+        instants = [field.name for field in frame.schema if isinstance(field.dataType, LongType) and is_instant(field.name)]
+        table = frame.withColumns({column: F.timestamp_micros(column) for column in instants}) if instants else frame
+        path = f"{self._work}/{TABLES}/{name}"
+        table.write.option("compression", COMPRESSION).parquet(path)
+        stored = self._spark.read.schema(StructType(table.schema.fields)).parquet(path)
+        return stored.withColumns({column: F.unix_micros(column) for column in instants}) if instants else stored
+
+    def publish(self, pages: Mapping[str, bytes]) -> None:
+        """Tables and `pages` (by file name) take the place of those of the report before: all is on the disk before any of it does."""
+        for name, content in pages.items():
+            with written_whole(f"{self._work}/{name}") as file:
+                file.write(content)
+        files, new = located(f"{self._work}/{TABLES}")
+        _, target = located(f"{self._output}/{TABLES}")
+        _, old = located(f"{self._work}/old")
+        with _alone(self._output):
+            if files.exists(target):
+                files.mv(target, old, recursive=True)
+            files.mv(new, target, recursive=True)
+            for name in pages:
+                files.mv(located(f"{self._work}/{name}")[1], located(f"{self._output}/{name}")[1])
+
+    def clear(self) -> None:
+        """What is only for this run goes."""
+        files, work = located(self._work)
+        if files.exists(work):
+            files.rm(work, recursive=True)
+
+
+@contextlib.contextmanager
+def _alone(output: str) -> Iterator[None]:
+    """While no other report takes its place there. Only a local directory can be locked."""
+    files, top = located(output)
+    if not is_local(files):
+        yield
+        return
+    directory = os.open(top, os.O_RDONLY)
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(directory)
+
+
+def sweep_reports(output: str, *, older_than: timedelta = timedelta()) -> None:
+    """Take away what reports left that were killed. Shapes: younger ones than `older_than` may be of a report that somebody else makes."""
+    files, top = located(output)
+    for path in files.ls(top, detail=False) if files.isdir(top) else ():
+        if path.rstrip("/").rpartition("/")[2].startswith(MAKING) and (not older_than or _age(files, path) > older_than):
+            files.rm(path, recursive=True)
+
+
+def _age(files: Any, path: str) -> timedelta:
+    """Since it was written to last; none where the store does not tell."""
+    try:
+        modified: datetime = files.modified(path)
+    except (NotImplementedError, OSError):
+        return timedelta()
+    return datetime.now(UTC) - modified.astimezone(UTC)
+
+
+# ---- the report
 
 
 class Rows(NamedTuple):
@@ -183,9 +297,62 @@ def _figures(figures: DataFrame, promise: Promise, inputs: Inputs) -> dict[str, 
 
 
 def _pages(summary: Mapping[str, Any]) -> dict[str, bytes]:
-    from shadowrelay.sla.page import render
+    from shadowrelay.sla.page.document import render
 
     return {
         "summary.json": json.dumps(summary, indent=1, ensure_ascii=False).encode("utf-8"),
         "report.html": render(summary).encode("utf-8"),
     }
+
+
+# ---- the text file
+
+PREFIX = "shadowrelay_sla_"
+VERDICTS = {"met": 1, "missed": 0}
+
+
+def write_textfile(path: str, summary: Mapping[str, Any]) -> None:
+    """Whole, or not at all: a collector may read at any time."""
+    with written_whole(path) as file:
+        file.write(formatted(summary).encode("utf-8"))
+
+
+def formatted(summary: Mapping[str, Any]) -> str:
+    """Shapes: `summary` as in summary.json. What is null is left out. Units: as in the names; times are milliseconds there, seconds
+    here."""
+    lines: list[str] = []
+    for name, samples in _metrics(summary):
+        known = [(labels, value) for labels, value in samples if value is not None]
+        if known:
+            lines += [f"# TYPE {PREFIX}{name} gauge", *(f"{PREFIX}{name}{_labels(labels)} {value}" for labels, value in known)]
+    return "\n".join(lines) + "\n"
+
+
+def _metrics(summary: Mapping[str, Any]) -> Iterator[tuple[str, list[tuple[dict[str, str], float | None]]]]:
+    for name, value in summary["overall"].items():
+        if not isinstance(value, Mapping):
+            yield name, [({}, value)]
+            continue
+        base = name.removesuffix("_ms")
+        yield f"{base}_count", [({}, value["count"])]
+        quantiles = [({"quantile": key}, value[key] / 1000) for key in value if key != "count" and value[key] is not None]
+        yield f"{base}_seconds", list(quantiles)
+    objectives = summary["objectives"]
+    yield "objective_met", [({"objective": each["name"]}, VERDICTS.get(each["verdict"])) for each in objectives]
+    yield "objective_budget_left", [({"objective": each["name"]}, each["budget_left"]) for each in objectives]
+    burning = [({"objective": each["name"], "window": window}, rate) for each in objectives for window, rate in each["burn_rates"].items()]
+    yield "objective_burn_rate", list(burning)
+    if "watch" in summary:
+        yield from _watch_metrics(summary["watch"])
+
+
+def _watch_metrics(watch: Mapping[str, Any]) -> Iterator[tuple[str, list[tuple[dict[str, str], float | None]]]]:
+    """What `sla watch` says of itself. docs/sla.md, 7."""
+    yield "watch_updated_timestamp_seconds", [({}, datetime.fromisoformat(watch["updated_at"]).timestamp())]
+    for name in ("interval_seconds", "batches", "late_rows", "ahead_rows", "missed_rows", "failures"):
+        yield f"watch_{name}", [({}, watch[name])]
+    yield "watch_failing", [({"step": step}, 1) for step in watch["failing"]]
+
+
+def _labels(labels: Mapping[str, str]) -> str:
+    return "{" + ",".join(f'{name}="{value}"' for name, value in labels.items()) + "}" if labels else ""

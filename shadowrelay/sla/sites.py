@@ -1,6 +1,7 @@
-"""Whose log a directory is, and in which site and boundary that server stands: from what was shipped with it, or from a file.
+"""The servers of the logs: in which site and boundary each stands, and which of its files are missing or were dropped.
 
-`manifest.json` in a server's directory says it, and `--sites FILE` wins over that. What nobody says is empty, and never an error.
+`manifest.json` in a server's directory says so, and `--sites FILE` wins over that. A value that neither gives is empty, never an error. The
+warehouse keeps both in `servers.json` and `shipping.json`.
 """
 
 import json
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from shadowrelay.model.errors import ConfigurationError, ShadowrelayError
-from shadowrelay.sla.places import located, written_whole
+from shadowrelay.sla.storage import located, written_whole
 
 MANIFEST = "manifest.json"
 SERVERS = "servers.json"

@@ -1,11 +1,28 @@
-"""summary.json from lines of figures: names, nesting and instants as docs/sla.md, section 6, shows them."""
+"""The parts of summary.json: figures, input, lists and traces, with names and instants as docs/sla.md, section 6, shows them.
 
-from collections.abc import Iterable, Mapping
+Each list has the worst first and is bounded, so that what comes to the driver never grows with the input. `trace` is also what
+`sla trace` prints: every row that all servers logged about one message.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from functools import reduce
+from typing import TYPE_CHECKING, Any
 
-from shadowrelay.sla.figures.cells import COUNTS, MAXIMA
-from shadowrelay.sla.figures.scopes import TIMES
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from shadowrelay.sla.figures.counting import COUNTS, HOUR_US, MAXIMA, TIMES
+from shadowrelay.sla.figures.evidence import Evidence
+from shadowrelay.sla.figures.incidents import UNEXPLAINED
+from shadowrelay.sla.sites import Shipping, Site, read_servers, read_shipping
+from shadowrelay.sla.warehouse import read_events, read_files, read_quarantine
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 SCHEMA_VERSION = 1
 LIST_MAX = 200
@@ -101,3 +118,283 @@ def traced(lists: Mapping[str, Iterable[Line]]) -> list[str]:
         *lists["exposures"],
     ]
     return list(dict.fromkeys(line["message"] for line in lines))[:TRACED_MAX]
+
+
+def rows_of(frame: DataFrame) -> list[dict[str, Any]]:
+    """Of a frame that is known to be small."""
+    return [row.asDict(recursive=True) for row in frame.collect()]
+
+
+# ---- the input
+
+EXAMPLES_MAX = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """Shapes: `logs`: of each server that has a log: server, format (of its newest file), formats, first_at, last_at (microseconds), rows,
+    lines, files. `quarantined`: reason, count, examples."""
+
+    logs: list[dict[str, Any]]
+    quarantined: list[dict[str, Any]]
+    sites: dict[str, Site] = field(default_factory=dict)
+    shipping: Shipping = field(default_factory=Shipping)
+
+    @property
+    def servers(self) -> list[str]:
+        """Those with a log, and those that are known without."""
+        return sorted({*self.sites, *self.logged})
+
+    @property
+    def logged(self) -> list[str]:
+        """Those whose own log is in the input."""
+        return [each["server"] for each in self.logs]
+
+    @property
+    def formats(self) -> set[str]:
+        """Of all files."""
+        return {format_ for each in self.logs for format_ in each["formats"]}
+
+    @property
+    def lines_quarantined(self) -> int:
+        """Each line once."""
+        return sum(each["count"] for each in self.quarantined)
+
+    def newest_at(self) -> int | None:
+        """The newest row. Units: microseconds."""
+        return max((each["last_at"] for each in self.logs if each["last_at"] is not None), default=None)
+
+
+def read_inputs(spark: "SparkSession", warehouse: str) -> Inputs:
+    """All that is known of the warehouse without its events."""
+    with ThreadPoolExecutor() as readers:
+        servers = readers.submit(lambda: rows_of(logs(read_files(spark, warehouse)).orderBy("server")))
+        quarantined = readers.submit(lambda: rows_of(reasons(quarantined_once(read_quarantine(spark, warehouse)))))
+        return Inputs(servers.result(), quarantined.result(), read_servers(warehouse), read_shipping(warehouse))
+
+
+def logs(files: DataFrame) -> DataFrame:
+    """One line a server. A file that was read again counts as it was read last, that is with most lines."""
+    once = files.groupBy("server", "file").agg(
+        F.max("lines").alias("lines"),
+        F.max("rows").alias("rows"),
+        F.collect_set("format").alias("formats"),
+        F.min("first_at").alias("first_at"),
+        F.max("last_at").alias("last_at"),
+    )
+    known = F.array_remove(F.array_distinct(F.flatten(F.collect_list("formats"))), "")
+    return once.groupBy("server").agg(
+        F.count(F.lit(1)).alias("files"),
+        F.sum("lines").alias("lines"),
+        F.sum("rows").alias("rows"),
+        F.max_by(F.array_max("formats"), "last_at").alias("format"),
+        known.alias("formats"),
+        F.unix_micros(F.min("first_at")).alias("first_at"),
+        F.unix_micros(F.max("last_at")).alias("last_at"),
+    )
+
+
+def quarantined_once(quarantine: DataFrame) -> DataFrame:
+    """A line of a file that was read twice is one."""
+    return quarantine.dropDuplicates(["server", "file", "line", "reason"])
+
+
+def reasons(quarantined: DataFrame) -> DataFrame:
+    """How many of each, and the first few."""
+    in_order = Window.partitionBy("reason").orderBy("server", "file", "line")
+    number = F.row_number().over(in_order.rowsBetween(Window.unboundedPreceding, Window.currentRow))
+    example = F.when(F.col("number") <= EXAMPLES_MAX, F.struct("server", "file", "line"))
+    return (
+        quarantined.withColumn("number", number)
+        .groupBy("reason")
+        .agg(F.count(F.lit(1)).alias("count"), F.sort_array(F.collect_list(example)).alias("examples"))
+        .orderBy("reason")
+    )
+
+
+def input_of(inputs: Inputs, *, rows: int, rows_repeated: int) -> dict[str, Any]:
+    """`input` of summary.json. Shapes: `rows` with repeats."""
+    servers = [
+        {"name": each["server"], **inputs.sites.get(each["server"], Site())._asdict(), "format": each["format"] or ""}
+        | {"first_at": instant(each["first_at"]), "last_at": instant(each["last_at"]), "rows": each["rows"]}
+        for each in inputs.logs
+    ]
+    first = min((each["first_at"] for each in inputs.logs if each["first_at"] is not None), default=None)
+    return {
+        "servers": servers,
+        "files": sum(each["files"] for each in inputs.logs),
+        "files_missing": len(inputs.shipping.missing),
+        "lines": sum(each["lines"] for each in inputs.logs),
+        "rows": rows,
+        "rows_repeated": rows_repeated,
+        "first_at": instant(first),
+        "last_at": instant(inputs.newest_at()),
+        "quarantine": inputs.quarantined,
+        "dropped_before_shipping": [each._asdict() for each in inputs.shipping.dropped[:LIST_MAX]],
+        "dropped_count": len(inputs.shipping.dropped),
+    }
+
+
+# ---- lists
+
+TAKEOVER = (
+    "old_primary", "new_primary", "reason", "silent_since", "detected_at", "first_resubmit_at", "last_resubmit_at", "messages",
+    "delivered_at",
+    "returned_at", "in_time",
+)  # fmt: skip
+DUPLICATE = ("message", "recipient", "count", "cause", "first_server", "first_at", "later_server", "later_at")
+LOSS = ("message", "recipient", "acknowledged_at", "server", "cause")
+ORPHAN = ("message", "server", "primary", "at", "cause")
+EXPOSURE = ("message", "server", "began_at", "ended_at", "seconds", "is_open", "cause")
+HOURS_OF_LONG, HOURS_OF_REST = 168, 48
+LONG_SCOPES = ("all", "site")
+FIGURES_MAX = 3000  # lines: about 4 MB of JSON
+CAUSES, ROWS = "causes of ", "rows"
+CAUSED = ("duplicates", "losses", "orphans", "exposures")
+
+
+ORDER: dict[str, Callable[[Mapping[str, Any]], tuple[Any, ...]]] = {
+    "takeovers": lambda line: (line["first_resubmit_at"], line["new_primary"], line["old_primary"]),
+    "duplicates": lambda line: (line["cause"] != UNEXPLAINED, line["first_at"] - line["later_at"], line["message"], line["recipient"]),
+    "losses": lambda line: (line["acknowledged_at"], line["message"], line["recipient"]),
+    "orphans": lambda line: (line["at"], line["message"], line["server"]),
+    "exposures": lambda line: (-line["seconds"], line["message"], line["began_at"]),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """Shapes: `lists` and `causes` as in summary.json; `rows_once`: rows of messages that went the exact way, each counted once."""
+
+    lists: dict[str, list[dict[str, Any]]]
+    causes: dict[str, dict[str, int]]
+    rows_once: int
+
+
+def listed(found: Evidence) -> Listed:
+    """The lists, takeovers in their order and the newest where they are too many; and of all, how many there are of each cause.
+
+    One query, because each costs more than what it finds.
+    """
+    exposures = found.exposures.withColumn("seconds", F.col("exposed_us") / 1e6)
+    by_cause = F.col("cause") != UNEXPLAINED
+    parts = [
+        _first("takeovers", found.takeovers, TAKEOVER, F.col("first_resubmit_at").desc(), F.col("new_primary"), F.col("old_primary")),
+        _first(
+            "duplicates", found.duplicates, DUPLICATE, by_cause, F.col("first_at") - F.col("later_at"), F.col("message"), F.col("recipient")
+        ),
+        _first("losses", found.losses, LOSS, F.col("acknowledged_at"), F.col("message"), F.col("recipient")),
+        _first("orphans", found.orphans, ORPHAN, F.col("at"), F.col("message"), F.col("server")),
+        _first("exposures", exposures, EXPOSURE, F.col("exposed_us").desc(), F.col("message"), F.col("began_at")),
+        *(_causes(name, getattr(found, name)) for name in CAUSED),
+        found.lines.agg(F.coalesce(F.sum("rows_count"), F.lit(0)).alias("rows_once")).select(*_said(ROWS, ("rows_once",))),
+    ]
+    lines: dict[str, list[dict[str, Any]]] = {name: [] for name in (*ORDER, *(f"{CAUSES}{name}" for name in CAUSED), ROWS)}
+    for row in rows_of(reduce(DataFrame.unionByName, parts)):
+        lines[row["list"]].append(json.loads(row["line"]))
+    return Listed(
+        {name: [with_instants(line) for line in sorted(lines[name], key=order)] for name, order in ORDER.items()},
+        {name: {line["cause"]: line["count"] for line in lines[f"{CAUSES}{name}"]} for name in CAUSED},
+        lines[ROWS][0]["rows_once"],
+    )
+
+
+def _first(name: str, frame: DataFrame, columns: Sequence[str], *order: Column) -> DataFrame:
+    return frame.orderBy(*order).limit(LIST_MAX).select(*_said(name, columns))
+
+
+def _causes(name: str, table: DataFrame) -> DataFrame:
+    counted = table.groupBy("cause").agg(F.count(F.lit(1)).alias("count")).orderBy("cause")
+    return counted.select(*_said(f"{CAUSES}{name}", ("cause", "count")))
+
+
+def _said(name: str, columns: Sequence[str]) -> tuple[Column, Column]:
+    """A line of any list: lists of different columns have one shape as JSON."""
+    return F.lit(name).alias("list"), F.to_json(F.struct(*columns), {"ignoreNullFields": "false"}).alias("line")
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """Lines of figures in order, and how many did not fit."""
+
+    lines: list[dict[str, Any]]
+    left_out: int
+
+
+def shown(figures: DataFrame) -> Shown:
+    """Lines of figures for summary.json: all but the older hours, and of these at most FIGURES_MAX; small scopes' older days go first."""
+    newest_hour = figures.where(F.col("window") == "hour").agg(F.max("start").alias("start")).collect()[0]["start"]
+    hours = F.when(F.col("scope").isin(*LONG_SCOPES), HOURS_OF_LONG).otherwise(HOURS_OF_REST)
+    is_recent = F.col("start") > F.lit(newest_hour or 0) - hours * F.lit(HOUR_US)
+    wanted = figures.where((F.col("window") != "hour") | is_recent)
+    rank = F.when(~F.col("window").isin("day", "hour"), 0).when(F.col("scope") == "all", 1).when(F.col("scope") == "pair", 3).otherwise(2)
+    place = ("window", "start", "scope", "name", "other")
+    lines = rows_of(wanted.orderBy(rank, F.col("start").desc(), *place).limit(FIGURES_MAX))
+    left_out = wanted.count() - len(lines) if len(lines) == FIGURES_MAX else 0
+    return Shown(sorted(lines, key=lambda line: tuple((line[key] is not None, line[key]) for key in place)), left_out)
+
+
+# ---- traces
+
+TRACE_ROWS_MAX = 500  # of one message: one that was deferred for days has more, and the first say why
+RECIPIENTS_MAX, CHARACTERS_MAX = 20, 1000  # of a row in summary.json
+TRACE_COLUMNS = ("at", "server", "event", "source", "client", "to", "recipients", "recipients_count", "text")
+
+
+def trace(spark: "SparkSession", warehouse: str, message_id: str) -> list[dict[str, Any]]:
+    """Every row in order, by network message id or internet message id (with or without its angle brackets); with the notifications about
+    it.
+
+    Shapes: as in `traces`, and `message`, because an internet message id may be that of several.
+    """
+    bare = message_id.strip().removeprefix("<").removesuffix(">")
+    is_it = F.col("message").isin(message_id, bare, f"<{bare}>") | F.col("internet_message_id").isin(message_id, bare, f"<{bare}>")
+    is_about_it = (F.col("event") == "DSN") & (F.col("original_message").isin(message_id) | F.col("reference").isin(bare, f"<{bare}>"))
+    rows = told(read_events(spark, warehouse).where(is_it | is_about_it), F.col("message"))
+    return [
+        {"message": row["message"], **traced_row(row.asDict(recursive=True))} for row in rows.orderBy("at_us", "server", "line").collect()
+    ]
+
+
+def traces(events: DataFrame, messages: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
+    """`traces` of summary.json. Shapes: `messages` are few."""
+    if not messages:
+        return {}
+    wanted = list(messages)
+    is_about_it = (F.col("event") == "DSN") & F.col("original_message").isin(wanted)
+    of = F.when(F.col("message").isin(wanted), F.col("message")).otherwise(F.col("original_message"))
+    rows = told(events.where(F.col("message").isin(wanted) | is_about_it), of)
+    result: dict[str, list[dict[str, Any]]] = {message: [] for message in messages}
+    cut = rows.withColumns({"recipients": F.slice("recipients", 1, RECIPIENTS_MAX), "text": F.left("text", F.lit(CHARACTERS_MAX))})
+    for row in cut.orderBy("message", "at_us", "server", "line").collect():
+        result[row["message"]].append(traced_row(row.asDict(recursive=True)))
+    return result
+
+
+def told(events: DataFrame, message: Column) -> DataFrame:
+    """Rows with the columns of a trace, each once, at most TRACE_ROWS_MAX of a message."""
+    said = events.select(
+        message.alias("message"), "row_id", F.unix_micros("at").alias("at_us"), "server", "line", "event", "source",
+        F.coalesce(F.nullif(F.col("client_hostname"), F.lit("")), "client_ip").alias("client"),
+        F.coalesce(F.nullif(F.col("server_hostname"), F.lit("")), "server_ip").alias("to"),
+        "recipients", F.size("recipients").alias("recipients_count"), _text().alias("text"),
+    )  # fmt: skip
+    in_order = Window.partitionBy("message").orderBy("at_us", "server", "line")
+    numbered = said.dropDuplicates(["message", "row_id"]).withColumn(
+        "number", F.row_number().over(in_order.rowsBetween(Window.unboundedPreceding, Window.currentRow))
+    )
+    return numbered.where(F.col("number") <= TRACE_ROWS_MAX).drop("number", "row_id")
+
+
+def _text() -> Column:
+    """What a row says besides who and when: its context, what it refers to, what the recipients' servers said, and our own data."""
+    parts = ("source_context", "reference")
+    statuses = F.array_join(F.array_distinct("recipient_statuses"), "; ")
+    return F.concat_ws(
+        " · ", *[F.nullif(F.col(part), F.lit("")) for part in parts], F.nullif(statuses, F.lit("")), F.nullif("custom_data", F.lit(""))
+    )
+
+
+def traced_row(row: dict[str, Any]) -> dict[str, Any]:
+    """A line of a trace."""
+    return {"at": instant(row["at_us"])} | {name: row[name] for name in TRACE_COLUMNS[1:]}

@@ -1,216 +1,216 @@
-"""A warehouse filled at once, without a stream: for a report straight from logs. docs/sla.md, section 1."""
+"""The tables of the warehouse: their columns, how they are read, and how their small files are merged. docs/sla.md, section 1.
 
-import os
-import shutil
-import tempfile
-import time
-from collections.abc import Iterator, Mapping, Set
-from contextlib import contextmanager, suppress
-from pathlib import Path
+Every reader of events reads them here, with the schema as it is written and never an inferred one: a server called "007" stays a text.
+Text columns are empty where the log says nothing, and never null; numbers and instants are null there.
+
+`compact` merges the small Parquet files of days that are over, and drops rows that stand in them twice. The merged file is written before
+the small ones are deleted. A kill in between leaves repeats, which every reader tolerates and the next compaction removes. A report that
+has listed the small files and reads them later is made again (`report.TRIES`).
+"""
+
+import uuid
+from collections import defaultdict
+from collections.abc import Iterator
+from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F
-
-from shadowrelay.model.errors import ShadowrelayError
-from shadowrelay.sla.events import read_files
-from shadowrelay.sla.land import NAMES, land, source_of
-from shadowrelay.sla.places import is_local, located
-from shadowrelay.sla.sites import (
-    Manifest,
-    Shipping,
-    Site,
-    merged,
-    read_manifests,
-    read_servers,
-    read_shipping,
-    write_servers,
-    write_shipping,
+from pyspark.sql.types import (
+    ArrayType,
+    DateType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
 )
+
+from shadowrelay.sla.land import COMPRESSION
+from shadowrelay.sla.storage import located
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-LISTING = "path string, modificationTime timestamp, length long, content binary"
-"""What Spark's source `binaryFile` has for each file. The content is never asked for: it would be in memory whole."""
-REMOVALS_MAX, REMOVAL_PAUSE_SECONDS = 20, 0.25
-LITTLE_BYTES = 32 << 20  # of logs, about 60,000 events: up to here a report takes longer to compile than to compute
+_TEXT, _LONG, _INSTANT, _LIST = StringType(), LongType(), TimestampType(), ArrayType(StringType())
 
 
-class NoLogs(ShadowrelayError):
-    """There is nothing that can be read; the text says where it was looked for."""
+def _struct(*columns: tuple[str, StringType | LongType | IntegerType | TimestampType | DateType | ArrayType]) -> StructType:
+    return StructType([StructField(name, kind) for name, kind in columns])
 
 
-class Ingested(NamedTuple):
-    """What a warehouse was made of. A file that was read twice counts once, as it was read last."""
+EVENTS = _struct(
+    ("row_id", _TEXT),
+    ("at", _INSTANT),
+    ("event", _TEXT),
+    ("source", _TEXT),
+    ("message", _TEXT),
+    ("internet_message_id", _TEXT),
+    ("internal_message_id", _TEXT),
+    ("client_ip", _TEXT),
+    ("client_hostname", _TEXT),
+    ("server_ip", _TEXT),
+    ("server_hostname", _TEXT),
+    ("source_context", _TEXT),
+    ("connector_id", _TEXT),
+    ("reference", _TEXT),
+    ("subject", _TEXT),
+    ("sender", _TEXT),
+    ("return_path", _TEXT),
+    ("related_recipient", _TEXT),
+    ("message_info", _TEXT),
+    ("directionality", _TEXT),
+    ("tenant_id", _TEXT),
+    ("original_client_ip", _TEXT),
+    ("original_server_ip", _TEXT),
+    ("custom_data", _TEXT),
+    ("traffic_type", _TEXT),
+    ("recipients", _LIST),
+    ("recipient_statuses", _LIST),
+    ("recipients_hash", _LONG),
+    ("total_bytes", _LONG),
+    ("recipient_count", IntegerType()),
+    ("replication", _TEXT),
+    ("ack_us", _LONG),
+    ("shadow_us", _LONG),
+    ("attempt_us", _LONG),
+    ("reason", _TEXT),
+    ("silent_since", _INSTANT),
+    ("detected_at", _INSTANT),
+    ("original_message", _TEXT),
+    ("format", _TEXT),
+    ("file", _TEXT),
+    ("line", _LONG),
+    ("server", _TEXT),
+    ("date", DateType()),
+)
+"""One row of a log. The last two are partitions (directories), not in the Parquet files."""
 
-    files: int
-    bytes: int
-    lines: int
-    rows: int
-    quarantined: int
+QUARANTINE = _struct(("server", _TEXT), ("file", _TEXT), ("line", _LONG), ("reason", _TEXT), ("text", _TEXT))
+"""A line that is no row, with at most its first 500 characters. `line` is 0 where the file as a whole could not be read."""
+
+FILES = _struct(
+    ("server", _TEXT),
+    ("file", _TEXT),
+    ("bytes", _LONG),
+    ("lines", _LONG),
+    ("rows", _LONG),
+    ("quarantined", _LONG),
+    ("format", _TEXT),
+    ("version", _TEXT),
+    ("first_at", _INSTANT),
+    ("last_at", _INSTANT),
+)
+"""A file as it was read. `lines` are all of it, header, comments and empty ones too."""
 
 
-@contextmanager
-def temporary_warehouse(
-    spark: "SparkSession", logs: str, sites: Mapping[str, Site] | None = None, directory: Path | None = None
-) -> Iterator[str]:
-    """A warehouse with all of these logs, gone afterwards.
+def read_events(spark: "SparkSession", warehouse: str) -> "DataFrame":
+    """All events, repeats included: a reader that counts must count each `row_id` once. No rows where nothing was ingested."""
+    return _read(spark, f"{warehouse}/events", EVENTS)
 
-    Units: it takes about a quarter of the logs' room, in `directory`, or where temporary files are made.
-    """
-    warehouse = tempfile.mkdtemp(prefix="shadowrelay-sla-", dir=directory)
+
+def read_quarantine(spark: "SparkSession", warehouse: str) -> "DataFrame":
+    """Lines that are no rows; of a file that was read more than once, those of the last time."""
+    lines = _read(spark, f"{warehouse}/quarantine", _in_batches(QUARANTINE))
+    last = _last_readings(spark, warehouse).select("server", "file", "batch")
+    return lines.join(last, on=["server", "file", "batch"], how="left_semi").select(*QUARANTINE.fieldNames())
+
+
+def read_files(spark: "SparkSession", warehouse: str) -> "DataFrame":
+    """Files that were read, each once: as it was the last time, when it was longest."""
+    return _last_readings(spark, warehouse).select(*FILES.fieldNames())
+
+
+def read_readings(spark: "SparkSession", warehouse: str) -> "DataFrame":
+    """Each time that a file was read, and in which `batch`."""
+    return _read(spark, f"{warehouse}/files", _in_batches(FILES))
+
+
+def _last_readings(spark: "SparkSession", warehouse: str) -> "DataFrame":
+    # a log only grows: the longest is the newest
+    names = ["bytes", "batch", *(name for name in FILES.fieldNames() if name not in ("server", "file", "bytes"))]
+    readings = read_readings(spark, warehouse).groupBy("server", "file").agg(F.max(F.struct(*names)).alias("last"))
+    return readings.select("server", "file", "last.*")
+
+
+def _in_batches(schema: StructType) -> StructType:
+    return StructType([*schema.fields, StructField("batch", StringType())])
+
+
+def _read(spark: "SparkSession", path: str, schema: StructType) -> "DataFrame":
+    from pyspark.errors import AnalysisException
+
     try:
-        ingest_once(spark, logs, warehouse, sites)
-        yield warehouse
-    except (KeyboardInterrupt, SystemExit):
-        with suppress(Exception):
-            spark.stop()  # else its workers go on writing
-        raise
-    finally:
-        _remove(warehouse)
-
-
-def _remove(directory: str) -> None:
-    """Also while a worker that has not heard yet still writes."""
-    for _ in range(REMOVALS_MAX):
-        shutil.rmtree(directory, ignore_errors=True)
-        if not os.path.exists(directory):
-            return
-        time.sleep(REMOVAL_PAUSE_SECONDS)
-
-
-def ingest_once(spark: "SparkSession", logs: str, warehouse: str, sites: Mapping[str, Site] | None = None) -> Ingested:
-    """Read all files below `logs` into an empty warehouse.
-
-    Raises: NoLogs, when there is no directory of a server with a log.
-    """
-    require_logs(logs)
-    land(list_logs(spark, logs), warehouse, "once")
-    describe_servers(spark, logs, warehouse, sites)
-    return counted(spark, warehouse)
-
-
-def require_logs(logs: str, *, may_be_empty: bool = False) -> None:
-    """Raises: NoLogs, also for what Spark would fail on as a whole, or not see."""
-    files, top = located(logs)
-    if not files.isdir(top):
-        raise NoLogs(f"{logs}: no such directory")
-    if strange := strange_names(logs):
-        raise NoLogs(f"{logs}: the names of servers' directories and of logs must be UTF-8; rename {strange[0]}")
-    if colons := [name for path in files.ls(top, detail=False) if ":" in (name := path.rstrip("/").rpartition("/")[2])]:
-        raise NoLogs(f"{logs}/{colons[0]}: the name of a server's directory may not have a colon")
-    if is_local(files) and (closed := [path for path in files.ls(top, detail=False) if _is_closed(path)]):
-        raise NoLogs(f"{closed[0]}: this directory cannot be read: give this user the right to (chmod o+rx), or move it away")
-    if not may_be_empty and not files.glob(f"{top}/*/{NAMES}"):
-        raise NoLogs(f"{logs}: no logs: they are looked for as <server>/{NAMES}")
-
-
-def strange_names(logs: str) -> list[str]:
-    """Directories of servers and logs that Spark does not see, because their names are no UTF-8: quoted, for people."""
-    files, top = located(logs)
-    servers = files.ls(top, detail=False) if files.isdir(top) else []
-    return [repr(path) for path in (*servers, *files.glob(f"{top}/*/{NAMES}")) if not _is_text(path)]
-
-
-def _is_closed(path: str) -> bool:
-    return os.path.isdir(path) and not os.access(path, os.R_OK | os.X_OK)
-
-
-def _is_text(name: str) -> bool:
-    try:
-        name.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def is_little(logs: str) -> bool:
-    """So little that it is quickest to compute without compiling, see `spark_session`."""
-    files, top = located(logs)
-    octets = 0
-    for path in files.glob(f"{top}/*/{NAMES}"):
-        with suppress(FileNotFoundError):  # it was deleted since, or is a link to nothing
-            octets += files.size(path) or 0
-    return octets <= LITTLE_BYTES
-
-
-def require_warehouse(warehouse: str) -> None:
-    """Raises: NoLogs, where nothing was ingested yet: a report of nothing would look as if nothing was wrong."""
-    if not has_events(warehouse):
-        raise NoLogs(f"{warehouse}: no warehouse: `shadowrelay sla ingest` makes one")
-
-
-def has_events(warehouse: str) -> bool:
-    """Something was ingested."""
-    files, top = located(warehouse)
-    return bool(files.isdir(f"{top}/events"))
-
-
-def list_logs(spark: "SparkSession", logs: str) -> "DataFrame":
-    """All files, with the columns path, modificationTime and length."""
-    source = spark.read.format("binaryFile").schema(LISTING).options(**listing_options())
-    try:
-        return of_servers(source.load(f"{logs}/*"), logs).drop("content")
+        frame = spark.read.schema(schema).parquet(path)
     except AnalysisException as exc:
         if exc.getCondition() != "PATH_NOT_FOUND":
             raise
-        return spark.createDataFrame([], LISTING).drop("content")
+        return spark.createDataFrame([], schema)
+    return frame.select(*schema.fieldNames())
 
 
-def listing_options() -> dict[str, str]:
-    """Of the source `binaryFile`, as a batch and as a stream.
+# ---- compaction
 
-    Retention may delete a file between two looks. Without `recursiveFileLookup` Spark takes a directory `archive=2025` for a partition,
-    and reads a batch of the stream once more for each name in it that has a bracket.
+SMALL_BYTES = 16 * 1024 * 1024
+FILES_MIN = 8  # in one directory of date and server; fewer are not worth the work
+FILES_AT_ONCE = 2_000  # one job; about 4 GB of Parquet
+ROWS_PER_FILE_MAX = 2_000_000
+
+
+class Part(NamedTuple):
+    """A Parquet file of the events; `place` is its `date=…/server=…`."""
+
+    place: str
+    path: str
+    size: int
+
+
+def compact(spark: "SparkSession", warehouse: str, *, before: date | None = None) -> int:
+    """Merge small files of days before `before` (default: today, UTC); gives how many there were.
+
+    Shapes: nobody else may write those days meanwhile: an ingest calls this between its batches.
     """
-    return {"pathGlobFilter": NAMES, "ignoreMissingFiles": "true", "recursiveFileLookup": "true"}
+    files, top = located(f"{warehouse}/events")
+    count = 0
+    for parts in _groups(_parts(files, top), before or datetime.now(UTC).date()):
+        _merge(spark, f"{warehouse}/events", parts, top)
+        files.rm([part.path for part in parts])
+        count += len(parts)
+    return count
 
 
-def of_servers(files: "DataFrame", logs: str) -> "DataFrame":
-    """Those that are `<logs>/<server>/<name>`. Shapes: `files` has the column path, as Spark writes it."""
-    spark = files.sparkSession
-    jvm: Any = spark.sparkContext._jvm  # as Spark spells it: with a scheme, without `..`
-    path = jvm.org.apache.hadoop.fs.Path(logs)
-    top = path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf()).makeQualified(path).toString()
-    return files.where(F.size(F.split("path", "/")) == len(top.rstrip("/").split("/")) + 2)
+def _parts(files: Any, top: str) -> Iterator[Part]:
+    if not files.exists(top):
+        return
+    for path, entry in files.find(top, detail=True).items():
+        date_place, server_place, batch, name = (
+            path[len(top) :].strip("/").split("/")[-4:] if path.count("/") - top.count("/") == 4 else [""] * 4
+        )
+        if batch and name.endswith(".parquet") and name[0] not in "._":
+            yield Part(f"{date_place}/{server_place}", path, entry["size"])
 
 
-def describe_servers(spark: "SparkSession", logs: str, warehouse: str, sites: Mapping[str, Site] | None) -> None:
-    """`servers.json` and `shipping.json`, from the manifests of now and from what was known before."""
-    manifests = read_manifests(logs)
-    write_servers(warehouse, merged(read_servers(warehouse), manifests, sites or {}))
-    write_shipping(warehouse, _shipping(spark, logs, warehouse, manifests))
+def _groups(parts: Iterator[Part], before: date) -> Iterator[list[Part]]:
+    """Directories that are worth it, as many together as one job should take."""
+    small: dict[str, list[Part]] = defaultdict(list)
+    for part in parts:
+        if part.size < SMALL_BYTES and part.place[len("date=") :][:10] < before.isoformat():
+            small[part.place].append(part)
+    group: list[Part] = []
+    for place in sorted(small):
+        if len(small[place]) >= FILES_MIN:
+            group += small[place]
+        if len(group) >= FILES_AT_ONCE:
+            yield group
+            group = []
+    if group:
+        yield group
 
 
-def _shipping(spark: "SparkSession", logs: str, warehouse: str, manifests: Mapping[str, Manifest | None]) -> Shipping:
-    """A manifest forgets what is old, and may be away or half there for a moment: what it has said stays known until the file is read."""
-    files, top = located(logs)
-    there = {source_of(path)[1:] for path in files.glob(f"{top}/*/{NAMES}")}
-    known = [(server, manifest) for server, manifest in manifests.items() if manifest is not None]
-    named = {(server, name) for server, manifest in known for name in manifest.names}
-    dropped = {each[:2]: each for _, manifest in known for each in manifest.dropped}
-    before = read_shipping(warehouse)
-    forgotten = {each[:2]: each for each in before.dropped if each[:2] not in dropped}
-    absent = (named - there) | set(before.missing)
-    unread = _unread(spark, warehouse, absent | forgotten.keys())
-    dropped |= {key: each for key, each in forgotten.items() if key in unread}  # a node may ship after all what it wanted to drop
-    return Shipping(tuple(sorted(absent & unread)), tuple(sorted(dropped.values())))
-
-
-def _unread(spark: "SparkSession", warehouse: str, logs: Set[tuple[str, str]]) -> set[tuple[str, str]]:
-    """Those that nobody has read. Shapes: server and name of each."""
-    if not logs:
-        return set()
-    unread = spark.createDataFrame(sorted(logs), "server string, file string").join(
-        read_files(spark, warehouse), on=["server", "file"], how="left_anti"
-    )
-    return {(row.server, row.file) for row in unread.collect()}
-
-
-def counted(spark: "SparkSession", warehouse: str) -> Ingested:
-    """What is in the warehouse now."""
-    sums = [F.coalesce(F.sum(name), F.lit(0)) for name in Ingested._fields[1:]]
-    row = read_files(spark, warehouse).agg(F.count("file"), *sums).first()
-    assert row is not None, "an aggregate without groups has one row"
-    return Ingested(*row)
+def _merge(spark: "SparkSession", events: str, parts: list[Part], top: str) -> None:
+    paths = [f"{events}{part.path[len(top) :]}" for part in parts]
+    rows = spark.read.schema(EVENTS).option("basePath", events).parquet(*paths).select(*EVENTS.fieldNames())
+    together = rows.repartition("date", "server").dropDuplicates(["date", "server", "row_id"])
+    named = together.withColumn("batch", F.lit(f"merged-{uuid.uuid4().hex}")).sortWithinPartitions("date", "server", "batch", "at")
+    writer = named.write.mode("append").partitionBy("date", "server", "batch").option("compression", COMPRESSION)
+    writer.option("maxRecordsPerFile", ROWS_PER_FILE_MAX).parquet(events)

@@ -1,32 +1,91 @@
 """`sla watch`: logs into the warehouse as they come, live figures at once, and the report again and again. docs/sla.md, section 7.
 
-A loop on the main thread looks after two streams (ingest, live) and does the rest itself, one thing after the other, so that nothing is
+A loop on the main thread keeps two streams running (ingest, live) and does the rest itself, one step after the other, so that nothing is
 compacted while it is read. Only the report, which takes long, has a thread of its own. All that must survive is in the warehouse.
+
+Each `Step` fails on its own: the failure is reported, the wait before the next try grows, and the other steps go on.
 """
 
 import json
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from shadowrelay.sla import feed, ingest, live
-from shadowrelay.sla.places import sweep, written_whole
-from shadowrelay.sla.report import write_report
-from shadowrelay.sla.signals import stopped_by_signals
+from shadowrelay.model.errors import ShadowrelayError
+from shadowrelay.signals import stopped_by_signals
+from shadowrelay.sla import ingest, live
+from shadowrelay.sla.ingest import Tell, describe_servers, has_events, require_logs
+from shadowrelay.sla.report import sweep_reports, write_report, write_textfile
 from shadowrelay.sla.sites import Site, read_servers
-from shadowrelay.sla.steps import Step, Tell, WatchFailed
-from shadowrelay.sla.store import sweep_reports
+from shadowrelay.sla.storage import sweep, written_whole
 from shadowrelay.sla.summary import instant
-from shadowrelay.sla.textfile import write_textfile
-from shadowrelay.sla.warehouse import describe_servers, has_events, require_logs
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+
+# ---- steps
+
+FAILURES_MAX = 10  # running; with the waits about five minutes
+WAIT_MAX_SECONDS = 60.0
+TEXT_CHARACTERS_MAX = 500
+
+
+class WatchFailed(ShadowrelayError):
+    """A step failed too often running; the text says which, and why. All that was done stands."""
+
+
+class Step:
+    """One of them. `failing`: why it does not work now; None while it does."""
+
+    def __init__(self, name: str, do: Callable[[], None], tell: Tell, clock: Callable[[], float] = time.monotonic) -> None:
+        self.name = name
+        self.failures = 0
+        self.failing: str | None = None
+        self._do = do
+        self._tell = tell
+        self._clock = clock
+        self._running_failures = 0
+        self._not_before = 0.0
+
+    def run(self) -> None:
+        """Do it, unless it failed a moment ago. Raises: WatchFailed."""
+        if self._clock() < self._not_before:
+            return
+        try:
+            self._do()
+        except Exception as exc:  # whatever Spark, a file system or a log may bring: the other steps go on
+            self.failed(exc)
+
+    def worked(self) -> None:
+        """To be called by what it does, when that did something: not to fail at once is no proof."""
+        if self.failing is not None:
+            self._tell(f"{self.name}: works again")
+        self.failing, self._running_failures = None, 0
+
+    def failed(self, exc: Exception) -> None:
+        """Count it, say it, and wait. Raises: WatchFailed."""
+        self.failures += 1
+        self._running_failures += 1
+        self.failing = shortened(exc)
+        if self._running_failures >= FAILURES_MAX:
+            raise WatchFailed(f"{self.name} failed {FAILURES_MAX} times running, the last time: {self.failing}") from exc
+        wait = min(2.0 ** (self._running_failures - 1), WAIT_MAX_SECONDS)
+        self._not_before = self._clock() + wait
+        self._tell(f"{self.name}: {self.failing}; again in {wait:.0f} s")
+
+
+def shortened(exc: Exception) -> str:
+    """Its first line that says something: Spark's are followed by pages of stack trace."""
+    lines = [line.strip() for line in str(exc).splitlines() if line.strip()]
+    return f"{type(exc).__name__}: {lines[0] if lines else ''}"[:TEXT_CHARACTERS_MAX]
+
+
+# ---- the watch
 
 LOOK_EVERY_SECONDS = 1.0
 ENDS_WITHIN_SECONDS = 30.0
@@ -84,7 +143,7 @@ class _Watch:
         self._sites, self._objectives_file, self._textfile = sites, objectives_file, textfile
         self._interval, self._tell = interval, tell
         self._queries: dict[str, StreamingQuery] = {}
-        self._mark = feed.begin(warehouse)
+        self._mark = live.begin(warehouse)
         self._had_events = has_events(warehouse)
         self._shown: tuple[Any, ...] = ()
         self._reviewed_at: float | None = None
@@ -126,7 +185,7 @@ class _Watch:
         return ingest.start(self._spark, self._logs, self._warehouse, self._interval, ingest.FILES_PER_BATCH, self._tell)
 
     def _feed(self) -> None:
-        self._mark = feed.feed(self._warehouse, self._mark, now=datetime.now(UTC))
+        self._mark = live.feed(self._warehouse, self._mark, now=datetime.now(UTC))
         self._steps["feed"].worked()
 
     def _review(self) -> None:
@@ -214,6 +273,3 @@ class _Watch:
                 self._spark.sparkContext.cancelAllJobs()
             time.sleep(0.1)
         self._reporter.shutdown(wait=False, cancel_futures=True)
-
-
-__all__ = ["WatchFailed", "run_watch"]

@@ -7,9 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from shadowrelay.lab import logs
-from shadowrelay.lab.cluster import Cluster
-from shadowrelay.lab.load import Answer, Sent
+from shadowrelay.lab.cluster import Cluster, instant, recipients, rows
+from shadowrelay.lab.traffic import Answer, Sent
 
 ENDS = {"SEND", "SENDEXTERNAL", "FAIL", "EXPIRE"}
 SHADOW_ENDS = {"HADISCARD", "RESUBMIT", "EXPIRE"}
@@ -31,9 +30,9 @@ class Line:
 def lines_of(cluster: Cluster) -> list[Line]:
     """The rows of all nodes, as far as a message is in them."""
     return [
-        Line(logs.instant(row), name, row["event-id"], row["network-message-id"], tuple(logs.recipients(row)), row["custom-data"])
+        Line(instant(row), name, row["event-id"], row["network-message-id"], tuple(recipients(row)), row["custom-data"])
         for name, node in cluster.nodes.items()
-        for row in logs.rows(node.tracking)
+        for row in rows(node.tracking)
     ]
 
 

@@ -6,11 +6,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from shadowrelay.lab.causes import Fault, FaultKind
-from shadowrelay.lab.cluster import Cluster, NodeProcess
-from shadowrelay.lab.load import Load
-from shadowrelay.lab.proxy import Passing
-from shadowrelay.lab.sink import Sink
+from shadowrelay.lab.account import Fault, FaultKind
+from shadowrelay.lab.cluster import Cluster, NodeProcess, Passing
+from shadowrelay.lab.traffic import Load, Sink
 from shadowrelay.model.message import Envelope
 from shadowrelay.model.replies import Reply
 from tests.crash.plan import KILLS, STOPS, Deed, Moment, Plan, Step

@@ -19,11 +19,9 @@ from pathlib import Path
 
 import httpx
 
-from shadowrelay.lab.account import Account, account
-from shadowrelay.lab.causes import Cause, Fault
+from shadowrelay.lab.account import Account, Cause, Fault, account
 from shadowrelay.lab.cluster import Cluster, Place
-from shadowrelay.lab.load import Load, Sent
-from shadowrelay.lab.sink import DEFERRED, Arrival, Sink
+from shadowrelay.lab.traffic import DEFERRED, Arrival, Load, Sent, Sink
 from shadowrelay.model.message import Envelope
 from shadowrelay.model.replies import Reply
 from shadowrelay.tracking import operator_log

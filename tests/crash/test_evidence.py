@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from shadowrelay.lab.load import Answer, Sent, Submission
+from shadowrelay.lab.traffic import Answer, Sent, Submission
 from tests.crash.evidence import Line, complaints
 
 EAST, WEST = "mx1.east.example", "mx1.west.example"

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from shadowrelay.lab import logs
-from shadowrelay.lab.report import contradictions, make_report
+from shadowrelay.lab.cluster import rows
+from shadowrelay.lab.sla_report import contradictions, make_report
 from shadowrelay.tracking import operator_log
 from tests.crash import ring
 from tests.crash.plan import NODES, TIMES
@@ -34,7 +34,7 @@ async def test_the_report_says_what_clients_and_receiving_servers_saw(seed: int,
     redundant = sum(
         row["event-id"] == "RECEIVE" and "S:Replication=Success" in row["custom-data"]
         for name in NODES
-        for row in logs.rows(tmp_path / name / "tracking")
+        for row in rows(tmp_path / name / "tracking")
     )
 
     report = await make_report(collected(tmp_path), tmp_path / "report", TIMES)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import structlog
 
-from shadowrelay.lab.load import Sent
+from shadowrelay.lab.traffic import Sent
 from shadowrelay.tracking import operator_log
 from tests.isolation.world import EAST, FAILING, HEALTHY, PASSING, SICK, WAITING, World, deferred_because, rows, without_copy, world
 from tests.kit.node_log import rss_kilobytes

@@ -19,10 +19,9 @@ import dns.rcode
 
 from shadowrelay.admin.client import NodeClient
 from shadowrelay.admin.token import read_token
-from shadowrelay.lab import logs
-from shadowrelay.lab.cluster import Cluster, NodeProcess, Place, Table
-from shadowrelay.lab.load import Load, Sent
-from shadowrelay.lab.sink import Sink
+from shadowrelay.lab.cluster import Cluster, NodeProcess, Place, Row, Table
+from shadowrelay.lab.cluster import rows as tracking_rows
+from shadowrelay.lab.traffic import Load, Sent, Sink
 from shadowrelay.model.routing import HostPort
 from tests.kit.clock import PATIENCE_SECONDS
 from tests.kit.greeted import wait_until_peers_know_each_other
@@ -197,12 +196,12 @@ def _sick_servers(gate: asyncio.Event, slow_seconds: float | None) -> dict[str, 
     }
 
 
-def rows(cluster: Cluster) -> list[logs.Row]:
+def rows(cluster: Cluster) -> list[Row]:
     """The tracking logs of all nodes that have ended."""
-    return [row for node in cluster.nodes.values() for row in logs.rows(node.tracking)]
+    return [row for node in cluster.nodes.values() for row in tracking_rows(node.tracking)]
 
 
-def without_copy(tracked: Iterable[logs.Row], sent: Iterable[Sent]) -> list[str]:
+def without_copy(tracked: Iterable[Row], sent: Iterable[Sent]) -> list[str]:
     """Acknowledged messages without proof that a second server had them by then: HAREDIRECT, and after it a RECEIVE that says so."""
     redirected: set[str] = set()
     proved: set[str] = set()
@@ -214,7 +213,7 @@ def without_copy(tracked: Iterable[logs.Row], sent: Iterable[Sent]) -> list[str]
     return [found for one in sent for found in one.acknowledged_ids if found not in proved]
 
 
-def deferred_because(tracked: Iterable[logs.Row]) -> dict[str, set[tuple[str, str]]]:
+def deferred_because(tracked: Iterable[Row]) -> dict[str, set[tuple[str, str]]]:
     """Next hop -> the sources and replies of its DEFER rows, without what differs from run to run."""
     found: dict[str, set[tuple[str, str]]] = {}
     for row in tracked:

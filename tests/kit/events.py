@@ -7,7 +7,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from shadowrelay.sla.events import EVENTS
+from shadowrelay.sla.warehouse import EVENTS
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 NULL_UNLESS_NAMED = {"total_bytes", "ack_us", "shadow_us", "attempt_us", "silent_since", "detected_at"}

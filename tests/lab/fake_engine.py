@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from shadowrelay.lab.compose import Lab
+from shadowrelay.lab.disturbance import Links
 from shadowrelay.lab.engine import Engine
-from shadowrelay.lab.network import Links
-from shadowrelay.lab.places import MACHINES, RECEIVERS, SENDER
+from shadowrelay.lab.topology import MACHINES, RECEIVERS, SENDER
 
 SERVICES = (*(one.short for one in MACHINES), *(one.network for one in MACHINES), "dns", SENDER, *RECEIVERS)
 NEXT = {"kill": "exited", "pause": "paused", "unpause": "healthy", "start": "healthy", "stop": "exited"}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from shadowrelay.lab.arrivals import arrivals
+from shadowrelay.lab.verification import arrivals
 from tests.tidy.house import ROOT
 
 ID = "01a1fee9-419a-7497-bbe9-fc777adbcf42"

@@ -7,9 +7,9 @@ import pytest
 from typer.testing import CliRunner
 
 from shadowrelay.cli.main import app
-from shadowrelay.lab import network
-from shadowrelay.lab.places import LabError, machine, machines_of, pairs
+from shadowrelay.lab.disturbance import cut, interface_of
 from shadowrelay.lab.state import State
+from shadowrelay.lab.topology import LabError, machine, machines_of, pairs
 
 COMMANDS = [
     ["up"], ["down"], ["status"], ["send"], ["verify"], ["kill", "mx1.east"], ["start", "mx1.east"], ["wipe", "mx1.east"],
@@ -90,7 +90,7 @@ def test_a_cut_drops_both_ways() -> None:
     assert [
         ("iptables", "--append", "INPUT", "--source", "10.83.3.21", "--jump", "DROP"),
         ("iptables", "--append", "OUTPUT", "--destination", "10.83.3.21", "--jump", "DROP"),
-    ] == network.cut(["10.83.3.21"])
+    ] == cut(["10.83.3.21"])
 
 
 def test_an_interface_is_found_by_its_whole_address() -> None:
@@ -100,7 +100,7 @@ def test_an_interface_is_found_by_its_whole_address() -> None:
         "37: eth2    inet 10.83.3.11/24 brd 10.83.3.255 scope global eth2\\       valid_lft forever\n"
     )
 
-    assert ("eth2", "") == (network.interface_of(listing, "10.83.3.11"), network.interface_of(listing, "10.83.3.1"))
+    assert ("eth2", "") == (interface_of(listing, "10.83.3.11"), interface_of(listing, "10.83.3.1"))
 
 
 def test_a_new_lab_remembers_nothing_but_the_last_report(tmp_path: Path) -> None:

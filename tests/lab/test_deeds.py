@@ -7,7 +7,7 @@ import pytest
 
 from shadowrelay.lab.compose import Lab
 from shadowrelay.lab.fault_log import What, faults
-from shadowrelay.lab.places import LabError, WrongUse
+from shadowrelay.lab.topology import LabError, WrongUse
 from tests.lab.fake_engine import SERVICES, FakeEngine, lab_with_fake
 
 

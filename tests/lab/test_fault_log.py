@@ -3,7 +3,7 @@
 import math
 from pathlib import Path
 
-from shadowrelay.lab.causes import Fault, FaultKind
+from shadowrelay.lab.account import Fault, FaultKind
 from shadowrelay.lab.fault_log import FaultLog, Happening, What, faults, in_force
 
 EAST, WEST = "mx1.east.example", "mx1.west.example"

@@ -11,12 +11,11 @@ import pytest
 
 from shadowrelay import config
 from shadowrelay.config import LoadedSettings
-from shadowrelay.lab.authority import write_certificates
 from shadowrelay.lab.compose import BUILT, MOUNTED, PROFILE_SERVICES
 from shadowrelay.lab.disturbance import STOP_SECONDS
 from shadowrelay.lab.engine import PROFILES
-from shadowrelay.lab.places import MACHINES, NODES, RECEIVERS, SENDER
-from shadowrelay.lab.state import State, let_everybody_read
+from shadowrelay.lab.state import State, let_everybody_read, write_certificates
+from shadowrelay.lab.topology import MACHINES, NODES, RECEIVERS, SENDER
 from shadowrelay.lab.verification import TIMES
 from shadowrelay.node import GRACE_SECONDS
 from tests.tidy.house import ROOT

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from shadowrelay.lab.mail import Injection
-from shadowrelay.lab.signals import ended_in_order
 from shadowrelay.lab.state import State
+from shadowrelay.signals import ended_in_order
 from tests.tidy.house import ROOT
 
 INJECT = ROOT / "lab" / "mta" / "inject.py"

@@ -1,7 +1,7 @@
 """Lines are those of a real Postfix 3.7 as Docker gives them."""
 
-from shadowrelay.lab.load import Answer
-from shadowrelay.lab.postfix_log import tries
+from shadowrelay.lab.traffic import Answer
+from shadowrelay.lab.verification import tries
 
 ID = "01a1fee7-8acb-747a-b824-2fee48a5d5bf"
 AT = "2026-11-21T16:19:09.692953637Z Nov 21 16:19:09 sender postfix/smtp[119]: 4jWy7x4M4gz94b9: "

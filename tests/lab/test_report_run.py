@@ -7,10 +7,10 @@ from typing import cast
 
 import pytest
 
-from shadowrelay.lab import report_run
+from shadowrelay.lab import sla_report
 from shadowrelay.lab.engine import Engine
-from shadowrelay.lab.places import LabError
 from shadowrelay.lab.state import State
+from shadowrelay.lab.topology import LabError
 
 
 class ReportEngine:
@@ -46,12 +46,12 @@ def packed(**files: str) -> bytes:
 
 @pytest.fixture
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> State:
-    monkeypatch.setattr(report_run, "SHIPPED_SECONDS", 0.0)
+    monkeypatch.setattr(sla_report, "SHIPPED_SECONDS", 0.0)
     return State(tmp_path / ".lab")
 
 
 def report(engine: ReportEngine, state: State) -> Path:
-    return report_run.report_in_container(cast("Engine", engine), state, lambda text: None)
+    return sla_report.report_in_container(cast("Engine", engine), state, lambda text: None)
 
 
 def test_nothing_of_an_earlier_report_stays(state: State) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from shadowrelay.lab.compose import Lab
-from shadowrelay.lab.places import LabError
+from shadowrelay.lab.topology import LabError
 from tests.lab.docker import say
 
 MESSAGES = 40

@@ -4,8 +4,7 @@ import json
 from dataclasses import replace
 
 from shadowrelay.lab.account import Cause, Fault, FaultKind
-from shadowrelay.lab.load import Answer, Sent, Submission
-from shadowrelay.lab.sink import Arrival
+from shadowrelay.lab.traffic import Answer, Arrival, Sent, Submission
 from shadowrelay.lab.verification import Injected, injected, sent_messages, since, verify
 
 EAST, WEST = "mx1.east.example", "mx1.west.example"

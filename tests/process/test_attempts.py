@@ -17,8 +17,7 @@ import pytest
 
 from shadowrelay.admin.client import NodeClient, NodeError
 from shadowrelay.admin.token import read_token
-from shadowrelay.lab.cluster import Cluster, NodeProcess, Place, Table
-from shadowrelay.lab.logs import Row, recipients, rows
+from shadowrelay.lab.cluster import Cluster, NodeProcess, Place, Row, Table, recipients, rows
 from shadowrelay.model.routing import HostPort
 from shadowrelay.smtp.lookups import AT_ONCE
 from shadowrelay.store.recent import RECENT_BYTES_MAX

@@ -19,11 +19,9 @@ import structlog
 from shadowrelay.admin.client import NodeClient
 from shadowrelay.admin.token import read_token
 from shadowrelay.core.fencing import proof_age_max
-from shadowrelay.lab.account import account
-from shadowrelay.lab.causes import RECORD_SECONDS, Cause, Fault, FaultKind, Times
+from shadowrelay.lab.account import RECORD_SECONDS, Cause, Fault, FaultKind, Times, account
 from shadowrelay.lab.cluster import Cluster, NodeProcess, Place, Table
-from shadowrelay.lab.load import Load, Sent
-from shadowrelay.lab.sink import Arrival, Sink
+from shadowrelay.lab.traffic import Arrival, Load, Sent, Sink
 from shadowrelay.model.message import Content, Envelope
 from shadowrelay.model.replies import Reply
 from shadowrelay.tracking import operator_log

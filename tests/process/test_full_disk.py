@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from shadowrelay.lab.cluster import Cluster, NodeProcess, Place
-from shadowrelay.lab.sink import Sink
+from shadowrelay.lab.traffic import Sink
 from shadowrelay.model.routing import HostPort
 from shadowrelay.store.reserve import RESERVE_NAME
 from tests.kit.clock import PATIENCE_SECONDS

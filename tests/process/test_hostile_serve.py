@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from shadowrelay.lab.cluster import NodeProcess, Place, free_ports
-from shadowrelay.lab.logs import rows
+from shadowrelay.lab.cluster import NodeProcess, Place, free_ports, rows
 from shadowrelay.model.routing import HostPort
 from tests.kit.receiving import Client
 from tests.smtp.test_hostile_input import BARE, CLOSED, COMMANDS, ENDINGS, SMUGGLED

@@ -14,9 +14,8 @@ from typing import Any
 
 import pytest
 
-from shadowrelay.lab.cluster import SERVE, Cluster, NodeProcess, Place
-from shadowrelay.lab.logs import recipients, rows
-from shadowrelay.lab.sink import Sink
+from shadowrelay.lab.cluster import SERVE, Cluster, NodeProcess, Place, recipients, rows
+from shadowrelay.lab.traffic import Sink
 from shadowrelay.model.routing import HostPort
 from tests.kit.clock import PATIENCE_SECONDS
 from tests.kit.node_log import operator_events

@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from shadowrelay.lab import causes
-from shadowrelay.lab.causes import Cause, Fault, FaultKind
-from shadowrelay.lab.sink import Arrival as LabArrival
+from shadowrelay.lab.account import Cause, Fault, FaultKind, cause_of
+from shadowrelay.lab.traffic import Arrival as LabArrival
 from shadowrelay.model.ids import MessageId
 from tests.simulation.checks import ENDS
 from tests.simulation.client import Answer
@@ -113,7 +112,7 @@ def _cause(world: "World", message_id: MessageId, ordinal: int, first: Arrival, 
         for fault in world.faults:
             if fault.stops_node and fault.node == first.client_name and fault.began_at <= until and fault.ended_at >= first.at:
                 return Cause.DIED_BEFORE_RECORD
-    cause = causes.cause_of([_lab(first), _lab(later)], world.faults, world.times)
+    cause = cause_of([_lab(first), _lab(later)], world.faults, world.times)
     if cause in (Cause.NONE, Cause.CUT_OFF):
         return Cause.CUT_OFF if _was_cut_off(world, first, later) else _two_failed(world, first, later)
     return cause
@@ -163,7 +162,7 @@ def _two_failed(world: "World", first: Arrival, later: Arrival) -> Cause:
     """(d) where a cut of one direction, or slowness, is a cut for who needs answers. With a new disk the same node is another server."""
     cuts = (FaultKind.HALF_CUT, FaultKind.SLOW)
     wider = [Fault(FaultKind.CUT, f.node, f.began_at, f.ended_at, f.other) if f.kind in cuts else f for f in world.faults]
-    cause = causes.cause_of([_lab(first), _lab(later)], wider, world.times)
+    cause = cause_of([_lab(first), _lab(later)], wider, world.times)
     return Cause.NONE if cause is Cause.CUT_OFF else cause
 
 

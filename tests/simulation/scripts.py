@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
-from shadowrelay.lab.causes import Fault, FaultKind
+from shadowrelay.lab.account import Fault, FaultKind
 from tests.simulation.machine import Machine
 from tests.simulation.sink import CALM
 from tests.simulation.world import SINK_HOST, Shape, World

@@ -16,7 +16,7 @@ from unittest import mock
 
 import structlog
 
-from shadowrelay.lab.causes import Fault, FaultKind, Times
+from shadowrelay.lab.account import Fault, FaultKind, Times
 from shadowrelay.model.ownership import Role
 from shadowrelay.model.settings import Settings
 from tests.simulation import judge

@@ -5,11 +5,10 @@ from datetime import date, timedelta
 import pytest
 from py4j.protocol import Py4JJavaError
 
-from shadowrelay.sla import compact as module
 from shadowrelay.sla import report
-from shadowrelay.sla.compact import compact
-from shadowrelay.sla.events import read_events
+from shadowrelay.sla import warehouse as module
 from shadowrelay.sla.land import land_files
+from shadowrelay.sla.warehouse import compact, read_events
 from tests.kit.log_files import STARTED, a_log, an_event
 
 NOW = STARTED + timedelta(days=3)

@@ -5,7 +5,7 @@ from datetime import UTC, date, datetime
 from pyspark.sql import functions as F
 from pyspark.testing import assertSchemaEqual
 
-from shadowrelay.sla.events import EVENTS, read_events, read_files
+from shadowrelay.sla.warehouse import EVENTS, read_events, read_files
 from tests.kit.events import events
 
 

@@ -16,10 +16,10 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from shadowrelay.sla.figures.names import logged_name
+from shadowrelay.sla.figures.rows import logged_name
+from shadowrelay.sla.ingest import ingest_once
 from shadowrelay.sla.report import write_report
 from shadowrelay.sla.summary import placed_figures
-from shadowrelay.sla.warehouse import ingest_once
 from tests.kit.log_files import read_log
 from tests.sla.agreement import COLUMNS, WINDOWS, disagreements
 from tests.sla.oracle import judge

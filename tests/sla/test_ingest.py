@@ -10,11 +10,10 @@ from datetime import timedelta
 import pytest
 from pyspark.sql import functions as F
 
-from shadowrelay.sla.events import EVENTS, read_events, read_files, read_quarantine, read_readings
-from shadowrelay.sla.ingest import ingest
+from shadowrelay.sla.ingest import NoLogs, describe_servers, ingest, ingest_once, list_logs, temporary_warehouse
 from shadowrelay.sla.land import land
 from shadowrelay.sla.sites import Site, read_servers, read_shipping
-from shadowrelay.sla.warehouse import NoLogs, describe_servers, ingest_once, list_logs, temporary_warehouse
+from shadowrelay.sla.warehouse import EVENTS, read_events, read_files, read_quarantine, read_readings
 from tests.kit.log_files import a_log, an_event
 from tests.sla import landed
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from shadowrelay.sla.events import read_events, read_files, read_quarantine, read_readings
+from shadowrelay.sla.warehouse import read_events, read_files, read_quarantine, read_readings
 from tests.kit.log_files import a_log, an_event
 
 SERVERS, HOURS, ROWS = 3, 8, 400

@@ -7,8 +7,8 @@ from pyarrow import parquet
 
 from shadowrelay.sla import land
 from shadowrelay.sla.columns import ARROW_EVENTS
-from shadowrelay.sla.events import EVENTS, FILES, QUARANTINE
 from shadowrelay.sla.land import ARROW_QUARANTINE, escaped, land_files, source_of
+from shadowrelay.sla.warehouse import EVENTS, FILES, QUARANTINE
 from tests.kit.log_files import STARTED, a_log, an_event
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from shadowrelay.model.tracking import EventId, EventSource
-from shadowrelay.sla import feed, live
+from shadowrelay.sla import live
 from shadowrelay.sla.sites import Site
 from tests.sla.landed import HOUR, MINUTE, NOW, land
 
@@ -16,7 +16,7 @@ NAMES = ("rows", "messages_acknowledged", "messages_redundant", "copies_received
 def run(spark, directory: Path) -> None:
     """A process of its own, as far as the checkpoint can tell."""
     warehouse = str(directory / "w")
-    feed.feed(warehouse, feed.begin(warehouse), now=NOW)
+    live.feed(warehouse, live.begin(warehouse), now=NOW)
     query = live.start(spark, warehouse, interval=timedelta(milliseconds=100))
     try:
         query.processAllAvailable()
@@ -32,7 +32,7 @@ def totals(spark, directory: Path) -> tuple[int, ...]:
 
 @pytest.mark.timeout(300, func_only=True)
 def test_each_row_is_counted_once_over_restarts_repeats_and_batches_done_again(spark, tmp_path):
-    feed.begin(str(tmp_path / "w"))
+    live.begin(str(tmp_path / "w"))
     land(tmp_path, "r-000000", ago=[0 * HOUR, MINUTE, 9 * HOUR], custom_data=(("Replication", "Success"), ("ShadowElapsed", "0.004")))
     land(tmp_path, "r-000001", ago=[MINUTE, 3 * HOUR], event=EventId.SENDEXTERNAL)
     run(spark, tmp_path)

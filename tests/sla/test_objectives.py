@@ -5,11 +5,9 @@ from datetime import timedelta
 import pytest
 
 from shadowrelay.model.errors import ConfigurationError
-from shadowrelay.sla.budget import judged
-from shadowrelay.sla.computable import impossible, not_computable
-from shadowrelay.sla.objectives import Objectives, Promise, Share, Times, read_objectives
+from shadowrelay.sla.objectives import Objectives, Promise, Share, Times, impossible, judged, not_computable, read_objectives
+from shadowrelay.sla.report import formatted
 from shadowrelay.sla.summary import no_figures
-from shadowrelay.sla.textfile import formatted
 
 
 def written(tmp_path, text):

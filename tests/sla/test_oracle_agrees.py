@@ -10,10 +10,10 @@ import pyarrow.parquet
 import pytest
 
 from benchmarks.sla_generate import generate
+from shadowrelay.sla.ingest import ingest_once
 from shadowrelay.sla.report import write_report
 from shadowrelay.sla.sites import read_sites_file
 from shadowrelay.sla.summary import placed_figures
-from shadowrelay.sla.warehouse import ingest_once
 from tests.sla.agreement import COLUMNS, WINDOWS, disagreements
 from tests.sla.oracle import judge
 from tests.sla.oracle_logs import microseconds

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from shadowrelay.sla.computable import NOT_LOGGED
-from shadowrelay.sla.page import render
-from shadowrelay.sla.page.words import FIGURES
+from shadowrelay.sla.objectives import NOT_LOGGED
+from shadowrelay.sla.page.document import render
+from shadowrelay.sla.page.labels import FIGURES
 from tests.kit import summaries
 from tests.kit.html_pages import Element, Page
 

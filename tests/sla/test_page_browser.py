@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from shadowrelay.sla.page import render
+from shadowrelay.sla.page.document import render
 from tests.kit import chromium, summaries
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(chromium.PROGRAM is None, reason=chromium.MISSING)]

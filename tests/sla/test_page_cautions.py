@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from shadowrelay.sla.page import render
+from shadowrelay.sla.page.document import render
 from tests.kit import summaries
 from tests.kit.html_pages import Element, Page
 

@@ -6,9 +6,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from shadowrelay.sla.page import axes
-from shadowrelay.sla.page.plots import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Axis, Line, Plot, drawing, time_ticks
-from shadowrelay.sla.page.spoken import burn, count, duration, percent
+from shadowrelay.sla.page.markup import burn, count, duration, percent
+from shadowrelay.sla.page.plots import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Axis, Line, Plot, drawing, nines, sums, time_ticks, times
 
 FIRST = datetime(2026, 11, 1, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -38,7 +37,7 @@ INPUTS: list[list[float | None]] = [[0.0], [7.0], [0.0, 0.0], [None, 3.0, None],
 @pytest.mark.parametrize("kind", ["times", "sums"])
 def test_every_point_lies_within_its_plot(values: list[float | None], kind: str) -> None:
     known = [value for value in values if value is not None]
-    axis = axes.times([*known, *[value * 2 for value in known]], 250.0) if kind == "times" else axes.sums(known)
+    axis = times([*known, *[value * 2 for value in known]], 250.0) if kind == "times" else sums(known)
     drawn = plot_of(values, axis, is_bars=kind == "sums", promise=250.0 if kind == "times" else None)
 
     assert [] == [(x, y) for x, y in numbers(drawn) if not (LEFT <= x <= WIDTH - RIGHT + 0.1 and TOP - 0.1 <= y <= HEIGHT - BOTTOM + 4.1)]
@@ -46,7 +45,7 @@ def test_every_point_lies_within_its_plot(values: list[float | None], kind: str)
 
 
 def test_a_gap_is_no_line_and_a_lone_window_is_as_long_as_it_lasted() -> None:
-    drawn = plot_of([1.0, 2.0, None, 4.0, None, 5.0, 6.0], axes.times([1.0, 12.0], None))
+    drawn = plot_of([1.0, 2.0, None, 4.0, None, 5.0, 6.0], times([1.0, 12.0], None))
     lone = [one for one in drawn.iter("line") if "alone" in one.attrib["class"] and "first" in one.attrib["class"]]
 
     assert [2, 2] == [len(one.attrib["points"].split()) for one in drawn.iter("polyline") if "first" in one.attrib["class"]]
@@ -55,7 +54,7 @@ def test_a_gap_is_no_line_and_a_lone_window_is_as_long_as_it_lasted() -> None:
 
 
 def test_windows_that_are_missing_in_the_summary_are_gaps_too() -> None:
-    plot = Plot([FIRST, FIRST + HOUR, FIRST + 9 * HOUR], HOUR, axes.sums([3.0]), [Line("", "first", [1.0, 2.0, 3.0])])
+    plot = Plot([FIRST, FIRST + HOUR, FIRST + 9 * HOUR], HOUR, sums([3.0]), [Line("", "first", [1.0, 2.0, 3.0])])
 
     assert 1 == drawing(plot, "x", "title", "what").count("polyline class") == drawing(plot, "x", "title", "what").count("alone")
 
@@ -69,14 +68,14 @@ def test_names_of_lines_do_not_touch() -> None:
 
 
 def test_what_is_there_can_be_seen_beside_something_huge() -> None:
-    bars = [float(bar.attrib["height"]) for bar in plot_of([1.0, 1e9, 0.0], axes.sums([1e9]), is_bars=True).iter("rect")]
+    bars = [float(bar.attrib["height"]) for bar in plot_of([1.0, 1e9, 0.0], sums([1e9]), is_bars=True).iter("rect")]
 
     assert 2 == len(bars)
     assert min(bars) >= 1
 
 
 def test_nines_are_equally_far_apart_and_all_is_the_top() -> None:
-    axis = axes.nines([1.0, 0.5, 0.9995], 0.9999)
+    axis = nines([1.0, 0.5, 0.9995], 0.9999)
     places = [place for place, _ in axis.ticks]
 
     assert ["0 %", "90 %", "99 %", "99.9 %", "99.99 %", "100 %"] == [label.replace("\xa0", " ") for _, label in axis.ticks]
@@ -85,7 +84,7 @@ def test_nines_are_equally_far_apart_and_all_is_the_top() -> None:
 
 
 def test_an_almost_whole_ratio_is_never_drawn_as_whole() -> None:
-    axis = axes.nines([1 - 1e-15, 0.0], None)
+    axis = nines([1 - 1e-15, 0.0], None)
 
     assert (0.0, True) == (axis.place(0.0), axis.place(1 - 1e-15) < 1)
 

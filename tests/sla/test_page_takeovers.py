@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from shadowrelay.sla.page import render
+from shadowrelay.sla.page.document import render
 from tests.kit import summaries
 from tests.kit.html_pages import Element, Page
 

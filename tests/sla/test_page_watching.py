@@ -1,7 +1,7 @@
 """A page that is kept up to date says so and loads itself again; any other stays as it is."""
 
-from shadowrelay.sla.page import render
-from shadowrelay.sla.textfile import formatted
+from shadowrelay.sla.page.document import render
+from shadowrelay.sla.report import formatted
 from tests.kit.summaries import HOSTILE, empty
 
 WATCH = {

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from shadowrelay.model.tracking import EventId
 from shadowrelay.sla import lines, parse
-from shadowrelay.sla.layout import Layout
+from shadowrelay.sla.lines import Layout
 from shadowrelay.wire.tracking import FIELDS, NULL_PATH, format_header, format_line, parse_line
 from tests.kit.events import recipients_hash
 from tests.kit.log_files import STARTED, a_log, an_event, read_log

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from shadowrelay.model.errors import ConfigurationError
-from shadowrelay.sla import warehouse
+from shadowrelay.sla import ingest
 from shadowrelay.sla.session import (
     SparkUnavailable,
     check_spark,
@@ -86,15 +86,15 @@ def test_every_master_of_sparks_is_taken_and_what_is_none_is_said():
 
 
 def test_little_is_measured_over_the_logs_of_all_servers(tmp_path, monkeypatch):
-    monkeypatch.setattr(warehouse, "LITTLE_BYTES", 10)
+    monkeypatch.setattr(ingest, "LITTLE_BYTES", 10)
     for server, size in (("a", 6), ("b", 4)):
         (tmp_path / server).mkdir()
         (tmp_path / server / "MSGTRK1.LOG").write_bytes(b"x" * size)
     (tmp_path / "b" / "manifest.json").write_bytes(b"no log")
-    assert warehouse.is_little(str(tmp_path))
+    assert ingest.is_little(str(tmp_path))
 
     (tmp_path / "b" / "MSGTRK2.LOG").write_bytes(b"x")
-    assert not warehouse.is_little(str(tmp_path))
+    assert not ingest.is_little(str(tmp_path))
 
 
 def test_a_failure_of_spark_is_told_in_its_first_line():
@@ -126,25 +126,25 @@ def test_a_log_that_is_a_link_to_nothing_is_no_octets(tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "MSGTRK1.LOG").symlink_to(tmp_path / "nowhere")
 
-    assert warehouse.is_little(str(tmp_path))
+    assert ingest.is_little(str(tmp_path))
 
 
 def test_a_directory_whose_name_is_no_text_is_named_with_what_to_do(tmp_path):
     os.mkdir(os.fsencode(tmp_path) + b"/mx\xff")
 
-    with pytest.raises(warehouse.NoLogs, match=r"must be UTF-8; rename '.*mx\\udcff'"):
-        warehouse.require_logs(str(tmp_path))
+    with pytest.raises(ingest.NoLogs, match=r"must be UTF-8; rename '.*mx\\udcff'"):
+        ingest.require_logs(str(tmp_path))
 
 
 def test_a_log_whose_name_is_no_text_is_named_with_what_to_do(tmp_path):
     (tmp_path / "mx1").mkdir()
     (tmp_path / "mx1" / "MSGTRK1.LOG").touch()
     Path(os.fsdecode(os.fsencode(tmp_path) + b"/mx1/note\xff")).touch()
-    warehouse.require_logs(str(tmp_path))
+    ingest.require_logs(str(tmp_path))
     Path(os.fsdecode(os.fsencode(tmp_path) + b"/mx1/MSGTRK\xff.LOG")).touch()
 
-    with pytest.raises(warehouse.NoLogs, match=r"must be UTF-8; rename '.*mx1/MSGTRK\\udcff.LOG'"):
-        warehouse.require_logs(str(tmp_path))
+    with pytest.raises(ingest.NoLogs, match=r"must be UTF-8; rename '.*mx1/MSGTRK\\udcff.LOG'"):
+        ingest.require_logs(str(tmp_path))
 
 
 def test_a_directory_that_may_not_be_read_is_named_with_what_to_do(tmp_path, monkeypatch):
@@ -153,8 +153,8 @@ def test_a_directory_that_may_not_be_read_is_named_with_what_to_do(tmp_path, mon
         (tmp_path / server / "MSGTRK1.LOG").touch()
     monkeypatch.setattr(os, "access", lambda path, mode: not path.endswith("mx2"))  # whoever runs this may be allowed everything
 
-    with pytest.raises(warehouse.NoLogs, match=r"/mx2: this directory cannot be read: give this user the right"):
-        warehouse.require_logs(str(tmp_path))
+    with pytest.raises(ingest.NoLogs, match=r"/mx2: this directory cannot be read: give this user the right"):
+        ingest.require_logs(str(tmp_path))
 
 
 @pytest.mark.parametrize(("codeset", "before", "within"), [("UTF-8", "de_DE.UTF-8", "de_DE.UTF-8"), ("ANSI_X3.4-1968", "C", "C.UTF-8")])

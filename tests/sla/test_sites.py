@@ -7,7 +7,6 @@ import os
 import pytest
 
 from shadowrelay.model.errors import ConfigurationError
-from shadowrelay.sla.places import located, written_whole
 from shadowrelay.sla.sites import (
     DamagedFile,
     Dropped,
@@ -22,6 +21,7 @@ from shadowrelay.sla.sites import (
     write_servers,
     write_shipping,
 )
+from shadowrelay.sla.storage import located, written_whole
 
 DROPPED = {"name": "MSGTRK2026112101-1.LOG", "bytes": 9, "rows": 1, "reason": "directory full", "at": "2026-11-21T10:00:00Z"}
 SHIPPED = {"schema_version": 1, "server": "elsewhere", "site": "east", "boundary": "b", "files": [{"name": "MSGTRK2026112112-1.LOG"}]}

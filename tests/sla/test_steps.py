@@ -2,7 +2,7 @@
 
 import pytest
 
-from shadowrelay.sla.steps import FAILURES_MAX, Step, WatchFailed
+from shadowrelay.sla.watch import FAILURES_MAX, Step, WatchFailed
 
 
 class Clock:

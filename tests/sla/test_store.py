@@ -5,7 +5,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
-from shadowrelay.sla.store import MAKING, Store, sweep_reports
+from shadowrelay.sla.report import MAKING, Store, sweep_reports
 
 
 def test_what_a_killed_report_left_goes_and_one_that_may_be_under_way_stays(tmp_path):

@@ -14,12 +14,12 @@ import pytest
 from pyspark.sql import functions as F
 
 from shadowrelay.model.tracking import EventId
-from shadowrelay.sla import ingest, live, steps, watch
-from shadowrelay.sla.events import read_events
+from shadowrelay.signals import stopped_by_signals
+from shadowrelay.sla import ingest, live, watch
+from shadowrelay.sla.ingest import has_events
 from shadowrelay.sla.land import land
 from shadowrelay.sla.report import write_report
-from shadowrelay.sla.signals import stopped_by_signals
-from shadowrelay.sla.warehouse import has_events
+from shadowrelay.sla.warehouse import read_events
 from tests.kit.log_files import a_log, an_event
 from tests.kit.summaries import empty
 
@@ -138,7 +138,7 @@ def wait(is_time, seconds: float = 200) -> None:
 
 def test_what_does_not_pass_ends_the_watch_with_an_error(spark, tmp_path, monkeypatch):
     (tmp_path / "logs").mkdir()
-    monkeypatch.setattr(steps, "FAILURES_MAX", 2)
+    monkeypatch.setattr(watch, "FAILURES_MAX", 2)
     monkeypatch.setattr(watch._Watch, "_start", lambda *_: 1 / 0)
 
     with pytest.raises(watch.WatchFailed, match="ingest failed"):

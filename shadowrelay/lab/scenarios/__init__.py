@@ -1,2 +1,5 @@
-"""The recovery scenarios of shadow redundancy, played in the lab: descriptions (`script`, `servers`, `networks`, `operations`),
-what is judged (`figures`, `invariants`, `verdict`), all of it pure; and the hands that play (`player`) and look (`evidence`)."""
+"""The recovery scenarios of shadow redundancy, played in the lab.
+
+`script` says what a scenario is, `catalogue` has them all, and `verdict` judges; these three are pure. `player` plays one and asks the
+witnesses.
+"""

@@ -1,10 +1,460 @@
-"""All scenarios, in the order in which `lab scenario --list` tells them."""
+"""All scenarios, in the order in which `lab scenario --list` prints them: servers lost, networks cut, daily operation.
 
-from shadowrelay.lab.places import WrongUse
-from shadowrelay.lab.scenarios import networks, operations, servers
-from shadowrelay.lab.scenarios.script import Scenario, by_name
+Sources: seed-000 ("Message processing after an outage"), seed-001 for servers; seed-000, exchange-facts 4 for networks; seed-000, msd-q for
+maintenance, full disks, next hops that are down and a restored queue.
+"""
 
-SCENARIOS: dict[str, Scenario] = by_name((*servers.SCENARIOS, *networks.SCENARIOS, *operations.SCENARIOS))
+from shadowrelay.lab.scenarios.script import (
+    BEYOND_SPAN_SECONDS,
+    EVERYBODY_TAKES,
+    HEALED,
+    NOBODY_TAKES,
+    REACHES_ALL_NODES,
+    Deed,
+    Scenario,
+    Step,
+    above,
+    at_most,
+    by_name,
+    fault,
+    passes,
+    pour,
+    send,
+    settle,
+)
+from shadowrelay.lab.topology import WrongUse
+
+# ---- servers are lost, and come back or do not
+
+SOURCES = ("seed-000", "seed-001")
+AFTER_A_SPAN = passes(BEYOND_SPAN_SECONDS, "longer than the resubmit span (20 s) passes: its shadow servers take its mail over")
+
+NEW_DATABASE = Scenario(
+    name="new-database",
+    title="A server is destroyed and comes back with a new queue database",
+    story=(
+        "Mail waits on all nodes, because nobody takes it. mx1.east is killed, its queue volume is destroyed, and it starts with an"
+        " empty one. Its shadow servers see the new database id at the next heartbeat, and take over at once, without waiting for "
+        "the span."
+    ),
+    exchange=(
+        'The servers that hold shadow messages for it see the new id of its queue database, and each "will assume ownership of '
+        'those messages and resubmit them" (seed-001). The delay is at most ShadowHeartbeatFrequency (2 minutes) from the '
+        "moment at which the new id is seen."
+    ),
+    sources=SOURCES,
+    steps=(
+        NOBODY_TAKES,
+        send(120),
+        REACHES_ALL_NODES,
+        fault(Deed.WIPE, "mx1.east is killed, its queue is destroyed, and it starts with an empty one", "mx1.east"),
+        EVERYBODY_TAKES,
+    ),
+    expectations=(
+        above("promoted_new_database", 0, "its mail is taken over because its database is a new one"),
+        above("taken_over", 0, "the receiving servers got acknowledged mail of one node from another"),
+        above("databases_new", 0, "it came back with a new database"),
+    ),
+)
+
+OLD_QUEUE_IN_TIME = Scenario(
+    name="old-queue-in-time",
+    title="A server dies and comes back with its old queue before the span has passed",
+    story=(
+        "Mail waits on all nodes. mx1.east is killed and is back, with its queue, after 8 s: less than the resubmit span of 20 s. "
+        "Nobody takes over; it asks its shadow servers whether they did, and then delivers by itself."
+    ),
+    exchange=(
+        "Not described. The documents tell of the same database only after ShadowResubmitTimeSpan (3 hours), of a server that "
+        'was "offline long enough for the shadow server to assume ownership" (seed-000). Before that, by the same rules, nobody '
+        'takes over: that setting is the time "before deciding that a primary server has failed" (seed-000). Nearest comes '
+        "Exchange 2010 without an alternate route: the server that is back delivers its queue, and then sends discard "
+        "notifications (seed-003). That nothing comes twice is our conclusion."
+    ),
+    sources=(*SOURCES, "seed-003"),
+    steps=(
+        NOBODY_TAKES,
+        send(120),
+        REACHES_ALL_NODES,
+        fault(Deed.KILL, "mx1.east is killed", "mx1.east"),
+        passes(8, "8 s pass, less than the span"),
+        fault(Deed.START, "mx1.east starts again, with the queue that it had", "mx1.east"),
+        EVERYBODY_TAKES,
+    ),
+    expectations=(
+        above("reopened", 0, "it found the same database again"),
+        above("resumed", 0, "and delivered what it had accepted before"),
+        at_most("promoted", 0, "nobody took over what was not lost"),
+        at_most("duplicates", 0, "and nothing came twice"),
+    ),
+)
+
+OLD_QUEUE_LATE = Scenario(
+    name="old-queue-late",
+    title="A server dies, its mail is taken over, and it comes back with its old queue",
+    story=(
+        "Mail waits on all nodes. mx1.east is killed and stays away for longer than the span; its shadow servers take over and, as "
+        "soon as the receiving servers take mail, deliver. Then it returns with its old queue, in which all of that mail still "
+        "waits."
+    ),
+    exchange=(
+        'After the return the server delivers the messages in its queues although the shadow servers have delivered them: "This '
+        'will result in duplicate delivery of these messages." (seed-000, seed-001). Mailboxes of the same organisation hide '
+        'them; "recipients on other messaging systems might see duplicate copies" (seed-001). This relay asks first, and '
+        "yields."
+    ),
+    sources=SOURCES,
+    steps=(
+        NOBODY_TAKES,
+        send(120),
+        REACHES_ALL_NODES,
+        fault(Deed.KILL, "mx1.east is killed", "mx1.east"),
+        AFTER_A_SPAN,
+        EVERYBODY_TAKES,
+        passes(8, "the new primaries deliver"),
+        fault(Deed.START, "mx1.east returns, with the queue that it had", "mx1.east"),
+    ),
+    expectations=(
+        above("promoted_silence", 0, "its mail is taken over after a span of silence"),
+        above("taken_over", 0, "and delivered by others"),
+        above("reopened", 0, "it came back with the same database"),
+        at_most("duplicates", 0, "where Exchange delivers twice, it asked first"),
+    ),
+)
+
+FROZEN = Scenario(
+    name="frozen-primary",
+    title="A server hangs for longer than the span, and goes on as if nothing had happened",
+    story=(
+        "mx1.east is frozen with mail on it: the network takes connections for it, and nobody answers. Its shadow servers take "
+        "over. Then it goes on in the middle of whatever it did. Its leases ended meanwhile, and it must not deliver before it has "
+        "asked."
+    ),
+    exchange=(
+        'Not described as such. It is a server that did not fail but "was offline long enough for the shadow server to assume '
+        'ownership" (seed-000), so that both deliver, as after a return with the same database: recipients outside see '
+        "duplicates."
+    ),
+    sources=SOURCES,
+    steps=(
+        NOBODY_TAKES,
+        send(120),
+        REACHES_ALL_NODES,
+        fault(Deed.PAUSE, "mx1.east is frozen", "mx1.east"),
+        AFTER_A_SPAN,
+        EVERYBODY_TAKES,
+        passes(8, "the new primaries deliver"),
+        fault(Deed.UNPAUSE, "mx1.east goes on", "mx1.east"),
+    ),
+    expectations=(
+        above("promoted_silence", 0, "silence of a living process is silence"),
+        above("taken_over", 0, "its mail was delivered by others"),
+    ),
+)
+
+SHADOW_LOST = Scenario(
+    name="shadow-then-primary",
+    title="The shadow server is lost; a while later the primary server is, too",
+    story=(
+        "Mail waits on all nodes. mx1.west, which holds copies for the nodes of the other site, is destroyed and comes back empty. "
+        "The primaries notice and place their copies anew. Some time later mx1.east is destroyed: the new copies carry its mail."
+    ),
+    exchange=(
+        'No protection is promised "During the simultaneous failure of two or more transport servers" (seed-000). Of copies '
+        "that are made again when a shadow server is lost alone the documents say nothing."
+    ),
+    sources=SOURCES,
+    steps=(
+        NOBODY_TAKES,
+        send(120),
+        REACHES_ALL_NODES,
+        fault(Deed.WIPE, "mx1.west is destroyed and comes back empty", "mx1.west"),
+        passes(15, "its own mail is taken over, and the copies that it held are placed anew"),
+        fault(Deed.WIPE, "mx1.east is destroyed, too", "mx1.east"),
+        EVERYBODY_TAKES,
+    ),
+    expectations=(
+        above("placed_again", 0, "copies that were lost were made again"),
+        above("promoted_new_database", 0, "both servers' own mail was taken over"),
+        above("databases_new", 1, "both came back with new databases"),
+    ),
+)
+
+TWO_AT_ONCE = Scenario(
+    name="everything-stops",
+    title="All servers lose power at once, with mail on them, and start again",
+    story=(
+        "While mail flows, all four nodes are killed within a few seconds. Their disks are whole. They start with what was synced. "
+        "What Postfix has no answer for it sends again."
+    ),
+    exchange=(
+        'No protection is promised "During the simultaneous failure of two or more transport servers" (seed-000). The queue '
+        'database is on disk (exchange-facts 7), and "discard notifications are stored on disk, not in memory" (seed-000).'
+    ),
+    sources=("seed-000", "exchange-facts"),
+    steps=(
+        NOBODY_TAKES,
+        pour(120),
+        settle(6, "mail flows for a while"),
+        *(fault(Deed.KILL, f"{node} is killed", node) for node in ("mx1.east", "mx2.east", "mx1.west", "mx2.west")),
+        passes(3, "nothing answers"),
+        *(fault(Deed.START, f"{node} starts", node) for node in ("mx1.east", "mx2.east", "mx1.west", "mx2.west")),
+        EVERYBODY_TAKES,
+    ),
+    expectations=(
+        above("reopened", 3, "four nodes found their databases again"),
+        above("resumed", 0, "and delivered what they had accepted before"),
+    ),
+)
+
+
+# ---- all servers live, the network between them does not
+
+SITES_APART = Scenario(
+    name="sites-apart",
+    title="Two sites are cut off from each other for longer than the span",
+    story=(
+        "Mail waits on all nodes, its copies in the other site. Then nothing passes between east and west. Each side sees the other"
+        " as lost; after the span, each takes over the copies it holds, and delivers, and so does the primary, whose leases have "
+        "ended: with `delivery_without_lease = deliver` (the default) that is a duplicate of cause (c). New mail is accepted all "
+        "the time, with copies in the own site."
+    ),
+    exchange=(
+        'A shadow server that cannot open a session to its primary server for ShadowResubmitTimeSpan (3 hours) "promotes itself '
+        'as the primary server" (seed-000), whatever the reason. That the primary server then stops is said nowhere (seed-001 '
+        "neither), so recipients outside may see duplicates."
+    ),
+    sources=("seed-000", "seed-001"),
+    steps=(
+        NOBODY_TAKES,
+        send(80),
+        REACHES_ALL_NODES,
+        fault(Deed.CUT, "nothing passes between east and west", "east", "west"),
+        send(40, "40 more messages are sent while the sites are apart"),
+        passes(BEYOND_SPAN_SECONDS, "longer than the resubmit span (20 s) passes"),
+        EVERYBODY_TAKES,
+        passes(8, "both sides deliver"),
+        HEALED,
+    ),
+    expectations=(
+        above("promoted_silence", 0, "each side took over copies of the other"),
+        above("copies_in_own_site", 0, "new mail found its second copy in its own site"),
+    ),
+)
+
+PAIR_CUT = Scenario(
+    name="pair-cut",
+    title="The network between a primary server and a shadow server fails for less than the span",
+    story=(
+        "Mail flows. mx1.east and mx1.west do not reach each other for 12 s; both reach everybody else. Copies go to other servers;"
+        " nobody is taken over, because the span is longer."
+    ),
+    exchange=(
+        'The shadow server logs event 22004, "The periodic heartbeat to primary server … failed." (exchange-facts 2), and goes '
+        "on trying; it promotes only after ShadowResubmitTimeSpan. A copy that cannot be made on one server is tried on others, "
+        "up to 4 attempts in remote sites and 2 in the own (seed-000)."
+    ),
+    sources=("seed-000", "exchange-facts"),
+    steps=(
+        NOBODY_TAKES,
+        pour(150),
+        settle(4, "mail flows"),
+        fault(Deed.CUT, "nothing passes between mx1.east and mx1.west", "mx1.east", "mx1.west"),
+        passes(12, "12 s pass, less than the span"),
+        HEALED,
+        EVERYBODY_TAKES,
+    ),
+    expectations=(
+        above("heartbeats_failed", 0, "each noticed that the other is silent"),
+        at_most("promoted", 0, "nobody took over what was not lost"),
+        at_most("duplicates", 0, "and nothing came twice"),
+    ),
+)
+
+NO_SHADOW = Scenario(
+    name="no-shadow-server",
+    title="No shadow server can be reached, and messages without a second copy are rejected",
+    story=(
+        "Every node is cut off from every other one for a while, and mail is sent. `reject_message_on_shadow_failure` is on in this"
+        " lab: nobody says 250, Postfix hears 451 and keeps the mail. When the network is whole, it goes through."
+    ),
+    exchange=(
+        'With RejectMessageOnShadowFailure the answer is `451 4.4.0 Message failed to be made redundant`, "but the sending '
+        'server can transmit the message again" (seed-000). By default it is off: "the primary message is accepted anyway" '
+        "(seed-000), without a second copy."
+    ),
+    sources=("seed-000", "msp-tc"),
+    steps=(
+        fault(Deed.CUT, "nothing passes between east and west", "east", "west"),
+        fault(Deed.CUT, "nor between the two nodes of east", "mx1.east", "mx2.east"),
+        fault(Deed.CUT, "nor between the two nodes of west", "mx1.west", "mx2.west"),
+        send(60),
+        passes(8, "Postfix tries, and hears 451 from everybody"),
+        HEALED,
+    ),
+    expectations=(
+        above("refused_not_redundant", 0, "no 250 without a second copy"),
+        above("copies_failed", 0, "the tracking logs say why"),
+        at_most("acknowledged_alone", 0, "nothing was acknowledged without a copy"),
+    ),
+)
+
+SLOW_LINK = Scenario(
+    name="slow-link",
+    title="The link between the sites is so slow that copies do not get over it in time",
+    story=(
+        "What the nodes send to the other site passes at 128 kbit/s, and mail of 100 kB is sent. A copy has to be made within "
+        "shadow_timeout (5 s): where the other site does not answer in time, the second copy is made in the own site."
+    ),
+    exchange=(
+        'PreferRemote: the copy is tried in remote sites "up to the number of times specified by MaxRetriesForRemoteSiteShadow" '
+        "(seed-000; 4), then in the own site, up to MaxRetriesForLocalSiteShadow (2). The client waits meanwhile, for the "
+        "time-outs of the SMTP sessions are minutes."
+    ),
+    sources=("seed-000", "msp-tc"),
+    steps=(
+        fault(Deed.SLOW, "the link between east and west passes 128 kbit/s", "east", "west"),
+        send(40, "40 messages of 100 kB are sent", rate=4, size=100_000),
+        passes(5, "copies wait in line"),
+        HEALED,
+    ),
+    expectations=(
+        above("copies_in_own_site", 0, "second copies were made in the own site"),
+        at_most("acknowledged_alone", 0, "nothing was acknowledged without a copy"),
+    ),
+)
+
+
+# ---- daily operation
+
+MAINTENANCE = Scenario(
+    name="maintenance",
+    title="All servers are restarted, one after the other, while mail flows",
+    story=(
+        "Each node gets SIGTERM: it finishes what it is in the middle of, ends, and starts again; the next follows when it is "
+        "healthy. Mail flows all the time and finds the other three. Each is away for less than the span, so nothing is taken over."
+    ),
+    exchange=(
+        "A procedure of several steps: HubTransport to Draining, messages redirected to another server, discards collected by "
+        "the peers, then offline (exchange-facts 6). The documents of Exchange 2010 promise that a transport server can be "
+        "taken offline at any time without the risk of losing messages (seed-003, in Italian)."
+    ),
+    sources=("seed-003", "exchange-facts"),
+    steps=(
+        pour(300, rate=5),
+        settle(3, "mail flows"),
+        fault(Deed.ROLL, "mx1.east, mx2.east, mx1.west and mx2.west drain and start again, in this order"),
+    ),
+    expectations=(
+        above("reopened", 3, "four nodes were restarted and found their databases again"),
+        at_most("promoted", 0, "nobody was mistaken for lost"),
+        at_most("duplicates", 0, "and nothing came twice"),
+    ),
+)
+
+DISK_FULL = Scenario(
+    name="disk-full",
+    title="The disk of a server is full",
+    story=(
+        "The queue volume of mx1.east is filled to the last byte while mail flows. It cannot keep a promise, so it makes none: it "
+        "refuses mail and copies with a temporary reply; Postfix and the other nodes go elsewhere. Then there is room again."
+    ),
+    exchange=(
+        "Back pressure: from 89 % of the disk used on (of the database's space: 96 %) mail that does not come from Exchange is "
+        'refused and "Shadow Redundancy rejects messages" (msd-bp); from 99 % on, mail of other Exchange servers, too. The '
+        "reply is `452 4.3.1 Insufficient system resources` (exchange-facts 8). Thresholds are not built here yet: refusal "
+        "begins when a write fails."
+    ),
+    sources=("msd-bp", "exchange-facts"),
+    steps=(
+        pour(150),
+        settle(4, "mail flows"),
+        fault(Deed.FILL, "the queue volume of mx1.east is filled to the last byte", "mx1.east"),
+        passes(8, "mail goes elsewhere"),
+        fault(Deed.FREE, "there is room again", "mx1.east"),
+    ),
+    expectations=(
+        above("refused_for_storage", 0, "it refused what it could not keep"),
+        at_most("promoted", 0, "a full disk is not a lost server"),
+        at_most("acknowledged_alone", 0, "nothing was acknowledged without a copy"),
+    ),
+)
+
+RECEIVERS_DOWN = Scenario(
+    name="receivers-down",
+    title="The next hops take nothing for a while",
+    story=(
+        "The receiving servers answer every recipient with 451 for 10 s. Mail waits on its primary servers, each message with its "
+        "copy on a shadow server, and is tried again. Nobody takes over: a next hop that is down is no reason."
+    ),
+    exchange=(
+        "A connection that fails is tried again by a ladder: 4 times after 1 minute, 6 times after 5, then every 10. A message "
+        'that is answered 4xx is tried again after 15 minutes (msd-int). It is returned after MessageExpirationTimeout, "How '
+        'long a message can remain in a queue before it expires" (seed-000): 2 days. Shadow messages stay until their server '
+        '"knows the primary server has successfully transmitted the message" (seed-000).'
+    ),
+    sources=("msd-int", "seed-000"),
+    steps=(
+        fault(Deed.DEFER, "the receiving servers defer everything"),
+        send(120),
+        passes(10, "the nodes try again and again"),
+        fault(Deed.TAKE, "the receiving servers take mail again"),
+    ),
+    expectations=(
+        above("deferred", 0, "attempts failed for now, and the tracking logs say so"),
+        at_most("promoted", 0, "nobody took over"),
+        at_most("duplicates", 0, "and nothing came twice"),
+    ),
+)
+
+OLD_DATABASE = Scenario(
+    name="old-database",
+    title="An older copy of a queue database is put back: what nobody should do",
+    story=(
+        "mx1.east's queue volume is copied while mail waits in it. That mail is delivered, and more is accepted, which waits. Then "
+        "the older copy is put in the place of the queue: mx1.east believes that delivered mail still waits, and knows nothing of "
+        "what it accepted since. It asks before it delivers; its shadow servers take over what it does not know, when they hear "
+        "that, or at the latest when its queue is destroyed: the last step, because an older queue is nothing to keep."
+    ),
+    exchange=(
+        "There is no replay from a restored copy: the queue database uses circular logging (msd-q). Old databases that Exchange "
+        'itself put aside are drained on purpose, and only "if shadow redundancy was failing" (exchange-facts 7).'
+    ),
+    sources=("msd-q", "exchange-facts"),
+    steps=(
+        NOBODY_TAKES,
+        send(60),
+        REACHES_ALL_NODES,
+        Step(Deed.SAVE, "mx1.east's queue volume is copied", ("mx1.east",)),
+        EVERYBODY_TAKES,
+        settle(8, "everything is delivered"),
+        NOBODY_TAKES,
+        send(40),
+        REACHES_ALL_NODES,
+        fault(Deed.RESTORE, "mx1.east is killed, and starts on the older copy of its queue", "mx1.east"),
+        EVERYBODY_TAKES,
+        passes(12, "everybody delivers what it has"),
+        fault(Deed.LOOK, "is there anything left that waits for a primary which does not know it any more?"),
+        fault(Deed.WIPE, "the remedy: mx1.east's queue is destroyed, and it starts with an empty one", "mx1.east"),
+    ),
+    expectations=(
+        above("rolled_back", 0, "it came back at an older position of the same database"),
+        above("promoted", 0, "what the older copy did not know was taken over by those who held it"),
+    ),
+    excused=("I4",),
+    excuse="not every rule for a restored older copy is built yet; duplicates are counted and not judged",
+)
+
+
+# ---- all of them
+
+SCENARIOS: dict[str, Scenario] = by_name(
+    (
+        *(NEW_DATABASE, OLD_QUEUE_IN_TIME, OLD_QUEUE_LATE, FROZEN, SHADOW_LOST, TWO_AT_ONCE),
+        *(SITES_APART, PAIR_CUT, NO_SHADOW, SLOW_LINK),
+        *(MAINTENANCE, DISK_FULL, RECEIVERS_DOWN, OLD_DATABASE),
+    )
+)
 
 
 def scenario(name: str) -> Scenario:

@@ -1,11 +1,284 @@
-"""Pass or fail of a scenario: the invariants hold, and what only its fault can produce was seen. Pure."""
+"""Pass or fail of a scenario: the figures, the invariants, and what only its fault can produce. Pure; `player` asks the witnesses.
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+`figures` counts what the witnesses said. `findings` checks the invariants (docs/design.md 3) as far as a cluster can be seen from
+outside, and names what breaks each. I6 (everything is bounded) needs floods, not faults: its place is tests/smtp and tests/process. I2 and
+I3 compare rows of different nodes; their clocks are one here, all being containers of one machine.
+"""
 
-from shadowrelay.lab.scenarios.figures import FIGURES, Evidence, figures
-from shadowrelay.lab.scenarios.invariants import Finding, findings
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import pairwise
+
 from shadowrelay.lab.scenarios.script import Expectation, Scenario
+from shadowrelay.lab.topology import MACHINES
+from shadowrelay.lab.traffic import Arrival, Sent
+from shadowrelay.lab.verification import Verification
+from shadowrelay.model.tracking import EventId, Replication, ResubmitReason, TrackingEvent
+
+# ---- figures
+
+NOT_REDUNDANT = "451 4.4.0"
+STORAGE = ("451 4.3.0", "452 4.3.1")  # the ledger did not write; back pressure
+SITES = {machine.server: machine.site for machine in MACHINES}
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A row of the tracking log of `server`."""
+
+    server: str
+    event: TrackingEvent
+
+    def custom(self, key: str) -> str:
+        """A value of custom-data, empty if it is not there."""
+        return dict(self.event.custom_data).get(key, "")
+
+
+@dataclass(frozen=True, slots=True)
+class Database:
+    """The queue database of a node at a moment. `began`: the position at which this incarnation began. Units: `started_at` is
+    time.time, of the process."""
+
+    identity: str
+    incarnation: int
+    began: int
+    position: int
+    started_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """Shapes: `told` by time; `words`: how often the operator logs of the nodes have an event; `replies`: how often Postfix heard
+    a reply code ("451 4.4.0") from a node; `databases` by server, at the beginning, before each disturbance, and at the end;
+    `stopped` were killed or frozen, so that their last rows may be missing; `waiting` is what LOOK counted.
+    """
+
+    verification: Verification
+    told: tuple[Told, ...] = ()
+    words: Mapping[str, int] = field(default_factory=dict)
+    replies: Mapping[str, int] = field(default_factory=dict)
+    databases: Mapping[str, tuple[Database, ...]] = field(default_factory=dict)
+    sent: tuple[Sent, ...] = ()
+    arrived: tuple[Arrival, ...] = ()
+    stopped: frozenset[str] = frozenset()
+    waiting: int = 0
+
+    def rows(self, *events: EventId) -> list[Told]:
+        return [told for told in self.told if told.event.event in events]
+
+
+def figures(evidence: Evidence) -> dict[str, float]:
+    """All figures by name, in the order of `FIGURES`. Units: messages or times, seconds where the name says so."""
+    return {name: figure(evidence) for name, (_, figure) in FIGURES.items()}
+
+
+def _resubmitted(evidence: Evidence, *reasons: ResubmitReason) -> list[Told]:
+    wanted = {reason.value for reason in reasons or ResubmitReason}
+    return [told for told in evidence.rows(EventId.RESUBMIT) if told.custom("Reason") in wanted]
+
+
+def placed_again(told: Iterable[Told]) -> int:
+    """Messages whose copy the same primary made on a further server."""
+    servers: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for each in told:
+        servers[each.server, each.event.network_message_id].add(each.event.server_hostname)
+    return sum(len(found) > 1 for found in servers.values())
+
+
+def _copies_in_own_site(evidence: Evidence) -> int:
+    return sum(SITES.get(told.server) == SITES.get(told.event.server_hostname) for told in evidence.rows(EventId.HAREDIRECT))
+
+
+def _alone(evidence: Evidence) -> int:
+    return sum(told.custom("Replication") != Replication.SUCCESS.value for told in evidence.rows(EventId.RECEIVE))
+
+
+def _databases(evidence: Evidence, claim: Callable[[Database, Database], bool]) -> int:
+    return sum(any(claim(before, after) for before, after in pairwise(series)) for series in evidence.databases.values())
+
+
+def _is_reopened(before: Database, after: Database) -> bool:
+    return before.identity == after.identity and after.incarnation > before.incarnation and after.began >= before.position
+
+
+def _is_rolled_back(before: Database, after: Database) -> bool:
+    return before.identity == after.identity and after.incarnation > before.incarnation and after.began < before.position
+
+
+def _resumed(evidence: Evidence) -> int:
+    """Accepted by a process that ended since, and delivered by the next one of the same node."""
+    accepted = {(told.server, told.event.network_message_id): told.event.at.timestamp() for told in evidence.rows(EventId.RECEIVE)}
+    found = set()
+    for told in evidence.rows(EventId.SEND, EventId.SENDEXTERNAL):
+        key = told.server, told.event.network_message_id
+        restarts = [each.started_at for each in evidence.databases.get(told.server, ())[1:]]
+        if key in accepted and any(accepted[key] < at < told.event.at.timestamp() for at in restarts):
+            found.add(key)
+    return len(found)
+
+
+def _takeover_seconds(evidence: Evidence) -> float:
+    """From the moment at which the loss was known until RESUBMIT, at the longest."""
+    times = [told.event.at.timestamp() - datetime.fromisoformat(told.custom("DetectedAt")).timestamp() for told in _resubmitted(evidence)]
+    return round(max(times, default=0.0), 1)
+
+
+def delivery_seconds(sent: Iterable[Sent], arrived: Iterable[Arrival]) -> list[float]:
+    """From each 250 to the first arrival of that message at a receiving server."""
+    firsts: dict[str, float] = {}
+    for arrival in arrived:
+        firsts[arrival.network_id] = min(arrival.at, firsts.get(arrival.network_id, arrival.at))
+    return sorted(
+        firsts[one.network_id] - one.at for message in sent for one in message.tries if one.network_id and one.network_id in firsts
+    )
+
+
+def _longest_delivery(evidence: Evidence) -> float:
+    return round(max(delivery_seconds(evidence.sent, evidence.arrived), default=0.0), 1)
+
+
+FIGURES: dict[str, tuple[str, Callable[[Evidence], float]]] = {
+    "acknowledged": ("messages that a node said 250 to", lambda seen: seen.verification.acknowledged),
+    "arrived": ("of these, arrived at a receiving server", lambda seen: seen.verification.arrived),
+    "lost": ("of these, lost", lambda seen: len(seen.verification.lost)),
+    "duplicates": ("delivered more than once", lambda seen: len(seen.verification.duplicates)),
+    "taken_over": ("delivered by another node than the one that said 250", lambda seen: seen.verification.taken_over),
+    "promoted": ("shadow messages promoted (RESUBMIT)", lambda seen: len(_resubmitted(seen))),
+    "promoted_silence": (
+        "promoted after a span of silence",
+        lambda seen: len(_resubmitted(seen, ResubmitReason.SILENCE)),
+    ),
+    "promoted_new_database": (
+        "promoted because the primary's database is a new one",
+        lambda seen: len(_resubmitted(seen, ResubmitReason.DATABASE_CHANGED)),
+    ),
+    "takeover_seconds": ("longest time from the detection of a loss to the takeover, seconds", _takeover_seconds),
+    "delivery_seconds": ("longest time from 250 to arrival, seconds", _longest_delivery),
+    "refused_not_redundant": (
+        f"replies {NOT_REDUNDANT} that Postfix heard: no second copy could be made",
+        lambda seen: seen.replies.get(NOT_REDUNDANT, 0),
+    ),
+    "refused_for_storage": (
+        f"replies {' and '.join(STORAGE)} that Postfix heard: no room to keep a promise",
+        lambda seen: sum(seen.replies.get(code, 0) for code in STORAGE),
+    ),
+    "copies_failed": ("messages for which no copy could be made (HAREDIRECTFAIL)", lambda seen: len(seen.rows(EventId.HAREDIRECTFAIL))),
+    "copies_in_own_site": ("copies made in the primary's own site, not the other one", _copies_in_own_site),
+    "placed_again": ("messages whose copy was made again on another server", lambda seen: placed_again(seen.rows(EventId.HAREDIRECT))),
+    "acknowledged_alone": ("messages acknowledged without a second copy", _alone),
+    "heartbeats_failed": ("heartbeats that failed (operator logs: peer.silent)", lambda seen: seen.words.get("peer.silent", 0)),
+    "deferred": ("delivery attempts that failed for now (DEFER)", lambda seen: len(seen.rows(EventId.DEFER))),
+    "resumed": ("messages that a node accepted, and delivered after it was restarted", _resumed),
+    "reopened": ("nodes that started again on the same database", lambda seen: _databases(seen, _is_reopened)),
+    "databases_new": (
+        "nodes that came back with a new database",
+        lambda seen: _databases(seen, lambda before, after: before.identity != after.identity),
+    ),
+    "rolled_back": ("nodes that came back at an older position of their database", lambda seen: _databases(seen, _is_rolled_back)),
+    "waiting": ("messages that waited at shadow servers before the remedy", lambda seen: seen.waiting),
+}
+
+
+# ---- invariants
+
+ENDS = (EventId.SEND, EventId.SENDEXTERNAL, EventId.FAIL, EventId.EXPIRE, EventId.DUPLICATEDELIVER)
+BEGINNINGS = (EventId.RECEIVE, EventId.HARECEIVE, EventId.RESUBMIT)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One invariant. Shapes: `broken_by` is empty when it holds."""
+
+    invariant: str
+    claim: str
+    broken_by: tuple[str, ...]
+
+    @property
+    def holds(self) -> bool:
+        return not self.broken_by
+
+
+def findings(evidence: Evidence) -> list[Finding]:
+    """All that can be seen, in their order."""
+    return [Finding(name, claim, tuple(check(evidence))) for name, (claim, check) in INVARIANTS.items()]
+
+
+def _lost(evidence: Evidence) -> list[str]:
+    seen = evidence.verification
+    unaccounted = [f"no node took it, and it does not wait at Postfix: {one}" for one in seen.unaccounted]
+    return [f"lost: {one}" for one in seen.lost] + [f"still queued: {one}" for one in seen.still_queued] + unaccounted
+
+
+def said_too_early(evidence: Evidence) -> list[str]:
+    """I2: RECEIVE with a copy, and no server had told of that copy by then. Servers that were stopped may have lost their last rows."""
+    stored: dict[str, list[Told]] = defaultdict(list)
+    for told in evidence.rows(EventId.HARECEIVE):
+        stored[told.event.network_message_id].append(told)
+    placed: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for told in evidence.rows(EventId.HAREDIRECT):
+        placed[told.server, told.event.network_message_id].add(told.event.server_hostname)
+    broken = []
+    for told in evidence.rows(EventId.RECEIVE):
+        network_id = told.event.network_message_id
+        if told.custom("Replication") != Replication.SUCCESS.value or placed[told.server, network_id] & evidence.stopped:
+            continue
+        if not any(copy.server != told.server and copy.event.at <= told.event.at for copy in stored[network_id]):
+            broken.append(f"acknowledged before a copy was stored: {network_id}")
+    return broken
+
+
+def discarded_too_early(evidence: Evidence) -> list[str]:
+    """I3: a shadow message discarded as delivered while its primary still delivered to somebody."""
+    ended: dict[tuple[str, str], list[Told]] = defaultdict(list)
+    for told in evidence.rows(*ENDS):
+        ended[told.server, told.event.network_message_id].append(told)
+    broken = []
+    for told in evidence.rows(EventId.HADISCARD):
+        event = told.event
+        ends = ended[event.client_hostname, event.network_message_id]
+        if event.source_context == "delivered" and not event.recipients and any(end.event.at > event.at for end in ends):
+            broken.append(f"discarded before its primary was done: {event.network_message_id}")
+    return broken
+
+
+def unexplained_mail(evidence: Evidence) -> list[str]:
+    """I8: acknowledged mail of which no tracking log tells the beginning, or the end for each recipient."""
+    began = {told.event.network_message_id for told in evidence.rows(*BEGINNINGS)}
+    ended: dict[str, set[str]] = defaultdict(set)
+    for told in evidence.rows(*ENDS):
+        ended[told.event.network_message_id] |= set(told.event.recipients)
+    broken = []
+    for message in evidence.sent:
+        for network_id in message.acknowledged_ids:
+            if network_id not in began:
+                broken.append(f"no row tells that it was received: {network_id}")
+            elif set(message.recipients) - ended[network_id]:
+                broken.append(f"no row tells its end: {network_id}")
+    return broken
+
+
+def _unexplained_duplicates(evidence: Evidence) -> list[str]:
+    return [f"twice without a cause: message {one.number} {one.network_id}" for one in evidence.verification.unexplained]
+
+
+def _not_taken_up(evidence: Evidence) -> list[str]:
+    return [f"still queued: {one}" for one in evidence.verification.still_queued]
+
+
+INVARIANTS: dict[str, tuple[str, Callable[[Evidence], list[str]]]] = {
+    "I1": ("no loss: everything acknowledged has arrived", _lost),
+    "I2": ("durable before said: no 250 before the second copy was stored", said_too_early),
+    "I3": ("discard last: no copy discarded before its primary was done", discarded_too_early),
+    "I4": ("one owner: every duplicate has a cause", _unexplained_duplicates),
+    "I5": ("same bytes: what arrived is what was sent", lambda seen: [f"changed: {one}" for one in seen.verification.changed]),
+    "I7": ("restart is nothing special: what was in the queues was taken up again", _not_taken_up),
+    "I8": ("explainable: tracking logs tell every message from beginning to end", unexplained_mail),
+}
+
+
+# ---- the verdict
 
 
 @dataclass(frozen=True, slots=True)

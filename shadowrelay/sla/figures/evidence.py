@@ -1,19 +1,28 @@
-"""All that the figures are counted from: messages, copies, takeovers, and each duplicate, loss, orphan, exposure. docs/sla.md, 2 to 4."""
+"""All that the figures are counted from, as tables: messages, copies, takeovers, and each incident. docs/sla.md, 2 to 4.
+
+`evidence` joins the two ways: plain messages from the first pass, all others from the exact transforms, in the same columns.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
 
-from shadowrelay.sla.figures.causes import duplicates, losses
-from shadowrelay.sla.figures.copies import copies, orphans
-from shadowrelay.sla.figures.ends import ends, recipients
-from shadowrelay.sla.figures.exposures import exposures, exposures_by_message
-from shadowrelay.sla.figures.first_pass import plain_copies, plain_messages
-from shadowrelay.sla.figures.messages import exact_messages
+from shadowrelay.sla.figures.exact import copies, ends, is_counted, recipients, timelines
+from shadowrelay.sla.figures.first_pass import id_high, id_low, plain_copies, plain_messages
+from shadowrelay.sla.figures.incidents import (
+    UNEXPLAINED,
+    duplicates,
+    exposures,
+    exposures_by_message,
+    losses,
+    orphans,
+    promotions,
+    takeovers,
+    with_return,
+)
 from shadowrelay.sla.figures.rows import exact_rows
-from shadowrelay.sla.figures.takeovers import promotions, takeovers, with_return
-from shadowrelay.sla.figures.timelines import timelines
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,3 +94,40 @@ def evidence(
     messages = each["exact_messages"] if seen is None else plain_messages(seen).unionByName(each["exact_messages"])
     kept = {name: each[name] for name in ("promotions", "takeovers", "duplicates", "losses", "orphans", "exposures")}
     return Evidence(messages=messages, copies=held, lines=lines, **kept)
+
+
+def exact_messages(lines: DataFrame, exposed: DataFrame, duplicates: DataFrame) -> DataFrame:
+    """One line a message.
+
+    Shapes: `lines` from `timelines` joined with `ends`; `exposed` from `exposures_by_message`; `duplicates` from there.
+    """
+    unexplained = duplicates.where(F.col("cause") == UNEXPLAINED).groupBy("message").agg(F.count(F.lit(1)).alias("unexplained"))
+    joined = lines.join(exposed, on="message", how="left").join(unexplained, on="message", how="left")
+    internet_id = F.when(F.col("internet_message_id") != "", F.col("internet_message_id"))
+    return joined.select(
+        "message", "kind", "at", "server", "pair_server", "is_redundant", "shadow_us", "ack_us", "done_at", "last_delivery_at",
+        *[_or_none(name) for name in ("recipients_count", "exposure_count", "exposure_us", "exposure_max_us")],
+        *[_or_none(name) for name in ("lost", "duplicated", "unexplained")],
+        id_high(internet_id).alias("id_high"), id_low(internet_id).alias("id_low"),
+        "addressed", F.when(F.col("client").isNotNull(), F.xxhash64("client")).alias("client_hash"),
+    )  # fmt: skip
+
+
+def _or_none(name: str) -> Column:
+    return F.coalesce(F.col(name), F.lit(0).cast("long")).alias(name)
+
+
+def sent_again(messages: DataFrame, names: DataFrame) -> DataFrame:
+    """(at, server, pair_server) of each acknowledged message that a client sent, which is no logged server, and whose internet message id
+    and recipients one bears that was acknowledged to such a client earlier.
+
+    Shapes: `messages` all of them, `names` from `server_names`; all are compared by their hashes, so that the aggregate is of fixed width.
+    """
+    key = ("id_high", "id_low", "addressed")
+    is_relayed = F.broadcast(names.select(F.col("name_hash").alias("client_hash")))
+    bearing = messages.where(is_counted() & F.col("id_high").isNotNull() & F.col("addressed").isNotNull())
+    bearing = bearing.join(is_relayed, on="client_hash", how="left_anti")
+    first = bearing.groupBy(*key).agg(F.count(F.lit(1)).alias("count"), F.min("at").alias("first_at"))
+    several = first.where(F.col("count") > 1).select(*key, "first_at")
+    joined = bearing.select("at", "server", "pair_server", *key).join(several, on=list(key), how="inner")
+    return joined.where(F.col("at") > F.col("first_at")).select("at", "server", "pair_server")

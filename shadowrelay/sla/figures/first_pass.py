@@ -1,18 +1,18 @@
-"""The first look at every message, in one aggregate; most messages need no other.
+"""Finds the plain messages, which most are, and all that their figures need, in one aggregate over all events.
 
 Nearly all mail is *plain*: acknowledged once and with a copy, delivered once to everybody, discarded once, nothing else. Whether a
 message is, and all that its figures need, fits into a few longs: how many rows of which kind, when, and sums of hashes of names, which
 are equal when the names are. Longs are updated in place (Spark's hash aggregate); texts or lists in an aggregate would sort all rows
-instead, which takes many times as long. Messages that are not plain go the exact way, row by row: `timelines` and its neighbours. What is
-plain has the same figures there (tests/sla/test_figures_first_pass.py). A row that is there twice makes its message odd, because every
+instead, which takes many times as long. Messages that are not plain go the exact way, row by row (`exact`). What is plain has the
+same figures there (tests/sla/figures/test_report.py). A row that is there twice makes its message odd, because every
 row of a plain message is accounted for.
 """
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from shadowrelay.sla.figures.exact import ACKNOWLEDGED
 from shadowrelay.sla.figures.rows import is_acknowledgement, is_event, is_own, is_told_delivered
-from shadowrelay.sla.figures.timelines import ACKNOWLEDGED
 
 HASH_BITS = 48  # of a recipient's 64: so the sum over a plain message's rows cannot overflow
 ROWS_MAX = 2**12  # of a plain message: its counts, 12 bits each, then have no carry
@@ -176,7 +176,7 @@ def headline_messages(seen: DataFrame, lines: DataFrame) -> DataFrame:
 
 
 def plain_messages(seen: DataFrame) -> DataFrame:
-    """Lines of `messages.exact_messages`, of the plain ones. Shapes: `seen` as from `first_pass`."""
+    """Lines of `evidence.exact_messages`, of the plain ones. Shapes: `seen` as from `first_pass`."""
     none = F.lit(0).cast("long")
     return seen.where(F.col("is_plain")).select(
         "message", F.lit(ACKNOWLEDGED).alias("kind"), F.col("received_at").alias("at"), "server", "pair_server",
@@ -188,7 +188,7 @@ def plain_messages(seen: DataFrame) -> DataFrame:
 
 
 def plain_copies(seen: DataFrame) -> DataFrame:
-    """Lines of `copies.copies`, of the plain messages."""
+    """Lines of `exact.copies`, of the plain messages."""
     return seen.where(F.col("is_plain")).select(
         "message", F.col("pair_server").alias("server"), F.col("server").alias("primary"), F.col("held_at").alias("at"),
         F.lit(True).alias("is_discarded"), F.lit(False).alias("is_promoted"), F.lit(False).alias("is_expired"),

@@ -1,13 +1,15 @@
-"""What a row of the log means: conditions on the columns of one event, and the columns that the exact figures need. docs/sla.md, section
-2.
+"""What one row of a log means: conditions on the columns of an event, and the columns that the exact figures need. docs/sla.md, 1 to 3.
+
+Exchange refers to one server by several names, and the directory of its log may have any of them. `exact_rows` replaces each by the
+logged server that it means.
 """
 
-from collections.abc import Sequence
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-
-from shadowrelay.sla.figures.names import logged_name
 
 OWN_FORMAT = "shadowrelay"
 COLUMNS = (
@@ -94,3 +96,29 @@ def _servers(logged_servers: Sequence[str]) -> dict[str, Column]:
     """The columns that name a server. Our own rows name each in one way only."""
     is_named = {"client_hostname": ~is_own(), "server_hostname": ~is_own(), "reference": ~is_own() & is_promotion()}
     return {name: F.when(is_so, logged_name(F.col(name), logged_servers)).otherwise(F.col(name)) for name, is_so in is_named.items()}
+
+
+def logged_name(name: Column, logged_servers: Sequence[str]) -> Column:
+    """The logged server that an Exchange log means by this name; the name as it is where it means none of them, or one of several."""
+    key = F.lower(name)
+    labels = _by(_first_label, logged_servers)
+    short = {label: server for label, server in labels.items() if "." not in server}
+    by_label = F.when(F.contains(key, F.lit(".")), _found(F.substring_index(key, ".", 1), short)).otherwise(_found(key, labels))
+    meant = F.coalesce(_found(key, _by(str.lower, logged_servers)), by_label, name)
+    is_plain = (name == "") | name.isin(*logged_servers)  # tried first, because a look into a map goes through all of it
+    return F.when(is_plain, name).otherwise(meant)
+
+
+def _first_label(server: str) -> str:
+    return server.lower().partition(".")[0]
+
+
+def _by(key: Callable[[str], str], servers: Sequence[str]) -> dict[str, str]:
+    """Those that have a key which no other has."""
+    counts = Counter(map(key, servers))
+    return {key(server): server for server in servers if counts[key(server)] == 1}
+
+
+def _found(key: Column, servers: Mapping[str, str]) -> Column:
+    # as one literal: building a map of hundreds of columns takes seconds
+    return F.try_element_at(F.from_json(F.lit(json.dumps(servers)), "map<string,string>"), key)

@@ -1,4 +1,7 @@
-"""The page put together: one style, one script, and a policy that forbids everything else."""
+"""The page as a whole: one style, one script, a policy that forbids everything else, and the sections in their order.
+
+A page that `sla watch` keeps up to date reloads itself and says when it was made, what came late and what fails. docs/sla.md, 7.
+"""
 
 from base64 import b64encode
 from collections.abc import Mapping
@@ -7,18 +10,15 @@ from hashlib import sha256
 from importlib.resources import files
 from typing import cast
 
-from shadowrelay.sla.page.figures import discard_lag, exposure, latency, redundancy
-from shadowrelay.sla.page.incidents import lists
 from shadowrelay.sla.page.inputs import definitions, inputs, not_computable
-from shadowrelay.sla.page.markup import Html, tag
-from shadowrelay.sla.page.objectives import budgets, claim, headline, period, verdicts
-from shadowrelay.sla.page.pairs import pairs
-from shadowrelay.sla.page.shape import Summary
-from shadowrelay.sla.page.spoken import minute
-from shadowrelay.sla.page.takeovers import takeovers
-from shadowrelay.sla.page.traces import traces
-from shadowrelay.sla.page.watching import reload, watched
+from shadowrelay.sla.page.markup import Child, Html, counted, duration, instant, minute, tag
+from shadowrelay.sla.page.message_lists import lists, traces
+from shadowrelay.sla.page.servers import pairs, takeovers
+from shadowrelay.sla.page.summary_types import Summary
+from shadowrelay.sla.page.time_series import discard_lag, exposure, latency, redundancy
+from shadowrelay.sla.page.verdicts import budgets, claim, headline, period, verdicts
 
+RELOAD_SECONDS_MIN = 30  # a reader must be able to read
 _CONTENTS = (
     *(
         ("objectives", "Objectives"),
@@ -30,6 +30,7 @@ _CONTENTS = (
     *(("discard-lag", "Discard lag"), ("takeovers", "Takeovers"), ("servers", "Servers"), ("incidents", "Messages"), ("traces", "Traces")),
     *(("not-computable", "Not computable"), ("input", "Input"), ("definitions", "Definitions")),
 )
+_SECTIONS = (verdicts, budgets, redundancy, latency, exposure, discard_lag, takeovers, pairs, lists, traces, not_computable, inputs)
 
 
 def render(summary: Mapping[str, object]) -> str:
@@ -75,7 +76,8 @@ def _body(summary: Summary) -> list[Html]:
             "main",
             headline(summary),
             tag("nav", tag("ul", links, role="list"), aria_label="Contents"),
-            _sections(summary),
+            [section(summary) for section in _SECTIONS],
+            definitions(),
             id="report",
             tabindex="-1",
         ),
@@ -87,6 +89,25 @@ def _body(summary: Summary) -> list[Html]:
     ]
 
 
-def _sections(summary: Summary) -> list[Html]:
-    parts = (verdicts, budgets, redundancy, latency, exposure, discard_lag, takeovers, pairs, lists, traces, not_computable, inputs)
-    return [*[part(summary) for part in parts], definitions()]
+def reload(summary: Summary) -> Html | None:
+    """For the head; None on a page that stays as it is."""
+    watch = summary.get("watch")
+    if watch is None:
+        return None
+    return tag("meta", http_equiv="refresh", content=str(max(RELOAD_SECONDS_MIN, round(watch["interval_seconds"]))))
+
+
+def watched(summary: Summary) -> Html | None:
+    """When it was made, what came late, and what does not work."""
+    watch = summary.get("watch")
+    if watch is None:
+        return None
+    said: list[Child] = ["Kept up to date by ", tag("code", "sla watch"), ", looking every ", duration(watch["interval_seconds"])]
+    said += ["; as of ", instant(watch["updated_at"]), " UTC"]
+    if watch["late_rows"]:
+        said += ["; ", counted(watch["late_rows"], "row"), " came late (in these figures, not in the live ones)"]
+    if watch.get("ahead_rows"):
+        said += ["; ", counted(watch["ahead_rows"], "row"), " came ahead of the clock"]
+    if watch["failing"]:
+        said += ["; not working now: ", ", ".join(sorted(watch["failing"]))]
+    return tag("p", *said, ".", class_="period")

@@ -1,14 +1,18 @@
-"""Small plots as SVG, without a library: they take the page's colours by class, so light, dark and paper need no second drawing.
+"""Small plots as SVG, without a library. They take the page's colours by class, so light, dark and paper need no second drawing.
 
-A plot is two axes (functions from a value to 0…1) and what is drawn between them. Any number of points will do: none is a sentence
-instead of a plot, one is a dash as long as its window. Windows without a figure are gaps, never zero. The figures stand in a table below.
+A plot is two axes (functions from a value to 0…1) and what is drawn between them. It takes any number of points: without any there is a
+sentence instead of a plot, and a single one is a dash as long as its window. Windows without a figure are gaps, never zero. The figures
+stand in a table below.
+
+Vertical axes have the units that people use: nines for a ratio near one, decades for times, and linear steps for sums.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from shadowrelay.sla.page.markup import Html, tag
+from shadowrelay.sla.page.markup import NB, Html, duration, percent, tag
 
 WIDTH, HEIGHT = 480, 230
 LEFT, RIGHT, TOP, BOTTOM = 68, 40, 14, 28
@@ -167,3 +171,65 @@ def _line_names(plot: Plot) -> Iterator[Html]:
     for position, (y, line) in enumerate(ends):
         previous = max(previous + _LABEL_GAP, min(y, floor + _LABEL_GAP * position))
         yield tag("text", line.name, class_=f"line-name {line.kind}", x=WIDTH - RIGHT + 5, y=pixels(previous), dy=".35em")
+
+
+# ---- axes
+
+_DECADES_MS = [1, 10, 100, 1_000, 10_000, 60_000, 600_000, 3_600_000, 21_600_000, 86_400_000, 864_000_000, 8_640_000_000]
+_NINES_MAX = 7
+_TICKS = 4
+_ROUND_SECONDS = [
+    *(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800),
+    *(3_600, 7_200, 10_800, 21_600, 43_200, 86_400),
+]
+
+
+def nines(ratios: Iterable[float], promised: float | None) -> Axis:
+    """For a ratio that should be near one: 90 %, 99 %, 99.9 % … are equally far apart, and 100 % is the top.
+
+    Shapes: the lowest tick is 0 % if any is below 90 %, and never above 99 %, so that small breaches look small.
+    """
+    known = [ratio for ratio in [*ratios, promised] if ratio is not None]
+    depths = [-math.log10(1 - ratio) for ratio in known if ratio < 1]
+    lowest = math.floor(min([2.0, *depths]) + 1e-9)
+    highest = min(_NINES_MAX, max(lowest + 1, math.ceil(max([2.0, *depths]) - 1e-9)))
+    top = highest + 1
+
+    def place(ratio: float) -> float:
+        depth = top if ratio >= 1 else min(highest + 0.7, -math.log10(1 - ratio))
+        return (depth - lowest) / (top - lowest)
+
+    ticks = [(place(1 - 10.0**-depth), percent(round(1 - 10.0**-depth, 9))) for depth in range(lowest, highest + 1)]
+    return Axis(place, (*ticks, (1.0, f"100{NB}%")))
+
+
+def times(values_ms: Iterable[float], promised_ms: float | None) -> Axis:
+    """For latencies that may differ a thousandfold: logarithmic, from one tick below the lowest to one above the highest.
+
+    Units: milliseconds. What is below 1 ms stands at 1 ms.
+    """
+    known = [max(1.0, value) for value in [*values_ms, promised_ms] if value is not None] or [1.0]
+    low = max([tick for tick in _DECADES_MS if tick <= min(known)])
+    high = min([tick for tick in _DECADES_MS if tick >= max(known) and tick > low], default=max(known))
+
+    def place(value: float) -> float:
+        return math.log(max(low, value) / low) / math.log(high / low)
+
+    ticks = [tick for tick in _DECADES_MS if low <= tick <= high]
+    return Axis(place, tuple((place(tick), ("≤" if tick == 1 else "") + duration(tick / 1000)) for tick in ticks))
+
+
+def sums(values: Iterable[float]) -> Axis:
+    """For seconds that add up: from zero, linear, with about four round ticks."""
+    highest = max(values, default=0.0) or 1.0
+    step = next((step for step in _ROUND_SECONDS if highest / step <= _TICKS), None)
+    if step is None:  # more than four days: one, two or five of ten to some power
+        power = 86_400 * 10 ** math.floor(math.log10(highest / _TICKS / 86_400))
+        step = next(factor * power for factor in (1, 2, 5, 10) if highest / (factor * power) <= _TICKS)
+    top = step * math.ceil(highest / step - 1e-9)
+
+    def place(value: float) -> float:
+        return value / top
+
+    ticks = [index * step for index in range(round(top / step) + 1)]
+    return Axis(place, tuple((place(tick), duration(tick) if tick else "0") for tick in ticks))

@@ -12,7 +12,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from shadowrelay.sla.events import EVENTS, FILES, QUARANTINE
+from shadowrelay.sla.warehouse import EVENTS, FILES, QUARANTINE
 from tests.kit.events import NOON, event_row
 
 DAY = 86_400

@@ -7,11 +7,10 @@ import pyarrow.parquet as parquet
 import pytest
 from pyspark.sql import functions as F
 
-from shadowrelay.sla import lists
-from shadowrelay.sla import trace as module
-from shadowrelay.sla.events import read_events
+from shadowrelay.sla import summary as module
 from shadowrelay.sla.report import write_report
-from shadowrelay.sla.trace import trace, traces
+from shadowrelay.sla.summary import trace, traces
+from shadowrelay.sla.warehouse import read_events
 from tests.sla.figures.cases import at
 from tests.sla.figures.conftest import NOW
 
@@ -111,10 +110,10 @@ def test_a_trace_tells_each_row_once_in_order(judged, spark):
 
 def test_figures_that_do_not_fit_are_the_oldest_of_the_smallest_and_counted(judged, spark, monkeypatch):
     figures = spark.read.parquet(str(judged.output / "tables" / "figures")).withColumn("start", F.unix_micros("start"))
-    everything = lists.shown(figures)
-    monkeypatch.setattr(lists, "FIGURES_MAX", len(everything.lines) // 2)
+    everything = module.shown(figures)
+    monkeypatch.setattr(module, "FIGURES_MAX", len(everything.lines) // 2)
 
-    cut = lists.shown(figures)
+    cut = module.shown(figures)
 
     assert (0, len(everything.lines) - len(cut.lines)) == (everything.left_out, cut.left_out)
     assert len(cut.lines) == len(everything.lines) // 2

@@ -9,9 +9,8 @@ from typer.testing import CliRunner, Result
 from shadowrelay.cli.main import app
 from shadowrelay.lab.scenarios import player
 from shadowrelay.lab.scenarios.catalogue import SCENARIOS
-from shadowrelay.lab.scenarios.figures import Database, Evidence
 from shadowrelay.lab.scenarios.script import Scenario
-from shadowrelay.lab.scenarios.verdict import Verdict, judge
+from shadowrelay.lab.scenarios.verdict import Database, Evidence, Verdict, judge
 from shadowrelay.lab.verification import Verification
 
 BEFORE = Database("one", 1, 0, 50)

@@ -17,7 +17,6 @@ from shadowrelay.cli.sla_options import require_writable
 from shadowrelay.model.errors import ConfigurationError, ShadowrelayError
 from shadowrelay.sla import objectives as objectives_module
 from shadowrelay.sla import session as session_module
-from shadowrelay.sla import signals as signals_module
 
 OVERALL = dict.fromkeys(sla.TOTALS, 0) | {"redundancy_ratio": 0.99995}
 
@@ -57,16 +56,15 @@ class Job:
             check_spark=self._check, spark_session=spark_session, failure_of=self.told, require_settings=session_module.require_settings
         )
 
-    cautions = SimpleNamespace(misnamed=lambda summary: "no log of mx1.east \x1b[31m")
+    inputs = SimpleNamespace(misnamed=lambda summary: "no log of mx1.east \x1b[31m")
     objectives = objectives_module
-    signals = signals_module
 
     def _check(self) -> None:
         if self.failure:
             raise self.failure
 
     @property
-    def warehouse(self) -> Any:
+    def ingest(self) -> Any:
         @contextmanager
         def temporary(spark: str, logs: str, sites: Any) -> Any:
             self.asked.append(("temporary", logs, sites))
@@ -75,18 +73,18 @@ class Job:
         def note(*values: Any, **options: Any) -> None:
             self.asked.append((*values, options))
 
-        return SimpleNamespace(
-            temporary_warehouse=temporary, require_logs=note, require_warehouse=note, is_little=lambda logs: logs == self.little
-        )
-
-    @property
-    def ingest(self) -> Any:
         def ingest(*values: Any, tell: Any, **options: Any) -> Done:
             self.asked.append((*values, options))
             tell("batch 0")
             return Done()
 
-        return SimpleNamespace(ingest=ingest)
+        return SimpleNamespace(
+            ingest=ingest,
+            temporary_warehouse=temporary,
+            require_logs=note,
+            require_warehouse=note,
+            is_little=lambda logs: logs == self.little,
+        )
 
     @property
     def report(self) -> Any:
@@ -97,8 +95,8 @@ class Job:
         return SimpleNamespace(write_report=write_report)
 
     @property
-    def trace(self) -> Any:
-        return SimpleNamespace(trace=lambda *values: self.asked.append(values) or self.rows)
+    def summary(self) -> Any:
+        return SimpleNamespace(trace=lambda *values: self.asked.append(values) or self.rows, TRACE_ROWS_MAX=500)
 
     @property
     def watch(self) -> Any:

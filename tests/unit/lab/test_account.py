@@ -4,10 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from shadowrelay.lab.account import account
-from shadowrelay.lab.causes import Cause, Fault, FaultKind, Times, cause_of, explains_repetition
-from shadowrelay.lab.load import Answer, Sent, Submission
-from shadowrelay.lab.sink import Arrival
+from shadowrelay.lab.account import Cause, Fault, FaultKind, Times, account, cause_of, explains_repetition
+from shadowrelay.lab.traffic import Answer, Arrival, Sent, Submission
 
 TIMES = Times(span=5.0, heartbeat=1.0, poll=0.25)
 EAST, SOUTH, WEST = "mx1.east.example", "mx2.east.example", "mx1.west.example"

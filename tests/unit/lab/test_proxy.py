@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from shadowrelay.lab.proxy import Passing, Wire
+from shadowrelay.lab.cluster import Passing, Wire
 from shadowrelay.model.routing import HostPort
 from tests.kit.clock import PATIENCE_SECONDS
 

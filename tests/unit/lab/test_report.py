@@ -3,8 +3,8 @@
 import pytest
 
 from shadowrelay.lab.account import Account, Cause, Duplicate
-from shadowrelay.lab.load import Answer, Sent, Submission
-from shadowrelay.lab.report import contradictions
+from shadowrelay.lab.sla_report import contradictions
+from shadowrelay.lab.traffic import Answer, Sent, Submission
 
 OVERALL = {
     "messages_acknowledged": 11,

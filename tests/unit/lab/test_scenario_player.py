@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from shadowrelay.lab.engine import NodeStatus
 from shadowrelay.lab.mail import Backlog, Sending
-from shadowrelay.lab.places import NODES, LabError
-from shadowrelay.lab.reading import NodeStatus
 from shadowrelay.lab.scenarios import player
 from shadowrelay.lab.scenarios.catalogue import SCENARIOS
-from shadowrelay.lab.scenarios.figures import Database, Evidence
 from shadowrelay.lab.scenarios.script import Deed, Scenario, Step, above, fault, pour, send
+from shadowrelay.lab.scenarios.verdict import Database, Evidence
+from shadowrelay.lab.topology import NODES, LabError
 from shadowrelay.lab.verification import Verification
 
 

@@ -7,14 +7,11 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from shadowrelay.lab.account import Cause, Duplicate
-from shadowrelay.lab.load import Answer, Sent, Submission
-from shadowrelay.lab.places import LabError
 from shadowrelay.lab.scenarios.catalogue import SCENARIOS
-from shadowrelay.lab.scenarios.evidence import replies, rows, words
-from shadowrelay.lab.scenarios.figures import FIGURES, Database, Evidence, Told, figures
-from shadowrelay.lab.scenarios.invariants import findings
-from shadowrelay.lab.scenarios.verdict import judge
-from shadowrelay.lab.sink import Arrival
+from shadowrelay.lab.scenarios.player import replies, rows, words
+from shadowrelay.lab.scenarios.verdict import FIGURES, Database, Evidence, Told, figures, findings, judge
+from shadowrelay.lab.topology import LabError
+from shadowrelay.lab.traffic import Answer, Arrival, Sent, Submission
 from shadowrelay.lab.verification import Verification
 from shadowrelay.model.tracking import EventId, EventSource, TrackingEvent
 from shadowrelay.wire.tracking import format_line

@@ -5,12 +5,10 @@ import tomllib
 
 import pytest
 
-from shadowrelay.lab.places import NODES, SITES, LabError, machine
 from shadowrelay.lab.scenarios.catalogue import SCENARIOS, scenario
-from shadowrelay.lab.scenarios.figures import FIGURES, Database, Evidence
-from shadowrelay.lab.scenarios.invariants import INVARIANTS
 from shadowrelay.lab.scenarios.script import HEARTBEAT_SECONDS, SPAN_SECONDS, Deed, Expectation, Scenario, above, at_most
-from shadowrelay.lab.scenarios.verdict import judge
+from shadowrelay.lab.scenarios.verdict import FIGURES, INVARIANTS, Database, Evidence, judge
+from shadowrelay.lab.topology import NODES, SITES, LabError, machine
 from shadowrelay.lab.verification import Verification
 from tests.tidy.house import ROOT
 

@@ -1,14 +1,29 @@
-"""The verdicts: the headline, what was promised and kept, and what is left of the error budgets."""
+"""The verdicts: the headline, what was promised and whether it was kept, and what is left of the error budgets."""
 
-from shadowrelay.sla.page.cautions import cautions, unseen
-from shadowrelay.sla.page.markup import Child, Html, tag
-from shadowrelay.sla.page.parts import Column, Row, kind_of, mark, none, section, table
+from shadowrelay.sla.page.inputs import cautions, unseen
+from shadowrelay.sla.page.labels import COUNTED, OBJECTIVES, UNITS
+from shadowrelay.sla.page.markup import (
+    NB,
+    Child,
+    Column,
+    Html,
+    Row,
+    burn,
+    count,
+    counted,
+    duration,
+    kind_of,
+    mark,
+    minute,
+    none,
+    percent,
+    section,
+    table,
+    tag,
+)
 from shadowrelay.sla.page.plots import pixels
-from shadowrelay.sla.page.shape import Objective, Overall, Summary
-from shadowrelay.sla.page.spoken import NB, burn, count, counted, duration, minute, percent
-from shadowrelay.sla.page.words import COUNTED, OBJECTIVES, UNITS
+from shadowrelay.sla.page.summary_types import Objective, Overall, Summary
 
-_SPOKEN = {"met": "met", "missed": "missed", "no data": "no data", "not computable": "not computable"}
 _BURN_WINDOWS = (("1h", "1 h"), ("6h", "6 h"), ("1d", "1 d"), ("30d", "30 d"))
 
 

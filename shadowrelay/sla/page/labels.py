@@ -1,6 +1,6 @@
-"""What the page calls things: names of objectives, meanings of figures, causes and events, each in one short line.
+"""The page's short texts: names of objectives and figures, meanings of causes and events, footnotes.
 
-The definitions proper stand in docs/sla.md; these are their short form. A name that is not here is shown as it is.
+The definitions proper stand in docs/sla.md; these are their short form. A name that has no entry here is shown as it is.
 """
 
 OBJECTIVES = {

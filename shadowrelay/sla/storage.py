@@ -1,6 +1,7 @@
-"""Directories of logs and of the warehouse, wherever they are: one spelling for Spark, which knows Hadoop's, and for fsspec.
+"""Directories of logs and of the warehouse on any file system, and files that are written whole or not at all.
 
-Whatever is written here is whole or not there: on a disk under another name first, in an object store because an upload is all or nothing.
+Spark spells paths as Hadoop does, fsspec in its own way: `located` takes both. On a disk, a file is written under a hidden name and then
+renamed; an object store needs no such step, because there an upload is all or nothing.
 """
 
 import errno

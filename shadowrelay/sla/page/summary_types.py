@@ -1,4 +1,4 @@
-"""What the summary holds, as types (docs/sla.md, section 6). Only what the page says is here.
+"""What the summary holds, as types (docs/sla.md, section 6). Only what the page shows is here.
 
 Shapes: lists may be empty; figures that have no events are None. Units: names end with them; instants are ISO 8601 UTC with `Z`.
 """

@@ -9,7 +9,7 @@ DOMAIN = "example"
 SENDER, DNS = "sender", "dns"
 RECEIVERS = ("postfix", "exim")
 SITES = ("east", "west")
-LINK, OUTSIDE = "link", "outside"
+LINK = "link"
 
 
 class LabError(ShadowrelayError):

@@ -1,8 +1,9 @@
-"""One line a message, exactly: who acknowledged it, what kind it is, and the few rows that its other figures are judged by. docs/sla.md,
-2.
+"""The exact way: messages, their recipients and their copies, judged row by row. docs/sla.md, 2 to 4.
 
-Holds lists of rows, each bounded by what can happen to one message. So it is for the messages that `first_pass` could not judge, not for
-all.
+For the messages that `first_pass` could not judge. `timelines` gathers one line a message: who acknowledged it, what kind it is, and the
+few rows by which the rest is judged. From rows and timelines follow the recipients and when each was done (`recipients`, `ends`), and the
+copies on shadow servers and how late each was discarded (`copies`). The lists of rows that a timeline holds are bounded by what can happen
+to one message; they are too large to be made for all mail.
 """
 
 from pyspark.sql import Column, DataFrame
@@ -14,9 +15,12 @@ from shadowrelay.sla.figures.rows import (
     is_event,
     is_own,
     is_promotion,
+    is_replacement,
     is_told_delivered,
     names_nobody,
 )
+
+# ---- timelines
 
 ACKNOWLEDGED, RECONSTRUCTED, DSN, REFUSED, UNKNOWN = "acknowledged", "reconstructed", "dsn", "refused", "unknown"
 COUNTED = (ACKNOWLEDGED, RECONSTRUCTED)
@@ -127,4 +131,93 @@ def _exchange_notifications(rows: DataFrame) -> DataFrame:
         rows.where(is_about_another)
         .groupBy(F.col("reference").alias("internet_message_id"))
         .agg(F.min("at").alias("notified_at"))
+    )  # fmt: skip
+
+
+# ---- recipients
+
+
+def recipients(rows: DataFrame, lines: DataFrame, *, now: int, is_final: bool, expiration_us: int) -> DataFrame:
+    """One line for each recipient that a row of the message names. `is_named`: it is one of the message's own, or took such a one's place.
+
+    Shapes: `rows` from `exact_rows`, `lines` from `timelines`; `deliveries` are the two earliest, (at, server). Units: microseconds.
+    """
+    held = is_event("HARECEIVE") | is_promotion()
+    is_replaced = F.coalesce(F.array_contains("replaced", F.col("recipient")), F.lit(False))
+    is_stepping_in = is_replacement() & ~is_replaced
+    delivery = F.when(F.col("is_delivery"), F.struct("at", "server", "row_id"))
+    said = (
+        rows.where(is_event("RECEIVE") | held | is_end() | is_told_delivered() | is_replacement())
+        .withColumn("recipient", F.explode(F.array_union("recipients", F.coalesce("replaced", F.array().cast("array<string>")))))
+        .groupBy("message", "recipient")
+        .agg(
+            F.max(is_event("RECEIVE") | is_stepping_in).alias("is_received"),
+            F.max(held | is_stepping_in).alias("is_held"),
+            F.min(F.when(is_end() | is_replaced, F.col("at"))).alias("first_end_at"),
+            F.min(F.when(is_told_delivered(), F.col("at"))).alias("discarded_at"),
+            F.count(delivery).alias("deliveries_count"),
+            F.slice(F.sort_array(F.collect_list(delivery)), 1, 2).alias("deliveries"),
+        )
+    )
+    of_message = lines.select(
+        "message", "kind", "discarded_for_all_at", "notified_at", F.col("at").alias("acknowledged_at"), F.col("server").alias("primary")
+    )
+    is_named = F.when(F.col("kind") == ACKNOWLEDGED, F.col("is_received")).otherwise(F.col("is_held"))
+    joined = said.join(of_message, on="message", how="inner").withColumns({"end_at": _end_at(), "is_named": is_named})
+    is_up = F.lit(is_final) | (F.col("acknowledged_at") + expiration_us <= now)
+    return joined.select(
+        "message", "recipient", "kind", "acknowledged_at", "primary", "is_named", "end_at", "deliveries_count", "deliveries",
+        "discarded_at",
+        (is_counted() & F.col("is_named") & F.col("end_at").isNull() & is_up).alias("is_lost"),
+        (is_counted() & (F.col("deliveries_count") > 1)).alias("is_duplicated"),
+    )  # fmt: skip
+
+
+def _end_at() -> Column:
+    by_shadow_server = F.when(F.col("kind") == RECONSTRUCTED, F.least("discarded_at", "discarded_for_all_at"))
+    return F.coalesce(F.least("first_end_at", by_shadow_server), F.col("notified_at"))
+
+
+def ends(recipients: DataFrame) -> DataFrame:
+    """One line a message: how many recipients it has, how many were lost or got it twice, and when it was done (null: it is not)."""
+    is_named = F.col("is_named")
+    is_open = is_named & F.col("end_at").isNull()
+    counted = recipients.groupBy("message").agg(
+        F.count(F.when(is_named, 1)).alias("recipients_count"),
+        F.count(F.when(is_open, 1)).alias("open_count"),
+        F.max(F.when(is_named, F.col("end_at"))).alias("last_end_at"),
+        F.count(F.when(F.col("is_lost"), 1)).alias("lost"),
+        F.count(F.when(F.col("is_duplicated"), 1)).alias("duplicated"),
+    )
+    done_at = F.when(F.col("open_count") == 0, F.col("last_end_at"))
+    return counted.select("message", "recipients_count", "lost", "duplicated", done_at.alias("done_at"))
+
+
+# ---- copies
+
+
+def copies(rows: DataFrame, lines: DataFrame) -> DataFrame:
+    """One line a copy. `lag_us` is null where the message is not done, the copy was not discarded as delivered, or the message is
+    reconstructed: there the discard is what tells that it was done. It may be negative.
+
+    Shapes: `rows` from `exact_rows`; `lines` have message, kind, recipients (all its own) and `done_at`.
+    """
+    is_discard = is_event("HADISCARD")
+    held = rows.groupBy("message", "server").agg(
+        F.min(F.when(is_event("HARECEIVE"), F.struct("at", F.col("client_hostname").alias("primary")))).alias("first"),
+        F.max(is_discard).alias("has_discard"),
+        F.max(is_discard & names_nobody()).alias("is_discarded_for_all"),
+        F.array_distinct(F.flatten(F.collect_list(F.when(is_discard, F.col("recipients"))))).alias("discarded_for"),
+        F.max(F.when(is_told_delivered(), F.col("at"))).alias("told_at"),
+        F.max(is_promotion()).alias("is_promoted"),
+        F.max(is_event("EXPIRE")).alias("is_expired"),
+    )
+    held = held.where(F.col("first").isNotNull())
+    joined = held.join(lines.select("message", "kind", "recipients", "done_at"), on="message", how="inner")
+    is_for_all = F.col("is_discarded_for_all") | (F.size(F.array_except("recipients", "discarded_for")) == 0)
+    return joined.select(
+        "message", "server", "first.primary", "first.at",
+        (F.col("has_discard") & is_for_all).alias("is_discarded"),
+        "is_promoted", "is_expired",
+        F.when(F.col("kind") != RECONSTRUCTED, F.col("told_at") - F.col("done_at")).alias("lag_us"),
     )  # fmt: skip

@@ -1,0 +1,44 @@
+"""Signals that end a command: handlers for SIGTERM, SIGINT and SIGHUP that last as long as a block.
+
+Python delivers signals to the main thread only. On another thread these blocks change nothing. A node has its own handlers in its event
+loop (`node`).
+"""
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+
+@contextmanager
+def handled(handler: Callable[[int, Any], object], numbers: tuple[int, ...] = (signal.SIGTERM, signal.SIGINT)) -> Iterator[None]:
+    """These signals go to `handler`; the handlers of before are put back at the end."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
+
+
+@contextmanager
+def stopped_by_signals(stop: threading.Event) -> Iterator[None]:
+    """SIGTERM and SIGINT set `stop` and do nothing else. A loop checks it between two steps, and `stop.wait` returns at once."""
+    with handled(lambda *_: stop.set()):
+        yield
+
+
+@contextmanager
+def ended_in_order() -> Iterator[None]:
+    """SIGTERM, and SIGHUP of a closed terminal, end the block by an exception, as Ctrl-C does: what must be undone is undone on the way."""
+    with handled(exit_with, (signal.SIGTERM, signal.SIGHUP)):
+        yield
+
+
+def exit_with(number: int, _: object) -> NoReturn:
+    """A handler: SystemExit with the status that shells give to the signal."""
+    raise SystemExit(128 + number)

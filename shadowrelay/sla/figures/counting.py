@@ -1,0 +1,345 @@
+"""From evidence to the figures of every window and scope. docs/sla.md, 2 and 3.
+
+1. *Cells* count events by one hour, one server and one pair. Cells are few, so everything further is rolled up from them and not from rows.
+   A cell also has its `age` in whole hours before now, for burn rates, which look back from now and not from the turn of an hour.
+2. *Histograms* count times over whole milliseconds. They are exact and can be merged, so the percentiles of a day need no second look at
+   the rows.
+3. *Windows and scopes* (all, day, hour; everything, boundary, site, server, pair) add up cells and merge histograms.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from shadowrelay.sla.figures.evidence import Evidence, sent_again
+from shadowrelay.sla.figures.exact import DSN, RECONSTRUCTED, is_counted
+from shadowrelay.sla.figures.first_pass import server_names
+from shadowrelay.sla.objectives import BURN_WINDOWS_HOURS
+
+# ---- cells
+
+HOUR_US = 3_600_000_000
+CELL_KEY = ("hour", "age", "server", "pair_from", "pair_to")
+MAXIMA = ("exposure_max_us",)
+COUNTS = (
+    "messages_acknowledged", "messages_reconstructed", "messages_redundant", "messages_not_redundant", "messages_dsn",
+    "messages_sent_again",
+    "messages_done", "shadow_share_us", "ack_share_us", "shadow_count", "shadow_good", "delivery_count", "delivery_good",
+    "exposure_count", "exposure_us", "exposure_judged", "exposure_bad", "recipients", "recipients_lost", "recipients_duplicated",
+    "recipients_duplicated_unexplained",
+    "copies", "lag_count", "discards_late", "shadows_orphaned", "promotions", "takeovers_in_time", "takeovers_late", "clock_skews",
+)  # fmt: skip
+"""What can be added up over cells."""
+
+
+def placed(frame: DataFrame, at: Column, server: str, pair_from: str, pair_to: str, *, now: int) -> DataFrame:
+    """With the columns of `KEY`. A pair that lacks one of its servers is none."""
+    is_pair = (F.col(pair_from) != "") & (F.col(pair_to) != "")
+    named = {
+        "hour": at - F.pmod(at, F.lit(HOUR_US)),
+        "age": F.floor((F.lit(now) - at) / F.lit(HOUR_US)),
+        "server": F.col(server),
+        "pair_from": F.when(is_pair, F.col(pair_from)),
+        "pair_to": F.when(is_pair, F.col(pair_to)),
+    }
+    return frame.withColumns(named)
+
+
+def placed_messages(messages: DataFrame, *, now: int) -> DataFrame:
+    """Where a message belongs: when and by whom it was acknowledged."""
+    return placed(messages.where(F.col("at").isNotNull()), F.col("at"), "server", "server", "pair_server", now=now)
+
+
+def placed_copies(copies: DataFrame, *, now: int) -> DataFrame:
+    """Where a copy belongs: its HARECEIVE."""
+    renamed = copies.withColumnRenamed("server", "shadow")
+    return placed(renamed, F.col("at"), "primary", "primary", "shadow", now=now)
+
+
+def placed_promotions(promotions: DataFrame, *, now: int) -> DataFrame:
+    """Where a RESUBMIT belongs."""
+    return placed(promotions, F.col("at"), "new_primary", "old_primary", "new_primary", now=now)
+
+
+def message_facts(placed: DataFrame, *, shadow_within_us: int, delivery_within_us: int, exposure_within_us: int) -> DataFrame:
+    """What each message counts for. Shapes: `placed` as from `placed_messages`. Units: microseconds."""
+    acknowledged, delivery_us = is_counted(), delivery_us_of()
+    has_both = F.col("shadow_us").isNotNull() & F.col("ack_us").isNotNull()
+    is_judged = acknowledged & F.col("is_redundant").isNotNull()
+    conditions = {
+        "messages_acknowledged": acknowledged,
+        "messages_reconstructed": F.col("kind") == RECONSTRUCTED,
+        "messages_redundant": acknowledged & F.col("is_redundant"),
+        "messages_not_redundant": acknowledged & ~F.col("is_redundant"),
+        "messages_dsn": F.col("kind") == DSN,
+        "messages_done": acknowledged & F.col("done_at").isNotNull(),
+        "shadow_count": F.col("shadow_us").isNotNull(),
+        "shadow_good": F.col("shadow_us") <= shadow_within_us,
+        "delivery_count": delivery_us.isNotNull(),
+        "delivery_good": delivery_us <= delivery_within_us,
+        "exposure_judged": is_judged,
+        "exposure_bad": is_judged & (F.col("exposure_us") > exposure_within_us),
+        "clock_skews": delivery_us < 0,
+    }
+    numbers = {
+        "shadow_share_us": F.when(has_both, F.col("shadow_us")),
+        "ack_share_us": F.when(has_both, F.col("ack_us")),
+        "exposure_count": F.col("exposure_count"),
+        "exposure_us": F.col("exposure_us"),
+        "exposure_max_us": F.col("exposure_max_us"),
+        "recipients": F.when(acknowledged, F.col("recipients_count")),
+        "recipients_lost": F.col("lost"),
+        "recipients_duplicated": F.col("duplicated"),
+        "recipients_duplicated_unexplained": F.col("unexplained"),
+    }
+    return _facts(placed, conditions, numbers)
+
+
+def delivery_us_of() -> Column:
+    """RECEIVE to the last delivery; null for a reconstructed message, of which nobody knows when it was received. May be negative."""
+    return F.when(is_counted() & (F.col("kind") != RECONSTRUCTED), F.col("last_delivery_at") - F.col("at"))
+
+
+def copy_facts(placed: DataFrame, *, lag_within_us: int) -> DataFrame:
+    """What each copy counts for. Shapes: `placed` as from `placed_copies`. Units: microseconds."""
+    lag_us = F.col("lag_us")
+    conditions = {
+        "copies": F.lit(True),
+        "lag_count": lag_us.isNotNull(),
+        "discards_late": lag_us > lag_within_us,
+        "clock_skews": lag_us < 0,
+    }
+    return _facts(placed, conditions)
+
+
+def promotion_facts(placed: DataFrame) -> DataFrame:
+    """What each RESUBMIT row counts for. Shapes: `placed` as from `placed_promotions`."""
+    in_time = {"takeovers_in_time": F.col("is_in_time"), "takeovers_late": ~F.col("is_in_time")}
+    return _facts(placed, in_time, {"clock_skews": _one(F.col("detection_us") < 0) + _one(F.col("silence_us") < 0)})
+
+
+def single_facts(placed: DataFrame, name: str) -> DataFrame:
+    """Each line counts for one in `name`: a takeover, an orphan, a message that was sent again."""
+    return _facts(placed, {name: F.lit(True)})
+
+
+def _facts(placed: DataFrame, conditions: Mapping[str, Column], numbers: Mapping[str, Column] | None = None) -> DataFrame:
+    """CELL_KEY, COUNTS and MAXIMA; 0 where nothing is said."""
+    said = {name: _one(condition) for name, condition in conditions.items()} | dict(numbers or {})
+    none = F.lit(0).cast("long")
+    values = [F.coalesce(said[name], none) if name in said else none for name in (*COUNTS, *MAXIMA)]
+    return placed.select(*CELL_KEY, *[value.alias(name) for name, value in zip((*COUNTS, *MAXIMA), values, strict=True)])
+
+
+def _one(condition: Column) -> Column:
+    return F.when(condition, F.lit(1).cast("long")).otherwise(F.lit(0).cast("long"))
+
+
+def added() -> list[Column]:
+    """COUNTS and MAXIMA of several lines."""
+    return [*[F.sum(name).alias(name) for name in COUNTS], *[F.max(name).alias(name) for name in MAXIMA]]
+
+
+def cells(facts: list[DataFrame]) -> DataFrame:
+    """One line a cell."""
+    return reduce(DataFrame.unionByName, facts).groupBy(*CELL_KEY).agg(*added())
+
+
+# ---- histograms
+
+METRICS = ("shadow_latency", "discard_lag", "delivery_latency", "takeover_detection", "takeover_silence")
+PERCENTS = (50, 95, 99)
+HISTOGRAM_KEY = ("hour", "server", "pair_from", "pair_to")
+
+
+def message_times(placed: DataFrame) -> DataFrame:
+    """The times of messages, one line a time. Shapes: `placed` as from `placed_messages`."""
+    return _times(placed, {"shadow_latency": F.col("shadow_us"), "delivery_latency": delivery_us_of()})
+
+
+def copy_times(placed: DataFrame) -> DataFrame:
+    """Likewise of copies."""
+    return _times(placed, {"discard_lag": F.col("lag_us")})
+
+
+def promotion_times(placed: DataFrame) -> DataFrame:
+    """Likewise of RESUBMIT rows."""
+    return _times(placed, {"takeover_detection": F.col("detection_us"), "takeover_silence": F.col("silence_us")})
+
+
+def _times(placed: DataFrame, times: Mapping[str, Column]) -> DataFrame:
+    """(place, metric, ms). What is negative counts as 0."""
+    values = [F.struct(F.lit(METRICS.index(name)).alias("metric"), time.alias("us")) for name, time in times.items()]
+    each = placed.select(*HISTOGRAM_KEY, F.explode(F.array(*values)).alias("time")).where(F.col("time.us").isNotNull())
+    milliseconds = F.floor(F.greatest(F.col("time.us"), F.lit(0)) / F.lit(1000))
+    return each.select(*HISTOGRAM_KEY, F.col("time.metric").alias("metric"), milliseconds.alias("ms"))
+
+
+def histogram(times: list[DataFrame]) -> DataFrame:
+    """(place, metric, ms) -> count."""
+    return reduce(DataFrame.unionByName, times).groupBy(*HISTOGRAM_KEY, "metric", "ms").agg(F.count(F.lit(1)).alias("count"))
+
+
+def percentiles(histogram: DataFrame, *keys: str) -> DataFrame:
+    """Nearest rank: of n sorted values the ceil(p * n)-th. One line for each of `keys`: for each metric its count, p50, p95, p99 and max.
+
+    Shapes: `histogram`: keys, metric (its place in METRICS), ms, count; each (keys, metric, ms) once.
+    """
+    sorted_times = Window.partitionBy(*keys, "metric").orderBy("ms")
+    upto = F.sum("count").over(sorted_times.rowsBetween(Window.unboundedPreceding, Window.currentRow))
+    all_of_it = F.sum("count").over(sorted_times.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing))
+    ranked = histogram.withColumns({"upto": upto, "total": all_of_it})
+    reached = {f"p{percent}": F.when(F.col("upto") * 100 >= F.col("total") * percent, F.col("ms")) for percent in PERCENTS}
+    of_metric = ranked.groupBy(*keys, "metric").agg(
+        F.max("total").alias("count"),
+        F.max("ms").alias("max"),
+        *[F.min(ms).alias(name) for name, ms in reached.items()],
+    )
+    columns = [
+        F.max(F.when(F.col("metric") == number, F.col(column))).alias(f"{metric}_{column}")
+        for number, metric in enumerate(METRICS)
+        for column in ("count", "max", *reached)
+    ]
+    return of_metric.groupBy(*keys).agg(*columns)
+
+
+# ---- windows and scopes
+
+DAY_US = 24 * HOUR_US
+FIGURE_KEY = ("window", "start", "scope", "name", "other")
+TIMES = tuple(f"{metric}_{column}" for metric in METRICS for column in ("count", "max", *(f"p{percent}" for percent in PERCENTS)))
+
+
+def figures(cells: DataFrame, histogram: DataFrame, promoted: DataFrame, sites: DataFrame) -> DataFrame:
+    """One line for each window and scope in which something happened; windows like "6h", of everything only, look back from now.
+
+    Shapes: `cells` and `histogram` as from the functions of these names; `promoted` are the placed RESUBMIT rows; `sites` is small:
+    server, site, boundary. `start` is in microseconds, null of `all` and of those that look back.
+    """
+    counted = _scoped(_windowed(cells), sites).unionByName(_looking_back(cells)).groupBy(*FIGURE_KEY).agg(*added())
+    timed = percentiles(_merged(histogram, sites), "place")
+    counted = counted.withColumn("place", _place(*map(F.col, FIGURE_KEY))).join(timed, on="place", how="left").drop("place")
+    distinct = _scoped(_windowed(promoted.select("hour", "server", "pair_from", "pair_to", "message")), sites)
+    different = (
+        distinct.groupBy(*FIGURE_KEY, "message")
+        .agg(F.lit(1).alias("one"))
+        .groupBy(*FIGURE_KEY)
+        .agg(F.count("one").alias("messages_promoted"))
+    )
+    together = counted.unionByName(different, allowMissingColumns=True)
+    numbers = (*COUNTS, *MAXIMA, "messages_promoted", *TIMES)
+    return together.groupBy(*FIGURE_KEY).agg(*[_number(name) for name in numbers])
+
+
+def _number(name: str) -> Column:
+    """Of lines that stand for one window and scope at most one has it. A time without events stays null; a count is 0."""
+    is_time = name in TIMES and not name.endswith("_count")
+    return (F.max(name) if is_time else F.coalesce(F.max(name), F.lit(0).cast("long"))).alias(name)
+
+
+def _merged(histogram: DataFrame, sites: DataFrame) -> DataFrame:
+    """place, metric, ms -> count of every window and scope. Each time counts in up to fifteen of them, which is most of the work here:
+    so `place` is one number, and no text is copied, compared or sorted."""
+    places = [
+        F.when(_is_scope(scope, name), _place(F.lit(window), start, F.lit(scope), name, other))
+        for window, start in _windows().items()
+        for scope, (name, other) in _scopes().items()
+    ]
+    each = histogram.join(F.broadcast(sites), on="server", how="left").select(
+        "metric", "ms", "count", F.explode(F.array(*places)).alias("place")
+    )
+    return each.where(F.col("place").isNotNull()).groupBy("place", "metric", "ms").agg(F.sum("count").alias("count"))
+
+
+def _place(window: Column, start: Column, scope: Column, name: Column, other: Column) -> Column:
+    """64 bits for a window and scope, of which there are at most some hundred thousand."""
+    return F.xxhash64(window, start, scope, name, other)
+
+
+def _windows() -> dict[str, Column]:
+    """Name -> start, of a line with its hour."""
+    day = F.col("hour") - F.pmod(F.col("hour"), F.lit(DAY_US))
+    return {"all": F.lit(None).cast("long"), "day": day, "hour": F.col("hour")}
+
+
+def _scopes() -> dict[str, tuple[Column, Column]]:
+    """Scope -> name and other, of a line with its place, site and boundary."""
+    none = F.lit("")
+    return {
+        "all": (none, none),
+        "boundary": (F.col("boundary"), none),
+        "site": (F.col("site"), none),
+        "server": (F.col("server"), none),
+        "pair": (F.col("pair_from"), F.col("pair_to")),
+    }
+
+
+def _is_scope(scope: str, name: Column) -> Column:
+    """An empty name is none."""
+    return F.lit(True) if scope == "all" else name != ""
+
+
+def _windowed(frame: DataFrame) -> DataFrame:
+    """Each line for all time, its day, its hour."""
+    windows = [F.struct(F.lit(name).alias("window"), start.alias("start")) for name, start in _windows().items()]
+    return frame.withColumn("of", F.explode(F.array(*windows))).select("*", "of.window", "of.start").drop("of")
+
+
+def _scoped(frame: DataFrame, sites: DataFrame) -> DataFrame:
+    """Each line for everything, and for each scope that it has a name of."""
+    scopes = [
+        F.when(_is_scope(scope, name), F.struct(F.lit(scope).alias("scope"), name.alias("name"), other.alias("other")))
+        for scope, (name, other) in _scopes().items()
+    ]
+    each = frame.join(F.broadcast(sites), on="server", how="left").withColumn("of", F.explode(F.array(*scopes)))
+    named = each.where(F.col("of").isNotNull()).select("*", "of.scope", "of.name", "of.other")
+    return named.drop("of", "hour", "age", "server", "site", "boundary", "pair_from", "pair_to")
+
+
+def _looking_back(cell: DataFrame) -> DataFrame:
+    """Everything in the last hours before now."""
+    windows = [F.struct(F.lit(name).alias("window"), F.lit(hours).alias("hours")) for name, hours in BURN_WINDOWS_HOURS.items()]
+    each = cell.withColumn("of", F.explode(F.array(*windows)))
+    is_in = (F.col("age") >= 0) & (F.col("age") < F.col("of.hours"))
+    none = F.lit("")
+    return each.where(is_in).select(
+        F.col("of.window").alias("window"), F.lit(None).cast("long").alias("start"), F.lit("all").alias("scope"),
+        none.alias("name"), none.alias("other"), *COUNTS, *MAXIMA,
+    )  # fmt: skip
+
+
+# ---- all together
+
+
+@dataclass(frozen=True, slots=True)
+class Within:
+    """How long a good one may take. Units: microseconds."""
+
+    shadow_us: int
+    delivery_us: int
+    exposure_us: int
+    lag_us: int
+
+
+def counted(found: Evidence, sites: DataFrame, logged: DataFrame, *, now: int, within: Within) -> DataFrame:
+    """Lines of `figures`. Shapes: `sites` is small: server, site, boundary; `logged` has the server of each log."""
+    messages = placed_messages(found.messages, now=now)
+    copies = placed_copies(found.copies, now=now)
+    promotions = placed_promotions(found.promotions, now=now)
+    taken = placed_promotions(found.takeovers.withColumn("at", F.col("first_resubmit_at")), now=now)
+    again = placed(sent_again(found.messages, server_names(logged)), F.col("at"), "server", "server", "pair_server", now=now)
+    facts = [
+        message_facts(
+            messages, shadow_within_us=within.shadow_us, delivery_within_us=within.delivery_us, exposure_within_us=within.exposure_us
+        ),
+        single_facts(again, "messages_sent_again"),
+        copy_facts(copies, lag_within_us=within.lag_us),
+        single_facts(placed_copies(found.orphans, now=now), "shadows_orphaned"),
+        promotion_facts(promotions),
+        single_facts(taken, "promotions"),
+    ]
+    times = [message_times(messages), copy_times(copies), promotion_times(promotions)]
+    return figures(cells(facts), histogram(times), promotions, sites)

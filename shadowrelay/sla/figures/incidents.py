@@ -1,0 +1,259 @@
+"""Incidents: duplicates, losses and orphans with their causes, exposures, and takeovers. docs/sla.md, 3 and 4.
+
+All of it is exact, and few messages have any. A duplicate is a recipient that got a message twice, a loss one that never got it, an orphan
+a copy that was neither discarded nor promoted. An exposure is a time in which an acknowledged message that was not done had fewer than two
+copies. A takeover is what one shadow server promoted of a lost primary.
+"""
+
+from collections.abc import Callable
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from shadowrelay.sla.figures.exact import is_counted
+from shadowrelay.sla.figures.rows import is_promotion
+
+# ---- duplicates, losses, orphans
+
+DATABASE_LOST = ("DatabaseChanged", "DatabaseRolledBack")
+UNEXPLAINED = "unexplained"
+
+
+def duplicates(recipients: DataFrame, lines: DataFrame, *, together_us: int) -> DataFrame:
+    """One line for each recipient with more than one delivery of an acknowledged message.
+
+    Shapes: `recipients` and `lines` as from `exact.recipients` and `exact.timelines`. Units: microseconds; `together_us`: span + heartbeat.
+    """
+    twice = recipients.where(F.col("is_duplicated")).join(lines.select("message", "promotions", "loads"), on="message", how="inner")
+    twice = twice.withColumns({"first": F.col("deliveries")[0], "later": F.col("deliveries")[1]})
+    first, later = F.col("first.server"), F.col("later.server")
+    twice = twice.withColumn("chained", F.concat(_chains(first, later), _chains(later, first)))
+    return twice.select(
+        "message", "recipient", F.col("deliveries_count").alias("count"), _cause_of_duplicate(together_us).alias("cause"),
+        F.col("first.server").alias("first_server"), F.col("first.at").alias("first_at"),
+        F.col("later.server").alias("later_server"), F.col("later.at").alias("later_at"),
+    )  # fmt: skip
+
+
+def _chains(one: Column, other: Column) -> Column:
+    """The promotions by which what `one` held came to `other`, over others or at once: each has the one before as its old primary."""
+    promotions = F.col("promotions")
+
+    def reached(begin: Column, step: Callable[[Column], Column], end: Callable[[Column], Column]) -> Column:
+        def again(found: Column, _: Column) -> Column:
+            return F.array_union(found, F.transform(F.filter(promotions, lambda row: F.array_contains(found, step(row))), end))
+
+        return F.aggregate(promotions, F.array(begin), again)  # as often as there are promotions: longer no chain can be
+
+    after_one = reached(one, lambda row: row["reference"], lambda row: row["server"])
+    before_other = reached(other, lambda row: row["server"], lambda row: row["reference"])
+    return F.filter(promotions, lambda row: F.array_contains(after_one, row["reference"]) & F.array_contains(before_other, row["server"]))
+
+
+def _cause_of_duplicate(together_us: int) -> Column:
+    def is_between(row: Column) -> Column:
+        return (F.col("first.at") <= row["at"]) & (row["at"] <= F.col("later.at"))
+
+    def is_together(one: Column) -> Column:
+        return F.exists(
+            "promotions",
+            lambda other: is_between(other) & (one["reference"] != other["reference"]) & (F.abs(one["at"] - other["at"]) <= together_us),
+        )
+
+    def is_fellow_heir(one: Column) -> Column:
+        return F.exists(
+            "promotions",
+            lambda other: (
+                (other["server"] == F.col("later.server"))
+                & (one["reference"] == other["reference"])
+                & (F.abs(one["at"] - other["at"]) <= together_us)
+            ),
+        )
+
+    has_two_failed = F.exists("promotions", lambda row: is_between(row) & is_together(row))
+    are_heirs = (F.col("first.server") != F.col("later.server")) & F.exists(
+        "promotions", lambda row: (row["server"] == F.col("first.server")) & is_fellow_heir(row)
+    )
+    is_disk_lost = F.exists("chained", lambda row: row["reason"].isin(*DATABASE_LOST))
+    is_cut_off = F.exists("chained", lambda row: row["reason"] == "Silence")
+    is_loaded_again = F.exists("loads", lambda row: is_between(row) & (row["server"] == F.col("first.server")))
+    is_handed_over = F.exists("promotions", lambda row: row["reason"] == "Handover")
+    return (
+        F.when(has_two_failed | are_heirs, "d")
+        .when(is_disk_lost, "b")
+        .when(is_cut_off, "c")
+        .when(is_loaded_again | is_handed_over, "a")
+        .otherwise(UNEXPLAINED)
+    )
+
+
+def losses(recipients: DataFrame, lines: DataFrame, log_ends: DataFrame, *, expiration_us: int) -> DataFrame:
+    """One line for each recipient that was lost.
+
+    Shapes: `log_ends`: server, last_at (of its log). Units: microseconds.
+    """
+    of_message = lines.select("message", "server", "promotions", "is_set_aside", "last_try_at", "discarded_for_all_at")
+    lost = recipients.where(F.col("is_lost")).join(of_message, on="message", how="inner")
+    lost = lost.join(F.broadcast(log_ends.select("server", "last_at")), on="server", how="left")
+    return lost.select("message", "recipient", "acknowledged_at", "server", _cause_of_loss(expiration_us).alias("cause"))
+
+
+def _cause_of_loss(expiration_us: int) -> Column:
+    due_at = F.col("acknowledged_at") + expiration_us
+    is_discarded = F.col("discarded_at").isNotNull() | F.col("discarded_for_all_at").isNotNull()
+    is_log_over = F.col("last_at").isNull() | (F.col("last_at") < due_at)
+    return (
+        F.when(F.col("is_set_aside"), "set aside")
+        .when(is_discarded, "discarded without delivery")
+        .when((F.size("promotions") == 0) & is_log_over, "both copies gone")
+        .when(F.col("last_try_at") >= due_at, "still queued")
+        .otherwise("no trace")
+    )
+
+
+def orphans(copies: DataFrame, log_ends: DataFrame, *, now: int, is_final: bool, hold_us: int) -> DataFrame:
+    """Those neither discarded nor promoted although their time is up, with the cause.
+
+    Shapes: `log_ends`: server, last_at (of its log). Units: microseconds; `hold_us` is safety_net_hold_time + message_expiration_timeout.
+    """
+    is_up = F.lit(is_final) | (F.col("at") + hold_us <= now)
+    left = copies.where(~F.col("is_discarded") & ~F.col("is_promoted") & is_up)
+    left = left.join(F.broadcast(log_ends.select("server", "last_at")), on="server", how="left")
+    return left.select("message", "server", "primary", "at", _cause_of_orphan(hold_us).alias("cause"))
+
+
+def _cause_of_orphan(hold_us: int) -> Column:
+    is_log_missing = F.col("last_at").isNull() | (F.col("last_at") < F.col("at") + hold_us)
+    return F.when(F.col("is_expired"), "expired").when(is_log_missing, "log missing").otherwise("never told")
+
+
+# ---- exposures
+
+NO_COPY, HOLDER_LOST = "no copy at acknowledgement", "holder lost"
+
+
+def exposures(lines: DataFrame, *, now: int) -> DataFrame:
+    """One line an interval; overlapping ones are one, and those of no length are none.
+
+    Shapes: `lines` as from `timelines`, with `done_at`. Units: microseconds.
+    """
+    begun = lines.where(is_counted()).select(
+        "message", "server", "at", "done_at", "redirects", F.explode(F.array_distinct(_beginnings())).alias("beginning")
+    )
+    began_at = F.col("beginning.began_at")
+    later = F.filter("redirects", lambda row: row["at"] > F.col("beginning.began_at"))
+    over_at = F.least(F.try_element_at(later, F.lit(1))["at"], F.col("done_at"))
+    parts = begun.select(
+        "message", "server", "at", began_at.alias("began_at"), F.coalesce(over_at, F.lit(now)).alias("ended_at"),
+        over_at.isNull().alias("is_open"), F.col("beginning.is_holder_lost").alias("is_holder_lost"),
+    )  # fmt: skip
+    return _united(parts.where(F.col("ended_at") > F.col("began_at")))
+
+
+def _beginnings() -> Column:
+    """(began_at, is_holder_lost) of a message: RECEIVE without a copy, and the last sign of life of each holder that was lost."""
+    without_copy = F.array(F.struct(F.col("at").alias("began_at"), F.lit(False).alias("is_holder_lost")))
+    is_known = F.filter("promotions", lambda row: row["silent_since"].isNotNull())
+    holders_lost = F.transform(
+        is_known, lambda row: F.struct(F.greatest(row["silent_since"], F.col("at")).alias("began_at"), F.lit(True).alias("is_holder_lost"))
+    )
+    return F.when(~F.col("is_redundant"), F.concat(without_copy, holders_lost)).otherwise(holders_lost)
+
+
+def _united(parts: DataFrame) -> DataFrame:
+    in_order = Window.partitionBy("message").orderBy("began_at", "is_holder_lost", "ended_at")
+    before = in_order.rowsBetween(Window.unboundedPreceding, -1)
+    until_here = in_order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    parts = parts.withColumn("ended_before", F.max("ended_at").over(before))
+    is_new = F.col("ended_before").isNull() | (F.col("began_at") >= F.col("ended_before"))
+    parts = parts.withColumn("number", F.sum(is_new.cast("long")).over(until_here))
+    united = parts.groupBy("message", "server", "at", "number").agg(
+        F.min(F.struct("began_at", "is_holder_lost")).alias("beginning"),
+        F.max("ended_at").alias("ended_at"),
+        F.max("is_open").alias("is_open"),
+    )
+    cause = F.when(F.col("beginning.is_holder_lost"), HOLDER_LOST).otherwise(NO_COPY)
+    return united.select(
+        "message", "server", "beginning.began_at", "ended_at",
+        (F.col("ended_at") - F.col("beginning.began_at")).alias("exposed_us"), "is_open", cause.alias("cause"),
+    )  # fmt: skip
+
+
+def exposures_by_message(exposures: DataFrame) -> DataFrame:
+    """One line for each message that was exposed."""
+    return exposures.groupBy("message").agg(
+        F.count(F.lit(1)).alias("exposure_count"),
+        F.sum("exposed_us").alias("exposure_us"),
+        F.max("exposed_us").alias("exposure_max_us"),
+    )
+
+
+# ---- takeovers
+
+KEY = ("new_primary", "old_primary", "reason", "detected_at")
+
+
+def promotions(rows: DataFrame, *, span_us: int, heartbeat_us: int) -> DataFrame:
+    """One line a RESUBMIT row of source REDUNDANCY. `is_in_time` is null where the row says no times (Exchange). Units: microseconds."""
+    taken = rows.where(is_promotion()).select(
+        "message",
+        "at",
+        F.col("server").alias("new_primary"),
+        F.col("reference").alias("old_primary"),
+        "reason",
+        "silent_since",
+        "detected_at",
+    )
+    in_time = F.when(F.col("reason") == "Silence", F.col("at") <= F.col("silent_since") + span_us + heartbeat_us).otherwise(
+        F.col("at") <= F.col("detected_at") + heartbeat_us
+    )
+    return taken.select(
+        "message", "at", *KEY, "silent_since",
+        (F.col("at") - F.col("detected_at")).alias("detection_us"),
+        (F.col("at") - F.col("silent_since")).alias("silence_us"),
+        in_time.alias("is_in_time"),
+    )  # fmt: skip
+
+
+def takeovers(promotions: DataFrame, ends: DataFrame) -> DataFrame:
+    """One line a takeover, without when the old primary returned. `in_time` counts messages without a late RESUBMIT row; null where the
+    rows do not say (Exchange): what is unknown is not late.
+
+    Shapes: `ends` has message and `done_at`.
+    """
+    by_message = promotions.groupBy(*KEY, "message").agg(
+        F.min("silent_since").alias("silent_since"),
+        F.min("at").alias("first_resubmit_at"),
+        F.max("at").alias("last_resubmit_at"),
+        F.when(F.count("is_in_time") == F.count(F.lit(1)), F.min("is_in_time")).alias("is_in_time"),
+    )
+    by_message = by_message.join(ends.select("message", "done_at"), on="message", how="left")
+    taken = by_message.groupBy(*KEY).agg(
+        F.min("silent_since").alias("silent_since"),
+        F.min("first_resubmit_at").alias("first_resubmit_at"),
+        F.max("last_resubmit_at").alias("last_resubmit_at"),
+        F.count(F.lit(1)).alias("messages"),
+        F.count(F.when(F.col("done_at").isNull(), 1)).alias("open_count"),
+        F.max("done_at").alias("last_done_at"),
+        F.when(F.count("is_in_time") == F.count(F.lit(1)), F.count(F.when(F.col("is_in_time"), 1))).alias("in_time"),
+    )
+    delivered_at = F.when(F.col("open_count") == 0, F.col("last_done_at"))
+    return taken.withColumn("delivered_at", delivered_at).drop("open_count", "last_done_at")
+
+
+def with_return(takeovers: DataFrame, events: DataFrame) -> DataFrame:
+    """`returned_at`: the first row of the old primary's log later than the takeover's first RESUBMIT.
+
+    Shapes: `events` as they are stored, all of them: only the rows of old primaries are looked at, and of these two columns.
+    """
+    asked = takeovers.select(*KEY, "first_resubmit_at")
+    logged = events.select(F.col("server").alias("old_primary"), F.unix_micros("at").alias("logged_at"))
+    returned = (
+        logged.join(F.broadcast(asked), on="old_primary", how="inner")
+        .where(F.col("logged_at") > F.col("first_resubmit_at"))
+        .groupBy(*KEY)
+        .agg(F.min("logged_at").alias("returned_at"))
+    )
+    is_same = [F.col(f"taken.{name}").eqNullSafe(F.col(f"back.{name}")) for name in KEY]
+    joined = takeovers.alias("taken").join(returned.alias("back"), on=is_same, how="left")
+    return joined.select("taken.*", "back.returned_at")
