@@ -64,17 +64,6 @@ def format_keyword(hold: bool) -> str:
     return f"{KEYWORD} HOLD" if hold else KEYWORD
 
 
-def parse_keyword(text: str) -> bool:
-    """Whether HOLD is offered. Words that we do not know are ignored.
-
-    Raises: WireError 501 5.5.4 when it is another keyword's line.
-    """
-    words = text.upper().split(" ")
-    if words[0] != KEYWORD:
-        raise bad_argument("Not the XSHADOW keyword")
-    return "HOLD" in words[1:]
-
-
 # who I am
 
 
@@ -167,14 +156,6 @@ def parse_hold(value: str, database: DatabaseId) -> tuple[MessageId, CopyNumber]
         raise bad_argument("Bad copy number")
     rank = parse_rank(ownership, placement)
     return parse_message_id(parts[1]), CopyNumber(rank[0], rank[1], database)
-
-
-def parse_chunk(argument: str) -> int:
-    """What follows `BDAT ` in a copy: the octets of this chunk. LAST is refused, because XSHADOW COMMIT says the end.
-
-    Raises: WireError 501 5.5.4; the session cannot go on, because nobody knows where the next command begins.
-    """
-    return parse_counter(argument, "chunk size")
 
 
 def format_commit(size: int, sha256: bytes) -> str:
