@@ -21,7 +21,7 @@ from shadowrelay.lab.cluster import Cluster, NodeProcess, Place, Table
 from shadowrelay.lab.logs import Row, recipients, rows
 from shadowrelay.model.routing import HostPort
 from shadowrelay.smtp.lookups import AT_ONCE
-from shadowrelay.store.recent import RECENT_BYTES_MAX
+from shadowrelay.store.content import RECENT_BYTES_MAX
 from tests.kit.clock import PATIENCE_SECONDS
 from tests.kit.greeted import wait_until_peers_know_each_other
 from tests.kit.node_log import operator_events, rss_kilobytes
