@@ -208,7 +208,7 @@ from pathlib import Path
 from shadowrelay.cli.main import app
 from shadowrelay.service.clock import SystemClock
 right, file = SystemClock.now, Path({path!r})
-SystemClock.now = lambda self: right(self) + timedelta(days=int(file.read_text() or 0))
+SystemClock.now = staticmethod(lambda: right() + timedelta(days=int(file.read_text() or 0)))
 app(["serve", *sys.argv[1:]])
 """
 
