@@ -18,11 +18,10 @@ from shadowrelay.model.message import NO_ORDINALS, Envelope, Ordinals
 from shadowrelay.model.ownership import CopyNumber
 from shadowrelay.model.peers import PeerIdentity, Seen
 from shadowrelay.wire.instants import format_instant, format_span, parse_instant, parse_span
-from shadowrelay.wire.names import parse_boundary, parse_server
+from shadowrelay.wire.names import format_xtext, parse_boundary, parse_server
 from shadowrelay.wire.numbers import COUNTER_MAX, parse_counter, parse_database_id, parse_message_id, parse_rank
 from shadowrelay.wire.ordinals import format_done, parse_done
 from shadowrelay.wire.refusals import TRACK_NOT_OFFERED, bad_argument
-from shadowrelay.wire.xtext import format_xtext
 
 KEYWORD = "XSHADOW"
 
