@@ -75,6 +75,7 @@ class Node:
         self._lookups = Lookups(loaded.settings.dns.nameservers)
         self._hosts = HostNames(self._lookups, connect=partial(dial, refuses=self._descriptors.refuses_next_hop))
         self._peer_hosts = HostNames(self._lookups)
+        self._opened = contextlib.AsyncExitStack()  # how to close what is open
         self._is_started = self._is_reload_wanted = self._is_short = self._are_descriptors_scarce = False
 
     async def start(self) -> None:
@@ -84,29 +85,41 @@ class Node:
         """
         settings = self._settings
         token = self._token()
-        self._tracking, self._shipper = make_tracking(settings, self._clock.now, __version__)
-        self._ledger = await SqliteLedger.open(
-            settings.server.data_directory,
-            server=settings.server.name,
-            now=self._clock.now,
-            safety_net_hold_time=settings.transport.safety_net_hold_time,
-            message_expiration_timeout=settings.transport.message_expiration_timeout,
-        )
+        await self._open_files()
         for note in self._ledger.notes:
             _log.warning("database.note", text=note)
         self._metrics = Metrics(__version__, settings.server.name, now=self._clock.now, awake=self._clock.awake)
         self._build_services()
         self._context.peers.remember(await self._ledger.peers())
-        await self._start_receiver()
         names = (settings.server.name, settings.admin.listen.host, *settings.admin.allowed_hosts)
         application = make_application(self._services.view, self._metrics, token, __version__, names=names)
-        self._admin = AdminServer(application, settings.admin.listen)
-        await self._admin.start()
+        admin = AdminServer(application, settings.admin.listen)
+        close_with(self._opened, admin.stop)  # after the receivers, which are opened before it
+        await self._start_receiver()
+        await admin.start()
         self._start_services()
         self._services.view.is_running = self._is_started = True
         _log.info("node.started", server=settings.server.name, database=self._ledger.identity.database, version=__version__)
         if self._is_reload_wanted:
             self.reload()
+
+    async def _open_files(self) -> None:
+        """The tracking log before the ledger: a target that is wrong does not touch the queue. It is closed before the ledger, too."""
+        settings = self._settings
+        async with contextlib.AsyncExitStack() as tracking:
+            self._tracking, self._shipper = make_tracking(settings, self._clock.now, __version__)
+            if self._shipper is not None:
+                close_with(tracking, self._shipper.close)
+            close_with(tracking, self._tracking.close)
+            self._ledger = await SqliteLedger.open(
+                settings.server.data_directory,
+                server=settings.server.name,
+                now=self._clock.now,
+                safety_net_hold_time=settings.transport.safety_net_hold_time,
+                message_expiration_timeout=settings.transport.message_expiration_timeout,
+            )
+            close_with(self._opened, self._ledger.close)
+            await self._opened.enter_async_context(tracking.pop_all())
 
     def _build_services(self) -> None:
         settings = self._settings
@@ -128,10 +141,14 @@ class Node:
             tasks=self._tasks,
             budget=self._budget,
         )
+        close_with(self._opened, self._lookups.close)
         self._deliverer = self._make_deliverer()
+        close_with(self._opened, self._deliverer.close)
         self._services = Services(self._context, self._deliverer, random.Random(), self._effective)
         for peer in settings.shadow_candidates:
-            self._links[peer.name] = self._make_link(peer)
+            self._links[peer.name] = link = self._make_link(peer)
+            close_with(self._opened, link.close)
+        close_with(self._opened, self._tasks.close)
 
     def _make_deliverer(self) -> SmtpDeliverer:
         settings = self._settings
@@ -190,6 +207,7 @@ class Node:
                     f"choose another address or port, or stop what has it"
                 ) from error
             self._receivers.append(receiver)
+            close_with(self._opened, receiver.close)
             _log.info("connector.listening", connector=connector.name, address=str(receiver.address))
 
     def _start_services(self) -> None:
@@ -332,31 +350,20 @@ class Node:
         _log.info("node.stopped")
 
     async def abort(self) -> None:
-        """Close what was opened, in reverse; also after a start that failed half-way. One failure keeps nothing else open."""
-        closers: tuple[Callable[[], Awaitable[None]], ...] = (
-            self._close_receivers, lambda: self._admin.stop(), self._tasks.close, self._close_links,
-            lambda: self._deliverer.close(), self._lookups.close,
-            lambda: self._tracking.close(), self._close_shipper, lambda: self._ledger.close(),
-        )  # fmt: skip
-        for close in closers:
-            try:
-                await close()
-            except AttributeError:
-                continue  # it was never opened
-            except Exception:
-                _log.exception("node.close_failed")
+        """Close what was opened; also after a start that failed half-way."""
+        await self._opened.aclose()
 
-    async def _close_receivers(self) -> None:
-        for receiver in self._receivers:
-            await receiver.close()
 
-    async def _close_shipper(self) -> None:
-        if self._shipper is not None:
-            await self._shipper.close()
+def close_with(opened: contextlib.AsyncExitStack, close: Callable[[], Awaitable[None]]) -> None:
+    """Call `close` when the stack is unwound. A failure is logged, and keeps nothing else open."""
 
-    async def _close_links(self) -> None:
-        for link in self._links.values():
-            await link.close()
+    async def close_or_log() -> None:
+        try:
+            await close()
+        except Exception:
+            _log.exception("node.close_failed")
+
+    opened.push_async_callback(close_or_log)
 
 
 def descriptor_limit() -> int:

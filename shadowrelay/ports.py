@@ -102,12 +102,9 @@ class Ledger(Protocol):
         """The highest sequence committed from that primary in that database and incarnation; 0 for none."""
         ...
 
-    async def forget_acknowledged(
-        self, asker: ServerName, database: DatabaseId, sequence: int, decide: Decide | None = None
-    ) -> tuple[Transition, ...]:
+    async def forget_acknowledged(self, asker: ServerName, database: DatabaseId, sequence: int, decide: Decide) -> tuple[Transition, ...]:
         """Delete the notifications up to `sequence` for this asker; `decide` is run, in the same transaction, on the claim of
-        each message whose `released` goes, and its transitions are returned. Without it: `released_acknowledged`
-        with no lease running, which is always safe."""
+        each message whose `released` goes, and its transitions are returned."""
         ...
 
     async def discards_for(self, asker: ServerName, database: DatabaseId, maximum: int) -> DiscardReply:
@@ -121,7 +118,7 @@ class Ledger(Protocol):
     # delivery
     async def record_attempt(self, attempt: AttemptRecord, decide: Decide) -> Transition:
         """Outcomes, side messages and their notifications in one transaction. Notifications of ordinals whose DSN is
-        in `sides` wait until that side message has a chosen copy, is done, or `release_side` is called."""
+        in `sides` wait until that side message has a chosen copy, is done, or is removed."""
         ...
 
     async def record_queued(
@@ -140,8 +137,6 @@ class Ledger(Protocol):
         """Forks in this queue and at this step of the ladder that are due later than `latest_at` are due then; how many, at most
         `limit`. Without a step: those that wait for a server or a copy."""
         ...
-
-    async def release_side(self, message_id: MessageId) -> None: ...
 
     def handling(self, message_id: MessageId) -> AbstractContextManager[None]:
         """Use around each step that parses or writes out the content of a message and waits for nothing. If the process dies
@@ -190,9 +185,8 @@ class Ledger(Protocol):
         """What forks wait for: the values of `waits_for`."""
         ...
 
-    async def unplaced(self, limit: int, excluding: Collection[MessageId] = (), after: int = 0) -> tuple[StoredMessage, ...]:
-        """Decided primary messages, not done, without a chosen copy, internal_id > after, ascending; an empty page is the end.
-        `excluding` is for few: each of its messages is read and passed over."""
+    async def unplaced(self, limit: int, after: int = 0) -> tuple[StoredMessage, ...]:
+        """Decided primary messages, not done, without a chosen copy, internal_id > after, ascending; an empty page is the end."""
         ...
 
     async def unsaid(self, message_id: MessageId) -> Ordinals:

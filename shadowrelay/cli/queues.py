@@ -1,5 +1,6 @@
 """`queue list`, `messages list|show|release|remove|export`, `peers list|forget`: what a running node says of itself, and does."""
 
+import secrets
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -146,10 +147,10 @@ def export_message(
     """Write a message as it would be delivered, header and body, into a new file."""
     if output.exists():
         raise typer.BadParameter(f"{output} exists: name a new file", param_hint="--output")
-    part = output.with_name(f"{output.name}.part")
+    part = output.with_name(f"{output.name}.{secrets.token_hex(8)}.part")  # nobody else's
     with asked_node(node, token_file, config) as client:
         try:
-            with part.open("wb") as file:
+            with part.open("xb") as file:
                 size = client.export_message(message_id, file)
             part.rename(output)
         except OSError as exc:

@@ -6,8 +6,6 @@ Everything here comes from strangers. No control character passes, no line is lo
 import re
 import textwrap
 
-from shadowrelay.wire.headers import header_block
-
 RETURNED_OCTETS_MAX = 64 * 1024  # of the original: a notification is no way to send somebody's mail to somebody else
 LINE_OCTETS_MAX = 998  # RFC 5322 2.1.1
 FOLD_COLUMN = 76
@@ -94,12 +92,22 @@ def from_xtext(text: str) -> str:
     return clean(octets.decode("utf-8", "replace"))[:ADDRESS_CHARACTERS_MAX]
 
 
+def header_block(content: bytes) -> bytes:
+    """Everything before the first empty line, with the CRLF of its last line.
+
+    Shapes: empty when the content begins with an empty line; at most 64 KiB, cut after a line.
+    """
+    if content.startswith(b"\r\n"):
+        return b""
+    end = content.find(b"\r\n\r\n", 0, RETURNED_OCTETS_MAX)
+    if end < 0:
+        end = content.rfind(b"\r\n", 0, RETURNED_OCTETS_MAX)
+    return content[: end + 2] if end >= 0 else b""
+
+
 def returned_header(head: bytes, *, is_international: bool) -> bytes:
-    """The original's header, at most 64 KiB, cut after a line; longer lines are cut."""
-    block = header_block(head)
-    if len(block) > RETURNED_OCTETS_MAX:
-        block = block[: block.rfind(b"\r\n", 0, RETURNED_OCTETS_MAX) + 2]
-    block = _LONG_LINE.sub(rb"\1", block)
+    """The original's header; longer lines are cut. `head` is the beginning of the original, or all of it."""
+    block = _LONG_LINE.sub(rb"\1", header_block(head))
     if is_international:
         return block.decode("utf-8", "replace").encode("utf-8")
     return _NOT_ASCII_OCTET.sub(b"?", block)

@@ -54,7 +54,7 @@ def handed_to(claim: Claim) -> str:
 
 def no_release(stored: StoredMessage) -> str:
     """Why an administrator cannot put this message back into delivery; empty if it is possible."""
-    if refusal := _no_command(stored):
+    if refusal := no_removal(stored):
         return refusal
     if not stored.claim.is_primary:
         return f"it is a copy held for {stored.claim.primary}, which delivers the message itself"
@@ -63,10 +63,6 @@ def no_release(stored: StoredMessage) -> str:
 
 def no_removal(stored: StoredMessage) -> str:
     """Why an administrator cannot remove this message; empty if it is possible."""
-    return _no_command(stored)
-
-
-def _no_command(stored: StoredMessage) -> str:
     if stored.claim.role is not Role.SET_ASIDE:
         return f"it is not set aside: its role is {stored.claim.role}"
     if server := handed_to(stored.claim):

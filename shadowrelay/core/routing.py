@@ -69,11 +69,6 @@ class Router:
         return tuple(Fork(destination, frozenset(ordinals)) for destination, ordinals in shared.items())
 
 
-def forks(recipients: Sequence[Recipient], undone: Ordinals, router: Router) -> tuple[Fork, ...]:
-    """`router.forks`, as a function."""
-    return router.forks(recipients, undone)
-
-
 _Rule = tuple[re.Pattern[str] | None, re.Pattern[str] | None, Destination]
 """Pattern for the domain (`None`: any), for the whole address (`None`: any), where it goes."""
 

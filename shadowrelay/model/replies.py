@@ -22,17 +22,11 @@ class Reply(NamedTuple):
         return 200 <= self.code < 300
 
     @property
-    def is_transient(self) -> bool:
-        """4xx."""
-        return 400 <= self.code < 500
-
-    @property
     def is_permanent(self) -> bool:
         """5xx."""
         return 500 <= self.code < 600
 
 
-QUEUED = Reply(250, "2.0.0", "Queued")  # completed with the message id: see `queued_as`
 NOT_MADE_REDUNDANT = Reply(451, "4.4.0", "Message failed to be made redundant")  # Source: seed-000
 STORE_UNAVAILABLE = Reply(451, "4.3.0", "Local storage error, try again later")  # RFC 3463 X.3.0
 INSUFFICIENT_RESOURCES = Reply(452, "4.3.1", "Insufficient system resources")  # Source: exchange-facts 8

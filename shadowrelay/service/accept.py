@@ -1,6 +1,16 @@
 """Accepting a message: commit here and copy there at the same time, then the verdict. docs/design.md 5.
 
-The work is a task of the node: the client may vanish, the promise may not.
+The work is a task of the node: the client may vanish, the promise may not. What the client is answered (`reject` is
+reject_message_on_shadow_failure with redundancy enabled; Source: seed-000):
+
+| committed | copy   | reject | answer                                               |
+|-----------|--------|--------|------------------------------------------------------|
+| no        | any    | any    | the store's own reply; a copy is released            |
+| yes       | stored | any    | 250                                                  |
+| yes       | none   | no     | 250, logged as not redundant, copied later           |
+| yes       | none   | yes    | 451 4.4.0 after the unwinding is committed           |
+
+Without a candidate for a copy, in reject mode, nothing is stored at all.
 """
 
 import asyncio
@@ -9,8 +19,7 @@ from datetime import timedelta
 
 import structlog
 
-from shadowrelay.core import accept, retention, tracking_rows
-from shadowrelay.core.accept import Verdict
+from shadowrelay.core import retention, tracking_rows
 from shadowrelay.core.ownership import primary
 from shadowrelay.model.errors import ContentCorrupt, LedgerUnavailable
 from shadowrelay.model.ids import MessageId, ServerName
@@ -73,7 +82,7 @@ class AcceptService:
         claim = primary.first_claim(context.me, len(envelope.recipients), first)
         now = context.now()
         message = NewMessage(envelope, claim, Origin.CLIENT, now, retention.remember_until(now, transport))
-        if not accept.may_begin(has_candidate=bool(plan), reject=reject):
+        if reject and not plan:
             return self._refuse(StoredMessage(0, envelope, claim, Origin.CLIENT, None, None), [], content.size)
         context.attempts.begin(envelope.message_id)  # a claim cannot end while it is being accepted
         if not plan:
@@ -88,8 +97,7 @@ class AcceptService:
             commit = asyncio.ensure_future(context.ledger.record_accepted(message, content, decided=False))
             result = await self._copy(envelope, content, claim, plan, started)
             stored = await self._committed(commit, envelope.message_id, claim, result)
-        verdict = accept.verdict(is_committed=True, is_copied=result.stored_on is not None, reject=reject)
-        if verdict is Verdict.UNWIND:
+        if reject and result.stored_on is None:
             await self._unwind(envelope.message_id, result)
             context.leases.forget(envelope.message_id)
             return self._refuse(stored, result.failures, content.size)

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 import structlog
 
 from shadowrelay.core import breaker as circuit
-from shadowrelay.core.identity import conflict
 from shadowrelay.core.ownership.values import Party
 from shadowrelay.model.ids import NO_DATABASE, DatabaseId, ServerName
 from shadowrelay.model.peers import Incarnation, PeerIdentity
@@ -82,7 +81,7 @@ class PeerBook:
         """Why this peer must be refused; empty if it is who it says. Told once, and when it is over."""
         server = identity.server
         known = [state.party for state in self.states.values()]
-        reason = conflict(me, Party(server, identity.database), known)
+        reason = contradiction(me, Party(server, identity.database), known)
         before = self.conflicts.get(server, "")
         if reason:
             self.conflicts[server] = reason
@@ -216,3 +215,23 @@ class PeerBook:
         if state is None or state.unreachable_since is None:
             return 0.0
         return self._clock.ran() - state.unreachable_since
+
+
+def contradiction(me: Party, peer: Party, known: Iterable[Party]) -> str:
+    """Whether a peer can be who it says: no two nodes have the same name or the same queue. Empty if it can.
+
+    A data directory that was copied to another machine, or a name that was given twice, makes two nodes that take each other's
+    messages for their own: the wrong one answers questions, and mail stands still on both. Neither can know which of them is
+    the copy, so each refuses the other and logs the reason. `known` are the configured peers in the databases that they showed
+    last.
+    """
+    if peer.server == me.server:
+        return f"it calls itself {me.server}, as this node does"
+    if peer.database == NO_DATABASE:
+        return ""
+    if peer.database == me.database:
+        return f"it has this node's queue (database {me.database}): a data directory was copied"
+    for other in known:
+        if other.server != peer.server and other.database == peer.database:
+            return f"it has the queue of {other.server} (database {other.database}): a data directory was copied"
+    return ""

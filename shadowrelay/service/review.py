@@ -14,17 +14,17 @@ from functools import partial
 
 import structlog
 
-from shadowrelay.core.ownership import meeting, rules
+from shadowrelay.core.ownership import meeting, primary, rules
 from shadowrelay.core.ownership.values import Note, Party
 from shadowrelay.model.errors import LedgerUnavailable, PeerUnavailable
 from shadowrelay.model.ids import NO_SERVER, MessageId, ServerName
-from shadowrelay.model.ownership import Claim, Copy, CopyNumber, StatusAnswer, StatusQuestion, Transition
+from shadowrelay.model.ownership import Claim, Copy, CopyNumber, StatusAnswer, StatusQuestion, StatusState, Transition
 from shadowrelay.model.queue import StoredMessage
 from shadowrelay.model.settings import WithoutLease
-from shadowrelay.service import questions
 from shadowrelay.service.context import Context
 
 NOBODY: frozenset[ServerName] = frozenset()
+GONE = (Note.DROPPED, Note.EVERYBODY)  # the server holds no copy
 SILENT_SECONDS = 5.0  # a server that did not answer is not asked again so long, unless it is heard
 PAGE = 400  # docs/protocol.md 14: questions in one XQDISCARD STATUS BDAT
 DOUBLINGS_MAX = 10
@@ -116,7 +116,7 @@ class ReviewService:
         while page := await self._context.ledger.primaries_listed_on(server, PAGE, after):
             after = page[-1].internal_id
             ids = [message.envelope.message_id for message in page if (chosen := message.claim.chosen()) and chosen.server == server]
-            await self._context.ledger.transition(ids, lambda _, claim: questions.gave_up(claim, server))
+            await self._context.ledger.transition(ids, lambda _, claim: gave_up(claim, server))
         self.on_lost()
 
     async def run(self) -> None:
@@ -265,7 +265,7 @@ class ReviewService:
 
     async def _ask(self, server: ServerName, message_ids: Sequence[MessageId]) -> set[MessageId] | None:
         """Ask a server on the lists. The messages that somebody else must move for first; None if it cannot be asked."""
-        transitions = await self._question(server, message_ids, partial(questions.question_number, server))
+        transitions = await self._question(server, message_ids, partial(question_number, server))
         if transitions is None:
             return None
         again = [message_id for message_id, transition in transitions.items() if transition.note == Note.CHOOSE_AGAIN]
@@ -280,7 +280,7 @@ class ReviewService:
         """Give its older copies the next numbers. The numbers are those just committed for this server alone: a placement
         that is under way at the same time has others."""
         me = self._context.me
-        raised = await self._context.ledger.transition(message_ids, lambda _, claim: questions.choosing_again(claim, me, server))
+        raised = await self._context.ledger.transition(message_ids, lambda _, claim: choosing_again(claim, me, server))
         numbers = {
             message_id: transition.after.number
             for message_id, transition in zip(message_ids, raised, strict=True)
@@ -296,7 +296,7 @@ class ReviewService:
         for other in context.peers.states:
             if other == server or not open_ids:
                 continue
-            transitions = await self._question(other, sorted(open_ids), partial(questions.question_number, other))
+            transitions = await self._question(other, sorted(open_ids), partial(question_number, other))
             if transitions is None and other not in forgotten:
                 if not self._may_go_without((other,)):
                     return
@@ -305,7 +305,7 @@ class ReviewService:
             open_ids -= {message_id for message_id, transition in (transitions or {}).items() if transition.note in settled}
 
         def decide(message_id: MessageId, claim: Claim | None) -> Transition:
-            return questions.nobody_claims_more(claim, gone[message_id], server)
+            return nobody_claims_more(claim, gone[message_id], server)
 
         await context.ledger.transition(sorted(open_ids), decide)
 
@@ -344,8 +344,8 @@ class ReviewService:
 
         def decide(message_id: MessageId, claim: Claim | None) -> Transition:
             transition = self._decide(message_id, claim, party, said[message_id], runs[message_id])
-            is_old = message_id in placing or not questions.is_same_copy(claim, messages[message_id].claim, server)
-            return Transition(claim, claim, note=Note.WAIT) if is_old and transition.note in questions.GONE else transition
+            is_old = message_id in placing or not is_same_copy(claim, messages[message_id].claim, server)
+            return Transition(claim, claim, note=Note.WAIT) if is_old and transition.note in GONE else transition
 
         transitions = await context.end_claims(list(said), decide)
         outcome = dict(zip(said, transitions, strict=True))
@@ -353,7 +353,7 @@ class ReviewService:
             if transition.note == Note.CHOSEN:
                 self.on_placed(message_id)
         for message_id, answer in said.items():
-            if questions.holds_for(answer, context.me):  # it has heard our question: its silence begins anew
+            if holds_for(answer, context.me):  # it has heard our question: its silence begins anew
                 context.leases.began(message_id, server, asked_at, is_confirmed=True)
         return outcome
 
@@ -389,3 +389,40 @@ class ReviewService:
         if ends and not context.attempts.end_claim(message_id):
             return Transition(claim, claim, note=Note.WAIT)  # an attempt runs: between two attempts
         return transition
+
+
+# What is asked, and what an answer may change: decisions of `core.ownership` on claims that may be gone meanwhile.
+
+
+def holds_for(answer: StatusAnswer, me: Party) -> bool:
+    """Not where it is promoting: whoever was told `yours` waits for no lease to end."""
+    is_ours = answer.state is StatusState.SHADOW and answer.primary == me.server and answer.database == me.database
+    return is_ours and not answer.promoting
+
+
+def gave_up(claim: Claim | None, server: ServerName) -> Transition:
+    """The chosen server is out of reach for too long."""
+    return Transition(None, None) if claim is None else primary.gave_up(claim, server)
+
+
+def choosing_again(claim: Claim | None, me: Party, server: ServerName) -> Transition:
+    """The next number, before an older copy is chosen again."""
+    return Transition(None, None) if claim is None else primary.choosing_again(claim, me, server)
+
+
+def nobody_claims_more(claim: Claim | None, asked: Claim, server: ServerName) -> Transition:
+    """Everybody was asked about a copy that is gone; if none was placed there since."""
+    if claim is None or not is_same_copy(claim, asked, server):
+        return Transition(claim, claim)
+    return meeting.nobody_claims_more(claim, server)
+
+
+def is_same_copy(claim: Claim | None, asked: Claim, server: ServerName) -> bool:
+    """No copy was placed since this was asked. An answer that was on its way while one was says nothing of that copy:
+    with it the server would go off the list, and the copy would never be discarded."""
+    return claim is not None and claim.number == asked.number and claim.copy_on(server) == asked.copy_on(server)
+
+
+def question_number(server: ServerName, _: MessageId, claim: Claim) -> CopyNumber:
+    """As `primary.question_number`, for `functools.partial`."""
+    return primary.question_number(claim, server)

@@ -13,7 +13,6 @@ import asyncio
 import logging
 from collections.abc import Awaitable
 from functools import lru_cache
-from typing import Any
 
 import structlog
 from aiosmtpd.smtp import SMTP
@@ -222,10 +221,6 @@ class Lifetime(SMTP):
         self._is_timer_due = False
 
     # replies
-
-    async def push(self, status: Any) -> None:
-        """As aiosmtpd's, but collected."""
-        self._collect(status if isinstance(status, bytes) else str(status).encode() + b"\r\n")
 
     def say(self, reply: Reply) -> None:
         """Collect a reply; it is written when no further command is here."""

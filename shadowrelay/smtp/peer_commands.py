@@ -51,7 +51,7 @@ from shadowrelay.wire.xshadow import (
 
 PEER_MAIL_PARAMETERS = MAIL_PARAMETERS | {KEYWORD}
 
-_CHUNK = re.compile(r"([0-9]{1,19}) *")
+CHUNK = re.compile(r"([0-9]{1,19}) *")  # what follows BDAT in a copy: no LAST, because XSHADOW COMMIT says the end
 _BLOCK = re.compile(r"STATUS BDAT ([0-9]{1,19}) *", re.IGNORECASE)
 
 
@@ -153,7 +153,7 @@ class PeerReceiver(PeerRights):
 
     async def smtp_BDAT(self, argument: str) -> None:
         """A chunk is read whatever is wrong: it must never be taken for commands. RFC 3030 section 2."""
-        found = _CHUNK.fullmatch(argument)
+        found = CHUNK.fullmatch(argument)
         if found is None:
             self.hang_up(BAD_CHUNK, "bad BDAT")  # nobody knows where the next command is
             return

@@ -11,17 +11,18 @@ names is an orphan (a crash came between the two) and goes when the store is ope
 import hashlib
 import os
 import shutil
+from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from datetime import datetime, timedelta
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
+from threading import Lock
 
 from shadowrelay.model.errors import ContentCorrupt
 from shadowrelay.model.message import CONTENT_IN_MEMORY_BYTES_MAX, Content, ContentPlace
 from shadowrelay.store import errors
-from shadowrelay.store.recent import RecentContents
 from shadowrelay.store.rows import LARGE
 
 SEGMENT_BYTES_MAX = 64_000_000
@@ -29,6 +30,50 @@ SEGMENT_AGE_MAX = timedelta(hours=1)
 READ_BLOCK_BYTES = 256 * 1024
 JOINED_BYTES_MAX = 4 * CONTENT_IN_MEMORY_BYTES_MAX  # one call to write
 SUFFIX = ".segment"
+RECENT_BYTES_MAX = 64_000_000
+
+
+class RecentContents:
+    """Contents that were just written, up to a number of bytes: a delivery right after the acceptance does not read the disk.
+
+    May be used from any thread."""
+
+    def __init__(self, bytes_max: int = RECENT_BYTES_MAX) -> None:
+        self._bytes_max = bytes_max
+        self._size = 0
+        self._contents: OrderedDict[tuple[int, int], bytes] = OrderedDict()
+        self._lock = Lock()
+
+    def put(self, place: ContentPlace, data: bytes) -> None:
+        with self._lock:
+            self._contents[place.segment, place.offset] = data
+            self._size += len(data)
+            self._shrink()
+
+    def get(self, place: ContentPlace) -> bytes | None:
+        return self._contents.get((place.segment, place.offset))
+
+    def drop(self, place: ContentPlace) -> None:
+        """It will not be asked for again."""
+        with self._lock:
+            dropped = self._contents.pop((place.segment, place.offset), None)
+            if dropped is not None:
+                self._size -= len(dropped)
+
+    def limit(self, bytes_max: int) -> None:
+        """Hold no more than this from now on, or `RECENT_BYTES_MAX`: a cache gives way where memory is short."""
+        with self._lock:
+            self._bytes_max = min(bytes_max, RECENT_BYTES_MAX)
+            self._shrink()
+
+    def _shrink(self) -> None:
+        while self._size > self._bytes_max:
+            _, dropped = self._contents.popitem(last=False)
+            self._size -= len(dropped)
+
+    @property
+    def size(self) -> int:
+        return self._size
 
 
 class ContentStore:

@@ -247,9 +247,7 @@ class SqliteLedger:
     async def acknowledged(self, primary: ServerName, database: DatabaseId, incarnation: int) -> int:
         return await self._readers.ask(partial(reading.acknowledged, primary=primary, database=database, incarnation=incarnation))
 
-    async def forget_acknowledged(
-        self, asker: ServerName, database: DatabaseId, sequence: int, decide: Decide | None = None
-    ) -> tuple[Transition, ...]:
+    async def forget_acknowledged(self, asker: ServerName, database: DatabaseId, sequence: int, decide: Decide) -> tuple[Transition, ...]:
         run = partial(promises.forget_acknowledged, asker=asker, database=database, sequence=sequence, decide=decide)
         done: tuple[Transition, ...] = await self._writer.submit(run)
         return done
@@ -292,9 +290,6 @@ class SqliteLedger:
         run = partial(promises.hasten, next_hop=next_hop, step=step, latest_at=latest_at, limit=limit)
         count: int = await self._writer.submit(run, is_heavy=True)
         return count
-
-    async def release_side(self, message_id: MessageId) -> None:
-        await self._writer.submit(partial(promises.side_released, message_id=message_id), (message_id,))
 
     def stopping(self) -> None:
         self._opening.working.stopping()
@@ -343,9 +338,9 @@ class SqliteLedger:
     async def waited_for(self) -> tuple[ServerName, ...]:
         return await self._readers.ask(reading.waited_for)
 
-    async def unplaced(self, limit: int, excluding: Collection[MessageId] = (), after: int = 0) -> tuple[StoredMessage, ...]:
+    async def unplaced(self, limit: int, after: int = 0) -> tuple[StoredMessage, ...]:
         while True:
-            question = (after, reading.excluded(excluding), limit)
+            question = (after, limit)
             found = await self._ask(partial(reading.found, statement=reading.SELECT_UNPLACED, parameters=question, contents=self._contents))
             wanted = tuple([message for message in _readable(found) if not message.claim.is_done])
             if wanted or len(found) < limit:

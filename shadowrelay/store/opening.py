@@ -24,9 +24,8 @@ from shadowrelay.store import codec, errors, promises, reserve
 from shadowrelay.store.committer import Committer, Promise
 from shadowrelay.store.connection import WriterConnection
 from shadowrelay.store.content import ContentStore
-from shadowrelay.store.known import KnownPeers
 from shadowrelay.store.migrations import STEPS, migrate
-from shadowrelay.store.state import WriterState
+from shadowrelay.store.state import KnownPeers, WriterState
 from shadowrelay.store.working import WorkingFile
 
 DATABASE_NAME = "queue.db"

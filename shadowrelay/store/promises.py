@@ -9,8 +9,7 @@ from dataclasses import replace
 from datetime import datetime
 from functools import partial
 
-from shadowrelay.core.ownership.primary import released_acknowledged, side_claim
-from shadowrelay.core.ownership.values import Party
+from shadowrelay.core.ownership.primary import side_claim
 from shadowrelay.core.retry import Step
 from shadowrelay.model.errors import LedgerUnavailable
 from shadowrelay.model.ids import NO_DATABASE, NO_SERVER, DatabaseId, MessageId, ServerName
@@ -247,9 +246,7 @@ def discards(
     return tuple(transitions)
 
 
-def forget_acknowledged(
-    work: Work, asker: ServerName, database: DatabaseId, sequence: int, decide: Decide | None
-) -> tuple[Transition, ...]:
+def forget_acknowledged(work: Work, asker: ServerName, database: DatabaseId, sequence: int, decide: Decide) -> tuple[Transition, ...]:
     reached = (asker, sequence, database, NO_DATABASE)
     where = "WHERE asker = ? AND sequence <= ? AND asker_database IN (?, ?)"
     released = work.connection.exec_driver_sql(
@@ -258,22 +255,9 @@ def forget_acknowledged(
     ids = [MessageId(message_id) for (message_id,) in released]
     work.preload(ids)
     known = [message_id for message_id in ids if work.row(message_id) is not None]
-
-    def without_lease(_: MessageId, claim: Claim | None) -> Transition:
-        return released_acknowledged(claim, Party(asker, database), lease_runs=False)
-
-    transitions = transition_of(work, known, decide or without_lease)
+    transitions = transition_of(work, known, decide)
     work.delete_discards(where, reached)
     return transitions
-
-
-def side_released(work: Work, message_id: MessageId) -> None:
-    row = work.row(message_id)
-    if row is None:
-        work.changes_count += 1
-        work.sides_ready.append(message_id)
-    elif row.is_awaited:
-        work.release_side(row)
 
 
 def set_aside(work: Work, message_id: MessageId, reason: str, decide: Decide | None = None) -> None:

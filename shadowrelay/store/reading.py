@@ -44,7 +44,7 @@ SELECT_WAITED_FOR = (  # one look into the index for each server, however many w
 )
 SELECT_UNPLACED = (
     f"SELECT {COLUMNS} FROM message AS m WHERE m.role = 'primary' AND m.is_placed = 0 AND m.is_decided = 1"
-    " AND m.internal_id > ? AND m.message_id NOT IN (SELECT value FROM json_each(?)) ORDER BY m.internal_id LIMIT ?"
+    " AND m.internal_id > ? ORDER BY m.internal_id LIMIT ?"
 )
 SELECT_LISTED = (
     f"SELECT {COLUMNS} FROM listing CROSS JOIN message AS m ON m.internal_id = listing.message"
@@ -207,7 +207,3 @@ def unsaid_of(connection: Connection, message_ids: Collection[MessageId]) -> dic
 def acknowledged(connection: Connection, primary: ServerName, database: DatabaseId, incarnation: int) -> int:
     value = connection.exec_driver_sql(SELECT_ACKNOWLEDGED, (primary, database, incarnation)).scalar()
     return int(value or 0)
-
-
-def excluded(message_ids: Collection[MessageId]) -> str:
-    return json.dumps(list(message_ids)) if message_ids else "[]"

@@ -2,13 +2,14 @@
 
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from shadowrelay.model.ids import MessageId, ServerName
-from shadowrelay.model.queue import DatabaseIdentity
+from shadowrelay.model.ids import NO_SERVER, DatabaseId, MessageId, ServerName, SiteName
+from shadowrelay.model.peers import PeerIdentity, Seen
+from shadowrelay.model.queue import DatabaseIdentity, PeerRow
+from shadowrelay.store import codec
 from shadowrelay.store.content import ContentStore
-from shadowrelay.store.known import KnownPeers
 from shadowrelay.store.rows import Row
 
 ROWS_KEPT_MAX = 8_192  # about 1 KiB each; a message is accepted, copied and delivered within a second or two
@@ -35,6 +36,39 @@ class LatestRows:
 
     def clear(self) -> None:
         self._rows.clear()
+
+
+@dataclass(slots=True)
+class KnownPeers:
+    """The peers as remembered: asked for on every session, so never read from the file while running.
+
+    Changed with the transaction that changes the file, and taken back with it. Rows are immutable, so the event loop never
+    reads a partial update. Shapes: `servers` has every database ever seen, this node's own included; `asked_at` in microseconds.
+    """
+
+    rows: dict[ServerName, PeerRow] = field(default_factory=dict)
+    servers: dict[DatabaseId, ServerName] = field(default_factory=dict)
+    asked_at: dict[ServerName, int] = field(default_factory=dict)
+    asked_unsaved: set[ServerName] = field(default_factory=set)
+
+    def seen(self, server: ServerName) -> Seen | None:
+        row = self.rows.get(server)
+        return None if row is None or not row.database else Seen(row.incarnation, row.began, row.position)
+
+    def server_of(self, database: DatabaseId) -> ServerName:
+        return self.servers.get(database, NO_SERVER)
+
+    def after(self, identity: PeerIdentity, heard_at: int) -> PeerRow:
+        """The row that hearing this makes. Within one database the highest that was seen stays; a new one starts anew."""
+        row = self.rows.get(identity.server)
+        heard = codec.decode_instant(heard_at)
+        at = (identity.database, identity.incarnation, identity.began, identity.position)
+        fresh = PeerRow(identity.server, SiteName(""), *at, heard, is_forgotten=False)
+        if row is None or row.database != identity.database:
+            return fresh
+        if (row.incarnation, row.position) > (identity.incarnation, identity.position):
+            return replace(row, heard_at=heard, is_forgotten=False)
+        return fresh
 
 
 @dataclass(slots=True)

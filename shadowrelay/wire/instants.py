@@ -5,7 +5,6 @@ from datetime import UTC, datetime, timedelta
 
 from shadowrelay.wire.refusals import bad_argument
 
-INSTANT_OCTETS = 27
 SPAN_SECONDS_MAX = 86_400  # ShadowResubmitTimeSpan: at most one day. Source: exchange-facts 3
 
 _INSTANT = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{6}Z")

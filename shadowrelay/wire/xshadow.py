@@ -18,11 +18,10 @@ from shadowrelay.model.message import NO_ORDINALS, Envelope, Ordinals
 from shadowrelay.model.ownership import CopyNumber
 from shadowrelay.model.peers import PeerIdentity, Seen
 from shadowrelay.wire.instants import format_instant, format_span, parse_instant, parse_span
-from shadowrelay.wire.names import parse_boundary, parse_server
+from shadowrelay.wire.names import format_xtext, parse_boundary, parse_server
 from shadowrelay.wire.numbers import COUNTER_MAX, parse_counter, parse_database_id, parse_message_id, parse_rank
 from shadowrelay.wire.ordinals import format_done, parse_done
 from shadowrelay.wire.refusals import TRACK_NOT_OFFERED, bad_argument
-from shadowrelay.wire.xtext import format_xtext
 
 KEYWORD = "XSHADOW"
 
@@ -62,17 +61,6 @@ def parse_form(argument: str) -> tuple[XshadowForm, str]:
 def format_keyword(hold: bool) -> str:
     """The line of the EHLO reply: `XSHADOW HOLD`, or `XSHADOW` where no copies are taken now."""
     return f"{KEYWORD} HOLD" if hold else KEYWORD
-
-
-def parse_keyword(text: str) -> bool:
-    """Whether HOLD is offered. Words that we do not know are ignored.
-
-    Raises: WireError 501 5.5.4 when it is another keyword's line.
-    """
-    words = text.upper().split(" ")
-    if words[0] != KEYWORD:
-        raise bad_argument("Not the XSHADOW keyword")
-    return "HOLD" in words[1:]
 
 
 # who I am
@@ -167,14 +155,6 @@ def parse_hold(value: str, database: DatabaseId) -> tuple[MessageId, CopyNumber]
         raise bad_argument("Bad copy number")
     rank = parse_rank(ownership, placement)
     return parse_message_id(parts[1]), CopyNumber(rank[0], rank[1], database)
-
-
-def parse_chunk(argument: str) -> int:
-    """What follows `BDAT ` in a copy: the octets of this chunk. LAST is refused, because XSHADOW COMMIT says the end.
-
-    Raises: WireError 501 5.5.4; the session cannot go on, because nobody knows where the next command begins.
-    """
-    return parse_counter(argument, "chunk size")
 
 
 def format_commit(size: int, sha256: bytes) -> str:

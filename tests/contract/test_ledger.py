@@ -50,6 +50,7 @@ from tests.kit.ledger import (
     promote,
     refuse,
     release,
+    released_heard,
     remove,
     some_done,
     yield_to,
@@ -291,7 +292,7 @@ async def test_discards_come_in_order_and_stay_until_acknowledged(ledger: Ledger
 
     first = await ledger.discards_for(THERE, THEIR_DATABASE, 2)
     again = await ledger.discards_for(THERE, THEIR_DATABASE, 2)
-    await ledger.forget_acknowledged(THERE, THEIR_DATABASE, first.events[-1].sequence)
+    await ledger.forget_acknowledged(THERE, THEIR_DATABASE, first.events[-1].sequence, nothing)
     rest = await ledger.discards_for(THERE, THEIR_DATABASE, 2)
 
     assert first == again
@@ -310,7 +311,7 @@ async def test_what_is_untold_is_what_its_asker_has_not_acknowledged(ledger: Led
     assert not await ledger.has_untold(OTHER, THEIR_DATABASE)
     reply = await ledger.discards_for(THERE, THEIR_DATABASE, 9)
     assert await ledger.has_untold(THERE, THEIR_DATABASE)
-    await ledger.forget_acknowledged(THERE, THEIR_DATABASE, reply.events[-1].sequence)
+    await ledger.forget_acknowledged(THERE, THEIR_DATABASE, reply.events[-1].sequence, nothing)
     assert not await ledger.has_untold(THERE, THEIR_DATABASE)
 
 
@@ -328,7 +329,7 @@ async def test_a_notification_for_a_server_whose_database_was_unknown_reaches_an
     await ledger.record_attempt(an_attempt(stored.envelope.message_id), all_done)
 
     reply = await ledger.discards_for(THERE, NEW_DATABASE, 9)
-    await ledger.forget_acknowledged(THERE, NEW_DATABASE, reply.events[0].sequence)
+    await ledger.forget_acknowledged(THERE, NEW_DATABASE, reply.events[0].sequence, nothing)
 
     assert () == (await ledger.discards_for(THERE, NEW_DATABASE, 9)).events
 
@@ -362,7 +363,7 @@ async def test_a_released_that_was_heard_is_decided_on_and_forgotten(ledger: Led
 async def test_a_released_heard_without_a_lease_leaves_the_server_on_the_list(ledger: Ledger) -> None:
     message_id, sequence = await dismiss(ledger)
 
-    await ledger.forget_acknowledged(THERE, THEIR_DATABASE, sequence)
+    await ledger.forget_acknowledged(THERE, THEIR_DATABASE, sequence, released_heard)
 
     found = await ledger.load(message_id)
     assert found is not None
@@ -373,7 +374,7 @@ async def test_a_released_heard_for_a_message_that_is_gone_is_forgotten(ledger: 
     message_id, sequence = await dismiss(ledger)
     await ledger.transition([message_id], remove)
 
-    assert () == await ledger.forget_acknowledged(THERE, THEIR_DATABASE, sequence)
+    assert () == await ledger.forget_acknowledged(THERE, THEIR_DATABASE, sequence, released_heard)
     assert () == (await ledger.discards_for(THERE, THEIR_DATABASE, 9)).events
 
 
@@ -462,7 +463,7 @@ async def test_what_waits_for_its_dsn_waits_on_when_its_asker_is_lost(ledger: Le
     assert () == (await ledger.discards_for(THERE, NEW_DATABASE, 9)).events
 
 
-@pytest.mark.parametrize("end", ["delivered", "released", "removed"])
+@pytest.mark.parametrize("end", ["delivered", "removed"])
 async def test_a_notification_waits_no_longer_when_its_dsn_is_over(ledger: Ledger, end: str) -> None:
     stored = await accept(ledger)
     side = a_side()
@@ -471,8 +472,6 @@ async def test_a_notification_waits_no_longer_when_its_dsn_is_over(ledger: Ledge
 
     if end == "delivered":
         await ledger.record_attempt(an_attempt(dsn_id), all_done)
-    elif end == "released":
-        await ledger.release_side(dsn_id)
     else:
         await ledger.transition([dsn_id], remove)
 
@@ -503,7 +502,7 @@ async def test_a_notification_waits_for_all_its_dsns(ledger: Ledger) -> None:
 
     counts = []
     for side in sides:
-        await ledger.release_side(side.message.envelope.message_id)
+        await ledger.transition([side.message.envelope.message_id], choose)
         counts.append(len((await ledger.discards_for(THERE, THEIR_DATABASE, 9)).events))
 
     assert [0, 1] == counts

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from shadowrelay.core.ownership.primary import released_acknowledged
+from shadowrelay.core.ownership.values import Party
 from shadowrelay.model.ids import NO_DATABASE, NO_SERVER, BoundaryName, DatabaseId, MessageId, ServerName
 from shadowrelay.model.message import Content, Envelope, Ordinals, Recipient
 from shadowrelay.model.ownership import Choice, Claim, Copy, CopyNumber, DiscardEvent, DiscardStatus, Notification, Role, Transition
@@ -184,6 +186,11 @@ def discarded(_: DiscardEvent, before: Claim | None) -> Transition:
         return Transition(None, None)
     everybody = frozenset(range(1, before.recipients_count + 1))
     return Transition(before, replace(before, role=Role.DELIVERED, done=everybody, primary=NO_SERVER, database=NO_DATABASE))
+
+
+def released_heard(_: MessageId, before: Claim | None) -> Transition:
+    """THERE has acknowledged `released`, and no lease runs: it may have promoted before."""
+    return released_acknowledged(before, Party(THERE, THEIR_DATABASE), lease_runs=False)
 
 
 class Refused(Exception):

@@ -20,7 +20,7 @@ from shadowrelay.admin.token import read_token
 from shadowrelay.lab.cluster import Cluster, NodeProcess, Place, Row, Table, recipients, rows
 from shadowrelay.model.routing import HostPort
 from shadowrelay.smtp.lookups import AT_ONCE
-from shadowrelay.store.recent import RECENT_BYTES_MAX
+from shadowrelay.store.content import RECENT_BYTES_MAX
 from tests.kit.clock import PATIENCE_SECONDS
 from tests.kit.greeted import wait_until_peers_know_each_other
 from tests.kit.node_log import operator_events, rss_kilobytes
@@ -207,7 +207,7 @@ from pathlib import Path
 from shadowrelay.cli.main import app
 from shadowrelay.service.clock import SystemClock
 right, file = SystemClock.now, Path({path!r})
-SystemClock.now = lambda self: right(self) + timedelta(days=int(file.read_text() or 0))
+SystemClock.now = staticmethod(lambda: right() + timedelta(days=int(file.read_text() or 0)))
 app(["serve", *sys.argv[1:]])
 """
 

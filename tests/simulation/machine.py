@@ -17,7 +17,7 @@ from shadowrelay.model.queue import AttemptRecord, NewMessage
 from shadowrelay.model.routing import HostPort
 from shadowrelay.model.settings import Settings
 from shadowrelay.model.tracking import TrackingEvent
-from shadowrelay.node import Node
+from shadowrelay.node import Node, close_with
 from shadowrelay.ports import DeliveryJob
 from shadowrelay.service.clock import SystemClock
 from shadowrelay.smtp.client import Opening, TlsUse
@@ -122,6 +122,7 @@ class SimulatedNode(Node):
             message_expiration_timeout=settings.transport.message_expiration_timeout,
             inline=True,
         )
+        close_with(self._opened, self._ledger.close)
         self._watch_ledger()
         self._metrics = Metrics(__version__, settings.server.name, now=self._clock.now, awake=self._clock.awake)
         self._tracking = MemoryTrackingLog(self._machine, self._process, self._observer)  # type: ignore[assignment]

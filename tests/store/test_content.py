@@ -13,8 +13,7 @@ from shadowrelay.model.errors import ContentCorrupt, LedgerUnavailable
 from shadowrelay.model.message import CONTENT_IN_MEMORY_BYTES_MAX, ContentPlace
 from shadowrelay.model.ownership import DiscardEvent, DiscardStatus, Role
 from shadowrelay.store import SqliteLedger, content
-from shadowrelay.store.content import ContentStore
-from shadowrelay.store.recent import RecentContents
+from shadowrelay.store.content import ContentStore, RecentContents
 from tests.kit.ledger import (
     DAY,
     NOW,

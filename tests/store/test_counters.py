@@ -47,6 +47,7 @@ from tests.kit.ledger import (
     promote,
     refuse,
     release,
+    released_heard,
     remove,
     some_done,
     yield_to,
@@ -124,7 +125,7 @@ class Driver:
             case "heard":
                 return ledger.record_peer(an_identity(database=(THEIR_DATABASE, NEW_DATABASE)[detail % 2], position=detail), NOW)
             case "acknowledge":
-                return ledger.forget_acknowledged(THERE, THEIR_DATABASE, detail)
+                return ledger.forget_acknowledged(THERE, THEIR_DATABASE, detail, released_heard)
             case "forget":
                 return ledger.record_forgotten(THERE if detail % 2 else OTHER)
             case "set aside":

@@ -84,7 +84,7 @@ async def test_ids_and_sequences_are_not_given_twice(tmp_path: Path) -> None:
             await ledger.record_attempt(an_attempt(stored.envelope.message_id), all_done)
             reply = await ledger.discards_for(THERE, an_identity().database, 9)
             sequences.append(reply.events[0].sequence)
-            await ledger.forget_acknowledged(THERE, an_identity().database, sequences[-1])
+            await ledger.forget_acknowledged(THERE, an_identity().database, sequences[-1], nothing)
 
     assert sequences[0] < sequences[1]
     assert ids[0] < ids[1]

@@ -19,7 +19,7 @@ PLANS: dict[str, tuple[str, tuple[Any, ...], str]] = {
     "notices": (reading.SELECT_NOTICES, (0, 1), "USING COVERING INDEX retry_notice (notice_at<?)"),
     "wake": (promises.WAKE, (0, "s", 1), "USING COVERING INDEX retry_waits_for (waits_for=?)"),
     "hasten": (promises.HASTEN, (0, "h", 0, "message", 0, 1, 1), "USING INDEX retry_due (next_hop=? AND attempts_next_at>?)"),
-    "unplaced": (reading.SELECT_UNPLACED, (0, "[]", 1), "USING INDEX message_unplaced (role=? AND is_placed=? AND rowid>?)"),
+    "unplaced": (reading.SELECT_UNPLACED, (0, 1), "USING INDEX message_unplaced (role=? AND is_placed=? AND rowid>?)"),
     "listed on": (reading.SELECT_LISTED, ("s", 0, 1), "USING PRIMARY KEY (server=? AND message>?)"),
     "shadows of": (
         reading.SELECT_SHADOWS,

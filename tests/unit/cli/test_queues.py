@@ -246,6 +246,19 @@ def test_a_message_is_exported_into_a_new_file(node: FakeClient, tmp_path: Path)
     assert 2 == run("messages", "export", "a", "--output", file).exit_code
 
 
+def test_an_export_leaves_the_files_of_others_alone(node: FakeClient, tmp_path: Path) -> None:
+    other = tmp_path / "it.eml.part"
+    other.write_bytes(b"of somebody else")
+    node.refusals["b"] = REFUSAL
+
+    exit_codes = [run("messages", "export", name, "--output", tmp_path / "it.eml").exit_code for name in ("b", "a")]
+
+    assert [1, 0] == exit_codes
+    assert {"it.eml": b"Subject: x\r\n\r\n", "it.eml.part": b"of somebody else"} == {
+        path.name: path.read_bytes() for path in tmp_path.iterdir()
+    }
+
+
 def test_an_export_that_fails_leaves_no_file(node: FakeClient, tmp_path: Path) -> None:
     node.refusals["a"] = REFUSAL
 

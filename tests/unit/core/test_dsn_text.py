@@ -1,6 +1,8 @@
 """Text from strangers, made fit for a header."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from shadowrelay.core import dsn_text as text
 
@@ -100,3 +102,34 @@ def test_a_line_longer_than_a_line_may_be_is_cut():
 )
 def test_a_message_returns_whole_only_if_it_is_small_and_plain(content, is_international, expected):
     assert expected is text.may_return_whole(content, is_international=is_international)
+
+
+BLOCK = b"Received: from a by b\r\nreceived: from c\r\n\tby d\r\nSubject: Hello,\r\n  World \r\nX-Subject: no\r\nMessage-ID:<a@b>\r\n"
+
+
+def test_the_header_block_ends_before_the_first_empty_line():
+    assert text.header_block(BLOCK + b"\r\nSubject: of the body\r\n\r\n") == BLOCK
+
+
+@pytest.mark.parametrize(
+    ("content", "block"),
+    [(b"", b""), (b"\r\nbody\r\n", b""), (b"A: b\r\n", b"A: b\r\n"), (b"A: b\r\nC: cut", b"A: b\r\n"), (b"no line end", b"")],
+)
+def test_a_message_without_an_empty_line_is_header_as_far_as_its_lines_are_whole(content, block):
+    assert text.header_block(content) == block
+
+
+def test_the_header_block_is_bounded_and_whole_lines_only():
+    block = text.header_block(b"X: " + b"y" * 70 + b"\r\n" + b"Z: z\r\n" * 100_000)
+
+    assert text.RETURNED_OCTETS_MAX - 6 <= len(block) <= text.RETURNED_OCTETS_MAX
+    assert block.endswith(b"Z: z\r\n")
+
+
+@given(st.binary(max_size=300) | st.lists(st.sampled_from([b"\r\n", b"Subject:", b" ", b"\r", b"\n", b"x"])).map(b"".join))
+def test_any_bytes_begin_with_their_header_block(content):
+    block = text.header_block(content)
+
+    assert content.startswith(block)
+    assert not block or block.endswith(b"\r\n")
+    assert b"\r\n\r\n" not in block

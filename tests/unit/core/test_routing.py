@@ -3,7 +3,7 @@
 import pytest
 
 from shadowrelay.core import routing
-from shadowrelay.core.routing import Router, forks
+from shadowrelay.core.routing import Router
 from shadowrelay.model.message import Recipient
 from shadowrelay.model.routing import Destination, Fork, HostPort
 from shadowrelay.model.settings import Route
@@ -111,7 +111,7 @@ def test_recipients_that_share_a_next_hop_share_a_fork():
 
 def test_who_is_done_is_in_no_fork():
     expected = (Fork(by_dns("y.example"), frozenset({2})), Fork(by_dns("x.example"), frozenset({3})))
-    assert expected == forks(RECIPIENTS, frozenset({3, 2}), Router())
+    assert expected == Router().forks(RECIPIENTS, frozenset({3, 2}))
 
 
 def test_a_single_recipient_is_a_single_fork():

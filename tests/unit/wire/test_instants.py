@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shadowrelay.wire.instants import INSTANT_OCTETS, format_instant, format_span, parse_instant, parse_span
+from shadowrelay.wire.instants import format_instant, format_span, parse_instant, parse_span
 from tests.unit.wire.strategies import instants, refusal
 
 
@@ -21,7 +21,7 @@ def test_another_zone_is_written_as_utc():
 @given(instants)
 def test_any_instant_survives(at):
     assert at == parse_instant(format_instant(at))
-    assert len(format_instant(at)) == INSTANT_OCTETS
+    assert len(format_instant(at)) == len("2026-11-21T12:00:00.000000Z")
 
 
 @pytest.mark.parametrize(

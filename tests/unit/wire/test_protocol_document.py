@@ -9,6 +9,7 @@ import pytest
 
 from shadowrelay.model.errors import WireError
 from shadowrelay.model.ids import NO_DATABASE
+from shadowrelay.smtp.peer_commands import CHUNK
 from shadowrelay.wire import addresses, numbers, ordinals, refusals, status, xqdiscard, xshadow
 from shadowrelay.wire.addresses import parse_mail, parse_rcpt
 from shadowrelay.wire.xqdiscard import (
@@ -21,13 +22,12 @@ from shadowrelay.wire.xqdiscard import (
 )
 from shadowrelay.wire.xshadow import (
     XshadowForm,
-    parse_chunk,
+    format_keyword,
     parse_commit,
     parse_envelope,
     parse_form,
     parse_hello,
     parse_hold,
-    parse_keyword,
     parse_position,
 )
 
@@ -99,7 +99,7 @@ class Dialog:
         return "COMMIT"
 
     def command_BDAT(self, argument):
-        self.octets, self.octets_left = b"", parse_chunk(argument)
+        self.octets, self.octets_left = b"", int(CHUNK.fullmatch(argument)[1])
 
     def command_XQDISCARD(self, argument):
         if argument == "x":
@@ -129,9 +129,8 @@ class Dialog:
         assert ENHANCED.match(lines[0])
 
     def reply_EHLO(self, code, lines):
-        for line in lines:
-            if line.startswith("XSHADOW"):
-                assert parse_keyword(line)
+        keywords = {format_keyword(hold) for hold in (True, False)}
+        assert {line for line in lines if line.startswith("XSHADOW")} <= keywords
 
     def reply_hello(self, code, lines):
         assert parse_hello(lines[0].removeprefix("2.0.0 ")).seen

@@ -23,13 +23,11 @@ from shadowrelay.wire.xshadow import (
     format_hold,
     format_keyword,
     format_position,
-    parse_chunk,
     parse_commit,
     parse_envelope,
     parse_form,
     parse_hello,
     parse_hold,
-    parse_keyword,
     parse_position,
 )
 from tests.unit.wire.strategies import ARRIVED, ID, A, B, counters, envelopes, identities, message_ids, ordinals, ranks, refusal
@@ -65,15 +63,8 @@ def test_the_word_after_the_verb_decides_its_form(argument, form, rest):
     assert parse_form(argument) == (form, rest)
 
 
-@pytest.mark.parametrize("hold", [True, False])
-def test_the_keyword_says_whether_copies_are_taken(hold):
-    assert parse_keyword(format_keyword(hold)) is hold
-
-
-def test_words_of_the_keyword_that_we_do_not_know_are_ignored():
-    assert parse_keyword("xshadow later hold TRACK") is True
-    assert parse_keyword("XSHADOW TRACK") is False
-    assert refusal(parse_keyword, "XSHADOWS HOLD") == "501 5.5.4 Not the XSHADOW keyword"
+def test_the_keyword_says_whether_copies_are_taken():
+    assert [format_keyword(hold) for hold in (True, False)] == ["XSHADOW HOLD", "XSHADOW"]
 
 
 @pytest.mark.parametrize(("text", "identity"), HELLOS)
@@ -217,11 +208,6 @@ def test_a_commit_that_no_database_can_hold_is_refused():
     assert refusal(parse_commit, f"size=9999999999999999999 sha256={'0' * 64}") == "501 5.5.4 Bad size"
 
 
-def test_a_chunk_has_a_size_and_nothing_else():
-    assert parse_chunk("4096") == 4096
-    assert refusal(parse_chunk, "4096 LAST") == "501 5.5.4 Bad chunk size"
-
-
 @given(counters)
 def test_any_position_is_found_in_a_reply(position):
     assert position == parse_position(format_position(position))
@@ -332,7 +318,7 @@ def test_any_envelope_survives(envelope, done):
 
 @given(st.text(max_size=60) | st.from_regex(r"[a-z]{1,9}=[!-~]{0,9}( [a-z]{1,9}=[!-~]{0,9})*", fullmatch=True))
 def test_any_text_is_read_or_refused(text):
-    for name in ("parse_keyword", "parse_hello", "parse_commit", "parse_envelope", "parse_chunk"):
+    for name in ("parse_hello", "parse_commit", "parse_envelope"):
         assert (refusal(getattr(xshadow, name), text) or "501 5.5.4").startswith("501 5.5.4")
     assert (refusal(parse_hold, text, A) or "501 5.5.4")[:9] in ("501 5.5.4", "504 5.5.4")
     parse_form(text)

@@ -1,0 +1,127 @@
+"""A node closes what it opened, in its order, also after a start that failed half-way; no failure keeps anything else open."""
+
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import structlog
+
+from shadowrelay.admin.server import AdminServer
+from shadowrelay.config import LoadedSettings
+from shadowrelay.model.errors import ConfigurationError, LedgerUnavailable
+from shadowrelay.model.replies import STORE_UNAVAILABLE
+from shadowrelay.model.settings import Settings
+from shadowrelay.node import Node
+from shadowrelay.service.tasks import Tasks
+from shadowrelay.smtp.deliverer import SmtpDeliverer
+from shadowrelay.smtp.lookups import Lookups
+from shadowrelay.smtp.peer_link import SmtpPeerLink
+from shadowrelay.smtp.server import ReceiverServer
+from shadowrelay.store.ledger import SqliteLedger
+from shadowrelay.tracking.shipper import Shipper
+from shadowrelay.tracking.writer import FileTrackingLog
+
+CLOSES = {
+    ReceiverServer: "close",
+    AdminServer: "stop",
+    Tasks: "close",
+    SmtpPeerLink: "close",
+    SmtpDeliverer: "close",
+    Lookups: "close",
+    FileTrackingLog: "close",
+    Shipper: "close",
+    SqliteLedger: "close",
+}
+NAMES = [part.__name__ for part in CLOSES]  # in the order of closing
+
+
+def a_node(directory: Path, port: int = 0) -> Node:
+    """With a peer that is not there, a target for its tracking log, and receivers on `port`."""
+    settings = Settings.model_validate(
+        {
+            "server": {"name": "mx1.east.example", "site": "east", "boundary": "example", "data_directory": directory / "data"},
+            "transport": {"discard_poll_interval": "10ms"},
+            "tracking": {"directory": directory / "tracking"},
+            "shipping": {"target": (directory / "shipped").as_uri()},
+            "admin": {"listen": "127.0.0.1:0", "token_file": directory / "token"},
+            "receive_connectors": [{"name": "inbound", "listen": f"127.0.0.1:{port}"}],
+            "peers": [{"name": "mx1.west.example", "site": "west", "boundary": "example", "address": "127.0.0.1:9"}],
+        }
+    )
+    return Node(LoadedSettings(directory / "node.toml", settings, {}))
+
+
+@pytest.fixture
+def closed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The parts of the node that were closed, in order."""
+    names: list[str] = []
+
+    def counted(part: type, name: str) -> Callable[..., object]:
+        close = getattr(part, name)
+
+        async def close_and_count(self: object) -> None:
+            names.append(part.__name__)
+            await close(self)
+
+        return close_and_count
+
+    for part, name in CLOSES.items():
+        monkeypatch.setattr(part, name, counted(part, name))
+    return names
+
+
+@pytest.fixture
+def taken_port() -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield listening.getsockname()[1]
+
+
+async def test_everything_is_closed_in_order_whatever_fails_and_each_failure_is_logged(
+    tmp_path: Path, closed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for part in (SmtpDeliverer, FileTrackingLog):
+        close = getattr(part, "close")  # noqa: B009
+
+        async def close_badly(self: object, close: Callable[..., object] = close) -> None:
+            await close(self)  # type: ignore[misc]
+            raise AttributeError("a bug in closing")
+
+        monkeypatch.setattr(part, "close", close_badly)
+    node = a_node(tmp_path)
+    await node.start()
+
+    with structlog.testing.capture_logs() as said:
+        await node.stop()
+
+    assert NAMES == closed
+    assert ["node.close_failed"] * 2 == [line["event"] for line in said if line["log_level"] == "error"]
+
+
+async def test_a_start_that_fails_half_way_closes_what_was_opened(tmp_path: Path, closed: list[str], taken_port: int) -> None:
+    node = a_node(tmp_path, taken_port)
+
+    with structlog.testing.capture_logs() as said:
+        with pytest.raises(ConfigurationError, match="cannot listen"):
+            await node.start()
+        await node.abort()
+        await node.abort()
+
+    assert NAMES[1:] == closed  # AdminServer.stop does nothing before its start
+    assert [] == [line for line in said if line["event"] == "node.close_failed"]
+
+
+async def test_a_queue_that_cannot_be_opened_leaves_no_tracking_log_open(
+    tmp_path: Path, closed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def unavailable(*_: object, **__: object) -> None:
+        raise LedgerUnavailable(STORE_UNAVAILABLE, "no room")
+
+    monkeypatch.setattr(SqliteLedger, "open", unavailable)
+    node = a_node(tmp_path)
+
+    with pytest.raises(LedgerUnavailable):
+        await node.start()
+    await node.abort()
+
+    assert ["FileTrackingLog", "Shipper"] == closed
