@@ -37,13 +37,12 @@ class DsnKind(StrEnum):
 
 
 class Action(StrEnum):
-    """RFC 3464 2.3.3."""
+    """RFC 3464 2.3.3; `expanded` is of lists, and a relay has none."""
 
     FAILED = "failed"
     DELAYED = "delayed"
     DELIVERED = "delivered"
     RELAYED = "relayed"  # to a server that does not do DSN
-    EXPANDED = "expanded"
 
 
 _DEFAULT_NOTIFY = frozenset({DsnKind.FAILURE, DsnKind.DELAY})  # RFC 3461 4.1: at least FAILURE

@@ -1,7 +1,7 @@
 """How much is in each queue: rows of `counter`, changed in the very transaction that changes the queue.
 
 A listing reads these few rows and no message. Each row of `message` counts under at most one key, each row of `retry`,
-`listing` and `discard` under one; `recounted` says the same from the tables themselves, for a migration and for tests.
+`listing` and `discard` under one; `RECOUNT` says the same from the tables themselves, for a migration and for tests.
 
 A message in Safety Net counts under the minute in which its `keep_until` falls, until that minute is over. So nothing
 has to be counted down when it leaves: the sum simply begins later. The key stays until the last of its rows is gone.
@@ -16,8 +16,6 @@ from shadowrelay.model.ownership import Role
 
 Key = tuple[str, str, int]
 """Kind, name, number."""
-Counts = dict[Key, tuple[int, int]]
-"""Messages and octets."""
 
 SUBMISSION = "submission"  # primary messages without a row in `retry`
 DELIVERY = "delivery"  # rows of `retry`; name: the next hop
@@ -31,7 +29,6 @@ MICROSECONDS_PER_MINUTE = 60_000_000
 IN_SUBMISSION: Key = (SUBMISSION, "", 0)
 IN_POISON: Key = (POISON, "", 0)
 
-SELECT_ALL = "SELECT kind, name, number, count, octets FROM counter"
 SELECT_KIND = "SELECT name, number, count, octets FROM counter WHERE kind = ?"
 SELECT_SAFETY_NET = "SELECT sum(count), sum(octets) FROM counter WHERE kind = 'safety-net' AND name = ? AND number >= ?"
 SELECT_ONE = "SELECT count FROM counter WHERE kind = ? AND name = ? AND number = 0"
@@ -60,16 +57,6 @@ def queue_of(
     if role == Role.DELIVERED:
         return (SAFETY_NET, "1" if side else "0", keep_until // MICROSECONDS_PER_MINUTE)
     return IN_POISON if role == Role.SET_ASIDE else None
-
-
-def kept(connection: Connection) -> Counts:
-    """All counters as they are kept."""
-    return _as_counts(connection.exec_driver_sql(SELECT_ALL).fetchall())
-
-
-def recounted(connection: Connection) -> Counts:
-    """All counters as the tables say. Reads every row: for migrations and tests."""
-    return _as_counts(connection.exec_driver_sql(RECOUNT).fetchall())
 
 
 def recount(connection: Connection) -> None:
@@ -102,10 +89,3 @@ def listed(connection: Connection) -> Mapping[ServerName, int]:
 
 def _rows(connection: Connection, kind: str) -> Iterable[tuple[str, int, int, int]]:
     return [tuple(row) for row in connection.exec_driver_sql(SELECT_KIND, (kind,)).fetchall()]
-
-
-def _as_counts(rows: Iterable[Iterable[object]]) -> Counts:
-    counts: Counts = {}
-    for kind, name, number, count, octets in rows:
-        counts[str(kind), str(name), int(str(number))] = (int(str(count)), int(str(octets or 0)))
-    return counts

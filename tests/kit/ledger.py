@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from sqlalchemy import Connection
+
 from shadowrelay.core.ownership.primary import released_acknowledged
 from shadowrelay.core.ownership.values import Party
 from shadowrelay.model.ids import NO_DATABASE, NO_SERVER, BoundaryName, DatabaseId, MessageId, ServerName
@@ -16,7 +18,7 @@ from shadowrelay.model.message import Content, Envelope, Ordinals, Recipient
 from shadowrelay.model.ownership import Choice, Claim, Copy, CopyNumber, DiscardEvent, DiscardStatus, Notification, Role, Transition
 from shadowrelay.model.peers import PeerIdentity
 from shadowrelay.model.queue import AttemptRecord, FailureKind, ForkRetry, NewMessage, Origin, SideMessage
-from shadowrelay.store import SqliteLedger
+from shadowrelay.store import SqliteLedger, counters
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
 HERE = ServerName("mx1.east.example")
@@ -26,6 +28,9 @@ THEIR_DATABASE = DatabaseId("11111111-1111-4111-8111-111111111111")
 NEW_DATABASE = DatabaseId("22222222-2222-4222-8222-222222222222")
 OUR_DATABASE = DatabaseId("99999999-9999-4999-8999-999999999999")
 DAY = timedelta(days=1)
+
+Counts = dict[counters.Key, tuple[int, int]]
+"""Messages and octets of each counter."""
 
 
 class Wall:
@@ -46,6 +51,17 @@ async def a_ledger(directory: Path, now: Callable[[], datetime] = lambda: NOW, *
         yield ledger
     finally:
         await ledger.close()
+
+
+async def counts_in(ledger: SqliteLedger) -> tuple[Counts, Counts]:
+    """The counters of its queues as they are kept, and as its tables say."""
+
+    def counted(connection: Connection, statement: str) -> Counts:
+        rows = connection.exec_driver_sql(statement).fetchall()
+        return {(kind, name, int(number)): (count, octets or 0) for kind, name, number, count, octets in rows}
+
+    kept = "SELECT kind, name, number, count, octets FROM counter"
+    return await ledger._readers.ask(lambda connection: (counted(connection, kept), counted(connection, counters.RECOUNT)))
 
 
 def a_message_id() -> MessageId:

@@ -20,7 +20,6 @@ from shadowrelay.model.ids import NO_SERVER, MessageId
 from shadowrelay.model.ownership import Choice, Claim, Copy, DiscardEvent, DiscardStatus, Role, Transition
 from shadowrelay.model.queue import FailureKind, QueueKind, ShadowGroup
 from shadowrelay.store import SqliteLedger
-from shadowrelay.store.counters import Counts, kept, recounted
 from tests.kit.ledger import (
     DAY,
     HERE,
@@ -42,6 +41,7 @@ from tests.kit.ledger import (
     an_attempt,
     an_identity,
     choose,
+    counts_in,
     discarded,
     keep_copy,
     promote,
@@ -61,11 +61,6 @@ COPIES = (
     (Copy(THERE, THEIR_DATABASE, Choice.CHOSEN), Copy(OTHER, NEW_DATABASE)),
     (Copy(OTHER, NEW_DATABASE, Choice.CHOSEN),),
 )
-
-
-async def counts_in(ledger: SqliteLedger) -> tuple[Counts, Counts]:
-    """As they are kept, and as the tables say."""
-    return await ledger._readers.ask(lambda connection: (kept(connection), recounted(connection)))
 
 
 def listing(copies: tuple[Copy, ...]) -> Callable[[MessageId, Claim | None], Transition]:

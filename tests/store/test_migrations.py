@@ -8,9 +8,8 @@ from pathlib import Path
 from shadowrelay.model.ids import MessageId
 from shadowrelay.model.ownership import Role
 from shadowrelay.model.queue import FailureKind
-from shadowrelay.store.counters import kept, recounted
 from shadowrelay.store.opening import DATABASE_NAME
-from tests.kit.ledger import NOW, OUR_DATABASE, THEIR_DATABASE, THERE, a_content, a_ledger, a_new_message, a_retry
+from tests.kit.ledger import NOW, OUR_DATABASE, THEIR_DATABASE, THERE, a_content, a_ledger, a_new_message, a_retry, counts_in
 
 VERSION_1 = Path(__file__).with_name("queue_version_1.sql")  # `.dump` of a database that commit af667f9 wrote
 IDS = [MessageId(f"{number:08x}-0000-4000-8000-000000000000") for number in range(1, 18)]
@@ -76,7 +75,7 @@ async def test_the_counters_of_a_migrated_database_are_what_its_tables_say(tmp_p
 
     async with a_ledger(tmp_path) as ledger:
         counts = {row.identity.partition("\\")[2]: row.count for row in await ledger.queues()}
-        found, expected = await ledger._readers.ask(lambda connection: (kept(connection), recounted(connection)))
+        found, expected = await counts_in(ledger)
 
     assert expected == found
     assert {
