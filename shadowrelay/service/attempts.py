@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterable
 
 from shadowrelay.model.ids import MessageId
+from shadowrelay.model.message import NO_ORDINALS, Ordinals
 
 ACCEPT = ""  # stands for the next hop while a message is being accepted
 
@@ -29,7 +30,7 @@ class Attempts:
         self._running: dict[MessageId, set[str]] = {}
         self._waiting: dict[MessageId, set[str]] = {}
         self._stale: set[Fork] = set()
-        self._called_off: set[MessageId] = set()
+        self._called_off: dict[MessageId, Ordinals] = {}  # what others have done of messages that run here
         self._changed: set[MessageId] = set()
         self._ended_forks: set[Fork] = set()
         self._ended_claims: set[MessageId] = set()
@@ -79,17 +80,21 @@ class Attempts:
                 running.discard(next_hop)
                 if not running:
                     del self._running[message_id]
-                    self._called_off.discard(message_id)
+                    self._called_off.pop(message_id, None)
 
-    def call_off(self, message_id: MessageId) -> None:
-        """Every recipient is done, as another node reports: a running attempt must not end its data."""
+    def call_off(self, message_id: MessageId, done: Ordinals) -> None:
+        """These recipients are done, as another node reports: a running attempt on no others must not end its data, and who waits
+        with what the claim was has to read it again. Called before that is committed: an attempt could end its data right after."""
         with self._lock:
             self._make_stale(message_id)
+            self._changed.add(message_id)
             if message_id in self._running:
-                self._called_off.add(message_id)
+                self._called_off[message_id] = self._called_off.get(message_id, NO_ORDINALS) | done
 
-    def is_called_off(self, message_id: MessageId) -> bool:
-        return message_id in self._called_off  # both on the event loop; it is asked for every message
+    def is_called_off(self, message_id: MessageId, ordinals: Ordinals) -> bool:
+        """The attempt on these recipients is."""
+        done = self._called_off.get(message_id)  # both on the event loop; it is asked for every message
+        return done is not None and ordinals <= done
 
     def changed(self, message_id: MessageId) -> None:
         """The claim changed: whoever waits with what it was, or reads it at this moment, has to read it again. Call it when the

@@ -14,7 +14,7 @@ from shadowrelay.memory import ContentBudget
 from shadowrelay.model.errors import LedgerUnavailable
 from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.message import CONTENT_IN_MEMORY_BYTES_MAX, Content, ContentPlace
-from shadowrelay.model.ownership import Transition
+from shadowrelay.model.ownership import Claim, Transition
 from shadowrelay.model.settings import Settings
 from shadowrelay.ports import Clock, Decide, Ledger, Metrics, PeerLink, TrackingLog
 from shadowrelay.service.attempts import Attempts
@@ -90,10 +90,25 @@ class Context:
             raise
         return replace(content, portion=portion)
 
+    def call_off_done(self, message_id: MessageId, transition: Transition) -> bool:
+        """Attempts on recipients that are done, as another node has just said, are called off. False: it said nothing new of them."""
+        before, after = transition.before, transition.after
+        if before is None or after is None or after.done <= before.done:
+            return False
+        self.attempts.call_off(message_id, after.done)
+        return True
+
     async def end_claims(self, message_ids: Sequence[MessageId], decide: Decide) -> tuple[Transition, ...]:
-        """`Ledger.transition` with a `decide` that may call `attempts.end_claim`. Raises: as that does."""
+        """`Ledger.transition` with a `decide` that another node's words are behind, and that may call `attempts.end_claim`. Raises:
+        as that does."""
+
+        def deciding(message_id: MessageId, claim: Claim | None) -> Transition:
+            transition = decide(message_id, claim)
+            self.call_off_done(message_id, transition)
+            return transition
+
         try:
-            transitions = await self.ledger.transition(message_ids, decide)
+            transitions = await self.ledger.transition(message_ids, deciding)
         except asyncio.CancelledError:
             self.tasks.spawn(self._settle_later(tuple(message_ids)), "claims")  # nobody waits for it, yet it may be committed
             raise

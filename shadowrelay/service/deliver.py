@@ -684,7 +684,7 @@ class DeliverService:
         if in_hand and any(fork.ordinals & ordinals for ordinals in in_hand.values()):
             self._look_later(message_id)  # the routes were changed: another fork has these recipients until its attempt is over
             return False
-        lease = AttemptLease(context, stored, excused)  # what is listed from now on is not in this claim
+        lease = AttemptLease(context, stored, fork.ordinals, excused)  # what is listed from now on is not in this claim
         if not context.attempts.wait(message_id, key):
             self._look_later(message_id)
             return False
@@ -969,16 +969,16 @@ class AttemptLease:
     """Rule *dot* for one attempt: will the lease outlast the reply? Copies that were listed since its
     message was loaded count too: it may have waited long for a session."""
 
-    __slots__ = ("_context", "_known", "_stored", "excused")
+    __slots__ = ("_context", "_known", "_ordinals", "_stored", "excused")
 
-    def __init__(self, context: Context, stored: StoredMessage, excused: frozenset[ServerName]) -> None:
-        self._context, self._stored, self.excused = context, stored, excused
+    def __init__(self, context: Context, stored: StoredMessage, ordinals: Ordinals, excused: frozenset[ServerName]) -> None:
+        self._context, self._stored, self._ordinals, self.excused = context, stored, ordinals, excused
         self._known = context.leases.ends(stored.envelope.message_id)
 
     def may_end_data(self) -> bool:
         """Asked right before the final dot."""
         message_id = self._stored.envelope.message_id
-        if self._context.attempts.is_called_off(message_id):
+        if self._context.attempts.is_called_off(message_id, self._ordinals):
             return False
         return self._context.leases.may_end_data(message_id, self._stored.claim, self.excused, self._known)
 

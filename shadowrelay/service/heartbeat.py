@@ -151,9 +151,7 @@ class HeartbeatService:
 
         def decide(event: DiscardEvent, claim: Claim | None) -> Transition:
             transition = shadow.heard(claim, speaker, event)
-            if transition.note == Note.DONE:  # before the commit: an attempt could end its data right after it
-                context.attempts.call_off(event.message_id)
-            elif transition.changed:
+            if not context.call_off_done(event.message_id, transition) and transition.changed:
                 context.attempts.changed(event.message_id)
             return transition
 

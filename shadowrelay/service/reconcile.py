@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import structlog
 
 from shadowrelay.core.ownership import shadow
-from shadowrelay.core.ownership.values import Note, Party
+from shadowrelay.core.ownership.values import Party
 from shadowrelay.model.errors import LedgerUnavailable, PeerUnavailable
 from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.ownership import Claim, DiscardEvent, StatusQuestion, Transition
@@ -112,9 +112,7 @@ class ReconcileService:
 
         def decide(message_id: MessageId, claim: Claim | None) -> Transition:
             transition = shadow.reconciled(claim, party, questions[message_id], answers[message_id], from_sender=from_sender)
-            if transition.note == Note.DONE:  # it may have been promoted since it was asked about
-                context.attempts.call_off(message_id)
-            elif transition.changed:
+            if not context.call_off_done(message_id, transition) and transition.changed:  # it may have been promoted since
                 context.attempts.changed(message_id)
             return transition
 

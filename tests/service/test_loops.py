@@ -64,7 +64,7 @@ def test_a_fork_that_only_waits_for_a_session_hinders_no_claim_from_ending_and_i
 
 
 def test_a_fork_that_waits_is_not_started_as_it_was_before_its_message_changed() -> None:
-    for change in (Attempts.changed, Attempts.call_off, Attempts.begin):
+    for change in (Attempts.changed, lambda attempts, one: attempts.call_off(one, frozenset({1})), Attempts.begin):
         attempts = Attempts()
         attempts.wait(ONE, "a:25")
 

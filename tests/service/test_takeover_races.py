@@ -172,3 +172,33 @@ async def test_an_attempt_is_called_off_before_the_word_that_all_is_delivered_is
         await asyncio.sleep(1)
 
         assert ([], Role.DELIVERED) == (net.sink.arrived, await east.role(east.last))
+
+
+@in_virtual_time
+async def test_an_attempt_on_recipients_that_another_node_has_done_is_called_off_and_the_others_go_on(tmp_path: Path) -> None:
+    """Its recipients were done, as another server said, and the whole message was when its last fork was (simulation seed 22756)."""
+    routes = [{"recipients": [f"*@{name}.example"], "next_hop": f"{name}.example:25"} for name in ("one", "two")]
+    async with nodes(tmp_path, EAST, WEST, routes=routes) as net:
+        east, west = net.nodes[EAST], net.nodes[WEST]
+        may_end = asyncio.Event()
+        waiting: list[str] = []
+
+        async def wait(server: str) -> None:
+            waiting.append(server)
+            await may_end.wait()
+
+        net.sink.before_dot = wait
+        await east.accept("a@one.example", "b@two.example")
+        await until(lambda: 2 == len(waiting))
+        tell = (Notification(EAST, east.ledger.identity.database, DiscardStatus.DELIVERED, frozenset({2})),)
+        await west.ledger.real.transition([east.last], lambda _, claim: Transition(claim, claim, tell))
+
+        async def is_heard() -> bool:
+            message = await east.message(east.last)
+            return message is not None and frozenset({2}) == message.claim.done
+
+        await until(is_heard, 2 * HEARTBEAT)
+        may_end.set()
+        await until(east.in_role(east.last, Role.DELIVERED), HEARTBEAT)
+
+        assert ["a@one.example"] == net.sink.addresses()
