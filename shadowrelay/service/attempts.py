@@ -32,6 +32,7 @@ class Attempts:
         self._stale: set[Fork] = set()
         self._called_off: dict[MessageId, Ordinals] = {}  # what others have done of messages that run here
         self._changed: set[MessageId] = set()
+        self._changed_in_acceptance: set[MessageId] = set()
         self._ended_forks: set[Fork] = set()
         self._ended_claims: set[MessageId] = set()
         self._settled_claims: set[MessageId] = set()
@@ -75,6 +76,8 @@ class Attempts:
             if message_id in self._waiting:
                 self._stop_waiting(message_id, next_hop)
             self._ended_forks.add((message_id, next_hop))
+            if next_hop == ACCEPT:
+                self._changed_in_acceptance.discard(message_id)
             running = self._running.get(message_id)
             if running is not None:
                 running.discard(next_hop)
@@ -86,8 +89,7 @@ class Attempts:
         """These recipients are done, as another node reports: a running attempt on no others must not end its data, and who waits
         with what the claim was has to read it again. Called before that is committed: an attempt could end its data right after."""
         with self._lock:
-            self._make_stale(message_id)
-            self._changed.add(message_id)
+            self._note_changed(message_id)
             if message_id in self._running:
                 self._called_off[message_id] = self._called_off.get(message_id, NO_ORDINALS) | done
 
@@ -100,8 +102,17 @@ class Attempts:
         """The claim changed: whoever waits with what it was, or reads it at this moment, has to read it again. Call it when the
         change is committed; where it must be known sooner, then too."""
         with self._lock:
-            self._make_stale(message_id)
-            self._changed.add(message_id)
+            self._note_changed(message_id)
+
+    def has_changed(self, message_id: MessageId) -> bool:
+        """The claim changed since its acceptance began, which is not over: whoever accepts it does not know the claim any more."""
+        return message_id in self._changed_in_acceptance
+
+    def _note_changed(self, message_id: MessageId) -> None:
+        self._make_stale(message_id)
+        self._changed.add(message_id)
+        if ACCEPT in self._running.get(message_id, ()):
+            self._changed_in_acceptance.add(message_id)
 
     def end_claim(self, message_id: MessageId) -> bool:
         """Called in the transaction that would end a claim: False if an attempt runs, so that it must not."""

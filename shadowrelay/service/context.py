@@ -91,7 +91,11 @@ class Context:
         return replace(content, portion=portion)
 
     def call_off_done(self, message_id: MessageId, transition: Transition) -> bool:
-        """Attempts on recipients that are done, as another node has just said, are called off. False: it said nothing new of them."""
+        """Attempts on recipients that are done, as another node has just said, are called off. False: it said nothing new of them.
+
+        Called twice: before the commit, because an attempt could end its data right after it; and when it is committed, because what
+        is read before that still shows the claim as it was.
+        """
         before, after = transition.before, transition.after
         if before is None or after is None or after.done <= before.done:
             return False
@@ -117,6 +121,7 @@ class Context:
             raise
         self.attempts.settle(message_ids)
         for message_id, transition in zip(message_ids, transitions, strict=True):
+            self.call_off_done(message_id, transition)
             before, after = transition.before, transition.after
             if before is not None and before.is_primary and not (after is not None and after.is_primary):
                 self.leases.forget(message_id)

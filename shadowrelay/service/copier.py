@@ -149,7 +149,12 @@ class Copier:
                 result.failures.append("shadow_timeout is over")
                 break
             was_listed = False
-            if index or not is_first_listed:
+            if not index and is_first_listed:
+                if time.still is not None and not context.peers.may_try(server):  # it is not worth waiting for its turn
+                    result.failures.append(f"{server}: left alone for now")
+                    result.unsent = server
+                    continue
+            else:
                 if not context.peers.may_try(server):  # it failed, or refused, since the plan was made; or is on trial with another copy
                     result.failures.append(f"{server}: left alone for now")
                     continue

@@ -91,6 +91,7 @@ class NextHopQueue:
     noted_count: int = 0  # how often `due_at` was noted: what is noted during a read is not in it
     running_count: int = 0
     arriving: deque[Arriving] = field(default_factory=deque)
+    arriving_timer: asyncio.TimerHandle | None = None
     _waiting: deque["asyncio.Future[bool]"] = field(default_factory=deque)
 
     async def session(self) -> bool:
@@ -176,7 +177,7 @@ class DeliverService:
             queue.concurrency = concurrency
             queue.state = delivery_queue.active(concurrency)
             self._want_turn(queue)
-            self._end_arriving(queue, inf)
+            self._end_arriving(queue, is_over=True)
         for message_id in self._in_hand:
             self._context.attempts.changed(message_id)  # its forks may be others now
         self._end_wait_for_copies()
@@ -246,20 +247,23 @@ class DeliverService:
             return False
         loop = asyncio.get_running_loop()
         until = loop.time() + ARRIVING_SECONDS
-        if not queue.arriving:
-            loop.call_at(until, self._end_arriving, queue)
+        if queue.arriving_timer is None:
+            queue.arriving_timer = loop.call_at(until, self._end_arriving, queue)
         queue.arriving.append(Arriving(stored, fork, content, until))
         return True
 
-    def _end_arriving(self, queue: NextHopQueue, now: float | None = None) -> None:
-        """Who has waited long enough goes into the ledger's queue. `now`: the loop's time."""
+    def _end_arriving(self, queue: NextHopQueue, *, is_over: bool = False) -> None:
+        """Who has waited long enough goes into the ledger's queue, or everybody where `is_over`."""
         loop = asyncio.get_running_loop()
-        now = loop.time() + ARRIVING_GRAIN_SECONDS if now is None else now
-        while queue.arriving and queue.arriving[0].until <= now:
+        if queue.arriving_timer is not None:
+            queue.arriving_timer.cancel()
+            queue.arriving_timer = None
+        ends_at = inf if is_over else loop.time() + ARRIVING_GRAIN_SECONDS
+        while queue.arriving and queue.arriving[0].until <= ends_at:
             stored = queue.arriving.popleft().stored
             self._context.tasks.spawn(self._enter_queues(stored, self._forks.of(stored)), "queue")
         if queue.arriving:
-            loop.call_at(queue.arriving[0].until, self._end_arriving, queue)
+            queue.arriving_timer = loop.call_at(queue.arriving[0].until, self._end_arriving, queue)
 
     async def drained(self, seconds: float) -> bool:
         """Wait until no attempt runs any more, at most so long. What only waits is let go at once."""
@@ -776,8 +780,12 @@ class DeliverService:
                 self._unload(queue, message_id)
         if queue.arriving and queue.state.retry is None and self._room(queue, self._context.now()) > 0:
             next_one = queue.arriving.popleft()
-            self._load(next_one.stored, next_one.fork, None, next_one.content)
-            self._context.attempts.end(next_one.stored.envelope.message_id)
+            next_id = next_one.stored.envelope.message_id
+            if self._context.attempts.has_changed(next_id):
+                self._look_later(next_id)
+            else:
+                self._load(next_one.stored, next_one.fork, None, next_one.content)
+            self._context.attempts.end(next_id)
 
     def _is_open(self, queue: NextHopQueue) -> bool:
         """It may be worked on now, or probed."""

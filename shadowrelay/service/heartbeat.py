@@ -158,6 +158,8 @@ class HeartbeatService:
         keep_until = retention.safety_net_until(context.now(), context.settings.transport)
         transitions = await context.ledger.record_discards(speaker.server, speaker.database, incarnation, reply.events, decide, keep_until)
         for event, transition in zip(reply.events, transitions, strict=True):
+            if not context.call_off_done(event.message_id, transition) and transition.changed:
+                context.attempts.changed(event.message_id)
             if transition.note == Note.REVIEW:
                 self._review.suspect(event.message_id, speaker.server)
             elif transition.note == Note.HANDED:

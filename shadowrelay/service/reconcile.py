@@ -118,6 +118,9 @@ class ReconcileService:
 
         async def settle() -> None:
             transitions = await context.ledger.transition([event.message_id for event in events], decide)
+            for event, transition in zip(events, transitions, strict=True):
+                if not context.call_off_done(event.message_id, transition) and transition.changed:
+                    context.attempts.changed(event.message_id)
             await discards.track(context, party.server, discards.discarded(events, transitions))
 
         if events:

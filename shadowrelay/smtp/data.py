@@ -126,7 +126,10 @@ class CommandReader(asyncio.StreamReader):
             await self._more()
 
     def _more(self) -> "asyncio.Future[None]":
-        """Done when more has come, or the end. As `_wait_for_data`, without a coroutine of its own for each line."""
+        """Done when more has come, or the end. As `_wait_for_data`, without a coroutine of its own for each line. Raises: what the
+        connection was lost with, because nobody would tell of that any more."""
+        if self._exception is not None:
+            raise self._exception
         if self._paused:
             self._paused = False
             assert self._transport is not None

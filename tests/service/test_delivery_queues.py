@@ -81,6 +81,23 @@ async def test_a_burst_waits_a_moment_for_places_before_it_goes_into_the_ledgers
 
 
 @in_virtual_time
+async def test_what_changed_while_it_waited_for_a_place_is_read_again(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST, routes=HOPS, send={"concurrency_per_destination": 1}) as net:
+        east, busy = net.nodes[EAST], asyncio.Event()
+        net.sink.hang = lambda address: busy
+        await asyncio.gather(*(east.accept(f"u{number}@healthy.example") for number in range(3)))
+        (queue,) = east.services.deliver._queues.values()
+        (arriving,) = queue.arriving
+        loads = east.ledger.counts["load_many"]
+
+        east.context.attempts.changed(arriving.stored.envelope.message_id)
+        busy.set()
+
+        await until(lambda: 3 == len(net.sink.arrived), 5)
+        assert east.ledger.counts["load_many"] > loads
+
+
+@in_virtual_time
 async def test_more_than_a_burst_goes_into_the_ledgers_queue_at_once(tmp_path: Path) -> None:
     async with nodes(tmp_path, EAST, WEST, routes=HOPS, send={"concurrency_per_destination": 1}) as net:
         east = net.nodes[EAST]

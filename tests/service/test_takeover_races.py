@@ -5,6 +5,7 @@ import asyncio
 from pathlib import Path
 
 from shadowrelay.model.ownership import CopyNumber, DiscardStatus, Notification, Role, StatusQuestion, Transition
+from shadowrelay.model.replies import Reply
 from tests.kit.nodes import EAST, HEARTBEAT, NORTH, SPAN, WEST, Net, VirtualNode, in_virtual_time, nodes, until
 from tests.service.test_takeover import BUSY, OK, a_waiting_message, reasons
 
@@ -202,3 +203,30 @@ async def test_an_attempt_on_recipients_that_another_node_has_done_is_called_off
         await until(east.in_role(east.last, Role.DELIVERED), HEARTBEAT)
 
         assert ["a@one.example"] == net.sink.addresses()
+
+
+@in_virtual_time
+async def test_an_attempt_that_began_on_what_was_read_during_the_commit_is_called_off_too(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        east, west = net.nodes[EAST], net.nodes[WEST]
+        net.sink.answer = lambda address: Reply(451, "4.3.2", "not now")
+        await east.accept()
+        await asyncio.sleep(1)
+        record, attempts = east.ledger.real.record_discards, east.context.attempts
+        began: list[bool] = []
+
+        async def recorded(*arguments, **named):
+            transitions = await record(*arguments, **named)
+            attempts.reading()  # a read that began before the commit, and shows the message as due
+            began.append(attempts.wait(east.last, "corp.example:25") and attempts.start(east.last, "corp.example:25"))
+            return transitions
+
+        east.ledger.real.record_discards = recorded
+        tell = (Notification(EAST, east.ledger.identity.database, DiscardStatus.DELIVERED),)
+        await west.ledger.real.transition([east.last], lambda _, claim: Transition(claim, claim, tell))
+        await until(lambda: bool(began), 2 * HEARTBEAT)
+        await asyncio.sleep(0.1)
+
+        assert [True] == began
+        assert attempts.is_called_off(east.last, frozenset({1}))
+        attempts.end(east.last, "corp.example:25")
