@@ -126,10 +126,10 @@ class CommandReader(asyncio.StreamReader):
             await self._more()
 
     def _more(self) -> "asyncio.Future[None]":
-        """Done when more has come, or the end. As `_wait_for_data`, without a coroutine of its own for each line. Raises: what the
-        connection was lost with, because nobody would tell of that any more."""
+        """Done when more has come, or the end. As `_wait_for_data`, without a coroutine of its own for each line. Raises:
+        ConnectionResetError where the connection is lost already: nobody would tell of that any more."""
         if self._exception is not None:
-            raise self._exception
+            raise ConnectionResetError("the connection was lost")
         if self._paused:
             self._paused = False
             assert self._transport is not None
