@@ -8,7 +8,6 @@ import os
 import ssl
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
@@ -24,6 +23,7 @@ from shadowrelay.model.errors import ConfigurationError
 from shadowrelay.model.quantities import format_duration, format_size
 from shadowrelay.model.settings import Section, Settings
 from shadowrelay.model.shipping import shown_options, shown_target
+from shadowrelay.model.values import dataclass
 
 __all__ = ["LoadedSettings", "Origin", "effective", "example", "load", "warnings"]
 

@@ -8,7 +8,6 @@ Over 300 lines, because the whole contract between the rules and the world stand
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
@@ -31,6 +30,7 @@ from shadowrelay.model.queue import (
 from shadowrelay.model.replies import Reply
 from shadowrelay.model.routing import Destination
 from shadowrelay.model.tracking import Replication, TrackingEvent
+from shadowrelay.model.values import dataclass
 from shadowrelay.model.views import NodeView, PeerView
 
 Decide = Callable[[MessageId, Claim | None], Transition]

@@ -10,8 +10,10 @@ refused; a copy that it accepts, where a copy was. Until then it is left in peac
 In both cases exactly one attempt goes through at `trial_at`, the *trial*; for all others the breaker stays open until the trial has ended.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
+
+from shadowrelay.model.values import dataclass
 
 FAILURES_TO_OPEN = 2  # one lost answer is an accident
 OPEN_SECONDS_FIRST = 1.0

@@ -5,8 +5,9 @@ primaries still have them to deliver. Within one process CLOCK_BOOTTIME tells a 
 process that starts has to believe the wall clock.
 """
 
-from dataclasses import dataclass
 from datetime import datetime, timedelta
+
+from shadowrelay.model.values import dataclass
 
 TOLERANCE = timedelta(seconds=5)  # between two looks: slewing and what a busy machine puts between two readings
 BELIEVED_AFTER_SECONDS = 86_400.0  # nobody has set it back for a day

@@ -9,12 +9,13 @@ Each queue may load twice its concurrency, so that the next attempts are ready w
 fair share of what the node loads at all, so that many slow next hops cannot take the places of a healthy one.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 
 from shadowrelay.core import retry as ladder
 from shadowrelay.model.queue import FailureKind
 from shadowrelay.model.settings import Send
+from shadowrelay.model.values import dataclass
 
 LOADED_MAX = 1_000  # attempts of the whole node; Exchange's MaxOutboundConnections. Source: msp-ts
 LOADED_PER_SESSION = 2

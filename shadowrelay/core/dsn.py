@@ -8,7 +8,6 @@ SMTPUTF8. The original returns whole only where that holds for it too.
 import re
 import uuid
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
@@ -17,6 +16,7 @@ from shadowrelay.core.trace import format_date
 from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.message import NO_ORDINALS, BodyType, Envelope, Ordinals, Recipient
 from shadowrelay.model.replies import Reply
+from shadowrelay.model.values import dataclass
 from shadowrelay.wire.ordinals import format_ordinals
 
 EXPLAINED_RECIPIENTS_MAX = 100  # in the part for people; the other part has all

@@ -10,10 +10,10 @@ delivered now: in a cut that outlasts the span it will not, and delivers again. 
 therefore also wants a recent proof, see `proof_age_max`.
 """
 
-from dataclasses import dataclass
 from datetime import timedelta
 
 from shadowrelay.model.ids import DatabaseId
+from shadowrelay.model.values import dataclass
 
 CLOCK_MARGIN = 0.03  # I4: the clocks' rates agree within 1 %, so 2 % between two of them; 1 % for the timers' grain
 REPLY_ALLOWANCE_MAX = timedelta(minutes=10)  # RFC 5321 4.5.3.2.6: DATA termination

@@ -12,7 +12,6 @@ A fork without a lease is not settled at all: a server that has no lease may not
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from shadowrelay.core import retry as ladder
@@ -21,6 +20,7 @@ from shadowrelay.model.message import NO_ORDINALS, Ordinals
 from shadowrelay.model.queue import FailureKind, ForkRetry
 from shadowrelay.model.replies import Reply
 from shadowrelay.model.settings import Send
+from shadowrelay.model.values import dataclass
 
 NO_REPLY = Reply(451, "4.5.0", "The next hop did not answer for this recipient")  # RFC 3463 X.5.0
 EXPIRED_CODE, EXPIRED_STATUS = 550, "4.4.7"  # as Exchange writes it: `550 4.4.7 QUEUE.Expired;<text>`. Source: msd-mt

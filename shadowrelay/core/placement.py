@@ -4,12 +4,12 @@ Repeating a server comes only after every other allowed one was tried: a dead co
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import cycle, islice
 from operator import attrgetter
 
 from shadowrelay.model.ids import ServerName, SiteName
 from shadowrelay.model.settings import Preference, Transport
+from shadowrelay.model.values import dataclass
 
 LOCAL_SHARE = 0.25  # of the whole time, kept for local servers while a local attempt is still to come. docs/design.md 5
 LATE_SHARE = 0.25  # of what is left, for a remote attempt when the local share is all that is left

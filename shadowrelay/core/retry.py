@@ -12,11 +12,11 @@
 A next hop that cannot be reached is its queue's failure: one attempt probes it at the steps of "connection".
 """
 
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from shadowrelay.model.queue import FailureKind
 from shadowrelay.model.settings import Send
+from shadowrelay.model.values import dataclass
 
 JITTER_MAX = 0.1  # of the wait: messages that failed together do not come back together
 FAILURES_MAX = 2**31

@@ -1,11 +1,12 @@
 """A message as the pipeline sees it: who sends it to whom, and which bytes."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 
 from shadowrelay.model.ids import MessageId
+from shadowrelay.model.values import dataclass
 
 CONTENT_IN_MEMORY_BYTES_MAX = 1024 * 1024  # docs/design.md 9: a session never holds more than 1 MiB of content
 

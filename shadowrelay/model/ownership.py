@@ -3,11 +3,11 @@
 One node has at most one `Claim` to a message. What it says of it to others is a `StatusAnswer`.
 """
 
-from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 
 from shadowrelay.model.ids import NO_DATABASE, NO_SERVER, DatabaseId, MessageId, ServerName
 from shadowrelay.model.message import NO_ORDINALS, Ordinals
+from shadowrelay.model.values import dataclass
 
 RANK_MAX = 2**31 - 1  # ownership and placement, on the wire 10 digits. One a second for 68 years
 

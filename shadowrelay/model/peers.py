@@ -1,11 +1,11 @@
 """What nodes tell each other of themselves in every session."""
 
-from dataclasses import dataclass
 from datetime import timedelta
 
 from shadowrelay.model.ids import BoundaryName, DatabaseId, ServerName
 from shadowrelay.model.message import Content, Envelope, Ordinals
 from shadowrelay.model.ownership import CopyNumber, DiscardEvent
+from shadowrelay.model.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,12 @@
 """What the queue database keeps of a message beside its claim: due times, retries, origin."""
 
-from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
 from shadowrelay.model.ids import DatabaseId, MessageId, ServerName, SiteName
 from shadowrelay.model.message import Content, ContentPlace, Envelope, Ordinals
 from shadowrelay.model.ownership import Claim, CopyNumber
+from shadowrelay.model.values import dataclass
 
 
 class Origin(StrEnum):

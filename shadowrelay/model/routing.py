@@ -1,8 +1,7 @@
 """Where mail goes: addresses of servers, destinations, forks."""
 
-from dataclasses import dataclass
-
 from shadowrelay.model.message import Ordinals
+from shadowrelay.model.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

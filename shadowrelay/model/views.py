@@ -1,10 +1,10 @@
 """What an operator is shown of a node: the answers of `ports.AdminView` that are not in the words of the queue already."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from shadowrelay.model.ids import BoundaryName, DatabaseId, ServerName, SiteName
+from shadowrelay.model.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ them; until then a restart would only try them again. An outcome is never lost b
 
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 
@@ -25,6 +25,7 @@ from shadowrelay.model.replies import LOCAL_ERROR, Reply
 from shadowrelay.model.routing import Fork
 from shadowrelay.model.settings import Settings
 from shadowrelay.model.tracking import EventSource
+from shadowrelay.model.values import dataclass
 from shadowrelay.ports import Deliverer, DeliveryJob
 from shadowrelay.service.context import Context
 from shadowrelay.service.notify import Notices

@@ -11,7 +11,6 @@ import heapq
 import math
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
 
@@ -24,6 +23,7 @@ from shadowrelay.model.errors import ContentCorrupt, IllegalTransition, LedgerUn
 from shadowrelay.model.ids import MessageId
 from shadowrelay.model.ownership import Claim, Role, Transition
 from shadowrelay.model.queue import StoredMessage
+from shadowrelay.model.values import dataclass
 from shadowrelay.service.context import Context
 from shadowrelay.service.copier import Copier, CopyResult
 from shadowrelay.service.corrupt import set_aside_corrupt

@@ -12,7 +12,6 @@ import re
 import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from typing import cast
 
@@ -20,6 +19,7 @@ import aiosmtplib
 
 from shadowrelay.model.replies import Reply
 from shadowrelay.model.routing import HostPort
+from shadowrelay.model.values import dataclass
 from shadowrelay.smtp.errors import BROKEN_REPLY, CONNECTION_FAILED, CONNECTION_LOST, TIMED_OUT, TLS_FAILED, SessionBroken, on_behalf
 from shadowrelay.smtp.pipeline import Pipeline
 

@@ -16,7 +16,6 @@ import errno
 import hashlib
 import os
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import format_datetime
 from functools import lru_cache
@@ -26,6 +25,7 @@ from typing import BinaryIO
 from shadowrelay.memory import Portion
 from shadowrelay.model.message import CONTENT_IN_MEMORY_BYTES_MAX, Content, Recipient
 from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, Reply
+from shadowrelay.model.values import dataclass
 from shadowrelay.smtp.answers import BARE_CR_OR_LF, LINE_TOO_LONG, MESSAGE_TOO_BIG
 from shadowrelay.smtp.limits import (
     CONTENT_AHEAD_OCTETS,

@@ -8,13 +8,13 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 
 import structlog
 
 from shadowrelay.model.errors import DeliveryError, TransientDeliveryError
 from shadowrelay.model.replies import Reply
+from shadowrelay.model.values import dataclass
 from shadowrelay.ports import DeliveryJob
 from shadowrelay.smtp.client import Opened, Opening, open_session
 from shadowrelay.smtp.errors import CONNECTION_FAILED, SessionBroken
@@ -64,7 +64,7 @@ class SmtpDeliverer:
         self._is_closed = False
 
     async def deliver(self, job: DeliveryJob) -> Report:
-        """See `ports.Deliverer`. Leaves one canonical line in the operator log."""
+        """See `ports.Deliverer`. Leaves one line in the operator log."""
         destination = job.destination
         if self._is_closed:
             raise TransientDeliveryError(CONNECTION_FAILED, destination.key, is_unreachable=True)
@@ -192,16 +192,18 @@ class SmtpDeliverer:
 
 
 def _log_attempt(job: DeliveryJob, began: float, report: Report | None, error: BaseException | None) -> None:
+    """What went well is told by the message tracking log too, and a busy server has hundreds of those a second: for debugging only."""
     replies = tuple(report.replies.values()) if report is not None else ()
     negative = [reply for reply in replies if reply.code >= 300]
-    if isinstance(error, DeliveryError):
-        reply, server = str(error.reply), error.server
-    elif error is not None:
-        reply, server = type(error).__name__, job.destination.key
+    if report is not None and not negative:
+        write, reply, server = log.debug, str(replies[0]), report.server
+    elif report is not None:
+        write, reply, server = log.info, str(negative[0]), report.server
+    elif isinstance(error, DeliveryError):
+        write, reply, server = log.info, str(error.reply), error.server
     else:
-        assert report is not None
-        reply, server = str(negative[0] if negative else replies[0]), report.server
-    log.info(
+        write, reply, server = log.info, type(error).__name__, job.destination.key
+    write(
         "attempt.finished",
         message_id=job.envelope.message_id,
         next_hop=job.destination.key,

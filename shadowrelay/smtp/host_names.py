@@ -14,7 +14,7 @@ import os
 import socket
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain, zip_longest
 from pathlib import Path
 
@@ -23,6 +23,7 @@ import dns.name
 import structlog
 
 from shadowrelay.model.routing import HostPort
+from shadowrelay.model.values import dataclass
 from shadowrelay.smtp.client import dial
 from shadowrelay.smtp.lookups import Answer, Found, Freshness, Lookups
 

@@ -7,11 +7,11 @@ attempt, so that a dead server does not slow every attempt; where it is the only
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
-from dataclasses import dataclass
 
 from shadowrelay.model.errors import PermanentDeliveryError, TransientDeliveryError
 from shadowrelay.model.replies import Reply
 from shadowrelay.model.routing import Destination, HostPort
+from shadowrelay.model.values import dataclass
 from shadowrelay.smtp.resolver import Exchange, MailResolver
 
 FAILED_HOSTS_MAX = 1000

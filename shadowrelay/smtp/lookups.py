@@ -15,7 +15,6 @@ import os
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
@@ -28,6 +27,7 @@ import dns.resolver
 import structlog
 
 from shadowrelay.model.routing import HostPort
+from shadowrelay.model.values import dataclass
 
 RESOLV_CONF = Path("/etc/resolv.conf")
 LIFETIME_SECONDS = 20.0  # one look-up, all name servers and repetitions

@@ -8,13 +8,14 @@ Each step that writes the content stands in `with work.handling()`, and no step 
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from io import FileIO
 from math import inf
 
 from shadowrelay.model.errors import DeliveryError, LeaseTooShort, PermanentDeliveryError, TransientDeliveryError
 from shadowrelay.model.message import BodyType, Content, Envelope
 from shadowrelay.model.replies import Reply
+from shadowrelay.model.values import dataclass
 from shadowrelay.smtp.client import Opened
 from shadowrelay.smtp.dots import DotStuffer, stuffed_with_end
 from shadowrelay.smtp.errors import BROKEN_REPLY, SessionBroken, failure

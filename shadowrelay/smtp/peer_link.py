@@ -6,7 +6,6 @@ session (docs/protocol.md 9): `on_open` is called for each with that session. Ev
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 import structlog
@@ -16,6 +15,7 @@ from shadowrelay.model.ids import DatabaseId, ServerName
 from shadowrelay.model.ownership import StatusAnswer, StatusQuestion
 from shadowrelay.model.peers import CopyOffer, DiscardReply, PeerIdentity
 from shadowrelay.model.routing import HostPort
+from shadowrelay.model.values import dataclass
 from shadowrelay.ports import Clock
 from shadowrelay.smtp.client import Opening, open_session
 from shadowrelay.smtp.errors import SessionBroken

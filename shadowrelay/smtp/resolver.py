@@ -6,7 +6,6 @@ is transient.
 
 import ipaddress
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import dns.exception
@@ -15,6 +14,7 @@ import dns.name
 from shadowrelay.model.errors import PermanentDeliveryError, TransientDeliveryError
 from shadowrelay.model.replies import Reply
 from shadowrelay.model.routing import HostPort
+from shadowrelay.model.values import dataclass
 from shadowrelay.smtp.host_names import both_families
 from shadowrelay.smtp.lookups import LIFETIME_SECONDS, Found, Lookups
 

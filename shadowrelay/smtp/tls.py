@@ -3,7 +3,6 @@
 import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from cryptography import x509
 
 from shadowrelay.model.errors import ConfigurationError
 from shadowrelay.model.settings import ReceiveConnector, Tls
+from shadowrelay.model.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,12 +4,12 @@ A message is touched once more, when its row may go. Its content goes with the w
 rows: nothing unfinished is in it, and nothing finished that Safety Net still keeps.
 """
 
-from dataclasses import dataclass
 from datetime import datetime
 
 from shadowrelay.model.ids import NO_DATABASE, MessageId, ServerName
 from shadowrelay.model.ownership import Role
 from shadowrelay.model.queue import StoredMessage
+from shadowrelay.model.values import dataclass
 from shadowrelay.store import codec, counters, prepared, reading, tables
 from shadowrelay.store.rows import LARGE
 from shadowrelay.store.work import Work

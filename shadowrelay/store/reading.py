@@ -3,7 +3,7 @@
 import json
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import Connection
@@ -13,6 +13,7 @@ from shadowrelay.model.message import NO_ORDINALS, Ordinals
 from shadowrelay.model.ownership import CopyNumber, DiscardEvent, DiscardStatus, Role
 from shadowrelay.model.peers import DiscardReply
 from shadowrelay.model.queue import HeldCopy, ShadowGroup, StoredMessage
+from shadowrelay.model.values import dataclass
 from shadowrelay.store import codec, counters, retries, rows, tables
 from shadowrelay.store.content import ContentStore
 

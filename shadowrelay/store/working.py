@@ -14,11 +14,11 @@ nothing, and the first slot of the file, its header, tells them apart:
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from shadowrelay.model.ids import MessageId
+from shadowrelay.model.values import dataclass
 
 SLOT_BYTES = 40  # a UUID has 36
 SLOTS_COUNT_MAX = 64  # one is used at a time; more at once are not watched

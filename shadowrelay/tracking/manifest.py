@@ -8,12 +8,12 @@ twenty thousand entries do not hold up other threads.
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from shadowrelay.model.values import dataclass
 from shadowrelay.wire.instants import format_instant
 
 SCHEMA_VERSION = 1

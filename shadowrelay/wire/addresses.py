@@ -11,7 +11,6 @@ that everything behind the parser, here and on every other server, sees a valid 
 import ipaddress
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 
 import idna
@@ -19,6 +18,7 @@ import idna
 from shadowrelay.model.errors import WireError
 from shadowrelay.model.message import BodyType, Envelope, Recipient
 from shadowrelay.model.replies import Reply
+from shadowrelay.model.values import dataclass
 from shadowrelay.wire.refusals import BAD_RECIPIENT, BAD_SENDER, SMTPUTF8_NEEDED, bad_argument
 
 LOCAL_PART_OCTETS_MAX = 64  # RFC 5321 4.5.3.1.1

@@ -5,12 +5,12 @@ Answers are read in two places: in the reply to STATUS, and after `554 5.5.0 XSH
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from shadowrelay.model.errors import WireError
 from shadowrelay.model.ids import NO_DATABASE, NO_SERVER
 from shadowrelay.model.ownership import CopyNumber, StatusAnswer, StatusQuestion, StatusState
 from shadowrelay.model.replies import SUPERSEDED
+from shadowrelay.model.values import dataclass
 from shadowrelay.wire.names import SERVER_OCTETS_MAX, parse_server
 from shadowrelay.wire.numbers import NUMBER_OCTETS_MAX, format_number, parse_counter, parse_database_id, parse_message_id, parse_number
 from shadowrelay.wire.ordinals import DONE_OCTETS_MAX, format_done, parse_done

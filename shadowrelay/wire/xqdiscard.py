@@ -6,12 +6,13 @@ It is cut where its limits end, between events: what does not fit is counted in 
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from shadowrelay.model.errors import WireError
 from shadowrelay.model.message import NO_ORDINALS
 from shadowrelay.model.ownership import DiscardEvent, DiscardStatus
 from shadowrelay.model.peers import DiscardReply
+from shadowrelay.model.values import dataclass
 from shadowrelay.wire.numbers import COUNTER_MAX, parse_counter, parse_message_id
 from shadowrelay.wire.ordinals import format_ranges, parse_ordinals
 from shadowrelay.wire.refusals import bad_argument, garbled_reply

@@ -8,7 +8,7 @@ import base64
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from enum import StrEnum
 
@@ -17,6 +17,7 @@ from shadowrelay.model.ids import DatabaseId, MessageId
 from shadowrelay.model.message import NO_ORDINALS, Envelope, Ordinals
 from shadowrelay.model.ownership import CopyNumber
 from shadowrelay.model.peers import PeerIdentity, Seen
+from shadowrelay.model.values import dataclass
 from shadowrelay.wire.instants import format_instant, format_span, parse_instant, parse_span
 from shadowrelay.wire.names import format_xtext, parse_boundary, parse_server
 from shadowrelay.wire.numbers import COUNTER_MAX, parse_counter, parse_database_id, parse_message_id, parse_rank

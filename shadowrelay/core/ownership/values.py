@@ -1,9 +1,9 @@
 """Values of this package: what a transition means, and a node in its present database."""
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 from shadowrelay.model.ids import DatabaseId, ServerName
+from shadowrelay.model.values import dataclass
 
 
 class Note(StrEnum):
