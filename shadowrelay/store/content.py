@@ -2,23 +2,33 @@
 
 Contents up to 1 MiB go into segments, `content/<n>.segment`. A segment is a generation: it ends at 64 MB or after an
 hour, and is unlinked as a whole when no message needs anything in it. Larger contents come as a spooled file, which
-is linked to `content/large/<n>`. What was appended by a transaction that failed stays as a gap that nobody refers to.
+is linked to `content/large/<n>` and synced beside the writer, so that 36 MB hold up nobody's promise. What was appended by a
+transaction that failed stays as a gap that nobody refers to.
 
 Only the writer appends, syncs and unlinks; anybody may read. The places are in the database, so a file that no row
 names is an orphan (a crash came between the two) and goes when the store is opened.
+
+Beside `queue.db` lies a file of `RESERVE_BYTES`. To open the database SQLite needs a little room, for the index of its log and for the
+commit that says that it was opened; on a full disk it could not even be read. The file is given up when the database is opened without
+room, and made again when there is enough. What it frees is used for outcomes; mail is refused meanwhile.
 """
 
+import asyncio
+import contextlib
 import hashlib
 import os
 import shutil
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import datetime, timedelta
+from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 from threading import Lock
+from typing import Any, TypeVar
 
 from shadowrelay.model.errors import ContentCorrupt
 from shadowrelay.model.message import CONTENT_IN_MEMORY_BYTES_MAX, Content, ContentPlace
@@ -283,3 +293,110 @@ def sync_directory(directory: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+Answer = TypeVar("Answer")
+FILE_THREADS_COUNT = 2
+Places = list[ContentPlace | None]
+
+
+class LargeContents:
+    """Shapes: numbers of files are unique because no two openings have the same incarnation."""
+
+    def __init__(self, contents: ContentStore, incarnation: int, *, is_inline: bool) -> None:
+        self._contents = contents
+        self._is_inline = is_inline
+        self._files = ThreadPoolExecutor(FILE_THREADS_COUNT, "ledger files")
+        self._number = incarnation << 32
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    async def promise(self, contents: Sequence[Content], run: Callable[[Places], Awaitable[Any]], is_kept: Callable[[Any], bool]) -> Any:
+        """First the files, then what `run` promises with their places. In a task: cancelling the waiter stops nothing.
+
+        Raises: LedgerUnavailable; what `run` raises. The file is then still the caller's.
+        """
+        if self._is_inline:
+            return await self._keep(contents, run, is_kept)
+        task = asyncio.create_task(self._keep(contents, run, is_kept))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return await asyncio.shield(task)
+
+    async def _keep(self, contents: Sequence[Content], run: Callable[[Places], Awaitable[Any]], is_kept: Callable[[Any], bool]) -> Any:
+        places: Places = []
+        was_kept = False
+        try:
+            for content in contents:
+                place = None
+                if content.path is not None:
+                    self._number += 1
+                    place = await self.on_file_thread(partial(self._contents.keep_large, content, self._number))
+                places.append(place)
+            result = await run(places)
+            was_kept = is_kept(result)
+        except OSError as error:
+            raise errors.unavailable(error) from error
+        finally:
+            for place, content in zip(places, contents, strict=False):
+                if place is None or content.path is None:
+                    continue
+                with contextlib.suppress(OSError):  # else an orphan, for the next opening
+                    if was_kept:
+                        content.path.unlink(missing_ok=True)
+                    else:
+                        self._contents.unlink_large(place.offset)
+        return result
+
+    async def on_file_thread(self, call: Callable[[], Answer]) -> Answer:
+        """Blocking work on files."""
+        if self._is_inline:
+            return call()
+        return await asyncio.get_running_loop().run_in_executor(self._files, call)
+
+    async def wait(self) -> None:
+        """Until what was promised is done."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def close(self) -> None:
+        self._files.shutdown(wait=True)
+
+
+RESERVE_NAME = "reserve"
+RESERVE_BYTES = 16_000_000
+OPENING_BYTES = 4_000_000  # with less than this an opening takes the reserve
+
+
+def free_bytes(directory: Path) -> int:
+    """What this user may still write there. Raises: OSError."""
+    found = os.statvfs(directory)
+    return found.f_bavail * found.f_frsize
+
+
+def give_up(directory: Path, needed_bytes: int = OPENING_BYTES) -> bool:
+    """Free the reserve if less than `needed_bytes` are free; whether that was so, and there was one. Raises: OSError."""
+    path = directory / RESERVE_NAME
+    if not path.exists() or free_bytes(directory) >= needed_bytes:
+        return False
+    path.unlink()
+    return True
+
+
+def make(directory: Path, spare_bytes: int) -> bool:
+    """Have a reserve, if `spare_bytes` are left beside it; whether there is one now. Raises: nothing."""
+    path = directory / RESERVE_NAME
+    try:
+        if path.exists() and path.stat().st_size == RESERVE_BYTES:
+            return True
+        if free_bytes(directory) < RESERVE_BYTES + spare_bytes:
+            return False
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(descriptor, 0, RESERVE_BYTES)
+        finally:
+            os.close(descriptor)
+        return True
+    except OSError:
+        with suppress(OSError):
+            path.unlink(missing_ok=True)  # a part of it is no help
+        return False

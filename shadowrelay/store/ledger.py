@@ -32,16 +32,14 @@ from shadowrelay.model.queue import (
 )
 from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, Reply
 from shadowrelay.ports import Decide
-from shadowrelay.store import codec, counters, errors, expiry, peers, promises, queues, reading, reserve
+from shadowrelay.store import codec, content, counters, errors, promises, reading
 from shadowrelay.store import connection as connections
-from shadowrelay.store.committer import Committer
+from shadowrelay.store.commit import Committer, InlineWriter, ThreadedWriter, Writer
 from shadowrelay.store.connection import AsyncReaders, InlineReaders
-from shadowrelay.store.content import ContentStore
-from shadowrelay.store.large import LargeContents
+from shadowrelay.store.content import ContentStore, LargeContents
 from shadowrelay.store.opening import DATABASE_NAME, Opening, abandon_store, close_store, open_store
 from shadowrelay.store.state import WriterState
 from shadowrelay.store.working import WorkingFile
-from shadowrelay.store.writer import InlineWriter, ThreadedWriter, Writer
 
 DEFAULT_FREE_BYTES_MIN = 54_000_000  # 1.5 x max_message_size, as Postfix's queue_minfree
 SPACE_CHECKED_EVERY_SECONDS = 1.0
@@ -185,11 +183,11 @@ class SqliteLedger:
 
     def free_bytes(self) -> int:
         """Room in data_directory. Raises: OSError."""
-        return reserve.free_bytes(self._opening.directory)
+        return content.free_bytes(self._opening.directory)
 
     async def keep_reserve(self) -> None:
         """Make the reserve for a start on a full disk, where there is none and room enough. Raises: nothing."""
-        await self._large.on_file_thread(partial(reserve.make, self._opening.directory, self._free_bytes_min))
+        await self._large.on_file_thread(partial(content.make, self._opening.directory, self._free_bytes_min))
 
     # accepting and holding
     def record_accepted(self, message: NewMessage, content: Content, *, decided: bool) -> Awaitable[StoredMessage]:
@@ -385,12 +383,12 @@ class SqliteLedger:
 
     # peers
     async def record_peer(self, identity: PeerIdentity, heard_at: datetime) -> None:
-        await self._writer.submit(partial(peers.peer_heard, identity=identity, heard_at=heard_at))
+        await self._writer.submit(partial(promises.peer_heard, identity=identity, heard_at=heard_at))
 
     async def record_forgotten(self, server: ServerName) -> None:
         after: int | None = 0
         while after is not None:  # acceptance goes on between the steps
-            after = await self._writer.submit(partial(peers.peer_forgotten, server=server, after=after), is_heavy=True)
+            after = await self._writer.submit(partial(promises.peer_forgotten, server=server, after=after), is_heavy=True)
 
     async def peers(self) -> tuple[PeerRow, ...]:
         return tuple(row for _, row in sorted(self._state.peers.rows.items()))
@@ -406,7 +404,7 @@ class SqliteLedger:
         """In steps of `limit` rows, each a promise of its own, so that acceptance goes on between them."""
         gone: list[StoredMessage] = []
         while len(gone) < limit:
-            step: expiry.Step = await self._writer.submit(partial(expiry.expire, now=now, limit=limit - len(gone)), is_heavy=True)
+            step: promises.ExpiryStep = await self._writer.submit(partial(promises.expire, now=now, limit=limit - len(gone)), is_heavy=True)
             gone.extend(step.shadows)
             if not step.has_more:
                 break
@@ -415,7 +413,7 @@ class SqliteLedger:
     async def forget_unasked(self, older_than: datetime) -> int:
         forgotten = 0
         while True:
-            step: tuple[int, bool] = await self._writer.submit(partial(expiry.forget_unasked, older_than=older_than), is_heavy=True)
+            step: tuple[int, bool] = await self._writer.submit(partial(promises.forget_unasked, older_than=older_than), is_heavy=True)
             count, has_more = step
             forgotten += count
             if not has_more:
@@ -423,12 +421,12 @@ class SqliteLedger:
 
     async def queues(self) -> tuple[QueueRow, ...]:
         return await self._readers.ask(
-            partial(queues.queues, server=self._opening.server, now=self._state.now(), numbers=dict(self._state.shadow_queues))
+            partial(reading.queues, server=self._opening.server, now=self._state.now(), numbers=dict(self._state.shadow_queues))
         )
 
     async def messages(self, queue: str, limit: int, after: int = 0) -> tuple[StoredMessage, ...]:
         question = partial(
-            queues.messages,
+            reading.messages,
             queue=queue,
             limit=limit,
             after=after,

@@ -20,12 +20,12 @@ from shadowrelay.model.errors import ConfigurationError, LedgerUnavailable
 from shadowrelay.model.ids import DatabaseId, MessageId, ServerName, SiteName
 from shadowrelay.model.queue import DatabaseIdentity, PeerRow
 from shadowrelay.model.replies import INSUFFICIENT_RESOURCES
-from shadowrelay.store import codec, errors, promises, reserve
-from shadowrelay.store.committer import Committer, Promise
+from shadowrelay.store import codec, content, errors, promises
+from shadowrelay.store.commit import Committer, Promise
 from shadowrelay.store.connection import WriterConnection
 from shadowrelay.store.content import ContentStore
-from shadowrelay.store.migrations import STEPS, migrate
 from shadowrelay.store.state import KnownPeers, WriterState
+from shadowrelay.store.tables import STEPS, migrate
 from shadowrelay.store.working import WorkingFile
 
 DATABASE_NAME = "queue.db"
@@ -65,13 +65,13 @@ def open_store(opening: Opening) -> Committer:
     try:
         opening.directory.mkdir(parents=True, exist_ok=True)
         opening.lock = _lock(opening.directory)
-        if reserve.give_up(opening.directory):
+        if content.give_up(opening.directory):
             opening.notes.append(RESERVE_TAKEN)
         try:
             return _open(opening)
         except (exc.SQLAlchemyError, sqlite3.Error, OSError, LedgerUnavailable):
             # It may be a quota: SQLite says of what it cannot write only that it cannot.
-            if not reserve.give_up(opening.directory, reserve.RESERVE_BYTES):
+            if not content.give_up(opening.directory, content.RESERVE_BYTES):
                 raise
             opening.notes.append(RESERVE_TAKEN)
             return _open(opening)
@@ -107,12 +107,12 @@ def _open(opening: Opening) -> Committer:
 def _cannot_open(opening: Opening, error: LedgerUnavailable) -> LedgerUnavailable:
     """The same, with what an operator needs to know."""
     try:
-        free = reserve.free_bytes(opening.directory)
+        free = content.free_bytes(opening.directory)
     except OSError:
         return error
-    if free >= reserve.OPENING_BYTES and error.reply != INSUFFICIENT_RESOURCES:
+    if free >= content.OPENING_BYTES and error.reply != INSUFFICIENT_RESOURCES:
         return error
-    need = reserve.OPENING_BYTES // 1_000_000
+    need = content.OPENING_BYTES // 1_000_000
     text = f"data_directory {opening.directory} is full: {free} bytes are free, to open queue.db needs {need} MB ({error.reason})"
     return LedgerUnavailable(INSUFFICIENT_RESOURCES, text)
 

@@ -1,31 +1,36 @@
-"""The promises about messages, as functions on a `Work`: they run inside the transaction, on the event loop's
-thread or, when that takes long or failed there, on the writer's.
+"""What a ledger promises, as functions on a `Work`: about messages, about peers, and the removal of what is past its time.
 
-Each decides everything first and changes the `Work` afterwards: a `decide` that raises must leave nothing behind.
+They run inside the transaction, on the event loop's thread or, when that takes long or failed there, on the writer's. Each decides
+everything first and changes the `Work` afterwards: a `decide` that raises must leave nothing behind. The memory of `KnownPeers`
+changes after the commit.
+
+A message is touched once more when its row may go. Its content goes with the whole segment, which needs no look at rows: nothing
+unfinished is in it, and nothing finished that Safety Net still keeps.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
+from typing import TypeVar
 
+from shadowrelay.core.ownership.pieces import without_server
 from shadowrelay.core.ownership.primary import side_claim
 from shadowrelay.core.retry import Step
 from shadowrelay.model.errors import LedgerUnavailable
-from shadowrelay.model.ids import NO_DATABASE, NO_SERVER, DatabaseId, MessageId, ServerName
+from shadowrelay.model.ids import NO_DATABASE, NO_SERVER, DatabaseId, MessageId, ServerName, SiteName
 from shadowrelay.model.message import Content, ContentPlace, Ordinals
 from shadowrelay.model.ownership import Claim, DiscardEvent, DiscardStatus, Notification, Role, Transition
-from shadowrelay.model.queue import AttemptRecord, ForkRetry, NewMessage, SideMessage, StoredMessage
+from shadowrelay.model.peers import PeerIdentity
+from shadowrelay.model.queue import AttemptRecord, ForkRetry, NewMessage, PeerRow, SideMessage, StoredMessage
 from shadowrelay.model.replies import LOCAL_ERROR
+from shadowrelay.model.values import dataclass
 from shadowrelay.ports import Decide
-from shadowrelay.store import codec, prepared, tables
-from shadowrelay.store.flush import write_retries
-from shadowrelay.store.rows import Row, stored_message
-from shadowrelay.store.work import Work
+from shadowrelay.store import codec, counters, reading, tables
+from shadowrelay.store.rows import LARGE, Row, stored_message
+from shadowrelay.store.work import Work, deletion, insertion, write_retries
 
-UPSERT_ACKNOWLEDGED = prepared.insertion(
-    tables.ACKNOWLEDGED, conflict="ON CONFLICT DO UPDATE SET sequence = max(sequence, excluded.sequence)"
-)
+UPSERT_ACKNOWLEDGED = insertion(tables.ACKNOWLEDGED, conflict="ON CONFLICT DO UPDATE SET sequence = max(sequence, excluded.sequence)")
 WAKE = (
     "UPDATE retry SET attempts_next_at = ?, waits_for = '' WHERE (message, next_hop) IN"
     " (SELECT message, next_hop FROM retry WHERE waits_for = ? AND waits_for != '' LIMIT ?) RETURNING next_hop"
@@ -291,3 +296,193 @@ def died(work: Work, message_ids: Sequence[MessageId]) -> None:
         if row is not None and row.claim.role in (Role.PRIMARY, Role.SHADOW):
             row.deaths_count += 1
             work.changed(row)
+
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+UPSERT_PEER = insertion(
+    tables.PEER,
+    conflict="ON CONFLICT (server) DO UPDATE SET database = excluded.database, incarnation = excluded.incarnation, began = excluded.began, "
+    "position = excluded.position, heard_at = excluded.heard_at, is_forgotten = excluded.is_forgotten",
+)
+UPSERT_PEER_DATABASE = insertion(tables.PEER_DATABASE, conflict="ON CONFLICT (database) DO UPDATE SET server = excluded.server")
+SELECT_LISTED = (
+    "SELECT m.message_id, listing.message FROM listing CROSS JOIN message AS m ON m.internal_id = listing.message"
+    " WHERE listing.server = ? AND listing.message > ? ORDER BY listing.message LIMIT ?"
+)
+AT_ONCE_MAX = 1_000  # rows in one transaction
+# Nobody is told it, but what it says is not safe yet: the next server that gets a copy must not hear it either.
+UNADDRESS_WAITING = "UPDATE waiting SET asker = '', asker_database = ''"
+
+
+def peer_heard(work: Work, identity: PeerIdentity, heard_at: datetime) -> None:
+    known = work.state.peers
+    row = known.after(identity, codec.encode_instant(heard_at))
+    before = known.rows.get(identity.server)
+    _write(work, row)
+    if before is None or before.database != row.database:
+        UPSERT_PEER_DATABASE.execute(work, [(row.database, row.server)])
+        # What was to be told to its old queue has nobody who could need it any more. Where that is much, housekeeping removes it
+        # in steps (`expiry.forget_unasked`); nobody is told of it meanwhile.
+        stale = "WHERE asker = ? AND asker_database NOT IN (?, ?)"
+        if _discards_count(work, row.server) <= AT_ONCE_MAX:
+            work.delete_discards(stale, (row.server, row.database, NO_DATABASE))
+        else:
+            _note_replaced(work, row)
+        work.connection.exec_driver_sql(
+            f"{UNADDRESS_WAITING} WHERE asker = ? AND asker_database NOT IN (?, ?)", (row.server, row.database, NO_DATABASE)
+        )
+    # Promises of one transaction see each other; a commit that fails takes it back.
+    known.rows[row.server] = row
+    had_server = known.servers.get(row.database)
+    known.servers[row.database] = row.server
+
+    def undo() -> None:
+        _put_back(known.rows, row.server, before)
+        _put_back(known.servers, row.database, had_server)
+
+    work.after_rollback.append(undo)
+
+
+def _note_replaced(work: Work, row: PeerRow) -> None:
+    """Housekeeping removes notifications only for databases that are known to be replaced: so are now those that could not be
+    recorded while the disk was full."""
+    known = work.state.peers
+    names = [name.partition(" ") for name, *_ in counters.of_kind(work.connection, counters.DISCARD)]
+    databases = [DatabaseId(database) for asker, _, database in names if asker == row.server]
+    for database in databases:
+        if database not in (NO_DATABASE, row.database) and database not in known.servers:
+            UPSERT_PEER_DATABASE.execute(work, [(database, row.server)])
+            known.servers[database] = row.server
+            work.after_rollback.append(partial(_put_back, known.servers, database, None))
+
+
+def _discards_count(work: Work, server: ServerName) -> int:
+    return sum(count for name, _, count, _ in counters.of_kind(work.connection, counters.DISCARD) if name.partition(" ")[0] == server)
+
+
+def _put_back(values: dict[K, V], key: K, value: V | None) -> None:
+    if value is None:
+        values.pop(key, None)
+    else:
+        values[key] = value
+
+
+def _write(work: Work, row: PeerRow) -> None:
+    work.changes_count += 1
+    heard_at = None if row.heard_at is None else codec.encode_instant(row.heard_at)
+    columns = (row.server, row.database, row.incarnation, row.began, row.position, heard_at, 1 if row.is_forgotten else 0)
+    UPSERT_PEER.execute(work, [columns])
+
+
+def peer_forgotten(work: Work, server: ServerName, after: int) -> int | None:
+    """One step: off every list behind the message `after`, with its notifications; its databases stay known, so that it is
+    recognised when it comes back. Behind which message the next step begins; None after the last."""
+    known = work.state.peers
+    before = known.rows.get(server)
+    row = (
+        replace(before, is_forgotten=True)
+        if before is not None
+        else PeerRow(server, SiteName(""), DatabaseId(""), 0, 0, 0, None, is_forgotten=True)
+    )
+    _write(work, row)
+    known.rows[server] = row
+    work.after_rollback.append(lambda: _put_back(known.rows, server, before))
+    found = work.connection.exec_driver_sql(SELECT_LISTED, (server, after, AT_ONCE_MAX)).fetchall()
+    listed = [message_id for message_id, _ in found]
+    is_last = len(found) < AT_ONCE_MAX
+    listed.extend([message_id for message_id, row_ in work.rows.items() if row_ is not None and server in row_.listed])
+    work.preload(listed)
+    for message_id in listed:
+        message = work.row(message_id)
+        if message is not None and message.claim.copy_on(server) is not None:
+            work.apply(message_id, Transition(message.claim, without_server(message.claim, server)))
+    work.discards = [columns for columns in work.discards if columns[1] != server]
+    is_last &= _discards_count(work, server) <= AT_ONCE_MAX
+    first = "WHERE sequence IN (SELECT sequence FROM discard WHERE asker = ? ORDER BY sequence LIMIT ?)"
+    work.delete_discards(first, (server, AT_ONCE_MAX))
+    work.connection.exec_driver_sql(f"{UNADDRESS_WAITING} WHERE asker = ?", (server,))
+    if is_last:
+        return None
+    return int(found[-1][1]) if found else after
+
+
+SELECT_EXPIRED = "SELECT message_id FROM message WHERE expires_at <= ? ORDER BY expires_at LIMIT ?"
+# One row a generation of 64 MB or an hour: few, read in their order.
+SELECT_SEGMENTS_FREE = "SELECT segment FROM segment WHERE pinned_count <= 0 AND keep_until <= ? ORDER BY segment LIMIT ?"
+SELECT_PINNED = "SELECT 1 FROM message INDEXED BY message_content WHERE role IN ('primary', 'shadow', 'set-aside') AND segment = ? LIMIT 1"
+SEGMENTS_PER_STEP = 8
+DISCARDS_PER_STEP = 1_000
+SELECT_DISCARDS = "SELECT sequence, asker_database, created_at FROM discard WHERE asker = ? ORDER BY sequence LIMIT ?"
+DELETE_DISCARD = deletion(tables.DISCARD, "sequence")
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiryStep:
+    """`shadows` expired unacknowledged; `has_more`: the limit was reached."""
+
+    shadows: tuple[StoredMessage, ...]
+    has_more: bool
+
+
+def expire(work: Work, now: datetime, limit: int) -> ExpiryStep:
+    """One step of at most `limit` rows."""
+    at = codec.encode_instant(now)
+    ids = [MessageId(found) for (found,) in work.connection.exec_driver_sql(SELECT_EXPIRED, (at, limit)).fetchall()]
+    work.preload(ids)
+    rows = [row for message_id in ids if (row := work.row(message_id)) is not None and (row.expires_at or at + 1) <= at]
+    shadows = [row for row in rows if row.claim.role is Role.SHADOW]
+    expired = reading.load_many(work.connection, [row.message_id for row in shadows], work.state.contents).messages
+    for row in rows:
+        if row.place is not None and row.place.segment == LARGE and row.claim.role is Role.DELIVERED:
+            work.large_gone.append(row.place.offset)
+            row.place = None
+            work.changed(row)  # its row stays until remember_until
+            if row.remember_until > at:
+                continue
+        work.delete(row)
+    _free_segments(work, at)
+    return ExpiryStep(expired, len(ids) >= limit)
+
+
+def _free_segments(work: Work, at: int) -> None:
+    """The counts say which; the index of unfinished messages is asked once more before anything is unlinked. No row of what
+    Safety Net lets go is read."""
+    for (segment,) in work.connection.exec_driver_sql(SELECT_SEGMENTS_FREE, (at, SEGMENTS_PER_STEP)).fetchall():
+        if segment == work.state.contents.current_segment or segment in work.segments:
+            continue
+        if work.connection.exec_driver_sql(SELECT_PINNED, (segment,)).first() is None:
+            work.changes_count += 1
+            work.segments_gone.append(segment)
+
+
+def forget_unasked(work: Work, older_than: datetime) -> tuple[int, bool]:
+    """One step: the oldest notifications of askers that have not asked since that instant; and those for a database that its
+    server has replaced. How many, and whether there may be more.
+
+    A database that was never recorded is not a replaced one but a newer one: the disk was full when the peer showed it.
+    """
+    before = codec.encode_instant(older_than)
+    peers = work.state.peers
+    askers = {name.partition(" ")[0] for name, *_ in counters.of_kind(work.connection, counters.DISCARD)}
+    gone: list[tuple[int]] = []
+    has_more = False
+    for asker in sorted(askers):
+        row = peers.rows.get(ServerName(asker))
+        present = NO_DATABASE if row is None else row.database
+        is_unasked = peers.asked_at.get(ServerName(asker), 0) < before
+        found = work.connection.exec_driver_sql(SELECT_DISCARDS, (asker, DISCARDS_PER_STEP)).fetchall()
+        count = 0
+        for sequence, database, created_at in found:
+            is_replaced = database != present and peers.server_of(database) == asker
+            if not is_replaced and not (is_unasked and created_at < before):
+                break  # those behind it are younger
+            gone.append((sequence,))
+            work.count((counters.DISCARD, f"{asker} {database}", 0), -1)
+            count += 1
+        has_more |= count == DISCARDS_PER_STEP
+    if gone:
+        work.changes_count += 1
+        DELETE_DISCARD.execute(work, gone)
+    return len(gone), has_more

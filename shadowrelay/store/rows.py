@@ -1,10 +1,10 @@
-"""One row of `message` in memory, and the way between it and the values of the model.
+"""Rows of `message` and `retry` in memory, and the way between them and the values of the model.
 
-A row whose columns make no sense becomes a claim that is SET_ASIDE, with what could still be read: the shadow server
-may be told `yours`, and nothing is delivered from it.
+A row of `message` whose columns make no sense becomes a claim that is SET_ASIDE, with what could still be read: the shadow server
+may be told `yours`, and nothing is delivered from it. The rows of `retry` are the forks that wait in the delivery queues.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 from shadowrelay.model.ids import NO_SERVER, DatabaseId, MessageId, ServerName
 from shadowrelay.model.message import ContentPlace, Envelope, Recipient
 from shadowrelay.model.ownership import Claim, CopyNumber, Role
-from shadowrelay.model.queue import ForkRetry, NewMessage, Origin, StoredMessage
+from shadowrelay.model.queue import FailureKind, ForkRetry, NewMessage, Origin, StoredMessage
 from shadowrelay.store import codec, counters, tables
 
 ALL = tuple(column.name for column in tables.MESSAGE.columns)
@@ -303,3 +303,48 @@ def stored_message(row: Row, envelope: Envelope, retries: tuple[ForkRetry, ...])
 def empty_envelope(message_id: MessageId, recipients_count: int, arrived_at: datetime) -> Envelope:
     """Stands for one that cannot be read, or was never known; with the right number of recipients."""
     return Envelope(message_id, "", (Recipient(""),) * max(1, min(recipients_count, 100_000)), arrived_at)
+
+
+def encode_retry(internal_id: int, retry: ForkRetry) -> tuple[Any, ...]:
+    return (
+        internal_id,
+        retry.next_hop,
+        codec.encode_ordinals(retry.ordinals),
+        retry.failures_count,
+        str(retry.kind),
+        codec.encode_instant(retry.first_failed_at),
+        codec.encode_instant(retry.attempts_next_at),
+        retry.last_reply,
+        1 if retry.delay_notified else 0,
+        retry.waits_for,
+        None if retry.notice_at is None else codec.encode_instant(retry.notice_at),
+    )
+
+
+def decode_retries(many: Iterable[Sequence[Any]]) -> dict[int, tuple[ForkRetry, ...]]:
+    """By internal id. A retry row that makes no sense is left out: its recipients are then tried at once."""
+    found: dict[int, list[ForkRetry]] = {}
+    for internal_id, *columns in many:
+        if (retry := decode_retry(columns)) is not None:
+            found.setdefault(internal_id, []).append(retry)
+    return {internal_id: tuple(retries) for internal_id, retries in found.items()}
+
+
+def decode_retry(columns: Sequence[Any]) -> ForkRetry | None:
+    """Of the columns behind `message`; `None` for a row that makes no sense."""
+    next_hop, ordinals, failures_count, kind, first_failed_at, attempts_next_at, last_reply, notified, waits_for, notice_at = columns
+    try:
+        return ForkRetry(
+            next_hop=next_hop,
+            ordinals=codec.decode_ordinals(ordinals),
+            failures_count=failures_count,
+            kind=FailureKind(kind),
+            first_failed_at=codec.decode_instant(first_failed_at),
+            attempts_next_at=codec.decode_instant(attempts_next_at),
+            last_reply=last_reply,
+            delay_notified=bool(notified),
+            waits_for=ServerName(waits_for),
+            notice_at=codec.decode_instant_or_none(notice_at),
+        )
+    except (ValueError, TypeError, AttributeError):
+        return None

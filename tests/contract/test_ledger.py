@@ -544,7 +544,7 @@ async def test_notifications_for_a_database_that_could_not_be_recorded_yet_are_k
 async def test_what_is_too_much_to_remove_at_once_is_removed_later_also_for_a_database_that_was_never_recorded(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shadowrelay.store.peers.AT_ONCE_MAX", 0)
+    monkeypatch.setattr("shadowrelay.store.promises.AT_ONCE_MAX", 0)
     await ledger.record_peer(an_identity(), NOW)
     stored = await accept(ledger, copies=(Copy(THERE, DatabaseId("33333333-3333-4333-8333-333333333333")),))
     await ledger.record_attempt(an_attempt(stored.envelope.message_id), all_done)

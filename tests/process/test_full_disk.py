@@ -11,7 +11,7 @@ import pytest
 from shadowrelay.lab.cluster import Cluster, NodeProcess, Place
 from shadowrelay.lab.traffic import Sink
 from shadowrelay.model.routing import HostPort
-from shadowrelay.store.reserve import RESERVE_NAME
+from shadowrelay.store.content import RESERVE_NAME
 from tests.kit.clock import PATIENCE_SECONDS
 from tests.kit.node_log import operator_events
 from tests.kit.receiving import Client

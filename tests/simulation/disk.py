@@ -11,12 +11,11 @@ from typing import Any
 from shadowrelay.model.errors import LedgerUnavailable
 from shadowrelay.model.ids import MessageId
 from shadowrelay.model.replies import STORE_UNAVAILABLE
-from shadowrelay.store.committer import Committer, Prepared, Promise
+from shadowrelay.store.commit import Committer, InlineWriter, Prepared, Promise, settle
 from shadowrelay.store.connection import InlineReaders
 from shadowrelay.store.ledger import SqliteLedger
 from shadowrelay.store.rows import Row
 from shadowrelay.store.work import Work
-from shadowrelay.store.writer import InlineWriter, settle
 
 Watch = Callable[[Sequence[tuple[MessageId, Row | None]]], None]
 

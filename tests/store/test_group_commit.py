@@ -12,7 +12,7 @@ import pytest
 from shadowrelay.model.errors import LedgerUnavailable
 from shadowrelay.model.ownership import Claim, Role, Transition
 from shadowrelay.store import SqliteLedger
-from shadowrelay.store.writer import BATCH_MAX, LIGHT_ROWS_MAX, WAITING_MAX
+from shadowrelay.store.commit import BATCH_MAX, LIGHT_ROWS_MAX, WAITING_MAX
 from tests.kit.clock import PATIENCE_SECONDS
 from tests.kit.ledger import THERE, Refused, a_content, a_ledger, a_message_id, a_new_message, all_done, an_attempt, choose, nothing, refuse
 
@@ -228,7 +228,7 @@ async def test_a_promise_that_changes_nothing_does_not_raise_the_position(tmp_pa
 
 async def test_too_many_waiting_promises_are_refused_with_452(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert WAITING_MAX > BATCH_MAX
-    monkeypatch.setattr("shadowrelay.store.writer.WAITING_MAX", 2)
+    monkeypatch.setattr("shadowrelay.store.commit.WAITING_MAX", 2)
     async with a_ledger(tmp_path) as ledger:
         with held_up(ledger):
             calls = (ledger.record_accepted(a_new_message(), a_content(), decided=True) for _ in range(8))

@@ -12,7 +12,7 @@ from shadowrelay.model.errors import ConfigurationError, LedgerUnavailable
 from shadowrelay.model.ids import MessageId
 from shadowrelay.model.ownership import Role
 from shadowrelay.store import connection as connections
-from shadowrelay.store import migrations
+from shadowrelay.store import tables
 from shadowrelay.store.working import read_boot_id
 from tests.kit.clock import PATIENCE_SECONDS
 from tests.kit.ledger import (
@@ -145,7 +145,7 @@ async def test_a_new_database_has_the_newest_version(tmp_path: Path) -> None:
     async with a_ledger(tmp_path):
         pass
 
-    assert len(migrations.STEPS) == version_of(tmp_path / "queue.db")
+    assert len(tables.STEPS) == version_of(tmp_path / "queue.db")
 
 
 async def test_an_older_database_migrates_forward_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,8 +155,8 @@ async def test_an_older_database_migrates_forward_and_says_so(tmp_path: Path, mo
     def add_a_table(connection: Connection) -> None:
         connection.exec_driver_sql("CREATE TABLE later (id INTEGER PRIMARY KEY)")
 
-    newest = len(migrations.STEPS)
-    monkeypatch.setattr("shadowrelay.store.opening.STEPS", (*migrations.STEPS, add_a_table))
+    newest = len(tables.STEPS)
+    monkeypatch.setattr("shadowrelay.store.opening.STEPS", (*tables.STEPS, add_a_table))
     async with a_ledger(tmp_path) as ledger:
         assert stored == await ledger.load(stored.envelope.message_id)
         assert (f"queue.db migrated from schema version {newest} to {newest + 1}",) == ledger.notes
@@ -173,12 +173,12 @@ async def test_a_migration_that_fails_changes_nothing(tmp_path: Path, monkeypatc
         connection.exec_driver_sql("SELECT * FROM nowhere")
 
     with monkeypatch.context() as patched:
-        patched.setattr("shadowrelay.store.opening.STEPS", (*migrations.STEPS, break_half_way))
+        patched.setattr("shadowrelay.store.opening.STEPS", (*tables.STEPS, break_half_way))
         with pytest.raises(LedgerUnavailable, match="nowhere"):
             async with a_ledger(tmp_path):
                 pass
 
-    assert len(migrations.STEPS) == version_of(tmp_path / "queue.db")
+    assert len(tables.STEPS) == version_of(tmp_path / "queue.db")
     async with a_ledger(tmp_path) as ledger:
         assert 2 == ledger.identity.incarnation
 

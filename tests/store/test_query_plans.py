@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from shadowrelay.store import counters, expiry, flush, opening, peers, promises, queues, reading, work
+from shadowrelay.store import counters, opening, promises, reading, work
 from shadowrelay.store.rows import CHANGING, LISTED
 from tests.kit.ledger import a_ledger
 
@@ -47,51 +47,51 @@ PLANS: dict[str, tuple[str, tuple[Any, ...], str]] = {
     "one counter": (counters.SELECT_ONE, ("discard", "s d"), "counter USING PRIMARY KEY (kind=? AND name=? AND number=?)"),
     "retries": (reading.SELECT_RETRIES, ("[]",), "SEARCH retry USING PRIMARY KEY (message=?)"),
     "discards": (reading.SELECT_DISCARDS, ("s", "d", "", 1), "USING INDEX discard_asker (asker=?)"),
-    "discards of an asker": (expiry.SELECT_DISCARDS, ("s", 1), "USING INDEX discard_asker (asker=?)"),
+    "discards of an asker": (promises.SELECT_DISCARDS, ("s", 1), "USING INDEX discard_asker (asker=?)"),
     "acknowledged": (reading.SELECT_ACKNOWLEDGED, ("s", "d", 1), "USING PRIMARY KEY"),
-    "waiting": (flush.SELECT_WAITING, ("id",), "USING INDEX waiting_side (side=?)"),
-    "expired": (expiry.SELECT_EXPIRED, (0, 1), "USING INDEX message_expires (expires_at<?)"),
-    "pinned": (expiry.SELECT_PINNED, (1,), "USING INDEX message_content (segment=?)"),
+    "waiting": (work.SELECT_WAITING, ("id",), "USING INDEX waiting_side (side=?)"),
+    "expired": (promises.SELECT_EXPIRED, (0, 1), "USING INDEX message_expires (expires_at<?)"),
+    "pinned": (promises.SELECT_PINNED, (1,), "USING INDEX message_content (segment=?)"),
     "decided at an opening": (opening.DECIDE, (0,), "message_undecided (role=?)"),
     "large files": (opening.SELECT_LARGE, (), "USING COVERING INDEX message_large (segment=?)"),
-    "update": (flush.UPDATE_MESSAGE.text, (0,) * (len(CHANGING) + 1), "SEARCH message USING INTEGER PRIMARY KEY (rowid=?)"),
-    "update of a list": (flush.UPDATE_LIST.text, (0,) * (len(LISTED) + 1), "SEARCH message USING INTEGER PRIMARY KEY (rowid=?)"),
-    "delete": (flush.DELETE_MESSAGE.text, (0,), "SEARCH message USING INTEGER PRIMARY KEY (rowid=?)"),
-    "delete listing": (flush.DELETE_LISTING.text, ("s", 0), "SEARCH listing USING PRIMARY KEY (server=? AND message=?)"),
-    "delete retry": (flush.DELETE_RETRY.text, (0,), "SEARCH retry USING PRIMARY KEY (message=?)"),
-    "queues of retries": (flush.SELECT_RETRIES_GONE, ("[]",), "SEARCH retry USING PRIMARY KEY (message=?)"),
-    "listed on a forgotten peer": (peers.SELECT_LISTED, ("s", 0, 1), "USING PRIMARY KEY (server=? AND message>?)"),
-    "oldest of submission": (queues.OLDEST_DECIDED, (), "USING INDEX message_submission (role=?)"),
-    "oldest without a verdict": (queues.OLDEST_UNDECIDED, (), "USING INDEX message_undecided (role=?)"),
-    "oldest of a shadow queue": (queues.OLDEST_SHADOW, ("s", "d"), "message_shadow (role=? AND primary_server=? AND primary_database=?)"),
-    "oldest of Safety Net": (queues.OLDEST_SAFETY_NET, (0, 0), "message_safety_net (role=? AND is_shadow_side=? AND keep_until>?)"),
-    "oldest of poison": (queues.OLDEST_POISON, (), "USING INDEX message_set_aside (role=?)"),
-    "oldest of a delivery queue": (queues.DELIVERY, (), "SEARCH first USING COVERING INDEX retry_next_hop (next_hop=?)"),
-    "next retry of a delivery queue": (queues.DELIVERY, (), "SEARCH next USING COVERING INDEX retry_due (next_hop=?)"),
-    "last reply of a delivery queue": (queues.DELIVERY, (), "SEARCH latest USING INDEX retry_due (next_hop=?)"),
-    "page of submission": (queues.MESSAGES_DECIDED, (0, 1), "message_submission (role=? AND internal_id>?)"),
-    "page without a verdict": (queues.MESSAGES_UNDECIDED, (0, 1), "message_undecided (role=? AND rowid>?)"),
-    "page of a delivery queue": (queues.MESSAGES_DELIVERY, ("h", 0, 1), "retry_next_hop (next_hop=? AND message>?)"),
-    "page of all delivery queues": (queues.MESSAGES_QUEUED, (0, 1), "SEARCH retry USING PRIMARY KEY (message>?)"),
+    "update": (work.UPDATE_MESSAGE.text, (0,) * (len(CHANGING) + 1), "SEARCH message USING INTEGER PRIMARY KEY (rowid=?)"),
+    "update of a list": (work.UPDATE_LIST.text, (0,) * (len(LISTED) + 1), "SEARCH message USING INTEGER PRIMARY KEY (rowid=?)"),
+    "delete": (work.DELETE_MESSAGE.text, (0,), "SEARCH message USING INTEGER PRIMARY KEY (rowid=?)"),
+    "delete listing": (work.DELETE_LISTING.text, ("s", 0), "SEARCH listing USING PRIMARY KEY (server=? AND message=?)"),
+    "delete retry": (work.DELETE_RETRY.text, (0,), "SEARCH retry USING PRIMARY KEY (message=?)"),
+    "queues of retries": (work.SELECT_RETRIES_GONE, ("[]",), "SEARCH retry USING PRIMARY KEY (message=?)"),
+    "listed on a forgotten peer": (promises.SELECT_LISTED, ("s", 0, 1), "USING PRIMARY KEY (server=? AND message>?)"),
+    "oldest of submission": (reading.OLDEST_DECIDED, (), "USING INDEX message_submission (role=?)"),
+    "oldest without a verdict": (reading.OLDEST_UNDECIDED, (), "USING INDEX message_undecided (role=?)"),
+    "oldest of a shadow queue": (reading.OLDEST_SHADOW, ("s", "d"), "message_shadow (role=? AND primary_server=? AND primary_database=?)"),
+    "oldest of Safety Net": (reading.OLDEST_SAFETY_NET, (0, 0), "message_safety_net (role=? AND is_shadow_side=? AND keep_until>?)"),
+    "oldest of poison": (reading.OLDEST_POISON, (), "USING INDEX message_set_aside (role=?)"),
+    "oldest of a delivery queue": (reading.DELIVERY, (), "SEARCH first USING COVERING INDEX retry_next_hop (next_hop=?)"),
+    "next retry of a delivery queue": (reading.DELIVERY, (), "SEARCH next USING COVERING INDEX retry_due (next_hop=?)"),
+    "last reply of a delivery queue": (reading.DELIVERY, (), "SEARCH latest USING INDEX retry_due (next_hop=?)"),
+    "page of submission": (reading.MESSAGES_DECIDED, (0, 1), "message_submission (role=? AND internal_id>?)"),
+    "page without a verdict": (reading.MESSAGES_UNDECIDED, (0, 1), "message_undecided (role=? AND rowid>?)"),
+    "page of a delivery queue": (reading.MESSAGES_DELIVERY, ("h", 0, 1), "retry_next_hop (next_hop=? AND message>?)"),
+    "page of all delivery queues": (reading.MESSAGES_QUEUED, (0, 1), "SEARCH retry USING PRIMARY KEY (message>?)"),
     "page of a shadow queue": (
-        queues.MESSAGES_SHADOW,
+        reading.MESSAGES_SHADOW,
         ("s", "d", 0, 1),
         "message_shadow (role=? AND primary_server=? AND primary_database=? AND rowid>?)",
     ),
     "page of Safety Net": (
-        queues.MESSAGES_SAFETY_NET,
+        reading.MESSAGES_SAFETY_NET,
         (0, 0, 0, 1),
         "message_safety_net (role=? AND is_shadow_side=? AND keep_until>?)",
     ),
     "second page of Safety Net": (
-        queues.MESSAGES_SAFETY_NET_AFTER,
+        reading.MESSAGES_SAFETY_NET_AFTER,
         (0, 0, 0, 1),
         "message_safety_net (role=? AND is_shadow_side=? AND keep_until>?)",
     ),
-    "rows of a merged page": (queues.MESSAGES_BY_ID, ("[]",), "SEARCH m USING INTEGER PRIMARY KEY (rowid=?)"),
-    "page of poison": (queues.MESSAGES_POISON, (0, 1), "message_set_aside (role=? AND rowid>?)"),
+    "rows of a merged page": (reading.MESSAGES_BY_ID, ("[]",), "SEARCH m USING INTEGER PRIMARY KEY (rowid=?)"),
+    "page of poison": (reading.MESSAGES_POISON, (0, 1), "message_set_aside (role=? AND rowid>?)"),
 }
-SORTS_FEW = (reading.SELECT_RETRIES, flush.SELECT_RETRIES_GONE)  # the forks of the messages of one page
+SORTS_FEW = (reading.SELECT_RETRIES, work.SELECT_RETRIES_GONE)  # the forks of the messages of one page
 GROWING = ("message", "m", "retry", "listing", "discard")
 
 

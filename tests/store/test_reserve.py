@@ -7,18 +7,18 @@ import pytest
 from shadowrelay.model.errors import LedgerUnavailable
 from shadowrelay.model.replies import INSUFFICIENT_RESOURCES
 from shadowrelay.store import connection as connections
-from shadowrelay.store import opening, reserve
+from shadowrelay.store import content, opening
 from tests.kit.ledger import a_content, a_ledger, a_new_message, all_done, an_attempt
 
 
 def size_of(directory: Path) -> int | None:
-    path = directory / reserve.RESERVE_NAME
+    path = directory / content.RESERVE_NAME
     return path.stat().st_size if path.exists() else None
 
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reserve, "RESERVE_BYTES", 100_000)
+    monkeypatch.setattr(content, "RESERVE_BYTES", 100_000)
 
 
 async def test_a_reserve_is_made_where_there_is_room(tmp_path: Path) -> None:
@@ -41,7 +41,7 @@ async def test_a_start_without_room_takes_the_reserve_and_says_so(tmp_path: Path
         await ledger.keep_reserve()
         stored = await ledger.record_accepted(a_new_message(), a_content(), decided=True)
     with monkeypatch.context() as patched:
-        patched.setattr(reserve, "free_bytes", lambda _: 0)
+        patched.setattr(content, "free_bytes", lambda _: 0)
         async with a_ledger(tmp_path) as ledger:
             notes = ledger.notes
             refusal = ledger.unavailable_reason()
@@ -65,8 +65,8 @@ async def test_a_start_that_a_quota_ends_takes_the_reserve_too(tmp_path: Path, m
         return real(*arguments)
 
     monkeypatch.setattr(opening, "_read_or_make", without_room)
-    monkeypatch.setattr(reserve, "free_bytes", lambda _: 10_000_000)
-    monkeypatch.setattr(reserve, "RESERVE_BYTES", 16_000_000)
+    monkeypatch.setattr(content, "free_bytes", lambda _: 10_000_000)
+    monkeypatch.setattr(content, "RESERVE_BYTES", 16_000_000)
     async with a_ledger(tmp_path) as ledger:
         assert (opening.RESERVE_TAKEN,) == ledger.notes
 
@@ -76,7 +76,7 @@ async def test_a_start_that_is_not_possible_names_directory_and_need(tmp_path: P
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(opening, "_read_or_make", fail)
-    monkeypatch.setattr(reserve, "free_bytes", lambda _: 512)
+    monkeypatch.setattr(content, "free_bytes", lambda _: 512)
 
     with pytest.raises(LedgerUnavailable) as caught:
         async with a_ledger(tmp_path):

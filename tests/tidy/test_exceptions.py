@@ -10,7 +10,7 @@ from tests.tidy.house import SOURCES, relative, tree_of
 
 ONCE_ONLY = {
     "shadowrelay/store/opening.py:promise.error",  # a promise made, kept and dropped in the same function
-    "shadowrelay/store/writer.py:promise.error",  # each promise has an error of its own, and one waiter
+    "shadowrelay/store/commit.py:promise.error",  # each promise has an error of its own, and one waiter
 }
 
 
