@@ -195,21 +195,22 @@ def _log_attempt(job: DeliveryJob, began: float, report: Report | None, error: B
     """What went well is told by the message tracking log too, and a busy server has hundreds of those a second: for debugging only."""
     replies = tuple(report.replies.values()) if report is not None else ()
     negative = [reply for reply in replies if reply.code >= 300]
-    if report is not None and not negative:
-        write, reply, server = log.debug, str(replies[0]), report.server
-    elif report is not None:
-        write, reply, server = log.info, str(negative[0]), report.server
+    if report is not None:
+        reply, server = str(negative[0] if negative else replies[0]), report.server
     elif isinstance(error, DeliveryError):
-        write, reply, server = log.info, str(error.reply), error.server
+        reply, server = str(error.reply), error.server
     else:
-        write, reply, server = log.info, type(error).__name__, job.destination.key
-    write(
-        "attempt.finished",
-        message_id=job.envelope.message_id,
-        next_hop=job.destination.key,
-        server=server,
-        recipients=len(job.ordinals),
-        accepted=len(replies) - len(negative),
-        reply=reply,
-        seconds=round(asyncio.get_running_loop().time() - began, 6),
-    )
+        reply, server = type(error).__name__, job.destination.key
+    said = {
+        "message_id": job.envelope.message_id,
+        "next_hop": job.destination.key,
+        "server": server,
+        "recipients": len(job.ordinals),
+        "accepted": len(replies) - len(negative),
+        "reply": reply,
+        "seconds": round(asyncio.get_running_loop().time() - began, 6),
+    }
+    if report is not None and not negative:
+        log.debug("attempt.finished", **said)
+    else:
+        log.info("attempt.finished", **said)
