@@ -168,8 +168,8 @@ async def world(
                 stack.push_async_callback(found.load.close)
                 yield found
                 gate.set()
-                for kind in ("silent", "slow", "dripping"):  # a session in which nobody answers would keep the nodes' drain waiting
-                    await servers[kind].stop()
+                for server in found.servers.values():  # before the nodes: a session in which nobody answers would keep a drain waiting
+                    await server.stop()
 
 
 def _sick_servers(gate: asyncio.Event, slow_seconds: float | None) -> dict[str, ScriptedServer]:
