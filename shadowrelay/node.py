@@ -35,13 +35,11 @@ from shadowrelay.service.peerbook import PeerBook
 from shadowrelay.service.tasks import Tasks
 from shadowrelay.smtp.client import Opening, TlsUse, dial
 from shadowrelay.smtp.deliverer import SmtpDeliverer
-from shadowrelay.smtp.host_names import HostNames
+from shadowrelay.smtp.host_names import HostNames, Lookups
 from shadowrelay.smtp.limits import Descriptors
-from shadowrelay.smtp.listener import Listener
-from shadowrelay.smtp.lookups import Lookups
 from shadowrelay.smtp.peer_link import LinkEvents, SmtpPeerLink
 from shadowrelay.smtp.resolver import DnsResolver
-from shadowrelay.smtp.server import OpenListener, ReceiverServer, reception_for
+from shadowrelay.smtp.server import Listener, OpenListener, ReceiverServer, reception_for
 from shadowrelay.smtp.tls import TlsContexts, opportunistic_context
 from shadowrelay.store.ledger import SqliteLedger
 from shadowrelay.tracking import operator_log

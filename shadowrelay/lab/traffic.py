@@ -28,8 +28,7 @@ from shadowrelay.model.settings import ReceiveConnector
 from shadowrelay.ports import DeliveryJob
 from shadowrelay.service.clock import SystemClock
 from shadowrelay.smtp.client import Opening
-from shadowrelay.smtp.deliverer import SmtpDeliverer
-from shadowrelay.smtp.next_hop import Limits
+from shadowrelay.smtp.deliverer import Limits, SmtpDeliverer
 from shadowrelay.smtp.resolver import DnsResolver
 from shadowrelay.smtp.server import ReceiverServer
 from shadowrelay.smtp.session import Reception

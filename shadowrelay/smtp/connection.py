@@ -1,51 +1,320 @@
-"""A connection that obeys command lines. Says nothing about mail.
+"""A client's connection: its beginning, one timer, replies, one way to end, and the loop that obeys command lines. Knows no mail.
+
+Built on aiosmtpd's protocol class, whose life cycle is followed and whose command loop, replies, timer and STARTTLS are
+replaced. Not kept for these reasons (each pinned by a test): its constructor reads its own class by reflection for
+every connection; its loop ends a command at a bare LF and logs every line; its timer starts anew for valid commands
+only, and stops a slow decision; a client that vanishes cancels it; its size limits are shared by all connections; an
+exception's text becomes a permanent reply.
 
 The rules kept here: a line ends with CRLF, and a bare CR or LF ends the session (another server might see two commands);
-each verb has its own limit; an exception is a transient reply that gives nothing away.
+each verb has its own limit; an exception is a transient reply that gives nothing away. Replies are collected and written together
+when no further command is there: one system call for a pipelined group.
 """
 
 import asyncio
+import logging
 import uuid
 from collections.abc import Awaitable, Callable
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import structlog
+from aiosmtpd.smtp import SMTP
+from aiosmtpd.smtp import log as aiosmtpd_log
 
 from shadowrelay.model.errors import LedgerUnavailable, WireError
 from shadowrelay.model.replies import LOCAL_ERROR, Reply
-from shadowrelay.smtp.answers import (
+from shadowrelay.smtp.data import CommandReader
+from shadowrelay.smtp.limits import (
     BARE_CR_OR_LF,
+    CLOSE_SECONDS,
+    COMMAND_OCTETS_MAX,
+    COMMAND_OCTETS_MAX_BY_VERB,
     COMMAND_TOO_LONG,
     FAILED_IN_CONTENT,
     NO_SMTP_CLIENT,
     NOT_IMPLEMENTED,
     NOT_UTF8,
+    READ_AHEAD_OCTETS,
+    REPLIES_OCTETS_MAX,
     SHUTTING_DOWN,
+    TIMED_OUT,
     TOO_MANY_ERRORS,
+    TOO_MANY_SESSIONS,
     UNKNOWN_COMMAND,
+    client_ip,
 )
-from shadowrelay.smtp.lifetime import Lifetime
-from shadowrelay.smtp.limits import COMMAND_OCTETS_MAX, COMMAND_OCTETS_MAX_BY_VERB, REPLIES_OCTETS_MAX
+from shadowrelay.smtp.session import Account, Reception
+
+aiosmtpd_log.setLevel(logging.WARNING)  # a line a connection, in no format of ours
 
 KNOWN_ELSEWHERE = frozenset({"AUTH", "ATRN", "BURL", "ETRN", "EXPN", "SAML", "SEND", "SOML", "TURN"})
 HTTP_VERBS = frozenset({"CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "POST", "PUT"})  # a browser made to speak to us
 PROTOCOL_ERROR_CODES = frozenset({500, 501, 502, 503, 504, 530, 555})
 
-log: structlog.stdlib.BoundLogger = structlog.get_logger()
-
 Command = Callable[[Any, str], Awaitable[None]]
 
+_log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
-class Connection(Lifetime):
-    """Subclasses add `smtp_…` methods, called with the argument ("" without one)."""
+
+class Connection(SMTP):
+    """The connection of one client. Subclasses add `smtp_…` methods, called with the argument ("" without one)."""
 
     commands: ClassVar[dict[str, Command]] = {}
+    _reader: CommandReader
+    transport: asyncio.Transport | None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         cls.commands = {name[5:]: getattr(cls, name) for name in dir(cls) if name.startswith("smtp_")}
         for name in KNOWN_ELSEWHERE:
             cls.commands.pop(name, None)
+
+    def __init__(self, reception: Reception, loop: asyncio.AbstractEventLoop, sessions: set["Connection"]) -> None:
+        # Not SMTP.__init__: see the module's docstring. What follows is what its life cycle uses.
+        self.own_reader = CommandReader(reception.budget.portion(), READ_AHEAD_OCTETS, loop)
+        asyncio.StreamReaderProtocol.__init__(self, self.own_reader, client_connected_cb=self._cb_client_connected, loop=loop)
+        self.loop = loop
+        self.transport = None
+        self.session = None
+        self.envelope = None
+        self._original_transport = None
+        self._tls_protocol = None
+        self._timeout_handle = None
+        self._handler_coroutine = None
+
+        self.reception = reception
+        self._sessions = sessions
+        self.gone: asyncio.Future[None] = loop.create_future()  # done when the connection is
+        self._replies: list[bytes] = []
+        self._replies_octets = 0
+        self._is_ending = False
+        self._is_draining = False
+        self._is_deciding = False  # between the end of content and its reply
+        self._is_our_time = False  # it waits for us: no timer of the client's runs
+        self._is_timer_due = False
+        self._is_handled = False
+        self._is_counted_only = False  # refused with many others: a line for each would be one more flood
+        self._refused_at_once: Reply | None = None
+        self.progress_at = self._began_at = 0.0
+
+    # life cycle
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin."""
+        peername = transport.get_extra_info("peername")
+        self.progress_at = self._began_at = self.loop.time()
+        self.account = Account(client_ip(peername), peername[1] if isinstance(peername, tuple) else 0, self._began_at)
+        address, connector = self.account.address, self.reception.connector
+        is_trusted = self.reception.rights.is_externally_secured(address)  # several nodes may share one
+        of_address_max = connector.max_sessions if is_trusted else connector.max_sessions_per_address
+        self._refused_at_once = self.reception.count.enter(address, connector.max_sessions, of_address_max)
+        if self.reception.descriptors.refuses_session(_number_of(transport)):
+            self._refused_at_once, self._is_counted_only = TOO_MANY_SESSIONS, True
+        self._sessions.add(self)
+        report_every_unwritten_octet(transport)
+        super().connection_made(transport)
+        assert self._handler_coroutine is not None
+        self.reception.running.add(self._handler_coroutine)
+        self._handler_coroutine.add_done_callback(self.reception.running.discard)
+
+    def data_received(self, data: bytes) -> None:
+        """Every octet is progress."""
+        self.progress_at = self.loop.time()
+        self.own_reader.feed_data(data)
+
+    def pause_writing(self) -> None:
+        """The client does not take its replies: nothing is read from it meanwhile."""
+        super().pause_writing()
+        self.own_reader.pause()
+
+    def resume_writing(self) -> None:
+        """It has taken all of them."""
+        super().resume_writing()
+        self.own_reader.resume()
+
+    async def has_room(self, seconds: float) -> bool:
+        """Wait at most so long while there is no memory for content. That time is not the client's."""
+        budget = self.reception.budget
+        if not budget.is_full:
+            return True
+        waits_since = self.loop.time()
+        self._is_our_time = True
+        try:
+            async with asyncio.timeout(seconds):
+                await budget.room()
+        except TimeoutError:
+            budget.refused_count += 1
+            return False
+        finally:
+            self._began_at += self.loop.time() - waits_since
+            self._end_our_time()
+        return True
+
+    def eof_received(self) -> bool | None:
+        """The client has said all; it may still read. What it has sent is still obeyed."""
+        return asyncio.StreamReaderProtocol.eof_received(self)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """The client is gone. Nothing is cancelled: reads and writes fail by themselves, and what waits for a decision
+        goes on to its end, because the promise behind it does (aiosmtpd cancels it)."""
+        if self.gone.done():  # told twice: see `_protect`
+            return
+        if self._timeout_handle is not None:
+            self._timeout_handle.cancel()
+        asyncio.StreamReaderProtocol.connection_lost(self, error)
+        self.transport = None
+        self._sessions.discard(self)
+        self.reception.count.leave(self.account.address)
+        self.gone.set_result(None)
+        if self._is_handled:
+            self.ended()
+
+    def ended(self) -> None:
+        """The connection is lost and its last command is done: nothing refers to itself any more, so that what this session
+        held is free at once, and not when the garbage collector comes by."""
+        if not self._is_counted_only:
+            self._log_end()
+        self.own_reader.let_go()
+        self._client_connected_cb = self._timeout_handle = self._handler_coroutine = None
+        self._writer = self._reader = None  # type: ignore[assignment]
+
+    def _log_end(self) -> None:
+        account = self.account
+        _log.info(
+            "session.closed",
+            connector=self.reception.connector.name,
+            client=account.address,
+            port=account.port,
+            client_name=account.client_name,
+            peer=account.peer,
+            tls=account.tls,
+            messages=account.messages_count,
+            copies=account.copies_count,
+            refused=account.refused_count,
+            errors=account.errors_count,
+            seconds=round(self.loop.time() - account.began_at, 6),
+            reason=account.reason,
+        )
+
+    def hang_up(self, reply: Reply | None, reason: str) -> None:
+        """Say this, and close. Whoever does not take the reply is cut off."""
+        if self._is_ending or self.transport is None:
+            return
+        self._is_ending = True
+        self.account.reason = reason
+        if reply is not None:
+            self.say(reply)
+        self._write()
+        assert self._timeout_handle is not None
+        self._timeout_handle.cancel()
+        self._timeout_handle = self.loop.call_later(CLOSE_SECONDS, self.transport.abort)
+        self.transport.close()
+
+    def cut(self, reason: str = "cut") -> None:
+        """End it at once."""
+        if self.transport is not None:
+            self.account.reason = reason
+            self.transport.abort()
+
+    # the timer: one, set again only when it goes off
+
+    def _reset_timeout(self, duration: float | None = None) -> None:
+        self._timeout_handle = self.loop.call_at(self._ends_at(), self._timeout_cb)
+
+    def _ends_at(self) -> float:
+        connector = self.reception.connector
+        inactive_at = self.progress_at + connector.connection_inactivity_timeout.total_seconds()
+        if self.account.peer:
+            return inactive_at
+        return min(inactive_at, self._began_at + connector.connection_timeout.total_seconds())
+
+    def _timeout_cb(self) -> None:
+        if self._is_our_time:
+            self._is_timer_due = True  # `_end_our_time` sets it again
+        elif self._ends_at() > self.loop.time():
+            self._reset_timeout()
+        else:
+            self.hang_up(TIMED_OUT, "timeout")
+
+    async def deciding(self, decision: Awaitable[Reply]) -> Reply:
+        """Wait for the reply to content. No timeout ends a session between the final dot and its reply."""
+        self._is_deciding = self._is_our_time = True
+        try:
+            return await decision
+        finally:
+            self._is_deciding = False
+            self._end_our_time()
+
+    def _end_our_time(self) -> None:
+        """The client waited for us: no timeout has ended its session, and its inactivity begins anew."""
+        self._is_our_time = False
+        self.progress_at = self.loop.time()
+        if self._is_timer_due and self.transport is not None and not self._is_ending:
+            self._reset_timeout()
+        self._is_timer_due = False
+
+    # replies
+
+    def say(self, reply: Reply) -> None:
+        """Collect a reply; it is written when no further command is here."""
+        self._collect(reply_line(reply))
+
+    def say_lines(self, code: int, enhanced: str, lines: list[str]) -> None:
+        """Collect a reply of several lines."""
+        head = f"{code}-{enhanced} " if enhanced else f"{code}-"
+        text = "\r\n".join(head + line for line in lines)
+        last = text.rfind("\r\n") + 2 if len(lines) > 1 else 0
+        self._collect(f"{text[:last]}{code} {text[last + 4 :]}\r\n".encode())
+
+    def _collect(self, octets: bytes) -> None:
+        self._replies.append(octets)
+        self._replies_octets += len(octets)
+
+    def _write(self) -> None:
+        if self._replies and self.transport is not None:
+            if self.account.peer:
+                self.writing()
+            self.transport.write(self._replies[0] if len(self._replies) == 1 else b"".join(self._replies))
+            self._replies.clear()
+            self._replies_octets = 0
+
+    def writing(self) -> None:
+        """Replies to a peer are about to be handed to the transport. For subclasses."""
+
+    async def flush(self) -> None:
+        """Write what was collected, and wait while the client does not read. Raises: ConnectionError.
+
+        Whoever has sent a content with much more behind it and does not read is cut off: that takes memory from contents.
+        """
+        self._write()
+        if self.transport is None or self._paused or self.transport.is_closing():  # type: ignore[attr-defined]
+            if self.own_reader.is_counted:
+                self.cut("replies not taken")
+            await self._writer.drain()
+
+    # ending with the node
+
+    def is_idle(self) -> bool:
+        """Between transactions. For subclasses."""
+        raise NotImplementedError
+
+    @property
+    def is_busy(self) -> bool:
+        """It has promised something, or is about to."""
+        return self._is_deciding or not self.is_idle()
+
+    def end_when_idle(self) -> None:
+        """The node stops: the session ends now, or with its transaction. A peer's goes on: it has to hear what is done."""
+        self._is_draining = True
+        if not self.is_busy and not self.account.peer:
+            self.hang_up(SHUTTING_DOWN, "shutdown")
+
+    def is_waited_for(self) -> bool:
+        """The node stops, and this session is one of those that may finish first."""
+        return self.is_busy if self.account.peer else self._is_draining
+
+    # commands
 
     def refuse(self, reply: Reply, *, is_error: bool = True) -> None:
         """A negative reply. Errors of the protocol are counted, and the one too many ends the session."""
@@ -63,7 +332,7 @@ class Connection(Lifetime):
         except (OSError, asyncio.IncompleteReadError):
             self.hang_up(None, "lost")
         except Exception:
-            log.exception("session.failed", client=self.account.address)
+            _log.exception("session.failed", client=self.account.address)
             self.hang_up(FAILED_IN_CONTENT, "failed")
         finally:
             self._is_handled = True
@@ -139,7 +408,7 @@ class Connection(Lifetime):
         """Trouble of ours: transient, and nothing of it leaves the house but a number to look for in the log."""
         log_id = uuid.uuid4().hex[:12]
         trace = None if isinstance(error, LedgerUnavailable) else error  # a full disk is no bug to be traced
-        log.error("session.failed", log_id=log_id, command=name, client=self.account.address, error=repr(error), exc_info=trace)
+        _log.error("session.failed", log_id=log_id, command=name, client=self.account.address, error=repr(error), exc_info=trace)
         self.account.refused_count += 1
         self.after_failure(Reply(reply.code, reply.enhanced, f"{reply.text} (log id {log_id})"))
 
@@ -155,3 +424,64 @@ class Connection(Lifetime):
     def after_failure(self, reply: Reply) -> None:
         """Answer what failed on our side, and be ready for the next transaction. For subclasses."""
         self.say(reply)
+
+
+class BoundedReading(asyncio.BufferedProtocol):
+    """A session as the transport sees it: it asks how much it may read. A `Connection` cannot be that itself, because aiosmtpd's
+    class is an `asyncio.Protocol`, which is given whatever there is: up to 256 KiB at a time."""
+
+    __slots__ = ("_buffer", "_reader", "_session")
+
+    def __init__(self, session: Connection) -> None:
+        self._session = session
+        self._reader = session.own_reader
+        self._buffer = session.reception.read_buffer
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The connection is there."""
+        self._session.connection_made(transport)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """It is gone."""
+        self._session.connection_lost(error)
+
+    def eof_received(self) -> bool | None:
+        """The client has said all."""
+        return self._session.eof_received()
+
+    def pause_writing(self) -> None:
+        """The client does not read."""
+        self._session.pause_writing()
+
+    def resume_writing(self) -> None:
+        """It does again."""
+        self._session.resume_writing()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where the transport may put what it reads next: no more than there is room for, and never nothing."""
+        return self._buffer[: max(1, self._reader.room())]
+
+    def buffer_updated(self, count: int) -> None:
+        """So many octets have come, and every one is progress."""
+        session = self._session
+        session.progress_at = session.loop.time()
+        self._reader.feed_data(self._buffer[:count])
+
+
+def report_every_unwritten_octet(transport: asyncio.BaseTransport) -> None:
+    """Have `pause_writing` called as soon as the kernel does not take all of a reply."""
+    assert hasattr(transport, "set_write_buffer_limits")  # uvloop's transports are no asyncio.Transport
+    transport.set_write_buffer_limits(high=1)  # not 0: TLS pauses at the limit already, and so it would for ever
+
+
+@lru_cache(64)
+def reply_line(reply: Reply) -> bytes:
+    """As it is sent. Most replies are constants."""
+    return f"{reply}\r\n".encode()
+
+
+def _number_of(transport: asyncio.BaseTransport) -> int:
+    """Its descriptor's; -1 where there is none: connections within one process, in tests."""
+    socket = transport.get_extra_info("socket")
+    number: object = getattr(socket, "fileno", int)()
+    return number if isinstance(number, int) else -1

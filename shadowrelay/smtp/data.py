@@ -1,4 +1,4 @@
-"""Content on its way in: DATA read in blocks, judged, freed of its dot-stuffing, hashed, in memory or spooled to a file.
+"""Content on its way in and out: DATA read in blocks, judged, freed of its dot-stuffing, hashed, in memory or spooled; stuffed again.
 
 The rules kept here:
 
@@ -8,6 +8,7 @@ The rules kept here:
   that changed them would break signatures, and one that refused them would bounce mail that everybody else takes.
 - A session never holds more than `CONTENT_IN_MEMORY_BYTES_MAX` of content, and all together no more than the node's
   `ContentBudget` allows: what exceeds either goes to a file. No loop runs over lines.
+- What goes to a next hop is dot-stuffed (RFC 5321 4.5.2), otherwise byte for byte what was received.
 """
 
 import asyncio
@@ -23,15 +24,18 @@ from pathlib import Path
 from typing import BinaryIO
 
 from shadowrelay.memory import Portion
+from shadowrelay.model.errors import PermanentDeliveryError
 from shadowrelay.model.message import CONTENT_IN_MEMORY_BYTES_MAX, Content, Recipient
 from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, Reply
 from shadowrelay.model.values import dataclass
-from shadowrelay.smtp.answers import BARE_CR_OR_LF, LINE_TOO_LONG, MESSAGE_TOO_BIG
 from shadowrelay.smtp.limits import (
+    BARE_CR_OR_LF,
     CONTENT_AHEAD_OCTETS,
     HEADER_OCTETS_MAX,
     LINE_OCTETS_MAX,
+    LINE_TOO_LONG,
     MESSAGE_ID_CHARACTERS_MAX,
+    MESSAGE_TOO_BIG,
     READ_AHEAD_OCTETS,
     SUBJECT_CHARACTERS_MAX,
     UNCOUNTED_OCTETS,
@@ -439,3 +443,48 @@ def trace_header(server: str, protocol: str, message_id: str, client: tuple[str,
 @lru_cache(16)
 def _date(second: int) -> str:
     return format_datetime(datetime.fromtimestamp(second, UTC))
+
+
+BARE_LINE_END = Reply(554, "5.6.0", "The content has a CR or LF that is not a line end")
+
+
+def stuffed_with_end(data: bytes, server: str) -> bytes:
+    """The whole content, stuffed, and the final dot. Raises PermanentDeliveryError for a bare CR or LF."""
+    line_ends = data.count(b"\r\n")
+    # A bare CR or LF could end the message elsewhere than here (smuggling). Never passed on.
+    if data.count(b"\n") != line_ends or data.count(b"\r") != line_ends:
+        raise PermanentDeliveryError(BARE_LINE_END, server)
+    end = b".\r\n" if not data or data.endswith(b"\r\n") else b"\r\n.\r\n"
+    if b"\n." in data:
+        data = data.replace(b"\r\n.", b"\r\n..")
+    return b"." + data + end if data.startswith(b".") else data + end
+
+
+class DotStuffer:
+    """The same for content that comes in blocks, split anywhere. One of them a message."""
+
+    def __init__(self, server: str) -> None:
+        self._server = server
+        self._held = b"\r\n"  # the line end before the first line; it is not sent again
+        self._is_first = True
+
+    def feed(self, block: bytes) -> bytes:
+        """What can be sent now; a line end at the very end waits for what follows."""
+        data = self._held + block
+        held = 2 if data.endswith(b"\r\n") else 1 if data.endswith(b"\r") else 0
+        line_ends = data.count(b"\r\n")
+        if data.count(b"\n") != line_ends or data.count(b"\r") != line_ends + (held == 1):
+            raise PermanentDeliveryError(BARE_LINE_END, self._server)
+        if b"\n." in data:
+            data = data.replace(b"\r\n.", b"\r\n..")
+        self._held = data[len(data) - held :]
+        start = 2 if self._is_first and len(data) > held else 0
+        if len(data) > held:
+            self._is_first = False
+        return data[start : len(data) - held]
+
+    def end(self) -> bytes:
+        """The end of the last line if it has none, and the final dot."""
+        if self._held == b"\r":
+            raise PermanentDeliveryError(BARE_LINE_END, self._server)
+        return b".\r\n" if self._is_first else self._held + b".\r\n" if self._held else b"\r\n.\r\n"

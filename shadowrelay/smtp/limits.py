@@ -1,15 +1,144 @@
-"""Bounds of the receiving side, each with its arithmetic; the count of sessions; and which descriptors they may have.
+"""What a receive connector allows and how it says no: bounds, each with its arithmetic; who may relay where; the replies.
 
-What an operator may change stands in `model.settings.ReceiveConnector`; what is fixed stands here.
+`relay_from` grants everything, `accepted_domains` their recipients, nothing else anything. What an operator may change stands in
+`ReceiveConnector`; what is fixed stands here.
+
+Replies are named for the situation, and none repeats what the client wrote. 5xx only where the client is at fault and would be again;
+whatever is our trouble is 4xx.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 from types import MappingProxyType
+from typing import Final
 
+from shadowrelay.core.routing import Router
+from shadowrelay.model.quantities import Network
 from shadowrelay.model.replies import Reply
-from shadowrelay.smtp.answers import TOO_MANY_SESSIONS, TOO_MANY_SESSIONS_OF_ADDRESS
+from shadowrelay.model.settings import ReceiveConnector, Route
+from shadowrelay.wire.addresses import domain_of
 from shadowrelay.wire.ordinals import ORDINAL_MAX
+
+# of any session
+UNKNOWN_COMMAND = Reply(500, "5.5.1", "Command not recognized")
+NOT_IMPLEMENTED = Reply(502, "5.5.1", "Command not implemented")
+NOT_UTF8 = Reply(501, "5.5.2", "Argument is not UTF-8")
+NO_SMTP_CLIENT = Reply(421, "4.7.0", "This is not an HTTP server")
+TOO_MANY_SESSIONS = Reply(421, "4.3.2", "Too many sessions, try again later")
+TOO_MANY_SESSIONS_OF_ADDRESS = Reply(421, "4.7.0", "Too many sessions from your address, try again later")
+TOO_MANY_ERRORS = Reply(421, "4.7.0", "Too many protocol errors")
+TOO_MANY_RECIPIENTS = Reply(452, "4.5.3", "Too many recipients")  # RFC 5321 4.5.3.1.10
+TIMED_OUT = Reply(421, "4.4.2", "Timeout, closing connection")
+SHUTTING_DOWN = Reply(421, "4.3.2", "Service shutting down, closing connection")
+COMMAND_TOO_LONG = Reply(500, "5.5.2", "Command line too long")
+LINE_TOO_LONG = Reply(554, "5.6.0", "Line too long")
+MESSAGE_TOO_BIG = Reply(552, "5.3.4", "Message size exceeds the limit")
+BARE_CR_OR_LF = Reply(521, "5.5.2", "Bare CR or LF is not allowed")  # the session is closed with it
+
+# to mail
+OK = Reply(250, "2.0.0", "OK")
+SENDER_OK = Reply(250, "2.1.0", "Sender OK")
+RECIPIENT_OK = Reply(250, "2.1.5", "Recipient OK")
+START_DATA = Reply(354, "", "End data with <CR><LF>.<CR><LF>")
+START_TLS = Reply(220, "2.0.0", "Ready to start TLS")
+BYE = Reply(221, "2.0.0", "Bye")
+HELP = Reply(214, "2.0.0", "See RFC 5321")
+CANNOT_VERIFY = Reply(252, "2.5.0", "Cannot VRFY user, but will accept message and attempt delivery")
+BAD_HELLO_NAME = Reply(501, "5.5.4", "Syntax: EHLO or HELO, and your host name")
+NO_ARGUMENT_ALLOWED = Reply(501, "5.5.4", "No argument allowed")
+ARGUMENT_NEEDED = Reply(501, "5.5.4", "Argument needed")
+HELLO_FIRST = Reply(503, "5.5.1", "Send EHLO or HELO first")
+NESTED_MAIL = Reply(503, "5.5.1", "Nested MAIL command")
+MAIL_FIRST = Reply(503, "5.5.1", "Need MAIL command first")
+RCPT_FIRST = Reply(503, "5.5.1", "Need RCPT command first")
+NO_VALID_RECIPIENTS = Reply(554, "5.5.1", "No valid recipients")  # RFC 2920 3.1
+TLS_IS_ACTIVE = Reply(503, "5.5.1", "TLS is already active")
+UNKNOWN_PARAMETER = Reply(555, "5.5.4", "Parameter not recognized or not implemented")
+BAD_PARAMETER = Reply(501, "5.5.4", "Bad parameter value")
+RELAYING_DENIED = Reply(550, "5.7.1", "Relaying denied")
+NO_POSTMASTER = Reply(550, "5.1.1", "No postmaster without a domain here")
+LOOP = Reply(554, "5.4.6", "Too many hops, message loops")  # RFC 3463 X.4.6
+OUT_OF_STEP = Reply(421, "4.7.0", "Protocol synchronization error")  # octets where RFC 2920 allows none
+FAILED_IN_CONTENT = Reply(421, "4.3.0", "Local error in processing, closing connection")
+
+# to peers
+AUTHENTICATION_NEEDED = Reply(530, "5.7.0", "Authentication required")
+NOT_YOUR_NAME = Reply(550, "5.7.1", "You have not proved that name, or it is no peer's")
+OTHER_BOUNDARY = Reply(550, "5.7.1", "Another transport high availability boundary")
+XSHADOW_FIRST = Reply(503, "5.5.1", "Send XSHADOW server=... first")
+IN_TRANSACTION = Reply(503, "5.5.1", "Not in a transaction")
+NO_HOLD = Reply(503, "5.5.1", "No shadow copy is on its way")
+HOLD_HAS_FAILED = Reply(503, "5.5.1", "The shadow copy has failed already")
+BDAT_WANTED = Reply(503, "5.5.1", "The content of a shadow copy comes by BDAT")
+HOLD_IS_INCOMPLETE = Reply(503, "5.5.1", "A shadow copy needs recipients and XSHADOW ENVELOPE")
+BAD_CHUNK = Reply(501, "5.5.4", "Syntax: BDAT <size>; closing connection")
+NOT_WHAT_WAS_SENT = Reply(451, "4.5.0", "Size or SHA-256 differs from what was received")
+HOLD_NOT_OFFERED = Reply(452, "4.3.1", "No shadow copies are taken now")
+ENVELOPE_OK = Reply(250, "2.0.0", "Envelope OK")
+
+
+CACHED_MAX = 4_096  # addresses and domains whose answers are remembered
+
+
+def client_ip(peername: object) -> str:
+    """The address in a transport's `peername`, an IPv4 client of a dual socket as IPv4; empty where there is none."""
+    if not isinstance(peername, tuple):
+        return ""
+    text = str(peername[0]).partition("%")[0]  # a link-local address has its interface behind it
+    return text[7:] if text.startswith("::ffff:") and "." in text else text
+
+
+class Rights:
+    """What one receive connector grants to an address or a recipient's domain."""
+
+    def __init__(self, connector: ReceiveConnector) -> None:
+        self._relay_from: Final = connector.relay_from
+        self._externally_secured: Final = connector.externally_secured
+        names = connector.accepted_domains
+        self._domains: Final = frozenset(domain_of(f"@{name}") for name in names if not name.startswith("*."))
+        self._parents: Final = tuple(f".{domain_of(f'@{name[2:]}')}" for name in names if name.startswith("*."))
+        self.may_relay = lru_cache(CACHED_MAX)(self._may_relay)
+        self.is_externally_secured = lru_cache(CACHED_MAX)(self._is_externally_secured)
+
+    def _may_relay(self, address: str) -> bool:
+        return _is_in(address, self._relay_from)
+
+    def _is_externally_secured(self, address: str) -> bool:
+        return _is_in(address, self._externally_secured)
+
+    def accepts(self, recipient: str) -> bool:
+        """Whether anybody may send to this recipient, which has a domain."""
+        domain = domain_of(recipient)
+        return domain in self._domains or domain.endswith(self._parents)
+
+
+def postmaster_homes(rights: Rights, connector: ReceiveConnector, server: str, routes: Sequence[Route]) -> tuple[str, str]:
+    """Where a bare `Postmaster` lives for strangers, and for clients that may relay; empty: nowhere. RFC 5321 4.5.1.
+
+    This server's name, where its mail is taken or has a route of its own, else the first accepted domain. A route for
+    everything leads there too, but only for clients that may relay: what its next hop refuses comes back to them.
+    """
+    address = f"postmaster@{server}"
+    own_routes = tuple(route for route in routes if not all(set(pattern) <= {"*", "@"} for pattern in route.recipients))
+    if rights.accepts(address) or _has_route(own_routes, address):
+        return server, server
+    domain = next((name for name in connector.accepted_domains if not name.startswith("*.")), "")
+    return domain, domain or (server if _has_route(routes, address) else "")
+
+
+def _has_route(routes: Sequence[Route], address: str) -> bool:
+    return bool(Router(routes).destination(address).hosts)
+
+
+def _is_in(text: str, networks: tuple[Network, ...]) -> bool:
+    try:
+        address: IPv4Address | IPv6Address = ip_address(text)
+    except ValueError:  # no address: a socket without one
+        return False
+    return any(address in network for network in networks if isinstance(network, IPv6Network) == (address.version == 6))
+
 
 READ_AHEAD_OCTETS = 16 * 1024  # the stream's limit: of a line (the longest command has 8,211), and what a block of content has at least
 UNCOUNTED_OCTETS = 20 * 1024  # any session may have read so much: more than the limit, so that no read waits for what may not come

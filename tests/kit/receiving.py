@@ -21,8 +21,7 @@ from shadowrelay.model.replies import Reply
 from shadowrelay.model.routing import HostPort
 from shadowrelay.model.settings import Settings
 from shadowrelay.smtp.limits import Descriptors
-from shadowrelay.smtp.listener import Factory, Listener
-from shadowrelay.smtp.server import ReceiverServer, reception_for
+from shadowrelay.smtp.server import Factory, Listener, ReceiverServer, reception_for
 from shadowrelay.smtp.tls import TlsContexts
 from tests.kit.clock import PATIENCE_SECONDS
 

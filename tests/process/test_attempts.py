@@ -19,7 +19,7 @@ from shadowrelay.admin.client import NodeClient, NodeError
 from shadowrelay.admin.token import read_token
 from shadowrelay.lab.cluster import Cluster, NodeProcess, Place, Row, Table, recipients, rows
 from shadowrelay.model.routing import HostPort
-from shadowrelay.smtp.lookups import AT_ONCE
+from shadowrelay.smtp.host_names import AT_ONCE
 from shadowrelay.store.content import RECENT_BYTES_MAX
 from tests.kit.clock import PATIENCE_SECONDS
 from tests.kit.greeted import wait_until_peers_know_each_other

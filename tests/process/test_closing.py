@@ -15,7 +15,7 @@ from shadowrelay.model.settings import Settings
 from shadowrelay.node import Node
 from shadowrelay.service.tasks import Tasks
 from shadowrelay.smtp.deliverer import SmtpDeliverer
-from shadowrelay.smtp.lookups import Lookups
+from shadowrelay.smtp.host_names import Lookups
 from shadowrelay.smtp.peer_link import SmtpPeerLink
 from shadowrelay.smtp.server import ReceiverServer
 from shadowrelay.store.ledger import SqliteLedger

@@ -26,14 +26,14 @@ EAST, WEST = Place("a.east.example", "east"), Place("b.west.example", "west")
 KILLER = """
 import os
 from shadowrelay.cli.main import app
-from shadowrelay.smtp import next_hop
+from shadowrelay.smtp import deliverer
 
-def dies(data, server, stuffed=next_hop.stuffed_with_end):
+def dies(data, server, stuffed=deliverer.stuffed_with_end):
     if b"X-Kills: yes" in data:
         os._exit(139)
     return stuffed(data, server)
 
-next_hop.stuffed_with_end = dies
+deliverer.stuffed_with_end = dies
 app()
 """
 

@@ -21,11 +21,9 @@ from shadowrelay.model.replies import Reply
 from shadowrelay.model.routing import Destination, HostPort
 from shadowrelay.ports import DeliveryJob
 from shadowrelay.smtp.client import Opening, TlsUse, dial
-from shadowrelay.smtp.deliverer import MESSAGES_PER_SESSION_MAX, Report, SmtpDeliverer
-from shadowrelay.smtp.host_names import HostNames
+from shadowrelay.smtp.deliverer import MESSAGES_PER_SESSION_MAX, Report, SmtpDeliverer, Work
+from shadowrelay.smtp.host_names import HostNames, Lookups
 from shadowrelay.smtp.limits import Descriptors
-from shadowrelay.smtp.lookups import Lookups
-from shadowrelay.smtp.next_hop import Work
 from shadowrelay.smtp.resolver import Exchange
 from shadowrelay.smtp.tls import opportunistic_context
 from tests.kit.clock import PATIENCE_SECONDS

@@ -9,8 +9,7 @@ import dns.rcode
 import pytest
 
 from shadowrelay.model.routing import HostPort
-from shadowrelay.smtp.host_names import HostNames, NoAddress, interleaved, names_to_try, parse_hosts
-from shadowrelay.smtp.lookups import Lookups
+from shadowrelay.smtp.host_names import HostNames, Lookups, NoAddress, interleaved, names_to_try, parse_hosts
 from tests.kit.clock import PATIENCE_SECONDS
 from tests.kit.smtp_servers import name_server
 from tests.smtp.test_lookups import Hands

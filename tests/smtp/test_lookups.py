@@ -8,8 +8,8 @@ import dns.rcode
 import pytest
 
 from shadowrelay.model.routing import HostPort
-from shadowrelay.smtp import lookups
-from shadowrelay.smtp.lookups import Found, Freshness, Lookups
+from shadowrelay.smtp import host_names
+from shadowrelay.smtp.host_names import Found, Freshness, Lookups
 from tests.kit.clock import PATIENCE_SECONDS
 from tests.kit.smtp_servers import name_server
 
@@ -100,11 +100,11 @@ async def test_names_that_nobody_answers_for_hold_up_no_others():
     async with name_server(zone) as (_, port):
         asking = Lookups((HostPort("127.0.0.1", port),), lifetime_seconds=0.2)
         for _ in range(2):  # from the second time on it is known which these are
-            dead = [asyncio.ensure_future(asking.ask(name(f"dead{number}.example"), "A")) for number in range(lookups.AT_ONCE)]
+            dead = [asyncio.ensure_future(asking.ask(name(f"dead{number}.example"), "A")) for number in range(host_names.AT_ONCE)]
             if _ == 0:
                 await asyncio.wait(dead)
         asking._clock = lambda: 1e9  # type: ignore[method-assign]  # what was remembered holds no more
-        more = [asyncio.ensure_future(asking.ask(name(f"dead{number}.example"), "A")) for number in range(lookups.AT_ONCE)]
+        more = [asyncio.ensure_future(asking.ask(name(f"dead{number}.example"), "A")) for number in range(host_names.AT_ONCE)]
         await asyncio.sleep(0)
         answer = await asking.ask(name("x.example"), "A")
 
@@ -115,8 +115,8 @@ async def test_names_that_nobody_answers_for_hold_up_no_others():
 
 
 async def test_new_names_that_nobody_answers_for_hold_up_no_others_either(monkeypatch):
-    monkeypatch.setattr(lookups, "PROMPT_SECONDS", 0.02)
-    monkeypatch.setattr(lookups, "LATE_MAX", 30)
+    monkeypatch.setattr(host_names, "PROMPT_SECONDS", 0.02)
+    monkeypatch.setattr(host_names, "LATE_MAX", 30)
     zone = {**{(f"dead{number}.example", "A"): None for number in range(200)}, ("x.example", "A"): ["192.0.2.1"]}
     async with name_server(zone) as (_, port):
         asking = Lookups((HostPort("127.0.0.1", port),), lifetime_seconds=PATIENCE_SECONDS)
@@ -127,7 +127,7 @@ async def test_new_names_that_nobody_answers_for_hold_up_no_others_either(monkey
         waiting_count = len(dead) - len(given_up)
 
         assert Found.RECORDS is answer.found
-        assert 0 < waiting_count <= lookups.AT_ONCE + lookups.LATE_MAX
+        assert 0 < waiting_count <= host_names.AT_ONCE + host_names.LATE_MAX
         assert {Found.NOTHING} == {each.found for each in given_up}
         assert all("too many names" in each.reason for each in given_up)
         await asking.close()
@@ -135,8 +135,8 @@ async def test_new_names_that_nobody_answers_for_hold_up_no_others_either(monkey
 
 
 async def test_an_answer_that_comes_late_counts_and_holds_up_nobody(monkeypatch):
-    monkeypatch.setattr(lookups, "PROMPT_SECONDS", 0.02)
-    monkeypatch.setattr(lookups, "AT_ONCE", 1)
+    monkeypatch.setattr(host_names, "PROMPT_SECONDS", 0.02)
+    monkeypatch.setattr(host_names, "AT_ONCE", 1)
     zone = {("late.example", "A"): ["192.0.2.2"], ("x.example", "A"): ["192.0.2.1"]}
     async with name_server(zone) as (server, port):
         server.late_names = {"late.example"}
@@ -191,7 +191,7 @@ async def test_a_lane_of_its_own_waits_for_nobody():
 
 
 async def test_what_is_remembered_is_bounded(monkeypatch):
-    monkeypatch.setattr(lookups, "REMEMBERED_MAX", 10)
+    monkeypatch.setattr(host_names, "REMEMBERED_MAX", 10)
     async with name_server({}) as (server, port):
         asking = Lookups((HostPort("127.0.0.1", port),))
         for number in range(30):

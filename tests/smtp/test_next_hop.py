@@ -19,8 +19,8 @@ from shadowrelay.model.message import Content, Envelope, Recipient
 from shadowrelay.model.replies import Reply
 from shadowrelay.model.routing import HostPort
 from shadowrelay.smtp.client import Opened, Opening, open_session
-from shadowrelay.smtp.dots import DotStuffer, stuffed_with_end
-from shadowrelay.smtp.next_hop import Limits, Transaction, Unfinished, Work
+from shadowrelay.smtp.data import DotStuffer, stuffed_with_end
+from shadowrelay.smtp.deliverer import Limits, Transaction, Unfinished, Work
 from tests.kit.clock import PATIENCE_SECONDS
 from tests.kit.smtp_servers import CLOSE, EXTENSIONS, HANG, ScriptedServer, serving
 

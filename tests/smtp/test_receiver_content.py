@@ -12,17 +12,8 @@ from hypothesis import strategies as st
 from shadowrelay.memory import ContentBudget
 from shadowrelay.model.message import CONTENT_IN_MEMORY_BYTES_MAX, BodyType, Recipient
 from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, STORE_UNAVAILABLE
-from shadowrelay.smtp.answers import BARE_CR_OR_LF, LINE_TOO_LONG
-from shadowrelay.smtp.data import (
-    CommandReader,
-    ContentSink,
-    DataFilter,
-    has_long_line,
-    header_facts,
-    receive_data,
-    trace_header,
-)
-from shadowrelay.smtp.limits import LINE_OCTETS_MAX, Descriptors
+from shadowrelay.smtp.data import CommandReader, ContentSink, DataFilter, has_long_line, header_facts, receive_data, trace_header
+from shadowrelay.smtp.limits import BARE_CR_OR_LF, LINE_OCTETS_MAX, LINE_TOO_LONG, Descriptors
 from tests.kit.receiving import NOON, files_in, octets_of, receiving
 
 TO_DATA = ("EHLO client.example", "MAIL FROM:<a@x.example>", "RCPT TO:<b@here.example>", "DATA")

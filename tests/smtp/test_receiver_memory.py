@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from shadowrelay.memory import ContentBudget
-from shadowrelay.smtp.lifetime import Lifetime
+from shadowrelay.smtp.connection import Connection
 from shadowrelay.smtp.limits import READ_AHEAD_OCTETS, REPLIES_OCTETS_MAX, ROOM_SECONDS, UNCOUNTED_OCTETS, Descriptors
 from tests.kit.receiving import HELLO, Client, Station, files_in, receiving, until
 from tests.smtp.test_receiver_sessions import OK, PEER, TO_DATA, in_virtual_time
@@ -138,7 +138,7 @@ def test_a_copy_for_which_there_is_no_memory_is_refused_soon(tmp_path: Path) -> 
 @pytest.mark.parametrize("ending", ["QUIT", "abort", "abort in content"])
 async def test_a_session_that_is_over_is_freed_without_the_garbage_collector(tmp_path: Path, ending: str) -> None:
     def sessions_count() -> int:
-        return sum(isinstance(each, Lifetime) for each in gc.get_objects())
+        return sum(isinstance(each, Connection) for each in gc.get_objects())
 
     async with receiving(tmp_path) as station:
         gc.collect()

@@ -3,7 +3,7 @@
 import pytest
 
 from shadowrelay.model.settings import ReceiveConnector, Route
-from shadowrelay.smtp.rights import Rights, client_ip, postmaster_homes
+from shadowrelay.smtp.limits import Rights, client_ip, postmaster_homes
 from tests.kit.receiving import settings_for
 
 

@@ -15,7 +15,7 @@ import structlog
 
 from shadowrelay.model.errors import LedgerUnavailable
 from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, STORE_UNAVAILABLE
-from shadowrelay.smtp.peer_commands import PeerReceiver
+from shadowrelay.smtp.peer_receiver import PeerReceiver
 from tests.kit.clock import PATIENCE_SECONDS
 from tests.kit.receiving import HELLO, Client, Station, files_in, receiving, until
 

@@ -9,7 +9,7 @@ import pytest
 
 from shadowrelay.model.errors import WireError
 from shadowrelay.model.ids import NO_DATABASE
-from shadowrelay.smtp.peer_commands import CHUNK
+from shadowrelay.smtp.peer_receiver import CHUNK
 from shadowrelay.wire import addresses, numbers, ordinals, refusals, status, xqdiscard, xshadow
 from shadowrelay.wire.addresses import parse_mail, parse_rcpt
 from shadowrelay.wire.xqdiscard import (
