@@ -14,7 +14,7 @@ from pathlib import Path
 
 from benchmarks.sla_world import NOW, Node, World
 from shadowrelay.model.tracking import EventId, EventSource, TrackingEvent
-from shadowrelay.wire.tracking import _log_id, format_header, format_line
+from shadowrelay.protocol.tracking import _log_id, format_header, format_line
 
 CRLF, VERSION = b"\r\n", "0.4.0"
 

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from shadowrelay.core import tracking_rows as rows
 from shadowrelay.model.ids import DatabaseId, MessageId, ServerName
 from shadowrelay.model.message import Envelope, Recipient
 from shadowrelay.model.ownership import Claim, CopyNumber, Role
 from shadowrelay.model.queue import Origin, StoredMessage
 from shadowrelay.model.replies import Reply
 from shadowrelay.model.tracking import EventId, EventSource, Replication, ResubmitReason, TrackingEvent
+from shadowrelay.pipeline import tracking_rows as rows
 
 MICROSECOND = timedelta(microseconds=1)
 HEARTBEAT, SPAN = timedelta(minutes=2), timedelta(hours=3)

@@ -13,26 +13,24 @@ from functools import partial
 import structlog
 import uvloop
 
-from shadowrelay import __version__, config
+from shadowrelay import __version__
 from shadowrelay.admin.api import make_application
 from shadowrelay.admin.metrics import Metrics
 from shadowrelay.admin.server import AdminServer
 from shadowrelay.admin.token import read_or_create_token
-from shadowrelay.config import LoadedSettings
-from shadowrelay.config_reload import adopted
-from shadowrelay.core.ownership.values import Party
 from shadowrelay.memory import ContentBudget, FreedMemory
-from shadowrelay.model.errors import ConfigurationError, LedgerUnavailable
 from shadowrelay.model.ids import ServerName
 from shadowrelay.model.peers import PeerIdentity
-from shadowrelay.model.settings import Peer
-from shadowrelay.service.assembly import Services
-from shadowrelay.service.attempts import Attempts
-from shadowrelay.service.clock import SystemClock
-from shadowrelay.service.context import Context
-from shadowrelay.service.leases import Leases
-from shadowrelay.service.peerbook import PeerBook
-from shadowrelay.service.tasks import Tasks
+from shadowrelay.model.replies import ConfigurationError, LedgerUnavailable
+from shadowrelay.ownership.rules import Party
+from shadowrelay.pipeline.assembly import Services
+from shadowrelay.pipeline.context import Context, SystemClock, Tasks
+from shadowrelay.pipeline.leases import Attempts, Leases
+from shadowrelay.pipeline.peerbook import PeerBook
+from shadowrelay.settings import configuration
+from shadowrelay.settings.configuration import LoadedSettings
+from shadowrelay.settings.reload import adopted
+from shadowrelay.settings.values import Peer
 from shadowrelay.smtp.client import Opening, TlsUse, dial
 from shadowrelay.smtp.deliverer import SmtpDeliverer
 from shadowrelay.smtp.host_names import HostNames, Lookups
@@ -43,7 +41,7 @@ from shadowrelay.smtp.server import Listener, OpenListener, ReceiverServer, rece
 from shadowrelay.smtp.tls import TlsContexts, opportunistic_context
 from shadowrelay.store.ledger import SqliteLedger
 from shadowrelay.tracking import operator_log
-from shadowrelay.tracking.assembly import make_tracking
+from shadowrelay.tracking.shipper import make_tracking
 
 GRACE_SECONDS = 30.0  # SIGTERM: sessions and attempts in the middle may finish
 TOLD_POLLS = 5  # SIGTERM: peers may hear what is done, and acknowledge it in their next poll
@@ -293,7 +291,7 @@ class Node:
         return read_or_create_token(self._settings.admin.token_file)
 
     def _effective(self) -> dict[str, object]:
-        return dict(config.effective(self._loaded))
+        return dict(configuration.effective(self._loaded))
 
     def reload(self) -> None:
         """SIGHUP: what can change while running does, and the content of the files named in [tls]; the rest is named
@@ -302,7 +300,7 @@ class Node:
             self._is_reload_wanted = True
             return
         try:
-            loaded = config.load(self._loaded.path)
+            loaded = configuration.load(self._loaded.path)
             self._tls = self._read_tls()
         except ConfigurationError as error:
             _log.error("configuration.refused", error=str(error))

@@ -11,7 +11,6 @@ from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 from typing import Protocol
 
-from shadowrelay.core.retry import Step
 from shadowrelay.model.ids import DatabaseId, MessageId, ServerName
 from shadowrelay.model.message import Content, ContentPlace, Envelope, Ordinals
 from shadowrelay.model.ownership import Claim, DiscardEvent, StatusAnswer, StatusQuestion, Transition
@@ -22,7 +21,9 @@ from shadowrelay.model.queue import (
     ForkRetry,
     HeldCopy,
     NewMessage,
+    NodeView,
     PeerRow,
+    PeerView,
     QueueRow,
     ShadowGroup,
     StoredMessage,
@@ -31,10 +32,10 @@ from shadowrelay.model.replies import Reply
 from shadowrelay.model.routing import Destination
 from shadowrelay.model.tracking import Replication, TrackingEvent
 from shadowrelay.model.values import dataclass
-from shadowrelay.model.views import NodeView, PeerView
+from shadowrelay.pipeline.delivery_rules import Step
 
 Decide = Callable[[MessageId, Claim | None], Transition]
-"""A pure decision of `core.ownership`, run inside the transaction on the claim as it is there."""
+"""A pure decision of `shadowrelay.ownership`, run inside the transaction on the claim as it is there."""
 
 
 class Clock(Protocol):
@@ -296,7 +297,7 @@ class HoldAnswer(Protocol):
 
 
 class PeerDesk(Protocol):
-    """What the receiver calls for authorised peers; implemented by `service.desk`. One call an SMTP command."""
+    """What the receiver calls for authorised peers; implemented by `pipeline.desk`. One call an SMTP command."""
 
     @property
     def position(self) -> int:
@@ -331,7 +332,7 @@ class PeerDesk(Protocol):
 
 
 class Acceptor(Protocol):
-    """What the receiver calls for ordinary mail; implemented by `service.accept`."""
+    """What the receiver calls for ordinary mail; implemented by `pipeline.accept`."""
 
     def refusal(self) -> Reply | None:
         """A reason to refuse MAIL now (disk full …), or None."""
@@ -346,7 +347,7 @@ class Acceptor(Protocol):
 class DeliveryJob:
     """One transaction with a next hop.
 
-    Shapes: `ordinals` not empty, at most `core.routing.RECIPIENTS_PER_TRANSACTION_MAX`; `prefix` goes before the content: whole
+    Shapes: `ordinals` not empty, at most `pipeline.routing.RECIPIENTS_PER_TRANSACTION_MAX`; `prefix` goes before the content: whole
     header lines, or empty. `content` is called when a session is open, not before, so that nothing is held in memory for a next
     hop that keeps us waiting; it may raise ContentCorrupt or LedgerUnavailable. `may_end_data` is asked right before the final
     dot; False ends the session without it. Units: `reply_seconds` is how long the reply to the dot may still take, asked when

@@ -20,12 +20,11 @@ from fastapi.security import HTTPBearer
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from shadowrelay.admin import resources
-from shadowrelay.admin.gate import Gate
+from shadowrelay.admin.gate import Gate, problem
 from shadowrelay.admin.metrics import CONTENT_TYPE, Metrics
-from shadowrelay.admin.problems import problem
 from shadowrelay.admin.token import is_token
-from shadowrelay.model.errors import LedgerUnavailable, RequestRefused
 from shadowrelay.model.ids import MessageId, ServerName
+from shadowrelay.model.replies import LedgerUnavailable, RequestRefused
 from shadowrelay.ports import AdminView
 
 LISTED_MAX = 1000  # messages in one answer: about 500 KB

@@ -10,7 +10,7 @@ from urllib.parse import quote
 import httpx
 
 from shadowrelay.admin.token import read_token
-from shadowrelay.model.errors import ConfigurationError, ShadowrelayError
+from shadowrelay.model.replies import ConfigurationError, ShadowrelayError
 
 TOKEN_VARIABLE = "SHADOWRELAY_ADMIN_TOKEN"
 TIMEOUT_SECONDS = 10.0

@@ -5,19 +5,29 @@ there (DNS rebinding). The browser then says that name in `Host`, so only our ow
 nobody can point one at us.
 
 Health pages always find room: an orchestrator that hears nothing of them kills the node.
+
+Errors are RFC 9457 problems; they never carry an exception's text.
 """
 
 import asyncio
 import ipaddress
 import re
-from collections.abc import Iterable, MutableMapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from http import HTTPStatus
 from typing import Any
 
+from fastapi.responses import JSONResponse
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from shadowrelay.admin.problems import problem
+from shadowrelay.admin import resources
+
+
+def problem(status: int, detail: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
+    """An answer that says what is wrong."""
+    body = resources.Problem(title=HTTPStatus(status).phrase, status=status, detail=detail)
+    return JSONResponse(body.model_dump(), status, headers, media_type="application/problem+json")
+
 
 HEADER_OCTETS_MAX = 16 * 1024  # the line of the request and its fields
 BODY_OCTETS_MAX = 64 * 1024  # no request of the API has more than a few hundred

@@ -6,8 +6,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from shadowrelay.model.ownership import Choice, CopyNumber
-from shadowrelay.model.queue import ForkRetry, QueueRow, StoredMessage
-from shadowrelay.model.views import NodeView, PeerView
+from shadowrelay.model.queue import ForkRetry, NodeView, PeerView, QueueRow, StoredMessage
 
 
 class Queue(BaseModel):

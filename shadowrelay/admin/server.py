@@ -13,7 +13,7 @@ from uvicorn.protocols.http.flow_control import CLOSE_HEADER
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from shadowrelay.admin.gate import HEADER_OCTETS_MAX
-from shadowrelay.model.errors import ConfigurationError
+from shadowrelay.model.replies import ConfigurationError
 from shadowrelay.model.routing import HostPort
 
 CONNECTIONS_MAX = 64  # a console and a scraper need a handful. The next one takes the place of another

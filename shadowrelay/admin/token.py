@@ -5,7 +5,7 @@ import os
 import secrets
 from pathlib import Path
 
-from shadowrelay.model.errors import ConfigurationError
+from shadowrelay.model.replies import ConfigurationError
 
 TOKEN_OCTETS_MIN = 16  # shorter ones can be guessed
 TOKEN_OCTETS_MAX = 1024

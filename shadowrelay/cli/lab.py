@@ -1,19 +1,113 @@
-"""`shadowrelay lab …`: the cluster in containers, its faults, and the account of the mail that went through it."""
+"""`shadowrelay lab …`: the cluster in containers, its faults, its recovery scenarios, and the account of the mail through it."""
 
 import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from shadowrelay.cli.lab_progress import progress
-from shadowrelay.cli.lab_scenario import play_scenario, print_scenarios
-from shadowrelay.cli.node_options import AsJson
-from shadowrelay.cli.output import ExitCode, print_json, print_table, stop
-from shadowrelay.model.quantities import parse_duration
+from shadowrelay.cli.output import AsJson, ExitCode, print_json, print_table, stop
+from shadowrelay.settings.values import parse_duration
+
+
+@contextmanager
+def progress(what: str, total: int | None) -> Iterator[Any]:
+    """Yields what moves the bar: by one, or to a number of a total."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    errors = Console(stderr=True)
+    with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as bar:
+        task = bar.add_task(what, total=total)
+
+        def advance(completed: int | None = None, of: int | None = None) -> None:
+            if completed is None:
+                bar.advance(task)
+            else:
+                bar.update(task, completed=completed, total=of)
+
+        yield advance
+
+
+if TYPE_CHECKING:
+    from shadowrelay.lab.compose import Lab
+    from shadowrelay.lab.scenarios.verdict import Verdict
+
+
+def print_scenarios(as_json: bool) -> None:
+    """What there is to play."""
+    from shadowrelay.lab.scenarios.catalogue import SCENARIOS
+
+    if as_json:
+        print_json([{"name": one.name, "title": one.title, "story": one.story, "exchange": one.exchange} for one in SCENARIOS.values()])
+        return
+    print_table(("Scenario", "What happens"), [(one.name, one.title) for one in SCENARIOS.values()], "")
+
+
+def play_scenario(lab: "Lab", name: str, *, is_fault_wanted: bool, as_json: bool) -> bool:
+    """Play it and say everything. Returns whether it passed. Raises: LabError."""
+    from shadowrelay.lab.scenarios.catalogue import scenario
+    from shadowrelay.lab.scenarios.player import play
+
+    chosen = scenario(name) if is_fault_wanted else scenario(name).without_fault()
+    began = time.monotonic()
+
+    def say(text: str) -> None:
+        typer.echo(f"{time.monotonic() - began:5.0f} s  {text}", err=as_json)
+
+    if not as_json:
+        typer.echo(f"{chosen.title}\n\nWhat will happen: {chosen.story}")
+        typer.echo("The fault is left out: this must fail.\n" if not is_fault_wanted else "")
+    verdict = play(lab, chosen, say=say)
+    if as_json:
+        print_json(verdict_as_json(verdict))
+    else:
+        print_verdict(verdict)
+    return verdict.is_passed
+
+
+def print_verdict(verdict: "Verdict") -> None:
+    """Figures, what was expected, invariants, what Exchange's documents say, and pass or fail."""
+    chosen = verdict.scenario
+    typer.echo("\nFigures")
+    print_table(("#", "What"), [(f"{value:g}", text) for text, value in verdict.shown()], "")
+    typer.echo("\nOnly the fault can produce")
+    for outcome in verdict.outcomes:
+        typer.echo(f"  {_mark(outcome.is_met)}  {outcome.line()}")
+    typer.echo("\nInvariants")
+    for finding in verdict.findings:
+        is_excused = verdict.is_excused(finding) and not finding.holds
+        typer.echo(f"  {'not judged' if is_excused else _mark(finding.holds)}  {finding.invariant} {finding.claim}")
+        for text in finding.broken_by[:5]:
+            typer.echo(f"          {text}")
+    if chosen.excuse:
+        typer.echo(f"  not judged: {', '.join(chosen.excused)}: {chosen.excuse}")
+    typer.echo(f"\nExchange ({', '.join(chosen.sources)}): {chosen.exchange}\n")
+    typer.echo(verdict.summary)
+    typer.echo(f"{chosen.name}: {'pass' if verdict.is_passed else 'fail'}")
+
+
+def verdict_as_json(verdict: "Verdict") -> dict[str, Any]:
+    """For programs."""
+    return {
+        "scenario": verdict.scenario.name,
+        "is_passed": verdict.is_passed,
+        "figures": dict(verdict.figures),
+        "expectations": [{**asdict(one.expectation), "value": one.value, "is_met": one.is_met} for one in verdict.outcomes],
+        "invariants": [{**asdict(one), "holds": one.holds, "is_excused": verdict.is_excused(one)} for one in verdict.findings],
+        "exchange": verdict.scenario.exchange,
+        "sources": list(verdict.scenario.sources),
+        "summary": verdict.summary,
+    }
+
+
+def _mark(is_good: bool) -> str:
+    return "ok  " if is_good else "FAIL"
+
 
 if TYPE_CHECKING:
     from shadowrelay.lab.compose import Lab

@@ -6,13 +6,13 @@ from typing import Annotated
 
 import typer
 
-from shadowrelay import __version__, config
+from shadowrelay import __version__
 from shadowrelay.cli import queues
 from shadowrelay.cli.lab import lab
-from shadowrelay.cli.node_options import AsJson
-from shadowrelay.cli.output import ExitCode, configuration_errors, print_json, print_table
+from shadowrelay.cli.output import AsJson, ExitCode, configuration_errors, print_json, print_table
 from shadowrelay.cli.sla import sla
-from shadowrelay.model.errors import ConfigurationError
+from shadowrelay.model.replies import ConfigurationError
+from shadowrelay.settings import configuration
 
 EXIT_CODES = "Exit codes: 0 done, 1 failed, 2 configuration or usage, 3 an objective was missed, 4 the node did not answer."
 
@@ -48,8 +48,8 @@ def shadowrelay(
 def serve(config_file: Annotated[Path, typer.Option("--config", help="The node's configuration (TOML).")]) -> None:
     """Run a node. SIGTERM drains it, SIGHUP reloads what can be reloaded."""
     with configuration_errors():
-        loaded = config.load(config_file)
-        for warning in config.warnings(loaded.settings):
+        loaded = configuration.load(config_file)
+        for warning in configuration.warnings(loaded.settings):
             typer.echo(f"shadowrelay: warning: {warning}", err=True)
         raise typer.Exit(import_module("shadowrelay.node").run(loaded))
 
@@ -62,7 +62,7 @@ def check(
 ) -> None:
     """Validate a configuration; print the effective values and where each came from."""
     if is_example:
-        typer.echo(config.example(), nl=False)
+        typer.echo(configuration.example(), nl=False)
         return
     if config_file is None:
         raise typer.BadParameter("name a file, or ask for --example", param_hint="--config")
@@ -71,8 +71,8 @@ def check(
         return
     with configuration_errors():
         loaded = _checked(config_file)
-    print_table(("Key", "Value", "From"), [(key, _text(value), loaded.origins[key]) for key, value in config.effective(loaded)], "")
-    doubts = config.warnings(loaded.settings)
+    print_table(("Key", "Value", "From"), [(key, _text(value), loaded.origins[key]) for key, value in configuration.effective(loaded)], "")
+    doubts = configuration.warnings(loaded.settings)
     typer.echo(f"\n{config_file} is valid, {len(doubts)} warning{'' if len(doubts) == 1 else 's'}")
     for doubt in doubts:
         typer.echo(f"warning: {doubt}")
@@ -84,13 +84,13 @@ def _check_as_json(config_file: Path) -> None:
     except ConfigurationError as exc:
         print_json({"file": str(config_file), "is_valid": False, "errors": str(exc).splitlines(), "warnings": [], "settings": {}})
         raise typer.Exit(ExitCode.USAGE) from None
-    values = {key: {"value": value, "origin": loaded.origins[key]} for key, value in config.effective(loaded)}
-    doubts = config.warnings(loaded.settings)
+    values = {key: {"value": value, "origin": loaded.origins[key]} for key, value in configuration.effective(loaded)}
+    doubts = configuration.warnings(loaded.settings)
     print_json({"file": str(config_file), "is_valid": True, "errors": [], "warnings": doubts, "settings": values})
 
 
-def _checked(config_file: Path) -> config.LoadedSettings:
-    loaded = config.load(config_file)
+def _checked(config_file: Path) -> configuration.LoadedSettings:
+    loaded = configuration.load(config_file)
     if loaded.settings.shipping.target:
         import_module("shadowrelay.tracking.target").check_target(loaded.settings.shipping.target)
     return loaded

@@ -1,4 +1,8 @@
-"""How commands end and what they print: tables for people, JSON for programs, errors with their remedy on standard error."""
+"""How commands end and what they print, and the options that all of them share.
+
+Tables for people, JSON for programs, errors with their remedy on standard error. Which node a command asks, and with which token, is said
+by the same options everywhere.
+"""
 
 import json
 import sys
@@ -6,14 +10,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from enum import IntEnum
-from typing import NoReturn
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from shadowrelay.model.errors import ConfigurationError
+from shadowrelay.model.replies import ConfigurationError
+from shadowrelay.settings.configuration import load
 
 WIDTH_WITHOUT_TERMINAL = 200  # a pipe has no width; 80 columns would cut what a reader greps for
 
@@ -99,3 +105,33 @@ def _cell(value: object) -> str:
 def visible(text: str) -> str:
     """What came from outside may not steer the terminal: control characters and marks of direction as their code."""
     return text if text.isprintable() else "".join(one if one.isprintable() else f"\\u{ord(one):04x}" for one in text)
+
+
+if TYPE_CHECKING:
+    from shadowrelay.admin.client import NodeClient
+
+NODE_VARIABLE = "SHADOWRELAY_NODE"
+URL_DEFAULT = "http://127.0.0.1:8025"
+
+Node = Annotated[str | None, typer.Option("--node", metavar="URL", envvar=NODE_VARIABLE, help=f"The node's admin address. [{URL_DEFAULT}]")]
+TokenFile = Annotated[Path | None, typer.Option("--token-file", help="File with its token; else SHADOWRELAY_ADMIN_TOKEN is used.")]
+Config = Annotated[Path | None, typer.Option("--config", help="The node's configuration: address and token file are taken from it.")]
+AsJson = Annotated[bool, typer.Option("--json", help="JSON for programs instead of tables.")]
+
+
+@contextmanager
+def asked_node(node: str | None, token_file: Path | None, config: Path | None) -> Iterator["NodeClient"]:
+    """A client of that node; what goes wrong ends the command with the exit code that says so."""
+    # httpx takes a third of a second to import: not for --version, --help or check
+    from shadowrelay.admin.client import NodeClient, NodeError, find_token
+
+    with configuration_errors():
+        if config is not None:
+            admin = load(config).settings.admin
+            node, token_file = node or f"http://{admin.listen}", token_file or admin.token_file
+        token = find_token(token_file)
+    try:
+        with NodeClient(node or URL_DEFAULT, token) as client:
+            yield client
+    except NodeError as exc:
+        stop(str(exc), {0: ExitCode.UNREACHABLE, 401: ExitCode.USAGE}.get(exc.status, ExitCode.FAILED))

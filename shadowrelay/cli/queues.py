@@ -7,8 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from shadowrelay.cli.node_options import AsJson, Config, Node, TokenFile, asked_node
-from shadowrelay.cli.output import ExitCode, age, duration, print_json, print_table, stop
+from shadowrelay.cli.output import AsJson, Config, ExitCode, Node, TokenFile, age, asked_node, duration, print_json, print_table, stop
 
 HELD_FOR_OTHERS = "Shadow"
 SET_ASIDE = "Poison"

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from itertools import product
 
-from shadowrelay.model.errors import ShadowrelayError
+from shadowrelay.model.replies import ShadowrelayError
 
 DOMAIN = "example"
 SENDER, DNS = "sender", "dns"

@@ -17,16 +17,15 @@ from datetime import UTC, datetime, timedelta
 from enum import Enum
 from pathlib import Path
 
-from shadowrelay.model.errors import DeliveryError
 from shadowrelay.model.ids import BoundaryName, DatabaseId, MessageId, ServerName
 from shadowrelay.model.message import Content, Envelope, Recipient
 from shadowrelay.model.ownership import StatusAnswer, StatusQuestion
 from shadowrelay.model.peers import CopyOffer, DiscardReply, PeerIdentity
-from shadowrelay.model.replies import Reply, queued_as
+from shadowrelay.model.replies import DeliveryError, Reply, queued_as
 from shadowrelay.model.routing import Destination, HostPort
-from shadowrelay.model.settings import ReceiveConnector
+from shadowrelay.pipeline.context import SystemClock
 from shadowrelay.ports import DeliveryJob
-from shadowrelay.service.clock import SystemClock
+from shadowrelay.settings.values import ReceiveConnector
 from shadowrelay.smtp.client import Opening
 from shadowrelay.smtp.deliverer import Limits, SmtpDeliverer
 from shadowrelay.smtp.resolver import DnsResolver

@@ -1,4 +1,4 @@
-"""Who holds which copy of a message under which number: the values that `core.ownership` decides on.
+"""Who holds which copy of a message under which number: the values that `shadowrelay.ownership` decides on.
 
 One node has at most one `Claim` to a message. What it says of it to others is a `StatusAnswer`.
 """

@@ -105,7 +105,7 @@ _PAIR = "^S:[^=]*="
 
 
 def unescaped(array: pa.Array) -> pa.Array:
-    """Undo what `wire.tracking` escapes."""
+    """Undo what `protocol.tracking` escapes."""
     if not pc.any(pc.match_substring(array, "\\u")).as_py():
         return array
     return pa.array([_ESCAPE.sub(lambda found: chr(int(found[1], 16)), text) for text in array.to_pylist()], pa.string())

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import functions as F
 
-from shadowrelay.model.errors import ShadowrelayError
+from shadowrelay.model.replies import ShadowrelayError
 from shadowrelay.sla.land import NAMES, is_landed, land, source_of
 from shadowrelay.sla.sites import (
     Manifest,

@@ -9,7 +9,7 @@ from enum import StrEnum
 from hashlib import blake2b
 from typing import NamedTuple
 
-from shadowrelay.wire.tracking import FIELDS
+from shadowrelay.protocol.tracking import FIELDS
 
 # ---- the header
 

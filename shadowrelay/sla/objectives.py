@@ -11,9 +11,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from shadowrelay.model.errors import ConfigurationError
-from shadowrelay.model.quantities import parse_duration
-from shadowrelay.model.settings import Transport
+from shadowrelay.model.replies import ConfigurationError
+from shadowrelay.settings.values import Transport, parse_duration
 
 BURN_WINDOWS_HOURS = {"1h": 1, "6h": 6, "1d": 24, "30d": 720}
 """Windows of burn rates. Each looks back from now."""

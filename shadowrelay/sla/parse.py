@@ -1,7 +1,7 @@
 """Reads a tracking log block by block into events: in bounded memory, and without an error, whatever is in the file. docs/sla.md, 1.
 
 Most lines are plain, and are split by Arrow together. A line of our own is known to be plain because its log-id is right: then it is, octet
-for octet, what `wire.tracking` wrote. Another's is plain when it holds no quote. All others go to `lines.cells_of`, one by one.
+for octet, what `protocol.tracking` wrote. Another's is plain when it holds no quote. All others go to `lines.cells_of`, one by one.
 What is open at the end of a block (half a line, a quoted field that goes on) is read again with the next.
 """
 
@@ -15,6 +15,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 from pyarrow import csv as arrow_csv
 
+from shadowrelay.protocol.tracking import SCHEMA_VERSION
 from shadowrelay.sla.columns import ARROW_EVENTS, Raw, events_of, without
 from shadowrelay.sla.lines import (
     LINE_BYTES_MAX,
@@ -28,7 +29,6 @@ from shadowrelay.sla.lines import (
     row_id_key,
     shown,
 )
-from shadowrelay.wire.tracking import SCHEMA_VERSION
 
 BLOCK_BYTES = 4 * 1024 * 1024  # about 8,000 rows; some thirty times that in memory
 BOM = b"\xef\xbb\xbf"

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from shadowrelay.model.errors import ConfigurationError, ShadowrelayError
+from shadowrelay.model.replies import ConfigurationError, ShadowrelayError
 from shadowrelay.sla.storage import located, written_whole
 
 MANIFEST = "manifest.json"

@@ -15,7 +15,7 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from shadowrelay.model.errors import ShadowrelayError
+from shadowrelay.model.replies import ShadowrelayError
 from shadowrelay.signals import stopped_by_signals
 from shadowrelay.sla import ingest, live
 from shadowrelay.sla.ingest import Tell, describe_servers, has_events, require_logs

@@ -26,7 +26,7 @@ import aiosmtplib
 from shadowrelay.model.replies import Reply
 from shadowrelay.model.routing import HostPort
 from shadowrelay.model.values import dataclass
-from shadowrelay.smtp.pipeline import (
+from shadowrelay.smtp.client_session import (
     BROKEN_REPLY,
     CONNECTION_FAILED,
     CONNECTION_LOST,

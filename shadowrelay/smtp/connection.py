@@ -22,8 +22,7 @@ import structlog
 from aiosmtpd.smtp import SMTP
 from aiosmtpd.smtp import log as aiosmtpd_log
 
-from shadowrelay.model.errors import LedgerUnavailable, WireError
-from shadowrelay.model.replies import LOCAL_ERROR, Reply
+from shadowrelay.model.replies import LOCAL_ERROR, LedgerUnavailable, Reply, WireError
 from shadowrelay.smtp.data import CommandReader
 from shadowrelay.smtp.limits import (
     BARE_CR_OR_LF,

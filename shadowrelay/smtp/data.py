@@ -24,9 +24,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from shadowrelay.memory import Portion
-from shadowrelay.model.errors import PermanentDeliveryError
 from shadowrelay.model.message import CONTENT_IN_MEMORY_BYTES_MAX, Content, Recipient
-from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, Reply
+from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, PermanentDeliveryError, Reply
 from shadowrelay.model.values import dataclass
 from shadowrelay.smtp.limits import (
     BARE_CR_OR_LF,

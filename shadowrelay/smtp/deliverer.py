@@ -21,16 +21,15 @@ from math import inf
 
 import structlog
 
-from shadowrelay.model.errors import DeliveryError, LeaseTooShort, PermanentDeliveryError, TransientDeliveryError
 from shadowrelay.model.message import BodyType, Content, Envelope
-from shadowrelay.model.replies import Reply
+from shadowrelay.model.replies import DeliveryError, LeaseTooShort, PermanentDeliveryError, Reply, TransientDeliveryError
 from shadowrelay.model.values import dataclass
 from shadowrelay.ports import DeliveryJob
+from shadowrelay.protocol.addresses import format_mail, format_rcpt
 from shadowrelay.smtp.client import Opened, Opening, SessionPool, open_session
+from shadowrelay.smtp.client_session import BROKEN_REPLY, CONNECTION_FAILED, SERVICE_CLOSING, Answer, SessionBroken, failure
 from shadowrelay.smtp.data import DotStuffer, stuffed_with_end
-from shadowrelay.smtp.pipeline import BROKEN_REPLY, CONNECTION_FAILED, SERVICE_CLOSING, Answer, SessionBroken, failure
 from shadowrelay.smtp.resolver import NO_USABLE_EXCHANGE, Exchange, Hosts, MailResolver, Target
-from shadowrelay.wire.addresses import format_mail, format_rcpt
 
 COMMAND_SECONDS = 300.0  # MAIL and RCPT. RFC 5321 4.5.3.2.2, 4.5.3.2.3
 DATA_SECONDS = 120.0  # RFC 5321 4.5.3.2.4

@@ -14,12 +14,11 @@ from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 from types import MappingProxyType
 from typing import Final
 
-from shadowrelay.core.routing import Router
-from shadowrelay.model.quantities import Network
 from shadowrelay.model.replies import Reply
-from shadowrelay.model.settings import ReceiveConnector, Route
-from shadowrelay.wire.addresses import domain_of
-from shadowrelay.wire.ordinals import ORDINAL_MAX
+from shadowrelay.pipeline.routing import Router
+from shadowrelay.protocol.addresses import domain_of
+from shadowrelay.protocol.fields import ORDINAL_MAX
+from shadowrelay.settings.values import Network, ReceiveConnector, Route
 
 # of any session
 UNKNOWN_COMMAND = Reply(500, "5.5.1", "Command not recognized")

@@ -15,31 +15,32 @@ from typing import Protocol, TypeVar
 
 import structlog
 
-from shadowrelay.core.placement import LARGE_OCTETS
-from shadowrelay.model.errors import PeerSaid, PeerUnavailable, ShadowrelayError, WireError
 from shadowrelay.model.ids import DatabaseId, ServerName
 from shadowrelay.model.message import Content
 from shadowrelay.model.ownership import StatusAnswer, StatusQuestion
 from shadowrelay.model.peers import CopyOffer, DiscardReply, PeerIdentity
-from shadowrelay.model.replies import SUPERSEDED, Reply
+from shadowrelay.model.replies import SUPERSEDED, PeerSaid, PeerUnavailable, Reply, ShadowrelayError, WireError
 from shadowrelay.model.routing import HostPort
 from shadowrelay.model.values import dataclass
+from shadowrelay.pipeline.placement import LARGE_OCTETS
 from shadowrelay.ports import Clock
-from shadowrelay.smtp.client import Opened, Opening, SessionPool, open_session
-from shadowrelay.smtp.deliverer import BLOCK_OCTETS, opened
-from shadowrelay.smtp.pipeline import ENHANCED, SERVICE_CLOSING, Answer, Pipeline, SessionBroken
-from shadowrelay.wire.addresses import format_mail, format_rcpt
-from shadowrelay.wire.status import (
+from shadowrelay.protocol.addresses import format_mail, format_rcpt
+from shadowrelay.protocol.xqdiscard import (
     ANSWERS_OCTETS_MAX,
     QUESTIONS_PER_LINE_MAX,
+    DiscardQuery,
+    format_query,
     format_question_block,
     format_status,
     format_status_block,
     parse_answer_lines,
+    parse_reply_lines,
     parse_superseded,
 )
-from shadowrelay.wire.xqdiscard import DiscardQuery, format_query, parse_reply_lines
-from shadowrelay.wire.xshadow import format_commit, format_envelope, format_hello, format_hold, parse_hello, parse_position
+from shadowrelay.protocol.xshadow import format_commit, format_envelope, format_hello, format_hold, parse_hello, parse_position
+from shadowrelay.smtp.client import Opened, Opening, SessionPool, open_session
+from shadowrelay.smtp.client_session import ENHANCED, SERVICE_CLOSING, Answer, Pipeline, SessionBroken
+from shadowrelay.smtp.deliverer import BLOCK_OCTETS, opened
 
 CHUNK_OCTETS = 64 * 1024  # each is answered: a copy that gets on shows it this often
 COMMAND_NOT_IMPLEMENTED, PARAMETER_NOT_KNOWN, TOO_LARGE = 502, 555, 552  # docs/protocol.md, section 13

@@ -14,10 +14,29 @@ import ssl
 from collections.abc import Mapping
 from functools import partial
 
-from shadowrelay.model.errors import WireError
 from shadowrelay.model.message import Envelope, Recipient
 from shadowrelay.model.peers import CopyOffer, PeerIdentity
-from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, SUPERSEDED, Reply
+from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, SUPERSEDED, Reply, WireError
+from shadowrelay.protocol.xqdiscard import (
+    BLOCK_OCTETS_MAX,
+    DiscardQuery,
+    format_answer_lines,
+    format_reply_lines,
+    parse_command,
+    parse_question_block,
+)
+from shadowrelay.protocol.xshadow import (
+    KEYWORD,
+    XshadowForm,
+    format_hello,
+    format_keyword,
+    format_position,
+    parse_commit,
+    parse_envelope,
+    parse_form,
+    parse_hello,
+    parse_hold,
+)
 from shadowrelay.smtp.data import ContentSink, receive_octets
 from shadowrelay.smtp.limits import (
     AUTHENTICATION_NEEDED,
@@ -45,26 +64,6 @@ from shadowrelay.smtp.limits import (
 from shadowrelay.smtp.receiver import Receiver
 from shadowrelay.smtp.session import MAIL_PARAMETERS, Hold, Transaction
 from shadowrelay.smtp.tls import names_in_certificate
-from shadowrelay.wire.xqdiscard import (
-    BLOCK_OCTETS_MAX,
-    DiscardQuery,
-    format_answer_lines,
-    format_reply_lines,
-    parse_command,
-    parse_question_block,
-)
-from shadowrelay.wire.xshadow import (
-    KEYWORD,
-    XshadowForm,
-    format_hello,
-    format_keyword,
-    format_position,
-    parse_commit,
-    parse_envelope,
-    parse_form,
-    parse_hello,
-    parse_hold,
-)
 
 EXCHANGE_STARTS = frozenset({"EHLO", "MAIL", "NOOP", "QUIT", "RSET", "XQDISCARD"})
 

@@ -8,9 +8,9 @@ import ssl
 from collections.abc import Mapping
 from functools import partial
 
-from shadowrelay.model.errors import WireError
 from shadowrelay.model.message import BodyType, Envelope, Recipient
-from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, Reply
+from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, Reply, WireError
+from shadowrelay.protocol.addresses import parse_mail, parse_rcpt
 from shadowrelay.smtp.connection import BoundedReading, Connection, report_every_unwritten_octet
 from shadowrelay.smtp.data import ContentSink, DataFilter, beginning_of, header_facts, receive_data, trace_header
 from shadowrelay.smtp.limits import (
@@ -47,7 +47,6 @@ from shadowrelay.smtp.limits import (
     UNKNOWN_PARAMETER,
 )
 from shadowrelay.smtp.session import MAIL_PARAMETERS, Transaction, recipient_of, take_mail_parameters
-from shadowrelay.wire.addresses import parse_mail, parse_rcpt
 
 _HELLO_NAME = re.compile(rf"[A-Za-z0-9._:\[\]-]{{1,{HELLO_NAME_OCTETS_MAX}}}")  # what may stand in a trace header
 

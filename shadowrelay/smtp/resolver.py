@@ -16,8 +16,7 @@ from typing import Protocol
 import dns.exception
 import dns.name
 
-from shadowrelay.model.errors import PermanentDeliveryError, TransientDeliveryError
-from shadowrelay.model.replies import Reply
+from shadowrelay.model.replies import PermanentDeliveryError, Reply, TransientDeliveryError
 from shadowrelay.model.routing import Destination, HostPort
 from shadowrelay.model.values import dataclass
 from shadowrelay.smtp.host_names import LIFETIME_SECONDS, Found, Lookups, both_families

@@ -16,8 +16,8 @@ from typing import Any
 from shadowrelay.memory import ContentBudget
 from shadowrelay.model.ids import ServerName
 from shadowrelay.model.routing import HostPort
-from shadowrelay.model.settings import Peer, ReceiveConnector, Route, Settings
 from shadowrelay.ports import Acceptor, Clock, PeerDesk
+from shadowrelay.settings.values import Peer, ReceiveConnector, Route, Settings
 from shadowrelay.smtp.connection import BoundedReading, Connection
 from shadowrelay.smtp.limits import SHUTTING_DOWN, Descriptors
 from shadowrelay.smtp.peer_receiver import PeerReceiver

@@ -1,6 +1,6 @@
 """What a session is: what all sessions of a receive connector share, its account, one transaction, and the parameters of that.
 
-The grammar of a line is `wire.addresses`; which parameters of MAIL and RCPT are known here, and which values they may have, is what
+The grammar of a line is `protocol.addresses`; which parameters of MAIL and RCPT are known here, and which values they may have, is what
 the extensions in our reply to EHLO promise. They are kept as they came.
 """
 
@@ -16,12 +16,13 @@ from pathlib import Path
 from time import time_ns
 
 from shadowrelay.memory import ContentBudget
-from shadowrelay.model.errors import WireError
 from shadowrelay.model.ids import BoundaryName, MessageId, ServerName
 from shadowrelay.model.message import BodyType, Recipient
 from shadowrelay.model.ownership import CopyNumber
-from shadowrelay.model.settings import Peer, ReceiveConnector, Route
+from shadowrelay.model.replies import WireError
 from shadowrelay.ports import Acceptor, Clock, PeerDesk
+from shadowrelay.protocol.xshadow import EnvelopeExtras
+from shadowrelay.settings.values import Peer, ReceiveConnector, Route
 from shadowrelay.smtp.data import ContentSink
 from shadowrelay.smtp.limits import (
     BAD_PARAMETER,
@@ -32,7 +33,6 @@ from shadowrelay.smtp.limits import (
     SessionCount,
     postmaster_homes,
 )
-from shadowrelay.wire.xshadow import EnvelopeExtras
 
 IDS_DRAWN_AT_ONCE = 64  # a system call for each, which also gives up the interpreter's lock, is dear
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from cryptography import x509
 
-from shadowrelay.model.errors import ConfigurationError
-from shadowrelay.model.settings import ReceiveConnector, Tls
+from shadowrelay.model.replies import ConfigurationError
 from shadowrelay.model.values import dataclass
+from shadowrelay.settings.values import ReceiveConnector, Tls
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,9 +21,8 @@ from typing import Any, Protocol, cast
 
 from sqlalchemy import Connection, RootTransaction, exc
 
-from shadowrelay.model.errors import LedgerUnavailable
 from shadowrelay.model.ids import MessageId
-from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, LOCAL_ERROR, STORE_UNAVAILABLE
+from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, LOCAL_ERROR, STORE_UNAVAILABLE, LedgerUnavailable
 from shadowrelay.store import errors
 from shadowrelay.store.connection import WriterConnection
 from shadowrelay.store.state import WriterState

@@ -21,7 +21,7 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, exc
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import StaticPool
 
-from shadowrelay.model.errors import ConfigurationError, LedgerUnavailable
+from shadowrelay.model.replies import ConfigurationError, LedgerUnavailable
 from shadowrelay.store import errors
 
 Answer = TypeVar("Answer")

@@ -30,8 +30,8 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, TypeVar
 
-from shadowrelay.model.errors import ContentCorrupt
 from shadowrelay.model.message import CONTENT_IN_MEMORY_BYTES_MAX, Content, ContentPlace
+from shadowrelay.model.replies import ContentCorrupt
 from shadowrelay.store import errors
 from shadowrelay.store.rows import LARGE
 

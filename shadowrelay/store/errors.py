@@ -8,8 +8,7 @@ import sqlite3
 
 from sqlalchemy import exc
 
-from shadowrelay.model.errors import LedgerUnavailable
-from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, LOCAL_ERROR, STORE_UNAVAILABLE, Reply
+from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, LOCAL_ERROR, STORE_UNAVAILABLE, LedgerUnavailable, Reply
 
 BY_SQLITE_CODE: dict[int, Reply] = {
     sqlite3.SQLITE_FULL: INSUFFICIENT_RESOURCES,

@@ -14,7 +14,6 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from shadowrelay.core.retry import Step
 from shadowrelay.model.ids import DatabaseId, MessageId, ServerName
 from shadowrelay.model.message import Content, ContentPlace, Ordinals
 from shadowrelay.model.ownership import Claim, DiscardEvent, Role, Transition
@@ -31,6 +30,7 @@ from shadowrelay.model.queue import (
     StoredMessage,
 )
 from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, Reply
+from shadowrelay.pipeline.delivery_rules import Step
 from shadowrelay.ports import Decide
 from shadowrelay.store import codec, content, counters, errors, promises, reading
 from shadowrelay.store import connection as connections

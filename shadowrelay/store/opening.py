@@ -16,10 +16,9 @@ from uuid import uuid4
 
 from sqlalchemy import Connection, exc
 
-from shadowrelay.model.errors import ConfigurationError, LedgerUnavailable
 from shadowrelay.model.ids import DatabaseId, MessageId, ServerName, SiteName
 from shadowrelay.model.queue import DatabaseIdentity, PeerRow
-from shadowrelay.model.replies import INSUFFICIENT_RESOURCES
+from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, ConfigurationError, LedgerUnavailable
 from shadowrelay.store import codec, content, errors, promises
 from shadowrelay.store.commit import Committer, Promise
 from shadowrelay.store.connection import WriterConnection

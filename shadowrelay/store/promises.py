@@ -14,17 +14,16 @@ from datetime import datetime
 from functools import partial
 from typing import TypeVar
 
-from shadowrelay.core.ownership.pieces import without_server
-from shadowrelay.core.ownership.primary import side_claim
-from shadowrelay.core.retry import Step
-from shadowrelay.model.errors import LedgerUnavailable
 from shadowrelay.model.ids import NO_DATABASE, NO_SERVER, DatabaseId, MessageId, ServerName, SiteName
 from shadowrelay.model.message import Content, ContentPlace, Ordinals
 from shadowrelay.model.ownership import Claim, DiscardEvent, DiscardStatus, Notification, Role, Transition
 from shadowrelay.model.peers import PeerIdentity
 from shadowrelay.model.queue import AttemptRecord, ForkRetry, NewMessage, PeerRow, SideMessage, StoredMessage
-from shadowrelay.model.replies import LOCAL_ERROR
+from shadowrelay.model.replies import LOCAL_ERROR, LedgerUnavailable
 from shadowrelay.model.values import dataclass
+from shadowrelay.ownership.primary import side_claim
+from shadowrelay.ownership.rules import without_server
+from shadowrelay.pipeline.delivery_rules import Step
 from shadowrelay.ports import Decide
 from shadowrelay.store import codec, counters, reading, tables
 from shadowrelay.store.rows import LARGE, Row, stored_message

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 
 from sqlalchemy import BLOB, Column, Connection, Index, Integer, MetaData, Table, Text, text
 
-from shadowrelay.model.errors import ConfigurationError
+from shadowrelay.model.replies import ConfigurationError
 from shadowrelay.store import counters
 
 METADATA = MetaData()

@@ -17,12 +17,11 @@ from typing import Any
 
 from sqlalchemy import Connection, Table
 
-from shadowrelay.model.errors import IllegalTransition, LedgerUnavailable
 from shadowrelay.model.ids import NO_SERVER, MessageId, ServerName
 from shadowrelay.model.message import Content, ContentPlace
 from shadowrelay.model.ownership import Claim, DiscardStatus, Notification, Role, Transition
 from shadowrelay.model.queue import WAITS_FOR_COPY, ForkRetry, NewMessage, Origin
-from shadowrelay.model.replies import LOCAL_ERROR
+from shadowrelay.model.replies import LOCAL_ERROR, IllegalTransition, LedgerUnavailable
 from shadowrelay.store import codec, counters, rows, tables
 from shadowrelay.store.connection import WriterConnection
 from shadowrelay.store.rows import LARGE, TO_BE_DELIVERED, Row, decode_retry

@@ -7,13 +7,11 @@ import pytest
 
 from shadowrelay.admin.api import make_application
 from shadowrelay.admin.metrics import Metrics
-from shadowrelay.model.errors import LedgerUnavailable, RequestRefused
 from shadowrelay.model.ids import BoundaryName, DatabaseId, MessageId, ServerName, SiteName
 from shadowrelay.model.message import Content, ContentPlace, Envelope, Recipient
 from shadowrelay.model.ownership import Choice, Claim, Copy, CopyNumber, Role
-from shadowrelay.model.queue import FailureKind, ForkRetry, Origin, QueueKind, QueueRow, StoredMessage
-from shadowrelay.model.replies import STORE_UNAVAILABLE
-from shadowrelay.model.views import NodeView, PeerView
+from shadowrelay.model.queue import FailureKind, ForkRetry, NodeView, Origin, PeerView, QueueKind, QueueRow, StoredMessage
+from shadowrelay.model.replies import STORE_UNAVAILABLE, LedgerUnavailable, RequestRefused
 
 NOW = datetime(2026, 11, 21, 10, 30, tzinfo=UTC)
 TOKEN = "a-token-for-tests-only"

@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from shadowrelay.admin.client import TOKEN_VARIABLE, NodeClient, NodeError, find_token
-from shadowrelay.model.errors import ConfigurationError
+from shadowrelay.model.replies import ConfigurationError
 from tests.admin.conftest import ENVELOPE, MX2, TOKEN, numbered
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from shadowrelay.admin.client import NodeClient, NodeError
 from shadowrelay.admin.server import AdminServer
-from shadowrelay.model.errors import ConfigurationError
+from shadowrelay.model.replies import ConfigurationError
 from shadowrelay.model.routing import HostPort
 from tests.admin.conftest import TOKEN
 

@@ -5,7 +5,7 @@ import stat
 import pytest
 
 from shadowrelay.admin.token import is_token, read_or_create_token, read_token
-from shadowrelay.model.errors import ConfigurationError
+from shadowrelay.model.replies import ConfigurationError
 
 
 def test_a_token_is_made_once_and_only_its_owner_may_read_it(tmp_path):

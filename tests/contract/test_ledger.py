@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from shadowrelay.core.ownership.primary import handing_over, released_acknowledged, taken_back
-from shadowrelay.core.ownership.values import Party
-from shadowrelay.core.retry import Step
-from shadowrelay.model.errors import ContentCorrupt, LedgerUnavailable
 from shadowrelay.model.ids import NO_DATABASE, NO_SERVER, DatabaseId, ServerName
 from shadowrelay.model.ownership import Choice, Copy, CopyNumber, DiscardEvent, DiscardStatus, Notification, Role, Transition
 from shadowrelay.model.peers import Seen
 from shadowrelay.model.queue import WAITS_FOR_COPY, FailureKind, HeldCopy, Origin, QueueKind, ShadowGroup, StoredMessage
+from shadowrelay.model.replies import ContentCorrupt, LedgerUnavailable
+from shadowrelay.ownership.primary import handing_over, released_acknowledged, taken_back
+from shadowrelay.ownership.rules import Party
+from shadowrelay.pipeline.delivery_rules import Step
 from shadowrelay.ports import Ledger
 from tests.kit.ledger import (
     DAY,

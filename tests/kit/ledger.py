@@ -11,13 +11,13 @@ from uuid import uuid4
 
 from sqlalchemy import Connection
 
-from shadowrelay.core.ownership.primary import released_acknowledged
-from shadowrelay.core.ownership.values import Party
 from shadowrelay.model.ids import NO_DATABASE, NO_SERVER, BoundaryName, DatabaseId, MessageId, ServerName
 from shadowrelay.model.message import Content, Envelope, Ordinals, Recipient
 from shadowrelay.model.ownership import Choice, Claim, Copy, CopyNumber, DiscardEvent, DiscardStatus, Notification, Role, Transition
 from shadowrelay.model.peers import PeerIdentity
 from shadowrelay.model.queue import AttemptRecord, FailureKind, ForkRetry, NewMessage, Origin, SideMessage
+from shadowrelay.ownership.primary import released_acknowledged
+from shadowrelay.ownership.rules import Party
 from shadowrelay.store import SqliteLedger, counters
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)

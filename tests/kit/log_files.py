@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from shadowrelay.model.tracking import EventId, EventSource, TrackingEvent
+from shadowrelay.protocol.tracking import format_header, format_line
 from shadowrelay.sla.parse import LogFile
-from shadowrelay.wire.tracking import format_header, format_line
 
 STARTED = datetime(2026, 11, 21, 12, tzinfo=UTC)
 

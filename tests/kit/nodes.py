@@ -21,25 +21,22 @@ from uuid import UUID
 
 import async_solipsism
 
-from shadowrelay.core.ownership.values import Party
-from shadowrelay.model.errors import LeaseTooShort, LedgerUnavailable, PeerSaid, PeerUnavailable
 from shadowrelay.model.ids import DatabaseId, MessageId, ServerName
 from shadowrelay.model.message import Content, Envelope, Recipient
 from shadowrelay.model.ownership import Role, StatusAnswer, StatusQuestion
 from shadowrelay.model.peers import CopyOffer, DiscardReply, PeerIdentity
 from shadowrelay.model.queue import StoredMessage
-from shadowrelay.model.replies import STORE_UNAVAILABLE, Reply
-from shadowrelay.model.settings import Settings
+from shadowrelay.model.replies import STORE_UNAVAILABLE, LeaseTooShort, LedgerUnavailable, PeerSaid, PeerUnavailable, Reply
 from shadowrelay.model.tracking import EventId, TrackingEvent
+from shadowrelay.ownership.rules import Party
+from shadowrelay.pipeline.assembly import Services
+from shadowrelay.pipeline.context import Context, Tasks
+from shadowrelay.pipeline.leases import Attempts, Leases
+from shadowrelay.pipeline.peerbook import PeerBook
 from shadowrelay.ports import DeliveryJob
-from shadowrelay.service.assembly import Services
-from shadowrelay.service.attempts import Attempts
-from shadowrelay.service.context import Context
-from shadowrelay.service.leases import Leases
-from shadowrelay.service.peerbook import PeerBook
-from shadowrelay.service.tasks import Tasks
+from shadowrelay.protocol.xqdiscard import parse_superseded
+from shadowrelay.settings.values import Settings
 from shadowrelay.store import SqliteLedger
-from shadowrelay.wire.status import parse_superseded
 
 BASE = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
 EAST, WEST, NORTH = ServerName("mx1.east.example"), ServerName("mx1.west.example"), ServerName("mx1.north.example")

@@ -12,21 +12,17 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from shadowrelay.core.ownership.values import Party
-from shadowrelay.model.errors import LedgerUnavailable, PeerUnavailable
 from shadowrelay.model.ids import BoundaryName, DatabaseId, MessageId, ServerName
 from shadowrelay.model.ownership import Claim, CopyNumber, StatusAnswer, StatusQuestion, StatusState
 from shadowrelay.model.peers import CopyOffer, DiscardReply, PeerIdentity
-from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, Reply
-from shadowrelay.model.settings import Settings
+from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, LedgerUnavailable, PeerUnavailable, Reply
+from shadowrelay.ownership.rules import Party
+from shadowrelay.pipeline.assembly import Services
+from shadowrelay.pipeline.context import Context, SystemClock, Tasks
+from shadowrelay.pipeline.leases import Attempts, Leases
+from shadowrelay.pipeline.peerbook import PeerBook
 from shadowrelay.ports import DeliveryJob
-from shadowrelay.service.assembly import Services
-from shadowrelay.service.attempts import Attempts
-from shadowrelay.service.clock import SystemClock
-from shadowrelay.service.context import Context
-from shadowrelay.service.leases import Leases
-from shadowrelay.service.peerbook import PeerBook
-from shadowrelay.service.tasks import Tasks
+from shadowrelay.settings.values import Settings
 from shadowrelay.store import SqliteLedger
 from tests.kit.ledger import HERE, OTHER, THERE
 

@@ -19,7 +19,7 @@ from shadowrelay.model.ownership import StatusAnswer, StatusQuestion, StatusStat
 from shadowrelay.model.peers import CopyOffer, DiscardReply, PeerIdentity
 from shadowrelay.model.replies import Reply
 from shadowrelay.model.routing import HostPort
-from shadowrelay.model.settings import Settings
+from shadowrelay.settings.values import Settings
 from shadowrelay.smtp.limits import Descriptors
 from shadowrelay.smtp.server import Factory, Listener, ReceiverServer, reception_for
 from shadowrelay.smtp.tls import TlsContexts

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from shadowrelay import config
-from shadowrelay.config import LoadedSettings
 from shadowrelay.lab.compose import BUILT, MOUNTED, PROFILE_SERVICES
 from shadowrelay.lab.disturbance import STOP_SECONDS
 from shadowrelay.lab.engine import PROFILES
@@ -18,6 +16,8 @@ from shadowrelay.lab.state import State, let_everybody_read, write_certificates
 from shadowrelay.lab.topology import MACHINES, NODES, RECEIVERS, SENDER
 from shadowrelay.lab.verification import TIMES
 from shadowrelay.node import GRACE_SECONDS
+from shadowrelay.settings import configuration
+from shadowrelay.settings.configuration import LoadedSettings
 from tests.tidy.house import ROOT
 
 COMPOSE = (ROOT / "docker-compose.yml").read_text(encoding="utf-8")
@@ -41,7 +41,7 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, LoadedSettings
         for file in ("node.pem", "node.key", "authority.pem"):
             shutil.move(place / file, place / "tls" / file)
         shutil.copy(ROOT / "lab" / "nodes" / f"{one.short}.toml", place / "node.toml")
-    return {one.short: config.load(directory / one.short / "node.toml") for one in MACHINES}
+    return {one.short: configuration.load(directory / one.short / "node.toml") for one in MACHINES}
 
 
 def test_every_service_that_the_commands_name_is_there() -> None:
@@ -134,7 +134,7 @@ def test_the_verification_knows_the_times_of_the_nodes(loaded: dict[str, LoadedS
 
 
 def test_the_only_doubts_about_a_node_are_its_short_span_and_its_open_admin_address(loaded: dict[str, LoadedSettings]) -> None:
-    doubts = config.warnings(loaded["mx2.west"].settings)
+    doubts = configuration.warnings(loaded["mx2.west"].settings)
 
     assert 2 == len(doubts)
     assert doubts[0].startswith("transport.shadow_resubmit_time_span allows")

@@ -7,11 +7,11 @@ are pure. The answering node always commits before the asker hears.
 from functools import cache
 from typing import NamedTuple
 
-from shadowrelay.core.ownership import meeting, primary, shadow, status
-from shadowrelay.core.ownership.values import Note
 from shadowrelay.model.ids import DatabaseId, MessageId
 from shadowrelay.model.message import NO_ORDINALS
 from shadowrelay.model.ownership import Choice, Claim, DiscardEvent, DiscardStatus, Role, StatusState, Transition
+from shadowrelay.ownership import primary, shadow
+from shadowrelay.ownership.rules import Note
 from tests.ownership.state import NODES, SERVERS, Claims, owner, party
 
 MESSAGE = MessageId("the-message")
@@ -112,7 +112,7 @@ class Events:
         """`asked` commits what the question does to it, and answers."""
         before = self.claims[asked.claim]
         number = primary.question_number(number_of, SERVERS[asked.node]) if number is None else number
-        answer = status.answer_question(
+        answer = shadow.answer_question(
             before, party(asker.node, asker.generation), number, owner(number.database), asked.in_attempt
         )  # fmt: skip
         after = self._after(answer)
@@ -140,7 +140,7 @@ class Events:
             heard: Transition | None = primary.placed(listed.after, number, theirs)
         else:
             assert offer.answer is not None
-            heard = meeting.settle(listed.after, mine, theirs, offer.answer)
+            heard = primary.settle(listed.after, mine, theirs, offer.answer)
         before = self._after(listed)
         return before, self._after(offer), before if heard is None else self._after(heard)
 
@@ -150,7 +150,7 @@ class Events:
         answer, asked = self._answer(server, me, claim, claim.number if plain else None)
         assert answer.answer is not None
         return asked, self._after(
-            meeting.review(claim, party(me.node, me.generation), party(server.node, server.generation), answer.answer, lease_runs)
+            primary.review(claim, party(me.node, me.generation), party(server.node, server.generation), answer.answer, lease_runs)
         )
 
     def _choose_again(self, me: Node, server: Node, lease_runs: bool) -> tuple[After, After, After]:
@@ -200,5 +200,5 @@ class Events:
         if name == "handing_over":
             return self._after(primary.handing_over(before))
         if name == "nobody_claims_more":
-            return self._after(meeting.nobody_claims_more(before, SERVERS[server]))
+            return self._after(primary.nobody_claims_more(before, SERVERS[server]))
         return self._after(primary.recorded(before, FIRST))

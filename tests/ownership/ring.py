@@ -10,9 +10,8 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
-from shadowrelay.core import fencing
-from shadowrelay.core.ownership import rules
 from shadowrelay.model.ownership import Choice, Claim, CopyNumber
+from shadowrelay.ownership import leases, rules
 from tests.ownership.explore import POLICIES, explore
 from tests.ownership.state import Budget
 
@@ -45,7 +44,7 @@ RULES = {
     ),
     "dot": Rule(
         "the final dot is not sent unless the lease outlasts its reply",
-        fencing, "may_end_data", lambda left, allowance: True, Budget(crashes=1), "twice",
+        leases, "may_end_data", lambda left, allowance: True, Budget(crashes=1), "twice",
     ),
     "higher": Rule(
         "a claim yields only to a higher number",

@@ -8,10 +8,10 @@ from dataclasses import replace
 from enum import IntEnum
 from typing import Any, NamedTuple
 
-from shadowrelay.core.ownership import primary
-from shadowrelay.core.ownership.values import Party
 from shadowrelay.model.ids import NO_DATABASE, NO_SERVER, DatabaseId, ServerName
 from shadowrelay.model.ownership import Claim, CopyNumber, DiscardStatus, Role
+from shadowrelay.ownership import primary
+from shadowrelay.ownership.rules import Party
 
 NODES = (0, 1, 2)
 SERVERS = tuple(ServerName(f"node-{node}") for node in NODES)

@@ -9,10 +9,9 @@ longer than others because every step of the world is told in one place. Every s
 from collections.abc import Iterator
 from typing import Any
 
-from shadowrelay.core import fencing
-from shadowrelay.core.ownership import rules
-from shadowrelay.core.ownership.values import Note
 from shadowrelay.model.ownership import Choice, DiscardStatus, Role
+from shadowrelay.ownership import leases, rules
+from shadowrelay.ownership.rules import Note
 from tests.ownership.events import After, Events, Facts, Node, Tell
 from tests.ownership.state import (
     CHOICES_MAX,
@@ -324,7 +323,7 @@ class Steps:
         if not s.leases & 7 << 3 * n:
             return
         during_attempt = s.up[n] and s.attempt[n] is not Attempt.IDLE
-        if during_attempt and not fencing.may_end_data(0, 1):
+        if during_attempt and not leases.may_end_data(0, 1):
             return  # the final dot was sent only because the lease outlasts its reply
         for t in NODES:
             if self.lease(s, n, t) and not self.reach(s, n, t):

@@ -171,7 +171,7 @@ WITHOUT_NOTICES = (
     """
 import sys
 from shadowrelay.cli.main import app
-from shadowrelay.core import dsn
+from shadowrelay.pipeline import dsn
 def build(*_, **__):
     raise RuntimeError("no notice can be built")
 dsn.build = build
@@ -205,7 +205,7 @@ import sys
 from datetime import timedelta
 from pathlib import Path
 from shadowrelay.cli.main import app
-from shadowrelay.service.clock import SystemClock
+from shadowrelay.pipeline.context import SystemClock
 right, file = SystemClock.now, Path({path!r})
 SystemClock.now = staticmethod(lambda: right() + timedelta(days=int(file.read_text() or 0)))
 app(["serve", *sys.argv[1:]])

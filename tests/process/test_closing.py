@@ -8,12 +8,11 @@ import pytest
 import structlog
 
 from shadowrelay.admin.server import AdminServer
-from shadowrelay.config import LoadedSettings
-from shadowrelay.model.errors import ConfigurationError, LedgerUnavailable
-from shadowrelay.model.replies import STORE_UNAVAILABLE
-from shadowrelay.model.settings import Settings
+from shadowrelay.model.replies import STORE_UNAVAILABLE, ConfigurationError, LedgerUnavailable
 from shadowrelay.node import Node
-from shadowrelay.service.tasks import Tasks
+from shadowrelay.pipeline.context import Tasks
+from shadowrelay.settings.configuration import LoadedSettings
+from shadowrelay.settings.values import Settings
 from shadowrelay.smtp.deliverer import SmtpDeliverer
 from shadowrelay.smtp.host_names import Lookups
 from shadowrelay.smtp.peer_link import SmtpPeerLink

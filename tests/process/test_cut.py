@@ -1,5 +1,5 @@
 """Two nodes on machines of their own, cut off from each other for twice the span while both reach the next hop: what each
-`delivery_without_lease` repeats. The same in virtual time: tests/service/test_cut_off.py, scripts of tests/simulation.
+`delivery_without_lease` repeats. The same in virtual time: tests/pipeline/test_cut_off.py, scripts of tests/simulation.
 
 The next hop is slow for the primary, so that it has copied mail to deliver all through the cut, and quick for the shadow server, so
 that all that it takes over arrives before the heal.
@@ -18,12 +18,12 @@ import structlog
 
 from shadowrelay.admin.client import NodeClient
 from shadowrelay.admin.token import read_token
-from shadowrelay.core.fencing import proof_age_max
 from shadowrelay.lab.account import RECORD_SECONDS, Cause, Fault, FaultKind, Times, account
 from shadowrelay.lab.cluster import Cluster, NodeProcess, Place, Table
 from shadowrelay.lab.traffic import Arrival, Load, Sent, Sink
 from shadowrelay.model.message import Content, Envelope
 from shadowrelay.model.replies import Reply
+from shadowrelay.ownership.leases import proof_age_max
 from shadowrelay.tracking import operator_log
 from tests.kit import namespaces
 from tests.kit.greeted import wait_until_peers_know_each_other

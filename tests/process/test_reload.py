@@ -9,10 +9,10 @@ import httpx
 import pytest
 import structlog
 
-from shadowrelay import config
 from shadowrelay.lab.cluster import Cluster, NodeProcess, Place
 from shadowrelay.model.routing import HostPort
 from shadowrelay.node import Node
+from shadowrelay.settings import configuration
 from tests.kit.clock import PATIENCE_SECONDS
 from tests.kit.node_log import operator_events
 
@@ -63,7 +63,7 @@ async def test_a_sighup_while_the_node_starts_waits_for_that(tmp_path: Path) -> 
         (process,) = cluster.nodes.values()
         await process.kill()
         file = process.directory / "node.toml"
-        node = Node(config.load(file))
+        node = Node(configuration.load(file))
         file.write_text(file.read_text().replace("[[receive_connectors]]", "[[receive_connectors]]\nmax_message_size = 4321"))
         node.reload()
         with structlog.testing.capture_logs() as said:

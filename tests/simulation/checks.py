@@ -4,13 +4,13 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from shadowrelay.core.ownership import rules
 from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.message import Envelope
 from shadowrelay.model.ownership import Choice, Claim, Role
 from shadowrelay.model.queue import AttemptRecord, NewMessage
-from shadowrelay.model.settings import WithoutLease
 from shadowrelay.model.tracking import EventId, TrackingEvent
+from shadowrelay.ownership import rules
+from shadowrelay.settings.values import WithoutLease
 from shadowrelay.store.rows import Row
 from tests.simulation.machine import Machine
 from tests.simulation.sink import Arrival

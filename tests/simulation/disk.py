@@ -8,9 +8,8 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from shadowrelay.model.errors import LedgerUnavailable
 from shadowrelay.model.ids import MessageId
-from shadowrelay.model.replies import STORE_UNAVAILABLE
+from shadowrelay.model.replies import STORE_UNAVAILABLE, LedgerUnavailable
 from shadowrelay.store.commit import Committer, InlineWriter, Prepared, Promise, settle
 from shadowrelay.store.connection import InlineReaders
 from shadowrelay.store.ledger import SqliteLedger

@@ -11,15 +11,15 @@ from typing import Any, Protocol
 
 from shadowrelay import __version__
 from shadowrelay.admin.metrics import Metrics
-from shadowrelay.config import LoadedSettings
 from shadowrelay.model.ids import MessageId
 from shadowrelay.model.queue import AttemptRecord, NewMessage
 from shadowrelay.model.routing import HostPort
-from shadowrelay.model.settings import Settings
 from shadowrelay.model.tracking import TrackingEvent
 from shadowrelay.node import Node, close_with
+from shadowrelay.pipeline.context import SystemClock
 from shadowrelay.ports import DeliveryJob
-from shadowrelay.service.clock import SystemClock
+from shadowrelay.settings.configuration import LoadedSettings
+from shadowrelay.settings.values import Settings
 from shadowrelay.smtp.client import Opening, TlsUse
 from shadowrelay.smtp.deliverer import SmtpDeliverer
 from shadowrelay.store.ledger import SqliteLedger

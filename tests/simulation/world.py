@@ -18,7 +18,7 @@ import structlog
 
 from shadowrelay.lab.account import Fault, FaultKind, Times
 from shadowrelay.model.ownership import Role
-from shadowrelay.model.settings import Settings
+from shadowrelay.settings.values import Settings
 from tests.simulation import judge
 from tests.simulation.checks import Checker
 from tests.simulation.client import Clients

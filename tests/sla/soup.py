@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from shadowrelay.model.tracking import EventId, EventSource, ResubmitReason, TrackingEvent
-from shadowrelay.wire.instants import format_instant
-from shadowrelay.wire.tracking import FIELDS, format_header, format_line
+from shadowrelay.protocol.fields import format_instant
+from shadowrelay.protocol.tracking import FIELDS, format_header, format_line
 
 BEGIN = datetime(2026, 2, 18, tzinfo=UTC)  # a week and a day later all is over, before the generated logs begin
 SERVERS = {name: {"site": name.split(".")[1], "boundary": "soup"} for name in ("a.s1", "b.s1", "c.s2", "d.s2")}

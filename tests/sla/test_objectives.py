@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from shadowrelay.model.errors import ConfigurationError
+from shadowrelay.model.replies import ConfigurationError
 from shadowrelay.sla.objectives import Objectives, Promise, Share, Times, impossible, judged, not_computable, read_objectives
 from shadowrelay.sla.report import formatted
 from shadowrelay.sla.summary import no_figures

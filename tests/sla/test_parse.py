@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shadowrelay.model.tracking import EventId
+from shadowrelay.protocol.tracking import FIELDS, NULL_PATH, format_header, format_line, parse_line
 from shadowrelay.sla import lines, parse
 from shadowrelay.sla.lines import Layout
-from shadowrelay.wire.tracking import FIELDS, NULL_PATH, format_header, format_line, parse_line
 from tests.kit.events import recipients_hash
 from tests.kit.log_files import STARTED, a_log, an_event, read_log
-from tests.unit.wire.test_tracking import events as any_event
+from tests.unit.protocol.test_tracking import events as any_event
 
 SURROGATE = re.compile("[\ud800-\udfff]")
 tracking_events = any_event.map(lambda event: event._replace(at=event.at.replace(year=2000 + event.at.year % 28 * 4)))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from shadowrelay.model.errors import ConfigurationError
+from shadowrelay.model.replies import ConfigurationError
 from shadowrelay.sla import ingest
 from shadowrelay.sla.session import (
     SparkUnavailable,

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from shadowrelay.model.errors import ConfigurationError
+from shadowrelay.model.replies import ConfigurationError
 from shadowrelay.sla.sites import (
     DamagedFile,
     Dropped,

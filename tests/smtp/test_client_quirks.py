@@ -15,7 +15,7 @@ import uvloop
 from shadowrelay.model.replies import Reply
 from shadowrelay.model.routing import HostPort
 from shadowrelay.smtp.client import Opening, TlsUse, open_session
-from shadowrelay.smtp.pipeline import OUTSIDE, SessionBroken, on_behalf, reply_from
+from shadowrelay.smtp.client_session import OUTSIDE, SessionBroken, on_behalf, reply_from
 from tests.kit.clock import PATIENCE_SECONDS
 from tests.kit.smtp_servers import CLOSE, HANG, ScriptedServer, serving
 

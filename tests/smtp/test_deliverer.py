@@ -14,10 +14,9 @@ import pytest
 import structlog
 import trustme
 
-from shadowrelay.model.errors import ContentCorrupt, LeaseTooShort, PermanentDeliveryError, TransientDeliveryError
 from shadowrelay.model.ids import MessageId
 from shadowrelay.model.message import Content, Envelope, Recipient
-from shadowrelay.model.replies import Reply
+from shadowrelay.model.replies import ContentCorrupt, LeaseTooShort, PermanentDeliveryError, Reply, TransientDeliveryError
 from shadowrelay.model.routing import Destination, HostPort
 from shadowrelay.ports import DeliveryJob
 from shadowrelay.smtp.client import Opening, TlsUse, dial

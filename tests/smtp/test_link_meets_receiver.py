@@ -9,19 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from shadowrelay.model.errors import PeerUnavailable
 from shadowrelay.model.ids import BoundaryName, DatabaseId, MessageId, ServerName
 from shadowrelay.model.message import BodyType, Content, Envelope, Recipient
 from shadowrelay.model.ownership import CopyNumber, DiscardEvent, DiscardStatus, StatusAnswer, StatusQuestion, StatusState
 from shadowrelay.model.peers import CopyOffer, DiscardReply, PeerIdentity
-from shadowrelay.model.replies import Reply
+from shadowrelay.model.replies import PeerUnavailable, Reply
 from shadowrelay.model.routing import Destination
 from shadowrelay.ports import DeliveryJob
+from shadowrelay.protocol.xqdiscard import format_superseded
 from shadowrelay.smtp.client import Opening
 from shadowrelay.smtp.deliverer import SmtpDeliverer
 from shadowrelay.smtp.peer_link import LinkEvents, SmtpPeerLink
 from shadowrelay.smtp.resolver import DnsResolver
-from shadowrelay.wire.status import format_superseded
 from tests.kit.receiving import OWN_DATABASE, PEER_DATABASE, FixedClock, Station, receiving
 
 ENVELOPE = Envelope(

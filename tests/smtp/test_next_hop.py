@@ -13,10 +13,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from shadowrelay.model.errors import DeliveryError, LeaseTooShort, PermanentDeliveryError, TransientDeliveryError
 from shadowrelay.model.ids import MessageId
 from shadowrelay.model.message import Content, Envelope, Recipient
-from shadowrelay.model.replies import Reply
+from shadowrelay.model.replies import DeliveryError, LeaseTooShort, PermanentDeliveryError, Reply, TransientDeliveryError
 from shadowrelay.model.routing import HostPort
 from shadowrelay.smtp.client import Opened, Opening, open_session
 from shadowrelay.smtp.data import DotStuffer, stuffed_with_end

@@ -16,18 +16,23 @@ from pathlib import Path
 import pytest
 import trustme
 
-from shadowrelay.model.errors import LedgerUnavailable, PeerSaid, PeerUnavailable
 from shadowrelay.model.ids import BoundaryName, DatabaseId, MessageId, ServerName
 from shadowrelay.model.message import BodyType, Content, Envelope, Recipient
 from shadowrelay.model.ownership import CopyNumber, DiscardEvent, DiscardStatus, StatusAnswer, StatusQuestion, StatusState
 from shadowrelay.model.peers import CopyOffer, DiscardReply, PeerIdentity
-from shadowrelay.model.replies import STORE_UNAVAILABLE
+from shadowrelay.model.replies import STORE_UNAVAILABLE, LedgerUnavailable, PeerSaid, PeerUnavailable
 from shadowrelay.model.routing import HostPort
+from shadowrelay.protocol.xqdiscard import (
+    format_answer,
+    format_answer_lines,
+    format_reply_lines,
+    format_superseded,
+    parse_question_block,
+    parse_status,
+)
+from shadowrelay.protocol.xshadow import format_hello, parse_commit, parse_envelope, parse_hello, parse_hold
 from shadowrelay.smtp.client import Opening, TlsUse
 from shadowrelay.smtp.peer_link import Held, LinkEvents, SessionLink, SmtpPeerLink
-from shadowrelay.wire.status import format_answer, format_answer_lines, format_superseded, parse_question_block, parse_status
-from shadowrelay.wire.xqdiscard import format_reply_lines
-from shadowrelay.wire.xshadow import format_hello, parse_commit, parse_envelope, parse_hello, parse_hold
 from tests.kit.clock import PATIENCE_SECONDS, let_pass
 from tests.kit.smtp_servers import CLOSE, HANG, CancelledAt, ScriptedServer, cancelled_at, serving
 

@@ -6,7 +6,7 @@ import pytest
 
 from shadowrelay.model.routing import HostPort
 from shadowrelay.smtp.client import Opening, open_session
-from shadowrelay.smtp.pipeline import SessionBroken
+from shadowrelay.smtp.client_session import SessionBroken
 from tests.kit.clock import PATIENCE_SECONDS
 from tests.kit.smtp_servers import ScriptedServer, serving
 

@@ -9,15 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from shadowrelay.model.errors import LedgerUnavailable
 from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.message import CONTENT_IN_MEMORY_BYTES_MAX, BodyType, Envelope, Recipient
 from shadowrelay.model.ownership import CopyNumber, DiscardEvent, DiscardStatus, StatusQuestion
 from shadowrelay.model.peers import CopyOffer, DiscardReply, PeerIdentity
-from shadowrelay.model.replies import STORE_UNAVAILABLE, Reply
-from shadowrelay.wire.addresses import format_mail, format_rcpt
-from shadowrelay.wire.xqdiscard import BLOCK_OCTETS_MAX, format_question_block
-from shadowrelay.wire.xshadow import format_commit, format_envelope, format_hold
+from shadowrelay.model.replies import STORE_UNAVAILABLE, LedgerUnavailable, Reply
+from shadowrelay.protocol.addresses import format_mail, format_rcpt
+from shadowrelay.protocol.xqdiscard import BLOCK_OCTETS_MAX, format_question_block
+from shadowrelay.protocol.xshadow import format_commit, format_envelope, format_hold
 from tests.kit.receiving import HELLO, OWN_DATABASE, PEER_DATABASE, Client, Station, files_in, receiving, until
 
 PEER = {"accept_xshadow": True, "externally_secured": ["127.0.0.1"]}

@@ -13,8 +13,7 @@ import async_solipsism
 import pytest
 import structlog
 
-from shadowrelay.model.errors import LedgerUnavailable
-from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, STORE_UNAVAILABLE
+from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, STORE_UNAVAILABLE, LedgerUnavailable
 from shadowrelay.smtp.peer_receiver import PeerReceiver
 from tests.kit.clock import PATIENCE_SECONDS
 from tests.kit.receiving import HELLO, Client, Station, files_in, receiving, until

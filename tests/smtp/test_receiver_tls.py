@@ -9,8 +9,8 @@ import pytest
 import trustme
 from cryptography import x509
 
-from shadowrelay.model.errors import ConfigurationError
-from shadowrelay.model.settings import Tls
+from shadowrelay.model.replies import ConfigurationError
+from shadowrelay.settings.values import Tls
 from shadowrelay.smtp.tls import TlsContexts, anonymous_server_context, opportunistic_context, peer_context, server_context
 from tests.kit.receiving import HELLO, Client, receiving
 

@@ -3,7 +3,7 @@
 import dns.rcode
 import pytest
 
-from shadowrelay.model.errors import DeliveryError, PermanentDeliveryError, TransientDeliveryError
+from shadowrelay.model.replies import DeliveryError, PermanentDeliveryError, TransientDeliveryError
 from shadowrelay.model.routing import HostPort
 from shadowrelay.smtp.resolver import DnsResolver, Exchange
 from tests.kit.clock import PATIENCE_SECONDS

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from shadowrelay.model.errors import ContentCorrupt, LedgerUnavailable
 from shadowrelay.model.message import CONTENT_IN_MEMORY_BYTES_MAX, ContentPlace
 from shadowrelay.model.ownership import DiscardEvent, DiscardStatus, Role
+from shadowrelay.model.replies import ContentCorrupt, LedgerUnavailable
 from shadowrelay.store import SqliteLedger, content
 from shadowrelay.store.content import ContentStore, RecentContents
 from tests.kit.ledger import (

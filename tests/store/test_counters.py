@@ -14,11 +14,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from shadowrelay.core.retry import Step
-from shadowrelay.model.errors import IllegalTransition, LedgerUnavailable
 from shadowrelay.model.ids import NO_SERVER, MessageId
 from shadowrelay.model.ownership import Choice, Claim, Copy, DiscardEvent, DiscardStatus, Role, Transition
 from shadowrelay.model.queue import FailureKind, QueueKind, ShadowGroup
+from shadowrelay.model.replies import IllegalTransition, LedgerUnavailable
+from shadowrelay.pipeline.delivery_rules import Step
 from shadowrelay.store import SqliteLedger
 from tests.kit.ledger import (
     DAY,

@@ -6,8 +6,7 @@ import sqlite3
 import pytest
 from sqlalchemy import exc
 
-from shadowrelay.model.errors import LedgerUnavailable
-from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, LOCAL_ERROR, STORE_UNAVAILABLE, Reply
+from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, LOCAL_ERROR, STORE_UNAVAILABLE, LedgerUnavailable, Reply
 from shadowrelay.store import errors
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from shadowrelay.model.errors import LedgerUnavailable
 from shadowrelay.model.ownership import Claim, Role, Transition
+from shadowrelay.model.replies import LedgerUnavailable
 from shadowrelay.store import SqliteLedger
 from shadowrelay.store.commit import BATCH_MAX, LIGHT_ROWS_MAX, WAITING_MAX
 from tests.kit.clock import PATIENCE_SECONDS

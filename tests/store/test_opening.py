@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Connection
 
-from shadowrelay.model.errors import ConfigurationError, LedgerUnavailable
 from shadowrelay.model.ids import MessageId
 from shadowrelay.model.ownership import Role
+from shadowrelay.model.replies import ConfigurationError, LedgerUnavailable
 from shadowrelay.store import connection as connections
 from shadowrelay.store import tables
 from shadowrelay.store.working import read_boot_id

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from shadowrelay.model.errors import LedgerUnavailable
-from shadowrelay.model.replies import INSUFFICIENT_RESOURCES
+from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, LedgerUnavailable
 from shadowrelay.store import connection as connections
 from shadowrelay.store import content, opening
 from tests.kit.ledger import a_content, a_ledger, a_new_message, all_done, an_attempt

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from shadowrelay.model.errors import LedgerUnavailable
 from shadowrelay.model.ids import NO_SERVER
 from shadowrelay.model.ownership import Role
-from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, STORE_UNAVAILABLE
+from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, STORE_UNAVAILABLE, LedgerUnavailable
 from shadowrelay.store import SqliteLedger, content
 from shadowrelay.store import connection as connections
 from shadowrelay.store import ledger as ledger_module
@@ -189,7 +188,7 @@ async def test_a_real_limit_on_files_is_452_and_what_was_accepted_stays(tmp_path
     script = f"""
 import asyncio, resource, signal
 from pathlib import Path
-from shadowrelay.model.errors import LedgerUnavailable
+from shadowrelay.model.replies import LedgerUnavailable
 from shadowrelay.store import SqliteLedger
 from tests.kit.clock import PATIENCE_SECONDS
 from tests.kit.ledger import HERE, NOW, a_content, a_new_message

@@ -11,7 +11,7 @@ RFC = re.compile(r"\bRFC ?(\d{3,5})\b")
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)\s]*)?\)")
 
 CITING = files_below("shadowrelay", "tests", "docs", "README.md", "CONTRIBUTING.md")
-UNREAD = (Path(__file__), ROOT / "shadowrelay" / "config_example.py")  # they hold the word that begins a citation as text
+UNREAD = (Path(__file__), ROOT / "shadowrelay" / "settings/example.py")  # they hold the word that begins a citation as text
 PAGES = files_below("docs", "README.md", "CHANGELOG.md", suffixes={".md"})
 
 

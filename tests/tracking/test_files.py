@@ -5,8 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from shadowrelay.tracking.files import PAGE_BYTES, ROOM_BYTES_MIN, FileKey, create_file, hour_of, lay_out, parse_name
-from shadowrelay.tracking.retention import enforce_limits
+from shadowrelay.tracking.writer import PAGE_BYTES, ROOM_BYTES_MIN, FileKey, create_file, enforce_limits, hour_of, lay_out, parse_name
 
 NOW = datetime(2026, 11, 21, 10, 30, tzinfo=UTC)
 ENDLESS = 10**12

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shadowrelay.tracking import manifest as module
-from shadowrelay.tracking.manifest import (
+from shadowrelay.tracking import book as module
+from shadowrelay.tracking.book import (
     DroppedFile,
     Manifest,
     Origin,

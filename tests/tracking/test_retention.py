@@ -5,8 +5,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shadowrelay.tracking.files import FileKey
-from shadowrelay.tracking.retention import Kept, enforce_limits, files_to_delete
+from shadowrelay.tracking.writer import FileKey, Kept, enforce_limits, files_to_delete
 
 NOW = datetime(2026, 11, 21, 10, 30, tzinfo=UTC)
 ENDLESS = 10**12

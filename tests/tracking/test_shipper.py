@@ -18,14 +18,12 @@ import pytest
 import structlog
 
 from shadowrelay.model.tracking import EventId, EventSource, TrackingEvent
+from shadowrelay.tracking import shipper
 from shadowrelay.tracking import shipper as module
-from shadowrelay.tracking import waiting
-from shadowrelay.tracking.book import NAME, Book
-from shadowrelay.tracking.files import tracking_files
-from shadowrelay.tracking.manifest import Origin
+from shadowrelay.tracking.book import NAME, Book, Origin
 from shadowrelay.tracking.shipper import Shipper
 from shadowrelay.tracking.target import BEGUN, open_target
-from shadowrelay.tracking.writer import FileTrackingLog
+from shadowrelay.tracking.writer import FileTrackingLog, tracking_files
 from tests.kit.clock import PATIENCE_SECONDS, let_pass
 
 START = datetime(2026, 11, 21, 10, 30, tzinfo=UTC)
@@ -424,8 +422,8 @@ async def test_a_file_that_the_target_refuses_does_not_hold_up_the_others(in_dir
 
 async def test_a_file_that_cannot_be_read_waits_and_the_others_go(in_directory, monkeypatch):
     station = in_directory
-    damaged, measure = failing(OSError(errno.EIO, "damaged")), waiting.measure
-    monkeypatch.setattr(waiting, "measure", lambda path: damaged() if "-1.LOG" in path.name else measure(path))
+    damaged, measure = failing(OSError(errno.EIO, "damaged")), shipper.measure
+    monkeypatch.setattr(shipper, "measure", lambda path: damaged() if "-1.LOG" in path.name else measure(path))
     station.shipper.start()
     with structlog.testing.capture_logs() as logs:
         await station.write_file(1)

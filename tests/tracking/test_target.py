@@ -7,10 +7,9 @@ import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from shadowrelay.model.errors import ConfigurationError
+from shadowrelay.model.replies import ConfigurationError
 from shadowrelay.tracking import target as module
-from shadowrelay.tracking.target import BEGUN, check_target, open_target
-from shadowrelay.tracking.threads import Abandoned, Attempt
+from shadowrelay.tracking.target import BEGUN, Abandoned, Attempt, check_target, open_target
 
 LEAVE = Attempt()
 

@@ -6,10 +6,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from shadowrelay.tracking.book import NAME, Book
-from shadowrelay.tracking.files import FileKey
-from shadowrelay.tracking.manifest import Origin
-from shadowrelay.tracking.waiting import GONE, MADE_ROOM, WaitingFiles
+from shadowrelay.tracking.book import NAME, Book, Origin
+from shadowrelay.tracking.shipper import GONE, MADE_ROOM, WaitingFiles
+from shadowrelay.tracking.writer import FileKey
 
 NOW = datetime(2026, 11, 21, 10, 30, tzinfo=UTC)
 KEY = FileKey("2026112110", 1)

@@ -17,9 +17,9 @@ import pytest
 import structlog
 
 from shadowrelay.model.tracking import EventId, EventSource, TrackingEvent
+from shadowrelay.protocol.tracking import FIELDS, format_line, parse_line
 from shadowrelay.tracking import writer
 from shadowrelay.tracking.writer import FileTrackingLog
-from shadowrelay.wire.tracking import FIELDS, format_line, parse_line
 from tests.kit.clock import PATIENCE_SECONDS
 
 START = datetime(2026, 11, 21, 10, 30, tzinfo=UTC)

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import trustme
 
-from shadowrelay.config import LoadedSettings, Origin, effective, example, load, warnings
-from shadowrelay.model.errors import ConfigurationError
+from shadowrelay.model.replies import ConfigurationError
 from shadowrelay.model.routing import HostPort
-from shadowrelay.model.settings import Settings
+from shadowrelay.settings.configuration import LoadedSettings, Origin, effective, example, load, warnings
+from shadowrelay.settings.values import Settings
 
 SERVER = '[server]\nname = "mx1.east.example"\nsite = "east"\n'
 CONNECTOR = (

@@ -22,9 +22,9 @@ from shadowrelay.lab.scenarios.script import Deed, Scenario, Step
 from shadowrelay.lab.scenarios.verdict import Database, Evidence, Told, Verdict, judge
 from shadowrelay.lab.topology import MACHINES, NODES, SENDER, LabError, machine
 from shadowrelay.lab.verification import Verification, injected, since
-from shadowrelay.model.errors import WireError
-from shadowrelay.wire.instants import format_instant
-from shadowrelay.wire.tracking import parse_line
+from shadowrelay.model.replies import WireError
+from shadowrelay.protocol.fields import format_instant
+from shadowrelay.protocol.tracking import parse_line
 
 # ---- witnesses
 

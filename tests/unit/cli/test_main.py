@@ -11,8 +11,8 @@ from typer.testing import CliRunner, Result
 from shadowrelay import __version__
 from shadowrelay.cli import main
 from shadowrelay.cli.main import app
-from shadowrelay.config import LoadedSettings, example
-from shadowrelay.model.errors import ConfigurationError
+from shadowrelay.model.replies import ConfigurationError
+from shadowrelay.settings.configuration import LoadedSettings, example
 
 NODE = '[server]\nname = "mx1.east.example"\nsite = "east"\n[[receive_connectors]]\nname = "in"\nlisten = "127.0.0.1:0"\n'
 

@@ -13,8 +13,8 @@ from typer.testing import CliRunner, Result
 
 from shadowrelay.cli import sla
 from shadowrelay.cli.main import app
-from shadowrelay.cli.sla_options import require_writable
-from shadowrelay.model.errors import ConfigurationError, ShadowrelayError
+from shadowrelay.cli.sla import require_writable
+from shadowrelay.model.replies import ConfigurationError, ShadowrelayError
 from shadowrelay.sla import objectives as objectives_module
 from shadowrelay.sla import session as session_module
 

@@ -14,7 +14,7 @@ from shadowrelay.lab.topology import LabError
 from shadowrelay.lab.traffic import Answer, Arrival, Sent, Submission
 from shadowrelay.lab.verification import Verification
 from shadowrelay.model.tracking import EventId, EventSource, TrackingEvent
-from shadowrelay.wire.tracking import format_line
+from shadowrelay.protocol.tracking import format_line
 
 AT = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 EAST, EAST_2, WEST, WEST_2 = "mx1.east.example", "mx2.east.example", "mx1.west.example", "mx2.west.example"

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shadowrelay.model.quantities import (
+from shadowrelay.model.routing import HostPort
+from shadowrelay.settings.values import (
     format_duration,
     format_size,
     parse_domain,
@@ -17,7 +18,6 @@ from shadowrelay.model.quantities import (
     parse_next_hops,
     parse_size,
 )
-from shadowrelay.model.routing import HostPort
 
 DURATIONS = [
     ("250ms", timedelta(milliseconds=250)),

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from shadowrelay.model.ids import BoundaryName, ServerName, SiteName
 from shadowrelay.model.routing import HostPort
-from shadowrelay.model.settings import (
+from shadowrelay.settings.values import (
     Admin,
     Dns,
     Peer,

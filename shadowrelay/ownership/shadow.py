@@ -1,0 +1,221 @@
+"""What happens to a claim on the shadow server: holding, discarding, promoting; and what any node answers to XQDISCARD STATUS."""
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from shadowrelay.model.ids import NO_DATABASE, NO_SERVER, ServerName
+from shadowrelay.model.message import Ordinals
+from shadowrelay.model.ownership import (
+    Choice,
+    Claim,
+    Copy,
+    CopyNumber,
+    DiscardEvent,
+    DiscardStatus,
+    Notification,
+    Role,
+    StatusAnswer,
+    StatusQuestion,
+    StatusState,
+    Transition,
+)
+from shadowrelay.ownership import rules
+from shadowrelay.ownership.rules import Note, Party
+
+
+def status_of(claim: Claim | None) -> StatusAnswer:
+    """What this node says of a message, without listening to who asks."""
+    if claim is None:
+        return StatusAnswer(StatusState.UNKNOWN)
+    if claim.role is Role.DELIVERED:
+        return StatusAnswer(StatusState.DELIVERED, done=claim.done)
+    if claim.role is Role.RELEASED or (claim.role is Role.SET_ASIDE and not claim.is_primary):  # a shadow message that cannot be read
+        return StatusAnswer(StatusState.RELEASED, claim.number, done=claim.done)
+    if claim.role is Role.SHADOW:
+        # Who was told `yours` does not wait for a lease to end: no lease may be counted from this answer.
+        promoting = bool(claim.asked) or claim.handed
+        return StatusAnswer(StatusState.SHADOW, claim.number, claim.primary, claim.database, promoting, claim.done)
+    return StatusAnswer(StatusState.PRIMARY, claim.number, done=claim.done)
+
+
+def answer_question(claim: Claim | None, asker: Party, number: CopyNumber, number_server: ServerName, in_attempt: bool) -> Transition:
+    """What this node does and says when `asker` asks with the number of its own copy or claim.
+
+    Shapes: `number_server` is whose database stands in the number, `NO_SERVER` if unknown. `in_attempt`: an attempt
+    of this node on the message is running, so its claim cannot end now.
+    """
+    after = claim
+    tell: tuple[Notification, ...] = ()
+    note = Note.NOTHING
+    if claim is not None and claim.is_primary:
+        if rules.begins_again(number, claim):
+            if not in_attempt:
+                after, tell = _end_claim(claim, asker, number, number_server)
+                note = Note.YIELDED
+        else:
+            after = list_asker(claim, asker)
+    elif claim is not None and claim.role is Role.SHADOW:
+        own = asker.server == claim.primary and asker.database == claim.database
+        is_for_us = own and number.database == claim.database and number.placement and number >= claim.number
+        if is_for_us and rules.can_be_followed(number):
+            after = replace(claim, number=number, asked=rules.NOBODY, handed=False)
+        elif rules.begins_again(number, claim):
+            # A primary that asks under another's number has yielded since it said `yours`.
+            after = replace(claim, asked=rules.NOBODY, handed=claim.handed and not own)
+        elif own and not claim.handed:
+            after = replace(claim, asked=rules.NOBODY)
+    return Transition(claim, after, tell, status_of(after), note)
+
+
+def _end_claim(claim: Claim, asker: Party, number: CopyNumber, number_server: ServerName) -> tuple[Claim, tuple[Notification, ...]]:
+    primary = asker.server if number.database == asker.database else number_server
+    copies, tell = rules.let_go(claim, asker.server)
+    after = replace(
+        claim, role=Role.SHADOW, number=rules.own_number(claim), primary=primary, database=number.database, asked=rules.NOBODY,
+        handed=False, copies=copies,
+    )  # fmt: skip
+    return after, tell
+
+
+def list_asker(claim: Claim, asker: Party) -> Claim:
+    """Who asks with a lower number will be our shadow server: it may hold a copy, so it is on the list."""
+    entry = claim.copy_on(asker.server)
+    if entry is not None and entry.database in (NO_DATABASE, asker.database):
+        if entry.choice is not Choice.DISMISSED:
+            return claim
+        return replace(claim, copies=rules.swap(claim.copies, replace(entry, choice=Choice.RECALLED)))
+    return rules.relisted(claim, asker.server, rules.listed_before_sending(claim, Copy(asker.server, asker.database)))
+
+
+def hold(claim: Claim | None, me: Party, primary: Party, number: CopyNumber, recipients_count: int, done: Ordinals) -> Transition:
+    """A copy is offered. Stored unless this node claims or holds the message under a higher number, or knows it done.
+
+    Refused, as done: a copy of which nothing is left to deliver. Refused as well: one whose number nobody could follow,
+    because a promotion needs the next one. No honest peer sends either; neither shall make this node hold, or promote, what
+    never ends.
+    """
+    offered = Claim(Role.SHADOW, number, recipients_count, primary=primary.server, database=primary.database)
+    offered = rules.with_done(offered, done if claim is None else done | claim.done)
+    if offered.is_done and (claim is None or not claim.is_done):
+        answer = StatusAnswer(StatusState.DELIVERED, done=offered.done)
+        if claim is None:
+            return Transition(None, None, answer=answer, note=Note.SUPERSEDED)
+        finished = rules.all_done(claim, rules.with_done(claim, offered.done))
+        return Transition(claim, finished.after, finished.tell, answer, Note.SUPERSEDED)
+    if not rules.can_be_followed(number):
+        return Transition(claim, claim, note=Note.REFUSED)
+    is_unreadable = claim is not None and claim.role is Role.SET_ASIDE and not claim.is_primary
+    is_lower = claim is not None and claim.role is Role.SHADOW and rules.outranks(number, claim.number)
+    if claim is None or claim.role is Role.RELEASED or is_unreadable or is_lower:
+        kept = offered if claim is None else replace(offered, copies=claim.copies)
+        return Transition(claim, kept, note=Note.STORED)
+    # Who offers a copy under a lower number will yield to our claim when it hears this, as if it had asked.
+    after = list_asker(claim, primary) if claim.is_primary and not rules.begins_again(number, claim) else claim
+    return Transition(claim, after, answer=status_of(claim), note=Note.SUPERSEDED)
+
+
+def heard(claim: Claim | None, speaker: Party, event: DiscardEvent) -> Transition:
+    """A discard notification of `speaker`. Unknown messages change nothing; a repeated one changes nothing."""
+    if claim is None:
+        return Transition(None, None)
+    # A copy whose number the speaker did not give is one that yielded to it later: what it says of its copies is older.
+    of_speaker = (
+        claim.role is Role.SHADOW and claim.primary == speaker.server and speaker.database == claim.database == claim.number.database
+    )
+    if event.status is DiscardStatus.DELIVERED:
+        after = rules.with_done(claim, event.ordinals or rules.everyone(claim))
+        if claim.role in (Role.DELIVERED, Role.RELEASED):
+            return Transition(claim, claim)
+        return rules.all_done(claim, after) if after.is_done else Transition(claim, after)
+    if event.status is DiscardStatus.RELEASED and of_speaker:
+        return Transition(claim, replace(claim, role=Role.RELEASED, asked=rules.NOBODY), note=Note.RELEASED)
+    if event.status is DiscardStatus.YOURS and of_speaker and not claim.handed:
+        return Transition(claim, replace(claim, handed=True, asked=rules.NOBODY), note=Note.HANDED)
+    if event.status is DiscardStatus.PROMOTED and claim.is_primary:
+        return Transition(claim, claim, note=Note.REVIEW)
+    return Transition(claim, claim)
+
+
+def meaning(answer: StatusAnswer, *, from_sender: bool) -> DiscardStatus | None:
+    """What a live primary's answer to STATUS says of a copy that we hold for it, as a discard notification would; `None`: it
+    claims the message still.
+
+    Shapes: `from_sender`: the incarnation that sent the copy answers. It begins an accept before it sends a copy, and an
+    accept that is running is `active`; whatever it committed since, it still has, until the message's row is past its time.
+    So `unknown` proves that the commit failed and the client was refused, or that the message is finished: the copy is not
+    needed. A later incarnation may have lost the row of a message that was acknowledged, where an older copy of the
+    database was restored, and from it `unknown` proves nothing: the message is taken over.
+    """
+    if answer.state is StatusState.UNKNOWN:
+        return DiscardStatus.RELEASED if from_sender else DiscardStatus.YOURS
+    if answer.state is StatusState.DELIVERED:
+        return DiscardStatus.DELIVERED
+    return DiscardStatus.RELEASED if answer.state is StatusState.RELEASED else None
+
+
+def reconciled(claim: Claim | None, primary: Party, question: StatusQuestion, answer: StatusAnswer, *, from_sender: bool) -> Transition:
+    """The primary of a shadow message was asked about it. An answer about another copy than the one that is held by now says
+    nothing of this one, but a message that is delivered stays delivered."""
+    status = meaning(answer, from_sender=from_sender)
+    if claim is None or status is None:
+        return Transition(claim, claim)
+    if claim.number != question.number and status is not DiscardStatus.DELIVERED:
+        return Transition(claim, claim)
+    return heard(claim, primary, DiscardEvent(0, question.message_id, status))
+
+
+def answered(claim: Claim | None, me: Party, peer: Party, answer: StatusAnswer, reachable: Collection[ServerName]) -> Transition:
+    """A shadow server in its round before a promotion hears `peer`; with the last answer it is primary.
+
+    Shapes: `reachable` are all servers that this round has to hear.
+    """
+    claim = rules.known(claim)
+    if claim.role is not Role.SHADOW:
+        return Transition(claim, claim, note=Note.YIELDED)
+    after = rules.with_done(claim, answer.done)
+    if answer.state is StatusState.DELIVERED or after.is_done:
+        return rules.all_done(claim, replace(after, done=rules.everyone(claim)))
+    if answer.state is StatusState.PRIMARY and answer.number is not None:
+        if rules.outranks(answer.number, claim.number):
+            return rules.become_shadow(claim, after, peer)
+        lives = peer.server == claim.primary and peer.database == claim.database
+        return Transition(claim, replace(after, asked=rules.NOBODY) if lives else after, note=Note.LIVES if lives else Note.WAIT)
+    if rules.waits(answer, claim, me):
+        asked = rules.asked_after_waiting(claim) if claim.asked else claim.asked
+        return Transition(claim, replace(after, asked=asked), note=Note.WAIT)
+    after = replace(after, asked=after.asked | {peer.server})
+    if not rules.may_promote(after, reachable):
+        return Transition(claim, after, note=Note.ASKED)
+    return _promote(claim, after, me)
+
+
+def alone(claim: Claim | None, me: Party, reachable: Collection[ServerName]) -> Transition:
+    """Promote without a further answer: everybody who can be reached has been heard, or nobody can be reached."""
+    claim = rules.known(claim)
+    if claim.role is not Role.SHADOW or not rules.may_promote(claim, reachable):
+        return Transition(claim, claim)
+    if claim.is_done:
+        return rules.all_done(claim, claim)
+    return _promote(claim, claim, me)
+
+
+def round_over(claim: Claim | None) -> Transition:
+    """This round of questions is over, because the primary server was heard in its old database perhaps: what was answered
+    in it counts in no other."""
+    claim = rules.known(claim)
+    return Transition(claim, replace(claim, asked=rules.NOBODY) if claim.role is Role.SHADOW else claim, note=Note.LIVES)
+
+
+def dropped(claim: Claim | None) -> Transition:
+    """An administrator removes a shadow message that cannot be read. Whoever asks hears `released`, as before."""
+    claim = rules.known(claim)
+    if claim.role is not Role.SET_ASIDE or claim.is_primary:
+        return Transition(claim, claim)
+    return Transition(claim, replace(claim, role=Role.RELEASED, asked=rules.NOBODY), note=Note.RELEASED)
+
+
+def _promote(before: Claim, claim: Claim, me: Party) -> Transition:
+    number = CopyNumber(claim.number.ownership + 1, 0, me.database)
+    tell = (Notification(claim.primary, claim.database, DiscardStatus.PROMOTED),) if claim.primary != NO_SERVER else ()
+    after = Claim(Role.PRIMARY, number, claim.recipients_count, done=claim.done, copies=claim.copies)
+    return Transition(before, after, tell, note=Note.PROMOTED)

@@ -1,0 +1,262 @@
+"""Accepting a message: commit here and copy there at the same time, then the verdict. docs/design.md 5.
+
+The work is a task of the node: the client may vanish, the promise may not. What the client is answered (`reject` is
+reject_message_on_shadow_failure with redundancy enabled; Source: seed-000):
+
+| committed | copy   | reject | answer                                               |
+|-----------|--------|--------|------------------------------------------------------|
+| no        | any    | any    | the store's own reply; a copy is released            |
+| yes       | stored | any    | 250                                                  |
+| yes       | none   | no     | 250, logged as not redundant, copied later           |
+| yes       | none   | yes    | 451 4.4.0 after the unwinding is committed           |
+
+Without a candidate for a copy, in reject mode, nothing is stored at all.
+
+A good verdict (accepted) need not be synced before the 250: a message found without its verdict counts as accepted. So it goes into the
+commit that records the first attempt, or, if that takes too long, into one of its own.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+
+import structlog
+
+from shadowrelay.model.ids import MessageId, ServerName
+from shadowrelay.model.message import Content, Envelope
+from shadowrelay.model.ownership import Claim, DiscardStatus, Notification, Transition
+from shadowrelay.model.queue import NewMessage, Origin, StoredMessage
+from shadowrelay.model.replies import LOCAL_ERROR, NOT_MADE_REDUNDANT, ContentCorrupt, LedgerUnavailable, Reply, queued_as
+from shadowrelay.model.tracking import Replication
+from shadowrelay.ownership import primary
+from shadowrelay.pipeline import ages, tracking_rows
+from shadowrelay.pipeline.context import Context
+from shadowrelay.pipeline.copier import Copier, CopyResult
+from shadowrelay.pipeline.deliver import DeliverService
+from shadowrelay.ports import Decide
+
+OWN_COMMIT_AFTER_SECONDS = 0.25  # most messages are delivered by then
+RETRY_SECONDS = 1.0
+
+_log = structlog.get_logger("shadowrelay.verdicts")
+
+
+class Verdicts:
+    """Each belongs to whoever has taken it: the attempt's commit or one of its own, never both."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._waiting: dict[MessageId, tuple[float, Decide]] = {}
+        self._event = asyncio.Event()
+
+    def add(self, message_id: MessageId, decide: Decide) -> None:
+        """The message is accepted; its id stays among the context's placements until that is recorded."""
+        self._waiting[message_id] = (self._context.clock.awake() + OWN_COMMIT_AFTER_SECONDS, decide)
+        self._event.set()
+
+    def joined(self, message_id: MessageId, decide: Decide) -> tuple[Decide, bool]:
+        """`decide` for the attempt's commit with the verdict before it, and whether there was one: then tell
+        `recorded` when it is committed."""
+        taken = self._waiting.pop(message_id, None)
+        if taken is None:
+            return decide, False
+        _, verdict = taken
+
+        def both(message_id: MessageId, claim: Claim | None) -> Transition:
+            first = verdict(message_id, claim)
+            second = decide(message_id, first.after)
+            return Transition(claim, second.after, (*first.tell, *second.tell), second.answer, second.note)
+
+        return both, True
+
+    def recorded(self, message_id: MessageId) -> None:
+        """The commit that took the verdict along is synced."""
+        self._context.placements.discard(message_id)
+
+    async def run(self) -> None:
+        """Record those whose attempt takes long, for ever."""
+        while True:
+            await self._event.wait()
+            await asyncio.sleep(OWN_COMMIT_AFTER_SECONDS)
+            now = self._context.clock.awake()
+            late = [message_id for message_id, (due, _) in self._waiting.items() if due <= now]
+            for message_id in late:
+                _, decide = self._waiting.pop(message_id)
+                self._context.tasks.spawn(self._record(message_id, decide), "verdict")
+            if not self._waiting:
+                self._event.clear()
+
+    async def _record(self, message_id: MessageId, decide: Decide) -> None:
+        while True:  # without its verdict the message would not be due again before the next start
+            try:
+                await self._context.ledger.record_verdict(message_id, decide)
+                self.recorded(message_id)
+                return
+            except LedgerUnavailable as error:
+                _log.warning("verdict.waits", message_id=message_id, reason=error.reason)
+                await asyncio.sleep(RETRY_SECONDS)
+
+
+RETRY_SECONDS = 1.0  # an unwinding that could not be committed is tried again
+
+
+class AcceptService:
+    """Port `Acceptor`."""
+
+    def __init__(self, context: Context, copier: Copier, deliver: DeliverService, verdicts: Verdicts) -> None:
+        self._context = context
+        self._verdicts = verdicts
+        self._copier = copier
+        self._deliver = deliver
+        self.on_unplaced: Callable[[MessageId], None] = lambda message_id: None
+
+    def refusal(self) -> Reply | None:
+        """What to answer MAIL with while the queue database takes nothing."""
+        return self._context.ledger.unavailable_reason()
+
+    def accept(self, envelope: Envelope, content: Content) -> Awaitable[Reply]:
+        """See `ports.Acceptor`."""
+        return asyncio.shield(self._context.tasks.spawn(self._supervised(envelope, content), "accept"))
+
+    async def _supervised(self, envelope: Envelope, content: Content) -> Reply:
+        try:
+            return await self._accept(envelope, content)
+        except LedgerUnavailable as error:
+            self._context.metrics.refused("ledger")
+            _log.warning("message.refused", message_id=envelope.message_id, reason=error.reason)
+            reply = error.reply
+        except Exception:
+            # Unknown means transient: never 5xx, and the node goes on.
+            self._context.metrics.refused("error")
+            _log.exception("message.failed", message_id=envelope.message_id)
+            reply = LOCAL_ERROR
+        self._context.attempts.end(envelope.message_id)
+        self._context.placements.discard(envelope.message_id)
+        return reply
+
+    async def _accept(self, envelope: Envelope, content: Content) -> Reply:
+        context = self._context
+        started = context.clock.awake()
+        transport = context.settings.transport
+        reject = context.is_enabled and transport.reject_message_on_shadow_failure
+        plan = self._copier.plan(envelope.message_id) if context.is_enabled else ()
+        first = context.peers.party(plan[0]) if plan else None
+        claim = primary.first_claim(context.me, len(envelope.recipients), first)
+        now = context.now()
+        message = NewMessage(envelope, claim, Origin.CLIENT, now, ages.remember_until(now, transport))
+        if reject and not plan:
+            return self._refuse(StoredMessage(0, envelope, claim, Origin.CLIENT, None, None), [], content.size)
+        context.attempts.begin(envelope.message_id)  # a claim cannot end while it is being accepted
+        if not plan:
+            stored = await context.ledger.record_accepted(message, content, decided=True)
+            return self._acknowledge(stored, content, started, None)
+        context.placements.add(envelope.message_id)
+        if content.path is not None:  # the file moves into the store: the copy is read from there
+            stored = await context.ledger.record_accepted(message, content, decided=False)
+            content = await self._moved(stored, claim)
+            result = await self._copy(envelope, content, claim, plan, started)
+        else:
+            commit = asyncio.ensure_future(context.ledger.record_accepted(message, content, decided=False))
+            result = await self._copy(envelope, content, claim, plan, started)
+            stored = await self._committed(commit, envelope.message_id, claim, result)
+        if reject and result.stored_on is None:
+            await self._unwind(envelope.message_id, result)
+            context.leases.forget(envelope.message_id)
+            return self._refuse(stored, result.failures, content.size)
+        self._verdicts.add(envelope.message_id, result.verdict)
+        after = result.verdict(envelope.message_id, result.claim).after
+        assert after is not None
+        return self._acknowledge(with_claim(stored, after), content, started, result)
+
+    async def _moved(self, stored: StoredMessage, claim: Claim) -> Content:
+        """The content where it is now. What cannot be read back is not accepted."""
+        assert stored.place is not None
+        try:
+            return await self._context.ledger.read_content(stored.place)
+        except (ContentCorrupt, LedgerUnavailable):
+            nothing_sent = claim.copies[0].server if claim.copies else None
+            await self._unwind(stored.envelope.message_id, CopyResult(claim.number, claim, unsent=nothing_sent))
+            raise
+
+    async def _copy(self, envelope: Envelope, content: Content, claim: Claim, plan: tuple[ServerName, ...], started: float) -> CopyResult:
+        try:
+            return await self._copier.copy(envelope, content, claim, plan, is_first_listed=True, is_client_waiting=True, started=started)
+        except Exception as error:
+            # Without a copy, then. What may have been sent stands on the list.
+            _log.exception("copy.failed", message_id=envelope.message_id)
+            return CopyResult(claim.number, claim, failures=[repr(error)])
+
+    async def _committed(
+        self, commit: "asyncio.Future[StoredMessage]", message_id: MessageId, claim: Claim, result: CopyResult
+    ) -> StoredMessage:
+        try:
+            return await commit
+        except Exception:
+            if copies := result.known(claim).copies:
+                tell = tuple(Notification(copy.server, copy.database, DiscardStatus.RELEASED) for copy in copies)
+                self._context.tasks.spawn(self._until_committed(message_id, tell), "release")
+            raise
+
+    def _acknowledge(self, stored: StoredMessage, content: Content, started: float, result: CopyResult | None) -> Reply:
+        context = self._context
+        at, now = context.clock.awake(), context.now()
+        elapsed = timedelta(seconds=at - started)
+        me, size = context.me.server, content.size
+        if result is not None and result.stored_on is not None:
+            replication, shadow_elapsed = Replication.SUCCESS, elapsed
+            context.metrics.shadow_latency(at - started)
+            context.tracking.write(tracking_rows.haredirect(me, stored, at=now, server=result.stored_on.server, elapsed=elapsed, size=size))
+        elif context.is_enabled:
+            replication, shadow_elapsed = Replication.FAILED, None
+            context.tracking.write(tracking_rows.haredirectfail(me, stored, at=now, reason=_why(result), size=size))
+        else:
+            replication, shadow_elapsed = Replication.DISABLED, None
+        context.tracking.write(
+            tracking_rows.receive(
+                me, stored, at=now, replication=replication, ack_elapsed=elapsed, shadow_elapsed=shadow_elapsed, size=size
+            )
+        )
+        context.metrics.acknowledged(replication)
+        if replication is Replication.FAILED:
+            self.on_unplaced(stored.envelope.message_id)
+        is_moving = result is None and content.path is not None  # into the store: the session's own file goes now
+        self._deliver.take_over(stored, None if is_moving else content)
+        return queued_as(stored.envelope.message_id)
+
+    def _refuse(self, stored: StoredMessage, failures: list[str], size: int) -> Reply:
+        context = self._context
+        reason = "; ".join(failures) or tracking_rows.NO_SUITABLE_SHADOW_SERVERS
+        context.tracking.write(tracking_rows.haredirectfail(context.me.server, stored, at=context.now(), reason=reason, size=size))
+        context.metrics.refused("not redundant")
+        context.attempts.end(stored.envelope.message_id)
+        context.placements.discard(stored.envelope.message_id)
+        return NOT_MADE_REDUNDANT
+
+    async def _unwind(self, message_id: MessageId, result: CopyResult) -> None:
+        def unwinding(_: MessageId, claim: Claim | None) -> Transition:
+            return primary.refused(result.known(claim))
+
+        while True:  # the 451 does not leave before this is committed: else the message would be delivered after all
+            try:
+                await self._context.ledger.record_verdict(message_id, unwinding)
+                return
+            except LedgerUnavailable as error:
+                _log.warning("unwinding.waits", message_id=message_id, reason=error.reason)
+                await asyncio.sleep(RETRY_SECONDS)
+
+    async def _until_committed(self, message_id: MessageId, tell: tuple[Notification, ...]) -> None:
+        while True:
+            try:
+                await self._context.ledger.transition([message_id], lambda _, claim: Transition(claim, claim, tell))
+                return
+            except LedgerUnavailable:
+                await asyncio.sleep(RETRY_SECONDS)
+
+
+def with_claim(stored: StoredMessage, claim: Claim) -> StoredMessage:
+    """The stored message with its claim as it is after the verdict."""
+    return StoredMessage(stored.internal_id, stored.envelope, claim, stored.origin, stored.place, stored.due_at)
+
+
+def _why(result: CopyResult | None) -> str:
+    return "; ".join(result.failures) if result is not None and result.failures else tracking_rows.NO_SUITABLE_SHADOW_SERVERS

@@ -1,0 +1,275 @@
+"""Placing one message's copy: tries servers in the order of `pipeline.placement` until one has stored it.
+
+Each server is committed to the list before anything is sent to it, so that no shadow is ever unknown to its primary.
+"""
+
+import asyncio
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from shadowrelay.model.ids import MessageId, ServerName, SiteName
+from shadowrelay.model.message import NO_ORDINALS, Content, Envelope, Ordinals
+from shadowrelay.model.ownership import Claim, CopyNumber, DiscardStatus, Notification, Role, StatusAnswer, Transition
+from shadowrelay.model.peers import CopyOffer
+from shadowrelay.model.replies import IllegalTransition, LedgerUnavailable, PeerSaid, PeerUnavailable
+from shadowrelay.ownership import primary
+from shadowrelay.ownership.rules import Party
+from shadowrelay.pipeline import placement
+from shadowrelay.pipeline.context import Context
+from shadowrelay.pipeline.peerbook import Turns
+from shadowrelay.pipeline.placement import Refused
+from shadowrelay.settings.values import Settings
+
+
+@dataclass(slots=True)
+class CopyResult:
+    """What came of it. `claim` is as it was last committed for this; `unsent` a server on its list that certainly stored
+    nothing; `failures` say why, in order."""
+
+    number: CopyNumber
+    claim: Claim
+    stored_on: Party | None = None
+    began_awake: float = 0.0
+    unsent: ServerName | None = None
+    said: Ordinals = NO_ORDINALS  # what the copies say to be done already
+    uncertain: list[Party] = field(default_factory=list)  # may have stored it, but did not say so
+    superseded: tuple[Party, StatusAnswer] | None = None
+    failures: list[str] = field(default_factory=list)
+    attempts_count: int = 0  # servers that were really tried
+    _verdict: Transition | None = field(default=None, repr=False)  # the last one: the ledger mostly asks what was asked before
+
+    def known(self, claim: Claim | None) -> Claim:
+        """The claim with the list as the attempts have left it."""
+        known = primary.not_sent(claim, self.unsent)
+        for party in self.uncertain:
+            known = primary.uncertain(known, party)
+        return known if self.stored_on is None else primary.uncertain(known, self.stored_on)
+
+    def verdict(self, message_id: MessageId, claim: Claim | None) -> Transition:
+        """The transition that records this result, which is complete when this is called."""
+        if self._verdict is not None and claim == self._verdict.before:
+            return self._verdict
+        known = self.known(claim)
+        if self.stored_on is None:
+            return Transition(claim, known)
+        chosen = primary.placed(known, self.number, self.stored_on)
+        self._verdict = Transition(claim, chosen.after, chosen.tell, note=chosen.note)
+        return self._verdict
+
+    def outcome(self, message_id: MessageId, claim: Claim | None) -> Transition:
+        """The same while the message was being delivered. What was told to the list before the copy arrived there was told too
+        early: it must be said again, or the copy would be promoted some day. So must what the copy did not say to be done."""
+        transition = self.verdict(message_id, claim)
+        after = transition.after
+        reached = [*self.uncertain, *([self.stored_on] if self.stored_on is not None else [])]
+        if after is None or not reached:
+            return transition
+        unsaid = NO_ORDINALS
+        if after.is_primary:
+            status, unsaid = DiscardStatus.DELIVERED, after.done - self.said
+            if not unsaid:
+                return transition
+        else:
+            status = DiscardStatus.DELIVERED if after.role is Role.DELIVERED else DiscardStatus.RELEASED
+        tell = tuple(Notification(party.server, party.database, status, unsaid) for party in reached)
+        return Transition(claim, after, (*transition.tell, *tell), note=transition.note)
+
+
+class Copier:
+    """Makes copies. Which servers may be tried now is `plan`'s to say."""
+
+    def __init__(self, context: Context, chance: random.Random) -> None:
+        self._context = context
+        self._chance = chance
+        self._rule_of: tuple[Settings, placement.PlacementRule, Mapping[ServerName, SiteName]] | None = None
+
+    def plan(self, message_id: MessageId, claim: Claim | None = None) -> tuple[ServerName, ...]:
+        """The order of attempts for a new message (`claim` None) or one that needs a copy; empty: nobody to try."""
+        context = self._context
+        settings = context.settings
+        candidates = []
+        for peer in settings.shadow_candidates:
+            state = context.peers.states.get(peer.name)
+            if state is None:
+                continue
+            if claim is not None and not self._may_place_on(message_id, claim, state.party):
+                continue
+            was_silent = context.peers.breaker_state(peer.name) == "half-open"
+            candidates.append(
+                placement.Candidate(peer.name, peer.site, context.peers.may_try(peer.name), state.copies_in_flight, was_silent)
+            )
+        if len(candidates) > 1:
+            self._chance.shuffle(candidates)
+        return placement.plan(candidates, self._rule()[0])
+
+    def _rule(self) -> tuple[placement.PlacementRule, Mapping[ServerName, SiteName]]:
+        """The rule of the present settings, and each candidate's site: made once for all messages."""
+        settings = self._context.settings
+        if self._rule_of is None or self._rule_of[0] is not settings:
+            sites = {peer.name: peer.site for peer in settings.shadow_candidates}
+            rule = placement.rule_of(settings.transport, settings.server.site, sites.values())
+            self._rule_of = (settings, rule, sites)
+        return self._rule_of[1:]
+
+    def _may_place_on(self, message_id: MessageId, claim: Claim, party: Party) -> bool:
+        entry = claim.copy_on(party.server)
+        return primary.may_place_on(claim, party, entry is not None and self._context.leases.left(message_id, entry) > 0)
+
+    async def copy(
+        self,
+        envelope: Envelope,
+        content: Content,
+        claim: Claim,
+        plan: Sequence[ServerName],
+        *,
+        is_first_listed: bool,
+        is_client_waiting: bool,
+        started: float | None = None,
+        said: Ordinals = NO_ORDINALS,
+    ) -> CopyResult:
+        """Try the servers of `plan`, as long as `placement.time_for` allows from `started` on (`Clock.awake`; default: now).
+        `is_first_listed`: the first is on the list already. `said`: the recipients that may be said to be done; `outcome` tells
+        of the others.
+
+        It ends where a further server cannot be listed: the claim ended meanwhile, or the ledger takes nothing.
+        """
+        context = self._context
+        result = CopyResult(claim.number, claim, said=said)
+        home, sites = context.settings.server.site, self._rule()[1]
+        shadow_timeout = context.settings.transport.shadow_timeout.total_seconds()
+        time = placement.time_for(content.size, shadow_timeout, is_client_waiting=is_client_waiting)
+        deadline = (context.clock.awake() if started is None else started) + time.whole
+        whole = still = time.still or deadline - context.clock.awake()
+        for index, server in enumerate(plan):
+            left = deadline - context.clock.awake()
+            if time.still is not None:
+                left = min(left, still)
+            if left <= 0:
+                result.failures.append("shadow_timeout is over")
+                break
+            was_listed = False
+            if not index and is_first_listed:
+                if time.still is not None and not context.peers.may_try(server):  # it is not worth waiting for its turn
+                    result.failures.append(f"{server}: left alone for now")
+                    result.unsent = server
+                    continue
+            else:
+                if not context.peers.may_try(server):  # it failed, or refused, since the plan was made; or is on trial with another copy
+                    result.failures.append(f"{server}: left alone for now")
+                    continue
+                party = context.peers.party(server)
+                entry = claim.copy_on(server)
+                was_listed = entry is not None and server != result.unsent
+                try:
+                    claim = await self._list(envelope.message_id, party, result.unsent)
+                except (IllegalTransition, LedgerUnavailable) as error:
+                    result.failures.append(str(error))
+                    break
+                result.claim, result.number, result.unsent = claim, claim.number, None
+                if not was_listed:
+                    context.leases.listed_anew(envelope.message_id, server)
+            seconds = left
+            rest = plan[index + 1 :]
+            if rest.count(server) != len(rest):
+                seconds = placement.budget(
+                    left,
+                    sum(sites.get(other) != home for other in rest),
+                    sum(sites.get(other) == home for other in rest),
+                    another_candidate_left=True,
+                    is_local=sites.get(server) == home,
+                    whole_seconds=whole,
+                )
+            offer = CopyOffer(result.number, envelope, said, content)
+            turns = context.peers.states[server].turns if is_client_waiting else context.peers.states[server].repair_turns
+            bounds = (context.clock.awake() + seconds, None) if time.still is None else (deadline, seconds)
+            if await self._attempt(server, offer, bounds, was_listed, turns, result):
+                break
+            still -= seconds
+        return result
+
+    async def _list(self, message_id: MessageId, party: Party, unsent: ServerName | None) -> Claim:
+        me = self._context.me
+        (transition,) = await self._context.ledger.transition(
+            [message_id], lambda _, claim: primary.placing(primary.not_sent(claim, unsent), me, party)
+        )
+        assert transition.after is not None
+        self._context.attempts.changed(message_id)  # whoever has read its list before must not begin with that
+        return transition.after
+
+    async def _attempt(
+        self,
+        server: ServerName,
+        offer: CopyOffer,
+        bounds: tuple[float, float | None],
+        was_listed: bool,
+        turns: Turns,
+        result: CopyResult,
+    ) -> bool:
+        """One server, in its turn; True when nothing more is to be tried. `bounds`: of `PeerLink.hold`."""
+        state = self._context.peers.states[server]
+        state.copies_in_flight += 1  # from now on others know that it has something to do
+        try:
+            if bounds[1] is None:
+                return await self._try(server, offer, bounds, was_listed, result)
+            async with asyncio.timeout(bounds[0] - self._context.clock.awake()) as waiting:
+                async with turns.turn(offer.content.size):
+                    waiting.reschedule(None)
+                    return await self._try(server, offer, bounds, was_listed, result)
+        except TimeoutError:
+            result.failures.append(f"{server}: its turn did not come in time")
+            if not was_listed:
+                result.unsent = server
+            return False
+        finally:
+            state.copies_in_flight -= 1
+
+    async def _try(
+        self, server: ServerName, offer: CopyOffer, bounds: tuple[float, float | None], was_listed: bool, result: CopyResult
+    ) -> bool:
+        context = self._context
+        state = context.peers.states[server]
+        message_id = offer.envelope.message_id
+        began = context.clock.awake()
+        trial = context.peers.begin(server)
+        if trial is None:
+            result.failures.append(f"{server}: left alone for now")
+            if not was_listed:
+                result.unsent = server
+            return False
+        result.attempts_count += 1
+        try:
+            answer = await context.links[server].hold(offer, bounds[0], still=bounds[1])
+        except PeerUnavailable as error:
+            self._tell(server, error)
+            result.failures.append(str(error))
+            if error.sent:
+                context.leases.began(message_id, server, began, is_confirmed=False)
+                shown = context.links[server].identity  # of the session that it was sent in, if that showed another database
+                result.uncertain.append(state.party if shown is None else Party(server, shown.database))
+            elif not was_listed:
+                result.unsent = server
+            return False
+        finally:
+            context.peers.give_back(server, trial)
+        party = Party(server, answer.server_database)
+        if answer.superseded is not None:
+            result.failures.append(f"{server}: superseded by {answer.superseded.state} {answer.superseded.number}")
+            # It has a claim or a copy of its own, and may yield to us by now: it stays on the list, and is asked.
+            result.superseded = (party, answer.superseded)
+            return True
+        context.peers.stored(server)
+        context.leases.began(message_id, server, answer.began_awake, is_confirmed=True)
+        context.leases.proved(server, answer.server_database, answer.began_awake)
+        result.stored_on, result.began_awake = party, answer.began_awake
+        return True
+
+    def _tell(self, server: ServerName, error: PeerUnavailable) -> None:
+        """What the failure of a copy means for all others."""
+        peers = self._context.peers
+        if error.said is PeerSaid.NOTHING:
+            peers.failed(server, was_refused=error.was_refused)
+        elif error.said is PeerSaid.NO_SESSION:
+            peers.refused(server, Refused.SESSION, error.reason)
+        elif error.said is PeerSaid.NO_COPY:
+            peers.refused(server, Refused.COPY, error.reason)

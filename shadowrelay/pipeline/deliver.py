@@ -1,0 +1,992 @@
+"""Delivering: a queue for each next hop, a turn for each queue, and outcomes that are one commit with what they cause.
+
+The road of a fork (the recipients of one message that share a next hop):
+
+1. A message that was just accepted is loaded into the queues of its forks, if each has room. In a burst it waits a moment for
+   that. Else its forks are recorded in the table of delivery queues and leave memory; so do those of a message that is found
+   in Submission at start, after a promotion, or because a DSN was made.
+2. A queue with due mail and room loads the next forks, at most twice its concurrency (`pipeline.delivery_rules`). What is loaded
+   waits for one of the queue's sessions; content is read when that session is open.
+3. No attempt starts without the leases that `ownership.rules` ask for. A message that lacks one is reviewed
+   (`pipeline.review`); what the review cannot settle now waits in its queue for the server that stands in the way, and is woken
+   by it (`wake_server`). In reject mode promoted mail and DSNs wait for their copy likewise. Nothing is read anew to find out.
+4. The outcome is committed as soon as the attempt ends, with the notifications and DSNs it causes. While outcomes cannot be
+   recorded, nothing else is delivered: an unrecorded success would be a duplicate.
+
+Restart is nothing special: what is due in the ledger is done.
+"""
+
+import asyncio
+import heapq
+import random
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from functools import partial
+from math import inf
+from typing import NamedTuple
+
+import structlog
+
+from shadowrelay.model.ids import MessageId, ServerName
+from shadowrelay.model.message import Content, Ordinals
+from shadowrelay.model.ownership import Claim, Role, Transition
+from shadowrelay.model.queue import WAITS_FOR_COPY, AttemptRecord, ForkRetry, Origin, StoredMessage
+from shadowrelay.model.replies import ContentCorrupt, LeaseTooShort, LedgerUnavailable
+from shadowrelay.model.routing import Fork
+from shadowrelay.ownership import primary, rules
+from shadowrelay.pipeline import delivery_rules, tracking_rows
+from shadowrelay.pipeline import delivery_rules as ladder
+from shadowrelay.pipeline.accept import Verdicts
+from shadowrelay.pipeline.context import Context
+from shadowrelay.pipeline.delivery_rules import NO_REPLY, QueueState
+from shadowrelay.pipeline.forks import ForkAttempt, Forks, Reached, reply_of
+from shadowrelay.pipeline.leases import ACCEPT
+from shadowrelay.pipeline.poison import Suspects, set_aside, set_aside_corrupt, set_aside_poison
+
+PAGE = 400  # messages of Submission, of an event that wakes many, in one step
+NOTICES_PAGE = 200
+REVIEWING_MAX = 400  # of one queue, beside what it may load: a page of questions
+TICK_SECONDS = 1.0  # the wall clock is looked at so often, and what an error put off is tried again
+SUBMISSION_SECONDS = 15.0  # whatever came there in a way that wakes nobody; only what is under way is there for long
+NOTICES_SECONDS = 5.0  # how late a delay notice or an expiry may be that no attempt brings
+PARKED_MAX = timedelta(minutes=30)  # what waits for a server is looked at again, should its event have been missed
+RECORD_AGAIN_SECONDS = 1.0
+ARRIVING_SECONDS = 0.2  # before its verdict gets a commit of its own, see `pipeline.accept`
+ARRIVING_GRAIN_SECONDS = 0.01  # those that end within that end together
+ARRIVING_PER_SESSION = 10
+ALL = 2**31  # of what waits
+NOBODY: frozenset[ServerName] = frozenset()
+
+_log = structlog.get_logger("shadowrelay.deliver")
+
+
+class Arriving(NamedTuple):
+    """A message that was just accepted, with one fork, and found no room. `until`: the loop's time."""
+
+    stored: StoredMessage
+    fork: Fork
+    content: Content | None
+    until: float
+
+
+@dataclass(slots=True, eq=False)
+class NextHopQueue:
+    """The queue of one next hop in memory. `loaded` are the messages whose fork is being worked on or in review. `arriving`, in
+    order, take the places that they leave.
+
+    Shapes: `due_at` is when the first fork in the ledger that is not loaded is due; `None`: there is none.
+    """
+
+    key: str
+    concurrency: int
+    state: QueueState
+    loaded: set[MessageId] = field(default_factory=set)
+    reviewing: set[MessageId] = field(default_factory=set)  # of these
+    due_at: datetime | None = None
+    noted_count: int = 0  # how often `due_at` was noted: what is noted during a read is not in it
+    running_count: int = 0
+    arriving: deque[Arriving] = field(default_factory=deque)
+    arriving_timer: asyncio.TimerHandle | None = None
+    _waiting: deque["asyncio.Future[bool]"] = field(default_factory=deque)
+
+    async def session(self) -> bool:
+        """Wait for a turn to use a session, first come, first served; `release` gives it back. False: it was called off."""
+        if self.running_count < self.concurrency:
+            self.running_count += 1
+            return True
+        turn: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        try:
+            return await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled() and turn.result():
+                self.release()
+            raise
+
+    def release(self) -> None:
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(True)
+                return
+        self.running_count -= 1
+
+    def call_off(self) -> None:
+        """Whoever waits for a session goes back to the queue."""
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(False)
+
+    @property
+    def working_count(self) -> int:
+        """What takes up room: a peer that is silent must not hold up the mail of others, so what is in review does not."""
+        return len(self.loaded) - min(len(self.reviewing), REVIEWING_MAX)
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing is loaded and nothing waits: that the next hop was out of reach says nothing about the day of the next message."""
+        return not self.loaded and self.due_at is None and not self.arriving
+
+
+class DeliverService:
+    """All delivery queues of the node."""
+
+    def __init__(self, context: Context, forks: Forks, verdicts: Verdicts) -> None:
+        self._context = context
+        self._verdicts = verdicts
+        self._forks = forks
+        self._suspects = Suspects()
+        self._chance = random.Random()
+        self._event = asyncio.Event()
+        self._queues: dict[str, NextHopQueue] = {}
+        self._busy_count = 0  # queues with something loaded
+        self._running_count = 0  # attempts
+        self._ready: dict[str, None] = {}  # queues that want a turn, in order
+        self._times: list[tuple[datetime, str]] = []  # heap: when a queue wants one
+        self._fresh: dict[MessageId, None] = {}  # new in the ledger, or placed: to be looked at
+        self._in_hand: dict[MessageId, dict[str, Ordinals]] = {}  # of the loaded forks, by next hop
+        self._in_review: dict[MessageId, dict[str, bool]] = {}  # by next hop: is it only aging?
+        self._cleared: dict[MessageId, frozenset[ServerName]] = {}  # reviewed: may go without the leases of these
+        self._blocked: dict[MessageId, tuple[ServerName, float]] = {}  # reviewed: waits for this server, seconds at most
+        self._woken: dict[ServerName, int] = {}  # and how many of those that wait for it
+        self._is_submission_wanted = True
+        self._submission_at = 0.0
+        self._notices_at = 0.0
+        self._can_record = asyncio.Event()
+        self._can_record.set()
+        self._loaded_since_start: set[int] = set()  # internal ids of what was there before, and had its LOAD
+        self._started_at = context.now()
+        self._set_backs_count = -1  # the clock may have been set back before the start
+        self.parked: Callable[[ServerName], None] = lambda server: None
+        self.request_review: Callable[[MessageId], None] = lambda message_id: None
+        self.want_copy: Callable[[MessageId], None] = lambda message_id: None
+
+    # what others say
+
+    def reload(self) -> None:
+        """Routes and retries of the present configuration: each queue looks where its mail goes now."""
+        self._forks.configure(self._context.settings)
+        concurrency = self._context.settings.send.concurrency_per_destination
+        for queue in self._queues.values():
+            queue.concurrency = concurrency
+            queue.state = delivery_rules.active(concurrency)
+            self._want_turn(queue)
+            self._end_arriving(queue, is_over=True)
+        for message_id in self._in_hand:
+            self._context.attempts.changed(message_id)  # its forks may be others now
+        self._end_wait_for_copies()
+
+    def wake(self) -> None:
+        """Something new is in Submission."""
+        self._is_submission_wanted = True
+        self._event.set()
+
+    def wake_server(self, server: ServerName, limit: int = ALL) -> None:
+        """What waits for this server may go on, or so many of it: it is back, it need not be waited for any longer, or it was
+        forgotten."""
+        self._woken[server] = max(self._woken.get(server, 0), limit)
+        self._event.set()
+
+    def _end_wait_for_copies(self) -> None:
+        if not self._context.settings.transport.reject_message_on_shadow_failure:
+            self.wake_server(WAITS_FOR_COPY)
+
+    def placed(self, message_id: MessageId) -> None:
+        """It has a copy now: the ledger has made due what waited for that."""
+        if self._context.settings.transport.reject_message_on_shadow_failure:
+            self._fresh[message_id] = None
+            self._event.set()
+
+    def cleared(self, message_id: MessageId, excused: frozenset[ServerName]) -> None:
+        """Review is done: the message may be attempted, without the leases of `excused`. An excuse is for one attempt: the
+        server may be back before the next."""
+        if message_id in self._in_review:
+            self._blocked.pop(message_id, None)
+            self._cleared[message_id] = excused
+            self._event.set()
+
+    def blocked(self, message_id: MessageId, server: ServerName, seconds: float) -> None:
+        """Review cannot settle it now: it waits for this server, so many seconds at most."""
+        if message_id in self._in_review:
+            self._cleared.pop(message_id, None)
+            self._blocked[message_id] = (server, seconds)
+            self._event.set()
+
+    def states(self) -> Mapping[str, QueueState]:
+        """The queues in memory, by next hop, for listings."""
+        return {key: queue.state for key, queue in self._queues.items()}
+
+    def take_over(self, stored: StoredMessage, content: Content | None) -> None:
+        """A message just accepted, its attempt already begun (`Attempts.begin`) so that its claim could not end. Without
+        `content` it is read from the store."""
+        message_id = stored.envelope.message_id
+        if self._context.is_draining or not self._can_record.is_set():
+            self._look_later(message_id)  # it is in Submission, once its verdict is recorded
+            self._context.attempts.end(message_id)
+            return
+        forks = self._forks.of(stored)
+        self._forks.track_transfer(stored, forks)
+        if not [fork for fork in forks if not self._has_room(fork)]:
+            for fork in forks:
+                self._load(stored, fork, None, content)
+            self._context.attempts.end(message_id)
+        elif len(forks) != 1 or not self._arrive(stored, forks[0], content):
+            self._context.tasks.spawn(self._enter_queues(stored, forks), "queue")
+
+    def _arrive(self, stored: StoredMessage, fork: Fork, content: Content | None) -> bool:
+        """A next hop that takes its mail fast makes room in a moment: the way through the ledger would cost more than that."""
+        queue = self._queue(fork.destination.key)
+        is_behind = queue.due_at is not None and queue.due_at <= self._context.now()
+        if is_behind or queue.state.retry is not None or len(queue.arriving) >= ARRIVING_PER_SESSION * queue.concurrency:
+            return False
+        loop = asyncio.get_running_loop()
+        until = loop.time() + ARRIVING_SECONDS
+        if queue.arriving_timer is None:
+            queue.arriving_timer = loop.call_at(until, self._end_arriving, queue)
+        queue.arriving.append(Arriving(stored, fork, content, until))
+        return True
+
+    def _end_arriving(self, queue: NextHopQueue, *, is_over: bool = False) -> None:
+        """Who has waited long enough goes into the ledger's queue, or everybody where `is_over`."""
+        loop = asyncio.get_running_loop()
+        if queue.arriving_timer is not None:
+            queue.arriving_timer.cancel()
+            queue.arriving_timer = None
+        ends_at = inf if is_over else loop.time() + ARRIVING_GRAIN_SECONDS
+        while queue.arriving and queue.arriving[0].until <= ends_at:
+            stored = queue.arriving.popleft().stored
+            self._context.tasks.spawn(self._enter_queues(stored, self._forks.of(stored)), "queue")
+        if queue.arriving:
+            queue.arriving_timer = loop.call_at(queue.arriving[0].until, self._end_arriving, queue)
+
+    async def drained(self, seconds: float) -> bool:
+        """Wait until no attempt runs any more, at most so long. What only waits is let go at once."""
+        deadline = self._context.clock.awake() + seconds
+        for queue in self._queues.values():
+            queue.call_off()
+            while queue.arriving:  # it is in Submission
+                self._context.attempts.end(queue.arriving.popleft().stored.envelope.message_id)
+        await asyncio.sleep(0)  # those called off leave
+        while self._running_count and self._context.clock.awake() < deadline:  # noqa: ASYNC110 - a count has no event
+            await asyncio.sleep(0.05)
+        return not self._running_count
+
+    # the loop
+
+    async def run(self) -> None:
+        """Give each queue its turn, for ever."""
+        is_open = False
+        while True:
+            self._event.clear()
+            self._context.attempts.reading()
+            try:
+                if not is_open:
+                    await self._open()
+                    is_open = True
+                if not self._context.is_draining:
+                    await self._turn()
+            except LedgerUnavailable as error:
+                _log.warning("delivery.waits", reason=error.reason)
+                is_open = False  # what was refused may be on disk all the same: the queues are listed again
+                await asyncio.sleep(TICK_SECONDS)
+            try:
+                await asyncio.wait_for(self._event.wait(), self._pause())
+            except TimeoutError:
+                continue
+
+    async def _open(self) -> None:
+        """The queues that the ledger has."""
+        for key, due_at in (await self._context.ledger.delivery_queues()).items():
+            self._note_due(key, due_at)
+        self._end_wait_for_copies()
+
+    def _pause(self) -> float:
+        if self._context.is_draining or not self._times:
+            return TICK_SECONDS
+        if self._ready:
+            return 0.0
+        return min(max((self._times[0][0] - self._context.now()).total_seconds(), 0.0), TICK_SECONDS)
+
+    async def _turn(self) -> None:
+        await self._can_record.wait()
+        context = self._context
+        ahead = context.clock_ahead()
+        if (set_backs_count := context.set_backs_count) != self._set_backs_count:
+            await self._hasten()
+            self._set_backs_count = set_backs_count
+        await self._after_review()
+        for server in tuple(self._woken):
+            await self._wake_some(server)
+        if self._fresh:
+            await self._look_at_fresh()
+        if self._is_submission_wanted or context.clock.awake() >= self._submission_at:
+            self._is_submission_wanted = False
+            self._submission_at = context.clock.awake() + SUBMISSION_SECONDS
+            await self._categorize()
+        if context.clock.awake() >= self._notices_at:
+            self._notices_at = context.clock.awake() + min(NOTICES_SECONDS, context.heartbeat)
+            await self._age(context.now() - ahead)
+        now = context.now()
+        while self._times and self._times[0][0] <= now:
+            _, key = heapq.heappop(self._times)
+            self._ready[key] = None
+        for key in tuple(self._ready):
+            self._ready.pop(key, None)
+            if (queue := self._queues.get(key)) is not None:
+                try:
+                    await self._fill(queue, now)
+                except LedgerUnavailable:
+                    self._ready[key] = None
+                    raise
+
+    async def _hasten(self) -> None:
+        """No wait is longer than its interval: a row that is due later was written while the wall clock was ahead."""
+        now, send = self._context.now(), self._context.settings.send
+        for queue in tuple(self._queues.values()):
+            queue.state = delivery_rules.hastened(queue.state, now, send)
+            if queue.state.retry is not None:
+                heapq.heappush(self._times, (queue.state.retry.probe_at, queue.key))
+            count = 0
+            waits = [(step, step.wait) for step in ladder.steps(send)]
+            for step, wait in (*waits, (None, min(PARKED_MAX, self._context.settings.transport.shadow_resubmit_time_span))):
+                while page := await self._context.ledger.hasten(queue.key, step, now + wait, PAGE):
+                    count += page
+                    self._note_due(queue.key, now + wait)
+            if count:
+                _log.warning("queue.hastened", next_hop=queue.key, count=count)
+
+    # queues
+
+    def _queue(self, key: str) -> NextHopQueue:
+        queue = self._queues.get(key)
+        if queue is None:
+            concurrency = self._context.settings.send.concurrency_per_destination
+            queue = self._queues[key] = NextHopQueue(key, concurrency, delivery_rules.active(concurrency))
+        return queue
+
+    def _has_room(self, fork: Fork) -> bool:
+        """For a message that was just accepted. Where mail waits in the ledger already, it may only take a session that is free:
+        `_fill` has the other half of the places for that mail."""
+        queue = self._queues.get(fork.destination.key)
+        if queue is None:
+            return True
+        if queue.arriving:
+            return False
+        if queue.due_at is not None and queue.working_count >= queue.concurrency and queue.due_at <= self._context.now():
+            return False
+        return queue.state.retry is None and self._room(queue, self._context.now()) > 0
+
+    def _room(self, queue: NextHopQueue, now: datetime) -> int:
+        share = delivery_rules.share(self._busy_count + (not queue.loaded), queue.working_count, self._running_count)
+        return delivery_rules.room(queue.state, queue.working_count, share, now)
+
+    def _want_turn(self, queue: NextHopQueue) -> None:
+        self._ready[queue.key] = None
+        self._event.set()
+
+    def _note_due(self, key: str, at: datetime | None) -> None:
+        """A fork in this queue is due then."""
+        if at is None:
+            return
+        queue = self._queue(key)
+        queue.noted_count += 1
+        is_sooner = queue.due_at is None or at < queue.due_at
+        if is_sooner:
+            queue.due_at = at
+        if at <= self._context.now():
+            self._want_turn(queue)
+        elif is_sooner:  # else it is found when those before it are loaded
+            heapq.heappush(self._times, (at, key))
+
+    async def _fill(self, queue: NextHopQueue, now: datetime) -> None:
+        """Load what is due, as far as there is room."""
+        if queue.due_at is None or queue.due_at > now:
+            if queue.is_idle:
+                self._queues.pop(queue.key, None)
+            return
+        room = self._room(queue, now)
+        if room <= 0 or (queue.state.retry is None and queue.working_count > queue.concurrency):
+            return  # a session that becomes free, or the time of the probe, gives it its next turn
+        context = self._context
+        wanted, noted_count = room + len(queue.loaded), queue.noted_count
+        context.attempts.reading()
+        found = await context.ledger.due(queue.key, now, wanted)
+        is_all_loaded = len(found) < wanted
+        for stored in found:
+            if stored.envelope.message_id in queue.loaded or stored.claim.role is not Role.PRIMARY:
+                continue
+            forks = {fork.destination.key: fork for fork in self._forks.of(stored)}
+            fork = forks.get(queue.key)
+            if fork is None or len(forks) > len(stored.retries):
+                await self._reroute(stored, queue.key)
+            elif room <= 0:
+                is_all_loaded = False  # not all that is loaded is in the ledger's queue: what came from Submission is not
+            elif self._load(stored, fork, None, None):
+                room -= 1
+        if is_all_loaded:
+            next_due_at = await context.ledger.next_due_at(queue.key, now)
+            if queue.noted_count == noted_count:
+                queue.due_at = None
+                self._note_due(queue.key, next_due_at)
+                if queue.is_idle:
+                    self._queues.pop(queue.key, None)
+                return
+            self._want_turn(queue)
+        elif queue.state.retry is None and self._room(queue, now) > 0:
+            self._want_turn(queue)
+
+    async def _reroute(self, stored: StoredMessage, key: str) -> None:
+        """The routes were changed since it was queued, or a fork of it is in no queue: the forks of now, each in its queue."""
+        now = self._context.now()
+        forks = self._forks.of(stored)
+        present = {retry.next_hop for retry in stored.retries}
+        fresh = [fork for fork in forks if fork.destination.key not in present]
+        gone = () if any(fork.destination.key == key for fork in forks) else (key,)
+        await self._context.ledger.record_queued(
+            stored.envelope.message_id, [self._forks.queued(stored, fork, now) for fork in fresh], gone
+        )
+        self._forks.track_transfer(stored, fresh)
+        for fork in (*fresh, *forks):
+            self._note_due(fork.destination.key, now)
+
+    async def _enter_queues(self, stored: StoredMessage, forks: Sequence[Fork]) -> None:
+        """One of the queues has no room: all forks wait in the ledger."""
+        message_id = stored.envelope.message_id
+
+        def unchanged(_: MessageId, claim: Claim | None) -> Transition:
+            return Transition(claim, claim)
+
+        now = self._context.now()
+        decide, has_verdict = self._verdicts.joined(message_id, unchanged)
+        try:
+            retries = [self._forks.queued(stored, fork, now) for fork in forks]
+            await self._context.ledger.record_queued(message_id, retries, (), decide if has_verdict else None)
+        except LedgerUnavailable as error:
+            _log.warning("delivery.unqueued", message_id=message_id, reason=error.reason)
+            if has_verdict:
+                self._verdicts.add(message_id, decide)
+            self._look_later(message_id)
+        else:
+            if has_verdict:
+                self._verdicts.recorded(message_id)
+            for fork in forks:
+                self._note_due(fork.destination.key, now)
+        finally:
+            self._context.attempts.end(message_id, ACCEPT)
+
+    async def _categorize(self) -> None:
+        """Submission: what is in no queue yet goes into the queues of its forks."""
+        after = 0
+        while page := await self._read_submission(after):
+            after = page[-1].internal_id
+            await self._take_in(page)
+            if len(page) < PAGE:
+                break
+
+    async def _look_at_fresh(self) -> None:
+        fresh, self._fresh = self._fresh, {}
+        self._context.attempts.reading()
+        try:
+            found = await self._context.ledger.load_many(list(fresh))
+        except LedgerUnavailable:
+            self._fresh = fresh | self._fresh
+            raise
+        await self._take_in([message for message in found if not message.retries])
+        for message in found:
+            for retry in message.retries:
+                self._note_due(retry.next_hop, retry.attempts_next_at)
+
+    async def _take_in(self, messages: Sequence[StoredMessage]) -> None:
+        """Into memory where all of their queues have room, else into the ledger's."""
+        recorded = []
+        for stored in messages:
+            message_id = stored.envelope.message_id
+            if message_id in self._in_review or stored.claim.role is not Role.PRIMARY:
+                continue
+            if not stored.is_decided:
+                self._look_later(message_id)
+                continue
+            forks = self._forks.of(stored)
+            if self._context.attempts.is_running(message_id):
+                if not all(message_id in self._queue(fork.destination.key).loaded for fork in forks):
+                    self._look_later(message_id)  # somebody else has it for a moment
+                continue
+            if self._needs_copy_first(stored) or not all(self._has_room(fork) for fork in forks):
+                recorded.append(self._queue_one(stored, forks))
+                continue
+            self._forks.track_transfer(stored, forks)
+            for fork in forks:
+                self._load(stored, fork, None, None)
+        if recorded:
+            await asyncio.gather(*recorded)
+
+    async def _read_submission(self, after: int) -> tuple[StoredMessage, ...]:
+        self._context.attempts.reading()
+        return await self._context.ledger.submission(PAGE, after)
+
+    async def _queue_one(self, stored: StoredMessage, forks: Sequence[Fork]) -> None:
+        now = self._context.now()
+        until = self._copy_awaited_until(stored)
+        retries = [self._forks.queued(stored, fork, now) for fork in forks]
+        if self._needs_copy_first(stored):
+            self.want_copy(stored.envelope.message_id)
+            retries = [replace(retry, waits_for=WAITS_FOR_COPY, attempts_next_at=until) for retry in retries]
+        try:
+            await self._context.ledger.record_queued(stored.envelope.message_id, retries)
+        except LedgerUnavailable:
+            self._is_submission_wanted = True
+            raise
+        self._forks.track_transfer(stored, forks)
+        for retry in retries:
+            self._note_due(retry.next_hop, retry.attempts_next_at)
+
+    async def _wake_some(self, server: ServerName) -> None:
+        """A page of what waits for this server; the rest in the next turn."""
+        limit = self._woken.pop(server)  # first: a request that comes while we wait may be for messages parked meanwhile
+        page = min(limit, PAGE)
+        try:
+            counts = await self._context.ledger.wake_waiting(server, page)
+        except LedgerUnavailable:
+            self.wake_server(server, limit)
+            raise
+        now = self._context.now()
+        for key in counts:
+            self._note_due(key, now)
+        if sum(counts.values()) >= page and limit > page:
+            self.wake_server(server, limit)
+
+    # leases
+
+    async def _after_review(self) -> None:
+        cleared, self._cleared = self._cleared, {}
+        blocked, self._blocked = self._blocked, {}
+        if not cleared and not blocked:
+            return
+        self._context.attempts.reading()
+        try:
+            found = await self._context.ledger.load_many([*cleared, *blocked])
+        except LedgerUnavailable:
+            self._cleared, self._blocked = cleared | self._cleared, blocked | self._blocked
+            raise
+        messages = {message.envelope.message_id: message for message in found}
+        for message_id in (*cleared, *blocked):
+            if message_id in self._cleared or message_id in self._blocked:
+                continue  # review said something else while we read: the next turn does that
+            reviewed = self._in_review.pop(message_id, {})
+            for key in reviewed:
+                self._unload(self._queue(key), message_id)
+            stored = messages.get(message_id)
+            if stored is None or stored.claim.role is not Role.PRIMARY:
+                continue
+            try:
+                if message_id in blocked:
+                    server, seconds = blocked[message_id]
+                    await self._park(stored, server, self._context.now() + min(timedelta(seconds=seconds), PARKED_MAX))
+                    self.parked(server)  # it may have come back while this was written
+                else:
+                    await self._go_on(stored, reviewed, cleared[message_id])
+            except LedgerUnavailable as error:
+                _log.warning("delivery.put_off", message_id=message_id, reason=error.reason)
+                self._look_later(message_id)
+            except Exception:
+                _log.exception("delivery.failed", message_id=message_id)
+                self._look_later(message_id)
+
+    async def _go_on(self, stored: StoredMessage, reviewed: Mapping[str, bool], excused: frozenset[ServerName]) -> None:
+        """Its leases are in order, or excused: the forks that asked for the review go on."""
+        is_returned = False
+        for fork in self._forks.of(stored):
+            is_aging = reviewed.get(fork.destination.key)
+            if is_aging is None:
+                continue
+            queue = self._queue(fork.destination.key)
+            if is_aging or excused or self._room(queue, self._context.now()) > 0:
+                self._load(stored, fork, None, None, excused=excused, is_aging=is_aging)
+            else:
+                is_returned = True
+        if is_returned:
+            await self._return(stored)
+
+    async def _park(self, stored: StoredMessage, server: ServerName, until: datetime) -> None:
+        """It waits in its queues for this server, which wakes it."""
+        now = self._context.now()
+        retries = {retry.next_hop: retry for retry in stored.retries}
+        waiting = [
+            replace(
+                retries.get(fork.destination.key) or self._forks.queued(stored, fork, now),
+                waits_for=server,
+                attempts_next_at=until,
+            )
+            for fork in self._forks.of(stored)
+        ]
+        if server != WAITS_FOR_COPY:  # without a lease nobody may declare it late or expired
+            waiting = [replace(retry, notice_at=max(retry.notice_at or until, until)) for retry in waiting]
+        await self._context.ledger.record_queued(stored.envelope.message_id, waiting)
+        for retry in waiting:
+            self._note_due(retry.next_hop, until)
+
+    async def _return(self, stored: StoredMessage) -> None:
+        """What was loaded goes back: into its queues, if it is in none."""
+        now = self._context.now()
+        keys = [retry.next_hop for retry in stored.retries]
+        if not keys:
+            forks = self._forks.of(stored)
+            await self._context.ledger.record_queued(stored.envelope.message_id, [self._forks.queued(stored, fork, now) for fork in forks])
+            keys = [fork.destination.key for fork in forks]
+        for key in keys:
+            self._note_due(key, now)
+
+    def _without_lease(self, stored: StoredMessage, excused: frozenset[ServerName]) -> bool:
+        """Rule *lease*: the server whose lease does not suffice stands in the way."""
+        leases = self._context.leases
+        message_id = stored.envelope.message_id
+
+        return not excused.issuperset(rules.without_lease(stored.claim, partial(leases.suffices, message_id)))
+
+    def _needs_copy_first(self, stored: StoredMessage) -> bool:
+        """In reject mode mail that no client waits for has a copy before it is delivered, for a span at most."""
+        transport = self._context.settings.transport
+        if not (self._context.is_enabled and transport.reject_message_on_shadow_failure):
+            return False
+        if stored.claim.chosen() is not None or not (stored.is_promoted or stored.origin is Origin.DSN):
+            return False
+        if any(retry.failures_count for retry in stored.retries):
+            return False  # it has waited before its first attempt
+        return self._context.now() < self._copy_awaited_until(stored)
+
+    def _copy_awaited_until(self, stored: StoredMessage) -> datetime:
+        since, now = stored.due_at or stored.envelope.arrived_at, self._context.now()
+        if since > now:
+            return now  # the clock was ahead, and nobody knows how long it has waited
+        return since + self._context.settings.transport.shadow_resubmit_time_span
+
+    # attempts
+
+    def _load(
+        self,
+        stored: StoredMessage,
+        fork: Fork,
+        retry: ForkRetry | None,
+        content: Content | None,
+        *,
+        excused: frozenset[ServerName] = NOBODY,
+        is_aging: bool = False,
+    ) -> bool:
+        """Begin to work on a fork; False if that must not begin now: a later read shows why."""
+        context = self._context
+        message_id, key = stored.envelope.message_id, fork.destination.key
+        queue = self._queue(key)
+        if message_id in queue.loaded:
+            return False
+        in_hand = self._in_hand.get(message_id, {})
+        if in_hand and any(fork.ordinals & ordinals for ordinals in in_hand.values()):
+            self._look_later(message_id)  # the routes were changed: another fork has these recipients until its attempt is over
+            return False
+        lease = AttemptLease(context, stored, fork.ordinals, excused)  # what is listed from now on is not in this claim
+        if not context.attempts.wait(message_id, key):
+            self._look_later(message_id)
+            return False
+        if retry is None and stored.retries:
+            retry = next((retry for retry in stored.retries if retry.next_hop == key), None)
+        if not queue.loaded:
+            self._busy_count += 1
+        queue.loaded.add(message_id)
+        self._in_hand.setdefault(message_id, in_hand)[key] = fork.ordinals
+        self._running_count += 1
+        if stored.envelope.arrived_at < self._started_at:
+            self._track_load(stored)
+        work = self._work(queue, stored, fork, retry, content, lease, is_aging=is_aging)
+        context.tasks.spawn(work, "deliver")
+        return True
+
+    def _track_load(self, stored: StoredMessage) -> None:
+        """LOAD, once for each message that was there before this start."""
+        context = self._context
+        if stored.internal_id not in self._loaded_since_start:
+            self._loaded_since_start.add(stored.internal_id)
+            context.tracking.write(tracking_rows.load(context.me.server, stored, at=context.now()))
+
+    def _unload(self, queue: NextHopQueue, message_id: MessageId) -> None:
+        if message_id not in queue.loaded:
+            return
+        queue.loaded.remove(message_id)
+        in_hand = self._in_hand[message_id]
+        del in_hand[queue.key]
+        if not in_hand:
+            del self._in_hand[message_id]
+        if not queue.loaded:
+            self._busy_count -= 1
+        queue.reviewing.discard(message_id)
+        if queue.is_idle:
+            self._queues.pop(queue.key, None)
+        else:
+            self._use_room(queue)
+
+    def _use_room(self, queue: NextHopQueue) -> None:
+        """What is due takes the place that was left."""
+        if queue.due_at is not None and queue.working_count <= queue.concurrency and queue.due_at <= self._context.now():
+            self._want_turn(queue)
+
+    async def _work(
+        self,
+        queue: NextHopQueue,
+        stored: StoredMessage,
+        fork: Fork,
+        retry: ForkRetry | None,
+        content: Content | None,
+        lease: "AttemptLease",
+        *,
+        is_aging: bool,
+    ) -> None:
+        """One fork, from its place in memory to its recorded outcome."""
+        message_id = stored.envelope.message_id
+        is_in_review = is_put_off = has_session = False
+        try:
+            try:
+                has_session = not is_aging and await queue.session()
+                if is_aging or (has_session and self._is_open(queue)):
+                    if self._context.attempts.start(message_id, queue.key):
+                        is_in_review = await self._attempt(queue, stored, fork, retry, content, lease, is_aging=is_aging)
+                    else:
+                        self._look_at(message_id)  # it changed while it waited
+                else:
+                    await self._return(stored)
+            except LedgerUnavailable as error:
+                _log.warning("delivery.put_off", message_id=message_id, next_hop=queue.key, reason=error.reason)
+                is_put_off = True
+            except Exception:
+                _log.exception("delivery.failed", message_id=message_id, next_hop=queue.key)
+                is_put_off = True
+            finally:
+                if has_session:
+                    queue.release()
+            if is_put_off:
+                await self._put_off(stored, fork, retry)
+        finally:
+            self._running_count -= 1
+            self._context.attempts.end(message_id, queue.key)
+            if is_in_review:
+                self._in_review.setdefault(message_id, {})[queue.key] = is_aging
+                queue.reviewing.add(message_id)
+                self._use_room(queue)
+                self.request_review(message_id)
+            else:
+                self._unload(queue, message_id)
+        if queue.arriving and queue.state.retry is None and self._room(queue, self._context.now()) > 0:
+            next_one = queue.arriving.popleft()
+            next_id = next_one.stored.envelope.message_id
+            if self._context.attempts.has_changed(next_id):
+                self._look_later(next_id)
+            else:
+                self._load(next_one.stored, next_one.fork, None, next_one.content)
+            self._context.attempts.end(next_id)
+
+    def _is_open(self, queue: NextHopQueue) -> bool:
+        """It may be worked on now, or probed."""
+        if self._context.is_draining:
+            return False
+        return queue.state.retry is None or self._context.now() >= queue.state.retry.probe_at
+
+    def _look_later(self, message_id: MessageId) -> None:
+        """What could not be read or written now, or somebody else had, is looked at again in a moment."""
+        asyncio.get_running_loop().call_later(TICK_SECONDS, self._look_at, message_id)
+
+    def _look_at(self, message_id: MessageId) -> None:
+        self._fresh[message_id] = None
+        self._event.set()
+
+    async def _put_off(self, stored: StoredMessage, fork: Fork, retry: ForkRetry | None) -> None:
+        """Nothing came of its attempt: its content cannot be read now, or nobody thought of this failure. It waits as after the
+        first refusal, and keeps its place in memory until that is recorded: others have their turn meanwhile."""
+        context = self._context
+        while True:
+            now = context.now()
+            waiting = retry or self._forks.queued(stored, fork, now)
+            later = now + context.settings.send.queue_glitch_retry_interval
+            others = [] if stored.retries else [self._forks.queued(stored, other, now) for other in self._forks.of(stored) if other != fork]
+            try:
+                await context.ledger.record_queued(stored.envelope.message_id, [replace(waiting, attempts_next_at=later), *others])
+                break
+            except LedgerUnavailable:
+                if context.is_draining:
+                    return
+                await asyncio.sleep(RECORD_AGAIN_SECONDS)
+        self._note_due(fork.destination.key, later)
+        for other in others:
+            self._note_due(other.next_hop, now)
+
+    async def _attempt(
+        self,
+        queue: NextHopQueue,
+        stored: StoredMessage,
+        fork: Fork,
+        retry: ForkRetry | None,
+        content: Content | None,
+        lease: "AttemptLease",
+        *,
+        is_aging: bool,
+    ) -> bool:
+        """True: its leases are to be reviewed first."""
+        context = self._context
+        course = delivery_rules.course_of(stored.deaths_count)
+        if course is delivery_rules.Course.SET_ASIDE:
+            await set_aside_poison(context, stored)
+            return False
+        if self._without_lease(stored, lease.excused):
+            return True
+        if self._needs_copy_first(stored):
+            self.want_copy(stored.envelope.message_id)
+            await self._park(stored, WAITS_FOR_COPY, self._copy_awaited_until(stored))
+            return False
+        read, has_session = content, False
+
+        async def read_content() -> Content:
+            nonlocal read, has_session
+            has_session = True
+            if read is None:
+                if stored.place is None:
+                    raise ContentCorrupt("it is gone")
+                read = await context.read_content(stored.place)
+            return read
+
+        attempt = ForkAttempt(stored, fork, retry, read_content, lease.may_end_data, lease.reply_seconds)
+
+        record = partial(self._record, stored)
+        began_at = context.clock.awake()
+        try:
+            if is_aging:
+                last = queue.state.retry.last_reply if queue.state.retry is not None else "" if retry is None else retry.last_reply
+                await self._forks.age(attempt, reply_of(last) if last else NO_REPLY, record)
+            else:
+                if course is delivery_rules.Course.GO:
+                    reached = await self._forks.attempt(attempt, record)
+                else:
+                    async with self._suspects.turn():
+                        reached = await self._forks.attempt(attempt, record)
+                self._note_reached(queue, reached, began_at)
+        except (LeaseTooShort, ContentCorrupt, LedgerUnavailable) as error:
+            if has_session and not is_aging:
+                self._note_reached(queue, Reached(None), began_at)
+            if isinstance(error, LedgerUnavailable):
+                raise
+            if isinstance(error, ContentCorrupt):
+                await set_aside_corrupt(context, stored, str(error))
+            return isinstance(error, LeaseTooShort)
+        return False
+
+    def _note_reached(self, queue: NextHopQueue, reached: Reached, began_at: float) -> None:
+        context = self._context
+        before = queue.state
+        if reached.reply is None:
+            queue.state = delivery_rules.after_reached(before, queue.concurrency)
+            if before.retry is not None:
+                _log.info("queue.active", next_hop=queue.key, since=before.retry.since.isoformat(), probes=before.retry.failures_count)
+            if queue.state != before:
+                self._want_turn(queue)
+            return
+        now, noted_at = context.now(), context.clock.awake()
+        send, chance = context.settings.send, self._chance.random()
+        queue.state = delivery_rules.after_unreachable(before, str(reached.reply), began_at, noted_at, now, send, chance)
+        if (retry := queue.state.retry) is not None and queue.state is not before:
+            queue.call_off()
+            heapq.heappush(self._times, (retry.probe_at, queue.key))
+            if before.retry is None:
+                _log.warning("queue.retry", next_hop=queue.key, reply=retry.last_reply, probe_at=retry.probe_at.isoformat())
+
+    async def _age(self, now: datetime) -> None:
+        """Whoever waits too long is told, although nobody can attempt it now: its next hop cannot be reached, or its turn has not come."""
+        context = self._context
+        grace = context.settings.send.queue_glitch_retry_interval
+        context.attempts.reading()
+        page = NOTICES_PAGE + min(self._running_count, delivery_rules.LOADED_MAX)
+        for stored in await context.ledger.notices_due(now, page):
+            forks = {fork.destination.key: fork for fork in self._forks.of(stored)}
+            for retry in stored.retries:
+                if retry.notice_at is None or retry.notice_at > now or retry.next_hop not in forks:
+                    continue
+                queue = self._queue(retry.next_hop)
+                is_over = ladder.is_expired(stored.envelope.arrived_at, now, context.settings.transport.message_expiration_timeout)
+                if is_over and queue.state.retry is None and now < retry.notice_at + grace:
+                    continue  # its last attempt is due now
+                self._load(stored, forks[retry.next_hop], retry, None, is_aging=True)
+
+    async def _record(self, stored: StoredMessage, record: AttemptRecord) -> None:
+        """Until it succeeds: an unrecorded success would be a duplicate, so nothing else is delivered meanwhile."""
+        context = self._context
+        message_id = stored.envelope.message_id
+
+        def decide(_: MessageId, claim: Claim | None) -> Transition:
+            return primary.recorded(claim, record.done)
+
+        joined, has_verdict = self._verdicts.joined(message_id, decide)
+        for side in record.sides if not stored.is_promoted else ():  # else everybody is asked first: see `Notices`
+            context.leases.inherit(side.message.envelope.message_id, message_id)
+        while True:
+            try:
+                transition = await context.ledger.record_attempt(record, joined)
+                break
+            except LedgerUnavailable as error:
+                if self._can_record.is_set():
+                    _log.error("outcome.unrecorded", message_id=message_id, reason=error.reason)
+                self._can_record.clear()
+                await asyncio.sleep(RECORD_AGAIN_SECONDS)
+            except Exception:
+                # Delivered, but it cannot be said: never again, then. Somebody has to look at it.
+                await self._set_aside_delivered(stored)
+                self._can_record.set()
+                self._verdicts.recorded(message_id)
+                raise
+        self._can_record.set()
+        if has_verdict:
+            self._verdicts.recorded(message_id)
+        if transition.after is not None and transition.after.is_done:
+            context.leases.forget(message_id)
+            self._loaded_since_start.discard(stored.internal_id)
+        for retry in (record.retry, *(record.others if record.retry is not None else ())):
+            if retry is not None:
+                self._note_due(retry.next_hop, retry.attempts_next_at)
+        if record.sides:
+            self._after_sides(stored, record)
+
+    async def _set_aside_delivered(self, stored: StoredMessage) -> None:
+        while True:
+            try:
+                await set_aside(self._context, stored, "the outcome of an attempt could not be recorded: see the operator log")
+                return
+            except LedgerUnavailable:
+                self._can_record.clear()
+                await asyncio.sleep(RECORD_AGAIN_SECONDS)
+
+    def _after_sides(self, stored: StoredMessage, record: AttemptRecord) -> None:
+        context = self._context
+        for side in record.sides:
+            envelope, size = side.message.envelope, side.content.size
+            row = tracking_rows.dsn(context.me.server, envelope, at=context.now(), original=stored.envelope, action=side.action, size=size)
+            context.tracking.write(row)
+            self.want_copy(envelope.message_id)
+            self._look_at(envelope.message_id)
+
+
+class AttemptLease:
+    """Rule *dot* for one attempt: will the lease outlast the reply? Copies that were listed since its
+    message was loaded count too: it may have waited long for a session."""
+
+    __slots__ = ("_context", "_known", "_ordinals", "_stored", "excused")
+
+    def __init__(self, context: Context, stored: StoredMessage, ordinals: Ordinals, excused: frozenset[ServerName]) -> None:
+        self._context, self._stored, self._ordinals, self.excused = context, stored, ordinals, excused
+        self._known = context.leases.ends(stored.envelope.message_id)
+
+    def may_end_data(self) -> bool:
+        """Asked right before the final dot."""
+        message_id = self._stored.envelope.message_id
+        if self._context.attempts.is_called_off(message_id, self._ordinals):
+            return False
+        return self._context.leases.may_end_data(message_id, self._stored.claim, self.excused, self._known)
+
+    def reply_seconds(self) -> float:
+        """How long the leases last from now."""
+        return self._context.leases.dot_left(self._stored.envelope.message_id, self._stored.claim, self.excused, self._known)

@@ -1,0 +1,343 @@
+"""What becomes of an attempt, when the next one is due, how much of a queue is worked on at once, and what is poison.
+
+**The ladder** says when to try again, for a fork and for the queue of a next hop. Source: msd-int
+
+| failure                    | wait                                                                          |
+|----------------------------|-------------------------------------------------------------------------------|
+| the first, of either kind  | queue_glitch_retry_interval                                                   |
+| message (4xx)              | message_retry_interval                                                        |
+| connection                 | queue_glitch_retry_interval, queue_glitch_retry_count times; then             |
+|                            | transient_failure_retry_interval, transient_failure_retry_count times; then   |
+|                            | outbound_connection_failure_retry_interval                                    |
+| unanswered dot             | as connection, but at least twice as long each time: the next hop may have it |
+
+A next hop that cannot be reached is its queue's failure: one attempt probes it at the steps of "connection".
+
+**An attempt** on one fork ends with each recipient done, failed, or to be tried again.
+
+| reply of a recipient            | becomes                                                            |
+|---------------------------------|--------------------------------------------------------------------|
+| 2xx                             | delivered                                                          |
+| 5xx, or a permanent error       | failed                                                             |
+| 4xx, any other, none            | retry; failed with 550 4.4.7 when the message is expired           |
+| transient error                 | retry, whatever the digits of its reply; likewise                  |
+| next hop unreachable            | waits in its queue, whose own ladder probes it; expires likewise   |
+
+A fork without a lease is not settled at all: a server that has no lease may not declare a message expired.
+
+**The queue** of one next hop may be worked on or not (docs/design.md 6.10).
+
+A queue is Active, or in Retry while no host of its next hop can be reached. In Retry one attempt probes the next hop at the
+steps of the ladder (`steps`), however many messages wait. When the next hop is back, its mail goes at once, but slowly
+at first: two attempts after the probe, then four, until the limit. Retry belongs to the queue: a message that
+was refused by itself has its own ladder, and a next hop that answers is Active whatever it answers.
+
+Each queue may load twice its concurrency, so that the next attempts are ready when a session is free; and no more than a
+fair share of what the node loads at all, so that many slow next hops cannot take the places of a healthy one.
+
+**Poison** is a message whose content was being handled when a process of this node died. docs/design.md 6.9.
+
+`deaths_count` counts only such deaths: not those of a process that had been asked to stop, not those of the machine, and not
+those that came while the message waited for a lease, a session, or the reply to its final dot. One death may be chance. After
+two the message is a suspect, and suspects go one at a time. The next death settles it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from shadowrelay.model.message import NO_ORDINALS, Ordinals
+from shadowrelay.model.ownership import Choice, Claim, Role
+from shadowrelay.model.queue import FailureKind, ForkRetry, StoredMessage
+from shadowrelay.model.replies import DeliveryError, PermanentDeliveryError, Reply
+from shadowrelay.model.values import dataclass
+from shadowrelay.settings.values import Send
+
+JITTER_MAX = 0.1  # of the wait: messages that failed together do not come back together
+FAILURES_MAX = 2**31
+DOUBLINGS_MAX = 6  # of the wait after an unanswered dot: 64 minutes by default
+
+
+def attempts_next_at(failures_count: int, kind: FailureKind, now: datetime, send: Send, jitter: float) -> datetime:
+    """See the module's table. `failures_count` counts the failure of now; `jitter` is in [0, 1)."""
+    return now + _wait(failures_count, kind, send) * (1 + JITTER_MAX * jitter)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Between `failures_min` and `failures_max` failures of this kind, no wait is longer than `wait`."""
+
+    kind: FailureKind
+    failures_min: int
+    failures_max: int
+    wait: timedelta
+
+
+def steps(send: Send) -> tuple[Step, ...]:
+    """The whole ladder. A fork that is due later than its step allows was put off by a clock that has been set back since."""
+    last = max(send.queue_glitch_retry_count + send.transient_failure_retry_count, DOUBLINGS_MAX) + 2
+    found = [Step(FailureKind.QUEUED, 0, FAILURES_MAX, timedelta(0))]
+    for kind in (FailureKind.MESSAGE, FailureKind.CONNECTION, FailureKind.UNANSWERED):
+        first = 0
+        for count in range(1, last + 1):
+            if count == last or _wait(count + 1, kind, send) != _wait(count, kind, send):
+                is_last = count == last
+                found.append(Step(kind, first, FAILURES_MAX if is_last else count, _wait(count, kind, send) * (1 + JITTER_MAX)))
+                first = count + 1
+    return tuple(found)
+
+
+def _wait(failures_count: int, kind: FailureKind, send: Send) -> timedelta:
+    if failures_count <= 1:
+        return send.queue_glitch_retry_interval
+    if kind is FailureKind.MESSAGE:
+        return send.message_retry_interval
+    if failures_count <= send.queue_glitch_retry_count:
+        step = send.queue_glitch_retry_interval
+    elif failures_count <= send.queue_glitch_retry_count + send.transient_failure_retry_count:
+        step = send.transient_failure_retry_interval
+    else:
+        step = send.outbound_connection_failure_retry_interval
+    if kind is FailureKind.UNANSWERED:
+        return max(step, send.queue_glitch_retry_interval * (1 << min(failures_count - 1, DOUBLINGS_MAX)))
+    return step
+
+
+def notice_at(arrived_at: datetime, send: Send, message_expiration_timeout: timedelta, *, is_notified: bool) -> datetime:
+    """When the sender of a message that waits is to be told something next: that it is late, or that it has expired."""
+    expires_at = arrived_at + message_expiration_timeout
+    return expires_at if is_notified else min(arrived_at + send.delay_notification_timeout, expires_at)
+
+
+def delay_notification_due(arrived_at: datetime, now: datetime, send: Send, *, is_notified: bool) -> bool:
+    """Whether the sender is to be told that the message is late; once only."""
+    return not is_notified and now - arrived_at >= send.delay_notification_timeout
+
+
+def is_expired(arrived_at: datetime, now: datetime, message_expiration_timeout: timedelta) -> bool:
+    """Whether trying has an end. Source: msp-ts"""
+    return now - arrived_at >= message_expiration_timeout
+
+
+NO_REPLY = Reply(451, "4.5.0", "The next hop did not answer for this recipient")  # RFC 3463 X.5.0
+EXPIRED_CODE, EXPIRED_STATUS = 550, "4.4.7"  # as Exchange writes it: `550 4.4.7 QUEUE.Expired;<text>`. Source: msd-mt
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptOutcome:
+    """Shapes: `delivered`, the keys of `failed`, and `retry.ordinals` are disjoint and together the attempt's ordinals.
+
+    `retry` None: nothing is left of the fork. `expired` is a part of `failed`; `delayed_dsn` a part of `retry.ordinals`:
+    their sender is to be told now, and `retry.delay_notified` says so already.
+    """
+
+    delivered: Ordinals
+    failed: Mapping[int, Reply]
+    retry: ForkRetry | None
+    delayed_dsn: Ordinals = NO_ORDINALS
+    expired: Ordinals = NO_ORDINALS
+
+    @property
+    def done(self) -> Ordinals:
+        """Delivered or failed."""
+        return self.delivered | frozenset(self.failed)
+
+
+def settle_attempt(
+    next_hop: str,
+    ordinals: Ordinals,
+    result: Mapping[int, Reply] | DeliveryError,
+    before: ForkRetry | None,
+    *,
+    arrived_at: datetime,
+    now: datetime,
+    send: Send,
+    message_expiration_timeout: timedelta,
+    jitter: float,
+    dot_sent_unanswered: bool = False,
+) -> AttemptOutcome:
+    """See the module's table.
+
+    Shapes: `ordinals` were attempted; `result` has a reply for each, or one error for all. `before`: the fork's retry
+    before this attempt. `jitter` in [0, 1).
+    """
+    if isinstance(result, PermanentDeliveryError):
+        return AttemptOutcome(NO_ORDINALS, dict.fromkeys(sorted(ordinals), result.reply), None)
+    is_unreachable = False
+    if isinstance(result, DeliveryError):
+        kind = FailureKind.CONNECTION if result.is_connection else FailureKind.MESSAGE
+        dot_sent_unanswered = result.dot_sent_unanswered
+        is_unreachable = result.is_unreachable
+        replies: Mapping[int, Reply] = dict.fromkeys(ordinals, result.reply)
+        left = ordinals
+        delivered, failed = NO_ORDINALS, dict[int, Reply]()
+    else:
+        kind, replies = FailureKind.MESSAGE, result
+        delivered = frozenset(ordinal for ordinal in ordinals if ordinal in result and result[ordinal].is_positive)
+        if len(delivered) == len(ordinals):
+            return AttemptOutcome(delivered, {}, None)
+        failed = {ordinal: result[ordinal] for ordinal in sorted(ordinals) if ordinal in result and result[ordinal].is_permanent}
+        left = ordinals - delivered - failed.keys()
+    if not left:
+        return AttemptOutcome(delivered, failed, None)
+    if is_expired(arrived_at, now, message_expiration_timeout):
+        failed |= {ordinal: expired_reply(replies.get(ordinal, NO_REPLY)) for ordinal in sorted(left)}
+        return AttemptOutcome(delivered, failed, None, expired=left)
+    failures_count = (before.failures_count if before else 0) + (not is_unreachable)
+    is_notified = before.delay_notified if before else False
+    is_late = delay_notification_due(arrived_at, now, send, is_notified=is_notified)
+    kind = FailureKind.UNANSWERED if dot_sent_unanswered else kind
+    next_at = now if is_unreachable else attempts_next_at(failures_count, kind, now, send, jitter)
+    retry = ForkRetry(
+        next_hop,
+        left,
+        failures_count,
+        kind,
+        before.first_failed_at if before else now,
+        min(next_at, arrived_at + message_expiration_timeout),  # one last attempt when the time is up, not a step later
+        str(replies.get(min(left), NO_REPLY)),
+        is_notified or is_late,
+        notice_at=notice_at(arrived_at, send, message_expiration_timeout, is_notified=is_notified or is_late),
+    )
+    return AttemptOutcome(delivered, failed, retry, delayed_dsn=left if is_late else NO_ORDINALS)
+
+
+def expired_reply(last: Reply) -> Reply:
+    """How an expired recipient failed, with the last that was heard of it."""
+    return Reply(EXPIRED_CODE, EXPIRED_STATUS, f"QUEUE.Expired; last reply: {last}")
+
+
+LOADED_MAX = 1_000  # attempts of the whole node; Exchange's MaxOutboundConnections. Source: msp-ts
+LOADED_PER_SESSION = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """A next hop that cannot be reached. `failures_count` counts probes; `noted_at` is `Clock.awake` of the last failure."""
+
+    failures_count: int
+    since: datetime
+    probe_at: datetime
+    noted_at: float
+    last_reply: str
+
+
+@dataclass(frozen=True, slots=True)
+class QueueState:
+    """`window`: how many attempts may be loaded. `retry` None: Active."""
+
+    window: int
+    retry: Retry | None = None
+
+
+def active(concurrency: int) -> QueueState:
+    """Nothing is held against the next hop."""
+    return QueueState(concurrency * LOADED_PER_SESSION)
+
+
+def after_unreachable(
+    state: QueueState, reply: str, began_at: float, noted_at: float, now: datetime, send: Send, jitter: float
+) -> QueueState:
+    """An attempt that began at `began_at` reached no host. Those that began before the last failure say nothing new.
+
+    Units: `began_at`, `noted_at` of `Clock.awake`; `jitter` in [0, 1).
+    """
+    before = state.retry
+    if before is not None and began_at <= before.noted_at:
+        return state
+    failures_count = 1 if before is None else before.failures_count + 1
+    probe_at = attempts_next_at(failures_count, FailureKind.CONNECTION, now, send, jitter)
+    return QueueState(1, Retry(failures_count, now if before is None else before.since, probe_at, noted_at, reply))
+
+
+def after_reached(state: QueueState, concurrency: int) -> QueueState:
+    """A host of the next hop was spoken to."""
+    whole = concurrency * LOADED_PER_SESSION
+    if state.retry is None and state.window >= whole:
+        return state
+    return QueueState(min(state.window * 2, whole))
+
+
+def hastened(state: QueueState, now: datetime, send: Send) -> QueueState:
+    """The wall clock was set back: no probe waits longer than its step of the ladder."""
+    if state.retry is None:
+        return state
+    latest_at = attempts_next_at(state.retry.failures_count, FailureKind.CONNECTION, now, send, 1.0)
+    return replace(state, retry=replace(state.retry, probe_at=min(state.retry.probe_at, latest_at)))
+
+
+def share(queues_count: int, loaded_count: int, running_count: int) -> int:
+    """How many attempts one of so many busy queues may load, of which `loaded_count` are its own and `running_count` those of all.
+
+    A queue that has none may load one in any case; only thus does the whole exceed LOADED_MAX.
+    """
+    fair = LOADED_MAX // max(1, queues_count)
+    return max(1, min(fair, loaded_count + LOADED_MAX - running_count))
+
+
+def room(state: QueueState, loaded_count: int, share: int, now: datetime) -> int:
+    """How many more attempts the queue may load now."""
+    if state.retry is not None:
+        return 1 if not loaded_count and now >= state.retry.probe_at else 0
+    return max(0, min(state.window, share) - loaded_count)
+
+
+SUSPECT_DEATHS = 2
+POISON_DEATHS = 3
+CORRUPT = "corrupt"  # stands in the reason of every row and content that could not be read
+CORRUPT_ROW = "corrupt row"
+KILLED = "died"  # stands in the reason of every poison message, and in no other
+
+
+class Course(StrEnum):
+    """What to do with a message that is due."""
+
+    GO = "go"
+    ALONE = "alone"  # while no other suspect is tried
+    SET_ASIDE = "set aside"
+
+
+def course_of(deaths_count: int) -> Course:
+    """The rule of the module's docstring."""
+    if deaths_count >= POISON_DEATHS:
+        return Course.SET_ASIDE
+    return Course.ALONE if deaths_count >= SUSPECT_DEATHS else Course.GO
+
+
+def reason_of(deaths_count: int) -> str:
+    """Why a poison message is set aside."""
+    return f"the node {KILLED} {deaths_count} times while it handled this content"
+
+
+def is_handed_over(reason: str, *, is_promoted: bool) -> bool:
+    """Whether a message set aside for `reason` is to be taken over by its shadow server.
+
+    A corrupt one always: the shadow server has a good copy. A poison one only by the server that had it first: if the message
+    kills the second server too, it stays there, set aside. It would go round for ever otherwise, and kill every server in turn.
+    """
+    return CORRUPT in reason or (KILLED in reason and not is_promoted)
+
+
+def handed_to(claim: Claim) -> str:
+    """The server that was told to take the message over; empty if none was."""
+    chosen = claim.chosen()
+    return chosen.server if chosen is not None and chosen.choice is Choice.HANDED_OVER else ""
+
+
+def no_release(stored: StoredMessage) -> str:
+    """Why an administrator cannot put this message back into delivery; empty if it is possible."""
+    if refusal := no_removal(stored):
+        return refusal
+    if not stored.claim.is_primary:
+        return f"it is a copy held for {stored.claim.primary}, which delivers the message itself"
+    return "its row in the queue database cannot be read" if CORRUPT_ROW in stored.set_aside_reason else ""
+
+
+def no_removal(stored: StoredMessage) -> str:
+    """Why an administrator cannot remove this message; empty if it is possible."""
+    if stored.claim.role is not Role.SET_ASIDE:
+        return f"it is not set aside: its role is {stored.claim.role}"
+    if server := handed_to(stored.claim):
+        return f"it was handed over to {server}: ask that node, or `peers forget {server}` if its queue is destroyed for good"
+    return ""

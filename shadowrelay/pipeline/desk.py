@@ -1,0 +1,225 @@
+"""What peers may ask of this node: to hold a copy, for discard notifications, for STATUS. Port `PeerDesk`."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+import structlog
+
+from shadowrelay.model.ids import DatabaseId, MessageId, ServerName
+from shadowrelay.model.message import NO_ORDINALS, Ordinals
+from shadowrelay.model.ownership import Claim, CopyNumber, Role, StatusAnswer, StatusQuestion, StatusState, Transition
+from shadowrelay.model.peers import CopyOffer, DiscardReply, PeerIdentity
+from shadowrelay.model.queue import NewMessage, Origin
+from shadowrelay.model.replies import LedgerUnavailable, Reply
+from shadowrelay.ownership import primary, shadow
+from shadowrelay.ownership.rules import Note, Party
+from shadowrelay.pipeline import ages, tracking_rows
+from shadowrelay.pipeline.context import Context
+from shadowrelay.protocol.xqdiscard import format_superseded
+
+HELD = Reply(250, "2.0.0", "Held")
+NUMBER_USED_UP = Reply(501, "5.5.4", "The copy's number leaves no room for a promotion")
+LOOK_SECONDS = 0.05
+NOT_ASKED = Reply(451, "4.7.1", "This server does not hold copies for you: send_xshadow is off here")  # RFC 3463 X.7.1
+OF_BEFORE = Reply(451, "4.3.0", "This session is of a process that has ended")
+
+_log = structlog.get_logger("shadowrelay.desk")
+
+
+class PeerDesk:
+    """One call an SMTP command of an authorised peer."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._told: dict[Party, int] = {}  # highest sequence that this process has told each asker
+
+    def own_identity(self, listener: ServerName) -> PeerIdentity:
+        """See `ports.PeerDesk`."""
+        context = self._context
+        identity = context.ledger.identity
+        server = context.settings.server
+        return PeerIdentity(
+            server.name, server.boundary, identity.database, identity.incarnation, identity.began, context.ledger.position,
+            context.settings.transport.shadow_resubmit_time_span, context.ledger.seen(listener),
+        )  # fmt: skip
+
+    @property
+    def position(self) -> int:
+        """See `ports.PeerDesk`."""
+        return self._context.ledger.position
+
+    def refusal(self, identity: PeerIdentity) -> Reply | None:
+        """See `ports.PeerDesk`."""
+        reason = self._context.peers.conflict(self._context.me, identity)
+        return Reply(550, "5.7.1", f"Refused: {reason}") if reason else None
+
+    async def greeted(self, identity: PeerIdentity) -> None:
+        """A peer said who it is: remember it, and see whether its database changed."""
+        context = self._context
+        context.leases.learn_span(identity.server, identity.span)
+        try:
+            await context.ledger.record_peer(identity, context.now())
+        except LedgerUnavailable as error:
+            _log.warning("peer.unrecorded", server=identity.server, reason=error.reason)
+        context.peers.identified(identity)
+        context.metrics.heartbeat(identity.server)
+
+    def offers_hold(self) -> bool:
+        """HOLD is in our EHLO."""
+        context = self._context
+        return context.is_enabled and not context.is_draining and context.ledger.unavailable_reason() is None
+
+    def heard(self, server: ServerName, database: DatabaseId) -> None:
+        """See `ports.PeerDesk`."""
+        self._context.peers.heard(server, database)
+
+    def proved(self, server: ServerName, database: DatabaseId, answered_awake: float) -> None:
+        """See `ports.PeerDesk`."""
+        self._context.leases.proved(server, database, answered_awake)
+
+    async def hold(self, peer: PeerIdentity, offer: CopyOffer) -> Reply:
+        """Store a shadow copy; its 250 is the promise."""
+        context = self._context
+        if peer.server not in context.peers:  # we never ask it, so we would neither discard nor rightly promote its copies
+            _log.warning("copy.refused", peer=peer.server, reason="this node does not place copies on it, nor ask it")
+            return NOT_ASKED
+        party = Party(peer.server, peer.database)
+        if self._is_of_before(peer):  # its copies were asked about when it came back, and nothing would ever end this one
+            _log.info("copy.refused", peer=peer.server, reason="the network kept it until its server had been started again")
+            return OF_BEFORE
+        count = len(offer.envelope.recipients)
+        now = context.now()
+        keep_until = ages.shadow_keep_until(now, context.settings.transport)
+        offered = Claim(Role.SHADOW, offer.number, count, offer.done, peer.server, peer.database)
+        message = NewMessage(offer.envelope, offered, Origin.SHADOW, None, keep_until)
+
+        def decide(message_id: MessageId, claim: Claim | None) -> Transition:
+            if self._is_of_before(peer):  # it was restarted while the content was written
+                return Transition(claim, claim, note=Note.REFUSED)
+            transition = shadow.hold(claim, context.me, party, offer.number, count, offer.done)
+            self._note_listed(message_id, party, transition)
+            return transition
+
+        try:
+            transition = await context.ledger.record_hold(message, offer.content, decide)
+        except LedgerUnavailable as error:
+            return error.reply
+        self._note_listed(message.envelope.message_id, party, transition)  # now it is committed
+        if transition.note == Note.REFUSED:
+            return OF_BEFORE if self._is_of_before(peer) else NUMBER_USED_UP
+        if transition.note == Note.SUPERSEDED and transition.answer is not None:
+            answer = transition.answer
+            for unsaid in (await context.ledger.unsaid_of([message.envelope.message_id])).values():
+                answer = _without(answer, unsaid, transition.after)
+            return Reply(554, "5.5.0", format_superseded(answer))
+        context.tracking.write(
+            tracking_rows.hareceive(context.me.server, offer.envelope, at=context.now(), primary=peer.server, size=offer.content.size)
+        )
+        return HELD
+
+    def _is_of_before(self, peer: PeerIdentity) -> bool:
+        state = self._context.peers.states[peer.server]
+        return state.database == peer.database and peer.incarnation < state.incarnation
+
+    async def discards(self, peer: PeerIdentity, maximum: int, acknowledged: int | None) -> DiscardReply:
+        """What `peer` must be told. An acknowledgement counts only for what this process has told it."""
+        context = self._context
+        party = Party(peer.server, peer.database)
+        told = self._told.get(party, 0)
+        if acknowledged is not None and told and (acknowledged := min(acknowledged, told)):
+            await context.ledger.forget_acknowledged(peer.server, peer.database, acknowledged, partial(self._acknowledged, party))
+        reply = await context.ledger.discards_for(peer.server, peer.database, maximum)
+        if reply.events:
+            # Once told, the shadow copy goes: from then on our log is the evidence.
+            await context.tracking.sync()
+            self._told[party] = max(told, reply.events[-1].sequence)
+        return reply
+
+    async def all_told(self, seconds: float) -> frozenset[ServerName]:
+        """Wait until every peer that answers has acknowledged what it must be told, at most so long: what it has not heard when
+        this node has gone, it delivers again after the span. Gives the peers that have not."""
+        context = self._context
+        deadline = context.clock.awake() + seconds
+        while untold := await self._untold():
+            if context.clock.awake() >= deadline:
+                break
+            await asyncio.sleep(LOOK_SECONDS)
+        return untold
+
+    async def _untold(self) -> frozenset[ServerName]:
+        context = self._context
+        waiting = set()
+        for server, state in context.peers.states.items():
+            answers = state.unreachable_since is None and state.heard_awake is not None
+            if answers and await context.ledger.has_untold(server, state.database):
+                waiting.add(server)
+        return frozenset(waiting)
+
+    def _acknowledged(self, party: Party, message_id: MessageId, claim: Claim | None) -> Transition:
+        """Our `released` has been heard; in time, if the lease runs still."""
+        if claim is None:
+            return Transition(None, None)
+        entry = claim.copy_on(party.server)
+        lease_runs = entry is not None and self._context.leases.left(message_id, entry) > 0
+        return primary.released_acknowledged(claim, party, lease_runs)
+
+    async def status(self, peer: PeerIdentity, questions: Sequence[StatusQuestion]) -> tuple[StatusAnswer, ...]:
+        """Answer, and let the questions do to our own claims what the rules say, in one commit."""
+        context = self._context
+        asker = Party(peer.server, peer.database)
+        numbers = {question.message_id: question.number for question in questions}
+
+        def decide(message_id: MessageId, claim: Claim | None) -> Transition:
+            return self._answer(message_id, claim, asker, numbers[message_id])
+
+        transitions = await context.end_claims(list(numbers), decide)
+        answers = dict(zip(numbers, transitions, strict=True))
+        for message_id, transition in answers.items():
+            self._note_listed(message_id, asker, transition)  # now it is committed
+            if transition.changed:
+                _log.info(
+                    "claim.asked",
+                    message_id=message_id,
+                    asker=peer.server,
+                    note=transition.note,
+                    role=transition.after and transition.after.role,
+                )
+        said = {message_id: transition.answer or StatusAnswer(StatusState.UNKNOWN) for message_id, transition in answers.items()}
+        done = [message_id for message_id, answer in said.items() if answer.done]
+        for message_id, unsaid in (await context.ledger.unsaid_of(done) if done else {}).items():
+            said[message_id] = _without(said[message_id], unsaid, answers[message_id].after)
+        return tuple(said[question.message_id] for question in questions)
+
+    def _answer(self, message_id: MessageId, claim: Claim | None, asker: Party, number: CopyNumber) -> Transition:
+        context = self._context
+        if claim is None and context.attempts.is_running(message_id):  # an accept that is still running is active
+            answer = StatusAnswer(StatusState.PRIMARY, CopyNumber(1, 1, context.me.database))
+            return Transition(None, None, answer=answer)
+        number_server = context.ledger.server_of(number.database)
+        transition = shadow.answer_question(claim, asker, number, number_server, in_attempt=False)
+        ends = claim is not None and claim.is_primary and transition.after is not None and not transition.after.is_primary
+        if ends and not context.attempts.end_claim(message_id):
+            transition = shadow.answer_question(claim, asker, number, number_server, in_attempt=True)
+        self._note_listed(message_id, asker, transition)
+        return transition
+
+    def _note_listed(self, message_id: MessageId, asker: Party, transition: Transition) -> None:
+        """Who asked is on our list now. It may not hear that this node is the primary server: an attempt that began before
+        shall not end without a lease on it either."""
+        before, after = transition.before, transition.after
+        if before is None or after is None or not after.is_primary:
+            return
+        was, entry = before.copy_on(asker.server), after.copy_on(asker.server)
+        if entry is not None and (was is None or was.database != entry.database):
+            self._context.attempts.changed(message_id)
+            self._context.leases.without(message_id, asker.server)
+
+
+def _without(answer: StatusAnswer, unsaid: Ordinals, claim: Claim | None) -> StatusAnswer:
+    """I3: what waits for its DSN to be safe is not told by an answer either. Until then the message is not done."""
+    left = answer.done - unsaid if unsaid else NO_ORDINALS
+    if answer.state is not StatusState.DELIVERED or claim is None:
+        return replace(answer, done=left)
+    return StatusAnswer(StatusState.PRIMARY, claim.number, done=left)

@@ -1,0 +1,427 @@
+"""One attempt on one fork: its transactions, what came of them, the records that say so, and the notices that it causes.
+
+A fork of more than 100 recipients goes in several transactions. What each has delivered is recorded before the next begins, so
+that a crash repeats one transaction at most. Recipients that failed are recorded with the last one, with one DSN for all of
+them; until then a restart would only try them again.
+
+Notices to the sender (DSNs) are messages of their own, committed with what caused them. One that cannot be built must not cost the
+outcome that it is about: without its record the recipients that were served would get the message again and again. Then a plain one
+is built, without anything of the original; or none, and the operator log says so.
+"""
+
+import hashlib
+import random
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from functools import partial
+
+import structlog
+
+from shadowrelay.model.message import NO_ORDINALS, Content, Ordinals
+from shadowrelay.model.ownership import Copy
+from shadowrelay.model.queue import AttemptRecord, FailureKind, ForkRetry, NewMessage, Origin, SideMessage, StoredMessage
+from shadowrelay.model.replies import (
+    LOCAL_ERROR,
+    ContentCorrupt,
+    DeliveryError,
+    LeaseTooShort,
+    LedgerUnavailable,
+    Reply,
+    TransientDeliveryError,
+)
+from shadowrelay.model.routing import Fork
+from shadowrelay.model.tracking import EventSource
+from shadowrelay.model.values import dataclass
+from shadowrelay.ownership import primary
+from shadowrelay.pipeline import ages, delivery_rules, dsn, tracking_rows
+from shadowrelay.pipeline import delivery_rules as ladder
+from shadowrelay.pipeline.context import Context
+from shadowrelay.pipeline.delivery_rules import NO_REPLY, AttemptOutcome
+from shadowrelay.pipeline.dsn import RETURNED_OCTETS_MAX, Action, DsnKind, RecipientReport, promotion_header
+from shadowrelay.pipeline.routing import RECIPIENTS_PER_TRANSACTION_MAX, Router
+from shadowrelay.ports import Deliverer, DeliveryJob
+from shadowrelay.settings.values import Settings
+
+ACTIONS = {DsnKind.FAILURE: Action.FAILED, DsnKind.DELAY: Action.DELAYED, DsnKind.SUCCESS: Action.RELAYED}
+RELAYED = Reply(250, "2.0.0", "Relayed to a server that makes no further reports")
+
+
+_log = structlog.get_logger("shadowrelay.notify")
+
+
+class Notices:
+    """Builds the DSNs of one commit: at most one for each kind."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    async def about(
+        self,
+        stored: StoredMessage,
+        read_content: Callable[[], Awaitable[Content]],
+        outcome: AttemptOutcome,
+        server: str,
+        *,
+        passes_dsn: bool,
+    ) -> tuple[SideMessage, ...]:
+        """Shapes: empty where nobody is to be told, as always for the null sender. `passes_dsn`: the next hop was given the
+        sender's wishes, and reports itself. The content is read only for a notice."""
+        if not stored.envelope.sender:
+            return ()
+        found: dict[DsnKind, dict[int, tuple[Reply, str]]] = {}
+        if outcome.failed:
+            found[DsnKind.FAILURE] = {
+                ordinal: (reply, "" if ordinal in outcome.expired else server) for ordinal, reply in outcome.failed.items()
+            }
+        if outcome.delayed_dsn:
+            found[DsnKind.DELAY] = {ordinal: (_last_reply(outcome), server) for ordinal in outcome.delayed_dsn}
+        if outcome.delivered and not passes_dsn:
+            found[DsnKind.SUCCESS] = dict.fromkeys(outcome.delivered, (RELAYED, server))
+        sides = []
+        for kind, replies in found.items():
+            ordinals = dsn.notifiable(stored.envelope, replies, kind)
+            if ordinals and (side := await self._side(stored, read_content, kind, ordinals, replies)) is not None:
+                sides.append(side)
+        return tuple(sides)
+
+    async def _side(
+        self,
+        stored: StoredMessage,
+        read_content: Callable[[], Awaitable[Content]],
+        kind: DsnKind,
+        ordinals: Ordinals,
+        replies: dict[int, tuple[Reply, str]],
+    ) -> SideMessage | None:
+        message_id = stored.envelope.message_id
+        try:
+            try:
+                head, is_whole = _head(await read_content())
+            except (ContentCorrupt, LedgerUnavailable, OSError) as error:
+                _log.warning("notice.without_original", message_id=message_id, reason=str(error))
+                head, is_whole = b"", False
+            with self._context.ledger.handling(message_id):  # a notice quotes the content
+                return self._built(stored, head, kind, ordinals, replies, is_whole=is_whole)
+        except Exception:
+            _log.exception("notice.failed", message_id=message_id, kind=kind.value)
+        try:
+            plain = replace(stored, envelope=replace(stored.envelope, subject="", internet_message_id="", envid=None))
+            return self._built(plain, b"", kind, ordinals, replies, is_whole=False)
+        except Exception:
+            _log.exception("notice.given_up", message_id=message_id, kind=kind.value, recipients=len(ordinals))
+            return None
+
+    def _built(
+        self,
+        stored: StoredMessage,
+        head: bytes,
+        kind: DsnKind,
+        ordinals: Ordinals,
+        replies: dict[int, tuple[Reply, str]],
+        *,
+        is_whole: bool,
+    ) -> SideMessage:
+        context = self._context
+        now = context.now()
+        transport = context.settings.transport
+        original = stored.envelope
+        dsn_id = dsn.dsn_message_id(original.message_id, ordinals, kind)
+        until = original.arrived_at + transport.message_expiration_timeout if kind is DsnKind.DELAY else None
+        reports = [self._report(stored, kind, ordinal, *replies[ordinal], now, until) for ordinal in sorted(ordinals)]
+        data = dsn.build(kind, original, reports, head, dsn_id, node=context.me.server, now=now, is_whole=is_whole)
+        envelope = dsn.envelope_for(original, dsn_id, now, context.me.server, kind)
+        claim = primary.first_claim(context.me, 1, None)
+        if stored.is_promoted:  # its lost primary may have made this DSN already, and anybody may have taken that over
+            others = [server for server in context.peers.states if context.peers.is_back(server)]
+            claim = replace(claim, copies=tuple([Copy(server, context.peers.party(server).database) for server in others]))
+        message = NewMessage(envelope, claim, Origin.DSN, now, ages.remember_until(now, transport))
+        return SideMessage(message, Content(len(data), hashlib.sha256(data).digest(), data), ACTIONS[kind].value)
+
+    def _report(
+        self, stored: StoredMessage, kind: DsnKind, ordinal: int, reply: Reply, server: str, now: datetime, until: datetime | None
+    ) -> RecipientReport:
+        recipient = stored.envelope.recipients[ordinal - 1]
+        return RecipientReport(ordinal, recipient, ACTIONS[kind], reply, server, now, until)
+
+
+def _last_reply(outcome: AttemptOutcome) -> Reply:
+    return NO_REPLY if outcome.retry is None else reply_of(outcome.retry.last_reply)
+
+
+def reply_of(text: str) -> Reply:
+    """A retry keeps the last reply as text: `451 4.4.1 …`."""
+    code, _, rest = text.partition(" ")
+    enhanced, _, words = rest.partition(" ")
+    if not code.isdigit():
+        return NO_REPLY
+    return Reply(int(code), enhanced, words) if enhanced[:2] in ("2.", "4.", "5.") else Reply(int(code), "", rest)
+
+
+def _head(content: Content) -> tuple[bytes, bool]:
+    """The beginning of the original, at most what a notification may return, and whether that is all of it."""
+    size = RETURNED_OCTETS_MAX + 1
+    if content.data is not None:
+        head = content.data[:size]
+    else:
+        assert content.path is not None
+        with content.path.open("rb") as file:
+            head = file.read(size)
+    return head, len(head) == content.size
+
+
+Record = Callable[[AttemptRecord], Awaitable[None]]
+"""Returns when the record is committed, however long that takes."""
+
+
+@dataclass(slots=True)
+class ForkAttempt:
+    """One attempt. `content` is read by `read_content` when a session is open. `retry` is the fork's row in its queue.
+
+    Units: `reply_seconds` is how long the reply to the final dot may still take.
+    """
+
+    stored: StoredMessage
+    fork: Fork
+    retry: ForkRetry | None
+    read_content: Callable[[], Awaitable[Content]]
+    may_end_data: Callable[[], bool]
+    reply_seconds: Callable[[], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """What the attempt says about the next hop: `reply` is why no host of it could be reached, `None` if one could."""
+
+    reply: Reply | None
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionResult:
+    """`server` answered, or could not be reached. `ordinals` are those of the transaction, and of all that would have
+    followed it where it failed as a whole."""
+
+    ordinals: Ordinals
+    result: Mapping[int, Reply] | DeliveryError
+    server: str
+    elapsed: timedelta
+    passes_dsn: bool = True
+    dot_sent_unanswered: bool = False
+
+
+class Forks:
+    """Bifurcation and attempts; knows routing, not ownership and not queues."""
+
+    def __init__(self, context: Context, deliverer: Deliverer) -> None:
+        self._context = context
+        self._deliverer = deliverer
+        self._notices = Notices(context)
+        self._chance = random.Random()
+        self.configure(context.settings)
+
+    def configure(self, settings: Settings) -> None:
+        """Routes of the present configuration."""
+        self._router = Router(settings.routes, settings.server.name)
+
+    def of(self, stored: StoredMessage) -> tuple[Fork, ...]:
+        """The forks of the recipients that are not done."""
+        done = stored.claim.done
+        return self._router.forks(stored.envelope.recipients, stored.envelope.ordinals - done if done else stored.envelope.ordinals)
+
+    def queued(self, stored: StoredMessage, fork: Fork, now: datetime) -> ForkRetry:
+        """The row of a fork that waits in its queue and has not been tried."""
+        settings = self._context.settings
+        notice_at = ladder.notice_at(
+            stored.envelope.arrived_at, settings.send, settings.transport.message_expiration_timeout, is_notified=False
+        )
+        return ForkRetry(fork.destination.key, fork.ordinals, 0, FailureKind.QUEUED, now, now, "", notice_at=notice_at)
+
+    def track_transfer(self, stored: StoredMessage, forks: Sequence[Fork]) -> None:
+        """TRANSFER: forks were made."""
+        context = self._context
+        now = context.now()
+        for fork in forks:
+            context.tracking.write(
+                tracking_rows.transfer(context.me.server, stored, at=now, next_hop=fork.destination.key, ordinals=fork.ordinals)
+            )
+
+    async def attempt(self, attempt: ForkAttempt, record: Record) -> Reached:
+        """All transactions of the fork, each recorded.
+
+        Raises: LeaseTooShort, ContentCorrupt, LedgerUnavailable: the rest of the fork was not attempted; what was before is recorded.
+        """
+        stored, fork = attempt.stored, attempt.fork
+        prefix = b""
+        if stored.is_promoted:
+            prefix = promotion_header(stored.promoted_from, self._context.me.server, stored.envelope.message_id, self._context.now())
+        if len(fork.ordinals) <= RECIPIENTS_PER_TRANSACTION_MAX:
+            result = await self._transaction(attempt, fork.ordinals, prefix)
+            await record(await self._record(attempt, self._settle(attempt, result), result))
+            return _reached(result)
+        places = sorted(fork.ordinals)
+        failed: dict[int, Reply] = {}
+        deferred: ForkRetry | None = None
+        expired = late = NO_ORDINALS
+        for start in range(0, len(places), RECIPIENTS_PER_TRANSACTION_MAX):
+            end = start + RECIPIENTS_PER_TRANSACTION_MAX
+            result = await self._transaction(attempt, frozenset(places[start:end]), prefix)
+            if isinstance(result.result, DeliveryError):  # the following would end likewise
+                end = len(places)
+                result = replace(result, ordinals=frozenset(places[start:]))
+            outcome = self._settle(attempt, result)
+            failed |= outcome.failed
+            expired |= outcome.expired
+            late |= outcome.delayed_dsn
+            if outcome.retry is not None:
+                waiting = deferred.ordinals if deferred is not None else NO_ORDINALS
+                deferred = replace(outcome.retry, ordinals=outcome.retry.ordinals | waiting)
+            if end < len(places):
+                now = self._context.now()
+                rest = replace(attempt.retry or self.queued(stored, fork, now), ordinals=frozenset(places[end:]) | frozenset(failed))
+                if deferred is not None:
+                    rest = replace(rest, ordinals=rest.ordinals | deferred.ordinals)
+                so_far = AttemptOutcome(outcome.delivered, {}, replace(rest, attempts_next_at=now))
+            else:
+                so_far = AttemptOutcome(outcome.delivered, failed, deferred, late, expired)
+            await record(await self._record(attempt, so_far, result))
+            if end >= len(places):
+                break
+        return _reached(result)
+
+    async def age(self, attempt: ForkAttempt, last: Reply, record: Record) -> None:
+        """A fork that nobody can attempt now: is its sender to be told that it is late, or is its time over?"""
+        error = TransientDeliveryError(last, attempt.fork.destination.key, is_unreachable=True)
+        result = TransactionResult(attempt.fork.ordinals, error, attempt.fork.destination.key, timedelta(0))
+        outcome = self._outcome(attempt, result)
+        if outcome.retry is not None and attempt.retry is not None:  # its own next attempt stays when it was
+            outcome = replace(
+                outcome,
+                retry=replace(
+                    attempt.retry,
+                    ordinals=outcome.retry.ordinals,
+                    delay_notified=outcome.retry.delay_notified,
+                    notice_at=outcome.retry.notice_at,
+                ),
+            )
+        if outcome.failed:
+            self._track(attempt, result, outcome, EventSource.QUEUE)
+        await record(await self._record(attempt, outcome, result))
+
+    async def _transaction(self, attempt: ForkAttempt, ordinals: Ordinals, prefix: bytes) -> TransactionResult:
+        stored, fork = attempt.stored, attempt.fork
+        context = self._context
+        began = context.clock.awake()
+        job = DeliveryJob(
+            fork.destination,
+            stored.envelope,
+            ordinals,
+            prefix,
+            attempt.read_content,
+            attempt.may_end_data,
+            attempt.reply_seconds,
+            partial(context.ledger.handling, stored.envelope.message_id),
+        )
+        try:
+            report = await self._deliverer.deliver(job)
+        except (LeaseTooShort, ContentCorrupt, LedgerUnavailable):
+            raise
+        except DeliveryError as error:
+            failure, server = error.with_traceback(None), error.server
+        except Exception:
+            # Unknown means transient.
+            _log.exception("attempt.failed", message_id=stored.envelope.message_id, next_hop=fork.destination.key)
+            failure, server = TransientDeliveryError(LOCAL_ERROR, fork.destination.key), fork.destination.key
+        else:
+            elapsed = timedelta(seconds=context.clock.awake() - began)
+            return TransactionResult(ordinals, report.replies, report.server, elapsed, report.passes_dsn, report.dot_sent_unanswered)
+        elapsed = timedelta(seconds=context.clock.awake() - began)
+        return TransactionResult(ordinals, failure, server, elapsed, dot_sent_unanswered=failure.dot_sent_unanswered)
+
+    def _settle(self, attempt: ForkAttempt, result: TransactionResult) -> AttemptOutcome:
+        outcome = self._outcome(attempt, result)
+        is_whole = len(outcome.delivered) == len(result.ordinals)
+        self._context.metrics.attempt("delivered" if is_whole else _word_for(outcome))
+        try:
+            self._track(attempt, result, outcome, _source(result.result))
+        except Exception:
+            _log.exception("attempt.untracked", message_id=attempt.stored.envelope.message_id)  # it happened all the same
+        return outcome
+
+    def _outcome(self, attempt: ForkAttempt, result: TransactionResult) -> AttemptOutcome:
+        context = self._context
+        settings = context.settings
+        return delivery_rules.settle_attempt(
+            attempt.fork.destination.key,
+            result.ordinals,
+            result.result,
+            attempt.retry,
+            arrived_at=attempt.stored.envelope.arrived_at + context.clock_ahead(),
+            now=context.now(),
+            send=settings.send,
+            message_expiration_timeout=settings.transport.message_expiration_timeout,
+            jitter=self._chance.random(),
+            dot_sent_unanswered=result.dot_sent_unanswered,
+        )
+
+    def _track(self, attempt: ForkAttempt, result: TransactionResult, outcome: AttemptOutcome, source: EventSource) -> None:
+        """What the next hop said goes into the log before it is recorded: it happened, whatever comes next."""
+        context, stored, destination = self._context, attempt.stored, attempt.fork.destination
+        me, now, key, server, elapsed = context.me.server, context.now(), destination.key, result.server, result.elapsed
+        said = result.result
+        replies = said if isinstance(said, Mapping) else dict.fromkeys(sorted(result.ordinals), said.reply)
+        if outcome.delivered:
+            done = {ordinal: replies[ordinal] for ordinal in sorted(outcome.delivered)}
+            external = not destination.inside_boundary
+            context.tracking.write(
+                tracking_rows.send(me, stored, at=now, server=server, replies=done, external=external, elapsed=elapsed, next_hop=key)
+            )
+        if outcome.failed:
+            context.tracking.write(
+                tracking_rows.fail(me, stored, at=now, server=server, replies=outcome.failed, elapsed=elapsed, source=source, next_hop=key)
+            )
+        if outcome.retry is not None:
+            late = {ordinal: replies.get(ordinal, delivery_rules.NO_REPLY) for ordinal in sorted(outcome.retry.ordinals)}
+            unanswered = "no reply to the final dot" if result.dot_sent_unanswered else ""
+            context.tracking.write(
+                tracking_rows.defer(
+                    me, stored, at=now, server=server, replies=late, elapsed=elapsed, source=source, next_hop=key, context=unanswered
+                )
+            )
+
+    async def _record(self, attempt: ForkAttempt, outcome: AttemptOutcome, result: TransactionResult) -> AttemptRecord:
+        """What to commit: the ordinals that ended, what is left of the fork, and the notices to the sender."""
+        transport = self._context.settings.transport
+        now = self._context.now()
+        stored, key = attempt.stored, attempt.fork.destination.key
+        others: tuple[ForkRetry, ...] = ()
+        if outcome.retry is not None and not stored.retries:
+            others = tuple(self.queued(stored, other, now) for other in self.of(stored) if other.destination.key != key)
+        sides: tuple[SideMessage, ...] = ()
+        if outcome.failed or outcome.delayed_dsn or outcome.delivered:  # somebody may have asked to be told
+            sides = await self._notices.about(stored, attempt.read_content, outcome, result.server, passes_dsn=result.passes_dsn)
+        return AttemptRecord(
+            stored.envelope.message_id,
+            key,
+            outcome.done,
+            outcome.retry,
+            others,
+            sides,
+            ages.safety_net_until(now, transport),
+            ages.remember_until(now, transport),
+        )
+
+
+def _reached(result: TransactionResult) -> Reached:
+    error = result.result
+    return Reached(error.reply if isinstance(error, DeliveryError) and error.is_unreachable else None)
+
+
+def _word_for(outcome: AttemptOutcome) -> str:
+    if outcome.delivered:
+        return "partly"
+    return "deferred" if outcome.retry is not None else "failed"
+
+
+def _source(result: Mapping[int, Reply] | DeliveryError) -> EventSource:
+    if isinstance(result, DeliveryError) and result.reply.enhanced in ("5.1.2", "5.1.10", "4.4.3"):
+        return EventSource.DNS
+    return EventSource.SMTP

@@ -1,0 +1,168 @@
+"""Asking each primary server what is done: every discard_poll_interval while its shadow messages are held or something is
+to be acknowledged, else a heartbeat.
+
+One task a peer, one XQDISCARD at a time. What a reply brings is committed before it is acknowledged in the next question.
+"""
+
+import asyncio
+from functools import partial
+from typing import Protocol
+
+import structlog
+
+from shadowrelay.model.ids import ServerName
+from shadowrelay.model.ownership import Claim, DiscardEvent, Transition
+from shadowrelay.model.peers import DiscardReply, PeerIdentity
+from shadowrelay.model.replies import LedgerUnavailable, PeerUnavailable
+from shadowrelay.ownership import shadow
+from shadowrelay.ownership.rules import Note, Party
+from shadowrelay.pipeline import ages, promote
+from shadowrelay.pipeline.context import Context
+from shadowrelay.pipeline.promote import PromoteService
+from shadowrelay.pipeline.review import ReviewService
+
+DISCARDS_PER_QUESTION = 400  # docs/protocol.md 9: never more in a reply
+
+_log = structlog.get_logger("shadowrelay.heartbeat")
+
+
+class Session(Protocol):
+    """A link to a peer, or one session of it."""
+
+    @property
+    def server(self) -> ServerName: ...
+
+    @property
+    def identity(self) -> PeerIdentity | None: ...
+
+    async def discards(self, maximum: int, acknowledged: int) -> DiscardReply: ...
+
+
+class HeartbeatService:
+    """Keeps one session with each peer, and acts on what is heard there."""
+
+    def __init__(self, context: Context, promote: PromoteService, review: ReviewService) -> None:
+        self._context = context
+        self._promote = promote
+        self._review = review
+        self._acknowledged: dict[tuple[ServerName, str, int], int] = {}
+        self._held: dict[ServerName, int] = {}
+        self._repeating: set[ServerName] = set()  # its last reply was one that we had acknowledged
+        self._unacknowledged: set[ServerName] = set()  # its last reply brought something: the next question acknowledges it
+        self._asking = {server: asyncio.Lock() for server in context.peers.states}
+
+    def start(self) -> None:
+        """One task a peer, and one that knows whose shadow messages are held."""
+        for server in self._context.peers.states:
+            self._context.tasks.keep(partial(self._watch, server), f"heartbeat {server}")
+        self._context.tasks.keep(self._count_held, "heartbeat holdings")
+
+    async def _count_held(self) -> None:
+        while True:
+            try:
+                held: dict[ServerName, int] = {}
+                for group in await self._context.ledger.shadow_groups():
+                    held[group.primary] = held.get(group.primary, 0) + group.count
+                began, self._held = held.keys() - self._held.keys(), held
+                for server in began & self._context.peers.states.keys():
+                    self._context.peers.states[server].wake.set()  # from now on each discard_poll_interval
+            except LedgerUnavailable as error:
+                _log.warning("heartbeat.holdings_unknown", reason=error.reason)
+            await asyncio.sleep(self._context.settings.transport.discard_poll_interval.total_seconds())
+
+    async def _watch(self, server: ServerName) -> None:
+        state = self._context.peers.states[server]
+        failures = 0
+        while True:
+            try:
+                if await self._is_wanted(server):
+                    await self._ask(server)
+                failures = 0
+            except PeerUnavailable as error:
+                failures += 1
+                self._context.peers.failed(server)
+                if failures == 1:
+                    _log.warning("peer.silent", server=server, reason=error.reason)
+            except LedgerUnavailable as error:
+                _log.warning("discards.unrecorded", server=server, reason=error.reason)
+            state.wake.clear()
+            try:
+                await asyncio.wait_for(state.wake.wait(), self._pause(server, failures))
+            except TimeoutError:
+                continue
+
+    async def _is_wanted(self, server: ServerName) -> bool:
+        """Always, but where redundancy was switched off with something left from before."""
+        context = self._context
+        return context.is_enabled or bool(self._held.get(server)) or bool(await context.ledger.primaries_listed_on(server, 1))
+
+    def _pause(self, server: ServerName, failures: int) -> float:
+        transport = self._context.settings.transport
+        heartbeat = transport.shadow_heartbeat_frequency.total_seconds()
+        poll = transport.discard_poll_interval.total_seconds()
+        if failures:
+            return min(poll * 2.0 ** min(failures, 10), heartbeat)
+        return poll if self._held.get(server) or server in self._unacknowledged else heartbeat
+
+    async def opened(self, session: Session) -> None:
+        """XQDISCARD is issued in every session between nodes, whatever it was opened for. One at a time for each pair."""
+        if not self._asking[session.server].locked():
+            async with self._asking[session.server]:
+                assert session.identity is not None
+                await self._ask_on(session, session.identity)
+
+    async def _ask(self, server: ServerName) -> None:
+        link = self._context.links[server]
+        async with self._asking[server]:
+            await self._ask_on(link, await link.greet())
+
+    async def _ask_on(self, link: Session, identity: PeerIdentity) -> None:
+        context = self._context
+        server = identity.server
+        party = Party(server, identity.database)
+        key = (server, identity.database, identity.incarnation)
+        while True:
+            if key not in self._acknowledged:
+                self._acknowledged[key] = await context.ledger.acknowledged(*key)
+            spoke_at = context.clock.awake()
+            reply = await link.discards(DISCARDS_PER_QUESTION, self._acknowledged[key])
+            if link.identity is None or link.identity.database != identity.database:
+                return  # another database answered: its sequences are its own
+            context.metrics.heartbeat(server)
+            context.leases.proved(server, identity.database, spoke_at)  # its silence counter began anew with our command
+            if not reply.events:
+                self._unacknowledged.discard(server)
+                return
+            if reply.events[-1].sequence <= self._acknowledged[key]:
+                if server not in self._repeating:
+                    _log.warning("discards.repeated", server=server, acknowledged=self._acknowledged[key])
+                self._repeating.add(server)
+                return  # the next poll asks again
+            self._repeating.discard(server)
+            self._unacknowledged.add(server)
+            await context.tasks.whole(self._obey(party, identity.incarnation, reply), f"discards {server}")
+            self._acknowledged[key] = reply.events[-1].sequence
+            if not reply.remaining:
+                return
+
+    async def _obey(self, speaker: Party, incarnation: int, reply: DiscardReply) -> None:
+        context = self._context
+
+        def decide(event: DiscardEvent, claim: Claim | None) -> Transition:
+            transition = shadow.heard(claim, speaker, event)
+            if not context.call_off_done(event.message_id, transition) and transition.changed:
+                context.attempts.changed(event.message_id)
+            return transition
+
+        keep_until = ages.safety_net_until(context.now(), context.settings.transport)
+        transitions = await context.ledger.record_discards(speaker.server, speaker.database, incarnation, reply.events, decide, keep_until)
+        for event, transition in zip(reply.events, transitions, strict=True):
+            if not context.call_off_done(event.message_id, transition) and transition.changed:
+                context.attempts.changed(event.message_id)
+            if transition.note == Note.REVIEW:
+                self._review.suspect(event.message_id, speaker.server)
+            elif transition.note == Note.HANDED:
+                self._promote.wake()
+            elif transition.note == Note.DONE:
+                context.leases.forget(event.message_id)
+        await promote.track(context, speaker.server, promote.discarded(reply.events, transitions))

@@ -1,0 +1,287 @@
+"""What this process may do with its claims: the attempts that run, and the leases on the servers that may hold its copies.
+
+A claim may end only between two attempts (docs/design.md 6.2 "again", "meet"). Attempts begin on the event loop and claims end in
+the writer's thread; one lock decides which came first. Between that decision and the end of its commit, and in a read that
+began before that, the message still looks like ours: no attempt begins until a read begins after the commit. The same holds
+for a fork whose attempt has just ended: an older read still shows it as due.
+
+Leases are in memory: one does not survive the process. Their arithmetic is `ownership.leases`.
+"""
+
+import math
+import threading
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import timedelta
+
+from shadowrelay.model.ids import NO_DATABASE, DatabaseId, MessageId, ServerName
+from shadowrelay.model.message import NO_ORDINALS, Ordinals
+from shadowrelay.model.ownership import Claim, Copy
+from shadowrelay.ownership import leases
+from shadowrelay.ports import Clock
+from shadowrelay.settings.values import Transport, WithoutLease
+
+ACCEPT = ""  # stands for the next hop while a message is being accepted
+
+Fork = tuple[MessageId, str]
+
+
+class Attempts:
+    """The running attempts, those that ended since the last read, and the claims that end. Whoever calls `end_claim` calls
+    `settle` when its commit is over.
+
+    A fork that waits for a session of its next hop is `waiting`: that hinders nobody. What changes its message meanwhile makes it
+    stale, and a stale one must be read again instead of being started.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running: dict[MessageId, set[str]] = {}
+        self._waiting: dict[MessageId, set[str]] = {}
+        self._stale: set[Fork] = set()
+        self._called_off: dict[MessageId, Ordinals] = {}  # what others have done of messages that run here
+        self._changed: set[MessageId] = set()
+        self._changed_in_acceptance: set[MessageId] = set()
+        self._ended_forks: set[Fork] = set()
+        self._ended_claims: set[MessageId] = set()
+        self._settled_claims: set[MessageId] = set()
+
+    def begin(self, message_id: MessageId) -> bool:
+        """Nothing else may be attempted on this message until `end`, nor may its claim end; False if an attempt runs, or an
+        attempt or the claim may have ended since it was read."""
+        with self._lock:
+            if message_id in self._running or message_id in self._ended_claims or (message_id, ACCEPT) in self._ended_forks:
+                return False
+            if message_id in self._waiting:
+                self._make_stale(message_id)
+            self._running[message_id] = {ACCEPT}
+            return True
+
+    def wait(self, message_id: MessageId, next_hop: str) -> bool:
+        """This fork, as it was just read, waits for a session; False if it waits or runs already, or it or the claim may have
+        ended or changed since it was read. Whoever accepts the message knows its claim."""
+        with self._lock:
+            if message_id in self._changed and ACCEPT not in self._running.get(message_id, ()):
+                return False
+            if message_id in self._ended_claims or (message_id, next_hop) in self._ended_forks:
+                return False
+            if next_hop in self._running.get(message_id, ()) or next_hop in self._waiting.get(message_id, ()):
+                return False
+            self._waiting.setdefault(message_id, set()).add(next_hop)
+            return True
+
+    def start(self, message_id: MessageId, next_hop: str) -> bool:
+        """The fork that waits runs now; False if it is stale, or the whole message is taken: read it again."""
+        with self._lock:
+            if (message_id, next_hop) in self._stale or ACCEPT in self._running.get(message_id, ()):
+                return False
+            self._stop_waiting(message_id, next_hop)
+            self._running.setdefault(message_id, set()).add(next_hop)
+            return True
+
+    def end(self, message_id: MessageId, next_hop: str = ACCEPT) -> None:
+        """The attempt is over, and recorded, or it was never started. A read that began before that still shows the fork as due."""
+        with self._lock:
+            if message_id in self._waiting:
+                self._stop_waiting(message_id, next_hop)
+            self._ended_forks.add((message_id, next_hop))
+            if next_hop == ACCEPT:
+                self._changed_in_acceptance.discard(message_id)
+            running = self._running.get(message_id)
+            if running is not None:
+                running.discard(next_hop)
+                if not running:
+                    del self._running[message_id]
+                    self._called_off.pop(message_id, None)
+
+    def call_off(self, message_id: MessageId, done: Ordinals) -> None:
+        """These recipients are done, as another node reports: a running attempt on no others must not end its data, and who waits
+        with what the claim was has to read it again. Called before that is committed: an attempt could end its data right after."""
+        with self._lock:
+            self._note_changed(message_id)
+            if message_id in self._running:
+                self._called_off[message_id] = self._called_off.get(message_id, NO_ORDINALS) | done
+
+    def is_called_off(self, message_id: MessageId, ordinals: Ordinals) -> bool:
+        """The attempt on these recipients is."""
+        done = self._called_off.get(message_id)  # both on the event loop; it is asked for every message
+        return done is not None and ordinals <= done
+
+    def changed(self, message_id: MessageId) -> None:
+        """The claim changed: whoever waits with what it was, or reads it at this moment, has to read it again. Call it when the
+        change is committed; where it must be known sooner, then too."""
+        with self._lock:
+            self._note_changed(message_id)
+
+    def has_changed(self, message_id: MessageId) -> bool:
+        """The claim changed since its acceptance began, which is not over: whoever accepts it does not know the claim any more."""
+        return message_id in self._changed_in_acceptance
+
+    def _note_changed(self, message_id: MessageId) -> None:
+        self._make_stale(message_id)
+        self._changed.add(message_id)
+        if ACCEPT in self._running.get(message_id, ()):
+            self._changed_in_acceptance.add(message_id)
+
+    def end_claim(self, message_id: MessageId) -> bool:
+        """Called in the transaction that would end a claim: False if an attempt runs, so that it must not."""
+        with self._lock:
+            if message_id in self._running:
+                return False
+            self._make_stale(message_id)
+            self._ended_claims.add(message_id)
+            self._settled_claims.discard(message_id)
+            return True
+
+    def settle(self, message_ids: Iterable[MessageId]) -> None:
+        """The transaction is over, committed or not: what is read from now on counts."""
+        with self._lock:
+            self._settled_claims.update(self._ended_claims.intersection(message_ids))
+
+    def reading(self) -> None:
+        """Call right before claims are read for new attempts: they are as settled by now. One reader at a time."""
+        with self._lock:
+            self._changed.clear()
+            self._ended_forks.clear()
+            self._ended_claims -= self._settled_claims
+            self._settled_claims.clear()
+
+    def is_running(self, message_id: MessageId) -> bool:
+        """It is being accepted or delivered, or waits for a session."""
+        with self._lock:
+            return message_id in self._running or message_id in self._waiting
+
+    def _make_stale(self, message_id: MessageId) -> None:
+        self._stale.update((message_id, next_hop) for next_hop in self._waiting.get(message_id, ()))
+
+    def _stop_waiting(self, message_id: MessageId, next_hop: str) -> None:
+        waiting = self._waiting.get(message_id)
+        if waiting is not None:
+            waiting.discard(next_hop)
+            self._stale.discard((message_id, next_hop))
+            if not waiting:
+                del self._waiting[message_id]
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+
+class Leases:
+    """Per server the unbroken run of proofs, per message and server the end of the copy's own lease.
+
+    `suffices` says whether an attempt may start, `may_end_data` whether it may send its final dot. Both also want a recent
+    proof where `delivery_without_lease` is `defer`.
+    """
+
+    def __init__(self, clock: Clock, transport: Transport) -> None:
+        self._clock = clock
+        self._span = span = transport.shadow_resubmit_time_span
+        self._spans: dict[ServerName, timedelta] = {}
+        self._servers: dict[ServerName, leases.ServerLease] = {}
+        self._copies: dict[MessageId, dict[ServerName, float]] = {}
+        self._confirmed: dict[MessageId, dict[ServerName, float]] = {}  # when; kept for `defer` only
+        self.reply_allowance = leases.reply_allowance(span)
+        self.configure(transport)
+
+    def configure(self, transport: Transport) -> None:
+        """Follow a changed policy or poll interval; the span stays until the next start."""
+        is_deferring = transport.delivery_without_lease is WithoutLease.DEFER
+        self._proof_age_max = leases.proof_age_max(transport.discard_poll_interval) if is_deferring else None
+
+    def learn_span(self, server: ServerName, span: timedelta) -> None:
+        """The peer's own span, from its XSHADOW."""
+        self._spans[server] = span
+
+    def length(self, server: ServerName) -> float:
+        """Seconds that a lease on this server lasts."""
+        return leases.lease_length(self._span, self._spans.get(server, self._span))
+
+    def silence_limit(self, server: ServerName) -> float:
+        """Seconds of silence of this server after which its shadow messages are promoted."""
+        return leases.silence_limit(self._span, self._spans.get(server, self._span))
+
+    def proved(self, server: ServerName, database: DatabaseId, spoke_at: float) -> None:
+        """The server has received what we said at `spoke_at`."""
+        lease = self._servers.get(server)
+        self._servers[server] = leases.renewed(lease, database, spoke_at, self._clock.awake(), self.length(server))
+
+    def began(self, message_id: MessageId, server: ServerName, spoke_at: float, *, is_confirmed: bool) -> None:
+        """A copy was sent, or chosen again, from `spoke_at` on. Unconfirmed: only counts where no lease was before,
+        since an older copy on that server would not have heard of it."""
+        copies = self._copies.setdefault(message_id, {})
+        if is_confirmed or server not in copies:
+            copies[server] = spoke_at + self.length(server)
+        if is_confirmed and self._proof_age_max is not None:
+            self._confirmed.setdefault(message_id, {})[server] = self._clock.awake()
+
+    def inherit(self, message_id: MessageId, original_id: MessageId) -> None:
+        """A DSN has its original's servers on its list (`primary.side_claim`), and its leases on them."""
+        self._copies[message_id] = dict(self._copies.get(original_id, ()))
+        if original_id in self._confirmed:
+            self._confirmed[message_id] = dict(self._confirmed[original_id])
+
+    def without(self, message_id: MessageId, server: ServerName) -> None:
+        """It may hold a copy that this process did not send, and nothing is known of its patience."""
+        self._copies.setdefault(message_id, {})[server] = 0.0
+
+    def left(self, message_id: MessageId, copy: Copy) -> float:
+        """Seconds that the lease on one copy still runs; zero or less: it does not."""
+        until = self._copies.get(message_id, {}).get(copy.server)
+        return leases.lease_left(until, copy.database, self._servers.get(copy.server), self._clock.awake())
+
+    def suffices(self, message_id: MessageId, copy: Copy) -> bool:
+        """It runs long enough for a final dot, because an attempt that could not end would only be made again; and where
+        `delivery_without_lease` is `defer`, the server was heard a moment ago."""
+        if not leases.may_end_data(self.left(message_id, copy), self.reply_allowance):
+            return False
+        return self._proof_age_max is None or self._is_recent(message_id, copy.server, self._proof_age_max)
+
+    def _is_recent(self, message_id: MessageId, server: ServerName, age_max: float) -> bool:
+        """Its last proof is recent enough."""
+        lease = self._servers.get(server)
+        confirmed_at = self._confirmed.get(message_id, {}).get(server, -math.inf)
+        proved_at = confirmed_at if lease is None else max(confirmed_at, lease.proved_at)
+        return self._clock.awake() - proved_at <= age_max
+
+    def may_end_data(self, message_id: MessageId, claim: Claim, excused: Collection[ServerName], known: Mapping[ServerName, float]) -> bool:
+        """Rule *dot*, asked right before the final dot of an attempt that began with this claim, without the leases of
+        `excused`. `known` are the `ends` as they were when it began: a copy placed since counts too, in whatever database. It may
+        be on a server that had one before, whose disk was destroyed: a name in `known` does not say that the claim has it."""
+        return not [copy for copy in self._bound_by(message_id, claim, excused, known) if not self.suffices(message_id, copy)]
+
+    def dot_left(self, message_id: MessageId, claim: Claim, excused: Collection[ServerName], known: Mapping[ServerName, float]) -> float:
+        """Seconds until the first lease of that attempt ends: the reply to its dot is worth nothing after that. Infinite
+        where nobody has a copy."""
+        left = math.inf
+        for copy in self._bound_by(message_id, claim, excused, known):
+            left = min(left, self.left(message_id, copy))
+        return left
+
+    def _bound_by(
+        self, message_id: MessageId, claim: Claim, excused: Collection[ServerName], known: Mapping[ServerName, float]
+    ) -> Sequence[Copy]:
+        copies: Sequence[Copy] = claim.copies
+        if excused:
+            copies = [copy for copy in copies if copy.server not in excused]
+        ends = self._copies.get(message_id)
+        if ends is None or ends == known:
+            return copies
+        return [*copies, *(Copy(server, NO_DATABASE) for server, until in ends.items() if known.get(server) != until)]
+
+    def server_left(self, server: ServerName) -> float | None:
+        """Seconds that the run of proofs of a server still lasts, for listings; `None` if it never began."""
+        lease = self._servers.get(server)
+        return None if lease is None else lease.until - self._clock.awake()
+
+    def ends(self, message_id: MessageId) -> Mapping[ServerName, float]:
+        """When the own leases of the copies end that this process sent or chose. Each copy sent or chosen later has another end."""
+        return dict(self._copies.get(message_id, ()))
+
+    def listed_anew(self, message_id: MessageId, server: ServerName) -> None:
+        """The server was off the list, so that the copy that it had there is gone, and the lease on that says nothing of the next."""
+        self._copies.get(message_id, {}).pop(server, None)
+        self._confirmed.get(message_id, {}).pop(server, None)
+
+    def forget(self, message_id: MessageId) -> None:
+        """The message is finished here."""
+        self._copies.pop(message_id, None)
+        self._confirmed.pop(message_id, None)

@@ -1,0 +1,286 @@
+"""What this process knows of each peer at the moment: when it was heard, in which database, whether it answers, whose turn it is.
+
+Large copies to one peer take turns: all at once, none of a burst would arrive in time; one after the other, all do.
+"""
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable
+from dataclasses import dataclass, field
+
+import structlog
+
+from shadowrelay.model.ids import NO_DATABASE, DatabaseId, ServerName
+from shadowrelay.model.peers import Incarnation, PeerIdentity
+from shadowrelay.model.queue import PeerRow
+from shadowrelay.ownership.rules import Party
+from shadowrelay.pipeline import placement as circuit
+from shadowrelay.pipeline.placement import LARGE_OCTETS, TURN_OCTETS_MAX
+from shadowrelay.ports import Clock
+from shadowrelay.settings.values import Peer
+
+
+class Turns:
+    """First come, first served; small copies wait for nobody. Units: octets."""
+
+    def __init__(self, octets_max: int = TURN_OCTETS_MAX) -> None:
+        self._octets_max = octets_max
+        self._octets = 0
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    @contextlib.asynccontextmanager
+    async def turn(self, size: int) -> AsyncIterator[None]:
+        """Wait for room among the copies under way; more than all the room is there for one that is alone."""
+        if size <= LARGE_OCTETS:
+            yield
+            return
+        await self._enter(size)
+        try:
+            yield
+        finally:
+            self._octets -= size
+            self._let_in()
+
+    async def _enter(self, size: int) -> None:
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((size, turn))
+        self._let_in()
+        try:
+            await turn
+        except BaseException:
+            if turn.done() and not turn.cancelled():
+                self._octets -= size
+            with contextlib.suppress(ValueError):
+                self._waiting.remove((size, turn))
+            self._let_in()
+            raise
+
+    def _let_in(self) -> None:
+        while self._waiting and (not self._octets or self._octets + self._waiting[0][0] <= self._octets_max):
+            size, turn = self._waiting.popleft()
+            if not turn.done():
+                self._octets += size
+                turn.set_result(None)
+
+
+_log = structlog.get_logger("shadowrelay.peerbook")
+
+
+@dataclass(slots=True)
+class PeerState:
+    """One peer. `heard_ran` is in `Clock.ran`: silence counts only while this node itself ran."""
+
+    peer: Peer
+    heard_ran: float
+    database: DatabaseId = NO_DATABASE
+    incarnation: int = 0
+    began: int = 0
+    heard_awake: float | None = None
+    breaker: circuit.Breaker = field(default_factory=circuit.closed)
+    copies_in_flight: int = 0
+    turns: Turns = field(default_factory=Turns)  # of copies that clients wait for
+    repair_turns: Turns = field(default_factory=Turns)  # of the others: they may take an hour
+    unreachable_since: float | None = None  # `Clock.ran`: who was suspended has not been refused
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def party(self) -> Party:
+        return Party(self.peer.name, self.database)
+
+    @property
+    def whole_incarnation(self) -> Incarnation:
+        return Incarnation(self.database, self.incarnation, self.began)
+
+
+class PeerBook:
+    """All configured peers of this boundary. Callbacks tell the services of a new database and of a return."""
+
+    def __init__(self, peers: Iterable[Peer], clock: Clock, heartbeat_seconds: float) -> None:
+        self._clock = clock
+        self._heartbeat_seconds = heartbeat_seconds
+        self.states = {peer.name: PeerState(peer, clock.ran()) for peer in peers}
+        self.conflicts: dict[ServerName, str] = {}  # who is refused because of its name or database, and why
+        self.on_new_database: list[Callable[[ServerName, DatabaseId, DatabaseId], None]] = []
+        self.on_new_incarnation: list[Callable[[ServerName], None]] = []
+        self.on_return: list[Callable[[ServerName, float], None]] = []
+        self.on_available: list[Callable[[ServerName], None]] = []  # copies may be sent to it again
+        self._trials_count = 0
+
+    def remember(self, rows: Iterable[PeerRow]) -> None:
+        """What the ledger knows from before: another database than this one is a new one."""
+        for row in rows:
+            if row.server in self.states:
+                self.states[row.server].database = row.database
+
+    def __contains__(self, server: ServerName) -> bool:
+        return server in self.states
+
+    def party(self, server: ServerName) -> Party:
+        """The peer in the database that it showed last."""
+        state = self.states.get(server)
+        return Party(server, NO_DATABASE) if state is None else state.party
+
+    def whole_incarnation(self, server: ServerName) -> Incarnation | None:
+        """The incarnation that the peer showed last; `None` for a server that is no peer."""
+        state = self.states.get(server)
+        return None if state is None else state.whole_incarnation
+
+    def conflict(self, me: Party, identity: PeerIdentity) -> str:
+        """Why this peer must be refused; empty if it is who it says. Told once, and when it is over."""
+        server = identity.server
+        known = [state.party for state in self.states.values()]
+        reason = contradiction(me, Party(server, identity.database), known)
+        before = self.conflicts.get(server, "")
+        if reason:
+            self.conflicts[server] = reason
+        elif before:
+            del self.conflicts[server]
+        if reason and reason != before:
+            _log.error("peer.identity_conflict", server=server, database=identity.database, reason=reason)
+        elif before and not reason:
+            _log.warning("peer.identity_settled", server=server, database=identity.database)
+        return reason
+
+    def identified(self, identity: PeerIdentity) -> None:
+        """A session has shown who the peer is. Any session is a sign of life; a new process may take what the last one refused."""
+        state = self.states.get(identity.server)
+        if state is None:
+            return
+        before, is_same = state.database, state.whole_incarnation == identity.whole_incarnation
+        state.database, state.incarnation, state.began = identity.database, identity.incarnation, identity.began
+        if not is_same:
+            self._now(state, circuit.after_copy(state.breaker))
+        self.heard(identity.server, identity.database)
+        if before not in (NO_DATABASE, identity.database):
+            for tell_database in self.on_new_database:
+                tell_database(identity.server, before, identity.database)
+        elif not is_same:
+            for tell_incarnation in self.on_new_incarnation:
+                tell_incarnation(identity.server)
+
+    def heard(self, server: ServerName, database: DatabaseId) -> None:
+        """Proof of life, in either direction."""
+        state = self.states.get(server)
+        if state is None:
+            return
+        state.heard_ran = self._clock.ran()
+        state.heard_awake = self._clock.awake()
+        self._now(state, circuit.after_sign_of_life(state.breaker))
+        if state.unreachable_since is not None:
+            seconds = self._clock.ran() - state.unreachable_since
+            state.unreachable_since = None
+            for tell in self.on_return:
+                tell(server, seconds)
+
+    def failed(self, server: ServerName, *, was_refused: bool = False) -> None:
+        """No session, or no answer in time."""
+        state = self.states.get(server)
+        if state is None:
+            return
+        now = self._clock.awake()
+        state.breaker = circuit.after_failure(state.breaker, now, self._heartbeat_seconds, was_refused=was_refused)
+        if state.unreachable_since is None:
+            state.unreachable_since = self._clock.ran()
+
+    def refused(self, server: ServerName, refused: circuit.Refused, reason: str) -> None:
+        """It answered, but takes no copies now."""
+        state = self.states.get(server)
+        if state is None:
+            return
+        if state.breaker.refused is None:
+            _log.warning("peer.refuses", server=server, what=refused.value, reason=reason)
+        state.breaker = circuit.after_refusal(state.breaker, self._clock.awake(), self._heartbeat_seconds, refused, reason)
+
+    def offered(self, server: ServerName, is_offered: bool) -> None:
+        """Whether HOLD is in the EHLO of a session of ours, whatever that is for."""
+        if not is_offered:
+            self.refused(server, circuit.Refused.SESSION, "does not offer HOLD now")
+        elif (state := self.states.get(server)) is not None:
+            self._now(state, circuit.after_offer(state.breaker))
+
+    def stored(self, server: ServerName) -> None:
+        """It has stored a copy."""
+        state = self.states[server]
+        self._now(state, circuit.after_copy(state.breaker))
+
+    def _now(self, state: PeerState, after: circuit.Breaker) -> None:
+        before, state.breaker = state.breaker, after
+        if before.opened_at is None or after.opened_at is not None:
+            return
+        if before.refused is not None:
+            _log.info("peer.accepts_again", server=state.peer.name)
+        for tell in self.on_available:
+            tell(state.peer.name)
+
+    def may_try(self, server: ServerName) -> bool:
+        """The circuit breaker lets a copy through."""
+        state = self.states.get(server)
+        return state is not None and circuit.may_try(state.breaker, self._clock.awake())
+
+    def breaker_state(self, server: ServerName) -> str:
+        """ "closed", "open", "half-open" or "refusing"."""
+        return circuit.state_of(self.states[server].breaker, self._clock.awake())
+
+    def begin(self, server: ServerName) -> int | None:
+        """Begin an attempt; None where another one is on trial, or it is too early. The number has to be given back."""
+        if not self.may_try(server):
+            return None
+        state = self.states[server]
+        if state.breaker.opened_at is None:
+            return 0
+        self._trials_count += 1
+        state.breaker = circuit.begun(state.breaker, self._trials_count)
+        return self._trials_count
+
+    def give_back(self, server: ServerName, trial: int) -> None:
+        """The attempt of that number has ended, or was cancelled."""
+        state = self.states[server]
+        state.breaker = circuit.given_back(state.breaker, trial)
+
+    def trial_next_at(self) -> float | None:
+        """When the next peer may be tried again, in `Clock.awake`; while one is on trial, when to look again. None: no breaker is open."""
+        again_at = self._clock.awake() + circuit.OPEN_SECONDS_FIRST
+        breakers = [state.breaker for state in self.states.values() if state.breaker.opened_at is not None]
+        return min((again_at if breaker.trial else breaker.trial_at for breaker in breakers), default=None)
+
+    def refusing(self) -> int:
+        """How many peers answer but take no copies."""
+        return sum(state.breaker.refused is not None for state in self.states.values())
+
+    def silence(self, server: ServerName) -> float:
+        """Seconds without proof of life while this node ran."""
+        state = self.states.get(server)
+        return 0.0 if state is None else self._clock.ran() - state.heard_ran
+
+    def is_back(self, server: ServerName) -> bool:
+        """Nothing has failed since its last sign of life: who waits for its return waits in vain."""
+        state = self.states.get(server)
+        return state is not None and state.unreachable_since is None
+
+    def unreachable_for(self, server: ServerName) -> float:
+        """Seconds that this node ran since the first failure after the last sign of life; 0 while it answers."""
+        state = self.states.get(server)
+        if state is None or state.unreachable_since is None:
+            return 0.0
+        return self._clock.ran() - state.unreachable_since
+
+
+def contradiction(me: Party, peer: Party, known: Iterable[Party]) -> str:
+    """Whether a peer can be who it says: no two nodes have the same name or the same queue. Empty if it can.
+
+    A data directory that was copied to another machine, or a name that was given twice, makes two nodes that take each other's
+    messages for their own: the wrong one answers questions, and mail stands still on both. Neither can know which of them is
+    the copy, so each refuses the other and logs the reason. `known` are the configured peers in the databases that they showed
+    last.
+    """
+    if peer.server == me.server:
+        return f"it calls itself {me.server}, as this node does"
+    if peer.database == NO_DATABASE:
+        return ""
+    if peer.database == me.database:
+        return f"it has this node's queue (database {me.database}): a data directory was copied"
+    for other in known:
+        if other.server != peer.server and other.database == peer.database:
+            return f"it has the queue of {other.server} (database {other.database}): a data directory was copied"
+    return ""

@@ -1,0 +1,327 @@
+"""Making redundant what is not: mail accepted without a copy, DSNs, promoted mail, mail whose shadow server was lost.
+
+Nothing is looked at again and again. A cursor goes once through the unplaced messages, in the order of their internal ids; it is
+set back where something below it has lost its copy, and it stands still while no peer may be tried. A message that was tried
+in vain waits by itself, longer each time.
+What is in memory is bounded: ids of those that wait, and the envelopes of those that have their turn.
+"""
+
+import asyncio
+import heapq
+import math
+from collections import deque
+from collections.abc import Callable
+from datetime import timedelta
+from enum import Enum
+
+import structlog
+
+from shadowrelay.model.ids import MessageId
+from shadowrelay.model.ownership import Claim, Role, Transition
+from shadowrelay.model.queue import StoredMessage
+from shadowrelay.model.replies import ContentCorrupt, IllegalTransition, LedgerUnavailable
+from shadowrelay.model.values import dataclass
+from shadowrelay.ownership import primary
+from shadowrelay.ownership.rules import Note
+from shadowrelay.pipeline import placement, tracking_rows
+from shadowrelay.pipeline.context import Context
+from shadowrelay.pipeline.copier import Copier, CopyResult
+from shadowrelay.pipeline.poison import set_aside_corrupt
+
+AT_ONCE = 20  # copies under way; the receivers of copies have clients of their own
+LARGE_AT_ONCE = 4
+LARGE_IN_HAND_MAX = 2 * LARGE_AT_ONCE  # each may take an hour: the small ones must not wait behind them
+IN_HAND_MAX = 200  # messages that have their turn, copies under way included
+WAITING_MAX = 10_000  # messages that wait by themselves; the others are found by the cursor
+LOOK_ANEW_SECONDS = 600.0  # of quiet: what no event told of is found then
+SETTLING_SECONDS = 1.0  # just accepted without a copy, and being delivered: a copy would come too late to matter
+BLOCKED_SECONDS_MAX = 60.0
+LEDGER_AGAIN_SECONDS = 1.0
+
+_log = structlog.get_logger("shadowrelay.place")
+
+
+class Outcome(Enum):
+    """What came of a message's turn."""
+
+    OVER = "over"  # it has a chosen shadow server now, or needs none from us
+    NOBODY = "nobody"  # nobody could be tried: it is the peers that it waits for
+    AGAIN = "again"  # tried in vain
+    BLOCKED = "blocked"  # those who may be tried may not have it now: they are on its list, and have to be heard first
+    LATER = "later"  # not yet to be tried
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A message that waits by itself. `due_at` in `Clock.awake`; `failures_count` in a row."""
+
+    due_at: float
+    failures_count: int
+    is_blocked: bool = False
+
+
+class PlaceService:
+    """Places the unfinished primary messages that have no chosen shadow server. `on_placed` is called for each that has one now."""
+
+    def __init__(self, context: Context, copier: Copier) -> None:
+        self._context = context
+        self._copier = copier
+        self._event = asyncio.Event()
+        self._busy: set[MessageId] = set()
+        self._slots = asyncio.Semaphore(AT_ONCE)
+        self._large_slots = asyncio.Semaphore(LARGE_AT_ONCE)  # of their own: they take long, and take turns
+        self._large_count = 0  # in hand
+        self._large: deque[MessageId] = deque()  # they wait for their turn; `due_at` is infinite
+        self._after = 0  # internal ids up to this one were looked at
+        self._is_behind = True  # there may be some above it
+        self._waiting: dict[MessageId, Waiting] = {}
+        self._due: list[tuple[float, MessageId]] = []  # a heap; an entry counts if it is the one in `_waiting`
+        self.on_placed: Callable[[MessageId], None] = lambda message_id: None
+
+    def want(self, message_id: MessageId) -> None:
+        """This message has no copy. Where it waits already, that is news only if its list was in the way."""
+        entry = self._waiting.get(message_id)
+        if message_id in self._busy or (entry is not None and not entry.is_blocked):
+            return
+        if entry is None and len(self._waiting) >= WAITING_MAX:
+            self.wake(0)
+        else:
+            self._wait(message_id, min(SETTLING_SECONDS, self._context.heartbeat), 0)
+            self._event.set()
+
+    def wake(self, after: int | None = None) -> None:
+        """There are messages without a copy: with internal ids above `after`, or newer than all that were looked at."""
+        if after is not None:
+            self._after = min(self._after, after)
+        self._is_behind = True
+        self._event.set()
+
+    def available(self) -> None:
+        """A peer may be tried that could not be, or has begun anew."""
+        self._event.set()
+
+    async def run(self) -> None:
+        """For ever. While there is nothing to place, or nobody to place it on, it waits to be woken."""
+        while True:
+            self._event.clear()
+            pause = None
+            if self._context.is_enabled:
+                try:
+                    await self._give_turns()
+                    pause = self._pause()
+                except LedgerUnavailable as error:
+                    _log.warning("placement.waits", reason=error.reason)
+                    pause = LEDGER_AGAIN_SECONDS
+            try:
+                await asyncio.wait_for(self._event.wait(), LOOK_ANEW_SECONDS if pause is None else pause)
+            except TimeoutError:
+                if pause is None:
+                    self.wake(0)
+
+    def _pause(self) -> float | None:
+        """Until somebody may be tried with something that is to be placed."""
+        context = self._context
+        now = context.clock.awake()
+        if self._room() <= 0:
+            if self._busy or not (self._waiting or self._is_behind):
+                return None  # the end of a turn wakes, or whoever has something to place
+            trial_at = context.peers.trial_next_at()
+            return None if trial_at is None else max(trial_at - now, 0.01)
+        while self._due and self._is_stale(*self._due[0]):
+            heapq.heappop(self._due)
+        return max(self._due[0][0] - now, 0.01) if self._due else None
+
+    def _room(self) -> int:
+        """How many more may have their turn now: one on trial, where nobody can be tried otherwise. Many at once or none: each
+        time they are read."""
+        peers = self._context.peers
+        states = [peers.breaker_state(server) for server in peers.states if peers.may_try(server)]
+        if not states:
+            return 0
+        if "closed" not in states:
+            return 1 - len(self._busy)
+        free = IN_HAND_MAX - len(self._busy)
+        return free if free >= IN_HAND_MAX // 2 else 0
+
+    def _is_stale(self, due_at: float, message_id: MessageId) -> bool:
+        entry = self._waiting.get(message_id)
+        return entry is None or entry.due_at != due_at or message_id in self._busy
+
+    async def _give_turns(self) -> None:
+        await self._give_turns_to_due()
+        while self._is_behind and len(self._waiting) < WAITING_MAX and (room := self._room()) > 0:
+            self._is_behind = False  # unless somebody says otherwise while we read
+            after = self._after
+            page = await self._context.ledger.unplaced(room, after=after)
+            if page and self._after == after:
+                self._after, self._is_behind = page[-1].internal_id, True
+            for message in page:
+                if message.envelope.message_id not in self._waiting:
+                    self._begin(message)
+
+    async def _give_turns_to_due(self) -> None:
+        now = self._context.clock.awake()
+        due: list[MessageId] = []
+        room = self._room()
+        while self._due and len(due) < room and self._due[0][0] <= now:
+            due_at, message_id = heapq.heappop(self._due)
+            if not self._is_stale(due_at, message_id):
+                due.append(message_id)
+        if not due:
+            return
+        try:
+            found = {message.envelope.message_id: message for message in await self._context.ledger.load_many(due)}
+        except BaseException:
+            for message_id in due:
+                heapq.heappush(self._due, (self._waiting[message_id].due_at, message_id))
+            raise
+        for message_id in due:
+            message = found.get(message_id)
+            if message is None or message.claim.role is not Role.PRIMARY or message.claim.chosen() is not None or message.claim.handed:
+                self._waiting.pop(message_id, None)
+            elif message.is_decided:
+                self._begin(message)
+            else:
+                self._wait(message_id, SETTLING_SECONDS, 0)
+
+    def _wait(self, message_id: MessageId, seconds: float, failures_count: int, *, is_blocked: bool = False) -> None:
+        due_at = self._context.clock.awake() + seconds
+        self._waiting[message_id] = Waiting(due_at, failures_count, is_blocked)
+        heapq.heappush(self._due, (due_at, message_id))
+
+    def _begin(self, message: StoredMessage) -> None:
+        message_id = message.envelope.message_id
+        if message_id in self._busy:
+            return
+        if _is_large(message):
+            if self._large_count >= LARGE_IN_HAND_MAX:
+                entry = self._waiting.get(message_id)
+                self._waiting[message_id] = Waiting(math.inf, 0 if entry is None else entry.failures_count)
+                self._large.append(message_id)
+                return
+            self._large_count += 1
+        self._busy.add(message_id)
+        self._context.tasks.spawn(self._turn(message), "place")
+
+    async def _turn(self, message: StoredMessage) -> None:
+        message_id = message.envelope.message_id
+        outcome = Outcome.AGAIN
+        try:
+            outcome = await self._supervised(message)
+        finally:
+            self._busy.discard(message_id)
+            self._after_turn(message, outcome)
+            if _is_large(message):
+                self._large_count -= 1
+                if self._large:
+                    following = self._large.popleft()
+                    self._wait(following, 0.0, self._waiting[following].failures_count)
+            self._event.set()
+
+    def _after_turn(self, message: StoredMessage, outcome: Outcome) -> None:
+        message_id = message.envelope.message_id
+        entry = self._waiting.get(message_id)
+        failures_count = 0 if entry is None else entry.failures_count
+        if outcome is Outcome.OVER:
+            self._waiting.pop(message_id, None)
+        elif outcome is Outcome.AGAIN:
+            self._wait(message_id, placement.pause_after(failures_count + 1), failures_count + 1)
+        elif outcome is Outcome.BLOCKED:
+            self._wait(message_id, min(placement.pause_after(failures_count + 1), BLOCKED_SECONDS_MAX), failures_count + 1, is_blocked=True)
+        elif outcome is Outcome.LATER:
+            self._wait(message_id, SETTLING_SECONDS, failures_count)
+        elif entry is not None:
+            self._wait(message_id, 0.0, failures_count)  # the first to go when a peer may be tried
+        else:
+            self.wake(message.internal_id - 1)
+
+    async def _supervised(self, message: StoredMessage) -> Outcome:
+        message_id = message.envelope.message_id
+        try:
+            async with self._large_slots if _is_large(message) else self._slots:
+                if self._is_settling(message):
+                    return Outcome.LATER
+                self._context.placements.add(message_id)
+                try:
+                    return await self.place(message)
+                finally:
+                    self._context.placements.discard(message_id)
+        except ContentCorrupt as error:
+            await self._set_aside(message, str(error))
+        except LedgerUnavailable as error:
+            _log.warning("placement.put_off", message_id=message_id, reason=error.reason)
+        except IllegalTransition as error:
+            _log.info("placement.obsolete", message_id=message_id, reason=str(error))
+        except Exception:
+            _log.exception("placement.failed", message_id=message_id)  # the others are placed all the same
+        return Outcome.AGAIN
+
+    def _is_settling(self, message: StoredMessage) -> bool:
+        fresh = timedelta(seconds=min(SETTLING_SECONDS, self._context.heartbeat))
+        running = self._context.attempts.is_running(message.envelope.message_id)
+        return running and self._context.now() - message.envelope.arrived_at < fresh
+
+    async def place(self, message: StoredMessage) -> Outcome:
+        """One message's turn."""
+        context = self._context
+        message_id = message.envelope.message_id
+        plan = self._copier.plan(message_id, message.claim)
+        if not plan:
+            return Outcome.BLOCKED if self._is_anybody_there() else Outcome.NOBODY
+        if message.place is None:
+            raise ContentCorrupt("its content is gone")
+        content = await context.read_content(message.place)
+        started = context.clock.awake()
+        said = message.claim.done and message.claim.done - await context.ledger.unsaid(message_id)
+        result = await self._copier.copy(
+            message.envelope, content, message.claim, plan, is_first_listed=False, is_client_waiting=False, said=said
+        )
+        if result.superseded is not None:
+            await self._superseded(message_id, result)
+            return Outcome.AGAIN
+        (transition,) = await context.ledger.transition([message_id], result.outcome)
+        if transition.note != Note.CHOSEN or result.stored_on is None:
+            return Outcome.AGAIN if result.attempts_count or self._is_anybody_there() else Outcome.NOBODY
+        elapsed = timedelta(seconds=context.clock.awake() - started)
+        context.tracking.write(
+            tracking_rows.haredirect(context.me.server, message, at=context.now(), server=result.stored_on.server, elapsed=elapsed)
+        )
+        self.on_placed(message_id)
+        return Outcome.OVER
+
+    def _is_anybody_there(self) -> bool:
+        peers = self._context.peers
+        return any(peers.may_try(server) for server in peers.states)
+
+    async def _set_aside(self, message: StoredMessage, reason: str) -> None:
+        """Not during an attempt, which has the content or finds out by itself: whoever is told `yours` promotes at once."""
+        message_id = message.envelope.message_id
+        if self._context.attempts.begin(message_id):
+            try:
+                await set_aside_corrupt(self._context, message, reason)
+            finally:
+                self._context.attempts.end(message_id)
+
+    async def _superseded(self, message_id: MessageId, result: CopyResult) -> None:
+        """The server has a higher claim, or knows it delivered: what it says counts like an answer to STATUS."""
+        assert result.superseded is not None
+        party, answer = result.superseded
+
+        def decide(_: MessageId, claim: Claim | None) -> Transition:
+            known = result.verdict(message_id, claim).after
+            if known is None or not known.is_primary:
+                return Transition(claim, claim)
+            learnt = primary.settle(known, self._context.me, party, answer)
+            if learnt is None:
+                return Transition(claim, known)
+            ends = learnt.after is None or not learnt.after.is_primary
+            if ends and not self._context.attempts.end_claim(message_id):  # between two attempts
+                return Transition(claim, known, note=Note.WAIT)
+            return Transition(claim, learnt.after, learnt.tell, note=learnt.note)
+
+        (transition,) = await self._context.end_claims([message_id], decide)
+        _log.info("placement.superseded", message_id=message_id, server=party.server, note=transition.note)
+
+
+def _is_large(message: StoredMessage) -> bool:
+    return message.place is not None and message.place.size > placement.LARGE_OCTETS

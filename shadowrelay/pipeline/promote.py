@@ -1,0 +1,378 @@
+"""Taking over: when a primary server is lost, its shadow servers ask everybody and become primary. docs/design.md 6.1, 6.2.
+
+`ReconcileService` asks a primary server that lives what became of the copies that we hold for it, when it was restarted and once a
+span: docs/protocol.md 10, `unknown`; what an answer means is `ownership.shadow.meaning`. A crash may have come between the copy and the
+primary's own commit, or an older copy of its database was restored: `unknown` from a later incarnation of the same database means: take
+it over, after asking everybody. From the incarnation that sent the copy it means that the copy is not needed.
+
+HADISCARD rows tell of shadow messages that are not needed any more, whoever said so and in whatever way.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+
+import structlog
+
+from shadowrelay.model.ids import NO_DATABASE, MessageId, ServerName
+from shadowrelay.model.ownership import Claim, DiscardEvent, DiscardStatus, Role, StatusAnswer, StatusQuestion, Transition
+from shadowrelay.model.peers import Incarnation
+from shadowrelay.model.queue import HeldCopy, ShadowGroup, StoredMessage
+from shadowrelay.model.replies import ContentCorrupt, LedgerUnavailable, PeerUnavailable
+from shadowrelay.model.tracking import ResubmitReason
+from shadowrelay.ownership import shadow
+from shadowrelay.ownership.rules import Note, Party
+from shadowrelay.pipeline import tracking_rows
+from shadowrelay.pipeline.context import Context
+from shadowrelay.pipeline.deliver import DeliverService
+from shadowrelay.pipeline.place import PlaceService
+from shadowrelay.ports import Decide
+
+ENDINGS = (DiscardStatus.DELIVERED, DiscardStatus.RELEASED)
+
+
+def discarded(events: Iterable[DiscardEvent], transitions: Iterable[Transition]) -> list[DiscardEvent]:
+    """Those of the events that changed a shadow message of ours, and say that it is done or not needed."""
+    return [
+        event
+        for event, transition in zip(events, transitions, strict=True)
+        if event.status in ENDINGS
+        and transition.before is not None
+        and transition.after is not None
+        and transition.before.role is Role.SHADOW
+        and transition.before != transition.after
+    ]
+
+
+async def track(context: Context, primary: ServerName, events: list[DiscardEvent]) -> None:
+    """One row each; after the commit, so that no row says what did not happen. Raises: LedgerUnavailable."""
+    if not events:
+        return
+    stored = {message.envelope.message_id: message for message in await context.ledger.load_many([event.message_id for event in events])}
+    now = context.now()
+    for event in events:
+        message = stored.get(event.message_id)
+        context.tracking.write(
+            tracking_rows.hadiscard(
+                context.me.server,
+                event.message_id,
+                at=now,
+                primary=primary,
+                envelope=message.envelope if message else None,
+                ordinals=event.ordinals,
+                status=event.status.value,
+                internal_id=message.internal_id if message else 0,
+            )
+        )
+    context.metrics.discarded(sum(event.status is DiscardStatus.DELIVERED for event in events))
+
+
+Tell = Callable[[Sequence[StoredMessage]], None]
+PAGE = 400  # docs/protocol.md 14: questions in one XQDISCARD STATUS BDAT
+
+_log = structlog.get_logger("shadowrelay.promote")
+
+
+class PromoteService:
+    """Watches the shadow queues for lost primaries."""
+
+    def __init__(self, context: Context, deliver: DeliverService, place: PlaceService) -> None:
+        self._context = context
+        self._deliver = deliver
+        self._place = place
+        self._event = asyncio.Event()
+        self._corrupt: set[MessageId] = set()  # said once
+        self._unreadable: set[MessageId] = set()  # said once, until it can be read
+        self._started_ran = context.clock.ran()
+
+    def wake(self) -> None:
+        """Look now: a database changed, or something was handed over."""
+        self._event.set()
+
+    async def run(self) -> None:
+        """Look once a heartbeat or poll, whichever is shorter, and whenever woken."""
+        while True:
+            transport = self._context.settings.transport
+            pause = min(transport.shadow_heartbeat_frequency, max(transport.discard_poll_interval, timedelta(milliseconds=100)))
+            self._event.clear()
+            try:
+                for group in await self._context.ledger.shadow_groups():
+                    reason = self.reason(group)
+                    if reason is not None:
+                        await self._take_over(group, reason)
+            except LedgerUnavailable as error:
+                _log.warning("promotion.waits", reason=error.reason)
+            try:
+                await asyncio.wait_for(self._event.wait(), pause.total_seconds())
+            except TimeoutError:
+                continue
+
+    def reason(self, group: ShadowGroup) -> ResubmitReason | None:
+        """Why the messages of this group are to be taken over now, or None."""
+        handover = ResubmitReason.HANDOVER if group.handed_count else None
+        return self._loss(Party(group.primary, group.database)) or handover
+
+    def _loss(self, primary: Party) -> ResubmitReason | None:
+        database = self._context.peers.party(primary.server).database
+        if database not in (NO_DATABASE, primary.database):
+            return ResubmitReason.DATABASE_CHANGED
+        is_silent = self._silence(primary.server) >= self._context.leases.silence_limit(primary.server)
+        return ResubmitReason.SILENCE if is_silent else None
+
+    def _to_hear(self, claim: Claim, reachable: frozenset[ServerName]) -> frozenset[ServerName]:
+        """Whom this round has to hear. Called in the transaction that would promote: a primary that was heard since the round
+        began may count a lease from what it was answered, so that without its own word nothing is taken over from it."""
+        is_lost = claim.handed or self._loss(Party(claim.primary, claim.database)) is not None
+        return reachable if is_lost else reachable | {claim.primary}
+
+    def _silence(self, primary: ServerName) -> float:
+        if primary in self._context.peers:
+            return self._context.peers.silence(primary)
+        return self._context.clock.ran() - self._started_ran  # no peer of ours any more: nobody can hear it
+
+    async def _take_over(self, group: ShadowGroup, reason: ResubmitReason) -> None:
+        context = self._context
+        detected_at = context.now()
+        silent_since = detected_at - timedelta(seconds=self._silence(group.primary))
+        is_handover = reason is ResubmitReason.HANDOVER
+        reachable = await self._reachable(without=group.primary if is_handover else None)
+        if self.reason(group) is not reason:
+            return  # the primary answered; what is handed over all the same comes in the next look
+        _log.warning(
+            "primary.lost", primary=group.primary, database=group.database, reason=reason.value, count=group.count, asking=sorted(reachable)
+        )
+
+        def tell(promoted: Sequence[StoredMessage]) -> None:
+            for message in promoted:
+                context.tracking.write(
+                    tracking_rows.resubmit(
+                        context.me.server,
+                        message,
+                        at=context.now(),
+                        primary=group.primary,
+                        reason=reason,
+                        silent_since=silent_since,
+                        detected_at=detected_at,
+                    )
+                )
+            if promoted:
+                context.metrics.promoted(len(promoted), reason.value)
+                _log.warning("messages.promoted", primary=group.primary, count=len(promoted), reason=reason.value)
+                self._place.wake(promoted[0].internal_id - 1)
+                self._deliver.wake()
+
+        after = 0
+        while is_handover or self.reason(group) is reason:  # a long queue takes many rounds: it may be back meanwhile
+            page = await context.ledger.shadows_of(group.primary, group.database, PAGE, after, handed_only=is_handover)
+            if not page:
+                return
+            after = page[-1].internal_id
+            await self._ask_and_promote(page, reachable, tell)
+
+    async def _reachable(self, without: ServerName | None) -> dict[ServerName, Party]:
+        context = self._context
+
+        async def greet(server: ServerName) -> Party | None:
+            try:
+                identity = await context.links[server].greet()
+            except PeerUnavailable:
+                context.peers.failed(server)
+                return None
+            return Party(server, identity.database)
+
+        servers = [server for server in context.peers.states if server != without]
+        parties = await asyncio.gather(*(greet(server) for server in servers))
+        return {party.server: party for party in parties if party is not None}
+
+    async def _ask_and_promote(self, page: Sequence[StoredMessage], reachable: dict[ServerName, Party], tell: Tell) -> None:
+        """One round of questions for these messages; `tell` hears of those that are ours now."""
+        context = self._context
+        by_id = {message.envelope.message_id: message for message in page if await self._is_whole(message)}
+        questions = [StatusQuestion(message_id, message.claim.number) for message_id, message in by_id.items()]
+        promoted: set[MessageId] = set()
+        is_first = True
+        for server, party in tuple(reachable.items()):
+            try:
+                answers = await context.links[server].status(questions)
+            except PeerUnavailable:
+                context.peers.failed(server)
+                del reachable[server]
+                continue
+            said = dict(zip(by_id, answers, strict=True))
+            decide = self._round(party, said, frozenset(reachable), is_first=is_first)
+            promoted |= await context.tasks.whole(self._promoted(by_id, list(said), decide, tell), "promote")
+            is_first = False
+        rest = [message_id for message_id in by_id if message_id not in promoted]
+        heard = frozenset(reachable)
+
+        def alone(_: MessageId, claim: Claim | None) -> Transition:
+            return Transition(None, None) if claim is None else shadow.alone(claim, context.me, self._to_hear(claim, heard))
+
+        await context.tasks.whole(self._promoted(by_id, rest, alone, tell), "promote")
+
+    async def _promoted(
+        self, by_id: Mapping[MessageId, StoredMessage], ids: Sequence[MessageId], decide: Decide, tell: Tell
+    ) -> set[MessageId]:
+        """Commit what `decide` says, and tell at once of what is ours by it, and of what somebody knew to be delivered."""
+        transitions = await self._context.ledger.transition(ids, decide)
+        ours = _ours(ids, transitions)
+        tell([by_id[message_id] for message_id in ids if message_id in ours])
+        await self._track_ended(ids, transitions)
+        return ours
+
+    async def _is_whole(self, message: StoredMessage) -> bool:
+        """I5: the SHA-256 is checked before promotion. Who has nothing to deliver does not take a message over: its
+        primary may come back, and another server may hold a good copy."""
+        message_id = message.envelope.message_id
+        try:
+            if message.place is None:
+                raise ContentCorrupt("it is gone")
+            await self._context.read_content(message.place)
+        except ContentCorrupt as error:
+            if message_id not in self._corrupt:
+                _log.error("shadow.corrupt", message_id=message_id, primary=message.claim.primary, reason=str(error))
+                self._corrupt.add(message_id)
+            return False
+        except LedgerUnavailable as error:  # not now: the next look asks again
+            if message_id not in self._unreadable:
+                _log.warning("shadow.unreadable", message_id=message_id, primary=message.claim.primary, reason=error.reason)
+                self._unreadable.add(message_id)
+            return False
+        self._unreadable.discard(message_id)
+        return True
+
+    def _round(self, party: Party, said: Mapping[MessageId, StatusAnswer], reachable: frozenset[ServerName], *, is_first: bool) -> Decide:
+        """The first answer begins a round: one that was broken off stands in the claim with what it had heard by then, which
+        may be hours old."""
+        me = self._context.me
+
+        def decide(message_id: MessageId, claim: Claim | None) -> Transition:
+            if claim is None or claim.role is not Role.SHADOW:
+                return Transition(claim, claim)
+            before = shadow.round_over(claim).after if is_first else claim
+            to_hear = self._to_hear(claim, reachable)
+            return replace(shadow.answered(before, me, party, said[message_id], to_hear), before=claim)
+
+        return decide
+
+    async def _track_ended(self, ids: Sequence[MessageId], transitions: Sequence[Transition]) -> None:
+        """Somebody knew them delivered: they are shadow messages no more."""
+        by_primary: dict[ServerName, list[DiscardEvent]] = defaultdict(list)
+        for message_id, transition in zip(ids, transitions, strict=True):
+            if transition.note == Note.DONE and transition.before is not None:
+                by_primary[transition.before.primary].append(DiscardEvent(0, message_id, DiscardStatus.DELIVERED))
+        try:
+            for primary, events in by_primary.items():
+                await track(self._context, primary, events)
+        except LedgerUnavailable as error:
+            _log.warning("discards.untracked", reason=error.reason)  # what was promoted with them is still to be told
+
+
+def _ours(ids: Sequence[MessageId], transitions: Sequence[Transition]) -> set[MessageId]:
+    return {message_id for message_id, transition in zip(ids, transitions, strict=True) if transition.note == Note.PROMOTED}
+
+
+AGAIN_SECONDS = 5.0
+PAUSE_SECONDS_MAX = 1.0
+
+
+class ReconcileService:
+    """Asks a restarted primary about every copy held for it, once an incarnation, and a living one once a span.
+
+    `_reconciled` has the incarnation of each primary with which the first was done since this process started. Each copy that
+    is still held for it was sent by this incarnation, or is known to it: what an older one sent and this one does not
+    know is being taken over, and `PeerDesk.hold` refuses a copy of an older one.
+    """
+
+    def __init__(self, context: Context, promote: PromoteService) -> None:
+        self._context = context
+        self._promote = promote
+        self._running: set[ServerName] = set()
+        self._reconciled: dict[ServerName, Incarnation] = {}
+
+    async def primary_restarted(self, server: ServerName) -> None:
+        """Page through the shadow messages of this primary in its present database, until all have been asked about: an
+        unknown one would be nobody's while its primary lives. If it restarts meanwhile, begin again."""
+        peers = self._context.peers
+        if server in self._running:
+            return
+        self._running.add(server)
+        try:
+            while (present := peers.whole_incarnation(server)) is not None and self._reconciled.get(server) != present:
+                await self._reconcile(server, present)
+        finally:
+            self._running.discard(server)
+            self._promote.wake()
+
+    async def _reconcile(self, server: ServerName, present: Incarnation) -> None:
+        context = self._context
+        while context.peers.whole_incarnation(server) == present:
+            try:
+                await context.ledger.transition((), lambda _, claim: Transition(claim, claim))  # after it, copies under way are stored
+                await self._ask_all(Party(server, present.database))
+                self._reconciled[server] = present
+                return
+            except (PeerUnavailable, LedgerUnavailable) as error:
+                _log.warning("reconciliation.waits", server=server, reason=error.reason)
+            await asyncio.sleep(min(context.heartbeat, AGAIN_SECONDS))
+
+    async def run(self) -> None:
+        """Once a span, ask about whatever is held for a primary that lives. Nothing else would ever end a copy that the
+        network kept until its `released` had been heard and acknowledged."""
+        context = self._context
+        while True:
+            await asyncio.sleep(context.settings.transport.shadow_resubmit_time_span.total_seconds())
+            try:
+                for group in await context.ledger.shadow_groups():
+                    party = Party(group.primary, group.database)
+                    sender = self._reconciled.get(group.primary)
+                    if sender is not None and self._is_present(party, sender) and group.primary not in self._running:
+                        await self._ask_all(party, sender)
+            except (PeerUnavailable, LedgerUnavailable) as error:
+                _log.info("reconciliation.put_off", reason=error.reason)
+
+    def _is_present(self, party: Party, incarnation: Incarnation) -> bool:
+        return party.database == incarnation.database and self._context.peers.whole_incarnation(party.server) == incarnation
+
+    async def _ask_all(self, party: Party, sender: Incarnation | None = None) -> None:
+        """Half of the time is left to the mail: after a restart both servers ask about all that they hold. `sender`: the
+        incarnation that sent all these copies, or knows them; `None` if an older one may have sent them."""
+        clock = self._context.clock
+        after = 0
+        began = clock.awake()
+        while page := await self._context.ledger.copies_of(party.server, party.database, PAGE, after):
+            await self._ask(party, page, sender)
+            after = page[-1].internal_id
+            await asyncio.sleep(min(clock.awake() - began, PAUSE_SECONDS_MAX))
+            began = clock.awake()
+
+    async def _ask(self, party: Party, page: Sequence[HeldCopy], sender: Incarnation | None) -> None:
+        context = self._context
+        link = context.links[party.server]
+        questions = {held.message_id: StatusQuestion(held.message_id, held.number) for held in page}
+        answers = dict(zip(questions, await link.status(list(questions.values())), strict=True))
+        answering = None if link.identity is None else link.identity.whole_incarnation
+        if sender is not None and (answering != sender or not self._is_present(party, sender)):
+            return  # it was restarted meanwhile, so that all is asked again
+        from_sender = sender is not None
+        meanings = {message_id: shadow.meaning(answer, from_sender=from_sender) for message_id, answer in answers.items()}
+        events = [DiscardEvent(0, message_id, meant) for message_id, meant in meanings.items() if meant is not None]
+
+        def decide(message_id: MessageId, claim: Claim | None) -> Transition:
+            transition = shadow.reconciled(claim, party, questions[message_id], answers[message_id], from_sender=from_sender)
+            if not context.call_off_done(message_id, transition) and transition.changed:  # it may have been promoted since
+                context.attempts.changed(message_id)
+            return transition
+
+        async def settle() -> None:
+            transitions = await context.ledger.transition([event.message_id for event in events], decide)
+            for event, transition in zip(events, transitions, strict=True):
+                if not context.call_off_done(event.message_id, transition) and transition.changed:
+                    context.attempts.changed(event.message_id)
+            await track(context, party.server, discarded(events, transitions))
+
+        if events:
+            await context.tasks.whole(settle(), f"reconcile {party.server}")
+            _log.info("shadows.reconciled", server=party.server, asked=len(page), settled=len(events))

@@ -1,0 +1,428 @@
+"""A primary asks the servers on its lists: what a lease does not cover any more is cleared up before the next attempt.
+
+At start every unfinished message is reviewed when it is due, because leases do not survive the process; later those whose shadow
+server was lost or came back. docs/design.md 6.2 "lease", "everybody", "meet". What cannot be settled while a server is out of reach is
+handed back (`on_blocked`): it waits for that server in its queue. Nothing is asked again and again.
+"""
+
+import asyncio
+import contextlib
+import heapq
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+
+import structlog
+
+from shadowrelay.model.ids import NO_SERVER, MessageId, ServerName
+from shadowrelay.model.ownership import Claim, Copy, CopyNumber, StatusAnswer, StatusQuestion, StatusState, Transition
+from shadowrelay.model.queue import StoredMessage
+from shadowrelay.model.replies import LedgerUnavailable, PeerUnavailable
+from shadowrelay.ownership import primary, rules
+from shadowrelay.ownership.rules import Note, Party
+from shadowrelay.pipeline.context import Context
+from shadowrelay.settings.values import WithoutLease
+
+NOBODY: frozenset[ServerName] = frozenset()
+GONE = (Note.DROPPED, Note.EVERYBODY)  # the server holds no copy
+SILENT_SECONDS = 5.0  # a server that did not answer is not asked again so long, unless it is heard
+PAGE = 400  # docs/protocol.md 14: questions in one XQDISCARD STATUS BDAT
+DOUBLINGS_MAX = 10
+TRIES_AT_HAND = 2  # after that a message that somebody else must move for waits in its queue, and leaves its place to others
+TRUSTED_HEARTBEATS = 2  # without a failed question
+EVERYTHING = 2**31
+CLOCK_GRAIN_SECONDS = 0.1
+LOOKED_AT_AGAIN_SECONDS = 1800.0  # should the event that wakes it be missed
+
+_log = structlog.get_logger("shadowrelay.review")
+
+
+class ReviewService:
+    """A set of messages to clear up. `on_clear(message_id, excused)` is called for each that may be delivered; `excused` are the
+    servers whose lease it may go without. `on_blocked(message_id, server, seconds)`: it waits for this server, at most so long.
+    `on_reachable(server, limit)`: what waits for it may go on, or so many of it."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._wanted: set[MessageId] = set()
+        self._later: list[tuple[float, MessageId]] = []  # heap, `Clock.awake`: somebody else must move first
+        self._tries: dict[MessageId, int] = {}  # of those
+        self._unanswered: dict[ServerName, float] = {}  # when the last question to it failed, `Clock.awake`; none was answered since
+        self._unanswered_since: dict[ServerName, float] = {}  # when the first one failed of those after the last answer
+        self._said_unanswering: set[ServerName] = set()
+        self._trusted_at: dict[ServerName, float] = {}  # of those: when all that waits for it goes on, unless a question fails
+        self._suspects: dict[MessageId, set[ServerName]] = defaultdict(set)  # to be asked although the lease runs
+        self._asked_whole: set[ServerName] = set()  # `request_server` runs
+        self._waited_for: set[ServerName] = set()
+        self._event = asyncio.Event()
+        self.on_clear: Callable[[MessageId, frozenset[ServerName]], None] = lambda message_id, excused: None
+        self.on_unplaced: Callable[[MessageId], None] = lambda message_id: None
+        self.on_lost: Callable[[], None] = lambda: None
+        self.on_blocked: Callable[[MessageId, ServerName, float], None] = lambda message_id, server, seconds: None
+        self.on_reachable: Callable[[ServerName, int], None] = lambda server, limit: None
+        self.on_placed: Callable[[MessageId], None] = lambda message_id: None
+
+    def request(self, message_id: MessageId) -> None:
+        """Ask about this message soon."""
+        self._wanted.add(message_id)
+        self._event.set()
+
+    def suspect(self, message_id: MessageId, server: ServerName) -> None:
+        """Ask this server about this message soon, although a lease may run: it said that it took it over."""
+        self._suspects[message_id].add(server)
+        self.request(message_id)
+
+    def reachable(self, server: ServerName) -> None:
+        """It was heard again, or is forgotten: what waits for it goes on. Who polls us may still answer no question: then one
+        message tries that, and the others follow when it is answered, or when no question has failed for a while."""
+        self._waited_for.discard(server)
+        if server not in self._unanswered or server not in self._context.peers:
+            self._trust(server)
+        elif server not in self._trusted_at:
+            self._trusted_at[server] = self._context.clock.awake() + TRUSTED_HEARTBEATS * self._context.heartbeat
+            self.on_reachable(server, 1)
+
+    def parked(self, server: ServerName) -> None:
+        """Something waits for it now."""
+        if self._context.peers.is_back(server):
+            self.reachable(server)
+
+    def _trust(self, server: ServerName) -> None:
+        self._unanswered.pop(server, None)
+        self._trusted_at.pop(server, None)
+        self.on_reachable(server, EVERYTHING)
+
+    async def request_server(self, server: ServerName) -> None:
+        """Ask about everything that this server may hold for us, although leases run: it was away, or its database is new.
+        Page by page; if it is away again, its next return begins anew."""
+        if server in self._asked_whole:
+            return
+        self._asked_whole.add(server)
+        after = 0
+        try:
+            while page := await self._context.ledger.primaries_listed_on(server, PAGE, after):
+                after = page[-1].internal_id
+                for message in page:
+                    self._suspects[message.envelope.message_id].add(server)
+                await self._review([message.envelope.message_id for message in page])
+                if self._is_silent(server):
+                    return
+        finally:
+            self._asked_whole.discard(server)
+
+    async def lost(self, server: ServerName) -> None:
+        """Unreachable for two heartbeats: another server shall hold these copies too."""
+        after = 0
+        while page := await self._context.ledger.primaries_listed_on(server, PAGE, after):
+            after = page[-1].internal_id
+            ids = [message.envelope.message_id for message in page if (chosen := message.claim.chosen()) and chosen.server == server]
+            await self._context.ledger.transition(ids, lambda _, claim: gave_up(claim, server))
+        self.on_lost()
+
+    async def run(self) -> None:
+        """Review what is wanted, in pages. Where somebody else must move first, again later: soon at first, then less often."""
+        try:
+            self._waited_for |= set(await self._context.ledger.waited_for()) & self._context.peers.states.keys()
+        except LedgerUnavailable as error:
+            _log.warning("review.waits", reason=error.reason)  # what waits is looked at again in time
+        while True:
+            self._event.clear()
+            now = self._context.clock.awake()
+            while self._later and self._later[0][0] <= now:
+                self._wanted.add(heapq.heappop(self._later)[1])
+            for server in tuple(self._waited_for):
+                if self._may_go_without((server,)):
+                    self._waited_for.discard(server)
+                    self._trust(server)
+            for server in [server for server, at in self._trusted_at.items() if at <= now]:
+                self._trust(server)
+            await self.review_wanted()
+            if not self._wanted:
+                poll = self._context.settings.transport.discard_poll_interval.total_seconds()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._event.wait(), poll)
+
+    async def review_wanted(self) -> None:
+        """One page of what is wanted. Nothing that goes wrong makes a message forgotten."""
+        batch = [self._wanted.pop() for _ in range(min(PAGE, len(self._wanted)))]
+        if not batch:
+            return
+        try:
+            await self._review(batch)
+        except LedgerUnavailable as error:
+            _log.warning("review.waits", reason=error.reason)
+            for message_id in batch:
+                self._again(message_id)
+        except BaseException:
+            for message_id in batch:
+                self._again(message_id)
+            raise
+
+    def _again(self, message_id: MessageId) -> float:
+        """Later: after a poll interval, then twice as long each time, up to a heartbeat. In how many seconds."""
+        poll = self._context.settings.transport.discard_poll_interval.total_seconds()
+        tries = self._tries[message_id] = self._tries.get(message_id, 0) + 1
+        pause = min(poll * 2.0 ** min(tries - 1, DOUBLINGS_MAX), max(self._context.heartbeat, poll))
+        heapq.heappush(self._later, (self._context.clock.awake() + pause, message_id))
+        return pause
+
+    async def _review(self, batch: Sequence[MessageId]) -> None:
+        context = self._context
+        by_server: dict[ServerName, list[MessageId]] = defaultdict(list)
+        messages = {message.envelope.message_id: message for message in await context.ledger.load_many(batch)}
+        for message_id in batch:
+            message = messages.get(message_id)
+            if message is None or not message.claim.is_primary:
+                self._ended(message_id)
+                continue
+            suspects = self._suspects.get(message_id, set())
+            # Also who is on no list any more, a forgotten peer that is back: it says that it took the message over.
+            suspects.intersection_update(context.links)
+            for server in suspects | set(rules.without_lease(message.claim, self._suffices(message))):
+                by_server[server].append(message_id)
+        unreachable: set[ServerName] = set()
+        unsettled: set[MessageId] = set()
+        for server, concerned in by_server.items():
+            waiting = await self._ask(server, concerned)
+            if waiting is None:
+                unreachable.add(server)
+            unsettled.update(concerned if waiting is None else waiting)
+            for message_id in () if waiting is None else set(concerned).difference(waiting):
+                self._answered(message_id, server)
+        for message in await context.ledger.load_many(list(messages)):
+            if message.claim.is_primary:
+                self._conclude(message, unreachable, is_settled=message.envelope.message_id not in unsettled)
+            else:
+                self._ended(message.envelope.message_id)
+
+    def _ended(self, message_id: MessageId) -> None:
+        """It is not ours any more. Delivery is told too: it may be ours again some day, and must not be left waiting then."""
+        self._suspects.pop(message_id, None)
+        self._tries.pop(message_id, None)
+        self._context.leases.forget(message_id)
+        self.on_clear(message_id, NOBODY)
+
+    def _answered(self, message_id: MessageId, server: ServerName) -> None:
+        suspects = self._suspects.get(message_id)
+        if suspects is not None:
+            suspects.discard(server)
+            if not suspects:
+                del self._suspects[message_id]
+
+    def _runs(self, message: StoredMessage) -> Callable[[Copy], bool]:
+        return lambda copy: self._context.leases.left(message.envelope.message_id, copy) > 0
+
+    def _suffices(self, message: StoredMessage) -> Callable[[Copy], bool]:
+        """Those whose lease is about to end are asked as well: the answer begins a new one."""
+        return partial(self._context.leases.suffices, message.envelope.message_id)
+
+    def _conclude(self, message: StoredMessage, unreachable: set[ServerName], *, is_settled: bool) -> None:
+        message_id = message.envelope.message_id
+        blocking = frozenset(rules.without_lease(message.claim, self._suffices(message)))
+        ended = blocking.issubset(rules.without_lease(message.claim, self._runs(message)))
+        suspects = self._suspects.get(message_id, set())
+        if is_settled and not blocking:
+            self._tries.pop(message_id, None)
+            self.on_clear(message_id, NOBODY)
+        elif ended and unreachable.issuperset(blocking | suspects) and self._may_go_without(blocking | suspects):
+            self._suspects.pop(message_id, None)  # who was out of reach so long is asked when it returns
+            self._tries.pop(message_id, None)
+            self.on_clear(message_id, blocking)
+        elif away := {server for server in unreachable & blocking if not self._context.peers.is_back(server)}:
+            self._wait_for(message, away)
+            if suspects:
+                self._again(message_id)
+        else:
+            pause = self._again(message_id)
+            if self._tries[message_id] > TRIES_AT_HAND:
+                self.on_blocked(message_id, NO_SERVER, pause)
+        if is_settled and message.claim.chosen() is None:
+            self.on_unplaced(message_id)
+
+    def _wait_for(self, message: StoredMessage, away: set[ServerName]) -> None:
+        """For the one that can be waited for least: its return, or the time when it need not be waited for, wakes the message. A
+        lease that still runs, but not long enough, may end before that."""
+        leases = self._context.leases
+        message_id = message.envelope.message_id
+        server = min(away)
+        ends = [leases.left(message_id, copy) for copy in message.claim.copies if copy.server in away]
+        left = max((seconds for seconds in ends if seconds > 0), default=0.0)
+        if server in self._context.peers:
+            self._waited_for.add(server)
+        self.on_blocked(message_id, server, left + CLOCK_GRAIN_SECONDS if left else LOOKED_AT_AGAIN_SECONDS)
+
+    def _may_go_without(self, blocking: Iterable[ServerName]) -> bool:
+        """`delivery_without_lease = deliver`, once they were out of reach for a heartbeat, or have answered no question for a span:
+        nodes that restart together must not take each other for lost."""
+        context = self._context
+        if context.settings.transport.delivery_without_lease is not WithoutLease.DELIVER:
+            return False
+
+        def is_lost(server: ServerName) -> bool:
+            return server not in context.peers or context.peers.unreachable_for(server) >= context.heartbeat or self._is_unanswering(server)
+
+        return all(is_lost(server) for server in blocking)
+
+    async def _ask(self, server: ServerName, message_ids: Sequence[MessageId]) -> set[MessageId] | None:
+        """Ask a server on the lists. The messages that somebody else must move for first; None if it cannot be asked."""
+        transitions = await self._question(server, message_ids, partial(question_number, server))
+        if transitions is None:
+            return None
+        again = [message_id for message_id, transition in transitions.items() if transition.note == Note.CHOOSE_AGAIN]
+        gone = {message_id: found.after for message_id, found in transitions.items() if found.note == Note.EVERYBODY and found.after}
+        if again and not await self._choose_again(server, again):
+            return None
+        if gone:
+            await self._everybody(server, gone)
+        return {message_id for message_id, transition in transitions.items() if transition.note == Note.WAIT}
+
+    async def _choose_again(self, server: ServerName, message_ids: Sequence[MessageId]) -> bool:
+        """Give its older copies the next numbers. The numbers are those just committed for this server alone: a placement
+        that is under way at the same time has others."""
+        me = self._context.me
+        raised = await self._context.ledger.transition(message_ids, lambda _, claim: choosing_again(claim, me, server))
+        numbers = {
+            message_id: transition.after.number
+            for message_id, transition in zip(message_ids, raised, strict=True)
+            if transition.note == Note.CHOOSE_AGAIN and transition.after is not None
+        }
+        return not numbers or await self._question(server, list(numbers), lambda message_id, _: numbers[message_id]) is not None
+
+    async def _everybody(self, server: ServerName, gone: Mapping[MessageId, Claim]) -> None:
+        """The copies on `server` are gone although its lease had ended: has anybody else taken these over?"""
+        context = self._context
+        open_ids = set(gone)
+        forgotten = {row.server for row in await context.ledger.peers() if row.is_forgotten}
+        for other in context.peers.states:
+            if other == server or not open_ids:
+                continue
+            transitions = await self._question(other, sorted(open_ids), partial(question_number, other))
+            if transitions is None and other not in forgotten:
+                if not self._may_go_without((other,)):
+                    return
+                _log.warning("everybody.unheard", server=other, count=len(open_ids))
+            settled = (Note.YIELDED, Note.DONE, Note.WAIT)
+            open_ids -= {message_id for message_id, transition in (transitions or {}).items() if transition.note in settled}
+
+        def decide(message_id: MessageId, claim: Claim | None) -> Transition:
+            return nobody_claims_more(claim, gone[message_id], server)
+
+        await context.ledger.transition(sorted(open_ids), decide)
+
+    async def _question(
+        self, server: ServerName, message_ids: Sequence[MessageId], number: Callable[[MessageId, Claim], CopyNumber]
+    ) -> dict[MessageId, Transition] | None:
+        """One XQDISCARD STATUS and what it does to our claims; None if the server cannot be asked."""
+        context = self._context
+        link = context.links.get(server)
+        if link is None or self._is_silent(server):
+            return None
+        messages = {message.envelope.message_id: message for message in await context.ledger.load_many(message_ids)}
+        messages = {message_id: message for message_id, message in messages.items() if message.claim.is_primary}
+        if not messages:
+            return {}
+        wanted = [StatusQuestion(message_id, number(message_id, message.claim)) for message_id, message in messages.items()]
+        asked_at = context.clock.awake()
+        placing = context.placements.intersection(messages)
+        try:
+            answers = await link.status(wanted)
+        except PeerUnavailable as error:
+            context.peers.failed(server)
+            self._note_unanswered(server, error.reason)
+            return None
+        self._unanswered_since.pop(server, None)
+        self._said_unanswering.discard(server)
+        if server in self._unanswered:
+            self._trust(server)
+        assert link.identity is not None
+        party = Party(server, link.identity.database)
+        said = dict(zip(messages, answers, strict=True))
+        runs = {
+            message_id: (entry := message.claim.copy_on(server)) is not None and self._runs(message)(entry)
+            for message_id, message in messages.items()
+        }
+
+        def decide(message_id: MessageId, claim: Claim | None) -> Transition:
+            transition = self._decide(message_id, claim, party, said[message_id], runs[message_id])
+            is_old = message_id in placing or not is_same_copy(claim, messages[message_id].claim, server)
+            return Transition(claim, claim, note=Note.WAIT) if is_old and transition.note in GONE else transition
+
+        transitions = await context.end_claims(list(said), decide)
+        outcome = dict(zip(said, transitions, strict=True))
+        for message_id, transition in outcome.items():
+            if transition.note == Note.CHOSEN:
+                self.on_placed(message_id)
+        for message_id, answer in said.items():
+            if holds_for(answer, context.me):  # it has heard our question: its silence begins anew
+                context.leases.began(message_id, server, asked_at, is_confirmed=True)
+        return outcome
+
+    def _note_unanswered(self, server: ServerName, reason: str) -> None:
+        """Whoever polls us and answers no question for a span is said to do so once, and need not be waited for any longer."""
+        now = self._unanswered[server] = self._context.clock.awake()
+        self._trusted_at.pop(server, None)
+        self._unanswered_since.setdefault(server, now)
+        _log.info("review.unanswered", server=server, reason=reason)
+        if self._is_unanswering(server) and server not in self._said_unanswering and self._context.peers.unreachable_for(server) < 1:
+            self._said_unanswering.add(server)
+            _log.warning("peer.answers_no_questions", server=server, reason=reason)
+
+    def _is_unanswering(self, server: ServerName) -> bool:
+        since = self._unanswered_since.get(server)
+        span = self._context.settings.transport.shadow_resubmit_time_span.total_seconds()
+        return since is not None and self._context.clock.awake() - since >= span
+
+    def _is_silent(self, server: ServerName) -> bool:
+        """It did not answer a moment ago, and was not heard since: each page of a long review would wait for it."""
+        failed_at = self._unanswered.get(server)
+        if failed_at is None or self._context.clock.awake() - failed_at > min(self._context.heartbeat, SILENT_SECONDS):
+            return False
+        heard_at = self._context.peers.states[server].heard_awake if server in self._context.peers else None
+        return heard_at is None or heard_at < failed_at
+
+    def _decide(self, message_id: MessageId, claim: Claim | None, party: Party, answer: StatusAnswer, lease_runs: bool) -> Transition:
+        context = self._context
+        if claim is None:
+            return Transition(None, None)
+        transition = primary.review(claim, context.me, party, answer, lease_runs)
+        ends = claim.is_primary and transition.after is not None and not transition.after.is_primary
+        if ends and not context.attempts.end_claim(message_id):
+            return Transition(claim, claim, note=Note.WAIT)  # an attempt runs: between two attempts
+        return transition
+
+
+# What is asked, and what an answer may change: decisions of `shadowrelay.ownership` on claims that may be gone meanwhile.
+
+
+def holds_for(answer: StatusAnswer, me: Party) -> bool:
+    """Not where it is promoting: whoever was told `yours` waits for no lease to end."""
+    is_ours = answer.state is StatusState.SHADOW and answer.primary == me.server and answer.database == me.database
+    return is_ours and not answer.promoting
+
+
+def gave_up(claim: Claim | None, server: ServerName) -> Transition:
+    """The chosen server is out of reach for too long."""
+    return Transition(None, None) if claim is None else primary.gave_up(claim, server)
+
+
+def choosing_again(claim: Claim | None, me: Party, server: ServerName) -> Transition:
+    """The next number, before an older copy is chosen again."""
+    return Transition(None, None) if claim is None else primary.choosing_again(claim, me, server)
+
+
+def nobody_claims_more(claim: Claim | None, asked: Claim, server: ServerName) -> Transition:
+    """Everybody was asked about a copy that is gone; if none was placed there since."""
+    if claim is None or not is_same_copy(claim, asked, server):
+        return Transition(claim, claim)
+    return primary.nobody_claims_more(claim, server)
+
+
+def is_same_copy(claim: Claim | None, asked: Claim, server: ServerName) -> bool:
+    """No copy was placed since this was asked. An answer that was on its way while one was says nothing of that copy:
+    with it the server would go off the list, and the copy would never be discarded."""
+    return claim is not None and claim.number == asked.number and claim.copy_on(server) == asked.copy_on(server)
+
+
+def question_number(server: ServerName, _: MessageId, claim: Claim) -> CopyNumber:
+    """As `primary.question_number`, for `functools.partial`."""
+    return primary.question_number(claim, server)

@@ -1,0 +1,114 @@
+"""Which next hop takes which recipient: the configured routes, else MX of the recipient's domain.
+
+Runs for every message: patterns are compiled once, and what a domain leads to is remembered.
+Whole addresses are compared without case; the few systems that tell `A@x` from `a@x` are not told apart by a route.
+"""
+
+import re
+from collections.abc import Sequence
+from ipaddress import ip_address
+
+from shadowrelay.model.message import Ordinals, Recipient
+from shadowrelay.model.routing import Destination, Fork, HostPort
+from shadowrelay.protocol.addresses import domain_of
+from shadowrelay.settings.values import Route
+
+DOMAINS_REMEMBERED_MAX = 10_000
+RECIPIENTS_PER_TRANSACTION_MAX = 100  # RFC 5321 4.5.3.1.8: every server takes so many
+NOWHERE = "postmaster.invalid"  # RFC 6761 6.4: never in DNS, so that `Postmaster` without a home comes back with a DSN
+
+_Choice = tuple[re.Pattern[str] | None, Destination]
+"""A pattern for the whole normal address, `None` where the domain alone decides."""
+
+
+class Router:
+    """The routes of one configuration. `home`: the domain of a bare `Postmaster` (RFC 5321 4.5.1)."""
+
+    def __init__(self, routes: Sequence[Route] = (), home: str = "") -> None:
+        self._home = home or NOWHERE
+        self._rules = _compiled(routes)
+        self._choices: dict[str, tuple[_Choice, ...]] = {}
+
+    def destination(self, address: str) -> Destination:
+        """The next hop of one recipient. Shapes: equal destinations are the same object, as long as it is remembered."""
+        domain = domain_of(address)
+        choices = self._choices.get(domain)
+        if choices is None:
+            if len(self._choices) >= DOMAINS_REMEMBERED_MAX:
+                self._choices.clear()
+            choices = self._choices[domain] = self._choices_of(domain)
+        for pattern, destination in choices[:-1]:
+            if pattern is not None and pattern.fullmatch(_normal(address, domain)):
+                return destination
+        return choices[-1][1]
+
+    def _choices_of(self, domain: str) -> tuple[_Choice, ...]:
+        """What may match in this domain, in order; the last one always does."""
+        choices: list[_Choice] = []
+        for domain_pattern, pattern, destination in self._rules:
+            if domain_pattern is None or domain_pattern.fullmatch(domain):
+                choices.append((pattern, destination))
+                if pattern is None:
+                    return tuple(choices)
+        return (*choices, (None, self._by_dns(domain)))
+
+    def _by_dns(self, domain: str) -> Destination:
+        if not domain.startswith("["):
+            return Destination(domain or self._home, domain=domain or self._home)
+        server = HostPort(str(ip_address(domain[1:-1].removeprefix("ipv6:"))))  # RFC 5321 4.1.3
+        return Destination(str(server), hosts=(server,))
+
+    def forks(self, recipients: Sequence[Recipient], undone: Ordinals) -> tuple[Fork, ...]:
+        """Bifurcation of the recipients that are not done, in the order of their first ordinals."""
+        if len(undone) == 1:
+            (ordinal,) = undone
+            return (Fork(self.destination(recipients[ordinal - 1].address), undone),)
+        shared: dict[Destination, list[int]] = {}
+        for ordinal in sorted(undone):
+            shared.setdefault(self.destination(recipients[ordinal - 1].address), []).append(ordinal)
+        return tuple(Fork(destination, frozenset(ordinals)) for destination, ordinals in shared.items())
+
+
+_Rule = tuple[re.Pattern[str] | None, re.Pattern[str] | None, Destination]
+"""Pattern for the domain (`None`: any), for the whole address (`None`: any), where it goes."""
+
+
+def _compiled(routes: Sequence[Route]) -> tuple[_Rule, ...]:
+    known: dict[str, Destination] = {}
+    rules: list[_Rule] = []
+    for route in routes:
+        destination = _destination(route, known)
+        rules += (_rule(pattern, destination) for pattern in route.recipients)
+    return tuple(rules)
+
+
+def _destination(route: Route, known: dict[str, Destination]) -> Destination:
+    """Named after its first host. Another list that begins with the same host gets a number: retries are kept by key."""
+    name = key = str(route.next_hop[0])
+    number = 1
+    while True:
+        destination = Destination(key, hosts=route.next_hop, inside_boundary=route.inside_boundary)
+        if known.setdefault(key, destination) == destination:
+            return known[key]
+        number += 1
+        key = f"{name}#{number}"
+
+
+def _rule(pattern: str, destination: Destination) -> _Rule:
+    local, at, domain = pattern.strip().rpartition("@")
+    if not at:  # "*", or a pattern for the whole address
+        whole = None if set(domain) == {"*"} else _glob(domain.lower())
+        return None, whole, destination
+    # Label by label: IDNA cannot encode a star
+    normal = ".".join(label.lower() if "*" in label else domain_of(f"@{label}") for label in domain.split("."))
+    address = None if set(local) == {"*"} else _glob(f"{local.lower()}@{normal}")
+    return _glob(normal), address, destination
+
+
+def _glob(pattern: str) -> re.Pattern[str]:
+    return re.compile(".*".join(map(re.escape, re.split(r"\*+", pattern))), re.DOTALL)
+
+
+def _normal(address: str, domain: str) -> str:
+    local, at, _ = address.rpartition("@")
+    return f"{local.lower()}@{domain}" if at else address.lower()

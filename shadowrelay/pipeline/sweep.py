@@ -1,0 +1,65 @@
+"""Housekeeping: what is past its time goes, in small steps; peers that do not answer are noticed. docs/design.md 6.3, 9."""
+
+import asyncio
+
+import structlog
+
+from shadowrelay.model.ids import ServerName
+from shadowrelay.model.replies import LedgerUnavailable
+from shadowrelay.pipeline import tracking_rows
+from shadowrelay.pipeline.context import Context
+from shadowrelay.pipeline.poison import SetAside
+from shadowrelay.pipeline.review import ReviewService
+
+STEP = 200  # rows a transaction: acceptance waits at most that long
+HEARTBEATS_UNTIL_LOST = 2  # docs/design.md 6.2: cannot be reached for two heartbeats
+
+_log = structlog.get_logger("shadowrelay.sweep")
+
+
+class SweepService:
+    """Expiry once a heartbeat (at most a minute apart), and lost shadow servers."""
+
+    def __init__(self, context: Context, review: ReviewService) -> None:
+        self._context = context
+        self._review = review
+        self._set_aside = SetAside(context, review.suspect)
+        self._lost: set[ServerName] = set()
+
+    async def run(self) -> None:
+        """For ever."""
+        self._context.clock_ahead()  # what is jumped over is seen from here on
+        while True:
+            await asyncio.sleep(min(self._context.heartbeat, 60.0))
+            try:
+                await self._notice_lost()
+                await self._set_aside.look()
+                await self._expire()
+            except LedgerUnavailable as error:
+                _log.warning("sweep.waits", reason=error.reason)
+
+    async def _notice_lost(self) -> None:
+        peers = self._context.peers
+        for server in peers.states:
+            is_lost = peers.unreachable_for(server) >= HEARTBEATS_UNTIL_LOST * self._context.heartbeat
+            if is_lost and server not in self._lost:
+                _log.warning("peer.lost", server=server, silence=round(peers.silence(server), 1))
+                await self._review.lost(server)
+                self._lost.add(server)
+            elif not is_lost:
+                self._lost.discard(server)
+
+    async def _expire(self) -> None:
+        context = self._context
+        ahead = context.clock_ahead()
+        while True:
+            expired = await context.ledger.expire(context.now() - ahead, STEP)
+            for message in expired:
+                _log.warning("shadow.expired", message_id=message.envelope.message_id, primary=message.claim.primary)
+                context.tracking.write(tracking_rows.expire(context.me.server, message, at=context.now()))
+            if len(expired) < STEP:
+                break
+        unasked_since = context.now() - ahead - context.settings.transport.shadow_message_auto_discard_interval
+        forgotten = await context.ledger.forget_unasked(unasked_since)
+        if forgotten:
+            _log.warning("notifications.unasked", count=forgotten)

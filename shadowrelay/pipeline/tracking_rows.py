@@ -1,0 +1,327 @@
+"""Rows of the message tracking log: one constructor an event. Who is who in them: docs/operations.md "The message tracking log".
+
+On the primary server client-hostname is the client at RECEIVE and this server afterwards; server-hostname is this server,
+the shadow server, or the next hop. On the shadow server client-hostname is the primary and server-hostname this server.
+Everything here is on the hot path (about six rows a message): no formatting of what is not asked for.
+Durations inside custom-data are seconds with six digits; instants have microseconds.
+`size` is for those who know it better than the stored message. Over 300 lines, because the whole table of events stands here.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+
+from shadowrelay.model.ids import NO_SERVER, MessageId, ServerName
+from shadowrelay.model.message import NO_ORDINALS, Envelope, Ordinals
+from shadowrelay.model.ownership import Role
+from shadowrelay.model.queue import StoredMessage
+from shadowrelay.model.replies import Reply
+from shadowrelay.model.tracking import EventId, EventSource, Replication, ResubmitReason, TrackingEvent
+from shadowrelay.protocol.fields import format_instant
+
+CustomData = tuple[tuple[str, str], ...]
+
+NO_SUITABLE_SHADOW_SERVERS = "No suitable shadow servers"  # Exchange's words: docs/sources.md "elastic"
+EXPIRED = Reply(550, "4.4.7", "QUEUE.Expired; message expired")  # docs/sources.md "msd-mt"
+
+
+def haredirect(
+    node: ServerName, stored: StoredMessage, *, at: datetime, server: ServerName, elapsed: timedelta, size: int | None = None
+) -> TrackingEvent:
+    """Primary: the shadow copy is on `server`. Before RECEIVE; again whenever a later placement succeeds."""
+    return _row(
+        at, EventId.HAREDIRECT, EventSource.SMTP, stored.envelope, stored.internal_id, _size(stored, size),
+        client=node, server=server, custom_data=(("ShadowElapsed", _seconds(elapsed)),),
+    )  # fmt: skip
+
+
+def haredirectfail(
+    node: ServerName, stored: StoredMessage, *, at: datetime, reason: str = NO_SUITABLE_SHADOW_SERVERS, size: int | None = None
+) -> TrackingEvent:
+    """Primary: no shadow copy could be made, and why. Before RECEIVE (or before the client is refused)."""
+    # server-hostname is this server and client-hostname empty, as in Exchange's own rows: docs/sources.md "elastic"
+    return _row(
+        at, EventId.HAREDIRECTFAIL, EventSource.SMTP, stored.envelope, stored.internal_id, _size(stored, size),
+        server=node, context=reason,
+    )  # fmt: skip
+
+
+def receive(
+    node: ServerName,
+    stored: StoredMessage,
+    *,
+    at: datetime,
+    replication: Replication,
+    ack_elapsed: timedelta,
+    shadow_elapsed: timedelta | None = None,
+    size: int | None = None,
+) -> TrackingEvent:
+    """Primary: acknowledged to the client. Both times count from the end of the content; `None` where there is no copy."""
+    custom_data: CustomData = (("Replication", replication), ("AckElapsed", _seconds(ack_elapsed)))
+    if shadow_elapsed is not None:
+        custom_data += (("ShadowElapsed", _seconds(shadow_elapsed)),)
+    envelope = stored.envelope
+    return _row(
+        at, EventId.RECEIVE, EventSource.SMTP, envelope, stored.internal_id, _size(stored, size),
+        client=envelope.client_name, client_ip=envelope.client_address, server=node,
+        connector=f"{node}\\{envelope.connector}" if envelope.connector else "", custom_data=custom_data,
+    )  # fmt: skip
+
+
+def hareceive(node: ServerName, envelope: Envelope, *, at: datetime, primary: ServerName, size: int, internal_id: int = 0) -> TrackingEvent:
+    """Shadow: the copy of `primary` is stored."""
+    return _row(at, EventId.HARECEIVE, EventSource.SMTP, envelope, internal_id, size, client=primary, server=node)
+
+
+def hadiscard(
+    node: ServerName,
+    message_id: MessageId,
+    *,
+    at: datetime,
+    primary: ServerName,
+    envelope: Envelope | None = None,
+    ordinals: Ordinals = NO_ORDINALS,
+    status: str = "delivered",
+    internal_id: int = 0,
+) -> TrackingEvent:
+    """Shadow: discarded, because the primary was done with all recipients, or with `ordinals`.
+
+    Shapes: without `envelope` the row has no recipients, which means all; `ordinals` need an envelope. `status` is the word
+    of the discard notification, in source-context.
+    """
+    if envelope is None:
+        assert not ordinals, "a row about some recipients has to name them"
+        return TrackingEvent(
+            at, EventId.HADISCARD, EventSource.SMTP, internal_id, message_id,
+            client_hostname=primary, server_hostname=node, source_context=status,
+        )  # fmt: skip
+    return _row(
+        at, EventId.HADISCARD, EventSource.SMTP, envelope, internal_id, 0,
+        ordinals=ordinals, client=primary, server=node, context=status,
+    )  # fmt: skip
+
+
+def transfer(
+    node: ServerName, stored: StoredMessage, *, at: datetime, next_hop: str, ordinals: Ordinals, size: int | None = None
+) -> TrackingEvent:
+    """Primary: one of the forks was made: these recipients share `next_hop`. One row a fork."""
+    return _row(
+        at, EventId.TRANSFER, EventSource.ROUTING, stored.envelope, stored.internal_id, _size(stored, size),
+        ordinals=ordinals, server=node, context=next_hop,
+    )  # fmt: skip
+
+
+def send(
+    node: ServerName,
+    stored: StoredMessage,
+    *,
+    at: datetime,
+    server: str,
+    replies: Mapping[int, Reply],
+    external: bool,
+    elapsed: timedelta,
+    next_hop: str = "",
+    size: int | None = None,
+) -> TrackingEvent:
+    """Primary: `server` ("name [address]:port") took the recipients in `replies` (all of them positive)."""
+    event = EventId.SENDEXTERNAL if external else EventId.SEND
+    return _attempt(event, EventSource.SMTP, node, stored, at, server, replies, _size(stored, size), elapsed, next_hop, "")
+
+
+def defer(
+    node: ServerName,
+    stored: StoredMessage,
+    *,
+    at: datetime,
+    server: str,
+    replies: Mapping[int, Reply],
+    elapsed: timedelta = timedelta(0),
+    source: EventSource = EventSource.SMTP,
+    next_hop: str = "",
+    context: str = "",
+    size: int | None = None,
+) -> TrackingEvent:
+    """Primary: the attempt failed for now for the recipients in `replies`; `source` says who failed (SMTP, DNS, ROUTING)."""
+    return _attempt(EventId.DEFER, source, node, stored, at, server, replies, _size(stored, size), elapsed, next_hop, context)
+
+
+def fail(
+    node: ServerName,
+    stored: StoredMessage,
+    *,
+    at: datetime,
+    server: str,
+    replies: Mapping[int, Reply],
+    elapsed: timedelta = timedelta(0),
+    source: EventSource = EventSource.SMTP,
+    next_hop: str = "",
+    context: str = "",
+    size: int | None = None,
+) -> TrackingEvent:
+    """Primary: the recipients in `replies` failed for good."""
+    return _attempt(EventId.FAIL, source, node, stored, at, server, replies, _size(stored, size), elapsed, next_hop, context)
+
+
+def duplicate(
+    node: ServerName, stored: StoredMessage, *, at: datetime, ordinals: Ordinals, reason: str, size: int | None = None
+) -> TrackingEvent:
+    """Primary: not delivered to these recipients, because they have it already; `reason` says how that is known."""
+    return _row(
+        at, EventId.DUPLICATEDELIVER, EventSource.SMTP, stored.envelope, stored.internal_id, _size(stored, size),
+        ordinals=ordinals, client=node, server=node, context=reason,
+    )  # fmt: skip
+
+
+def dsn(
+    node: ServerName, envelope: Envelope, *, at: datetime, original: Envelope, action: str, size: int, internal_id: int = 0
+) -> TrackingEvent:
+    """Primary: a delivery status notification about `original` was made; `envelope` is the notification's own.
+
+    `action` is RFC 3464's: failed, delayed, delivered, relayed.
+    """
+    return _row(
+        at, EventId.DSN, EventSource.DSN, envelope, internal_id, size,
+        server=node, context=action, reference=original.internet_message_id or original.message_id,
+        custom_data=(("OriginalNetworkMessageId", original.message_id),),
+    )  # fmt: skip
+
+
+def resubmit(
+    node: ServerName,
+    stored: StoredMessage,
+    *,
+    at: datetime,
+    primary: ServerName,
+    reason: ResubmitReason,
+    silent_since: datetime,
+    detected_at: datetime,
+    ordinals: Ordinals = NO_ORDINALS,
+    size: int | None = None,
+) -> TrackingEvent:
+    """New primary: promoted, the old one being `primary`.
+
+    Shapes: `ordinals` are the recipients not yet done; empty = all.
+    Units: `silent_since` is the last proof of life of the old primary, `detected_at` when its loss was known here.
+    """
+    custom_data = (
+        ("Reason", reason),
+        ("SilentSince", format_instant(silent_since)),
+        ("DetectedAt", format_instant(detected_at)),
+    )
+    return _row(
+        at, EventId.RESUBMIT, EventSource.REDUNDANCY, stored.envelope, stored.internal_id, _size(stored, size),
+        ordinals=ordinals, server=node, reference=primary, custom_data=custom_data,
+    )  # fmt: skip
+
+
+def load(node: ServerName, stored: StoredMessage, *, at: datetime, size: int | None = None) -> TrackingEvent:
+    """Primary: found in the queue database at start."""
+    return _row(
+        at, EventId.LOAD, EventSource.BOOTLOADER, stored.envelope, stored.internal_id, _size(stored, size),
+        ordinals=_open(stored), server=node,
+    )  # fmt: skip
+
+
+def poison(node: ServerName, stored: StoredMessage, *, at: datetime, reason: str, size: int | None = None) -> TrackingEvent:
+    """Set aside (or taken back), and why."""
+    return _row(
+        at, EventId.POISONMESSAGE, EventSource.POISONMESSAGE, stored.envelope, stored.internal_id, _size(stored, size),
+        ordinals=_open(stored), server=node, context=reason,
+    )  # fmt: skip
+
+
+def expire(
+    node: ServerName,
+    stored: StoredMessage,
+    *,
+    at: datetime,
+    ordinals: Ordinals = NO_ORDINALS,
+    reply: Reply = EXPIRED,
+    size: int | None = None,
+) -> TrackingEvent:
+    """Primary: these recipients (empty = all open ones) expired. Shadow: expired, its primary never said that it was done."""
+    client = stored.claim.primary if stored.claim.role is Role.SHADOW else NO_SERVER
+    gone = ordinals or _open(stored)
+    return _row(
+        at, EventId.EXPIRE, EventSource.QUEUE, stored.envelope, stored.internal_id, _size(stored, size),
+        ordinals=gone, statuses=(str(reply),) * (len(gone) or len(stored.envelope.recipients)), client=client, server=node,
+    )  # fmt: skip
+
+
+def split_server(server: str) -> tuple[str, str]:
+    """The name and the address in "name [address]:port" or "name:port"; what is missing is empty."""
+    name, bracket, rest = server.partition(" [")
+    if bracket:
+        return name, rest.partition("]")[0]
+    if server.startswith("["):
+        return "", server[1:].partition("]")[0]
+    return server.partition(":")[0], ""  # nobody answered: the key of the next hop
+
+
+def _attempt(
+    event: EventId,
+    source: EventSource,
+    node: ServerName,
+    stored: StoredMessage,
+    at: datetime,
+    server: str,
+    replies: Mapping[int, Reply],
+    size: int,
+    elapsed: timedelta,
+    next_hop: str,
+    context: str,
+) -> TrackingEvent:
+    recipients = stored.envelope.recipients
+    order = replies if len(replies) == 1 else sorted(replies)
+    name, address = split_server(server)
+    return TrackingEvent(
+        at, event, source, stored.internal_id, stored.envelope.message_id, stored.envelope.internet_message_id,
+        client_hostname=node, server_ip=address, server_hostname=name, source_context=context, connector_id=next_hop,
+        recipients=tuple([recipients[ordinal - 1].address for ordinal in order]),
+        recipient_statuses=tuple([str(replies[ordinal]) for ordinal in order]),
+        total_bytes=size, subject=stored.envelope.subject, sender=stored.envelope.sender,
+        message_info=format_instant(stored.envelope.arrived_at),  # origination time: docs/sources.md "elastic"
+        original_client_ip=stored.envelope.client_address, custom_data=(("AttemptElapsed", _seconds(elapsed)),),
+    )  # fmt: skip
+
+
+def _row(
+    at: datetime,
+    event: EventId,
+    source: EventSource,
+    envelope: Envelope,
+    internal_id: int,
+    size: int,
+    *,
+    ordinals: Ordinals = NO_ORDINALS,
+    statuses: tuple[str, ...] = (),
+    client: str = "",
+    client_ip: str = "",
+    server: str = "",
+    context: str = "",
+    connector: str = "",
+    reference: str = "",
+    custom_data: CustomData = (),
+) -> TrackingEvent:
+    recipients = envelope.recipients
+    if ordinals and len(ordinals) < len(recipients):
+        recipients = tuple([recipients[ordinal - 1] for ordinal in sorted(ordinals)])
+    return TrackingEvent(
+        at, event, source, internal_id, envelope.message_id, envelope.internet_message_id,
+        client_ip, client, "", server, context, connector,
+        tuple([recipient.address for recipient in recipients]), statuses,
+        size, reference, envelope.subject, envelope.sender, "", envelope.client_address, custom_data,
+    )  # fmt: skip
+
+
+def _open(stored: StoredMessage) -> Ordinals:
+    return stored.envelope.ordinals - stored.claim.done if stored.claim.done else NO_ORDINALS
+
+
+def _size(stored: StoredMessage, size: int | None) -> int:
+    if size is not None:
+        return size
+    return stored.place.size if stored.place is not None else 0
+
+
+def _seconds(elapsed: timedelta) -> str:
+    return f"{elapsed.total_seconds():.6f}"

@@ -1,0 +1,146 @@
+"""What the administration is shown, and may do. Port `AdminView`."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from shadowrelay import __version__
+from shadowrelay.model.ids import MessageId, ServerName
+from shadowrelay.model.message import Content
+from shadowrelay.model.queue import NodeView, PeerRow, PeerView, QueueKind, QueueRow, StoredMessage
+from shadowrelay.pipeline.context import Context
+from shadowrelay.pipeline.delivery_rules import QueueState
+from shadowrelay.pipeline.peerbook import PeerState
+from shadowrelay.pipeline.poison import PoisonDesk
+
+
+class View:
+    """Reads the ledger and the services' memory. The changes it makes are `forget`, `release` and `remove`."""
+
+    def __init__(
+        self,
+        context: Context,
+        poison: PoisonDesk,
+        started_at: datetime,
+        effective: Callable[[], dict[str, object]],
+        queue_states: Callable[[], Mapping[str, QueueState]],
+        on_forgotten: Callable[[ServerName], None],
+    ) -> None:
+        self._context = context
+        self._poison = poison
+        self._started_at = started_at
+        self._effective = effective
+        self._queue_states = queue_states
+        self._on_forgotten = on_forgotten
+        self.is_running = False
+
+    async def queues(self) -> tuple[QueueRow, ...]:
+        """See `ports.AdminView`. A queue in Retry shows what its probes met, which no message in it knows."""
+        states = self._queue_states()
+        return tuple([_with_state(row, states.get(row.next_hop)) for row in await self._context.ledger.queues()])
+
+    async def messages(self, queue: str, limit: int, after: int = 0) -> tuple[StoredMessage, ...]:
+        """See `ports.AdminView`."""
+        return await self._context.ledger.messages(queue, limit, after)
+
+    async def message(self, message_id: MessageId) -> StoredMessage | None:
+        """See `ports.AdminView`."""
+        return await self._context.ledger.load(message_id)
+
+    async def content(self, message_id: MessageId) -> tuple[bytes, Content] | None:
+        """See `ports.AdminView`."""
+        return await self._poison.content(message_id)
+
+    async def release(self, message_id: MessageId) -> bool:
+        """See `ports.AdminView`."""
+        return await self._poison.release(message_id)
+
+    async def remove(self, message_id: MessageId, *, with_dsn: bool) -> bool:
+        """See `ports.AdminView`."""
+        return await self._poison.remove(message_id, with_dsn=with_dsn)
+
+    async def peers(self) -> tuple[PeerView, ...]:
+        """Configured peers of this boundary, in the file's order."""
+        context = self._context
+        known = {row.server: row for row in await context.ledger.peers()}
+        held: dict[ServerName, int] = {}
+        for group in await context.ledger.shadow_groups():
+            held[group.primary] = held.get(group.primary, 0) + group.count
+        held_by = await context.ledger.listed_counts()
+        views = []
+        for server, state in context.peers.states.items():
+            row = known.get(server)
+            left = context.leases.server_left(server)
+            views.append(
+                PeerView(
+                    name=server,
+                    site=state.peer.site,
+                    boundary=state.peer.boundary,
+                    address=str(state.peer.address),
+                    database=state.database,
+                    heard_at=self._heard_at(state, row),
+                    is_reachable=state.unreachable_since is None and state.heard_awake is not None,
+                    lease=None if left is None else timedelta(seconds=max(left, 0.0)),
+                    breaker=context.peers.breaker_state(server),
+                    refusal=state.breaker.reason,
+                    held_for_count=held.get(server, 0),
+                    held_by_count=held_by.get(server, 0),
+                    is_forgotten=row is not None and row.is_forgotten,
+                    conflict=context.peers.conflicts.get(server, ""),
+                )
+            )
+        return tuple(views)
+
+    def _heard_at(self, state: PeerState, row: PeerRow | None) -> datetime | None:
+        """This process knows better than the ledger, which is told once a session."""
+        if state.heard_awake is None:
+            return row.heard_at if row is not None else None
+        return self._context.now() - timedelta(seconds=self._context.clock.awake() - state.heard_awake)
+
+    async def forget(self, server: ServerName) -> bool:
+        """That peer will not come back: its copies and notifications are crossed off."""
+        context = self._context
+        is_known = server in context.peers or server in {row.server for row in await context.ledger.peers()}
+        if not is_known and not await context.ledger.primaries_listed_on(server, 1):
+            return False  # not even one that was taken out of the configuration with copies on it
+        await context.ledger.record_forgotten(server)
+        self._on_forgotten(server)
+        return True
+
+    async def node(self) -> NodeView:
+        """See `ports.AdminView`."""
+        context = self._context
+        identity = context.ledger.identity
+        server = context.settings.server
+        return NodeView(
+            name=server.name,
+            site=server.site,
+            boundary=server.boundary,
+            version=__version__,
+            started_at=self._started_at,
+            state="draining" if context.is_draining else "running" if self.is_running else "starting",
+            database=identity.database,
+            incarnation=identity.incarnation,
+            began=identity.began,
+            position=context.ledger.position,
+            settings=self._effective(),
+        )
+
+    def is_ready(self) -> tuple[bool, tuple[str, ...]]:
+        """Whether mail is taken now, and why not."""
+        reasons = []
+        if not self.is_running:
+            reasons.append("starting")
+        if self._context.is_draining:
+            reasons.append("draining")
+        if (reply := self._context.ledger.unavailable_reason()) is not None:
+            reasons.append(f"queue database: {reply}")
+        # Mail is taken all the same: who of the two is the copy nobody knows, and both would refuse it.
+        warnings = [f"peer {server} is refused: {reason}" for server, reason in self._context.peers.conflicts.items()]
+        return not reasons, (*reasons, *warnings)
+
+
+def _with_state(row: QueueRow, state: QueueState | None) -> QueueRow:
+    if row.kind is not QueueKind.DELIVERY or state is None or state.retry is None:
+        return row
+    return replace(row, last_error=state.retry.last_reply, next_retry_at=state.retry.probe_at)

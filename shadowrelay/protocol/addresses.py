@@ -1,0 +1,196 @@
+"""MAIL and RCPT: paths of RFC 5321 4.1.2 and 6531 3.3, strictly, and ESMTP parameters.
+
+Strict: no space after the colon, angle brackets always, no trailing dot and no underscore in a domain. Only spaces at
+the end of the line are forgiven (RFC 5321 4.1.1). Control characters never pass.
+
+Where a connector is lenient, because devices write that, two things more are read: spaces after the colon, and dots anywhere in
+a local part (`john.@docomo.ne.jp`). Such a local part becomes the quoted string that means the same (`"john."@docomo.ne.jp`), so
+that everything behind the parser, here and on every other server, sees a valid address.
+"""
+
+import ipaddress
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+
+import idna
+
+from shadowrelay.model.message import BodyType, Envelope, Recipient
+from shadowrelay.model.replies import Reply, WireError
+from shadowrelay.model.values import dataclass
+from shadowrelay.protocol.fields import BAD_RECIPIENT, BAD_SENDER, SMTPUTF8_NEEDED, bad_argument
+
+LOCAL_PART_OCTETS_MAX = 64  # RFC 5321 4.5.3.1.1
+PATH_OCTETS_MAX = 256  # 4.5.3.1.3, with the brackets and a source route; so no domain has the 255 octets of 4.5.3.1.2
+PARAMETERS_COUNT_MAX = 20  # RFC 1870, 6152, 6531, 3461 (4), 4954, 2852, 6710, 8689 and our own make 11
+ARGUMENT_OCTETS_MAX = 2_000
+"""5+256, SIZE 26, BODY 14, SMTPUTF8 9, RET 9, ENVID 107, AUTH 506, ORCPT 507, NOTIFY 29, XSHADOW 72: 1,540, rounded up."""
+
+_UTF8 = "\u00a0-\ud7ff\ue000-\U0010ffff"  # no C1 controls; no lone surrogates: octets that are not UTF-8
+_ATOM = rf"[A-Za-z0-9!#$%&'*+/=?^_`{{|}}~{_UTF8}-]+"
+_QUOTED = rf'"(?:[ !#-\[\]-~{_UTF8}]|\\[ -~])*"'
+_LABEL = rf"[A-Za-z0-9{_UTF8}](?:[A-Za-z0-9{_UTF8}-]{{0,61}}[A-Za-z0-9{_UTF8}])?"
+_DOMAIN = rf"{_LABEL}(?:\.{_LABEL})*"
+_ROUTE = rf"@{_DOMAIN}(?:,@{_DOMAIN})*:"  # accepted and dropped: RFC 5321 appendix C
+_PATH = re.compile(
+    rf"<(?:{_ROUTE})?(?P<mailbox>(?P<local>{_ATOM}(?:\.{_ATOM})*|{_QUOTED})"
+    rf"@(?:{_DOMAIN}|\[(?P<literal>[0-9A-Fa-f:.IPVipv]{{1,64}})\]))>"
+)
+_DOTTED_PATH = re.compile(
+    rf"<(?:{_ROUTE})?(?P<local>[A-Za-z0-9.!#$%&'*+/=?^_`{{|}}~{_UTF8}-]+)@(?P<domain>{_DOMAIN})>"
+)  # dots anywhere; not with an address literal, which no device that writes this knows
+_POSTMASTER = re.compile(r"<(postmaster)>", re.IGNORECASE | re.ASCII)
+_PARAMETER = re.compile(rf"([A-Za-z0-9][A-Za-z0-9-]*)(?:=([!-<>-~{_UTF8}]+))?")
+_CONTROL = re.compile("[\x00-\x1f\x7f]")
+_IPV4 = re.compile(r"[0-9.]{7,15}")
+
+
+@dataclass(frozen=True, slots=True)
+class MailCommand:
+    """`address` is empty for the null sender. Keys are upper case; a parameter without value has the value ""."""
+
+    address: str
+    parameters: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class RcptCommand:
+    """`address` has no domain only when it is `Postmaster`. Parameters as in `MailCommand`."""
+
+    address: str
+    parameters: Mapping[str, str]
+
+
+def parse_mail(argument: str, *, lenient: bool = False) -> MailCommand:
+    """What follows `MAIL `. UTF-8 passes when SMTPUTF8 is among the parameters. `lenient`: see above.
+
+    Raises: WireError 501 5.1.7 for the path, 553 5.6.7 for UTF-8 without SMTPUTF8, 501 5.5.4 for the rest.
+    """
+    rest = _after(argument, "FROM:", "Syntax: MAIL FROM:<address> [parameters]", lenient)
+    if rest.startswith("<>"):
+        address, end = "", 2
+    else:
+        address, end = _path_of(rest, BAD_SENDER, lenient)
+    parameters = _parameters_of(rest, end, BAD_SENDER) if end < len(rest) else {}
+    if not rest.isascii() and "SMTPUTF8" not in parameters:
+        raise WireError(SMTPUTF8_NEEDED)
+    return MailCommand(address, parameters)
+
+
+def parse_rcpt(argument: str, *, smtputf8: bool = False, lenient: bool = False) -> RcptCommand:
+    """What follows `RCPT `; `smtputf8`: the transaction's MAIL had that parameter. `lenient`: see above.
+
+    Raises: WireError 501 5.1.3 for the path, 553 5.6.7 for UTF-8 without SMTPUTF8, 501 5.5.4 for the rest.
+    """
+    rest = _after(argument, "TO:", "Syntax: RCPT TO:<address> [parameters]", lenient)
+    if postmaster := _POSTMASTER.match(rest):
+        address, end = postmaster[1], postmaster.end()
+    else:
+        address, end = _path_of(rest, BAD_RECIPIENT, lenient)
+    parameters = _parameters_of(rest, end, BAD_RECIPIENT) if end < len(rest) else {}
+    if not smtputf8 and not rest.isascii():
+        raise WireError(SMTPUTF8_NEEDED)
+    return RcptCommand(address, parameters)
+
+
+def _after(argument: str, word: str, syntax: str, lenient: bool) -> str:
+    rest = argument[len(word) :].lstrip(" ") if lenient else argument[len(word) :]
+    if len(argument) > ARGUMENT_OCTETS_MAX or argument[: len(word)].upper() != word or rest[:1] in ("", " "):
+        raise bad_argument(syntax)
+    return rest
+
+
+def _path_of(rest: str, bad: Reply, lenient: bool) -> tuple[str, int]:
+    """The mailbox, and where the path ends."""
+    found = _PATH.match(rest)
+    if found is None and lenient and (dotted := _DOTTED_PATH.match(rest)) is not None:
+        mailbox = f'"{dotted["local"]}"@{dotted["domain"]}'
+        _path_of(f"<{mailbox}>", bad, lenient=False)  # the limits are those of the address that we pass on
+        return mailbox, dotted.end()
+    if found is None:
+        raise WireError(bad)
+    mailbox, local, literal = found.groups()
+    if len(found[0].encode()) > PATH_OCTETS_MAX or len(local.encode()) > LOCAL_PART_OCTETS_MAX:
+        raise WireError(bad)
+    if literal is not None and not _is_literal(literal):
+        raise WireError(bad)
+    return mailbox, found.end()
+
+
+def _is_literal(text: str) -> bool:
+    try:
+        if text[:5].upper() == "IPV6:":
+            ipaddress.IPv6Address(text[5:])
+        elif _IPV4.fullmatch(text):
+            ipaddress.IPv4Address(text)
+        else:
+            return False
+    except ValueError:
+        return False
+    return True
+
+
+def _parameters_of(rest: str, end: int, bad: Reply) -> dict[str, str]:
+    text = rest[end:].rstrip(" ")
+    if not text:
+        return {}
+    if text[0] != " ":
+        raise WireError(bad)
+    parameters: dict[str, str] = {}
+    for word in text[1:].split(" ", PARAMETERS_COUNT_MAX):
+        found = _PARAMETER.fullmatch(word)
+        if found is None or (key := found[1].upper()) in parameters:
+            raise bad_argument("Bad or repeated parameter")
+        parameters[key] = found[2] or ""
+    if len(parameters) > PARAMETERS_COUNT_MAX:
+        raise bad_argument("Too many parameters")
+    return parameters
+
+
+def format_mail(envelope: Envelope, size: int | None, *, extra: str = "", dsn: bool = False, body: bool = True) -> str:
+    """What follows `MAIL `: the path and what the next hop offers of SIZE (`size` not None), BODY (`body`) and DSN (`dsn`).
+
+    Shapes: `extra` is whole parameters, such as `XSHADOW=HOLD:…`. SMTPUTF8 is written when the envelope has it.
+    Raises: ValueError on a control character, which no parser lets in.
+    """
+    text = f"FROM:<{envelope.sender}>"
+    if size is not None:
+        text += f" SIZE={size}"
+    if body and envelope.body is not BodyType.SEVEN_BIT:
+        text += f" BODY={envelope.body}"
+    if envelope.smtputf8:
+        text += " SMTPUTF8"
+    if dsn:
+        text += f" RET={envelope.ret}" if envelope.ret else ""
+        text += f" ENVID={envelope.envid}" if envelope.envid else ""
+    if extra:
+        text += f" {extra}"
+    if not text.isprintable() and _CONTROL.search(text):
+        raise ValueError("a control character in a command")
+    return text
+
+
+def format_rcpt(recipient: Recipient, *, dsn: bool) -> str:
+    """What follows `RCPT `; NOTIFY and ORCPT where the next hop offers DSN.
+
+    Raises: ValueError on a control character, which no parser lets in.
+    """
+    text = f"TO:<{recipient.address}>"
+    if dsn:
+        text += f" NOTIFY={recipient.notify}" if recipient.notify else ""
+        text += f" ORCPT={recipient.orcpt}" if recipient.orcpt else ""
+    if not text.isprintable() and _CONTROL.search(text):
+        raise ValueError("a control character in a command")
+    return text
+
+
+@lru_cache(maxsize=4_096)
+def domain_of(address: str) -> str:
+    """The domain for comparing: lower case, A-labels where IDNA has them, a literal with its brackets; "" without one."""
+    domain = address.rpartition("@")[2] if "@" in address else ""
+    if domain.isascii():
+        return domain.lower()
+    try:
+        return idna.encode(domain, uts46=True).decode("ascii").lower()
+    except (idna.IDNAError, UnicodeError, ValueError, IndexError):
+        return domain.lower()

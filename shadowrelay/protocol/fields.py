@@ -1,0 +1,253 @@
+"""The small texts that commands share: names, xtext, numbers, ordinals, instants, spans; and the replies that parsers give.
+
+A reply never repeats what the other side wrote: that would carry control characters and secrets into logs and bounces. The replies
+stand in one place, so that `docs/protocol.md` and the tests can name them.
+
+Identifiers are case-insensitive on the wire and lower case inside. xtext is any text as printable ASCII without `=`, `+` and space
+(RFC 3461, section 4). Sets of recipient ordinals are ranges (`1-40,57`), or where those get long, a bit map; they are bounded before
+they are expanded: `1-999999999` costs a comparison, not a gigabyte. Instants are `YYYY-MM-DDTHH:MM:SS.ffffffZ`, always UTC; spans are
+seconds with up to six decimals.
+"""
+
+import base64
+import re
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+
+from shadowrelay.model.ids import BoundaryName, DatabaseId, MessageId, ServerName
+from shadowrelay.model.message import NO_ORDINALS, Ordinals
+from shadowrelay.model.ownership import RANK_MAX, CopyNumber
+from shadowrelay.model.replies import Reply, WireError
+
+TRACK_NOT_OFFERED = Reply(504, "5.5.4", "XSHADOW=TRACK is not offered here")
+BAD_SENDER = Reply(501, "5.1.7", "Bad sender address syntax")  # RFC 3463 X.1.7
+BAD_RECIPIENT = Reply(501, "5.1.3", "Bad recipient address syntax")  # RFC 3463 X.1.3
+SMTPUTF8_NEEDED = Reply(553, "5.6.7", "Non-ASCII addresses need the SMTPUTF8 parameter")  # RFC 6531 3.5, RFC 6532
+GARBLED_REPLY = Reply(451, "4.5.0", "The peer's reply is out of grammar")  # never sent: for logs and callers
+
+
+def bad_argument(what: str) -> WireError:
+    """501 5.5.4, with our own words for what is wrong."""
+    return WireError(Reply(501, "5.5.4", what))
+
+
+def garbled_reply() -> WireError:
+    """A peer's *reply* cannot be read: nobody is told, the session is to be dropped and tried again."""
+    return WireError(GARBLED_REPLY)
+
+
+SERVER_OCTETS_MAX = 255  # RFC 5321 4.5.3.1.2
+BOUNDARY_OCTETS_MAX = 64  # UTF-8; 192 as xtext
+
+_SERVER = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?(?:\.[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?)*")
+
+_XTEXT = re.compile(r"(?:[!-*,-<>-~]|\+[0-9A-F]{2})*")
+_ENCODED = re.compile(rb"\+([0-9A-F]{2})")
+_NOT_PLAIN = re.compile(rb"[^!-*,-<>-~]")
+
+
+def parse_server(text: str) -> ServerName:
+    """A server's name, in lower case. Raises: WireError 501 5.5.4."""
+    name = text.lower()
+    if len(name) > SERVER_OCTETS_MAX or _SERVER.fullmatch(name) is None:
+        raise bad_argument("Bad server name")
+    return ServerName(name)
+
+
+def parse_boundary(text: str) -> BoundaryName:
+    """A boundary's name from xtext. Raises: WireError 501 5.5.4."""
+    name = parse_xtext(text, "boundary")
+    if not 0 < len(name.encode("utf-8")) <= BOUNDARY_OCTETS_MAX:
+        raise bad_argument("Bad boundary")
+    return BoundaryName(name)
+
+
+def format_xtext(text: str) -> str:
+    """UTF-8, with `+XX` for whatever is not plain. Raises UnicodeEncodeError for lone surrogates."""
+    return _NOT_PLAIN.sub(lambda found: b"+%02X" % found[0][0], text.encode("utf-8")).decode("ascii")
+
+
+def parse_xtext(text: str, what: str) -> str:
+    """Inverse of `format_xtext`. Raises: WireError 501 5.5.4."""
+    if _XTEXT.fullmatch(text) is None:
+        raise bad_argument(f"Bad {what}")
+    octets = _ENCODED.sub(lambda found: bytes((int(found[1], 16),)), text.encode("ascii"))
+    try:
+        return octets.decode("utf-8")
+    except UnicodeDecodeError:
+        raise bad_argument(f"Bad {what}") from None
+
+
+COUNTER_MAX = 2**63 - 1  # what SQLite stores: 19 digits. Sequences, positions, incarnations, sizes
+UUID_OCTETS = 36
+NUMBER_OCTETS_MAX = 10 + 1 + 10 + 1 + UUID_OCTETS  # 58
+
+_COUNTER = re.compile(r"0|[1-9][0-9]{0,18}")
+_UUID = re.compile(r"[0-9A-Fa-f]{8}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{12}")
+
+
+def parse_counter(text: str, what: str, highest: int = COUNTER_MAX) -> int:
+    """A decimal number without sign or leading zeros. `what` names it in the reply.
+
+    Raises: WireError 501 5.5.4.
+    """
+    if _COUNTER.fullmatch(text) is None or (value := int(text)) > highest:
+        raise bad_argument(f"Bad {what}")
+    return value
+
+
+def parse_uuid(text: str, what: str) -> str:
+    """A UUID with dashes, in lower case. Raises: WireError 501 5.5.4."""
+    if _UUID.fullmatch(text) is None:
+        raise bad_argument(f"Bad {what}")
+    return text.lower()
+
+
+def parse_message_id(text: str) -> MessageId:
+    """A network message id. Raises: WireError 501 5.5.4."""
+    return MessageId(parse_uuid(text, "message id"))
+
+
+def parse_database_id(text: str) -> DatabaseId:
+    """A database id. Raises: WireError 501 5.5.4."""
+    return DatabaseId(parse_uuid(text, "database id"))
+
+
+def format_number(number: CopyNumber) -> str:
+    """`<ownership>.<placement>.<database id>`."""
+    return f"{number.ownership}.{number.placement}.{number.database}"
+
+
+def parse_number(text: str) -> CopyNumber:
+    """Inverse of `format_number`. Raises: WireError 501 5.5.4."""
+    parts = text.split(".", 3)
+    if len(parts) != 3:
+        raise bad_argument("Bad copy number")
+    rank = parse_rank(parts[0], parts[1])
+    return CopyNumber(rank[0], rank[1], parse_database_id(parts[2]))
+
+
+def parse_rank(ownership: str, placement: str) -> tuple[int, int]:
+    """The two counters of a copy number. Placement 0 asks without choosing (docs/protocol.md 7.3).
+
+    Raises: WireError 501 5.5.4.
+    """
+    return parse_counter(ownership, "copy number", RANK_MAX), parse_counter(placement, "copy number", RANK_MAX)
+
+
+ORDINAL_MAX = 5_000
+"""Recipients of one message at most. Every second one of 5,000: 5x2 + 45x3 + 450x4 + 2,000x5 = 11,945 octets (a comma each) of
+ranges, 24 lines of an XQDISCARD reply (24 x 79 octets beside them): 13.9 kB, so that one event always fits its 24 KiB."""
+
+RANGES_OCTETS_MAX = 12_000  # 11,945, rounded up
+DONE_RANGES_OCTETS_MAX = 512  # longer ones go as a bit map
+DONE_OCTETS_MAX = 1 + 834  # "~" and base64url of 5,000 bits = 625 octets, without padding
+
+_RANGES = re.compile(r"[1-9][0-9]{0,5}(?:-[1-9][0-9]{0,5})?(?:,[1-9][0-9]{0,5}(?:-[1-9][0-9]{0,5})?)*")
+_BITS = re.compile(r"~[A-Za-z0-9_-]{2,834}")
+
+
+def format_ordinals(ordinals: Ordinals) -> str:
+    """Ascending, in the fewest ranges. Empty for the empty set."""
+    return ",".join(format_ranges(ordinals))
+
+
+def format_ranges(ordinals: Ordinals) -> list[str]:
+    """The ranges of `format_ordinals`, apart, for text that is to be cut into lines."""
+    if not ordinals:
+        return []
+    inside = sorted(ordinals)
+    breaks = [(left, right) for left, right in pairwise(inside) if right != left + 1]
+    firsts = [inside[0], *(right for _, right in breaks)]
+    lasts = [*(left for left, _ in breaks), inside[-1]]
+    return [str(first) if first == last else f"{first}-{last}" for first, last in zip(firsts, lasts, strict=True)]
+
+
+def parse_ordinals(text: str, highest: int = ORDINAL_MAX) -> Ordinals:
+    """Inverse of `format_ordinals`. Ranges must ascend and not overlap; nothing above `highest`.
+
+    Raises: WireError 501 5.5.4.
+    """
+    if not text:
+        return NO_ORDINALS
+    if len(text) > RANGES_OCTETS_MAX or _RANGES.fullmatch(text) is None:
+        raise bad_argument("Bad recipient ordinals")
+    found: list[int] = []
+    before = 0
+    for item in text.split(","):
+        first_text, _, last_text = item.partition("-")
+        first = int(first_text)
+        last = int(last_text) if last_text else first
+        if first <= before or last > highest or (last_text and last <= first):
+            raise bad_argument("Bad recipient ordinals")
+        found.extend(range(first, last + 1))
+        before = last
+    return frozenset(found)
+
+
+def format_done(ordinals: Ordinals) -> str:
+    """Ranges up to 512 octets, else `~` and a bit map in base64url: exact, and at most 835 octets.
+
+    Shapes: bit 0 (the lowest of the first octet) is ordinal 1; trailing zero octets are left out.
+    """
+    text = format_ordinals(ordinals)
+    if len(text) <= DONE_RANGES_OCTETS_MAX:
+        return text
+    bits = 0
+    for ordinal in ordinals:
+        bits |= 1 << (ordinal - 1)
+    octets = bits.to_bytes((max(ordinals) + 7) // 8, "little")
+    return "~" + base64.urlsafe_b64encode(octets).rstrip(b"=").decode("ascii")
+
+
+def parse_done(text: str, highest: int = ORDINAL_MAX) -> Ordinals:
+    """Inverse of `format_done`. Raises: WireError 501 5.5.4."""
+    if not text.startswith("~"):
+        return parse_ordinals(text, highest)
+    if _BITS.fullmatch(text) is None or len(text) % 4 == 2:
+        raise bad_argument("Bad recipient ordinals")
+    octets = base64.urlsafe_b64decode(text[1:] + "=" * (-(len(text) - 1) % 4))
+    bits = int.from_bytes(octets, "little")
+    if bits.bit_length() > highest:
+        raise bad_argument("Bad recipient ordinals")
+    return frozenset(place for place, bit in enumerate(reversed(f"{bits:b}"), 1) if bit == "1")
+
+
+SPAN_SECONDS_MAX = 86_400  # ShadowResubmitTimeSpan: at most one day. Source: exchange-facts 3
+
+_INSTANT = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{6}Z")
+_SPAN = re.compile(r"(0|[1-9][0-9]{0,5})(?:\.([0-9]{1,6}))?")
+
+
+def format_instant(at: datetime) -> str:
+    """`at` must be aware."""
+    if at.tzinfo is not UTC:
+        at = at.astimezone(UTC)
+    return at.isoformat("T", "microseconds")[:26] + "Z"
+
+
+def parse_instant(text: str) -> datetime:
+    """Inverse of `format_instant`. Raises: WireError 501 5.5.4."""
+    if _INSTANT.fullmatch(text) is None:
+        raise bad_argument("Bad time")
+    try:
+        return datetime.fromisoformat(text[:26]).replace(tzinfo=UTC)
+    except ValueError:  # the thirtieth of February
+        raise bad_argument("Bad time") from None
+
+
+def format_span(span: timedelta) -> str:
+    """Seconds, with as many decimals as there are."""
+    seconds, rest = divmod(span, timedelta(seconds=1))
+    return f"{seconds}.{rest.microseconds:06}".rstrip("0") if rest else str(seconds)
+
+
+def parse_span(text: str) -> timedelta:
+    """Inverse of `format_span`; more than nothing, at most a day. Raises: WireError 501 5.5.4."""
+    found = _SPAN.fullmatch(text)
+    if found is None:
+        raise bad_argument("Bad span")
+    span = timedelta(seconds=int(found[1]), microseconds=int((found[2] or "").ljust(6, "0")))
+    if not timedelta() < span <= timedelta(seconds=SPAN_SECONDS_MAX):
+        raise bad_argument("Bad span")
+    return span

@@ -1,0 +1,289 @@
+"""The verb XSHADOW and its EHLO keyword and MAIL parameter. docs/protocol.md 4 to 7.
+
+What is here: who I am (`hello`), a copy's number (`hold`), what MAIL and RCPT do not carry of an envelope
+(`envelope`), the promise (`commit`), and the position that every reply carries.
+"""
+
+import base64
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime
+from enum import StrEnum
+
+from shadowrelay.model.ids import DatabaseId, MessageId
+from shadowrelay.model.message import NO_ORDINALS, Envelope, Ordinals
+from shadowrelay.model.ownership import CopyNumber
+from shadowrelay.model.peers import PeerIdentity, Seen
+from shadowrelay.model.replies import WireError
+from shadowrelay.model.values import dataclass
+from shadowrelay.protocol.fields import (
+    COUNTER_MAX,
+    TRACK_NOT_OFFERED,
+    bad_argument,
+    format_done,
+    format_instant,
+    format_span,
+    format_xtext,
+    parse_boundary,
+    parse_counter,
+    parse_database_id,
+    parse_done,
+    parse_instant,
+    parse_message_id,
+    parse_rank,
+    parse_server,
+    parse_span,
+)
+
+KEYWORD = "XSHADOW"
+
+HELLO_OCTETS_MAX = 2_000  # the known keys: 262+201+45+31+25+28+18+64 and 7 spaces = 681; the rest is for unknown ones
+HOLD_OCTETS_MAX = 4 + 1 + 36 + 1 + 10 + 1 + 10  # 63; as a parameter of MAIL with ` XSHADOW=`: 72
+ENVELOPE_OCTETS_MAX = 8_192  # base64url of at most 6,144 octets of JSON; the line is 17 + 8,192 + 2 = 8,211
+COMMIT_OCTETS_MAX = 5 + 19 + 1 + 7 + 64  # 96
+
+_PAIR = re.compile(r"([A-Za-z][A-Za-z0-9-]{0,31})=([!-~]*)")
+_POSITION = re.compile(r"(?<![^\s])position=(0|[1-9][0-9]{0,18})(?![^\s])")
+_BASE64URL = re.compile(r"[A-Za-z0-9_-]+")
+_COMMIT = re.compile(r"size=([0-9]{1,19}) sha256=([0-9A-Fa-f]{64})", re.IGNORECASE | re.ASCII)
+_HELLO_KEYS = ("server", "boundary", "database", "incarnation", "began", "position", "span")
+
+
+class XshadowForm(StrEnum):
+    """The three forms of the verb. The value is the word after the verb; a hello has none."""
+
+    HELLO = ""
+    ENVELOPE = "ENVELOPE"
+    COMMIT = "COMMIT"
+
+
+_FORMS = {str(form): form for form in (XshadowForm.ENVELOPE, XshadowForm.COMMIT)}
+
+
+def parse_form(argument: str) -> tuple[XshadowForm, str]:
+    """Which form an XSHADOW line has, and the argument for its own parser. Never raises."""
+    word, _, rest = argument.partition(" ")
+    form = _FORMS.get(word.upper())
+    return (XshadowForm.HELLO, argument) if form is None else (form, rest)
+
+
+# EHLO keyword
+
+
+def format_keyword(hold: bool) -> str:
+    """The line of the EHLO reply: `XSHADOW HOLD`, or `XSHADOW` where no copies are taken now."""
+    return f"{KEYWORD} HOLD" if hold else KEYWORD
+
+
+# who I am
+
+
+def format_hello(identity: PeerIdentity) -> str:
+    """`server=… boundary=… database=… incarnation=… began=… position=… span=… [seen=…]`."""
+    text = (
+        f"server={identity.server} boundary={format_xtext(identity.boundary)} database={identity.database}"
+        f" incarnation={identity.incarnation} began={identity.began} position={identity.position}"
+        f" span={format_span(identity.span)}"
+    )
+    if (seen := identity.seen) is not None:
+        text += f" seen={seen.incarnation}:{seen.began}:{seen.position}"
+    return text
+
+
+def parse_hello(text: str) -> PeerIdentity:
+    """Inverse of `format_hello`; keys in any order and case, unknown ones ignored.
+
+    Raises: WireError 501 5.5.4 for a missing, repeated or bad one.
+    """
+    values = _pairs_of(text)
+    for key in _HELLO_KEYS:
+        if key not in values:
+            raise bad_argument(f"XSHADOW without {key}=")
+    return PeerIdentity(
+        server=parse_server(values["server"]),
+        boundary=parse_boundary(values["boundary"]),
+        database=parse_database_id(values["database"]),
+        incarnation=parse_counter(values["incarnation"], "incarnation"),
+        began=parse_counter(values["began"], "began"),
+        position=parse_counter(values["position"], "position"),
+        span=parse_span(values["span"]),
+        seen=_parse_seen(values["seen"]) if "seen" in values else None,
+    )
+
+
+def _pairs_of(text: str) -> dict[str, str]:
+    if len(text) > HELLO_OCTETS_MAX:
+        raise bad_argument("XSHADOW line too long")
+    values: dict[str, str] = {}
+    for token in text.strip(" ").split(" "):
+        found = _PAIR.fullmatch(token)
+        if found is None:
+            raise bad_argument("XSHADOW wants key=value")
+        key = found[1].lower()
+        if key in values and (key in _HELLO_KEYS or key == "seen"):
+            raise bad_argument(f"XSHADOW with {key}= twice")
+        values[key] = found[2]
+    return values
+
+
+def _parse_seen(text: str) -> Seen:
+    parts = text.split(":")
+    if len(parts) != 3:
+        raise bad_argument("Bad seen")
+    return Seen(*(parse_counter(part, "seen") for part in parts))
+
+
+def format_position(position: int) -> str:
+    """`position=<p>`: in every reply to an XSHADOW or XQDISCARD line after the hello."""
+    return f"position={position}"
+
+
+def parse_position(reply_text: str) -> int | None:
+    """The last position in the text of a reply, of one line or several; `None` where there is none. Never raises."""
+    found = _POSITION.findall(reply_text)
+    return int(found[-1]) if found and int(found[-1]) <= COUNTER_MAX else None
+
+
+# a copy
+
+
+def format_hold(message_id: MessageId, number: CopyNumber) -> str:
+    """The value of MAIL's parameter XSHADOW. The number's database is the speaker's own, from its hello."""
+    return f"HOLD:{message_id}:{number.ownership}.{number.placement}"
+
+
+def parse_hold(value: str, database: DatabaseId) -> tuple[MessageId, CopyNumber]:
+    """Inverse of `format_hold`; `database` is that of the peer's hello. Case-insensitive.
+
+    Raises: WireError 501 5.5.4; 504 5.5.4 for TRACK, which is recognised and not offered yet.
+    """
+    parts = value.split(":", 3)
+    if parts[0].upper() == "TRACK":
+        raise WireError(TRACK_NOT_OFFERED)
+    if parts[0].upper() != "HOLD" or len(parts) != 3:
+        raise bad_argument("Bad XSHADOW parameter")
+    ownership, dot, placement = parts[2].partition(".")
+    if not dot:
+        raise bad_argument("Bad copy number")
+    rank = parse_rank(ownership, placement)
+    return parse_message_id(parts[1]), CopyNumber(rank[0], rank[1], database)
+
+
+def format_commit(size: int, sha256: bytes) -> str:
+    """`size=<n> sha256=<hex>`: what the holder must have got, all chunks together."""
+    return f"size={size} sha256={sha256.hex()}"
+
+
+def parse_commit(text: str) -> tuple[int, bytes]:
+    """Inverse of `format_commit`: size in octets and 32 octets of hash. Raises: WireError 501 5.5.4."""
+    found = _COMMIT.fullmatch(text)
+    if found is None:
+        raise bad_argument("XSHADOW COMMIT wants size= and sha256=")
+    return parse_counter(found[1], "size"), bytes.fromhex(found[2])
+
+
+@dataclass(frozen=True, slots=True)
+class EnvelopeExtras:
+    """What XSHADOW ENVELOPE carries: all of an envelope that MAIL and RCPT need not, and the ordinals done.
+
+    RET and ENVID travel here too, so that a copy has them whatever its MAIL line said.
+    """
+
+    arrived_at: datetime
+    client_address: str = ""
+    client_name: str = ""
+    connector: str = ""
+    internet_message_id: str = ""
+    subject: str = ""
+    ret: str | None = None
+    envid: str | None = None
+    done: Ordinals = NO_ORDINALS
+
+    def apply_to(self, envelope: Envelope) -> Envelope:
+        """The envelope with all that is here."""
+        return replace(
+            envelope,
+            arrived_at=self.arrived_at,
+            client_address=self.client_address,
+            client_name=self.client_name,
+            connector=self.connector,
+            internet_message_id=self.internet_message_id,
+            subject=self.subject,
+            ret=self.ret,
+            envid=self.envid,
+        )
+
+
+_TEXT_OCTETS_MAX: Mapping[str, int] = {
+    # as JSON escapes them; 3,700 and 9 names with quotes (160), time (29), done (837), envid (102), ret (6): 4,834 < 6,144
+    "client_address": 100,
+    "client_name": 600,
+    "connector": 400,
+    "internet_message_id": 1_100,  # a header line has 998 octets, RFC 5322 2.1.1
+    "subject": 1_500,
+}
+_ENVELOPE_KEYS = frozenset(("arrived", *_TEXT_OCTETS_MAX, "ret", "envid", "done"))
+_RET = re.compile(r"FULL|HDRS", re.IGNORECASE | re.ASCII)
+_ENVID = re.compile(r"[!-<>-~]{1,100}")  # RFC 3461 4.4: at most 100 octets, xtext
+
+_COMPACT = json.JSONEncoder(ensure_ascii=True, separators=(",", ":"))
+
+
+def format_envelope(envelope: Envelope, done: Ordinals) -> str:
+    """The argument of XSHADOW ENVELOPE: base64url, without padding, of compact JSON; long texts are cut, the subject first."""
+    values: dict[str, str] = {"arrived": format_instant(envelope.arrived_at)}
+    for name, octets_max in _TEXT_OCTETS_MAX.items():
+        if text := getattr(envelope, name):
+            # \uXXXX is the longest that a character becomes, twice beyond the first 65,536
+            is_short = len(text) * 12 <= octets_max or (len(text) * 6 <= octets_max and text.isascii())
+            values[name] = text if is_short else _cut(text, octets_max)
+    if envelope.ret is not None:
+        values["ret"] = envelope.ret
+    if envelope.envid is not None:
+        values["envid"] = envelope.envid
+    if done:
+        values["done"] = format_done(done)
+    octets = _COMPACT.encode(values).encode("ascii")
+    return base64.urlsafe_b64encode(octets).rstrip(b"=").decode("ascii")
+
+
+def _cut(text: str, octets_max: int) -> str:
+    """The longest beginning (by eighths) whose JSON fits, quotes aside. Lone surrogates survive as escapes."""
+    text = text[:octets_max]
+    while len(json.dumps(text, ensure_ascii=True)) > octets_max + 2:
+        text = text[: len(text) - max(1, len(text) // 8)]
+    return text
+
+
+def parse_envelope(text: str) -> EnvelopeExtras:
+    """Inverse of `format_envelope`. Unknown names are ignored. Raises: WireError 501 5.5.4."""
+    if len(text) > ENVELOPE_OCTETS_MAX or _BASE64URL.fullmatch(text) is None:
+        raise bad_argument("Bad XSHADOW ENVELOPE")
+    try:
+        loaded = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+    except (ValueError, RecursionError):  # a length that base64 cannot have; 6,000 brackets
+        raise bad_argument("Bad XSHADOW ENVELOPE") from None
+    if not isinstance(loaded, dict):
+        raise bad_argument("Bad XSHADOW ENVELOPE")
+    values = {key: loaded[key] for key in _ENVELOPE_KEYS & loaded.keys()}
+    ret, envid = values.get("ret"), values.get("envid")
+    if (
+        not {str}.issuperset(map(type, values.values()))
+        or "arrived" not in values
+        or (ret is not None and _RET.fullmatch(ret) is None)
+        or (envid is not None and _ENVID.fullmatch(envid) is None)
+    ):
+        raise bad_argument("Bad XSHADOW ENVELOPE")
+    return EnvelopeExtras(
+        arrived_at=parse_instant(values["arrived"]),
+        client_address=values.get("client_address", ""),
+        client_name=values.get("client_name", ""),
+        connector=values.get("connector", ""),
+        internet_message_id=values.get("internet_message_id", ""),
+        subject=values.get("subject", ""),
+        ret=ret,
+        envid=envid,
+        done=parse_done(values.get("done", "")),
+    )

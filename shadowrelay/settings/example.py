@@ -1,0 +1,125 @@
+"""`configs/example.toml`, made from the settings themselves, so that text, defaults and ranges cannot drift apart.
+
+Lines that begin "# " explain; "#key = value" is a default: remove the # to change it.
+"""
+
+import json
+import textwrap
+from collections.abc import Iterator
+from datetime import timedelta
+from enum import StrEnum
+from typing import Any
+
+from pydantic.fields import FieldInfo
+
+from shadowrelay.settings import values as model
+from shadowrelay.settings.values import Section, Settings, format_duration, format_size, parse_size
+
+_WIDTH = 110
+
+_HEADER = """\
+A node of shadowrelay, with every setting there is. Made by `shadowrelay check --example`; a test keeps it equal to the program.
+
+Lines that begin with "# " explain. Lines that begin with "#" and a key are defaults: remove the # to change one.
+Durations: "250ms", "90s", "2m", "3h", "2d", fractions allowed. Sizes: "36MB" is 36,000,000 bytes, "64KiB" is 65,536.
+Relative paths are relative to this file. Every value can be overridden by the environment:
+SHADOWRELAY_TRANSPORT__SHADOW_TIMEOUT=2s, SHADOWRELAY_RECEIVE_CONNECTORS__0__LISTEN=127.0.0.1:2525, lists as JSON.
+An unknown key is an error. Try a file with: shadowrelay check --config FILE"""
+
+# keys without a default, and lists that say more with something in them
+_EXAMPLES: dict[tuple[type[Section], str], str] = {
+    (model.Server, "name"): '"mx1.east.example"',
+    (model.Server, "site"): '"east"',
+    (model.Server, "boundary"): '"example"',
+    (model.ReceiveConnector, "name"): '"inbound"',
+    (model.ReceiveConnector, "listen"): '"0.0.0.0:2525"',
+    (model.ReceiveConnector, "relay_from"): '["10.0.0.0/8"]',
+    (model.ReceiveConnector, "accepted_domains"): '["corp.example"]',
+    (model.Peer, "name"): '"mx1.west.example"',
+    (model.Peer, "site"): '"west"',
+    (model.Peer, "boundary"): '"example"',
+    (model.Peer, "address"): '"mx1.west.example:2525"',
+    (model.Route, "recipients"): '["*@corp.example"]',
+    (model.Route, "next_hop"): '["mailstore1.corp.example:25", "mailstore2.corp.example:25"]',
+    (model.Route, "inside_boundary"): "true",
+    (model.Tls, "certificate"): '"node.pem"',
+    (model.Tls, "key"): '"node.key"',
+    (model.Tls, "peer_authority"): '"peers.pem"',
+    (model.Peer, "require_tls"): "true",
+    (model.Dns, "nameservers"): '["127.0.0.1:5353"]',
+}
+
+_TABLES: tuple[tuple[str, type[Section]], ...] = (
+    ("[server]", model.Server),
+    ("[transport]", model.Transport),
+    ("[[receive_connectors]]", model.ReceiveConnector),
+    ("[[peers]]", model.Peer),
+    ("[[routes]]", model.Route),
+    ("[tls]", model.Tls),
+    ("[send]", model.Send),
+    ("[tracking]", model.Tracking),
+    ("[shipping]", model.Shipping),
+    ("[admin]", model.Admin),
+    ("[dns]", model.Dns),
+)
+_OPTIONAL_TABLES = frozenset({model.Tls})
+
+
+def example() -> str:
+    """The whole text of `configs/example.toml`."""
+    assert {title.strip("[]") for title, _ in _TABLES} == set(Settings.model_fields)
+    lines = list(_comment(_HEADER))
+    for title, section in _TABLES:
+        lines += ["", "", *_comment(section.__doc__ or ""), f"{'#' if section in _OPTIONAL_TABLES else ''}{title}"]
+        for name, field in section.model_fields.items():
+            lines += ["", *_comment(_description(field)), _line(section, name, field)]
+    return "\n".join(lines) + "\n"
+
+
+def _comment(text: str) -> Iterator[str]:
+    for paragraph in text.split("\n"):
+        yield from (f"# {line}" for line in textwrap.wrap(paragraph, _WIDTH)) if paragraph else ["#"]
+
+
+def _description(field: FieldInfo) -> str:
+    text, _, source = (field.description or "").partition(" Source: ")
+    facts = [f"Default: {_default(field)}." if not field.is_required() else "Required."]
+    bounds = [
+        _toml(field, bound).strip('"')
+        for attribute in ("ge", "le")
+        for bound in (getattr(constraint, attribute, None) for constraint in field.metadata)
+        if bound is not None
+    ]
+    if bounds:
+        facts.append(f"Range: {' to '.join(bounds)}." if len(bounds) == 2 else f"At least {bounds[0]}.")
+    if source:
+        facts.append(f"Source: {source}.")
+    return f"{text}\n{' '.join(facts)}"
+
+
+def _default(field: FieldInfo) -> str:
+    value = field.get_default(call_default_factory=True, validated_data={})
+    return "not set" if value is None else _toml(field, value).strip('"') or "empty"
+
+
+def _line(section: type[Section], name: str, field: FieldInfo) -> str:
+    shown = _EXAMPLES.get((section, name))
+    is_active = field.is_required() or (shown is not None and name not in ("require_tls", "nameservers"))
+    if shown is None:
+        shown = _toml(field, field.get_default(call_default_factory=True, validated_data={}))
+    return f"{'' if is_active and section not in _OPTIONAL_TABLES else '#'}{name} = {shown}"
+
+
+def _toml(field: FieldInfo, value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, timedelta):
+        return f'"{format_duration(value)}"' if value else '"0s"'
+    if isinstance(value, dict):
+        return json.dumps(value).replace(": ", " = ")
+    if isinstance(value, tuple):
+        return f"[{', '.join(_toml(field, entry) for entry in value)}]"
+    if isinstance(value, int):
+        is_size = any(getattr(constraint, "func", None) is parse_size for constraint in field.metadata)
+        return f'"{format_size(value)}"' if is_size else str(value)
+    return f'"{value.value if isinstance(value, StrEnum) else value}"'

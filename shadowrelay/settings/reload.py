@@ -1,0 +1,59 @@
+"""What a running node takes from a changed file, and what it keeps until it is started again.
+
+What parts of the node were made with cannot change under them: it is kept as it runs, so that no half of the node follows
+and the other does not. A test looks that every key read while a node is put together stands here.
+"""
+
+from collections.abc import Iterator
+from typing import Any, TypeVar
+
+from shadowrelay.settings.values import ReceiveConnector, Section, Settings
+
+AnySection = TypeVar("AnySection", bound=Section)
+
+FIXED_TABLES = ("server", "peers", "tls", "tracking", "shipping", "admin", "dns")
+FIXED_TRANSPORT = (
+    "shadow_redundancy_enabled",
+    "shadow_heartbeat_frequency",
+    "shadow_resubmit_time_span",
+    "safety_net_hold_time",
+    "message_expiration_timeout",
+)
+FIXED_SEND = ("connection_inactivity_timeout", "concurrency_per_destination")
+
+
+def adopted(running: Settings, found: Settings) -> tuple[Settings, list[str]]:
+    """`found` as far as a node that runs with `running` can follow, and the names of what differs and waits for a restart:
+    tables ("server"), keys ("transport.safety_net_hold_time"), addresses ("receive_connectors[0].listen")."""
+    needs_restart = [name for name in FIXED_TABLES if getattr(running, name) != getattr(found, name)]
+    needs_restart += [f"transport.{name}" for name in _differing(running.transport, found.transport, FIXED_TRANSPORT)]
+    needs_restart += [f"send.{name}" for name in _differing(running.send, found.send, FIXED_SEND)]
+    needs_restart += _differing_listeners(running, found)
+    changes: dict[str, Any] = {name: getattr(running, name) for name in FIXED_TABLES}
+    changes["transport"] = _kept(running.transport, found.transport, FIXED_TRANSPORT)
+    changes["send"] = _kept(running.send, found.send, FIXED_SEND)
+    changes["receive_connectors"] = tuple(_followed(connector, found) for connector in running.receive_connectors)
+    return found.model_copy(update=changes), needs_restart
+
+
+def _differing(running: Section, found: Section, names: tuple[str, ...]) -> list[str]:
+    return [name for name in names if getattr(running, name) != getattr(found, name)]
+
+
+def _kept(running: AnySection, found: AnySection, names: tuple[str, ...]) -> AnySection:
+    return found.model_copy(update={name: getattr(running, name) for name in names})
+
+
+def _followed(connector: ReceiveConnector, found: Settings) -> ReceiveConnector:
+    """The one of this name in the file, listening where this one does; one that is not there any more goes on as it is."""
+    same = next((other for other in found.receive_connectors if other.name == connector.name), connector)
+    return same.model_copy(update={"listen": connector.listen})
+
+
+def _differing_listeners(running: Settings, found: Settings) -> Iterator[str]:
+    before = {connector.name: connector.listen for connector in running.receive_connectors}
+    if before.keys() != {connector.name for connector in found.receive_connectors}:
+        yield "receive_connectors"
+    for index, connector in enumerate(found.receive_connectors):
+        if connector.name in before and before[connector.name] != connector.listen:
+            yield f"receive_connectors[{index}].listen"

@@ -1,0 +1,551 @@
+"""Every setting of a node, its default (here and nowhere else), its range, what it does and where that comes from.
+
+The text under each key becomes its comment in `configs/example.toml`. Names keep Microsoft's word order in snake_case, so
+that a reader can grep the manual. Long, because defaults stand in one place and each carries its own documentation.
+
+Durations, sizes, addresses and patterns are written as an operator writes them: `parse_*` and `format_*` are inverses, and the only way
+by which text of a configuration becomes a value, so that "36MB" means the same everywhere. A target of tracking logs is shown without its
+passwords and keys: those are for the library that connects.
+"""
+
+import re
+from collections.abc import Mapping
+from datetime import timedelta
+from enum import StrEnum
+from fractions import Fraction
+from functools import cached_property
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+
+from shadowrelay.model.ids import BoundaryName, ServerName, SiteName
+from shadowrelay.model.routing import HostPort
+
+LEFT_OUT = "[left out]"
+
+Option = str | bool | int
+
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://.+", re.ASCII)
+_PASSWORD = re.compile(r"(?<=://)([^/:@]*):([^/]*)@")
+_QUERY = re.compile(r"\?.*")
+_SECRET_NAME = re.compile(r"(?i)key|secret|token|pass|cred|sas|sign|auth|conn")
+_SECRET_LENGTH_MIN = 4  # shorter text is part of too many words to be replaced
+
+
+def checked_target(target: str) -> str:
+    """Empty, an absolute directory or a URL. Raises: ValueError with the remedy, without the value: it may hold a password."""
+    if "::" in target:
+        raise ValueError('has "::" in it, which would chain stores; name the one place where the files shall lie')
+    if target and not target.startswith("/") and _URL.fullmatch(target) is None:
+        raise ValueError('is neither a URL nor an absolute directory; write one like "s3://bucket/tracking" or "/srv/tracking"')
+    return target
+
+
+def checked_options(options: object) -> object:
+    """A table of text, whole numbers and truth values. Raises: ValueError with the remedy, without the values."""
+    if not isinstance(options, Mapping):
+        raise ValueError('is not a table; write one like { endpoint_url = "https://store.example" }, in the environment as JSON')
+    wrong = [name for name, value in options.items() if not isinstance(value, str | bool | int)]
+    if wrong:
+        raise ValueError(f"{', '.join(map(str, wrong))}: is neither text, a whole number nor true or false; write it as one of them")
+    return options
+
+
+def shown_target(target: str) -> str:
+    """The target without password and query."""
+    return _QUERY.sub(f"?{LEFT_OUT}", _PASSWORD.sub(rf"\1:{LEFT_OUT}@", target)) if "://" in target else target
+
+
+def shown_options(options: Mapping[str, Option]) -> dict[str, Option]:
+    """The options; what is named like a secret, or holds a URL with a password, is left out."""
+    return {name: LEFT_OUT if _is_secret(name, value) else value for name, value in options.items()}
+
+
+def without_secrets(text: str, target: str, options: Mapping[str, Option]) -> str:
+    """`text` of a library's error, in which no secret of the configuration stands."""
+    found = _PASSWORD.search(target)
+    secrets = [str(value) for name, value in options.items() if _is_secret(name, value)] + ([found[2]] if found else [])
+    for secret in sorted(secrets, key=len, reverse=True):
+        if len(secret) >= _SECRET_LENGTH_MIN:
+            text = text.replace(secret, LEFT_OUT)
+    return text
+
+
+def _is_secret(name: str, value: Option) -> bool:
+    return _SECRET_NAME.search(name) is not None or _PASSWORD.search(str(value)) is not None
+
+
+Network = IPv4Network | IPv6Network
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)", re.ASCII)
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(B|kB|KB|MB|GB|KiB|MiB|GiB)?", re.ASCII)
+_HOST = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,252}[A-Za-z0-9_])?\.?", re.ASCII)
+_DOMAIN = re.compile(r"(?:\*\.)?\w(?:[\w.-]{0,252}\w)?\.?")
+
+_DURATION_UNITS = {"d": 86_400_000_000, "h": 3_600_000_000, "m": 60_000_000, "s": 1_000_000, "ms": 1000}  # in microseconds
+# docs/design.md 7: MB = 1,000,000 bytes; the binary ones are for those who mean them
+_SIZE_UNITS = {"B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+_SIZE_UNITS_WRITTEN = ("GB", "MB", "kB")
+
+
+def parse_duration(value: object) -> timedelta:
+    """ "90s", "2m", "1.5h", "2d", "250ms".
+
+    Raises: ValueError with the remedy; a bare number is refused, because nobody can tell what it counts.
+    """
+    if isinstance(value, timedelta):
+        return value
+    match = _DURATION.fullmatch(value.strip()) if isinstance(value, str) else None
+    if match is None:
+        raise ValueError('is not a duration; write a number and its unit, like "90s", "2m", "3h", "2d" or "250ms"')
+    try:
+        return timedelta(microseconds=round(Fraction(match[1]) * _DURATION_UNITS[match[2]]))
+    except OverflowError:
+        raise ValueError("is a longer duration than can be counted") from None
+
+
+def format_duration(value: timedelta) -> str:
+    """The shortest text with one unit that `parse_duration` reads back to the same value."""
+    microseconds = value // timedelta(microseconds=1)  # not total_seconds(), which is not exact
+    for unit, length in _DURATION_UNITS.items():
+        if microseconds % length == 0 and microseconds >= length:
+            return f"{microseconds // length}{unit}"
+    seconds, rest = divmod(microseconds, 1_000_000)
+    return f"{seconds}.{rest:06d}".rstrip("0").rstrip(".") + "s"
+
+
+def parse_size(value: object) -> int:
+    """ "36MB", "64KiB", or a whole number of bytes. Units: bytes. Raises: ValueError with the remedy."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    match = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
+    if match is None:
+        raise ValueError('is not a size; write a number and its unit, like "36MB" (36,000,000 bytes) or "64KiB"')
+    return round(float(match[1]) * _SIZE_UNITS[match[2] or "B"])
+
+
+def format_size(value: int) -> str:
+    """The inverse of `parse_size`, in decimal units. Units: bytes."""
+    for unit in _SIZE_UNITS_WRITTEN:
+        if value % _SIZE_UNITS[unit] == 0 and value >= _SIZE_UNITS[unit]:
+            return f"{value // _SIZE_UNITS[unit]}{unit}"
+    return f"{value}B"
+
+
+def parse_host_port(value: object, *, port_default: int | None = None) -> HostPort:
+    """ "mx.example:25", "10.0.0.1:2525", "[::1]:25". Without a `port_default` the port must be there; 0 = any free one.
+
+    Raises: ValueError with the remedy.
+    """
+    if isinstance(value, HostPort):
+        return value
+    wrong = ValueError('is not an address; write "host:port", like "mx1.example:25", "127.0.0.1:2525" or "[::1]:25"')
+    if not isinstance(value, str):
+        raise wrong
+    host, port = _split(value.strip())
+    if not host or (not port and port_default is None):
+        raise wrong
+    if port and not (port.isascii() and port.isdigit() and int(port) <= 65535):
+        raise ValueError(f"has the port {port!r}; a port is a number from 0 to 65535")
+    if ":" not in host and not _HOST.fullmatch(host):
+        raise wrong
+    return HostPort(host, int(port) if port else port_default or 0)
+
+
+def _split(text: str) -> tuple[str, str]:
+    if text.startswith("["):
+        host, _, rest = text[1:].partition("]")
+        return (host, rest.removeprefix(":")) if ":" in host and (not rest or rest.startswith(":")) else ("", "")
+    host, _, port = text.partition(":")
+    return (host, port) if ":" not in port else ("", "")
+
+
+def parse_name_server(value: object) -> HostPort:
+    """An IP address; the port may be left out (53). A name cannot be looked up before there is a name server.
+
+    Raises: ValueError with the remedy.
+    """
+    wrong = ValueError(
+        "is not the address of a name server; write an IP address, with a port where it is not 53, like "
+        '"192.0.2.53", "127.0.0.1:5353" or "[2001:db8::53]:5353"'
+    )
+    if isinstance(value, str) and _is_ip_address(value.strip()):
+        return HostPort(value.strip(), 53)
+    try:
+        server = parse_host_port(value, port_default=53)
+    except ValueError:
+        raise wrong from None
+    if not server.port or not _is_ip_address(server.host):
+        raise wrong
+    return server
+
+
+def _is_ip_address(text: str) -> bool:
+    try:
+        ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def parse_next_hops(value: object) -> tuple[HostPort, ...]:
+    """One "host:port" or an ordered list of them; the others are alternate routes. The port may be left out (25)."""
+    entries = value if isinstance(value, list | tuple) else [value]
+    if not entries:
+        raise ValueError('is empty; name at least one server, like "mailstore.example:25"')
+    return tuple(parse_host_port(entry, port_default=25) for entry in entries)
+
+
+def parse_network(value: object) -> Network:
+    """ "10.0.0.0/8", "192.0.2.7", "2001:db8::/32". Raises: ValueError with the remedy."""
+    if isinstance(value, IPv4Network | IPv6Network):
+        return value
+    try:
+        return ip_network(value if isinstance(value, str) else "")
+    except ValueError as exc:
+        raise ValueError(f'is not a network ({exc}); write one like "10.0.0.0/8", "192.0.2.7" or "2001:db8::/32"') from None
+
+
+def parse_name(value: object) -> str:
+    """A host or domain name, made lower case. Raises: ValueError with the remedy."""
+    if not isinstance(value, str) or not _HOST.fullmatch(value.strip()):
+        raise ValueError('is not a host name; write one like "mx1.east.example" (letters, digits, dots and hyphens)')
+    return value.strip().rstrip(".").lower()
+
+
+def parse_domain(value: object) -> str:
+    """A mail domain, or "*.domain" for all below it; letters of any script; made lower case. Raises: ValueError with the remedy."""
+    if not isinstance(value, str) or not _DOMAIN.fullmatch(value.strip()):
+        raise ValueError('is not a domain; write one like "corp.example", or "*.corp.example" for all below it')
+    return value.strip().rstrip(".").lower()
+
+
+Duration = Annotated[timedelta, BeforeValidator(parse_duration)]
+Size = Annotated[int, BeforeValidator(parse_size)]
+Address = Annotated[HostPort, BeforeValidator(parse_host_port)]
+NameServer = Annotated[HostPort, BeforeValidator(parse_name_server)]
+NextHops = Annotated[tuple[HostPort, ...], BeforeValidator(parse_next_hops)]
+CheckedNetwork = Annotated[Network, BeforeValidator(parse_network)]
+CheckedDomain = Annotated[str, BeforeValidator(parse_domain)]
+
+
+MILLISECOND = timedelta(milliseconds=1)
+SECOND = timedelta(seconds=1)
+MINUTE = timedelta(minutes=1)
+HOUR = timedelta(hours=1)
+DAY = timedelta(days=1)
+
+Name = Annotated[ServerName, BeforeValidator(parse_name)]
+Label = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[!-~]+$")]
+Count = Annotated[int, Field(strict=True)]
+
+
+class Preference(StrEnum):
+    """`shadow_message_preference_setting`."""
+
+    PREFER_REMOTE = "PreferRemote"
+    REMOTE_ONLY = "RemoteOnly"
+    LOCAL_ONLY = "LocalOnly"
+
+
+class WithoutLease(StrEnum):
+    """`delivery_without_lease`."""
+
+    DELIVER = "deliver"
+    DEFER = "defer"
+
+
+class ConnectorRole(StrEnum):
+    """`role` of a receive connector."""
+
+    TRANSPORT = "transport"
+    FRONTEND = "frontend"
+    EDGE = "edge"
+
+
+class Section(BaseModel):
+    """A table of the file: immutable, and an unknown key is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class Server(Section):
+    """Who this node is."""
+
+    name: Name
+    """Fully qualified name of this node: its identity towards peers, in EHLO and in the logs."""
+    site: Annotated[SiteName, Field(min_length=1, max_length=64)]
+    """Where this node stands. Peers of other sites are remote. Source: seed-000"""
+    boundary: Annotated[BoundaryName, Label] = BoundaryName("default")
+    """Transport high availability boundary. Only peers of the same one hold copies; a mismatch is refused. Source: seed-000"""
+    data_directory: Path = Path("/var/lib/shadowrelay")
+    """Queue database and content. Relative paths are relative to this file. Never restore an old copy of it."""
+    content_memory_limit: Annotated[Size, Field(ge=8_000_000, le=1_000_000_000_000)] = 128_000_000
+    """Contents in memory at one time, of sessions, copies and attempts. Beyond it: to disk, then wait, then 452. Source: design 9"""
+
+
+def _remote_retries(values: dict[str, Any]) -> int:
+    return 0 if values.get("shadow_message_preference_setting") is Preference.LOCAL_ONLY else 4
+
+
+def _local_retries(values: dict[str, Any]) -> int:
+    return 0 if values.get("shadow_message_preference_setting") is Preference.REMOTE_ONLY else 2
+
+
+class Transport(Section):
+    """Redundancy, as in Set-TransportConfig and Set-TransportService."""
+
+    shadow_redundancy_enabled: bool = True
+    """Make, hold and ask for shadow copies. Off: nothing is advertised, copied, or refused for lack of a copy. Source: msp-tc"""
+    reject_message_on_shadow_failure: bool = False
+    """No copy possible: true answers 451 4.4.0, false accepts the message and makes it redundant later. Source: seed-000, msp-tc"""
+    shadow_message_preference_setting: Preference = Preference.PREFER_REMOTE
+    """Where copies go: PreferRemote, RemoteOnly or LocalOnly. Without peers in other sites it has no effect. Source: seed-000, msp-tc"""
+    max_retries_for_remote_site_shadow: Annotated[Count, Field(ge=0, le=255)] = Field(default_factory=_remote_retries)
+    """Attempts in remote sites for one message. LocalOnly: 0, and anything else is an error. Source: seed-000, msp-tc"""
+    max_retries_for_local_site_shadow: Annotated[Count, Field(ge=0, le=255)] = Field(default_factory=_local_retries)
+    """Attempts in the local site for one message. RemoteOnly: 0, and anything else is an error. Source: seed-000, msp-tc"""
+    shadow_heartbeat_frequency: Annotated[Duration, Field(ge=SECOND, le=DAY)] = 2 * MINUTE
+    """A primary that no session was open to for so long is asked for a sign of life. Source: seed-000, msp-tc"""
+    shadow_resubmit_time_span: Annotated[Duration, Field(ge=SECOND, le=DAY)] = 3 * HOUR
+    """Silence of a primary after which its shadow servers deliver its mail. The same on all nodes. Source: seed-000, msp-tc"""
+    shadow_message_auto_discard_interval: Annotated[Duration, Field(ge=5 * SECOND, le=90 * DAY)] = 2 * DAY
+    """Discard notifications that nobody asked for in this time are deleted. Source: seed-000, msp-tc"""
+    safety_net_hold_time: Annotated[Duration, Field(ge=timedelta(0), le=90 * DAY)] = 2 * DAY
+    """How long delivered and discarded messages stay in Safety Net. Source: seed-000, msp-tc"""
+    message_expiration_timeout: Annotated[Duration, Field(ge=5 * SECOND, le=90 * DAY)] = 2 * DAY
+    """A message that could not be delivered in this time is returned to its sender. Source: msp-ts"""
+    duplicate_detection_window: Annotated[Duration, Field(ge=timedelta(0), le=49 * DAY)] = HOUR
+    """How long a message that a client sends again is recognised. Read, not yet acted upon. Source: seed-004"""
+    shadow_timeout: Annotated[Duration, Field(ge=100 * MILLISECOND, le=5 * MINUTE)] = 5 * SECOND
+    """All attempts for a copy, while the client waits. Over 256 KiB: without progress, 5m in all (docs/operations.md). Source: design 5"""
+    discard_poll_interval: Annotated[Duration, Field(ge=10 * MILLISECOND, le=DAY)] = SECOND
+    """How often a primary is asked what is done, while shadow messages of it are held. Source: design 4"""
+    delivery_without_lease: WithoutLease = WithoutLease.DELIVER
+    """Shadow server out of reach. deliver: go on; a cut longer than the span repeats all copied mail that this side delivers meanwhile.
+    defer: wait, from five poll intervals (at least 1s) after it was last heard; such a cut repeats what was delivered until then.
+    Either repeats the last poll interval before the cut. Source: design 6.4"""
+
+    @field_validator("max_retries_for_remote_site_shadow", "max_retries_for_local_site_shadow")
+    @classmethod
+    def _no_contradiction(cls, value: int, info: ValidationInfo) -> int:
+        # Runs only for a value that somebody wrote: an unset one follows the preference. Source: seed-004 (the trap)
+        preference = info.data.get("shadow_message_preference_setting")
+        excluded = {
+            "max_retries_for_remote_site_shadow": Preference.LOCAL_ONLY,
+            "max_retries_for_local_site_shadow": Preference.REMOTE_ONLY,
+        }[info.field_name or ""]
+        if value != 0 and preference is excluded:
+            raise ValueError(
+                f"contradicts shadow_message_preference_setting = {excluded.value!r}, which makes no such attempt: "
+                f"remove this key or set it to 0, or choose another shadow_message_preference_setting"
+            )
+        return value
+
+    @property
+    def shadow_expiration_timeout(self) -> timedelta:
+        """When a shadow message that was never acknowledged expires, from its arrival. Source: seed-000"""
+        return self.safety_net_hold_time + self.message_expiration_timeout
+
+
+def _inactivity_timeout(values: dict[str, Any]) -> timedelta:
+    return MINUTE if values.get("role") is ConnectorRole.EDGE else 5 * MINUTE
+
+
+def _connection_timeout(values: dict[str, Any]) -> timedelta:
+    return 5 * MINUTE if values.get("role") is ConnectorRole.EDGE else 10 * MINUTE
+
+
+class ReceiveConnector(Section):
+    """A listening address and what it grants. Omitted lists of addresses or domains mean nobody."""
+
+    name: Label
+    """Name in logs and in the tracking log's connector-id."""
+    listen: Address
+    """Address and port; port 0 takes a free one."""
+    role: ConnectorRole = ConnectorRole.TRANSPORT
+    """transport, frontend or edge: decides the defaults of the two timeouts (5m/10m, 5m/10m, 1m/5m). Source: seed-000"""
+    relay_from: tuple[CheckedNetwork, ...] = ()
+    """Networks of clients that may relay to anywhere. Nothing else grants it, routes do not."""
+    accepted_domains: tuple[CheckedDomain, ...] = ()
+    """Domains whose recipients are taken from anybody; "*.corp.example" stands for all below corp.example."""
+    externally_secured: tuple[CheckedNetwork, ...] = ()
+    """Addresses that may use XSHADOW without TLS when they name a configured peer. For labs. Source: seed-003"""
+    accept_xshadow: bool = True
+    """Peers may place shadow messages through this connector. Source: seed-003"""
+    connection_inactivity_timeout: Annotated[Duration, Field(ge=10 * MILLISECOND, le=DAY)] = Field(default_factory=_inactivity_timeout)
+    """Without progress for so long, a session is closed; edge: 1m. Less than connection_timeout. Source: seed-000, msp-rc"""
+    connection_timeout: Annotated[Duration, Field(ge=10 * MILLISECOND, le=DAY)] = Field(default_factory=_connection_timeout)
+    """A session ends after so long even while data flows; edge: 5m. Not while a final dot waits for its reply. Source: seed-000, msp-rc"""
+    max_message_size: Annotated[Size, Field(ge=1, le=2_000_000_000)] = 36_000_000
+    """Largest message taken. MB = 1,000,000 bytes. Source: msp-rc"""
+    max_recipients_per_message: Annotated[Count, Field(ge=1, le=5000)] = 5000
+    """Recipients of one message; more are answered 452. At most 5,000: all ordinals must fit a reply. RFC 5321 4.5.3.1.8. Source: msp-rc"""
+    max_sessions: Annotated[Count, Field(ge=1, le=100_000)] = 5000
+    """Sessions of this connector at one time; further ones are answered 421. Source: msp-rc"""
+    max_sessions_per_address: Annotated[Count, Field(ge=1, le=100_000)] = 200
+    """Sessions from one client address at one time; further ones are answered 421. Not for peers. Source: msp-rc"""
+    max_protocol_errors: Annotated[Count, Field(ge=1, le=1000)] = 5
+    """Errors after which a session is closed. Source: msp-rc"""
+    max_hop_count: Annotated[Count, Field(ge=1, le=500)] = 60
+    """Received lines of a message above which it goes in circles and is refused. RFC 5321 6.3. Source: msp-rc"""
+
+    lenient_addresses: bool = True
+    """Take what devices write: a space in `MAIL FROM: <a@b>`, local parts like `john.`. What is passed on is valid: "john."@b."""
+
+    @model_validator(mode="after")
+    def _ordered_timeouts(self) -> Self:
+        # docs/sources.md "Where sources disagree": the 2016 page says greater, the defaults of both pages fit smaller
+        if self.connection_inactivity_timeout >= self.connection_timeout:
+            raise ValueError("connection_inactivity_timeout must be less than connection_timeout; lower the first or raise the second")
+        return self
+
+
+class Peer(Section):
+    """Another node. Those of our boundary hold copies for us."""
+
+    name: Name
+    """Its [server] name; with TLS its certificate must say so too."""
+    site: Annotated[SiteName, Field(min_length=1, max_length=64)]
+    """Where it stands."""
+    boundary: Annotated[BoundaryName, Label] = BoundaryName("default")
+    """Its boundary; another than ours: known, but never given a copy."""
+    address: Address
+    """Where its receive connector listens."""
+    send_xshadow: bool = True
+    """Place copies on it, and ask it. Source: seed-003"""
+    require_tls: bool | None = None
+    """Sessions to it by mutual TLS only. Unset: true if [tls] has a peer_authority, else plain (it must list us as externally secured)."""
+
+
+class Route(Section):
+    """Recipients by pattern and the servers that take them. The first match wins; without one, DNS (MX) decides."""
+
+    recipients: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(min_length=1)]
+    """Patterns of recipients; * stands for any text."""
+    next_hop: NextHops
+    """A server, or a list of them in order: the others are alternate routes."""
+    inside_boundary: bool = False
+    """The next hop belongs to this organisation: SEND in the tracking log instead of SENDEXTERNAL."""
+
+
+class Tls(Section):
+    """Without this table STARTTLS is not offered, and that is no error."""
+
+    certificate: Path
+    """PEM file with this node's certificate and those between it and its authority; [server] name must be among its DNS names."""
+    key: Path
+    """PEM file with its private key."""
+    peer_authority: Path | None = None
+    """PEM file with the authority that signs the certificates of peers. Without it no peer can prove its name by TLS."""
+
+
+class Send(Section):
+    """Delivery to next hops: the retry ladder of Exchange."""
+
+    queue_glitch_retry_count: Annotated[Count, Field(ge=0, le=255)] = 4
+    """First step of the ladder: attempts after a lost or refused connection. Source: msd-int"""
+    queue_glitch_retry_interval: Annotated[Duration, Field(ge=10 * MILLISECOND, le=DAY)] = MINUTE
+    """Time between them; also before the first retry of any message. Source: msd-int"""
+    transient_failure_retry_count: Annotated[Count, Field(ge=0, le=255)] = 6
+    """Second step: attempts. Source: msd-int"""
+    transient_failure_retry_interval: Annotated[Duration, Field(ge=10 * MILLISECOND, le=DAY)] = 5 * MINUTE
+    """Time between them. Source: msd-int"""
+    outbound_connection_failure_retry_interval: Annotated[Duration, Field(ge=10 * MILLISECOND, le=DAY)] = 10 * MINUTE
+    """Third step: time between all further attempts. Source: msd-int"""
+    message_retry_interval: Annotated[Duration, Field(ge=10 * MILLISECOND, le=DAY)] = 15 * MINUTE
+    """Time between attempts after a 4xx to the message itself. Source: msd-int"""
+    delay_notification_timeout: Annotated[Duration, Field(ge=SECOND, le=30 * DAY)] = 4 * HOUR
+    """After so long the sender is told that the message is late. Source: msd-int"""
+    connection_inactivity_timeout: Annotated[Duration, Field(ge=10 * MILLISECOND, le=DAY)] = 10 * MINUTE
+    """Idle outbound sessions are closed after so long. Commands: RFC 5321 4.5.3.2. Source: seed-000"""
+    concurrency_per_destination: Annotated[Count, Field(ge=1, le=1000)] = 20
+    """Sessions to one next hop at one time."""
+
+
+class Tracking(Section):
+    """The message tracking log, in Exchange's format."""
+
+    directory: Path = Path("/var/log/shadowrelay/tracking")
+    """Where MSGTRK*.LOG files are written. Not inside data_directory: a wiped queue must not take the evidence along."""
+    max_file_size: Annotated[Size, Field(ge=1, le=4_000_000_000)] = 10_000_000
+    """A new file is begun at this size. Source: msp-ts"""
+    max_directory_size: Annotated[Size, Field(ge=1)] = 1_000_000_000
+    """The oldest files are deleted above this size. Source: msp-ts"""
+    max_age: Annotated[Duration, Field(ge=timedelta(0))] = 30 * DAY
+    """Older files are deleted; "0s" means no limit. Source: msp-ts"""
+
+    @model_validator(mode="after")
+    def _file_fits(self) -> Self:
+        if self.max_file_size > self.max_directory_size:
+            raise ValueError("max_file_size must not be larger than max_directory_size; lower the first or raise the second")
+        return self
+
+
+class Shipping(Section):
+    """Shipping of closed tracking logs to where the report reads them; docs/operations.md "Shipping the tracking log"."""
+
+    target: Annotated[str, AfterValidator(checked_target)] = ""
+    """An absolute directory, or a URL that fsspec knows (s3://, gs://, abfs://, sftp://, file://…). Empty: nothing is shipped."""
+    interval: Annotated[Duration, Field(ge=SECOND, le=HOUR)] = 5 * MINUTE
+    """A file is closed and shipped at the latest so long after its first row, so that a quiet node is not invisible."""
+    options: Annotated[dict[str, Option], BeforeValidator(checked_options)] = {}
+    """Options of fsspec's store, like { endpoint_url = "https://…", key = "…", secret = "…" }. What looks secret is never printed."""
+
+
+class Admin(Section):
+    """The HTTP API, metrics and health."""
+
+    listen: Address = HostPort("127.0.0.1", 8025)
+    """Address and port. It is not encrypted: keep it on loopback or behind a proxy."""
+    allowed_hosts: tuple[Name, ...] = ()
+    """Further names by which it is asked. [server] name, localhost and all addresses are known; other names are answered 421."""
+    token_file: Path = Path("token")
+    """File with the bearer token. Made at the first start, readable by this user only, if it does not exist."""
+
+
+class Dns(Section):
+    """Name servers. Without this table those of the system (/etc/resolv.conf) are asked. The hosts file comes first."""
+
+    nameservers: tuple[NameServer, ...] = ()
+    """IP addresses of the name servers for MX records, next hops and peers, in order; the port may be left out (53)."""
+
+
+class Settings(Section):
+    """All settings of one node."""
+
+    server: Server
+    transport: Transport = Transport()
+    receive_connectors: tuple[ReceiveConnector, ...] = ()
+    peers: tuple[Peer, ...] = ()
+    routes: tuple[Route, ...] = ()
+    tls: Tls | None = None
+    send: Send = Send()
+    tracking: Tracking = Tracking()
+    shipping: Shipping = Shipping()
+    admin: Admin = Admin()
+    dns: Dns = Dns()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        names: list[str] = [peer.name for peer in self.peers]
+        if self.server.name in names:
+            raise ValueError(f"peers: {self.server.name} is this node itself; remove it from [[peers]]")
+        for kind, entries in (("peers", names), ("receive_connectors", [connector.name for connector in self.receive_connectors])):
+            twice = sorted({entry for entry in entries if entries.count(entry) > 1})
+            if twice:
+                raise ValueError(f"{kind}: {', '.join(twice)} is there more than once; keep one of each name")
+        if any(peer.require_tls for peer in self.peers) and (self.tls is None or self.tls.peer_authority is None):
+            raise ValueError("peers: require_tls = true needs [tls] with certificate, key and peer_authority; add them or remove it")
+        return self
+
+    @cached_property
+    def shadow_candidates(self) -> tuple[Peer, ...]:
+        """Peers that copies may be placed on: of our boundary, with `send_xshadow`. Source: seed-000"""
+        return tuple(peer for peer in self.peers if peer.boundary == self.server.boundary and peer.send_xshadow)
+
+    def peer_requires_tls(self, peer: Peer) -> bool:
+        """Whether our sessions to `peer` must be mutual TLS; see `Peer.require_tls`."""
+        return peer.require_tls if peer.require_tls is not None else self.tls is not None and self.tls.peer_authority is not None

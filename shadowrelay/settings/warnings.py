@@ -1,0 +1,147 @@
+"""What is legal in a configuration but probably not meant. Each warning says what will happen and what to change."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+
+from cryptography import x509
+
+from shadowrelay.ownership import leases
+from shadowrelay.settings.values import Preference, ReceiveConnector, Settings
+
+CERTIFICATE_LEFT_MIN = timedelta(days=14)
+MESSAGE_SIZE_BYTES_MIN = 64_000
+RECIPIENTS_COUNT_MIN = 100
+
+
+def warnings(settings: Settings, now: datetime | None = None) -> list[str]:
+    """Every doubt, most dangerous first; empty when there is none. Reads the certificate, if there is one."""
+    return [
+        *_about_redundancy(settings),
+        *_about_peers(settings),
+        *_about_times(settings),
+        *(line for connector in settings.receive_connectors for line in _about_connector(connector, settings)),
+        *_about_places(settings),
+        *_about_certificate(settings, now or datetime.now(UTC)),
+    ]
+
+
+def _about_redundancy(settings: Settings) -> Iterator[str]:
+    transport = settings.transport
+    if not transport.shadow_redundancy_enabled:
+        if transport.reject_message_on_shadow_failure:
+            yield "transport.reject_message_on_shadow_failure has no meaning while shadow_redundancy_enabled is false; remove one of them"
+        return
+    outcome = (
+        "every message will be refused with 451" if transport.reject_message_on_shadow_failure else "messages are accepted without a copy"
+    )
+    candidates = settings.shadow_candidates
+    if not candidates:
+        yield f"no peer of boundary {settings.server.boundary} may hold copies: {outcome}; add [[peers]] of this boundary with send_xshadow"
+        return
+    remote = any(peer.site != settings.server.site for peer in candidates)
+    local = any(peer.site == settings.server.site for peer in candidates)
+    preference = transport.shadow_message_preference_setting
+    if not remote and preference is Preference.REMOTE_ONLY:
+        yield (
+            "transport.shadow_message_preference_setting is RemoteOnly, but all peers stand in this site: without a boundary of several "
+            "sites the own site is used whatever the preference says; use PreferRemote or add a peer in another site"
+        )
+    elif remote and not local and preference is Preference.LOCAL_ONLY:
+        yield f"transport.shadow_message_preference_setting is LocalOnly, but no peer stands in site {settings.server.site}: {outcome}"
+    remote_attempts = transport.max_retries_for_remote_site_shadow if remote and preference is not Preference.LOCAL_ONLY else 0
+    local_attempts = transport.max_retries_for_local_site_shadow if local and preference is not Preference.REMOTE_ONLY else 0
+    if remote and not remote_attempts and not local_attempts and not (preference is Preference.LOCAL_ONLY and not local):
+        yield f"no attempt to make a copy is allowed for the peers that there are: {outcome}; raise max_retries_for_remote_site_shadow"
+
+
+def _about_peers(settings: Settings) -> Iterator[str]:
+    for peer in settings.peers:
+        if peer.boundary != settings.server.boundary:
+            ours = settings.server.boundary
+            yield f"peer {peer.name} is of boundary {peer.boundary}, this node of {ours}: neither ever holds copies for the other"
+        elif not peer.send_xshadow:
+            yield f"peer {peer.name} has send_xshadow = false: it gets no copies, and is not asked what became of its messages"
+    connectors = settings.receive_connectors
+    has_authority = settings.tls is not None and settings.tls.peer_authority is not None
+    may_come_in = any(connector.accept_xshadow and (has_authority or connector.externally_secured) for connector in connectors)
+    if settings.shadow_candidates and connectors and not may_come_in:
+        yield "no peer can place copies here: set tls.peer_authority, or externally_secured on a receive connector with accept_xshadow"
+    if not connectors:
+        yield "there is no receive connector: this node accepts nothing; add [[receive_connectors]]"
+
+
+def _about_times(settings: Settings) -> Iterator[str]:
+    transport = settings.transport
+    if transport.shadow_resubmit_time_span <= 2 * transport.shadow_heartbeat_frequency:
+        yield (
+            "transport.shadow_resubmit_time_span is not more than two shadow_heartbeat_frequency: "
+            "one missed heartbeat takes mail over from a primary that lives; lengthen the span"
+        )
+    if transport.discard_poll_interval > transport.shadow_heartbeat_frequency:
+        yield "transport.discard_poll_interval is longer than shadow_heartbeat_frequency, which then decides; shorten it"
+    allowed = leases.reply_allowance(transport.shadow_resubmit_time_span)
+    if transport.shadow_redundancy_enabled and settings.shadow_candidates and allowed < leases.REPLY_ALLOWANCE_MAX.total_seconds():
+        yield (
+            f"transport.shadow_resubmit_time_span allows a lease to begin the final dot with only {allowed:g} s left for its reply, where "
+            "RFC 5321 asks for 10 minutes: a next hop that is slower while a peer is silent gets the message again; make it 30m or more"
+        )
+
+
+def _about_connector(connector: ReceiveConnector, settings: Settings) -> Iterator[str]:
+    name = f"receive connector {connector.name}"
+    if any(network.prefixlen == 0 for network in connector.relay_from):
+        yield f"{name}: relay_from holds every address: this is an open relay, and will be abused"
+    if any(network.prefixlen == 0 for network in connector.externally_secured):
+        yield f"{name}: externally_secured holds every address: anybody may place and ask for copies under a peer's name"
+    if connector.externally_secured and not connector.accept_xshadow:
+        yield f"{name}: externally_secured has no effect while accept_xshadow is false"
+    if not connector.relay_from and not connector.accepted_domains and not settings.peers:
+        yield f"{name}: with neither relay_from nor accepted_domains every recipient is refused with 550"
+
+    # RFC 5321 4.5.3.1.7 and 4.5.3.1.8: what every server must be able to take
+    if connector.max_message_size < MESSAGE_SIZE_BYTES_MIN:
+        yield f"{name}: max_message_size is below the {MESSAGE_SIZE_BYTES_MIN} bytes that RFC 5321 asks for; raise it"
+    if connector.max_recipients_per_message < RECIPIENTS_COUNT_MIN:
+        yield f"{name}: max_recipients_per_message is below the {RECIPIENTS_COUNT_MIN} that RFC 5321 asks for; raise it"
+
+
+def _about_places(settings: Settings) -> Iterator[str]:
+    if settings.tracking.directory.is_relative_to(settings.server.data_directory):
+        yield "tracking.directory is inside server.data_directory: a wiped queue takes the evidence along; put it elsewhere"
+    if not _is_loopback(settings.admin.listen.host):
+        yield f"admin.listen is {settings.admin.listen}: the token travels unencrypted; use 127.0.0.1 or a proxy with TLS"
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _about_certificate(settings: Settings, now: datetime) -> Iterator[str]:
+    if settings.tls is None:
+        return
+    certificate = _read_certificate(settings.tls.certificate)
+    if certificate is None:
+        return
+    left = certificate.not_valid_after_utc - now
+    if left < CERTIFICATE_LEFT_MIN:
+        ends = f"{certificate.not_valid_after_utc:%Y-%m-%d %H:%M} UTC"
+        yield f"tls.certificate ends at {ends}; peers refuse it from then on: renew it, then SIGHUP"
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value.get_values_for_type(x509.DNSName)
+    except x509.ExtensionNotFound:
+        names = []
+    if settings.server.name not in (name.lower() for name in names):
+        found = ", ".join(names) or "none"
+        yield f"tls.certificate does not have {settings.server.name} among its DNS names ({found}): peers refuse it; make one that does"
+
+
+def _read_certificate(path: Path) -> x509.Certificate | None:
+    try:
+        return x509.load_pem_x509_certificate(path.read_bytes())
+    except (OSError, ValueError):
+        return None  # `load` has refused it already

@@ -1,0 +1,381 @@
+"""The client's side of an SMTP session after it was opened: bytes out as they are, replies in, several at a time; and what can go wrong.
+
+aiosmtplib awaits each reply before the next command and rewrites line ends; its transport is taken over instead
+(`client.py`). The rule kept here: replies are counted. Each write says how many it will be answered with; data that
+nobody owes, a malformed reply, an oversized one or a 421 ends the session, because after it nothing can be matched.
+
+Nothing above this package knows a class of aiosmtplib, ssl, socket or dns. `OUTSIDE` is the one table; a test walks the
+libraries' trees, so that a new class fails the test instead of falling through. Unknown means transient (CONTRIBUTING.md "Errors").
+"""
+
+import asyncio
+import re
+import ssl
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+import aiosmtplib
+
+from shadowrelay.model.replies import DeliveryError, PermanentDeliveryError, Reply, ShadowrelayError, TransientDeliveryError
+
+TEXT_CHARACTERS_MAX = 1000  # what of a foreign reply is kept for logs, rows and DSNs
+ENHANCED = re.compile(r"([245]\.\d{1,3}\.\d{1,3})(?:[ \t]+|$)")  # RFC 2034
+UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f]+")
+
+CONNECTION_FAILED = Reply(451, "4.4.1", "Could not connect to the server")  # RFC 3463 X.4.1
+CONNECTION_LOST = Reply(451, "4.4.2", "Connection lost")  # RFC 3463 X.4.2
+TIMED_OUT = Reply(451, "4.4.2", "Timed out waiting for the server")
+TLS_FAILED = Reply(451, "4.7.5", "TLS could not be negotiated")  # RFC 3463 X.7.5
+BROKEN_REPLY = Reply(451, "4.5.0", "The server's reply broke the protocol")  # RFC 3463 X.5.0
+UNSUPPORTED = Reply(451, "4.5.1", "The server does not know the command")
+
+# The first class that matches says it: the special ones stand before their bases.
+OUTSIDE: Final[tuple[tuple[type[Exception], Reply], ...]] = (
+    (aiosmtplib.SMTPConnectTimeoutError, CONNECTION_FAILED),
+    (aiosmtplib.SMTPReadTimeoutError, TIMED_OUT),
+    (aiosmtplib.SMTPTimeoutError, TIMED_OUT),
+    (aiosmtplib.SMTPConnectResponseError, BROKEN_REPLY),
+    (aiosmtplib.SMTPConnectError, CONNECTION_FAILED),
+    (aiosmtplib.SMTPServerDisconnected, CONNECTION_LOST),
+    (aiosmtplib.SMTPHeloError, BROKEN_REPLY),
+    (aiosmtplib.SMTPDataError, BROKEN_REPLY),
+    (aiosmtplib.SMTPAuthenticationError, BROKEN_REPLY),
+    (aiosmtplib.SMTPSenderRefused, BROKEN_REPLY),
+    (aiosmtplib.SMTPRecipientRefused, BROKEN_REPLY),
+    (aiosmtplib.SMTPRecipientsRefused, BROKEN_REPLY),
+    (aiosmtplib.SMTPResponseException, BROKEN_REPLY),
+    (aiosmtplib.SMTPNotSupported, UNSUPPORTED),
+    (aiosmtplib.SMTPException, BROKEN_REPLY),
+    (ssl.SSLError, TLS_FAILED),
+    (TimeoutError, TIMED_OUT),
+    (ConnectionRefusedError, CONNECTION_FAILED),
+    (ConnectionError, CONNECTION_LOST),
+    (OSError, CONNECTION_FAILED),
+    (ValueError, BROKEN_REPLY),  # an argument that the library will not send, a name that is none
+)
+
+
+class SessionBroken(ShadowrelayError):
+    """This session can not go on; never leaves this package.
+
+    `reply` is what the server said (a 421), or what is said on its behalf. `is_refusal`: the server did say it.
+    """
+
+    def __init__(self, reply: Reply, *, is_refusal: bool = False) -> None:
+        super().__init__(str(reply))
+        self.reply = reply
+        self.is_refusal = is_refusal
+
+
+class Breakage(NamedTuple):
+    """Why a session broke, to be remembered: an exception is made of it for each who hears of it.
+
+    An exception object that is kept and raised again grows a traceback with every raise, and the traceback keeps the frames
+    of everybody who ever met it, with the contents they held.
+    """
+
+    reply: Reply
+    is_refusal: bool = False
+
+    def error(self) -> SessionBroken:
+        """A new exception each time."""
+        return SessionBroken(self.reply, is_refusal=self.is_refusal)
+
+
+def reply_from(code: int, lines: Sequence[str]) -> Reply:
+    """A reply as the program keeps it: one line of text, its enhanced code apart, no control characters, bounded.
+
+    Shapes: `lines` without their codes, at least one.
+    """
+    first = ENHANCED.match(lines[0])
+    if len(lines) == 1 and first is not None:  # the common case
+        return Reply(code, first[1], UNPRINTABLE.sub(" ", lines[0][first.end() :])[:TEXT_CHARACTERS_MAX])
+    texts = [ENHANCED.sub("", line, count=1) if ENHANCED.match(line) else line for line in lines]
+    text = UNPRINTABLE.sub(" ", " ".join(texts)).strip()
+    return Reply(code, first[1] if first is not None else "", text[:TEXT_CHARACTERS_MAX])
+
+
+def on_behalf(error: Exception) -> SessionBroken:
+    """What `error`, of a library or the system, means for the session in which it happened."""
+    if isinstance(error, SessionBroken):
+        return error
+    if isinstance(error, aiosmtplib.SMTPResponseException) and 400 <= error.code < 600:
+        return SessionBroken(reply_from(error.code, error.message.split("\n")), is_refusal=True)
+    generic = next((reply for kind, reply in OUTSIDE if isinstance(error, kind)), CONNECTION_LOST)
+    detail = UNPRINTABLE.sub(" ", str(error) or type(error).__name__)[:200]
+    return SessionBroken(Reply(generic.code, generic.enhanced, f"{generic.text}: {detail}"))
+
+
+def failure(reply: Reply, server: str, *, is_connection: bool = False, dot_sent_unanswered: bool = False) -> DeliveryError:
+    """The delivery error that a negative reply is: only a 5xx is permanent."""
+    kind = PermanentDeliveryError if reply.is_permanent else TransientDeliveryError
+    return kind(reply, server, is_connection=is_connection, dot_sent_unanswered=dot_sent_unanswered)
+
+
+REPLY_LINE = re.compile(rb"([2-5][0-9][0-9])(?:([ -])([^\r\n]*))?\r?\n")
+LINE_OCTETS_MAX = 4096  # RFC 5321 4.5.3.1.5 says 512; real servers write longer ones
+REPLY_OCTETS_MAX = 32 * 1024  # a page of XQDISCARD has 24 KiB. docs/protocol.md 14
+REPLIES_OCTETS_MAX = 1024 * 1024  # of one pipelined batch
+SERVICE_CLOSING = 421
+QUIT_SECONDS_MAX = 2.0
+
+
+class Answer(NamedTuple):
+    """A complete reply as it came; `lines` without their codes, at least one."""
+
+    code: int
+    lines: tuple[str, ...]
+
+    @property
+    def reply(self) -> Reply:
+        """As the program keeps it."""
+        return reply_from(self.code, self.lines)
+
+
+class Pipeline(asyncio.Protocol):
+    """One open session. Not for two tasks at once."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._loop = asyncio.get_running_loop()
+        self._buffer = b""
+        self._lines: list[str] = []
+        self._code = 0
+        self._reply_octets = 0
+        self._batch_octets = 0
+        self._owed = 0
+        self._answers: deque[Answer] = deque()
+        self._wanted = 0
+        self._waiter: asyncio.Future[None] | None = None
+        self._progress_at = 0.0
+        self._patience: float | None = None  # from `_progress_at`, while an answer is awaited
+        self._timer: asyncio.TimerHandle | None = None  # one for all answers: set again when it goes off, not for each
+        self._timer_at = 0.0
+        self._write_waiter: asyncio.Future[None] | None = None
+        self._is_write_paused = False
+        self._is_quitting = False
+        self._closed = self._loop.create_future()
+        self.reply_octets_max = REPLY_OCTETS_MAX
+        self.broken: Breakage | None = None
+        self.answers_count = 0
+        self.on_progress: Callable[[], None] | None = None  # called when answers came, or the other side took octets
+        if transport.is_closing():
+            self._break(Breakage(CONNECTION_LOST))
+            self._closed.set_result(None)  # its old protocol was told, not this one
+
+    @property
+    def is_usable(self) -> bool:
+        """Nothing has come that ends it, and nothing is owed."""
+        return self.broken is None and self._owed == 0 and not self._transport.is_closing()
+
+    def write(self, data: bytes, replies: int) -> None:
+        """Write bytes that will be answered by so many replies. Raises SessionBroken."""
+        if self.broken is not None:
+            raise self.broken.error()
+        self._owed += replies
+        self._transport.write(data)
+
+    def _check(self) -> None:
+        if self.broken is not None:
+            raise self.broken.error()
+
+    async def drain(self, seconds: float | None) -> None:
+        """Wait until the transport takes more; `seconds` bounds the standstill. Raises SessionBroken."""
+        self._check()
+        if not self._is_write_paused:
+            return
+        self._write_waiter = self._loop.create_future()
+        timer = None if seconds is None else self._loop.call_later(seconds, self._break, Breakage(TIMED_OUT))
+        try:
+            await self._write_waiter
+        finally:
+            self._write_waiter = None
+            if timer is not None:
+                timer.cancel()
+        self._check()
+
+    async def answers(self, count: int, seconds: float | None) -> list[Answer]:
+        """The next replies, in order. `seconds` is the time for each one; `None` where the caller bounds the whole.
+
+        Raises: SessionBroken, also when only some of them came (`taken` gives those).
+        """
+        if len(self._answers) < count:
+            self._check()
+            self._wanted = count
+            self._waiter = waiter = self._loop.create_future()
+            if seconds is not None:
+                self._patience = seconds
+                self._progress_at = self._loop.time()
+                if self._timer is None or self._timer_at > self._progress_at + seconds:
+                    self._set_timer(self._progress_at + seconds)
+            try:
+                await waiter
+            finally:
+                self._waiter = self._patience = None
+            if len(self._answers) < count:
+                self._check()
+        self._batch_octets = 0
+        if count == len(self._answers):
+            came = list(self._answers)
+            self._answers.clear()
+            return came
+        return [self._answers.popleft() for _ in range(count)]
+
+    async def answer(self, seconds: float | None) -> Answer:
+        """The next reply. Raises SessionBroken."""
+        if self._answers:
+            self._batch_octets = 0
+            return self._answers.popleft()
+        return (await self.answers(1, seconds))[0]
+
+    def has_refusal(self) -> bool:
+        """Whether a negative reply is among those that nobody has read yet."""
+        return any(answer.code >= 400 for answer in self._answers)
+
+    def taken(self) -> list[Answer]:
+        """Replies that came before the session broke and nobody has read."""
+        rest = list(self._answers)
+        self._answers.clear()
+        return rest
+
+    def _set_timer(self, at: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer, self._timer_at = self._loop.call_at(at, self._look_at_clock), at
+
+    def _look_at_clock(self) -> None:
+        self._timer = None
+        if self._patience is None:
+            return
+        due_at = self._progress_at + self._patience
+        if due_at > self._loop.time():
+            self._set_timer(due_at)
+        else:
+            self._break(Breakage(TIMED_OUT))
+
+    # called by the transport
+
+    def data_received(self, data: bytes) -> None:
+        """Split what came into replies."""
+        if self.broken is not None:
+            if self._is_quitting:
+                self._transport.close()
+            return
+        self._buffer = self._split(self._buffer + data if self._buffer else data)
+
+    def _split(self, buffer: bytes) -> bytes:
+        """Take the complete lines; what is left of an incomplete one comes back."""
+        position, answers_before = 0, self.answers_count
+        while position < len(buffer):
+            if self._owed == 0 and not self._lines and buffer[position : position + 3] != b"421"[: len(buffer) - position]:
+                self._break_off(buffer[position:], "unexpected data")
+                return b""
+            line = REPLY_LINE.match(buffer, position)
+            if line is None:
+                if buffer.find(b"\n", position) >= 0 or len(buffer) - position > LINE_OCTETS_MAX:
+                    self._break_off(buffer[position:], "not a reply")
+                    return b""
+                break
+            length, position = line.end() - position, line.end()
+            digits, mark, text = line.groups()
+            code = int(digits)
+            self._reply_octets += length
+            self._batch_octets += length
+            if length > LINE_OCTETS_MAX or self._reply_octets > self.reply_octets_max or self._batch_octets > REPLIES_OCTETS_MAX:
+                self._break_off(line[0], "reply too long")
+                return b""
+            if self._lines and code != self._code:
+                self._break_off(line[0], "codes differ within a reply")
+                return b""
+            words = "" if text is None else text.decode("utf-8", "backslashreplace")
+            if mark == b"-":
+                self._code = code
+                self._lines.append(words)
+                continue
+            self._reply_octets = 0
+            answer = Answer(code, (*self._lines, words) if self._lines else (words,))
+            self._lines.clear()
+            if self._owed:
+                self._owed -= 1
+                self.answers_count += 1
+                self._answers.append(answer)
+            if code == SERVICE_CLOSING:
+                self._break(Breakage(answer.reply, is_refusal=True))
+                return b""
+        if self.answers_count != answers_before:
+            self._progress_at = self._loop.time()
+            if self.on_progress is not None:
+                self.on_progress()
+            if self._waiter is not None and len(self._answers) >= self._wanted and not self._waiter.done():
+                self._waiter.set_result(None)
+        return buffer[position:]
+
+    def _break_off(self, seen: bytes, why: str) -> None:
+        text = seen[:80].decode("ascii", "backslashreplace")
+        self._break(Breakage(reply_from(BROKEN_REPLY.code, [f"{BROKEN_REPLY.enhanced} {BROKEN_REPLY.text}: {why}: {text!r}"])))
+
+    def _break(self, why: Breakage) -> None:
+        """The session is over: whoever waits is told, the connection goes at once."""
+        if self.broken is None:
+            self.broken = why
+            self._buffer = b""
+            self._transport.abort()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for waiter in (self._waiter, self._write_waiter):
+            if waiter is not None and not waiter.done():
+                waiter.set_result(None)
+
+    def eof_received(self) -> bool:
+        """The server will say no more: the transport closes."""
+        self._break(Breakage(CONNECTION_LOST))
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is gone."""
+        if not self._closed.done():
+            self._closed.set_result(None)
+        self._break(Breakage(CONNECTION_LOST))
+
+    def pause_writing(self) -> None:
+        """The transport's buffer is full."""
+        self._is_write_paused = True
+
+    def resume_writing(self) -> None:
+        """The transport takes more."""
+        self._is_write_paused = False
+        if self.on_progress is not None:
+            self.on_progress()
+        if self._write_waiter is not None and not self._write_waiter.done():
+            self._write_waiter.set_result(None)
+
+    # ending
+
+    def abort(self) -> None:
+        """End it at once, in the middle of whatever it is."""
+        self._break(Breakage(CONNECTION_LOST))
+
+    def give_up(self) -> None:
+        """Whoever waits for an answer is told that it took too long."""
+        self._break(Breakage(TIMED_OUT))
+
+    def quit(self) -> None:
+        """Take leave without making anybody wait; the connection is gone after `QUIT_SECONDS_MAX` at the latest."""
+        if not self.is_usable:
+            self.abort()
+            return
+        self._is_quitting = True
+        self.broken = Breakage(CONNECTION_LOST)
+        self._transport.write(b"QUIT\r\n")
+        timer = self._loop.call_later(QUIT_SECONDS_MAX, self._transport.abort)
+        self._closed.add_done_callback(lambda _: timer.cancel())
+
+    def when_closed(self, call: Callable[[], object]) -> None:
+        """Call it once the connection is gone."""
+        self._closed.add_done_callback(lambda _: call())
+
+    async def closed(self) -> None:
+        """Wait until the connection is gone."""
+        await asyncio.shield(self._closed)

@@ -1,0 +1,95 @@
+"""A data directory that was copied to another node: both refuse each other, say so, and a third one refuses the second of them."""
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import pytest
+
+from shadowrelay.model.ids import NO_DATABASE, DatabaseId, ServerName
+from shadowrelay.model.ownership import Role
+from shadowrelay.ownership.rules import Party
+from shadowrelay.pipeline.peerbook import contradiction
+from tests.kit.nodes import EAST, NORTH, OK, WEST, Net, in_virtual_time, nodes, until
+
+ME = Party(ServerName("mx1.example"), DatabaseId("1"))
+PEER = Party(ServerName("mx2.example"), DatabaseId("2"))
+OTHER = Party(ServerName("mx3.example"), DatabaseId("3"))
+
+
+@pytest.mark.parametrize(
+    ("peer", "said"),
+    [
+        (PEER, ""),
+        (Party(PEER.server, DatabaseId("4")), ""),  # a new database of its own
+        (Party(PEER.server, NO_DATABASE), ""),
+        (Party(ME.server, DatabaseId("4")), "calls itself mx1.example"),
+        (Party(ME.server, ME.database), "calls itself mx1.example"),
+        (Party(PEER.server, ME.database), "this node's queue"),
+        (Party(PEER.server, OTHER.database), "the queue of mx3.example"),
+    ],
+)
+def test_a_peer_with_the_name_or_queue_of_another_node_is_in_conflict(peer: Party, said: str) -> None:
+    reason = contradiction(ME, peer, [PEER, OTHER])
+
+    assert bool(said) is bool(reason)
+    assert said in reason
+
+
+async def _copied(net: Net, source: ServerName, target: ServerName) -> None:
+    """The operator copies a directory while its node is stopped, and starts both."""
+    for name in (source, target):
+        await net.kill(name)
+    shutil.rmtree(net.directory / target)
+    shutil.copytree(net.directory / source, net.directory / target)
+    for name in (source, target):
+        await net.start(name)
+
+
+@in_virtual_time
+async def test_two_nodes_with_one_queue_refuse_each_other_and_say_why(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        await _copied(net, EAST, WEST)
+
+        await asyncio.sleep(5)
+
+        for me, peer in ((EAST, WEST), (WEST, EAST)):
+            view = net.nodes[me].services.view
+            view.is_running = True
+            (row,) = await view.peers()
+            is_ready, reasons = view.is_ready()
+            assert (peer, False) == (row.name, row.is_reachable)
+            assert "it has this node's queue" in row.conflict
+            assert is_ready
+            assert any(row.conflict in reason for reason in reasons)
+
+
+@in_virtual_time
+async def test_what_the_original_accepts_goes_on_and_the_copy_holds_nothing(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST, NORTH) as net:
+        await _copied(net, EAST, WEST)
+        await asyncio.sleep(5)
+        east, west, north = (net.nodes[name] for name in (EAST, WEST, NORTH))
+        assert {EAST, WEST} & north.context.peers.conflicts.keys()
+
+        assert OK.code == (await east.accept()).code
+        await until(east.in_role(east.last, Role.DELIVERED), 10)
+
+        assert await west.role(east.last) is None
+        assert 1 == len(net.sink.arrived)
+
+
+@in_virtual_time
+async def test_a_conflict_ends_when_the_copy_has_a_queue_of_its_own(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        await _copied(net, EAST, WEST)
+        await asyncio.sleep(5)
+        assert net.nodes[EAST].context.peers.conflicts
+
+        await net.wipe(WEST)
+        await net.start(WEST)
+        await asyncio.sleep(10)
+
+        assert {} == net.nodes[EAST].context.peers.conflicts == net.nodes[WEST].context.peers.conflicts
+        assert OK.code == (await net.nodes[EAST].accept()).code
+        await until(net.nodes[WEST].in_role(net.nodes[EAST].last, Role.DELIVERED), 5)

@@ -1,0 +1,513 @@
+"""What keeps the node going: loops that survive, sets that empty, questions that are asked in time, what is cleared away."""
+
+import asyncio
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from shadowrelay.model.ids import MessageId
+from shadowrelay.model.ownership import Role, Transition
+from shadowrelay.model.queue import StoredMessage
+from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, LedgerUnavailable, Reply
+from shadowrelay.model.tracking import EventId
+from shadowrelay.pipeline.context import Tasks
+from shadowrelay.pipeline.leases import Attempts
+from shadowrelay.pipeline.place import Outcome
+from tests.kit.nodes import EAST, HEARTBEAT, OK, SPAN, WEST, in_virtual_time, nodes, until
+
+BUSY = Reply(451, "4.3.2", "not now")
+ONE, TWO = MessageId("1"), MessageId("2")
+UNEXPECTED = ValueError("a bug")
+
+
+# attempts
+def test_a_claim_cannot_end_while_an_attempt_runs() -> None:
+    attempts = Attempts()
+    assert attempts.begin(ONE)
+
+    assert not attempts.end_claim(ONE)
+    attempts.end(ONE)
+    assert attempts.end_claim(ONE)
+
+
+def test_no_attempt_begins_on_a_claim_whose_end_is_not_committed_however_often_it_is_read() -> None:
+    attempts = Attempts()
+    attempts.end_claim(ONE)
+
+    attempts.reading()
+    attempts.reading()
+
+    assert not attempts.begin(ONE)
+
+
+def test_no_attempt_begins_on_a_claim_that_was_read_before_its_end_was_committed() -> None:
+    attempts = Attempts()
+    attempts.end_claim(ONE)
+    attempts.reading()
+
+    attempts.settle([ONE])
+
+    assert not attempts.begin(ONE)
+    attempts.reading()
+    assert attempts.begin(ONE)
+
+
+def test_a_fork_that_only_waits_for_a_session_hinders_no_claim_from_ending_and_is_not_started_after_that() -> None:
+    attempts = Attempts()
+    assert attempts.wait(ONE, "a:25")
+
+    assert attempts.end_claim(ONE)
+    assert not attempts.start(ONE, "a:25")
+
+
+def test_a_fork_that_waits_is_not_started_as_it_was_before_its_message_changed() -> None:
+    for change in (Attempts.changed, lambda attempts, one: attempts.call_off(one, frozenset({1})), Attempts.begin):
+        attempts = Attempts()
+        attempts.wait(ONE, "a:25")
+
+        change(attempts, ONE)
+
+        assert not attempts.start(ONE, "a:25")
+
+
+def test_a_fork_is_not_loaded_as_it_was_read_before_its_message_changed() -> None:
+    attempts = Attempts()
+    attempts.reading()
+
+    attempts.changed(ONE)
+
+    waits = [attempts.wait(ONE, "a:25"), attempts.wait(TWO, "a:25")]
+    attempts.reading()
+    assert [False, True, True] == [*waits, attempts.wait(ONE, "a:25")]
+
+
+def test_whoever_accepts_a_message_loads_it_although_its_copy_was_listed_meanwhile() -> None:
+    attempts = Attempts()
+    attempts.begin(ONE)
+
+    attempts.changed(ONE)
+
+    assert attempts.wait(ONE, "a:25")
+
+
+def test_the_forks_of_a_message_run_beside_each_other_but_each_once() -> None:
+    attempts = Attempts()
+    assert attempts.wait(ONE, "a:25")
+    assert attempts.start(ONE, "a:25")
+
+    assert not attempts.wait(ONE, "a:25")
+    assert attempts.wait(ONE, "b:25")
+    assert attempts.start(ONE, "b:25")
+    assert not attempts.begin(ONE)
+    attempts.end(ONE, "a:25")
+    assert not attempts.end_claim(ONE)
+    attempts.end(ONE, "b:25")
+    assert attempts.end_claim(ONE)
+
+
+def test_a_fork_whose_attempt_ended_waits_for_the_next_read() -> None:
+    attempts = Attempts()
+    assert attempts.wait(ONE, "a:25")
+    assert attempts.start(ONE, "a:25")
+    attempts.end(ONE, "a:25")
+
+    waits = [attempts.wait(ONE, "a:25"), attempts.wait(ONE, "b:25")]
+    attempts.reading()
+
+    assert [False, True, True] == [*waits, attempts.wait(ONE, "a:25")]
+
+
+@in_virtual_time
+async def test_a_cancelled_question_still_settles_what_it_may_have_ended(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST) as net:
+        context = net.nodes[EAST].context
+
+        async def never(*_: object) -> tuple[Transition, ...]:
+            context.attempts.end_claim(ONE)
+            await asyncio.sleep(1000)
+            return ()
+
+        transition, context.ledger.transition = context.ledger.transition, never
+        asking = asyncio.ensure_future(context.end_claims([ONE], lambda _, claim: Transition(claim, claim)))
+        await asyncio.sleep(0.01)
+        context.ledger.transition = transition
+        asking.cancel()
+        await asyncio.sleep(0.01)
+
+        context.attempts.reading()
+        assert context.attempts.begin(ONE)
+
+
+# loops
+@in_virtual_time
+async def test_closing_ends_a_task_that_loses_a_cancellation() -> None:
+    tasks, losses = Tasks(), [1, 1]
+
+    async def deaf() -> None:
+        while True:
+            try:
+                await asyncio.sleep(1000)
+            except asyncio.CancelledError:
+                if not losses:
+                    raise
+                losses.pop()
+
+    tasks.spawn(deaf(), "deaf")
+    await asyncio.sleep(0)
+
+    await tasks.close()
+
+    assert 0 == len(tasks)
+
+
+@in_virtual_time
+async def test_work_that_is_done_to_its_end_is_stopped_neither_by_its_caller_nor_by_the_end_of_the_node() -> None:
+    tasks, done = Tasks(), []
+
+    async def work(name: str, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        done.append(name)
+
+    async def caller() -> None:
+        await tasks.whole(work("called", 1), "called")
+
+    calling = tasks.spawn(caller(), "caller")
+    await asyncio.sleep(0)
+    calling.cancel()
+    hanging = tasks.spawn(tasks.whole(work("never", 1000), "never"), "hanging")
+    await asyncio.sleep(0)
+
+    await tasks.close()
+
+    assert (["called"], True, 0) == (done, hanging.cancelled(), len(tasks))
+
+
+@in_virtual_time
+async def test_what_work_that_is_done_to_its_end_fails_with_is_its_callers() -> None:
+    async def fail() -> None:
+        raise UNEXPECTED
+
+    with pytest.raises(ValueError, match="a bug"):
+        await Tasks().whole(fail(), "fails")
+
+
+@in_virtual_time
+async def test_discards_that_are_committed_are_told_in_the_log_although_the_node_ends(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        east, west = net.nodes[EAST], net.nodes[WEST]
+        load_many, is_telling = west.context.ledger.load_many, asyncio.Event()
+
+        async def slow(ids: Sequence[MessageId]) -> tuple[StoredMessage, ...]:
+            is_telling.set()
+            await asyncio.sleep(1)
+            return await load_many(ids)
+
+        west.context.ledger.load_many = slow
+        await east.accept()
+        await is_telling.wait()
+        assert [] == west.log.rows(EventId.HADISCARD)
+
+        await west.tasks.close()
+
+        assert [east.last] == [row.network_message_id for row in west.log.rows(EventId.HADISCARD)]
+
+
+@in_virtual_time
+async def test_content_that_is_read_waits_for_its_turn_and_counts_as_long_as_it_is_held(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        east = net.nodes[EAST]
+        await east.accept()
+        stored = await east.message(east.last)
+        assert stored is not None
+        assert stored.place is not None
+        context, before = east.context, east.context.budget.used
+        context.budget.limit_cache(0)
+        first = await context.read_content(stored.place)
+        assert before + stored.place.size == context.budget.used
+
+        held = await context.budget.reserve(context.budget.bytes_max // 4 - stored.place.size)
+        second = asyncio.ensure_future(context.read_content(stored.place))
+        await asyncio.sleep(0)
+        assert not second.done()
+        del first
+        await second
+        held.release()
+        del second
+
+        await until(lambda: before == context.budget.used, 1)
+
+
+@in_virtual_time
+async def test_a_loop_that_fails_begins_anew_and_one_that_ends_has_ended() -> None:
+    tasks, runs = Tasks(), []
+
+    async def loop() -> None:
+        runs.append(len(runs))
+        if len(runs) < 3:
+            raise UNEXPECTED
+
+    await tasks.keep(loop, "loop")
+
+    assert [0, 1, 2] == runs
+
+
+@in_virtual_time
+async def test_every_loop_survives_an_unexpected_error(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        east, west = net.nodes[EAST], net.nodes[WEST]
+        net.sink.answer = lambda address: BUSY
+        await east.accept()
+        for node in (east, west):
+            for name in ("due", "unplaced", "shadow_groups", "record_discards", "load_many", "expire", "primaries_listed_on", "messages"):
+                node.ledger.fail(name, 3, UNEXPECTED)
+        await asyncio.sleep(4 * HEARTBEAT)
+        net.sink.answer = lambda address: OK
+
+        await until(east.in_role(east.last, Role.DELIVERED), 60)
+        await until(west.in_role(east.last, Role.DELIVERED), 60)
+        assert 1 == len(net.sink.arrived)
+
+
+@in_virtual_time
+async def test_a_ledger_that_takes_nothing_for_a_while_loses_nothing(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        east, west = net.nodes[EAST], net.nodes[WEST]
+        net.sink.answer = lambda address: BUSY
+        await east.accept()
+        net.sink.answer = lambda address: OK
+        full = LedgerUnavailable(INSUFFICIENT_RESOURCES, "disk full")
+        for node in (east, west):
+            for name in ("record_attempt", "record_discards", "record_verdict", "transition", "forget_acknowledged", "record_hold"):
+                node.ledger.fail(name, 20, full)
+
+        await until(east.in_role(east.last, Role.DELIVERED), 200)
+        await until(west.in_role(east.last, Role.DELIVERED), 200)
+        assert 1 == len(net.sink.arrived)
+
+
+@in_virtual_time
+async def test_a_shadow_server_with_a_full_disk_refuses_the_copy_and_the_message_is_placed_later(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        east, west = net.nodes[EAST], net.nodes[WEST]
+        net.sink.answer = lambda address: BUSY
+        west.ledger.fail("record_hold", 6, LedgerUnavailable(INSUFFICIENT_RESOURCES, "disk full"))
+
+        assert 250 == (await east.accept()).code
+
+        assert 1 == len(east.log.rows(EventId.HAREDIRECTFAIL))
+        await until(west.in_role(east.last, Role.SHADOW), 60)
+
+
+# review
+@in_virtual_time
+async def test_what_waits_for_another_review_is_reviewed_while_requests_keep_coming(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        east = net.nodes[EAST]
+        net.sink.answer = lambda address: BUSY
+        await east.accept()
+        await asyncio.sleep(1)
+        await net.kill(WEST)
+
+        async def crowd() -> None:
+            while True:
+                east.services.review.request(ONE)
+                await asyncio.sleep(0.1)
+
+        crowding = asyncio.ensure_future(crowd())
+        await asyncio.sleep(SPAN + 10)
+        net.sink.answer = lambda address: OK
+        await until(lambda: bool(net.sink.arrived), 30)
+        crowding.cancel()
+
+
+@in_virtual_time
+async def test_a_review_that_fails_unexpectedly_forgets_no_message(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        east = net.nodes[EAST]
+        net.sink.answer = lambda address: BUSY
+        await east.accept()
+        last = east.last
+        await net.kill(EAST)
+        net.sink.answer = lambda address: OK
+        east = await net.start(EAST)  # without leases: everything is reviewed first
+        east.ledger.fail("load_many", 2, UNEXPECTED)
+
+        await until(east.in_role(last, Role.DELIVERED), 30)
+
+
+# placement
+@in_virtual_time
+async def test_messages_that_cannot_be_placed_do_not_hide_those_behind_them(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        east, west = net.nodes[EAST], net.nodes[WEST]
+        net.sink.answer = lambda address: BUSY
+        east.services.place.place, place = _never, east.services.place.place  # type: ignore[method-assign, assignment]
+        net.isolate(WEST)
+        for _ in range(205):
+            await east.accept()
+        last = east.last
+
+        async def only_the_last(message):
+            return await place(message) if message.envelope.message_id == last else Outcome.AGAIN
+
+        east.services.place.place = only_the_last  # type: ignore[method-assign]
+        net.heal()
+
+        await until(west.in_role(last, Role.SHADOW), 30)
+
+
+async def _never(message) -> Outcome:
+    return Outcome.AGAIN
+
+
+# polling
+@in_virtual_time
+async def test_the_first_copy_after_a_quiet_time_is_asked_about_at_once(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST, shadow_heartbeat_frequency="2m", shadow_resubmit_time_span="1h") as net:
+        east, west = net.nodes[EAST], net.nodes[WEST]
+        await asyncio.sleep(10)
+
+        await east.accept()
+
+        await until(west.in_role(east.last, Role.DELIVERED), 3)
+
+
+# housekeeping
+@in_virtual_time
+async def test_safety_net_is_emptied_as_fast_as_it_fills(tmp_path: Path) -> None:
+    short = {"safety_net_hold_time": timedelta(seconds=10), "message_expiration_timeout": timedelta(seconds=5)}
+    async with nodes(tmp_path, EAST, **short) as net:
+        east = net.nodes[EAST]
+        for _ in range(300):
+            await east.accept()
+        await until(lambda: 300 == len(net.sink.arrived))
+        assert Role.DELIVERED is await east.role(east.last)
+
+        await asyncio.sleep(15 + 2 * HEARTBEAT)
+
+        assert () == await east.ledger.real.messages("SafetyNet\\Primary", 10)
+        assert await east.message(east.last) is None
+
+
+@in_virtual_time
+async def test_a_shadow_message_that_nobody_acknowledged_expires_with_a_row_that_says_so(tmp_path: Path) -> None:
+    short = {"safety_net_hold_time": timedelta(seconds=10), "message_expiration_timeout": timedelta(seconds=10)}
+    async with nodes(tmp_path, EAST, WEST, **short) as net:
+        east, west = net.nodes[EAST], net.nodes[WEST]
+        net.sink.answer = lambda address: BUSY
+        await east.accept()
+        net.isolate(WEST)
+
+        await asyncio.sleep(20 + 2 * HEARTBEAT)
+
+        assert await west.message(east.last) is None
+        assert [str(east.last)] == [event.network_message_id for event in west.log.rows(EventId.EXPIRE)]
+
+
+@in_virtual_time
+async def test_notifications_that_nobody_asks_for_are_deleted_in_the_end(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST, shadow_message_auto_discard_interval=timedelta(seconds=30)) as net:
+        east, west = net.nodes[EAST], net.nodes[WEST]
+        me = west.services.desk.own_identity(EAST)
+        net.sink.answer = lambda address: BUSY
+        await east.accept()
+        net.isolate(WEST)
+        await asyncio.sleep(SPAN)
+        net.sink.answer = lambda address: OK
+        await until(east.in_role(east.last, Role.DELIVERED), 60)
+        assert 1 == len((await east.ledger.real.discards_for(WEST, me.database, 10)).events)
+        await net.kill(WEST)
+
+        await asyncio.sleep(30 + 2 * HEARTBEAT)
+
+        assert () == (await east.ledger.real.discards_for(WEST, me.database, 10)).events
+
+
+@in_virtual_time
+async def test_finished_messages_leave_nothing_in_memory(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        east = net.nodes[EAST]
+        for _ in range(20):
+            await east.accept()
+        await until(net.nodes[WEST].in_role(east.last, Role.DELIVERED), 20)
+        await asyncio.sleep(2)
+
+        deliver, review = east.services.deliver, east.services.review
+        left = (deliver._queues, deliver._in_review, deliver._fresh, review._wanted, review._later, review._tries, review._suspects)
+        assert [0] * len(left) == [len(found) for found in left]
+        assert (0, {}, set()) == (len(east.context.attempts), east.context.leases._copies, east.context.placements)
+
+
+@in_virtual_time
+async def test_refused_messages_leave_nothing_in_memory(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST, reject_message_on_shadow_failure=True) as net:
+        east = net.nodes[EAST]
+        net.hold_fault = lambda primary, shadow: "reply late"
+
+        await east.accept()
+        await asyncio.sleep(5)
+
+        assert (0, {}, set()) == (len(east.context.attempts), east.context.leases._copies, east.context.placements)
+
+
+# what is written down
+@in_virtual_time
+async def test_the_log_is_on_disk_before_a_shadow_server_hears_that_it_may_discard(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        east, west = net.nodes[EAST], net.nodes[WEST]
+
+        await east.accept()
+        await until(west.in_role(east.last, Role.DELIVERED), 10)
+
+        sent = [number for number, event in enumerate(east.log.events) if event.event in (EventId.SEND, EventId.SENDEXTERNAL)]
+        assert 1 == len(sent)
+        assert east.log.counts["synced"] > sent[0]
+
+
+@in_virtual_time
+async def test_nothing_is_old_because_the_wall_clock_has_jumped(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        east, west = net.nodes[EAST], net.nodes[WEST]
+        net.sink.answer = lambda address: BUSY
+        await east.accept()
+        await asyncio.sleep(2 * HEARTBEAT)
+
+        for node in (east, west):
+            node.clock.wall_shift = timedelta(days=300)
+        await asyncio.sleep(10 * HEARTBEAT)
+        net.sink.answer = lambda address: OK
+
+        assert Role.SHADOW is await west.role(east.last)
+        await until(east.in_role(east.last, Role.DELIVERED), 60)
+        assert 1 == len(net.sink.arrived)
+        assert [] == east.log.rows(EventId.EXPIRE) + east.log.rows(EventId.FAIL) + west.log.rows(EventId.EXPIRE)
+
+
+@in_virtual_time
+async def test_the_last_discard_is_acknowledged_in_the_next_poll_although_nothing_is_held_any_more(tmp_path: Path) -> None:
+    async with nodes(
+        tmp_path, EAST, WEST, shadow_heartbeat_frequency=timedelta(minutes=5), shadow_resubmit_time_span=timedelta(hours=1)
+    ) as net:
+        east, west = net.nodes[EAST], net.nodes[WEST]
+        await east.accept()
+        await until(west.in_role(east.last, Role.DELIVERED), 5)
+
+        assert frozenset() == await east.services.desk.all_told(2)
+
+
+@in_virtual_time
+async def test_waiting_until_all_is_told_ends_with_its_time_and_waits_for_nobody_who_is_away(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        east, west = net.nodes[EAST], net.nodes[WEST]
+        west.ledger.fail("record_discards", 10**6)
+        await east.accept()
+        await until(east.in_role(east.last, Role.DELIVERED), 5)
+
+        began = east.clock.awake()
+        assert {WEST} == await east.services.desk.all_told(3)
+        assert 3 <= east.clock.awake() - began < 3.1
+        net.isolate(EAST)
+        await asyncio.sleep(2 * HEARTBEAT)
+        assert frozenset() == await east.services.desk.all_told(3)

@@ -1,0 +1,290 @@
+"""Placing: who says no is left in peace, one message finds out, and what waits is woken and not looked for."""
+
+import asyncio
+from pathlib import Path
+
+from shadowrelay.model.ownership import Role
+from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, PeerSaid, PeerUnavailable, Reply
+from tests.kit.ledger import a_spooled_content, an_envelope
+from tests.kit.nodes import EAST, NORTH, WEST, VirtualNode, in_virtual_time, nodes, until
+
+BUSY = Reply(451, "4.3.2", "not now")
+
+
+def count_holds(node: VirtualNode, *servers: str) -> list[str]:
+    """The copies that this node sends from now on, by server."""
+    sent: list[str] = []
+    for server in servers:
+        link = node.context.links[server]
+        hold = link.hold
+
+        async def counted(offer, deadline, hold=hold, server=server, **patience):
+            sent.append(server)
+            return await hold(offer, deadline, **patience)
+
+        link.hold = counted
+    return sent
+
+
+def count_reads(node: VirtualNode) -> list[str]:
+    """What placement reads of the ledger from now on."""
+    reads: list[str] = []
+    unplaced = node.ledger.real.unplaced
+
+    async def counted(limit, after=0):
+        reads.append("unplaced")
+        return await unplaced(limit, after=after)
+
+    node.ledger.unplaced = counted
+    return reads
+
+
+async def a_refusing_pair(net) -> tuple[VirtualNode, VirtualNode]:
+    """A peer that answers COMMIT with 452, and mail that waits."""
+    east, west = net.nodes[EAST], net.nodes[WEST]
+    net.sink.answer = lambda address: BUSY
+
+    async def no_room(peer, offer):
+        return INSUFFICIENT_RESOURCES
+
+    west.services.desk.hold = no_room
+    await asyncio.sleep(1)
+    return east, west
+
+
+# a peer that says no
+@in_virtual_time
+async def test_a_peer_that_refuses_copies_is_sent_a_few_of_them_and_not_one_for_each_message(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST, shadow_heartbeat_frequency="2m", shadow_resubmit_time_span="1h") as net:
+        east, _ = await a_refusing_pair(net)
+        sent = count_holds(east, WEST)
+
+        for _ in range(20):
+            await east.accept()
+        await asyncio.sleep(60)
+
+        assert 6 >= len(sent)  # at 0, 1, 3, 7, 15 and 31 s
+        assert ("refusing", str(INSUFFICIENT_RESOURCES)) == await shown(east)
+
+
+async def shown(node: VirtualNode) -> tuple[str, str]:
+    (view,) = await node.services.view.peers()
+    return view.breaker, view.refusal
+
+
+@in_virtual_time
+async def test_a_peer_that_has_room_again_gets_everything_that_waits(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST, shadow_heartbeat_frequency="2m", shadow_resubmit_time_span="1h") as net:
+        east, west = await a_refusing_pair(net)
+        for _ in range(30):
+            await east.accept()
+        await asyncio.sleep(60)
+
+        del west.services.desk.hold
+
+        async def all_held() -> bool:
+            groups = await west.ledger.real.shadow_groups()
+            return 30 == sum(group.count for group in groups)
+
+        await until(all_held, 40)
+        assert ("closed", "") == await shown(east)
+
+
+@in_virtual_time
+async def test_a_peer_that_offers_no_hold_is_known_from_any_session_and_sent_nothing(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST, shadow_heartbeat_frequency="2m", shadow_resubmit_time_span="1h") as net:
+        await net.kill(WEST)
+        west = await net.start(WEST)
+        west.services.desk.offers_hold = lambda: False
+        east = net.nodes[EAST]
+        net.sink.answer = lambda address: BUSY
+        await east.context.links[WEST].greet()
+        sent = count_holds(east, WEST)
+
+        await east.accept()
+        assert [] == sent
+
+        await asyncio.sleep(60)
+        assert 6 >= len(sent)
+
+
+@in_virtual_time
+async def test_a_copy_that_only_itself_is_refused_closes_the_peer_to_nobody_else(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        east, west = net.nodes[EAST], net.nodes[WEST]
+        net.sink.answer = lambda address: BUSY
+        link = east.context.links[WEST]
+        hold = link.hold
+
+        async def not_this(offer, deadline, **patience):
+            if offer.envelope.message_id == first:
+                raise PeerUnavailable(WEST, "552 5.3.4 too large", said=PeerSaid.NOT_THIS)
+            return await hold(offer, deadline, **patience)
+
+        first = ""
+        await east.accept()
+        first, link.hold = east.last, not_this
+        east.services.place.wake(0)
+        await east.accept()
+
+        assert Role.SHADOW is await west.role(east.last)
+        assert "closed" == east.context.peers.breaker_state(WEST)
+
+
+# a peer that is silent
+@in_virtual_time
+async def test_one_message_at_a_time_finds_out_whether_a_silent_peer_is_back(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST, shadow_heartbeat_frequency="2m", shadow_resubmit_time_span="1h") as net:
+        east = net.nodes[EAST]
+        net.sink.answer = lambda address: BUSY
+        net.hold_fault = lambda primary, shadow: "slow"
+        net.isolate(WEST)
+        east.context.peers.failed(WEST, was_refused=True)
+        await until(lambda: "half-open" == east.context.peers.breaker_state(WEST), 30)
+        sent = count_holds(east, WEST)
+        began = asyncio.get_running_loop().time()
+
+        await asyncio.gather(*(east.accept() for _ in range(50)))
+
+        assert [WEST] == sent[:1]
+        assert 2 >= len(sent)
+        assert 10 > asyncio.get_running_loop().time() - began
+
+
+@in_virtual_time
+async def test_a_trial_that_is_cancelled_gives_its_place_back(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        peers = net.nodes[EAST].context.peers
+        await net.kill(WEST)
+        peers.failed(WEST, was_refused=True)
+        await until(lambda: "half-open" == peers.breaker_state(WEST), 30)
+
+        trial = peers.begin(WEST)
+        assert (False, None) == (peers.may_try(WEST), peers.begin(WEST))
+        peers.give_back(WEST, trial)
+
+        assert peers.may_try(WEST)
+
+
+@in_virtual_time
+async def test_a_queue_without_copies_is_read_once_from_end_to_end(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST, shadow_heartbeat_frequency="2m", shadow_resubmit_time_span="1h") as net:
+        east = net.nodes[EAST]
+        net.sink.answer = lambda address: BUSY
+        await net.kill(WEST)
+        for _ in range(250):
+            await east.accept()
+        await net.kill(EAST)  # what was in memory is gone
+        await net.start(WEST)
+        net.nodes[WEST].services.desk.offers_hold = lambda: False
+        east = await net.start(EAST)
+        reads = count_reads(east)
+        west = net.nodes[WEST]
+        del west.services.desk.offers_hold
+
+        async def all_held() -> bool:
+            return 250 == sum(group.count for group in await west.ledger.real.shadow_groups())
+
+        await until(all_held, 60)
+        assert 12 >= len(reads)
+
+
+# large copies
+@in_virtual_time
+async def test_a_burst_of_large_messages_is_copied_in_order_although_the_line_is_slow(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST, reject_message_on_shadow_failure=True) as net:
+        east = net.nodes[EAST]
+        link = east.context.links[WEST]
+        hold, line = link.hold, asyncio.Lock()
+
+        async def over_a_slow_line(offer, deadline, still=None):
+            now = east.clock.awake()
+            try:
+                async with asyncio.timeout(deadline - now if still is None else still), line:
+                    await asyncio.sleep(1.5)  # of the two seconds of shadow_timeout
+            except TimeoutError as error:
+                raise PeerUnavailable(WEST, "no answer in time") from error
+            return await hold(offer, deadline, still)
+
+        link.hold = over_a_slow_line
+        contents = [a_spooled_content(tmp_path, b"Subject: large\r\n\r\n" + b"x" * 5_000_000) for _ in range(5)]
+
+        replies = await asyncio.gather(*(east.services.accept.accept(an_envelope(), content) for content in contents))
+
+        assert [250] * 5 == [reply.code for reply in replies]
+
+
+@in_virtual_time
+async def test_small_copies_do_not_wait_for_a_large_one_that_is_repaired(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        east, west = net.nodes[EAST], net.nodes[WEST]
+        net.sink.answer = lambda address: BUSY
+        net.isolate(WEST)
+        await east.services.accept.accept(large := an_envelope(), a_spooled_content(tmp_path, b"x" * 5_000_000))
+        link = east.context.links[WEST]
+        hold, may_go_on = link.hold, asyncio.Event()
+
+        async def slowly(offer, deadline, still=None):
+            if offer.envelope.message_id == large.message_id:
+                await may_go_on.wait()
+            return await hold(offer, deadline, still)
+
+        link.hold = slowly
+        net.heal()
+        await asyncio.sleep(20)
+        began = asyncio.get_running_loop().time()
+        await east.accept()
+
+        assert Role.SHADOW is await west.role(east.last)
+        assert 1 > asyncio.get_running_loop().time() - began
+        may_go_on.set()
+        await until(west.in_role(large.message_id, Role.SHADOW), 10)
+
+
+# woken, not polled
+@in_virtual_time
+async def test_while_nobody_can_take_a_copy_nothing_is_read_and_the_return_of_a_peer_wakes_what_waits(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST, shadow_heartbeat_frequency="2m", shadow_resubmit_time_span="1h") as net:
+        east = net.nodes[EAST]
+        net.sink.answer = lambda address: BUSY
+        await net.kill(WEST)
+        for _ in range(30):
+            await east.accept()
+        await asyncio.sleep(30)
+        reads = count_reads(east)
+
+        await asyncio.sleep(120)
+        assert 8 >= len(reads)  # a trial now and then
+        west = await net.start(WEST)
+
+        await until(west.in_role(east.last, Role.SHADOW), 5)
+
+
+@in_virtual_time
+async def test_where_everything_has_a_copy_nothing_is_read(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST, NORTH) as net:
+        east = net.nodes[EAST]
+        net.sink.answer = lambda address: BUSY
+        for _ in range(5):
+            await east.accept()
+        await asyncio.sleep(5)
+        reads = count_reads(east)
+
+        await asyncio.sleep(60)
+
+        assert [] == reads
+
+
+@in_virtual_time
+async def test_whoever_waits_for_a_copy_is_told_that_it_is_placed(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        east = net.nodes[EAST]
+        net.sink.answer = lambda address: BUSY
+        placed: list[str] = []
+        east.services.place.on_placed = placed.append
+        net.isolate(WEST)
+        await east.accept()
+
+        net.heal()
+
+        await until(lambda: [east.last] == placed, 30)

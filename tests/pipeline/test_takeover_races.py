@@ -1,0 +1,232 @@
+"""A primary that comes back in the middle of a takeover. The ownership ring promotes in one step; a service asks, waits and
+reads pages, and what it knew when it began may be true no more (simulation seed 719)."""
+
+import asyncio
+from pathlib import Path
+
+from shadowrelay.model.ownership import CopyNumber, DiscardStatus, Notification, Role, StatusQuestion, Transition
+from shadowrelay.model.replies import Reply
+from tests.kit.nodes import EAST, HEARTBEAT, NORTH, SPAN, WEST, Net, VirtualNode, in_virtual_time, nodes, until
+from tests.pipeline.test_takeover import BUSY, OK, a_waiting_message, reasons
+
+
+async def _holder_and_third(net: Net, east: VirtualNode) -> tuple[VirtualNode, VirtualNode]:
+    holder, third = net.nodes[WEST], net.nodes[NORTH]
+    return (holder, third) if Role.SHADOW is await holder.role(east.last) else (third, holder)
+
+
+@in_virtual_time
+async def test_a_primary_that_comes_back_while_others_are_asked_is_not_taken_over(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST, NORTH, delivery_without_lease="defer") as net:
+        east = await a_waiting_message(net)
+        net.sink.answer = lambda address: BUSY
+        holder, third = await _holder_and_third(net, east)
+        link = holder.context.links[third.name]
+        status, was_asked, may_answer = link.status, asyncio.Event(), asyncio.Event()
+
+        async def slowly(questions):
+            answers = await status(questions)
+            was_asked.set()
+            await may_answer.wait()
+            return answers
+
+        link.status = slowly
+        net.isolate(EAST)
+        await was_asked.wait()
+
+        async def is_leased() -> bool:
+            stored = await east.message(east.last)
+            entry = None if stored is None else stored.claim.copy_on(holder.name)
+            return entry is not None and east.context.leases.left(east.last, entry) > SPAN / 2
+
+        net.heal()
+        await until(is_leased, 2 * HEARTBEAT)  # it has asked about its copy, and counts from the answer
+        may_answer.set()
+        await asyncio.sleep(0.1)
+
+        assert (True, Role.PRIMARY, Role.SHADOW) == (await is_leased(), await east.role(east.last), await holder.role(east.last))
+        net.sink.answer = lambda address: OK
+        await until(east.in_role(east.last, Role.DELIVERED), 30)
+        await asyncio.sleep(SPAN)
+        assert [EAST] == [who for who, _, _ in net.sink.arrived]
+        assert [] == reasons(holder)
+
+
+@in_virtual_time
+async def test_an_attempt_does_not_end_its_data_without_a_lease_on_who_was_listed_meanwhile(tmp_path: Path) -> None:
+    """It asked with a lower number, so that it may hold a copy, and may not hear the answer (simulation seed 924)."""
+    async with nodes(tmp_path, EAST, WEST, NORTH, delivery_without_lease="defer") as net:
+        east = net.nodes[EAST]
+        may_end, is_waiting = asyncio.Event(), asyncio.Event()
+
+        async def wait(server: str) -> None:
+            is_waiting.set()
+            await may_end.wait()
+
+        net.sink.before_dot = wait
+        await east.accept()
+        await is_waiting.wait()
+        _, third = await _holder_and_third(net, east)
+        net.isolate(third.name)
+        lower = CopyNumber(0, 1, third.ledger.identity.database)
+
+        await east.services.desk.status(third.services.desk.own_identity(EAST), [StatusQuestion(east.last, lower)])
+        may_end.set()
+        await asyncio.sleep(2 * HEARTBEAT)
+        meanwhile = net.sink.addresses()
+        net.heal()
+        await until(east.in_role(east.last, Role.DELIVERED), 30)
+
+        assert ([], ["user1@corp.example"]) == (meanwhile, net.sink.addresses())
+
+
+@in_virtual_time
+async def test_what_waits_for_a_session_is_not_delivered_without_a_lease_on_who_was_listed_meanwhile(tmp_path: Path) -> None:
+    """Neither the claim that it was loaded with nor the leases that are new since its session opened have that server
+    (simulation seed 22636)."""
+    async with nodes(tmp_path, EAST, WEST, NORTH, delivery_without_lease="defer", send={"concurrency_per_destination": 1}) as net:
+        east = net.nodes[EAST]
+        may_end = asyncio.Event()
+        net.sink.hang = lambda address: may_end if address.startswith("slow") else None
+        await east.accept("slow@corp.example")
+        await until(lambda: net.sink.attempts_count == 1, 1)
+        await east.accept()
+        _, third = await _holder_and_third(net, east)
+        net.isolate(third.name)
+        lower = CopyNumber(0, 1, third.ledger.identity.database)
+
+        await east.services.desk.status(third.services.desk.own_identity(EAST), [StatusQuestion(east.last, lower)])
+        may_end.set()
+        await asyncio.sleep(2 * HEARTBEAT)
+        meanwhile = net.sink.addresses()
+        net.heal()
+        await until(east.in_role(east.last, Role.DELIVERED), 30)
+
+        assert (["slow@corp.example"], ["slow@corp.example", "user1@corp.example"]) == (meanwhile, net.sink.addresses())
+
+
+@in_virtual_time
+async def test_a_forgotten_peer_that_comes_back_and_has_taken_a_message_over_is_asked(tmp_path: Path) -> None:
+    """It is on no list any more, and its word is all that there is."""
+    async with nodes(tmp_path, EAST, WEST, NORTH, delivery_without_lease="defer") as net:
+        east = await a_waiting_message(net)
+        net.sink.answer = lambda address: BUSY
+        holder, _ = await _holder_and_third(net, east)
+        net.isolate(holder.name)
+        assert await east.services.view.forget(holder.name)
+        await until(holder.in_role(east.last, Role.PRIMARY), 2 * SPAN)
+
+        net.heal()
+        await until(east.in_role(east.last, Role.SHADOW), 3 * HEARTBEAT)
+        net.sink.answer = lambda address: OK
+        await until(east.in_role(east.last, Role.DELIVERED), 30)
+
+        assert [holder.name] == [who for who, _, _ in net.sink.arrived]
+
+
+@in_virtual_time
+async def test_a_shadow_server_whose_row_cannot_be_read_does_not_hold_its_primary_up(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST, delivery_without_lease="defer") as net:
+        east, west = await a_waiting_message(net), net.nodes[WEST]
+        net.sink.answer = lambda address: BUSY
+        await west.ledger.real._writer.submit(
+            lambda work: work.connection.exec_driver_sql("UPDATE message SET envelope = 'x'") and setattr(work, "changes_count", 1)
+        )
+        await west.message(east.last)
+        await asyncio.sleep(1)
+        assert Role.SET_ASIDE is await west.role(east.last)
+        await net.kill(EAST)
+        net.sink.answer = lambda address: OK
+
+        again = await net.start(EAST)
+
+        await until(again.in_role(east.last, Role.DELIVERED), 3 * SPAN)
+        assert [EAST] == [who for who, _, _ in net.sink.arrived]
+
+
+@in_virtual_time
+async def test_an_attempt_is_called_off_before_the_word_that_all_is_delivered_is_committed(tmp_path: Path) -> None:
+    """Right after the commit the claim is over: a final dot in that moment was a duplicate (simulation seed 917)."""
+    async with nodes(tmp_path, EAST, WEST) as net:
+        east, west = net.nodes[EAST], net.nodes[WEST]
+        may_end, is_waiting = asyncio.Event(), asyncio.Event()
+
+        async def wait(server: str) -> None:
+            is_waiting.set()
+            await may_end.wait()
+
+        net.sink.before_dot = wait
+        await east.accept()
+        await is_waiting.wait()
+        record = east.ledger.real.record_discards
+
+        async def recorded(*arguments, **named):
+            transitions = await record(*arguments, **named)
+            may_end.set()
+            await asyncio.sleep(0.1)  # before whoever waits for the commit goes on
+            return transitions
+
+        east.ledger.real.record_discards = recorded
+        tell = (Notification(EAST, east.ledger.identity.database, DiscardStatus.DELIVERED),)
+        await west.ledger.real.transition([east.last], lambda _, claim: Transition(claim, claim, tell))
+        await until(may_end.is_set, 2 * HEARTBEAT)
+        await asyncio.sleep(1)
+
+        assert ([], Role.DELIVERED) == (net.sink.arrived, await east.role(east.last))
+
+
+@in_virtual_time
+async def test_an_attempt_on_recipients_that_another_node_has_done_is_called_off_and_the_others_go_on(tmp_path: Path) -> None:
+    """Its recipients were done, as another server said, and the whole message was when its last fork was (simulation seed 22756)."""
+    routes = [{"recipients": [f"*@{name}.example"], "next_hop": f"{name}.example:25"} for name in ("one", "two")]
+    async with nodes(tmp_path, EAST, WEST, routes=routes) as net:
+        east, west = net.nodes[EAST], net.nodes[WEST]
+        may_end = asyncio.Event()
+        waiting: list[str] = []
+
+        async def wait(server: str) -> None:
+            waiting.append(server)
+            await may_end.wait()
+
+        net.sink.before_dot = wait
+        await east.accept("a@one.example", "b@two.example")
+        await until(lambda: 2 == len(waiting))
+        tell = (Notification(EAST, east.ledger.identity.database, DiscardStatus.DELIVERED, frozenset({2})),)
+        await west.ledger.real.transition([east.last], lambda _, claim: Transition(claim, claim, tell))
+
+        async def is_heard() -> bool:
+            message = await east.message(east.last)
+            return message is not None and frozenset({2}) == message.claim.done
+
+        await until(is_heard, 2 * HEARTBEAT)
+        may_end.set()
+        await until(east.in_role(east.last, Role.DELIVERED), HEARTBEAT)
+
+        assert ["a@one.example"] == net.sink.addresses()
+
+
+@in_virtual_time
+async def test_an_attempt_that_began_on_what_was_read_during_the_commit_is_called_off_too(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        east, west = net.nodes[EAST], net.nodes[WEST]
+        net.sink.answer = lambda address: Reply(451, "4.3.2", "not now")
+        await east.accept()
+        await asyncio.sleep(1)
+        record, attempts = east.ledger.real.record_discards, east.context.attempts
+        began: list[bool] = []
+
+        async def recorded(*arguments, **named):
+            transitions = await record(*arguments, **named)
+            attempts.reading()  # a read that began before the commit, and shows the message as due
+            began.append(attempts.wait(east.last, "corp.example:25") and attempts.start(east.last, "corp.example:25"))
+            return transitions
+
+        east.ledger.real.record_discards = recorded
+        tell = (Notification(EAST, east.ledger.identity.database, DiscardStatus.DELIVERED),)
+        await west.ledger.real.transition([east.last], lambda _, claim: Transition(claim, claim, tell))
+        await until(lambda: bool(began), 2 * HEARTBEAT)
+        await asyncio.sleep(0.1)
+
+        assert [True] == began
+        assert attempts.is_called_off(east.last, frozenset({1}))
+        attempts.end(east.last, "corp.example:25")

@@ -1,0 +1,189 @@
+"""What a primary learns when it asks another node."""
+
+from dataclasses import replace
+
+import pytest
+
+from shadowrelay.model.ids import DatabaseId, ServerName
+from shadowrelay.model.ownership import Choice, Claim, Copy, CopyNumber, DiscardStatus, Notification, Role, StatusAnswer, StatusState
+from shadowrelay.model.replies import IllegalTransition
+from shadowrelay.ownership import primary, rules
+from shadowrelay.ownership.rules import Note, Party
+
+ME = Party(ServerName("me"), DatabaseId("db"))
+ONE = Party(ServerName("one"), DatabaseId("da"))
+TWO = Party(ServerName("two"), DatabaseId("dc"))
+NUMBER = CopyNumber(2, 2, ME.database)
+HIGHER = CopyNumber(3, 0, ONE.database)
+LOWER = CopyNumber(1, 5, ONE.database)
+DELIVERED = StatusAnswer(StatusState.DELIVERED)
+UNKNOWN = StatusAnswer(StatusState.UNKNOWN)
+
+
+def entry(party: Party, choice: Choice = Choice.LISTED) -> Copy:
+    return Copy(party.server, party.database, choice)
+
+
+def claim(*copies: Copy, role: Role = Role.PRIMARY) -> Claim:
+    return Claim(role, NUMBER, 1, copies=copies)
+
+
+def released(party: Party) -> Notification:
+    return Notification(party.server, party.database, DiscardStatus.RELEASED)
+
+
+def holds(number: CopyNumber) -> StatusAnswer:
+    return StatusAnswer(StatusState.SHADOW, number, ME.server, ME.database)
+
+
+def a_primary(number: CopyNumber) -> StatusAnswer:
+    return StatusAnswer(StatusState.PRIMARY, number)
+
+
+def test_a_delivered_message_is_over_and_the_list_is_told() -> None:
+    transition = primary.settle(claim(entry(TWO)), ME, ONE, DELIVERED)
+
+    assert transition is not None
+    assert replace(claim(role=Role.DELIVERED), done=frozenset({1})) == transition.after
+    assert (Notification(TWO.server, TWO.database, DiscardStatus.DELIVERED),) == transition.tell
+
+
+def test_a_primary_yields_to_a_higher_one_goes_below_its_own_numbers_and_lets_the_others_go() -> None:
+    transition = primary.settle(claim(entry(ONE, Choice.CHOSEN), entry(TWO)), ME, ONE, a_primary(HIGHER))
+    after = Claim(
+        Role.SHADOW, replace(NUMBER, placement=0), 1, primary=ONE.server, database=ONE.database, copies=(entry(TWO, Choice.DISMISSED),)
+    )
+
+    assert transition is not None
+    assert (after, (released(TWO),), Note.YIELDED) == (transition.after, transition.tell, transition.note)
+
+
+def test_the_higher_of_two_primaries_waits_for_the_lower_to_end() -> None:
+    transition = primary.settle(claim(), ME, ONE, a_primary(LOWER))
+
+    assert transition is not None
+    assert (Note.WAIT, False) == (transition.note, transition.changed)
+
+
+def test_without_the_rule_meet_the_higher_primary_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rules, "ends_before", lambda answer, claim: False)
+
+    assert primary.settle(claim(), ME, ONE, a_primary(LOWER)) is None
+
+
+def test_a_primary_yields_to_the_primary_of_a_higher_copy() -> None:
+    answer = StatusAnswer(StatusState.SHADOW, HIGHER, TWO.server, TWO.database)
+    transition = primary.settle(claim(entry(ONE)), ME, ONE, answer)
+
+    assert transition is not None
+    assert claim(entry(ONE, Choice.DISMISSED), role=Role.RELEASED) == transition.after
+    assert (released(ONE),) == transition.tell
+
+
+def test_a_copy_of_an_older_database_of_ours_will_promote_first() -> None:
+    transition = primary.settle(claim(), ME, ONE, replace(holds(LOWER), database=DatabaseId("old")))
+
+    assert transition is not None
+    assert Note.WAIT == transition.note
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [UNKNOWN, StatusAnswer(StatusState.RELEASED, HIGHER), StatusAnswer(StatusState.SHADOW, LOWER, TWO.server, TWO.database), holds(LOWER)],
+)
+def test_nobody_yields_to_a_lower_number_or_because_a_copy_was_released(answer: StatusAnswer) -> None:
+    assert primary.settle(claim(), ME, ONE, answer) is None
+
+
+@pytest.mark.parametrize(
+    ("choice", "lease_runs", "note", "kept"),
+    [
+        (Choice.LISTED, True, Note.DROPPED, False),
+        (Choice.LISTED, False, Note.EVERYBODY, True),
+        (Choice.HANDED_OVER, True, Note.EVERYBODY, True),
+        (Choice.DISMISSED, True, Note.DISMISSED, True),
+        (Choice.RECALLED, False, Note.DISMISSED, True),
+    ],
+)
+def test_a_server_without_the_copy_leaves_the_list_only_under_its_lease(choice: Choice, lease_runs: bool, note: Note, kept: bool) -> None:
+    transition = primary.review(claim(entry(ONE, choice)), ME, ONE, UNKNOWN, lease_runs)
+
+    assert (note, claim(entry(ONE, choice)) if kept else claim()) == (transition.note, transition.after)
+
+
+def test_a_released_to_a_database_that_is_gone_keeps_nobody_on_the_list() -> None:
+    gone = replace(entry(ONE, Choice.DISMISSED), database=DatabaseId("old"))
+
+    assert Note.EVERYBODY == primary.review(claim(gone), ME, ONE, UNKNOWN, False).note
+
+
+def test_an_unlisted_server_without_a_copy_changes_nothing() -> None:
+    assert not primary.review(claim(), ME, ONE, UNKNOWN, False).changed
+
+
+def test_a_review_settles_what_the_other_claims() -> None:
+    assert Note.YIELDED == primary.review(claim(entry(ONE)), ME, ONE, a_primary(HIGHER), True).note
+
+
+def test_a_server_that_nobody_outclaims_leaves_the_list() -> None:
+    assert claim(entry(TWO)) == primary.nobody_claims_more(claim(entry(ONE), entry(TWO)), ONE.server).after
+
+
+def test_a_hand_over_to_a_server_that_lost_its_disk_is_claimed_again() -> None:
+    before = claim(entry(ONE, Choice.HANDED_OVER), role=Role.SET_ASIDE)
+
+    assert claim() == primary.nobody_claims_more(before, ONE.server).after
+
+
+@pytest.mark.parametrize("role", [Role.SHADOW, Role.RELEASED, Role.DELIVERED])
+def test_who_is_no_primary_any_more_learns_nothing(role: Role) -> None:
+    before = claim(entry(ONE), role=role)
+
+    assert (before, Note.YIELDED) == (primary.review(before, ME, ONE, UNKNOWN, False).after, Note.YIELDED)
+    assert not primary.nobody_claims_more(before, ONE.server).changed
+
+
+def test_an_unknown_message_cannot_be_reviewed() -> None:
+    with pytest.raises(IllegalTransition):
+        primary.review(None, ME, ONE, UNKNOWN, True)
+
+
+OURS = CopyNumber(2, 1, ME.database)
+
+
+@pytest.mark.parametrize(
+    ("copies", "number", "note", "after", "tell"),
+    [
+        ((entry(ONE),), NUMBER, Note.CHOSEN, (entry(ONE, Choice.CHOSEN),), ()),
+        ((entry(ONE),), OURS, Note.CHOOSE_AGAIN, (entry(ONE),), ()),
+        ((), LOWER, Note.CHOOSE_AGAIN, (entry(ONE),), ()),
+        ((entry(ONE, Choice.DISMISSED),), OURS, Note.DISMISSED, (entry(ONE, Choice.DISMISSED),), ()),
+        ((entry(ONE, Choice.RECALLED),), OURS, Note.DISMISSED, (entry(ONE, Choice.RECALLED),), ()),
+        ((entry(ONE, Choice.HANDED_OVER),), OURS, Note.HANDED, (entry(ONE, Choice.HANDED_OVER),), ()),
+        (
+            (entry(TWO, Choice.CHOSEN), entry(ONE)),
+            OURS,
+            Note.DISMISSED,
+            (entry(TWO, Choice.CHOSEN), entry(ONE, Choice.DISMISSED)),
+            (released(ONE),),
+        ),
+        ((entry(TWO, Choice.CHOSEN), entry(ONE)), LOWER, Note.CHOOSE_AGAIN, (entry(TWO, Choice.CHOSEN), entry(ONE)), ()),
+    ],
+    ids=["confirmed", "older number", "yielded to us", "dismissed", "recalled", "handed over", "not needed", "number not ours"],
+)
+def test_a_primary_meets_a_server_that_holds_its_copy(
+    copies: tuple[Copy, ...], number: CopyNumber, note: Note, after: tuple[Copy, ...], tell: tuple[Notification, ...]
+) -> None:
+    transition = primary.review(claim(*copies), ME, ONE, holds(number), False)
+
+    assert (note, claim(*after), tell) == (transition.note, transition.after, transition.tell)
+
+
+def test_a_message_handed_over_chooses_nobody_else() -> None:
+    before = claim(entry(TWO, Choice.HANDED_OVER), entry(ONE), role=Role.SET_ASIDE)
+
+    assert (Note.NOTHING, before) == (primary.review(before, ME, ONE, holds(LOWER), False).note or "", before)
+
+
+def test_a_holder_that_knows_all_recipients_done_ends_the_claim() -> None:
+    assert Note.DONE == primary.review(claim(entry(ONE)), ME, ONE, replace(holds(OURS), done=frozenset({1})), True).note

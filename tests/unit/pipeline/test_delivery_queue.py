@@ -1,0 +1,76 @@
+"""The queue of one next hop, as values."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from shadowrelay.pipeline.delivery_rules import LOADED_MAX, Retry, active, after_reached, after_unreachable, hastened, room, share
+from shadowrelay.settings.values import Send
+
+NOW = datetime(2026, 11, 21, 10, 0, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+SEND = Send()
+WHY = "451 4.4.1 nobody listens"
+
+
+def unreachable(state, began_at=1.0, noted_at=2.0, now=NOW):
+    return after_unreachable(state, WHY, began_at, noted_at, now, SEND, 0.0)
+
+
+def test_an_active_queue_loads_twice_its_concurrency():
+    assert [40, 39, 0, 0] == [room(active(20), loaded, 1000, NOW) for loaded in (0, 1, 40, 41)]
+
+
+def test_no_queue_takes_more_than_its_share():
+    assert 10 == room(active(20), 0, share(100, 0, 0), NOW)
+    assert (LOADED_MAX, 1, 1) == (share(1, 0, 0), share(LOADED_MAX, 0, 0), share(10 * LOADED_MAX, 0, 0))
+
+
+def test_all_queues_together_load_no_more_than_there_is_room_for_and_one_each() -> None:
+    assert 30 == share(2, 20, LOADED_MAX - 10)
+    assert [20, 15, 1] == [share(2, loaded, LOADED_MAX + over) for loaded, over in ((20, 0), (20, 5), (0, 5))]
+
+
+def test_a_next_hop_that_cannot_be_reached_puts_its_queue_in_retry():
+    state = unreachable(active(20))
+
+    assert Retry(1, NOW, NOW + MINUTE, 2.0, WHY) == state.retry
+    assert [0, 1, 0] == [room(state, 0, 1000, NOW), room(state, 0, 1000, NOW + MINUTE), room(state, 1, 1000, NOW + MINUTE)]
+
+
+def test_attempts_that_began_before_the_failure_was_known_do_not_climb_the_ladder():
+    first = unreachable(active(20), began_at=1.0, noted_at=5.0)
+
+    assert first is unreachable(first, began_at=4.9, noted_at=9.0)
+    assert 2 == unreachable(first, began_at=5.1, noted_at=9.0).retry.failures_count
+
+
+def test_probes_climb_the_ladder_and_keep_when_it_began():
+    state = active(20)
+    waits = []
+    for number in range(12):
+        at = NOW + number * MINUTE
+        state = unreachable(state, began_at=number * 10.0, noted_at=number * 10.0 + 1, now=at)
+        waits.append((state.retry.probe_at - at) // MINUTE)
+
+    assert [1, 1, 1, 1, 5, 5, 5, 5, 5, 5, 10, 10] == waits
+    assert NOW == state.retry.since
+
+
+def test_a_returned_next_hop_gets_its_mail_slowly_at_first():
+    state = unreachable(active(20))
+    windows = []
+    for _ in range(7):
+        state = after_reached(state, 20)
+        windows.append(room(state, 0, 1000, NOW))
+
+    assert [2, 4, 8, 16, 32, 40, 40] == windows
+    assert state is after_reached(state, 20)
+
+
+@pytest.mark.parametrize(("minutes", "expected"), [(-10, -8.9), (0, 1), (2, 1)])
+def test_a_clock_that_was_set_back_makes_no_probe_wait_longer(minutes, expected):
+    state = hastened(unreachable(active(20)), NOW + minutes * MINUTE, SEND)
+
+    assert NOW + expected * MINUTE == state.retry.probe_at
+    assert active(20) == hastened(active(20), NOW, SEND)

@@ -1,0 +1,328 @@
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shadowrelay.model.message import BodyType, Envelope, Recipient
+from shadowrelay.protocol.addresses import (
+    ARGUMENT_OCTETS_MAX,
+    MailCommand,
+    RcptCommand,
+    domain_of,
+    format_mail,
+    format_rcpt,
+    parse_mail,
+    parse_rcpt,
+)
+from tests.unit.protocol.strategies import ARRIVED, ID, refusal
+
+BAD_SENDER = "501 5.1.7 Bad sender address syntax"
+BAD_RECIPIENT = "501 5.1.3 Bad recipient address syntax"
+BAD_PARAMETER = "501 5.5.4 Bad or repeated parameter"
+NEEDS_SMTPUTF8 = "553 5.6.7 Non-ASCII addresses need the SMTPUTF8 parameter"
+ENVELOPE = Envelope(ID, "a@b.example", (Recipient("c@d.example"),), ARRIVED)
+
+GOOD = [
+    "a@b",
+    "a@b.example",
+    "a.b-c_d+e=f/g!h#i$j%k&l'm*n?o^p`q{r|s}t~u@x-y.example",
+    "A@B.EXAMPLE",
+    '""@b.example',
+    '"a b"@b.example',
+    '"a>b@c,d;e\\"f\\\\g"@b.example',
+    '"<>"@b.example',
+    "a@[192.0.2.1]",
+    "a@[IPv6:2001:db8::1]",
+    "a@[ipv6:::ffff:192.0.2.1]",
+    "a@1.2.3",
+    "a@xn--bcher-kva.example",
+    "l" * 64 + "@b.example",
+    "a@" + ".".join(["d" * 63] * 3) + "." + "d" * 60,  # path: 256 octets with brackets
+]
+BAD = [
+    "a",
+    "@b",
+    "a@",
+    "a@b.",
+    "a@.b",
+    "a@b..c",
+    ".a@b",
+    "a.@b",
+    "a..b@c",
+    "a b@c",
+    "a@b c",
+    "a@-b",
+    "a@b-",
+    "a@b_c",
+    "a@b@c",
+    "a,b@c",
+    "(a)@b",
+    "a@(b)",
+    '"a@b',
+    'a"b@c',
+    '"a"b@c',
+    '"a"."b"@c',
+    '"a\\"@b',
+    "a@[1.2.3]",
+    "a@[1.2.3.4.5]",
+    "a@[256.0.0.1]",
+    "a@[01.2.3.4]",
+    "a@[]",
+    "a@[IPv6:1]",
+    "a@[IPv6:fe80::1%1]",
+    "a@[IPv6:]",
+    "a@[tag:x]",
+    "a@[192.0.2.1",
+    "a@192.0.2.1]",
+    "<a@b>",
+    "a@b\r",
+    "a\n@b",
+    "a\x00@b",
+    "a@b\x7f",
+    "a@b\x1b",
+    '"a\tb"@c',
+    '"\r\n"@c',
+    "l" * 65 + "@b.example",
+    "a@" + "d" * 64,
+    "a@" + ".".join(["d" * 63] * 3) + "." + "d" * 61,
+    "@x:",
+    "@x,a@b",
+    "@x a@b",
+    "x:a@b",
+    " a@b",
+    "a@b ",
+    "Postmaster",
+]
+GOOD_UTF8 = [
+    "\u00fc@b.example",
+    "a@b\u00fccher.example",
+    '"\u00fc \u4f60"@b.example',
+    "\u4f60\u597d@\u4f8b\u5b50.example",
+    "\U0001f600@b.example",
+]
+BAD_UTF8 = ["\ud800@b.example", "a@\udcff.example", "a\u0085b@c", "\u4f60" * 22 + "@b", "a@" + "\u4f60" * 60 + "." + "\u4f60" * 40]
+
+MAILS = [
+    ("FROM:<>", MailCommand("", {})),
+    ("FROM:<a@b>", MailCommand("a@b", {})),
+    ("from:<a@b>  ", MailCommand("a@b", {})),
+    ("FROM:<@x.example,@y:a@b> SIZE=1", MailCommand("a@b", {"SIZE": "1"})),
+    ("FROM:<a@b> size=1000 Body=8bitmime SMTPUTF8", MailCommand("a@b", {"SIZE": "1000", "BODY": "8bitmime", "SMTPUTF8": ""})),
+    ('FROM:<> ENVID=a+2Bb X-1=<x>:,@"', MailCommand("", {"ENVID": "a+2Bb", "X-1": '<x>:,@"'})),
+    (
+        "FROM:<a@b> XSHADOW=HOLD:6ba7b810-9dad-41d1-80b4-00c04fd430c8:1.1",
+        MailCommand("a@b", {"XSHADOW": "HOLD:6ba7b810-9dad-41d1-80b4-00c04fd430c8:1.1"}),
+    ),
+]
+RCPTS = [
+    ("TO:<Postmaster>", RcptCommand("Postmaster", {})),
+    ("to:<POSTMASTER> NOTIFY=NEVER", RcptCommand("POSTMASTER", {"NOTIFY": "NEVER"})),
+    ("TO:<@x:a@b> ORCPT=rfc822;a@b", RcptCommand("a@b", {"ORCPT": "rfc822;a@b"})),
+]
+MAIL_SYNTAX = "501 5.5.4 Syntax: MAIL FROM:<address> [parameters]"
+RCPT_SYNTAX = "501 5.5.4 Syntax: RCPT TO:<address> [parameters]"
+
+
+@pytest.mark.parametrize("address", GOOD)
+def test_a_good_address_is_a_good_sender_and_recipient(address):
+    assert parse_mail(f"FROM:<{address}>").address == address
+    assert parse_rcpt(f"TO:<{address}>").address == address
+
+
+@pytest.mark.parametrize("address", BAD)
+def test_a_bad_address_is_neither_sender_nor_recipient(address):
+    assert refusal(parse_mail, f"FROM:<{address}>") == BAD_SENDER
+    if address != "Postmaster":
+        assert refusal(parse_rcpt, f"TO:<{address}>") == BAD_RECIPIENT
+
+
+@pytest.mark.parametrize("address", GOOD_UTF8)
+def test_utf8_passes_with_smtputf8_only(address):
+    assert parse_mail(f"FROM:<{address}> SMTPUTF8").address == address
+    assert parse_rcpt(f"TO:<{address}>", smtputf8=True).address == address
+    assert refusal(parse_mail, f"FROM:<{address}> BODY=8BITMIME") == NEEDS_SMTPUTF8
+    assert refusal(parse_rcpt, f"TO:<{address}>") == NEEDS_SMTPUTF8
+
+
+@pytest.mark.parametrize("address", BAD_UTF8)
+def test_octets_that_are_not_utf8_and_too_many_of_them_never_pass(address):
+    assert refusal(parse_mail, f"FROM:<{address}> SMTPUTF8") == BAD_SENDER
+    assert refusal(lambda text: parse_rcpt(text, smtputf8=True), f"TO:<{address}>") == BAD_RECIPIENT
+
+
+@pytest.mark.parametrize(("argument", "command"), MAILS)
+def test_mail_is_read(argument, command):
+    assert parse_mail(argument) == command
+
+
+@pytest.mark.parametrize(("argument", "command"), RCPTS)
+def test_rcpt_is_read(argument, command):
+    assert parse_rcpt(argument) == command
+
+
+def test_nobody_is_no_recipient():
+    assert refusal(parse_rcpt, "TO:<>") == BAD_RECIPIENT
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        "",
+        "FROM",
+        "FROM:",
+        "FROM: <a@b>",
+        "FROM <a@b>",
+        "FROM :<a@b>",
+        " FROM:<a@b>",
+        "TO:<a@b>",
+        "<a@b>",
+        "FROM:<a@b> X=" + "y" * ARGUMENT_OCTETS_MAX,
+    ],
+)
+def test_mail_without_its_form_is_refused(argument):
+    assert refusal(parse_mail, argument) == MAIL_SYNTAX
+
+
+@pytest.mark.parametrize("argument", ["", "TO:", "TO: <a@b>", "TO <a@b>", "FROM:<a@b>"])
+def test_rcpt_without_its_form_is_refused(argument):
+    assert refusal(parse_rcpt, argument) == RCPT_SYNTAX
+
+
+@pytest.mark.parametrize(
+    "argument", ["FROM:a@b", "FROM:<a@b", "FROM:<a@b>x", "FROM:<a@b>SIZE=1", "FROM:<>x", "FROM:<a@b>\tSIZE=1", "FROM:<a@b>>"]
+)
+def test_something_around_the_path_makes_it_bad(argument):
+    assert refusal(parse_mail, argument) == BAD_SENDER
+    assert refusal(parse_rcpt, argument.replace("FROM", "TO").replace("<>", "<a@b>")) == BAD_RECIPIENT
+
+
+@pytest.mark.parametrize(
+    "parameters", ["=1", "A=", "A=b=c", "-A=1", "A=1  B=2", "A\t=1", "A=\x01", "A=1 a=2", "A A", "A=1\r\nRSET", "\u00e9=1", "A_B=1"]
+)
+def test_bad_and_repeated_parameters_are_refused(parameters):
+    assert refusal(parse_mail, f"FROM:<a@b> {parameters}") == BAD_PARAMETER
+    assert refusal(parse_rcpt, f"TO:<a@b> {parameters}") == BAD_PARAMETER
+
+
+def test_parameters_are_counted():
+    words = [f"P{place}" for place in range(20)]
+
+    assert len(parse_mail(f"FROM:<a@b> {' '.join(words)}").parameters) == 20
+    assert refusal(parse_mail, f"FROM:<a@b> {' '.join(words)} Q") == "501 5.5.4 Too many parameters"
+
+
+def test_a_command_is_written_as_the_next_hop_can_take_it():
+    envelope = replace(ENVELOPE, body=BodyType.EIGHT_BIT_MIME, smtputf8=True, ret="HDRS", envid="x")
+
+    assert format_mail(envelope, 10, dsn=True) == "FROM:<a@b.example> SIZE=10 BODY=8BITMIME SMTPUTF8 RET=HDRS ENVID=x"
+    assert format_mail(envelope, None, body=False) == "FROM:<a@b.example> SMTPUTF8"
+    assert format_mail(replace(ENVELOPE, sender=""), 1, extra="XSHADOW=y") == "FROM:<> SIZE=1 XSHADOW=y"
+    assert format_rcpt(Recipient("c@d", "NEVER", "rfc822;c@d"), dsn=True) == "TO:<c@d> NOTIFY=NEVER ORCPT=rfc822;c@d"
+    assert format_rcpt(Recipient("c@d", "NEVER", "rfc822;c@d"), dsn=False) == "TO:<c@d>"
+
+
+def test_a_control_character_is_never_written():
+    with pytest.raises(ValueError, match="control character"):
+        format_mail(replace(ENVELOPE, envid="x\r\nRSET"), 1, dsn=True)
+    with pytest.raises(ValueError, match="control character"):
+        format_rcpt(Recipient("a\n@b"), dsn=False)
+
+
+@pytest.mark.parametrize("address", [*GOOD, *GOOD_UTF8])
+def test_what_is_written_is_read_again(address):
+    envelope = replace(ENVELOPE, sender=address, smtputf8=not address.isascii())
+
+    assert parse_mail(format_mail(envelope, 10)).address == address
+    assert parse_rcpt(format_rcpt(Recipient(address), dsn=True), smtputf8=True).address == address
+
+
+@pytest.mark.parametrize(
+    ("address", "domain"),
+    [
+        ("", ""),
+        ("Postmaster", ""),
+        ("a@B.Example", "b.example"),
+        ('"a@x"@b', "b"),
+        ("a@[IPv6:::1]", "[ipv6:::1]"),
+        ("a@B\u00dccher.example", "xn--bcher-kva.example"),
+        ("a@b\u00fc-.example", "b\u00fc-.example"),
+        ("a@" + "\u00fc" * 300, "\u00fc" * 300),
+    ],
+)
+def test_domains_are_compared_in_lower_case_as_a_labels_where_they_have_them(address, domain):
+    assert domain_of(address) == domain
+
+
+@given(
+    st.text(max_size=60)
+    | st.lists(
+        st.sampled_from(
+            ["FROM:", "TO:", "<", ">", "@", "a", '"', "\\", " ", ".", "[", "]", ":", ",", "=", "\x00", "\r\n", "SMTPUTF8", "\u00fc"]
+        )
+    ).map("".join)
+)
+def test_any_text_is_read_or_refused_and_control_characters_never_pass(text):
+    for parse, argument in [
+        (parse_mail, text),
+        (parse_rcpt, text),
+        (parse_mail, f"FROM:<{text}"),
+        (parse_mail, f"FROM:<a@b> {text}"),
+        (parse_rcpt, f"TO:<{text}@b>"),
+    ]:
+        if refusal(parse, argument) is None:
+            command = parse(argument)
+            assert all(
+                character.isprintable()
+                for part in (command.address, *command.parameters.values())
+                for character in part
+                if ord(character) < 160
+            )
+    domain_of(text)
+
+
+LENIENT = [
+    ("john.@docomo.ne.jp", '"john."@docomo.ne.jp'),
+    ("a..b@docomo.ne.jp", '"a..b"@docomo.ne.jp'),
+    (".a@b.example", '".a"@b.example'),
+    (".@b.example", '"."@b.example'),
+    ("@x.example:a.@b.example", '"a."@b.example'),
+    ("a.b@c.example", "a.b@c.example"),
+    ('"a."@c.example', '"a."@c.example'),
+]
+
+
+@pytest.mark.parametrize(("written", "address"), LENIENT)
+@pytest.mark.parametrize("space", ["", " ", "   "])
+def test_what_devices_write_is_read_as_the_valid_address_that_means_the_same(written, address, space):
+    assert MailCommand(address, {"SIZE": "1"}) == parse_mail(f"FROM:{space}<{written}> SIZE=1", lenient=True)
+    assert RcptCommand(address, {}) == parse_rcpt(f"TO:{space}<{written}>", lenient=True)
+    assert address == parse_mail(f"FROM:<{address}>").address
+    assert address == parse_rcpt(f"TO:<{address}>").address
+
+
+def test_the_null_sender_and_postmaster_may_have_their_space_too():
+    assert "" == parse_mail("FROM: <>", lenient=True).address
+    assert "Postmaster" == parse_rcpt("TO: <Postmaster>", lenient=True).address
+
+
+@pytest.mark.parametrize(
+    "written",
+    ["a b.@c.example", "a.@", "a.@b..c", "a.@[192.0.2.1]", "a@b.@c", 'a"..b@c', "a,.@c", "l" * 62 + ".@b.example", "a.@-b", "a.@b\r"],
+)
+def test_leniency_ends_at_what_nobody_could_pass_on(written):
+    assert BAD_SENDER == refusal(lambda text: parse_mail(text, lenient=True), f"FROM:<{written}>")
+    assert BAD_RECIPIENT == refusal(lambda text: parse_rcpt(text, lenient=True), f"TO:<{written}>")
+
+
+@pytest.mark.parametrize("argument", ["FROM:\t<a@b>", "FROM :<a@b>", "FROM:a@b", "FROM: ", "FROM:"])
+def test_other_freedoms_are_not_taken(argument):
+    assert refusal(lambda text: parse_mail(text, lenient=True), argument) in (MAIL_SYNTAX, BAD_SENDER)
+
+
+@given(st.from_regex(r"[a-z.]{1,20}", fullmatch=True), st.from_regex(r"[a-z]{1,9}(\.[a-z]{1,9})?", fullmatch=True))
+def test_what_is_passed_on_is_always_valid(local, domain):
+    address = parse_rcpt(f"TO: <{local}@{domain}>", lenient=True).address
+
+    assert parse_rcpt(format_rcpt(Recipient(address), dsn=True)).address == address
+    assert domain == domain_of(address)

@@ -1,0 +1,196 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shadowrelay.model.ownership import DiscardEvent, DiscardStatus
+from shadowrelay.model.peers import DiscardReply
+from shadowrelay.protocol.fields import ORDINAL_MAX
+from shadowrelay.protocol.xqdiscard import (
+    AROUND_LINE_OCTETS,
+    REPLY_LINES_MAX,
+    REPLY_OCTETS_MAX,
+    DiscardQuery,
+    StatusQuery,
+    format_query,
+    format_reply_lines,
+    parse_command,
+    parse_query,
+    parse_reply_lines,
+)
+from shadowrelay.protocol.xshadow import parse_position
+from tests.unit.protocol.strategies import ID, A, B, counters, event_lists, refusal
+
+GARBLED = "451 4.5.0 The peer's reply is out of grammar"
+OTHER = B
+QUERIES = [("400", DiscardQuery(400)), ("400 0", DiscardQuery(400, 0)), ("0 17", DiscardQuery(0, 17))]
+EVERY_SECOND = frozenset(range(1, ORDINAL_MAX + 1, 2))
+REPLIES = [
+    (["remaining=0"], DiscardReply((), 0)),
+    ([f"7 {ID} delivered", "remaining=12"], DiscardReply((DiscardEvent(7, ID, DiscardStatus.DELIVERED),), 12)),
+    (
+        [f"7 {ID} delivered 1-40,57", f"8 {OTHER} yours", f"10 {ID} promoted", f"11 {ID} released", "remaining=0"],
+        DiscardReply(
+            (
+                DiscardEvent(7, ID, DiscardStatus.DELIVERED, frozenset({*range(1, 41), 57})),
+                DiscardEvent(8, OTHER, DiscardStatus.YOURS),
+                DiscardEvent(10, ID, DiscardStatus.PROMOTED),
+                DiscardEvent(11, ID, DiscardStatus.RELEASED),
+            ),
+            0,
+        ),
+    ),
+]
+
+
+def octets_of(lines):
+    return sum(len(line) + AROUND_LINE_OCTETS for line in lines)
+
+
+@pytest.mark.parametrize(("argument", "query"), QUERIES)
+def test_a_query_is_the_same_in_both_directions(argument, query):
+    assert argument == format_query(query)
+    assert query == parse_query(argument)
+    assert query == parse_command(argument)
+
+
+def test_the_verb_has_two_forms():
+    assert parse_command("status BDAT 97") == StatusQuery(block_size=97)
+
+
+@pytest.mark.parametrize(
+    "argument", ["", "x", "-1", "1 ", " 1", "1 x", "1 2 3", "1  2", "1000001", "400 9223372036854775808", "4e2", "\u0661"]
+)
+def test_anything_else_is_no_query(argument):
+    assert (refusal(parse_query, argument) or "")[:9] == "501 5.5.4"
+
+
+@pytest.mark.parametrize(("lines", "reply"), REPLIES)
+def test_a_reply_is_the_same_in_both_directions(lines, reply):
+    assert lines == format_reply_lines(reply)
+    assert reply == parse_reply_lines(lines)
+    assert reply == parse_reply_lines([f"2.0.0 {line}" for line in lines])
+
+
+def test_the_last_line_says_the_position_too():
+    lines = format_reply_lines(DiscardReply((), 3), position=4711)
+
+    assert lines == ["remaining=3 position=4711"]
+    assert parse_reply_lines(lines) == DiscardReply((), 3)
+    assert parse_position("\n".join(lines)) == 4711
+
+
+def test_ordinals_past_512_octets_go_on_in_a_further_line_of_the_same_sequence():
+    reply = DiscardReply(
+        (DiscardEvent(7, ID, DiscardStatus.DELIVERED, frozenset(range(1, 401, 2))), DiscardEvent(8, ID, DiscardStatus.YOURS)), 0
+    )
+    lines = format_reply_lines(reply)
+
+    assert [line.split(" ")[0] for line in lines[:-1]] == ["7", "7", "8"]
+    assert 500 < len(lines[0].split(" ")[3]) <= 512
+    assert parse_reply_lines(lines) == reply
+
+
+def test_an_event_of_the_greatest_number_of_recipients_always_fits():
+    reply = DiscardReply((DiscardEvent(2**63 - 1, ID, DiscardStatus.DELIVERED, EVERY_SECOND),), 0)
+    lines = format_reply_lines(reply, position=2**63 - 1)
+
+    assert len(lines) == 25
+    assert octets_of(lines) <= REPLY_OCTETS_MAX
+    assert parse_reply_lines(lines) == reply
+
+
+def test_events_that_do_not_fit_remain():
+    events = tuple(DiscardEvent(sequence, ID, DiscardStatus.DELIVERED) for sequence in range(10**9, 10**9 + 500))
+    lines = format_reply_lines(DiscardReply(events, 7), position=1)
+    reply = parse_reply_lines(lines)
+
+    assert octets_of(lines) <= REPLY_OCTETS_MAX
+    assert 350 <= len(reply.events) <= 356
+    assert reply.events == events[: len(reply.events)]
+    assert reply.remaining == 7 + 500 - len(reply.events)
+
+
+def test_a_reply_fills_its_24_kib_to_the_last_event_that_fits():
+    sizes = []
+    for count in range(1, 60):
+        first = DiscardEvent(10**18, ID, DiscardStatus.DELIVERED, frozenset(range(1, 2 * count, 2)))
+        events = (first, *(DiscardEvent(10**18 + place, ID, DiscardStatus.DELIVERED) for place in range(1, 400)))
+        sizes.append(octets_of(format_reply_lines(DiscardReply(events, 2**63 - 1), position=2**63 - 1)))
+
+    assert REPLY_OCTETS_MAX - 2 <= max(sizes) <= REPLY_OCTETS_MAX
+
+
+def test_a_reply_has_never_more_than_400_lines():
+    events = tuple(DiscardEvent(sequence, ID, DiscardStatus.YOURS) for sequence in range(1, 500))
+    lines = format_reply_lines(DiscardReply(events, 0))
+
+    assert len(lines) == REPLY_LINES_MAX
+    assert parse_reply_lines(lines) == DiscardReply(events[:399], 100)
+    assert refusal(parse_reply_lines, [lines[0], *lines]) == GARBLED
+
+
+def test_a_great_event_is_not_cut_but_comes_first_in_the_next_reply():
+    small, great = DiscardEvent(1, ID, DiscardStatus.DELIVERED, EVERY_SECOND), DiscardEvent(2, OTHER, DiscardStatus.DELIVERED, EVERY_SECOND)
+    reply = parse_reply_lines(format_reply_lines(DiscardReply((small, great), 0)))
+
+    assert reply == DiscardReply((small,), 1)
+    assert parse_reply_lines(format_reply_lines(DiscardReply((great,), 0))) == DiscardReply((great,), 0)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [],
+        [""],
+        [f"7 {ID} delivered"],
+        ["remaining=-1"],
+        ["remaining=x"],
+        ["remaining=9223372036854775808"],
+        ["remaining=0x"],
+        ["remaining=0\r"],
+        ["x", "remaining=0"],
+        [f"7 {ID} Delivered", "remaining=0"],
+        [f"7 {ID} lost", "remaining=0"],
+        [f"7 {ID}", "remaining=0"],
+        [f"7 {ID} delivered 1 2", "remaining=0"],
+        [f"7 {ID} delivered 3-1", "remaining=0"],
+        [f"7 {ID} delivered ", "remaining=0"],
+        [f"7 {ID} delivered", f"6 {ID} delivered", "remaining=0"],
+        [f"7 {ID} delivered", f"7 {ID} delivered", "remaining=0"],
+        [f"7 {ID} delivered 1", f"7 {OTHER} delivered 2", "remaining=0"],
+        [f"7 {ID} delivered 1", f"7 {ID} promoted 2", "remaining=0"],
+        [f"7 {ID} delivered 2", f"7 {ID} delivered 1", "remaining=0"],
+        [f"7 {ID} delivered 1", f"7 {ID} delivered", "remaining=0"],
+        ["remaining=0", "remaining=0"],
+        [f"7 {ID} delivered " + "1," * 300, "remaining=0"],
+        ["x" * REPLY_OCTETS_MAX, "remaining=0"],
+    ],
+)
+def test_anything_else_is_no_reply(lines):
+    assert refusal(parse_reply_lines, lines) == GARBLED
+
+
+@given(event_lists, counters, st.none() | counters)
+def test_any_reply_survives(events, remaining, position):
+    assert DiscardReply(events, remaining) == parse_reply_lines(format_reply_lines(DiscardReply(events, remaining), position))
+
+
+@given(st.integers(0, 1_000_000), st.none() | counters)
+def test_any_query_survives(maximum, acknowledged):
+    assert DiscardQuery(maximum, acknowledged) == parse_command(format_query(DiscardQuery(maximum, acknowledged)))
+
+
+@given(
+    st.lists(
+        st.text(max_size=60)
+        | st.lists(st.sampled_from(["7", "8", ID, A, "delivered", "yours", "1-3", "9", "2.0.0", "remaining=1", "position=2"])).map(
+            " ".join
+        ),
+        max_size=5,
+    )
+)
+def test_any_lines_are_read_or_refused(lines):
+    assert refusal(parse_reply_lines, lines) in (None, GARBLED)
+    assert refusal(parse_reply_lines, [*lines, "remaining=0"]) in (None, GARBLED)
+    for line in lines:
+        assert (refusal(parse_command, line) or "501 5.5.4").startswith("501 5.5.4")
