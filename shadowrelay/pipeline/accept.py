@@ -11,9 +11,6 @@ reject_message_on_shadow_failure with redundancy enabled; Source: seed-000):
 | yes       | none   | yes    | 451 4.4.0 after the unwinding is committed           |
 
 Without a candidate for a copy, in reject mode, nothing is stored at all.
-
-A good verdict (accepted) need not be synced before the 250: a message found without its verdict counts as accepted. So it goes into the
-commit that records the first attempt, or, if that takes too long, into one of its own.
 """
 
 import asyncio
@@ -33,69 +30,9 @@ from shadowrelay.pipeline import ages, tracking_rows
 from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.copier import Copier, CopyResult
 from shadowrelay.pipeline.deliver import DeliverService
-from shadowrelay.ports import Decide
+from shadowrelay.pipeline.verdicts import Verdicts
 
-OWN_COMMIT_AFTER_SECONDS = 0.25  # most messages are delivered by then
-RETRY_SECONDS = 1.0
-
-_log = structlog.get_logger("shadowrelay.verdicts")
-
-
-class Verdicts:
-    """Each belongs to whoever has taken it: the attempt's commit or one of its own, never both."""
-
-    def __init__(self, context: Context) -> None:
-        self._context = context
-        self._waiting: dict[MessageId, tuple[float, Decide]] = {}
-        self._event = asyncio.Event()
-
-    def add(self, message_id: MessageId, decide: Decide) -> None:
-        """The message is accepted; its id stays among the context's placements until that is recorded."""
-        self._waiting[message_id] = (self._context.clock.awake() + OWN_COMMIT_AFTER_SECONDS, decide)
-        self._event.set()
-
-    def joined(self, message_id: MessageId, decide: Decide) -> tuple[Decide, bool]:
-        """`decide` for the attempt's commit with the verdict before it, and whether there was one: then tell
-        `recorded` when it is committed."""
-        taken = self._waiting.pop(message_id, None)
-        if taken is None:
-            return decide, False
-        _, verdict = taken
-
-        def both(message_id: MessageId, claim: Claim | None) -> Transition:
-            first = verdict(message_id, claim)
-            second = decide(message_id, first.after)
-            return Transition(claim, second.after, (*first.tell, *second.tell), second.answer, second.note)
-
-        return both, True
-
-    def recorded(self, message_id: MessageId) -> None:
-        """The commit that took the verdict along is synced."""
-        self._context.placements.discard(message_id)
-
-    async def run(self) -> None:
-        """Record those whose attempt takes long, for ever."""
-        while True:
-            await self._event.wait()
-            await asyncio.sleep(OWN_COMMIT_AFTER_SECONDS)
-            now = self._context.clock.awake()
-            late = [message_id for message_id, (due, _) in self._waiting.items() if due <= now]
-            for message_id in late:
-                _, decide = self._waiting.pop(message_id)
-                self._context.tasks.spawn(self._record(message_id, decide), "verdict")
-            if not self._waiting:
-                self._event.clear()
-
-    async def _record(self, message_id: MessageId, decide: Decide) -> None:
-        while True:  # without its verdict the message would not be due again before the next start
-            try:
-                await self._context.ledger.record_verdict(message_id, decide)
-                self.recorded(message_id)
-                return
-            except LedgerUnavailable as error:
-                _log.warning("verdict.waits", message_id=message_id, reason=error.reason)
-                await asyncio.sleep(RETRY_SECONDS)
-
+_log = structlog.get_logger("shadowrelay.accept")
 
 RETRY_SECONDS = 1.0  # an unwinding that could not be committed is tried again
 

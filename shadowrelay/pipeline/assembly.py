@@ -10,7 +10,7 @@ import structlog
 
 from shadowrelay.model.ids import DatabaseId, ServerName
 from shadowrelay.model.replies import LedgerUnavailable
-from shadowrelay.pipeline.accept import AcceptService, Verdicts
+from shadowrelay.pipeline.accept import AcceptService
 from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.copier import Copier
 from shadowrelay.pipeline.deliver import DeliverService
@@ -22,6 +22,7 @@ from shadowrelay.pipeline.poison import PoisonDesk
 from shadowrelay.pipeline.promote import PromoteService, ReconcileService
 from shadowrelay.pipeline.review import ReviewService
 from shadowrelay.pipeline.sweep import SweepService
+from shadowrelay.pipeline.verdicts import Verdicts
 from shadowrelay.pipeline.view import View
 from shadowrelay.ports import Deliverer
 

@@ -38,12 +38,12 @@ from shadowrelay.model.routing import Fork
 from shadowrelay.ownership import primary, rules
 from shadowrelay.pipeline import delivery_rules, tracking_rows
 from shadowrelay.pipeline import delivery_rules as ladder
-from shadowrelay.pipeline.accept import Verdicts
 from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.delivery_rules import NO_REPLY, QueueState
 from shadowrelay.pipeline.forks import ForkAttempt, Forks, Reached, reply_of
 from shadowrelay.pipeline.leases import ACCEPT
 from shadowrelay.pipeline.poison import Suspects, set_aside, set_aside_corrupt, set_aside_poison
+from shadowrelay.pipeline.verdicts import Verdicts
 
 PAGE = 400  # messages of Submission, of an event that wakes many, in one step
 NOTICES_PAGE = 200
