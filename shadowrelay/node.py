@@ -7,7 +7,6 @@ import random
 import resource
 import signal
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from functools import partial
 
 import structlog
@@ -22,6 +21,7 @@ from shadowrelay.memory import ContentBudget, FreedMemory
 from shadowrelay.model.ids import ServerName
 from shadowrelay.model.peers import PeerIdentity
 from shadowrelay.model.replies import ConfigurationError, LedgerUnavailable
+from shadowrelay.model.values import replace
 from shadowrelay.ownership.rules import Party
 from shadowrelay.pipeline.assembly import Services
 from shadowrelay.pipeline.context import Context, SystemClock, Tasks

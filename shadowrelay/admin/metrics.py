@@ -1,9 +1,11 @@
 """Prometheus metrics of one node, in a registry of its own, so that several nodes fit into one process.
 
-Counters are counted by the services through the port `Metrics`; what is a state rather than an event (queues, heartbeat ages, database)
+Counters are counted by the services through the port `Metrics`, in numbers of our own that the library gets at each scrape: its locks and
+checks cost a message more than its routing does. What is a state rather than an event (queues, heartbeat ages, database)
 is read at each scrape. Nothing here blocks or raises into the relay. Labels have few values: a word too many becomes "other".
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 
@@ -18,6 +20,7 @@ from shadowrelay.model.tracking import Replication, ResubmitReason
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 REFUSALS = ("error", "ledger", "not redundant")
 RESULTS = ("deferred", "delivered", "failed", "partly")
+LATENCIES_KEPT_MAX = 1_000  # until somebody scrapes
 LABEL_VALUES_MAX = 50  # of one label; a reason made from a peer's text must not fill the memory
 
 # from a copy on the same switch to the default shadow_timeout of 5 s, and beyond
@@ -32,6 +35,8 @@ class Metrics:
         self._now = now
         self._awake = awake
         self._heard: dict[ServerName, float] = {}
+        self._counted: defaultdict[Counter, float] = defaultdict(float)  # since the last scrape
+        self._latencies: list[float] = []
         self._queues: tuple[QueueRow, ...] = ()
         self._states: dict[str, tuple[type[GaugeMetricFamily | CounterMetricFamily], str, Callable[[], float]]] = {}
         self._gauge("build_info", "Which program and which node this is; always 1.", "version", "server").labels(version, server).set(1)
@@ -59,27 +64,29 @@ class Metrics:
     # ports.Metrics
     def acknowledged(self, replication: Replication) -> None:
         """One more 250."""
-        self._acknowledged[replication].inc()
+        self._counted[self._acknowledged[replication]] += 1
 
     def refused(self, reason: str) -> None:
         """One more message refused."""
-        self._refused.inc(reason, 1)
+        self._counted[self._refused.child(reason)] += 1
 
     def shadow_latency(self, seconds: float) -> None:
         """One more copy, and how long it took. Units: seconds."""
-        self._latency.observe(seconds)
+        self._latencies.append(seconds)
+        if len(self._latencies) >= LATENCIES_KEPT_MAX:
+            self._settle()
 
     def discarded(self, count: int) -> None:
         """So many shadow messages discarded."""
-        self._discarded.inc(count)
+        self._counted[self._discarded] += count
 
     def promoted(self, count: int, reason: str) -> None:
         """So many shadow messages promoted."""
-        self._promoted.inc(reason, count)
+        self._counted[self._promoted.child(reason)] += count
 
     def attempt(self, result: str) -> None:
         """One more delivery attempt."""
-        self._attempts.inc(result, 1)
+        self._counted[self._attempts.child(result)] += 1
 
     def heartbeat(self, server: ServerName) -> None:
         """A proof of life of this peer."""
@@ -117,7 +124,16 @@ class Metrics:
 
     def render(self) -> bytes:
         """The text that Prometheus reads."""
+        self._settle()
         return generate_latest(self.registry)
+
+    def _settle(self) -> None:
+        counted, self._counted = self._counted, defaultdict(float)
+        for counter, amount in counted.items():
+            counter.inc(amount)
+        latencies, self._latencies = self._latencies, []
+        for seconds in latencies:
+            self._latency.observe(seconds)
 
     def _counter(self, name: str, documentation: str, *labels: str) -> Counter:
         return Counter(f"shadowrelay_{name}", documentation, labels, registry=self.registry)
@@ -168,13 +184,13 @@ class _Bounded:
         self._counter = counter
         self._children: dict[str, Counter] = {str(value): counter.labels(str(value)) for value in known}
 
-    def inc(self, value: str, amount: float) -> None:
+    def child(self, value: str) -> Counter:
         child = self._children.get(value)
         if child is None:
             if len(self._children) >= LABEL_VALUES_MAX:
                 value = "other"
             child = self._children.setdefault(value, self._counter.labels(value))
-        child.inc(amount)
+        return child
 
 
 class _AtScrape(Collector):

@@ -1,7 +1,5 @@
 """What happens to a claim on the primary server: accepting, placing, attempts, its own list, and what it learns by asking others."""
 
-from dataclasses import replace
-
 from shadowrelay.model.ids import NO_DATABASE, ServerName
 from shadowrelay.model.message import Ordinals
 from shadowrelay.model.ownership import (
@@ -17,6 +15,7 @@ from shadowrelay.model.ownership import (
     Transition,
 )
 from shadowrelay.model.replies import IllegalTransition
+from shadowrelay.model.values import replace
 from shadowrelay.ownership import rules
 from shadowrelay.ownership.rules import Note, Party
 

@@ -9,7 +9,6 @@ everybody `needs_everybody`, meet `ends_before`.
 """
 
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import replace
 from enum import StrEnum
 
 from shadowrelay.model.ids import NO_SERVER, DatabaseId, ServerName
@@ -28,7 +27,7 @@ from shadowrelay.model.ownership import (
     Transition,
 )
 from shadowrelay.model.replies import IllegalTransition
-from shadowrelay.model.values import dataclass
+from shadowrelay.model.values import dataclass, replace
 
 
 class Note(StrEnum):

@@ -1,7 +1,6 @@
 """What happens to a claim on the shadow server: holding, discarding, promoting; and what any node answers to XQDISCARD STATUS."""
 
 from collections.abc import Collection
-from dataclasses import replace
 
 from shadowrelay.model.ids import NO_DATABASE, NO_SERVER, ServerName
 from shadowrelay.model.message import Ordinals
@@ -19,6 +18,7 @@ from shadowrelay.model.ownership import (
     StatusState,
     Transition,
 )
+from shadowrelay.model.values import replace
 from shadowrelay.ownership import rules
 from shadowrelay.ownership.rules import Note, Party
 

@@ -53,22 +53,31 @@ class AcceptService:
 
     def accept(self, envelope: Envelope, content: Content) -> Awaitable[Reply]:
         """See `ports.Acceptor`."""
-        return asyncio.shield(self._context.tasks.spawn(self._supervised(envelope, content), "accept"))
+        answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self._context.tasks.spawn(self._supervised(envelope, content, answer), "accept")
+        return answer
 
-    async def _supervised(self, envelope: Envelope, content: Content) -> Reply:
+    async def _supervised(self, envelope: Envelope, content: Content, answer: "asyncio.Future[Reply]") -> None:
         try:
-            return await self._accept(envelope, content)
+            reply = await self._accept(envelope, content)
         except LedgerUnavailable as error:
             self._context.metrics.refused("ledger")
             _log.warning("message.refused", message_id=envelope.message_id, reason=error.reason)
-            reply = error.reply
+            reply = self._not_accepted(envelope.message_id, error.reply)
         except Exception:
             # Unknown means transient: never 5xx, and the node goes on.
             self._context.metrics.refused("error")
             _log.exception("message.failed", message_id=envelope.message_id)
-            reply = LOCAL_ERROR
-        self._context.attempts.end(envelope.message_id)
-        self._context.placements.discard(envelope.message_id)
+            reply = self._not_accepted(envelope.message_id, LOCAL_ERROR)
+        except BaseException:
+            answer.cancel()
+            raise
+        if not answer.done():  # else nobody waits any more
+            answer.set_result(reply)
+
+    def _not_accepted(self, message_id: MessageId, reply: Reply) -> Reply:
+        self._context.attempts.end(message_id)
+        self._context.placements.discard(message_id)
         return reply
 
     async def _accept(self, envelope: Envelope, content: Content) -> Reply:

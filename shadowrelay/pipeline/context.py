@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, TypeVar
@@ -19,6 +19,7 @@ from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.message import CONTENT_IN_MEMORY_BYTES_MAX, Content, ContentPlace
 from shadowrelay.model.ownership import Claim, Transition
 from shadowrelay.model.replies import LedgerUnavailable
+from shadowrelay.model.values import replace
 from shadowrelay.ownership.rules import Party
 from shadowrelay.pipeline import ages
 from shadowrelay.pipeline.leases import Attempts, Leases

@@ -19,13 +19,10 @@ Restart is nothing special: what is due in the ledger is done.
 import asyncio
 import heapq
 import random
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
 from math import inf
-from typing import NamedTuple
 
 import structlog
 
@@ -35,19 +32,20 @@ from shadowrelay.model.ownership import Claim, Role, Transition
 from shadowrelay.model.queue import WAITS_FOR_COPY, AttemptRecord, ForkRetry, Origin, StoredMessage
 from shadowrelay.model.replies import ContentCorrupt, LeaseTooShort, LedgerUnavailable
 from shadowrelay.model.routing import Fork
+from shadowrelay.model.values import replace
 from shadowrelay.ownership import primary, rules
 from shadowrelay.pipeline import delivery_rules, tracking_rows
 from shadowrelay.pipeline import delivery_rules as ladder
 from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.delivery_rules import NO_REPLY, QueueState
 from shadowrelay.pipeline.forks import ForkAttempt, Forks, Reached, reply_of
-from shadowrelay.pipeline.leases import ACCEPT
+from shadowrelay.pipeline.leases import ACCEPT, AttemptLease
+from shadowrelay.pipeline.next_hop_queue import Arriving, NextHopQueue
 from shadowrelay.pipeline.poison import Suspects, set_aside, set_aside_corrupt, set_aside_poison
 from shadowrelay.pipeline.verdicts import Verdicts
 
 PAGE = 400  # messages of Submission, of an event that wakes many, in one step
 NOTICES_PAGE = 200
-REVIEWING_MAX = 400  # of one queue, beside what it may load: a page of questions
 TICK_SECONDS = 1.0  # the wall clock is looked at so often, and what an error put off is tried again
 SUBMISSION_SECONDS = 15.0  # whatever came there in a way that wakes nobody; only what is under way is there for long
 NOTICES_SECONDS = 5.0  # how late a delay notice or an expiry may be that no attempt brings
@@ -55,80 +53,10 @@ PARKED_MAX = timedelta(minutes=30)  # what waits for a server is looked at again
 RECORD_AGAIN_SECONDS = 1.0
 ARRIVING_SECONDS = 0.2  # before its verdict gets a commit of its own, see `pipeline.accept`
 ARRIVING_GRAIN_SECONDS = 0.01  # those that end within that end together
-ARRIVING_PER_SESSION = 10
 ALL = 2**31  # of what waits
 NOBODY: frozenset[ServerName] = frozenset()
 
 _log = structlog.get_logger("shadowrelay.deliver")
-
-
-class Arriving(NamedTuple):
-    """A message that was just accepted, with one fork, and found no room. `until`: the loop's time."""
-
-    stored: StoredMessage
-    fork: Fork
-    content: Content | None
-    until: float
-
-
-@dataclass(slots=True, eq=False)
-class NextHopQueue:
-    """The queue of one next hop in memory. `loaded` are the messages whose fork is being worked on or in review. `arriving`, in
-    order, take the places that they leave.
-
-    Shapes: `due_at` is when the first fork in the ledger that is not loaded is due; `None`: there is none.
-    """
-
-    key: str
-    concurrency: int
-    state: QueueState
-    loaded: set[MessageId] = field(default_factory=set)
-    reviewing: set[MessageId] = field(default_factory=set)  # of these
-    due_at: datetime | None = None
-    noted_count: int = 0  # how often `due_at` was noted: what is noted during a read is not in it
-    running_count: int = 0
-    arriving: deque[Arriving] = field(default_factory=deque)
-    arriving_timer: asyncio.TimerHandle | None = None
-    _waiting: deque["asyncio.Future[bool]"] = field(default_factory=deque)
-
-    async def session(self) -> bool:
-        """Wait for a turn to use a session, first come, first served; `release` gives it back. False: it was called off."""
-        if self.running_count < self.concurrency:
-            self.running_count += 1
-            return True
-        turn: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._waiting.append(turn)
-        try:
-            return await turn
-        except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled() and turn.result():
-                self.release()
-            raise
-
-    def release(self) -> None:
-        while self._waiting:
-            turn = self._waiting.popleft()
-            if not turn.done():
-                turn.set_result(True)
-                return
-        self.running_count -= 1
-
-    def call_off(self) -> None:
-        """Whoever waits for a session goes back to the queue."""
-        while self._waiting:
-            turn = self._waiting.popleft()
-            if not turn.done():
-                turn.set_result(False)
-
-    @property
-    def working_count(self) -> int:
-        """What takes up room: a peer that is silent must not hold up the mail of others, so what is in review does not."""
-        return len(self.loaded) - min(len(self.reviewing), REVIEWING_MAX)
-
-    @property
-    def is_idle(self) -> bool:
-        """Nothing is loaded and nothing waits: that the next hop was out of reach says nothing about the day of the next message."""
-        return not self.loaded and self.due_at is None and not self.arriving
 
 
 class DeliverService:
@@ -239,8 +167,8 @@ class DeliverService:
     def _arrive(self, stored: StoredMessage, fork: Fork, content: Content | None) -> bool:
         """A next hop that takes its mail fast makes room in a moment: the way through the ledger would cost more than that."""
         queue = self._queue(fork.destination.key)
-        is_behind = queue.due_at is not None and queue.due_at <= self._context.now()
-        if is_behind or queue.state.retry is not None or len(queue.arriving) >= ARRIVING_PER_SESSION * queue.concurrency:
+        is_behind = queue.is_behind(self._context.now())
+        if not delivery_rules.may_arrive(queue.state, len(queue.arriving), queue.concurrency, is_behind=is_behind):
             return False
         loop = asyncio.get_running_loop()
         until = loop.time() + ARRIVING_SECONDS
@@ -368,16 +296,18 @@ class DeliverService:
         return queue
 
     def _has_room(self, fork: Fork) -> bool:
-        """For a message that was just accepted. Where mail waits in the ledger already, it may only take a session that is free:
-        `_fill` has the other half of the places for that mail."""
+        """For a message that was just accepted."""
         queue = self._queues.get(fork.destination.key)
         if queue is None:
             return True
-        if queue.arriving:
-            return False
-        if queue.due_at is not None and queue.working_count >= queue.concurrency and queue.due_at <= self._context.now():
-            return False
-        return queue.state.retry is None and self._room(queue, self._context.now()) > 0
+        now = self._context.now()
+        return delivery_rules.takes_new(
+            queue.state,
+            self._room(queue, now),
+            others_wait=bool(queue.arriving),
+            is_behind=queue.is_behind(now),
+            has_free_session=queue.working_count < queue.concurrency,
+        )
 
     def _room(self, queue: NextHopQueue, now: datetime) -> int:
         share = delivery_rules.share(self._busy_count + (not queue.loaded), queue.working_count, self._running_count)
@@ -403,7 +333,7 @@ class DeliverService:
 
     async def _fill(self, queue: NextHopQueue, now: datetime) -> None:
         """Load what is due, as far as there is room."""
-        if queue.due_at is None or queue.due_at > now:
+        if not queue.is_behind(now):
             if queue.is_idle:
                 self._queues.pop(queue.key, None)
             return
@@ -685,7 +615,9 @@ class DeliverService:
         if in_hand and any(fork.ordinals & ordinals for ordinals in in_hand.values()):
             self._look_later(message_id)  # the routes were changed: another fork has these recipients until its attempt is over
             return False
-        lease = AttemptLease(context, stored, fork.ordinals, excused)  # what is listed from now on is not in this claim
+        lease = AttemptLease(
+            context.leases, context.attempts, stored, fork.ordinals, excused
+        )  # what is listed from now on is not in this claim
         if not context.attempts.wait(message_id, key):
             self._look_later(message_id)
             return False
@@ -727,7 +659,7 @@ class DeliverService:
 
     def _use_room(self, queue: NextHopQueue) -> None:
         """What is due takes the place that was left."""
-        if queue.due_at is not None and queue.working_count <= queue.concurrency and queue.due_at <= self._context.now():
+        if queue.is_behind(self._context.now()) and queue.working_count <= queue.concurrency:
             self._want_turn(queue)
 
     async def _work(
@@ -737,7 +669,7 @@ class DeliverService:
         fork: Fork,
         retry: ForkRetry | None,
         content: Content | None,
-        lease: "AttemptLease",
+        lease: AttemptLease,
         *,
         is_aging: bool,
     ) -> None:
@@ -825,7 +757,7 @@ class DeliverService:
         fork: Fork,
         retry: ForkRetry | None,
         content: Content | None,
-        lease: "AttemptLease",
+        lease: AttemptLease,
         *,
         is_aging: bool,
     ) -> bool:
@@ -968,25 +900,3 @@ class DeliverService:
             context.tracking.write(row)
             self.want_copy(envelope.message_id)
             self._look_at(envelope.message_id)
-
-
-class AttemptLease:
-    """Rule *dot* for one attempt: will the lease outlast the reply? Copies that were listed since its
-    message was loaded count too: it may have waited long for a session."""
-
-    __slots__ = ("_context", "_known", "_ordinals", "_stored", "excused")
-
-    def __init__(self, context: Context, stored: StoredMessage, ordinals: Ordinals, excused: frozenset[ServerName]) -> None:
-        self._context, self._stored, self._ordinals, self.excused = context, stored, ordinals, excused
-        self._known = context.leases.ends(stored.envelope.message_id)
-
-    def may_end_data(self) -> bool:
-        """Asked right before the final dot."""
-        message_id = self._stored.envelope.message_id
-        if self._context.attempts.is_called_off(message_id, self._ordinals):
-            return False
-        return self._context.leases.may_end_data(message_id, self._stored.claim, self.excused, self._known)
-
-    def reply_seconds(self) -> float:
-        """How long the leases last from now."""
-        return self._context.leases.dot_left(self._stored.envelope.message_id, self._stored.claim, self.excused, self._known)

@@ -43,7 +43,6 @@ two the message is a suspect, and suspects go one at a time. The next death sett
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 
@@ -51,7 +50,7 @@ from shadowrelay.model.message import NO_ORDINALS, Ordinals
 from shadowrelay.model.ownership import Choice, Claim, Role
 from shadowrelay.model.queue import FailureKind, ForkRetry, StoredMessage
 from shadowrelay.model.replies import DeliveryError, PermanentDeliveryError, Reply
-from shadowrelay.model.values import dataclass
+from shadowrelay.model.values import dataclass, replace
 from shadowrelay.settings.values import Send
 
 JITTER_MAX = 0.1  # of the wait: messages that failed together do not come back together
@@ -210,6 +209,7 @@ def expired_reply(last: Reply) -> Reply:
 
 LOADED_MAX = 1_000  # attempts of the whole node; Exchange's MaxOutboundConnections. Source: msp-ts
 LOADED_PER_SESSION = 2
+ARRIVING_PER_SESSION = 10  # that wait a moment for a place
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,6 +281,23 @@ def room(state: QueueState, loaded_count: int, share: int, now: datetime) -> int
     if state.retry is not None:
         return 1 if not loaded_count and now >= state.retry.probe_at else 0
     return max(0, min(state.window, share) - loaded_count)
+
+
+def takes_new(state: QueueState, room: int, *, others_wait: bool, is_behind: bool, has_free_session: bool) -> bool:
+    """Whether a message that was just accepted may be loaded.
+
+    Shapes: `others_wait` in memory, and it goes behind them; `is_behind`: mail that is due waits in the ledger. Then a new message may
+    only take a session that is free, because the other half of the places is for that mail.
+    """
+    if others_wait or (is_behind and not has_free_session):
+        return False
+    return state.retry is None and room > 0
+
+
+def may_arrive(state: QueueState, arriving_count: int, concurrency: int, *, is_behind: bool) -> bool:
+    """Whether a new message that found no room may wait a moment for it: a next hop that takes its mail fast makes room before the way
+    through the ledger is done."""
+    return not is_behind and state.retry is None and arriving_count < ARRIVING_PER_SESSION * concurrency
 
 
 SUSPECT_DEATHS = 2

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 
 import structlog
@@ -13,6 +12,7 @@ from shadowrelay.model.ownership import Claim, CopyNumber, Role, StatusAnswer, S
 from shadowrelay.model.peers import CopyOffer, DiscardReply, PeerIdentity
 from shadowrelay.model.queue import NewMessage, Origin
 from shadowrelay.model.replies import LedgerUnavailable, Reply
+from shadowrelay.model.values import replace
 from shadowrelay.ownership import primary, shadow
 from shadowrelay.ownership.rules import Note, Party
 from shadowrelay.pipeline import ages, tracking_rows

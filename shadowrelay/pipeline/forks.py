@@ -12,7 +12,6 @@ is built, without anything of the original; or none, and the operator log says s
 import hashlib
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 
@@ -32,7 +31,7 @@ from shadowrelay.model.replies import (
 )
 from shadowrelay.model.routing import Fork
 from shadowrelay.model.tracking import EventSource
-from shadowrelay.model.values import dataclass
+from shadowrelay.model.values import dataclass, replace
 from shadowrelay.ownership import primary
 from shadowrelay.pipeline import ages, delivery_rules, dsn, tracking_rows
 from shadowrelay.pipeline import delivery_rules as ladder

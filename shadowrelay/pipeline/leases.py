@@ -16,6 +16,7 @@ from datetime import timedelta
 from shadowrelay.model.ids import NO_DATABASE, DatabaseId, MessageId, ServerName
 from shadowrelay.model.message import NO_ORDINALS, Ordinals
 from shadowrelay.model.ownership import Claim, Copy
+from shadowrelay.model.queue import StoredMessage
 from shadowrelay.ownership import leases
 from shadowrelay.ports import Clock
 from shadowrelay.settings.values import Transport, WithoutLease
@@ -176,6 +177,8 @@ class Leases:
         self._clock = clock
         self._span = span = transport.shadow_resubmit_time_span
         self._spans: dict[ServerName, timedelta] = {}
+        self._lengths: dict[ServerName, float] = {}  # of those whose span is known
+        self._length = leases.lease_length(span, span)
         self._servers: dict[ServerName, leases.ServerLease] = {}
         self._copies: dict[MessageId, dict[ServerName, float]] = {}
         self._confirmed: dict[MessageId, dict[ServerName, float]] = {}  # when; kept for `defer` only
@@ -190,10 +193,11 @@ class Leases:
     def learn_span(self, server: ServerName, span: timedelta) -> None:
         """The peer's own span, from its XSHADOW."""
         self._spans[server] = span
+        self._lengths[server] = leases.lease_length(self._span, span)
 
     def length(self, server: ServerName) -> float:
         """Seconds that a lease on this server lasts."""
-        return leases.lease_length(self._span, self._spans.get(server, self._span))
+        return self._lengths.get(server, self._length)
 
     def silence_limit(self, server: ServerName) -> float:
         """Seconds of silence of this server after which its shadow messages are promoted."""
@@ -202,14 +206,14 @@ class Leases:
     def proved(self, server: ServerName, database: DatabaseId, spoke_at: float) -> None:
         """The server has received what we said at `spoke_at`."""
         lease = self._servers.get(server)
-        self._servers[server] = leases.renewed(lease, database, spoke_at, self._clock.awake(), self.length(server))
+        self._servers[server] = leases.renewed(lease, database, spoke_at, self._clock.awake(), self._lengths.get(server, self._length))
 
     def began(self, message_id: MessageId, server: ServerName, spoke_at: float, *, is_confirmed: bool) -> None:
         """A copy was sent, or chosen again, from `spoke_at` on. Unconfirmed: only counts where no lease was before,
         since an older copy on that server would not have heard of it."""
         copies = self._copies.setdefault(message_id, {})
         if is_confirmed or server not in copies:
-            copies[server] = spoke_at + self.length(server)
+            copies[server] = spoke_at + self._lengths.get(server, self._length)
         if is_confirmed and self._proof_age_max is not None:
             self._confirmed.setdefault(message_id, {})[server] = self._clock.awake()
 
@@ -285,3 +289,27 @@ class Leases:
         """The message is finished here."""
         self._copies.pop(message_id, None)
         self._confirmed.pop(message_id, None)
+
+
+class AttemptLease:
+    """Rule *dot* for one attempt: will the lease outlast the reply? Copies that were listed since its
+    message was loaded count too: it may have waited long for a session."""
+
+    __slots__ = ("_attempts", "_claim", "_known", "_leases", "_message_id", "_ordinals", "excused")
+
+    def __init__(
+        self, leases: Leases, attempts: Attempts, stored: StoredMessage, ordinals: Ordinals, excused: frozenset[ServerName]
+    ) -> None:
+        self._leases, self._attempts, self._ordinals, self.excused = leases, attempts, ordinals, excused
+        self._message_id, self._claim = stored.envelope.message_id, stored.claim
+        self._known = leases.ends(self._message_id)
+
+    def may_end_data(self) -> bool:
+        """Asked right before the final dot."""
+        if self._attempts.is_called_off(self._message_id, self._ordinals):
+            return False
+        return self._leases.may_end_data(self._message_id, self._claim, self.excused, self._known)
+
+    def reply_seconds(self) -> float:
+        """How long the leases last from now."""
+        return self._leases.dot_left(self._message_id, self._claim, self.excused, self._known)

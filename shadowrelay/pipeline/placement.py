@@ -15,13 +15,12 @@ In both cases exactly one attempt goes through at `trial_at`, the *trial*; for a
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from enum import Enum
 from itertools import cycle, islice
 from operator import attrgetter
 
 from shadowrelay.model.ids import ServerName, SiteName
-from shadowrelay.model.values import dataclass
+from shadowrelay.model.values import dataclass, replace
 from shadowrelay.settings.values import Preference, Transport
 
 FAILURES_TO_OPEN = 2  # one lost answer is an accident

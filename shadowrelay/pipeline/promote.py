@@ -11,7 +11,6 @@ HADISCARD rows tell of shadow messages that are not needed any more, whoever sai
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from datetime import timedelta
 
 import structlog
@@ -22,6 +21,7 @@ from shadowrelay.model.peers import Incarnation
 from shadowrelay.model.queue import HeldCopy, ShadowGroup, StoredMessage
 from shadowrelay.model.replies import ContentCorrupt, LedgerUnavailable, PeerUnavailable
 from shadowrelay.model.tracking import ResubmitReason
+from shadowrelay.model.values import replace
 from shadowrelay.ownership import shadow
 from shadowrelay.ownership.rules import Note, Party
 from shadowrelay.pipeline import tracking_rows

@@ -29,8 +29,8 @@ def haredirect(
 ) -> TrackingEvent:
     """Primary: the shadow copy is on `server`. Before RECEIVE; again whenever a later placement succeeds."""
     return _row(
-        at, EventId.HAREDIRECT, EventSource.SMTP, stored.envelope, stored.internal_id, _size(stored, size),
-        client=node, server=server, custom_data=(("ShadowElapsed", _seconds(elapsed)),),
+        at, EventId.HAREDIRECT, EventSource.SMTP, stored.envelope, stored.internal_id, _size(stored) if size is None else size,
+        client=node, server=server, custom_data=(("ShadowElapsed", f"{elapsed.total_seconds():.6f}"),),
     )  # fmt: skip
 
 
@@ -40,7 +40,7 @@ def haredirectfail(
     """Primary: no shadow copy could be made, and why. Before RECEIVE (or before the client is refused)."""
     # server-hostname is this server and client-hostname empty, as in Exchange's own rows: docs/sources.md "elastic"
     return _row(
-        at, EventId.HAREDIRECTFAIL, EventSource.SMTP, stored.envelope, stored.internal_id, _size(stored, size),
+        at, EventId.HAREDIRECTFAIL, EventSource.SMTP, stored.envelope, stored.internal_id, _size(stored) if size is None else size,
         server=node, context=reason,
     )  # fmt: skip
 
@@ -56,12 +56,12 @@ def receive(
     size: int | None = None,
 ) -> TrackingEvent:
     """Primary: acknowledged to the client. Both times count from the end of the content; `None` where there is no copy."""
-    custom_data: CustomData = (("Replication", replication), ("AckElapsed", _seconds(ack_elapsed)))
+    custom_data: CustomData = (("Replication", replication), ("AckElapsed", f"{ack_elapsed.total_seconds():.6f}"))
     if shadow_elapsed is not None:
-        custom_data += (("ShadowElapsed", _seconds(shadow_elapsed)),)
+        custom_data += (("ShadowElapsed", f"{shadow_elapsed.total_seconds():.6f}"),)
     envelope = stored.envelope
     return _row(
-        at, EventId.RECEIVE, EventSource.SMTP, envelope, stored.internal_id, _size(stored, size),
+        at, EventId.RECEIVE, EventSource.SMTP, envelope, stored.internal_id, _size(stored) if size is None else size,
         client=envelope.client_name, client_ip=envelope.client_address, server=node,
         connector=f"{node}\\{envelope.connector}" if envelope.connector else "", custom_data=custom_data,
     )  # fmt: skip
@@ -105,7 +105,7 @@ def transfer(
 ) -> TrackingEvent:
     """Primary: one of the forks was made: these recipients share `next_hop`. One row a fork."""
     return _row(
-        at, EventId.TRANSFER, EventSource.ROUTING, stored.envelope, stored.internal_id, _size(stored, size),
+        at, EventId.TRANSFER, EventSource.ROUTING, stored.envelope, stored.internal_id, _size(stored) if size is None else size,
         ordinals=ordinals, server=node, context=next_hop,
     )  # fmt: skip
 
@@ -124,7 +124,9 @@ def send(
 ) -> TrackingEvent:
     """Primary: `server` ("name [address]:port") took the recipients in `replies` (all of them positive)."""
     event = EventId.SENDEXTERNAL if external else EventId.SEND
-    return _attempt(event, EventSource.SMTP, node, stored, at, server, replies, _size(stored, size), elapsed, next_hop, "")
+    return _attempt(
+        event, EventSource.SMTP, node, stored, at, server, replies, _size(stored) if size is None else size, elapsed, next_hop, ""
+    )
 
 
 def defer(
@@ -141,7 +143,9 @@ def defer(
     size: int | None = None,
 ) -> TrackingEvent:
     """Primary: the attempt failed for now for the recipients in `replies`; `source` says who failed (SMTP, DNS, ROUTING)."""
-    return _attempt(EventId.DEFER, source, node, stored, at, server, replies, _size(stored, size), elapsed, next_hop, context)
+    return _attempt(
+        EventId.DEFER, source, node, stored, at, server, replies, _size(stored) if size is None else size, elapsed, next_hop, context
+    )
 
 
 def fail(
@@ -158,7 +162,9 @@ def fail(
     size: int | None = None,
 ) -> TrackingEvent:
     """Primary: the recipients in `replies` failed for good."""
-    return _attempt(EventId.FAIL, source, node, stored, at, server, replies, _size(stored, size), elapsed, next_hop, context)
+    return _attempt(
+        EventId.FAIL, source, node, stored, at, server, replies, _size(stored) if size is None else size, elapsed, next_hop, context
+    )
 
 
 def duplicate(
@@ -166,7 +172,7 @@ def duplicate(
 ) -> TrackingEvent:
     """Primary: not delivered to these recipients, because they have it already; `reason` says how that is known."""
     return _row(
-        at, EventId.DUPLICATEDELIVER, EventSource.SMTP, stored.envelope, stored.internal_id, _size(stored, size),
+        at, EventId.DUPLICATEDELIVER, EventSource.SMTP, stored.envelope, stored.internal_id, _size(stored) if size is None else size,
         ordinals=ordinals, client=node, server=node, context=reason,
     )  # fmt: skip
 
@@ -208,7 +214,7 @@ def resubmit(
         ("DetectedAt", format_instant(detected_at)),
     )
     return _row(
-        at, EventId.RESUBMIT, EventSource.REDUNDANCY, stored.envelope, stored.internal_id, _size(stored, size),
+        at, EventId.RESUBMIT, EventSource.REDUNDANCY, stored.envelope, stored.internal_id, _size(stored) if size is None else size,
         ordinals=ordinals, server=node, reference=primary, custom_data=custom_data,
     )  # fmt: skip
 
@@ -216,7 +222,7 @@ def resubmit(
 def load(node: ServerName, stored: StoredMessage, *, at: datetime, size: int | None = None) -> TrackingEvent:
     """Primary: found in the queue database at start."""
     return _row(
-        at, EventId.LOAD, EventSource.BOOTLOADER, stored.envelope, stored.internal_id, _size(stored, size),
+        at, EventId.LOAD, EventSource.BOOTLOADER, stored.envelope, stored.internal_id, _size(stored) if size is None else size,
         ordinals=_open(stored), server=node,
     )  # fmt: skip
 
@@ -224,7 +230,7 @@ def load(node: ServerName, stored: StoredMessage, *, at: datetime, size: int | N
 def poison(node: ServerName, stored: StoredMessage, *, at: datetime, reason: str, size: int | None = None) -> TrackingEvent:
     """Set aside (or taken back), and why."""
     return _row(
-        at, EventId.POISONMESSAGE, EventSource.POISONMESSAGE, stored.envelope, stored.internal_id, _size(stored, size),
+        at, EventId.POISONMESSAGE, EventSource.POISONMESSAGE, stored.envelope, stored.internal_id, _size(stored) if size is None else size,
         ordinals=_open(stored), server=node, context=reason,
     )  # fmt: skip
 
@@ -242,7 +248,7 @@ def expire(
     client = stored.claim.primary if stored.claim.role is Role.SHADOW else NO_SERVER
     gone = ordinals or _open(stored)
     return _row(
-        at, EventId.EXPIRE, EventSource.QUEUE, stored.envelope, stored.internal_id, _size(stored, size),
+        at, EventId.EXPIRE, EventSource.QUEUE, stored.envelope, stored.internal_id, _size(stored) if size is None else size,
         ordinals=gone, statuses=(str(reply),) * (len(gone) or len(stored.envelope.recipients)), client=client, server=node,
     )  # fmt: skip
 
@@ -271,16 +277,22 @@ def _attempt(
     context: str,
 ) -> TrackingEvent:
     recipients = stored.envelope.recipients
-    order = replies if len(replies) == 1 else sorted(replies)
+    if len(replies) == 1:
+        ((ordinal, reply),) = replies.items()
+        addresses: tuple[str, ...] = (recipients[ordinal - 1].address,)
+        statuses: tuple[str, ...] = (str(reply),)
+    else:
+        order = sorted(replies)
+        addresses = tuple([recipients[ordinal - 1].address for ordinal in order])
+        statuses = tuple([str(replies[ordinal]) for ordinal in order])
     name, address = split_server(server)
     return TrackingEvent(
         at, event, source, stored.internal_id, stored.envelope.message_id, stored.envelope.internet_message_id,
         client_hostname=node, server_ip=address, server_hostname=name, source_context=context, connector_id=next_hop,
-        recipients=tuple([recipients[ordinal - 1].address for ordinal in order]),
-        recipient_statuses=tuple([str(replies[ordinal]) for ordinal in order]),
+        recipients=addresses, recipient_statuses=statuses,
         total_bytes=size, subject=stored.envelope.subject, sender=stored.envelope.sender,
         message_info=format_instant(stored.envelope.arrived_at),  # origination time: docs/sources.md "elastic"
-        original_client_ip=stored.envelope.client_address, custom_data=(("AttemptElapsed", _seconds(elapsed)),),
+        original_client_ip=stored.envelope.client_address, custom_data=(("AttemptElapsed", f"{elapsed.total_seconds():.6f}"),),
     )  # fmt: skip
 
 
@@ -308,7 +320,7 @@ def _row(
     return TrackingEvent(
         at, event, source, internal_id, envelope.message_id, envelope.internet_message_id,
         client_ip, client, "", server, context, connector,
-        tuple([recipient.address for recipient in recipients]), statuses,
+        (recipients[0].address,) if len(recipients) == 1 else tuple([recipient.address for recipient in recipients]), statuses,
         size, reference, envelope.subject, envelope.sender, "", envelope.client_address, custom_data,
     )  # fmt: skip
 
@@ -317,11 +329,5 @@ def _open(stored: StoredMessage) -> Ordinals:
     return stored.envelope.ordinals - stored.claim.done if stored.claim.done else NO_ORDINALS
 
 
-def _size(stored: StoredMessage, size: int | None) -> int:
-    if size is not None:
-        return size
+def _size(stored: StoredMessage) -> int:
     return stored.place.size if stored.place is not None else 0
-
-
-def _seconds(elapsed: timedelta) -> str:
-    return f"{elapsed.total_seconds():.6f}"

@@ -1,13 +1,13 @@
 """What the administration is shown, and may do. Port `AdminView`."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from datetime import datetime, timedelta
 
 from shadowrelay import __version__
 from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.message import Content
 from shadowrelay.model.queue import NodeView, PeerRow, PeerView, QueueKind, QueueRow, StoredMessage
+from shadowrelay.model.values import replace
 from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.delivery_rules import QueueState
 from shadowrelay.pipeline.peerbook import PeerState

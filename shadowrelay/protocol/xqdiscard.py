@@ -8,14 +8,13 @@ Answers to STATUS are read in two places: in its reply, and after `554 5.5.0 XSH
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 
 from shadowrelay.model.ids import NO_DATABASE, NO_SERVER
 from shadowrelay.model.message import NO_ORDINALS
 from shadowrelay.model.ownership import CopyNumber, DiscardEvent, DiscardStatus, StatusAnswer, StatusQuestion, StatusState
 from shadowrelay.model.peers import DiscardReply
 from shadowrelay.model.replies import SUPERSEDED, WireError
-from shadowrelay.model.values import dataclass
+from shadowrelay.model.values import dataclass, replace
 from shadowrelay.protocol.fields import (
     COUNTER_MAX,
     DONE_OCTETS_MAX,

@@ -8,7 +8,6 @@ import base64
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import datetime
 from enum import StrEnum
 
@@ -17,7 +16,7 @@ from shadowrelay.model.message import NO_ORDINALS, Envelope, Ordinals
 from shadowrelay.model.ownership import CopyNumber
 from shadowrelay.model.peers import PeerIdentity, Seen
 from shadowrelay.model.replies import WireError
-from shadowrelay.model.values import dataclass
+from shadowrelay.model.values import dataclass, replace
 from shadowrelay.protocol.fields import (
     COUNTER_MAX,
     TRACK_NOT_OFFERED,

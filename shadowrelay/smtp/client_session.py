@@ -121,6 +121,9 @@ SERVICE_CLOSING = 421
 QUIT_SECONDS_MAX = 2.0
 
 
+_tuple = tuple.__new__  # as the constructor of a NamedTuple does, without a call of Python's
+
+
 class Answer(NamedTuple):
     """A complete reply as it came; `lines` without their codes, at least one."""
 
@@ -294,7 +297,7 @@ class Pipeline(asyncio.Protocol):
                 self._lines.append(words)
                 continue
             self._reply_octets = 0
-            answer = Answer(code, (*self._lines, words) if self._lines else (words,))
+            answer = _tuple(Answer, (code, (*self._lines, words) if self._lines else (words,)))
             self._lines.clear()
             if self._owed:
                 self._owed -= 1

@@ -40,6 +40,7 @@ from shadowrelay.smtp.limits import (
     TIMED_OUT,
     TOO_MANY_ERRORS,
     TOO_MANY_SESSIONS,
+    UNCOUNTED_OCTETS,
     UNKNOWN_COMMAND,
     client_ip,
 )
@@ -257,7 +258,9 @@ class Connection(SMTP):
 
     def say(self, reply: Reply) -> None:
         """Collect a reply; it is written when no further command is here."""
-        self._collect(reply_line(reply))
+        line = reply_line(reply)
+        self._replies.append(line)
+        self._replies_octets += len(line)
 
     def say_lines(self, code: int, enhanced: str, lines: list[str]) -> None:
         """Collect a reply of several lines."""
@@ -270,27 +273,32 @@ class Connection(SMTP):
         self._replies.append(octets)
         self._replies_octets += len(octets)
 
-    def _write(self) -> None:
-        if self._replies and self.transport is not None:
+    def _write(self) -> bool:
+        """Write what was collected. True: the client does not take it, or is gone; whoever goes on must wait for `_drained`."""
+        transport = self.transport
+        if transport is None:
+            return True
+        if self._replies:
             if self.account.peer:
                 self.writing()
-            self.transport.write(self._replies[0] if len(self._replies) == 1 else b"".join(self._replies))
+            transport.write(self._replies[0] if len(self._replies) == 1 else b"".join(self._replies))
             self._replies.clear()
             self._replies_octets = 0
+        return self._paused or transport.is_closing()  # type: ignore[attr-defined]
 
     def writing(self) -> None:
         """Replies to a peer are about to be handed to the transport. For subclasses."""
 
     async def flush(self) -> None:
-        """Write what was collected, and wait while the client does not read. Raises: ConnectionError.
+        """Write what was collected, and wait while the client does not read. Raises: ConnectionError."""
+        if self._write():
+            await self._drained()
 
-        Whoever has sent a content with much more behind it and does not read is cut off: that takes memory from contents.
-        """
-        self._write()
-        if self.transport is None or self._paused or self.transport.is_closing():  # type: ignore[attr-defined]
-            if self.own_reader.is_counted:
-                self.cut("replies not taken")
-            await self._writer.drain()
+    async def _drained(self) -> None:
+        """Whoever has sent a content with much more behind it and does not read is cut off: that takes memory from contents."""
+        if self.own_reader.is_counted:
+            self.cut("replies not taken")
+        await self._writer.drain()
 
     # ending with the node
 
@@ -326,8 +334,30 @@ class Connection(SMTP):
         self.say(reply)
 
     async def _handle_client(self) -> None:
+        """aiosmtpd's name for the task of a session."""
         try:
-            await self._converse()
+            if self._refused_at_once is not None:
+                self.hang_up(self._refused_at_once, "too many sessions")
+                return
+            self._collect(f"220 {self.reception.name} ESMTP\r\n".encode())  # no software, no version
+            while not self._is_ending and self.transport is not None:
+                is_flood = self._replies_octets > REPLIES_OCTETS_MAX
+                line = self._reader.take_line() if self._reader.buffered and not is_flood else None
+                if line is None:
+                    if self._replies:
+                        if self._write():
+                            await self._drained()
+                        if is_flood:
+                            await asyncio.sleep(0)  # others have their turn: neither reading nor writing waits here
+                    try:
+                        line = await self._reader.line()
+                    except asyncio.LimitOverrunError as overrun:
+                        await self._skip_line(overrun.consumed)
+                        self.refuse(COMMAND_TOO_LONG)
+                if line is not None:
+                    await self._obey(line)
+                if self._is_draining and self.is_idle() and not self.account.peer:
+                    self.hang_up(SHUTTING_DOWN, "shutdown")
         except (OSError, asyncio.IncompleteReadError):
             self.hang_up(None, "lost")
         except Exception:
@@ -337,29 +367,6 @@ class Connection(SMTP):
             self._is_handled = True
             if self.transport is None:
                 self.ended()
-
-    async def _converse(self) -> None:
-        if self._refused_at_once is not None:
-            self.hang_up(self._refused_at_once, "too many sessions")
-            return
-        self._collect(f"220 {self.reception.name} ESMTP\r\n".encode())  # no software, no version
-        while not self._is_ending and self.transport is not None:
-            is_flood = self._replies_octets > REPLIES_OCTETS_MAX
-            line = None if is_flood else self._reader.take_line()
-            if line is None:
-                if self._replies:
-                    await self.flush()
-                    if is_flood:
-                        await asyncio.sleep(0)  # others have their turn: neither reading nor writing waits here
-                try:
-                    line = await self._reader.line()
-                except asyncio.LimitOverrunError as overrun:
-                    await self._skip_line(overrun.consumed)
-                    self.refuse(COMMAND_TOO_LONG)
-            if line is not None:
-                await self._obey(line)
-            if self._is_draining and self.is_idle() and not self.account.peer:
-                self.hang_up(SHUTTING_DOWN, "shutdown")
 
     async def _skip_line(self, consumed: int) -> None:
         while True:
@@ -458,7 +465,9 @@ class BoundedReading(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where the transport may put what it reads next: no more than there is room for, and never nothing."""
-        return self._buffer[: max(1, self._reader.room())]
+        reader = self._reader
+        room = reader.room() if reader.is_in_content else UNCOUNTED_OCTETS - len(reader.buffered)
+        return self._buffer[: max(1, room)]
 
     def buffer_updated(self, count: int) -> None:
         """So many octets have come, and every one is progress."""

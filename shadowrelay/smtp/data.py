@@ -66,6 +66,7 @@ class CommandReader(asyncio.StreamReader):
         super().__init__(limit=limit, loop=loop)
         self._portion = portion
         self.is_in_content = False
+        self.buffered = self._buffer  # what is here, to be looked at only
 
     def room(self) -> int:
         """How many octets may be read now."""
@@ -338,22 +339,18 @@ async def receive_data(reader: CommandReader, data: DataFilter, has_room: HasRoo
         return
     reader.is_in_content = True
     try:
-        await _receive_to_end(reader, data, has_room)
+        while True:
+            try:
+                block = await reader.readuntil(END_OF_DATA)
+            except asyncio.LimitOverrunError as overrun:
+                data.take(await reader.readexactly(overrun.consumed))
+                if data.refusal is None and not await has_room():
+                    data.refuse(INSUFFICIENT_RESOURCES)
+            else:
+                data.take(block[:-3])
+                return
     finally:
         reader.is_in_content = False
-
-
-async def _receive_to_end(reader: CommandReader, data: DataFilter, has_room: HasRoom) -> None:
-    while True:
-        try:
-            block = await reader.readuntil(END_OF_DATA)
-        except asyncio.LimitOverrunError as overrun:
-            data.take(await reader.readexactly(overrun.consumed))
-            if data.refusal is None and not await has_room():
-                data.refuse(INSUFFICIENT_RESOURCES)
-        else:
-            data.take(block[:-3])
-            return
 
 
 async def receive_octets(reader: CommandReader, count: int, sink: ContentSink | None, has_room: HasRoom = _always) -> bool:

@@ -14,7 +14,7 @@ import contextlib
 import random
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import field, replace
+from dataclasses import field
 from datetime import timedelta
 from io import FileIO
 from math import inf
@@ -23,7 +23,7 @@ import structlog
 
 from shadowrelay.model.message import BodyType, Content, Envelope
 from shadowrelay.model.replies import DeliveryError, LeaseTooShort, PermanentDeliveryError, Reply, TransientDeliveryError
-from shadowrelay.model.values import dataclass
+from shadowrelay.model.values import dataclass, replace
 from shadowrelay.ports import DeliveryJob
 from shadowrelay.protocol.addresses import format_mail, format_rcpt
 from shadowrelay.smtp.client import Opened, Opening, SessionPool, open_session
@@ -410,16 +410,44 @@ class SmtpDeliverer:
         """A transaction with this server, or why no session could be had; then another server may be tried. A kept session may be
         stale: then nothing was said on it, and a new one is opened, once."""
         session = pool.take(target.host)
-        if session is not None:
-            report = await self._use(pool, target, session, job, is_fresh=False)
-            if report is not None:
-                return report, None
-        try:
-            session = await self._open(target)
-        except SessionBroken as error:
-            return None, TransientDeliveryError(error.reply, str(target), is_unreachable=True)
-        pool.add(session)
-        return await self._use(pool, target, session, job, is_fresh=True), None
+        while True:
+            is_fresh = session is None
+            if session is None:
+                try:
+                    session = await self._open(target)
+                except SessionBroken as error:
+                    return None, TransientDeliveryError(error.reply, str(target), is_unreachable=True)
+                pool.add(session)
+            try:
+                content = await job.content()
+            except BaseException:
+                self._put_back(pool, target, session)
+                raise
+            ordinals = tuple(sorted(job.ordinals))
+            work = Work(job.envelope, ordinals, content, job.prefix, job.may_end_data, self._limits, job.reply_seconds, job.handling)
+            answers_before = session.pipeline.answers_count
+            transaction = Transaction(session, work)
+            try:
+                await transaction.run()
+            except Unfinished as error:
+                pool.drop(session)
+                answers_count = session.pipeline.answers_count - answers_before
+                is_first_word = answers_count == 0 or (answers_count == 1 and error.error.reply.code == SERVICE_CLOSING)
+                if not is_fresh and is_first_word and not error.dot_sent:
+                    session = None
+                    continue
+                if not transaction.replies:
+                    raise raised(error, session.server) from error
+                rest = dict.fromkeys(work.ordinals, error.error.reply)
+                return Report(session.server, rest | transaction.replies, error.dot_sent, "dsn" in session.extensions), None
+            except DeliveryError:
+                self._put_back(pool, target, session)
+                raise
+            except BaseException:
+                pool.drop(session)
+                raise
+            self._put_back(pool, target, session)
+            return Report(session.server, transaction.replies, passes_dsn="dsn" in session.extensions), None
 
     async def _open(self, target: Target) -> Opened:
         """Raises SessionBroken."""
@@ -432,38 +460,6 @@ class SmtpDeliverer:
             raise
         self._hosts.reached(target.host)
         return session
-
-    async def _use(self, pool: SessionPool[Opened], target: Target, session: Opened, job: DeliveryJob, *, is_fresh: bool) -> Report | None:
-        """None: the session was stale, nothing was said on it, and a new one is worth trying."""
-        try:
-            content = await job.content()
-        except BaseException:
-            self._put_back(pool, target, session)
-            raise
-        ordinals = tuple(sorted(job.ordinals))
-        work = Work(job.envelope, ordinals, content, job.prefix, job.may_end_data, self._limits, job.reply_seconds, job.handling)
-        answers_before = session.pipeline.answers_count
-        transaction = Transaction(session, work)
-        try:
-            await transaction.run()
-        except Unfinished as error:
-            pool.drop(session)
-            answers_count = session.pipeline.answers_count - answers_before
-            is_first_word = answers_count == 0 or (answers_count == 1 and error.error.reply.code == SERVICE_CLOSING)
-            if not is_fresh and is_first_word and not error.dot_sent:
-                return None
-            if not transaction.replies:
-                raise raised(error, session.server) from error
-            rest = dict.fromkeys(work.ordinals, error.error.reply)
-            return Report(session.server, rest | transaction.replies, error.dot_sent, "dsn" in session.extensions)
-        except DeliveryError:
-            self._put_back(pool, target, session)
-            raise
-        except BaseException:
-            pool.drop(session)
-            raise
-        self._put_back(pool, target, session)
-        return Report(session.server, transaction.replies, passes_dsn="dsn" in session.extensions)
 
     def _put_back(self, pool: SessionPool[Opened], target: Target, session: Opened) -> None:
         if session.messages_count < MESSAGES_PER_SESSION_MAX:

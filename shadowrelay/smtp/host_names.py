@@ -25,7 +25,6 @@ import socket
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from enum import Enum
 from itertools import chain, zip_longest
 from pathlib import Path
@@ -39,7 +38,7 @@ import dns.resolver
 import structlog
 
 from shadowrelay.model.routing import HostPort
-from shadowrelay.model.values import dataclass
+from shadowrelay.model.values import dataclass, replace
 from shadowrelay.smtp.client import dial
 
 RESOLV_CONF = Path("/etc/resolv.conf")

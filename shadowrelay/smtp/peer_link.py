@@ -10,7 +10,7 @@ is kept there, and after it only a reply tells.
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 from typing import Protocol, TypeVar
 
 import structlog
@@ -21,7 +21,7 @@ from shadowrelay.model.ownership import StatusAnswer, StatusQuestion
 from shadowrelay.model.peers import CopyOffer, DiscardReply, PeerIdentity
 from shadowrelay.model.replies import SUPERSEDED, PeerSaid, PeerUnavailable, Reply, ShadowrelayError, WireError
 from shadowrelay.model.routing import HostPort
-from shadowrelay.model.values import dataclass
+from shadowrelay.model.values import dataclass, replace
 from shadowrelay.pipeline.placement import LARGE_OCTETS
 from shadowrelay.ports import Clock
 from shadowrelay.protocol.addresses import format_mail, format_rcpt

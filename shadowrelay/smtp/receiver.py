@@ -257,7 +257,8 @@ class Receiver(Connection):
         assert self.transaction is not None
         transaction = self.transaction
         self.say(START_DATA)
-        await self.flush()
+        if self._write():
+            await self._drained()
         await self._take_content(transaction)
 
     def _refusal_of_data(self, argument: str) -> Reply | None:

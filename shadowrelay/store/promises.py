@@ -9,7 +9,6 @@ unfinished is in it, and nothing finished that Safety Net still keeps.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import TypeVar
@@ -20,7 +19,7 @@ from shadowrelay.model.ownership import Claim, DiscardEvent, DiscardStatus, Noti
 from shadowrelay.model.peers import PeerIdentity
 from shadowrelay.model.queue import AttemptRecord, ForkRetry, NewMessage, PeerRow, SideMessage, StoredMessage
 from shadowrelay.model.replies import LOCAL_ERROR, LedgerUnavailable
-from shadowrelay.model.values import dataclass
+from shadowrelay.model.values import dataclass, replace
 from shadowrelay.ownership.primary import side_claim
 from shadowrelay.ownership.rules import without_server
 from shadowrelay.pipeline.delivery_rules import Step

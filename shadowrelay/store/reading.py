@@ -11,7 +11,6 @@ is the internal id; in Safety Net it is the time at which a message leaves, then
 import json
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -22,7 +21,7 @@ from shadowrelay.model.message import NO_ORDINALS, Ordinals
 from shadowrelay.model.ownership import CopyNumber, DiscardEvent, DiscardStatus, Role
 from shadowrelay.model.peers import DiscardReply
 from shadowrelay.model.queue import HeldCopy, QueueKind, QueueRow, ShadowGroup, StoredMessage
-from shadowrelay.model.values import dataclass
+from shadowrelay.model.values import dataclass, replace
 from shadowrelay.store import codec, counters, rows, tables
 from shadowrelay.store.content import ContentStore
 

@@ -5,7 +5,7 @@ may be told `yours`, and nothing is delivered from it. The rows of `retry` are t
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -13,6 +13,7 @@ from shadowrelay.model.ids import NO_SERVER, DatabaseId, MessageId, ServerName
 from shadowrelay.model.message import ContentPlace, Envelope, Recipient
 from shadowrelay.model.ownership import Claim, CopyNumber, Role
 from shadowrelay.model.queue import FailureKind, ForkRetry, NewMessage, Origin, StoredMessage
+from shadowrelay.model.values import replace
 from shadowrelay.store import codec, counters, tables
 
 ALL = tuple(column.name for column in tables.MESSAGE.columns)

@@ -2,12 +2,13 @@
 
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from shadowrelay.model.ids import NO_SERVER, DatabaseId, MessageId, ServerName, SiteName
 from shadowrelay.model.peers import PeerIdentity, Seen
 from shadowrelay.model.queue import DatabaseIdentity, PeerRow
+from shadowrelay.model.values import replace
 from shadowrelay.store import codec
 from shadowrelay.store.content import ContentStore
 from shadowrelay.store.rows import Row

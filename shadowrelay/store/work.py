@@ -12,7 +12,6 @@ released notifications after those that were queued to wait, the counters last.
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import Connection, Table
@@ -22,6 +21,7 @@ from shadowrelay.model.message import Content, ContentPlace
 from shadowrelay.model.ownership import Claim, DiscardStatus, Notification, Role, Transition
 from shadowrelay.model.queue import WAITS_FOR_COPY, ForkRetry, NewMessage, Origin
 from shadowrelay.model.replies import LOCAL_ERROR, IllegalTransition, LedgerUnavailable
+from shadowrelay.model.values import replace
 from shadowrelay.store import codec, counters, rows, tables
 from shadowrelay.store.connection import WriterConnection
 from shadowrelay.store.rows import LARGE, TO_BE_DELIVERED, Row, decode_retry

@@ -11,7 +11,7 @@ from shadowrelay.model.ownership import Role
 from shadowrelay.model.replies import Reply, TransientDeliveryError
 from shadowrelay.model.tracking import EventId
 from shadowrelay.pipeline import dsn
-from shadowrelay.pipeline.deliver import ARRIVING_PER_SESSION
+from shadowrelay.pipeline.delivery_rules import ARRIVING_PER_SESSION
 from tests.kit.nodes import EAST, HEARTBEAT, OK, SPAN, WEST, Net, in_virtual_time, nodes, until
 
 BUSY = Reply(451, "4.3.2", "not now")

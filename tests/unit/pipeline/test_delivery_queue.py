@@ -4,7 +4,19 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from shadowrelay.pipeline.delivery_rules import LOADED_MAX, Retry, active, after_reached, after_unreachable, hastened, room, share
+from shadowrelay.pipeline.delivery_rules import (
+    ARRIVING_PER_SESSION,
+    LOADED_MAX,
+    Retry,
+    active,
+    after_reached,
+    after_unreachable,
+    hastened,
+    may_arrive,
+    room,
+    share,
+    takes_new,
+)
 from shadowrelay.settings.values import Send
 
 NOW = datetime(2026, 11, 21, 10, 0, tzinfo=UTC)
@@ -74,3 +86,28 @@ def test_a_clock_that_was_set_back_makes_no_probe_wait_longer(minutes, expected)
 
     assert NOW + expected * MINUTE == state.retry.probe_at
     assert active(20) == hastened(active(20), NOW, SEND)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, True),
+        ({"room": 0}, False),
+        ({"others_wait": True}, False),
+        ({"is_behind": True}, False),
+        ({"is_behind": True, "has_free_session": True}, True),
+        ({"state": unreachable(active(20))}, False),
+    ],
+)
+def test_a_new_message_is_loaded_where_it_passes_nobody_that_waits(changes, expected):
+    asked = {"state": active(20), "room": 1, "others_wait": False, "is_behind": False, "has_free_session": False} | changes
+
+    assert expected is takes_new(asked.pop("state"), asked.pop("room"), **asked)
+
+
+def test_a_new_message_waits_a_moment_only_where_room_is_made_fast():
+    most = 2 * ARRIVING_PER_SESSION
+
+    assert [True, False] == [may_arrive(active(2), count, 2, is_behind=False) for count in (most - 1, most)]
+    assert not may_arrive(active(2), 0, 2, is_behind=True)
+    assert not may_arrive(unreachable(active(2)), 0, 2, is_behind=False)
