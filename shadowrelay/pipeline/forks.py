@@ -368,7 +368,8 @@ class Forks:
         said = result.result
         replies = said if isinstance(said, Mapping) else dict.fromkeys(sorted(result.ordinals), said.reply)
         if outcome.delivered:
-            done = {ordinal: replies[ordinal] for ordinal in sorted(outcome.delivered)}
+            is_whole = len(outcome.delivered) == len(replies)
+            done = replies if is_whole else {ordinal: replies[ordinal] for ordinal in sorted(outcome.delivered)}
             external = not destination.inside_boundary
             context.tracking.write(
                 tracking_rows.send(me, stored, at=now, server=server, replies=done, external=external, elapsed=elapsed, next_hop=key)

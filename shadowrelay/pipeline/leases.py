@@ -82,7 +82,7 @@ class Attempts:
     def end(self, message_id: MessageId, next_hop: str = ACCEPT) -> None:
         """The attempt is over, and recorded, or it was never started. A read that began before that still shows the fork as due."""
         with self._lock:
-            if message_id in self._waiting:
+            if next_hop in self._waiting.get(message_id, ()):
                 self._stop_waiting(message_id, next_hop)
             self._ended_forks.add((message_id, next_hop))
             if next_hop == ACCEPT:
@@ -250,7 +250,10 @@ class Leases:
         """Rule *dot*, asked right before the final dot of an attempt that began with this claim, without the leases of
         `excused`. `known` are the `ends` as they were when it began: a copy placed since counts too, in whatever database. It may
         be on a server that had one before, whose disk was destroyed: a name in `known` does not say that the claim has it."""
-        return not [copy for copy in self._bound_by(message_id, claim, excused, known) if not self.suffices(message_id, copy)]
+        for copy in self._bound_by(message_id, claim, excused, known):  # noqa: SIM110 - it is asked for every message
+            if not self.suffices(message_id, copy):
+                return False
+        return True
 
     def dot_left(self, message_id: MessageId, claim: Claim, excused: Collection[ServerName], known: Mapping[ServerName, float]) -> float:
         """Seconds until the first lease of that attempt ends: the reply to its dot is worth nothing after that. Infinite

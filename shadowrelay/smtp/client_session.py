@@ -204,7 +204,8 @@ class Pipeline(asyncio.Protocol):
         Raises: SessionBroken, also when only some of them came (`taken` gives those).
         """
         if len(self._answers) < count:
-            self._check()
+            if self.broken is not None:
+                raise self.broken.error()
             self._wanted = count
             self._waiter = waiter = self._loop.create_future()
             if seconds is not None:
@@ -260,25 +261,22 @@ class Pipeline(asyncio.Protocol):
     # called by the transport
 
     def data_received(self, data: bytes) -> None:
-        """Split what came into replies."""
+        """Split what came into replies; what is left of an incomplete line waits for the rest."""
         if self.broken is not None:
             if self._is_quitting:
                 self._transport.close()
             return
-        self._buffer = self._split(self._buffer + data if self._buffer else data)
-
-    def _split(self, buffer: bytes) -> bytes:
-        """Take the complete lines; what is left of an incomplete one comes back."""
+        buffer = self._buffer + data if self._buffer else data
         position, answers_before = 0, self.answers_count
         while position < len(buffer):
             if self._owed == 0 and not self._lines and buffer[position : position + 3] != b"421"[: len(buffer) - position]:
                 self._break_off(buffer[position:], "unexpected data")
-                return b""
+                return
             line = REPLY_LINE.match(buffer, position)
             if line is None:
                 if buffer.find(b"\n", position) >= 0 or len(buffer) - position > LINE_OCTETS_MAX:
                     self._break_off(buffer[position:], "not a reply")
-                    return b""
+                    return
                 break
             length, position = line.end() - position, line.end()
             digits, mark, text = line.groups()
@@ -287,10 +285,10 @@ class Pipeline(asyncio.Protocol):
             self._batch_octets += length
             if length > LINE_OCTETS_MAX or self._reply_octets > self.reply_octets_max or self._batch_octets > REPLIES_OCTETS_MAX:
                 self._break_off(line[0], "reply too long")
-                return b""
+                return
             if self._lines and code != self._code:
                 self._break_off(line[0], "codes differ within a reply")
-                return b""
+                return
             words = "" if text is None else text.decode("utf-8", "backslashreplace")
             if mark == b"-":
                 self._code = code
@@ -305,14 +303,14 @@ class Pipeline(asyncio.Protocol):
                 self._answers.append(answer)
             if code == SERVICE_CLOSING:
                 self._break(Breakage(answer.reply, is_refusal=True))
-                return b""
+                return
+        self._buffer = buffer[position:]
         if self.answers_count != answers_before:
             self._progress_at = self._loop.time()
             if self.on_progress is not None:
                 self.on_progress()
             if self._waiter is not None and len(self._answers) >= self._wanted and not self._waiter.done():
                 self._waiter.set_result(None)
-        return buffer[position:]
 
     def _break_off(self, seen: bytes, why: str) -> None:
         text = seen[:80].decode("ascii", "backslashreplace")

@@ -4,7 +4,7 @@ Instants are whole microseconds since 1970 in UTC, so that comparing integers is
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -59,8 +59,11 @@ def decode_ordinals(text: str) -> Ordinals:
     return frozenset(ordinals)
 
 
-def encode_copies(copies: Iterable[Copy]) -> str:
+def encode_copies(copies: Sequence[Copy]) -> str:
     """A line each: server, database, choice. No name of a server has a space in it."""
+    if len(copies) == 1:
+        (copy,) = copies
+        return f"{copy.server} {copy.database} {copy.choice:d}"
     return "\n".join([f"{copy.server} {copy.database} {copy.choice:d}" for copy in copies])
 
 

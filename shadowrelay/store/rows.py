@@ -87,6 +87,8 @@ class Row:
         claim = self.claim
         if not claim.copies or (claim.role is not Role.PRIMARY and claim.role is not Role.SET_ASIDE):
             return ()
+        if len(claim.copies) == 1:
+            return (claim.copies[0].server,)
         return tuple([copy.server for copy in claim.copies])
 
     def to_be_counted(self) -> tuple[counters.Key, int] | None:
