@@ -615,9 +615,7 @@ class DeliverService:
         if in_hand and any(fork.ordinals & ordinals for ordinals in in_hand.values()):
             self._look_later(message_id)  # the routes were changed: another fork has these recipients until its attempt is over
             return False
-        lease = AttemptLease(
-            context.leases, context.attempts, stored, fork.ordinals, excused
-        )  # what is listed from now on is not in this claim
+        lease = AttemptLease(context.leases, context.attempts, stored, excused)  # what is listed from now on is not in this claim
         if not context.attempts.wait(message_id, key):
             self._look_later(message_id)
             return False

@@ -183,7 +183,7 @@ class ForkAttempt:
     fork: Fork
     retry: ForkRetry | None
     read_content: Callable[[], Awaitable[Content]]
-    may_end_data: Callable[[], bool]
+    may_end_data: Callable[[Ordinals], bool]
     reply_seconds: Callable[[], float]
 
 
@@ -315,7 +315,7 @@ class Forks:
             ordinals,
             prefix,
             attempt.read_content,
-            attempt.may_end_data,
+            partial(attempt.may_end_data, ordinals),
             attempt.reply_seconds,
             partial(context.ledger.handling, stored.envelope.message_id),
         )

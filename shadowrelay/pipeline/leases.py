@@ -298,18 +298,16 @@ class AttemptLease:
     """Rule *dot* for one attempt: will the lease outlast the reply? Copies that were listed since its
     message was loaded count too: it may have waited long for a session."""
 
-    __slots__ = ("_attempts", "_claim", "_known", "_leases", "_message_id", "_ordinals", "excused")
+    __slots__ = ("_attempts", "_claim", "_known", "_leases", "_message_id", "excused")
 
-    def __init__(
-        self, leases: Leases, attempts: Attempts, stored: StoredMessage, ordinals: Ordinals, excused: frozenset[ServerName]
-    ) -> None:
-        self._leases, self._attempts, self._ordinals, self.excused = leases, attempts, ordinals, excused
+    def __init__(self, leases: Leases, attempts: Attempts, stored: StoredMessage, excused: frozenset[ServerName]) -> None:
+        self._leases, self._attempts, self.excused = leases, attempts, excused
         self._message_id, self._claim = stored.envelope.message_id, stored.claim
         self._known = leases.ends(self._message_id)
 
-    def may_end_data(self) -> bool:
-        """Asked right before the final dot."""
-        if self._attempts.is_called_off(self._message_id, self._ordinals):
+    def may_end_data(self, ordinals: Ordinals) -> bool:
+        """Asked right before the final dot of a transaction with these recipients."""
+        if self._attempts.is_called_off(self._message_id, ordinals):
             return False
         return self._leases.may_end_data(self._message_id, self._claim, self.excused, self._known)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from shadowrelay.model.ownership import CopyNumber, DiscardStatus, Notification, Role, StatusQuestion, Transition
 from shadowrelay.model.replies import Reply
+from shadowrelay.pipeline.routing import RECIPIENTS_PER_TRANSACTION_MAX
 from tests.kit.nodes import EAST, HEARTBEAT, NORTH, SPAN, WEST, Net, VirtualNode, in_virtual_time, nodes, until
 from tests.pipeline.test_takeover import BUSY, OK, a_waiting_message, reasons
 
@@ -203,6 +204,36 @@ async def test_an_attempt_on_recipients_that_another_node_has_done_is_called_off
         await until(east.in_role(east.last, Role.DELIVERED), HEARTBEAT)
 
         assert ["a@one.example"] == net.sink.addresses()
+
+
+@in_virtual_time
+async def test_one_transaction_of_a_large_fork_is_called_off_and_the_next_goes_on(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        east, west = net.nodes[EAST], net.nodes[WEST]
+        first, rest = RECIPIENTS_PER_TRANSACTION_MAX, 20
+        may_end = asyncio.Event()
+        waiting: list[str] = []
+
+        async def wait(server: str) -> None:
+            waiting.append(server)
+            await may_end.wait()
+
+        net.sink.before_dot = wait
+        await east.accept(*(f"u{number}@corp.example" for number in range(1, first + rest + 1)))
+        await until(lambda: bool(waiting))
+        done = frozenset(range(1, first + 1))
+        tell = (Notification(EAST, east.ledger.identity.database, DiscardStatus.DELIVERED, done),)
+        await west.ledger.real.transition([east.last], lambda _, claim: Transition(claim, claim, tell))
+
+        async def is_heard() -> bool:
+            message = await east.message(east.last)
+            return message is not None and done == message.claim.done
+
+        await until(is_heard, 2 * HEARTBEAT)
+        may_end.set()
+        await until(east.in_role(east.last, Role.DELIVERED), 2 * HEARTBEAT)
+
+        assert sorted(f"u{number}@corp.example" for number in range(first + 1, first + rest + 1)) == sorted(net.sink.addresses())
 
 
 @in_virtual_time
