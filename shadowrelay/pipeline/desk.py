@@ -22,6 +22,7 @@ from shadowrelay.protocol.xqdiscard import format_superseded
 HELD = Reply(250, "2.0.0", "Held")
 NUMBER_USED_UP = Reply(501, "5.5.4", "The copy's number leaves no room for a promotion")
 LOOK_SECONDS = 0.05
+RECORD_AGAIN_SECONDS = 1.0
 NOT_ASKED = Reply(451, "4.7.1", "This server does not hold copies for you: send_xshadow is off here")  # RFC 3463 X.7.1
 OF_BEFORE = Reply(451, "4.3.0", "This session is of a process that has ended")
 
@@ -34,6 +35,7 @@ class PeerDesk:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._told: dict[Party, int] = {}  # highest sequence that this process has told each asker
+        self._unrecorded: dict[ServerName, PeerIdentity] = {}  # the ledger did not take them
 
     def own_identity(self, listener: ServerName) -> PeerIdentity:
         """See `ports.PeerDesk`."""
@@ -59,12 +61,33 @@ class PeerDesk:
         """A peer said who it is: remember it, and see whether its database changed."""
         context = self._context
         context.leases.learn_span(identity.server, identity.span)
+        if identity.server in self._unrecorded:
+            self._unrecorded[identity.server] = identity  # what is tried again must not follow what comes now
         try:
             await context.ledger.record_peer(identity, context.now())
         except LedgerUnavailable as error:
             _log.warning("peer.unrecorded", server=identity.server, reason=error.reason)
+            if identity.server not in self._unrecorded:
+                context.tasks.spawn(self._record_later(identity.server), f"record {identity.server}")
+            self._unrecorded[identity.server] = identity
+        else:
+            self._unrecorded.pop(identity.server, None)
         context.peers.identified(identity)
         context.metrics.heartbeat(identity.server)
+
+    async def _record_later(self, server: ServerName) -> None:
+        """A session may last for days, and what a restart needs to know must not wait for the next one."""
+        while server in self._unrecorded:
+            await asyncio.sleep(RECORD_AGAIN_SECONDS)
+            identity = self._unrecorded.get(server)
+            if identity is None:
+                return
+            try:
+                await self._context.ledger.record_peer(identity, self._context.now())
+            except LedgerUnavailable:
+                continue
+            if self._unrecorded.get(server) is identity:
+                del self._unrecorded[server]
 
     def offers_hold(self) -> bool:
         """HOLD is in our EHLO."""

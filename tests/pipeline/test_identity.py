@@ -93,3 +93,18 @@ async def test_a_conflict_ends_when_the_copy_has_a_queue_of_its_own(tmp_path: Pa
         assert {} == net.nodes[EAST].context.peers.conflicts == net.nodes[WEST].context.peers.conflicts
         assert OK.code == (await net.nodes[EAST].accept()).code
         await until(net.nodes[WEST].in_role(net.nodes[EAST].last, Role.DELIVERED), 5)
+
+
+@in_virtual_time
+async def test_a_new_database_that_could_not_be_recorded_is_recorded_when_that_is_possible(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        west = net.nodes[WEST]
+        await asyncio.sleep(5)
+        await net.wipe(EAST)
+        west.ledger.fail("record_peer", 3)
+        east = await net.start(EAST)
+
+        async def is_recorded() -> bool:
+            return [east.ledger.identity.database] == [row.database for row in await west.ledger.real.peers()]
+
+        await until(is_recorded, 10)
