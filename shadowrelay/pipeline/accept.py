@@ -16,6 +16,7 @@ Without a candidate for a copy, in reject mode, nothing is stored at all.
 import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from functools import partial
 
 import structlog
 
@@ -54,30 +55,23 @@ class AcceptService:
     def accept(self, envelope: Envelope, content: Content) -> Awaitable[Reply]:
         """See `ports.Acceptor`."""
         answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        self._context.tasks.spawn(self._supervised(envelope, content, answer), "accept")
+        self._context.tasks.spawn(self._supervised(envelope, content), "accept").add_done_callback(partial(_pass_on, answer))
         return answer
 
-    async def _supervised(self, envelope: Envelope, content: Content, answer: "asyncio.Future[Reply]") -> None:
+    async def _supervised(self, envelope: Envelope, content: Content) -> Reply:
         try:
-            reply = await self._accept(envelope, content)
+            return await self._accept(envelope, content)
         except LedgerUnavailable as error:
             self._context.metrics.refused("ledger")
             _log.warning("message.refused", message_id=envelope.message_id, reason=error.reason)
-            reply = self._not_accepted(envelope.message_id, error.reply)
+            reply = error.reply
         except Exception:
             # Unknown means transient: never 5xx, and the node goes on.
             self._context.metrics.refused("error")
             _log.exception("message.failed", message_id=envelope.message_id)
-            reply = self._not_accepted(envelope.message_id, LOCAL_ERROR)
-        except BaseException:
-            answer.cancel()
-            raise
-        if not answer.done():  # else nobody waits any more
-            answer.set_result(reply)
-
-    def _not_accepted(self, message_id: MessageId, reply: Reply) -> Reply:
-        self._context.attempts.end(message_id)
-        self._context.placements.discard(message_id)
+            reply = LOCAL_ERROR
+        self._context.attempts.end(envelope.message_id)
+        self._context.placements.discard(envelope.message_id)
         return reply
 
     async def _accept(self, envelope: Envelope, content: Content) -> Reply:
@@ -197,6 +191,18 @@ class AcceptService:
                 return
             except LedgerUnavailable:
                 await asyncio.sleep(RETRY_SECONDS)
+
+
+def _pass_on(answer: "asyncio.Future[Reply]", task: "asyncio.Task[Reply]") -> None:
+    """However the promise ended, nobody waits for it any longer. Cheaper than `asyncio.shield`; the owner of the task logs its failure."""
+    if answer.done():  # who waited has gone
+        return
+    if task.cancelled():
+        answer.cancel()
+    elif (error := task.exception()) is not None:
+        answer.set_exception(error)
+    else:
+        answer.set_result(task.result())
 
 
 def with_claim(stored: StoredMessage, claim: Claim) -> StoredMessage:

@@ -1,7 +1,9 @@
 """What peers may ask of this node: to hold a copy, for discard notifications, for STATUS. Port `PeerDesk`."""
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
+from datetime import datetime
 from functools import partial
 
 import structlog
@@ -35,7 +37,8 @@ class PeerDesk:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._told: dict[Party, int] = {}  # highest sequence that this process has told each asker
-        self._unrecorded: dict[ServerName, PeerIdentity] = {}  # the ledger did not take them
+        self._unrecorded: dict[ServerName, tuple[PeerIdentity, datetime]] = {}  # the latest, and when it was said
+        self._recording: set[ServerName] = set()  # which the ledger did not take at once
 
     def own_identity(self, listener: ServerName) -> PeerIdentity:
         """See `ports.PeerDesk`."""
@@ -61,33 +64,36 @@ class PeerDesk:
         """A peer said who it is: remember it, and see whether its database changed."""
         context = self._context
         context.leases.learn_span(identity.server, identity.span)
-        if identity.server in self._unrecorded:
-            self._unrecorded[identity.server] = identity  # what is tried again must not follow what comes now
+        server, latest = identity.server, (identity, context.now())
+        self._unrecorded[server] = latest
         try:
-            await context.ledger.record_peer(identity, context.now())
+            await context.ledger.record_peer(*latest)
         except LedgerUnavailable as error:
-            _log.warning("peer.unrecorded", server=identity.server, reason=error.reason)
-            if identity.server not in self._unrecorded:
-                context.tasks.spawn(self._record_later(identity.server), f"record {identity.server}")
-            self._unrecorded[identity.server] = identity
+            _log.warning("peer.unrecorded", server=server, reason=error.reason)
+            if server not in self._recording:
+                self._recording.add(server)
+                context.tasks.spawn(self._record_later(server), f"record {server}")
         else:
-            self._unrecorded.pop(identity.server, None)
+            self._recorded(server, latest)
         context.peers.identified(identity)
         context.metrics.heartbeat(identity.server)
 
+    def _recorded(self, server: ServerName, latest: tuple[PeerIdentity, datetime]) -> None:
+        if self._unrecorded.get(server) is latest:  # else a newer one is to be recorded
+            del self._unrecorded[server]
+
     async def _record_later(self, server: ServerName) -> None:
         """A session may last for days, and what a restart needs to know must not wait for the next one."""
-        while server in self._unrecorded:
-            await asyncio.sleep(RECORD_AGAIN_SECONDS)
-            identity = self._unrecorded.get(server)
-            if identity is None:
-                return
-            try:
-                await self._context.ledger.record_peer(identity, self._context.now())
-            except LedgerUnavailable:
-                continue
-            if self._unrecorded.get(server) is identity:
-                del self._unrecorded[server]
+        try:
+            while server in self._unrecorded:
+                await asyncio.sleep(RECORD_AGAIN_SECONDS)
+                if (latest := self._unrecorded.get(server)) is None:
+                    return
+                with contextlib.suppress(LedgerUnavailable):
+                    await self._context.ledger.record_peer(*latest)
+                    self._recorded(server, latest)
+        finally:
+            self._recording.discard(server)
 
     def offers_hold(self) -> bool:
         """HOLD is in our EHLO."""

@@ -435,6 +435,7 @@ class SmtpDeliverer:
                 is_first_word = answers_count == 0 or (answers_count == 1 and error.error.reply.code == SERVICE_CLOSING)
                 if not is_fresh and is_first_word and not error.dot_sent:
                     session = None
+                    del content, work, transaction  # no second content beside the first
                     continue
                 if not transaction.replies:
                     raise raised(error, session.server) from error

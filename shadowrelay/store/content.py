@@ -373,7 +373,7 @@ def free_bytes(directory: Path) -> int:
     return found.f_bavail * found.f_frsize
 
 
-def give_up(directory: Path, needed_bytes: int = OPENING_BYTES) -> bool:
+def give_up_reserve(directory: Path, needed_bytes: int = OPENING_BYTES) -> bool:
     """Free the reserve if less than `needed_bytes` are free; whether that was so, and there was one. Raises: OSError."""
     path = directory / RESERVE_NAME
     if not path.exists() or free_bytes(directory) >= needed_bytes:
@@ -382,7 +382,7 @@ def give_up(directory: Path, needed_bytes: int = OPENING_BYTES) -> bool:
     return True
 
 
-def make(directory: Path, spare_bytes: int) -> bool:
+def make_reserve(directory: Path, spare_bytes: int) -> bool:
     """Have a reserve, if `spare_bytes` are left beside it; whether there is one now. Raises: nothing."""
     path = directory / RESERVE_NAME
     try:

@@ -187,7 +187,7 @@ class SqliteLedger:
 
     async def keep_reserve(self) -> None:
         """Make the reserve for a start on a full disk, where there is none and room enough. Raises: nothing."""
-        await self._large.on_file_thread(partial(content.make, self._opening.directory, self._free_bytes_min))
+        await self._large.on_file_thread(partial(content.make_reserve, self._opening.directory, self._free_bytes_min))
 
     # accepting and holding
     def record_accepted(self, message: NewMessage, content: Content, *, decided: bool) -> Awaitable[StoredMessage]:

@@ -64,13 +64,13 @@ def open_store(opening: Opening) -> Committer:
     try:
         opening.directory.mkdir(parents=True, exist_ok=True)
         opening.lock = _lock(opening.directory)
-        if content.give_up(opening.directory):
+        if content.give_up_reserve(opening.directory):
             opening.notes.append(RESERVE_TAKEN)
         try:
             return _open(opening)
         except (exc.SQLAlchemyError, sqlite3.Error, OSError, LedgerUnavailable):
             # It may be a quota: SQLite says of what it cannot write only that it cannot.
-            if not content.give_up(opening.directory, content.RESERVE_BYTES):
+            if not content.give_up_reserve(opening.directory, content.RESERVE_BYTES):
                 raise
             opening.notes.append(RESERVE_TAKEN)
             return _open(opening)

@@ -1,6 +1,7 @@
 """Accepting: what the client is told, and what becomes of the message. docs/design.md 5."""
 
 import asyncio
+import hashlib
 from pathlib import Path
 
 import pytest
@@ -332,3 +333,30 @@ async def test_a_large_message_that_needs_no_copy_is_delivered_at_the_first_atte
         await until(lambda: bool(net.sink.arrived), seconds=5)
 
         assert (1, data) == (net.sink.attempts_count, net.sink.arrived[0][2][-len(data) :])
+
+
+# whatever becomes of the promise, the session hears of it
+@in_virtual_time
+async def test_a_promise_that_ends_before_it_began_leaves_no_session_waiting(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST) as net:
+        content = Content(2, hashlib.sha256(b"\r\n").digest(), b"\r\n")
+        answer = net.nodes[EAST].services.accept.accept(an_envelope(), content)
+        (promise,) = (task for task in asyncio.all_tasks() if task.get_name() == "accept")
+        promise.cancel()
+
+        with pytest.raises(asyncio.CancelledError):
+            await answer
+
+
+@in_virtual_time
+async def test_trouble_with_the_trouble_is_told_to_the_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_room(reason: str) -> None:
+        raise MemoryError
+
+    async with nodes(tmp_path, EAST) as net:
+        east = net.nodes[EAST]
+        east.ledger.fail("record_accepted", 1)
+        monkeypatch.setattr(east.context.metrics, "refused", no_room)
+
+        with pytest.raises(MemoryError):
+            await east.accept()
