@@ -1,8 +1,9 @@
 """Prometheus metrics of one node, in a registry of its own, so that several nodes fit into one process.
 
-Counters are counted by the services through the port `Metrics`, in numbers of our own that the library gets at each scrape: its locks and
-checks cost a message more than its routing does. What is a state rather than an event (queues, heartbeat ages, database)
-is read at each scrape. Nothing here blocks or raises into the relay. Labels have few values: a word too many becomes "other".
+Counters are counted by the services through the port `Metrics`, in numbers of our own that the library gets at each scrape, or
+before they become many: its locks and checks cost a message more than its routing does. What is a state rather than an event
+(queues, heartbeat ages, database) is read at each scrape. Nothing here blocks or raises into the relay. Labels have few values: a
+word too many becomes "other".
 """
 
 from collections import defaultdict

@@ -1,5 +1,6 @@
 """The bearer token of the administration: a file that only its owner reads."""
 
+import contextlib
 import hmac
 import os
 import secrets
@@ -17,12 +18,13 @@ def read_or_create_token(path: Path) -> str:
     Raises: ConfigurationError naming the file and the remedy.
     """
     try:
+        with contextlib.suppress(FileExistsError):
+            path.parent.mkdir(mode=0o700, parents=True)  # it may be `data_directory`, which is made later
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError:
         return read_token(path)
     except OSError as exc:
-        is_missing = isinstance(exc, FileNotFoundError)
-        remedy = "name a file in a directory that exists" if is_missing else "let this user write there, or name a file where it may"
+        remedy = "let this user write there, or name a file where it may"
         raise ConfigurationError(f"admin.token_file: {path} cannot be made ({exc.strerror}); {remedy}") from exc
     token = secrets.token_urlsafe(32)
     try:
@@ -40,7 +42,8 @@ def read_token(path: Path) -> str:
         with path.open("rb") as file:
             token = file.read(TOKEN_OCTETS_MAX + 1).strip()
     except OSError as exc:
-        raise ConfigurationError(f"admin.token_file: {path} cannot be read ({exc.strerror})") from exc
+        hint = "; the node makes it at its first start" if isinstance(exc, FileNotFoundError) else ""
+        raise ConfigurationError(f"admin.token_file: {path} cannot be read ({exc.strerror}){hint}") from exc
     if not TOKEN_OCTETS_MIN <= len(token) <= TOKEN_OCTETS_MAX or not token.isascii() or any(octet <= 32 for octet in token):
         raise ConfigurationError(
             f"admin.token_file: {path} holds no usable token; write one line of {TOKEN_OCTETS_MIN} to {TOKEN_OCTETS_MAX} "

@@ -54,6 +54,7 @@ def list_messages(
     """Messages, oldest first."""
     with asked_node(node, token_file, config) as client:
         rows = client.messages(in_queue, limit, after)
+        identities = [row["identity"] for row in client.queues()] if in_queue and not rows and not as_json else []
     if as_json:
         print_json(rows)
         return
@@ -73,7 +74,8 @@ def list_messages(
         )
         for row in rows
     ]
-    print_table(columns, table, "no messages")
+    is_known = not identities or any(in_queue in (identity, identity.partition("\\")[2]) for identity in identities)
+    print_table(columns, table, "no messages" if is_known else f"no messages: of the queues {', '.join(identities)} none is {in_queue}")
     if len(rows) == limit:
         typer.echo(f"there may be more: --after {rows[-1]['internal_id']}")
 
@@ -182,7 +184,7 @@ def list_peers(node: Node = None, token_file: TokenFile = None, config: Config =
         "#Held for it",
         "#Held by it",
         "Forgotten",
-        "Refused because",
+        "Why refused, or refusing",
     )
     table = [
         (
@@ -190,7 +192,7 @@ def list_peers(node: Node = None, token_file: TokenFile = None, config: Config =
             duration(row["heartbeat_age_seconds"]),
             duration(row["lease_seconds"]),
             *(row[name] for name in ("breaker", "held_for_count", "held_by_count", "is_forgotten")),
-            row.get("conflict", ""),  # a node of an older version does not know
+            row.get("conflict") or row.get("refusal", ""),  # a node of an older version does not know them
         )
         for row in rows
     ]
@@ -199,7 +201,7 @@ def list_peers(node: Node = None, token_file: TokenFile = None, config: Config =
 
 @peers.command("forget")
 def forget_peer(
-    name: Annotated[str, typer.Argument(help="Its [server] name.")],
+    name: Annotated[str, typer.Argument(help="Its name, as `peers list` shows it.")],
     node: Node = None,
     token_file: TokenFile = None,
     config: Config = None,

@@ -196,7 +196,7 @@ class _Demo:
             self.console.print("[bold red]the report contradicts what clients and the receiving server saw:[/bold red]")
             self.console.print(*differences, sep="\n", markup=False)
         else:
-            self.console.print("the redundancy report, from tracking logs alone, says the same:")
+            self.console.print("the redundancy report, from tracking logs alone, contradicts none of it:")
         if report.page is not None:
             self.console.print(f"  {report.page.absolute()}", markup=False, soft_wrap=True)
 
@@ -210,6 +210,8 @@ class _Demo:
         table.add_row("lost", str(len(result.lost)), style="bold red" if result.lost else None)
         table.add_row("changed on the way", str(len(result.changed)), style="bold red" if result.changed else None)
         table.add_row("duplicated", str(len(result.duplicates)))
+        if result.duplicates:
+            table.caption = "causes: docs/design.md, section 3"
         for cause in sorted({duplicate.cause for duplicate in result.duplicates}):
             table.add_row(f"  cause ({cause.value})", str(sum(duplicate.cause is cause for duplicate in result.duplicates)))
         table.add_row("taken over by another server", str(result.taken_over))

@@ -72,17 +72,18 @@ class HeartbeatService:
 
     async def _watch(self, server: ServerName) -> None:
         state = self._context.peers.states[server]
-        failures = 0
+        failures, said = 0, ""
         while True:
             try:
                 if await self._is_wanted(server):
                     await self._ask(server)
-                failures = 0
+                failures, said = 0, ""
             except PeerUnavailable as error:
                 failures += 1
                 self._context.peers.failed(server)
-                if failures == 1:
-                    _log.warning("peer.silent", server=server, reason=error.reason)
+                if error.reason != said:  # once, and again when there is another reason
+                    said = error.reason
+                    _log.warning("peer.silent", server=server, reason=said)
             except LedgerUnavailable as error:
                 _log.warning("discards.unrecorded", server=server, reason=error.reason)
             state.wake.clear()

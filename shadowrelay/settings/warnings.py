@@ -84,7 +84,7 @@ def _about_times(settings: Settings) -> Iterator[str]:
     allowed = leases.reply_allowance(transport.shadow_resubmit_time_span)
     if transport.shadow_redundancy_enabled and settings.shadow_candidates and allowed < leases.REPLY_ALLOWANCE_MAX.total_seconds():
         yield (
-            f"transport.shadow_resubmit_time_span allows a lease to begin the final dot with only {allowed:g} s left for its reply, where "
+            f"transport.shadow_resubmit_time_span allows a lease to begin the final dot with {allowed:.3g} s left for its reply, where "
             "RFC 5321 asks for 10 minutes: a next hop that is slower while a peer is silent gets the message again; make it 30m or more"
         )
 

@@ -4,6 +4,7 @@ What is found damaged is put aside under a name with the time, never deleted; an
 a new id, so that the shadow servers of what was in it promote. Notes for the operator log say so.
 """
 
+import errno
 import fcntl
 import os
 import sqlite3
@@ -29,6 +30,7 @@ from shadowrelay.store.working import WorkingFile
 
 DATABASE_NAME = "queue.db"
 DAMAGED = frozenset((sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB))
+UNUSABLE = frozenset((errno.EEXIST, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ENOENT, errno.EROFS))  # by whoever starts it
 DEATHS_PER_STEP = 500
 RESERVE_TAKEN = "data_directory is full: its reserve was given up so that queue.db could be opened. Make room"
 # The planner does not take a partial index for an UPDATE of its own condition's columns; the names make sure.
@@ -62,8 +64,7 @@ def open_store(opening: Opening) -> Committer:
     Raises: ConfigurationError (in use by another process, newer version, file system without WAL); LedgerUnavailable.
     """
     try:
-        opening.directory.mkdir(parents=True, exist_ok=True)
-        opening.lock = _lock(opening.directory)
+        opening.lock = _locked_directory(opening.directory)
         if content.give_up_reserve(opening.directory):
             opening.notes.append(RESERVE_TAKEN)
         try:
@@ -129,6 +130,21 @@ def abandon_store(opening: Opening) -> None:
     opening.contents.end_segment()
     opening.working.close(is_clean=False)
     close_lock(opening)
+
+
+def _locked_directory(directory: Path) -> int:
+    """Raises: ConfigurationError where this user can never use it; OSError for what may pass, such as a full disk."""
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        os.close(os.open(directory / DATABASE_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))  # SQLite's other files get its mode
+        return _lock(directory)
+    except OSError as error:
+        if error.errno not in UNUSABLE:
+            raise
+        raise ConfigurationError(
+            f"server.data_directory: {directory} cannot be used ({error.strerror}); "
+            f"name a directory that user {os.geteuid()} may make or write"
+        ) from error
 
 
 def _lock(directory: Path) -> int:

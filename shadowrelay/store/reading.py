@@ -317,9 +317,10 @@ def _shadows(connection: Connection) -> dict[ServerName, dict[str, tuple[int, in
 def messages(
     connection: Connection, queue: str, limit: int, after: int, now: datetime, numbers: dict[ServerName, int], contents: ContentStore
 ) -> Found:
-    """Of the queue with that identity; the server before the first backslash is not looked at. Empty: of all queues but Safety
-    Net, where nothing waits."""
-    name = queue.partition("\\")[2] or queue
+    """Of the queue with that identity; the server before the first backslash is not looked at, and may be missing. Empty: of all
+    queues but Safety Net, where nothing waits."""
+    is_short = queue in (SUBMISSION, POISON, SAFETY_NET_PRIMARY, SAFETY_NET_SHADOW) or queue.startswith(SHADOW)
+    name = queue if is_short else queue.partition("\\")[2] or queue
     page = (after, limit)
     if name in (SAFETY_NET_PRIMARY, SAFETY_NET_SHADOW):
         side = 1 if name == SAFETY_NET_SHADOW else 0

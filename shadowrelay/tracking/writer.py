@@ -262,8 +262,13 @@ class FileTrackingLog:
         self._running_mark = 0
         self._running: asyncio.Task[None] | None = None
         self._waiting: asyncio.Task[None] | None = None
-        with contextlib.suppress(OSError):  # if it cannot be made, the first write says so, and it is tried again
+        try:
             directory.mkdir(parents=True, exist_ok=True)
+            problem = "" if os.access(directory, os.W_OK | os.X_OK) else os.strerror(errno.EACCES)
+        except OSError as error:
+            problem = str(error)
+        if problem:  # each write tries again
+            _log.error("tracking.write_failed", directory=str(directory), error=problem, pending=0)
 
     @property
     def pending_count(self) -> int:

@@ -27,6 +27,12 @@ def test_a_token_that_an_operator_wrote_is_used_without_its_line_end(tmp_path):
     assert "an-operator-s-own-token" == read_or_create_token(tmp_path / "token")
 
 
+def test_a_token_in_a_directory_that_is_made_later_makes_it_for_its_owner_alone(tmp_path):
+    assert read_or_create_token(tmp_path / "data" / "token")
+
+    assert 0o700 == (tmp_path / "data").stat().st_mode & 0o777
+
+
 @pytest.mark.parametrize(
     "content", [b"", b"\n", b"short", b"two words in the token", b"x" * 1025, "ümläuteümläute".encode(), b"a-token-with\x00nul"]
 )
@@ -38,9 +44,10 @@ def test_a_file_that_holds_no_usable_token_is_an_error_with_its_remedy(tmp_path,
 
 
 def test_a_token_that_cannot_be_made_or_read_is_an_error_that_names_the_file(tmp_path):
-    with pytest.raises(ConfigurationError, match=r"nowhere/token cannot be made .*; name a file in a directory that exists"):
-        read_or_create_token(tmp_path / "nowhere" / "token")
-    with pytest.raises(ConfigurationError, match="nothing cannot be read"):
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigurationError, match=r"file/token cannot be made .*; let this user write there"):
+        read_or_create_token(tmp_path / "file" / "token")
+    with pytest.raises(ConfigurationError, match=r"nothing cannot be read .*; the node makes it at its first start"):
         read_token(tmp_path / "nothing")
 
 

@@ -88,7 +88,7 @@ class World:
         await until(lambda: len(self.arrivals(kind)) >= count, lambda: f"{len(self.arrivals(kind))} of {count} arrived at {kind}")
 
     def attempts(self, kind: str) -> int:
-        """How often the node that takes the mail has tried this next hop, by its operator log."""
+        """How often the node that takes the mail has tried this next hop in vain, by its operator log."""
         key = self.key(kind)
         return sum(line["event"] == "attempt.finished" and line["next_hop"] == key for line in operator_events(self.entry))
 

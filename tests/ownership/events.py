@@ -1,6 +1,6 @@
-"""The events of core/ownership as the ring needs them: two nodes meet, each commits what its own function says.
+"""The events of ownership as the ring needs them: two nodes meet, each commits what its own function says.
 
-Every method takes claims as keys and plain numbers, calls nothing but core/ownership, and is remembered: the functions
+Every method takes claims as keys and plain numbers, calls nothing but ownership, and is remembered: the functions
 are pure. The answering node always commits before the asker hears.
 """
 

@@ -1,4 +1,4 @@
-"""The ownership ring: every interleaving of one message on three nodes, by the functions of core/ownership themselves.
+"""The ownership ring: every interleaving of one message on three nodes, by the functions of ownership themselves.
 
 python -m tests.ownership.ring              all budgets, all rules on
 python -m tests.ownership.ring RULE …       those rules switched off: the shortest traces to what then goes wrong

@@ -1,12 +1,20 @@
 """What a node finds when it opens its database stands in its operator log."""
 
+import asyncio
+import contextlib
+import os
+import shutil
+import sys
 from pathlib import Path
 
 import pytest
 
-from shadowrelay.lab.cluster import Cluster, Place
+from shadowrelay.lab.cluster import Cluster, Place, free_ports
 from shadowrelay.model.routing import HostPort
+from tests.kit.clock import PATIENCE_SECONDS
 from tests.kit.node_log import operator_events
+
+ROOT = Path(__file__).parents[2]
 
 pytestmark = pytest.mark.slow
 
@@ -23,3 +31,25 @@ async def test_a_damaged_database_is_set_aside_and_said(tmp_path: Path) -> None:
         notes = [line for line in operator_events(node) if line["event"] == "database.note"]
 
     assert [("warning", True)] == [(line["level"], line["text"].startswith("queue.db is damaged")) for line in notes]
+
+
+@pytest.mark.parametrize("name", ["east1", "east2", "west1"])
+async def test_a_shipped_configuration_starts_in_a_fresh_checkout(name: str, tmp_path: Path) -> None:
+    (tmp_path / "configs").mkdir()
+    file = shutil.copy(ROOT / f"configs/{name}.toml", tmp_path / "configs")
+    listen, admin = (f"127.0.0.1:{port}" for port in free_ports(2))
+    variables = {"SHADOWRELAY_RECEIVE_CONNECTORS__0__LISTEN": listen, "SHADOWRELAY_ADMIN__LISTEN": admin}
+    node = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "shadowrelay", "serve", "--config", str(file), env=os.environ | variables, stderr=asyncio.subprocess.PIPE
+    )
+    assert node.stderr is not None
+    said: list[bytes] = []
+    try:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not said or b'"node.started"' not in said[-1]:
+                said.append(await node.stderr.readline())
+                assert said[-1], b"".join(said)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            node.kill()
+        await node.communicate()

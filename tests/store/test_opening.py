@@ -126,12 +126,22 @@ async def test_a_directory_in_use_is_refused(tmp_path: Path) -> None:
                 pass
 
 
-async def test_a_directory_without_rights_is_unavailable(tmp_path: Path) -> None:
+async def test_a_directory_that_can_never_be_used_names_the_key_and_the_remedy(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
 
-    with pytest.raises(LedgerUnavailable, match="451"):
-        async with a_ledger(tmp_path / "file" / "below"):
-            pass
+    for directory in (tmp_path / "file", tmp_path / "file" / "below", Path("/proc/below")):
+        with pytest.raises(ConfigurationError, match=rf"server.data_directory: {directory} cannot be used .*; name a directory that user"):
+            async with a_ledger(directory):
+                pass
+
+
+async def test_what_is_kept_of_mail_is_for_its_owner_alone(tmp_path: Path) -> None:
+    async with a_ledger(tmp_path / "data") as ledger:
+        await ledger.record_accepted(a_new_message(), a_content(), decided=True)
+        files = [path for path in (tmp_path / "data").rglob("*") if path.is_file()]
+
+        assert 0o700 == (tmp_path / "data").stat().st_mode & 0o777
+        assert {0o600} == {path.stat().st_mode & 0o777 for path in files}
 
 
 async def test_readers_cannot_write(tmp_path: Path) -> None:

@@ -356,7 +356,7 @@ WARNINGS = [
     ),
     (TRANSPORT + "max_retries_for_remote_site_shadow = 0\n", "no attempt to make a copy is allowed"),
     (TRANSPORT + "shadow_resubmit_time_span = '2m'\n", "one missed heartbeat takes mail over"),
-    (TRANSPORT + "shadow_resubmit_time_span = '29m'\n", "with only 580 s left for its reply"),
+    (TRANSPORT + "shadow_resubmit_time_span = '29m'\n", "with 580 s left for its reply"),
     (TRANSPORT + "discard_poll_interval = '5m'\n", "discard_poll_interval is longer than shadow_heartbeat_frequency"),
     (NODE.replace('relay_from = ["127.0.0.0/8"]', 'relay_from = ["0.0.0.0/0"]'), "this is an open relay"),
     (NODE.replace('externally_secured = ["127.0.0.0/8"]', 'externally_secured = ["::/0"]'), "anybody may place and ask for copies"),
