@@ -1,0 +1,172 @@
+"""The table of events in the head of `shadowrelay.ownership`: every cell is tried with many claims."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+import shadowrelay.ownership
+from shadowrelay.model.ids import DatabaseId, MessageId, ServerName
+from shadowrelay.model.message import Ordinals
+from shadowrelay.model.ownership import (
+    Choice,
+    Claim,
+    Copy,
+    CopyNumber,
+    DiscardEvent,
+    DiscardStatus,
+    Role,
+    StatusAnswer,
+    StatusState,
+    Transition,
+)
+from shadowrelay.model.replies import IllegalTransition
+from shadowrelay.ownership import primary, shadow
+from shadowrelay.ownership.rules import Party
+
+ME, OWNER, OTHER = (Party(ServerName(f"mx{number}"), DatabaseId(str(number))) for number in range(3))
+STATES = ("unknown", "primary", "set aside", "shadow", "unreadable", "delivered", "released")
+LETTERS = {"P": "primary", "A": "set aside", "S": "shadow", "U": "unreadable", "D": "delivered", "R": "released"}
+REASONS = {"late", "over", "other", "asked"}
+ROLES = {
+    "primary": Role.PRIMARY,
+    "set aside": Role.SET_ASIDE,
+    "shadow": Role.SHADOW,
+    "unreadable": Role.SET_ASIDE,
+    "delivered": Role.DELIVERED,
+    "released": Role.RELEASED,
+}
+NOBODY: Ordinals = frozenset()
+DONE = (NOBODY, frozenset({1}), frozenset({1, 2}))
+NUMBERS = tuple(CopyNumber(*number) for number in ((1, 0, "1"), (1, 1, "0"), (1, 2, "1"), (2, 1, "1"), (3, 1, "2"), (9, 1, "0")))
+PARTIES = (OWNER, OTHER)
+ANSWERS = tuple(
+    StatusAnswer(state, number, ServerName(server), DatabaseId(database), done=done)
+    for state in StatusState
+    for number in (None, *NUMBERS)
+    for server in ("", ME.server, OTHER.server)
+    for database in ("", ME.database)
+    for done in DONE[:2]
+)
+Event = Callable[[Claim | None], Iterator[Callable[[], Transition]]]
+
+
+def table() -> dict[tuple[str, str], str]:
+    """(event, state) -> cell, as the document says."""
+    lines = [line for line in (shadowrelay.ownership.__doc__ or "").splitlines() if line.startswith("| `")]
+    cells = {}
+    for line in lines:
+        event, *row = (cell.strip().replace("`", "") for cell in line.strip("|").split("|"))
+        cells |= {(event, state): cell for state, cell in zip(STATES, row, strict=True)}
+    return cells
+
+
+def claims(state: str) -> Iterator[Claim | None]:
+    if state == "unknown":
+        yield None
+        return
+    for number in (CopyNumber(1, 1, ME.database), CopyNumber(2, 1, OWNER.database)):
+        lists = ((), *((Copy(OWNER.server, database, choice),) for choice in Choice for database in (DatabaseId(""), OWNER.database)))
+        for copies in lists:
+            for done in DONE[2:] if state == "delivered" else DONE[:2] if state in ("primary", "set aside") else DONE:
+                if state not in ("shadow", "unreadable"):
+                    yield Claim(ROLES[state], number, 2, done, copies=copies)
+                    continue
+                for asked in (frozenset[ServerName](), frozenset({OTHER.server})):
+                    for handed in (False, True):
+                        yield Claim(ROLES[state], number, 2, done, OWNER.server, OWNER.database, asked, handed, copies)
+
+
+def heard(status: DiscardStatus) -> Event:
+    def calls(claim: Claim | None) -> Iterator[Callable[[], Transition]]:
+        for party in PARTIES:
+            for ordinals in (NOBODY, frozenset({2})):
+                yield lambda party=party, ordinals=ordinals: shadow.heard(claim, party, DiscardEvent(1, MessageId("m"), status, ordinals))
+
+    return calls
+
+
+EVENTS: dict[str, Event] = {
+    "placing": lambda claim: (lambda party=party: primary.placing(claim, ME, party) for party in PARTIES),
+    "placed": lambda claim: (
+        lambda party=party, number=number: primary.placed(claim, number, party) for party in PARTIES for number in NUMBERS
+    ),
+    "released_acknowledged": lambda claim: (
+        lambda party=party, runs=runs: primary.released_acknowledged(claim, party, runs) for party in PARTIES for runs in (True, False)
+    ),
+    "gave_up": lambda claim: (lambda party=party: primary.gave_up(claim, party.server) for party in PARTIES),
+    "choosing_again": lambda claim: (lambda party=party: primary.choosing_again(claim, ME, party.server) for party in PARTIES),
+    "refused": lambda claim: iter((lambda: primary.refused(claim),)),
+    "handing_over": lambda claim: iter((lambda: primary.handing_over(claim),)),
+    "taken_back": lambda claim: iter((lambda: primary.taken_back(claim),)),
+    "recorded": lambda claim: (lambda done=done: primary.recorded(claim, done) for done in DONE),
+    "review": lambda claim: (
+        lambda party=party, answer=answer, runs=runs: primary.review(claim, ME, party, answer, runs)
+        for party in PARTIES
+        for answer in ANSWERS
+        for runs in (True, False)
+    ),
+    "nobody_claims_more": lambda claim: (lambda party=party: primary.nobody_claims_more(claim, party.server) for party in PARTIES),
+    "answer_question": lambda claim: (
+        lambda party=party, number=number, runs=runs: shadow.answer_question(claim, party, number, OWNER.server, runs)
+        for party in PARTIES
+        for number in NUMBERS
+        for runs in (True, False)
+    ),
+    "hold": lambda claim: (
+        lambda party=party, number=number, done=done: shadow.hold(claim, ME, party, number, 2, done)
+        for party in PARTIES
+        for number in NUMBERS
+        for done in DONE
+    ),
+    "heard delivered": heard(DiscardStatus.DELIVERED),
+    "heard released": heard(DiscardStatus.RELEASED),
+    "heard yours": heard(DiscardStatus.YOURS),
+    "heard promoted": heard(DiscardStatus.PROMOTED),
+    "answered": lambda claim: (
+        lambda party=party, answer=answer, reachable=reachable: shadow.answered(claim, ME, party, answer, reachable)
+        for party in PARTIES
+        for answer in ANSWERS
+        for reachable in ((OWNER.server,), (OWNER.server, OTHER.server))
+    ),
+    "alone": lambda claim: (
+        lambda reachable=reachable: shadow.alone(claim, ME, reachable) for reachable in ((), (OTHER.server,), (OWNER.server,))
+    ),
+    "round_over": lambda claim: iter((lambda: shadow.round_over(claim),)),
+    "dropped": lambda claim: iter((lambda: shadow.dropped(claim),)),
+}
+
+
+def state_of(claim: Claim | None) -> str:
+    if claim is None:
+        return "unknown"
+    if claim.role is Role.SET_ASIDE:
+        return "set aside" if claim.is_primary else "unreadable"
+    return next(state for state, role in ROLES.items() if role is claim.role)
+
+
+@pytest.mark.parametrize(("event", "state"), list(table()))
+def test_an_event_does_to_a_claim_what_its_cell_says(event: str, state: str) -> None:
+    after: set[str] = set()
+    raised: set[bool] = set()
+    for claim in claims(state):
+        for call in EVENTS[event](claim):
+            try:
+                transition = call()
+            except IllegalTransition:
+                raised.add(True)
+                continue
+            raised.add(False)
+            if transition.changed:
+                after.add(state_of(transition.after))
+    cell = table()[event, state]
+
+    if cell == "raises":
+        assert ({True}, set()) == (raised, after)
+    elif cell in REASONS:
+        assert ({False}, set()) == (raised, after)
+    else:
+        assert {LETTERS[letter] for letter in cell.split()} == after
+
+
+def test_the_table_has_every_event_and_state() -> None:
+    assert {(event, state) for event in EVENTS for state in STATES} == set(table())
