@@ -52,7 +52,7 @@ DESCRIPTORS_MAX = 1_048_576  # a table of more is memory for nothing
 GARBAGE_THRESHOLDS = (20_000, 20, 50)  # allocations until a look at the young; measured, docs/performance.md
 CONTROL_SECONDS_MIN, CONTROL_SECONDS_MAX = 1.0, 10.0  # one question to a peer
 
-_log = structlog.get_logger("shadowrelay.node")
+_log = structlog.get_logger()
 
 
 class Node:

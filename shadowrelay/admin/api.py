@@ -33,7 +33,7 @@ CONTENT_OF_A_MESSAGE = "message/rfc822"
 BLOCK_OCTETS = 256 * 1024
 INTERNAL_ID_MAX = 2**63 - 1  # SQLite's largest integer
 
-log = structlog.get_logger("shadowrelay.admin")
+_log = structlog.get_logger()
 
 _PROBLEM_CONTENT = {"application/problem+json": {"schema": resources.Problem.model_json_schema()}}
 PROBLEMS: dict[int | str, dict[str, Any]] = {
@@ -149,7 +149,7 @@ def _api(view: AdminView, now: Callable[[], datetime]) -> APIRouter:
         """This peer will not come back: do not wait for it any more."""
         if not await view.forget(ServerName(name.lower())):
             raise HTTPException(HTTPStatus.NOT_FOUND, "this node knows no such peer")
-        log.warning("peer.forgotten", server=name.lower())
+        _log.warning("peer.forgotten", server=name.lower())
         return resources.Forgotten(name=name.lower(), is_forgotten=True)
 
     return api
@@ -192,7 +192,7 @@ def _metrics(view: AdminView, metrics: Metrics, refuse_strangers: Callable[[Requ
         try:
             metrics.observe_queues(await view.queues())
         except LedgerUnavailable:  # the scrape that has to tell of it must not fail of it: the last listing stays
-            log.warning("metrics.queues_unavailable")
+            _log.warning("metrics.queues_unavailable")
         return Response(metrics.render(), headers={"content-type": CONTENT_TYPE})
 
     return router
@@ -229,5 +229,5 @@ async def _refused_problem(_request: Request, exc: Exception) -> JSONResponse:
 
 
 async def _unexpected_problem(request: Request, exc: Exception) -> JSONResponse:
-    log.error("admin.request_failed", path=request.url.path, exc_info=exc)
+    _log.error("admin.request_failed", path=request.url.path, exc_info=exc)
     return problem(HTTPStatus.INTERNAL_SERVER_ERROR, "an error that nobody expected; the operator log has it")

@@ -23,7 +23,7 @@ ANSWER_SECONDS = 60.0  # for its answer, read by the client
 BACKLOG = 512  # while the loop is busy, and somebody opens many connections, a health check still gets in
 GRACE_SECONDS = 2  # for requests that run when the node stops
 
-log = structlog.get_logger("shadowrelay.admin")
+_log = structlog.get_logger()
 
 
 class AdminServer:
@@ -73,7 +73,7 @@ class AdminServer:
         if not listening.done():
             listening.cancel()
             self._task.result()
-        log.info("admin.listening", address=str(self.address))
+        _log.info("admin.listening", address=str(self.address))
 
     async def stop(self) -> None:
         """Answer what is being asked, then close. Does nothing when never started."""

@@ -33,7 +33,7 @@ from shadowrelay.pipeline.copier import Copier, CopyResult
 from shadowrelay.pipeline.deliver import DeliverService
 from shadowrelay.pipeline.verdicts import Verdicts
 
-_log = structlog.get_logger("shadowrelay.accept")
+_log = structlog.get_logger()
 
 RETRY_SECONDS = 1.0  # an unwinding that could not be committed is tried again
 

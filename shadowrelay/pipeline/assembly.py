@@ -28,7 +28,7 @@ from shadowrelay.ports import Deliverer
 
 AGAIN_SECONDS = 5.0
 
-_log = structlog.get_logger("shadowrelay.services")
+_log = structlog.get_logger()
 
 
 class Services:

@@ -61,7 +61,7 @@ BEGIN_ANEW_SECONDS = 1.0
 CANCEL_AGAIN_SECONDS = 0.2
 FINISH_SECONDS = 5.0  # at the end, for work that is done to its end: a commit and the rows that tell of it
 T = TypeVar("T")
-_log = structlog.get_logger("shadowrelay.tasks")
+_log = structlog.get_logger()
 
 
 class Tasks:

@@ -56,7 +56,7 @@ ARRIVING_GRAIN_SECONDS = 0.01  # those that end within that end together
 ALL = 2**31  # of what waits
 NOBODY: frozenset[ServerName] = frozenset()
 
-_log = structlog.get_logger("shadowrelay.deliver")
+_log = structlog.get_logger()
 
 
 class DeliverService:

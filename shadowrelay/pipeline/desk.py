@@ -28,7 +28,7 @@ RECORD_AGAIN_SECONDS = 1.0
 NOT_ASKED = Reply(451, "4.7.1", "This server does not hold copies for you: send_xshadow is off here")  # RFC 3463 X.7.1
 OF_BEFORE = Reply(451, "4.3.0", "This session is of a process that has ended")
 
-_log = structlog.get_logger("shadowrelay.desk")
+_log = structlog.get_logger()
 
 
 class PeerDesk:

@@ -46,7 +46,7 @@ ACTIONS = {DsnKind.FAILURE: Action.FAILED, DsnKind.DELAY: Action.DELAYED, DsnKin
 RELAYED = Reply(250, "2.0.0", "Relayed to a server that makes no further reports")
 
 
-_log = structlog.get_logger("shadowrelay.notify")
+_log = structlog.get_logger()
 
 
 class Notices:

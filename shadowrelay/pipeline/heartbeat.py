@@ -23,7 +23,7 @@ from shadowrelay.pipeline.review import ReviewService
 
 DISCARDS_PER_QUESTION = 400  # docs/protocol.md 9: never more in a reply
 
-_log = structlog.get_logger("shadowrelay.heartbeat")
+_log = structlog.get_logger()
 
 
 class Session(Protocol):

@@ -64,7 +64,7 @@ class Turns:
                 turn.set_result(None)
 
 
-_log = structlog.get_logger("shadowrelay.peerbook")
+_log = structlog.get_logger()
 
 
 @dataclass(slots=True)

@@ -38,7 +38,7 @@ SETTLING_SECONDS = 1.0  # just accepted without a copy, and being delivered: a c
 BLOCKED_SECONDS_MAX = 60.0
 LEDGER_AGAIN_SECONDS = 1.0
 
-_log = structlog.get_logger("shadowrelay.place")
+_log = structlog.get_logger()
 
 
 class Outcome(Enum):

@@ -33,7 +33,7 @@ POISON_QUEUE = "Poison"
 PAGE = 200
 REMINDED_EVERY_SECONDS = 3600.0
 
-_log = structlog.get_logger("shadowrelay.corrupt")
+_log = structlog.get_logger()
 
 
 async def set_aside_corrupt(context: Context, message: StoredMessage, reason: str) -> None:

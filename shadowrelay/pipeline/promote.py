@@ -72,7 +72,7 @@ async def track(context: Context, primary: ServerName, events: list[DiscardEvent
 Tell = Callable[[Sequence[StoredMessage]], None]
 PAGE = 400  # docs/protocol.md 14: questions in one XQDISCARD STATUS BDAT
 
-_log = structlog.get_logger("shadowrelay.promote")
+_log = structlog.get_logger()
 
 
 class PromoteService:

@@ -34,7 +34,7 @@ EVERYTHING = 2**31
 CLOCK_GRAIN_SECONDS = 0.1
 LOOKED_AT_AGAIN_SECONDS = 1800.0  # should the event that wakes it be missed
 
-_log = structlog.get_logger("shadowrelay.review")
+_log = structlog.get_logger()
 
 
 class ReviewService:

@@ -14,7 +14,7 @@ from shadowrelay.pipeline.review import ReviewService
 STEP = 200  # rows a transaction: acceptance waits at most that long
 HEARTBEATS_UNTIL_LOST = 2  # docs/design.md 6.2: cannot be reached for two heartbeats
 
-_log = structlog.get_logger("shadowrelay.sweep")
+_log = structlog.get_logger()
 
 
 class SweepService:

@@ -16,7 +16,7 @@ from shadowrelay.ports import Decide
 OWN_COMMIT_AFTER_SECONDS = 0.25  # most messages are delivered by then
 RETRY_SECONDS = 1.0
 
-_log = structlog.get_logger("shadowrelay.verdicts")
+_log = structlog.get_logger()
 
 
 class Verdicts:

@@ -54,7 +54,7 @@ PROTOCOL_ERROR_CODES = frozenset({500, 501, 502, 503, 504, 530, 555})
 
 Command = Callable[[Any, str], Awaitable[None]]
 
-_log: structlog.stdlib.BoundLogger = structlog.get_logger()
+_log = structlog.get_logger()
 
 
 class Connection(SMTP):

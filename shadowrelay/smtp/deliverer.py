@@ -309,7 +309,7 @@ MESSAGES_PER_SESSION_MAX = 100  # some servers begin to defer after as many
 IDLE_SESSIONS_MAX = 200  # of all destinations together
 SMTP_PORT = 25
 
-_log = structlog.stdlib.get_logger()
+_log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)

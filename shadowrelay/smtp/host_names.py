@@ -55,7 +55,7 @@ FAILED_SECONDS_FIRST, FAILED_SECONDS_MAX = 5.0, 300.0  # RFC 2308 7.1: at most f
 REASON_CHARACTERS_MAX = 300
 CONFIGURATION_SECONDS = 1.0  # between looks at whether /etc/resolv.conf has changed
 
-_log = structlog.stdlib.get_logger()
+_log = structlog.get_logger()
 
 
 class Found(Enum):

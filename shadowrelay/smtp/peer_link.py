@@ -314,7 +314,7 @@ SESSIONS_MAX = 32  # for copies, at one time
 IDLE_SECONDS = 60.0
 CONTROL_SECONDS = 10.0  # one question on the control session, opening it included
 
-_log = structlog.stdlib.get_logger()
+_log = structlog.get_logger()
 T = TypeVar("T")
 
 

@@ -204,7 +204,7 @@ def _instant(text: Any) -> datetime:
 NAME = "shipping.json"
 BYTES_MAX = 64 * 1024 * 1024  # two lists of 20,000 entries and as many local files are 10 MB
 
-_log = structlog.get_logger("shadowrelay.tracking")
+_log = structlog.get_logger()
 
 
 class Fingerprint(NamedTuple):

@@ -35,7 +35,7 @@ REPEATED = (".waits", ".put_off", ".unrecorded", ".untracked", ".unreadable", "m
 REPEATED_SECONDS = 10.0
 REPEATED_MAX = 5
 
-_log = structlog.get_logger("shadowrelay.operator_log")
+_log = structlog.get_logger()
 
 _json: Callable[[object], str] = jsonlib.JSONEncoder(default=str, ensure_ascii=False, separators=(",", ":")).encode
 

@@ -30,7 +30,7 @@ from shadowrelay.tracking.writer import FileKey, FileTrackingLog, parse_name, tr
 GONE = "gone before it was shipped"
 MADE_ROOM = "max_directory_size reached before it was shipped"
 
-_log = structlog.get_logger("shadowrelay.tracking")
+_log = structlog.get_logger()
 
 
 @dataclass(slots=True)

@@ -201,7 +201,7 @@ def _ends_at(key: FileKey, now: datetime) -> datetime:
 PENDING_BYTES_MAX = 16 * 1024 * 1024  # about 30,000 rows, 5,000 messages: what a full disk may cost in memory
 RETRY_SECONDS = 1.0  # between two attempts to write to a disk that is full, or a directory that is gone
 
-_log = structlog.get_logger("shadowrelay.tracking")
+_log = structlog.get_logger()
 
 
 class OpenFile(NamedTuple):
