@@ -146,7 +146,7 @@ def _api(view: AdminView, now: Callable[[], datetime]) -> APIRouter:
 
     @api.post("/peers/{name}/forget")
     async def forget(name: str) -> resources.Forgotten:
-        """This peer will not come back: do not wait for it any more."""
+        """This peer will not come back: do not wait for it any more. 409 where it answers."""
         if not await view.forget(ServerName(name.lower())):
             raise HTTPException(HTTPStatus.NOT_FOUND, "this node knows no such peer")
         _log.warning("peer.forgotten", server=name.lower())

@@ -7,6 +7,7 @@ from shadowrelay import __version__
 from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.message import Content
 from shadowrelay.model.queue import NodeView, PeerRow, PeerView, QueueKind, QueueRow, StoredMessage
+from shadowrelay.model.replies import RequestRefused
 from shadowrelay.model.values import replace
 from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.delivery_rules import QueueState
@@ -98,8 +99,17 @@ class View:
         return self._context.now() - timedelta(seconds=self._context.clock.awake() - state.heard_awake)
 
     async def forget(self, server: ServerName) -> bool:
-        """That peer will not come back: its copies and notifications are crossed off."""
+        """That peer will not come back: its copies and notifications are crossed off. One that answers is there.
+
+        Raises: RequestRefused.
+        """
         context = self._context
+        silence = context.peers.silence(server)
+        if server in context.peers and context.peers.is_back(server) and silence < context.heartbeat:
+            raise RequestRefused(
+                f"{server} was heard {silence:.1f} s ago: only a peer whose queue is destroyed for good may be forgotten. "
+                f"Stop it, or take it out of the configuration"
+            )
         is_known = server in context.peers or server in {row.server for row in await context.ledger.peers()}
         if not is_known and not await context.ledger.primaries_listed_on(server, 1):
             return False  # not even one that was taken out of the configuration with copies on it

@@ -11,11 +11,11 @@ import pytest
 
 from shadowrelay.model.ownership import Copy, Role
 from shadowrelay.model.queue import Origin
-from shadowrelay.model.replies import Reply
+from shadowrelay.model.replies import Reply, RequestRefused
 from shadowrelay.model.routing import HostPort
 from shadowrelay.model.tracking import EventId
 from shadowrelay.ownership.primary import gave_up
-from tests.kit.nodes import BASE, EAST, OK, SPAN, WEST, Net, VirtualNode, in_virtual_time, nodes, until
+from tests.kit.nodes import BASE, EAST, HEARTBEAT, OK, SPAN, WEST, Net, VirtualNode, in_virtual_time, nodes, until
 
 BUSY = Reply(451, "4.3.2", "not now")
 NO_SUCH_USER = Reply(550, "5.1.1", "no such user")
@@ -424,6 +424,18 @@ async def test_a_peer_that_was_taken_out_of_the_configuration_can_be_forgotten(t
         assert not await east.services.view.forget("mx9.nowhere.example")  # type: ignore[arg-type]
 
         await until(east.in_role(last, Role.DELIVERED), 10)
+
+
+@in_virtual_time
+async def test_a_peer_that_answers_cannot_be_forgotten(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        east = net.nodes[EAST]
+        await asyncio.sleep(2 * HEARTBEAT)
+
+        with pytest.raises(RequestRefused, match=r"was heard .* s ago"):
+            await east.services.view.forget(WEST)
+
+        assert [] == [row for row in await east.ledger.peers() if row.is_forgotten]
 
 
 async def _with_a_chosen_server(net: Net, node: VirtualNode) -> Copy:
