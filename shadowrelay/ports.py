@@ -3,7 +3,7 @@
 Times: `now` is wall time (aware UTC), for logs and due dates. `awake` is seconds of CLOCK_BOOTTIME, which goes on in
 suspend: leases are counted in it. `ran` counts only while this process really ran: a shadow server's silence is
 counted in it, so that a node that slept does not believe that all others died.
-Over 300 lines, because the whole contract between the rules and the world stands in one place.
+Long, because the whole contract between the rules and the world stands in one place.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence

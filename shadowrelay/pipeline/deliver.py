@@ -35,7 +35,6 @@ from shadowrelay.model.routing import Fork
 from shadowrelay.model.values import replace
 from shadowrelay.ownership import primary, rules
 from shadowrelay.pipeline import delivery_rules, tracking_rows
-from shadowrelay.pipeline import delivery_rules as ladder
 from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.delivery_rules import NO_REPLY, QueueState
 from shadowrelay.pipeline.forks import ForkAttempt, Forks, Reached, reply_of
@@ -278,7 +277,7 @@ class DeliverService:
             if queue.state.retry is not None:
                 heapq.heappush(self._times, (queue.state.retry.probe_at, queue.key))
             count = 0
-            waits = [(step, step.wait) for step in ladder.steps(send)]
+            waits = [(step, step.wait) for step in delivery_rules.steps(send)]
             for step, wait in (*waits, (None, min(PARKED_MAX, self._context.settings.transport.shadow_resubmit_time_span))):
                 while page := await self._context.ledger.hasten(queue.key, step, now + wait, PAGE):
                     count += page
@@ -838,7 +837,7 @@ class DeliverService:
                 if retry.notice_at is None or retry.notice_at > now or retry.next_hop not in forks:
                     continue
                 queue = self._queue(retry.next_hop)
-                is_over = ladder.is_expired(stored.envelope.arrived_at, now, context.settings.transport.message_expiration_timeout)
+                is_over = delivery_rules.is_expired(stored.envelope.arrived_at, now, context.settings.transport.message_expiration_timeout)
                 if is_over and queue.state.retry is None and now < retry.notice_at + grace:
                     continue  # its last attempt is due now
                 self._load(stored, forks[retry.next_hop], retry, None, is_aging=True)

@@ -34,7 +34,6 @@ from shadowrelay.model.tracking import EventSource
 from shadowrelay.model.values import dataclass, replace
 from shadowrelay.ownership import primary
 from shadowrelay.pipeline import ages, delivery_rules, dsn, tracking_rows
-from shadowrelay.pipeline import delivery_rules as ladder
 from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.delivery_rules import NO_REPLY, AttemptOutcome
 from shadowrelay.pipeline.dsn import RETURNED_OCTETS_MAX, Action, DsnKind, RecipientReport, promotion_header
@@ -229,7 +228,7 @@ class Forks:
     def queued(self, stored: StoredMessage, fork: Fork, now: datetime) -> ForkRetry:
         """The row of a fork that waits in its queue and has not been tried."""
         settings = self._context.settings
-        notice_at = ladder.notice_at(
+        notice_at = delivery_rules.notice_at(
             stored.envelope.arrived_at, settings.send, settings.transport.message_expiration_timeout, is_notified=False
         )
         return ForkRetry(fork.destination.key, fork.ordinals, 0, FailureKind.QUEUED, now, now, "", notice_at=notice_at)

@@ -4,7 +4,7 @@ On the primary server client-hostname is the client at RECEIVE and this server a
 the shadow server, or the next hop. On the shadow server client-hostname is the primary and server-hostname this server.
 Everything here is on the hot path (about six rows a message): no formatting of what is not asked for.
 Durations inside custom-data are seconds with six digits; instants have microseconds.
-`size` is for those who know it better than the stored message. Over 300 lines, because the whole table of events stands here.
+`size` is for those who know it better than the stored message.
 """
 
 from collections.abc import Mapping

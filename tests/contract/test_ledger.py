@@ -792,6 +792,7 @@ async def test_a_message_set_aside_is_in_no_delivery_queue_and_is_listed_with_it
     await ledger.record_set_aside(stored.envelope.message_id, "died three times")
 
     (found,) = await ledger.messages("Server\\Poison", 9)
+    assert (found,) == await ledger.messages("Poison", 9)
     assert (Role.SET_ASIDE, "died three times") == (found.claim.role, found.set_aside_reason)
     assert () == await ledger.submission(9) + await ledger.due(HOP, NOW + DAY, 9)
 
@@ -808,6 +809,7 @@ async def test_what_is_set_aside_can_be_handed_over_in_the_same_commit(ledger: L
     reply = await ledger.discards_for(THERE, THEIR_DATABASE, 9)
     assert [(message_id, DiscardStatus.YOURS)] == [(event.message_id, event.status) for event in reply.events]
     (found,) = await ledger.messages("Server\\Poison", 9)
+    assert (found,) == await ledger.messages("Poison", 9)
     assert "died three times" == found.set_aside_reason
 
 
@@ -1004,7 +1006,7 @@ async def test_every_listed_queue_gives_its_messages(ledger: Ledger) -> None:
 
 async def test_messages_of_an_unknown_queue_are_none(ledger: Ledger) -> None:
     assert () == await ledger.messages("Server\\nowhere:25", 9)
-    assert () == await ledger.messages("Server\\Shadow\\7", 9)
+    assert () == await ledger.messages("Server\\Shadow\\7", 9) == await ledger.messages("Shadow\\7", 9)
 
 
 async def test_content_that_is_gone_is_corrupt(ledger: Ledger) -> None:

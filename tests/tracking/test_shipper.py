@@ -19,7 +19,6 @@ import structlog
 
 from shadowrelay.model.tracking import EventId, EventSource, TrackingEvent
 from shadowrelay.tracking import shipper
-from shadowrelay.tracking import shipper as module
 from shadowrelay.tracking.book import NAME, Book, Origin
 from shadowrelay.tracking.shipper import Shipper
 from shadowrelay.tracking.target import BEGUN, open_target
@@ -135,8 +134,8 @@ def now():
 
 @pytest.fixture(autouse=True)
 def quickly(monkeypatch):
-    monkeypatch.setattr(module, "RETRY_SECONDS_MIN", 0.01)
-    monkeypatch.setattr(module, "RETRY_SECONDS_MAX", 0.05)
+    monkeypatch.setattr(shipper, "RETRY_SECONDS_MIN", 0.01)
+    monkeypatch.setattr(shipper, "RETRY_SECONDS_MAX", 0.05)
 
 
 @pytest.fixture(params=["directory", "memory"])
@@ -391,7 +390,7 @@ async def test_a_target_that_hangs_is_given_up_on_and_tried_anew(in_directory):
     with structlog.testing.capture_logs() as logs:
         await station.write_file(1)
         await station.until(hangs.is_set)  # a loop that were held up by it would never come back here
-        let_pass(2 * module.STEP_SECONDS)
+        let_pass(2 * shipper.STEP_SECONDS)
         await station.until_shipped(1)
     assert 1 == station.shipper._threads.hung_count
     may_go_on.set()
@@ -458,7 +457,7 @@ async def test_a_full_disk_at_the_target_leaves_no_half_file_there(in_directory,
 
 
 async def test_a_manifest_that_nobody_can_read_is_kept_aside(station, url):
-    station.target.target.replace("manifest.json", b"{half", module.Attempt())
+    station.target.target.replace("manifest.json", b"{half", shipper.Attempt())
     station.shipper.start()
     with structlog.testing.capture_logs() as logs:
         await station.write_file(1)
@@ -576,7 +575,7 @@ async def test_a_book_that_cannot_be_read_costs_a_repeat_and_no_entry(in_directo
 
 async def test_the_end_waits_for_a_target_that_hangs_only_so_long(in_directory, monkeypatch):
     station = in_directory
-    monkeypatch.setattr(module, "STEP_SECONDS", 3600.0)
+    monkeypatch.setattr(shipper, "STEP_SECONDS", 3600.0)
     may_go_on = threading.Event()
     station.target.fault = lambda verb, name: may_go_on.wait() and None
     station.shipper.start()

@@ -554,3 +554,12 @@ def test_sigkill_loses_no_row_that_was_written_before_an_await(tmp_path):
 
     assert -signal.SIGKILL == killed.returncode
     assert list(range(50)) == numbers(tmp_path)
+
+
+async def test_a_directory_that_cannot_be_used_is_told_at_the_start(make_log, tmp_path):
+    (tmp_path / "file").touch()
+    with structlog.testing.capture_logs() as lines:
+        make_log(tmp_path / "file")
+        make_log(tmp_path / "usable")
+
+    assert [("tracking.write_failed", str(tmp_path / "file"))] == [(line["event"], line["directory"]) for line in lines]
