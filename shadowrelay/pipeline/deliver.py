@@ -37,7 +37,7 @@ from shadowrelay.ownership import primary, rules
 from shadowrelay.pipeline import delivery_rules, tracking_rows
 from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.delivery_rules import NO_REPLY, QueueState
-from shadowrelay.pipeline.forks import ForkAttempt, Forks, Reached, reply_of
+from shadowrelay.pipeline.forks import ForkAttempt, Forks, NextHopNews, reply_of
 from shadowrelay.pipeline.leases import ACCEPT, AttemptLease
 from shadowrelay.pipeline.next_hop_queue import Arriving, NextHopQueue
 from shadowrelay.pipeline.poison import Suspects, set_aside, set_aside_corrupt, set_aside_poison
@@ -791,14 +791,14 @@ class DeliverService:
                 await self._forks.age(attempt, reply_of(last) if last else NO_REPLY, record)
             else:
                 if course is delivery_rules.Course.GO:
-                    reached = await self._forks.attempt(attempt, record)
+                    news = await self._forks.attempt(attempt, record)
                 else:
                     async with self._suspects.turn():
-                        reached = await self._forks.attempt(attempt, record)
-                self._note_reached(queue, reached, began_at)
+                        news = await self._forks.attempt(attempt, record)
+                self._note_news(queue, stored.envelope.message_id, news, began_at)
         except (LeaseTooShort, ContentCorrupt, LedgerUnavailable) as error:
             if has_session and not is_aging:
-                self._note_reached(queue, Reached(None), began_at)
+                self._note_news(queue, stored.envelope.message_id, NextHopNews(None), began_at)
             if isinstance(error, LedgerUnavailable):
                 raise
             if isinstance(error, ContentCorrupt):
@@ -806,19 +806,23 @@ class DeliverService:
             return isinstance(error, LeaseTooShort)
         return False
 
-    def _note_reached(self, queue: NextHopQueue, reached: Reached, began_at: float) -> None:
+    def _note_news(self, queue: NextHopQueue, message_id: MessageId, news: NextHopNews, began_at: float) -> None:
         context = self._context
-        before = queue.state
-        if reached.reply is None:
-            queue.state = delivery_rules.after_reached(before, queue.concurrency)
+        before, failure = queue.state, news.failure
+        if failure is None:
+            queue.state = delivery_rules.after_answer(before, queue.concurrency)
             if before.retry is not None:
                 _log.info("queue.active", next_hop=queue.key, since=before.retry.since.isoformat(), probes=before.retry.failures_count)
             if queue.state != before:
                 self._want_turn(queue)
             return
+        if news.is_lost:
+            queue.state = before = delivery_rules.after_lost(before, message_id)
+            if not delivery_rules.is_at_fault(before, queue.concurrency):
+                return
         now, noted_at = context.now(), context.clock.awake()
         send, chance = context.settings.send, self._chance.random()
-        queue.state = delivery_rules.after_unreachable(before, str(reached.reply), began_at, noted_at, now, send, chance)
+        queue.state = delivery_rules.after_unreachable(before, str(failure), began_at, noted_at, now, send, chance)
         if (retry := queue.state.retry) is not None and queue.state is not before:
             queue.call_off()
             heapq.heappush(self._times, (retry.probe_at, queue.key))

@@ -11,7 +11,8 @@
 |                            | outbound_connection_failure_retry_interval                                    |
 | unanswered dot             | as connection, but at least twice as long each time: the next hop may have it |
 
-A next hop that cannot be reached is its queue's failure: one attempt probes it at the steps of "connection".
+A next hop that cannot be reached, or that loses its sessions, is its queue's failure: one attempt probes it at the steps of
+"connection".
 
 **An attempt** on one fork ends with each recipient done, failed, or to be tried again.
 
@@ -32,6 +33,9 @@ steps of the ladder (`steps`), however many messages wait. When the next hop is 
 at first: two attempts after the probe, then four, until the limit. Retry belongs to the queue: a message that
 was refused by itself has its own ladder, and a next hop that answers is Active whatever it answers.
 
+A session that is lost may be the fault of its message. When those of many different messages in a row are lost, and none was
+answered between them (`lost_max`), the next hop is at fault: each further attempt would cost a connection, and perhaps a duplicate.
+
 Each queue may load twice its concurrency, so that the next attempts are ready when a session is free; and no more than a
 fair share of what the node loads at all, so that many slow next hops cannot take the places of a healthy one.
 
@@ -46,6 +50,7 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from enum import StrEnum
 
+from shadowrelay.model.ids import MessageId
 from shadowrelay.model.message import NO_ORDINALS, Ordinals
 from shadowrelay.model.ownership import Choice, Claim, Role
 from shadowrelay.model.queue import FailureKind, ForkRetry, StoredMessage
@@ -210,11 +215,12 @@ def expired_reply(last: Reply) -> Reply:
 LOADED_MAX = 1_000  # attempts of the whole node; Exchange's MaxOutboundConnections. Source: msp-ts
 LOADED_PER_SESSION = 2
 ARRIVING_PER_SESSION = 10  # that wait a moment for a place
+LOST_MIN = 5  # lost sessions in a row, or as many as the next hop may have if that is more
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """A next hop that cannot be reached. `failures_count` counts probes; `noted_at` is `Clock.awake` of the last failure."""
+    """A next hop that cannot be reached or used. `failures_count` counts probes; `noted_at` is `Clock.awake` of the last failure."""
 
     failures_count: int
     since: datetime
@@ -225,10 +231,11 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class QueueState:
-    """`window`: how many attempts may be loaded. `retry` None: Active."""
+    """`window`: how many attempts may be loaded. `retry` None: Active. `lost`: whose sessions were lost since the last answer."""
 
     window: int
     retry: Retry | None = None
+    lost: frozenset[MessageId] = frozenset()
 
 
 def active(concurrency: int) -> QueueState:
@@ -251,10 +258,20 @@ def after_unreachable(
     return QueueState(1, Retry(failures_count, now if before is None else before.since, probe_at, noted_at, reply))
 
 
-def after_reached(state: QueueState, concurrency: int) -> QueueState:
-    """A host of the next hop was spoken to."""
+def after_lost(state: QueueState, message_id: MessageId) -> QueueState:
+    """The session of this message's attempt was lost before the next hop had answered."""
+    return state if state.retry is not None else replace(state, lost=state.lost | {message_id})
+
+
+def is_at_fault(state: QueueState, concurrency: int) -> bool:
+    """After a lost session: whether the next hop is as good as unreachable."""
+    return state.retry is not None or len(state.lost) >= max(LOST_MIN, concurrency)
+
+
+def after_answer(state: QueueState, concurrency: int) -> QueueState:
+    """The next hop answered, whatever it said."""
     whole = concurrency * LOADED_PER_SESSION
-    if state.retry is None and state.window >= whole:
+    if state.retry is None and state.window >= whole and not state.lost:
         return state
     return QueueState(min(state.window * 2, whole))
 

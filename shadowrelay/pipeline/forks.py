@@ -187,10 +187,12 @@ class ForkAttempt:
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
-    """What the attempt says about the next hop: `reply` is why no host of it could be reached, `None` if one could."""
+class NextHopNews:
+    """What the attempt says about the next hop. `failure` is why no host of it could be reached, or how the session was lost
+    (`is_lost`); `None` if it answered."""
 
-    reply: Reply | None
+    failure: Reply | None
+    is_lost: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +244,7 @@ class Forks:
                 tracking_rows.transfer(context.me.server, stored, at=now, next_hop=fork.destination.key, ordinals=fork.ordinals)
             )
 
-    async def attempt(self, attempt: ForkAttempt, record: Record) -> Reached:
+    async def attempt(self, attempt: ForkAttempt, record: Record) -> NextHopNews:
         """All transactions of the fork, each recorded.
 
         Raises: LeaseTooShort, ContentCorrupt, LedgerUnavailable: the rest of the fork was not attempted; what was before is recorded.
@@ -254,7 +256,7 @@ class Forks:
         if len(fork.ordinals) <= RECIPIENTS_PER_TRANSACTION_MAX:
             result = await self._transaction(attempt, fork.ordinals, prefix)
             await record(await self._record(attempt, self._settle(attempt, result), result))
-            return _reached(result)
+            return _news(result)
         places = sorted(fork.ordinals)
         failed: dict[int, Reply] = {}
         deferred: ForkRetry | None = None
@@ -283,7 +285,7 @@ class Forks:
             await record(await self._record(attempt, so_far, result))
             if end >= len(places):
                 break
-        return _reached(result)
+        return _news(result)
 
     async def age(self, attempt: ForkAttempt, last: Reply, record: Record) -> None:
         """A fork that nobody can attempt now: is its sender to be told that it is late, or is its time over?"""
@@ -409,9 +411,11 @@ class Forks:
         )
 
 
-def _reached(result: TransactionResult) -> Reached:
+def _news(result: TransactionResult) -> NextHopNews:
     error = result.result
-    return Reached(error.reply if isinstance(error, DeliveryError) and error.is_unreachable else None)
+    if isinstance(error, DeliveryError) and error.is_connection:
+        return NextHopNews(error.reply, is_lost=not error.is_unreachable)
+    return NextHopNews(None)
 
 
 def _word_for(outcome: AttemptOutcome) -> str:

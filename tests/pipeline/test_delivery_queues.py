@@ -17,6 +17,7 @@ from tests.kit.nodes import EAST, HEARTBEAT, OK, SPAN, WEST, Net, in_virtual_tim
 BUSY = Reply(451, "4.3.2", "not now")
 NO_SUCH_USER = Reply(550, "5.1.1", "no such user")
 GONE = TransientDeliveryError(Reply(451, "4.4.1", "nobody listens"), "sick.example:25", is_unreachable=True)
+LOST = TransientDeliveryError(Reply(451, "4.4.2", "Connection lost"), "sick.example:25", is_connection=True, dot_sent_unanswered=True)
 HOPS = [{"recipients": [f"*@{name}.example"], "next_hop": f"{name}.example:25"} for name in ("sick", "healthy")]
 LADDER = {"queue_glitch_retry_interval": timedelta(seconds=10), "queue_glitch_retry_count": 100}
 
@@ -163,6 +164,40 @@ async def test_a_returned_next_hop_gets_its_mail_at_the_first_probe_that_reaches
 
         await until(lambda: 100 == len(net.sink.arrived), 12)
         assert 1 <= net.sink.attempts_count - 100 <= 20  # what was dialled when it went away, and nothing more
+
+
+@in_virtual_time
+async def test_a_next_hop_that_loses_each_session_is_probed_by_one_attempt_whatever_waits(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST, routes=HOPS, send=LADDER | {"concurrency_per_destination": 5}) as net:
+        east = net.nodes[EAST]
+        net.sink.answer = lambda address: LOST
+        for number in range(100):
+            await east.accept(f"u{number}@sick.example")
+        await asyncio.sleep(1)
+        attempts = net.sink.attempts_count
+
+        await asyncio.sleep(60)
+
+        assert 5 <= attempts <= 5 + 5  # what ran while the fifth was lost, and nothing more
+        assert 5 <= net.sink.attempts_count - attempts <= 6  # every 10 to 11 s
+        (row,) = [row for row in await east.services.view.queues() if row.next_hop == "sick.example:25"]
+        assert (100, "451 4.4.2 Connection lost") == (row.count, row.last_error)
+        net.sink.answer = lambda address: OK
+        await until(lambda: 100 == len(net.sink.arrived), 60)
+
+
+@in_virtual_time
+async def test_a_message_that_loses_each_session_holds_up_no_other(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST, send=LADDER | {"concurrency_per_destination": 1}) as net:
+        east = net.nodes[EAST]
+        net.sink.answer = lambda address: LOST if address.startswith("bad") else OK
+        await east.accept("bad@corp.example")
+        await asyncio.sleep(3600)
+
+        await east.accept("good@corp.example")
+
+        await until(lambda: ["good@corp.example"] == net.sink.addresses(), 1)
+        assert net.sink.attempts_count > 5
 
 
 @in_virtual_time

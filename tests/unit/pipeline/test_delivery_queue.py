@@ -9,9 +9,11 @@ from shadowrelay.pipeline.delivery_rules import (
     LOADED_MAX,
     Retry,
     active,
-    after_reached,
+    after_answer,
+    after_lost,
     after_unreachable,
     hastened,
+    is_at_fault,
     may_arrive,
     room,
     share,
@@ -73,11 +75,50 @@ def test_a_returned_next_hop_gets_its_mail_slowly_at_first():
     state = unreachable(active(20))
     windows = []
     for _ in range(7):
-        state = after_reached(state, 20)
+        state = after_answer(state, 20)
         windows.append(room(state, 0, 1000, NOW))
 
     assert [2, 4, 8, 16, 32, 40, 40] == windows
-    assert state is after_reached(state, 20)
+    assert state is after_answer(state, 20)
+
+
+def losing(count, concurrency, state=None):
+    """How many sessions of different messages were lost when the next hop was found at fault; 0: it was not."""
+    state = state or active(concurrency)
+    for number in range(1, count + 1):
+        state = after_lost(state, f"message {number}")
+        if is_at_fault(state, concurrency):
+            return number
+    return 0
+
+
+@pytest.mark.parametrize(("concurrency", "expected"), [(1, 5), (5, 5), (20, 20)])
+def test_a_next_hop_that_loses_the_sessions_of_many_messages_in_a_row_is_at_fault(concurrency, expected):
+    assert (0, expected) == (losing(expected - 1, concurrency), losing(expected, concurrency))
+
+
+def test_one_message_that_loses_its_session_again_and_again_is_at_fault_itself():
+    state = active(1)
+    for _ in range(10):
+        state = after_lost(state, "the same")
+
+    assert not is_at_fault(state, 1)
+
+
+def test_an_answer_ends_the_row():
+    state = active(5)
+    for number in range(4):
+        state = after_lost(state, f"before {number}")
+
+    assert 1 == losing(5, 5, state)
+    assert 5 == losing(5, 5, after_answer(state, 5))
+
+
+def test_a_probe_whose_session_is_lost_climbs_the_ladder():
+    state = after_lost(unreachable(active(20)), "the probe")
+
+    assert is_at_fault(state, 20)
+    assert (2, False) == ((climbed := unreachable(state, began_at=3.0, noted_at=4.0)).retry.failures_count, bool(climbed.lost))
 
 
 @pytest.mark.parametrize(("minutes", "expected"), [(-10, -8.9), (0, 1), (2, 1)])
