@@ -190,7 +190,10 @@ def _sick_servers(gate: asyncio.Event, slow_seconds: float | None) -> dict[str, 
         "slow": ScriptedServer({"DOT": after_a_while}),
         "dripping": ScriptedServer(seconds_per_octet=1.0),
         "dropping": ScriptedServer({"DOT": CLOSE}),
-        "untrusted": ScriptedServer({"MAIL": "454 4.7.0 TLS first"}, extensions=(*EXTENSIONS, "STARTTLS")),
+        "untrusted": ScriptedServer(
+            {"MAIL": "454 4.7.0 TLS first", "RCPT": "503 5.5.1 MAIL first", "DATA": "503 5.5.1 MAIL first"},
+            extensions=(*EXTENSIONS, "STARTTLS"),
+        ),
         "one-by-one": ScriptedServer({"DOT": "250 2.0.0 taken\r\n421 4.3.2 One message a session"}),
         "greylisting": ScriptedServer({"RCPT": later}),
     }
