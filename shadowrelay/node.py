@@ -22,16 +22,14 @@ from shadowrelay.model.ids import ServerName
 from shadowrelay.model.peers import PeerIdentity
 from shadowrelay.model.replies import ConfigurationError, LedgerUnavailable
 from shadowrelay.model.values import replace
-from shadowrelay.ownership.rules import Party
-from shadowrelay.pipeline.assembly import Services
-from shadowrelay.pipeline.context import Context, SystemClock, Tasks
-from shadowrelay.pipeline.leases import Attempts, Leases
-from shadowrelay.pipeline.peerbook import PeerBook
+from shadowrelay.pipeline.assembly import Outside, Services
+from shadowrelay.pipeline.context import SystemClock, Tasks
 from shadowrelay.settings import configuration
 from shadowrelay.settings.configuration import LoadedSettings
 from shadowrelay.settings.reload import adopted
 from shadowrelay.settings.values import Peer
-from shadowrelay.smtp.client import Opening, TlsUse, dial
+from shadowrelay.smtp import client
+from shadowrelay.smtp.client import Dial, Opening, TlsUse
 from shadowrelay.smtp.deliverer import SmtpDeliverer
 from shadowrelay.smtp.host_names import HostNames, Lookups
 from shadowrelay.smtp.limits import Descriptors
@@ -58,19 +56,27 @@ _log = structlog.get_logger()
 class Node:
     """One node, from an open ledger to a closed one. `start`, then `stop`; everything is owned by this object."""
 
-    open_listener: OpenListener = staticmethod(Listener.open)  # a simulation listens on its own network
-
-    def __init__(self, loaded: LoadedSettings) -> None:
+    def __init__(
+        self,
+        loaded: LoadedSettings,
+        *,
+        clock: SystemClock | None = None,
+        dial: Dial | None = None,
+        open_listener: OpenListener = Listener.open,
+    ) -> None:
+        """`clock`, `dial` and `open_listener` are for a simulation, which has clocks and a network of its own."""
         self._loaded = loaded
         self._settings = loaded.settings
-        self._clock = SystemClock()
+        self._clock = SystemClock() if clock is None else clock
+        self._open_listener = open_listener
         self._tasks = Tasks()
         self._descriptors = Descriptors(descriptor_limit())
         self._budget = ContentBudget(self._settings.server.content_memory_limit)
         self._tls = self._read_tls()
         self._lookups = Lookups(loaded.settings.dns.nameservers)
-        self._hosts = HostNames(self._lookups, connect=partial(dial, refuses=self._descriptors.refuses_next_hop))
-        self._peer_hosts = HostNames(self._lookups)
+        hosts = HostNames(self._lookups, connect=partial(client.dial, refuses=self._descriptors.refuses_next_hop))
+        self._dial, self._dial_peer = dial or hosts.dial, dial or HostNames(self._lookups).dial_peer
+        self._links: dict[ServerName, SmtpPeerLink] = {}
         self._opened = contextlib.AsyncExitStack()  # how to close what is open
         self._is_started = self._is_reload_wanted = self._is_short = self._are_descriptors_scarce = False
 
@@ -121,34 +127,27 @@ class Node:
         settings = self._settings
         self._budget.limit_cache = self._ledger.limit_recent
         self._ledger.limit_recent(self._budget.bytes_max // 4)
-        self._links: dict[ServerName, SmtpPeerLink] = {}
-        peers = PeerBook(settings.shadow_candidates, self._clock, settings.transport.shadow_heartbeat_frequency.total_seconds())
-        self._context = Context(
-            settings=settings,
-            me=Party(settings.server.name, self._ledger.identity.database),
-            clock=self._clock,
-            ledger=self._ledger,
-            links=self._links,
-            tracking=self._tracking,
-            metrics=self._metrics,
-            leases=Leases(self._clock, settings.transport),
-            attempts=Attempts(),
-            peers=peers,
-            tasks=self._tasks,
-            budget=self._budget,
-        )
         close_with(self._opened, self._lookups.close)
         self._deliverer = self._make_deliverer()
         close_with(self._opened, self._deliverer.close)
-        self._services = Services(self._context, self._deliverer, random.Random(), self._effective)
-        for peer in settings.shadow_candidates:
-            self._links[peer.name] = link = self._make_link(peer)
-            close_with(self._opened, link.close)
+        outside = Outside(
+            clock=self._clock,
+            ledger=self._ledger,
+            link_to=self._link_to,
+            deliverer=self._deliverer,
+            tracking=self._tracking,
+            metrics=self._metrics,
+            chance=random.Random(),
+            tasks=self._tasks,
+            budget=self._budget,
+        )
+        self._services = Services(settings, outside, self._effective)
+        self._context = self._services.context
         close_with(self._opened, self._tasks.close)
 
     def _make_deliverer(self) -> SmtpDeliverer:
         settings = self._settings
-        opening = Opening(settings.server.name, TlsUse.OPPORTUNISTIC, opportunistic_context(), dial=self._hosts.dial)
+        opening = Opening(settings.server.name, TlsUse.OPPORTUNISTIC, opportunistic_context(), dial=self._dial)
         resolver = DnsResolver((settings.server.name,), lookups=self._lookups)
         return SmtpDeliverer(
             opening,
@@ -157,27 +156,30 @@ class Node:
             connection_inactivity_timeout=settings.send.connection_inactivity_timeout,
         )
 
-    def _make_link(self, peer: Peer) -> SmtpPeerLink:
-        settings = self._settings
-        heartbeat = settings.transport.shadow_heartbeat_frequency.total_seconds()
+    def _link_to(self, peer: Peer, services: Services) -> SmtpPeerLink:
+        context, desk = services.context, services.desk
+
+        def identified(identity: PeerIdentity) -> None:
+            self._tasks.spawn(desk.greeted(identity), f"greeted {identity.server}")
+
         events = LinkEvents(
-            own_identity=lambda: self._services.desk.own_identity(peer.name),
-            conflict=lambda identity: self._context.peers.conflict(self._context.me, identity),
-            on_identity=self._identified,
-            on_heard=self._context.peers.heard,
-            on_offer=self._context.peers.offered,
-            on_open=self._services.heartbeat.opened,
+            own_identity=lambda: desk.own_identity(peer.name),
+            conflict=lambda identity: context.peers.conflict(context.me, identity),
+            on_identity=identified,
+            on_heard=context.peers.heard,
+            on_offer=context.peers.offered,
+            on_open=services.heartbeat.opened,
         )
-        seconds = min(max(heartbeat, CONTROL_SECONDS_MIN), CONTROL_SECONDS_MAX)
-        return SmtpPeerLink(peer.name, peer.address, self._opening_to(peer), self._clock, events, control_seconds=seconds)
+        seconds = min(max(context.heartbeat, CONTROL_SECONDS_MIN), CONTROL_SECONDS_MAX)
+        link = SmtpPeerLink(peer.name, peer.address, self._opening_to(peer), self._clock, events, control_seconds=seconds)
+        self._links[peer.name] = link
+        close_with(self._opened, link.close)
+        return link
 
     def _opening_to(self, peer: Peer) -> Opening:
         if self._tls is None or not self._settings.peer_requires_tls(peer):
-            return Opening(self._settings.server.name, dial=self._peer_hosts.dial_peer)
-        return Opening(self._settings.server.name, TlsUse.REQUIRED, self._tls.to_peers, dial=self._peer_hosts.dial_peer)
-
-    def _identified(self, identity: PeerIdentity) -> None:
-        self._tasks.spawn(self._services.desk.greeted(identity), f"greeted {identity.server}")
+            return Opening(self._settings.server.name, dial=self._dial_peer)
+        return Opening(self._settings.server.name, TlsUse.REQUIRED, self._tls.to_peers, dial=self._dial_peer)
 
     async def _start_receiver(self) -> None:
         settings = self._settings
@@ -194,7 +196,7 @@ class Node:
                 descriptors=self._descriptors,
                 tls=self._tls,
             )
-            receiver = ReceiverServer(reception, self.open_listener)
+            receiver = ReceiverServer(reception, self._open_listener)
             try:
                 await receiver.start()
             except OSError as error:

@@ -14,7 +14,7 @@ Without a candidate for a copy, in reject mode, nothing is stored at all.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from datetime import timedelta
 from functools import partial
 
@@ -31,6 +31,7 @@ from shadowrelay.pipeline import ages, tracking_rows
 from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.copier import Copier, CopyResult
 from shadowrelay.pipeline.deliver import DeliverService
+from shadowrelay.pipeline.place import PlaceService
 from shadowrelay.pipeline.verdicts import Verdicts
 
 _log = structlog.get_logger()
@@ -41,12 +42,12 @@ RETRY_SECONDS = 1.0  # an unwinding that could not be committed is tried again
 class AcceptService:
     """Port `Acceptor`."""
 
-    def __init__(self, context: Context, copier: Copier, deliver: DeliverService, verdicts: Verdicts) -> None:
+    def __init__(self, context: Context, copier: Copier, deliver: DeliverService, verdicts: Verdicts, place: PlaceService) -> None:
         self._context = context
         self._verdicts = verdicts
         self._copier = copier
         self._deliver = deliver
-        self.on_unplaced: Callable[[MessageId], None] = lambda message_id: None
+        self._place = place
 
     def refusal(self) -> Reply | None:
         """What to answer MAIL with while the queue database takes nothing."""
@@ -158,7 +159,7 @@ class AcceptService:
         )
         context.metrics.acknowledged(replication)
         if replication is Replication.FAILED:
-            self.on_unplaced(stored.envelope.message_id)
+            self._place.want(stored.envelope.message_id)
         is_moving = result is None and content.path is not None  # into the store: the session's own file goes now
         self._deliver.take_over(stored, None if is_moving else content)
         return queued_as(stored.envelope.message_id)

@@ -1,22 +1,27 @@
-"""The services of one node, made and connected. They know each other only through what is set here."""
+"""The services of one node, put together over its outside world: by a node, by a simulation, and by tests, all with `Services`."""
 
 import asyncio
 import random
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import structlog
 
+from shadowrelay.memory import ContentBudget
 from shadowrelay.model.ids import DatabaseId, ServerName
 from shadowrelay.model.replies import LedgerUnavailable
+from shadowrelay.ownership.rules import Party
 from shadowrelay.pipeline.accept import AcceptService
-from shadowrelay.pipeline.context import Context
+from shadowrelay.pipeline.context import Context, Tasks
 from shadowrelay.pipeline.copier import Copier
 from shadowrelay.pipeline.deliver import DeliverService
 from shadowrelay.pipeline.desk import PeerDesk
 from shadowrelay.pipeline.forks import Forks
 from shadowrelay.pipeline.heartbeat import HeartbeatService
+from shadowrelay.pipeline.leases import Attempts, Leases
+from shadowrelay.pipeline.peerbook import PeerBook
 from shadowrelay.pipeline.place import PlaceService
 from shadowrelay.pipeline.poison import PoisonDesk
 from shadowrelay.pipeline.promote import PromoteService, ReconcileService
@@ -24,55 +29,85 @@ from shadowrelay.pipeline.review import ReviewService
 from shadowrelay.pipeline.sweep import SweepService
 from shadowrelay.pipeline.verdicts import Verdicts
 from shadowrelay.pipeline.view import View
-from shadowrelay.ports import Deliverer
+from shadowrelay.ports import Clock, Deliverer, Ledger, Metrics, PeerLink, TrackingLog
+from shadowrelay.settings.values import Peer, Settings
 
 AGAIN_SECONDS = 5.0
 
 _log = structlog.get_logger()
 
 
-class Services:
-    """Everything between the ports. `start` begins the loops; they end with `context.tasks`."""
+@dataclass(slots=True)
+class Outside:
+    """The outside world of a node: time, disk, peers, next hops, logs, and chance.
 
-    def __init__(self, context: Context, deliverer: Deliverer, chance: random.Random, effective: Callable[[], dict[str, object]]) -> None:
-        self._context = context
-        copier = Copier(context, chance)
+    `link_to` makes the link to a peer when the services are there: what its sessions hear is for them.
+    """
+
+    clock: Clock
+    ledger: Ledger
+    link_to: Callable[[Peer, "Services"], PeerLink]
+    deliverer: Deliverer
+    tracking: TrackingLog
+    metrics: Metrics
+    chance: random.Random
+    tasks: Tasks = field(default_factory=Tasks)
+    budget: ContentBudget = field(default_factory=ContentBudget)
+
+
+class Services:
+    """Everything between the ports. `start` begins the loops; they end with `context.tasks`.
+
+    `effective` gives the configuration in force, for the administration.
+    """
+
+    def __init__(self, settings: Settings, outside: Outside, effective: Callable[[], dict[str, object]] = dict) -> None:
+        clock, transport = outside.clock, settings.transport
+        links: dict[ServerName, PeerLink] = {}
+        self.context = context = Context(
+            settings=settings,
+            me=Party(settings.server.name, outside.ledger.identity.database),
+            clock=clock,
+            ledger=outside.ledger,
+            links=links,
+            tracking=outside.tracking,
+            metrics=outside.metrics,
+            leases=Leases(clock, transport),
+            attempts=Attempts(),
+            peers=PeerBook(settings.shadow_candidates, clock, transport.shadow_heartbeat_frequency.total_seconds()),
+            tasks=outside.tasks,
+            budget=outside.budget,
+        )
+        copier = Copier(context, outside.chance)
         self.verdicts = Verdicts(context)
-        self.deliver = DeliverService(context, Forks(context, deliverer), self.verdicts)
-        self.accept = AcceptService(context, copier, self.deliver, self.verdicts)
-        self.place = PlaceService(context, copier)
-        self.review = ReviewService(context)
+        self.deliver = DeliverService(
+            context,
+            Forks(context, outside.deliverer),
+            self.verdicts,
+            request_review=lambda message_id: self.review.request(message_id),  # made below: they need each other
+            note_parked=lambda server: self.review.parked(server),
+            want_copy=lambda message_id: self.place.want(message_id),
+        )
+        self.place = PlaceService(context, copier, self.deliver.placed)
+        self.accept = AcceptService(context, copier, self.deliver, self.verdicts, self.place)
+        self.review = ReviewService(context, self.deliver, self.place)
         self.promote = PromoteService(context, self.deliver, self.place)
         self.reconcile = ReconcileService(context, self.promote)
         self.heartbeat = HeartbeatService(context, self.promote, self.review)
         self.sweep = SweepService(context, self.review)
         self.desk = PeerDesk(context)
-        self.poison = PoisonDesk(context)
+        self.poison = PoisonDesk(context, self.deliver.wake, self.place.wake)
         self.view = View(context, self.poison, context.now(), effective, self.deliver.states, self._forgotten)
-        self._connect()
-
-    def _connect(self) -> None:
-        self.deliver.request_review = self.review.request
-        self.deliver.want_copy = self.place.want
-        self.place.on_placed = self.review.on_placed = self.deliver.placed
-        self.poison.wake_delivery = self.deliver.wake
-        self.poison.wake_placement = self.place.wake
-        self.review.on_clear = self.deliver.cleared
-        self.accept.on_unplaced = self.place.want
-        self.review.on_unplaced = self.place.want
-        self.review.on_lost = lambda: self.place.wake(0)
-        self.review.on_blocked = self.deliver.blocked
-        self.review.on_reachable = self.deliver.wake_server
-        self.deliver.parked = self.review.parked
-        peers = self._context.peers
-        peers.on_new_database.append(self._database_changed)
-        peers.on_new_incarnation.append(self._restarted)
-        peers.on_return.append(self._returned)
-        peers.on_available.append(lambda server: self.place.available())
+        context.peers.on_new_database.append(self._database_changed)
+        context.peers.on_new_incarnation.append(self._restarted)
+        context.peers.on_return.append(self._returned)
+        context.peers.on_available.append(lambda server: self.place.available())
+        for peer in settings.shadow_candidates:
+            links[peer.name] = outside.link_to(peer, self)
 
     def start(self) -> None:
         """Begin the loops. Promotion and heartbeats too where redundancy is switched off: something may be left from before."""
-        tasks = self._context.tasks
+        tasks = self.context.tasks
         tasks.keep(self.deliver.run, "deliver scan")
         tasks.keep(self.verdicts.run, "verdicts")
         tasks.keep(self.place.run, "placement")
@@ -103,11 +138,11 @@ class Services:
         """A lost answer or two is no absence: nothing was given up for it, and nothing can have been taken over."""
         self.place.available()
         self.review.reachable(server)
-        if seconds >= self._context.heartbeat:
+        if seconds >= self.context.heartbeat:
             self._spawn(partial(self.review.request_server, server), f"review {server}")
 
     def _spawn(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
-        self._context.tasks.spawn(self._until_available(work, name), name)
+        self.context.tasks.spawn(self._until_available(work, name), name)
 
     async def _until_available(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
         """Nobody asks for it a second time: while the ledger answers nothing, it begins anew."""
@@ -116,4 +151,4 @@ class Services:
                 return await work()
             except LedgerUnavailable as error:
                 _log.warning("work.put_off", work=name, reason=error.reason)
-            await asyncio.sleep(min(self._context.heartbeat, AGAIN_SECONDS))
+            await asyncio.sleep(min(self.context.heartbeat, AGAIN_SECONDS))

@@ -17,7 +17,6 @@ Restart is nothing special: what is due in the ledger is done.
 """
 
 import asyncio
-import heapq
 import random
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -28,19 +27,20 @@ import structlog
 
 from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.message import Content, Ordinals
-from shadowrelay.model.ownership import Claim, Role, Transition
-from shadowrelay.model.queue import WAITS_FOR_COPY, AttemptRecord, ForkRetry, Origin, StoredMessage
+from shadowrelay.model.ownership import Role
+from shadowrelay.model.queue import WAITS_FOR_COPY, AttemptRecord, ForkRetry, StoredMessage
 from shadowrelay.model.replies import ContentCorrupt, LeaseTooShort, LedgerUnavailable
 from shadowrelay.model.routing import Fork
-from shadowrelay.model.values import replace
-from shadowrelay.ownership import primary, rules
+from shadowrelay.ownership import rules
 from shadowrelay.pipeline import delivery_rules, tracking_rows
 from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.delivery_rules import NO_REPLY, QueueState
+from shadowrelay.pipeline.enqueue import Enqueuer
 from shadowrelay.pipeline.forks import ForkAttempt, Forks, NextHopNews, reply_of
 from shadowrelay.pipeline.leases import ACCEPT, AttemptLease
-from shadowrelay.pipeline.next_hop_queue import Arriving, NextHopQueue
-from shadowrelay.pipeline.poison import Suspects, set_aside, set_aside_corrupt, set_aside_poison
+from shadowrelay.pipeline.next_hop_queue import Arriving, NextHopQueue, NextHopQueues
+from shadowrelay.pipeline.outcomes import Outcomes
+from shadowrelay.pipeline.poison import Suspects, set_aside_corrupt, set_aside_poison
 from shadowrelay.pipeline.verdicts import Verdicts
 
 PAGE = 400  # messages of Submission, of an event that wakes many, in one step
@@ -61,18 +61,28 @@ _log = structlog.get_logger()
 class DeliverService:
     """All delivery queues of the node."""
 
-    def __init__(self, context: Context, forks: Forks, verdicts: Verdicts) -> None:
+    def __init__(
+        self,
+        context: Context,
+        forks: Forks,
+        verdicts: Verdicts,
+        *,
+        request_review: Callable[[MessageId], None],
+        note_parked: Callable[[ServerName], None],
+        want_copy: Callable[[MessageId], None],
+    ) -> None:
         self._context = context
+        self._request_review = request_review
+        self._note_parked = note_parked
+        self._want_copy = want_copy
         self._verdicts = verdicts
         self._forks = forks
         self._suspects = Suspects()
         self._chance = random.Random()
         self._event = asyncio.Event()
-        self._queues: dict[str, NextHopQueue] = {}
-        self._busy_count = 0  # queues with something loaded
-        self._running_count = 0  # attempts
-        self._ready: dict[str, None] = {}  # queues that want a turn, in order
-        self._times: list[tuple[datetime, str]] = []  # heap: when a queue wants one
+        self._queues = queues = NextHopQueues(context, self._event.set)
+        self._enqueuer = Enqueuer(context, forks, verdicts, queues, want_copy)
+        self._outcomes = Outcomes(context, verdicts, queues, self._on_side)
         self._fresh: dict[MessageId, None] = {}  # new in the ledger, or placed: to be looked at
         self._in_hand: dict[MessageId, dict[str, Ordinals]] = {}  # of the loaded forks, by next hop
         self._in_review: dict[MessageId, dict[str, bool]] = {}  # by next hop: is it only aging?
@@ -82,14 +92,9 @@ class DeliverService:
         self._is_submission_wanted = True
         self._submission_at = 0.0
         self._notices_at = 0.0
-        self._can_record = asyncio.Event()
-        self._can_record.set()
         self._loaded_since_start: set[int] = set()  # internal ids of what was there before, and had its LOAD
         self._started_at = context.now()
         self._set_backs_count = -1  # the clock may have been set back before the start
-        self.parked: Callable[[ServerName], None] = lambda server: None
-        self.request_review: Callable[[MessageId], None] = lambda message_id: None
-        self.want_copy: Callable[[MessageId], None] = lambda message_id: None
 
     # what others say
 
@@ -97,10 +102,10 @@ class DeliverService:
         """Routes and retries of the present configuration: each queue looks where its mail goes now."""
         self._forks.configure(self._context.settings)
         concurrency = self._context.settings.send.concurrency_per_destination
-        for queue in self._queues.values():
+        for queue in self._queues:
             queue.concurrency = concurrency
             queue.state = delivery_rules.active(concurrency)
-            self._want_turn(queue)
+            self._queues.want_turn(queue)
             self._end_arriving(queue, is_over=True)
         for message_id in self._in_hand:
             self._context.attempts.changed(message_id)  # its forks may be others now
@@ -144,28 +149,28 @@ class DeliverService:
 
     def states(self) -> Mapping[str, QueueState]:
         """The queues in memory, by next hop, for listings."""
-        return {key: queue.state for key, queue in self._queues.items()}
+        return {queue.key: queue.state for queue in self._queues}
 
     def take_over(self, stored: StoredMessage, content: Content | None) -> None:
         """A message just accepted, its attempt already begun (`Attempts.begin`) so that its claim could not end. Without
         `content` it is read from the store."""
         message_id = stored.envelope.message_id
-        if self._context.is_draining or not self._can_record.is_set():
+        if self._context.is_draining or not self._outcomes.can_record.is_set():
             self._look_later(message_id)  # it is in Submission, once its verdict is recorded
             self._context.attempts.end(message_id)
             return
         forks = self._forks.of(stored)
         self._forks.track_transfer(stored, forks)
-        if not [fork for fork in forks if not self._has_room(fork)]:
+        if not [fork for fork in forks if not self._queues.has_room(fork)]:
             for fork in forks:
                 self._load(stored, fork, None, content)
             self._context.attempts.end(message_id)
         elif len(forks) != 1 or not self._arrive(stored, forks[0], content):
-            self._context.tasks.spawn(self._enter_queues(stored, forks), "queue")
+            self._context.tasks.spawn(self._enqueue_accepted(stored, forks), "queue")
 
     def _arrive(self, stored: StoredMessage, fork: Fork, content: Content | None) -> bool:
         """A next hop that takes its mail fast makes room in a moment: the way through the ledger would cost more than that."""
-        queue = self._queue(fork.destination.key)
+        queue = self._queues.of(fork.destination.key)
         is_behind = queue.is_behind(self._context.now())
         if not delivery_rules.may_arrive(queue.state, len(queue.arriving), queue.concurrency, is_behind=is_behind):
             return False
@@ -185,21 +190,28 @@ class DeliverService:
         ends_at = inf if is_over else loop.time() + ARRIVING_GRAIN_SECONDS
         while queue.arriving and queue.arriving[0].until <= ends_at:
             stored = queue.arriving.popleft().stored
-            self._context.tasks.spawn(self._enter_queues(stored, self._forks.of(stored)), "queue")
+            self._context.tasks.spawn(self._enqueue_accepted(stored, self._forks.of(stored)), "queue")
         if queue.arriving:
             queue.arriving_timer = loop.call_at(queue.arriving[0].until, self._end_arriving, queue)
+
+    async def _enqueue_accepted(self, stored: StoredMessage, forks: Sequence[Fork]) -> None:
+        try:
+            if not await self._enqueuer.accepted(stored, forks):
+                self._look_later(stored.envelope.message_id)
+        finally:
+            self._context.attempts.end(stored.envelope.message_id, ACCEPT)
 
     async def drained(self, seconds: float) -> bool:
         """Wait until no attempt runs any more, at most so long. What only waits is let go at once."""
         deadline = self._context.clock.awake() + seconds
-        for queue in self._queues.values():
+        for queue in self._queues:
             queue.call_off()
             while queue.arriving:  # it is in Submission
                 self._context.attempts.end(queue.arriving.popleft().stored.envelope.message_id)
         await asyncio.sleep(0)  # those called off leave
-        while self._running_count and self._context.clock.awake() < deadline:  # noqa: ASYNC110 - a count has no event
+        while self._queues.running_count and self._context.clock.awake() < deadline:  # noqa: ASYNC110 - a count has no event
             await asyncio.sleep(0.05)
-        return not self._running_count
+        return not self._queues.running_count
 
     # the loop
 
@@ -227,18 +239,15 @@ class DeliverService:
     async def _open(self) -> None:
         """The queues that the ledger has."""
         for key, due_at in (await self._context.ledger.delivery_queues()).items():
-            self._note_due(key, due_at)
+            self._queues.note_due(key, due_at)
         self._end_wait_for_copies()
 
     def _pause(self) -> float:
-        if self._context.is_draining or not self._times:
-            return TICK_SECONDS
-        if self._ready:
-            return 0.0
-        return min(max((self._times[0][0] - self._context.now()).total_seconds(), 0.0), TICK_SECONDS)
+        seconds = self._queues.seconds_until_turn()
+        return TICK_SECONDS if self._context.is_draining or seconds is None else min(seconds, TICK_SECONDS)
 
     async def _turn(self) -> None:
-        await self._can_record.wait()
+        await self._outcomes.can_record.wait()
         context = self._context
         ahead = context.clock_ahead()
         if (set_backs_count := context.set_backs_count) != self._set_backs_count:
@@ -257,86 +266,37 @@ class DeliverService:
             self._notices_at = context.clock.awake() + min(NOTICES_SECONDS, context.heartbeat)
             await self._age(context.now() - ahead)
         now = context.now()
-        while self._times and self._times[0][0] <= now:
-            _, key = heapq.heappop(self._times)
-            self._ready[key] = None
-        for key in tuple(self._ready):
-            self._ready.pop(key, None)
-            if (queue := self._queues.get(key)) is not None:
-                try:
-                    await self._fill(queue, now)
-                except LedgerUnavailable:
-                    self._ready[key] = None
-                    raise
+        for queue in self._queues.turns(now):
+            try:
+                await self._fill(queue, now)
+            except LedgerUnavailable:
+                self._queues.want_turn(queue)
+                raise
 
     async def _hasten(self) -> None:
         """No wait is longer than its interval: a row that is due later was written while the wall clock was ahead."""
         now, send = self._context.now(), self._context.settings.send
-        for queue in tuple(self._queues.values()):
+        for queue in self._queues:
             queue.state = delivery_rules.hastened(queue.state, now, send)
             if queue.state.retry is not None:
-                heapq.heappush(self._times, (queue.state.retry.probe_at, queue.key))
+                self._queues.want_turn_at(queue, queue.state.retry.probe_at)
             count = 0
             waits = [(step, step.wait) for step in delivery_rules.steps(send)]
             for step, wait in (*waits, (None, min(PARKED_MAX, self._context.settings.transport.shadow_resubmit_time_span))):
                 while page := await self._context.ledger.hasten(queue.key, step, now + wait, PAGE):
                     count += page
-                    self._note_due(queue.key, now + wait)
+                    self._queues.note_due(queue.key, now + wait)
             if count:
                 _log.warning("queue.hastened", next_hop=queue.key, count=count)
 
     # queues
 
-    def _queue(self, key: str) -> NextHopQueue:
-        queue = self._queues.get(key)
-        if queue is None:
-            concurrency = self._context.settings.send.concurrency_per_destination
-            queue = self._queues[key] = NextHopQueue(key, concurrency, delivery_rules.active(concurrency))
-        return queue
-
-    def _has_room(self, fork: Fork) -> bool:
-        """For a message that was just accepted."""
-        queue = self._queues.get(fork.destination.key)
-        if queue is None:
-            return True
-        now = self._context.now()
-        return delivery_rules.takes_new(
-            queue.state,
-            self._room(queue, now),
-            others_wait=bool(queue.arriving),
-            is_behind=queue.is_behind(now),
-            has_free_session=queue.working_count < queue.concurrency,
-        )
-
-    def _room(self, queue: NextHopQueue, now: datetime) -> int:
-        share = delivery_rules.share(self._busy_count + (not queue.loaded), queue.working_count, self._running_count)
-        return delivery_rules.room(queue.state, queue.working_count, share, now)
-
-    def _want_turn(self, queue: NextHopQueue) -> None:
-        self._ready[queue.key] = None
-        self._event.set()
-
-    def _note_due(self, key: str, at: datetime | None) -> None:
-        """A fork in this queue is due then."""
-        if at is None:
-            return
-        queue = self._queue(key)
-        queue.noted_count += 1
-        is_sooner = queue.due_at is None or at < queue.due_at
-        if is_sooner:
-            queue.due_at = at
-        if at <= self._context.now():
-            self._want_turn(queue)
-        elif is_sooner:  # else it is found when those before it are loaded
-            heapq.heappush(self._times, (at, key))
-
     async def _fill(self, queue: NextHopQueue, now: datetime) -> None:
         """Load what is due, as far as there is room."""
         if not queue.is_behind(now):
-            if queue.is_idle:
-                self._queues.pop(queue.key, None)
+            self._queues.forget_if_idle(queue)
             return
-        room = self._room(queue, now)
+        room = self._queues.room(queue, now)
         if room <= 0 or (queue.state.retry is None and queue.working_count > queue.concurrency):
             return  # a session that becomes free, or the time of the probe, gives it its next turn
         context = self._context
@@ -350,7 +310,7 @@ class DeliverService:
             forks = {fork.destination.key: fork for fork in self._forks.of(stored)}
             fork = forks.get(queue.key)
             if fork is None or len(forks) > len(stored.retries):
-                await self._reroute(stored, queue.key)
+                await self._enqueuer.rerouted(stored, queue.key)
             elif room <= 0:
                 is_all_loaded = False  # not all that is loaded is in the ledger's queue: what came from Submission is not
             elif self._load(stored, fork, None, None):
@@ -359,52 +319,12 @@ class DeliverService:
             next_due_at = await context.ledger.next_due_at(queue.key, now)
             if queue.noted_count == noted_count:
                 queue.due_at = None
-                self._note_due(queue.key, next_due_at)
-                if queue.is_idle:
-                    self._queues.pop(queue.key, None)
+                self._queues.note_due(queue.key, next_due_at)
+                self._queues.forget_if_idle(queue)
                 return
-            self._want_turn(queue)
-        elif queue.state.retry is None and self._room(queue, now) > 0:
-            self._want_turn(queue)
-
-    async def _reroute(self, stored: StoredMessage, key: str) -> None:
-        """The routes were changed since it was queued, or a fork of it is in no queue: the forks of now, each in its queue."""
-        now = self._context.now()
-        forks = self._forks.of(stored)
-        present = {retry.next_hop for retry in stored.retries}
-        fresh = [fork for fork in forks if fork.destination.key not in present]
-        gone = () if any(fork.destination.key == key for fork in forks) else (key,)
-        await self._context.ledger.record_queued(
-            stored.envelope.message_id, [self._forks.queued(stored, fork, now) for fork in fresh], gone
-        )
-        self._forks.track_transfer(stored, fresh)
-        for fork in (*fresh, *forks):
-            self._note_due(fork.destination.key, now)
-
-    async def _enter_queues(self, stored: StoredMessage, forks: Sequence[Fork]) -> None:
-        """One of the queues has no room: all forks wait in the ledger."""
-        message_id = stored.envelope.message_id
-
-        def unchanged(_: MessageId, claim: Claim | None) -> Transition:
-            return Transition(claim, claim)
-
-        now = self._context.now()
-        decide, has_verdict = self._verdicts.joined(message_id, unchanged)
-        try:
-            retries = [self._forks.queued(stored, fork, now) for fork in forks]
-            await self._context.ledger.record_queued(message_id, retries, (), decide if has_verdict else None)
-        except LedgerUnavailable as error:
-            _log.warning("delivery.unqueued", message_id=message_id, reason=error.reason)
-            if has_verdict:
-                self._verdicts.add(message_id, decide)
-            self._look_later(message_id)
-        else:
-            if has_verdict:
-                self._verdicts.recorded(message_id)
-            for fork in forks:
-                self._note_due(fork.destination.key, now)
-        finally:
-            self._context.attempts.end(message_id, ACCEPT)
+            self._queues.want_turn(queue)
+        elif queue.state.retry is None and self._queues.room(queue, now) > 0:
+            self._queues.want_turn(queue)
 
     async def _categorize(self) -> None:
         """Submission: what is in no queue yet goes into the queues of its forks."""
@@ -426,7 +346,7 @@ class DeliverService:
         await self._take_in([message for message in found if not message.retries])
         for message in found:
             for retry in message.retries:
-                self._note_due(retry.next_hop, retry.attempts_next_at)
+                self._queues.note_due(retry.next_hop, retry.attempts_next_at)
 
     async def _take_in(self, messages: Sequence[StoredMessage]) -> None:
         """Into memory where all of their queues have room, else into the ledger's."""
@@ -440,37 +360,24 @@ class DeliverService:
                 continue
             forks = self._forks.of(stored)
             if self._context.attempts.is_running(message_id):
-                if not all(message_id in self._queue(fork.destination.key).loaded for fork in forks):
+                if not all(message_id in self._queues.of(fork.destination.key).loaded for fork in forks):
                     self._look_later(message_id)  # somebody else has it for a moment
                 continue
-            if self._needs_copy_first(stored) or not all(self._has_room(fork) for fork in forks):
-                recorded.append(self._queue_one(stored, forks))
+            if self._enqueuer.needs_copy_first(stored) or not all(self._queues.has_room(fork) for fork in forks):
+                recorded.append(self._enqueuer.found(stored, forks))
                 continue
             self._forks.track_transfer(stored, forks)
             for fork in forks:
                 self._load(stored, fork, None, None)
-        if recorded:
+        try:
             await asyncio.gather(*recorded)
+        except LedgerUnavailable:
+            self._is_submission_wanted = True
+            raise
 
     async def _read_submission(self, after: int) -> tuple[StoredMessage, ...]:
         self._context.attempts.reading()
         return await self._context.ledger.submission(PAGE, after)
-
-    async def _queue_one(self, stored: StoredMessage, forks: Sequence[Fork]) -> None:
-        now = self._context.now()
-        until = self._copy_awaited_until(stored)
-        retries = [self._forks.queued(stored, fork, now) for fork in forks]
-        if self._needs_copy_first(stored):
-            self.want_copy(stored.envelope.message_id)
-            retries = [replace(retry, waits_for=WAITS_FOR_COPY, attempts_next_at=until) for retry in retries]
-        try:
-            await self._context.ledger.record_queued(stored.envelope.message_id, retries)
-        except LedgerUnavailable:
-            self._is_submission_wanted = True
-            raise
-        self._forks.track_transfer(stored, forks)
-        for retry in retries:
-            self._note_due(retry.next_hop, retry.attempts_next_at)
 
     async def _wake_some(self, server: ServerName) -> None:
         """A page of what waits for this server; the rest in the next turn."""
@@ -483,7 +390,7 @@ class DeliverService:
             raise
         now = self._context.now()
         for key in counts:
-            self._note_due(key, now)
+            self._queues.note_due(key, now)
         if sum(counts.values()) >= page and limit > page:
             self.wake_server(server, limit)
 
@@ -506,15 +413,15 @@ class DeliverService:
                 continue  # review said something else while we read: the next turn does that
             reviewed = self._in_review.pop(message_id, {})
             for key in reviewed:
-                self._unload(self._queue(key), message_id)
+                self._unload(self._queues.of(key), message_id)
             stored = messages.get(message_id)
             if stored is None or stored.claim.role is not Role.PRIMARY:
                 continue
             try:
                 if message_id in blocked:
                     server, seconds = blocked[message_id]
-                    await self._park(stored, server, self._context.now() + min(timedelta(seconds=seconds), PARKED_MAX))
-                    self.parked(server)  # it may have come back while this was written
+                    await self._enqueuer.parked(stored, server, self._context.now() + min(timedelta(seconds=seconds), PARKED_MAX))
+                    self._note_parked(server)  # it may have come back while this was written
                 else:
                     await self._go_on(stored, reviewed, cleared[message_id])
             except LedgerUnavailable as error:
@@ -531,42 +438,13 @@ class DeliverService:
             is_aging = reviewed.get(fork.destination.key)
             if is_aging is None:
                 continue
-            queue = self._queue(fork.destination.key)
-            if is_aging or excused or self._room(queue, self._context.now()) > 0:
+            queue = self._queues.of(fork.destination.key)
+            if is_aging or excused or self._queues.room(queue, self._context.now()) > 0:
                 self._load(stored, fork, None, None, excused=excused, is_aging=is_aging)
             else:
                 is_returned = True
         if is_returned:
-            await self._return(stored)
-
-    async def _park(self, stored: StoredMessage, server: ServerName, until: datetime) -> None:
-        """It waits in its queues for this server, which wakes it."""
-        now = self._context.now()
-        retries = {retry.next_hop: retry for retry in stored.retries}
-        waiting = [
-            replace(
-                retries.get(fork.destination.key) or self._forks.queued(stored, fork, now),
-                waits_for=server,
-                attempts_next_at=until,
-            )
-            for fork in self._forks.of(stored)
-        ]
-        if server != WAITS_FOR_COPY:  # without a lease nobody may declare it late or expired
-            waiting = [replace(retry, notice_at=max(retry.notice_at or until, until)) for retry in waiting]
-        await self._context.ledger.record_queued(stored.envelope.message_id, waiting)
-        for retry in waiting:
-            self._note_due(retry.next_hop, until)
-
-    async def _return(self, stored: StoredMessage) -> None:
-        """What was loaded goes back: into its queues, if it is in none."""
-        now = self._context.now()
-        keys = [retry.next_hop for retry in stored.retries]
-        if not keys:
-            forks = self._forks.of(stored)
-            await self._context.ledger.record_queued(stored.envelope.message_id, [self._forks.queued(stored, fork, now) for fork in forks])
-            keys = [fork.destination.key for fork in forks]
-        for key in keys:
-            self._note_due(key, now)
+            await self._enqueuer.returned(stored)
 
     def _without_lease(self, stored: StoredMessage, excused: frozenset[ServerName]) -> bool:
         """Rule *lease*: the server whose lease does not suffice stands in the way."""
@@ -574,23 +452,6 @@ class DeliverService:
         message_id = stored.envelope.message_id
 
         return not excused.issuperset(rules.without_lease(stored.claim, partial(leases.suffices, message_id)))
-
-    def _needs_copy_first(self, stored: StoredMessage) -> bool:
-        """In reject mode mail that no client waits for has a copy before it is delivered, for a span at most."""
-        transport = self._context.settings.transport
-        if not (self._context.is_enabled and transport.reject_message_on_shadow_failure):
-            return False
-        if stored.claim.chosen() is not None or not (stored.is_promoted or stored.origin is Origin.DSN):
-            return False
-        if any(retry.failures_count for retry in stored.retries):
-            return False  # it has waited before its first attempt
-        return self._context.now() < self._copy_awaited_until(stored)
-
-    def _copy_awaited_until(self, stored: StoredMessage) -> datetime:
-        since, now = stored.due_at or stored.envelope.arrived_at, self._context.now()
-        if since > now:
-            return now  # the clock was ahead, and nobody knows how long it has waited
-        return since + self._context.settings.transport.shadow_resubmit_time_span
 
     # attempts
 
@@ -607,7 +468,7 @@ class DeliverService:
         """Begin to work on a fork; False if that must not begin now: a later read shows why."""
         context = self._context
         message_id, key = stored.envelope.message_id, fork.destination.key
-        queue = self._queue(key)
+        queue = self._queues.of(key)
         if message_id in queue.loaded:
             return False
         in_hand = self._in_hand.get(message_id, {})
@@ -620,11 +481,9 @@ class DeliverService:
             return False
         if retry is None and stored.retries:
             retry = next((retry for retry in stored.retries if retry.next_hop == key), None)
-        if not queue.loaded:
-            self._busy_count += 1
-        queue.loaded.add(message_id)
+        self._queues.add(queue, message_id)
         self._in_hand.setdefault(message_id, in_hand)[key] = fork.ordinals
-        self._running_count += 1
+        self._queues.running_count += 1
         if stored.envelope.arrived_at < self._started_at:
             self._track_load(stored)
         work = self._work(queue, stored, fork, retry, content, lease, is_aging=is_aging)
@@ -641,23 +500,11 @@ class DeliverService:
     def _unload(self, queue: NextHopQueue, message_id: MessageId) -> None:
         if message_id not in queue.loaded:
             return
-        queue.loaded.remove(message_id)
         in_hand = self._in_hand[message_id]
         del in_hand[queue.key]
         if not in_hand:
             del self._in_hand[message_id]
-        if not queue.loaded:
-            self._busy_count -= 1
-        queue.reviewing.discard(message_id)
-        if queue.is_idle:
-            self._queues.pop(queue.key, None)
-        else:
-            self._use_room(queue)
-
-    def _use_room(self, queue: NextHopQueue) -> None:
-        """What is due takes the place that was left."""
-        if queue.is_behind(self._context.now()) and queue.working_count <= queue.concurrency:
-            self._want_turn(queue)
+        self._queues.remove(queue, message_id)
 
     async def _work(
         self,
@@ -682,7 +529,7 @@ class DeliverService:
                     else:
                         self._look_at(message_id)  # it changed while it waited
                 else:
-                    await self._return(stored)
+                    await self._enqueuer.returned(stored)
             except LedgerUnavailable as error:
                 _log.warning("delivery.put_off", message_id=message_id, next_hop=queue.key, reason=error.reason)
                 is_put_off = True
@@ -693,18 +540,18 @@ class DeliverService:
                 if has_session:
                     queue.release()
             if is_put_off:
-                await self._put_off(stored, fork, retry)
+                await self._enqueuer.put_off(stored, fork, retry)
         finally:
-            self._running_count -= 1
+            self._queues.running_count -= 1
             self._context.attempts.end(message_id, queue.key)
             if is_in_review:
                 self._in_review.setdefault(message_id, {})[queue.key] = is_aging
                 queue.reviewing.add(message_id)
-                self._use_room(queue)
-                self.request_review(message_id)
+                self._queues.use_room(queue)
+                self._request_review(message_id)
             else:
                 self._unload(queue, message_id)
-        if queue.arriving and queue.state.retry is None and self._room(queue, self._context.now()) > 0:
+        if queue.arriving and queue.state.retry is None and self._queues.room(queue, self._context.now()) > 0:
             next_one = queue.arriving.popleft()
             next_id = next_one.stored.envelope.message_id
             if self._context.attempts.has_changed(next_id):
@@ -727,26 +574,6 @@ class DeliverService:
         self._fresh[message_id] = None
         self._event.set()
 
-    async def _put_off(self, stored: StoredMessage, fork: Fork, retry: ForkRetry | None) -> None:
-        """Nothing came of its attempt: its content cannot be read now, or nobody thought of this failure. It waits as after the
-        first refusal, and keeps its place in memory until that is recorded: others have their turn meanwhile."""
-        context = self._context
-        while True:
-            now = context.now()
-            waiting = retry or self._forks.queued(stored, fork, now)
-            later = now + context.settings.send.queue_glitch_retry_interval
-            others = [] if stored.retries else [self._forks.queued(stored, other, now) for other in self._forks.of(stored) if other != fork]
-            try:
-                await context.ledger.record_queued(stored.envelope.message_id, [replace(waiting, attempts_next_at=later), *others])
-                break
-            except LedgerUnavailable:
-                if context.is_draining:
-                    return
-                await asyncio.sleep(RECORD_AGAIN_SECONDS)
-        self._note_due(fork.destination.key, later)
-        for other in others:
-            self._note_due(other.next_hop, now)
-
     async def _attempt(
         self,
         queue: NextHopQueue,
@@ -766,9 +593,8 @@ class DeliverService:
             return False
         if self._without_lease(stored, lease.excused):
             return True
-        if self._needs_copy_first(stored):
-            self.want_copy(stored.envelope.message_id)
-            await self._park(stored, WAITS_FOR_COPY, self._copy_awaited_until(stored))
+        if self._enqueuer.needs_copy_first(stored):
+            await self._enqueuer.parked_for_copy(stored)
             return False
         read, has_session = content, False
 
@@ -814,7 +640,7 @@ class DeliverService:
             if before.retry is not None:
                 _log.info("queue.active", next_hop=queue.key, since=before.retry.since.isoformat(), probes=before.retry.failures_count)
             if queue.state != before:
-                self._want_turn(queue)
+                self._queues.want_turn(queue)
             return
         if news.is_lost:
             queue.state = before = delivery_rules.after_lost(before, message_id)
@@ -825,7 +651,7 @@ class DeliverService:
         queue.state = delivery_rules.after_unreachable(before, str(failure), began_at, noted_at, now, send, chance)
         if (retry := queue.state.retry) is not None and queue.state is not before:
             queue.call_off()
-            heapq.heappush(self._times, (retry.probe_at, queue.key))
+            self._queues.want_turn_at(queue, retry.probe_at)
             if before.retry is None:
                 _log.warning("queue.retry", next_hop=queue.key, reply=retry.last_reply, probe_at=retry.probe_at.isoformat())
 
@@ -834,70 +660,23 @@ class DeliverService:
         context = self._context
         grace = context.settings.send.queue_glitch_retry_interval
         context.attempts.reading()
-        page = NOTICES_PAGE + min(self._running_count, delivery_rules.LOADED_MAX)
+        page = NOTICES_PAGE + min(self._queues.running_count, delivery_rules.LOADED_MAX)
         for stored in await context.ledger.notices_due(now, page):
             forks = {fork.destination.key: fork for fork in self._forks.of(stored)}
             for retry in stored.retries:
                 if retry.notice_at is None or retry.notice_at > now or retry.next_hop not in forks:
                     continue
-                queue = self._queue(retry.next_hop)
+                queue = self._queues.of(retry.next_hop)
                 is_over = delivery_rules.is_expired(stored.envelope.arrived_at, now, context.settings.transport.message_expiration_timeout)
                 if is_over and queue.state.retry is None and now < retry.notice_at + grace:
                     continue  # its last attempt is due now
                 self._load(stored, forks[retry.next_hop], retry, None, is_aging=True)
 
     async def _record(self, stored: StoredMessage, record: AttemptRecord) -> None:
-        """Until it succeeds: an unrecorded success would be a duplicate, so nothing else is delivered meanwhile."""
-        context = self._context
-        message_id = stored.envelope.message_id
-
-        def decide(_: MessageId, claim: Claim | None) -> Transition:
-            return primary.recorded(claim, record.done)
-
-        joined, has_verdict = self._verdicts.joined(message_id, decide)
-        for side in record.sides if not stored.is_promoted else ():  # else everybody is asked first: see `Notices`
-            context.leases.inherit(side.message.envelope.message_id, message_id)
-        while True:
-            try:
-                transition = await context.ledger.record_attempt(record, joined)
-                break
-            except LedgerUnavailable as error:
-                if self._can_record.is_set():
-                    _log.error("outcome.unrecorded", message_id=message_id, reason=error.reason)
-                self._can_record.clear()
-                await asyncio.sleep(RECORD_AGAIN_SECONDS)
-            except Exception:
-                # Delivered, but it cannot be said: never again, then. Somebody has to look at it.
-                await self._set_aside_delivered(stored)
-                self._can_record.set()
-                self._verdicts.recorded(message_id)
-                raise
-        self._can_record.set()
-        if has_verdict:
-            self._verdicts.recorded(message_id)
-        if transition.after is not None and transition.after.is_done:
-            context.leases.forget(message_id)
+        if await self._outcomes.record(stored, record):
             self._loaded_since_start.discard(stored.internal_id)
-        for retry in (record.retry, *(record.others if record.retry is not None else ())):
-            if retry is not None:
-                self._note_due(retry.next_hop, retry.attempts_next_at)
-        if record.sides:
-            self._after_sides(stored, record)
 
-    async def _set_aside_delivered(self, stored: StoredMessage) -> None:
-        while True:
-            try:
-                await set_aside(self._context, stored, "the outcome of an attempt could not be recorded: see the operator log")
-                return
-            except LedgerUnavailable:
-                self._can_record.clear()
-                await asyncio.sleep(RECORD_AGAIN_SECONDS)
-
-    def _after_sides(self, stored: StoredMessage, record: AttemptRecord) -> None:
-        context = self._context
-        for side in record.sides:
-            envelope, size = side.message.envelope, side.content.size
-            row = tracking_rows.dsn(context.me.server, envelope, at=context.now(), original=stored.envelope, action=side.action, size=size)
-            context.tracking.write(row)
-            self.want_copy(envelope.message_id)
-            self._look_at(envelope.message_id)
+    def _on_side(self, message_id: MessageId) -> None:
+        """A notice was committed: a message of its own, to be copied and delivered."""
+        self._want_copy(message_id)
+        self._look_at(message_id)

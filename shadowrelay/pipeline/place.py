@@ -63,9 +63,10 @@ class Waiting:
 class PlaceService:
     """Places the unfinished primary messages that have no chosen shadow server. `on_placed` is called for each that has one now."""
 
-    def __init__(self, context: Context, copier: Copier) -> None:
+    def __init__(self, context: Context, copier: Copier, on_placed: Callable[[MessageId], None]) -> None:
         self._context = context
         self._copier = copier
+        self._on_placed = on_placed
         self._event = asyncio.Event()
         self._busy: set[MessageId] = set()
         self._slots = asyncio.Semaphore(AT_ONCE)
@@ -76,7 +77,6 @@ class PlaceService:
         self._is_behind = True  # there may be some above it
         self._waiting: dict[MessageId, Waiting] = {}
         self._due: list[tuple[float, MessageId]] = []  # a heap; an entry counts if it is the one in `_waiting`
-        self.on_placed: Callable[[MessageId], None] = lambda message_id: None
 
     def want(self, message_id: MessageId) -> None:
         """This message has no copy. Where it waits already, that is news only if its list was in the way."""
@@ -286,7 +286,7 @@ class PlaceService:
         context.tracking.write(
             tracking_rows.haredirect(context.me.server, message, at=context.now(), server=result.stored_on.server, elapsed=elapsed)
         )
-        self.on_placed(message_id)
+        self._on_placed(message_id)
         return Outcome.OVER
 
     def _is_anybody_there(self) -> bool:

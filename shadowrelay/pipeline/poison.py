@@ -150,11 +150,11 @@ async def nothing_of_it() -> Content:
 class PoisonDesk:
     """Raises, everywhere: RequestRefused with the reason and the remedy; LedgerUnavailable."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, wake_delivery: Callable[[], None], wake_placement: Callable[[], None]) -> None:
         self._context = context
+        self._wake_delivery = wake_delivery
+        self._wake_placement = wake_placement
         self._notices = Notices(context)
-        self.wake_delivery: Callable[[], None] = lambda: None
-        self.wake_placement: Callable[[], None] = lambda: None
 
     async def release(self, message_id: MessageId) -> bool:
         """Deliver it again, as a message that nobody suspects. False: there is no such message."""
@@ -168,7 +168,7 @@ class PoisonDesk:
         _log.warning("message.released", message_id=message_id, was=stored.set_aside_reason)
         reason = f"released by an administrator; it was set aside because {stored.set_aside_reason}"
         context.tracking.write(tracking_rows.poison(context.me.server, stored, at=context.now(), reason=reason))
-        self.wake_delivery()
+        self._wake_delivery()
         return True
 
     async def remove(self, message_id: MessageId, *, with_dsn: bool) -> bool:
@@ -211,8 +211,8 @@ class PoisonDesk:
                 tracking_rows.dsn(context.me.server, envelope, at=now, original=stored.envelope, action=side.action, size=size)
             )
         if sides:
-            self.wake_placement()
-            self.wake_delivery()
+            self._wake_placement()
+            self._wake_delivery()
         return True
 
     async def content(self, message_id: MessageId) -> tuple[bytes, Content] | None:

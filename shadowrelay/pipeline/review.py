@@ -2,7 +2,7 @@
 
 At start every unfinished message is reviewed when it is due, because leases do not survive the process; later those whose shadow
 server was lost or came back. docs/design.md 6.2 "lease", "everybody", "meet". What cannot be settled while a server is out of reach is
-handed back (`on_blocked`): it waits for that server in its queue. Nothing is asked again and again.
+handed back (`DeliverService.blocked`): it waits for that server in its queue. Nothing is asked again and again.
 """
 
 import asyncio
@@ -21,6 +21,8 @@ from shadowrelay.model.replies import LedgerUnavailable, PeerUnavailable
 from shadowrelay.ownership import primary, rules
 from shadowrelay.ownership.rules import Note, Party
 from shadowrelay.pipeline.context import Context
+from shadowrelay.pipeline.deliver import DeliverService
+from shadowrelay.pipeline.place import PlaceService
 from shadowrelay.settings.values import WithoutLease
 
 NOBODY: frozenset[ServerName] = frozenset()
@@ -30,7 +32,6 @@ PAGE = 400  # docs/protocol.md 14: questions in one XQDISCARD STATUS BDAT
 DOUBLINGS_MAX = 10
 TRIES_AT_HAND = 2  # after that a message that somebody else must move for waits in its queue, and leaves its place to others
 TRUSTED_HEARTBEATS = 2  # without a failed question
-EVERYTHING = 2**31
 CLOCK_GRAIN_SECONDS = 0.1
 LOOKED_AT_AGAIN_SECONDS = 1800.0  # should the event that wakes it be missed
 
@@ -38,12 +39,12 @@ _log = structlog.get_logger()
 
 
 class ReviewService:
-    """A set of messages to clear up. `on_clear(message_id, excused)` is called for each that may be delivered; `excused` are the
-    servers whose lease it may go without. `on_blocked(message_id, server, seconds)`: it waits for this server, at most so long.
-    `on_reachable(server, limit)`: what waits for it may go on, or so many of it."""
+    """A set of messages to clear up. `deliver` hears what becomes of each, `place` which of them need another copy."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, deliver: DeliverService, place: PlaceService) -> None:
         self._context = context
+        self._deliver = deliver
+        self._place = place
         self._wanted: set[MessageId] = set()
         self._later: list[tuple[float, MessageId]] = []  # heap, `Clock.awake`: somebody else must move first
         self._tries: dict[MessageId, int] = {}  # of those
@@ -55,12 +56,6 @@ class ReviewService:
         self._asked_whole: set[ServerName] = set()  # `request_server` runs
         self._waited_for: set[ServerName] = set()
         self._event = asyncio.Event()
-        self.on_clear: Callable[[MessageId, frozenset[ServerName]], None] = lambda message_id, excused: None
-        self.on_unplaced: Callable[[MessageId], None] = lambda message_id: None
-        self.on_lost: Callable[[], None] = lambda: None
-        self.on_blocked: Callable[[MessageId, ServerName, float], None] = lambda message_id, server, seconds: None
-        self.on_reachable: Callable[[ServerName, int], None] = lambda server, limit: None
-        self.on_placed: Callable[[MessageId], None] = lambda message_id: None
 
     def request(self, message_id: MessageId) -> None:
         """Ask about this message soon."""
@@ -80,7 +75,7 @@ class ReviewService:
             self._trust(server)
         elif server not in self._trusted_at:
             self._trusted_at[server] = self._context.clock.awake() + TRUSTED_HEARTBEATS * self._context.heartbeat
-            self.on_reachable(server, 1)
+            self._deliver.wake_server(server, 1)
 
     def parked(self, server: ServerName) -> None:
         """Something waits for it now."""
@@ -90,7 +85,7 @@ class ReviewService:
     def _trust(self, server: ServerName) -> None:
         self._unanswered.pop(server, None)
         self._trusted_at.pop(server, None)
-        self.on_reachable(server, EVERYTHING)
+        self._deliver.wake_server(server)
 
     async def request_server(self, server: ServerName) -> None:
         """Ask about everything that this server may hold for us, although leases run: it was away, or its database is new.
@@ -117,7 +112,7 @@ class ReviewService:
             after = page[-1].internal_id
             ids = [message.envelope.message_id for message in page if (chosen := message.claim.chosen()) and chosen.server == server]
             await self._context.ledger.transition(ids, lambda _, claim: gave_up(claim, server))
-        self.on_lost()
+        self._place.wake(0)
 
     async def run(self) -> None:
         """Review what is wanted, in pages. Where somebody else must move first, again later: soon at first, then less often."""
@@ -200,7 +195,7 @@ class ReviewService:
         self._suspects.pop(message_id, None)
         self._tries.pop(message_id, None)
         self._context.leases.forget(message_id)
-        self.on_clear(message_id, NOBODY)
+        self._deliver.cleared(message_id, NOBODY)
 
     def _answered(self, message_id: MessageId, server: ServerName) -> None:
         suspects = self._suspects.get(message_id)
@@ -223,11 +218,11 @@ class ReviewService:
         suspects = self._suspects.get(message_id, set())
         if is_settled and not blocking:
             self._tries.pop(message_id, None)
-            self.on_clear(message_id, NOBODY)
+            self._deliver.cleared(message_id, NOBODY)
         elif ended and unreachable.issuperset(blocking | suspects) and self._may_go_without(blocking | suspects):
             self._suspects.pop(message_id, None)  # who was out of reach so long is asked when it returns
             self._tries.pop(message_id, None)
-            self.on_clear(message_id, blocking)
+            self._deliver.cleared(message_id, blocking)
         elif away := {server for server in unreachable & blocking if not self._context.peers.is_back(server)}:
             self._wait_for(message, away)
             if suspects:
@@ -235,9 +230,9 @@ class ReviewService:
         else:
             pause = self._again(message_id)
             if self._tries[message_id] > TRIES_AT_HAND:
-                self.on_blocked(message_id, NO_SERVER, pause)
+                self._deliver.blocked(message_id, NO_SERVER, pause)
         if is_settled and message.claim.chosen() is None:
-            self.on_unplaced(message_id)
+            self._place.want(message_id)
 
     def _wait_for(self, message: StoredMessage, away: set[ServerName]) -> None:
         """For the one that can be waited for least: its return, or the time when it need not be waited for, wakes the message. A
@@ -249,7 +244,7 @@ class ReviewService:
         left = max((seconds for seconds in ends if seconds > 0), default=0.0)
         if server in self._context.peers:
             self._waited_for.add(server)
-        self.on_blocked(message_id, server, left + CLOCK_GRAIN_SECONDS if left else LOOKED_AT_AGAIN_SECONDS)
+        self._deliver.blocked(message_id, server, left + CLOCK_GRAIN_SECONDS if left else LOOKED_AT_AGAIN_SECONDS)
 
     def _may_go_without(self, blocking: Iterable[ServerName]) -> bool:
         """`delivery_without_lease = deliver`, once they were out of reach for a heartbeat, or have answered no question for a span:
@@ -351,7 +346,7 @@ class ReviewService:
         outcome = dict(zip(said, transitions, strict=True))
         for message_id, transition in outcome.items():
             if transition.note == Note.CHOSEN:
-                self.on_placed(message_id)
+                self._deliver.placed(message_id)
         for message_id, answer in said.items():
             if holds_for(answer, context.me):  # it has heard our question: its silence begins anew
                 context.leases.began(message_id, server, asked_at, is_confirmed=True)

@@ -28,11 +28,8 @@ from shadowrelay.model.peers import CopyOffer, DiscardReply, PeerIdentity
 from shadowrelay.model.queue import StoredMessage
 from shadowrelay.model.replies import STORE_UNAVAILABLE, LeaseTooShort, LedgerUnavailable, PeerSaid, PeerUnavailable, Reply
 from shadowrelay.model.tracking import EventId, TrackingEvent
-from shadowrelay.ownership.rules import Party
-from shadowrelay.pipeline.assembly import Services
-from shadowrelay.pipeline.context import Context, Tasks
-from shadowrelay.pipeline.leases import Attempts, Leases
-from shadowrelay.pipeline.peerbook import PeerBook
+from shadowrelay.pipeline.assembly import Outside, Services
+from shadowrelay.pipeline.context import Tasks
 from shadowrelay.ports import DeliveryJob
 from shadowrelay.protocol.xqdiscard import parse_superseded
 from shadowrelay.settings.values import Settings
@@ -449,25 +446,19 @@ class VirtualNode:
             inline=True,
         )
         self.ledger = LedgerTap(ledger)
-        links: dict[ServerName, FakeLink] = {}
-        peers = PeerBook(settings.shadow_candidates, self.clock, settings.transport.shadow_heartbeat_frequency.total_seconds())
-        peers.remember(await ledger.peers())
-        self.context = Context(
-            settings=settings,
-            me=Party(self.name, ledger.identity.database),
+        outside = Outside(
             clock=self.clock,
             ledger=self.ledger,
-            links=links,
+            link_to=lambda peer, _: FakeLink(self.net, self, peer.name),
+            deliverer=FakeDeliverer(self.name, self.net.sink),
             tracking=self.log,
             metrics=self.log,
-            leases=Leases(self.clock, settings.transport),
-            attempts=Attempts(),
-            peers=peers,
+            chance=random.Random(7),
             tasks=self.tasks,
         )
-        self.services = Services(self.context, FakeDeliverer(self.name, self.net.sink), random.Random(7), dict)
-        for peer in settings.shadow_candidates:
-            links[peer.name] = FakeLink(self.net, self, peer.name)
+        self.services = Services(settings, outside)
+        self.context = self.services.context
+        self.context.peers.remember(await ledger.peers())
         self.services.start()
 
     def received(self, offer: CopyOffer) -> CopyOffer:

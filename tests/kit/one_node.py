@@ -17,10 +17,8 @@ from shadowrelay.model.ownership import Claim, CopyNumber, StatusAnswer, StatusQ
 from shadowrelay.model.peers import CopyOffer, DiscardReply, PeerIdentity
 from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, LedgerUnavailable, PeerUnavailable, Reply
 from shadowrelay.ownership.rules import Party
-from shadowrelay.pipeline.assembly import Services
-from shadowrelay.pipeline.context import Context, SystemClock, Tasks
-from shadowrelay.pipeline.leases import Attempts, Leases
-from shadowrelay.pipeline.peerbook import PeerBook
+from shadowrelay.pipeline.assembly import Outside, Services
+from shadowrelay.pipeline.context import SystemClock
 from shadowrelay.ports import DeliveryJob
 from shadowrelay.settings.values import Settings
 from shadowrelay.store import SqliteLedger
@@ -203,26 +201,22 @@ class OneNode:
     """A process, from an opened ledger until it is stopped or gone. Open it again in the same directory for the next one."""
 
     def __init__(self, ledger: SqliteLedger, world: World, steps: Steps, failures: dict[str, int], settings: Settings) -> None:
-        clock = SystemClock()
         self.ledger = ledger
         self.steps = steps
         me = Party(HERE, ledger.identity.database)
-        self.context = Context(
-            settings=settings,
-            me=me,
-            clock=clock,
+        outside = Outside(
+            clock=SystemClock(),
             ledger=SteppedLedger(ledger, steps, failures),  # type: ignore[arg-type]
-            links={server: PlayedPeer(server, world, steps, me) for server in DATABASES},
+            link_to=lambda peer, _: PlayedPeer(peer.name, world, steps, me),
+            deliverer=PlayedNextHop(world, steps),
             tracking=Nothing(),  # type: ignore[arg-type]
             metrics=Nothing(),  # type: ignore[arg-type]
-            leases=Leases(clock, settings.transport),
-            attempts=Attempts(),
-            peers=PeerBook(settings.peers, clock, 1.0),
-            tasks=Tasks(),
+            chance=random.Random(1),
         )
+        self.services = Services(settings, outside)
+        self.context = self.services.context
         for server in DATABASES:
             self.context.peers.identified(identity_of(server))  # known already, so that nobody reconciles
-        self.services = Services(self.context, PlayedNextHop(world, steps), random.Random(1), dict)
 
     @classmethod
     async def open(cls, directory: Path, world: World, steps: Steps, *, reject: bool, failures: dict[str, int] | None = None) -> "OneNode":

@@ -86,7 +86,7 @@ async def test_what_changed_while_it_waited_for_a_place_is_read_again(tmp_path: 
         east, busy = net.nodes[EAST], asyncio.Event()
         net.sink.hang = lambda address: busy
         await asyncio.gather(*(east.accept(f"u{number}@healthy.example") for number in range(3)))
-        (queue,) = east.services.deliver._queues.values()
+        (queue,) = east.services.deliver._queues
         (arriving,) = queue.arriving
         loads = east.ledger.counts["load_many"]
 

@@ -3,8 +3,11 @@
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from shadowrelay.model.ownership import Role
 from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, PeerSaid, PeerUnavailable, Reply
+from shadowrelay.pipeline.deliver import DeliverService
 from tests.kit.ledger import a_spooled_content, an_envelope
 from tests.kit.nodes import EAST, NORTH, WEST, VirtualNode, in_virtual_time, nodes, until
 
@@ -276,12 +279,12 @@ async def test_where_everything_has_a_copy_nothing_is_read(tmp_path: Path) -> No
 
 
 @in_virtual_time
-async def test_whoever_waits_for_a_copy_is_told_that_it_is_placed(tmp_path: Path) -> None:
+async def test_whoever_waits_for_a_copy_is_told_that_it_is_placed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    placed: list[str] = []
+    monkeypatch.setattr(DeliverService, "placed", lambda self, message_id: placed.append(message_id))
     async with nodes(tmp_path, EAST, WEST) as net:
         east = net.nodes[EAST]
         net.sink.answer = lambda address: BUSY
-        placed: list[str] = []
-        east.services.place.on_placed = placed.append
         net.isolate(WEST)
         await east.accept()
 

@@ -250,7 +250,7 @@ async def test_a_queue_remembers_when_its_first_message_is_due_not_when_each_is(
         for number in range(200):
             await east.accept(f"u{number}@sick.example")
         await asyncio.sleep(10)
-        waiting = len(east.services.deliver._times)
+        waiting = len(east.services.deliver._queues._times)
         net.sink.answer = lambda address: OK
         await asyncio.sleep(1200)
 
@@ -266,7 +266,7 @@ async def test_many_silent_next_hops_together_load_no_more_than_the_bound_and_on
             for number in range(40):
                 await east.accept(f"u{number}@d{hop}.example", sender="")
         await asyncio.sleep(1)
-        loaded = sum(len(queue.loaded) for queue in east.services.deliver._queues.values())
+        loaded = sum(len(queue.loaded) for queue in east.services.deliver._queues)
         may_end.set()
 
         assert delivery_rules.LOADED_MAX <= loaded <= delivery_rules.LOADED_MAX + 40

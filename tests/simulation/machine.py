@@ -20,7 +20,6 @@ from shadowrelay.pipeline.context import SystemClock
 from shadowrelay.ports import DeliveryJob
 from shadowrelay.settings.configuration import LoadedSettings
 from shadowrelay.settings.values import Settings
-from shadowrelay.smtp.client import Opening, TlsUse
 from shadowrelay.smtp.deliverer import SmtpDeliverer
 from shadowrelay.store.ledger import SqliteLedger
 from shadowrelay.store.rows import Row
@@ -104,12 +103,13 @@ class MemoryTrackingLog:
 class SimulatedNode(Node):
     """A whole node on the world's clock, network and disks. No administration."""
 
-    open_listener = staticmethod(VirtualListener.open)
-
     def __init__(self, machine: Machine, process: Process, loop: WorldLoop, network: Network, observer: Observer) -> None:
-        super().__init__(LoadedSettings(machine.directory / "node.toml", machine.settings, {}))
-        self._machine, self._process, self._network, self._observer = machine, process, network, observer
-        self._clock = VirtualClock(machine, loop)
+        async def dial(to: HostPort) -> Any:
+            return await network.dial(machine.host, to, process)
+
+        loaded = LoadedSettings(machine.directory / "node.toml", machine.settings, {})
+        super().__init__(loaded, clock=VirtualClock(machine, loop), dial=dial, open_listener=VirtualListener.open)
+        self._machine, self._process, self._observer = machine, process, observer
         self._shipper = None  # the log is memory
 
     async def start(self) -> None:
@@ -128,9 +128,6 @@ class SimulatedNode(Node):
         self._tracking = MemoryTrackingLog(self._machine, self._process, self._observer)  # type: ignore[assignment]
         self._build_services()
         self._context.peers.remember(await self._ledger.peers())
-        for link in self._links.values():
-            link._opening = self._through_the_network(link._opening)
-        self._deliverer._opening = self._through_the_network(self._deliverer._opening)
         await self._start_receiver()
         self._start_services()
         self._services.view.is_running = True
@@ -150,12 +147,6 @@ class SimulatedNode(Node):
 
         deliverer.deliver = watched  # type: ignore[method-assign]
         return deliverer
-
-    def _through_the_network(self, opening: Opening) -> Opening:
-        async def dial(to: HostPort) -> Any:
-            return await self._network.dial(self._machine.host, to, self._process)
-
-        return replace(opening, dial=dial, tls=TlsUse.NEVER)
 
     def _watch_ledger(self) -> None:
         ledger, observer, machine = self._ledger, self._observer, self._machine
