@@ -427,6 +427,11 @@ class AdminView(Protocol):
 
     async def queues(self) -> tuple[QueueRow, ...]: ...
 
+    async def retry_queue(self, queue: str) -> QueueRow | None:
+        """Try what is in the queue with this identity at once. Returns the queue as it was, or `None` if there is none.
+        Raises RequestRefused for a queue in which nothing is tried."""
+        ...
+
     async def messages(self, queue: str, limit: int, after: int = 0) -> tuple[StoredMessage, ...]:
         """See `Ledger.messages`."""
         ...

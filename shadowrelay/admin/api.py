@@ -91,6 +91,16 @@ def _api(view: AdminView, now: Callable[[], datetime]) -> APIRouter:
         """All queues with depth and oldest message."""
         return resources.Queues(queues=[resources.queue_of(row) for row in await view.queues()])
 
+    @api.post("/queues/retry")
+    async def retry_queue(
+        queue: Annotated[str, Query(min_length=1, max_length=512, description="identity of a queue, with or without the server")],
+    ) -> resources.QueueRetried:
+        """Try what is in this queue at once. 409 for a queue in which nothing is tried, with the reason."""
+        found = await view.retry_queue(queue)
+        if found is None:
+            raise HTTPException(HTTPStatus.NOT_FOUND, f"this node has no queue {queue}")
+        return resources.QueueRetried(queue=resources.queue_of(found), is_retried=True)
+
     @api.get("/messages")
     async def messages(
         queue: Annotated[str, Query(max_length=512, description="identity of a queue; empty = all but Safety Net")] = "",

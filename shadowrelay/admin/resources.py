@@ -20,6 +20,16 @@ class Queue(BaseModel):
     oldest_at: datetime | None
     last_error: str
     next_retry_at: datetime | None
+    status: str
+    retry_since: datetime | None
+    probes_count: int
+
+
+class QueueRetried(BaseModel):
+    """What `queue retry` found: the queue as it was."""
+
+    queue: Queue
+    is_retried: bool
 
 
 class Queues(BaseModel):
@@ -202,6 +212,7 @@ def queue_of(row: QueueRow) -> Queue:
     return Queue(
         identity=row.identity, kind=row.kind.value, next_hop=row.next_hop, count=row.count, octets=row.octets,
         oldest_at=row.oldest_at, last_error=row.last_error, next_retry_at=row.next_retry_at,
+        status=row.status.value, retry_since=row.retry_since, probes_count=row.probes_count,
     )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""`queue list`, `messages list|show|release|remove|export`, `peers list|forget`: what a running node says of itself, and does."""
+"""What a running node says of itself, and does: the commands `queue`, `messages` and `peers`."""
 
 import secrets
 from collections.abc import Callable
@@ -37,6 +37,44 @@ def list_queues(node: Node = None, token_file: TokenFile = None, config: Config 
     typer.echo(f"{waiting} to deliver, {held} held for others")
 
 
+@queue.command("show")
+def show_queue(
+    identity: Annotated[str, typer.Argument(help="As `queue list` shows it, with or without the server.")],
+    node: Node = None,
+    token_file: TokenFile = None,
+    config: Config = None,
+    as_json: AsJson = False,
+) -> None:
+    """One queue. In Retry: since when, why, and until when."""
+    with asked_node(node, token_file, config) as client:
+        rows = client.queues()
+    found = [row for row in rows if identity in _names_of(row)]
+    if not found:
+        stop(f"no such queue: {identity}; there are {', '.join(row['identity'] for row in rows)}", ExitCode.FAILED)
+    if as_json:
+        print_json(found[0])
+        return
+    print_table(("Field", "Value"), [(name.replace("_", " "), value) for name, value in found[0].items()], "")
+
+
+@queue.command("retry")
+def retry_queues(
+    identities: Annotated[list[str] | None, typer.Argument(help="As `queue list` shows them, with or without the server.")] = None,
+    is_all: Annotated[bool, typer.Option("--all", help="Every queue in which something waits for its next attempt.")] = False,
+    node: Node = None,
+    token_file: TokenFile = None,
+    config: Config = None,
+    as_json: AsJson = False,
+) -> None:
+    """Try again now: probe the next hop and deliver what was deferred; of a Shadow queue, ask its primary server for discard
+    notifications."""
+    if bool(identities) is is_all:
+        raise typer.BadParameter("name queues, or say --all", param_hint="IDENTITIES")
+    with asked_node(node, token_file, config) as client:
+        names = identities or [row["identity"] for row in client.queues() if row["kind"] in (*WAITING, HELD_FOR_OTHERS)]
+        _one_by_one(names, client.retry_queue, "retried", as_json, "identity")
+
+
 @messages.command("list")
 def list_messages(
     in_queue: Annotated[
@@ -54,7 +92,7 @@ def list_messages(
     """Messages, oldest first."""
     with asked_node(node, token_file, config) as client:
         rows = client.messages(in_queue, limit, after)
-        identities = [row["identity"] for row in client.queues()] if in_queue and not rows and not as_json else []
+        queues = client.queues() if in_queue and not rows and not as_json else []
     if as_json:
         print_json(rows)
         return
@@ -74,8 +112,10 @@ def list_messages(
         )
         for row in rows
     ]
-    is_known = not identities or any(in_queue in (identity, identity.partition("\\")[2]) for identity in identities)
-    print_table(columns, table, "no messages" if is_known else f"no messages: of the queues {', '.join(identities)} none is {in_queue}")
+    none = "no messages"
+    if queues and not any(in_queue in _names_of(row) for row in queues):
+        none += f": of the queues {', '.join(row['identity'] for row in queues)} none is {in_queue}"
+    print_table(columns, table, none)
     if len(rows) == limit:
         typer.echo(f"there may be more: --after {rows[-1]['internal_id']}")
 
@@ -216,22 +256,28 @@ def forget_peer(
         typer.echo(f"{answer['name']} is no longer waited for")
 
 
-def _one_by_one(message_ids: list[str], do: Callable[[str], dict[str, Any]], done: str, as_json: bool) -> None:
+def _names_of(queue: dict[str, Any]) -> tuple[str, str]:
+    """Its identity, and the same without the server."""
+    identity: str = queue["identity"]
+    return identity, identity.partition("\\")[2]
+
+
+def _one_by_one(names: list[str], do: Callable[[str], dict[str, Any]], done: str, as_json: bool, key: str = "message_id") -> None:
     """Each by itself, in order: one that the node refuses does not keep the others from it, but makes the exit code 1."""
     from shadowrelay.admin.client import NodeError
 
     answers = []
     refused_count = 0
-    for message_id in message_ids:
+    for name in names:
         try:
-            answers.append(do(message_id))
+            answers.append(do(name))
         except NodeError as exc:
             if exc.status not in REFUSED:
                 raise
             refused_count += 1
-            answers.append({"message_id": message_id, "error": str(exc)})
+            answers.append({key: name, "error": str(exc)})
         if not as_json:
-            typer.echo(f"{message_id}: {answers[-1].get('error', done)}")
+            typer.echo(f"{name}: {answers[-1].get('error', done)}")
     if as_json:
         print_json(answers)
     else:

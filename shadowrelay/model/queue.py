@@ -129,9 +129,20 @@ class QueueKind(StrEnum):
     POISON = "Poison"
 
 
+class QueueStatus(StrEnum):
+    """As in Exchange. Source: msd-q"""
+
+    ACTIVE = "Active"  # attempts run
+    READY = "Ready"
+    RETRY = "Retry"  # the next hop cannot be reached: one attempt probes it
+
+
 @dataclass(frozen=True, slots=True)
 class QueueRow:
-    """One queue in a listing. `oldest_at` is the arrival of the message that is in it for the longest time, `None` when it is empty."""
+    """One queue in a listing. `oldest_at` is the arrival of the message that is in it for the longest time, `None` when it is empty.
+
+    `retry_since` and `probes_count` are of a queue whose status is RETRY.
+    """
 
     identity: str  # Server\Submission, Server\<next hop>, Server\Shadow\N, …
     kind: QueueKind
@@ -141,6 +152,9 @@ class QueueRow:
     last_error: str = ""
     next_retry_at: datetime | None = None
     octets: int = 0  # the contents of its messages; of one in several queues, in each
+    status: QueueStatus = QueueStatus.READY
+    retry_since: datetime | None = None
+    probes_count: int = 0
 
 
 @dataclass(frozen=True, slots=True)

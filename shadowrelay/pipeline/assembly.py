@@ -97,7 +97,7 @@ class Services:
         self.sweep = SweepService(context, self.review)
         self.desk = PeerDesk(context)
         self.poison = PoisonDesk(context, self.deliver.wake, self.place.wake)
-        self.view = View(context, self.poison, context.now(), effective, self.deliver.states, self._forgotten)
+        self.view = View(context, self.poison, self.deliver, context.now(), effective, self._forgotten)
         context.peers.on_new_database.append(self._database_changed)
         context.peers.on_new_incarnation.append(self._restarted)
         context.peers.on_return.append(self._returned)

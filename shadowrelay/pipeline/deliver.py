@@ -34,7 +34,7 @@ from shadowrelay.model.routing import Fork
 from shadowrelay.ownership import rules
 from shadowrelay.pipeline import delivery_rules, tracking_rows
 from shadowrelay.pipeline.context import Context
-from shadowrelay.pipeline.delivery_rules import NO_REPLY, QueueState
+from shadowrelay.pipeline.delivery_rules import NO_REPLY
 from shadowrelay.pipeline.enqueue import Enqueuer
 from shadowrelay.pipeline.forks import ForkAttempt, Forks, NextHopNews, reply_of
 from shadowrelay.pipeline.leases import ACCEPT, AttemptLease
@@ -147,9 +147,21 @@ class DeliverService:
             self._blocked[message_id] = (server, seconds)
             self._event.set()
 
-    def states(self) -> Mapping[str, QueueState]:
+    def queues(self) -> Mapping[str, NextHopQueue]:
         """The queues in memory, by next hop, for listings."""
-        return {queue.key: queue.state for queue in self._queues}
+        return {queue.key: queue for queue in self._queues}
+
+    async def retry(self, key: str) -> None:
+        """An administrator asked for it: probe this next hop now, and try what was deferred. What waits for a server or for a copy goes
+        on waiting. Raises: LedgerUnavailable."""
+        context = self._context
+        queue = self._queues.of(key)
+        now = context.now()
+        queue.state = delivery_rules.probed_now(queue.state, now)
+        self._queues.note_due(key, now)
+        for step in delivery_rules.steps(context.settings.send):
+            while await context.ledger.hasten(key, step, now, PAGE):
+                self._queues.note_due(key, now)
 
     def take_over(self, stored: StoredMessage, content: Content | None) -> None:
         """A message just accepted, its attempt already begun (`Attempts.begin`) so that its claim could not end. Without

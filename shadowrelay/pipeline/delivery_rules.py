@@ -276,6 +276,11 @@ def after_answer(state: QueueState, concurrency: int) -> QueueState:
     return QueueState(min(state.window * 2, whole))
 
 
+def probed_now(state: QueueState, now: datetime) -> QueueState:
+    """An administrator asked for it: a queue in Retry is probed at once."""
+    return state if state.retry is None else replace(state, retry=replace(state.retry, probe_at=min(state.retry.probe_at, now)))
+
+
 def hastened(state: QueueState, now: datetime, send: Send) -> QueueState:
     """The wall clock was set back: no probe waits longer than its step of the ladder."""
     if state.retry is None:

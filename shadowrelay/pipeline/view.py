@@ -1,44 +1,73 @@
 """What the administration is shown, and may do. Port `AdminView`."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import datetime, timedelta
+
+import structlog
 
 from shadowrelay import __version__
 from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.message import Content
-from shadowrelay.model.queue import NodeView, PeerRow, PeerView, QueueKind, QueueRow, StoredMessage
+from shadowrelay.model.queue import NodeView, PeerRow, PeerView, QueueKind, QueueRow, QueueStatus, StoredMessage
 from shadowrelay.model.replies import RequestRefused
 from shadowrelay.model.values import replace
 from shadowrelay.pipeline.context import Context
-from shadowrelay.pipeline.delivery_rules import QueueState
+from shadowrelay.pipeline.deliver import DeliverService
+from shadowrelay.pipeline.next_hop_queue import NextHopQueue
 from shadowrelay.pipeline.peerbook import PeerState
 from shadowrelay.pipeline.poison import PoisonDesk
 
+_NOTHING_TRIED = {
+    QueueKind.SHADOW: "its primary server is no peer in the configuration",
+    QueueKind.SAFETY_NET_PRIMARY: "its messages are delivered",
+    QueueKind.SAFETY_NET_SHADOW: "its messages are delivered",
+    QueueKind.POISON: "its messages are set aside; `messages release` puts them back into delivery",
+}
+
+_log = structlog.get_logger()
+
 
 class View:
-    """Reads the ledger and the services' memory. The changes it makes are `forget`, `release` and `remove`."""
+    """Reads the ledger and the services' memory. The changes it makes are `forget`, `release`, `remove` and `retry_queue`."""
 
     def __init__(
         self,
         context: Context,
         poison: PoisonDesk,
+        deliver: DeliverService,
         started_at: datetime,
         effective: Callable[[], dict[str, object]],
-        queue_states: Callable[[], Mapping[str, QueueState]],
         on_forgotten: Callable[[ServerName], None],
     ) -> None:
         self._context = context
         self._poison = poison
         self._started_at = started_at
         self._effective = effective
-        self._queue_states = queue_states
+        self._deliver = deliver
         self._on_forgotten = on_forgotten
         self.is_running = False
 
     async def queues(self) -> tuple[QueueRow, ...]:
         """See `ports.AdminView`. A queue in Retry shows what its probes met, which no message in it knows."""
-        states = self._queue_states()
-        return tuple([_with_state(row, states.get(row.next_hop)) for row in await self._context.ledger.queues()])
+        loaded = self._deliver.queues()
+        return tuple([_with_state(row, loaded.get(row.next_hop)) for row in await self._context.ledger.queues()])
+
+    async def retry_queue(self, queue: str) -> QueueRow | None:
+        """See `ports.AdminView`. What was deferred becomes due page by page, and nobody waits for the last one."""
+        context = self._context
+        found = next((row for row in await self.queues() if queue in (row.identity, row.identity.partition("\\")[2])), None)
+        if found is None:
+            return None
+        if found.kind is QueueKind.SUBMISSION:
+            self._deliver.wake()
+        elif found.kind is QueueKind.DELIVERY:
+            context.tasks.spawn(self._deliver.retry(found.next_hop), f"retry {found.next_hop}")
+        elif found.kind is QueueKind.SHADOW and (state := context.peers.states.get(ServerName(found.next_hop))) is not None:
+            state.wake.set()
+        else:
+            raise RequestRefused(f"nothing is tried in {found.identity}: {_NOTHING_TRIED[found.kind]}")
+        _log.info("queue.retry_requested", queue=found.identity, count=found.count)
+        return found
 
     async def messages(self, queue: str, limit: int, after: int = 0) -> tuple[StoredMessage, ...]:
         """See `ports.AdminView`."""
@@ -150,7 +179,16 @@ class View:
         return not reasons, (*reasons, *warnings)
 
 
-def _with_state(row: QueueRow, state: QueueState | None) -> QueueRow:
-    if row.kind is not QueueKind.DELIVERY or state is None or state.retry is None:
+def _with_state(row: QueueRow, queue: NextHopQueue | None) -> QueueRow:
+    if row.kind is not QueueKind.DELIVERY or queue is None:
         return row
-    return replace(row, last_error=state.retry.last_reply, next_retry_at=state.retry.probe_at)
+    if (retry := queue.state.retry) is None:
+        return replace(row, status=QueueStatus.ACTIVE) if queue.loaded else row
+    return replace(
+        row,
+        last_error=retry.last_reply,
+        next_retry_at=retry.probe_at,
+        status=QueueStatus.RETRY,
+        retry_since=retry.since,
+        probes_count=retry.failures_count,
+    )

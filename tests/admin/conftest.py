@@ -67,6 +67,12 @@ class FakeNode:
             QueueRow("mx1\\y.example", QueueKind.DELIVERY, "y.example", 2, NOW - timedelta(seconds=30)),
         )
 
+    async def retry_queue(self, queue):
+        self._check()
+        if queue == "Poison":
+            raise RequestRefused("nothing is tried in mx1\\Poison")
+        return next((row for row in await self.queues() if queue == row.identity), None)
+
     async def messages(self, queue, limit, after=0):
         self._check()
         self.asked.append((queue, limit, after))

@@ -30,6 +30,7 @@ async def stranger(application):
 PROTECTED = [
     ("GET", "/api/v1/node"),
     ("GET", "/api/v1/queues"),
+    ("POST", "/api/v1/queues/retry?queue=Submission"),
     ("GET", "/api/v1/messages"),
     ("GET", f"/api/v1/messages/{ENVELOPE.message_id}"),
     ("GET", "/api/v1/messages/not-an-id"),
@@ -94,6 +95,19 @@ async def test_queues_have_depth_and_oldest_message(http):
         (queue["identity"], queue["count"], queue["oldest_at"]) for queue in queues
     ]
     assert ("Delivery", "451 4.3.0 later") == (queues[1]["kind"], queues[1]["last_error"])
+
+
+async def test_a_queue_is_retried_by_its_identity(http):
+    response = await http.post("/api/v1/queues/retry", params={"queue": "mx1\\x.example"})
+
+    assert (200, True, 3) == (response.status_code, (body := response.json())["is_retried"], body["queue"]["count"])
+
+
+@pytest.mark.parametrize(("queue", "status"), [("mx1\\nowhere", 404), ("Poison", 409), ("", 400)])
+async def test_a_queue_that_cannot_be_retried_is_a_problem(http, queue, status):
+    response = await http.post("/api/v1/queues/retry", params={"queue": queue})
+
+    assert (status, "application/problem+json") == (response.status_code, response.headers["content-type"])
 
 
 async def test_a_listing_of_messages_is_passed_on_and_says_where_to_go_on(http, node):
@@ -221,7 +235,7 @@ async def test_the_description_is_openapi_and_says_that_the_token_is_needed(http
 
     assert document["openapi"].startswith("3.1")
     assert {
-        "/api/v1/node", "/api/v1/queues", "/api/v1/messages", "/api/v1/messages/{message_id}", "/api/v1/peers",
+        "/api/v1/node", "/api/v1/queues", "/api/v1/queues/retry", "/api/v1/messages", "/api/v1/messages/{message_id}", "/api/v1/peers",
         *(f"/api/v1/messages/{{message_id}}/{verb}" for verb in ("content", "release", "remove")),
         "/api/v1/peers/{name}/forget", "/health/live", "/health/ready", "/metrics",
     } == set(document["paths"])  # fmt: skip

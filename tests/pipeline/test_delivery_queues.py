@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from shadowrelay.model.ownership import Role
-from shadowrelay.model.replies import Reply, TransientDeliveryError
+from shadowrelay.model.queue import QueueKind, QueueStatus
+from shadowrelay.model.replies import Reply, RequestRefused, TransientDeliveryError
 from shadowrelay.model.tracking import EventId
 from shadowrelay.pipeline import dsn
 from shadowrelay.pipeline.delivery_rules import ARRIVING_PER_SESSION
@@ -184,6 +185,68 @@ async def test_a_next_hop_that_loses_each_session_is_probed_by_one_attempt_whate
         assert (100, "451 4.4.2 Connection lost") == (row.count, row.last_error)
         net.sink.answer = lambda address: OK
         await until(lambda: 100 == len(net.sink.arrived), 60)
+
+
+@in_virtual_time
+async def test_a_queue_in_retry_is_shown_with_its_reason_and_probed_at_once_when_asked(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST, routes=HOPS, send={"queue_glitch_retry_interval": timedelta(hours=1)}) as net:
+        east = net.nodes[EAST]
+        net.sink.answer = lambda address: GONE
+        for number in range(50):
+            await east.accept(f"u{number}@sick.example")
+        await asyncio.sleep(10)
+        (row,) = [row for row in await east.services.view.queues() if row.next_hop == "sick.example:25"]
+
+        net.sink.answer = lambda address: OK
+        await asyncio.sleep(60)
+        waiting = 50 - len(net.sink.arrived)
+        found = await east.services.view.retry_queue("sick.example:25")
+
+        assert (QueueStatus.RETRY, 1, 50) == (row.status, row.probes_count, row.count)
+        assert row.retry_since is not None
+        assert (50, row) == (waiting, found)
+        await until(lambda: 50 == len(net.sink.arrived), 5)
+
+
+@in_virtual_time
+async def test_what_was_refused_by_itself_is_tried_again_when_asked(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST, routes=HOPS, send={"queue_glitch_retry_interval": timedelta(hours=1)}) as net:
+        east = net.nodes[EAST]
+        net.sink.answer = lambda address: BUSY
+        for number in range(500):
+            await east.accept(f"u{number}@sick.example")
+        await asyncio.sleep(20)
+        net.sink.answer = lambda address: OK
+
+        await east.services.view.retry_queue(f"{EAST}\\sick.example:25")
+
+        await until(lambda: 500 == len(net.sink.arrived), 20)
+
+
+@in_virtual_time
+async def test_retrying_a_shadow_queue_asks_its_primary_server_at_once(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST, discard_poll_interval=timedelta(hours=1), shadow_heartbeat_frequency=timedelta(hours=1)) as net:
+        east, west = net.nodes[EAST], net.nodes[WEST]
+        await east.accept()
+        await asyncio.sleep(5)
+        held = await west.role(east.last)
+        (row,) = [row for row in await west.services.view.queues() if row.kind is QueueKind.SHADOW]
+
+        await west.services.view.retry_queue(row.identity)
+
+        assert held is Role.SHADOW
+        await until(west.in_role(east.last, Role.DELIVERED), 5)
+
+
+@in_virtual_time
+async def test_nothing_is_tried_in_queues_of_what_is_delivered_or_set_aside(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        view = net.nodes[EAST].services.view
+        for row in await view.queues():
+            if row.kind is not QueueKind.SUBMISSION:
+                with pytest.raises(RequestRefused, match="nothing is tried in"):
+                    await view.retry_queue(row.identity)
+        assert await view.retry_queue("nowhere:25") is None
 
 
 @in_virtual_time

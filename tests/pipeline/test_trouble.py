@@ -234,11 +234,11 @@ async def test_next_hops_that_died_leave_nothing_behind(tmp_path: Path) -> None:
         net.sink.answer = gone
         for number in range(50):
             await east.accept(f"u@d{number}.example", sender="")
-        assert 50 == len(east.services.deliver.states())
+        assert 50 == len(east.services.deliver.queues())
 
         await asyncio.sleep(3600)
 
-        assert {} == east.services.deliver.states()
+        assert {} == east.services.deliver.queues()
 
 
 @in_virtual_time

@@ -50,6 +50,7 @@ class FakeClient:
         self.asked: list[Any] = []
         self.error: Exception | None = None
         self.refusals: dict[str, Exception] = {}
+        self.rows = QUEUES
 
     def __call__(self, url: str, token: str) -> "FakeClient":
         self.asked.append((url, token))
@@ -64,7 +65,10 @@ class FakeClient:
     def queues(self) -> list[dict[str, Any]]:
         if self.error is not None:
             raise self.error
-        return QUEUES
+        return self.rows
+
+    def retry_queue(self, identity: str) -> dict[str, Any]:
+        return self._command("retried", identity)
 
     def messages(self, queue: str, limit: int, after: int) -> list[dict[str, Any]]:
         self.asked.append((queue, limit, after))
@@ -119,10 +123,41 @@ def test_queue_list_shows_depth_and_oldest_age_and_counts_shadow_queues_apart(no
     assert "2 to deliver, 40 held for others" == result.output.splitlines()[-1]
 
 
+@pytest.mark.parametrize("identity", ["mx1\\Shadow\\3", "Shadow\\3"])
+def test_a_queue_is_shown_by_its_identity_with_or_without_the_server(node: FakeClient, identity: str) -> None:
+    result = run("queue", "show", identity)
+
+    assert (0, True, True) == (result.exit_code, "[lost]" in result.output, "163840" in result.output)
+
+
+def test_a_queue_that_does_not_exist_is_an_error_that_lists_those_that_do(node: FakeClient) -> None:
+    result = run("queue", "show", "mx1\\Shadow")
+
+    assert (1, True) == (result.exit_code, "there are mx1\\Submission, mx1\\Shadow\\3" in result.stderr)
+
+
+def test_queues_are_retried_one_after_the_other_and_a_refused_one_keeps_no_other(node: FakeClient) -> None:
+    node.refusals["Poison"] = admin_client.NodeError("nothing is tried in mx1\\Poison", 409)
+
+    result = run("queue", "retry", "Poison", "Submission")
+
+    assert (1, [("retried", "Poison"), ("retried", "Submission")]) == (result.exit_code, node.asked[1:])
+    assert "Poison: nothing is tried in mx1\\Poison\nSubmission: retried\n1 retried, 1 refused\n" == result.output
+
+
+def test_all_queues_that_can_be_retried_are(node: FakeClient) -> None:
+    node.rows = [*QUEUES, QUEUES[0] | {"identity": "mx1\\Poison", "kind": "Poison"}]
+
+    assert 0 == run("queue", "retry", "--all").exit_code
+    assert [("retried", "mx1\\Submission"), ("retried", "mx1\\Shadow\\3")] == node.asked[1:]
+    assert 2 == run("queue", "retry").exit_code
+
+
 @pytest.mark.parametrize(
     ("words", "document"),
     [
         (("queue", "list"), QUEUES),
+        (("queue", "show", "Submission"), QUEUES[0]),
         (("messages", "list"), [MESSAGE]),
         (("messages", "show", "0193-aa"), FULL),
         (("peers", "list"), [PEER]),
