@@ -6,14 +6,13 @@ Lines that begin "# " explain; "#key = value" is a default: remove the # to chan
 import json
 import textwrap
 from collections.abc import Iterator
-from datetime import timedelta
-from enum import StrEnum
 from typing import Any
 
+from pydantic import TypeAdapter
 from pydantic.fields import FieldInfo
 
 from shadowrelay.settings import values as model
-from shadowrelay.settings.values import Section, Settings, format_duration, format_size, parse_size
+from shadowrelay.settings.values import Section, Settings
 
 _WIDTH = 110
 
@@ -111,15 +110,5 @@ def _line(section: type[Section], name: str, field: FieldInfo) -> str:
 
 
 def _toml(field: FieldInfo, value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, timedelta):
-        return f'"{format_duration(value)}"' if value else '"0s"'
-    if isinstance(value, dict):
-        return json.dumps(value).replace(": ", " = ")
-    if isinstance(value, tuple):
-        return f"[{', '.join(_toml(field, entry) for entry in value)}]"
-    if isinstance(value, int):
-        is_size = any(getattr(constraint, "func", None) is parse_size for constraint in field.metadata)
-        return f'"{format_size(value)}"' if is_size else str(value)
-    return f'"{value.value if isinstance(value, StrEnum) else value}"'
+    plain = TypeAdapter(field.rebuild_annotation()).dump_python(value, mode="json")
+    return json.dumps(plain)  # is TOML as well, for all but tables with something in them; no default is one

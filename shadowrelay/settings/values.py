@@ -18,7 +18,17 @@ from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from shadowrelay.model.ids import BoundaryName, ServerName, SiteName
 from shadowrelay.model.routing import HostPort
@@ -222,11 +232,12 @@ def parse_domain(value: object) -> str:
     return value.strip().rstrip(".").lower()
 
 
-Duration = Annotated[timedelta, BeforeValidator(parse_duration)]
-Size = Annotated[int, BeforeValidator(parse_size)]
-Address = Annotated[HostPort, BeforeValidator(parse_host_port)]
-NameServer = Annotated[HostPort, BeforeValidator(parse_name_server)]
-NextHops = Annotated[tuple[HostPort, ...], BeforeValidator(parse_next_hops)]
+_AS_TEXT = PlainSerializer(str, when_used="json")
+Duration = Annotated[timedelta, BeforeValidator(parse_duration), PlainSerializer(format_duration, when_used="json")]
+Size = Annotated[int, BeforeValidator(parse_size), PlainSerializer(format_size, when_used="json")]
+Address = Annotated[HostPort, BeforeValidator(parse_host_port), _AS_TEXT]
+NameServer = Annotated[HostPort, BeforeValidator(parse_name_server), _AS_TEXT]
+NextHops = Annotated[tuple[Annotated[HostPort, _AS_TEXT], ...], BeforeValidator(parse_next_hops)]
 CheckedNetwork = Annotated[Network, BeforeValidator(parse_network)]
 CheckedDomain = Annotated[str, BeforeValidator(parse_domain)]
 
@@ -487,11 +498,11 @@ class Tracking(Section):
 class Shipping(Section):
     """Shipping of closed tracking logs to where the report reads them; docs/operations.md "Shipping the tracking log"."""
 
-    target: Annotated[str, AfterValidator(checked_target)] = ""
+    target: Annotated[str, AfterValidator(checked_target), PlainSerializer(shown_target, when_used="json")] = ""
     """An absolute directory, or a URL that fsspec knows (s3://, gs://, abfs://, sftp://, file://…). Empty: nothing is shipped."""
     interval: Annotated[Duration, Field(ge=SECOND, le=HOUR)] = 5 * MINUTE
     """A file is closed and shipped at the latest so long after its first row, so that a quiet node is not invisible."""
-    options: Annotated[dict[str, Option], BeforeValidator(checked_options)] = {}
+    options: Annotated[dict[str, Option], BeforeValidator(checked_options), PlainSerializer(shown_options, when_used="json")] = {}
     """Options of fsspec's store, like { endpoint_url = "https://…", key = "…", secret = "…" }. What looks secret is never printed."""
 
 
