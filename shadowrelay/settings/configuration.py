@@ -1,11 +1,11 @@
 """From a TOML file and the environment to `Settings`: where each value came from, and every error at once with its remedy.
 
-`Settings` knows what is legal; this module knows files, variables and how to talk to the operator. Nothing is opened for writing.
-Precedence: environment over file over default.
+`Settings` knows what is legal. pydantic-settings reads the sources and merges them: environment over file over default. This module adds
+what it does not do: single entries of lists, and errors that an operator can act on. Nothing is opened for writing.
 
 `SHADOWRELAY_TRANSPORT__SHADOW_TIMEOUT=2s` overrides `shadow_timeout` in `[transport]`. A number counts the entries of a list from 0:
 `SHADOWRELAY_PEERS__0__ADDRESS`. Whole lists are JSON. A variable with our prefix but without a double underscore is ours only if it
-names a list of tables; others belong to somebody else.
+names a table or a list of tables; others belong to somebody else.
 """
 
 import difflib
@@ -13,25 +13,85 @@ import json
 import os
 import ssl
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
-from types import UnionType
-from typing import Any, TypeVar, Union, get_args, get_origin
+from typing import Any, TypeVar, get_args, get_origin
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
 
 from shadowrelay.model.replies import ConfigurationError
+from shadowrelay.model.routing import HostPort
 from shadowrelay.model.values import dataclass
 from shadowrelay.settings.example import example
-from shadowrelay.settings.values import Section, Settings, format_duration, format_size, parse_size, shown_options, shown_target
+from shadowrelay.settings.values import Section, Settings, format_duration
 from shadowrelay.settings.warnings import warnings
 
-ENVIRONMENT_PREFIX = "SHADOWRELAY_"
+__all__ = ["LoadedSettings", "Origin", "effective", "example", "load", "warnings"]
 
+AnySection = TypeVar("AnySection", bound=Section)
 Key = tuple[str | int, ...]
+
+PREFIX = "SHADOWRELAY_"  # of environment variables
+CONSEQUENCES = {"default_factory_not_called"}  # of another error in the same table, which is reported
+FILE_BYTES_MAX = 1024 * 1024  # a configuration is a few kB; more is the wrong file
+
+
+class Origin(StrEnum):
+    """Where a value came from."""
+
+    DEFAULT = "default"
+    FILE = "file"
+    ENVIRONMENT = "environment"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedSettings:
+    """Shapes: `origins` has an entry for every key, written like "transport.shadow_timeout" or "peers[0].address"."""
+
+    path: Path
+    settings: Settings
+    origins: Mapping[str, Origin]
+
+
+def load(path: Path | str, environ: Mapping[str, str] | None = None) -> LoadedSettings:
+    """Read and check one configuration file with its overrides.
+
+    Shapes: `environ` is `os.environ` when omitted; relative paths in the result are relative to the file.
+    Raises: ConfigurationError that lists every problem, one a line, with file or variable, key and remedy.
+    """
+    path = Path(path)
+    file = _read(path)
+    environment = Environment(os.environ if environ is None else environ, file.init_kwargs)
+    try:
+        given = LayeredSettings(environment, file)
+    except ValidationError as exc:
+        problems = [explain(error, path, environment) for error in exc.errors() if error["type"] not in CONSEQUENCES]
+    else:
+        settings = _with_absolute_paths(given, path.absolute().parent)
+        problems = [f"{path}: {problem}" for problem in _unusable_certificates(settings)]
+    if environment.problems or problems:
+        raise ConfigurationError("\n".join(environment.problems + problems))
+    origins = {
+        format_key(key): Origin.ENVIRONMENT if environment.variable_of(key) else Origin.FILE if is_set else Origin.DEFAULT
+        for key, _, is_set in _leaves(given)
+    }
+    return LoadedSettings(path, settings, origins)
+
+
+def effective(loaded: LoadedSettings) -> tuple[tuple[str, object], ...]:
+    """Every key with its value as JSON can carry it (durations and sizes as an operator writes them), in the order of the file."""
+    return tuple((format_key(key), value) for key, value, _ in _leaves(loaded.settings))
 
 
 def format_key(key: Key) -> str:
@@ -39,96 +99,102 @@ def format_key(key: Key) -> str:
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in key).removeprefix(".")
 
 
-def overrides_in(environ: Mapping[str, str]) -> dict[Key, tuple[str, str]]:
-    """The variables that set something, as key -> (variable, text); tables before what is in them."""
-    found: dict[Key, tuple[str, str]] = {}
-    for variable, text in sorted(environ.items()):
-        parts = variable.removeprefix(ENVIRONMENT_PREFIX).lower().split("__")
-        if variable.startswith(ENVIRONMENT_PREFIX) and (len(parts) > 1 or parts[0] in Settings.model_fields):
-            found[tuple(int(part) if part.isascii() and part.isdigit() else part for part in parts)] = (variable, text)
-    return found
+class LayeredSettings(Settings, BaseSettings):
+    """The settings, put together from sources: where two have a key, the first one counts."""
+
+    model_config = SettingsConfigDict(case_sensitive=True)  # [Server] is no table
+
+    def __init__(self, *sources: PydanticBaseSettingsSource) -> None:
+        BaseSettings.__init__(self, _build_sources=(sources, {}))
 
 
-def apply_override(table: Mapping[str, Any], key: Key, text: str) -> dict[str, Any]:
-    """A copy of `table` in which `key` has the value that `text` means. Raises: ValueError with the remedy."""
-    return _with_value(table, key, _value(key, text))
+class File(TomlConfigSettingsSource):
+    """The file, which must be there: the library goes on without one that does not exist."""
+
+    def _read_files(self, files: Any, deep_merge: bool = False) -> dict[str, Any]:
+        return self._read_file(files)
 
 
-def sections_at(key: Key) -> type[Section] | None:
-    """The table that stands at `key`, `None` where there is none."""
-    annotation = _annotation(key)
-    return next((option for option in (annotation, *get_args(annotation)) if _is_section(option)), None)
+class Environment(EnvSettingsSource):
+    """The variables with our prefix. The library sorts them into tables and reads JSON; each method here says what it does differently."""
 
+    def __init__(self, environ: Mapping[str, str], file: dict[str, Any]) -> None:
+        super().__init__(LayeredSettings, case_sensitive=False, env_prefix=PREFIX, env_nested_delimiter="__")
+        names = {variable: variable.removeprefix(PREFIX).lower() for variable in sorted(environ) if variable.startswith(PREFIX)}
+        # sorted: a table or list comes before what is in it
+        self.keys = {variable: name.split("__") for variable, name in names.items() if "__" in name or name in Settings.model_fields}
+        self.env_vars = {variable.lower(): environ[variable] for variable in self.keys}
+        self.problems: list[str] = []
+        self._file = file
+        for key in self.keys.values():
+            if (around := _table_around(file, key)) is not None:
+                around.pop(key[-1], None)  # a table given as JSON replaces the file's; the library would merge the two
 
-def is_size(key: Key) -> bool:
-    """Whether that key counts bytes."""
-    section = sections_at(key[:-1])
-    field = section.model_fields.get(str(key[-1])) if section is not None else None
-    return field is not None and any(getattr(constraint, "func", None) is parse_size for constraint in field.metadata)
+    def __call__(self) -> dict[str, Any]:
+        # The library passes over tables that do not exist, "null", and keys inside of what is no table; and knows no entries of lists.
+        found = super().__call__()
+        for variable, (table, *within) in self.keys.items():
+            field = Settings.model_fields.get(table)
+            if field is None or not within:
+                found.setdefault(table, {} if within else None)
+            elif get_origin(field.annotation) is tuple:
+                if isinstance(found[table], dict):  # no whole list, only numbered entries: they change those of the file
+                    found[table] = self._file.get(table, [])
+                self._change_entry(found[table], get_args(field.annotation)[0], variable)
+            elif _table_around(found, self.keys[variable]) is None:
+                self.problems.append(f"environment {variable}: {'.'.join([table, *within[:-1]])} is not a table; remove this variable")
+        return found
 
-
-def _value(key: Key, text: str) -> object:
-    """Text stays text where the key wants text; numbers, booleans, lists and tables are JSON where they can be."""
-    if not _wants_json(_annotation(key)):
-        return text
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as exc:
-        if text.lstrip()[:1] in ("[", "{"):
-            raise ValueError(f'is not valid JSON ({exc}); write lists like ["10.0.0.0/8", "192.0.2.7"]') from None
-        return text  # "36MB" for a size, one address for a list of them; or wrong, and then the key's own check says how
-
-
-def _annotation(key: Key) -> Any:
-    """The type that a key has in `Settings`, or `None` for an unknown one (which validation will name)."""
-    annotation: Any = Settings
-    for part in key:
-        if isinstance(part, int):
-            annotation = get_args(annotation)[0] if get_origin(annotation) is tuple else None
-        else:
-            options = (annotation,) if get_origin(annotation) is tuple else (annotation, *get_args(annotation))
-            section = next((option for option in options if _is_section(option)), None)
-            field = section.model_fields.get(part) if section is not None else None
-            annotation = field.annotation if field is not None else None
-    return annotation
-
-
-def _is_section(option: object) -> bool:
-    return isinstance(option, type) and issubclass(option, Section)
-
-
-def _wants_json(annotation: Any) -> bool:
-    if get_origin(annotation) in (Union, UnionType):
-        return any(_wants_json(option) for option in get_args(annotation))
-    return annotation in (bool, int) or get_origin(annotation) in (tuple, dict) or _is_section(annotation)
-
-
-def _with_value(table: Mapping[str, Any], key: Key, value: object) -> dict[str, Any]:
-    name, *rest = key
-    result = dict(table)
-    below = result.get(str(name), {})
-    if not rest:
-        result[str(name)] = value
-    elif isinstance(rest[0], int):
-        entries = list(below) if isinstance(below, list) else []
-        if rest[0] >= len(entries) or len(rest) < 2 or not isinstance(entries[rest[0]], dict):
-            raise ValueError(
-                f"there is no {name}[{rest[0]}] to change: the file has {len(entries)} {name}, counted from 0; "
-                f"set the whole list as JSON with {ENVIRONMENT_PREFIX}{str(name).upper()}"
+    def _change_entry(self, entries: object, section: type[Section], variable: str) -> None:
+        table, number, *within = self.keys[variable]
+        whole = f"{PREFIX}{table.upper()}"
+        if not isinstance(entries, list):
+            return  # validation refuses it
+        if not number.isdecimal():
+            problem = f"{table} is a list, not a table; count its entries from 0, like {whole}__0__NAME"
+        elif not within or int(number) >= len(entries) or not isinstance(entries[int(number)], dict):
+            problem = (
+                f"there is no {table}[{number}] to change: the file has {len(entries)} {table}, counted from 0; "
+                f"set the whole list as JSON with {whole}"
             )
-        entries[rest[0]] = _with_value(entries[rest[0]], tuple(rest[1:]), value)
-        result[str(name)] = entries
-    elif isinstance(below, dict):
-        result[str(name)] = _with_value(below, tuple(rest), value)
-    else:
-        raise ValueError(f"{name} is a list, not a table; count its entries from 0, like {ENVIRONMENT_PREFIX}{str(name).upper()}__0__NAME")
-    return result
+        else:
+            entry = FieldInfo.from_annotation(section)
+            entries[int(number)] |= self.explode_env_vars(f"{table}__{number}", entry, {variable.lower(): self.env_vars[variable.lower()]})
+            return
+        self.problems.append(f"environment {variable}: {problem}")
+
+    def field_is_complex(self, field: FieldInfo) -> bool:
+        # The settings refuse numbers and truth values in quotes, so they are JSON too. HostPort, a dataclass, is not: "[::1]:25" is text.
+        if field.annotation is HostPort:
+            return False
+        return super().field_is_complex(field) or not {bool, int}.isdisjoint((field.annotation, *get_args(field.annotation)))
+
+    def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
+        try:
+            return json.loads(value)
+        except ValueError as exc:
+            # The library would stop here. "36MB" is right for a size, and what is wrong is refused by the validation of the key.
+            # So is an exception, whatever the key: `explain` gets it back as the input of the error.
+            return exc if value.lstrip()[:1] in ("[", "{") else value
+
+    def variable_of(self, key: Key) -> str | None:
+        """The variable that sets that key, a table around it or something in it."""
+        parts = [str(part) for part in key]
+        return next((variable for variable, found in self.keys.items() if parts and parts[: len(found)] == found[: len(parts)]), None)
 
 
-def explain(error: ErrorDetails, path: Path, variables: Mapping[Key, str]) -> str:
-    """One line for one error. Shapes: `variables` names the environment variable of each key that has one."""
+def _table_around(top: object, key: Sequence[str]) -> dict[str, Any] | None:
+    for part in key[:-1]:
+        top = top.get(part) if isinstance(top, dict) else None
+    return top if isinstance(top, dict) else None
+
+
+def explain(error: ErrorDetails, path: Path, environment: Environment) -> str:
+    """One line for one error."""
     key: Key = tuple(error["loc"])
-    variable = next((name for place, name in variables.items() if key and (place == key[: len(place)] or key == place[: len(key)])), None)
+    variable = environment.variable_of(key)
+    if isinstance(error["input"], ValueError):
+        return f'environment {variable}: is not valid JSON ({error["input"]}); write lists like ["10.0.0.0/8", "192.0.2.7"]'
     where = f"environment {variable}" if variable else str(path)
     return f"{where}: {format_key(key)}{': ' if key else ''}{_problem(error, key)}"
 
@@ -172,109 +238,46 @@ def _shown(value: object) -> str:
 
 def _bound(key: Key, name: str) -> str:
     # read from the settings, because pydantic's error carries a duration only as its Python text
-    section = sections_at(key[:-1]) or Settings
-    bounds = [getattr(constraint, name, None) for constraint in section.model_fields[str(key[-1])].metadata]
+    bounds = [getattr(constraint, name, None) for constraint in _section_of(key).model_fields[str(key[-1])].metadata]
     return next(_shown(bound) for bound in bounds if bound is not None)
 
 
 def _nearest(key: Key) -> str:
-    known = list((sections_at(key[:-1]) or Settings).model_fields)
+    known = list(_section_of(key).model_fields)
     close = difflib.get_close_matches(str(key[-1]), known, n=1)
     return f"did you mean {close[0]}?" if close else f"known here: {', '.join(known)}"
 
 
-__all__ = ["LoadedSettings", "Origin", "effective", "example", "load", "warnings"]
-
-AnySection = TypeVar("AnySection", bound=Section)
-
-CONSEQUENCES = {"default_factory_not_called"}  # of another error in the same table, which is reported
-FILE_BYTES_MAX = 1024 * 1024  # a configuration is a few kB; more is the wrong file
-
-
-class Origin(StrEnum):
-    """Where a value came from."""
-
-    DEFAULT = "default"
-    FILE = "file"
-    ENVIRONMENT = "environment"
+def _section_of(key: Key) -> type[Section]:
+    """The table in which that key stands."""
+    section: type[Section] = Settings
+    for part in key[:-1]:
+        if isinstance(part, str):
+            annotation = section.model_fields[part].annotation
+            options = (annotation, *get_args(annotation))
+            section = next((option for option in options if isinstance(option, type) and issubclass(option, Section)), section)
+    return section
 
 
-@dataclass(frozen=True, slots=True)
-class LoadedSettings:
-    """Shapes: `origins` has an entry for every key, written like "transport.shadow_timeout" or "peers[0].address"."""
+def _leaves(section: Section, key: Key = ()) -> Iterator[tuple[Key, object, bool]]:
+    """Every key below that table, its value as JSON can carry it, and whether a source has it."""
+    plain = section.model_dump(mode="json")
+    for name in type(section).model_fields:
+        value = getattr(section, name)
+        if isinstance(value, Section):
+            yield from _leaves(value, (*key, name))
+        elif isinstance(value, tuple) and value and isinstance(value[0], Section):
+            for index, entry in enumerate(value):
+                yield from _leaves(entry, (*key, name, index))
+        else:
+            yield (*key, name), plain[name], name in section.model_fields_set
 
-    path: Path
-    settings: Settings
-    origins: Mapping[str, Origin]
 
-
-def load(path: Path | str, environ: Mapping[str, str] | None = None) -> LoadedSettings:
-    """Read and check one configuration file with its overrides.
-
-    Shapes: `environ` is `os.environ` when omitted; relative paths in the result are relative to the file.
-    Raises: ConfigurationError that lists every problem, one a line, with file or variable, key and remedy.
-    """
-    path = Path(path)
-    from_file = _read(path)
-    overrides = overrides_in(os.environ if environ is None else environ)
-    variables: dict[Key, str] = {}
-    merged = from_file
-    problems: list[str] = []
-    for key, (variable, text) in overrides.items():
-        try:
-            merged = apply_override(merged, key, text)
-            variables[key] = variable
-        except ValueError as exc:
-            problems.append(f"environment {variable}: {exc}")
+def _read(path: Path) -> File:
     try:
-        settings = _with_absolute_paths(Settings.model_validate(merged), path.absolute().parent)
-    except ValidationError as exc:
-        problems += [explain(error, path, variables) for error in exc.errors() if error["type"] not in CONSEQUENCES]
-    else:
-        problems += [f"{path}: {problem}" for problem in _unusable_certificates(settings)]
-    if problems:
-        raise ConfigurationError("\n".join(problems))
-    origins = {format_key(key): _origin(key, from_file, variables) for key, _ in _leaves(settings)}
-    return LoadedSettings(path, settings, origins)
-
-
-def effective(loaded: LoadedSettings) -> tuple[tuple[str, object], ...]:
-    """Every key with its value as JSON can carry it (durations and sizes as an operator writes them), in the order of the file."""
-    return tuple((format_key(key), _plain(key, value)) for key, value in _leaves(loaded.settings))
-
-
-def _leaves(value: object, key: Key = ()) -> Iterator[tuple[Key, object]]:
-    if isinstance(value, BaseModel):
-        for name in type(value).model_fields:
-            yield from _leaves(getattr(value, name), (*key, name))
-    elif isinstance(value, tuple) and value and isinstance(value[0], BaseModel):
-        for index, entry in enumerate(value):
-            yield from _leaves(entry, (*key, index))
-    else:
-        yield key, value
-
-
-def _plain(key: Key, value: object) -> object:
-    if isinstance(value, timedelta):
-        return format_duration(value)
-    if isinstance(value, tuple):
-        return [_plain(key, entry) for entry in value]
-    if isinstance(value, int) and is_size(key):
-        return format_size(value)
-    if isinstance(value, dict):
-        return shown_options(value)
-    if key == ("shipping", "target"):
-        return shown_target(str(value))
-    return value if isinstance(value, bool | int | None) else str(value)
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        with path.open("rb") as file:
-            content = file.read(FILE_BYTES_MAX + 1)
-        if len(content) > FILE_BYTES_MAX:
+        if path.stat().st_size > FILE_BYTES_MAX:
             raise ConfigurationError(f"{path}: has more than {FILE_BYTES_MAX} bytes; this is not a configuration of shadowrelay")
-        return tomllib.loads(content.decode("utf-8"))
+        return File(LayeredSettings, path.absolute())  # the library takes "." for none
     except OSError as exc:
         raise ConfigurationError(f"{path}: cannot be read ({exc.strerror}); give an existing file with --config") from exc
     except UnicodeDecodeError as exc:
@@ -316,15 +319,3 @@ def _unusable_certificates(settings: Settings) -> Iterator[str]:
             context.load_verify_locations(tls.peer_authority)
         except (ssl.SSLError, OSError) as exc:
             yield f"tls.peer_authority: {tls.peer_authority} holds no usable certificate ({exc}); give the authority's PEM file"
-
-
-def _origin(key: Key, from_file: Mapping[str, Any], variables: Mapping[Key, str]) -> Origin:
-    if any(key[:length] in variables for length in range(1, len(key) + 1)):
-        return Origin.ENVIRONMENT
-    value: Any = from_file
-    for part in key:
-        try:
-            value = value[part]
-        except (KeyError, IndexError, TypeError):
-            return Origin.DEFAULT
-    return Origin.FILE

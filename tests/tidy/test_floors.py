@@ -20,6 +20,7 @@ WORLDLY = {"asyncio", "os", "sqlite3", "sqlalchemy", "aiosmtpd", "aiosmtplib", "
 PLACES: dict[str, tuple[str, set[str]]] = {
     "pydantic": ("pydantic", {"model", "settings", "admin"}),
     "pydantic_core": ("pydantic", {"settings"}),
+    "pydantic_settings": ("pydantic-settings", {"settings"}),
     "sqlalchemy": ("sqlalchemy", {"store"}),
     "aiosqlite": ("aiosqlite", {"store"}),
     "aiosmtpd": ("aiosmtpd", {"smtp"}),

@@ -1,4 +1,5 @@
 import json
+import os
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -11,7 +12,7 @@ import trustme
 from shadowrelay.model.replies import ConfigurationError
 from shadowrelay.model.routing import HostPort
 from shadowrelay.settings.configuration import LoadedSettings, Origin, effective, example, load, warnings
-from shadowrelay.settings.values import Settings
+from shadowrelay.settings.values import Settings, Transport
 
 SERVER = '[server]\nname = "mx1.east.example"\nsite = "east"\n'
 CONNECTOR = (
@@ -94,14 +95,47 @@ OVERRIDES: list[tuple[str, str, Callable[[Settings], Any], Any]] = [
     ("SHIPPING__OPTIONS", '{"anon": true}', lambda s: s.shipping.options, {"anon": True}),
     ("SHIPPING__OPTIONS__SECRET", "4711", lambda s: s.shipping.options, {"secret": "4711"}),
     ("PEERS__0__REQUIRE_TLS", "false", lambda s: s.peers[0].require_tls, False),
+    ("PEERS__0__REQUIRE_TLS", "null", lambda s: s.peers[0].require_tls, None),
+    ("ADMIN__LISTEN", "[::1]:8025", lambda s: s.admin.listen, HostPort("::1", 8025)),
+    ("send__CONCURRENCY_per_destination", "7", lambda s: s.send.concurrency_per_destination, 7),
 ]
 
 
-@pytest.mark.parametrize(("variable", "text", "value_in", "value"), OVERRIDES, ids=[case[0] for case in OVERRIDES])
+@pytest.mark.parametrize(("variable", "text", "value_in", "value"), OVERRIDES, ids=[" ".join(case[:2]) for case in OVERRIDES])
 def test_every_kind_of_value_can_come_from_the_environment(
     write: Write, variable: str, text: str, value_in: Callable[[Settings], Any], value: Any
 ) -> None:
     assert value == value_in(load(write(NODE), {f"SHADOWRELAY_{variable}": text}).settings)
+
+
+def test_a_table_or_list_in_the_environment_replaces_that_of_the_file_and_variables_change_it_further(write: Write) -> None:
+    text = (
+        NODE
+        + '[transport]\nshadow_timeout = "3s"\n[shipping]\noptions = { key = "a", anon = false }\n[tls]\ncertificate = "a"\nkey = "a"\n'
+    )
+    whole = {
+        "SHADOWRELAY_TLS": "null",
+        "SHADOWRELAY_TRANSPORT": '{"shadow_heartbeat_frequency": "1m"}',
+        "SHADOWRELAY_PEERS": '[{"name": "b", "site": "5", "address": "b:1"}, {"name": "c", "site": "6", "address": "c:1"}]',
+        "SHADOWRELAY_SHIPPING__OPTIONS": '{"endpoint_url": "https://x.example"}',
+    }
+    further = {"SHADOWRELAY_TRANSPORT__DISCARD_POLL_INTERVAL": "2s", "SHADOWRELAY_PEERS__1__ADDRESS": "d:2"}
+
+    loaded = load(write(text), whole | further | {"SHADOWRELAY_SHIPPING__OPTIONS__SECRET": "hunter2"})
+
+    settings = loaded.settings
+    expected = Transport(shadow_heartbeat_frequency=timedelta(minutes=1), discard_poll_interval=timedelta(seconds=2))
+    assert (None, expected) == (settings.tls, settings.transport)
+    assert [HostPort("b", 1), HostPort("d", 2)] == [peer.address for peer in settings.peers]
+    assert {"endpoint_url": "https://x.example", "secret": "hunter2"} == settings.shipping.options
+    assert {Origin.ENVIRONMENT} == {origin for key, origin in loaded.origins.items() if key.startswith(("transport.", "peers["))}
+
+
+def test_options_come_from_the_environment_where_one_of_them_does(write: Write) -> None:
+    loaded = load(write(NODE + '[shipping]\noptions = { key = "a" }\n'), {"SHADOWRELAY_SHIPPING__OPTIONS__SECRET": "b"})
+
+    assert {"key": "a", "secret": "b"} == loaded.settings.shipping.options
+    assert Origin.ENVIRONMENT == loaded.origins["shipping.options"]
 
 
 def test_variables_that_name_no_table_are_left_alone(write: Write) -> None:
@@ -219,7 +253,11 @@ ENVIRONMENT_PROBLEMS = [
         {"SHADOWRELAY_PEERS__SITE": "x"},
         "environment SHADOWRELAY_PEERS__SITE: peers is a list, not a table; count its entries from 0, like SHADOWRELAY_PEERS__0__NAME",
     ),
+    ({"SHADOWRELAY_PEERS__0": "{}"}, "environment SHADOWRELAY_PEERS__0: there is no peers[0] to change: "),
+    ({"SHADOWRELAY_PEERS": '{"name": "a"}'}, "environment SHADOWRELAY_PEERS: peers: is not a list; write one like "),
+    ({"SHADOWRELAY_DNS": "null"}, "environment SHADOWRELAY_DNS: dns: null is not a table; write its keys under [dns]"),
     ({"SHADOWRELAY_ROUTES": "[{"}, "environment SHADOWRELAY_ROUTES: is not valid JSON ("),
+    ({"SHADOWRELAY_PEERS__0__REQUIRE_TLS": "[{"}, "environment SHADOWRELAY_PEERS__0__REQUIRE_TLS: is not valid JSON ("),
     ({"SHADOWRELAY_TRANSPORT__SHADOW_TIMEOUT__X": "1"}, "environment SHADOWRELAY_TRANSPORT__SHADOW_TIMEOUT__X: transport.shadow_timeout: "),
 ]
 
@@ -227,6 +265,36 @@ ENVIRONMENT_PROBLEMS = [
 @pytest.mark.parametrize(("environ", "beginning"), ENVIRONMENT_PROBLEMS, ids=[next(iter(case[0])) for case in ENVIRONMENT_PROBLEMS])
 def test_a_problem_of_a_variable_names_the_variable(write: Write, environ: dict[str, str], beginning: str) -> None:
     assert [beginning] == [line[: len(beginning)] for line in problems_of(write(NODE), environ)]
+
+
+def test_problems_of_variables_and_file_are_named_together(write: Write) -> None:
+    environ = {"SHADOWRELAY_ROUTES": "[{", "SHADOWRELAY_PEERS__7__SITE": "x", "SHADOWRELAY_SENDD__NOPE": "1", "SHADOWRELAY_SEND__NOPE": "1"}
+
+    problems = problems_of(write("zzz = 1\n[Server]\n" + NODE), environ)
+
+    places = {"SHADOWRELAY_ROUTES", "SHADOWRELAY_PEERS__7__SITE", "SHADOWRELAY_SENDD__NOPE", "SHADOWRELAY_SEND__NOPE", "zzz", "Server"}
+    assert [1] * 6 == [sum(f" {place}: " in line for line in problems) for place in places]
+    assert 6 == len(problems)
+
+
+def test_a_variable_inside_the_value_of_another_is_refused(write: Write) -> None:
+    environ = {"SHADOWRELAY_TRANSPORT__SHADOW_TIMEOUT": "2s", "SHADOWRELAY_TLS": "null"}
+
+    problems = problems_of(write(NODE), environ | {"SHADOWRELAY_TRANSPORT__SHADOW_TIMEOUT__X": "1", "SHADOWRELAY_TLS__KEY": "k"})
+
+    assert [
+        "environment SHADOWRELAY_TLS__KEY: tls is not a table; remove this variable",
+        "environment SHADOWRELAY_TRANSPORT__SHADOW_TIMEOUT__X: transport.shadow_timeout is not a table; remove this variable",
+    ] == problems
+
+
+def test_a_file_may_be_a_pipe() -> None:
+    reading, writing = os.pipe()
+    os.write(writing, SERVER.encode())
+    os.close(writing)
+
+    assert "mx1.east.example" == load(f"/dev/fd/{reading}", {}).settings.server.name
+    os.close(reading)
 
 
 def test_a_file_that_cannot_be_read_is_a_configuration_error(tmp_path: Path) -> None:
@@ -237,6 +305,7 @@ def test_a_file_that_cannot_be_read_is_a_configuration_error(tmp_path: Path) -> 
     huge.write_bytes(b"#" * (1024 * 1024 + 1))
 
     assert [f"{missing}: cannot be read (No such file or directory); give an existing file with --config"] == problems_of(missing)
+    assert [f"{tmp_path}: cannot be read (Is a directory); give an existing file with --config"] == problems_of(tmp_path)
     assert [f"{binary}: is not UTF-8 text (octet 0); save it as UTF-8"] == problems_of(binary)
     assert [f"{huge}: has more than 1048576 bytes; this is not a configuration of shadowrelay"] == problems_of(huge)
 
