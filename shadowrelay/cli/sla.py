@@ -162,7 +162,7 @@ def report(
         print_json({"output": output} | {key: summary[key] for key in ("now", "input", "overall", "objectives", "causes")})
     else:
         _print_report(summary, output)
-    if caution := import_module("shadowrelay.sla.page.inputs").misnamed(summary):
+    if caution := import_module("shadowrelay.sla.page.cautions").misnamed(summary):
         typer.echo(f"shadowrelay: {visible(caution)}", err=True)
     if fail_on_breach and any(each["verdict"] == "missed" for each in summary["objectives"]):
         raise typer.Exit(ExitCode.BREACH)

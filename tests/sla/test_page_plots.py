@@ -6,11 +6,17 @@ from xml.etree import ElementTree
 
 import pytest
 
-from shadowrelay.sla.page.markup import burn, count, duration, percent
-from shadowrelay.sla.page.plots import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Axis, Line, Plot, drawing, nines, sums, time_ticks, times
+from shadowrelay.sla.page.document import templates
+from shadowrelay.sla.page.plots import Axis, Line, Plot, nines, sums, time_ticks, times
+from shadowrelay.sla.page.wording import burn, count, duration, percent
 
 FIRST = datetime(2026, 11, 1, tzinfo=UTC)
 HOUR = timedelta(hours=1)
+
+
+def drawing(plot: Plot) -> str:
+    drawn: str = templates().get_template("plot.html.jinja").module.drawing(plot, "x", "title", "what")  # type: ignore[attr-defined]
+    return drawn
 
 
 def plot_of(values: list[float | None], axis: Axis, *, is_bars: bool = False, promise: float | None = None) -> ElementTree.Element:
@@ -18,7 +24,7 @@ def plot_of(values: list[float | None], axis: Axis, *, is_bars: bool = False, pr
     lines = (
         [] if is_bars else [Line("p50", "first", values), Line("p99", "third", [None if value is None else value * 2 for value in values])]
     )
-    return ElementTree.fromstring(drawing(Plot(starts, HOUR, axis, lines, values if is_bars else [], promise), "x", "title", "what"))
+    return ElementTree.fromstring(drawing(Plot(starts, HOUR, axis, lines, values if is_bars else [], promise)))
 
 
 def numbers(drawn: ElementTree.Element) -> list[tuple[float, float]]:
@@ -40,7 +46,9 @@ def test_every_point_lies_within_its_plot(values: list[float | None], kind: str)
     axis = times([*known, *[value * 2 for value in known]], 250.0) if kind == "times" else sums(known)
     drawn = plot_of(values, axis, is_bars=kind == "sums", promise=250.0 if kind == "times" else None)
 
-    assert [] == [(x, y) for x, y in numbers(drawn) if not (LEFT <= x <= WIDTH - RIGHT + 0.1 and TOP - 0.1 <= y <= HEIGHT - BOTTOM + 4.1)]
+    assert [] == [
+        (x, y) for x, y in numbers(drawn) if not (Plot.left <= x <= Plot.right + 0.1 and Plot.top - 0.1 <= y <= Plot.bottom + 4.1)
+    ]
     assert 2 <= len(axis.ticks) <= 13
 
 
@@ -50,13 +58,13 @@ def test_a_gap_is_no_line_and_a_lone_window_is_as_long_as_it_lasted() -> None:
 
     assert [2, 2] == [len(one.attrib["points"].split()) for one in drawn.iter("polyline") if "first" in one.attrib["class"]]
     assert 1 == len(lone)
-    assert (WIDTH - LEFT - RIGHT) / 7 == pytest.approx(float(lone[0].attrib["x2"]) - float(lone[0].attrib["x1"]), abs=0.2)
+    assert (Plot.right - Plot.left) / 7 == pytest.approx(float(lone[0].attrib["x2"]) - float(lone[0].attrib["x1"]), abs=0.2)
 
 
 def test_windows_that_are_missing_in_the_summary_are_gaps_too() -> None:
     plot = Plot([FIRST, FIRST + HOUR, FIRST + 9 * HOUR], HOUR, sums([3.0]), [Line("", "first", [1.0, 2.0, 3.0])])
 
-    assert 1 == drawing(plot, "x", "title", "what").count("polyline class") == drawing(plot, "x", "title", "what").count("alone")
+    assert 1 == drawing(plot).count("polyline class") == drawing(plot).count("alone")
 
 
 def test_names_of_lines_do_not_touch() -> None:
@@ -64,7 +72,7 @@ def test_names_of_lines_do_not_touch() -> None:
     heights = sorted(float(one.attrib["y"]) for one in drawn.iter("text") if "line-name" in one.attrib["class"])
 
     assert heights[1] - heights[0] >= 12
-    assert heights[-1] <= HEIGHT - BOTTOM
+    assert heights[-1] <= Plot.bottom
 
 
 def test_what_is_there_can_be_seen_beside_something_huge() -> None:

@@ -16,7 +16,7 @@ def test_a_page_of_a_watch_loads_itself_again_and_says_what_came_late_and_what_f
     assert '<meta http-equiv="refresh" content="45">' in page
     assert "Kept up to date by <code>sla watch</code>" in page
     assert "2026-11-21 16:00:05</time> UTC; 2 rows came late" in page
-    assert "; not working now: &quot;&gt;&lt;script&gt;" in page
+    assert "; not working now: &#34;&gt;&lt;script&gt;" in page
     assert page.index("refresh") > page.index("Content-Security-Policy")
 
 

@@ -22,6 +22,7 @@ TEXT_SUFFIXES = {
     ".yaml",
     ".json",
     ".html",
+    ".jinja",
     ".js",
     ".css",
     ".svg",

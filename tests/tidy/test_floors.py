@@ -38,6 +38,7 @@ PLACES: dict[str, tuple[str, set[str]]] = {
     "typer": ("typer", {"cli"}),
     "rich": ("rich", {"cli", "lab"}),
     "fsspec": ("fsspec", {"tracking", REPORT}),
+    "jinja2": ("jinja2", {REPORT}),
     "pyspark": ("pyspark", {REPORT}),
     "py4j": ("pyspark", {REPORT}),
     "pyarrow": ("pyarrow", {REPORT}),

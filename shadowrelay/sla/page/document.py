@@ -1,6 +1,7 @@
-"""The page as a whole: one style, one script, a policy that forbids everything else, and the sections in their order.
+"""The page as a whole: the templates, and the values that they show.
 
-A page that `sla watch` keeps up to date reloads itself and says when it was made, what came late and what fails. docs/sla.md, 7.
+The page has one style, one script and a policy that forbids everything else. A page that `sla watch` keeps up to date reloads itself and
+says when it was made, what came late and what fails. docs/sla.md, 7.
 """
 
 from base64 import b64encode
@@ -10,104 +11,61 @@ from hashlib import sha256
 from importlib.resources import files
 from typing import cast
 
-from shadowrelay.sla.page.inputs import definitions, inputs, not_computable
-from shadowrelay.sla.page.markup import Child, Html, counted, duration, instant, minute, tag
-from shadowrelay.sla.page.message_lists import lists, traces
-from shadowrelay.sla.page.servers import pairs, takeovers
-from shadowrelay.sla.page.summary_types import Summary
-from shadowrelay.sla.page.time_series import discard_lag, exposure, latency, redundancy
-from shadowrelay.sla.page.verdicts import budgets, claim, headline, period, verdicts
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
-RELOAD_SECONDS_MIN = 30  # a reader must be able to read
-_CONTENTS = (
-    *(
-        ("objectives", "Objectives"),
-        ("budget", "Error budget"),
-        ("redundancy", "Redundancy"),
-        ("latency", "Latency"),
-        ("exposure", "Exposure"),
-    ),
-    *(("discard-lag", "Discard lag"), ("takeovers", "Takeovers"), ("servers", "Servers"), ("incidents", "Messages"), ("traces", "Traces")),
-    *(("not-computable", "Not computable"), ("input", "Input"), ("definitions", "Definitions")),
+from shadowrelay.sla.page import labels, wording
+from shadowrelay.sla.page.cautions import clock_caution, dropped_count, other_cautions
+from shadowrelay.sla.page.message_lists import causes, longest_exposures, trace_id, traces
+from shadowrelay.sla.page.servers import heat_map, scopes, takeovers
+from shadowrelay.sla.page.summary_types import Summary
+from shadowrelay.sla.page.time_series import panes
+from shadowrelay.sla.page.verdicts import actual, budgets, failures, headline, kind_of, promise
+
+_PACKAGE = "shadowrelay.sla.page"
+_VALUES = (  # of the summary; the templates know each by the name of its function
+    *(headline, clock_caution, other_cautions, dropped_count, panes, takeovers, heat_map, scopes),
+    *(budgets, longest_exposures, causes, traces),
 )
-_SECTIONS = (verdicts, budgets, redundancy, latency, exposure, discard_lag, takeovers, pairs, lists, traces, not_computable, inputs)
 
 
 def render(summary: Mapping[str, object]) -> str:
     """The page as text, to be written as UTF-8.
 
-    Shapes: `summary` is summary.json as docs/sla.md defines it; any list of it may be empty. Raises: KeyError if a part is missing.
+    Shapes: `summary` is summary.json as docs/sla.md defines it; any list of it may be empty.
+    Raises: KeyError or jinja2.UndefinedError if a part is missing.
     """
     known = cast(Summary, summary)
-    return "<!doctype html>\n" + tag("html", _head(known), tag("body", _body(known)), lang="en") + "\n"
+    values = {value.__name__: value(known) for value in _VALUES}
+    page = templates().get_template("report.html.jinja")
+    return page.render(values, summary=known, style=_resource("page.css"), script=_resource("page.js"))
 
 
 @cache
-def _resource(name: str) -> Html:
-    return Html(files("shadowrelay.sla.page").joinpath(name).read_text(encoding="utf-8"))
-
-
-def _hashed(text: str) -> str:
-    return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
-
-
-def _head(summary: Summary) -> Html:
-    style, script = _resource("page.css"), _resource("page.js")
-    policy = f"default-src 'none'; style-src {_hashed(style)}; script-src {_hashed(script)}; base-uri 'none'; form-action 'none'"
-    return tag(
-        "head",
-        tag("meta", charset="utf-8"),
-        tag("meta", http_equiv="Content-Security-Policy", content=policy),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("meta", name="color-scheme", content="light dark"),
-        reload(summary),
-        tag("meta", name="generator", content="shadowrelay sla report"),
-        tag("title", f"{claim(summary)[0]} Redundancy report"),
-        tag("style", style),
+def templates() -> Environment:
+    """The templates, each compiled once. All that they print is escaped, and a name without a value is an error."""
+    environment = Environment(
+        loader=PackageLoader(_PACKAGE),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=wording.readable,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        auto_reload=False,
     )
+    functions = (
+        *(wording.count, wording.counted, wording.shown, wording.percent, wording.burn, wording.pixels, wording.duration),
+        *(wording.milliseconds, wording.utc, kind_of, actual, promise, failures, trace_id, policy_hash),
+    )
+    environment.globals.update({function.__name__: function for function in functions}, labels=labels)
+    return environment
 
 
-def _body(summary: Summary) -> list[Html]:
-    links = [tag("li", tag("a", title, href=f"#{name}")) for name, title in _CONTENTS]
-    return [
-        tag("a", "Skip to the report", href="#report", class_="skip"),
-        tag("header", tag("p", "Shadow redundancy report", class_="kicker"), period(summary), watched(summary)),
-        tag(
-            "main",
-            headline(summary),
-            tag("nav", tag("ul", links, role="list"), aria_label="Contents"),
-            [section(summary) for section in _SECTIONS],
-            definitions(),
-            id="report",
-            tabindex="-1",
-        ),
-        tag(
-            "footer",
-            tag("p", "Made by ", tag("code", "shadowrelay sla report"), " at ", minute(summary["generated_at"]), ". All instants are UTC."),
-        ),
-        tag("script", _resource("page.js")),
-    ]
+@cache
+def _resource(name: str) -> str:
+    return files(_PACKAGE).joinpath(name).read_text(encoding="utf-8")
 
 
-def reload(summary: Summary) -> Html | None:
-    """For the head; None on a page that stays as it is."""
-    watch = summary.get("watch")
-    if watch is None:
-        return None
-    return tag("meta", http_equiv="refresh", content=str(max(RELOAD_SECONDS_MIN, round(watch["interval_seconds"]))))
-
-
-def watched(summary: Summary) -> Html | None:
-    """When it was made, what came late, and what does not work."""
-    watch = summary.get("watch")
-    if watch is None:
-        return None
-    said: list[Child] = ["Kept up to date by ", tag("code", "sla watch"), ", looking every ", duration(watch["interval_seconds"])]
-    said += ["; as of ", instant(watch["updated_at"]), " UTC"]
-    if watch["late_rows"]:
-        said += ["; ", counted(watch["late_rows"], "row"), " came late (in these figures, not in the live ones)"]
-    if watch.get("ahead_rows"):
-        said += ["; ", counted(watch["ahead_rows"], "row"), " came ahead of the clock"]
-    if watch["failing"]:
-        said += ["; not working now: ", ", ".join(sorted(watch["failing"]))]
-    return tag("p", *said, ".", class_="period")
+def policy_hash(text: str) -> str:
+    """Of a style or a script, as a Content-Security-Policy names it."""
+    return f"sha256-{b64encode(sha256(text.encode()).digest()).decode()}"

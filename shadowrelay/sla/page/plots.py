@@ -1,8 +1,7 @@
-"""Small plots as SVG, without a library. They take the page's colours by class, so light, dark and paper need no second drawing.
+"""The geometry of a small plot: where its lines, bars and labels are. `plot.html.jinja` draws them as SVG.
 
-A plot is two axes (functions from a value to 0…1) and what is drawn between them. It takes any number of points: without any there is a
-sentence instead of a plot, and a single one is a dash as long as its window. Windows without a figure are gaps, never zero. The figures
-stand in a table below.
+A plot is two axes (functions from a value to 0…1) and what is drawn between them. It takes any number of points; a single one is a dash as
+long as its window. Windows without a figure are gaps, never zero.
 
 Vertical axes have the units that people use: nines for a ratio near one, decades for times, and linear steps for sums.
 """
@@ -11,11 +10,10 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import ClassVar, NamedTuple
 
-from shadowrelay.sla.page.markup import NB, Html, duration, percent, tag
+from shadowrelay.sla.page.wording import NB, duration, percent
 
-WIDTH, HEIGHT = 480, 230
-LEFT, RIGHT, TOP, BOTTOM = 68, 40, 14, 28
 _STEPS = [timedelta(hours=hours) for hours in (1, 3, 6, 12, 24, 48, 96, 168, 336, 672, 1344, 2688, 5376, 10752)]
 _TICKS_MAX = 6
 _LABEL_GAP = 15.0
@@ -39,9 +37,16 @@ class Line:
     values: Sequence[float | None]
 
 
+class Run(NamedTuple):
+    """Points of neighbouring windows, or the two ends of a window that stands alone."""
+
+    points: list[tuple[float, float]]
+    is_alone: bool
+
+
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """Shapes: `starts` ascending, of windows of length `step`; `bars` instead of lines where they are sums."""
+    """Shapes: `starts` ascending, of windows of length `step`; `bars` instead of lines where they are sums. Units: pixels."""
 
     starts: Sequence[datetime]
     step: timedelta
@@ -49,51 +54,70 @@ class Plot:
     lines: Sequence[Line] = ()
     bars: Sequence[float | None] = ()
     promise: float | None = None
+    width: ClassVar = 480
+    height: ClassVar = 230
+    left: ClassVar = 68  # of the field between the axes, as are the next three
+    right: ClassVar = 440
+    top: ClassVar = 14
+    bottom: ClassVar = 202
+
+    @property
+    def end(self) -> datetime:
+        return self.starts[-1] + self.step
 
     def x(self, index: int) -> float:
-        """The middle of a window, in pixels."""
+        """The middle of a window."""
         return self.x_at(self.starts[index] + self.step / 2)
 
     def x_at(self, at: datetime) -> float:
-        return LEFT + (WIDTH - LEFT - RIGHT) * ((at - self.starts[0]) / (self.starts[-1] + self.step - self.starts[0]))
+        return self.left + (self.right - self.left) * ((at - self.starts[0]) / (self.end - self.starts[0]))
 
     def y(self, value: float) -> float:
         return self.height_at(self.axis.place(value))
 
-    @staticmethod
-    def height_at(place: float) -> float:
-        return TOP + (HEIGHT - TOP - BOTTOM) * (1 - min(1.0, max(0.0, place)))
+    def height_at(self, place: float) -> float:
+        return self.top + (self.bottom - self.top) * (1 - min(1.0, max(0.0, place)))
 
+    def times(self) -> list[tuple[float, str]]:
+        """(x, label) of the ticks below."""
+        return [(self.x_at(at), label) for at, label in time_ticks(self.starts[0], self.end)]
 
-def drawing(plot: Plot, name: str, title: str, description: str) -> Html:
-    """The plot as `<svg role="img">`; `name` is the page's unique id of it."""
-    parts = [*_vertical(plot.axis), *_horizontal(plot), *_bars(plot), *_promise(plot)]
-    for line in reversed(plot.lines):  # the first one lies on top
-        parts += _line(plot, line)
-    parts += _line_names(plot)
-    return tag(
-        "svg",
-        tag("title", title, id=f"{name}-title"),
-        tag("desc", description, id=f"{name}-desc"),
-        parts,
-        tag("line", class_="cross", x1=LEFT, x2=LEFT, y1=TOP, y2=HEIGHT - BOTTOM),
-        class_="plot",
-        viewBox=f"0 0 {WIDTH} {HEIGHT}",
-        role="img",
-        aria_labelledby=f"{name}-title {name}-desc",
-    )
+    def rectangles(self) -> Iterator[tuple[float, float, float, float]]:
+        """(x, y, width, height) of each bar."""
+        width = min(40.0, max(1.2, (self.right - self.left) * (self.step / (self.end - self.starts[0])) * 0.72))
+        for index, value in enumerate(self.bars):
+            if value:
+                y = min(self.y(value), self.bottom - 1.5)  # what is there can be seen
+                yield self.x(index) - width / 2, y, width, self.bottom - y
 
+    def runs(self, line: Line) -> list[Run]:
+        """The line, interrupted where a window has no value or is missing."""
+        runs: list[list[int]] = []
+        for index, value in enumerate(line.values):
+            if value is None:
+                continue
+            if runs and runs[-1][-1] == index - 1 and self.starts[index] - self.starts[index - 1] <= self.step:
+                runs[-1].append(index)
+            else:
+                runs.append([index])
+        return [self._run(line, run) for run in runs]
 
-def pixels(number: float) -> str:
-    """Coordinates need no more than tenths."""
-    return f"{number:.1f}".removesuffix(".0")
+    def _run(self, line: Line, run: Sequence[int]) -> Run:
+        points = [(self.x(index), self.y(value)) for index in run if (value := line.values[index]) is not None]
+        if len(points) > 1:
+            return Run(points, False)
+        start, y = self.starts[run[0]], points[0][1]
+        return Run([(self.x_at(start), y), (self.x_at(start + self.step), y)], True)
 
-
-def _vertical(axis: Axis) -> Iterator[Html]:
-    for place, label in axis.ticks:
-        y = pixels(Plot.height_at(place))
-        yield tag("line", class_="grid", x1=LEFT, x2=WIDTH - RIGHT, y1=y, y2=y)
-        yield tag("text", label, class_="tick end", x=LEFT - 7, y=y, dy=".35em")
+    def names(self) -> Iterator[tuple[float, Line]]:
+        """(y, line) at the right end of each line, moved apart where they would touch; none if there is one line only."""
+        lasts = [(next((value for value in reversed(line.values) if value is not None), None), line) for line in self.lines]
+        ends = sorted(((self.y(last), line) for last, line in lasts if last is not None), key=lambda end: end[0])
+        floor = self.bottom - _LABEL_GAP * (len(ends) - 1)
+        previous = self.top - _LABEL_GAP
+        for position, (y, line) in enumerate(ends if len(self.lines) > 1 else ()):
+            previous = max(previous + _LABEL_GAP, min(y, floor + _LABEL_GAP * position))
+            yield previous, line
 
 
 def time_ticks(first: datetime, end: datetime) -> list[tuple[datetime, str]]:
@@ -106,71 +130,6 @@ def time_ticks(first: datetime, end: datetime) -> list[tuple[datetime, str]]:
         ticks.append((at, f"{at.day} {at:%b}" if is_day else f"{at:%H:%M}"))
         at += step
     return ticks
-
-
-def _horizontal(plot: Plot) -> Iterator[Html]:
-    bottom = HEIGHT - BOTTOM
-    yield tag("line", class_="axis", x1=LEFT, x2=WIDTH - RIGHT, y1=bottom, y2=bottom)
-    for at, label in time_ticks(plot.starts[0], plot.starts[-1] + plot.step):
-        x = pixels(plot.x_at(at))
-        yield tag("line", class_="axis", x1=x, x2=x, y1=bottom, y2=bottom + 4)
-        yield tag("text", label, class_="tick mid", x=x, y=bottom + 19)
-
-
-def _bars(plot: Plot) -> Iterator[Html]:
-    bottom = HEIGHT - BOTTOM
-    slot = (WIDTH - LEFT - RIGHT) * (plot.step / (plot.starts[-1] + plot.step - plot.starts[0]))
-    width = min(40.0, max(1.2, slot * 0.72))
-    for index, value in enumerate(plot.bars):
-        if value:
-            top = min(plot.y(value), bottom - 1.5)  # what is there can be seen
-            yield tag(
-                "rect", class_="bar", x=pixels(plot.x(index) - width / 2), y=pixels(top), width=pixels(width), height=pixels(bottom - top)
-            )
-
-
-def _promise(plot: Plot) -> Iterator[Html]:
-    if plot.promise is not None:
-        y = pixels(plot.y(plot.promise))
-        yield tag("line", class_="promise", x1=LEFT, x2=WIDTH - RIGHT, y1=y, y2=y)
-
-
-def _line(plot: Plot, line: Line) -> Iterator[Html]:
-    """Runs of neighbouring windows are lines; a window alone is as long as it lasted."""
-    run: list[int] = []
-    for index in [*range(len(line.values)), -1]:
-        has_value = index >= 0 and line.values[index] is not None
-        follows = bool(run) and has_value and plot.starts[index] - plot.starts[run[-1]] <= plot.step
-        if run and not follows:
-            yield _run(plot, line, run)
-            run = []
-        if has_value:
-            run.append(index)
-
-
-def _run(plot: Plot, line: Line, run: Sequence[int]) -> Html:
-    points = [(pixels(plot.x(index)), pixels(plot.y(value))) for index in run if (value := line.values[index]) is not None]
-    if len(points) == 1:
-        ends = [pixels(plot.x_at(plot.starts[run[0]] + part)) for part in (timedelta(0), plot.step)]
-        return tag("line", class_=f"line alone {line.kind}", x1=ends[0], x2=ends[1], y1=points[0][1], y2=points[0][1])
-    return tag("polyline", class_=f"line {line.kind}", points=" ".join(f"{x},{y}" for x, y in points))
-
-
-def _line_names(plot: Plot) -> Iterator[Html]:
-    """At the right end of each line, moved apart where they would touch."""
-    if len(plot.lines) < 2:
-        return
-    ends = []
-    for line in plot.lines:
-        last = next((value for value in reversed(line.values) if value is not None), None)
-        if last is not None:
-            ends.append((plot.y(last), line))
-    ends.sort(key=lambda end: end[0])
-    floor = HEIGHT - BOTTOM - _LABEL_GAP * (len(ends) - 1)
-    previous = TOP - _LABEL_GAP
-    for position, (y, line) in enumerate(ends):
-        previous = max(previous + _LABEL_GAP, min(y, floor + _LABEL_GAP * position))
-        yield tag("text", line.name, class_=f"line-name {line.kind}", x=WIDTH - RIGHT + 5, y=pixels(previous), dy=".35em")
 
 
 # ---- axes

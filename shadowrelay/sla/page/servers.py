@@ -1,164 +1,154 @@
-"""The sections on servers: which keeps copies for which, and which took over from which.
+"""Which server keeps copies for which, and which took over from which.
 
-The first is a heat map of server pairs with the figures of each server, site and boundary. The second draws each takeover as a line of
-time, one below the other on one logarithmic scale: server lost, promoted, delivered, returned.
+The heat map has the pairs of servers; tables have the figures of each server, site and boundary. Each takeover is a line of time, and all
+of them are on one logarithmic scale, as a takeover lasts seconds or hours: server lost, promoted, delivered, returned.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from shadowrelay.sla.page.labels import REASONS
-from shadowrelay.sla.page.markup import (
-    NONE,
-    Child,
-    Column,
-    Html,
-    Row,
-    count,
-    counted,
-    duration,
-    instant,
-    key_figures,
-    milliseconds,
-    none,
-    parsed,
-    percent,
-    section,
-    shown,
-    table,
-    tag,
-)
-from shadowrelay.sla.page.plots import pixels
 from shadowrelay.sla.page.summary_types import Figure, Summary, Takeover
+from shadowrelay.sla.page.wording import NONE, count, counted, duration, milliseconds, seconds_between, shown
 
 _WITHIN_SECONDS = 0.25  # what heat is measured by where nothing was promised
 _HEATS = ((0.125, "h1"), (0.25, "h2"), (0.5, "h3"), (1.0, "h4"))
 
 
-def pairs(summary: Summary) -> Html:
-    """The section."""
-    by_pair = {(one["name"], one["other"]): one for one in summary["figures"] if one["window"] == "all" and one["scope"] == "pair"}
-    content = [_map(summary, by_pair) if by_pair else none("No copies between servers in this input."), _scopes(summary)]
-    return section("servers", "Servers and pairs", content, notes=["redundancy", "shadow-latency"])
+@dataclass(frozen=True, slots=True)
+class Heat:
+    """A pair of servers. Shapes: `kind` is the colour; `details` may be empty."""
+
+    kind: str
+    messages: str
+    details: list[str]
 
 
-def _map(summary: Summary, by_pair: Mapping[tuple[str, str], Figure]) -> Html:
+@dataclass(frozen=True, slots=True)
+class HeatMap:
+    """Shapes: `rows` are (primary server, [(shadow server, the pair or None)]); `legend` is (colour, meaning)."""
+
+    shadows: list[str]
+    rows: list[tuple[str, list[tuple[str, Heat | None]]]]
+    legend: list[tuple[str, str]]
+
+
+def heat_map(summary: Summary) -> HeatMap | None:
+    """None if no server keeps copies for another."""
+    by_pair = {(one["name"], one["other"]): one for one in _of_all_time(summary, "pair")}
+    if not by_pair:
+        return None
     objective = next((one for one in summary["objectives"] if one["name"] == "shadow_latency"), None)
     within = (objective["within_seconds"] if objective else None) or _WITHIN_SECONDS
     primaries = sorted({primary for primary, _ in by_pair})
     shadows = sorted({shadow for _, shadow in by_pair})
-    columns = [Column("Primary server"), *[Column(shadow) for shadow in shadows]]
-    rows = [
-        Row([primary, *[_heat(by_pair.get((primary, shadow)), primary == shadow, within) for shadow in shadows]]) for primary in primaries
-    ]
-    caption = "Messages by the server that acknowledged them (row) and the server that had their copy (column)"
-    aside = "The colour is p95 of their shadow latency. Taken over: messages that the column's server promoted when the row's was lost."
-    steps = [
-        *[(name, f"up to {duration(share * within)}") for share, name in _HEATS],
-        ("h5", f"over {'the promised ' if objective else ''}{duration(within)}"),
-    ]
+    legend = [(name, f"up to {duration(share * within)}") for share, name in _HEATS]
+    legend.append(("h5", f"over {'the promised ' if objective else ''}{duration(within)}"))
     if any(one["shadow_latency_ms"].get("p95") is None for one in by_pair.values()):
-        steps.insert(0, ("h0", "no latency logged"))
-    legend = tag(
-        "p", [tag("span", tag("span", class_=f"swatch {name}", aria_hidden="true"), said) for name, said in steps], class_="legend"
-    )
-    return tag("div", table("pairs-table", caption, columns, rows), legend, tag("p", aside, class_="aside"), class_="heat")
+        legend.insert(0, ("h0", "no latency logged"))
+    rows = [(primary, [(shadow, _heat(by_pair.get((primary, shadow)), within)) for shadow in shadows]) for primary in primaries]
+    return HeatMap(shadows, rows, legend)
 
 
-def _heat(figure: Figure | None, is_itself: bool, within: float) -> Html:
+def _of_all_time(summary: Summary, scope: str) -> list[Figure]:
+    return [one for one in summary["figures"] if one["window"] == "all" and one["scope"] == scope]
+
+
+def _heat(figure: Figure | None, within: float) -> Heat | None:
     if figure is None:
-        said = tag("span", "the server itself" if is_itself else "no copies", class_="unseen")
-        return said if is_itself else tag("span", NONE, said, class_="cell empty")
+        return None
     p95 = figure["shadow_latency_ms"].get("p95")
-    heat = "h0" if p95 is None else next((name for share, name in _HEATS if p95 <= share * within * 1000), "h5")
+    kind = "h0" if p95 is None else next((name for share, name in _HEATS if p95 <= share * within * 1000), "h5")
     details = [
-        f"p95 {milliseconds(p95)}" if p95 is not None else None,
-        f"{count(figure['messages_promoted'])} taken over" if figure["messages_promoted"] else None,
-        counted(figure["shadows_orphaned"], "orphan") if figure["shadows_orphaned"] else None,
+        f"p95 {milliseconds(p95)}" if p95 is not None else "",
+        f"{count(figure['messages_promoted'])} taken over" if figure["messages_promoted"] else "",
+        counted(figure["shadows_orphaned"], "orphan") if figure["shadows_orphaned"] else "",
     ]
-    return tag(
-        "span", tag("b", count(figure["messages_acknowledged"])), [tag("small", one) for one in details if one], class_=f"cell {heat}"
-    )
+    return Heat(kind, count(figure["messages_acknowledged"]), [one for one in details if one])
 
 
-def _scopes(summary: Summary) -> list[Html]:
+def scopes(summary: Summary) -> list[tuple[str, str, list[Figure]]]:
+    """(scope, title, figures by name); a single site or boundary is left out, as its figures are those of all."""
     found = []
     for scope, title in (("server", "Servers"), ("site", "Sites"), ("boundary", "Boundaries")):
-        figures = [one for one in summary["figures"] if one["window"] == "all" and one["scope"] == scope]
+        figures = sorted(_of_all_time(summary, scope), key=lambda one: one["name"])
         if figures and (scope == "server" or len(figures) > 1):
-            rows = [_scope(one) for one in sorted(figures, key=lambda one: one["name"])]
-            found.append(table(f"{scope}-figures", title, _columns(scope), rows, is_sortable=True))
+            found.append((scope, title, figures))
     return found
-
-
-def _columns(scope: str) -> list[Column]:
-    heads = ("Acknowledged", "Ratio", "Shadow p95", "Delivery p95", "Exposure", "Taken over", "Duplicates", "Lost", "Orphans")
-    return [Column(scope.capitalize()), *[Column(head, "number") for head in heads]]
-
-
-def _scope(figure: Figure) -> Row:
-    shadow, delivery = figure["shadow_latency_ms"].get("p95"), figure["delivery_latency_ms"].get("p95")
-    counts = [figure["messages_promoted"], figure["recipients_duplicated"], figure["recipients_lost"], figure["shadows_orphaned"]]
-    exposed, ratio, acknowledged = figure["exposure_seconds"], figure["redundancy_ratio"], figure["messages_acknowledged"]
-    cells: list[Child] = [
-        figure["name"] or "(unknown)",
-        count(acknowledged),
-        percent(ratio),
-        milliseconds(shadow),
-        milliseconds(delivery),
-        duration(exposed),
-        *[count(number) for number in counts],
-    ]
-    return Row(cells, [None, acknowledged, ratio, shadow, delivery, exposed, *counts])
 
 
 # ---- takeovers
 
-_WIDTH, _HEIGHT, _MARGIN = 600, 32, 12
+_WIDTH, _MARGIN = 600, 12
 _SPARE = {10, 600, 10_800}  # not named where there is little room
-_TICKS = [
-    (1, "1 s"),
-    (10, "10 s"),
-    (60, "1 min"),
-    (600, "10 min"),
-    (3_600, "1 h"),
-    (10_800, "3 h"),
-    (86_400, "1 d"),
-    (604_800, "7 d"),
-    (2_592_000, "30 d"),
-]
+_TICKS = (1, 10, 60, 600, 3_600, 10_800, 86_400, 604_800, 2_592_000)  # seconds
+_SEGMENTS = (("lost", "promoted"), ("promoted", "delivered"))
 _BEFORE = {"lost": "before the loss", "detected": "before the detection", "promoted": "before the promotion"}  # by the first station
 
 
-def takeovers(summary: Summary) -> Html:
-    """The section; the scale is logarithmic, as a takeover lasts seconds or hours."""
+@dataclass(frozen=True, slots=True)
+class Station:
+    """Shapes: `since` is the time since the first station, empty at that one. Units: `x` is in pixels, None before the first station."""
+
+    name: str
+    at: str
+    since: str
+    x: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Track:
+    """One takeover. Shapes: `late` is None where the log does not say when the server was lost; `missing` are stations not yet reached;
+    `segments` are (the station that they lead to, from x, to x)."""
+
+    primary: str
+    promoted_by: str
+    reason: str
+    messages: str
+    late: int | None
+    stations: list[Station]
+    missing: list[str]
+    segments: list[tuple[str, float, float]]
+    description: str
+
+
+@dataclass(frozen=True, slots=True)
+class Takeovers:
+    """Shapes: `ticks` are (x, label, whether it is left out where there is little room)."""
+
+    keys: list[tuple[str, str]]
+    ticks: list[tuple[float, str, bool]]
+    tracks: list[Track]
+    note: str
+
+
+def takeovers(summary: Summary) -> Takeovers | None:
+    """None if no server was taken over."""
     overall, listed = summary["overall"], summary["takeovers"]
     if not overall["promotions"] and not listed:
-        return section("takeovers", "Takeovers", none("No server was taken over."), notes=["takeover"])
+        return None
     detection, silence = overall["takeover_detection_ms"], overall["takeover_silence_ms"]
     has_times = bool(detection.get("count") or silence.get("count"))  # nothing is late where nobody logged when a server was lost
-    keys: list[tuple[str, Child]] = [
+    keys = [
         ("Takeovers", count(overall["promotions"])),
         ("Messages", count(overall["messages_promoted"])),
         ("Resubmissions late", count(overall["takeovers_late"]) if has_times else NONE),
         ("Detected to promoted, p95", milliseconds(detection.get("p95"))),
         ("Silent to promoted, p95", milliseconds(silence.get("p95"))),
     ]
-    longest = max([seconds for one in listed for _, _, seconds in _stations(one)], default=0.0)
-    items = tag("ol", [_takeover(number, one, longest) for number, one in enumerate(listed)], class_="takeovers", role="list")
-    legend = tag(
-        "p",
-        [_legend(*one) for one in (("lost", "lost"), ("promoted", "promoted"), ("delivered", "delivered"), ("returned", "returned"))],
-        class_="legend",
-    )
-    total = max(overall["promotions"], len(listed))
+    longest = max([seconds for one in listed for _, _, seconds in _reached(one)], default=0.0)
+    ticks = [(_x(seconds, longest), duration(seconds), seconds in _SPARE) for seconds in _TICKS if seconds <= longest]
     unseen = " (where nobody logged it: since the first that was logged)" if any(not one["silent_since"] for one in listed) else ""
-    note = tag("p", f"Time since the loss{unseen}, logarithmic. {shown(len(listed), total, 'takeovers')}.", class_="aside")
-    return section("takeovers", "Takeovers", key_figures(keys), legend, _scale(longest), items, note, notes=["takeover"])
+    total = max(overall["promotions"], len(listed))
+    note = f"Time since the loss{unseen}, logarithmic. {shown(len(listed), total, 'tables/takeovers')}."
+    return Takeovers(keys, ticks, [_track(one, longest) for one in listed], note)
 
 
-def _stations(one: Takeover) -> list[tuple[str, str, float]]:
-    """(station, instant, seconds since the first of them) of those that the logs tell of. Exchange does not log the loss."""
+def _reached(one: Takeover) -> list[tuple[str, str, float]]:
+    """(station, instant, seconds since the first of them) of those that the logs tell of. Exchange does not log the loss.
+
+    Units: below zero it was before the first, as a delivery may be of which the primary's log or its peers knew too late.
+    """
     known = [("lost", one["silent_since"]), ("detected", one["detected_at"])]
     if any(at for _, at in known):
         known += [("promoted", one["last_resubmit_at"])]
@@ -168,105 +158,32 @@ def _stations(one: Takeover) -> list[tuple[str, str, float]]:
             known += [("last promoted", one["last_resubmit_at"])]
     known += [("delivered", one["delivered_at"]), ("returned", one["returned_at"])]
     logged = [(name, at) for name, at in known if at]
-    return [(name, at, after) for name, at in logged if (after := _after(logged[0][1], at)) is not None]
-
-
-def _after(first: str, at: str) -> float | None:
-    """Seconds from the first station. Below zero: it was before, as a delivery may be of which the primary's log or its peers knew too
-    late."""
-    earlier, later = parsed(first), parsed(at)
-    return (later - earlier).total_seconds() if earlier and later else None
+    return [(name, at, after) for name, at in logged if (after := seconds_between(logged[0][1], at)) is not None]
 
 
 def _x(seconds: float, longest: float) -> float:
     return _MARGIN + (_WIDTH - 2 * _MARGIN) * (math.log1p(seconds) / math.log1p(longest) if longest else 0.0)
 
 
-def _scale(longest: float) -> Html:
-    marks = [(seconds, label) for seconds, label in _TICKS if seconds <= longest]
-    texts = [
-        tag("text", label, class_="tick mid spare" if seconds in _SPARE else "tick mid", x=pixels(_x(seconds, longest)), y=13)
-        for seconds, label in marks
-    ]
-    ticks = [tag("line", class_="axis", x1=x, x2=x, y1=19, y2=24) for seconds, _ in marks for x in [pixels(_x(seconds, longest))]]
-    return tag("svg", texts, ticks, class_="scale", viewBox=f"0 0 {_WIDTH} 24", aria_hidden="true")
-
-
-def _legend(station: str, word: str) -> Html:
-    return tag(
-        "span",
-        tag("svg", _shape(station, 8, 18 if station == "promoted" else 8), class_="track", viewBox="0 0 16 16", aria_hidden="true"),
-        word,
+def _track(one: Takeover, longest: float) -> Track:
+    reached = _reached(one)
+    first = reached[0][0]
+    at = {name: _x(seconds, longest) for name, _, seconds in reached if seconds >= 0}
+    said = [f"{name} {f'after {duration(seconds)}' if seconds >= 0 else _BEFORE[first]}" for name, _, seconds in reached[1:]]
+    return Track(
+        primary=one["old_primary"],
+        promoted_by=one["new_primary"],
+        reason=REASONS.get(one["reason"], one["reason"]),
+        messages=counted(one["messages"], "message"),
+        late=None if one["in_time"] is None else one["messages"] - one["in_time"],
+        stations=[Station(name, when, _since(name, seconds, first), at.get(name)) for name, when, seconds in reached],
+        missing=[name for name in ("delivered", "returned") if name not in {name for name, _, _ in reached}],
+        segments=[(end, at[begin], max(at[begin], at[end])) for begin, end in _SEGMENTS if begin in at and end in at],
+        description=", ".join(said) or "no later instant is known",
     )
 
 
-def _shape(station: str, x: float, y: float) -> Html | None:
-    """Each station has a shape of its own: cross, pointer (above the line, as delivery may follow at once), disc, ring."""
-    match station:
-        case "lost":
-            return tag("path", class_="lost", d=f"M{pixels(x - 5)} {y - 5} l10 10 m0 -10 l-10 10")
-        case "promoted":
-            return tag("path", class_="promoted", d=f"M{pixels(x - 5)} {pixels(y - 15)} h10 l-5 10 z")
-        case "delivered":
-            return tag("circle", class_="delivered", cx=pixels(x), cy=y, r=5)
-        case "returned":
-            return tag("circle", class_="returned", cx=pixels(x), cy=y, r=5)
-        case _:
-            return None
-
-
-def _track(name: str, one: Takeover, stations: Sequence[tuple[str, str, float]], longest: float) -> Html:
-    middle = _HEIGHT - 9
-    at = {station: _x(seconds, longest) for station, _, seconds in stations if seconds >= 0}
-    parts = [tag("line", class_="bed", x1=_MARGIN, x2=_WIDTH - _MARGIN, y1=middle, y2=middle)]
-    for begin, end in (("lost", "promoted"), ("promoted", "delivered")):
-        if begin in at and end in at:
-            parts.append(tag("line", class_=f"until-{end}", x1=pixels(at[begin]), x2=pixels(max(at[begin], at[end])), y1=middle, y2=middle))
-    said = ", ".join(
-        f"{station} {f'after {duration(seconds)}' if seconds >= 0 else _BEFORE[stations[0][0]]}" for station, _, seconds in stations[1:]
-    )
-    return tag(
-        "svg",
-        tag("title", f"{one['old_primary']} taken over by {one['new_primary']}", id=f"{name}-title"),
-        tag("desc", said or "no later instant is known", id=f"{name}-desc"),
-        parts,
-        [_shape(station, x, middle) for station, x in at.items()],
-        class_="track",
-        viewBox=f"0 0 {_WIDTH} {_HEIGHT}",
-        role="img",
-        aria_labelledby=f"{name}-title {name}-desc",
-    )
-
-
-def _takeover(number: int, one: Takeover, longest: float) -> Html:
-    stations = _stations(one)
-    reason = REASONS.get(one["reason"], one["reason"])
-    facts: list[Child] = [
-        f"{reason} · " if reason else None,
-        counted(one["messages"], "message"),
-        _lateness(one["messages"], one["in_time"]),
-    ]
-    steps = [_step(*station, first=stations[0][0]) for station in stations]
-    reached = {station for station, _, _ in stations}
-    missing = [(station, f"not yet {station}") for station in ("delivered", "returned") if station not in reached]
-    steps += [tag("div", tag("dt", word), tag("dd", NONE)) for _, word in missing]
-    return tag(
-        "li",
-        tag("h3", one["old_primary"], tag("span", " taken over by ", class_="quiet"), one["new_primary"]),
-        tag("p", facts, class_="facts"),
-        _track(f"takeover-{number}", one, stations, longest),
-        tag("dl", steps, class_="steps"),
-    )
-
-
-def _lateness(messages: int, in_time: int | None) -> Child:
-    """Shapes: `in_time` is None where the log does not say when the server was lost."""
-    if in_time is None:
-        return ", times not logged"
-    late = messages - in_time
-    return tag("b", f", {count(late)} late", class_="fast") if late else ", all in time"
-
-
-def _step(station: str, at: str, seconds: float, *, first: str) -> Html:
-    since = "" if station == first else (f" +{duration(seconds)}" if seconds >= 0 else f" {_BEFORE[first]}")
-    return tag("div", tag("dt", station, tag("span", since, class_="since") if since else None), tag("dd", instant(at)))
+def _since(station: str, seconds: float, first: str) -> str:
+    if station == first:
+        return ""
+    return f"+{duration(seconds)}" if seconds >= 0 else _BEFORE[first]

@@ -23,8 +23,6 @@ class Figures(TypedDict):
     messages_reconstructed: int
     messages_redundant: int
     redundancy_ratio: float | None
-    messages_dsn: int
-    messages_sent_again: int
     shadow_latency_ms: Percentiles
     shadow_share: float | None
     exposure_count: int
@@ -69,12 +67,6 @@ class Objective(TypedDict):
     burn_rates: Mapping[str, float | None]
 
 
-class NotComputable(TypedDict):
-    figure: str
-    format: str
-    why: str
-
-
 class Server(TypedDict):
     name: str
     site: str
@@ -85,23 +77,10 @@ class Server(TypedDict):
     rows: int
 
 
-class Place(TypedDict):
-    server: str
-    file: str
-    line: int
-
-
 class Quarantine(TypedDict):
     reason: str
     count: int
-    examples: Sequence[Place]
-
-
-class Dropped(TypedDict):
-    server: str
-    name: str
-    reason: str
-    at: str
+    examples: Sequence[Mapping[str, Cell]]
 
 
 class Input(TypedDict):
@@ -114,7 +93,7 @@ class Input(TypedDict):
     first_at: str | None
     last_at: str | None
     quarantine: Sequence[Quarantine]
-    dropped_before_shipping: Sequence[Dropped]
+    dropped_before_shipping: Sequence[Mapping[str, Cell]]
     dropped_count: NotRequired[int]
 
 
@@ -159,7 +138,7 @@ class Summary(TypedDict):
     input: Input
     overall: Overall
     objectives: Sequence[Objective]
-    not_computable: Sequence[NotComputable]
+    not_computable: Sequence[Mapping[str, Cell]]
     figures: Sequence[Figure]
     takeovers: Sequence[Takeover]
     duplicates: Sequence[Mapping[str, Cell]]

@@ -56,7 +56,7 @@ class Job:
             check_spark=self._check, spark_session=spark_session, failure_of=self.told, require_settings=session_module.require_settings
         )
 
-    inputs = SimpleNamespace(misnamed=lambda summary: "no log of mx1.east \x1b[31m")
+    cautions = SimpleNamespace(misnamed=lambda summary: "no log of mx1.east \x1b[31m")
     objectives = objectives_module
 
     def _check(self) -> None:
