@@ -1,4 +1,4 @@
-"""`shadowrelay lab …`: the cluster in containers, its faults, its recovery scenarios, and the account of the mail through it."""
+"""`shadowrelay lab …`: the cluster in containers, its faults and scenarios, and the verification of its mail. docs/lab.md."""
 
 import re
 import time
@@ -18,7 +18,7 @@ from shadowrelay.settings.values import parse_duration
 
 @contextmanager
 def progress(what: str, total: int | None) -> Iterator[Any]:
-    """Yields what moves the bar: by one, or to a number of a total."""
+    """Yields a function that advances the bar: by one, or to a count out of a total."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     errors = Console(stderr=True)
     with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as bar:
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 def print_scenarios(as_json: bool) -> None:
-    """What there is to play."""
+    """List the scenarios."""
     from shadowrelay.lab.scenarios.catalogue import SCENARIOS
 
     if as_json:
@@ -49,7 +49,7 @@ def print_scenarios(as_json: bool) -> None:
 
 
 def play_scenario(lab: "Lab", name: str, *, is_fault_wanted: bool, as_json: bool) -> bool:
-    """Play it and say everything. Returns whether it passed. Raises: LabError."""
+    """Play a scenario and print each step. Returns whether it passed. Raises: LabError."""
     from shadowrelay.lab.scenarios.catalogue import scenario
     from shadowrelay.lab.scenarios.player import play
 
@@ -71,7 +71,7 @@ def play_scenario(lab: "Lab", name: str, *, is_fault_wanted: bool, as_json: bool
 
 
 def print_verdict(verdict: "Verdict") -> None:
-    """Figures, what was expected, invariants, what Exchange's documents say, and pass or fail."""
+    """Print figures, expectations, invariants, what Exchange's documents say, and pass or fail."""
     chosen = verdict.scenario
     typer.echo("\nFigures")
     print_table(("#", "What"), [(f"{value:g}", text) for text, value in verdict.shown()], "")
@@ -92,7 +92,7 @@ def print_verdict(verdict: "Verdict") -> None:
 
 
 def verdict_as_json(verdict: "Verdict") -> dict[str, Any]:
-    """For programs."""
+    """The verdict for programs."""
     return {
         "scenario": verdict.scenario.name,
         "is_passed": verdict.is_passed,
@@ -121,12 +121,12 @@ Node = Annotated[str, typer.Argument(metavar="NODE", help="mx1.east, mx2.east, m
 Place = Annotated[str, typer.Argument(metavar="SITE|NODE", help="east, west, or a node.")]
 HERE = Path()
 RATE = re.compile(r"[1-9]\d{0,5}([kmg]i?)?(bit|bps)", re.IGNORECASE)
-BITS_MIN = 8  # what `tc` takes for more than nothing
+BITS_MIN = 8  # the lowest rate that `tc` accepts
 
 
 @contextmanager
 def _opened(directory: Path, *, is_quiet: bool = False) -> Iterator["Lab"]:
-    """The lab of that directory; what goes wrong ends the command with its reason."""
+    """The lab of that directory; a LabError ends the command with its reason."""
     from shadowrelay.lab.compose import Lab
     from shadowrelay.lab.topology import LabError, WrongUse
 
@@ -149,7 +149,7 @@ def up(
 ) -> None:
     """Start the lab: images, certificates, containers. Returns when all nodes are healthy.
 
-    In a lab that is up, what is missing or has ended is started, and nothing is replaced: new images need `down` first.
+    If the lab is up, missing or stopped containers are started, and nothing is replaced: new images need `down` first.
     """
     with _opened(directory) as opened:
         _print_status(opened, opened.up(profile or (), is_build_wanted=is_build_wanted), as_json)
@@ -165,7 +165,7 @@ def down(directory: Directory = HERE) -> None:
 
 @lab.command("status")
 def status(directory: Directory = HERE, as_json: AsJson = False) -> None:
-    """Nodes, what they have to deliver and hold for others, and the faults in force."""
+    """Show nodes, their queue lengths, and active faults."""
     with _opened(directory) as opened:
         _print_status(opened, opened.status(), as_json)
 
@@ -188,7 +188,7 @@ def send(
     directory: Directory = HERE,
     as_json: AsJson = False,
 ) -> None:
-    """Give mail to the sending Postfix, which gives it to the nodes. Fails unless Postfix took everything."""
+    """Send mail through the sending Postfix to the nodes. Fails unless Postfix accepted every message."""
     with _opened(directory) as opened, opened.sending(), progress("sending", count) as advance:
         sending = opened.mail.send(count, rate, size, on_sent=lambda one: advance())
     if as_json:
@@ -205,7 +205,7 @@ def verify(
     directory: Directory = HERE,
     as_json: AsJson = False,
 ) -> None:
-    """Compare what nodes acknowledged with what arrived. Fails if anything was lost, changed, doubled without a cause, or still waits."""
+    """Compare acknowledged mail with arrivals. Fails if mail was lost, changed, duplicated without a cause, or is still queued."""
     try:
         seconds = parse_duration(wait).total_seconds()
     except ValueError as exc:
@@ -241,7 +241,7 @@ def _print_verification(result: "Verification") -> None:
 
 @lab.command("kill")
 def kill(node: Node, directory: Directory = HERE) -> None:
-    """SIGKILL a node, frozen or not. It stays dead until `start`."""
+    """SIGKILL a node, even if it is paused. It stays down until `start`."""
     with _opened(directory) as opened:
         opened.kill(node)
     typer.echo(f"{node} is dead")
@@ -249,7 +249,7 @@ def kill(node: Node, directory: Directory = HERE) -> None:
 
 @lab.command("start")
 def start(node: Node, directory: Directory = HERE) -> None:
-    """Start a killed node again, with the queue that it had."""
+    """Start a killed node again, with its queue."""
     with _opened(directory) as opened:
         opened.start(node)
     typer.echo(f"{node} is healthy")
@@ -273,7 +273,7 @@ def pause(node: Node, directory: Directory = HERE) -> None:
 
 @lab.command("unpause")
 def unpause(node: Node, directory: Directory = HERE) -> None:
-    """Let a frozen node go on, as if nothing had happened."""
+    """Resume a paused node."""
     with _opened(directory) as opened:
         opened.unpause(node)
     typer.echo(f"{node} goes on")
@@ -281,7 +281,7 @@ def unpause(node: Node, directory: Directory = HERE) -> None:
 
 @lab.command("cut")
 def cut(one: Place, other: Place, directory: Directory = HERE) -> None:
-    """Drop everything between two sites, two nodes, or a site and a node, until `heal`."""
+    """Drop all traffic between two sites, two nodes, or a site and a node, until `heal`."""
     with _opened(directory) as opened:
         pairs = opened.cut(one, other)
     typer.echo("cut: " + ", ".join(f"{left} - {right}" for left, right in pairs))
@@ -289,7 +289,7 @@ def cut(one: Place, other: Place, directory: Directory = HERE) -> None:
 
 @lab.command("heal")
 def heal(directory: Directory = HERE) -> None:
-    """End all cuts and slow networks."""
+    """Remove all cuts and slow links."""
     with _opened(directory) as opened:
         opened.heal()
     typer.echo("all networks are whole")
@@ -304,7 +304,7 @@ def slow(
     rate: Annotated[str, typer.Option("--rate", help="Of each node. As `tc` writes it: 64kbit, 1mbit …")] = "128kbit",
     directory: Directory = HERE,
 ) -> None:
-    """Limit what nodes send to each other, until `heal`. What clients and next hops get is not limited."""
+    """Limit traffic between nodes until `heal`. Traffic to clients and next hops is not limited."""
     if not RATE.fullmatch(rate) or (rate.lower().endswith("bit") and rate[:-3].isdecimal() and int(rate[:-3]) < BITS_MIN):
         raise typer.BadParameter("say it as `tc` does: 64kbit, 1mbit …", param_hint="--rate")
     with _opened(directory) as opened:
@@ -325,17 +325,17 @@ def fill_disk(
 
 @lab.command("save-database")
 def save_database(node: Node, directory: Directory = HERE) -> None:
-    """Copy a node's queue volume as it is now, for `restore-old-database`. The node is frozen for that moment."""
+    """Copy a node's queue volume, for `restore-old-database`. The node is paused meanwhile."""
     with _opened(directory) as opened:
         typer.echo(f"{node}: copied to {opened.save_database(node)}")
 
 
 @lab.command("restore-old-database")
 def restore_old_database(node: Node, directory: Directory = HERE) -> None:
-    """Put the copy of `save-database` in the place of a node's queue: what nobody should do.
+    """Replace a node's queue by the copy from `save-database`: never do this in production.
 
-    The node hands over what its older copy does not know. Not every rule for this is built: what was delivered since may be delivered
-    again, and `verify` then says "unexplained".
+    The node hands over messages that its older copy does not know. Not all rules for this case are built: mail that was delivered since
+    may be delivered again, and `verify` then reports "unexplained".
     """
     with _opened(directory) as opened:
         opened.restore_old_database(node)
@@ -344,7 +344,7 @@ def restore_old_database(node: Node, directory: Directory = HERE) -> None:
 
 @lab.command("roll")
 def roll(directory: Directory = HERE) -> None:
-    """Restart all nodes, one after the other: each drains, and the next follows when it is healthy again."""
+    """Restart all nodes in turn: each drains, and the next follows when it is healthy again."""
     with _opened(directory) as opened:
         typer.echo("restarted: " + ", ".join(opened.roll()))
 
@@ -354,7 +354,7 @@ def defer(
     switch: Annotated[str, typer.Argument(metavar="on|off", help="on: everything is answered 451; off: mail is taken.")],
     directory: Directory = HERE,
 ) -> None:
-    """Let the receiving servers defer everything, or take mail again: takeovers need mail that waits."""
+    """Make the receiving servers defer all mail, or accept it again: takeovers need queued mail."""
     if switch not in ("on", "off"):
         raise typer.BadParameter("say on or off")
     with _opened(directory) as opened:
@@ -368,7 +368,7 @@ def report(
     is_watched: Annotated[bool, typer.Option("--watched", help="What the streaming job (profile spark) made last.")] = False,
     directory: Directory = HERE,
 ) -> None:
-    """Compute service levels from the shipped tracking logs, in the Spark container. Prints where the page is."""
+    """Compute service levels from the shipped tracking logs, in the Spark container. Prints the page's path."""
     with _opened(directory) as opened:
         typer.echo(str(opened.watched_report() if is_watched else opened.report(is_here=is_here)))
 
@@ -381,7 +381,7 @@ def scenario(
     directory: Directory = HERE,
     as_json: AsJson = False,
 ) -> None:
-    """Play a recovery scenario, tell what happens, and judge it. Fails unless it passed. The lab is healed afterwards."""
+    """Play a recovery scenario, print its steps and the verdict. Fails unless it passed. Faults are removed afterwards."""
     if is_list or not name:
         print_scenarios(as_json)
         return

@@ -1,4 +1,4 @@
-"""The application: `serve`, `check`, `demo`, and the commands of a running node. Heavy imports wait until they are called."""
+"""The application: `serve`, `check`, `demo`, command groups. Imports large packages only when needed. docs/operations.md "Commands"."""
 
 from importlib import import_module
 from pathlib import Path
@@ -41,12 +41,12 @@ def _print_version(is_wanted: bool) -> None:
 def shadowrelay(
     version: Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and end.")] = False,
 ) -> None:
-    """Options that stand before the command."""
+    """Global options."""
 
 
 @app.command()
 def serve(config_file: Annotated[Path, typer.Option("--config", help="The node's configuration (TOML).")]) -> None:
-    """Run a node. SIGTERM drains it, SIGHUP reloads what can be reloaded."""
+    """Run a node. SIGTERM drains it, SIGHUP reloads settings that can be reloaded."""
     with configuration_errors():
         loaded = configuration.load(config_file)
         for warning in configuration.warnings(loaded.settings):
@@ -111,6 +111,6 @@ def demo(
     evidence: Annotated[Path, typer.Option("--evidence", help="Where shipped tracking logs and the report on them go.")] = Path(".demo"),
     as_json: AsJson = False,
 ) -> None:
-    """Three nodes on loopback, real mail, a destroyed server: who lost what? And the redundancy report on it."""
+    """Run three nodes on loopback with real mail, destroy a server, and report what was lost. Ends with the redundancy report."""
     demo = import_module("shadowrelay.lab.demo")
     raise typer.Exit(demo.run(messages_count=messages, directory=directory, evidence=evidence, as_json=as_json))

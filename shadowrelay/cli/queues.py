@@ -1,4 +1,4 @@
-"""`queue list`, `messages list|show|release|remove|export`, `peers list|forget`: what a running node says of itself, and does."""
+"""`queue list`, `messages list|show|release|remove|export`, `peers list|forget`: ask a running node. docs/operations.md "Commands"."""
 
 import secrets
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from shadowrelay.cli.output import AsJson, Config, ExitCode, Node, TokenFile, ag
 HELD_FOR_OTHERS = "Shadow"
 SET_ASIDE = "Poison"
 ALL_MAX = 1_000_000
-REFUSED = (400, 404, 409)  # the answer is about this message; anything else is about the node
+REFUSED = (400, 404, 409)  # HTTP statuses that concern one message; any other concerns the node
 WAITING = ("Submission", "Delivery")
 
 queue = typer.Typer(no_args_is_help=True, help="Queues of a node.")
@@ -22,7 +22,7 @@ peers = typer.Typer(no_args_is_help=True, help="Peers of a node.")
 
 @queue.command("list")
 def list_queues(node: Node = None, token_file: TokenFile = None, config: Config = None, as_json: AsJson = False) -> None:
-    """All queues, with depth and oldest age. Shadow queues are copies held for others, no backlog."""
+    """List all queues with depth and oldest age. Shadow queues hold copies for other nodes and are not a backlog."""
     with asked_node(node, token_file, config) as client:
         rows = client.queues()
     if as_json:
@@ -51,7 +51,7 @@ def list_messages(
     config: Config = None,
     as_json: AsJson = False,
 ) -> None:
-    """Messages, oldest first."""
+    """List messages, oldest first."""
     with asked_node(node, token_file, config) as client:
         rows = client.messages(in_queue, limit, after)
         identities = [row["identity"] for row in client.queues()] if in_queue and not rows and not as_json else []
@@ -88,7 +88,7 @@ def show_message(
     config: Config = None,
     as_json: AsJson = False,
 ) -> None:
-    """Everything that explains why a message is where it is."""
+    """Show everything about one message: role, copies, retries, replies."""
     with asked_node(node, token_file, config) as client:
         message = client.message(message_id)
     if as_json:
@@ -114,7 +114,7 @@ def release_messages(
     config: Config = None,
     as_json: AsJson = False,
 ) -> None:
-    """Put messages that were set aside back into delivery. Whoever is poison will kill the node again: look at it first."""
+    """Put messages that were set aside back into delivery. A poison message will kill the node again: inspect it first."""
     if bool(message_ids) is is_all:
         raise typer.BadParameter("name messages, or say --all", param_hint="MESSAGE_IDS")
     with asked_node(node, token_file, config) as client:
@@ -131,7 +131,7 @@ def remove_messages(
     config: Config = None,
     as_json: AsJson = False,
 ) -> None:
-    """Remove messages that were set aside: they are not delivered, and the sender is told, unless --no-dsn."""
+    """Remove messages that were set aside: they are not delivered, and the sender gets a DSN unless --no-dsn is given."""
     with asked_node(node, token_file, config) as client:
         _one_by_one(message_ids, lambda message_id: client.remove_message(message_id, with_dsn=with_dsn), "removed", as_json)
 
@@ -145,10 +145,10 @@ def export_message(
     config: Config = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a message as it would be delivered, header and body, into a new file."""
+    """Write a message as it would be delivered, header and body, to a new file."""
     if output.exists():
         raise typer.BadParameter(f"{output} exists: name a new file", param_hint="--output")
-    part = output.with_name(f"{output.name}.{secrets.token_hex(8)}.part")  # nobody else's
+    part = output.with_name(f"{output.name}.{secrets.token_hex(8)}.part")  # a name that no other process uses
     with asked_node(node, token_file, config) as client:
         try:
             with part.open("xb") as file:
@@ -166,7 +166,7 @@ def export_message(
 
 @peers.command("list")
 def list_peers(node: Node = None, token_file: TokenFile = None, config: Config = None, as_json: AsJson = False) -> None:
-    """Peers: who answers, who holds copies for whom, how long the lease still runs."""
+    """List peers: reachability, copies held in each direction, remaining lease."""
     with asked_node(node, token_file, config) as client:
         rows = client.peers()
     if as_json:
@@ -192,7 +192,7 @@ def list_peers(node: Node = None, token_file: TokenFile = None, config: Config =
             duration(row["heartbeat_age_seconds"]),
             duration(row["lease_seconds"]),
             *(row[name] for name in ("breaker", "held_for_count", "held_by_count", "is_forgotten")),
-            row.get("conflict") or row.get("refusal", ""),  # a node of an older version does not know them
+            row.get("conflict") or row.get("refusal", ""),  # missing in the API of older nodes
         )
         for row in rows
     ]
@@ -207,7 +207,7 @@ def forget_peer(
     config: Config = None,
     as_json: AsJson = False,
 ) -> None:
-    """Tell a node that a peer will not come back. Only when its disk is gone for good: see docs/operations.md."""
+    """Mark a peer as gone for good. Only if its disk is destroyed: see docs/operations.md."""
     with asked_node(node, token_file, config) as client:
         answer = client.forget_peer(name)
     if as_json:
@@ -217,7 +217,7 @@ def forget_peer(
 
 
 def _one_by_one(message_ids: list[str], do: Callable[[str], dict[str, Any]], done: str, as_json: bool) -> None:
-    """Each by itself, in order: one that the node refuses does not keep the others from it, but makes the exit code 1."""
+    """Process each message separately, in order: a refusal does not stop the others, but makes the exit code 1."""
     from shadowrelay.admin.client import NodeError
 
     answers = []

@@ -1,6 +1,6 @@
 """`sla ingest|report|watch|trace`: the redundancy report on the command line. docs/sla.md.
 
-What can be wrong with the options is found before anything is started: Spark is not started before all words are right.
+All options are checked before Spark is started.
 """
 
 import os
@@ -56,7 +56,7 @@ Now = Annotated[
 
 
 def require_writable(output: str | None, textfile: str | None, warehouse: str | None = None) -> None:
-    """Hours of reading should not end with a directory that nobody may write to. Stores are asked when it is time.
+    """Check early that output directories are writable, before hours of work. Object stores are checked when they are used.
 
     Raises: ConfigurationError.
     """
@@ -79,7 +79,7 @@ def require_writable(output: str | None, textfile: str | None, warehouse: str | 
 
 
 def instant_of(text: str | None) -> datetime | None:
-    """What --now says. Raises: ConfigurationError."""
+    """The value of --now. Raises: ConfigurationError."""
     if text is None:
         return None
     try:
@@ -111,7 +111,7 @@ def ingest(
     driver_memory: Memory = "4g",
     as_json: AsJson = False,
 ) -> None:
-    """Read new logs into a warehouse, each file once. Can be killed at any time, and goes on from there."""
+    """Read new logs into a warehouse, each file once. Can be killed at any time, and then resumes."""
     with _answered() as progress:
         places = _sites(sites)
         require_writable(None, None, warehouse)
@@ -143,7 +143,7 @@ def report(
     driver_memory: Memory = "4g",
     as_json: AsJson = False,
 ) -> None:
-    """Was the promise kept, where not, and why? From collected logs, or from a warehouse."""
+    """Compute the redundancy report from collected logs, or from a warehouse."""
     with _answered() as progress:
         _require_one_source(logs, warehouse, sites)
         instant = instant_of(now)
@@ -180,7 +180,7 @@ def watch(
     master: Master = "local[*]",
     driver_memory: Memory = "4g",
 ) -> None:
-    """Read logs as they come, and keep the report up to date, until it is stopped."""
+    """Read logs as they arrive, and keep the report up to date, until stopped."""
     with _answered() as progress:
         places = _sites(sites)
         _require_objectives(objectives)
@@ -201,7 +201,7 @@ def trace(
     driver_memory: Memory = "4g",
     as_json: AsJson = False,
 ) -> None:
-    """Everything that all servers logged about a message, in order."""
+    """Show everything that all servers logged about a message, in order."""
     with _answered() as progress:
         _require_one_source(logs, warehouse, None)
         spark = progress.session(master, driver_memory, logs, warehouse, reads_once=True)
@@ -223,7 +223,7 @@ def trace(
 
 @dataclass
 class _Progress:
-    """What is being done, on standard error: a line for each thing, and on a terminal one that moves."""
+    """Progress on standard error: a line for each step, and a spinner on a terminal."""
 
     console: Console
     status: Any
@@ -247,7 +247,7 @@ class _Progress:
         may_be_empty: bool = False,
         reads_once: bool = False,
     ) -> Any:
-        """Raises: ConfigurationError for what is missing on this machine, or for a master or a size that is none; NoLogs."""
+        """Raises: ConfigurationError for missing software, or for an invalid master or size; NoLogs."""
         module = import_module("shadowrelay.sla.session")
         module.require_settings(master, driver_memory)
         module.check_spark()
@@ -261,24 +261,24 @@ class _Progress:
         self.doing("starting Spark")
         session = module.spark_session(master, driver_memory=driver_memory, is_small=is_small)
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGINT, exit_with)  # Spark has put its own handler there
+            signal.signal(signal.SIGINT, exit_with)  # Spark has installed its own handler
         return session
 
 
 @contextmanager
 def _answered() -> Iterator[_Progress]:
-    """Errors of ours as text with the exit code that says what to do; an interrupt ends quietly."""
+    """Print our errors with the exit code for them; an interrupt ends quietly."""
     console = Console(stderr=True, width=None if sys.stderr.isatty() else 200)
     status = console.status("")
     try:
-        # what is temporary is removed on the way out; Py4J would log a KeyboardInterrupt with all of its stack
+        # temporary files are removed on the way out; Py4J would log a KeyboardInterrupt with its whole stack
         with handled(exit_with), status:
             yield _Progress(console, status)
     except ConfigurationError as exc:
         stop(str(exc), ExitCode.USAGE)
     except ShadowrelayError as exc:
         stop(str(exc), ExitCode.FAILED)
-    except (OSError, ValueError, ImportError) as exc:  # of a file system: its own words say what it lacks
+    except (OSError, ValueError, ImportError) as exc:  # from a file system: its message says what is missing
         stop(f"{type(exc).__name__}: {exc}", ExitCode.FAILED)
     except Exception as exc:
         failure = import_module("shadowrelay.sla.session").failure_of(exc)
