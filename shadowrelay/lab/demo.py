@@ -1,4 +1,4 @@
-"""`shadowrelay demo`: three nodes in two sites, real mail, one server destroyed, another away too long. Under a minute."""
+"""`shadowrelay demo`: three nodes in two sites, real mail, one server destroyed, another down too long. docs/operations.md "Commands"."""
 
 import asyncio
 import contextlib
@@ -26,12 +26,12 @@ TIMES = Times(span=8.0, heartbeat=1.0, poll=0.25)  # of lab.cluster.SHORT_TIMES
 RATE = 60.0  # messages a second
 TAKEN_OVER_MIN = 50
 SETTLE_SECONDS_MAX = 30.0
-EVIDENCE = Path(".demo")  # in the working directory: shipped tracking logs, and the report on them
+EVIDENCE = Path(".demo")  # in the working directory: shipped tracking logs, and the report
 
 
 @dataclass(slots=True)
 class Takeover:
-    """A server that was lost, and when its last message had been taken over (tracking logs of the others)."""
+    """A lost server, and when its last message was taken over (from the tracking logs of the others)."""
 
     node: str
     lost_at: float
@@ -40,9 +40,9 @@ class Takeover:
 
 
 def run(*, messages_count: int = 600, directory: Path | None = None, evidence: Path = EVIDENCE, as_json: bool = False) -> int:
-    """Exit status: 0 if nothing was lost, every duplicate has a cause, enough was taken over, and the report says the same."""
+    """Exit status: 0 if nothing was lost, every duplicate has a cause, enough was taken over, and the report agrees."""
     console = Console(stderr=as_json)
-    operator_log.configure("critical")  # the clients and the receiving server of this process say what they have to say in the table
+    operator_log.configure("critical")  # the table shows what the clients and the receiving server of this process recorded
     try:
         return asyncio.run(_Demo(console, messages_count, directory, evidence, as_json).run())
     except KeyboardInterrupt:
@@ -156,11 +156,11 @@ class _Demo:
         self.faults.append(Fault(FaultKind.KILL, victim.name, victim.kills[-1], time.time()))
 
     async def _until(self, is_so: Callable[[], bool]) -> None:
-        while not is_so():  # noqa: ASYNC110 - what clients and the server saw are plain lists
+        while not is_so():  # noqa: ASYNC110 - clients and server record into plain lists
             await asyncio.sleep(0.02)
 
     async def _settled(self, load: Load, sink: Sink) -> None:
-        """Everything acknowledged has arrived, and a while after that: a duplicate must have its chance."""
+        """Wait until everything acknowledged has arrived, and then a little longer, so that duplicates can arrive."""
         deadline = time.monotonic() + SETTLE_SECONDS_MAX
         while time.monotonic() < deadline:
             arrived = {arrival.network_id for arrival in sink.arrivals}
@@ -243,7 +243,7 @@ def _acknowledged(load: Load) -> int:
 
 
 def busiest(cluster: Cluster, load: Load, sink: Sink) -> NodeProcess:
-    """The node with the most acknowledged and undelivered messages, as clients and the receiving server know it."""
+    """The node with the most acknowledged and undelivered messages, according to clients and the receiving server."""
     arrived = {arrival.network_id for arrival in sink.arrivals}
     waiting = dict.fromkeys(cluster.nodes, 0)
     for sent in load.sent:
@@ -254,13 +254,13 @@ def busiest(cluster: Cluster, load: Load, sink: Sink) -> NodeProcess:
 
 
 def count_redundant(cluster: Cluster) -> int:
-    """Messages acknowledged as redundant, by the nodes' own tracking logs."""
+    """Messages acknowledged as redundant, from the nodes' tracking logs."""
     tracked = (row for node in cluster.nodes.values() for row in rows(node.tracking))
     return sum(row["event-id"] == "RECEIVE" and "S:Replication=Success" in row["custom-data"] for row in tracked)
 
 
 def promotion_instants(cluster: Cluster, lost: str, *, since: float) -> list[float]:
-    """When each message of a lost server was taken over, by the others' tracking logs."""
+    """When each message of a lost server was taken over, from the other nodes' tracking logs."""
     tracked = (row for node in cluster.nodes.values() for row in rows(node.tracking))
     instants = (instant(row) for row in tracked if row["event-id"] == "RESUBMIT" and row["reference"] == lost)
     return [at for at in instants if at >= since]

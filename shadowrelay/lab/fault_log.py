@@ -1,8 +1,8 @@
-"""What the commands did to the lab, with times, in `.lab/faults.jsonl`: from it the account knows which duplicates have a cause.
+"""Log of faults made by lab commands, in `.lab/faults.jsonl`, from which `account` derives causes of duplicates. docs/lab.md.
 
 Lines: {"at": time.time, "what": "kill", "node": server name, "other": server name of a cut's other end or ""}. A fault lasts
-from its line to the one that ends it. What begins a fault is written before the deed, so that no interruption hides it; what ends
-one, after. A second KILL of a dead node is the exact time of its death, as Docker tells it afterwards.
+from its line to the line that ends it. The line that begins a fault is written before the action, so that an interruption cannot hide
+it; the line that ends one, after. A second KILL of a dead node has the exact time of death, which Docker reports afterwards.
 """
 
 import json
@@ -16,8 +16,8 @@ from shadowrelay.lab.account import Fault, FaultKind
 
 
 class What(StrEnum):
-    """KILL and WIPE end with START, PAUSE with UNPAUSE or the death of the node, FILL with FREE; CUT and SLOW with HEAL, which ends all.
-    The others only tell."""
+    """KILL and WIPE end with START, PAUSE with UNPAUSE or the death of the node, FILL with FREE, CUT and SLOW with HEAL, which ends all
+    of them. The others only inform."""
 
     KILL = "kill"
     WIPE = "wipe"
@@ -37,7 +37,7 @@ class What(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Happening:
-    """One line. `node` is empty for what concerns all."""
+    """One line. `node` is empty if it concerns all nodes."""
 
     at: float
     what: What
@@ -46,18 +46,18 @@ class Happening:
 
 
 class FaultLog:
-    """The file; made when something happens."""
+    """The log file; created with the first entry."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def append(self, happening: Happening) -> None:
-        """Add one line."""
+        """Append one line."""
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(asdict(happening)) + "\n")
 
     def read(self) -> list[Happening]:
-        """All lines, oldest first; none if there is no file."""
+        """All entries, oldest first; none if there is no file."""
         if not self.path.is_file():
             return []
         lines = self.path.read_text(encoding="utf-8").splitlines()
@@ -72,12 +72,12 @@ _KINDS = {
     What.SLOW: FaultKind.SLOW,
     What.FILL: FaultKind.FULL,
 }
-# what a fault concerns: while one is open, a second one of the same thing opens none
+# What a fault affects. While a fault is open, a second one of the same kind on the same node changes nothing.
 _THINGS = {What.KILL: "process", What.WIPE: "process", What.PAUSE: "pause", What.CUT: "cut", What.SLOW: "slow", What.FILL: "disk"}
 
 
 def faults(happenings: Iterable[Happening]) -> list[Fault]:
-    """What may have a duplicate as its consequence. Faults that last still end at infinity."""
+    """The faults that may cause duplicates. Faults that still last end at infinity."""
     done: list[Fault] = []
     open_ones: dict[tuple[str, str, str], Happening] = {}
 
@@ -91,8 +91,8 @@ def faults(happenings: Iterable[Happening]) -> list[Fault]:
                 open_ones.setdefault((_THINGS[one.what], one.node, one.other), one)
             case What.KILL | What.WIPE:
                 killed, paused = open_ones.get(("process", one.node, "")), open_ones.pop(("pause", one.node, ""), None)
-                # a disk is as good as destroyed from the death of its node on: nobody asks it in between
-                died = paused or (killed if one.what is What.WIPE else None) or one  # who dies frozen was dead since
+                # a disk counts as destroyed from the death of its node, because the node cannot be asked in between
+                died = paused or (killed if one.what is What.WIPE else None) or one  # a node killed while paused stopped then
                 open_ones["process", one.node, ""] = Happening(died.at, one.what, one.node)
             case What.START | What.UNPAUSE:
                 key = _THINGS[What.KILL if one.what is What.START else What.PAUSE], one.node, ""
@@ -110,7 +110,7 @@ def faults(happenings: Iterable[Happening]) -> list[Fault]:
 
 
 def in_force(happenings: Iterable[Happening]) -> list[str]:
-    """What nobody has ended yet, in words; deferring servers too."""
+    """Faults that have not ended, as text; including deferring servers."""
     everything = list(happenings)
     words = [" ".join(filter(None, (one.kind.value, one.node, one.other))) for one in faults(everything) if one.ended_at == math.inf]
     is_deferring = False

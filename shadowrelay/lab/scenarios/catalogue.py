@@ -1,4 +1,4 @@
-"""All scenarios, in the order in which `lab scenario --list` prints them: servers lost, networks cut, daily operation.
+"""All scenarios, in the order of `lab scenario --list`: lost servers, cut networks, daily operation. docs/lab.md "Scenarios".
 
 Sources: seed-000 ("Message processing after an outage"), seed-001 for servers; seed-000, exchange-facts 4 for networks; seed-000, msd-q for
 maintenance, full disks, next hops that are down and a restored queue.
@@ -24,7 +24,7 @@ from shadowrelay.lab.scenarios.script import (
 )
 from shadowrelay.lab.topology import WrongUse
 
-# ---- servers are lost, and come back or do not
+# ---- servers are lost, and return or not
 
 SOURCES = ("seed-000", "seed-001")
 AFTER_A_SPAN = passes(BEYOND_SPAN_SECONDS, "longer than the resubmit span (20 s) passes: its shadow servers take its mail over")
@@ -208,7 +208,7 @@ TWO_AT_ONCE = Scenario(
 )
 
 
-# ---- all servers live, the network between them does not
+# ---- all servers run, but the network between them fails
 
 SITES_APART = Scenario(
     name="sites-apart",
@@ -458,7 +458,7 @@ SCENARIOS: dict[str, Scenario] = by_name(
 
 
 def scenario(name: str) -> Scenario:
-    """By its name. Raises: WrongUse naming those that there are."""
+    """The scenario of this name. Raises: WrongUse, which lists the names."""
     if name not in SCENARIOS:
         raise WrongUse(f"there is no scenario {name}; there are {', '.join(SCENARIOS)}")
     return SCENARIOS[name]

@@ -1,8 +1,8 @@
-"""Pass or fail of a scenario: the figures, the invariants, and what only its fault can produce. Pure; `player` asks the witnesses.
+"""Judges a scenario: its figures, the invariants, and the effects that only its fault can produce. Pure. docs/lab.md "Scenarios".
 
-`figures` counts what the witnesses said. `findings` checks the invariants (docs/design.md 3) as far as a cluster can be seen from
-outside, and names what breaks each. I6 (everything is bounded) needs floods, not faults: its place is tests/smtp and tests/process. I2 and
-I3 compare rows of different nodes; their clocks are one here, all being containers of one machine.
+`figures` counts the evidence. `findings` checks the invariants (docs/design.md 3) that are visible from outside a cluster, and names
+what violates each. I6 (everything is bounded) is tested in tests/smtp and tests/process instead, because it needs floods and not faults.
+I2 and I3 compare rows of different nodes, which is possible because all containers of a machine share its clock.
 """
 
 from collections import defaultdict
@@ -20,7 +20,7 @@ from shadowrelay.model.tracking import EventId, Replication, ResubmitReason, Tra
 # ---- figures
 
 NOT_REDUNDANT = "451 4.4.0"
-STORAGE = ("451 4.3.0", "452 4.3.1")  # the ledger did not write; back pressure
+STORAGE = ("451 4.3.0", "452 4.3.1")  # the ledger could not write; back pressure
 SITES = {machine.server: machine.site for machine in MACHINES}
 
 
@@ -32,13 +32,13 @@ class Told:
     event: TrackingEvent
 
     def custom(self, key: str) -> str:
-        """A value of custom-data, empty if it is not there."""
+        """A value of custom-data, empty if absent."""
         return dict(self.event.custom_data).get(key, "")
 
 
 @dataclass(frozen=True, slots=True)
 class Database:
-    """The queue database of a node at a moment. `began`: the position at which this incarnation began. Units: `started_at` is
+    """A sample of a node's queue database. `began`: the position at which this incarnation began. Units: `started_at` is
     time.time, of the process."""
 
     identity: str
@@ -50,9 +50,9 @@ class Database:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Shapes: `told` by time; `words`: how often the operator logs of the nodes have an event; `replies`: how often Postfix heard
+    """Shapes: `told` by time; `words`: how often the operator logs of the nodes contain an event; `replies`: how often Postfix received
     a reply code ("451 4.4.0") from a node; `databases` by server, at the beginning, before each disturbance, and at the end;
-    `stopped` were killed or frozen, so that their last rows may be missing; `waiting` is what LOOK counted.
+    `stopped` were killed or paused, so that their last rows may be missing; `waiting` is the result of LOOK.
     """
 
     verification: Verification
@@ -80,7 +80,7 @@ def _resubmitted(evidence: Evidence, *reasons: ResubmitReason) -> list[Told]:
 
 
 def placed_again(told: Iterable[Told]) -> int:
-    """Messages whose copy the same primary made on a further server."""
+    """Messages of which one primary placed copies on more than one server."""
     servers: dict[tuple[str, str], set[str]] = defaultdict(set)
     for each in told:
         servers[each.server, each.event.network_message_id].add(each.event.server_hostname)
@@ -108,7 +108,7 @@ def _is_rolled_back(before: Database, after: Database) -> bool:
 
 
 def _resumed(evidence: Evidence) -> int:
-    """Accepted by a process that ended since, and delivered by the next one of the same node."""
+    """Messages accepted by a process that has ended, and delivered by the next process of the same node."""
     accepted = {(told.server, told.event.network_message_id): told.event.at.timestamp() for told in evidence.rows(EventId.RECEIVE)}
     found = set()
     for told in evidence.rows(EventId.SEND, EventId.SENDEXTERNAL):
@@ -120,13 +120,13 @@ def _resumed(evidence: Evidence) -> int:
 
 
 def _takeover_seconds(evidence: Evidence) -> float:
-    """From the moment at which the loss was known until RESUBMIT, at the longest."""
+    """The longest time from the detection of the loss until RESUBMIT."""
     times = [told.event.at.timestamp() - datetime.fromisoformat(told.custom("DetectedAt")).timestamp() for told in _resubmitted(evidence)]
     return round(max(times, default=0.0), 1)
 
 
 def delivery_seconds(sent: Iterable[Sent], arrived: Iterable[Arrival]) -> list[float]:
-    """From each 250 to the first arrival of that message at a receiving server."""
+    """For each message, from its 250 to its first arrival at a receiving server."""
     firsts: dict[str, float] = {}
     for arrival in arrived:
         firsts[arrival.network_id] = min(arrival.at, firsts.get(arrival.network_id, arrival.at))
@@ -189,7 +189,7 @@ BEGINNINGS = (EventId.RECEIVE, EventId.HARECEIVE, EventId.RESUBMIT)
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One invariant. Shapes: `broken_by` is empty when it holds."""
+    """The result for one invariant. Shapes: `broken_by` is empty if it holds."""
 
     invariant: str
     claim: str
@@ -201,7 +201,7 @@ class Finding:
 
 
 def findings(evidence: Evidence) -> list[Finding]:
-    """All that can be seen, in their order."""
+    """All invariants that are visible, in order."""
     return [Finding(name, claim, tuple(check(evidence))) for name, (claim, check) in INVARIANTS.items()]
 
 
@@ -212,7 +212,7 @@ def _lost(evidence: Evidence) -> list[str]:
 
 
 def said_too_early(evidence: Evidence) -> list[str]:
-    """I2: RECEIVE with a copy, and no server had told of that copy by then. Servers that were stopped may have lost their last rows."""
+    """I2: RECEIVE with a copy, but no server had logged that copy by then. Servers that were stopped may have lost their last rows."""
     stored: dict[str, list[Told]] = defaultdict(list)
     for told in evidence.rows(EventId.HARECEIVE):
         stored[told.event.network_message_id].append(told)
@@ -230,7 +230,7 @@ def said_too_early(evidence: Evidence) -> list[str]:
 
 
 def discarded_too_early(evidence: Evidence) -> list[str]:
-    """I3: a shadow message discarded as delivered while its primary still delivered to somebody."""
+    """I3: a shadow message discarded as delivered while its primary was still delivering it."""
     ended: dict[tuple[str, str], list[Told]] = defaultdict(list)
     for told in evidence.rows(*ENDS):
         ended[told.server, told.event.network_message_id].append(told)
@@ -244,7 +244,7 @@ def discarded_too_early(evidence: Evidence) -> list[str]:
 
 
 def unexplained_mail(evidence: Evidence) -> list[str]:
-    """I8: acknowledged mail of which no tracking log tells the beginning, or the end for each recipient."""
+    """I8: acknowledged mail without a beginning, or without an end for a recipient, in any tracking log."""
     began = {told.event.network_message_id for told in evidence.rows(*BEGINNINGS)}
     ended: dict[str, set[str]] = defaultdict(set)
     for told in evidence.rows(*ENDS):
@@ -283,7 +283,7 @@ INVARIANTS: dict[str, tuple[str, Callable[[Evidence], list[str]]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One expectation and what was seen."""
+    """One expectation and the actual figure."""
 
     expectation: Expectation
     value: float
@@ -293,13 +293,13 @@ class Outcome:
         return self.expectation.is_met(self.value)
 
     def line(self) -> str:
-        """ "promoted_silence = 12, expected > 0: its mail is taken over …"."""
+        """The outcome as text: "promoted_silence = 12, expected > 0: its mail is taken over …"."""
         return f"{self.expectation.figure} = {self.value:g}, expected {self.expectation.bound}: {self.expectation.why}"
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The whole judgement. Shapes: `figures` by name; those that are 0 and that nobody expects anything of need not be shown."""
+    """The whole result. Shapes: `figures` by name; those that are 0 and not expected need not be shown."""
 
     scenario: Scenario
     figures: Mapping[str, float]
@@ -310,7 +310,7 @@ class Verdict:
 
     @property
     def is_passed(self) -> bool:
-        """Also false when some mail never went through: then less was tried than was promised."""
+        """Also false if some mail was never accepted, because then less was tested than intended."""
         if self.never_acknowledged:
             return False
         is_kept = all(finding.holds or self.is_excused(finding) for finding in self.findings)
@@ -320,13 +320,13 @@ class Verdict:
         return finding.invariant in self.scenario.excused
 
     def shown(self) -> list[tuple[str, float]]:
-        """Explained figures that say something, in their order."""
+        """Figures with an explanation that are not 0 or were expected, in order."""
         named = {outcome.expectation.figure for outcome in self.outcomes} | {"acknowledged", "arrived", "lost", "duplicates"}
         return [(FIGURES[name][0], value) for name, value in self.figures.items() if value or name in named]
 
 
 def judge(scenario: Scenario, evidence: Evidence) -> Verdict:
-    """Compare what was seen with what must be so."""
+    """Compare the evidence with the expectations and invariants."""
     counted = figures(evidence)
     never = evidence.verification.not_acknowledged
     return Verdict(
