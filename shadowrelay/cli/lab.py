@@ -75,7 +75,7 @@ def print_verdict(verdict: "Verdict") -> None:
     chosen = verdict.scenario
     typer.echo("\nFigures")
     print_table(("#", "What"), [(f"{value:g}", text) for text, value in verdict.shown()], "")
-    typer.echo("\nOnly the fault can produce")
+    typer.echo("\nEffects that only the fault can produce")
     for outcome in verdict.outcomes:
         typer.echo(f"  {_mark(outcome.is_met)}  {outcome.line()}")
     typer.echo("\nInvariants")
@@ -114,9 +114,9 @@ if TYPE_CHECKING:
     from shadowrelay.lab.engine import NodeStatus
     from shadowrelay.lab.verification import Verification
 
-lab = typer.Typer(no_args_is_help=True, help="A cluster in containers to play with: four nodes, two sites, real mail servers, faults.")
+lab = typer.Typer(no_args_is_help=True, help="A test cluster in containers: four nodes, two sites, real mail servers, faults.")
 
-Directory = Annotated[Path, typer.Option("--project-directory", help="Where docker-compose.yml is.")]
+Directory = Annotated[Path, typer.Option("--project-directory", help="Directory of docker-compose.yml.")]
 Node = Annotated[str, typer.Argument(metavar="NODE", help="mx1.east, mx2.east, mx1.west or mx2.west.")]
 Place = Annotated[str, typer.Argument(metavar="SITE|NODE", help="east, west, or a node.")]
 HERE = Path()
@@ -160,7 +160,7 @@ def down(directory: Directory = HERE) -> None:
     """Remove the lab: containers, networks, volumes. The last report stays."""
     with _opened(directory) as opened:
         opened.down()
-    typer.echo("the lab is gone")
+    typer.echo("the lab is removed")
 
 
 @lab.command("status")
@@ -182,9 +182,9 @@ def _print_status(opened: "Lab", nodes: "list[NodeStatus]", as_json: bool) -> No
 
 @lab.command("send")
 def send(
-    count: Annotated[int, typer.Option("--count", min=1, max=100_000, help="How many messages.")] = 100,
-    rate: Annotated[float, typer.Option("--rate", min=0.1, max=1000, help="How many a second.")] = 20.0,
-    size: Annotated[int, typer.Option("--size", min=512, max=20_000_000, help="Bytes of each.")] = 4096,
+    count: Annotated[int, typer.Option("--count", min=1, max=100_000, help="Number of messages.")] = 100,
+    rate: Annotated[float, typer.Option("--rate", min=0.1, max=1000, help="Messages a second.")] = 20.0,
+    size: Annotated[int, typer.Option("--size", min=512, max=20_000_000, help="Bytes per message.")] = 4096,
     directory: Directory = HERE,
     as_json: AsJson = False,
 ) -> None:
@@ -194,14 +194,14 @@ def send(
     if as_json:
         print_json(asdict(sending))
     else:
-        typer.echo(f"Postfix took {sending.accepted} of {count}")
+        typer.echo(f"Postfix accepted {sending.accepted} of {count}")
     if sending.accepted != count:
         raise typer.Exit(ExitCode.FAILED)
 
 
 @lab.command("verify")
 def verify(
-    wait: Annotated[str, typer.Option("--wait", help="Look so long for what has not arrived yet.")] = "2m",
+    wait: Annotated[str, typer.Option("--wait", help="How long to wait for missing messages.")] = "2m",
     directory: Directory = HERE,
     as_json: AsJson = False,
 ) -> None:
@@ -227,13 +227,13 @@ def _print_verification(result: "Verification") -> None:
     for one in result.duplicates[:20]:
         typer.echo(f"duplicated: message {one.number} {one.network_id} {one.recipient} {one.count} times, cause {one.cause}")
     if result.silent:
-        typer.echo(f"not asked, because dead, paused or out of reach: {', '.join(result.silent)}; what is missing may be there")
+        typer.echo(f"not asked (down, paused or unreachable): {', '.join(result.silent)}; missing messages may be there")
     if result.notices:
-        typer.echo(f"notices (DSNs) that came back to the sender: {result.notices}")
+        typer.echo(f"DSNs returned to the sender: {result.notices}")
     for message_id in result.unaccounted[:20]:
-        typer.echo(f"no node took it, and it does not wait at Postfix: {message_id}")
+        typer.echo(f"accepted by no node, and not queued at Postfix: {message_id}")
     if waiting := result.not_acknowledged - len(result.unaccounted):
-        typer.echo(f"not acknowledged yet, Postfix has them: {waiting}")
+        typer.echo(f"not acknowledged yet, still queued at Postfix: {waiting}")
     if result.changed:
         typer.echo(f"changed {len(result.changed)}")
     typer.echo(result.line())
@@ -244,7 +244,7 @@ def kill(node: Node, directory: Directory = HERE) -> None:
     """SIGKILL a node, even if it is paused. It stays down until `start`."""
     with _opened(directory) as opened:
         opened.kill(node)
-    typer.echo(f"{node} is dead")
+    typer.echo(f"{node} is killed")
 
 
 @lab.command("start")
@@ -268,7 +268,7 @@ def pause(node: Node, directory: Directory = HERE) -> None:
     """Freeze a node's process until `unpause`."""
     with _opened(directory) as opened:
         opened.pause(node)
-    typer.echo(f"{node} is frozen")
+    typer.echo(f"{node} is paused")
 
 
 @lab.command("unpause")
@@ -276,7 +276,7 @@ def unpause(node: Node, directory: Directory = HERE) -> None:
     """Resume a paused node."""
     with _opened(directory) as opened:
         opened.unpause(node)
-    typer.echo(f"{node} goes on")
+    typer.echo(f"{node} is resumed")
 
 
 @lab.command("cut")
@@ -292,16 +292,14 @@ def heal(directory: Directory = HERE) -> None:
     """Remove all cuts and slow links."""
     with _opened(directory) as opened:
         opened.heal()
-    typer.echo("all networks are whole")
+    typer.echo("all networks are healed")
 
 
 @lab.command("slow")
 def slow(
     one: Place,
-    other: Annotated[
-        str, typer.Argument(metavar="[SITE|NODE]", help="Another one: then only what the two send each other is limited.")
-    ] = "",
-    rate: Annotated[str, typer.Option("--rate", help="Of each node. As `tc` writes it: 64kbit, 1mbit …")] = "128kbit",
+    other: Annotated[str, typer.Argument(metavar="[SITE|NODE]", help="A second place: limit only traffic between the two.")] = "",
+    rate: Annotated[str, typer.Option("--rate", help="Rate of each node, in the syntax of `tc`: 64kbit, 1mbit …")] = "128kbit",
     directory: Directory = HERE,
 ) -> None:
     """Limit traffic between nodes until `heal`. Traffic to clients and next hops is not limited."""
@@ -314,7 +312,7 @@ def slow(
 @lab.command("fill-disk")
 def fill_disk(
     node: Node,
-    is_undo: Annotated[bool, typer.Option("--undo", help="Free it again.")] = False,
+    is_undo: Annotated[bool, typer.Option("--undo", help="Remove the filler.")] = False,
     directory: Directory = HERE,
 ) -> None:
     """Fill a node's queue volume to the last byte."""
@@ -351,21 +349,21 @@ def roll(directory: Directory = HERE) -> None:
 
 @lab.command("defer")
 def defer(
-    switch: Annotated[str, typer.Argument(metavar="on|off", help="on: everything is answered 451; off: mail is taken.")],
+    switch: Annotated[str, typer.Argument(metavar="on|off", help="on: answer 451 to all mail; off: accept mail.")],
     directory: Directory = HERE,
 ) -> None:
     """Make the receiving servers defer all mail, or accept it again: takeovers need queued mail."""
     if switch not in ("on", "off"):
-        raise typer.BadParameter("say on or off")
+        raise typer.BadParameter("use on or off")
     with _opened(directory) as opened:
         opened.defer(switch == "on")
-    typer.echo("the receiving servers defer everything" if switch == "on" else "the receiving servers take mail")
+    typer.echo("the receiving servers defer everything" if switch == "on" else "the receiving servers accept mail")
 
 
 @lab.command("report")
 def report(
-    is_here: Annotated[bool, typer.Option("--here", help="With the Spark of this environment; builds no image.")] = False,
-    is_watched: Annotated[bool, typer.Option("--watched", help="What the streaming job (profile spark) made last.")] = False,
+    is_here: Annotated[bool, typer.Option("--here", help="Use this environment's Spark; build no image.")] = False,
+    is_watched: Annotated[bool, typer.Option("--watched", help="Fetch the newest report of the streaming job (profile spark).")] = False,
     directory: Directory = HERE,
 ) -> None:
     """Compute service levels from the shipped tracking logs, in the Spark container. Prints the page's path."""
@@ -375,9 +373,9 @@ def report(
 
 @lab.command("scenario")
 def scenario(
-    name: Annotated[str, typer.Argument(metavar="[NAME]", help="One of --list.")] = "",
-    is_list: Annotated[bool, typer.Option("--list", help="Tell which there are.")] = False,
-    is_fault_left_out: Annotated[bool, typer.Option("--without-fault", help="Leave the fault out: then it must fail.")] = False,
+    name: Annotated[str, typer.Argument(metavar="[NAME]", help="A name from --list.")] = "",
+    is_list: Annotated[bool, typer.Option("--list", help="List the scenarios.")] = False,
+    is_fault_left_out: Annotated[bool, typer.Option("--without-fault", help="Leave out the fault; the scenario must then fail.")] = False,
     directory: Directory = HERE,
     as_json: AsJson = False,
 ) -> None:

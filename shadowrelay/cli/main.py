@@ -39,7 +39,7 @@ def _print_version(is_wanted: bool) -> None:
 
 @app.callback()
 def shadowrelay(
-    version: Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and end.")] = False,
+    version: Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")] = False,
 ) -> None:
     """Global options."""
 
@@ -106,9 +106,9 @@ def _text(value: object) -> object:
 
 @app.command()
 def demo(
-    messages: Annotated[int, typer.Option("--messages", min=1, max=100_000, help="How many to send.")] = 600,
-    directory: Annotated[Path | None, typer.Option("--directory", help="Keep queues and logs here instead of throwing them away.")] = None,
-    evidence: Annotated[Path, typer.Option("--evidence", help="Where shipped tracking logs and the report on them go.")] = Path(".demo"),
+    messages: Annotated[int, typer.Option("--messages", min=1, max=100_000, help="Number of messages.")] = 600,
+    directory: Annotated[Path | None, typer.Option("--directory", help="Keep queues and logs here. Default: delete them.")] = None,
+    evidence: Annotated[Path, typer.Option("--evidence", help="Directory for shipped tracking logs and the report.")] = Path(".demo"),
     as_json: AsJson = False,
 ) -> None:
     """Run three nodes on loopback with real mail, destroy a server, and report what was lost. Ends with the redundancy report."""

@@ -39,12 +39,10 @@ def list_queues(node: Node = None, token_file: TokenFile = None, config: Config 
 
 @messages.command("list")
 def list_messages(
-    in_queue: Annotated[
-        str, typer.Option("--queue", help="Identity of a queue, as `queue list` shows it; all but Safety Net without it.")
-    ] = "",
-    limit: Annotated[int, typer.Option("--limit", min=1, max=250_000, help="At most so many.")] = 100,
+    in_queue: Annotated[str, typer.Option("--queue", help="Queue identity from `queue list`. Default: all queues except Safety Net.")] = "",
+    limit: Annotated[int, typer.Option("--limit", min=1, max=250_000, help="Maximum number of messages.")] = 100,
     after: Annotated[
-        int, typer.Option("--after", min=0, help="Only those behind this one (first column): where the page before ended.")
+        int, typer.Option("--after", min=0, help="Start after this internal id (first column), the last one of the previous page.")
     ] = 0,
     node: Node = None,
     token_file: TokenFile = None,
@@ -108,7 +106,7 @@ def show_message(
 @messages.command("release")
 def release_messages(
     message_ids: Annotated[list[str] | None, typer.Argument(help="Network message ids.")] = None,
-    is_all: Annotated[bool, typer.Option("--all", help="Everything that is set aside.")] = False,
+    is_all: Annotated[bool, typer.Option("--all", help="All messages that are set aside.")] = False,
     node: Node = None,
     token_file: TokenFile = None,
     config: Config = None,
@@ -116,7 +114,7 @@ def release_messages(
 ) -> None:
     """Put messages that were set aside back into delivery. A poison message will kill the node again: inspect it first."""
     if bool(message_ids) is is_all:
-        raise typer.BadParameter("name messages, or say --all", param_hint="MESSAGE_IDS")
+        raise typer.BadParameter("give message ids, or --all", param_hint="MESSAGE_IDS")
     with asked_node(node, token_file, config) as client:
         ids = message_ids or [row["message_id"] for row in client.messages(SET_ASIDE, ALL_MAX, 0)]
         _one_by_one(ids, client.release_message, "released", as_json)
@@ -125,7 +123,7 @@ def release_messages(
 @messages.command("remove")
 def remove_messages(
     message_ids: Annotated[list[str], typer.Argument(help="Network message ids.")],
-    with_dsn: Annotated[bool, typer.Option("--dsn/--no-dsn", help="Whether to tell the sender that it was not delivered.")] = True,
+    with_dsn: Annotated[bool, typer.Option("--dsn/--no-dsn", help="Whether to send the sender a DSN.")] = True,
     node: Node = None,
     token_file: TokenFile = None,
     config: Config = None,
@@ -139,7 +137,7 @@ def remove_messages(
 @messages.command("export")
 def export_message(
     message_id: Annotated[str, typer.Argument(help="Network message id.")],
-    output: Annotated[Path, typer.Option("--output", help="A new file (.eml).")],
+    output: Annotated[Path, typer.Option("--output", help="New file (.eml).")],
     node: Node = None,
     token_file: TokenFile = None,
     config: Config = None,
@@ -147,7 +145,7 @@ def export_message(
 ) -> None:
     """Write a message as it would be delivered, header and body, to a new file."""
     if output.exists():
-        raise typer.BadParameter(f"{output} exists: name a new file", param_hint="--output")
+        raise typer.BadParameter(f"{output} exists; choose a new file", param_hint="--output")
     part = output.with_name(f"{output.name}.{secrets.token_hex(8)}.part")  # a name that no other process uses
     with asked_node(node, token_file, config) as client:
         try:
@@ -201,7 +199,7 @@ def list_peers(node: Node = None, token_file: TokenFile = None, config: Config =
 
 @peers.command("forget")
 def forget_peer(
-    name: Annotated[str, typer.Argument(help="Its name, as `peers list` shows it.")],
+    name: Annotated[str, typer.Argument(help="The peer's name from `peers list`.")],
     node: Node = None,
     token_file: TokenFile = None,
     config: Config = None,
@@ -213,7 +211,7 @@ def forget_peer(
     if as_json:
         print_json(answer)
     else:
-        typer.echo(f"{answer['name']} is no longer waited for")
+        typer.echo(f"{answer['name']} is marked as gone for good")
 
 
 def _one_by_one(message_ids: list[str], do: Callable[[str], dict[str, Any]], done: str, as_json: bool) -> None:

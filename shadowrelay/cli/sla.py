@@ -38,20 +38,20 @@ Logs = Annotated[
 LogsWanted = Annotated[
     str, typer.Option("--logs", metavar="DIR", help="Collected logs: DIR/<server>/MSGTRK*.LOG; also a URL.", callback=_plain)
 ]
-Warehouse = Annotated[str | None, typer.Option("--warehouse", metavar="DIR", help="What `sla ingest` has made of logs.", callback=_plain)]
+Warehouse = Annotated[str | None, typer.Option("--warehouse", metavar="DIR", help="Warehouse written by `sla ingest`.", callback=_plain)]
 WarehouseWanted = Annotated[
-    str, typer.Option("--warehouse", metavar="DIR", help="Where typed Parquet is written; kept between runs.", callback=_plain)
+    str, typer.Option("--warehouse", metavar="DIR", help="Directory for typed Parquet; kept between runs.", callback=_plain)
 ]
 Output = Annotated[
-    str, typer.Option("--output", metavar="DIR", help="Where report.html, summary.json and tables/ are written.", callback=_plain)
+    str, typer.Option("--output", metavar="DIR", help="Directory for report.html, summary.json and tables/.", callback=_plain)
 ]
-Sites = Annotated[Path | None, typer.Option("--sites", help="Sites and boundaries of servers (TOML); wins over manifests.")]
-Objectives = Annotated[Path | None, typer.Option("--objectives", help="What was promised (TOML); else the defaults.")]
-Textfile = Annotated[str | None, typer.Option("--textfile", metavar="FILE", help="Write the figures for Prometheus, too.")]
+Sites = Annotated[Path | None, typer.Option("--sites", help="Sites and boundaries of servers (TOML); overrides manifests.")]
+Objectives = Annotated[Path | None, typer.Option("--objectives", help="Objectives (TOML). Default: the built-in ones.")]
+Textfile = Annotated[str | None, typer.Option("--textfile", metavar="FILE", help="Also write the figures for Prometheus.")]
 Master = Annotated[str, typer.Option("--master", help="Spark master.")]
-Memory = Annotated[str, typer.Option("--driver-memory", metavar="SIZE", help="Memory of the JVM here, as 4g or 800m.")]
+Memory = Annotated[str, typer.Option("--driver-memory", metavar="SIZE", help="Memory of the local JVM, such as 4g or 800m.")]
 Now = Annotated[
-    str | None, typer.Option("--now", metavar="INSTANT", help="Instant of judgement, as 2026-11-21T16:00:00Z; else the newest row's.")
+    str | None, typer.Option("--now", metavar="INSTANT", help="Judge as of this time (2026-11-21T16:00:00Z). Default: the newest row's.")
 ]
 
 
@@ -104,9 +104,9 @@ def ingest(
     logs: LogsWanted,
     warehouse: WarehouseWanted,
     sites: Sites = None,
-    is_continuous: Annotated[bool, typer.Option("--continuous", help="Go on for ever.")] = False,
-    interval: Annotated[int, typer.Option("--interval", min=1, metavar="SECONDS", help="With --continuous: between two looks.")] = 10,
-    files_per_batch: Annotated[int, typer.Option("--files-per-batch", min=1, help="At most so many files at once.")] = 200,
+    is_continuous: Annotated[bool, typer.Option("--continuous", help="Keep running.")] = False,
+    interval: Annotated[int, typer.Option("--interval", min=1, metavar="SECONDS", help="With --continuous: time between polls.")] = 10,
+    files_per_batch: Annotated[int, typer.Option("--files-per-batch", min=1, help="Maximum number of files per batch.")] = 200,
     master: Master = "local[*]",
     driver_memory: Memory = "4g",
     as_json: AsJson = False,
@@ -136,8 +136,8 @@ def report(
     sites: Sites = None,
     objectives: Objectives = None,
     now: Now = None,
-    is_final: Annotated[bool, typer.Option("--final", help="No more events will come: all time is up.")] = False,
-    fail_on_breach: Annotated[bool, typer.Option("--fail-on-breach", help="End with status 3 when an objective was missed.")] = False,
+    is_final: Annotated[bool, typer.Option("--final", help="No more events will come: treat everything unfinished as overdue.")] = False,
+    fail_on_breach: Annotated[bool, typer.Option("--fail-on-breach", help="Exit with status 3 if an objective was missed.")] = False,
     textfile: Textfile = None,
     master: Master = "local[*]",
     driver_memory: Memory = "4g",
@@ -176,7 +176,7 @@ def watch(
     sites: Sites = None,
     objectives: Objectives = None,
     textfile: Textfile = None,
-    interval: Annotated[int, typer.Option("--interval", min=1, metavar="SECONDS", help="Between two looks.")] = 10,
+    interval: Annotated[int, typer.Option("--interval", min=1, metavar="SECONDS", help="Time between polls.")] = 10,
     master: Master = "local[*]",
     driver_memory: Memory = "4g",
 ) -> None:

@@ -110,7 +110,7 @@ def _cause(first: Arrival, later: Arrival, faults: Sequence[Fault], times: Times
     heard_at = times.heard_at(first, faults, later.client_name)
     if any(_disk_destroyed(first, later, fault, heard_at) for fault in faults):
         return Cause.DISK_DESTROYED
-    if _unheard_and_destroyed(first, later, faults, times, heard_at):
+    if _destroyed_before_notified(first, later, faults, times, heard_at):
         return Cause.TWO_FAILED
     if any(_cut_off(first, later, fault, times, heard_at) for fault in faults):
         return Cause.CUT_OFF
@@ -121,8 +121,8 @@ def _died_before_record(first: Arrival, later: Arrival, fault: Fault) -> bool:
     """X ended within the time that a record takes; or Y was stopped after it sent the final dot, and then resumed."""
     if not fault.stops_node:
         return False
-    went_on = fault.kind is FaultKind.PAUSE and fault.node == later.client_name and fault.began_at <= first.at
-    if went_on and abs(later.at - fault.ended_at) <= RECORD_SECONDS:
+    has_resumed = fault.kind is FaultKind.PAUSE and fault.node == later.client_name and fault.began_at <= first.at
+    if has_resumed and abs(later.at - fault.ended_at) <= RECORD_SECONDS:
         return True
     return fault.node == first.client_name and abs(first.at - fault.began_at) <= RECORD_SECONDS and later.at > fault.began_at
 
@@ -134,17 +134,17 @@ def _disk_destroyed(first: Arrival, later: Arrival, fault: Fault, heard_at: floa
     return first.at <= fault.began_at <= heard_at and fault.began_at < later.at
 
 
-def _unheard_and_destroyed(first: Arrival, later: Arrival, faults: Sequence[Fault], times: Times, heard_at: float) -> bool:
+def _destroyed_before_notified(first: Arrival, later: Arrival, faults: Sequence[Fault], times: Times, heard_at: float) -> bool:
     """X's record was destroyed while the holder of the copy could not ask X, from the delivery on, because of one fault after
     another. Y may have taken over in several steps, and may be X."""
     server = first.client_name
     holders = {node for fault in faults for node in (fault.node, fault.other)} - {server}
-    deaf_until = max((_deaf_until(server, holder, faults, times, heard_at) for holder in holders), default=heard_at)
+    uninformed_until = max((_uninformed_until(server, holder, faults, times, heard_at) for holder in holders), default=heard_at)
     wipes = [fault.began_at for fault in faults if fault.kind is FaultKind.WIPE and fault.node == server]
-    return any(first.at <= burnt_at < later.at and burnt_at <= deaf_until for burnt_at in wipes)
+    return any(first.at <= destroyed_at < later.at and destroyed_at <= uninformed_until for destroyed_at in wipes)
 
 
-def _deaf_until(server: str, holder: str, faults: Sequence[Fault], times: Times, since: float) -> float:
+def _uninformed_until(server: str, holder: str, faults: Sequence[Fault], times: Times, since: float) -> float:
     """Until when `holder` cannot have learned what `server` knows at `since`."""
     until = since
     for fault in sorted(faults, key=lambda fault: fault.began_at):
@@ -194,19 +194,19 @@ def explains_repetition(one: Sent, firsts: Mapping[str, Arrival], faults: Sequen
     Shapes: `firsts` has the first arrival of each network id. Each surplus id needs a try that explains it.
     """
     acknowledged = {submission.network_id for submission in one.tries if submission.answer is Answer.ACKNOWLEDGED}
-    strange = [arrival for network_id, arrival in firsts.items() if network_id not in acknowledged]
+    unmatched = [arrival for network_id, arrival in firsts.items() if network_id not in acknowledged]
     if len(acknowledged) > 1:
         return False  # a client does not send an acknowledged message again
-    excuses = 0
+    explanations = 0
     for submission in one.tries:
         if submission.answer is Answer.NOTHING:
-            excuses += 1
+            explanations += 1
         elif submission.answer is Answer.REFUSED:
-            excuses += any(_kept_from_telling(submission, arrival, fault, times) for fault in faults for arrival in strange)
-    return len(strange) <= excuses
+            explanations += any(_kept_from_releasing(submission, arrival, fault, times) for fault in faults for arrival in unmatched)
+    return len(unmatched) <= explanations
 
 
-def _kept_from_telling(refused: Submission, arrival: Arrival, fault: Fault, times: Times) -> bool:
+def _kept_from_releasing(refused: Submission, arrival: Arrival, fault: Fault, times: Times) -> bool:
     """The fault lasted at least until the refusal, and began before the shadow server delivered."""
     if fault.stops_node and fault.node != refused.node:
         return False  # a shadow server that was down fetches `released` when it is back, before it promotes
@@ -264,7 +264,7 @@ def account(sent: Iterable[Sent], arrivals: Iterable[Arrival], faults: Sequence[
         if any(arrival.own_sha256 != one.own_sha256 for arrival in got):
             result.changed.append(next(arrival.network_id for arrival in got if arrival.own_sha256 != one.own_sha256))
     # An arrival that matches no sent message has lost its identification on the way: it was changed.
-    result.changed += (arrival.network_id for strange in by_message.values() for arrival in strange)
+    result.changed += (arrival.network_id for unmatched in by_message.values() for arrival in unmatched)
     return result
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from shadowrelay.lab.disturbance import ALIVE, RUNNING, Disturbances, Tell
 from shadowrelay.lab.engine import ENDED, NOT_UP, NodeStatus, node_status, until_healthy, until_listening
-from shadowrelay.lab.fault_log import What, faults
+from shadowrelay.lab.fault_log import Change, faults
 from shadowrelay.lab.mail import Mail
 from shadowrelay.lab.sla_report import report_here, report_in_container, report_watched
 from shadowrelay.lab.state import let_everybody_read
@@ -26,11 +26,11 @@ MOUNTED = ("lab/nodes/*.toml", "lab/objectives.toml")  # files of the checkout t
 SERVERS = (SENDER, *RECEIVERS, DNS)
 POLL_SECONDS = 1.0
 NO_QUEUE = (
-    "Docker, or the machine of {nodes}, was stopped, and what was in memory is gone, queues and cuts: end this lab with `shadowrelay lab "
-    "down`, and start another with `shadowrelay lab up`"
+    "Docker, or the machine of {nodes}, was stopped, and queues and cuts in memory are lost: remove this lab with `shadowrelay lab "
+    "down`, and start a new one with `shadowrelay lab up`"
 )
 KEPT = (
-    "Docker has lost count of who was in {networks} (moby/moby, issue 42119) and keeps it, empty, until Docker is restarted; the next lab "
+    "Docker miscounts the endpoints of {networks} (moby/moby, issue 42119) and keeps it, empty, until Docker is restarted; the next lab "
     "of this directory uses it"
 )
 
@@ -107,11 +107,11 @@ class Lab(Disturbances):
         self._require_servers()
         with self.state.turn.taken("defer"):
             if is_on:
-                self._happened(What.DEFER)
+                self._record(Change.DEFER)
             for service in RECEIVERS:
                 self.engine.execute(service, *(("touch", "/run/lab/defer") if is_on else ("rm", "-f", "/run/lab/defer")))
             if not is_on:
-                self._happened(What.TAKE)
+                self._record(Change.TAKE)
 
     def verify(
         self, wait: float = 120.0, *, began_at: float = 0.0, on_look: Callable[[Verification], None] = lambda seen: None
@@ -158,7 +158,7 @@ class Lab(Disturbances):
 
     def faults_in_force(self) -> list[str]:
         """Active faults as text."""
-        return [*super().faults_in_force(), *(f"{service} has ended" for service in self._ended_servers())]
+        return [*super().faults_in_force(), *(f"{service} has stopped" for service in self._ended_servers())]
 
     def _ended_servers(self) -> list[str]:
         states = self.engine.states()
@@ -168,7 +168,7 @@ class Lab(Disturbances):
         """Require the servers that send, receive and resolve. Raises: LabError."""
         self._known(NODES[0])
         if ended := self._ended_servers():
-            raise LabError(f"{' and '.join(ended)} of the lab has ended: start it again with `shadowrelay lab up`")
+            raise LabError(f"{' and '.join(ended)} of the lab has stopped: start it again with `shadowrelay lab up`")
 
     def _is_up(self) -> bool:
         return self.state.is_made and any(node in self.engine.containers() for node in NODES)
@@ -181,7 +181,7 @@ class Lab(Disturbances):
 
     def _revive(self, profiles: Sequence[str]) -> None:
         """Start missing or stopped containers, and log it."""
-        self._tell("the lab is up: what is missing or has ended is started, nothing is replaced (new images: `lab down`, `lab up`)")
+        self._tell("the lab is up: starting missing and stopped containers, replacing none (for new images: `lab down`, `lab up`)")
         states = self.engine.states()
         without_queue = [one.short for one in MACHINES if states.get(one.network) in ENDED]
         if without_queue:
@@ -195,7 +195,7 @@ class Lab(Disturbances):
             states_now = self.engine.states()
             for one in MACHINES:
                 if states.get(one.short) not in ALIVE and states_now.get(one.short) in ALIVE:
-                    self._note(What.START, one)
+                    self._note(Change.START, one)
 
     def _remove(self) -> None:
         if kept := self.engine.remove():

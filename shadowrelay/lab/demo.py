@@ -64,7 +64,7 @@ class _Demo:
         self.takeovers: list[Takeover] = []
 
     async def run(self) -> int:
-        self._mind_signals()
+        self._handle_signals()
         began = time.monotonic()
         shipped = self.evidence.absolute() / "logs"
         shutil.rmtree(shipped, ignore_errors=True)
@@ -90,7 +90,7 @@ class _Demo:
         differences = contradictions(report.overall, result, load.sent, redundant) if report.page else []
         return self._report(result, redundant, report, differences, time.monotonic() - began)
 
-    def _mind_signals(self) -> None:
+    def _handle_signals(self) -> None:
         task = asyncio.current_task()
         assert task is not None
         loop = asyncio.get_running_loop()
@@ -120,12 +120,12 @@ class _Demo:
         await self._settled(load, sink)
 
     async def _destroy_one(self, cluster: Cluster, sink: Sink, load: Load, tell: Callable[[str], None]) -> None:
-        tell("the receiving server defers everything: mail piles up")
+        tell("the receiving server defers everything: mail queues up")
         sink.is_deferring = True
         before = _acknowledged(load)
         await self._until(lambda: _acknowledged(load) >= before + self.count * 0.2)
         victim = busiest(cluster, load, sink)
-        tell(f"{victim.name} is killed, its disk destroyed with mail on it")
+        tell(f"{victim.name} is killed, and its disk destroyed with mail on it")
         await victim.kill()
         killed_at = time.time()
         victim.wipe()
@@ -134,7 +134,7 @@ class _Demo:
         self.faults.append(Fault(FaultKind.WIPE, victim.name, victim.kills[-1], time.time()))
         self.takeovers.append(Takeover(victim.name, killed_at))
         await asyncio.sleep(2 * TIMES.heartbeat)
-        tell("the receiving server takes mail again")
+        tell("the receiving server accepts mail again")
         sink.is_deferring = False
 
     async def _keep_one_away(self, cluster: Cluster, sink: Sink, load: Load, tell: Callable[[str], None]) -> None:
@@ -143,12 +143,12 @@ class _Demo:
         before = _acknowledged(load)
         await self._until(lambda: _acknowledged(load) >= min(before + self.count * 0.2, self.count * 0.95))
         victim = busiest(cluster, load, sink)
-        tell(f"{victim.name} is killed, and stays away for longer than {TIMES.span:g} s")
+        tell(f"{victim.name} is killed, and stays down for longer than {TIMES.span:g} s")
         await victim.kill()
         killed_at = time.time()
         self.takeovers.append(Takeover(victim.name, killed_at))
         await asyncio.sleep(TIMES.span + 3 * TIMES.heartbeat)
-        tell("the receiving server takes mail again")
+        tell("the receiving server accepts mail again")
         sink.is_deferring = False
         await asyncio.sleep(2 * TIMES.heartbeat)
         tell(f"{victim.name} comes back with its old queue")
@@ -184,7 +184,7 @@ class _Demo:
             good = "[green]nothing lost, every duplicate explained[/green]"
             self.console.print(f"{good if result.is_good else '[bold red]the promise was broken[/bold red]'}; {seconds:.0f} s")
             if not is_enough:
-                self.console.print(f"[yellow]only {result.taken_over} messages were taken over: too few to prove anything[/yellow]")
+                self.console.print(f"[yellow]only {result.taken_over} messages were taken over: too few for a conclusion[/yellow]")
             self._print_evidence(report, differences)
         is_reported = not differences and (report.page is not None or not report.is_possible)
         return 0 if result.is_good and is_enough and is_reported else 1
@@ -201,14 +201,14 @@ class _Demo:
             self.console.print(f"  {report.page.absolute()}", markup=False, soft_wrap=True)
 
     def _table(self, result: Account, redundant: int) -> Table:
-        table = Table(title="What became of the mail", title_justify="left")
+        table = Table(title="Results", title_justify="left")
         table.add_column("")
         table.add_column("messages", justify="right")
-        table.add_row("accepted (clients heard 250)", str(result.accepted))
+        table.add_row("accepted (clients got 250)", str(result.accepted))
         table.add_row("redundant when accepted", str(redundant))
         table.add_row("delivered", str(result.delivered))
         table.add_row("lost", str(len(result.lost)), style="bold red" if result.lost else None)
-        table.add_row("changed on the way", str(len(result.changed)), style="bold red" if result.changed else None)
+        table.add_row("changed in transit", str(len(result.changed)), style="bold red" if result.changed else None)
         table.add_row("duplicated", str(len(result.duplicates)))
         if result.duplicates:
             table.caption = "causes: docs/design.md, section 3"

@@ -14,7 +14,7 @@ from datetime import datetime
 from pathlib import Path
 
 from shadowrelay.lab.engine import Engine, until_healthy
-from shadowrelay.lab.fault_log import Happening, What, in_force
+from shadowrelay.lab.fault_log import Change, Entry, in_force
 from shadowrelay.lab.state import State
 from shadowrelay.lab.topology import LINK, MACHINES, NODES, LabError, Machine, machine, machines_of, network_between, pairs, peers_on
 
@@ -139,19 +139,19 @@ class Disturbances:
             was = self._state(one)
             if was not in ALIVE:
                 raise LabError(DEAD.format(node=one.short))
-            self._note(What.KILL, one)
+            self._note(Change.KILL, one)
             self.engine.docker("kill", self.engine.container(one.short))
             if was != "paused":  # else it has done nothing since it was paused
-                self._note(What.KILL, one, self._finished_at(one))
+                self._note(Change.KILL, one, self._finished_at(one))
 
     def start(self, node: str) -> None:
         """Start a killed node, and wait until it is healthy. No effect if it runs."""
         one = self._known(node)
         with self.state.turn.taken(f"start {one.short}"):
             if self._state(one) == "paused":
-                raise LabError(f"{one.short} is paused, not dead: shadowrelay lab unpause {one.short}")
+                raise LabError(f"{one.short} is paused, not killed: shadowrelay lab unpause {one.short}")
             self.engine.docker("start", self.engine.container(one.short))
-            self._note(What.START, one)
+            self._note(Change.START, one)
             until_healthy(self.engine, [one.short])
 
     def wipe(self, node: str, *, is_start_wanted: bool = True) -> None:
@@ -160,7 +160,7 @@ class Disturbances:
         with self.state.turn.taken(f"wipe {one.short}"):
             if self._state(one) in ALIVE:
                 self.kill(node)
-            self._note(What.WIPE, one)
+            self._note(Change.WIPE, one)
             self._empty(one)
             if is_start_wanted:
                 self.start(node)
@@ -170,7 +170,7 @@ class Disturbances:
         one = self._known(node)
         with self.state.turn.taken(f"pause {one.short}"):
             self._require_running(one)
-            self._note(What.PAUSE, one)
+            self._note(Change.PAUSE, one)
             self.engine.docker("pause", self.engine.container(one.short))
 
     def unpause(self, node: str) -> None:
@@ -179,10 +179,10 @@ class Disturbances:
         with self.state.turn.taken(f"unpause {one.short}"):
             was = self._state(one)
             if was not in ALIVE:
-                raise LabError(f"{one.short} is dead, not paused: shadowrelay lab start {one.short}")
+                raise LabError(f"{one.short} is killed, not paused: shadowrelay lab start {one.short}")
             if was == "paused":
                 self.engine.docker("unpause", self.engine.container(one.short))
-            self._note(What.UNPAUSE, one)
+            self._note(Change.UNPAUSE, one)
 
     def roll(self) -> list[str]:
         """Restart all nodes in turn, each when the previous one is healthy. Returns their names in order."""
@@ -192,7 +192,7 @@ class Disturbances:
                 self._require_running(one)
                 self._tell(f"{one.short} drains and starts again")
                 identity = self.engine.container(one.short)
-                self._note(What.STOP, one)
+                self._note(Change.STOP, one)
                 self.engine.docker("stop", "--time", str(STOP_SECONDS), identity, seconds=STOP_SECONDS + 20)
                 self.engine.docker("start", identity)
                 until_healthy(self.engine, [one.short])
@@ -206,7 +206,7 @@ class Disturbances:
         self._known(NODES[0])
         with self.state.turn.taken(f"cut {one} {other}"):
             for left, right in apart:
-                self._note(What.CUT, left, other=right)
+                self._note(Change.CUT, left, other=right)
                 self._links.cut(left, right)
         return [(left.short, right.short) for left, right in apart]
 
@@ -225,7 +225,7 @@ class Disturbances:
         slowed = [each for each in MACHINES if any(each == limited for limited, _ in limits)]
         with self.state.turn.taken(f"slow {one} {other}".strip()):
             for each in slowed:
-                self._note(What.SLOW, each)
+                self._note(Change.SLOW, each)
             for (each, network), peers in limits.items():
                 self._links.slow(each, network, peers, rate)
         return [each.short for each in slowed]
@@ -236,7 +236,7 @@ class Disturbances:
         with self.state.turn.taken("heal"):
             for one in MACHINES:
                 self._links.heal(one)
-            self._happened(What.HEAL)
+            self._record(Change.HEAL)
 
     # ---- disks
 
@@ -244,7 +244,7 @@ class Disturbances:
         """Fill the queue volume to the last byte. Returns the free bytes: 0."""
         one = self._known(node)
         with self.state.turn.taken(f"fill-disk {one.short}"):
-            self._note(What.FILL, one)
+            self._note(Change.FILL, one)
             self.engine.execute(one.network, "sh", "-c", f"cat /dev/zero >{FILLER} 2>/dev/null || true")
             return self._free_bytes(one)
 
@@ -253,7 +253,7 @@ class Disturbances:
         one = self._known(node)
         with self.state.turn.taken(f"fill-disk {one.short} --undo"):
             self.engine.execute(one.network, "rm", "-f", FILLER)
-            self._note(What.FREE, one)
+            self._note(Change.FREE, one)
             return self._free_bytes(one)
 
     def save_database(self, node: str) -> Path:
@@ -281,7 +281,7 @@ class Disturbances:
         with self.state.turn.taken(f"restore-old-database {one.short}"):
             if self._state(one) in ALIVE:
                 self.kill(node)
-            self._note(What.RESTORE, one)
+            self._note(Change.RESTORE, one)
             self._empty(one)
             self.engine.execute(one.network, "tar", "-C", QUEUE, "-xpf", "-", data=path.read_bytes())
             self.start(node)
@@ -312,13 +312,13 @@ class Disturbances:
 
     def _empty(self, one: Machine) -> None:
         self.engine.execute(one.network, "find", QUEUE, "-mindepth", "1", "-delete")
-        self._note(What.FREE, one)  # this removed the filler, too
+        self._note(Change.FREE, one)  # this removed the filler, too
 
     def _free_bytes(self, one: Machine) -> int:
         return int(self.engine.execute(one.network, "df", "--block-size=1", "--output=avail", QUEUE).split()[-1])
 
-    def _note(self, what: What, one: Machine, at: float = 0.0, other: Machine | None = None) -> None:
-        self._happened(what, one.server, at, other.server if other else "")
+    def _note(self, what: Change, one: Machine, at: float = 0.0, other: Machine | None = None) -> None:
+        self._record(what, one.server, at, other.server if other else "")
 
-    def _happened(self, what: What, node: str = "", at: float = 0.0, other: str = "") -> None:
-        self.state.faults.append(Happening(at or time.time(), what, node, other))
+    def _record(self, what: Change, node: str = "", at: float = 0.0, other: str = "") -> None:
+        self.state.faults.append(Entry(at or time.time(), what, node, other))

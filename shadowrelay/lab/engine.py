@@ -30,7 +30,7 @@ NO_COMPOSE = "neither `docker compose` nor `docker-compose` is there: install on
 NO_FILE = "there is no docker-compose.yml in {directory}: change to the project's directory or name it with --project-directory"
 COLON = "{directory} has a colon in its path, which Docker reads as the end of it: move or rename the directory"
 TAKEN = (
-    "containers of {others} have the same project name, {name}, and would be taken for those of {mine}: end them first (`shadowrelay "
+    "containers of {others} have the same project name, {name}, and would be confused with those of {mine}: remove them (`shadowrelay "
     "lab down` there), or set COMPOSE_PROJECT_NAME, and LAB_NET if they are a lab, for all commands here"
 )
 NOT_UP = "the lab is not up: start it with `shadowrelay lab up`"
@@ -74,7 +74,7 @@ class Engine:
         if answer.returncode:
             reason = (answer.stderr.strip() or answer.stdout.strip()).splitlines()
             raise LabError(
-                f"the Docker engine does not answer ({reason[-1] if reason else 'no reason given'}): start it, or get the right to use it"
+                f"the Docker engine does not answer ({reason[-1] if reason else 'no reason given'}): start it, or get permission to use it"
             )
 
     @functools.cached_property

@@ -52,7 +52,7 @@ async def make_report(logs: Path, output: Path, times: Times) -> Report:
     try:
         said, complained = await asyncio.wait_for(process.communicate(), SECONDS_MAX)
     except TimeoutError:
-        return Report(trouble=f"it was not ready after {SECONDS_MAX:.0f} s")
+        return Report(trouble=f"it did not finish within {SECONDS_MAX:.0f} s")
     finally:
         if process.returncode is None:
             process.kill()
@@ -181,11 +181,11 @@ def _unpack(packed: bytes, directory: Path) -> None:
             shutil.rmtree(directory)
         new.rename(directory)
     except (OSError, subprocess.SubprocessError) as error:
-        raise LabError(f"what came out of the container could not be unpacked: {error}") from error
+        raise LabError(f"the output of the container could not be unpacked: {error}") from error
 
 
 def _page(state: State) -> Path:
     page = state.report / "report.html"
     if not page.is_file():
-        raise LabError(f"the job made no page; what it made is in {state.report}")
+        raise LabError(f"the job made no page; its output is in {state.report}")
     return page

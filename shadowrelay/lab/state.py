@@ -24,7 +24,7 @@ from shadowrelay.lab.topology import MACHINES, LabError
 
 # ---- locks
 
-BUSY = "another command is at work in this lab: {who}; wait until it has ended, or end it"
+BUSY = "another command is changing this lab: {who}; wait for it, or stop it"
 
 
 class Turn:
@@ -50,7 +50,7 @@ class Turn:
             self._path.parent.mkdir(exist_ok=True)
             file = self._path.open("a+", encoding="utf-8")
         except OSError as error:
-            raise LabError(f"{self._path} cannot be written ({error.strerror}): make {self._path.parent} yours, or remove it") from error
+            raise LabError(f"{self._path} cannot be written ({error.strerror}): chown or remove {self._path.parent}") from error
         with file:
             try:
                 fcntl.flock(file, (fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)

@@ -66,7 +66,7 @@ def pairs(one: str, other: str) -> list[tuple[Machine, Machine]]:
     """Every pair of nodes between two places, each a site or a node. Raises: WrongUse."""
     found = [(left, right) for left, right in product(machines_of(one), machines_of(other)) if left != right]
     if not found or set(machines_of(one)) & set(machines_of(other)):
-        raise WrongUse(f"{one} and {other} are not apart: name two sites, two nodes, or a site and a node of the other one")
+        raise WrongUse(f"{one} and {other} overlap: name two sites, two nodes, or a site and a node of the other site")
     return found
 
 

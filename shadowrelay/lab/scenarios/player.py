@@ -18,8 +18,8 @@ from shadowrelay.lab.compose import Lab
 from shadowrelay.lab.disturbance import ALIVE
 from shadowrelay.lab.engine import NodeStatus, ask
 from shadowrelay.lab.mail import Sending
-from shadowrelay.lab.scenarios.script import Deed, Scenario, Step
-from shadowrelay.lab.scenarios.verdict import Database, Evidence, Told, Verdict, judge
+from shadowrelay.lab.scenarios.script import Operation, Scenario, Step
+from shadowrelay.lab.scenarios.verdict import Database, Evidence, LoggedRow, Verdict, judge
 from shadowrelay.lab.topology import MACHINES, NODES, SENDER, LabError, machine
 from shadowrelay.lab.verification import Verification, injected, since
 from shadowrelay.model.replies import WireError
@@ -38,9 +38,9 @@ _REPLY = re.compile(r"postfix/smtp\[\d+\]: .*host \S+\[[^\]]*\] said: ([45]\d\d 
 
 def database(lab: Lab, node: str) -> Database:
     """The queue database of a running node, from its API. Raises: LabError if it does not answer."""
-    told = ask(lab.engine, node, "/api/v1/node")
-    started_at = datetime.fromisoformat(told["started_at"]).timestamp()
-    return Database(str(told["database"]), int(told["incarnation"]), int(told["began"]), int(told["position"]), started_at)
+    answer = ask(lab.engine, node, "/api/v1/node")
+    started_at = datetime.fromisoformat(answer["started_at"]).timestamp()
+    return Database(str(answer["database"]), int(answer["incarnation"]), int(answer["began"]), int(answer["position"]), started_at)
 
 
 def collect(
@@ -56,7 +56,7 @@ def collect(
     given, arrived = since(injected(lab.state.injected_lines()), lab.mail.arrivals(), began_at)
     return Evidence(
         verification=verification,
-        told=tuple(sorted((told for node in NODES for told in _tracking(lab, node, began_at)), key=lambda told: told.event.at)),
+        logged=tuple(sorted((row for node in NODES for row in _tracking(lab, node, began_at)), key=lambda row: row.event.at)),
         words=words(line for node in NODES for line in _log(lab, node, began_at)),
         replies=replies(_log(lab, SENDER, began_at)),
         databases={machine(node).server: (*series, database(lab, node)) for node, series in databases.items()},
@@ -90,15 +90,15 @@ def replies(lines: Iterable[str]) -> Counter[str]:
     return Counter(match[1] for line in lines if (match := _REPLY.search(line)))
 
 
-def rows(server: str, text: bytes) -> list[Told]:
+def rows(server: str, text: bytes) -> list[LoggedRow]:
     """Rows of a tracking log. Raises: LabError if a row cannot be parsed, because then no conclusion is possible."""
     try:
-        return [Told(server, parse_line(line)) for line in text.splitlines(keepends=True)]
+        return [LoggedRow(server, parse_line(line)) for line in text.splitlines(keepends=True)]
     except WireError as error:
         raise LabError(f"a row in the tracking log of {server} cannot be read: {error}") from error
 
 
-def _tracking(lab: Lab, node: str, began_at: float) -> list[Told]:
+def _tracking(lab: Lab, node: str, began_at: float) -> list[LoggedRow]:
     command = ROWS_SINCE.format(directory=TRACKING, instant=format_instant(datetime.fromtimestamp(began_at, UTC)))
     return rows(machine(node).server, lab.engine.execute(node, "sh", "-c", command))
 
@@ -119,9 +119,9 @@ HEALED_SECONDS_MAX = 60.0
 REACHED_SECONDS_MAX = 10.0  # some heartbeats
 LEFT_SECONDS_MAX = 60.0  # a copy in flight when a cut began arrives after it; its holder asks about it once per span, and then drops it
 POLL_SECONDS = 1.0
-STOPPING = (Deed.KILL, Deed.WIPE, Deed.PAUSE, Deed.RESTORE)
-RESTARTING = (Deed.KILL, Deed.WIPE, Deed.RESTORE, Deed.ROLL)
-NOT_QUIET = "the lab is not as it should be when a scenario begins: {reason}; `shadowrelay lab status`, `heal`, `start NODE`, `defer off` …"
+STOPPING = (Operation.KILL, Operation.WIPE, Operation.PAUSE, Operation.RESTORE)
+RESTARTING = (Operation.KILL, Operation.WIPE, Operation.RESTORE, Operation.ROLL)
+NOT_QUIET = "the lab is not ready for a scenario: {reason}; `shadowrelay lab status`, `heal`, `start NODE`, `defer off` …"
 
 Say = Callable[[str], None]
 
@@ -176,58 +176,58 @@ class _Player:
             apart = [f"{one.node} reaches {one.peers_reachable} of {len(NODES) - 1} nodes" for one in self._apart()]
             raise LabError(NOT_QUIET.format(reason="; ".join(apart)))
         if not self._until(lambda: self._lab.mail.backlog().is_empty, LEFT_SECONDS_MAX):
-            raise LabError(NOT_QUIET.format(reason="mail of before still waits (`shadowrelay lab verify` waits for it)"))
+            raise LabError(NOT_QUIET.format(reason="earlier mail is still queued (`shadowrelay lab verify` waits for it)"))
         self.databases = {node: [database(self._lab, node)] for node in NODES}
         self.began_at = time.time()
 
     def take(self, step: Step, pool: ThreadPoolExecutor) -> None:
         """Run one step, after its text."""
         self._say(step.text)
-        if step.deed in RESTARTING:
+        if step.operation in RESTARTING:
             self._sample(step.places or NODES)
-        if step.deed in STOPPING:
+        if step.operation in STOPPING:
             self.stopped |= set(step.places)
         self._do(step, pool)
 
     def _do(self, step: Step, pool: ThreadPoolExecutor) -> None:
         lab, places = self._lab, step.places
-        match step.deed:
-            case Deed.SEND:
+        match step.operation:
+            case Operation.SEND:
                 self._expect_all(lab.mail.send(step.amount, step.rate, step.size), step.amount)
-            case Deed.POUR:
+            case Operation.POUR:
                 self._sending, self._poured = pool.submit(lab.mail.send, step.amount, step.rate, step.size), step.amount
-            case Deed.WAIT:
+            case Operation.WAIT:
                 time.sleep(step.amount)
-            case Deed.DEFER | Deed.TAKE:
-                lab.defer(step.deed is Deed.DEFER)
-            case Deed.CUT:
+            case Operation.DEFER | Operation.TAKE:
+                lab.defer(step.operation is Operation.DEFER)
+            case Operation.CUT:
                 lab.cut(*places)
-            case Deed.SLOW:
+            case Operation.SLOW:
                 lab.slow(*places)
-            case Deed.HEAL:
+            case Operation.HEAL:
                 lab.heal()
-            case Deed.ROLL:
+            case Operation.ROLL:
                 lab.roll()
-            case Deed.LOOK:
+            case Operation.LOOK:
                 self.waiting = held_copies(lab)
-                self._say(f"  {self.waiting} copies wait at shadow servers")
+                self._say(f"  {self.waiting} copies are held by shadow servers")
             case _:
-                self._of_node(step.deed)(places[0])
+                self._of_node(step.operation)(places[0])
 
-    def _of_node(self, deed: Deed) -> Callable[[str], object]:
+    def _of_node(self, operation: Operation) -> Callable[[str], object]:
         lab = self._lab
-        deeds: dict[Deed, Callable[[str], object]] = {
-            Deed.KILL: lab.kill,
-            Deed.START: lab.start,
-            Deed.WIPE: lab.wipe,
-            Deed.PAUSE: lab.pause,
-            Deed.UNPAUSE: lab.unpause,
-            Deed.FILL: lab.fill_disk,
-            Deed.FREE: lab.free_disk,
-            Deed.SAVE: lab.save_database,
-            Deed.RESTORE: lab.restore_old_database,
+        methods: dict[Operation, Callable[[str], object]] = {
+            Operation.KILL: lab.kill,
+            Operation.START: lab.start,
+            Operation.WIPE: lab.wipe,
+            Operation.PAUSE: lab.pause,
+            Operation.UNPAUSE: lab.unpause,
+            Operation.FILL: lab.fill_disk,
+            Operation.FREE: lab.free_disk,
+            Operation.SAVE: lab.save_database,
+            Operation.RESTORE: lab.restore_old_database,
         }
-        return deeds[deed]
+        return methods[operation]
 
     def _sample(self, nodes: tuple[str, ...]) -> None:
         for node in nodes:
@@ -240,15 +240,15 @@ class _Player:
 
     def _expect_all(self, sending: Sending, count: int) -> None:
         if sending.accepted != count:
-            raise LabError(f"the sending Postfix took only {sending.accepted} of {count} messages")
+            raise LabError(f"the sending Postfix accepted only {sending.accepted} of {count} messages")
 
     def restore(self) -> list[str]:
         """Repair the lab for the next scenario, whatever happened. Continues after errors, and returns them as text."""
         lab, troubles = self._lab, list[str]()
 
-        def do(deed: Callable[..., object], *arguments: object) -> None:
+        def do(method: Callable[..., object], *arguments: object) -> None:
             try:
-                deed(*arguments)
+                method(*arguments)
             except LabError as exc:
                 troubles.append(str(exc))
 
@@ -271,7 +271,7 @@ class _Player:
 
     def _require_whole(self) -> None:
         if not self._until_whole(HEALED_SECONDS_MAX):
-            raise LabError(f"the lab is not whole again after {HEALED_SECONDS_MAX:.0f} s: {self._apart()}")
+            raise LabError(f"the lab has not recovered after {HEALED_SECONDS_MAX:.0f} s: {self._apart()}")
 
     def _until_whole(self, seconds: float) -> bool:
         return self._until(lambda: not self._apart(), seconds)

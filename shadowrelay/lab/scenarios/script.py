@@ -13,7 +13,7 @@ SPAN_SECONDS = 20
 BEYOND_SPAN_SECONDS = SPAN_SECONDS + 2 * HEARTBEAT_SECONDS + 1  # until silence has led to a takeover
 
 
-class Deed(Enum):
+class Operation(Enum):
     """An action of a step. `Step.places` are nodes or sites, `Step.amount` messages or seconds."""
 
     SEND = "send"
@@ -42,7 +42,7 @@ class Step:
     """Shapes: `text` is printed before the action. Units: `amount` is messages (SEND, POUR) or seconds (WAIT), otherwise unused;
     `rate` messages a second; `size` bytes of each."""
 
-    deed: Deed
+    operation: Operation
     text: str
     places: tuple[str, ...] = ()
     amount: int = 0
@@ -93,12 +93,12 @@ class Scenario:
 
     @property
     def messages_count(self) -> int:
-        return sum(step.amount for step in self.steps if step.deed in (Deed.SEND, Deed.POUR))
+        return sum(step.amount for step in self.steps if step.operation in (Operation.SEND, Operation.POUR))
 
 
-def fault(deed: Deed, text: str, *places: str, amount: int = 0) -> Step:
+def fault(operation: Operation, text: str, *places: str, amount: int = 0) -> Step:
     """A step that is left out with `--without-fault`."""
-    return Step(deed, text, places, amount, is_fault=True)
+    return Step(operation, text, places, amount, is_fault=True)
 
 
 def above(figure: str, bound: float, why: str) -> Expectation:
@@ -111,28 +111,28 @@ def at_most(figure: str, bound: float, why: str) -> Expectation:
 
 def send(count: int, text: str = "", *, rate: float = 20.0, size: int = 4096) -> Step:
     """Send through the sending Postfix; returns when it has accepted everything."""
-    return Step(Deed.SEND, text or f"{count} messages go to the nodes, by the sending Postfix", amount=count, rate=rate, size=size)
+    return Step(Operation.SEND, text or f"{count} messages go to the nodes, by the sending Postfix", amount=count, rate=rate, size=size)
 
 
 def pour(count: int, text: str = "", *, rate: float = 10.0, size: int = 4096) -> Step:
     """The same, in parallel with the next steps."""
-    return Step(Deed.POUR, text or f"{count} messages begin to flow, {rate:g} a second", amount=count, rate=rate, size=size)
+    return Step(Operation.POUR, text or f"{count} messages begin to flow, {rate:g} a second", amount=count, rate=rate, size=size)
 
 
 def settle(seconds: int, text: str) -> Step:
     """Wait, with or without the fault."""
-    return Step(Deed.WAIT, text, amount=seconds)
+    return Step(Operation.WAIT, text, amount=seconds)
 
 
 def passes(seconds: int, text: str) -> Step:
     """Wait only if the fault is made."""
-    return fault(Deed.WAIT, text, amount=seconds)
+    return fault(Operation.WAIT, text, amount=seconds)
 
 
-NOBODY_TAKES = Step(Deed.DEFER, "the receiving servers defer everything, so that mail waits on the nodes")
-EVERYBODY_TAKES = Step(Deed.TAKE, "the receiving servers take mail again")
-HEALED = fault(Deed.HEAL, "the network is whole again")
-REACHES_ALL_NODES = settle(3, "Postfix hands everything over to the nodes")
+RECEIVERS_DEFER = Step(Operation.DEFER, "the receiving servers defer everything, so that mail is queued on the nodes")
+RECEIVERS_ACCEPT = Step(Operation.TAKE, "the receiving servers accept mail again")
+HEALED = fault(Operation.HEAL, "the network is healed")
+REACHES_ALL_NODES = settle(3, "Postfix passes all mail to the nodes")
 
 
 def by_name(scenarios: Sequence[Scenario]) -> dict[str, Scenario]:

@@ -25,7 +25,7 @@ SITES = {machine.server: machine.site for machine in MACHINES}
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class LoggedRow:
     """A row of the tracking log of `server`."""
 
     server: str
@@ -50,13 +50,13 @@ class Database:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Shapes: `told` by time; `words`: how often the operator logs of the nodes contain an event; `replies`: how often Postfix received
+    """Shapes: `logged` by time; `words`: how often the operator logs of the nodes contain an event; `replies`: how often Postfix received
     a reply code ("451 4.4.0") from a node; `databases` by server, at the beginning, before each disturbance, and at the end;
     `stopped` were killed or paused, so that their last rows may be missing; `waiting` is the result of LOOK.
     """
 
     verification: Verification
-    told: tuple[Told, ...] = ()
+    logged: tuple[LoggedRow, ...] = ()
     words: Mapping[str, int] = field(default_factory=dict)
     replies: Mapping[str, int] = field(default_factory=dict)
     databases: Mapping[str, tuple[Database, ...]] = field(default_factory=dict)
@@ -65,8 +65,8 @@ class Evidence:
     stopped: frozenset[str] = frozenset()
     waiting: int = 0
 
-    def rows(self, *events: EventId) -> list[Told]:
-        return [told for told in self.told if told.event.event in events]
+    def rows(self, *events: EventId) -> list[LoggedRow]:
+        return [row for row in self.logged if row.event.event in events]
 
 
 def figures(evidence: Evidence) -> dict[str, float]:
@@ -74,25 +74,25 @@ def figures(evidence: Evidence) -> dict[str, float]:
     return {name: figure(evidence) for name, (_, figure) in FIGURES.items()}
 
 
-def _resubmitted(evidence: Evidence, *reasons: ResubmitReason) -> list[Told]:
+def _resubmitted(evidence: Evidence, *reasons: ResubmitReason) -> list[LoggedRow]:
     wanted = {reason.value for reason in reasons or ResubmitReason}
-    return [told for told in evidence.rows(EventId.RESUBMIT) if told.custom("Reason") in wanted]
+    return [row for row in evidence.rows(EventId.RESUBMIT) if row.custom("Reason") in wanted]
 
 
-def placed_again(told: Iterable[Told]) -> int:
+def placed_again(rows: Iterable[LoggedRow]) -> int:
     """Messages of which one primary placed copies on more than one server."""
     servers: dict[tuple[str, str], set[str]] = defaultdict(set)
-    for each in told:
+    for each in rows:
         servers[each.server, each.event.network_message_id].add(each.event.server_hostname)
     return sum(len(found) > 1 for found in servers.values())
 
 
 def _copies_in_own_site(evidence: Evidence) -> int:
-    return sum(SITES.get(told.server) == SITES.get(told.event.server_hostname) for told in evidence.rows(EventId.HAREDIRECT))
+    return sum(SITES.get(row.server) == SITES.get(row.event.server_hostname) for row in evidence.rows(EventId.HAREDIRECT))
 
 
 def _alone(evidence: Evidence) -> int:
-    return sum(told.custom("Replication") != Replication.SUCCESS.value for told in evidence.rows(EventId.RECEIVE))
+    return sum(row.custom("Replication") != Replication.SUCCESS.value for row in evidence.rows(EventId.RECEIVE))
 
 
 def _databases(evidence: Evidence, claim: Callable[[Database, Database], bool]) -> int:
@@ -109,19 +109,19 @@ def _is_rolled_back(before: Database, after: Database) -> bool:
 
 def _resumed(evidence: Evidence) -> int:
     """Messages accepted by a process that has ended, and delivered by the next process of the same node."""
-    accepted = {(told.server, told.event.network_message_id): told.event.at.timestamp() for told in evidence.rows(EventId.RECEIVE)}
+    accepted = {(row.server, row.event.network_message_id): row.event.at.timestamp() for row in evidence.rows(EventId.RECEIVE)}
     found = set()
-    for told in evidence.rows(EventId.SEND, EventId.SENDEXTERNAL):
-        key = told.server, told.event.network_message_id
-        restarts = [each.started_at for each in evidence.databases.get(told.server, ())[1:]]
-        if key in accepted and any(accepted[key] < at < told.event.at.timestamp() for at in restarts):
+    for row in evidence.rows(EventId.SEND, EventId.SENDEXTERNAL):
+        key = row.server, row.event.network_message_id
+        restarts = [each.started_at for each in evidence.databases.get(row.server, ())[1:]]
+        if key in accepted and any(accepted[key] < at < row.event.at.timestamp() for at in restarts):
             found.add(key)
     return len(found)
 
 
 def _takeover_seconds(evidence: Evidence) -> float:
     """The longest time from the detection of the loss until RESUBMIT."""
-    times = [told.event.at.timestamp() - datetime.fromisoformat(told.custom("DetectedAt")).timestamp() for told in _resubmitted(evidence)]
+    times = [row.event.at.timestamp() - datetime.fromisoformat(row.custom("DetectedAt")).timestamp() for row in _resubmitted(evidence)]
     return round(max(times, default=0.0), 1)
 
 
@@ -140,11 +140,11 @@ def _longest_delivery(evidence: Evidence) -> float:
 
 
 FIGURES: dict[str, tuple[str, Callable[[Evidence], float]]] = {
-    "acknowledged": ("messages that a node said 250 to", lambda seen: seen.verification.acknowledged),
+    "acknowledged": ("messages that a node answered 250", lambda seen: seen.verification.acknowledged),
     "arrived": ("of these, arrived at a receiving server", lambda seen: seen.verification.arrived),
     "lost": ("of these, lost", lambda seen: len(seen.verification.lost)),
     "duplicates": ("delivered more than once", lambda seen: len(seen.verification.duplicates)),
-    "taken_over": ("delivered by another node than the one that said 250", lambda seen: seen.verification.taken_over),
+    "taken_over": ("delivered by a node other than the one that answered 250", lambda seen: seen.verification.taken_over),
     "promoted": ("shadow messages promoted (RESUBMIT)", lambda seen: len(_resubmitted(seen))),
     "promoted_silence": (
         "promoted after a span of silence",
@@ -157,11 +157,11 @@ FIGURES: dict[str, tuple[str, Callable[[Evidence], float]]] = {
     "takeover_seconds": ("longest time from the detection of a loss to the takeover, seconds", _takeover_seconds),
     "delivery_seconds": ("longest time from 250 to arrival, seconds", _longest_delivery),
     "refused_not_redundant": (
-        f"replies {NOT_REDUNDANT} that Postfix heard: no second copy could be made",
+        f"replies {NOT_REDUNDANT} to Postfix: no second copy could be placed",
         lambda seen: seen.replies.get(NOT_REDUNDANT, 0),
     ),
     "refused_for_storage": (
-        f"replies {' and '.join(STORAGE)} that Postfix heard: no room to keep a promise",
+        f"replies {' and '.join(STORAGE)} to Postfix: not enough storage",
         lambda seen: sum(seen.replies.get(code, 0) for code in STORAGE),
     ),
     "copies_failed": ("messages for which no copy could be made (HAREDIRECTFAIL)", lambda seen: len(seen.rows(EventId.HAREDIRECTFAIL))),
@@ -169,7 +169,7 @@ FIGURES: dict[str, tuple[str, Callable[[Evidence], float]]] = {
     "placed_again": ("messages whose copy was made again on another server", lambda seen: placed_again(seen.rows(EventId.HAREDIRECT))),
     "acknowledged_alone": ("messages acknowledged without a second copy", _alone),
     "heartbeats_failed": ("heartbeats that failed (operator logs: peer.silent)", lambda seen: seen.words.get("peer.silent", 0)),
-    "deferred": ("delivery attempts that failed for now (DEFER)", lambda seen: len(seen.rows(EventId.DEFER))),
+    "deferred": ("deferred delivery attempts (DEFER)", lambda seen: len(seen.rows(EventId.DEFER))),
     "resumed": ("messages that a node accepted, and delivered after it was restarted", _resumed),
     "reopened": ("nodes that started again on the same database", lambda seen: _databases(seen, _is_reopened)),
     "databases_new": (
@@ -177,7 +177,7 @@ FIGURES: dict[str, tuple[str, Callable[[Evidence], float]]] = {
         lambda seen: _databases(seen, lambda before, after: before.identity != after.identity),
     ),
     "rolled_back": ("nodes that came back at an older position of their database", lambda seen: _databases(seen, _is_rolled_back)),
-    "waiting": ("messages that waited at shadow servers before the remedy", lambda seen: seen.waiting),
+    "waiting": ("messages held by shadow servers before the remedy", lambda seen: seen.waiting),
 }
 
 
@@ -207,36 +207,36 @@ def findings(evidence: Evidence) -> list[Finding]:
 
 def _lost(evidence: Evidence) -> list[str]:
     seen = evidence.verification
-    unaccounted = [f"no node took it, and it does not wait at Postfix: {one}" for one in seen.unaccounted]
+    unaccounted = [f"accepted by no node, and not queued at Postfix: {one}" for one in seen.unaccounted]
     return [f"lost: {one}" for one in seen.lost] + [f"still queued: {one}" for one in seen.still_queued] + unaccounted
 
 
-def said_too_early(evidence: Evidence) -> list[str]:
+def acknowledged_too_early(evidence: Evidence) -> list[str]:
     """I2: RECEIVE with a copy, but no server had logged that copy by then. Servers that were stopped may have lost their last rows."""
-    stored: dict[str, list[Told]] = defaultdict(list)
-    for told in evidence.rows(EventId.HARECEIVE):
-        stored[told.event.network_message_id].append(told)
+    stored: dict[str, list[LoggedRow]] = defaultdict(list)
+    for row in evidence.rows(EventId.HARECEIVE):
+        stored[row.event.network_message_id].append(row)
     placed: dict[tuple[str, str], set[str]] = defaultdict(set)
-    for told in evidence.rows(EventId.HAREDIRECT):
-        placed[told.server, told.event.network_message_id].add(told.event.server_hostname)
+    for row in evidence.rows(EventId.HAREDIRECT):
+        placed[row.server, row.event.network_message_id].add(row.event.server_hostname)
     broken = []
-    for told in evidence.rows(EventId.RECEIVE):
-        network_id = told.event.network_message_id
-        if told.custom("Replication") != Replication.SUCCESS.value or placed[told.server, network_id] & evidence.stopped:
+    for row in evidence.rows(EventId.RECEIVE):
+        network_id = row.event.network_message_id
+        if row.custom("Replication") != Replication.SUCCESS.value or placed[row.server, network_id] & evidence.stopped:
             continue
-        if not any(copy.server != told.server and copy.event.at <= told.event.at for copy in stored[network_id]):
+        if not any(copy.server != row.server and copy.event.at <= row.event.at for copy in stored[network_id]):
             broken.append(f"acknowledged before a copy was stored: {network_id}")
     return broken
 
 
 def discarded_too_early(evidence: Evidence) -> list[str]:
     """I3: a shadow message discarded as delivered while its primary was still delivering it."""
-    ended: dict[tuple[str, str], list[Told]] = defaultdict(list)
-    for told in evidence.rows(*ENDS):
-        ended[told.server, told.event.network_message_id].append(told)
+    ended: dict[tuple[str, str], list[LoggedRow]] = defaultdict(list)
+    for row in evidence.rows(*ENDS):
+        ended[row.server, row.event.network_message_id].append(row)
     broken = []
-    for told in evidence.rows(EventId.HADISCARD):
-        event = told.event
+    for row in evidence.rows(EventId.HADISCARD):
+        event = row.event
         ends = ended[event.client_hostname, event.network_message_id]
         if event.source_context == "delivered" and not event.recipients and any(end.event.at > event.at for end in ends):
             broken.append(f"discarded before its primary was done: {event.network_message_id}")
@@ -245,22 +245,22 @@ def discarded_too_early(evidence: Evidence) -> list[str]:
 
 def unexplained_mail(evidence: Evidence) -> list[str]:
     """I8: acknowledged mail without a beginning, or without an end for a recipient, in any tracking log."""
-    began = {told.event.network_message_id for told in evidence.rows(*BEGINNINGS)}
+    began = {row.event.network_message_id for row in evidence.rows(*BEGINNINGS)}
     ended: dict[str, set[str]] = defaultdict(set)
-    for told in evidence.rows(*ENDS):
-        ended[told.event.network_message_id] |= set(told.event.recipients)
+    for row in evidence.rows(*ENDS):
+        ended[row.event.network_message_id] |= set(row.event.recipients)
     broken = []
     for message in evidence.sent:
         for network_id in message.acknowledged_ids:
             if network_id not in began:
-                broken.append(f"no row tells that it was received: {network_id}")
+                broken.append(f"no row for its receipt: {network_id}")
             elif set(message.recipients) - ended[network_id]:
-                broken.append(f"no row tells its end: {network_id}")
+                broken.append(f"no row for its end: {network_id}")
     return broken
 
 
 def _unexplained_duplicates(evidence: Evidence) -> list[str]:
-    return [f"twice without a cause: message {one.number} {one.network_id}" for one in evidence.verification.unexplained]
+    return [f"duplicated without a cause: message {one.number} {one.network_id}" for one in evidence.verification.unexplained]
 
 
 def _not_taken_up(evidence: Evidence) -> list[str]:
@@ -269,12 +269,12 @@ def _not_taken_up(evidence: Evidence) -> list[str]:
 
 INVARIANTS: dict[str, tuple[str, Callable[[Evidence], list[str]]]] = {
     "I1": ("no loss: everything acknowledged has arrived", _lost),
-    "I2": ("durable before said: no 250 before the second copy was stored", said_too_early),
+    "I2": ("durable before acknowledged: no 250 before the second copy was stored", acknowledged_too_early),
     "I3": ("discard last: no copy discarded before its primary was done", discarded_too_early),
     "I4": ("one owner: every duplicate has a cause", _unexplained_duplicates),
     "I5": ("same bytes: what arrived is what was sent", lambda seen: [f"changed: {one}" for one in seen.verification.changed]),
-    "I7": ("restart is nothing special: what was in the queues was taken up again", _not_taken_up),
-    "I8": ("explainable: tracking logs tell every message from beginning to end", unexplained_mail),
+    "I7": ("restart is nothing special: all queued messages were processed", _not_taken_up),
+    "I8": ("explainable: tracking logs show every message from beginning to end", unexplained_mail),
 }
 
 
