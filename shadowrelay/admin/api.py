@@ -57,16 +57,16 @@ def make_application(
     application.add_middleware(Gate, names=names)
     authorised = Depends(HTTPBearer(auto_error=False, description="The token in admin.token_file"))
 
-    async def refuse_strangers(request: Request) -> None:
+    async def require_token(request: Request) -> None:
         if not is_token(token, request.headers.get("authorization", "")):
             raise HTTPException(HTTPStatus.UNAUTHORIZED, "the bearer token of this node is needed", {"WWW-Authenticate": "Bearer"})
 
     api = _api(view, now)
-    application.include_router(api, prefix="/api/v1", dependencies=[Depends(refuse_strangers), authorised], responses=PROBLEMS)
+    application.include_router(api, prefix="/api/v1", dependencies=[Depends(require_token), authorised], responses=PROBLEMS)
     application.include_router(_health(view))
-    application.include_router(_metrics(view, metrics, refuse_strangers))
+    application.include_router(_metrics(view, metrics, require_token))
 
-    @application.get("/openapi.json", include_in_schema=False, dependencies=[Depends(refuse_strangers)])
+    @application.get("/openapi.json", include_in_schema=False, dependencies=[Depends(require_token)])
     async def openapi() -> JSONResponse:
         return JSONResponse(application.openapi())
 
@@ -181,14 +181,14 @@ def _health(view: AdminView) -> APIRouter:
     return health
 
 
-def _metrics(view: AdminView, metrics: Metrics, refuse_strangers: Callable[[Request], Any]) -> APIRouter:
+def _metrics(view: AdminView, metrics: Metrics, require_token: Callable[[Request], Any]) -> APIRouter:
     router = APIRouter()
 
     @router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
     async def scrape(request: Request) -> Response:
         """Prometheus metrics. From loopback, no token is needed."""
         if not _is_loopback(request):
-            await refuse_strangers(request)
+            await require_token(request)
         try:
             metrics.observe_queues(await view.queues())
         except LedgerUnavailable:  # the scrape that reports this must not fail: keep the last listing

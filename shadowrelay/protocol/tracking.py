@@ -56,8 +56,8 @@ def format_line(event: TrackingEvent) -> bytes:
     a usual row is checked as a whole, and only one that needs escaping is processed field by field.
     """
     recipients, statuses = event.recipients, event.recipient_statuses
-    whom = recipients[0] if len(recipients) == 1 else ";".join(recipients)
-    what = statuses[0] if len(statuses) == 1 else ";".join(statuses)
+    recipient_text = recipients[0] if len(recipients) == 1 else ";".join(recipients)
+    status_text = statuses[0] if len(statuses) == 1 else ";".join(statuses)
     sender = event.sender
     custom = ""
     for key, value in event.custom_data:
@@ -75,8 +75,8 @@ def format_line(event: TrackingEvent) -> bytes:
         str(event.internal_message_id),
         event.message_id,
         event.network_message_id,
-        whom,
-        what,
+        recipient_text,
+        status_text,
         str(event.total_bytes),
         str(len(recipients)),
         "",
@@ -96,8 +96,8 @@ def format_line(event: TrackingEvent) -> bytes:
     if (
         not line.isprintable()
         or "\\u" in line
-        or whom.count(";") >= (len(recipients) or 1)
-        or what.count(";") >= (len(statuses) or 1)
+        or recipient_text.count(";") >= (len(recipients) or 1)
+        or status_text.count(";") >= (len(statuses) or 1)
         or custom.count(";") >= (len(event.custom_data) or 1)
         or custom.count("=") > len(event.custom_data)
     ):

@@ -242,8 +242,8 @@ REPLY_LINES_MAX = 400  # the last one included
 REPLY_OCTETS_MAX = 24 * 1024  # with `250-2.0.0 ` and CRLF; aiosmtplib's limit is 32 KiB
 ORDINALS_PER_LINE_OCTETS_MAX = 512
 EVENT_LINE_OCTETS_MAX = 19 + 1 + 36 + 1 + 9 + 1 + ORDINALS_PER_LINE_OCTETS_MAX  # 579
-AROUND_LINE_OCTETS = 10 + 2  # `250-2.0.0 ` and CRLF
-LAST_LINE_OCTETS_MAX = AROUND_LINE_OCTETS + 10 + 19 + 1 + 9 + 19  # 70: `remaining=<n> position=<p>`
+LINE_OVERHEAD_OCTETS = 10 + 2  # `250-2.0.0 ` and CRLF
+LAST_LINE_OCTETS_MAX = LINE_OVERHEAD_OCTETS + 10 + 19 + 1 + 9 + 19  # 70: `remaining=<n> position=<p>`
 # An ordinary event has 10+1+36+1+9 = 57 octets, 69 with code and CRLF: about 355 of them fit 24 KiB.
 
 _SUCCESS = re.compile(r"2\.[0-9]{1,3}\.[0-9]{1,3} ")
@@ -290,7 +290,7 @@ def format_reply_lines(reply: DiscardReply, position: int | None = None) -> list
     written = 0
     for event in reply.events:
         more = _event_lines(event)
-        octets += sum(len(line) + AROUND_LINE_OCTETS for line in more)
+        octets += sum(len(line) + LINE_OVERHEAD_OCTETS for line in more)
         if len(lines) + len(more) >= REPLY_LINES_MAX or octets > REPLY_OCTETS_MAX:
             break
         lines += more

@@ -208,7 +208,7 @@ def events_of(raw: Raw, layout: Layout, file: str) -> tuple[pa.RecordBatch, dict
 
     bad: dict[int, Reason] = {}
 
-    def told(read: Read, reason: Reason) -> pa.Array:
+    def values_of(read: Read, reason: Reason) -> pa.Array:
         bad.update(dict.fromkeys(read.wrong, reason))
         return read.values
 
@@ -219,9 +219,9 @@ def events_of(raw: Raw, layout: Layout, file: str) -> tuple[pa.RecordBatch, dict
     columns |= custom
     columns["row_id"] = raw.row_ids
     columns["custom_data"] = field("custom-data")
-    columns["total_bytes"] = told(read_integers(field("total-bytes"), pa.int64()), Reason.NUMBER)
-    columns["recipient_count"] = told(read_integers(field("recipient-count"), pa.int32()), Reason.NUMBER)
-    columns["at"] = told(read_instants(field("date-time")), Reason.DATE_TIME)
+    columns["total_bytes"] = values_of(read_integers(field("total-bytes"), pa.int64()), Reason.NUMBER)
+    columns["recipient_count"] = values_of(read_integers(field("recipient-count"), pa.int32()), Reason.NUMBER)
+    columns["at"] = values_of(read_instants(field("date-time")), Reason.DATE_TIME)
     columns["recipients"] = recipients
     columns["recipient_statuses"] = _listed(field("recipient-status"), undo)
     columns["recipients_hash"] = _hashed(recipients)

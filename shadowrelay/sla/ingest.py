@@ -106,7 +106,7 @@ def require_logs(logs: str, *, may_be_empty: bool = False) -> None:
     files, top = located(logs)
     if not files.isdir(top):
         raise NoLogs(f"{logs}: no such directory")
-    if strange := strange_names(logs):
+    if strange := unreadable_names(logs):
         raise NoLogs(f"{logs}: the names of servers' directories and of logs must be UTF-8; rename {strange[0]}")
     if colons := [name for path in files.ls(top, detail=False) if ":" in (name := path.rstrip("/").rpartition("/")[2])]:
         raise NoLogs(f"{logs}/{colons[0]}: the name of a server's directory may not have a colon")
@@ -116,7 +116,7 @@ def require_logs(logs: str, *, may_be_empty: bool = False) -> None:
         raise NoLogs(f"{logs}: no logs: they are looked for as <server>/{NAMES}")
 
 
-def strange_names(logs: str) -> list[str]:
+def unreadable_names(logs: str) -> list[str]:
     """Names of servers' directories and logs that Spark does not see because they are not UTF-8: quoted, for people."""
     files, top = located(logs)
     servers = files.ls(top, detail=False) if files.isdir(top) else []
@@ -289,7 +289,7 @@ def review(
 ) -> None:
     """Handle what the stream does not see: invalid names, files that grew, manifests, and small files of past days. See
     `read_again`."""
-    for name in strange_names(logs):
+    for name in unreadable_names(logs):
         tell(f"{name}: not read, because its name is not UTF-8; rename it")
     if count := read_again(spark, logs, warehouse, is_known_only=is_known_only):
         tell(f"{count} files read again")

@@ -283,16 +283,16 @@ def _found(
 
 def _figures(figures: DataFrame, promise: Promise, inputs: Inputs) -> dict[str, Any]:
     """`overall`, `objectives`, `not_computable` and `figures`."""
-    told = shown(figures)
-    looking_back = {line["window"]: line for line in told.lines if line["window"] in BURN_WINDOWS_HOURS}
-    placed = [line for line in told.lines if line["window"] not in BURN_WINDOWS_HOURS]
+    selected = shown(figures)
+    looking_back = {line["window"]: line for line in selected.lines if line["window"] in BURN_WINDOWS_HOURS}
+    placed = [line for line in selected.lines if line["window"] not in BURN_WINDOWS_HOURS]
     overall = next((line for line in placed if line["window"] == "all" and line["scope"] == "all"), no_figures())
     return {
         "overall": figures_of(overall) | {"lines_quarantined": inputs.lines_quarantined},
         "objectives": judged(promise, overall, looking_back, impossible(inputs.formats)),
         "not_computable": not_computable(inputs.formats),
         "figures": [placed_figures(line) for line in placed],
-        "figures_left_out": told.left_out,
+        "figures_left_out": selected.left_out,
     }
 
 

@@ -287,7 +287,7 @@ def listed(found: Evidence) -> Listed:
         _first("orphans", found.orphans, ORPHAN, F.col("at"), F.col("message"), F.col("server")),
         _first("exposures", exposures, EXPOSURE, F.col("exposed_us").desc(), F.col("message"), F.col("began_at")),
         *(_causes(name, getattr(found, name)) for name in CAUSED),
-        found.lines.agg(F.coalesce(F.sum("rows_count"), F.lit(0)).alias("rows_once")).select(*_said(ROWS, ("rows_once",))),
+        found.lines.agg(F.coalesce(F.sum("rows_count"), F.lit(0)).alias("rows_once")).select(*_as_json(ROWS, ("rows_once",))),
     ]
     lines: dict[str, list[dict[str, Any]]] = {name: [] for name in (*ORDER, *(f"{CAUSES}{name}" for name in CAUSED), ROWS)}
     for row in rows_of(reduce(DataFrame.unionByName, parts)):
@@ -300,15 +300,15 @@ def listed(found: Evidence) -> Listed:
 
 
 def _first(name: str, frame: DataFrame, columns: Sequence[str], *order: Column) -> DataFrame:
-    return frame.orderBy(*order).limit(LIST_MAX).select(*_said(name, columns))
+    return frame.orderBy(*order).limit(LIST_MAX).select(*_as_json(name, columns))
 
 
 def _causes(name: str, table: DataFrame) -> DataFrame:
     counted = table.groupBy("cause").agg(F.count(F.lit(1)).alias("count")).orderBy("cause")
-    return counted.select(*_said(f"{CAUSES}{name}", ("cause", "count")))
+    return counted.select(*_as_json(f"{CAUSES}{name}", ("cause", "count")))
 
 
-def _said(name: str, columns: Sequence[str]) -> tuple[Column, Column]:
+def _as_json(name: str, columns: Sequence[str]) -> tuple[Column, Column]:
     """A line of any list: as JSON, lists with different columns have one schema."""
     return F.lit(name).alias("list"), F.to_json(F.struct(*columns), {"ignoreNullFields": "false"}).alias("line")
 
@@ -350,7 +350,7 @@ def trace(spark: "SparkSession", warehouse: str, message_id: str) -> list[dict[s
     bare = message_id.strip().removeprefix("<").removesuffix(">")
     is_it = F.col("message").isin(message_id, bare, f"<{bare}>") | F.col("internet_message_id").isin(message_id, bare, f"<{bare}>")
     is_about_it = (F.col("event") == "DSN") & (F.col("original_message").isin(message_id) | F.col("reference").isin(bare, f"<{bare}>"))
-    rows = told(read_events(spark, warehouse).where(is_it | is_about_it), F.col("message"))
+    rows = rows_of_trace(read_events(spark, warehouse).where(is_it | is_about_it), F.col("message"))
     return [
         {"message": row["message"], **traced_row(row.asDict(recursive=True))} for row in rows.orderBy("at_us", "server", "line").collect()
     ]
@@ -363,7 +363,7 @@ def traces(events: DataFrame, messages: Sequence[str]) -> dict[str, list[dict[st
     wanted = list(messages)
     is_about_it = (F.col("event") == "DSN") & F.col("original_message").isin(wanted)
     of = F.when(F.col("message").isin(wanted), F.col("message")).otherwise(F.col("original_message"))
-    rows = told(events.where(F.col("message").isin(wanted) | is_about_it), of)
+    rows = rows_of_trace(events.where(F.col("message").isin(wanted) | is_about_it), of)
     result: dict[str, list[dict[str, Any]]] = {message: [] for message in messages}
     cut = rows.withColumns({"recipients": F.slice("recipients", 1, RECIPIENTS_MAX), "text": F.left("text", F.lit(CHARACTERS_MAX))})
     for row in cut.orderBy("message", "at_us", "server", "line").collect():
@@ -371,7 +371,7 @@ def traces(events: DataFrame, messages: Sequence[str]) -> dict[str, list[dict[st
     return result
 
 
-def told(events: DataFrame, message: Column) -> DataFrame:
+def rows_of_trace(events: DataFrame, message: Column) -> DataFrame:
     """Rows with the columns of a trace, without repeats, at most TRACE_ROWS_MAX per message."""
     said = events.select(
         message.alias("message"), "row_id", F.unix_micros("at").alias("at_us"), "server", "line", "event", "source",

@@ -160,7 +160,7 @@ class _Watch:
             name: Step(name, do, tell)
             for name, do in {
                 "ingest": lambda: self._keep_running("ingest"), "feed": self._feed, "live": lambda: self._keep_running("live"),
-                "review": self._review, "report": self._look_after_report, "live.json": self._show,
+                "review": self._review, "report": self._check_report, "live.json": self._show,
             }.items()
         }  # fmt: skip
 
@@ -206,7 +206,7 @@ class _Watch:
         """Whether landed batches could not be fed: they must not be compacted."""
         return self._steps["feed"].failing is not None
 
-    def _look_after_report(self) -> None:
+    def _check_report(self) -> None:
         if self._report is not None:
             if not self._report.done():
                 return
@@ -224,7 +224,7 @@ class _Watch:
             self._reported_batches, self._report_began_at = self._mark.batches, time.monotonic()
             self._report = self._reporter.submit(
                 write_report, self._spark, self._warehouse, self._output, objectives_file=self._objectives_file, textfile=self._textfile,
-                watch=self._told(),
+                watch=self._status(),
             )  # fmt: skip
 
     def _has_news(self) -> bool:
@@ -233,7 +233,7 @@ class _Watch:
             return self._reported_batches != self._mark.batches
         return self._had_events
 
-    def _told(self) -> dict[str, Any]:
+    def _status(self) -> dict[str, Any]:
         """`watch` of summary.json."""
         return {
             "updated_at": instant(datetime.now(UTC).replace(microsecond=0)),
@@ -245,7 +245,7 @@ class _Watch:
 
     def _show(self) -> None:
         """Write live.json and the text file, if anything has changed."""
-        told = self._told()
+        told = self._status()
         written = live.batches(self._warehouse).newest
         shown = (written, self._mark, told["failures"], sorted(told["failing"]), self._reported_seconds)
         if shown == self._shown:

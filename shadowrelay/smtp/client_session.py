@@ -4,7 +4,7 @@ aiosmtplib awaits each reply before the next command and rewrites line ends, so 
 here: replies are counted. Each write states how many replies it will get; unsolicited data, a malformed or oversized reply, or a
 421 ends the session, because later replies could no longer be matched to commands.
 
-No other package uses a class of aiosmtplib, ssl, socket or dns. `OUTSIDE` is the only table that maps their exceptions; a test walks
+No other package uses a class of aiosmtplib, ssl, socket or dns. `LIBRARY_ERRORS` is the only table that maps their exceptions; a test walks
 the libraries' class trees, so that a new class fails the test. An unknown exception counts as transient (CONTRIBUTING.md "Errors").
 """
 
@@ -31,7 +31,7 @@ BROKEN_REPLY = Reply(451, "4.5.0", "The server's reply broke the protocol")  # R
 UNSUPPORTED = Reply(451, "4.5.1", "The server does not know the command")
 
 # The first class that matches is used, so specific classes come before their bases.
-OUTSIDE: Final[tuple[tuple[type[Exception], Reply], ...]] = (
+LIBRARY_ERRORS: Final[tuple[tuple[type[Exception], Reply], ...]] = (
     (aiosmtplib.SMTPConnectTimeoutError, CONNECTION_FAILED),
     (aiosmtplib.SMTPReadTimeoutError, TIMED_OUT),
     (aiosmtplib.SMTPTimeoutError, TIMED_OUT),
@@ -102,7 +102,7 @@ def on_behalf(error: Exception) -> SessionBroken:
         return error
     if isinstance(error, aiosmtplib.SMTPResponseException) and 400 <= error.code < 600:
         return SessionBroken(reply_from(error.code, error.message.split("\n")), is_refusal=True)
-    generic = next((reply for kind, reply in OUTSIDE if isinstance(error, kind)), CONNECTION_LOST)
+    generic = next((reply for kind, reply in LIBRARY_ERRORS if isinstance(error, kind)), CONNECTION_LOST)
     detail = UNPRINTABLE.sub(" ", str(error) or type(error).__name__)[:200]
     return SessionBroken(Reply(generic.code, generic.enhanced, f"{generic.text}: {detail}"))
 

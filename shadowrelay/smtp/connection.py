@@ -354,7 +354,7 @@ class Connection(SMTP):
                         await self._skip_line(overrun.consumed)
                         self.refuse(COMMAND_TOO_LONG)
                 if line is not None:
-                    await self._obey(line)
+                    await self._execute(line)
                 if self._is_draining and self.is_idle() and not self.account.peer:
                     self.hang_up(SHUTTING_DOWN, "shutdown")
         except (OSError, asyncio.IncompleteReadError):
@@ -376,7 +376,7 @@ class Connection(SMTP):
             except asyncio.LimitOverrunError as overrun:
                 consumed = overrun.consumed
 
-    async def _obey(self, line: bytes) -> None:
+    async def _execute(self, line: bytes) -> None:
         if not line.endswith(b"\r\n") or line.find(b"\r") != len(line) - 2:
             self.hang_up(BARE_CR_OR_LF, "bare CR or LF")
             return

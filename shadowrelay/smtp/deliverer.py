@@ -126,7 +126,7 @@ class Transaction:
             answers = await pipeline.answers(len(rcpts) + 1, limits.command)
             data = await pipeline.answer(limits.data)
         except SessionBroken:
-            self._note_last_words(pipeline.taken())
+            self._note_early_refusals(pipeline.taken())
             raise
         if answers[0].code >= 300 and not self._is_positive(answers[0]):
             if data.code == 354:  # it accepts DATA although MAIL was refused
@@ -163,7 +163,7 @@ class Transaction:
         if data.code == 354:
             return True
         if self._is_positive(data):
-            raise self._nonsense(data)
+            raise self._out_of_place(data)
         await self._settle(b"RSET\r\n", self.work.limits.command)
         for ordinal in self.accepted:
             self.replies[ordinal] = data.reply
@@ -172,7 +172,7 @@ class Transaction:
             raise failure(data.reply, self.session.server)
         return False
 
-    def _note_last_words(self, answers: Sequence[Answer]) -> None:
+    def _note_early_refusals(self, answers: Sequence[Answer]) -> None:
         """Record refusals that arrived before the server closed the connection, as some do after a 554."""
         if answers and answers[0].code >= 400 and answers[0].code != SERVICE_CLOSING:
             raise failure(answers[0].reply, self.session.server)
@@ -196,13 +196,13 @@ class Transaction:
 
     def _is_positive(self, answer: Answer) -> bool:
         if 300 <= answer.code < 400:
-            raise self._nonsense(answer)
+            raise self._out_of_place(answer)
         if answer.code == SERVICE_CLOSING:
             broken = self.session.pipeline.broken
-            raise self._nonsense(answer) if broken is None else broken.error()
+            raise self._out_of_place(answer) if broken is None else broken.error()
         return answer.code < 300
 
-    def _nonsense(self, answer: Answer) -> SessionBroken:
+    def _out_of_place(self, answer: Answer) -> SessionBroken:
         self.session.pipeline.abort()
         return SessionBroken(BROKEN_REPLY._replace(text=f"{BROKEN_REPLY.text}: {answer.code} out of place"))
 
@@ -254,7 +254,7 @@ class Transaction:
         left = work.reply_seconds()
         answer = await (pipeline.answer(work.limits.dot) if left >= work.limits.dot else self._reply_while_leased(left))
         if 300 <= answer.code < 400:
-            raise self._nonsense(answer)
+            raise self._out_of_place(answer)
         return answer
 
     async def _reply_while_leased(self, left: float) -> Answer:
@@ -358,14 +358,14 @@ class SmtpDeliverer:
         try:
             if destination.hosts:
                 for target in self._hosts.of_route(destination):
-                    if failed is None or not self._hosts.is_left_alone(target.host):
+                    if failed is None or not self._hosts.is_skipped(target.host):
                         report, failed = await self._try(pool, target, job)
                         if report is not None:
                             return report
             else:
                 async with contextlib.aclosing(self._hosts.of_domain(destination)) as targets:
                     async for target in targets:
-                        if failed is None or not self._hosts.is_left_alone(target.host):
+                        if failed is None or not self._hosts.is_skipped(target.host):
                             report, failed = await self._try(pool, target, job)
                             if report is not None:
                                 return report

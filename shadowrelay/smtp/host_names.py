@@ -302,7 +302,7 @@ class NoAddress(OSError):
 
 
 @dataclass(frozen=True, slots=True)
-class Good:
+class LastAddresses:
     """The last known addresses of a name. `since` in seconds of the monotonic clock."""
 
     addresses: tuple[str, ...]
@@ -330,7 +330,7 @@ class HostNames:
         self._file: Mapping[str, tuple[str, ...]] = {}
         self._file_read: tuple[int, int, int] | None = None
         self._file_at = -FILE_SECONDS
-        self._good: dict[str, Good] = {}
+        self._last: dict[str, LastAddresses] = {}
         self._unreached_at: dict[str, float] = {}
 
     async def dial(self, host: HostPort) -> socket.socket:
@@ -367,13 +367,13 @@ class HostNames:
     def _was_reached(self, name: str, address: str) -> None:
         """Try this address first the next time."""
         self._unreached_at.pop(name, None)
-        good = self._good.get(name)
-        if good is not None and good.addresses[0] != address and address in good.addresses:
-            rest = tuple(other for other in good.addresses if other != address)
-            self._good[name] = replace(good, addresses=(address, *rest))
+        last = self._last.get(name)
+        if last is not None and last.addresses[0] != address and address in last.addresses:
+            rest = tuple(other for other in last.addresses if other != address)
+            self._last[name] = replace(last, addresses=(address, *rest))
 
     def _was_not_reached(self, name: str) -> None:
-        if name in self._good:
+        if name in self._last:
             self._unreached_at[name] = self._clock()
 
     async def addresses(self, host: str, lane: str = "") -> tuple[str, ...]:
@@ -381,42 +381,42 @@ class HostNames:
         fixed = _literal(host) or _localhost(host) or self._hosts().get(host.rstrip(".").lower(), ())
         if fixed:
             return fixed
-        good = self._good.get(host)
-        if good is not None and self._clock() - good.since > STALE_SECONDS_MAX:
-            good = self._good.pop(host)
-            good = None
+        last = self._last.get(host)
+        if last is not None and self._clock() - last.since > STALE_SECONDS_MAX:
+            last = self._last.pop(host)
+            last = None
         asking = asyncio.ensure_future(self._ask(host, lane))
         try:
-            await asyncio.wait((asking,), timeout=None if good is None else self._stale_after)
+            await asyncio.wait((asking,), timeout=None if last is None else self._stale_after)
         except BaseException:
             asking.cancel()
             raise
         if not asking.done():
-            assert good is not None
+            assert last is not None
             asking.cancel()  # the look-ups themselves continue
-            return self._stale(host, good, "no answer yet")
+            return self._stale(host, last, "no answer yet")
         found, reason, is_sure = asking.result()
         if found:
-            self._learn(host, found, good)
-            return self._good[host].addresses
-        if good is not None and not is_sure:
-            return self._stale(host, good, reason)
+            self._learn(host, found, last)
+            return self._last[host].addresses
+        if last is not None and not is_sure:
+            return self._stale(host, last, reason)
         raise NoAddress(reason)
 
-    def _learn(self, host: str, found: tuple[str, ...], good: Good | None) -> None:
-        if good is not None and good.is_stale:
+    def _learn(self, host: str, found: tuple[str, ...], last: LastAddresses | None) -> None:
+        if last is not None and last.is_stale:
             _log.info("host.resolved_again", host=host)
-        if good is not None and good.addresses[0] in found:  # the address that was reached stays first
-            found = (good.addresses[0], *(address for address in found if address != good.addresses[0]))
-        if host not in self._good and len(self._good) >= NAMES_MAX:
-            self._good.pop(next(iter(self._good)))
-        self._good[host] = Good(found, self._clock())
+        if last is not None and last.addresses[0] in found:  # the address that was reached stays first
+            found = (last.addresses[0], *(address for address in found if address != last.addresses[0]))
+        if host not in self._last and len(self._last) >= NAMES_MAX:
+            self._last.pop(next(iter(self._last)))
+        self._last[host] = LastAddresses(found, self._clock())
 
-    def _stale(self, host: str, good: Good, reason: str) -> tuple[str, ...]:
-        if not good.is_stale:
-            _log.warning("host.address_stale", host=host, addresses=good.addresses, reason=reason)
-            self._good[host] = replace(good, is_stale=True)
-        return good.addresses
+    def _stale(self, host: str, last: LastAddresses, reason: str) -> tuple[str, ...]:
+        if not last.is_stale:
+            _log.warning("host.address_stale", host=host, addresses=last.addresses, reason=reason)
+            self._last[host] = replace(last, is_stale=True)
+        return last.addresses
 
     async def _ask(self, host: str, lane: str) -> tuple[tuple[str, ...], str, bool]:
         """The addresses; or why there are none, and whether that answer is definite."""

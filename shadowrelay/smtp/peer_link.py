@@ -99,7 +99,7 @@ async def _blocks(content: Content) -> AsyncGenerator[bytes, None]:
             yield block
 
 
-def what_is_refused(reply: Reply) -> PeerSaid:
+def refusal_scope(reply: Reply) -> PeerSaid:
     """Whether a negative reply concerns this copy only (its addresses, size or bytes) or copies in general."""
     subject = reply.enhanced[2:3]  # RFC 3463: 1 addressing, 5 protocol, 6 content
     is_for_all = reply.code in (COMMAND_NOT_IMPLEMENTED, PARAMETER_NOT_KNOWN)
@@ -290,7 +290,7 @@ class PeerSession:
                 raise self._garbled(error) from error
         # The state of the transaction depends on which line was refused: a new session is simpler than finding out.
         self.pipeline.abort()
-        raise PeerUnavailable(self._server, str(refusal.reply), said=what_is_refused(refusal.reply))
+        raise PeerUnavailable(self._server, str(refusal.reply), said=refusal_scope(refusal.reply))
 
     async def _ask(self, command: bytes) -> Answer:
         self.pipeline.write(command, 1)

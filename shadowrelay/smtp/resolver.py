@@ -26,8 +26,8 @@ ADDRESSES_MAX = 8  # of one exchange
 
 NO_SUCH_DOMAIN = Reply(550, "5.1.2", "The domain does not exist")  # RFC 3463 X.1.2
 NO_ADDRESS = Reply(550, "5.1.2", "The domain has no mail server and no address")
-TAKES_NO_MAIL = Reply(556, "5.1.10", "The domain does not accept mail (null MX)")  # RFC 7505 4.2
-IN_CIRCLES = Reply(554, "5.4.6", "Mail for the domain would come back to this server")  # RFC 5321 5.1
+NULL_MX = Reply(556, "5.1.10", "The domain does not accept mail (null MX)")  # RFC 7505 4.2
+MAIL_LOOP = Reply(554, "5.4.6", "Mail for the domain would come back to this server")  # RFC 5321 5.1
 LOOKUP_FAILED = Reply(451, "4.4.3", "The domain name could not be looked up")  # the reason is appended. RFC 3463 X.4.3
 NO_USABLE_EXCHANGE = Reply(451, "4.4.3", "No mail server of the domain has an address")
 
@@ -81,19 +81,19 @@ class DnsResolver:
         found = [(int(preference), host.rstrip(".")) for preference, _, host in (text.partition(" ") for text in answer.records)]
         exchanges = sorted((Exchange(preference, host) for preference, host in found if host), key=_by_preference)
         if not exchanges:
-            raise PermanentDeliveryError(TAKES_NO_MAIL, domain)
+            raise PermanentDeliveryError(NULL_MX, domain)
         own = [exchange.preference for exchange in exchanges if _normal(exchange.host) in self._own]
         if own:
             exchanges = [exchange for exchange in exchanges if exchange.preference < min(own)]
         if not exchanges:
-            raise PermanentDeliveryError(IN_CIRCLES, domain)
+            raise PermanentDeliveryError(MAIL_LOOP, domain)
         return tuple(exchanges[:EXCHANGES_MAX])
 
     async def _implicit(self, domain: str) -> tuple[Exchange, ...]:
         if not await self.addresses(domain):
             raise PermanentDeliveryError(NO_ADDRESS, domain)
         if _normal(domain) in self._own:
-            raise PermanentDeliveryError(IN_CIRCLES, domain)
+            raise PermanentDeliveryError(MAIL_LOOP, domain)
         return (Exchange(0, domain),)
 
     async def addresses(self, host: str, port: int = 25) -> tuple[HostPort, ...]:
@@ -145,7 +145,7 @@ def _by_preference(exchange: Exchange) -> int:
 
 FAILED_HOSTS_MAX = 1000
 FAILED_LATELY_SECONDS = 60.0  # tried after the others for so long
-LEFT_ALONE_SECONDS = 30.0  # skipped for so long if another host was tried: it cost a whole connect timeout
+SKIPPED_SECONDS = 30.0  # skipped for so long if another host was tried: it cost a whole connect timeout
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +180,7 @@ class Hosts:
         """The hosts of a route in the order of trying, recently failed ones last. No look-up."""
         targets = [Target(host, host.host) for host in destination.hosts]
         if len(targets) > 1:
-            targets.sort(key=lambda target: (self._failed_lately(target.host), self.is_left_alone(target.host)))
+            targets.sort(key=lambda target: (self._failed_lately(target.host), self.is_skipped(target.host)))
         return targets
 
     async def of_domain(self, destination: Destination) -> AsyncGenerator[Target, None]:
@@ -206,7 +206,7 @@ class Hosts:
                     yield target
         if unanswered is not None and not is_found:
             raise TransientDeliveryError(unanswered, destination.key, is_unreachable=True)
-        for target in sorted(late, key=lambda target: self.is_left_alone(target.host)):
+        for target in sorted(late, key=lambda target: self.is_skipped(target.host)):
             yield target
 
     def _shuffled(self, exchanges: tuple[Exchange, ...]) -> list[Exchange]:
@@ -220,10 +220,10 @@ class Hosts:
         failure = self._failures.get(host) if self._failures else None
         return failure is not None and asyncio.get_running_loop().time() - failure.failed_at < FAILED_LATELY_SECONDS
 
-    def is_left_alone(self, host: HostPort) -> bool:
+    def is_skipped(self, host: HostPort) -> bool:
         """Whether it cost a whole connect timeout recently."""
         failure = self._failures.get(host)
-        return failure is not None and failure.was_slow and asyncio.get_running_loop().time() - failure.failed_at < LEFT_ALONE_SECONDS
+        return failure is not None and failure.was_slow and asyncio.get_running_loop().time() - failure.failed_at < SKIPPED_SECONDS
 
     def failed(self, host: HostPort, now: float, *, was_slow: bool) -> None:
         """Record that no session could be opened."""

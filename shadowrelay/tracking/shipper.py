@@ -214,7 +214,7 @@ class Shipper:
         self._now = now
         self._plain = plain
         self._shown = shown
-        self._is_acquainted = False
+        self._has_read_manifest = False
         self._is_dirty = True  # the manifest at the target is older than the book
         self._threads = Threads("shipping", self._changed)
         self._failures_count = 0
@@ -296,9 +296,9 @@ class Shipper:
             await self._woken.wait()
 
     async def _ship_all(self) -> None:
-        if not self._is_acquainted:
-            await self._threads.run(self._meet, STEP_SECONDS)
-            self._is_acquainted = True
+        if not self._has_read_manifest:
+            await self._threads.run(self._merge_manifest, STEP_SECONDS)
+            self._has_read_manifest = True
         if self._is_dirty:
             await self._publish()  # first: it reports dropped files, even if the next transfers fail
         while batch := self.files.next_batch(BATCH_FILES):
@@ -312,7 +312,7 @@ class Shipper:
             if self._is_dirty:
                 await self._publish()
 
-    def _meet(self, attempt: Attempt) -> None:
+    def _merge_manifest(self, attempt: Attempt) -> None:
         """Merge the manifest that earlier processes wrote there: this directory may be new."""
         self._target.clean()
         octets = self._target.read(MANIFEST)
@@ -358,7 +358,7 @@ class Shipper:
     def _failed(self, exc: Exception, wait: float | None) -> None:
         self._failures_count += 1
         self._target.disconnect()
-        self._is_acquainted = False  # a manifest that could not be read may exist: read it again next time
+        self._has_read_manifest = False  # a manifest that could not be read may exist: read it again next time
         _log.error(
             "shipping.failed",
             target=self._shown,

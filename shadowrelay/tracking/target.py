@@ -94,7 +94,7 @@ class Threads:
         return future.result()
 
 
-BEGUN = ".shipping-"  # prefix of the names of unfinished files
+TEMP_PREFIX = ".shipping-"  # prefix of the names of unfinished files
 MANIFEST = "manifest.json"
 
 # Object stores: an object exists as a whole, or not at all.
@@ -173,7 +173,7 @@ class DirectoryTarget:
 
     def _write(self, source: Any, name: str, attempt: Attempt) -> None:
         self._directory.mkdir(parents=True, exist_ok=True)
-        begun = self._directory / _begun(name)
+        begun = self._directory / _temp_name(name)
         descriptor = os.open(begun, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
         try:
             with open(descriptor, "wb") as file:
@@ -200,7 +200,7 @@ class DirectoryTarget:
     def clean(self) -> None:
         with contextlib.suppress(FileNotFoundError):
             for name in os.listdir(self._directory):
-                if name.startswith(BEGUN):
+                if name.startswith(TEMP_PREFIX):
                     (self._directory / name).unlink(missing_ok=True)
 
     def disconnect(self) -> None:
@@ -222,7 +222,7 @@ class StoreTarget:
         if self._is_whole:
             store.put_file(str(path), f"{folder}/{name}")
             return
-        begun = f"{folder}/{_begun(name)}"
+        begun = f"{folder}/{_temp_name(name)}"
         store.makedirs(folder, exist_ok=True)
         try:
             store.put_file(str(path), begun)
@@ -236,7 +236,7 @@ class StoreTarget:
         if self._is_whole:
             store.pipe_file(f"{folder}/{name}", octets)
             return
-        begun = f"{folder}/{_begun(name)}"
+        begun = f"{folder}/{_temp_name(name)}"
         store.makedirs(folder, exist_ok=True)
         try:
             store.pipe_file(begun, octets)
@@ -262,7 +262,7 @@ class StoreTarget:
         store, folder = self._connect()
         with contextlib.suppress(FileNotFoundError):
             for path in store.ls(folder, detail=False):
-                if str(path).rpartition("/")[2].startswith(BEGUN):
+                if str(path).rpartition("/")[2].startswith(TEMP_PREFIX):
                     _remove(store, path)
 
     def disconnect(self) -> None:
@@ -290,8 +290,8 @@ class StoreTarget:
             store.mv(begun, name)
 
 
-def _begun(name: str) -> str:
-    return f"{BEGUN}{name}.{secrets.token_hex(4)}"  # unique: an abandoned attempt may still write to its own file
+def _temp_name(name: str) -> str:
+    return f"{TEMP_PREFIX}{name}.{secrets.token_hex(4)}"  # unique: an abandoned attempt may still write to its own file
 
 
 def _remove(store: Any, path: str) -> None:

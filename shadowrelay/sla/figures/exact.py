@@ -10,6 +10,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from shadowrelay.sla.figures.rows import (
+    has_no_recipients,
     is_acknowledgement,
     is_end,
     is_event,
@@ -17,7 +18,6 @@ from shadowrelay.sla.figures.rows import (
     is_promotion,
     is_replacement,
     is_told_delivered,
-    names_nobody,
 )
 
 # ---- timelines
@@ -87,7 +87,7 @@ def _gathered(rows: DataFrame) -> DataFrame:
         F.max(F.struct("at", is_event("POISONMESSAGE").alias("is_set_aside"))).alias("last_row"),
         F.max(F.when(is_event("DEFER", "RESUBMIT"), F.col("at"))).alias("last_try_at"),
         F.max(F.when(F.col("is_delivery"), F.col("at"))).alias("last_delivery_at"),
-        F.min(F.when(is_told_delivered() & names_nobody(), F.col("at"))).alias("discarded_for_all_at"),
+        F.min(F.when(is_told_delivered() & has_no_recipients(), F.col("at"))).alias("discarded_for_all_at"),
         F.max(is_event("RECEIVE")).alias("is_received"),
         F.max(is_event("HAREDIRECTFAIL")).alias("is_redirect_failed"),
         F.max(is_event("RESUBMIT")).alias("is_resubmitted"),
@@ -206,7 +206,7 @@ def copies(rows: DataFrame, lines: DataFrame) -> DataFrame:
     held = rows.groupBy("message", "server").agg(
         F.min(F.when(is_event("HARECEIVE"), F.struct("at", F.col("client_hostname").alias("primary")))).alias("first"),
         F.max(is_discard).alias("has_discard"),
-        F.max(is_discard & names_nobody()).alias("is_discarded_for_all"),
+        F.max(is_discard & has_no_recipients()).alias("is_discarded_for_all"),
         F.array_distinct(F.flatten(F.collect_list(F.when(is_discard, F.col("recipients"))))).alias("discarded_for"),
         F.max(F.when(is_told_delivered(), F.col("at"))).alias("told_at"),
         F.max(is_promotion()).alias("is_promoted"),

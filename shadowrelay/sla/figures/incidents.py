@@ -60,7 +60,7 @@ def _cause_of_duplicate(together_us: int) -> Column:
             lambda other: is_between(other) & (one["reference"] != other["reference"]) & (F.abs(one["at"] - other["at"]) <= together_us),
         )
 
-    def is_fellow_heir(one: Column) -> Column:
+    def has_other_successor(one: Column) -> Column:
         return F.exists(
             "promotions",
             lambda other: (
@@ -71,15 +71,15 @@ def _cause_of_duplicate(together_us: int) -> Column:
         )
 
     has_two_failed = F.exists("promotions", lambda row: is_between(row) & is_together(row))
-    are_heirs = (F.col("first.server") != F.col("later.server")) & F.exists(
-        "promotions", lambda row: (row["server"] == F.col("first.server")) & is_fellow_heir(row)
+    are_both_successors = (F.col("first.server") != F.col("later.server")) & F.exists(
+        "promotions", lambda row: (row["server"] == F.col("first.server")) & has_other_successor(row)
     )
     is_disk_lost = F.exists("chained", lambda row: row["reason"].isin(*DATABASE_LOST))
     is_cut_off = F.exists("chained", lambda row: row["reason"] == "Silence")
     is_loaded_again = F.exists("loads", lambda row: is_between(row) & (row["server"] == F.col("first.server")))
     is_handed_over = F.exists("promotions", lambda row: row["reason"] == "Handover")
     return (
-        F.when(has_two_failed | are_heirs, "d")
+        F.when(has_two_failed | are_both_successors, "d")
         .when(is_disk_lost, "b")
         .when(is_cut_off, "c")
         .when(is_loaded_again | is_handed_over, "a")

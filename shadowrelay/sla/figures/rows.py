@@ -50,7 +50,7 @@ def is_replacement() -> Column:
     return is_event("EXPAND", "RESOLVE", "REDIRECT") & ~is_own()
 
 
-def names_nobody() -> Column:
+def has_no_recipients() -> Column:
     """A row without recipients."""
     return F.size("recipients") == 0
 
@@ -79,7 +79,7 @@ def exact_rows(events: DataFrame, logged_servers: Sequence[str]) -> DataFrame:
         .withColumns(_servers(logged_servers))
         .withColumn("recipients", F.when(is_own(), F.col("recipients")).otherwise(_lower(F.col("recipients"))))
         .withColumn("replaced", _replaced())
-        .withColumn("is_delivery", is_delivery & ~names_nobody())
+        .withColumn("is_delivery", is_delivery & ~has_no_recipients())
     )
 
 
