@@ -3,7 +3,7 @@
 A frozen dataclass of the standard library sets each field through `object.__setattr__`; creating one with eight fields takes five
 times as long as creating a mutable one, and each redundant message creates about sixty. mypy in strict mode reports every assignment
 to a field of a frozen value. Equality, hash and fields are those of the standard library. `replace` reads all fields at once.
-Measured: docs/performance.md "What changed the cost".
+Measured: docs/performance.md "Changes in cost".
 """
 
 import dataclasses
