@@ -4,7 +4,7 @@ A web page can make its reader's browser send requests to a server on the reader
 there (DNS rebinding). The browser sends that name in `Host`, so only the server's own names are accepted. Addresses are accepted too,
 because they cannot be redirected.
 
-Health pages are exempt from the limit: an orchestrator kills a node whose health page does not respond.
+Health pages are exempt from the limit on concurrent requests, because an orchestrator kills a node whose health page does not respond.
 
 Errors are RFC 9457 problems without exception texts.
 """

@@ -97,8 +97,8 @@ class Times:
 
 
 def cause_of(got: Sequence[Arrival], faults: Sequence[Fault], times: Times) -> Cause:
-    """Why one message arrived more than once for a recipient. Returns the first cause found, but each arrival needs a cause for every
-    arrival before it: if the record of any of these had survived, it would not have been delivered again."""
+    """Why one message arrived more than once for a recipient: the cause of the first pair of arrivals, or NONE if any pair has no cause.
+    Every pair counts, because a surviving record of any earlier delivery would have prevented the later one."""
     ordered = sorted(got, key=lambda arrival: arrival.at)
     causes = [_cause(first, later, faults, times) for index, later in enumerate(ordered) for first in ordered[:index]]
     return Cause.NONE if Cause.NONE in causes else causes[0]

@@ -74,7 +74,7 @@ class DiscardTurn:
         is_known = self.origin == (identity.database, identity.incarnation) and acknowledged <= self.sequence
         return acknowledged if is_known else 0
 
-    def came(self, identity: PeerIdentity, reply: DiscardReply) -> None:
+    def received(self, identity: PeerIdentity, reply: DiscardReply) -> None:
         """Record a reply."""
         origin = (identity.database, identity.incarnation)
         if self.origin != origin:
@@ -184,7 +184,7 @@ class PeerSession:
                 reply = parse_reply_lines(answer.lines)
             except WireError as error:
                 raise self._garbled(error) from error
-            self._turn.came(self.identity, reply)
+            self._turn.received(self.identity, reply)
             return reply
 
     async def status(self, questions: Sequence[StatusQuestion]) -> tuple[StatusAnswer, ...]:
