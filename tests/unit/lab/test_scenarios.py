@@ -33,15 +33,9 @@ def test_a_scenario_has_a_fault_and_says_what_others_do(played: Scenario) -> Non
     kept = played.without_fault()
     listed = set(re.findall(r"(?m)^\| `([a-z0-9-]+)` \|", (ROOT / "docs" / "sources.md").read_text(encoding="utf-8")))
 
-    assert set() == {step.operation for step in kept.steps} & {
-        Operation.KILL,
-        Operation.WIPE,
-        Operation.PAUSE,
-        Operation.CUT,
-        Operation.SLOW,
-        Operation.FILL,
-        Operation.RESTORE,
-    }
+    faults = map(Operation, ("kill", "wipe", "pause", "cut", "slow", "fill disk", "restore old database"))
+
+    assert set() == {step.operation for step in kept.steps}.intersection(faults)
     assert len(kept.steps) < len(played.steps)
     assert kept.messages_count == played.messages_count > 0
     assert played.story.endswith(".")
