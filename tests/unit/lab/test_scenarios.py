@@ -32,7 +32,6 @@ def test_a_scenario_fails_when_all_is_well(played: Scenario) -> None:
 def test_a_scenario_has_a_fault_and_says_what_others_do(played: Scenario) -> None:
     kept = played.without_fault()
     listed = set(re.findall(r"(?m)^\| `([a-z0-9-]+)` \|", (ROOT / "docs" / "sources.md").read_text(encoding="utf-8")))
-
     faults = map(Operation, ("kill", "wipe", "pause", "cut", "slow", "fill disk", "restore old database"))
 
     assert set() == {step.operation for step in kept.steps}.intersection(faults)
