@@ -1,9 +1,9 @@
-"""What the rules need of the world. Every implementation of a port passes that port's contract suite.
+"""Ports: interfaces between the rules and the outside world: clock, ledger, peers, delivery, logs, metrics, administration.
 
-Times: `now` is wall time (aware UTC), for logs and due dates. `awake` is seconds of CLOCK_BOOTTIME, which goes on in
-suspend: leases are counted in it. `ran` counts only while this process really ran: a shadow server's silence is
-counted in it, so that a node that slept does not believe that all others died.
-Long, because the whole contract between the rules and the world stands in one place.
+Every implementation of a port passes that port's contract suite (`tests/contract`). docs/architecture.md describes the packages.
+Times: `now` is wall time (aware UTC), for logs and due dates. `awake` is seconds of CLOCK_BOOTTIME, which continues during
+suspend: leases are counted in it. `ran` counts only while this process was running: a shadow server counts silence in it, so
+that a node that was suspended does not conclude that all others died. All ports are in this file, although it is long.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -35,11 +35,11 @@ from shadowrelay.model.values import dataclass
 from shadowrelay.pipeline.delivery_rules import Step
 
 Decide = Callable[[MessageId, Claim | None], Transition]
-"""A pure decision of `shadowrelay.ownership`, run inside the transaction on the claim as it is there."""
+"""A pure decision of `shadowrelay.ownership`, run inside the transaction on the claim as stored there."""
 
 
 class Clock(Protocol):
-    """See the module's docstring."""
+    """The three clocks; see the module docstring."""
 
     def now(self) -> datetime: ...
     def awake(self) -> float: ...
@@ -48,9 +48,9 @@ class Clock(Protocol):
 
 class Ledger(Protocol):
     """The queue database. Each `record_…`, `transition` and `forget_…` is one promise: it returns after the commit
-    that holds it is synced, and raises `LedgerUnavailable` (nothing of it happened) or what `decide` raised.
+    that contains it is synced, and raises `LedgerUnavailable` (nothing was stored) or what `decide` raised.
     Promises that wait at the same moment share one commit; each succeeds or fails alone; they are applied in the
-    order of the calls. Cancelling the waiter does not take a promise back.
+    order of the calls. Cancelling the waiter does not withdraw a promise. docs/architecture.md "On disk".
     """
 
     @property
@@ -62,29 +62,29 @@ class Ledger(Protocol):
         ...
 
     def unavailable_reason(self) -> Reply | None:
-        """What to answer MAIL with while no promise can be taken, or None. From memory."""
+        """The reply for MAIL while nothing can be committed, or None. From memory."""
         ...
 
     # accepting and holding
     def record_accepted(self, message: NewMessage, content: Content, *, decided: bool) -> Awaitable[StoredMessage]:
-        """A new primary message; `message.claim.copies` names the first server. `decided` False: verdict to come. A content in
-        memory is promised by the call, before anybody waits."""
+        """A new primary message; `message.claim.copies` names the first server. `decided` False: the verdict follows. Content in
+        memory is handed over by the call itself, before the first await."""
         ...
 
     async def record_hold(self, message: NewMessage, content: Content, decide: Decide) -> Transition:
-        """A shadow copy. `decide` sees the present claim: `after` a shadow claim = store (insert or replace) with
-        this envelope and content; `after == before` = superseded, `answer` set, the content dropped."""
+        """A shadow copy. `decide` receives the current claim. If `after` is a shadow claim, insert or replace the message with
+        this envelope and content; if `after == before`, the copy is superseded: `answer` is set, the content dropped."""
         ...
 
     # ownership
     async def transition(self, message_ids: Sequence[MessageId], decide: Decide) -> tuple[Transition, ...]:
         """Read, decide and write each claim in one transaction. `tell` becomes discard notifications.
-        Copies, done, number, role, asked, handed are stored as `after` says. `after is None` deletes the row.
+        Copies, done, number, role, asked, handed are stored from `after`. `after is None` deletes the row.
         A claim that turns PRIMARY (promotion) becomes due now; one that turns DELIVERED or RELEASED loses retries."""
         ...
 
     async def record_verdict(self, message_id: MessageId, decide: Decide) -> Transition:
-        """`transition` of one message that also records its verdict (is_decided)."""
+        """`transition` of one message that also records the accept verdict (is_decided)."""
         ...
 
     async def record_discards(
@@ -96,7 +96,7 @@ class Ledger(Protocol):
         decide: Callable[[DiscardEvent, Claim | None], Transition],
         keep_until: datetime,
     ) -> tuple[Transition, ...]:
-        """What an XQDISCARD of ours brought, and that we have it up to the last sequence, in one transaction."""
+        """Events that this node fetched by XQDISCARD, and its acknowledgement up to the last sequence, in one transaction."""
         ...
 
     async def acknowledged(self, primary: ServerName, database: DatabaseId, incarnation: int) -> int:
@@ -104,16 +104,16 @@ class Ledger(Protocol):
         ...
 
     async def forget_acknowledged(self, asker: ServerName, database: DatabaseId, sequence: int, decide: Decide) -> tuple[Transition, ...]:
-        """Delete the notifications up to `sequence` for this asker; `decide` is run, in the same transaction, on the claim of
-        each message whose `released` goes, and its transitions are returned."""
+        """Delete the notifications up to `sequence` for this asker. In the same transaction, run `decide` on the claim of
+        each message whose `released` is deleted, and return these transitions."""
         ...
 
     async def discards_for(self, asker: ServerName, database: DatabaseId, maximum: int) -> DiscardReply:
-        """The first notifications, ascending; not those that still wait for a side message's copy."""
+        """The first notifications, ascending, without those that wait for a side message's copy."""
         ...
 
     async def has_untold(self, asker: ServerName, database: DatabaseId) -> bool:
-        """Notifications that this asker, in this database, has not acknowledged. To look is not to ask."""
+        """Whether this asker, in this database, has unacknowledged notifications. Does not count as a poll."""
         ...
 
     # delivery
@@ -125,65 +125,65 @@ class Ledger(Protocol):
     async def record_queued(
         self, message_id: MessageId, retries: Sequence[ForkRetry], gone: Sequence[str] = (), decide: Decide | None = None
     ) -> None:
-        """These forks of a primary message wait in their delivery queues, and no longer in the queues `gone`. The forks given
-        and those that are there already must be all that are undone; one that is there already only waits longer, if it is due.
-        `decide`: a verdict to be recorded with it."""
+        """Put these forks of a primary message into their delivery queues, and remove its forks from the queues `gone`. The given
+        and the queued forks together must cover all undone recipients; for one that is queued and due, only its due time changes.
+        `decide`: a verdict to record in the same transaction."""
         ...
 
     async def wake_waiting(self, server: ServerName, limit: int) -> Mapping[str, int]:
-        """Forks whose `waits_for` is this server are due now; how many in each queue, at most `limit` altogether."""
+        """Make forks whose `waits_for` is this server due now, at most `limit`; returns how many in each queue."""
         ...
 
     async def hasten(self, next_hop: str, step: Step | None, latest_at: datetime, limit: int) -> int:
-        """Forks in this queue and at this step of the ladder that are due later than `latest_at` are due then; how many, at most
-        `limit`. Without a step: those that wait for a server or a copy."""
+        """Forks in this queue and at this step of the ladder that are due after `latest_at` become due then, at most `limit`;
+        returns how many. Without a step: those that wait for a server or a copy."""
         ...
 
     def handling(self, message_id: MessageId) -> AbstractContextManager[None]:
-        """Use around each step that parses or writes out the content of a message and waits for nothing. If the process dies
-        in it, deaths_count rises, unless `stopping` was called before. The first `record_attempt` after it sets it to 0."""
+        """Use around each step that parses or writes out the content of a message and does not wait. If the process dies in it,
+        deaths_count rises, unless `stopping` was called before. The next `record_attempt` resets it to 0."""
         ...
 
     def stopping(self) -> None:
-        """The process was asked to end: from now on a death counts against no message."""
+        """The process was asked to stop: from now on a death counts against no message. docs/design.md 6.9."""
         ...
 
     async def record_set_aside(self, message_id: MessageId, reason: str, decide: Decide | None = None) -> None:
-        """`decide` may hand the message over in the same transaction; the role becomes SET_ASIDE whatever it says."""
+        """Set a message aside. `decide` may hand it over in the same transaction; the role becomes SET_ASIDE in any case."""
         ...
 
     async def record_taken_back(self, message_id: MessageId, decide: Decide) -> Transition:
-        """`transition` of one message that was set aside; if it changes anything, deaths_count is 0 again."""
+        """`transition` of one message that was set aside; if it changes anything, deaths_count is reset to 0."""
         ...
 
-    # reading (never holds up the writer)
+    # reading (never blocks the writer)
     async def load(self, message_id: MessageId) -> StoredMessage | None: ...
     async def load_many(self, message_ids: Sequence[MessageId]) -> tuple[StoredMessage, ...]: ...
 
     async def submission(self, limit: int, after: int = 0) -> tuple[StoredMessage, ...]:
-        """Decided primary messages that wait in no delivery queue, internal_id > after, ascending. Those being delivered since
-        they were accepted are among them. A corrupt row is among them too, as a message that is set aside: a page with fewer than
-        `limit` is the last."""
+        """Decided primary messages in no delivery queue, internal_id > after, ascending, including those whose first delivery
+        is still running. A corrupt row is returned as a message that is set aside, so that a page with fewer than `limit`
+        is the last."""
         ...
 
     async def due(self, next_hop: str, now: datetime, limit: int) -> tuple[StoredMessage, ...]:
-        """Messages with a fork in this queue whose time has come, oldest due first. Corrupt rows as in `submission`."""
+        """Messages with a due fork in this queue, oldest due time first. Corrupt rows as in `submission`."""
         ...
 
     async def next_due_at(self, next_hop: str, after: datetime) -> datetime | None:
-        """When the first of the later ones in this queue is due."""
+        """The earliest due time after `after` in this queue."""
         ...
 
     async def delivery_queues(self) -> Mapping[str, datetime]:
-        """The next hops of all that waits, and when the first of each is due. For the start of a node."""
+        """The next hops of all queued forks, each with its earliest due time. For the start of a node."""
         ...
 
     async def notices_due(self, now: datetime, limit: int) -> tuple[StoredMessage, ...]:
-        """Messages with a fork whose `notice_at` has come, oldest first."""
+        """Messages with a fork whose `notice_at` is due, oldest first."""
         ...
 
     async def waited_for(self) -> tuple[ServerName, ...]:
-        """What forks wait for: the values of `waits_for`."""
+        """The distinct values of `waits_for`."""
         ...
 
     async def unplaced(self, limit: int, after: int = 0) -> tuple[StoredMessage, ...]:
@@ -191,11 +191,11 @@ class Ledger(Protocol):
         ...
 
     async def unsaid(self, message_id: MessageId) -> Ordinals:
-        """Recipients of it that are done, and of which nobody may hear yet: their notices are on this disk only."""
+        """Recipients that are done but must not be reported to any peer yet, because their DSNs are on this disk only."""
         ...
 
     async def unsaid_of(self, message_ids: Collection[MessageId]) -> Mapping[MessageId, Ordinals]:
-        """The same of many; only those with something unsaid. No ordinals: all that is done."""
+        """The same for many messages; only those that have any. Empty ordinals mean all recipients that are done."""
         ...
 
     async def primaries_listed_on(self, server: ServerName, limit: int, after: int = 0) -> tuple[StoredMessage, ...]:
@@ -206,39 +206,39 @@ class Ledger(Protocol):
         self, primary: ServerName, database: DatabaseId, limit: int, after: int = 0, *, handed_only: bool = False
     ) -> tuple[StoredMessage, ...]: ...
     async def copies_of(self, primary: ServerName, database: DatabaseId, limit: int, after: int = 0) -> tuple[HeldCopy, ...]:
-        """As `shadows_of`, for who asks about all of them."""
+        """As `shadows_of`, with only the fields that STATUS questions need."""
         ...
 
     async def shadow_groups(self) -> tuple[ShadowGroup, ...]: ...
 
     async def listed_counts(self) -> Mapping[ServerName, int]:
-        """How many unfinished primary messages have that server on their list."""
+        """For each server, how many unfinished primary messages have it on their list."""
         ...
 
     async def read_content(self, place: ContentPlace) -> Content:
-        """≤ 1 MiB comes in memory, more as a file. Raises ContentCorrupt when the bytes are gone or do not have their SHA-256;
-        LedgerUnavailable when they cannot be read now: try later, and conclude nothing."""
+        """Content up to 1 MiB is returned in memory, larger content as a file. Raises ContentCorrupt if the bytes are gone or do not
+        match their SHA-256; LedgerUnavailable if they cannot be read now: try later, and draw no conclusion."""
         ...
 
     # peers
     async def record_peer(self, identity: PeerIdentity, heard_at: datetime) -> None: ...
     async def record_forgotten(self, server: ServerName) -> None:
-        """`peers forget`: drop it from every list, and its notifications."""
+        """`peers forget`: remove the server from every list, and delete its notifications."""
         ...
 
     async def peers(self) -> tuple[PeerRow, ...]: ...
 
     def seen(self, server: ServerName) -> Seen | None:
-        """Of the peer's latest database, from memory."""
+        """The highest position seen of the peer's latest database, from memory."""
         ...
 
     def server_of(self, database: DatabaseId) -> ServerName:
-        """Whose database that is, from memory; NO_SERVER if unknown. This node's own included."""
+        """The server that owns a database, from memory; NO_SERVER if unknown. Includes this node's own."""
         ...
 
     # housekeeping and listings
     async def expire(self, now: datetime, limit: int) -> tuple[StoredMessage, ...]:
-        """Remove what is past its time: returns shadow messages that expired unacknowledged. Drops empty generations."""
+        """Remove expired messages and empty generations; returns shadow messages that expired unacknowledged."""
         ...
 
     async def forget_unasked(self, older_than: datetime) -> int:
@@ -248,13 +248,13 @@ class Ledger(Protocol):
     async def queues(self) -> tuple[QueueRow, ...]: ...
 
     async def messages(self, queue: str, limit: int, after: int = 0) -> tuple[StoredMessage, ...]:
-        """A page of one queue, those behind the message with internal id `after`, by internal id; in Safety Net by the time at
-        which they leave it. `queue` is the identity of a QueueRow; empty: all queues but Safety Net."""
+        """A page of one queue: messages after the one with internal id `after`, by internal id; in Safety Net by expiry time.
+        `queue` is the identity of a QueueRow; empty: all queues except Safety Net."""
         ...
 
 
 class PeerLink(Protocol):
-    """Sessions of ours to one peer, pooled. All raise PeerUnavailable."""
+    """This node's sessions to one peer, pooled. All methods raise PeerUnavailable. docs/protocol.md 15."""
 
     @property
     def server(self) -> ServerName: ...
@@ -265,26 +265,26 @@ class PeerLink(Protocol):
         ...
 
     async def hold(self, offer: CopyOffer, deadline: float, still: float | None = None) -> "HoldAnswer":
-        """Place a copy; `deadline` in `Clock.awake`; `still`: seconds in which nothing gets on, None where only the deadline counts.
-        PeerUnavailable.sent tells whether bytes may have got there."""
+        """Place a copy. `deadline` in `Clock.awake`; `still`: give up after so many seconds without progress, None: only at the
+        deadline. PeerUnavailable.sent tells whether the copy may have been stored."""
         ...
 
     async def greet(self) -> PeerIdentity:
-        """Open (or check) the kept session: proof of life, or PeerUnavailable."""
+        """Open or check the kept session, as a proof of life."""
         ...
 
     async def discards(self, maximum: int, acknowledged: int) -> DiscardReply: ...
 
     async def status(self, questions: Sequence[StatusQuestion]) -> tuple[StatusAnswer, ...]:
-        """One answer a question, in order; at most 400 a call."""
+        """One answer per question, in order; at most 400 per call."""
         ...
 
     async def close(self) -> None: ...
 
 
 class HoldAnswer(Protocol):
-    """`superseded` is None when stored and synced. `began_awake`: when sending began (the lease counts from it).
-    `server_database`: the database of the peer it is in."""
+    """`superseded` is None if the copy is stored and synced. `began_awake`: when sending began (the lease counts from it).
+    `server_database`: the peer's database that holds it."""
 
     @property
     def superseded(self) -> StatusAnswer | None: ...
@@ -297,19 +297,19 @@ class HoldAnswer(Protocol):
 
 
 class PeerDesk(Protocol):
-    """What the receiver calls for authorised peers; implemented by `pipeline.desk`. One call an SMTP command."""
+    """Commands of authorised peers, called by the receiver once per SMTP command; implemented by `pipeline.desk`."""
 
     @property
     def position(self) -> int:
-        """The database position now, which each reply to a peer carries."""
+        """The current database position, which each reply to a peer carries."""
         ...
 
     def own_identity(self, listener: ServerName) -> PeerIdentity:
-        """For the reply to XSHADOW; `seen` is of the listener's database."""
+        """For the reply to XSHADOW; `seen` refers to the listener's database."""
         ...
 
     def refusal(self, identity: PeerIdentity) -> Reply | None:
-        """Why this peer cannot be who it says: it has our name, or the database of another node."""
+        """Why this peer is refused: it has this node's name, or the database of another node."""
         ...
 
     async def greeted(self, identity: PeerIdentity) -> None: ...
@@ -323,23 +323,23 @@ class PeerDesk(Protocol):
     async def status(self, peer: PeerIdentity, questions: Sequence[StatusQuestion]) -> tuple[StatusAnswer, ...]: ...
 
     def heard(self, server: ServerName, database: DatabaseId) -> None:
-        """A command came from this peer (proof of life, on the server's side)."""
+        """This peer sent a command: a proof of life."""
         ...
 
     def proved(self, server: ServerName, database: DatabaseId, answered_awake: float) -> None:
-        """The peer has received our answer that we sent at `answered_awake`: leases are renewed from then."""
+        """The peer has received the reply that was sent at `answered_awake`: leases are renewed from then."""
         ...
 
 
 class Acceptor(Protocol):
-    """What the receiver calls for ordinary mail; implemented by `pipeline.accept`."""
+    """Ordinary mail, called by the receiver; implemented by `pipeline.accept`."""
 
     def refusal(self) -> Reply | None:
-        """A reason to refuse MAIL now (disk full …), or None."""
+        """The reason to refuse MAIL now (disk full …), or None."""
         ...
 
     def accept(self, envelope: Envelope, content: Content) -> Awaitable[Reply]:
-        """Take responsibility, or say why not. The caller may be cancelled; the promise goes on."""
+        """Take responsibility, or return the refusal. If the caller is cancelled, accepting goes on."""
         ...
 
 
@@ -348,11 +348,10 @@ class DeliveryJob:
     """One transaction with a next hop.
 
     Shapes: `ordinals` not empty, at most `pipeline.routing.RECIPIENTS_PER_TRANSACTION_MAX`; `prefix` goes before the content: whole
-    header lines, or empty. `content` is called when a session is open, not before, so that nothing is held in memory for a next
-    hop that keeps us waiting; it may raise ContentCorrupt or LedgerUnavailable. `may_end_data` is asked right before the final
-    dot; False ends the session without it. Units: `reply_seconds` is how long the reply to the dot may still take, asked when
-    the dot is sent and whenever that time is over. `handling` is `Ledger.handling` for this message: entered around each step that
-    handles its content, never while waiting.
+    header lines, or empty. `content` is called when a session is open, so that a slow next hop keeps nothing in memory; it may raise
+    ContentCorrupt or LedgerUnavailable. `may_end_data` is called right before the final dot; False ends the session without the dot.
+    Units: `reply_seconds` is how long the reply to the dot may still take, called when the dot is sent and whenever that time is
+    over. `handling` is `Ledger.handling` for this message: entered around each step that handles its content, never while waiting.
     """
 
     destination: Destination
@@ -366,19 +365,19 @@ class DeliveryJob:
 
 
 class Deliverer(Protocol):
-    """Delivery to next hops, over sessions pooled for each; holds `concurrency_per_destination` itself."""
+    """Delivery to next hops over pooled sessions; enforces `concurrency_per_destination`."""
 
     async def deliver(self, job: DeliveryJob) -> "DeliveryReport":
-        """One attempt. Raises: LeaseTooShort when `may_end_data` said no; what `content` raises;
-        TransientDeliveryError / PermanentDeliveryError where nothing was decided recipient by recipient."""
+        """One attempt. Raises: LeaseTooShort if `may_end_data` returned False; what `content` raises;
+        TransientDeliveryError / PermanentDeliveryError if one outcome applies to all recipients."""
         ...
 
     async def close(self) -> None: ...
 
 
 class DeliveryReport(Protocol):
-    """A reply a recipient; `server` is who answered ("name [address]:port"); `dot_sent_unanswered` means that the
-    next hop may have it although no reply came (cause (a) of I4); `passes_dsn`: it was told the DSN wishes, and reports itself."""
+    """A reply for each recipient. `server` is the host that answered ("name [address]:port"); `dot_sent_unanswered`: the next hop may
+    have the message although no reply came (cause (a) of I4); `passes_dsn`: it received the DSN parameters, and sends DSNs itself."""
 
     @property
     def server(self) -> str: ...
@@ -394,36 +393,36 @@ class DeliveryReport(Protocol):
 
 
 class TrackingLog(Protocol):
-    """The message tracking log. `write` never blocks; `sync` returns when all that was written is on disk."""
+    """The message tracking log. `write` never blocks; `sync` returns when all rows written so far are on disk."""
 
     def write(self, event: TrackingEvent) -> None: ...
     async def sync(self) -> None: ...
 
 
 class Metrics(Protocol):
-    """Counters for whoever watches this node. Never block, never raise. `reason` and `result` are a few fixed words."""
+    """Counters for monitoring. Never block, never raise. `reason` and `result` take a few fixed values."""
 
     def acknowledged(self, replication: Replication) -> None: ...
     def refused(self, reason: str) -> None: ...
 
     def shadow_latency(self, seconds: float) -> None:
-        """End of content until the copy was stored."""
+        """From the end of the content until the copy was stored."""
         ...
 
     def discarded(self, count: int) -> None: ...
     def promoted(self, count: int, reason: str) -> None: ...
 
     def attempt(self, result: str) -> None:
-        """One delivery attempt of one fork: delivered, partly, deferred, failed …"""
+        """One delivery attempt on one fork: delivered, partly, deferred, failed …"""
         ...
 
     def heartbeat(self, server: ServerName) -> None:
-        """A proof of life of this peer, in either direction."""
+        """A proof of life from this peer, in either direction."""
         ...
 
 
 class AdminView(Protocol):
-    """What the administration is shown, and may do. All may raise LedgerUnavailable."""
+    """Data and operations for the administration. All methods may raise LedgerUnavailable."""
 
     async def queues(self) -> tuple[QueueRow, ...]: ...
 
@@ -439,26 +438,26 @@ class AdminView(Protocol):
     async def message(self, message_id: MessageId) -> StoredMessage | None: ...
 
     async def content(self, message_id: MessageId) -> tuple[bytes, Content] | None:
-        """As it would be delivered: header lines that go before the content, and the content. None: there is no such message.
-        Raises RequestRefused where it cannot be read."""
+        """The header lines to prepend and the content, as it would be delivered. None: there is no such message.
+        Raises RequestRefused if it cannot be read."""
         ...
 
     async def release(self, message_id: MessageId) -> bool:
-        """Deliver what was set aside. False: there is no such message. Raises RequestRefused."""
+        """Deliver a message that was set aside. False: there is no such message. Raises RequestRefused."""
         ...
 
     async def remove(self, message_id: MessageId, *, with_dsn: bool) -> bool:
-        """End what was set aside. False: there is no such message. Raises RequestRefused."""
+        """End a message that was set aside. False: there is no such message. Raises RequestRefused."""
         ...
 
     async def peers(self) -> tuple[PeerView, ...]: ...
 
     async def forget(self, server: ServerName) -> bool:
-        """That peer will not come back. False: there is no such peer."""
+        """The peer will not come back. False: there is no such peer."""
         ...
 
     async def node(self) -> NodeView: ...
 
     def is_ready(self) -> tuple[bool, tuple[str, ...]]:
-        """Whether mail is taken now, and why not: starting, draining, ledger unavailable."""
+        """Whether mail is accepted now, and if not, the reasons: starting, draining, ledger unavailable."""
         ...

@@ -1,1 +1,1 @@
-"""What an operator sees of a node and may ask of it over HTTP: API, health, metrics, and the client for them."""
+"""Administration of a node over HTTP: API, health, metrics, and the client for them. docs/operations.md "Commands"."""

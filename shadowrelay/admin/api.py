@@ -1,7 +1,7 @@
-"""The HTTP API of a node: what the commands show and do, as JSON with OpenAPI, and health and metrics beside it.
+"""The HTTP API of a node: JSON with OpenAPI for the commands, health pages and metrics. RFC 9457; docs/operations.md "Commands".
 
-Everything wants the token but the two health pages, and metrics for a scraper on the same machine. Errors are RFC 9457 problems
-and never carry an exception's text. Nothing is served from elsewhere, so there is no page of documentation, only `/openapi.json`.
+All requests need the token, except the two health pages, and metrics from a scraper on the same machine. Errors are RFC 9457
+problems without exception texts. No file from another host is loaded, so there is no documentation page, only `/openapi.json`.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.replies import LedgerUnavailable, RequestRefused
 from shadowrelay.ports import AdminView
 
-LISTED_MAX = 1000  # messages in one answer: about 500 KB
+LISTED_MAX = 1000  # messages in one response: about 500 KB
 LISTED_DEFAULT = 100
 CONTENT_OF_A_MESSAGE = "message/rfc822"
 BLOCK_OCTETS = 256 * 1024
@@ -50,23 +50,23 @@ def make_application(
     names: Iterable[str] = (),
     now: Callable[[], datetime] = resources.utc_now,
 ) -> FastAPI:
-    """The ASGI application of one node. `token` is what `admin.token` gave; `names` are those of this server (see `gate`)."""
+    """The ASGI application of one node. `token` comes from `admin.token`; `names` are those of this server (see `gate`)."""
     application = FastAPI(
         title="shadowrelay", version=version, docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False
-    )  # a redirect would repeat the client's Host
+    )  # a redirect would contain the client's Host
     application.add_middleware(Gate, names=names)
     authorised = Depends(HTTPBearer(auto_error=False, description="The token in admin.token_file"))
 
-    async def refuse_strangers(request: Request) -> None:
+    async def require_token(request: Request) -> None:
         if not is_token(token, request.headers.get("authorization", "")):
             raise HTTPException(HTTPStatus.UNAUTHORIZED, "the bearer token of this node is needed", {"WWW-Authenticate": "Bearer"})
 
     api = _api(view, now)
-    application.include_router(api, prefix="/api/v1", dependencies=[Depends(refuse_strangers), authorised], responses=PROBLEMS)
+    application.include_router(api, prefix="/api/v1", dependencies=[Depends(require_token), authorised], responses=PROBLEMS)
     application.include_router(_health(view))
-    application.include_router(_metrics(view, metrics, refuse_strangers))
+    application.include_router(_metrics(view, metrics, require_token))
 
-    @application.get("/openapi.json", include_in_schema=False, dependencies=[Depends(refuse_strangers)])
+    @application.get("/openapi.json", include_in_schema=False, dependencies=[Depends(require_token)])
     async def openapi() -> JSONResponse:
         return JSONResponse(application.openapi())
 
@@ -130,12 +130,12 @@ def _api(view: AdminView, now: Callable[[], datetime]) -> APIRouter:
         headers = {"content-length": str(len(prefix) + content.size), "x-content-type-options": "nosniff"}
         if content.path is None:
             return Response(prefix + (content.data or b""), headers=headers, media_type=CONTENT_OF_A_MESSAGE)
-        file = await asyncio.to_thread(content.path.open, "rb")  # before the answer begins: it may be gone
+        file = await asyncio.to_thread(content.path.open, "rb")  # before the response starts, because opening may fail
         return StreamingResponse(_blocks(prefix, file), headers=headers, media_type=CONTENT_OF_A_MESSAGE)
 
     @api.post("/messages/{message_id}/release")
     async def release(message_id: UUID) -> resources.Released:
-        """Deliver a message that was set aside. 409 where that is not possible, with the reason."""
+        """Deliver a message that was set aside. 409 with the reason if that is not possible."""
         if not await view.release(MessageId(str(message_id))):
             raise HTTPException(HTTPStatus.NOT_FOUND, f"this node knows no message {message_id}")
         return resources.Released(message_id=str(message_id), is_released=True)
@@ -144,19 +144,19 @@ def _api(view: AdminView, now: Callable[[], datetime]) -> APIRouter:
     async def remove(
         message_id: UUID, dsn: Annotated[bool, Query(description="tell the sender that it was not delivered")] = True
     ) -> resources.Removed:
-        """End a message that was set aside, for all recipients that are left. 409 where that is not possible, with the reason."""
+        """End a message that was set aside, for all remaining recipients. 409 with the reason if that is not possible."""
         if not await view.remove(MessageId(str(message_id)), with_dsn=dsn):
             raise HTTPException(HTTPStatus.NOT_FOUND, f"this node knows no message {message_id}")
         return resources.Removed(message_id=str(message_id), is_removed=True, is_sender_told=dsn)
 
     @api.get("/peers")
     async def peers() -> resources.Peers:
-        """Every peer: last heard, lease, breaker, what is held for and by it."""
+        """Every peer: last heard, lease, breaker, copies held for it and by it."""
         return resources.Peers(peers=[resources.peer_of(row, now()) for row in await view.peers()])
 
     @api.post("/peers/{name}/forget")
     async def forget(name: str) -> resources.Forgotten:
-        """This peer will not come back: do not wait for it any more. 409 where it answers."""
+        """This peer will not come back: stop waiting for it. 409 if it answers."""
         if not await view.forget(ServerName(name.lower())):
             raise HTTPException(HTTPStatus.NOT_FOUND, "this node knows no such peer")
         _log.warning("peer.forgotten", server=name.lower())
@@ -166,7 +166,7 @@ def _api(view: AdminView, now: Callable[[], datetime]) -> APIRouter:
 
 
 def _blocks(prefix: bytes, file: BinaryIO) -> Iterator[bytes]:
-    """Read by a thread: the loop does not wait for disks."""
+    """Blocks of a file, read in a thread, so that the loop does not wait for the disk."""
     with file:
         yield prefix
         while block := file.read(BLOCK_OCTETS):
@@ -178,12 +178,12 @@ def _health(view: AdminView) -> APIRouter:
 
     @health.get("/live")
     async def live() -> dict[str, str]:
-        """The process runs and answers."""
+        """The process runs and responds."""
         return {"status": "live"}
 
     @health.get("/ready", responses={503: {"model": resources.Readiness}})
     async def ready(response: Response) -> resources.Readiness:
-        """Mail is taken now. 503 while starting, draining, or when the queue database takes nothing."""
+        """Mail is accepted now. 503 while starting, draining, or when the queue database cannot be written."""
         is_ready, reasons = view.is_ready()
         response.status_code = HTTPStatus.OK if is_ready else HTTPStatus.SERVICE_UNAVAILABLE
         return resources.Readiness(is_ready=is_ready, reasons=list(reasons))
@@ -191,17 +191,17 @@ def _health(view: AdminView) -> APIRouter:
     return health
 
 
-def _metrics(view: AdminView, metrics: Metrics, refuse_strangers: Callable[[Request], Any]) -> APIRouter:
+def _metrics(view: AdminView, metrics: Metrics, require_token: Callable[[Request], Any]) -> APIRouter:
     router = APIRouter()
 
     @router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
     async def scrape(request: Request) -> Response:
-        """Prometheus metrics. Without a token from loopback only."""
+        """Prometheus metrics. From loopback, no token is needed."""
         if not _is_loopback(request):
-            await refuse_strangers(request)
+            await require_token(request)
         try:
             metrics.observe_queues(await view.queues())
-        except LedgerUnavailable:  # the scrape that has to tell of it must not fail of it: the last listing stays
+        except LedgerUnavailable:  # the scrape that reports this must not fail: keep the last listing
             _log.warning("metrics.queues_unavailable")
         return Response(metrics.render(), headers={"content-type": CONTENT_TYPE})
 
@@ -209,7 +209,7 @@ def _metrics(view: AdminView, metrics: Metrics, refuse_strangers: Callable[[Requ
 
 
 def _is_loopback(request: Request) -> bool:
-    # the address of the connection, not a forwarded one: a proxy in front has to bring the token
+    # the address of the connection, not a forwarded one: a proxy must send the token
     if request.client is None or "x-forwarded-for" in request.headers or "forwarded" in request.headers:
         return False
     try:

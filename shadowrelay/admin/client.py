@@ -1,4 +1,4 @@
-"""What the commands ask a node: a small synchronous client of the API. Answers are plain dicts, errors say what to do."""
+"""Synchronous client of a node's API, for the commands. Returns plain dicts; errors include the remedy. docs/operations.md "Commands"."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -14,13 +14,13 @@ from shadowrelay.model.replies import ConfigurationError, ShadowrelayError
 
 TOKEN_VARIABLE = "SHADOWRELAY_ADMIN_TOKEN"
 TIMEOUT_SECONDS = 10.0
-PAGE = 1000  # the API's largest
+PAGE = 1000  # the API's maximum
 
 Json = dict[str, Any]
 
 
 class NodeError(ShadowrelayError):
-    """The node cannot be asked, or refuses; the text is for the operator. `status` is HTTP's, 0 without an answer."""
+    """The node did not answer, or refused; the text is for the operator. `status` is the HTTP status, 0 without an answer."""
 
     def __init__(self, text: str, status: int = 0) -> None:
         super().__init__(text)
@@ -38,11 +38,11 @@ def find_token(token_file: Path | None = None, environment: Mapping[str, str] = 
 
 
 class NodeClient:
-    """One node's API. `url` is like "http://127.0.0.1:8025". All methods raise NodeError. Use it as a context."""
+    """One node's API. `url` is like "http://127.0.0.1:8025". All methods raise NodeError. Use it as a context manager."""
 
     def __init__(self, url: str, token: str, *, transport: httpx.BaseTransport | None = None) -> None:
         self.url = url.rstrip("/")
-        # trust_env off: a proxy of the environment is not for a node on loopback, and must not see the token
+        # trust_env off: a proxy from the environment must not see the token, and cannot reach a node on loopback
         self._http = httpx.Client(
             base_url=self.url,
             headers={"Authorization": f"Bearer {token}"},
@@ -76,7 +76,7 @@ class NodeClient:
         return self._ask("POST", "/api/v1/queues/retry", {"queue": identity})
 
     def messages(self, queue: str = "", limit: int = 100, after: int = 0) -> list[Json]:
-        """Up to `limit` messages of a queue (empty = all), in as many pages as that takes."""
+        """Up to `limit` messages of a queue (empty = all), in as many pages as needed."""
         found: list[Json] = []
         while len(found) < limit:
             parameters = {"queue": queue, "limit": str(min(limit - len(found), PAGE)), "after": str(after)}
@@ -88,19 +88,19 @@ class NodeClient:
         return found
 
     def message(self, message_id: str) -> Json:
-        """Everything about one message. NodeError.status is 404 where the node does not know it."""
+        """Everything about one message. NodeError.status is 404 if the node does not know it."""
         return self._ask("GET", f"/api/v1/messages/{quote(message_id, safe='')}")
 
     def release_message(self, message_id: str) -> Json:
-        """Deliver a message that was set aside. NodeError.status is 409 where the node says why it cannot."""
+        """Deliver a message that was set aside. NodeError.status is 409 if the node refuses, with the reason."""
         return self._ask("POST", f"/api/v1/messages/{quote(message_id, safe='')}/release")
 
     def remove_message(self, message_id: str, *, with_dsn: bool) -> Json:
-        """End a message that was set aside. NodeError.status is 409 where the node says why it cannot."""
+        """End a message that was set aside. NodeError.status is 409 if the node refuses, with the reason."""
         return self._ask("POST", f"/api/v1/messages/{quote(message_id, safe='')}/remove", {"dsn": str(with_dsn).lower()})
 
     def export_message(self, message_id: str, file: BinaryIO) -> int:
-        """Write the message as it would be delivered. Units: returns octets."""
+        """Write the message as it would be delivered. Returns the number of octets."""
         path = f"/api/v1/messages/{quote(message_id, safe='')}/content"
         count = 0
         with self._errors(), self._http.stream("GET", path) as response:
@@ -117,11 +117,11 @@ class NodeClient:
         return peers
 
     def forget_peer(self, name: str) -> Json:
-        """Tell the node that this peer will not come back."""
+        """Mark a peer as gone for good."""
         return self._ask("POST", f"/api/v1/peers/{quote(name, safe='')}/forget")
 
     def ready(self) -> Json:
-        """Whether mail is taken now, and why not; 503 is an answer here."""
+        """Whether mail is accepted now, and if not, why; a 503 is a valid answer."""
         return self._ask("GET", "/health/ready", accepted=(200, 503))
 
     def _ask(self, method: str, path: str, parameters: Mapping[str, str] | None = None, accepted: tuple[int, ...] = (200,)) -> Json:

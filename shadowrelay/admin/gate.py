@@ -1,12 +1,12 @@
-"""What every request to the API passes first: whom it was sent to, how large it is, and whether there is room for it.
+"""Checks every API request before routing: Host, size, and number of concurrent requests. RFC 9112, RFC 9457.
 
-A web page may make its reader's browser ask a server on the reader's own network, by a name that the page's owner lets point
-there (DNS rebinding). The browser then says that name in `Host`, so only our own names are answered. Addresses are no names:
-nobody can point one at us.
+A web page can make its reader's browser send requests to a server on the reader's network, under a name that the page's owner points
+there (DNS rebinding). The browser sends that name in `Host`, so only the server's own names are accepted. Addresses are accepted too,
+because they cannot be redirected.
 
-Health pages always find room: an orchestrator that hears nothing of them kills the node.
+Health pages are exempt from the limit on concurrent requests, because an orchestrator kills a node whose health page does not respond.
 
-Errors are RFC 9457 problems; they never carry an exception's text.
+Errors are RFC 9457 problems without exception texts.
 """
 
 import asyncio
@@ -24,25 +24,25 @@ from shadowrelay.admin import resources
 
 
 def problem(status: int, detail: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
-    """An answer that says what is wrong."""
+    """An RFC 9457 response; `detail` says what is wrong."""
     body = resources.Problem(title=HTTPStatus(status).phrase, status=status, detail=detail)
     return JSONResponse(body.model_dump(), status, headers, media_type="application/problem+json")
 
 
-HEADER_OCTETS_MAX = 16 * 1024  # the line of the request and its fields
-BODY_OCTETS_MAX = 64 * 1024  # no request of the API has more than a few hundred
+HEADER_OCTETS_MAX = 16 * 1024  # request line and header fields
+BODY_OCTETS_MAX = 64 * 1024  # requests of the API have at most a few hundred
 BODY_SECONDS = 10.0
-REQUESTS_MAX = 32  # at one time; their answers may have to be made
-SCRAPES_MAX = 8  # at one time: a scraper asks once in seconds
+REQUESTS_MAX = 32  # concurrent; their responses are computed
+SCRAPES_MAX = 8  # concurrent; a scraper sends one every few seconds
 HEALTH = "/health/"
 METRICS = "/metrics"
 
-_HOST = re.compile(r"(\[[^\[\]]*\]|[^:\[\]]+)(?::\d*)?", re.ASCII)  # RFC 9112 3.2: a name or an address, and a port perhaps
+_HOST = re.compile(r"(\[[^\[\]]*\]|[^:\[\]]+)(?::\d*)?", re.ASCII)  # RFC 9112 3.2: a name or an address, and optionally a port
 
 
 def is_own_host(host: str, names: frozenset[str]) -> bool:
-    """Whether a `Host` field names this server: any address, localhost, or one of `names` (lower case, no final dot). Which
-    port does not matter. A request of HTTP/1.0 may have no such field; no browser sends one."""
+    """Whether a `Host` field names this server: any address, localhost, or one of `names` (lower case, no final dot), with any
+    port. An HTTP/1.0 request may have no such field; no browser sends one."""
     text = host.strip().lower()
     match = _HOST.fullmatch(text)
     if match is None:
@@ -71,7 +71,7 @@ class Gate:
         self._running: MutableMapping[str, int] = {HEALTH: 0, METRICS: 0, "": 0}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
+        """Check and pass on one request."""
         if scope["type"] != "http":
             await self._application(scope, receive, send)
             return
@@ -106,13 +106,13 @@ def _kind(path: str) -> str:
 
 
 def _header_octets(scope: Scope) -> int:
-    """About as many as came: the server bounds those of a header that is not complete yet."""
+    """An estimate: the server limits a header while it is being received."""
     fields = sum(len(name) + len(value) + 4 for name, value in scope["headers"])  # ": " and CRLF
     return fields + len(scope["raw_path"]) + len(scope["query_string"])
 
 
 def _bounded(receive: Receive) -> Receive:
-    """A body that ends in time and is not too large, or a client that seems to have gone."""
+    """A request body with limits on time and size; after them the client appears disconnected."""
     loop = asyncio.get_running_loop()
     ends_at = loop.time() + BODY_SECONDS
     size = 0
@@ -120,7 +120,7 @@ def _bounded(receive: Receive) -> Receive:
 
     async def bounded() -> Message:
         nonlocal size, is_whole
-        if is_whole:  # the application waits for the client to go
+        if is_whole:  # the application waits for the client to disconnect
             return await receive()
         try:
             async with asyncio.timeout_at(ends_at):

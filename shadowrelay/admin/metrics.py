@@ -1,9 +1,9 @@
-"""Prometheus metrics of one node, in a registry of its own, so that several nodes fit into one process.
+"""Prometheus metrics of one node, in a registry per node, so that several nodes fit into one process. docs/operations.md "Watching".
 
-Counters are counted by the services through the port `Metrics`, in numbers of our own that the library gets at each scrape, or
-before they become many: its locks and checks cost a message more than its routing does. What is a state rather than an event
-(queues, heartbeat ages, database) is read at each scrape. Nothing here blocks or raises into the relay. Labels have few values: a
-word too many becomes "other".
+Services count through the port `Metrics` into plain numbers, which are passed to the library at each scrape, or when many have
+accumulated: the library's locks and checks would cost a message more than its routing does. States (queues, heartbeat ages, database)
+are read at each scrape. Nothing here blocks the relay or raises into it. Labels have a bounded number of values; further ones become
+"other".
 """
 
 from collections import defaultdict
@@ -21,8 +21,8 @@ from shadowrelay.model.tracking import Replication, ResubmitReason
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 REFUSALS = ("error", "ledger", "not redundant")
 RESULTS = ("deferred", "delivered", "failed", "partly")
-LATENCIES_KEPT_MAX = 1_000  # until somebody scrapes
-LABEL_VALUES_MAX = 50  # of one label; a reason made from a peer's text must not fill the memory
+LATENCIES_KEPT_MAX = 1_000  # between two scrapes
+LABEL_VALUES_MAX = 50  # of one label; reasons taken from a peer's text must not fill the memory
 
 # from a copy on the same switch to the default shadow_timeout of 5 s, and beyond
 LATENCY_BUCKETS_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
@@ -64,67 +64,67 @@ class Metrics:
 
     # ports.Metrics
     def acknowledged(self, replication: Replication) -> None:
-        """One more 250."""
+        """Count one 250."""
         self._counted[self._acknowledged[replication]] += 1
 
     def refused(self, reason: str) -> None:
-        """One more message refused."""
+        """Count one refused message."""
         self._counted[self._refused.child(reason)] += 1
 
     def shadow_latency(self, seconds: float) -> None:
-        """One more copy, and how long it took. Units: seconds."""
+        """Count one copy, and its latency. Units: seconds."""
         self._latencies.append(seconds)
         if len(self._latencies) >= LATENCIES_KEPT_MAX:
             self._settle()
 
     def discarded(self, count: int) -> None:
-        """So many shadow messages discarded."""
+        """Count discarded shadow messages."""
         self._counted[self._discarded] += count
 
     def promoted(self, count: int, reason: str) -> None:
-        """So many shadow messages promoted."""
+        """Count promoted shadow messages."""
         self._counted[self._promoted.child(reason)] += count
 
     def attempt(self, result: str) -> None:
-        """One more delivery attempt."""
+        """Count one delivery attempt."""
         self._counted[self._attempts.child(result)] += 1
 
     def heartbeat(self, server: ServerName) -> None:
-        """A proof of life of this peer."""
+        """Record a proof of life from this peer."""
         self._heard[server] = self._awake()
 
     # wiring
     def expect_peers(self, servers: Iterable[ServerName]) -> None:
-        """Count the heartbeat age of these from now on, and of no others."""
+        """Report the heartbeat ages of exactly these peers from now on."""
         began = self._awake()
         self._heard = {server: self._heard.get(server, began) for server in servers}
 
     def watch(self, name: str, documentation: str, value: Callable[[], float]) -> None:
         """Read `value` at each scrape as gauge `shadowrelay_<name>`: sessions, database_position, ledger_unavailable,
-        tracking_dropped_rows, tracking_pending_rows … One that raises is left out of that scrape."""
+        tracking_dropped_rows, tracking_pending_rows … If it raises, it is left out of that scrape."""
         self._states[f"shadowrelay_{name}"] = (GaugeMetricFamily, documentation, value)
 
     def watch_total(self, name: str, documentation: str, value: Callable[[], float]) -> None:
-        """The same for what only grows: counter `shadowrelay_<name>_total`."""
+        """The same as a counter, `shadowrelay_<name>_total`."""
         self._states[f"shadowrelay_{name}"] = (CounterMetricFamily, documentation, value)
 
     def database(self, database: str, incarnation: int, synchronous: str) -> None:
-        """What the ledger runs on; `synchronous` as read back from the database."""
+        """Describe the ledger's database; `synchronous` as read back from it."""
         self._database.clear()
         self._database.labels(database, str(incarnation), synchronous).set(1)
 
     def certificates(self, ends: Mapping[str, datetime]) -> None:
-        """When the TLS files in force end, by key of [tls]."""
+        """Expiry times of the TLS files in force, by key of [tls]."""
         self._certificates.clear()
         for file, end in ends.items():
             self._certificates.labels(file).set(end.timestamp())
 
     def observe_queues(self, queues: Iterable[QueueRow]) -> None:
-        """The listing for the next scrape."""
+        """Store the listing for the next scrape."""
         self._queues = tuple(queues)
 
     def render(self) -> bytes:
-        """The text that Prometheus reads."""
+        """The metrics in Prometheus's text format."""
         self._settle()
         return generate_latest(self.registry)
 
@@ -152,12 +152,12 @@ class Metrics:
         for name, (family, documentation, value) in self._states.items():
             try:
                 yield family(name, documentation, value=value())
-            except Exception:  # a scrape with a hole says more than none
+            except Exception:  # one metric less is better than a failed scrape
                 continue
 
 
 def queue_families(queues: Iterable[QueueRow], now: datetime) -> Iterator[GaugeMetricFamily]:
-    """Depth, size and oldest age for each kind of queue, empty ones too."""
+    """Depth, size and oldest age for each kind of queue, including empty ones."""
     counts: dict[QueueKind, int] = dict.fromkeys(QueueKind, 0)
     octets: dict[QueueKind, int] = dict.fromkeys(QueueKind, 0)
     oldest: dict[QueueKind, float] = dict.fromkeys(QueueKind, 0.0)
@@ -179,7 +179,7 @@ def _by_kind(name: str, documentation: str, values: Mapping[QueueKind, float]) -
 
 
 class _Bounded:
-    """Counters by one label, which takes no more than `LABEL_VALUES_MAX` values; those of `known` values begin at zero."""
+    """Counters by one label with at most `LABEL_VALUES_MAX` values; those of `known` values start at zero."""
 
     def __init__(self, counter: Counter, known: Iterable[str]) -> None:
         self._counter = counter

@@ -1,4 +1,4 @@
-"""What the API shows, as pydantic models, because OpenAPI is made from them: one model a resource, one function to fill it."""
+"""Resources of the API as pydantic models, from which OpenAPI is generated: a model and a function to fill it for each. RFC 9457."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -39,7 +39,7 @@ class Queues(BaseModel):
 
 
 class Number(BaseModel):
-    """The rank of a copy: ownership, placement, and the database of the primary that gave both."""
+    """The rank of a copy: ownership, placement, and the database of the primary that assigned both."""
 
     ownership: int
     placement: int
@@ -68,7 +68,7 @@ class MessageSummary(BaseModel):
 
 
 class Recipient(BaseModel):
-    """A recipient; `ordinal` is its place in the original order, from 1."""
+    """A recipient; `ordinal` is its position in the original order, from 1."""
 
     ordinal: int
     address: str
@@ -86,7 +86,7 @@ class Copy(BaseModel):
 
 
 class Retry(BaseModel):
-    """A next hop that the message waits for."""
+    """A next hop for which the message is queued."""
 
     next_hop: str
     ordinals: list[int]
@@ -120,14 +120,14 @@ class Message(MessageSummary):
 
 
 class Messages(BaseModel):
-    """A page of a listing; `next_after` asks for the next one, and is null on the last."""
+    """A page of a listing; `next_after` requests the next page, and is null on the last."""
 
     messages: list[MessageSummary]
     next_after: int | None
 
 
 class Peer(BaseModel):
-    """A peer as the node sees it. Units: `lease_seconds` left; null where none was given, 0 where it ended."""
+    """A peer as the node sees it. Units: `lease_seconds` left; null if none was obtained, 0 if it has ended."""
 
     name: str
     site: str
@@ -170,14 +170,14 @@ class Node(BaseModel):
 
 
 class Readiness(BaseModel):
-    """Whether mail is taken now; `reasons` says why not."""
+    """Whether mail is accepted now; `reasons` says why not."""
 
     is_ready: bool
     reasons: list[str]
 
 
 class Forgotten(BaseModel):
-    """The peer that is no longer waited for."""
+    """The peer that was marked as gone for good."""
 
     name: str
     is_forgotten: bool
@@ -191,7 +191,7 @@ class Released(BaseModel):
 
 
 class Removed(BaseModel):
-    """A message that is not delivered any more; `is_sender_told` is whether a notice was asked for. The null sender gets none."""
+    """A message that will not be delivered; `is_sender_told`: whether a DSN was requested. The null sender gets none."""
 
     message_id: str
     is_removed: bool
@@ -208,7 +208,7 @@ class Problem(BaseModel):
 
 
 def queue_of(row: QueueRow) -> Queue:
-    """The resource of one queue."""
+    """The resource for one queue."""
     return Queue(
         identity=row.identity, kind=row.kind.value, next_hop=row.next_hop, count=row.count, octets=row.octets,
         oldest_at=row.oldest_at, last_error=row.last_error, next_retry_at=row.next_retry_at,
@@ -217,12 +217,12 @@ def queue_of(row: QueueRow) -> Queue:
 
 
 def summary_of(stored: StoredMessage) -> MessageSummary:
-    """The resource of one message in a listing."""
+    """The resource for one message in a listing."""
     return MessageSummary(**_summary(stored))
 
 
 def message_of(stored: StoredMessage) -> Message:
-    """The resource of one message in full."""
+    """The resource for one message in full."""
     envelope, claim = stored.envelope, stored.claim
     return Message(
         **_summary(stored),
@@ -242,7 +242,7 @@ def message_of(stored: StoredMessage) -> Message:
 
 
 def peer_of(view: PeerView, now: datetime) -> Peer:
-    """The resource of one peer."""
+    """The resource for one peer."""
     age = max((now - view.heard_at).total_seconds(), 0.0) if view.heard_at is not None else None
     return Peer(
         name=view.name, site=view.site, boundary=view.boundary, address=view.address, database=view.database,
@@ -253,7 +253,7 @@ def peer_of(view: PeerView, now: datetime) -> Peer:
 
 
 def node_of(view: NodeView, now: datetime) -> Node:
-    """The resource of this node."""
+    """The resource for this node."""
     return Node(
         name=view.name, site=view.site, boundary=view.boundary, version=view.version, state=view.state,
         started_at=view.started_at, uptime_seconds=max((now - view.started_at).total_seconds(), 0.0),
@@ -263,7 +263,7 @@ def node_of(view: NodeView, now: datetime) -> Node:
 
 
 def utc_now() -> datetime:
-    """For ages shown to people; nothing is decided by it."""
+    """The current time, used only for ages in listings."""
     return datetime.now(UTC)
 
 

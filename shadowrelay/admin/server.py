@@ -1,4 +1,4 @@
-"""Serves the API inside the node's own event loop. The node decides when to stop; no signal handler is touched."""
+"""Serves the API in the node's event loop, with limits on connections and time. The node stops it; signals stay the node's. RFC 9112."""
 
 import asyncio
 import contextlib
@@ -16,18 +16,18 @@ from shadowrelay.admin.gate import HEADER_OCTETS_MAX
 from shadowrelay.model.replies import ConfigurationError
 from shadowrelay.model.routing import HostPort
 
-CONNECTIONS_MAX = 64  # a console and a scraper need a handful. The next one takes the place of another
-CONNECTIONS_PER_ADDRESS_MAX = 48  # more than gate.REQUESTS_MAX and SCRAPES_MAX; no address has all
-REQUEST_SECONDS = 10.0  # for a whole request, from the connection or from the answer before
-ANSWER_SECONDS = 60.0  # for its answer, read by the client
-BACKLOG = 512  # while the loop is busy, and somebody opens many connections, a health check still gets in
-GRACE_SECONDS = 2  # for requests that run when the node stops
+CONNECTIONS_MAX = 64  # a console and a scraper need a few. A further connection replaces another
+CONNECTIONS_PER_ADDRESS_MAX = 48  # more than gate.REQUESTS_MAX and SCRAPES_MAX; no address can use all
+REQUEST_SECONDS = 10.0  # to receive a whole request, from the connection or the previous response
+ANSWER_SECONDS = 60.0  # for the response to be sent and read by the client
+BACKLOG = 512  # so that a health check still connects while the loop is busy and a client opens many connections
+GRACE_SECONDS = 2  # for running requests when the node stops
 
 _log = structlog.get_logger()
 
 
 class AdminServer:
-    """`start`, then `stop`. `address` is where it really listens (port 0 takes a free one)."""
+    """Call `start`, then `stop`. `address` is the bound address (port 0 takes a free one)."""
 
     def __init__(self, application: FastAPI, listen: HostPort) -> None:
         self._listen = listen
@@ -40,7 +40,7 @@ class AdminServer:
                 ws="none",
                 lifespan="off",
                 log_config=None,
-                log_level="critical",  # what fails is logged by the application, once
+                log_level="critical",  # the application logs errors itself, once
                 access_log=False,
                 proxy_headers=False,
                 server_header=False,
@@ -54,13 +54,13 @@ class AdminServer:
 
     @property
     def address(self) -> HostPort:
-        """After `start`."""
+        """The bound address, after `start`."""
         assert self._socket is not None, "not started"
         host, port = self._socket.getsockname()[:2]
         return HostPort(host, port)
 
     async def start(self) -> None:
-        """Listen. Raises: ConfigurationError when the address cannot be had."""
+        """Listen. Raises: ConfigurationError if the address cannot be bound."""
         try:
             self._socket = await asyncio.to_thread(_bound_socket, self._listen)
         except OSError as exc:
@@ -76,7 +76,7 @@ class AdminServer:
         _log.info("admin.listening", address=str(self.address))
 
     async def stop(self) -> None:
-        """Answer what is being asked, then close. Does nothing when never started."""
+        """Finish running requests, then close. Does nothing if never started."""
         if self._task is None:
             return
         self._server.should_exit = True
@@ -89,11 +89,11 @@ class AdminServer:
 
 
 class _Connection(H11Protocol):
-    """A connection that has a time for each request, and one request at a time. uvicorn waits for ever for one that is not
-    finished, counts it, and works through any number that were sent in advance."""
+    """A connection with a time limit for each request, and one request at a time. uvicorn alone waits for ever for an unfinished
+    request, counts it, and processes any number of pipelined requests."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin, in place of another when there are too many."""
+        """Accept the connection; if there are too many, close another one."""
         super().connection_made(transport)
         self._request: object = None
         self._since = self.loop.time()
@@ -102,8 +102,8 @@ class _Connection(H11Protocol):
         self._make_room()
 
     def _make_room(self) -> None:
-        """Never this one: it may be a health check. Of the others one that waits for a request, if there is any; of the address
-        that has the most; the oldest."""
+        """Close one other connection; never this one, which may be a health check. Prefer one that waits for a request, then the
+        address with the most connections, then the oldest."""
         others = [other for other in self.connections if isinstance(other, _Connection) and other is not self and not other._is_ended]
         of_address = [other for other in others if other.address == self.address]
         if len(of_address) >= CONNECTIONS_PER_ADDRESS_MAX:
@@ -117,30 +117,30 @@ class _Connection(H11Protocol):
 
     @property
     def address(self) -> str:
-        """Of the client."""
+        """The client's address."""
         return self.client[0] if self.client else ""
 
     @property
     def is_waiting(self) -> bool:
-        """For a request."""
+        """Whether it waits for a request."""
         return self.cycle is None or self.cycle.response_complete
 
     @property
     def waiting_since(self) -> float:
-        """The loop's time of the connection, or of the last request or answer."""
+        """Loop time of the connection, or of the last request or response."""
         return self._since
 
     def data_received(self, data: bytes) -> None:
-        """Only a whole request counts as progress. Where the next one is there before the answer to this one, it gets none, and the
-        connection ends: RFC 9112 9.3.2 allows it."""
+        """Only a whole request counts as progress. If the next request arrives before the response to this one, it is not answered,
+        and the connection closes: RFC 9112 9.3.2 allows it."""
         super().data_received(data)
         self._note_request()
         if self.flow.read_paused and not self.is_waiting and not self.cycle.more_body and self.cycle.keep_alive:
             self.cycle.keep_alive = False
-            self.headers.append(CLOSE_HEADER)  # as if it had asked for that: uvicorn says so in its answer, if that has not begun
+            self.headers.append(CLOSE_HEADER)  # as if requested: uvicorn then announces it in a response that has not started
 
     def on_response_complete(self) -> None:
-        """The time for the next request begins."""
+        """Start the time limit for the next request."""
         super().on_response_complete()
         self._since = self.loop.time()
         self._request = self.cycle
@@ -158,7 +158,7 @@ class _Connection(H11Protocol):
             self._timer = self.loop.call_at(min(ends_at, self.loop.time() + REQUEST_SECONDS), self._look)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The end."""
+        """Stop the timer."""
         self._timer.cancel()
         super().connection_lost(exc)
 
@@ -169,13 +169,13 @@ class _Uvicorn(uvicorn.Server):
         self.listening = asyncio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Tells `start` that connections are taken."""
+        """Tell `start` that connections are accepted."""
         await super().startup(sockets)
         self.listening.set()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """SIGTERM drains the whole node, not this server."""
+        """Leave signal handlers alone: SIGTERM drains the whole node."""
         yield
 
 

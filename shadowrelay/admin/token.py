@@ -1,4 +1,4 @@
-"""The bearer token of the administration: a file that only its owner reads."""
+"""The bearer token of the administration API: a file that only its owner can read. docs/operations.md "Commands"."""
 
 import contextlib
 import hmac
@@ -8,18 +8,18 @@ from pathlib import Path
 
 from shadowrelay.model.replies import ConfigurationError
 
-TOKEN_OCTETS_MIN = 16  # shorter ones can be guessed
+TOKEN_OCTETS_MIN = 16  # shorter ones could be guessed
 TOKEN_OCTETS_MAX = 1024
 
 
 def read_or_create_token(path: Path) -> str:
-    """The token in `path`, made at random (256 bits, mode 0600) where there is no such file.
+    """The token in `path`; if there is no such file, create it at random (256 bits, mode 0600).
 
     Raises: ConfigurationError naming the file and the remedy.
     """
     try:
         with contextlib.suppress(FileExistsError):
-            path.parent.mkdir(mode=0o700, parents=True)  # it may be `data_directory`, which is made later
+            path.parent.mkdir(mode=0o700, parents=True)  # possibly `data_directory`, which is created later
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError:
         return read_token(path)
@@ -30,7 +30,7 @@ def read_or_create_token(path: Path) -> str:
     try:
         with os.fdopen(descriptor, "w", encoding="ascii") as file:
             file.write(token + "\n")
-    except OSError as exc:  # a full disk: no half of it may stay
+    except OSError as exc:  # a full disk: remove the partial file
         path.unlink(missing_ok=True)
         raise ConfigurationError(f"admin.token_file: {path} cannot be written ({exc.strerror}); make room, or name another file") from exc
     return token
@@ -53,7 +53,7 @@ def read_token(path: Path) -> str:
 
 
 def is_token(expected: str, authorization: str) -> bool:
-    """Whether an Authorization header carries the token; takes the same time for every wrong one."""
+    """Whether an Authorization header carries the token. Takes the same time for every wrong token."""
     scheme, _, given = authorization.partition(" ")
     same = hmac.compare_digest(expected.encode(), given.strip().encode("utf-8", "surrogateescape"))
     return scheme.lower() == "bearer" and same

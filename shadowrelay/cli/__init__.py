@@ -1,1 +1,1 @@
-"""The command `shadowrelay`: words on a terminal to calls, results to tables or JSON. No decision about mail is made here."""
+"""The command line `shadowrelay`: parses options, calls other packages, prints tables or JSON. docs/operations.md "Commands"."""

@@ -1,4 +1,4 @@
-"""`shadowrelay lab …`: the cluster in containers, its faults, its recovery scenarios, and the account of the mail through it."""
+"""`shadowrelay lab …`: the cluster in containers, its faults and scenarios, and the verification of its mail. docs/lab.md."""
 
 import re
 import time
@@ -18,7 +18,7 @@ from shadowrelay.settings.values import parse_duration
 
 @contextmanager
 def progress(what: str, total: int | None) -> Iterator[Any]:
-    """Yields what moves the bar: by one, or to a number of a total."""
+    """Yields a function that advances the bar: by one, or to a count out of a total."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     errors = Console(stderr=True)
     with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as bar:
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 def print_scenarios(as_json: bool) -> None:
-    """What there is to play."""
+    """List the scenarios."""
     from shadowrelay.lab.scenarios.catalogue import SCENARIOS
 
     if as_json:
@@ -49,7 +49,7 @@ def print_scenarios(as_json: bool) -> None:
 
 
 def play_scenario(lab: "Lab", name: str, *, is_fault_wanted: bool, as_json: bool) -> bool:
-    """Play it and say everything. Returns whether it passed. Raises: LabError."""
+    """Play a scenario and print each step. Returns whether it passed. Raises: LabError."""
     from shadowrelay.lab.scenarios.catalogue import scenario
     from shadowrelay.lab.scenarios.player import play
 
@@ -71,11 +71,11 @@ def play_scenario(lab: "Lab", name: str, *, is_fault_wanted: bool, as_json: bool
 
 
 def print_verdict(verdict: "Verdict") -> None:
-    """Figures, what was expected, invariants, what Exchange's documents say, and pass or fail."""
+    """Print figures, expectations, invariants, what Exchange's documents say, and pass or fail."""
     chosen = verdict.scenario
     typer.echo("\nFigures")
     print_table(("#", "What"), [(f"{value:g}", text) for text, value in verdict.shown()], "")
-    typer.echo("\nOnly the fault can produce")
+    typer.echo("\nEffects that only the fault can produce")
     for outcome in verdict.outcomes:
         typer.echo(f"  {_mark(outcome.is_met)}  {outcome.line()}")
     typer.echo("\nInvariants")
@@ -92,7 +92,7 @@ def print_verdict(verdict: "Verdict") -> None:
 
 
 def verdict_as_json(verdict: "Verdict") -> dict[str, Any]:
-    """For programs."""
+    """The verdict for programs."""
     return {
         "scenario": verdict.scenario.name,
         "is_passed": verdict.is_passed,
@@ -114,19 +114,19 @@ if TYPE_CHECKING:
     from shadowrelay.lab.engine import NodeStatus
     from shadowrelay.lab.verification import Verification
 
-lab = typer.Typer(no_args_is_help=True, help="A cluster in containers to play with: four nodes, two sites, real mail servers, faults.")
+lab = typer.Typer(no_args_is_help=True, help="A test cluster in containers: four nodes, two sites, real mail servers, faults.")
 
-Directory = Annotated[Path, typer.Option("--project-directory", help="Where docker-compose.yml is.")]
+Directory = Annotated[Path, typer.Option("--project-directory", help="Directory of docker-compose.yml.")]
 Node = Annotated[str, typer.Argument(metavar="NODE", help="mx1.east, mx2.east, mx1.west or mx2.west.")]
 Place = Annotated[str, typer.Argument(metavar="SITE|NODE", help="east, west, or a node.")]
 HERE = Path()
 RATE = re.compile(r"[1-9]\d{0,5}([kmg]i?)?(bit|bps)", re.IGNORECASE)
-BITS_MIN = 8  # what `tc` takes for more than nothing
+BITS_MIN = 8  # the lowest rate that `tc` accepts
 
 
 @contextmanager
 def _opened(directory: Path, *, is_quiet: bool = False) -> Iterator["Lab"]:
-    """The lab of that directory; what goes wrong ends the command with its reason."""
+    """The lab of that directory; a LabError ends the command with its reason."""
     from shadowrelay.lab.compose import Lab
     from shadowrelay.lab.topology import LabError, WrongUse
 
@@ -149,7 +149,7 @@ def up(
 ) -> None:
     """Start the lab: images, certificates, containers. Returns when all nodes are healthy.
 
-    In a lab that is up, what is missing or has ended is started, and nothing is replaced: new images need `down` first.
+    If the lab is up, missing or stopped containers are started, and nothing is replaced: new images need `down` first.
     """
     with _opened(directory) as opened:
         _print_status(opened, opened.up(profile or (), is_build_wanted=is_build_wanted), as_json)
@@ -160,12 +160,12 @@ def down(directory: Directory = HERE) -> None:
     """Remove the lab: containers, networks, volumes. The last report stays."""
     with _opened(directory) as opened:
         opened.down()
-    typer.echo("the lab is gone")
+    typer.echo("the lab is removed")
 
 
 @lab.command("status")
 def status(directory: Directory = HERE, as_json: AsJson = False) -> None:
-    """Nodes, what they have to deliver and hold for others, and the faults in force."""
+    """Show nodes, their queue lengths, and active faults."""
     with _opened(directory) as opened:
         _print_status(opened, opened.status(), as_json)
 
@@ -182,30 +182,30 @@ def _print_status(opened: "Lab", nodes: "list[NodeStatus]", as_json: bool) -> No
 
 @lab.command("send")
 def send(
-    count: Annotated[int, typer.Option("--count", min=1, max=100_000, help="How many messages.")] = 100,
-    rate: Annotated[float, typer.Option("--rate", min=0.1, max=1000, help="How many a second.")] = 20.0,
-    size: Annotated[int, typer.Option("--size", min=512, max=20_000_000, help="Bytes of each.")] = 4096,
+    count: Annotated[int, typer.Option("--count", min=1, max=100_000, help="Number of messages.")] = 100,
+    rate: Annotated[float, typer.Option("--rate", min=0.1, max=1000, help="Messages a second.")] = 20.0,
+    size: Annotated[int, typer.Option("--size", min=512, max=20_000_000, help="Bytes per message.")] = 4096,
     directory: Directory = HERE,
     as_json: AsJson = False,
 ) -> None:
-    """Give mail to the sending Postfix, which gives it to the nodes. Fails unless Postfix took everything."""
+    """Send mail through the sending Postfix to the nodes. Fails unless Postfix accepted every message."""
     with _opened(directory) as opened, opened.sending(), progress("sending", count) as advance:
         sending = opened.mail.send(count, rate, size, on_sent=lambda one: advance())
     if as_json:
         print_json(asdict(sending))
     else:
-        typer.echo(f"Postfix took {sending.accepted} of {count}")
+        typer.echo(f"Postfix accepted {sending.accepted} of {count}")
     if sending.accepted != count:
         raise typer.Exit(ExitCode.FAILED)
 
 
 @lab.command("verify")
 def verify(
-    wait: Annotated[str, typer.Option("--wait", help="Look so long for what has not arrived yet.")] = "2m",
+    wait: Annotated[str, typer.Option("--wait", help="How long to wait for missing messages.")] = "2m",
     directory: Directory = HERE,
     as_json: AsJson = False,
 ) -> None:
-    """Compare what nodes acknowledged with what arrived. Fails if anything was lost, changed, doubled without a cause, or still waits."""
+    """Compare acknowledged mail with arrivals. Fails if mail was lost, changed, duplicated without a cause, or is still queued."""
     try:
         seconds = parse_duration(wait).total_seconds()
     except ValueError as exc:
@@ -227,13 +227,13 @@ def _print_verification(result: "Verification") -> None:
     for one in result.duplicates[:20]:
         typer.echo(f"duplicated: message {one.number} {one.network_id} {one.recipient} {one.count} times, cause {one.cause}")
     if result.silent:
-        typer.echo(f"not asked, because dead, paused or out of reach: {', '.join(result.silent)}; what is missing may be there")
+        typer.echo(f"not asked (down, paused or unreachable): {', '.join(result.silent)}; missing messages may be there")
     if result.notices:
-        typer.echo(f"notices (DSNs) that came back to the sender: {result.notices}")
+        typer.echo(f"DSNs returned to the sender: {result.notices}")
     for message_id in result.unaccounted[:20]:
-        typer.echo(f"no node took it, and it does not wait at Postfix: {message_id}")
+        typer.echo(f"accepted by no node, and not queued at Postfix: {message_id}")
     if waiting := result.not_acknowledged - len(result.unaccounted):
-        typer.echo(f"not acknowledged yet, Postfix has them: {waiting}")
+        typer.echo(f"not acknowledged yet, still queued at Postfix: {waiting}")
     if result.changed:
         typer.echo(f"changed {len(result.changed)}")
     typer.echo(result.line())
@@ -241,15 +241,15 @@ def _print_verification(result: "Verification") -> None:
 
 @lab.command("kill")
 def kill(node: Node, directory: Directory = HERE) -> None:
-    """SIGKILL a node, frozen or not. It stays dead until `start`."""
+    """SIGKILL a node, even if it is paused. It stays down until `start`."""
     with _opened(directory) as opened:
         opened.kill(node)
-    typer.echo(f"{node} is dead")
+    typer.echo(f"{node} is killed")
 
 
 @lab.command("start")
 def start(node: Node, directory: Directory = HERE) -> None:
-    """Start a killed node again, with the queue that it had."""
+    """Start a killed node again, with its queue."""
     with _opened(directory) as opened:
         opened.start(node)
     typer.echo(f"{node} is healthy")
@@ -268,20 +268,20 @@ def pause(node: Node, directory: Directory = HERE) -> None:
     """Freeze a node's process until `unpause`."""
     with _opened(directory) as opened:
         opened.pause(node)
-    typer.echo(f"{node} is frozen")
+    typer.echo(f"{node} is paused")
 
 
 @lab.command("unpause")
 def unpause(node: Node, directory: Directory = HERE) -> None:
-    """Let a frozen node go on, as if nothing had happened."""
+    """Resume a paused node."""
     with _opened(directory) as opened:
         opened.unpause(node)
-    typer.echo(f"{node} goes on")
+    typer.echo(f"{node} is resumed")
 
 
 @lab.command("cut")
 def cut(one: Place, other: Place, directory: Directory = HERE) -> None:
-    """Drop everything between two sites, two nodes, or a site and a node, until `heal`."""
+    """Drop all traffic between two sites, two nodes, or a site and a node, until `heal`."""
     with _opened(directory) as opened:
         pairs = opened.cut(one, other)
     typer.echo("cut: " + ", ".join(f"{left} - {right}" for left, right in pairs))
@@ -289,22 +289,20 @@ def cut(one: Place, other: Place, directory: Directory = HERE) -> None:
 
 @lab.command("heal")
 def heal(directory: Directory = HERE) -> None:
-    """End all cuts and slow networks."""
+    """Remove all cuts and slow links."""
     with _opened(directory) as opened:
         opened.heal()
-    typer.echo("all networks are whole")
+    typer.echo("all networks are healed")
 
 
 @lab.command("slow")
 def slow(
     one: Place,
-    other: Annotated[
-        str, typer.Argument(metavar="[SITE|NODE]", help="Another one: then only what the two send each other is limited.")
-    ] = "",
-    rate: Annotated[str, typer.Option("--rate", help="Of each node. As `tc` writes it: 64kbit, 1mbit …")] = "128kbit",
+    other: Annotated[str, typer.Argument(metavar="[SITE|NODE]", help="A second place: limit only traffic between the two.")] = "",
+    rate: Annotated[str, typer.Option("--rate", help="Rate of each node, in the syntax of `tc`: 64kbit, 1mbit …")] = "128kbit",
     directory: Directory = HERE,
 ) -> None:
-    """Limit what nodes send to each other, until `heal`. What clients and next hops get is not limited."""
+    """Limit traffic between nodes until `heal`. Traffic to clients and next hops is not limited."""
     if not RATE.fullmatch(rate) or (rate.lower().endswith("bit") and rate[:-3].isdecimal() and int(rate[:-3]) < BITS_MIN):
         raise typer.BadParameter("say it as `tc` does: 64kbit, 1mbit …", param_hint="--rate")
     with _opened(directory) as opened:
@@ -314,7 +312,7 @@ def slow(
 @lab.command("fill-disk")
 def fill_disk(
     node: Node,
-    is_undo: Annotated[bool, typer.Option("--undo", help="Free it again.")] = False,
+    is_undo: Annotated[bool, typer.Option("--undo", help="Remove the filler.")] = False,
     directory: Directory = HERE,
 ) -> None:
     """Fill a node's queue volume to the last byte."""
@@ -325,17 +323,17 @@ def fill_disk(
 
 @lab.command("save-database")
 def save_database(node: Node, directory: Directory = HERE) -> None:
-    """Copy a node's queue volume as it is now, for `restore-old-database`. The node is frozen for that moment."""
+    """Copy a node's queue volume, for `restore-old-database`. The node is paused meanwhile."""
     with _opened(directory) as opened:
         typer.echo(f"{node}: copied to {opened.save_database(node)}")
 
 
 @lab.command("restore-old-database")
 def restore_old_database(node: Node, directory: Directory = HERE) -> None:
-    """Put the copy of `save-database` in the place of a node's queue: what nobody should do.
+    """Replace a node's queue by the copy from `save-database`: never do this in production.
 
-    The node hands over what its older copy does not know. Not every rule for this is built: what was delivered since may be delivered
-    again, and `verify` then says "unexplained".
+    The node hands over messages that its older copy does not know. Not all rules for this case are built: mail that was delivered since
+    may be delivered again, and `verify` then reports "unexplained".
     """
     with _opened(directory) as opened:
         opened.restore_old_database(node)
@@ -344,44 +342,44 @@ def restore_old_database(node: Node, directory: Directory = HERE) -> None:
 
 @lab.command("roll")
 def roll(directory: Directory = HERE) -> None:
-    """Restart all nodes, one after the other: each drains, and the next follows when it is healthy again."""
+    """Restart all nodes in turn: each drains, and the next follows when it is healthy again."""
     with _opened(directory) as opened:
         typer.echo("restarted: " + ", ".join(opened.roll()))
 
 
 @lab.command("defer")
 def defer(
-    switch: Annotated[str, typer.Argument(metavar="on|off", help="on: everything is answered 451; off: mail is taken.")],
+    switch: Annotated[str, typer.Argument(metavar="on|off", help="on: answer 451 to all mail; off: accept mail.")],
     directory: Directory = HERE,
 ) -> None:
-    """Let the receiving servers defer everything, or take mail again: takeovers need mail that waits."""
+    """Make the receiving servers defer all mail, or accept it again: takeovers need queued mail."""
     if switch not in ("on", "off"):
-        raise typer.BadParameter("say on or off")
+        raise typer.BadParameter("use on or off")
     with _opened(directory) as opened:
         opened.defer(switch == "on")
-    typer.echo("the receiving servers defer everything" if switch == "on" else "the receiving servers take mail")
+    typer.echo("the receiving servers defer everything" if switch == "on" else "the receiving servers accept mail")
 
 
 @lab.command("report")
 def report(
-    is_here: Annotated[bool, typer.Option("--here", help="With the Spark of this environment; builds no image.")] = False,
-    is_watched: Annotated[bool, typer.Option("--watched", help="What the streaming job (profile spark) made last.")] = False,
+    is_here: Annotated[bool, typer.Option("--here", help="Use this environment's Spark; build no image.")] = False,
+    is_watched: Annotated[bool, typer.Option("--watched", help="Fetch the newest report of the streaming job (profile spark).")] = False,
     directory: Directory = HERE,
 ) -> None:
-    """Compute service levels from the shipped tracking logs, in the Spark container. Prints where the page is."""
+    """Compute service levels from the shipped tracking logs, in the Spark container. Prints the page's path."""
     with _opened(directory) as opened:
         typer.echo(str(opened.watched_report() if is_watched else opened.report(is_here=is_here)))
 
 
 @lab.command("scenario")
 def scenario(
-    name: Annotated[str, typer.Argument(metavar="[NAME]", help="One of --list.")] = "",
-    is_list: Annotated[bool, typer.Option("--list", help="Tell which there are.")] = False,
-    is_fault_left_out: Annotated[bool, typer.Option("--without-fault", help="Leave the fault out: then it must fail.")] = False,
+    name: Annotated[str, typer.Argument(metavar="[NAME]", help="A name from --list.")] = "",
+    is_list: Annotated[bool, typer.Option("--list", help="List the scenarios.")] = False,
+    is_fault_left_out: Annotated[bool, typer.Option("--without-fault", help="Leave out the fault; the scenario must then fail.")] = False,
     directory: Directory = HERE,
     as_json: AsJson = False,
 ) -> None:
-    """Play a recovery scenario, tell what happens, and judge it. Fails unless it passed. The lab is healed afterwards."""
+    """Play a recovery scenario, print its steps and the verdict. Fails unless it passed. Faults are removed afterwards."""
     if is_list or not name:
         print_scenarios(as_json)
         return

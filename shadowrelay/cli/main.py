@@ -1,4 +1,4 @@
-"""The application: `serve`, `check`, `demo`, and the commands of a running node. Heavy imports wait until they are called."""
+"""The application: `serve`, `check`, `demo`, command groups. Imports large packages only when needed. docs/operations.md "Commands"."""
 
 from importlib import import_module
 from pathlib import Path
@@ -39,14 +39,14 @@ def _print_version(is_wanted: bool) -> None:
 
 @app.callback()
 def shadowrelay(
-    version: Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and end.")] = False,
+    version: Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")] = False,
 ) -> None:
-    """Options that stand before the command."""
+    """Global options."""
 
 
 @app.command()
 def serve(config_file: Annotated[Path, typer.Option("--config", help="The node's configuration (TOML).")]) -> None:
-    """Run a node. SIGTERM drains it, SIGHUP reloads what can be reloaded."""
+    """Run a node. SIGTERM drains it, SIGHUP reloads settings that can be reloaded."""
     with configuration_errors():
         loaded = configuration.load(config_file)
         for warning in configuration.warnings(loaded.settings):
@@ -106,11 +106,11 @@ def _text(value: object) -> object:
 
 @app.command()
 def demo(
-    messages: Annotated[int, typer.Option("--messages", min=1, max=100_000, help="How many to send.")] = 600,
-    directory: Annotated[Path | None, typer.Option("--directory", help="Keep queues and logs here instead of throwing them away.")] = None,
-    evidence: Annotated[Path, typer.Option("--evidence", help="Where shipped tracking logs and the report on them go.")] = Path(".demo"),
+    messages: Annotated[int, typer.Option("--messages", min=1, max=100_000, help="Number of messages.")] = 600,
+    directory: Annotated[Path | None, typer.Option("--directory", help="Keep queues and logs here. Default: delete them.")] = None,
+    evidence: Annotated[Path, typer.Option("--evidence", help="Directory for shipped tracking logs and the report.")] = Path(".demo"),
     as_json: AsJson = False,
 ) -> None:
-    """Three nodes on loopback, real mail, a destroyed server: who lost what? And the redundancy report on it."""
+    """Run three nodes on loopback with real mail, destroy a server, and report what was lost. Ends with the redundancy report."""
     demo = import_module("shadowrelay.lab.demo")
     raise typer.Exit(demo.run(messages_count=messages, directory=directory, evidence=evidence, as_json=as_json))

@@ -1,7 +1,7 @@
-"""How commands end and what they print, and the options that all of them share.
+"""Output and exit codes of the commands, and the options that they share. docs/operations.md "Commands".
 
-Tables for people, JSON for programs, errors with their remedy on standard error. Which node a command asks, and with which token, is said
-by the same options everywhere.
+Tables for people, JSON for programs, errors with their remedy on standard error. All commands use the same options for the node and
+its token.
 """
 
 import json
@@ -21,11 +21,11 @@ from rich.table import Table
 from shadowrelay.model.replies import ConfigurationError
 from shadowrelay.settings.configuration import load
 
-WIDTH_WITHOUT_TERMINAL = 200  # a pipe has no width; 80 columns would cut what a reader greps for
+WIDTH_WITHOUT_TERMINAL = 200  # a pipe has no width; 80 columns would truncate text that a reader greps for
 
 
 class ExitCode(IntEnum):
-    """What the shell is told. Documented in docs/operations.md."""
+    """Exit statuses, as documented in docs/operations.md."""
 
     OK = 0
     FAILED = 1
@@ -35,12 +35,12 @@ class ExitCode(IntEnum):
 
 
 def console() -> Console:
-    """Standard output, made anew because tests and pipes replace it."""
+    """Standard output, created for each use because tests and pipes replace it."""
     return Console(width=None if sys.stdout.isatty() else WIDTH_WITHOUT_TERMINAL, highlight=False)
 
 
 def stop(text: str, code: ExitCode) -> NoReturn:
-    """Say why on standard error and end."""
+    """Print the reason on standard error and exit."""
     for line in text.splitlines():
         typer.echo(f"shadowrelay: {line}", err=True)
     raise typer.Exit(code)
@@ -56,12 +56,12 @@ def configuration_errors() -> Iterator[None]:
 
 
 def print_json(value: object) -> None:
-    """One JSON document, readable by people too."""
+    """One indented JSON document."""
     typer.echo(json.dumps(value, indent=2, ensure_ascii=False, default=str))
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], empty: str) -> None:
-    """A table; `empty` is said instead of one without rows. Columns that begin with # are numbers."""
+    """Print a table; without rows print `empty`. Columns that begin with # are numbers."""
     if not rows:
         typer.echo(empty)
         return
@@ -74,7 +74,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], empty:
 
 
 def age(text: str | None, now: datetime | None = None) -> str:
-    """ "2026-11-21T12:00:00Z" as the time since: "3m 20s"; a time to come as "in 40s"; nothing as "-"."""
+    """ "2026-11-21T12:00:00Z" as elapsed time "3m 20s"; a future time as "in 40s"; None as "-"."""
     if text is None:
         return "-"
     seconds = ((now or datetime.now(UTC)) - datetime.fromisoformat(text)).total_seconds()
@@ -82,7 +82,7 @@ def age(text: str | None, now: datetime | None = None) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Two units are enough to read: "1d 4h", "3m 20s", "40s"."""
+    """At most two units: "1d 4h", "3m 20s", "40s"."""
     if seconds is None:
         return "-"
     units = (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
@@ -103,7 +103,7 @@ def _cell(value: object) -> str:
 
 
 def visible(text: str) -> str:
-    """What came from outside may not steer the terminal: control characters and marks of direction as their code."""
+    """Escape characters that could control the terminal: control characters and directional marks."""
     return text if text.isprintable() else "".join(one if one.isprintable() else f"\\u{ord(one):04x}" for one in text)
 
 
@@ -121,8 +121,8 @@ AsJson = Annotated[bool, typer.Option("--json", help="JSON for programs instead 
 
 @contextmanager
 def asked_node(node: str | None, token_file: Path | None, config: Path | None) -> Iterator["NodeClient"]:
-    """A client of that node; what goes wrong ends the command with the exit code that says so."""
-    # httpx takes a third of a second to import: not for --version, --help or check
+    """A client of that node; errors end the command with the matching exit code."""
+    # httpx takes a third of a second to import: not needed for --version, --help or check
     from shadowrelay.admin.client import NodeClient, NodeError, find_token
 
     with configuration_errors():

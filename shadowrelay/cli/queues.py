@@ -1,4 +1,4 @@
-"""What a running node says of itself, and does: the commands `queue`, `messages` and `peers`."""
+"""The commands `queue`, `messages` and `peers`, which ask a running node. docs/operations.md "Commands"."""
 
 import secrets
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from shadowrelay.cli.output import AsJson, Config, ExitCode, Node, TokenFile, ag
 HELD_FOR_OTHERS = "Shadow"
 SET_ASIDE = "Poison"
 ALL_MAX = 1_000_000
-REFUSED = (400, 404, 409)  # the answer is about this message; anything else is about the node
+REFUSED = (400, 404, 409)  # HTTP statuses that concern one message; any other concerns the node
 WAITING = ("Submission", "Delivery")
 
 queue = typer.Typer(no_args_is_help=True, help="Queues of a node.")
@@ -22,7 +22,7 @@ peers = typer.Typer(no_args_is_help=True, help="Peers of a node.")
 
 @queue.command("list")
 def list_queues(node: Node = None, token_file: TokenFile = None, config: Config = None, as_json: AsJson = False) -> None:
-    """All queues, with depth and oldest age. Shadow queues are copies held for others, no backlog."""
+    """List all queues with depth and oldest age. Shadow queues hold copies for other nodes and are not a backlog."""
     with asked_node(node, token_file, config) as client:
         rows = client.queues()
     if as_json:
@@ -77,19 +77,17 @@ def retry_queues(
 
 @messages.command("list")
 def list_messages(
-    in_queue: Annotated[
-        str, typer.Option("--queue", help="Identity of a queue, as `queue list` shows it; all but Safety Net without it.")
-    ] = "",
-    limit: Annotated[int, typer.Option("--limit", min=1, max=250_000, help="At most so many.")] = 100,
+    in_queue: Annotated[str, typer.Option("--queue", help="Queue identity from `queue list`. Default: all queues except Safety Net.")] = "",
+    limit: Annotated[int, typer.Option("--limit", min=1, max=250_000, help="Maximum number of messages.")] = 100,
     after: Annotated[
-        int, typer.Option("--after", min=0, help="Only those behind this one (first column): where the page before ended.")
+        int, typer.Option("--after", min=0, help="Start after this internal id (first column), the last one of the previous page.")
     ] = 0,
     node: Node = None,
     token_file: TokenFile = None,
     config: Config = None,
     as_json: AsJson = False,
 ) -> None:
-    """Messages, oldest first."""
+    """List messages, oldest first."""
     with asked_node(node, token_file, config) as client:
         rows = client.messages(in_queue, limit, after)
         queues = client.queues() if in_queue and not rows and not as_json else []
@@ -128,7 +126,7 @@ def show_message(
     config: Config = None,
     as_json: AsJson = False,
 ) -> None:
-    """Everything that explains why a message is where it is."""
+    """Show everything about one message: role, copies, retries, replies."""
     with asked_node(node, token_file, config) as client:
         message = client.message(message_id)
     if as_json:
@@ -148,15 +146,15 @@ def show_message(
 @messages.command("release")
 def release_messages(
     message_ids: Annotated[list[str] | None, typer.Argument(help="Network message ids.")] = None,
-    is_all: Annotated[bool, typer.Option("--all", help="Everything that is set aside.")] = False,
+    is_all: Annotated[bool, typer.Option("--all", help="All messages that are set aside.")] = False,
     node: Node = None,
     token_file: TokenFile = None,
     config: Config = None,
     as_json: AsJson = False,
 ) -> None:
-    """Put messages that were set aside back into delivery. Whoever is poison will kill the node again: look at it first."""
+    """Put messages that were set aside back into delivery. A poison message will kill the node again: inspect it first."""
     if bool(message_ids) is is_all:
-        raise typer.BadParameter("name messages, or say --all", param_hint="MESSAGE_IDS")
+        raise typer.BadParameter("give message ids, or --all", param_hint="MESSAGE_IDS")
     with asked_node(node, token_file, config) as client:
         ids = message_ids or [row["message_id"] for row in client.messages(SET_ASIDE, ALL_MAX, 0)]
         _one_by_one(ids, client.release_message, "released", as_json)
@@ -165,13 +163,13 @@ def release_messages(
 @messages.command("remove")
 def remove_messages(
     message_ids: Annotated[list[str], typer.Argument(help="Network message ids.")],
-    with_dsn: Annotated[bool, typer.Option("--dsn/--no-dsn", help="Whether to tell the sender that it was not delivered.")] = True,
+    with_dsn: Annotated[bool, typer.Option("--dsn/--no-dsn", help="Whether to send the sender a DSN.")] = True,
     node: Node = None,
     token_file: TokenFile = None,
     config: Config = None,
     as_json: AsJson = False,
 ) -> None:
-    """Remove messages that were set aside: they are not delivered, and the sender is told, unless --no-dsn."""
+    """Remove messages that were set aside: they are not delivered, and the sender gets a DSN unless --no-dsn is given."""
     with asked_node(node, token_file, config) as client:
         _one_by_one(message_ids, lambda message_id: client.remove_message(message_id, with_dsn=with_dsn), "removed", as_json)
 
@@ -179,16 +177,16 @@ def remove_messages(
 @messages.command("export")
 def export_message(
     message_id: Annotated[str, typer.Argument(help="Network message id.")],
-    output: Annotated[Path, typer.Option("--output", help="A new file (.eml).")],
+    output: Annotated[Path, typer.Option("--output", help="New file (.eml).")],
     node: Node = None,
     token_file: TokenFile = None,
     config: Config = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a message as it would be delivered, header and body, into a new file."""
+    """Write a message as it would be delivered, header and body, to a new file."""
     if output.exists():
-        raise typer.BadParameter(f"{output} exists: name a new file", param_hint="--output")
-    part = output.with_name(f"{output.name}.{secrets.token_hex(8)}.part")  # nobody else's
+        raise typer.BadParameter(f"{output} exists; choose a new file", param_hint="--output")
+    part = output.with_name(f"{output.name}.{secrets.token_hex(8)}.part")  # a name that no other process uses
     with asked_node(node, token_file, config) as client:
         try:
             with part.open("xb") as file:
@@ -206,7 +204,7 @@ def export_message(
 
 @peers.command("list")
 def list_peers(node: Node = None, token_file: TokenFile = None, config: Config = None, as_json: AsJson = False) -> None:
-    """Peers: who answers, who holds copies for whom, how long the lease still runs."""
+    """List peers: reachability, copies held in each direction, remaining lease."""
     with asked_node(node, token_file, config) as client:
         rows = client.peers()
     if as_json:
@@ -232,7 +230,7 @@ def list_peers(node: Node = None, token_file: TokenFile = None, config: Config =
             duration(row["heartbeat_age_seconds"]),
             duration(row["lease_seconds"]),
             *(row[name] for name in ("breaker", "held_for_count", "held_by_count", "is_forgotten")),
-            row.get("conflict") or row.get("refusal", ""),  # a node of an older version does not know them
+            row.get("conflict") or row.get("refusal", ""),  # missing in the API of older nodes
         )
         for row in rows
     ]
@@ -241,29 +239,29 @@ def list_peers(node: Node = None, token_file: TokenFile = None, config: Config =
 
 @peers.command("forget")
 def forget_peer(
-    name: Annotated[str, typer.Argument(help="Its name, as `peers list` shows it.")],
+    name: Annotated[str, typer.Argument(help="The peer's name from `peers list`.")],
     node: Node = None,
     token_file: TokenFile = None,
     config: Config = None,
     as_json: AsJson = False,
 ) -> None:
-    """Tell a node that a peer will not come back. Only when its disk is gone for good: see docs/operations.md."""
+    """Mark a peer as gone for good. Only if its disk is destroyed: see docs/operations.md."""
     with asked_node(node, token_file, config) as client:
         answer = client.forget_peer(name)
     if as_json:
         print_json(answer)
     else:
-        typer.echo(f"{answer['name']} is no longer waited for")
+        typer.echo(f"{answer['name']} is marked as gone for good")
 
 
 def _names_of(queue: dict[str, Any]) -> tuple[str, str]:
-    """Its identity, and the same without the server."""
+    """Its identity, with and without the server."""
     identity: str = queue["identity"]
     return identity, identity.partition("\\")[2]
 
 
 def _one_by_one(names: list[str], do: Callable[[str], dict[str, Any]], done: str, as_json: bool, key: str = "message_id") -> None:
-    """Each by itself, in order: one that the node refuses does not keep the others from it, but makes the exit code 1."""
+    """Process each one separately, in order: a refusal does not stop the others, but makes the exit code 1."""
     from shadowrelay.admin.client import NodeError
 
     answers = []

@@ -1,6 +1,6 @@
 """`sla ingest|report|watch|trace`: the redundancy report on the command line. docs/sla.md.
 
-What can be wrong with the options is found before anything is started: Spark is not started before all words are right.
+All options are checked before Spark is started.
 """
 
 import os
@@ -38,25 +38,25 @@ Logs = Annotated[
 LogsWanted = Annotated[
     str, typer.Option("--logs", metavar="DIR", help="Collected logs: DIR/<server>/MSGTRK*.LOG; also a URL.", callback=_plain)
 ]
-Warehouse = Annotated[str | None, typer.Option("--warehouse", metavar="DIR", help="What `sla ingest` has made of logs.", callback=_plain)]
+Warehouse = Annotated[str | None, typer.Option("--warehouse", metavar="DIR", help="Warehouse written by `sla ingest`.", callback=_plain)]
 WarehouseWanted = Annotated[
-    str, typer.Option("--warehouse", metavar="DIR", help="Where typed Parquet is written; kept between runs.", callback=_plain)
+    str, typer.Option("--warehouse", metavar="DIR", help="Directory for typed Parquet; kept between runs.", callback=_plain)
 ]
 Output = Annotated[
-    str, typer.Option("--output", metavar="DIR", help="Where report.html, summary.json and tables/ are written.", callback=_plain)
+    str, typer.Option("--output", metavar="DIR", help="Directory for report.html, summary.json and tables/.", callback=_plain)
 ]
-Sites = Annotated[Path | None, typer.Option("--sites", help="Sites and boundaries of servers (TOML); wins over manifests.")]
-Objectives = Annotated[Path | None, typer.Option("--objectives", help="What was promised (TOML); else the defaults.")]
-Textfile = Annotated[str | None, typer.Option("--textfile", metavar="FILE", help="Write the figures for Prometheus, too.")]
+Sites = Annotated[Path | None, typer.Option("--sites", help="Sites and boundaries of servers (TOML); overrides manifests.")]
+Objectives = Annotated[Path | None, typer.Option("--objectives", help="Objectives (TOML). Default: the built-in ones.")]
+Textfile = Annotated[str | None, typer.Option("--textfile", metavar="FILE", help="Also write the figures for Prometheus.")]
 Master = Annotated[str, typer.Option("--master", help="Spark master.")]
-Memory = Annotated[str, typer.Option("--driver-memory", metavar="SIZE", help="Memory of the JVM here, as 4g or 800m.")]
+Memory = Annotated[str, typer.Option("--driver-memory", metavar="SIZE", help="Memory of the local JVM, such as 4g or 800m.")]
 Now = Annotated[
-    str | None, typer.Option("--now", metavar="INSTANT", help="Instant of judgement, as 2026-11-21T16:00:00Z; else the newest row's.")
+    str | None, typer.Option("--now", metavar="INSTANT", help="Judge as of this time (2026-11-21T16:00:00Z). Default: the newest row's.")
 ]
 
 
 def require_writable(output: str | None, textfile: str | None, warehouse: str | None = None) -> None:
-    """Hours of reading should not end with a directory that nobody may write to. Stores are asked when it is time.
+    """Check early that output directories are writable, before hours of work. Object stores are checked when they are used.
 
     Raises: ConfigurationError.
     """
@@ -79,7 +79,7 @@ def require_writable(output: str | None, textfile: str | None, warehouse: str | 
 
 
 def instant_of(text: str | None) -> datetime | None:
-    """What --now says. Raises: ConfigurationError."""
+    """The value of --now. Raises: ConfigurationError."""
     if text is None:
         return None
     try:
@@ -104,14 +104,14 @@ def ingest(
     logs: LogsWanted,
     warehouse: WarehouseWanted,
     sites: Sites = None,
-    is_continuous: Annotated[bool, typer.Option("--continuous", help="Go on for ever.")] = False,
-    interval: Annotated[int, typer.Option("--interval", min=1, metavar="SECONDS", help="With --continuous: between two looks.")] = 10,
-    files_per_batch: Annotated[int, typer.Option("--files-per-batch", min=1, help="At most so many files at once.")] = 200,
+    is_continuous: Annotated[bool, typer.Option("--continuous", help="Keep running.")] = False,
+    interval: Annotated[int, typer.Option("--interval", min=1, metavar="SECONDS", help="With --continuous: time between polls.")] = 10,
+    files_per_batch: Annotated[int, typer.Option("--files-per-batch", min=1, help="Maximum number of files per batch.")] = 200,
     master: Master = "local[*]",
     driver_memory: Memory = "4g",
     as_json: AsJson = False,
 ) -> None:
-    """Read new logs into a warehouse, each file once. Can be killed at any time, and goes on from there."""
+    """Read new logs into a warehouse, each file once. Can be killed at any time, and then resumes."""
     with _answered() as progress:
         places = _sites(sites)
         require_writable(None, None, warehouse)
@@ -136,14 +136,14 @@ def report(
     sites: Sites = None,
     objectives: Objectives = None,
     now: Now = None,
-    is_final: Annotated[bool, typer.Option("--final", help="No more events will come: all time is up.")] = False,
-    fail_on_breach: Annotated[bool, typer.Option("--fail-on-breach", help="End with status 3 when an objective was missed.")] = False,
+    is_final: Annotated[bool, typer.Option("--final", help="No more events will come: treat everything unfinished as overdue.")] = False,
+    fail_on_breach: Annotated[bool, typer.Option("--fail-on-breach", help="Exit with status 3 if an objective was missed.")] = False,
     textfile: Textfile = None,
     master: Master = "local[*]",
     driver_memory: Memory = "4g",
     as_json: AsJson = False,
 ) -> None:
-    """Was the promise kept, where not, and why? From collected logs, or from a warehouse."""
+    """Compute the redundancy report from collected logs, or from a warehouse."""
     with _answered() as progress:
         _require_one_source(logs, warehouse, sites)
         instant = instant_of(now)
@@ -176,11 +176,11 @@ def watch(
     sites: Sites = None,
     objectives: Objectives = None,
     textfile: Textfile = None,
-    interval: Annotated[int, typer.Option("--interval", min=1, metavar="SECONDS", help="Between two looks.")] = 10,
+    interval: Annotated[int, typer.Option("--interval", min=1, metavar="SECONDS", help="Time between polls.")] = 10,
     master: Master = "local[*]",
     driver_memory: Memory = "4g",
 ) -> None:
-    """Read logs as they come, and keep the report up to date, until it is stopped."""
+    """Read logs as they arrive, and keep the report up to date, until stopped."""
     with _answered() as progress:
         places = _sites(sites)
         _require_objectives(objectives)
@@ -201,7 +201,7 @@ def trace(
     driver_memory: Memory = "4g",
     as_json: AsJson = False,
 ) -> None:
-    """Everything that all servers logged about a message, in order."""
+    """Show everything that all servers logged about a message, in order."""
     with _answered() as progress:
         _require_one_source(logs, warehouse, None)
         spark = progress.session(master, driver_memory, logs, warehouse, reads_once=True)
@@ -223,7 +223,7 @@ def trace(
 
 @dataclass
 class _Progress:
-    """What is being done, on standard error: a line for each thing, and on a terminal one that moves."""
+    """Progress on standard error: a line for each step, and a spinner on a terminal."""
 
     console: Console
     status: Any
@@ -247,7 +247,7 @@ class _Progress:
         may_be_empty: bool = False,
         reads_once: bool = False,
     ) -> Any:
-        """Raises: ConfigurationError for what is missing on this machine, or for a master or a size that is none; NoLogs."""
+        """Raises: ConfigurationError for missing software, or for an invalid master or size; NoLogs."""
         module = import_module("shadowrelay.sla.session")
         module.require_settings(master, driver_memory)
         module.check_spark()
@@ -261,24 +261,24 @@ class _Progress:
         self.doing("starting Spark")
         session = module.spark_session(master, driver_memory=driver_memory, is_small=is_small)
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGINT, exit_with)  # Spark has put its own handler there
+            signal.signal(signal.SIGINT, exit_with)  # Spark has installed its own handler
         return session
 
 
 @contextmanager
 def _answered() -> Iterator[_Progress]:
-    """Errors of ours as text with the exit code that says what to do; an interrupt ends quietly."""
+    """Print our errors with the exit code for them; an interrupt ends quietly."""
     console = Console(stderr=True, width=None if sys.stderr.isatty() else 200)
     status = console.status("")
     try:
-        # what is temporary is removed on the way out; Py4J would log a KeyboardInterrupt with all of its stack
+        # temporary files are removed on the way out; Py4J would log a KeyboardInterrupt with its whole stack
         with handled(exit_with), status:
             yield _Progress(console, status)
     except ConfigurationError as exc:
         stop(str(exc), ExitCode.USAGE)
     except ShadowrelayError as exc:
         stop(str(exc), ExitCode.FAILED)
-    except (OSError, ValueError, ImportError) as exc:  # of a file system: its own words say what it lacks
+    except (OSError, ValueError, ImportError) as exc:  # from a file system: its message says what is missing
         stop(f"{type(exc).__name__}: {exc}", ExitCode.FAILED)
     except Exception as exc:
         failure = import_module("shadowrelay.sla.session").failure_of(exc)

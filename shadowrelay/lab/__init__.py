@@ -1,1 +1,1 @@
-"""The lab: clusters of real nodes on one machine, real mail through them, faults, and the account of what became of it."""
+"""The lab: clusters of real nodes on one machine, mail through them, faults, and checks of what arrived. docs/lab.md."""

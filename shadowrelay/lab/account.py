@@ -1,11 +1,10 @@
-"""What became of the mail: what was lost or changed, and every duplicate with its cause (docs/design.md 3, I4).
+"""Compares sent mail with arrivals: losses, changes, and every duplicate with its cause. docs/design.md 3, I4.
 
-The account uses only outside evidence: what clients and receiving servers saw. Nodes are not consulted. Causes are judged from the faults
-that the lab itself made, and narrowly: a duplicate that is not clearly due to one of them is `unexplained`, and counts as an error of the
-relay.
+Nodes are not consulted; only outside evidence counts: what clients and receiving servers recorded. Causes are derived only from faults
+that the lab itself made, and narrowly: a duplicate that no fault clearly explains is `unexplained`, and counts as an error of the relay.
 
-The rules for causes compare two arrivals of one message for one recipient: `first` by server X, `later` by server Y (perhaps the same). X
-was entitled to deliver; the question is why Y did not know.
+The rules for causes compare two arrivals of one message for one recipient: `first` by server X, `later` by server Y (possibly the same).
+X was entitled to deliver; the question is why Y did not know of that.
 """
 
 from collections import defaultdict
@@ -17,12 +16,12 @@ from shadowrelay.lab.traffic import Answer, Arrival, Sent, Submission
 
 # ---- causes
 
-RECORD_SECONDS = 1.0  # between the next hop's taking of a message and our synced record of it, on a busy machine
+RECORD_SECONDS = 1.0  # between a next hop's acceptance and our synced record of it, on a busy machine
 
 
 class FaultKind(StrEnum):
-    """What was done. The last four are no excuse for anything: connections that are slow, or end, are retried. A full disk only
-    delays: what a node has delivered or heard is recorded when there is room again."""
+    """The kind of a fault. The last four explain no duplicate: slow or broken connections are retried, and a full disk only
+    delays records until there is room again."""
 
     KILL = "kill"
     WIPE = "kill and wipe"
@@ -37,7 +36,7 @@ class FaultKind(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Fault:
     """Shapes: `other` is the second node of a cut; empty = the node was cut from all others.
-    Units: time.time; `ended_at` when it was over (a killed node: when it was started again)."""
+    Units: time.time; `ended_at` is when it was over (for a killed node: when it was started again)."""
 
     kind: FaultKind
     node: str
@@ -47,11 +46,11 @@ class Fault:
 
     @property
     def stops_node(self) -> bool:
-        """The node itself did not run."""
+        """Whether the node itself did not run."""
         return self.kind in (FaultKind.KILL, FaultKind.WIPE, FaultKind.PAUSE)
 
     def parts(self, one: str, another: str) -> bool:
-        """Neither node could reach the other."""
+        """Whether the two nodes could not reach each other."""
         if self.kind is not FaultKind.CUT:
             return self.stops_node and self.node in (one, another)
         return {one, another} == {self.node, self.other} if self.other else self.node in (one, another)
@@ -74,7 +73,7 @@ class Cause(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Of the nodes' configuration. Units: seconds."""
+    """Times from the nodes' configuration. Units: seconds."""
 
     span: float
     heartbeat: float
@@ -82,12 +81,12 @@ class Times:
 
     @property
     def until_heard(self) -> float:
-        """From a delivery until its shadow server has committed that it heard of it, at the latest."""
+        """The longest time from a delivery until the shadow server has committed its notification."""
         return RECORD_SECONDS + self.poll
 
     def heard_at(self, first: Arrival, faults: Sequence[Fault], listener: str = "") -> float:
-        """When its shadow server has heard of it, at the latest: later if the disk of the server that delivered, or of `listener`,
-        was full and the record had to wait."""
+        """When the shadow server has committed the notification of a delivery, at the latest. Later than usual if the disk of the
+        delivering server, or of `listener`, was full."""
         at = first.at
         for node, seconds in ((first.client_name, RECORD_SECONDS), (listener, self.poll)):
             for fault in sorted(faults, key=lambda fault: fault.began_at):
@@ -98,8 +97,8 @@ class Times:
 
 
 def cause_of(got: Sequence[Arrival], faults: Sequence[Fault], times: Times) -> Cause:
-    """Why one message arrived more than once for a recipient. The first cause found stands for all, but each arrival needs one
-    for every arrival before it: had the record of any of them held, it would not have come."""
+    """Why one message arrived more than once for a recipient: the cause of the first pair of arrivals, or NONE if any pair has no cause.
+    Every pair counts, because a surviving record of any earlier delivery would have prevented the later one."""
     ordered = sorted(got, key=lambda arrival: arrival.at)
     causes = [_cause(first, later, faults, times) for index, later in enumerate(ordered) for first in ordered[:index]]
     return Cause.NONE if Cause.NONE in causes else causes[0]
@@ -111,7 +110,7 @@ def _cause(first: Arrival, later: Arrival, faults: Sequence[Fault], times: Times
     heard_at = times.heard_at(first, faults, later.client_name)
     if any(_disk_destroyed(first, later, fault, heard_at) for fault in faults):
         return Cause.DISK_DESTROYED
-    if _unheard_and_destroyed(first, later, faults, times, heard_at):
+    if _destroyed_before_notified(first, later, faults, times, heard_at):
         return Cause.TWO_FAILED
     if any(_cut_off(first, later, fault, times, heard_at) for fault in faults):
         return Cause.CUT_OFF
@@ -119,34 +118,34 @@ def _cause(first: Arrival, later: Arrival, faults: Sequence[Fault], times: Times
 
 
 def _died_before_record(first: Arrival, later: Arrival, fault: Fault) -> bool:
-    """X ended within the time that a record takes; or Y was stopped with the final dot on its way, and went on."""
+    """X ended within the time that a record takes; or Y was stopped after it sent the final dot, and then resumed."""
     if not fault.stops_node:
         return False
-    went_on = fault.kind is FaultKind.PAUSE and fault.node == later.client_name and fault.began_at <= first.at
-    if went_on and abs(later.at - fault.ended_at) <= RECORD_SECONDS:
+    has_resumed = fault.kind is FaultKind.PAUSE and fault.node == later.client_name and fault.began_at <= first.at
+    if has_resumed and abs(later.at - fault.ended_at) <= RECORD_SECONDS:
         return True
     return fault.node == first.client_name and abs(first.at - fault.began_at) <= RECORD_SECONDS and later.at > fault.began_at
 
 
 def _disk_destroyed(first: Arrival, later: Arrival, fault: Fault, heard_at: float) -> bool:
-    """X's record burnt before the shadow server had asked. Y may be X: with a new disk it is another server."""
+    """X's record was destroyed before the shadow server asked. Y may be X: with a new disk it is another server."""
     if fault.kind is not FaultKind.WIPE or fault.node != first.client_name:
         return False
     return first.at <= fault.began_at <= heard_at and fault.began_at < later.at
 
 
-def _unheard_and_destroyed(first: Arrival, later: Arrival, faults: Sequence[Fault], times: Times, heard_at: float) -> bool:
-    """X's record burnt while the server that held the copy could not ask X, from the delivery on, through one fault after the
-    other. It may have come to Y over several takeovers, back to X too."""
+def _destroyed_before_notified(first: Arrival, later: Arrival, faults: Sequence[Fault], times: Times, heard_at: float) -> bool:
+    """X's record was destroyed while the holder of the copy could not ask X, from the delivery on, because of one fault after
+    another. Y may have taken over in several steps, and may be X."""
     server = first.client_name
     holders = {node for fault in faults for node in (fault.node, fault.other)} - {server}
-    deaf_until = max((_deaf_until(server, holder, faults, times, heard_at) for holder in holders), default=heard_at)
+    uninformed_until = max((_uninformed_until(server, holder, faults, times, heard_at) for holder in holders), default=heard_at)
     wipes = [fault.began_at for fault in faults if fault.kind is FaultKind.WIPE and fault.node == server]
-    return any(first.at <= burnt_at < later.at and burnt_at <= deaf_until for burnt_at in wipes)
+    return any(first.at <= destroyed_at < later.at and destroyed_at <= uninformed_until for destroyed_at in wipes)
 
 
-def _deaf_until(server: str, holder: str, faults: Sequence[Fault], times: Times, since: float) -> float:
-    """How long `holder` cannot have heard what `server` knows at `since`."""
+def _uninformed_until(server: str, holder: str, faults: Sequence[Fault], times: Times, since: float) -> float:
+    """Until when `holder` cannot have learned what `server` knows at `since`."""
     until = since
     for fault in sorted(faults, key=lambda fault: fault.began_at):
         cannot_record = fault.kind is FaultKind.FULL and fault.node == holder
@@ -156,22 +155,22 @@ def _deaf_until(server: str, holder: str, faults: Sequence[Fault], times: Times,
 
 
 def _cut_off(first: Arrival, later: Arrival, fault: Fault, times: Times, heard_at: float) -> bool:
-    """Y could not hear of X's delivery, and waited for the span: the two were apart for longer than it."""
+    """Y could not learn of X's delivery, and promoted after the span: the two were apart for longer than the span."""
     if first.client_name == later.client_name or fault.seconds <= times.span:
         return False
     if fault.kind is FaultKind.CUT:
         if not fault.parts(first.client_name, later.client_name):
             return False
         is_apart = first.at <= fault.ended_at + times.heartbeat + RECORD_SECONDS
-    else:  # X itself was away, and its disk is whole
+    else:  # X itself was down, with its disk intact
         is_apart = fault.kind in (FaultKind.KILL, FaultKind.PAUSE) and fault.node == first.client_name and first.at <= fault.began_at
     # silence counts from the last poll before the fault
     return is_apart and heard_at >= fault.began_at and later.at >= fault.began_at + times.span - times.until_heard
 
 
 def _two_failed(first: Arrival, later: Arrival, faults: Sequence[Fault], times: Times) -> bool:
-    """X could not be asked when Y took over, because it had failed too: of two faults on different nodes, close together,
-    one is on X (or cuts it from Y) after it delivered, and both came before Y's delivery."""
+    """X could not be asked when Y took over, because it had failed too. Of two faults on different nodes, close in time, one is on X
+    (or cuts it from Y) after X delivered, and both began before Y's delivery."""
     window = times.span + times.heartbeat
     if first.client_name == later.client_name:
         return False
@@ -189,38 +188,38 @@ def _two_failed(first: Arrival, later: Arrival, faults: Sequence[Fault], times: 
 
 
 def explains_repetition(one: Sent, firsts: Mapping[str, Arrival], faults: Sequence[Fault], times: Times) -> bool:
-    """Cause (e): the client sent again what it never got an answer to, or was refused (451) by a server that a fault kept from
-    telling its shadow server, which then delivered what it had stored.
+    """Cause (e): the client sent the message again after it got no reply; or it got 451 from a server that a fault kept from sending
+    `released` to its shadow server, which then delivered its copy.
 
-    Shapes: `firsts` has the first arrival of each network id. One excuse for each id too many.
+    Shapes: `firsts` has the first arrival of each network id. Each surplus id needs a try that explains it.
     """
     acknowledged = {submission.network_id for submission in one.tries if submission.answer is Answer.ACKNOWLEDGED}
-    strange = [arrival for network_id, arrival in firsts.items() if network_id not in acknowledged]
+    unmatched = [arrival for network_id, arrival in firsts.items() if network_id not in acknowledged]
     if len(acknowledged) > 1:
-        return False  # no client sends again what was acknowledged
-    excuses = 0
+        return False  # a client does not send an acknowledged message again
+    explanations = 0
     for submission in one.tries:
         if submission.answer is Answer.NOTHING:
-            excuses += 1
+            explanations += 1
         elif submission.answer is Answer.REFUSED:
-            excuses += any(_kept_from_telling(submission, arrival, fault, times) for fault in faults for arrival in strange)
-    return len(strange) <= excuses
+            explanations += any(_kept_from_releasing(submission, arrival, fault, times) for fault in faults for arrival in unmatched)
+    return len(unmatched) <= explanations
 
 
-def _kept_from_telling(refused: Submission, arrival: Arrival, fault: Fault, times: Times) -> bool:
-    """The fault lasted until the refusal at least, and was there before the shadow server delivered."""
+def _kept_from_releasing(refused: Submission, arrival: Arrival, fault: Fault, times: Times) -> bool:
+    """The fault lasted at least until the refusal, and began before the shadow server delivered."""
     if fault.stops_node and fault.node != refused.node:
-        return False  # a shadow server that was away itself hears `released` when it is back, before it promotes
+        return False  # a shadow server that was down fetches `released` when it is back, before it promotes
     is_between = fault.ended_at + times.until_heard >= refused.at and fault.began_at <= arrival.at
     return is_between and refused.node != arrival.client_name and fault.parts(refused.node, arrival.client_name)
 
 
-# ---- the account
+# ---- the comparison
 
 
 @dataclass(frozen=True, slots=True)
 class Duplicate:
-    """A recipient that got one message more than once (`network_id`), or also what the client sent again (no `network_id`)."""
+    """A recipient that got one message more than once (`network_id`), or also a message that the client sent again (no `network_id`)."""
 
     number: int
     network_id: str
@@ -231,7 +230,7 @@ class Duplicate:
 
 @dataclass(slots=True)
 class Account:
-    """The figures, in messages. `lost` and `changed` are network message ids; one recipient is enough to be lost."""
+    """The figures, in messages. `lost` and `changed` are network message ids; a message is lost if one recipient lacks it."""
 
     accepted: int = 0
     delivered: int = 0
@@ -253,7 +252,7 @@ class Account:
 
 
 def account(sent: Iterable[Sent], arrivals: Iterable[Arrival], faults: Sequence[Fault], times: Times) -> Account:
-    """Compare what was acknowledged with what arrived."""
+    """Compare acknowledged messages with arrivals."""
     result = Account()
     by_message: dict[str, list[Arrival]] = defaultdict(list)
     for arrival in arrivals:
@@ -264,8 +263,8 @@ def account(sent: Iterable[Sent], arrivals: Iterable[Arrival], faults: Sequence[
         _count_duplicates(result, one, got, faults, times)
         if any(arrival.own_sha256 != one.own_sha256 for arrival in got):
             result.changed.append(next(arrival.network_id for arrival in got if arrival.own_sha256 != one.own_sha256))
-    # What nobody sent has lost its name on the way.
-    result.changed += (arrival.network_id for strange in by_message.values() for arrival in strange)
+    # An arrival that matches no sent message has lost its identification on the way: it was changed.
+    result.changed += (arrival.network_id for unmatched in by_message.values() for arrival in unmatched)
     return result
 
 

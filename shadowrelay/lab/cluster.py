@@ -1,10 +1,10 @@
-"""Nodes as real processes, the wires between them, and the tracking logs that they leave. Every process ends with the cluster.
+"""Runs nodes as real processes, with proxies between them, and reads their tracking logs. Processes end with the cluster. docs/lab.md.
 
-Nodes listen on loopback unless a place says otherwise. They are configured, started, killed, wiped and paused here.
+Nodes are configured, started, killed, wiped and paused here. They listen on loopback unless a `Place` says otherwise.
 
-A wire is a TCP proxy from one node to one peer, which can be cut, slowed and broken. A cut wire drops nothing: what was sent waits, as with
-TCP in a network that is interrupted, and goes on when the wire is healed. A wire also reports when a copy's last command or its
-confirmation passes, so that a fault can come at that instant.
+A wire is a TCP proxy from one node to one peer, which can be cut, slowed and broken. A cut wire drops nothing: as with TCP over an
+interrupted network, data waits and continues when the wire is healed. A wire also reports when a copy's last command or its
+confirmation passes, so that a fault can be timed to that instant.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ COPY = b"XSHADOW=HOLD"
 
 
 class Passing(Enum):
-    """What is seen on a wire, before it goes on, and after."""
+    """What a wire sees passing, before it is forwarded, and after."""
 
     COMMIT_ARRIVES = auto()
     COMMIT_PASSED = auto()
@@ -43,13 +43,13 @@ class Passing(Enum):
 
 
 class Wire:
-    """From one node to one peer. Units: `delay_there` and `delay_back` are seconds a block waits; 0 = not at all."""
+    """A proxy from one node to one peer. Units: `delay_there` and `delay_back` are seconds that each block waits; 0 = no delay."""
 
     def __init__(self, target: HostPort) -> None:
         self.target = target
         self.delay_there = 0.0
         self.delay_back = 0.0
-        self.copies_to_break = 0  # so many copies break off in their middle, with the session
+        self.copies_to_break = 0  # number of copies to interrupt midway, together with the session
         self.on_passing: Callable[[Passing], None] = lambda passing: None
         self._is_whole = asyncio.Event()
         self._is_whole.set()
@@ -57,7 +57,7 @@ class Wire:
         self._sessions: set[asyncio.Task[None]] = set()
 
     async def start(self) -> HostPort:
-        """Listen on a free port; its address."""
+        """Listen on a free port; returns the address."""
         self._server = await asyncio.start_server(self._session, "127.0.0.1", 0, limit=BLOCK)
         return HostPort("127.0.0.1", int(self._server.sockets[0].getsockname()[1]))
 
@@ -70,16 +70,16 @@ class Wire:
         await asyncio.gather(*self._sessions, return_exceptions=True)
 
     def cut(self) -> None:
-        """Nothing passes any more, in either direction; sessions stay, and new ones wait."""
+        """Stop forwarding in both directions; sessions stay open, and new ones wait."""
         self._is_whole.clear()
 
     def break_sessions(self) -> None:
-        """All sessions end with a reset."""
+        """Reset all sessions."""
         for session in tuple(self._sessions):
             session.cancel()
 
     def heal(self) -> None:
-        """As it was at the beginning."""
+        """Forward everything without delay again."""
         self.delay_there = self.delay_back = 0.0
         self.copies_to_break = 0
         self._is_whole.set()
@@ -96,9 +96,9 @@ class Wire:
             pumps = (asyncio.create_task(self._there(reader, far_writer)), asyncio.create_task(self._back(far_reader, writer)))
             await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
         except OSError:
-            pass  # nobody listens there: the caller sees its session end
+            pass  # the target does not listen: the caller sees its session end
         except asyncio.CancelledError:
-            pass  # broken, or closed: streams would log it
+            pass  # broken or closed: asyncio streams would log it
         finally:
             self._sessions.discard(task)
             for pump in pumps:
@@ -155,7 +155,7 @@ Table = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A node to be: its name and site.
+    """The name, site and address of a node to create.
 
     Shapes: `host` is the address that it listens on. `inside` is a command that starts its process on another machine, such as
     `ip netns exec NAME`; it must become that process, not its parent.
@@ -183,8 +183,8 @@ SHORT_RETRIES: Table = {
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of 127.0.0.1 that nobody has, all different, and none that the kernel gives to outgoing connections: they must
-    still be free when a killed node is started again."""
+    """Free ports of 127.0.0.1, all different, and outside the kernel's range for outgoing connections, so that they are
+    still free when a killed node is started again."""
     found: list[int] = []
     with contextlib.ExitStack() as stack:
         for port in random.sample(PORTS, len(PORTS)):
@@ -199,7 +199,7 @@ def free_ports(count: int) -> list[int]:
 
 @dataclass(slots=True)
 class NodeProcess:
-    """One node. `kills` are the instants (time.time) at which it was killed; `program` are Python's arguments before `--config`."""
+    """One node. `kills` are the times (time.time) at which it was killed; `program` are Python's arguments before `--config`."""
 
     place: Place
     address: HostPort
@@ -220,16 +220,16 @@ class NodeProcess:
 
     @property
     def is_killed(self) -> bool:
-        """SIGKILL was sent since it was started."""
+        """SIGKILL was sent since the last start."""
         return len(self.kills) > self._kills_at_start
 
     @property
     def tracking(self) -> Path:
-        """Directory of its tracking log; survives `wipe`."""
+        """The directory of its tracking log, which survives `wipe`."""
         return self.directory / "tracking"
 
     async def start(self) -> None:
-        """Start it and wait until it answers SMTP, and its API, which is opened after that."""
+        """Start the process and wait until SMTP and then the API respond."""
         self._kills_at_start = len(self.kills)
         with (self.directory / "node.log").open("ab") as log:
             self.process = await asyncio.create_subprocess_exec(
@@ -241,7 +241,7 @@ class NodeProcess:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                start_new_session=True,  # Ctrl-C is for us: we end the nodes, in our order
+                start_new_session=True,  # Ctrl-C goes to this process only, which ends the nodes in order
             )
         deadline = time.monotonic() + START_SECONDS_MAX
         while not await self._answers():
@@ -253,7 +253,7 @@ class NodeProcess:
         return await self._says(self.address, b"220") and await self._says(self.admin, b"")
 
     async def _says(self, address: HostPort, greeting: bytes) -> bool:
-        """It listens there, and begins with this."""
+        """Whether the address is open, and its first line begins with `greeting`."""
         try:
             reader, writer = await asyncio.open_connection(address.host, address.port)
         except OSError:
@@ -270,26 +270,26 @@ class NodeProcess:
         return (self.directory / "node.log").read_text(errors="replace")[-2000:]
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal, if it runs."""
+        """Send a signal, if the process runs."""
         if self.process is not None and self.is_running:
             with contextlib.suppress(ProcessLookupError):
                 self.process.send_signal(number)
 
     def kill_now(self) -> None:
-        """SIGKILL at this instant. `kill` waits until it is gone."""
+        """Send SIGKILL without waiting. `kill` waits for the end."""
         if self.is_running:
             self.kills.append(time.time())
             self.signal(signal.SIGKILL)
 
     async def kill(self) -> None:
-        """SIGKILL, unless it was sent already, and wait until it is gone."""
+        """Send SIGKILL, unless already sent, and wait for the end."""
         if self.process is not None and self.is_running:
             if not self.is_killed:
                 self.kill_now()
             await self.process.wait()
 
     async def stop(self) -> None:
-        """SIGTERM, and SIGKILL if that does not help."""
+        """Send SIGTERM, and SIGKILL if the process does not end."""
         if self.process is None or not self.is_running:
             return
         self.signal(signal.SIGTERM)
@@ -301,17 +301,17 @@ class NodeProcess:
             await self.process.wait()
 
     def wipe(self) -> None:
-        """Destroy its queue: database and contents. The evidence stays."""
+        """Destroy the queue: database and content. The tracking log stays."""
         shutil.rmtree(self.directory / "data", ignore_errors=True)
 
 
 class Cluster:
-    """A few nodes that all know each other, with one next hop for all mail. Use as an async context manager.
+    """Several nodes that are peers of each other, with one next hop for all mail. Use as an async context manager.
 
-    Shapes: `routes` are further next hops by recipient pattern, tried first; without a `next_hop`, DNS decides about the rest.
-    `is_wired`: each node reaches each peer through a wire of its own, `wires[from, to]`. `tables` are further ones for every
-    node, such as "tls". `program`: see NodeProcess. `peer_host`: the name by which nodes know each other, if not the address.
-    `network`: from where clients may relay and nodes are believed.
+    Shapes: `routes` are further next hops by recipient pattern, tried first; without a `next_hop`, DNS decides about other mail.
+    `is_wired`: each node reaches each peer through a separate wire, `wires[from, to]`. `tables` are further ones for every
+    node, such as "tls". `program`: see NodeProcess. `peer_host`: the name by which nodes address each other, if not the address.
+    `network`: clients that may relay, and externally secured peers.
     """
 
     def __init__(
@@ -370,7 +370,7 @@ class Cluster:
         await self.close()
 
     async def close(self) -> None:
-        """No process of ours is left."""
+        """End all processes."""
         await asyncio.gather(*(node.stop() for node in self.nodes.values()))
         await asyncio.gather(*(wire.close() for wire in self.wires.values()))
         if self._own is not None:
@@ -423,7 +423,7 @@ Row = dict[str, str]
 
 
 def rows(directory: Path) -> Iterator[Row]:
-    """All rows of one node. A line that is not whole yet has no place here: files are read when the node has ended."""
+    """All rows of one node's log. Every line must be complete: read files after the node has ended."""
     for path in sorted(directory.glob("MSGTRK*.LOG"), key=_file_order):
         with path.open(newline="", encoding="utf-8") as file:
             fields: list[str] = []
@@ -435,12 +435,12 @@ def rows(directory: Path) -> Iterator[Row]:
 
 
 def instant(row: Row) -> float:
-    """Its date-time. Units: time.time."""
+    """The row's date-time. Units: time.time."""
     return datetime.fromisoformat(row["date-time"]).timestamp()
 
 
 def recipients(row: Row) -> list[str]:
-    """Of the row, in its order."""
+    """The row's recipients, in order."""
     return row["recipient-address"].split(";") if row["recipient-address"] else []
 
 

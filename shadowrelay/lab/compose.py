@@ -1,8 +1,8 @@
-"""The lab in containers: `Lab` has one method for each `shadowrelay lab` command, and each returns what it found or did.
+"""The lab in containers: `Lab` has one method per `shadowrelay lab` command, each returning its result. docs/lab.md.
 
-Synchronous: every step is a command of Docker. What is done to the lab is written down with its time (`fault_log`), because
-`verify` must know which duplicates have a cause. All methods raise LabError. Mail is sent and found by `lab.mail`; nodes, networks and
-disks are disturbed by `lab.disturbance`.
+Synchronous: every step is a Docker command. Every change to the lab is logged with its time (`fault_log`), because `verify` must know
+which duplicates have a cause. All methods raise LabError. `lab.mail` sends mail and reads arrivals; `lab.disturbance` makes faults
+in nodes, networks and disks.
 """
 
 import contextlib
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from shadowrelay.lab.disturbance import ALIVE, RUNNING, Disturbances, Tell
 from shadowrelay.lab.engine import ENDED, NOT_UP, NodeStatus, node_status, until_healthy, until_listening
-from shadowrelay.lab.fault_log import What, faults
+from shadowrelay.lab.fault_log import Change, faults
 from shadowrelay.lab.mail import Mail
 from shadowrelay.lab.sla_report import report_here, report_in_container, report_watched
 from shadowrelay.lab.state import let_everybody_read
@@ -22,32 +22,32 @@ from shadowrelay.signals import ended_in_order
 
 BUILT = ("mx1.east", DNS)  # the services whose images all others use
 PROFILE_SERVICES = {"prometheus": ("prometheus",), "spark": ("spark-master",)}
-MOUNTED = ("lab/nodes/*.toml", "lab/objectives.toml")  # of the checkout, as files
+MOUNTED = ("lab/nodes/*.toml", "lab/objectives.toml")  # files of the checkout that containers mount
 SERVERS = (SENDER, *RECEIVERS, DNS)
 POLL_SECONDS = 1.0
 NO_QUEUE = (
-    "Docker, or the machine of {nodes}, was stopped, and what was in memory is gone, queues and cuts: end this lab with `shadowrelay lab "
-    "down`, and start another with `shadowrelay lab up`"
+    "Docker, or the machine of {nodes}, was stopped, and queues and cuts in memory are lost: remove this lab with `shadowrelay lab "
+    "down`, and start a new one with `shadowrelay lab up`"
 )
 KEPT = (
-    "Docker has lost count of who was in {networks} (moby/moby, issue 42119) and keeps it, empty, until Docker is restarted; the next lab "
+    "Docker miscounts the endpoints of {networks} (moby/moby, issue 42119) and keeps it, empty, until Docker is restarted; the next lab "
     "of this directory uses it"
 )
 
 
 class Lab(Disturbances):
-    """The lab of one project directory; nothing is kept in memory, so several may be made of the same."""
+    """The lab of one project directory; has no state in memory, so several instances may coexist."""
 
     def __init__(self, directory: Path | str = ".", *, tell: Tell = lambda text: None) -> None:
         super().__init__(directory, tell=tell)
         self.mail = Mail(self.engine, self.state)
 
-    # ---- the whole
+    # ---- start and stop
 
     def up(self, profiles: Sequence[str] = (), *, is_build_wanted: bool = True) -> list[NodeStatus]:
         """Build what is missing or changed, start everything, and return when all nodes are healthy.
 
-        A lab that is up already keeps its containers, and with them its queues and cuts.
+        A running lab keeps its containers, with their queues and cuts.
         """
         unknown = [name for name in profiles if name not in PROFILE_SERVICES]
         if unknown:
@@ -56,7 +56,7 @@ class Lab(Disturbances):
         with self.state.turn.taken("up"):
             is_new = not self._is_up()
             if is_new:
-                self._remove()  # what an earlier one, or one that was started by hand, has left: its volumes remember mail
+                self._remove()  # containers of an earlier lab, or one started by hand: their volumes contain old mail
                 self.state.make()
                 let_everybody_read(path for pattern in MOUNTED for path in self.engine.directory.glob(pattern))
             if is_build_wanted:
@@ -80,20 +80,20 @@ class Lab(Disturbances):
 
     @contextlib.contextmanager
     def playing(self, name: str) -> Iterator[None]:
-        """While a scenario is played, nobody else changes the lab or sends. Raises: LabError if somebody does already."""
+        """While a scenario runs, no other command changes the lab or sends. Raises: LabError if one is already doing so."""
         self._known(NODES[0])
         with self.state.turn.taken(f"scenario {name}"), self.state.mail_turn.taken(f"scenario {name}"), ended_in_order():
             yield
 
     @contextlib.contextmanager
     def sending(self) -> Iterator[None]:
-        """Mail may flow whatever is done to the lab, but not into a scenario, which counts its own. Raises: LabError."""
+        """Mail may flow during any other command, but not during a scenario, which counts its own mail. Raises: LabError."""
         self._require_servers()
         with self.state.mail_turn.taken("send", is_shared=True):
             yield
 
     def status(self) -> list[NodeStatus]:
-        """Every node: its container, and what it says of itself."""
+        """Every node: the state of its container, and its own figures."""
         self.engine.check()
         states = self.engine.states()
         if not any(node in states for node in NODES):
@@ -103,22 +103,22 @@ class Lab(Disturbances):
     # ---- mail
 
     def defer(self, is_on: bool) -> None:
-        """The receiving servers answer every recipient with 451 (`is_on`), or take mail again. At once, in open sessions too."""
+        """Make the receiving servers answer every recipient with 451 (`is_on`), or accept mail. At once, also in open sessions."""
         self._require_servers()
         with self.state.turn.taken("defer"):
             if is_on:
-                self._happened(What.DEFER)
+                self._record(Change.DEFER)
             for service in RECEIVERS:
                 self.engine.execute(service, *(("touch", "/run/lab/defer") if is_on else ("rm", "-f", "/run/lab/defer")))
             if not is_on:
-                self._happened(What.TAKE)
+                self._record(Change.TAKE)
 
     def verify(
         self, wait: float = 120.0, *, began_at: float = 0.0, on_look: Callable[[Verification], None] = lambda seen: None
     ) -> Verification:
-        """Look until everything acknowledged has arrived and nothing can come any more, or for `wait` seconds. Then judge.
+        """Poll until everything acknowledged has arrived and no more can arrive, or for `wait` seconds. Then return the result.
 
-        `began_at` (time.time): only what was sent from then on. `on_look` sees what each look found.
+        `began_at` (time.time): only messages sent from then on. `on_look` receives each intermediate result.
         """
         self._require_servers()
         deadline = time.monotonic() + wait
@@ -130,7 +130,7 @@ class Lab(Disturbances):
             time.sleep(POLL_SECONDS)
 
     def _look(self, began_at: float) -> tuple[Verification, bool]:
-        # queues before logs and arrivals: what leaves them in between is then found there; and what is sent meanwhile is left out
+        # queues before logs and arrivals: messages that leave a queue meanwhile are then found there; messages sent meanwhile are left out
         known = injected(self.state.injected_lines())
         backlog = self.mail.backlog()
         arrived = self.mail.arrivals()
@@ -150,25 +150,25 @@ class Lab(Disturbances):
         return make(self.engine, self.state, self._tell)
 
     def watched_report(self) -> Path:
-        """Copy out the page that the streaming job of the profile `spark` made last. Returns it."""
+        """Copy the newest page of the streaming job (profile `spark`) out of its volume. Returns the path."""
         self._known(NODES[0])
         return report_watched(self.engine, self.state)
 
-    # ---- small things
+    # ---- helpers
 
     def faults_in_force(self) -> list[str]:
-        """What is still wrong with the lab, in words."""
-        return [*super().faults_in_force(), *(f"{service} has ended" for service in self._ended_servers())]
+        """Active faults as text."""
+        return [*super().faults_in_force(), *(f"{service} has stopped" for service in self._ended_servers())]
 
     def _ended_servers(self) -> list[str]:
         states = self.engine.states()
         return [service for service in SERVERS if states.get(service) not in RUNNING]
 
     def _require_servers(self) -> None:
-        """Who would send, receive or answer. Raises: LabError."""
+        """Require the servers that send, receive and resolve. Raises: LabError."""
         self._known(NODES[0])
         if ended := self._ended_servers():
-            raise LabError(f"{' and '.join(ended)} of the lab has ended: start it again with `shadowrelay lab up`")
+            raise LabError(f"{' and '.join(ended)} of the lab has stopped: start it again with `shadowrelay lab up`")
 
     def _is_up(self) -> bool:
         return self.state.is_made and any(node in self.engine.containers() for node in NODES)
@@ -180,8 +180,8 @@ class Lab(Disturbances):
             self.engine.compose("build", service)
 
     def _revive(self, profiles: Sequence[str]) -> None:
-        """Start what is missing or has ended, as a deed that is written down."""
-        self._tell("the lab is up: what is missing or has ended is started, nothing is replaced (new images: `lab down`, `lab up`)")
+        """Start missing or stopped containers, and log it."""
+        self._tell("the lab is up: starting missing and stopped containers, replacing none (for new images: `lab down`, `lab up`)")
         states = self.engine.states()
         without_queue = [one.short for one in MACHINES if states.get(one.network) in ENDED]
         if without_queue:
@@ -195,7 +195,7 @@ class Lab(Disturbances):
             states_now = self.engine.states()
             for one in MACHINES:
                 if states.get(one.short) not in ALIVE and states_now.get(one.short) in ALIVE:
-                    self._note(What.START, one)
+                    self._note(Change.START, one)
 
     def _remove(self) -> None:
         if kept := self.engine.remove():

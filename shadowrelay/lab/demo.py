@@ -1,4 +1,4 @@
-"""`shadowrelay demo`: three nodes in two sites, real mail, one server destroyed, another away too long. Under a minute."""
+"""`shadowrelay demo`: three nodes in two sites, real mail, one server destroyed, another down too long. docs/operations.md "Commands"."""
 
 import asyncio
 import contextlib
@@ -26,12 +26,12 @@ TIMES = Times(span=8.0, heartbeat=1.0, poll=0.25)  # of lab.cluster.SHORT_TIMES
 RATE = 60.0  # messages a second
 TAKEN_OVER_MIN = 50
 SETTLE_SECONDS_MAX = 30.0
-EVIDENCE = Path(".demo")  # in the working directory: shipped tracking logs, and the report on them
+EVIDENCE = Path(".demo")  # in the working directory: shipped tracking logs, and the report
 
 
 @dataclass(slots=True)
 class Takeover:
-    """A server that was lost, and when its last message had been taken over (tracking logs of the others)."""
+    """A lost server, and when its last message was taken over (from the tracking logs of the others)."""
 
     node: str
     lost_at: float
@@ -40,9 +40,9 @@ class Takeover:
 
 
 def run(*, messages_count: int = 600, directory: Path | None = None, evidence: Path = EVIDENCE, as_json: bool = False) -> int:
-    """Exit status: 0 if nothing was lost, every duplicate has a cause, enough was taken over, and the report says the same."""
+    """Exit status: 0 if nothing was lost, every duplicate has a cause, enough was taken over, and the report agrees."""
     console = Console(stderr=as_json)
-    operator_log.configure("critical")  # the clients and the receiving server of this process say what they have to say in the table
+    operator_log.configure("critical")  # the table shows what the clients and the receiving server of this process recorded
     try:
         return asyncio.run(_Demo(console, messages_count, directory, evidence, as_json).run())
     except KeyboardInterrupt:
@@ -64,7 +64,7 @@ class _Demo:
         self.takeovers: list[Takeover] = []
 
     async def run(self) -> int:
-        self._mind_signals()
+        self._handle_signals()
         began = time.monotonic()
         shipped = self.evidence.absolute() / "logs"
         shutil.rmtree(shipped, ignore_errors=True)
@@ -90,7 +90,7 @@ class _Demo:
         differences = contradictions(report.overall, result, load.sent, redundant) if report.page else []
         return self._report(result, redundant, report, differences, time.monotonic() - began)
 
-    def _mind_signals(self) -> None:
+    def _handle_signals(self) -> None:
         task = asyncio.current_task()
         assert task is not None
         loop = asyncio.get_running_loop()
@@ -120,12 +120,12 @@ class _Demo:
         await self._settled(load, sink)
 
     async def _destroy_one(self, cluster: Cluster, sink: Sink, load: Load, tell: Callable[[str], None]) -> None:
-        tell("the receiving server defers everything: mail piles up")
+        tell("the receiving server defers everything: mail queues up")
         sink.is_deferring = True
         before = _acknowledged(load)
         await self._until(lambda: _acknowledged(load) >= before + self.count * 0.2)
         victim = busiest(cluster, load, sink)
-        tell(f"{victim.name} is killed, its disk destroyed with mail on it")
+        tell(f"{victim.name} is killed, and its disk destroyed with mail on it")
         await victim.kill()
         killed_at = time.time()
         victim.wipe()
@@ -134,7 +134,7 @@ class _Demo:
         self.faults.append(Fault(FaultKind.WIPE, victim.name, victim.kills[-1], time.time()))
         self.takeovers.append(Takeover(victim.name, killed_at))
         await asyncio.sleep(2 * TIMES.heartbeat)
-        tell("the receiving server takes mail again")
+        tell("the receiving server accepts mail again")
         sink.is_deferring = False
 
     async def _keep_one_away(self, cluster: Cluster, sink: Sink, load: Load, tell: Callable[[str], None]) -> None:
@@ -143,12 +143,12 @@ class _Demo:
         before = _acknowledged(load)
         await self._until(lambda: _acknowledged(load) >= min(before + self.count * 0.2, self.count * 0.95))
         victim = busiest(cluster, load, sink)
-        tell(f"{victim.name} is killed, and stays away for longer than {TIMES.span:g} s")
+        tell(f"{victim.name} is killed, and stays down for longer than {TIMES.span:g} s")
         await victim.kill()
         killed_at = time.time()
         self.takeovers.append(Takeover(victim.name, killed_at))
         await asyncio.sleep(TIMES.span + 3 * TIMES.heartbeat)
-        tell("the receiving server takes mail again")
+        tell("the receiving server accepts mail again")
         sink.is_deferring = False
         await asyncio.sleep(2 * TIMES.heartbeat)
         tell(f"{victim.name} comes back with its old queue")
@@ -156,11 +156,11 @@ class _Demo:
         self.faults.append(Fault(FaultKind.KILL, victim.name, victim.kills[-1], time.time()))
 
     async def _until(self, is_so: Callable[[], bool]) -> None:
-        while not is_so():  # noqa: ASYNC110 - what clients and the server saw are plain lists
+        while not is_so():  # noqa: ASYNC110 - clients and server record into plain lists
             await asyncio.sleep(0.02)
 
     async def _settled(self, load: Load, sink: Sink) -> None:
-        """Everything acknowledged has arrived, and a while after that: a duplicate must have its chance."""
+        """Wait until everything acknowledged has arrived, and then a little longer, so that duplicates can arrive."""
         deadline = time.monotonic() + SETTLE_SECONDS_MAX
         while time.monotonic() < deadline:
             arrived = {arrival.network_id for arrival in sink.arrivals}
@@ -184,7 +184,7 @@ class _Demo:
             good = "[green]nothing lost, every duplicate explained[/green]"
             self.console.print(f"{good if result.is_good else '[bold red]the promise was broken[/bold red]'}; {seconds:.0f} s")
             if not is_enough:
-                self.console.print(f"[yellow]only {result.taken_over} messages were taken over: too few to prove anything[/yellow]")
+                self.console.print(f"[yellow]only {result.taken_over} messages were taken over: too few for a conclusion[/yellow]")
             self._print_evidence(report, differences)
         is_reported = not differences and (report.page is not None or not report.is_possible)
         return 0 if result.is_good and is_enough and is_reported else 1
@@ -201,14 +201,14 @@ class _Demo:
             self.console.print(f"  {report.page.absolute()}", markup=False, soft_wrap=True)
 
     def _table(self, result: Account, redundant: int) -> Table:
-        table = Table(title="What became of the mail", title_justify="left")
+        table = Table(title="Results", title_justify="left")
         table.add_column("")
         table.add_column("messages", justify="right")
-        table.add_row("accepted (clients heard 250)", str(result.accepted))
+        table.add_row("accepted (clients got 250)", str(result.accepted))
         table.add_row("redundant when accepted", str(redundant))
         table.add_row("delivered", str(result.delivered))
         table.add_row("lost", str(len(result.lost)), style="bold red" if result.lost else None)
-        table.add_row("changed on the way", str(len(result.changed)), style="bold red" if result.changed else None)
+        table.add_row("changed in transit", str(len(result.changed)), style="bold red" if result.changed else None)
         table.add_row("duplicated", str(len(result.duplicates)))
         if result.duplicates:
             table.caption = "causes: docs/design.md, section 3"
@@ -243,7 +243,7 @@ def _acknowledged(load: Load) -> int:
 
 
 def busiest(cluster: Cluster, load: Load, sink: Sink) -> NodeProcess:
-    """The node with the most acknowledged and undelivered messages, as clients and the receiving server know it."""
+    """The node with the most acknowledged and undelivered messages, according to clients and the receiving server."""
     arrived = {arrival.network_id for arrival in sink.arrivals}
     waiting = dict.fromkeys(cluster.nodes, 0)
     for sent in load.sent:
@@ -254,13 +254,13 @@ def busiest(cluster: Cluster, load: Load, sink: Sink) -> NodeProcess:
 
 
 def count_redundant(cluster: Cluster) -> int:
-    """Messages acknowledged as redundant, by the nodes' own tracking logs."""
+    """Messages acknowledged as redundant, from the nodes' tracking logs."""
     tracked = (row for node in cluster.nodes.values() for row in rows(node.tracking))
     return sum(row["event-id"] == "RECEIVE" and "S:Replication=Success" in row["custom-data"] for row in tracked)
 
 
 def promotion_instants(cluster: Cluster, lost: str, *, since: float) -> list[float]:
-    """When each message of a lost server was taken over, by the others' tracking logs."""
+    """When each message of a lost server was taken over, from the other nodes' tracking logs."""
     tracked = (row for node in cluster.nodes.values() for row in rows(node.tracking))
     instants = (instant(row) for row in tracked if row["event-id"] == "RESUBMIT" and row["reference"] == lost)
     return [at for at in instants if at >= since]

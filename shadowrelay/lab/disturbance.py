@@ -1,11 +1,11 @@
-"""What can be done to the nodes, networks and disks of a lab that is up.
+"""Faults in the nodes, networks and disks of a running lab. docs/lab.md.
 
-Networks are cut and slowed in the network container of a node, by command lines that pure functions make. Nothing else filters there, so
-that to heal is to flush. Packets are dropped, not refused: a cut cable gives no answer.
+Networks are cut and slowed in the network container of a node, by command lines built in pure functions. No other filters exist there,
+so that healing means flushing all rules. Packets are dropped, not rejected: a cut cable gives no answer.
 
-Each action takes its turn (`state.Turn`) and is written down (`fault_log`): before it is done if it begins a fault, after it if it ends
-one. An interruption in between then leaves a fault in the log that is none, which `start`, `unpause` or `heal` ends; never one that nobody
-knows of.
+Each action holds a lock (`state.Turn`) and is logged (`fault_log`): before it starts if it begins a fault, after it if it ends one. An
+interruption then leaves at worst a logged fault that did not happen, which `start`, `unpause` or `heal` ends; it never leaves a fault
+that is not logged.
 """
 
 import time
@@ -14,7 +14,7 @@ from datetime import datetime
 from pathlib import Path
 
 from shadowrelay.lab.engine import Engine, until_healthy
-from shadowrelay.lab.fault_log import Happening, What, in_force
+from shadowrelay.lab.fault_log import Change, Entry, in_force
 from shadowrelay.lab.state import State
 from shadowrelay.lab.topology import LINK, MACHINES, NODES, LabError, Machine, machine, machines_of, network_between, pairs, peers_on
 
@@ -24,21 +24,21 @@ Command = tuple[str, ...]
 
 BURST = "16kb"
 QUEUE_SECONDS = "5s"  # packets that would wait longer are dropped
-QUEUE_PACKETS = "50"  # as much, in full packets at 128kbit
+QUEUE_PACKETS = "50"  # about the same in full packets at 128kbit
 
 
 class Links:
-    """The networks of the lab's nodes."""
+    """Cuts and limits on the networks of the nodes."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
     def cut(self, one: Machine, other: Machine) -> None:
-        """Drop everything between two nodes."""
+        """Drop all packets between two nodes."""
         self._run(one, cut(self._engine.addresses(other.network).values()))
 
     def slow(self, one: Machine, network: str, peers: Sequence[Machine], rate: str) -> None:
-        """Limit what a node sends to these peers by this network. What was said of the network before no longer counts."""
+        """Limit what a node sends to these peers on this network. Replaces an earlier limit on the network."""
         (interface,) = self._interfaces(one, [network])
         if set(peers) == set(peers_on(one, network)):
             self._run(one, slow(interface, rate))
@@ -46,7 +46,7 @@ class Links:
             self._run(one, slow_toward(interface, rate, [self._engine.addresses(peer.network)[network] for peer in peers]))
 
     def heal(self, one: Machine) -> None:
-        """Undo both."""
+        """Remove cuts and limits."""
         interfaces = self._interfaces(one, [LINK, one.site])
         self._run(one, [*heal(), *(command for interface in interfaces for command in unslow(interface))])
 
@@ -60,28 +60,28 @@ class Links:
 
 
 def cut(addresses: Iterable[str]) -> list[Command]:
-    """Nothing goes to or comes from these addresses."""
+    """Drop packets to and from these addresses."""
     return [
         command for address in addresses for command in (_drop("INPUT", "--source", address), _drop("OUTPUT", "--destination", address))
     ]
 
 
 def heal() -> list[Command]:
-    """Whatever was cut is whole."""
+    """Remove all cuts."""
     return [("iptables", "--flush", "INPUT"), ("iptables", "--flush", "OUTPUT")]
 
 
 def slow(interface: str, rate: str) -> list[Command]:
-    """Everything that leaves by this interface leaves at `rate` (as tc writes it: "128kbit")."""
+    """Limit all outgoing traffic of this interface to `rate` (in tc's syntax: "128kbit")."""
     return [("tc", "qdisc", "replace", "dev", interface, "root", "tbf", "rate", rate, "burst", BURST, "latency", QUEUE_SECONDS)]
 
 
 def slow_toward(interface: str, rate: str, addresses: Iterable[str]) -> list[Command]:
-    """The same for what goes to these addresses; everything else leaves as ever."""
+    """Limit outgoing traffic to these addresses only."""
     device = ("dev", interface)
     to = [("u32", "match", "ip", "dst", f"{address}/32", "flowid", "1:10") for address in addresses]
     return [
-        *unslow(interface),  # an older limit cannot be changed into this one
+        *unslow(interface),  # an existing limit cannot be changed into this one
         ("tc", "qdisc", "replace", *device, "root", "handle", "1:", "htb"),
         ("tc", "class", "replace", *device, "parent", "1:", "classid", "1:10", "htb", "rate", rate, "burst", BURST, "cburst", BURST),
         ("tc", "qdisc", "replace", *device, "parent", "1:10", "pfifo", "limit", QUEUE_PACKETS),
@@ -90,12 +90,12 @@ def slow_toward(interface: str, rate: str, addresses: Iterable[str]) -> list[Com
 
 
 def unslow(interface: str) -> list[Command]:
-    """As it was."""
+    """Remove the limit."""
     return [("tc", "qdisc", "replace", "dev", interface, "root", "noqueue")]
 
 
 def interface_of(listing: str, address: str) -> str:
-    """Which interface has the address, out of `ip -oneline -family inet address`; empty if none has."""
+    """The interface with this address, from `ip -oneline -family inet address`; empty if none has it."""
     for line in listing.splitlines():
         _, name, *rest = line.split()
         if any(word.startswith(f"{address}/") for word in rest):
@@ -107,11 +107,11 @@ def _drop(chain: str, side: str, address: str) -> Command:
     return ("iptables", "--append", chain, side, address, "--jump", "DROP")
 
 
-# ---- all of it
+# ---- nodes, networks, disks
 
 STOP_SECONDS = 80  # as stop_grace_period in docker-compose.yml
 RATE_DEFAULT = "128kbit"
-QUEUE = "/queue"  # where the network container of a node has its queue volume
+QUEUE = "/queue"  # mount point of the node's queue volume in its network container
 FILLER = f"{QUEUE}/filler"
 RUNNING = ("healthy", "starting", "unhealthy", "running")
 ALIVE = (*RUNNING, "paused")
@@ -122,7 +122,7 @@ Tell = Callable[[str], None]
 
 
 class Disturbances:
-    """The lab of one project directory; nothing is kept in memory, so several may be made of the same."""
+    """Faults in the lab of one project directory; has no state in memory, so several instances may coexist."""
 
     def __init__(self, directory: Path | str = ".", *, tell: Tell = lambda text: None) -> None:
         self.state = State(Path(directory).resolve() / ".lab")
@@ -133,66 +133,66 @@ class Disturbances:
     # ---- nodes
 
     def kill(self, node: str) -> None:
-        """SIGKILL, of a paused node too. It stays dead until `start`."""
+        """SIGKILL the process, even if paused. It stays down until `start`."""
         one = self._known(node)
         with self.state.turn.taken(f"kill {one.short}"):
             was = self._state(one)
             if was not in ALIVE:
                 raise LabError(DEAD.format(node=one.short))
-            self._note(What.KILL, one)
+            self._note(Change.KILL, one)
             self.engine.docker("kill", self.engine.container(one.short))
-            if was != "paused":  # else it has done nothing since it was
-                self._note(What.KILL, one, self._finished_at(one))
+            if was != "paused":  # else it has done nothing since it was paused
+                self._note(Change.KILL, one, self._finished_at(one))
 
     def start(self, node: str) -> None:
-        """Start a node that was killed, and wait until it is healthy. Harmless if it runs."""
+        """Start a killed node, and wait until it is healthy. No effect if it runs."""
         one = self._known(node)
         with self.state.turn.taken(f"start {one.short}"):
             if self._state(one) == "paused":
-                raise LabError(f"{one.short} is paused, not dead: shadowrelay lab unpause {one.short}")
+                raise LabError(f"{one.short} is paused, not killed: shadowrelay lab unpause {one.short}")
             self.engine.docker("start", self.engine.container(one.short))
-            self._note(What.START, one)
+            self._note(Change.START, one)
             until_healthy(self.engine, [one.short])
 
     def wipe(self, node: str, *, is_start_wanted: bool = True) -> None:
-        """Kill it if it lives, destroy everything on its queue volume, and start it empty."""
+        """Kill the node if it runs, destroy everything on its queue volume, and start it empty."""
         one = self._known(node)
         with self.state.turn.taken(f"wipe {one.short}"):
             if self._state(one) in ALIVE:
                 self.kill(node)
-            self._note(What.WIPE, one)
+            self._note(Change.WIPE, one)
             self._empty(one)
             if is_start_wanted:
                 self.start(node)
 
     def pause(self, node: str) -> None:
-        """Freeze its process. The network still takes connections for it, as for a machine that hangs."""
+        """Freeze the process. The network still accepts connections for it, as for a machine that hangs."""
         one = self._known(node)
         with self.state.turn.taken(f"pause {one.short}"):
             self._require_running(one)
-            self._note(What.PAUSE, one)
+            self._note(Change.PAUSE, one)
             self.engine.docker("pause", self.engine.container(one.short))
 
     def unpause(self, node: str) -> None:
-        """Let a paused node go on, as if nothing had happened. Harmless if it is not paused."""
+        """Resume a paused node. No effect if it is not paused."""
         one = self._known(node)
         with self.state.turn.taken(f"unpause {one.short}"):
             was = self._state(one)
             if was not in ALIVE:
-                raise LabError(f"{one.short} is dead, not paused: shadowrelay lab start {one.short}")
+                raise LabError(f"{one.short} is killed, not paused: shadowrelay lab start {one.short}")
             if was == "paused":
                 self.engine.docker("unpause", self.engine.container(one.short))
-            self._note(What.UNPAUSE, one)
+            self._note(Change.UNPAUSE, one)
 
     def roll(self) -> list[str]:
-        """Restart all nodes, one after the other, each when the one before is healthy. Returns their names in order."""
+        """Restart all nodes in turn, each when the previous one is healthy. Returns their names in order."""
         self._known(NODES[0])
         with self.state.turn.taken("roll"):
             for one in MACHINES:
                 self._require_running(one)
                 self._tell(f"{one.short} drains and starts again")
                 identity = self.engine.container(one.short)
-                self._note(What.STOP, one)
+                self._note(Change.STOP, one)
                 self.engine.docker("stop", "--time", str(STOP_SECONDS), identity, seconds=STOP_SECONDS + 20)
                 self.engine.docker("start", identity)
                 until_healthy(self.engine, [one.short])
@@ -201,19 +201,19 @@ class Disturbances:
     # ---- networks
 
     def cut(self, one: str, other: str) -> list[tuple[str, str]]:
-        """Drop everything between two sites, two nodes, or a site and a node. Returns the pairs of nodes."""
+        """Drop all packets between two sites, two nodes, or a site and a node. Returns the pairs of nodes."""
         apart = pairs(one, other)
         self._known(NODES[0])
         with self.state.turn.taken(f"cut {one} {other}"):
             for left, right in apart:
-                self._note(What.CUT, left, other=right)
+                self._note(Change.CUT, left, other=right)
                 self._links.cut(left, right)
         return [(left.short, right.short) for left, right in apart]
 
     def slow(self, one: str, other: str = "", rate: str = RATE_DEFAULT) -> list[str]:
-        """Limit what two places, each a site or a node, send each other; of one place alone, all that it sends to other nodes.
+        """Limit traffic between two places, each a site or a node; for one place, all that it sends to other nodes.
 
-        The rate is that of a node in a network. Returns the nodes whose sending is limited.
+        The rate applies to each node and network. Returns the nodes whose sending is limited.
         """
         limits: dict[tuple[Machine, str], list[Machine]] = {}
         for left, right in pairs(one, other) if other else []:
@@ -225,39 +225,39 @@ class Disturbances:
         slowed = [each for each in MACHINES if any(each == limited for limited, _ in limits)]
         with self.state.turn.taken(f"slow {one} {other}".strip()):
             for each in slowed:
-                self._note(What.SLOW, each)
+                self._note(Change.SLOW, each)
             for (each, network), peers in limits.items():
                 self._links.slow(each, network, peers, rate)
         return [each.short for each in slowed]
 
     def heal(self) -> None:
-        """End all cuts and slow networks."""
+        """Remove all cuts and limits."""
         self._known(NODES[0])
         with self.state.turn.taken("heal"):
             for one in MACHINES:
                 self._links.heal(one)
-            self._happened(What.HEAL)
+            self._record(Change.HEAL)
 
     # ---- disks
 
     def fill_disk(self, node: str) -> int:
-        """Fill its queue volume to the last byte. Returns the free bytes that are left: 0."""
+        """Fill the queue volume to the last byte. Returns the free bytes: 0."""
         one = self._known(node)
         with self.state.turn.taken(f"fill-disk {one.short}"):
-            self._note(What.FILL, one)
+            self._note(Change.FILL, one)
             self.engine.execute(one.network, "sh", "-c", f"cat /dev/zero >{FILLER} 2>/dev/null || true")
             return self._free_bytes(one)
 
     def free_disk(self, node: str) -> int:
-        """Take the filler away. Returns the free bytes."""
+        """Remove the filler. Returns the free bytes."""
         one = self._known(node)
         with self.state.turn.taken(f"fill-disk {one.short} --undo"):
             self.engine.execute(one.network, "rm", "-f", FILLER)
-            self._note(What.FREE, one)
+            self._note(Change.FREE, one)
             return self._free_bytes(one)
 
     def save_database(self, node: str) -> Path:
-        """Copy its queue volume as it is at this moment (it is frozen meanwhile) for `restore_old_database`. Returns the file."""
+        """Copy the queue volume (the node is paused meanwhile) for `restore_old_database`. Returns the file."""
         one = self._known(node)
         path = self.state.saved(one.short)
         with self.state.turn.taken(f"save-database {one.short}"):
@@ -273,7 +273,7 @@ class Disturbances:
         return path
 
     def restore_old_database(self, node: str) -> None:
-        """What nobody should do: put the copy of `save_database` in the place of the queue, and start the node on it."""
+        """Replace the queue by the copy of `save_database`, and start the node on it. Never do this in production."""
         one = self._known(node)
         path = self.state.saved(one.short)
         if not path.is_file():
@@ -281,16 +281,16 @@ class Disturbances:
         with self.state.turn.taken(f"restore-old-database {one.short}"):
             if self._state(one) in ALIVE:
                 self.kill(node)
-            self._note(What.RESTORE, one)
+            self._note(Change.RESTORE, one)
             self._empty(one)
             self.engine.execute(one.network, "tar", "-C", QUEUE, "-xpf", "-", data=path.read_bytes())
             self.start(node)
 
     def faults_in_force(self) -> list[str]:
-        """What is still wrong with the lab, in words."""
+        """Active faults as text."""
         return in_force(self.state.faults.read())
 
-    # ---- small things
+    # ---- helpers
 
     def _known(self, node: str) -> Machine:
         one = machine(node)
@@ -312,13 +312,13 @@ class Disturbances:
 
     def _empty(self, one: Machine) -> None:
         self.engine.execute(one.network, "find", QUEUE, "-mindepth", "1", "-delete")
-        self._note(What.FREE, one)  # the filler is gone, too
+        self._note(Change.FREE, one)  # this removed the filler, too
 
     def _free_bytes(self, one: Machine) -> int:
         return int(self.engine.execute(one.network, "df", "--block-size=1", "--output=avail", QUEUE).split()[-1])
 
-    def _note(self, what: What, one: Machine, at: float = 0.0, other: Machine | None = None) -> None:
-        self._happened(what, one.server, at, other.server if other else "")
+    def _note(self, what: Change, one: Machine, at: float = 0.0, other: Machine | None = None) -> None:
+        self._record(what, one.server, at, other.server if other else "")
 
-    def _happened(self, what: What, node: str = "", at: float = 0.0, other: str = "") -> None:
-        self.state.faults.append(Happening(at or time.time(), what, node, other))
+    def _record(self, what: Change, node: str = "", at: float = 0.0, other: str = "") -> None:
+        self.state.faults.append(Entry(at or time.time(), what, node, other))

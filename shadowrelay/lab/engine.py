@@ -1,9 +1,9 @@
-"""Docker and Compose as the lab needs them: their commands, waiting until containers are healthy, and questions to a node inside its own.
+"""Runs Docker and Compose commands for the lab, waits for healthy containers, and queries nodes inside theirs. docs/lab.md.
 
-Errors say what to do. Containers are found by the directory that both Compose 1.29 and 2 write into a label; Compose itself goes by the
-project's name. So a command of Compose is refused where another directory's containers have the same name.
+Errors include the remedy. Containers are found by the directory that both Compose 1.29 and 2 store in a label, while Compose identifies
+a project by name. A Compose command is therefore refused if containers of another directory have the same project name.
 
-A node is asked through its admin address, inside its container, without starting another Python.
+A node is queried on its admin address, inside its container, without starting another Python.
 """
 
 import contextlib
@@ -30,20 +30,20 @@ NO_COMPOSE = "neither `docker compose` nor `docker-compose` is there: install on
 NO_FILE = "there is no docker-compose.yml in {directory}: change to the project's directory or name it with --project-directory"
 COLON = "{directory} has a colon in its path, which Docker reads as the end of it: move or rename the directory"
 TAKEN = (
-    "containers of {others} have the same project name, {name}, and would be taken for those of {mine}: end them first (`shadowrelay "
+    "containers of {others} have the same project name, {name}, and would be confused with those of {mine}: remove them (`shadowrelay "
     "lab down` there), or set COMPOSE_PROJECT_NAME, and LAB_NET if they are a lab, for all commands here"
 )
 NOT_UP = "the lab is not up: start it with `shadowrelay lab up`"
-LOST_COUNT = "has active endpoints"  # how Docker says why it keeps a network
+LOST_COUNT = "has active endpoints"  # Docker's reason for not removing a network
 LABEL = "com.docker.compose"
 LABELS = (f"{LABEL}.service", f"{LABEL}.oneoff", f"{LABEL}.project", f"{LABEL}.project.working_dir")
-# one builder for both generations of Compose, so that they share its cache: what 1.29 listens to, and what 2 does
+# Both generations of Compose use the same builder, so that they share its cache: the variables of 1.29 and of 2.
 BUILDER = {"COMPOSE_DOCKER_CLI_BUILD": "0", "DOCKER_BUILDKIT": "0"}
 
 
 @dataclass(frozen=True, slots=True)
 class _Container:
-    """`directory`: where its project is, None if its Compose did not say; `is_one_off`: of `compose run`."""
+    """`directory`: of its project, None if its Compose did not store it; `is_one_off`: from `compose run`."""
 
     identity: str
     service: str
@@ -53,7 +53,7 @@ class _Container:
 
 
 class Engine:
-    """One project directory and what runs for it. All methods raise LabError.
+    """One project directory and its containers. All methods raise LabError.
 
     Shapes: `settings` are variables for every command of Compose, None for one that must not be set.
     """
@@ -63,7 +63,7 @@ class Engine:
         self._settings = settings
 
     def check(self) -> None:
-        """Everything is there that commands need: a compose file, Docker, an engine that answers."""
+        """Check the prerequisites: a compose file, Docker, an engine that responds."""
         if not (self.directory / "docker-compose.yml").is_file():
             raise LabError(NO_FILE.format(directory=self.directory))
         if ":" in str(self.directory):
@@ -74,7 +74,7 @@ class Engine:
         if answer.returncode:
             reason = (answer.stderr.strip() or answer.stdout.strip()).splitlines()
             raise LabError(
-                f"the Docker engine does not answer ({reason[-1] if reason else 'no reason given'}): start it, or get the right to use it"
+                f"the Docker engine does not answer ({reason[-1] if reason else 'no reason given'}): start it, or get permission to use it"
             )
 
     @functools.cached_property
@@ -85,14 +85,14 @@ class Engine:
         return ["docker", "compose"] if is_plugin else ["docker-compose"]
 
     def compose(self, *arguments: str, profiles: Sequence[str] = PROFILES, project: str = "", seconds: float = BUILD_SECONDS_MAX) -> bytes:
-        """A Compose command. Returns its standard output."""
+        """Run a Compose command. Returns its standard output."""
         flags = ["--project-name", project or self.project(), *(text for profile in profiles for text in ("--profile", profile))]
         wanted = {**BUILDER, **os.environ, **self._settings()}
         environment = {name: text for name, text in wanted.items() if text is not None}
         return self._run([*self._compose, *flags, *arguments], seconds, environment=environment)
 
     def project(self) -> str:
-        """The name that Compose gives to what is ours: that of our containers, else as Compose makes it. Raises LabError if it is taken."""
+        """The Compose project name: that of our containers, else as Compose derives it. Raises LabError if it is taken."""
         found = self._containers()
         mine = sorted({one.project for one in found if one.directory == self.directory})
         name = mine[0] if mine else self._usual_project()
@@ -104,20 +104,20 @@ class Engine:
         return name
 
     def _usual_project(self) -> str:
-        file = self.directory / ".env"  # Compose reads it, too
+        file = self.directory / ".env"  # Compose reads it too
         lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
         said = [line.partition("=")[2].strip(" \t'\"") for line in lines if line.partition("=")[0].strip() == "COMPOSE_PROJECT_NAME"]
         name = os.environ.get("COMPOSE_PROJECT_NAME") or (said[-1] if said else "") or self.directory.name
         return re.sub("[^-_a-z0-9]", "", name.lower()).lstrip("-_") or "default"
 
     def docker(self, *arguments: str, data: bytes | None = None, seconds: float = COMMAND_SECONDS_MAX) -> bytes:
-        """A docker command. Returns its standard output."""
+        """Run a docker command. Returns its standard output."""
         return self._run(["docker", *arguments], seconds, data=data)
 
     def _run(
         self, command: Sequence[str], seconds: float, *, data: bytes | None = None, environment: dict[str, str] | None = None
     ) -> bytes:
-        # Compose 2 believes PWD, which may have come here by a symbolic link, and would label containers with that
+        # Compose 2 uses PWD, which may contain a symbolic link, and would label containers with that path
         environment = {**(environment or os.environ), "PWD": str(self.directory)}
         try:
             done = subprocess.run(
@@ -134,32 +134,32 @@ class Engine:
         return done.stdout
 
     def log_tail(self, service: str) -> str:
-        """The last words of a container; nodes log to standard error, which `docker logs` keeps apart."""
+        """The end of a container's log; nodes log to standard error, which `docker logs` keeps separate."""
         both = ["bash", "-c", 'docker logs --tail 5 "$0" 2>&1', self.container(service)]
         return self._run(both, COMMAND_SECONDS_MAX).decode(errors="replace").strip()
 
     def containers(self) -> dict[str, str]:
-        """Container id by service, stopped ones too, those of one-off commands not."""
+        """Container id by service, including stopped containers, without one-off commands."""
         return {one.service: one.identity for one in self._containers() if one.directory == self.directory and not one.is_one_off}
 
     def _containers(self) -> list[_Container]:
-        """Of all projects."""
+        """Containers of all projects."""
         shape = "|".join(("{{.ID}}", *(f'{{{{.Label "{label}"}}}}' for label in LABELS)))
         found = []
         for line in self.docker("ps", "--all", "--filter", f"label={LABEL}.project", "--format", shape).decode().splitlines():
             identity, service, one_off, project, directory = line.split("|", 4)
-            # a path by a symbolic link is that of a command by hand
+            # a path with a symbolic link comes from a command run by hand
             found.append(_Container(identity, service, one_off == "True", project, Path(directory).resolve() if directory else None))
         return found
 
     def remove(self) -> list[str]:
-        """All containers, networks and volumes of ours. Gives networks that Docker does not let go of, although nothing is in them."""
-        name = self.project()  # raises where it would meet what is not ours
+        """Remove our containers, networks and volumes. Returns networks that Docker does not release although they are empty."""
+        name = self.project()  # raises if another directory has the same project name
         for one in self._containers():
             if one.directory == self.directory:
-                # Not together: where many leave a network at once, Docker 20.10 sometimes loses count of them, and keeps the network
-                # for ever (moby/moby, issue 42119). Nothing is worth draining.
-                with contextlib.suppress(LabError):  # gone by itself meanwhile; else Compose meets it, too
+                # One at a time: if many leave a network at once, Docker 20.10 sometimes miscounts them, and keeps the network for
+                # ever (moby/moby, issue 42119). SIGKILL, because no mail needs to drain.
+                with contextlib.suppress(LabError):  # removed meanwhile; other errors appear in Compose, too
                     self.docker("rm", "--force", one.identity)
         try:
             self.compose("down", "--volumes", "--remove-orphans", project=name)
@@ -168,7 +168,7 @@ class Engine:
                 raise
         else:
             return []
-        # Compose ends at the first such network, before all volumes
+        # Compose stops at the first such network, before it removes all volumes
         ours = ("--quiet", "--filter", f"label={LABEL}.project={name}")
         for network in self.docker("network", "ls", *ours).decode().split():
             with contextlib.suppress(LabError):
@@ -185,7 +185,7 @@ class Engine:
         return found
 
     def states(self) -> dict[str, str]:
-        """By service: "healthy", "starting", "unhealthy" (as its health check says), else Docker's own word ("running", "exited" …)."""
+        """State by service: "healthy", "starting", "unhealthy" (from its health check), else Docker's ("running", "exited" …)."""
         services = self.containers()
         if not services:
             return {}
@@ -196,17 +196,17 @@ class Engine:
         }
 
     def inspect(self, service: str) -> dict[str, Any]:
-        """What Docker knows of the container of a service."""
+        """The result of `docker inspect` for a service's container."""
         answers: list[dict[str, Any]] = json.loads(self.docker("inspect", self.container(service)))
         return answers[0]
 
     def addresses(self, service: str) -> dict[str, str]:
-        """Address by network, as docker-compose.yml names it: {"link": "10.83.3.11"}."""
+        """Address by network, with the network names of docker-compose.yml: {"link": "10.83.3.11"}."""
         networks: dict[str, dict[str, Any]] = self.inspect(service)["NetworkSettings"]["Networks"]
         return {name.rpartition("_")[2]: str(network["IPAddress"]) for name, network in networks.items()}
 
     def execute(self, service: str, *command: str, data: bytes | None = None, seconds: float = COMMAND_SECONDS_MAX) -> bytes:
-        """A command in the running container of a service. Returns its standard output."""
+        """Run a command in the running container of a service. Returns its standard output."""
         flags = ["--interactive"] if data is not None else []
         return self.docker("exec", *flags, self.container(service), *command, data=data, seconds=seconds)
 
@@ -229,7 +229,7 @@ ENDED = ("exited", "dead")
 
 
 def until_healthy(engine: Engine, nodes: Sequence[str]) -> None:
-    """Until the health checks of all of them say so. Raises: LabError, at once for a node that has ended, with its last words."""
+    """Wait until all health checks pass. Raises: LabError; immediately if a node exits, quoting the end of its log."""
 
     def is_healthy() -> bool:
         states = engine.states()
@@ -242,7 +242,7 @@ def until_healthy(engine: Engine, nodes: Sequence[str]) -> None:
 
 
 def until_listening(engine: Engine, services: Sequence[str]) -> None:
-    """Until each takes connections for SMTP. Raises: LabError."""
+    """Wait until each accepts SMTP connections. Raises: LabError."""
     _until(lambda: all(_listens(engine, service) for service in services), "the mail servers around the nodes do not answer")
 
 
@@ -272,7 +272,7 @@ PAGE = 1000
 
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
-    """`state` as `Engine.states` gives it. Counts of messages; None if the node does not answer."""
+    """`state` as from `Engine.states`. Counts of messages; None if the node does not answer."""
 
     node: str
     state: str
@@ -282,7 +282,7 @@ class NodeStatus:
 
 
 def node_status(engine: Engine, node: str, state: str) -> NodeStatus:
-    """Never raises for a node that does not answer."""
+    """Does not raise if the node does not answer."""
     if state not in ("healthy", "unhealthy", "starting"):
         return NodeStatus(node, state)
     try:
@@ -295,7 +295,7 @@ def node_status(engine: Engine, node: str, state: str) -> NodeStatus:
 
 
 def unfinished(engine: Engine, node: str) -> set[str]:
-    """Network ids of the messages that this node has and has not finished, as primary or as shadow server."""
+    """Network ids of this node's unfinished messages, as primary or as shadow server."""
     found: set[str] = set()
     after: int | None = 0
     while after is not None:
@@ -306,6 +306,6 @@ def unfinished(engine: Engine, node: str) -> set[str]:
 
 
 def ask(engine: Engine, node: str, path: str) -> dict[str, Any]:
-    """One resource. Raises: LabError if the node does not answer."""
+    """Get one API resource. Raises: LabError if the node does not answer."""
     answer: dict[str, Any] = json.loads(engine.execute(node, "timeout", "10", "ask", path))
     return answer

@@ -1,8 +1,8 @@
-"""What the commands did to the lab, with times, in `.lab/faults.jsonl`: from it the account knows which duplicates have a cause.
+"""Log of faults made by lab commands, in `.lab/faults.jsonl`, from which `account` derives causes of duplicates. docs/lab.md.
 
 Lines: {"at": time.time, "what": "kill", "node": server name, "other": server name of a cut's other end or ""}. A fault lasts
-from its line to the one that ends it. What begins a fault is written before the deed, so that no interruption hides it; what ends
-one, after. A second KILL of a dead node is the exact time of its death, as Docker tells it afterwards.
+from its line to the line that ends it. The line that begins a fault is written before the action, so that an interruption cannot hide
+it; the line that ends one, after. A second KILL of a dead node has the exact time of death, which Docker reports afterwards.
 """
 
 import json
@@ -15,9 +15,9 @@ from pathlib import Path
 from shadowrelay.lab.account import Fault, FaultKind
 
 
-class What(StrEnum):
-    """KILL and WIPE end with START, PAUSE with UNPAUSE or the death of the node, FILL with FREE; CUT and SLOW with HEAL, which ends all.
-    The others only tell."""
+class Change(StrEnum):
+    """KILL and WIPE end with START, PAUSE with UNPAUSE or the death of the node, FILL with FREE, CUT and SLOW with HEAL, which ends all
+    of them. The others only inform."""
 
     KILL = "kill"
     WIPE = "wipe"
@@ -36,72 +36,72 @@ class What(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Happening:
-    """One line. `node` is empty for what concerns all."""
+class Entry:
+    """One line. `node` is empty if it concerns all nodes."""
 
     at: float
-    what: What
+    what: Change
     node: str = ""
     other: str = ""
 
 
 class FaultLog:
-    """The file; made when something happens."""
+    """The log file; created with the first entry."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def append(self, happening: Happening) -> None:
-        """Add one line."""
+    def append(self, entry: Entry) -> None:
+        """Append one line."""
         with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(asdict(happening)) + "\n")
+            file.write(json.dumps(asdict(entry)) + "\n")
 
-    def read(self) -> list[Happening]:
-        """All lines, oldest first; none if there is no file."""
+    def read(self) -> list[Entry]:
+        """All entries, oldest first; none if there is no file."""
         if not self.path.is_file():
             return []
         lines = self.path.read_text(encoding="utf-8").splitlines()
-        return sorted((Happening(**{**json.loads(line), "what": What(json.loads(line)["what"])}) for line in lines), key=lambda one: one.at)
+        return sorted((Entry(**{**json.loads(line), "what": Change(json.loads(line)["what"])}) for line in lines), key=lambda one: one.at)
 
 
 _KINDS = {
-    What.KILL: FaultKind.KILL,
-    What.WIPE: FaultKind.WIPE,
-    What.PAUSE: FaultKind.PAUSE,
-    What.CUT: FaultKind.CUT,
-    What.SLOW: FaultKind.SLOW,
-    What.FILL: FaultKind.FULL,
+    Change.KILL: FaultKind.KILL,
+    Change.WIPE: FaultKind.WIPE,
+    Change.PAUSE: FaultKind.PAUSE,
+    Change.CUT: FaultKind.CUT,
+    Change.SLOW: FaultKind.SLOW,
+    Change.FILL: FaultKind.FULL,
 }
-# what a fault concerns: while one is open, a second one of the same thing opens none
-_THINGS = {What.KILL: "process", What.WIPE: "process", What.PAUSE: "pause", What.CUT: "cut", What.SLOW: "slow", What.FILL: "disk"}
+# What a fault affects. While a fault is open, a second one of the same kind on the same node changes nothing.
+_AREA = {Change.KILL: "process", Change.WIPE: "process", Change.PAUSE: "pause", Change.CUT: "cut", Change.SLOW: "slow", Change.FILL: "disk"}
 
 
-def faults(happenings: Iterable[Happening]) -> list[Fault]:
-    """What may have a duplicate as its consequence. Faults that last still end at infinity."""
+def faults(entries: Iterable[Entry]) -> list[Fault]:
+    """The faults that may cause duplicates. Faults that still last end at infinity."""
     done: list[Fault] = []
-    open_ones: dict[tuple[str, str, str], Happening] = {}
+    open_ones: dict[tuple[str, str, str], Entry] = {}
 
     def end(keys: Iterable[tuple[str, str, str]], at: float) -> None:
         for began in map(open_ones.pop, keys):
             done.append(Fault(_KINDS[began.what], began.node, began.at, at, began.other))
 
-    for one in happenings:
+    for one in entries:
         match one.what:
-            case What.PAUSE | What.CUT | What.SLOW:
-                open_ones.setdefault((_THINGS[one.what], one.node, one.other), one)
-            case What.KILL | What.WIPE:
+            case Change.PAUSE | Change.CUT | Change.SLOW:
+                open_ones.setdefault((_AREA[one.what], one.node, one.other), one)
+            case Change.KILL | Change.WIPE:
                 killed, paused = open_ones.get(("process", one.node, "")), open_ones.pop(("pause", one.node, ""), None)
-                # a disk is as good as destroyed from the death of its node on: nobody asks it in between
-                died = paused or (killed if one.what is What.WIPE else None) or one  # who dies frozen was dead since
-                open_ones["process", one.node, ""] = Happening(died.at, one.what, one.node)
-            case What.START | What.UNPAUSE:
-                key = _THINGS[What.KILL if one.what is What.START else What.PAUSE], one.node, ""
+                # a disk counts as destroyed from the death of its node, because the node cannot be asked in between
+                died = paused or (killed if one.what is Change.WIPE else None) or one  # a node killed while paused stopped then
+                open_ones["process", one.node, ""] = Entry(died.at, one.what, one.node)
+            case Change.START | Change.UNPAUSE:
+                key = _AREA[Change.KILL if one.what is Change.START else Change.PAUSE], one.node, ""
                 end([key] if key in open_ones else [], one.at)
-            case What.FILL:
-                open_ones.setdefault((_THINGS[one.what], one.node, ""), one)
-            case What.FREE:
+            case Change.FILL:
+                open_ones.setdefault((_AREA[one.what], one.node, ""), one)
+            case Change.FREE:
                 end([("disk", one.node, "")] if ("disk", one.node, "") in open_ones else [], one.at)
-            case What.HEAL:
+            case Change.HEAL:
                 end([key for key in open_ones if key[0] in ("cut", "slow")], one.at)
             case _:
                 continue
@@ -109,12 +109,12 @@ def faults(happenings: Iterable[Happening]) -> list[Fault]:
     return sorted(done, key=lambda fault: fault.began_at)
 
 
-def in_force(happenings: Iterable[Happening]) -> list[str]:
-    """What nobody has ended yet, in words; deferring servers too."""
-    everything = list(happenings)
+def in_force(entries: Iterable[Entry]) -> list[str]:
+    """Faults that have not ended, as text; including deferring servers."""
+    everything = list(entries)
     words = [" ".join(filter(None, (one.kind.value, one.node, one.other))) for one in faults(everything) if one.ended_at == math.inf]
     is_deferring = False
     for one in everything:
-        if one.what in (What.DEFER, What.TAKE):
-            is_deferring = one.what is What.DEFER
+        if one.what in (Change.DEFER, Change.TAKE):
+            is_deferring = one.what is Change.DEFER
     return [*words, *(["receivers defer"] if is_deferring else [])]

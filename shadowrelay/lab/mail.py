@@ -1,4 +1,4 @@
-"""Mail in the lab: given to the sending Postfix, found at the receiving servers, and what waits in between."""
+"""Mail in the lab: sends through Postfix, reads arrivals at the receiving servers, and counts what is queued. docs/lab.md."""
 
 import contextlib
 import json
@@ -18,14 +18,14 @@ from shadowrelay.lab.verification import Injected, arrivals, injected, sent_mess
 from shadowrelay.signals import ended_in_order
 
 ARRIVALS = "/var/lib/record/arrivals.jsonl"
-STOP_SECONDS_MAX = 35.0  # the sender in the container waits 30 for an answer of Postfix
+STOP_SECONDS_MAX = 35.0  # the sender in the container waits 30 s for a reply of Postfix
 
 OnSent = Callable[[Injected], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Sending:
-    """What became of an injection: taken by Postfix, or refused."""
+    """The result of a load: messages accepted and refused by Postfix."""
 
     accepted: int
     refused: int
@@ -33,9 +33,9 @@ class Sending:
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """Messages that wait: at the sending Postfix (its queue ids), at living nodes (`held`: copies for others), at the receiving servers.
+    """Queued messages: at the sending Postfix (its queue ids), at running nodes (`held`: copies for others), at the receiving servers.
 
-    `silent`: nodes that do not say what they have, because they are dead, paused or out of reach.
+    `silent`: nodes that do not answer, because they are down, paused or unreachable.
     """
 
     at_sender: frozenset[str] = frozenset()
@@ -51,9 +51,9 @@ class Backlog:
 
 
 class Injection:
-    """A load that runs. Iterate over it, or `wait` for its end; `stop` ends it before.
+    """A running load. Iterate over it, or `wait` for its end; `stop` ends it early.
 
-    What was sent is written down by a thread, because an interrupt from the terminal hits the main one anywhere.
+    A thread records sent messages, because an interrupt from the terminal can hit the main thread at any point.
     """
 
     def __init__(self, process: "subprocess.Popen[str]", state: State, count: int) -> None:
@@ -70,17 +70,17 @@ class Injection:
             raise LabError(f"sending ended after {len(self.sent)} of {self.count}: {self._error()}")
 
     def wait(self, on_sent: OnSent = lambda one: None) -> Sending:
-        """Until everything is sent. Raises: LabError if it broke off."""
+        """Wait until everything is sent. Raises: LabError if the sender failed."""
         for one in self:
             on_sent(one)
         accepted = sum(bool(one.queue_id) for one in self.sent)
         return Sending(accepted, len(self.sent) - accepted)
 
     def stop(self) -> None:
-        """The sender in the container gives no further message; those that it gave are written down. Harmless at the end."""
+        """Stop the sender in the container; messages already sent are recorded. No effect after the end."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.close()  # it looks whether anybody is still there
+            self._process.stdin.close()  # the sender stops at end of file
         self._reader.join(STOP_SECONDS_MAX)
         if self._reader.is_alive():
             self._process.kill()
@@ -104,19 +104,19 @@ class Injection:
 
 
 class Mail:
-    """What the real mail servers of the lab do and know."""
+    """Access to the real mail servers of the lab."""
 
     def __init__(self, engine: Engine, state: State) -> None:
         self._engine, self._state = engine, state
 
     @contextlib.contextmanager
     def sending(self, count: int, rate: float = 20.0, size: int = 4096) -> Iterator[Injection]:
-        """Begin to give `count` messages of `size` bytes to Postfix, `rate` a second; it ends with the context at the latest."""
+        """Start to send `count` messages of `size` bytes to Postfix, `rate` a second; stops when the context ends."""
         self._engine.check()
         first = len(self._state.injected_lines()) + 1
         arguments = [secrets.token_hex(4), str(count), str(rate), str(size), str(first)]
         command = ["docker", "exec", "--interactive", self._engine.container(SENDER), "/lab/inject.py", *arguments]
-        # a session of its own: an interrupt from the terminal must not end it before it has told what it gave to Postfix
+        # a separate session: an interrupt from the terminal must not end the sender before it has reported what it sent
         with (
             ended_in_order(),
             subprocess.Popen(
@@ -130,22 +130,22 @@ class Mail:
                 injection.stop()
 
     def send(self, count: int, rate: float = 20.0, size: int = 4096, on_sent: OnSent = lambda one: None) -> Sending:
-        """Send and wait until Postfix has taken or refused everything."""
+        """Send and wait until Postfix has accepted or refused everything."""
         with self.sending(count, rate, size) as injection:
             return injection.wait(on_sent)
 
     def sent(self, given: Sequence[Injected]) -> list[Sent]:
-        """Each message with what Postfix heard from the nodes."""
+        """Each message with the replies that Postfix received from the nodes."""
         log = self._engine.docker("logs", "--timestamps", self._engine.container(SENDER)).decode(errors="replace")
         return sent_messages(given, tries(log.splitlines()))
 
     def arrivals(self) -> list[Arrival]:
-        """All that the receiving servers have written down."""
+        """All arrivals that the receiving servers recorded."""
         texts = [self._engine.execute(service, "sh", "-c", f"cat {ARRIVALS} 2>/dev/null || true").decode() for service in RECEIVERS]
         return arrivals(line for text in texts for line in text.splitlines())
 
     def backlog(self) -> Backlog:
-        """Ask everybody; a node that is dead, paused or does not answer has nothing to say."""
+        """Ask all servers; nodes that are down, paused or unreachable count as `silent`."""
         states = self._engine.states()
         with ThreadPoolExecutor(len(NODES)) as pool:
             told = list(pool.map(lambda node: node_status(self._engine, node, states.get(node, "missing")), NODES))
@@ -166,7 +166,7 @@ class Mail:
 
 
 def _unfinished(engine: Engine, node: str) -> set[str]:
-    """Of one that just answered. If it died since, it has nothing to say; what it had is looked for again by the next look."""
+    """Messages of a node that answered a moment ago. If it is down now, none; the next poll asks again."""
     try:
         return unfinished(engine, node)
     except LabError:

@@ -1,8 +1,8 @@
-"""The redundancy report on what the lab's nodes logged: of the demo, and of `lab report` in containers.
+"""Runs the redundancy report (docs/sla.md) on tracking logs of the lab's nodes, for the demo and for `lab report` in containers.
 
-The job always runs as a process of its own, and nothing here imports it; without Spark or Java only the report is missing. For the demo,
-`contradictions` compares the report with what clients and the receiving server saw. In containers it runs in the Spark container or on this
-machine, or the page that the streaming job of the profile `spark` made last is copied out.
+The job always runs as a separate process, and nothing here imports it; without Spark or Java only the report is missing. For the demo,
+`contradictions` compares the report with what clients and the receiving server recorded. In containers it runs in the Spark container or
+on this machine, or the newest page of the streaming job (profile `spark`) is copied out.
 """
 
 import asyncio
@@ -25,15 +25,15 @@ from shadowrelay.lab.state import State
 from shadowrelay.lab.topology import MACHINES, LabError
 from shadowrelay.lab.traffic import Answer, Sent
 
-# ---- of the demo
+# ---- for the demo
 
 SECONDS_MAX = 180.0
-USAGE = 2  # exit status of our commands when something is missing on this machine
+USAGE = 2  # exit status of our commands if software is missing on this machine
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Shapes: `page` is empty where there is none; then `trouble` says why, and `is_possible` whether it could have been."""
+    """Shapes: `page` is empty if there is none; then `trouble` says why, and `is_possible` whether one could have been made."""
 
     page: Path | None = None
     overall: Mapping[str, Any] = field(default_factory=dict)
@@ -42,7 +42,7 @@ class Report:
 
 
 async def make_report(logs: Path, output: Path, times: Times) -> Report:
-    """Run `sla report` over shipped logs. `--final`: the nodes have ended, nothing more will come."""
+    """Run `sla report` over shipped logs. `--final`: the nodes have ended, so there will be no more events."""
     objectives = await asyncio.to_thread(_write_objectives, output, times)
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "shadowrelay", "sla", "report", "--logs", str(logs), "--output", str(output),
@@ -52,7 +52,7 @@ async def make_report(logs: Path, output: Path, times: Times) -> Report:
     try:
         said, complained = await asyncio.wait_for(process.communicate(), SECONDS_MAX)
     except TimeoutError:
-        return Report(trouble=f"it was not ready after {SECONDS_MAX:.0f} s")
+        return Report(trouble=f"it did not finish within {SECONDS_MAX:.0f} s")
     finally:
         if process.returncode is None:
             process.kill()
@@ -67,7 +67,7 @@ def _write_objectives(output: Path, times: Times) -> Path:
     shutil.rmtree(output, ignore_errors=True)
     output.mkdir(parents=True)
     path = output / "objectives.toml"
-    # servers are killed on purpose here, and what a dead one holds it cannot discard in time
+    # servers are killed on purpose here, and a dead server cannot discard its copies in time
     text = (
         f'[times]\nshadow_heartbeat_frequency = "{times.heartbeat:g}s"\nshadow_resubmit_time_span = "{times.span:g}s"\n'
         "[objectives]\ndiscard_lag = { ratio = 0.5 }\n"
@@ -77,10 +77,10 @@ def _write_objectives(output: Path, times: Times) -> Path:
 
 
 def contradictions(overall: Mapping[str, Any], result: Account, sent: Sequence[Sent], redundant: int) -> list[str]:
-    """Where the report says something else than clients and the receiving server saw; empty = they agree.
+    """Differences between the report and the records of clients and the receiving server; empty = they agree.
 
-    What a client never got an answer to may be acknowledged by the logs. A server that died between the next hop's `250` and
-    its own row (cause a) left a duplicate that no log knows. Each message of these loads has the recipients it was sent with, once.
+    A message whose client got no reply may be acknowledged according to the logs. A server that died between the next hop's `250` and
+    its own row (cause a) left a duplicate that no log shows. Each message of these loads names each recipient once.
     """
     unanswered = sum(submission.answer is not Answer.ACKNOWLEDGED for one in sent for submission in one.tries)
     own = [duplicate for duplicate in result.duplicates if duplicate.network_id]
@@ -98,10 +98,10 @@ def contradictions(overall: Mapping[str, Any], result: Account, sent: Sequence[S
     return [f"{name}: the report has {theirs}, clients and the receiving server {ours}" for name, is_so, theirs, ours in rules if not is_so]
 
 
-# ---- of the containers
+# ---- for the containers
 
 SHIPPED = "/var/log/shadowrelay/shipped"
-SHIPPED_SECONDS = 8.0  # [shipping] interval of lab/nodes/*.toml, and a little
+SHIPPED_SECONDS = 8.0  # [shipping] interval of lab/nodes/*.toml, plus a margin
 JOB_SECONDS_MAX = 600.0
 UNPACK_SECONDS_MAX = 60.0
 SPARK = ("--master", "local[2]", "--driver-memory", "1g")
@@ -116,16 +116,16 @@ NO_PAGE_YET = "the streaming job has made no page yet; it needs about two minute
 
 
 def report_in_container(engine: Engine, state: State, tell: Tell) -> Path:
-    """Build the image if need be, run the job once, and take its page out. Returns the page. Raises: LabError."""
+    """Build the image if necessary, run the job once, and copy its page out. Returns the page. Raises: LabError."""
     tell("building the image with Spark (minutes the first time)")
     engine.compose("build", "spark-master")
     tell("computing service levels")
     time.sleep(SHIPPED_SECONDS)
-    # the shell gets no brackets to expand: `local[2]` is quoted by being no file's name
+    # -f, so that the shell does not expand the brackets of `local[2]`
     name = f"{engine.project()}_report_{secrets.token_hex(4)}"
     try:
         made = engine.compose("run", "--rm", "--name", name, "--no-deps", "-T", "--entrypoint", "sh", "sla", "-efc", IN_CONTAINER)
-    except BaseException:  # who is interrupted does not take it away
+    except BaseException:  # remove the container also after an interrupt
         with contextlib.suppress(LabError):
             engine.docker("rm", "--force", name)
         raise
@@ -134,11 +134,11 @@ def report_in_container(engine: Engine, state: State, tell: Tell) -> Path:
 
 
 def report_here(engine: Engine, state: State, tell: Tell) -> Path:
-    """Copy the shipped logs out of the lab and run the job with the Spark of this environment. Returns the page. Raises: LabError."""
+    """Copy the shipped logs out of the lab and run the job with this environment's Spark. Returns the page. Raises: LabError."""
     tell("computing service levels")
     time.sleep(SHIPPED_SECONDS)
     logs = state.directory / "shipped"
-    # any node's machine sees the volume of all; the process may be dead, so a container of its own reads it
+    # the volume is visible from any node's machine, but its process may be dead, so a separate container reads it
     image = engine.inspect(MACHINES[0].short)["Config"]["Image"]
     source = engine.container(MACHINES[0].short)
     packed = engine.docker("run", "--rm", "--volumes-from", f"{source}:ro", "--entrypoint", "tar", image, "-C", SHIPPED, "-cf", "-", ".")
@@ -157,10 +157,10 @@ def report_here(engine: Engine, state: State, tell: Tell) -> Path:
 
 
 def report_watched(engine: Engine, state: State) -> Path:
-    """Copy out what the streaming job made last. Returns the page. Raises: LabError."""
+    """Copy out the newest page of the streaming job. Returns the page. Raises: LabError."""
     if engine.states().get("sla-watch") != "running":
         raise LabError(NOT_WATCHED)
-    # tables are replaced as a whole while we read: the page and its figures are what is wanted
+    # only the page and its figures: tables are replaced as a whole while this reads
     names = "for f in report.html summary.json live.json; do [ -e $f ] && echo $f; done | tar -cf - -T -"
     packed = engine.execute("sla-watch", "sh", "-c", f"cd {WATCHED} && {names}")
     _unpack(packed, state.watched)
@@ -170,7 +170,7 @@ def report_watched(engine: Engine, state: State) -> Path:
 
 
 def _unpack(packed: bytes, directory: Path) -> None:
-    """It takes the place of what is there, of which nothing stays: that may be of another lab."""
+    """Replace the directory: its old content may belong to another lab."""
     new = directory.with_name(f".{directory.name}.new")
     command = ["tar", "-C", str(new), "--no-same-owner", "-xf", "-"]
     try:
@@ -181,11 +181,11 @@ def _unpack(packed: bytes, directory: Path) -> None:
             shutil.rmtree(directory)
         new.rename(directory)
     except (OSError, subprocess.SubprocessError) as error:
-        raise LabError(f"what came out of the container could not be unpacked: {error}") from error
+        raise LabError(f"the output of the container could not be unpacked: {error}") from error
 
 
 def _page(state: State) -> Path:
     page = state.report / "report.html"
     if not page.is_file():
-        raise LabError(f"the job made no page; what it made is in {state.report}")
+        raise LabError(f"the job made no page; its output is in {state.report}")
     return page

@@ -1,7 +1,7 @@
-"""What the commands of the lab keep between each other: the folder `.lab` of the project directory.
+"""The folder `.lab` of the project directory: state that lab commands share. docs/lab.md.
 
-It holds the locks by which one command at a time changes the lab (a command that only looks needs none), the certificates of an authority
-that lives as long as the lab and that nobody else trusts, and the records of mail and faults.
+It has the locks that allow one command at a time to change the lab (commands that only read need none), certificates of an authority
+that is created with the lab and trusted only there, and the records of mail and faults.
 """
 
 import contextlib
@@ -24,11 +24,11 @@ from shadowrelay.lab.topology import MACHINES, LabError
 
 # ---- locks
 
-BUSY = "another command is at work in this lab: {who}; wait until it has ended, or end it"
+BUSY = "another command is changing this lab: {who}; wait for it, or stop it"
 
 
 class Turn:
-    """The lock of one file. It goes with the process that holds it, however that ends. Not for several threads."""
+    """A lock on one file. Released when its process ends, however it ends. Not for several threads."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -36,7 +36,7 @@ class Turn:
 
     @contextlib.contextmanager
     def taken(self, what: str, *, is_shared: bool = False) -> Iterator[None]:
-        """While the block runs. A command that is made of others takes it again. Raises: LabError, naming who has it."""
+        """Hold the lock during the block. Reentrant. Raises: LabError naming the holder."""
         with contextlib.nullcontext() if self._depth else self._locked(what, is_shared):
             self._depth += 1
             try:
@@ -50,7 +50,7 @@ class Turn:
             self._path.parent.mkdir(exist_ok=True)
             file = self._path.open("a+", encoding="utf-8")
         except OSError as error:
-            raise LabError(f"{self._path} cannot be written ({error.strerror}): make {self._path.parent} yours, or remove it") from error
+            raise LabError(f"{self._path} cannot be written ({error.strerror}): chown or remove {self._path.parent}") from error
         with file:
             try:
                 fcntl.flock(file, (fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
@@ -72,8 +72,8 @@ CLOCKS_APART = timedelta(hours=1)
 def write_certificates(directory: Path, names: Iterable[tuple[str, str]]) -> None:
     """For each (folder, DNS name): `node.pem`, `node.key` and `authority.pem` in that folder of `directory`.
 
-    The keys are readable by everybody, whatever the umask: in the container another user reads them than the one who made
-    them. They open nothing but this lab.
+    The keys are readable by all users, whatever the umask, because the user in the container is not the one who created
+    them. They give access to this lab only.
     """
     _make(directory)
     authority_key = ec.generate_private_key(ec.SECP256R1())
@@ -131,7 +131,7 @@ def _write(path: Path, data: bytes) -> None:
 
 # ---- the folder
 
-REMEMBERED = ("LAB_NET", "LAB_QUEUE_SIZE")  # of docker-compose.yml: networks and volumes keep what they were made with
+REMEMBERED = ("LAB_NET", "LAB_QUEUE_SIZE")  # of docker-compose.yml: networks and volumes keep the values they were created with
 NOT_OURS = (
     "{path} cannot be written or removed ({reason}): Docker makes it for root when `docker-compose up` runs before `shadowrelay lab "
     "up`; remove it (sudo rm -r {path}) and try again"
@@ -140,9 +140,9 @@ UNREADABLE = "{path} cannot be made readable for the containers ({reason}): chmo
 
 
 class State:
-    """Shapes: `sent` is what was injected (`lab/mta/inject.py`), `report` and `watched` the pages of `lab report`.
+    """Shapes: `sent` has the sent messages (`lab/mta/inject.py`), `report` and `watched` the pages of `lab report`.
 
-    `turn` is held by commands that change the lab, `mail_turn` by a scenario, and by everybody who sends, together.
+    `turn` is held by commands that change the lab, `mail_turn` by a scenario, or shared by all commands that send.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -158,27 +158,27 @@ class State:
         self._settings = directory / "settings.json"
 
     def saved(self, node: str) -> Path:
-        """The copy of a node's queue volume that `save-database` makes."""
+        """The copy of a node's queue volume made by `save-database`."""
         return self.directory / "saved" / f"{node}.tar"
 
     @property
     def is_made(self) -> bool:
-        """What the containers mount is there, made by us: Docker makes empty directories where it finds nothing."""
+        """Whether the files that containers mount exist and were created by us: Docker creates empty directories for missing ones."""
         return self._token.is_file() and all((self._tls / machine.short / "node.pem").is_file() for machine in MACHINES)
 
     def make(self) -> None:
-        """A new lab: certificates, a token, and no memory of an earlier one. Raises: LabError."""
+        """Create the state of a new lab: certificates, a token, no records. Raises: LabError."""
         self.clear()
         with _ours(self.directory):
             self.directory.mkdir(exist_ok=True)
-            self.directory.chmod(0o755)  # other users than ours read here, in the containers, whatever the umask
+            self.directory.chmod(0o755)  # other users read here, in the containers, whatever the umask
             write_certificates(self._tls, [(machine.short, machine.server) for machine in MACHINES])
             self._token.write_text(secrets.token_urlsafe(32) + "\n", encoding="ascii")
-            self._token.chmod(0o644)  # it opens nothing that is published
+            self._token.chmod(0o644)  # it gives access to nothing that is published
             self._settings.write_text(json.dumps({name: os.environ.get(name) for name in REMEMBERED}), encoding="utf-8")
 
     def clear(self) -> None:
-        """Forget everything but the last reports. Raises: LabError."""
+        """Delete everything except the last reports. Raises: LabError."""
         for name in ("tls", "saved", "shipped", "token", "settings.json", "sent.jsonl", "faults.jsonl"):
             path = self.directory / name
             with _ours(self.directory):
@@ -188,7 +188,7 @@ class State:
                     path.unlink(missing_ok=True)
 
     def settings(self) -> dict[str, str | None]:
-        """The variables that the lab was started with; None for those that were not set. Empty if there is no lab."""
+        """The variables that the lab was started with; None for unset ones. Empty if there is no lab."""
         if not self._settings.is_file():
             return {}
         found: dict[str, str | None] = json.loads(self._settings.read_text(encoding="utf-8"))
@@ -200,7 +200,7 @@ class State:
 
 
 def let_everybody_read(paths: Iterable[Path]) -> None:
-    """Files of a checkout that containers mount: under a umask of 027 nobody else may read them. Raises: LabError."""
+    """Make files of a checkout readable for containers that mount them, for a umask such as 027. Raises: LabError."""
     for path in paths:
         mode = path.stat().st_mode
         try:

@@ -1,4 +1,4 @@
-"""What stands where in the lab of docker-compose.yml: nodes, sites, and the services around them. Pure."""
+"""The nodes, sites and services of docker-compose.yml, and the lab's errors. Pure. docs/lab.md "The cluster"."""
 
 from dataclasses import dataclass
 from itertools import product
@@ -13,16 +13,16 @@ LINK = "link"
 
 
 class LabError(ShadowrelayError):
-    """What a person must know or do; the text says it."""
+    """An error for the user of the lab; the text says what is wrong and what to do."""
 
 
 class WrongUse(LabError):
-    """What was asked for is nothing that there is: exit code 2, where other errors are 1."""
+    """An unknown name or option: exit code 2; other errors have 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """One node: `short` is its service and what commands take, `server` its name in mail and logs."""
+    """One node: `short` is its service and name in commands, `server` its name in mail and logs."""
 
     short: str
     site: str
@@ -33,7 +33,7 @@ class Machine:
 
     @property
     def network(self) -> str:
-        """The service that holds its addresses and its queue volume."""
+        """The service that has its network addresses and its queue volume."""
         return f"network-{self.short}"
 
 
@@ -47,7 +47,7 @@ NODES = tuple(machine.short for machine in MACHINES)
 
 
 def machine(name: str) -> Machine:
-    """By "mx1.east" or "mx1.east.example". Raises: WrongUse naming those that there are."""
+    """The node "mx1.east" or "mx1.east.example". Raises: WrongUse, which lists the names."""
     wanted = name.lower().removesuffix(f".{DOMAIN}")
     for one in MACHINES:
         if one.short == wanted:
@@ -66,15 +66,15 @@ def pairs(one: str, other: str) -> list[tuple[Machine, Machine]]:
     """Every pair of nodes between two places, each a site or a node. Raises: WrongUse."""
     found = [(left, right) for left, right in product(machines_of(one), machines_of(other)) if left != right]
     if not found or set(machines_of(one)) & set(machines_of(other)):
-        raise WrongUse(f"{one} and {other} are not apart: name two sites, two nodes, or a site and a node of the other one")
+        raise WrongUse(f"{one} and {other} overlap: name two sites, two nodes, or a site and a node of the other site")
     return found
 
 
 def network_between(one: Machine, other: Machine) -> str:
-    """By which network two nodes meet: their own site's, or the link between the sites."""
+    """The network that connects two nodes: their site's, or the link between the sites."""
     return one.site if one.site == other.site else LINK
 
 
 def peers_on(one: Machine, network: str) -> list[Machine]:
-    """Whom a node reaches by this network."""
+    """The nodes that a node reaches on this network."""
     return [other for other in MACHINES if other != one and network_between(one, other) == network]

@@ -1,7 +1,7 @@
-"""Mail through a cluster, from end to end: clients that send numbered messages, and a receiving server. Both write down what they see.
+"""Clients that send numbered messages through a cluster, and a receiving server; both record what they see. docs/lab.md.
 
-The clients go to several nodes, try again elsewhere, and record every answer (`Sent`). The receiving server is our own receiver: it records
-what arrives (`Arrival`), or defers everything.
+The clients use several nodes, retry on others, and record every reply (`Sent`). The receiving server is our own receiver: it records
+arrivals (`Arrival`), or defers everything.
 """
 
 import asyncio
@@ -39,16 +39,16 @@ _QUEUED = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class Answer(Enum):
-    """What a client heard for one submission."""
+    """The result of one submission for the client."""
 
     ACKNOWLEDGED = "acknowledged"
     REFUSED = "refused"
-    NOTHING = "nothing"  # the connection broke, or no reply came: the node may have it all the same
+    NOTHING = "nothing"  # the connection broke, or no reply came: the node may have the message nevertheless
 
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """One try. Units: `at` is time.time, when the answer (or its absence) was known; `began_at` when the try began, 0 if unknown."""
+    """One try. Units: `at` is time.time, when the reply (or its absence) was known; `began_at` when the try began, 0 if unknown."""
 
     at: float
     node: str
@@ -59,7 +59,7 @@ class Submission:
 
 @dataclass(slots=True)
 class Sent:
-    """One message of a client and all its tries. `own_sha256` of its content."""
+    """One message of a client and all its tries. `own_sha256` is the hash of its content."""
 
     number: int
     internet_message_id: str
@@ -69,20 +69,20 @@ class Sent:
 
     @property
     def acknowledged_ids(self) -> list[str]:
-        """Network message ids that a node said 250 to."""
+        """Network message ids that a node acknowledged with 250."""
         return [one.network_id for one in self.tries if one.answer is Answer.ACKNOWLEDGED]
 
 
 def one_recipient(number: int) -> tuple[str, ...]:
-    """One of fifty."""
+    """One of fifty addresses."""
     return (f"user{number % 50}@corp.example",)
 
 
 class Load:
-    """Bounded in count; `stop` ends it early. Messages whose turn comes while every node refuses are tried again.
+    """A bounded number of messages; `stop` ends it early. Messages are retried while every node refuses.
 
-    Shapes: `recipients` gives those of each message by its number, from 1. `on_acknowledged` is called with the node's name
-    at the very moment of its 250.
+    Shapes: `recipients` returns those of each message by its number, from 1. `on_acknowledged` is called with the node's name
+    as soon as its 250 arrives.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class Load:
         )
 
     def stop(self) -> None:
-        """No further message, and no further try."""
+        """Start no further message, and no further try."""
         self._is_stopped = True
 
     async def close(self) -> None:
@@ -119,7 +119,7 @@ class Load:
         await self._client.close()
 
     async def run(self, count: int, *, rate: float, on_sent: Callable[[], None] = lambda: None) -> None:
-        """Send `count` messages, begun at `rate` a second, each until a node has said 250 or the load is stopped."""
+        """Send `count` messages, started at `rate` a second, each until a node answers 250 or the load is stopped."""
         slots = asyncio.Semaphore(self._sessions)
         began = time.monotonic()
         async with asyncio.TaskGroup() as group:
@@ -199,7 +199,7 @@ _PROMOTED = b"ShadowRedundancy"
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """One message that arrived for one recipient.
+    """The arrival of one message for one recipient.
 
     Shapes: `network_ids` of the Received lines, newest first, without ours; `own_sha256` of the bytes after the nodes'
     trace headers. Units: `at` is time.time.
@@ -215,7 +215,7 @@ class Arrival:
 
 
 class Sink:
-    """`is_deferring` refuses all content with a 4xx. `arrivals` in order. Listens on `host` for mail from `network`."""
+    """The receiving server. `is_deferring` refuses all content with a 4xx. `arrivals` in order. Accepts mail on `host` from `network`."""
 
     def __init__(self, host: str = "127.0.0.1", network: str = "127.0.0.0/8") -> None:
         self.arrivals: list[Arrival] = []
@@ -240,7 +240,7 @@ class Sink:
         self._spool.cleanup()
 
     def refusal(self) -> Reply | None:
-        """See `ports.Acceptor`: the content is what is refused, as by a server whose store is down."""
+        """See `ports.Acceptor`. None, because content is refused instead, as by a server whose store is down."""
         return None
 
     async def accept(self, envelope: Envelope, content: Content) -> Reply:
@@ -262,7 +262,7 @@ class Sink:
 
 
 class _NoPeers:
-    """A receiving server has no peers."""
+    """A `PeerDesk` without peers."""
 
     position = 0
 

@@ -1,9 +1,9 @@
-"""`lab verify`: what the nodes acknowledged to Postfix against what arrived at the receiving servers. Pure.
+"""`lab verify`: compares what the nodes acknowledged to Postfix with what arrived at the receiving servers. Pure. docs/lab.md.
 
-The two witnesses are real mail servers; the nodes are asked only which messages they still have. `arrivals` reads what the receiving
-servers wrote down (`lab/mta/record.py`), a JSON object a line: {"at": time.time, "recipient", "head": header of the message as text,
-"own_sha256", "own_size"}. `tries` reads what the sending Postfix logged of its attempts, from `docker logs --timestamps`: an instant
-(2026-11-21T12:00:00.123456789Z), a blank, and Postfix's line. How duplicates are judged stands in `lab.account`.
+The evidence comes from real mail servers; the nodes are asked only for their unfinished messages. `arrivals` parses the receiving servers'
+records (`lab/mta/record.py`), a JSON object per line: {"at": time.time, "recipient", "head": header of the message as text,
+"own_sha256", "own_size"}. `tries` parses the sending Postfix's log of its attempts, from `docker logs --timestamps`: an instant
+(2026-11-21T12:00:00.123456789Z), a space, and Postfix's line. `lab.account` judges duplicates.
 """
 
 import json
@@ -18,7 +18,7 @@ from email.utils import parsedate_to_datetime
 from shadowrelay.lab.account import Duplicate, Fault, Times, account
 from shadowrelay.lab.traffic import Answer, Arrival, Sent, Submission
 
-# ---- what the receiving servers wrote down
+# ---- records of the receiving servers
 
 _NETWORK_ID = re.compile(r"\bid ([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})")
 _CLIENT = re.compile(r"from (?:\[\S+\] \((?:.*? )?helo=)?([^\s)]+)")  # Exim writes a name that DNS does not confirm as helo=
@@ -27,7 +27,7 @@ DELAY_SECONDS_MAX = 1.0  # Received: has whole seconds
 
 
 def arrivals(lines: Iterable[str]) -> list[Arrival]:
-    """One for each line. What the servers were late to write down counts from when they took it."""
+    """One arrival per line. If the server recorded it late, the time of the `Received` header counts."""
     return [_arrival(json.loads(line)) for line in lines if line.strip()]
 
 
@@ -52,9 +52,9 @@ def _arrival(line: dict[str, str]) -> Arrival:
     )
 
 
-# ---- what Postfix heard from the nodes
+# ---- Postfix's log of replies from the nodes
 
-SAME_TRY_SECONDS = 0.5  # one line for each recipient of a try
+SAME_TRY_SECONDS = 0.5  # Postfix logs one line for each recipient of a try
 UNANSWERED = "message may be sent more than once"
 
 _LINE = re.compile(r"(?P<at>\S+) .*postfix/smtp\[\d+\]: (?P<queue_id>[0-9A-Za-z]+): (?P<text>.*)")
@@ -66,8 +66,8 @@ Tries = dict[str, list[Submission]]
 
 
 def tries(lines: Iterable[str]) -> Tries:
-    """By Postfix's queue id, in order. Only tries that came to the final dot count: before it a node
-    has stored nothing."""
+    """Tries by Postfix's queue id, in order. Only tries that reached the final dot: before it, a node has
+    stored nothing."""
     found: Tries = defaultdict(list)
     for line in lines:
         match = _LINE.match(line)
@@ -96,19 +96,19 @@ def _is_same(before: list[Submission], one: Submission) -> bool:
 
 
 def _instant(text: str) -> float:
-    """Docker gives nanoseconds; Python takes six digits."""
+    """Docker writes nanoseconds; Python parses six digits."""
     return datetime.fromisoformat(re.sub(r"(\.\d{6})\d*", r"\1", text).replace("Z", "+00:00")).timestamp()
 
 
 # ---- the comparison
 
-TIMES = Times(span=20.0, heartbeat=2.0, poll=1.0)  # of lab/nodes/*.toml; a test compares
-NOTICES_TO = "@client.example"  # DSNs come back to the sender: they are nothing that it sent
+TIMES = Times(span=20.0, heartbeat=2.0, poll=1.0)  # as in lab/nodes/*.toml; a test compares
+NOTICES_TO = "@client.example"  # DSNs return to this sender: they are not mail that it sent
 
 
 @dataclass(frozen=True, slots=True)
 class Injected:
-    """A message that was given to the sending Postfix, which took it under `queue_id` (empty: refused). Units: `at` is time.time."""
+    """A message given to the sending Postfix, which queued it as `queue_id` (empty: refused). Units: `at` is time.time."""
 
     number: int
     internet_message_id: str
@@ -120,10 +120,10 @@ class Injected:
 
 @dataclass(slots=True)
 class Verification:
-    """Figures in messages. Shapes: `lost`, `changed` and `still_queued` are network message ids; what is still queued may have arrived, and
-    `silent` nodes may have what is missing.
+    """Figures in messages. Shapes: `lost`, `changed` and `still_queued` are network message ids; a queued message may have arrived too, and
+    missing messages may be on `silent` nodes.
 
-    `not_acknowledged`: no node has taken them; `unaccounted` of these (internet message ids) do not wait at Postfix either.
+    `not_acknowledged`: accepted by no node; `unaccounted` of these (internet message ids) are not queued at Postfix either.
     """
 
     acknowledged: int = 0
@@ -146,12 +146,12 @@ class Verification:
 
     @property
     def is_good(self) -> bool:
-        """Nothing lost, changed, still queued or without a witness; every duplicate has a cause."""
+        """Nothing lost, changed, still queued or unaccounted for; every duplicate has a cause."""
         return not (self.lost or self.changed or self.still_queued or self.unaccounted or self.unexplained)
 
     @property
     def causes(self) -> dict[str, int]:
-        """How many duplicates have which cause."""
+        """Number of duplicates by cause."""
         return dict(sorted(Counter(str(duplicate.cause) for duplicate in self.duplicates).items()))
 
     def line(self) -> str:
@@ -171,7 +171,7 @@ def injected(lines: Iterable[str]) -> list[Injected]:
 
 
 def sent_messages(given: Iterable[Injected], heard: Tries) -> list[Sent]:
-    """What the client knows: each message with its tries. Those that Postfix refused were never sent."""
+    """The client's records: each message with its tries. Messages that Postfix refused count as not sent."""
     return [
         Sent(one.number, one.internet_message_id, one.recipients, one.own_sha256, list(heard.get(one.queue_id, ())))
         for one in given
@@ -182,9 +182,9 @@ def sent_messages(given: Iterable[Injected], heard: Tries) -> list[Sent]:
 def since(
     given: Iterable[Injected], arrived: Iterable[Arrival], began_at: float, later: Iterable[Injected] = ()
 ) -> tuple[list[Injected], list[Arrival]]:
-    """Only what was injected from `began_at` on, and without the arrivals of other mail: of before, and of `later`.
+    """Only messages sent from `began_at` on, and arrivals without those of other mail: earlier mail, and mail in `later`.
 
-    Shapes: `later` is all that is known now; what is not in `given` was injected while the witnesses were asked.
+    Shapes: `later` is everything known now; what is not in `given` was sent while the evidence was collected.
     """
     everything = list(given)
     mine = [one for one in everything if one.at >= began_at]
@@ -203,9 +203,9 @@ def verify(
     is_receiver_busy: bool = False,
     silent: Sequence[str] = (),
 ) -> Verification:
-    """Compare. Shapes: `queued` has the network ids that living nodes have not finished, `at_sender` the internet message ids that Postfix
-    still has; `is_receiver_busy`: a receiving server has taken mail that it has not written down yet: what is missing may be there. So
-    it may be with the `silent` nodes, which are dead or paused: nothing is called lost before everybody was asked."""
+    """Compare. Shapes: `queued` has the network ids of unfinished messages on running nodes, `at_sender` the internet message ids that
+    Postfix still has. `is_receiver_busy`: a receiving server has accepted mail that it has not recorded yet, which may be the missing
+    mail; so may mail on the `silent` nodes, which are down or paused. Nothing is called lost before all servers were asked."""
     mail = list(arrived)
     notices = [arrival for arrival in mail if arrival.recipient.endswith(NOTICES_TO)]
     mine = [arrival for arrival in mail if not arrival.recipient.endswith(NOTICES_TO)]

@@ -1,1 +1,1 @@
-"""The words of the program as frozen values: no decisions, no input or output. Floor 0."""
+"""Frozen values for the vocabulary of docs/design.md 2: no decisions, no input or output. Floor 0."""

@@ -1,4 +1,4 @@
-"""Identifiers, one type each, so that a checker can tell a server from a database."""
+"""Identifier types, one for each kind of id, so that mypy tells a server name from a database id. docs/design.md 2."""
 
 from typing import NewType
 
@@ -11,10 +11,10 @@ BoundaryName = NewType("BoundaryName", str)
 """Name of a transport high availability boundary."""
 
 DatabaseId = NewType("DatabaseId", str)
-"""UUID minted when a queue database file is created; canonical lower-case text with dashes."""
+"""UUID generated when a queue database file is created; canonical lower-case text with dashes."""
 
 MessageId = NewType("MessageId", str)
-"""Network message id: a UUID given by the first node; canonical lower-case text with dashes."""
+"""Network message id: a UUID assigned by the first node; canonical lower-case text with dashes."""
 
 NO_SERVER = ServerName("")
 NO_DATABASE = DatabaseId("")

@@ -1,4 +1,4 @@
-"""A message as the pipeline sees it: who sends it to whom, and which bytes."""
+"""A message as the pipeline sees it: envelope (RFC 5321 2.3.1), recipients and content."""
 
 from dataclasses import field
 from datetime import datetime
@@ -11,7 +11,7 @@ from shadowrelay.model.values import dataclass
 CONTENT_IN_MEMORY_BYTES_MAX = 1024 * 1024  # docs/design.md 9: a session never holds more than 1 MiB of content
 
 Ordinals = frozenset[int]
-"""Places of recipients in the original order, counted from 1; they never change."""
+"""Positions of recipients in the original RCPT order, counted from 1; they never change. docs/protocol.md 3."""
 
 NO_ORDINALS: Ordinals = frozenset()
 
@@ -25,7 +25,7 @@ class BodyType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Recipient:
-    """One forward path with its RFC 3461 parameters as they came, `None` where absent."""
+    """One forward path with its RFC 3461 parameters as received, `None` where absent."""
 
     address: str
     notify: str | None = None
@@ -34,7 +34,7 @@ class Recipient:
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """What travels beside the content.
+    """Everything about a message except its content.
 
     Shapes: `sender` is empty for the null sender; `recipients` has at least one, in the original order.
     """
@@ -64,8 +64,8 @@ class Content:
     """The bytes of a message, in memory or, when larger than `CONTENT_IN_MEMORY_BYTES_MAX`, in a file.
 
     Shapes: exactly one of `data` and `path` is set; `sha256` has 32 bytes; line ends are CRLF, not dot-stuffed.
-    A file belongs to the ledger as soon as a `record_…` that takes it has returned. `portion` is what `data` counts in the
-    node's memory budget (`memory.Portion`): it is given back when nobody holds this object any more.
+    The ledger owns the file once a `record_…` call that takes it has returned. `portion` is the part of the node's memory budget
+    that `data` uses (`memory.Portion`); it is released with the last reference to this object.
     """
 
     size: int
@@ -77,7 +77,7 @@ class Content:
 
 @dataclass(frozen=True, slots=True)
 class ContentPlace:
-    """Where the content store keeps the bytes: `size` bytes at `offset` of segment `segment`."""
+    """Where the content store keeps a message: `size` bytes at `offset` of segment `segment`."""
 
     segment: int
     offset: int

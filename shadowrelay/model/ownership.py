@@ -1,6 +1,6 @@
-"""Who holds which copy of a message under which number: the values that `shadowrelay.ownership` decides on.
+"""Values for ownership: claims, copies, numbers, status answers and discard notifications. docs/design.md 6.2.
 
-One node has at most one `Claim` to a message. What it says of it to others is a `StatusAnswer`.
+A node has at most one `Claim` to a message, and reports it to other nodes as a `StatusAnswer`. `shadowrelay.ownership` decides.
 """
 
 from enum import IntEnum, StrEnum
@@ -9,13 +9,13 @@ from shadowrelay.model.ids import NO_DATABASE, NO_SERVER, DatabaseId, MessageId,
 from shadowrelay.model.message import NO_ORDINALS, Ordinals
 from shadowrelay.model.values import dataclass
 
-RANK_MAX = 2**31 - 1  # ownership and placement, on the wire 10 digits. One a second for 68 years
+RANK_MAX = 2**31 - 1  # ownership and placement: 10 digits on the wire; lasts 68 years at one promotion a second
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class CopyNumber:
-    """The rank of a copy or claim: 1 at the first primary and one more at each promotion, one more at each
-    placement or choice, then the database id of the primary that gave both. No two primaries give the same."""
+    """The rank of a copy or claim: `ownership` is 1 at the first primary and rises with each promotion, `placement` rises with each
+    placement or choice, `database` is that of the primary that assigned both. No two primaries assign the same. docs/protocol.md 7."""
 
     ownership: int
     placement: int
@@ -23,27 +23,27 @@ class CopyNumber:
 
 
 class Role(StrEnum):
-    """What a node is to a message. Stored; do not rename."""
+    """A node's role for a message. Stored; do not rename."""
 
     PRIMARY = "primary"
     SHADOW = "shadow"
-    DELIVERED = "delivered"  # every recipient is done, by this node or as it heard
-    RELEASED = "released"  # this node's copy or claim is needed no more
-    SET_ASIDE = "set-aside"  # poison or corrupt: still a claim, but no attempt is made
+    DELIVERED = "delivered"  # every recipient is done, by this node or as another node reported
+    RELEASED = "released"  # this node's copy or claim is no longer needed
+    SET_ASIDE = "set-aside"  # poison or corrupt: still claimed, but not attempted
 
 
 class Choice(IntEnum):
-    """How a primary sees a server that it sent a copy to. Stored; do not renumber."""
+    """State of an entry in a primary's list of copies. Stored; do not renumber."""
 
     LISTED = 0
     CHOSEN = 1
-    HANDED_OVER = 2  # told `yours`
-    DISMISSED = 3  # told `released`; leaves the list when it has acknowledged that
-    RECALLED = 4  # told `released`, then yielded to us before it had heard that; listed again when it has acknowledged
+    HANDED_OVER = 2  # was sent `yours`
+    DISMISSED = 3  # was sent `released`; leaves the list when it acknowledges that
+    RECALLED = 4  # was sent `released`, then yielded to us before it received that; becomes LISTED when it acknowledges
 
     @property
     def awaits_acknowledgement(self) -> bool:
-        """A `released` is under way: it must not be given another copy or number, which that `released` would then end."""
+        """A `released` is in flight: give this server no new copy or number, because that `released` would discard it."""
         return self in (Choice.DISMISSED, Choice.RECALLED)
 
 
@@ -61,11 +61,11 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What one node is to one message.
+    """What a node records about its own part in a message.
 
     Shapes: `primary` and `database` name the primary server of a shadow message and are empty for other roles;
-    `asked` holds the servers that have answered in the present round before a promotion; `copies` is a primary's
-    list, one entry a server; `handed` is a shadow message that its primary said `yours` of.
+    `asked` holds the servers that have answered in the current round of questions before a promotion; `copies` is a primary's
+    list, one entry per server; `handed` is true for a shadow message for which its primary sent `yours`.
     """
 
     role: Role
@@ -92,11 +92,11 @@ class Claim:
 
     @property
     def is_primary(self) -> bool:
-        """This node claims to be responsible; a message set aside is still claimed, but not what was a shadow message."""
+        """This node claims responsibility. A primary message that was set aside still counts; a shadow message set aside does not."""
         return self.role is Role.PRIMARY or (self.role is Role.SET_ASIDE and not self.primary)
 
     def copy_on(self, server: ServerName) -> Copy | None:
-        """The list's entry of one server."""
+        """The list entry of one server."""
         for copy in self.copies:
             if copy.server == server:
                 return copy
@@ -104,7 +104,7 @@ class Claim:
 
 
 class StatusState(StrEnum):
-    """First words of an answer to XQDISCARD STATUS."""
+    """First words of an answer to XQDISCARD STATUS. docs/protocol.md 10."""
 
     PRIMARY = "primary"  # active <number> primary
     SHADOW = "shadow"  # active <number> shadow <primary> <its database id> [promoting]
@@ -115,7 +115,7 @@ class StatusState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StatusAnswer:
-    """What a node says of a message; `number` is `None` for delivered and unknown."""
+    """What a node reports about a message; `number` is `None` for delivered and unknown."""
 
     state: StatusState
     number: CopyNumber | None = None
@@ -134,7 +134,7 @@ class StatusQuestion:
 
 
 class DiscardStatus(StrEnum):
-    """What a discard notification says. Stored and sent; do not rename."""
+    """The kinds of discard notification. Stored and sent; do not rename. docs/protocol.md 9."""
 
     DELIVERED = "delivered"
     PROMOTED = "promoted"
@@ -154,7 +154,7 @@ class DiscardEvent:
 
 @dataclass(frozen=True, slots=True)
 class Notification:
-    """A discard notification to be queued, in the commit that makes it true."""
+    """A discard notification to queue in the same commit as the change that it reports."""
 
     server: ServerName
     database: DatabaseId
@@ -164,9 +164,9 @@ class Notification:
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """The claim after an event, what has to be told to whom in the same commit, and what to say of it.
+    """The result of an event: the claim before and after it, notifications to queue in the same commit, answer and note.
 
-    `before` is `None` where the node knew nothing; `after` equals `before` where nothing changed.
+    `before` is `None` where the node did not know the message; `after` equals `before` where nothing changed.
     """
 
     before: Claim | None
@@ -177,5 +177,5 @@ class Transition:
 
     @property
     def changed(self) -> bool:
-        """There is something to commit."""
+        """Whether there is anything to commit."""
         return self.before != self.after or bool(self.tell)

@@ -1,4 +1,4 @@
-"""What nodes tell each other of themselves in every session."""
+"""What nodes exchange in their sessions: identities, copies and discard replies. docs/protocol.md 5, 6, 9."""
 
 from datetime import timedelta
 
@@ -10,7 +10,7 @@ from shadowrelay.model.values import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The highest position that one node has seen of another's database: incarnation, its beginning, position."""
+    """The highest position that one node has seen of another's database: incarnation, the position at which it began, position."""
 
     incarnation: int
     began: int
@@ -19,7 +19,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Incarnation:
-    """One opening of a peer's database. A restored older copy may repeat `number`, but not `began` as well."""
+    """One opening of a peer's database. A restored older copy may repeat `number`, but not `number` and `began` together."""
 
     database: DatabaseId
     number: int
@@ -41,13 +41,13 @@ class PeerIdentity:
 
     @property
     def whole_incarnation(self) -> Incarnation:
-        """The incarnation with all that tells it from others."""
+        """The incarnation with the fields that distinguish it from all others."""
         return Incarnation(self.database, self.incarnation, self.began)
 
 
 @dataclass(frozen=True, slots=True)
 class CopyOffer:
-    """A shadow copy on its way: number, envelope, the recipients already done, the content."""
+    """A shadow copy to be sent: number, envelope, ordinals already done, content."""
 
     number: CopyNumber
     envelope: Envelope
@@ -57,7 +57,7 @@ class CopyOffer:
 
 @dataclass(frozen=True, slots=True)
 class DiscardReply:
-    """The answer to one XQDISCARD: events in ascending sequence, and how many remain."""
+    """The reply to one XQDISCARD: events in ascending sequence, and how many remain."""
 
     events: tuple[DiscardEvent, ...]
     remaining: int

@@ -1,4 +1,4 @@
-"""What the queue database keeps of a message beside its claim (due times, retries, origin), and what an operator is shown of a node."""
+"""Queue values: stored messages, due times, retries and origin; rows and views for operators. docs/architecture.md "On disk"."""
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
@@ -15,13 +15,13 @@ class Origin(StrEnum):
 
     CLIENT = "client"
     DSN = "dsn"
-    SHADOW = "shadow"  # a copy that a primary placed here; still so after promotion
+    SHADOW = "shadow"  # a copy that a primary placed here; unchanged by promotion
 
 
 class FailureKind(StrEnum):
-    """What failed at the last attempt; decides the step of the retry ladder. Stored."""
+    """What failed in the last attempt; selects the step of the retry ladder. Stored."""
 
-    CONNECTION = "connection"  # the session broke in the middle; a next hop that cannot be reached is its queue's trouble
+    CONNECTION = "connection"  # the session broke midway; failures to reach the next hop are counted for its queue instead
     MESSAGE = "message"
     UNANSWERED = "unanswered"  # no reply to the final dot: the next hop may have the message
     QUEUED = "queued"  # not tried yet
@@ -29,11 +29,11 @@ class FailureKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ForkRetry:
-    """A fork that waits in the delivery queue of its next hop. One for each next hop and message.
+    """A fork that waits in the delivery queue of its next hop: one per next hop and message.
 
-    Shapes: `next_hop` is the key that routing gave; `ordinals` never empty. `failures_count` counts attempts in a row, but not
-    those that could not reach the next hop: the queue counts them. `first_failed_at` is when it was queued, if it never failed.
-    `notice_at`: when its sender's delay notice or its expiry falls due; `None` while it waits for a lease, which delays both.
+    Shapes: `next_hop` is the routing key; `ordinals` is never empty. `failures_count` counts consecutive attempts, except those
+    that could not reach the next hop: the queue counts these. `first_failed_at` is the time of queueing if no attempt has failed.
+    `notice_at` is when the delay notice or the expiry is due; `None` while the fork waits for a lease, which delays both.
     """
 
     next_hop: str
@@ -44,27 +44,27 @@ class ForkRetry:
     attempts_next_at: datetime
     last_reply: str
     delay_notified: bool = False
-    waits_for: ServerName = ServerName("")  # the server whose lease or answer it waits for; `WAITS_FOR_COPY`
+    waits_for: ServerName = ServerName("")  # the server whose lease or answer is missing, or `WAITS_FOR_COPY`
     notice_at: datetime | None = None
 
 
-WAITS_FOR_COPY = ServerName("*copy")  # no server can be called that; reject mode: a copy comes before delivery
+WAITS_FOR_COPY = ServerName("*copy")  # not a legal server name; reject mode: a copy is placed before delivery
 
 
 @dataclass(frozen=True, slots=True)
 class NewMessage:
-    """What a first commit stores. `due_at` is `None` for a shadow message."""
+    """The content of a message's first commit. `due_at` is `None` for a shadow message."""
 
     envelope: Envelope
     claim: Claim
     origin: Origin
     due_at: datetime | None
-    keep_until: datetime  # shadow: unacknowledged expiry; primary: row is kept at least so long
+    keep_until: datetime  # shadow: when it expires unacknowledged; primary: the row is kept at least until then
 
 
 @dataclass(frozen=True, slots=True)
 class StoredMessage:
-    """A message as the ledger has it now."""
+    """A message as the ledger stores it now."""
 
     internal_id: int
     envelope: Envelope
@@ -76,14 +76,14 @@ class StoredMessage:
     is_decided: bool = True  # False: the accept verdict is not recorded
     is_promoted: bool = False
     promoted_from: ServerName = ServerName("")
-    deaths_count: int = 0  # times the node died while working on it
+    deaths_count: int = 0  # times the process died while it handled the content
     set_aside_reason: str = ""
     keep_until: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class SideMessage:
-    """A message made by the relay itself (a DSN), committed together with what caused it."""
+    """A message created by the relay itself (a DSN), committed in the same transaction as its cause."""
 
     message: NewMessage
     content: Content
@@ -94,9 +94,9 @@ class SideMessage:
 class AttemptRecord:
     """The outcome of one attempt on one fork, for one commit.
 
-    Shapes: `done` are the ordinals that ended now (delivered, failed with their DSN in `sides`, expired); `retry` is what is
-    left of the fork. `others` are the message's other forks: they enter their queues with `retry` if the message was in none.
-    `keep_until` is when Safety Net may drop the content, `remember_until` when the row may go.
+    Shapes: `done` are the ordinals that ended in it (delivered, failed with their DSN in `sides`, expired); `retry` is the rest
+    of the fork. `others` are the message's other forks, queued together with `retry` if the message was in no queue before.
+    `keep_until` is when Safety Net may drop the content, `remember_until` when the row may be deleted.
     """
 
     message_id: MessageId
@@ -111,7 +111,7 @@ class AttemptRecord:
 
 @dataclass(frozen=True, slots=True)
 class DatabaseIdentity:
-    """This node's queue database: id, incarnation (how often it was opened), position at which this one began."""
+    """This node's queue database: id, incarnation (how often it was opened), position at which this incarnation began."""
 
     database: DatabaseId
     incarnation: int
@@ -139,9 +139,9 @@ class QueueStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class QueueRow:
-    """One queue in a listing. `oldest_at` is the arrival of the message that is in it for the longest time, `None` when it is empty.
+    """One queue in a listing. `oldest_at` is when the message that has been in it longest arrived, `None` when it is empty.
 
-    `retry_since` and `probes_count` are of a queue whose status is RETRY.
+    `retry_since` and `probes_count` are set while the status is RETRY.
     """
 
     identity: str  # Server\Submission, Server\<next hop>, Server\Shadow\N, …
@@ -151,7 +151,7 @@ class QueueRow:
     oldest_at: datetime | None
     last_error: str = ""
     next_retry_at: datetime | None = None
-    octets: int = 0  # the contents of its messages; of one in several queues, in each
+    octets: int = 0  # content sizes of its messages; a message in several queues counts in each
     status: QueueStatus = QueueStatus.READY
     retry_since: datetime | None = None
     probes_count: int = 0
@@ -159,7 +159,7 @@ class QueueRow:
 
 @dataclass(frozen=True, slots=True)
 class HeldCopy:
-    """What its primary is asked about a shadow message."""
+    """A shadow message as its primary server is asked about it."""
 
     internal_id: int
     message_id: MessageId
@@ -178,7 +178,7 @@ class ShadowGroup:
 
 @dataclass(frozen=True, slots=True)
 class PeerRow:
-    """What the ledger remembers of a peer."""
+    """What the ledger stores about a peer."""
 
     server: ServerName
     site: SiteName
@@ -194,7 +194,7 @@ class PeerRow:
 class PeerView:
     """A peer as this node sees it now.
 
-    Units: `lease` is what is left of it; `None` where none was ever given, zero where it has ended.
+    Units: `lease` is the time left; `None` if none was ever obtained, zero if it has ended.
     """
 
     name: ServerName
@@ -206,16 +206,16 @@ class PeerView:
     is_reachable: bool
     lease: timedelta | None
     breaker: str  # closed, open, half-open, refusing
-    held_for_count: int  # shadow messages that we keep for it
-    held_by_count: int  # our unfinished messages that it may hold a copy of
+    held_for_count: int  # shadow messages that this node holds for it
+    held_by_count: int  # this node's unfinished messages of which it may hold a copy
     is_forgotten: bool = False
-    refusal: str = ""  # what it said when it refused copies, while it is refusing
-    conflict: str = ""  # why it is refused: its name or database is another node's
+    refusal: str = ""  # its reply to the last refused copy, while the breaker is refusing
+    conflict: str = ""  # why this node refuses it: its name or database id belongs to another node
 
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """This node as it is now. `settings` holds the effective values, durations and sizes as an operator writes them."""
+    """This node as it is now. `settings` holds the effective values, with durations and sizes in configuration syntax."""
 
     name: ServerName
     site: SiteName

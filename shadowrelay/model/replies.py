@@ -1,7 +1,7 @@
-"""SMTP replies, named for the situation, and the errors that carry them.
+"""SMTP replies, named for the situation, and the exceptions that carry them. RFC 5321 4.2, RFC 3463.
 
-Code, enhanced code (RFC 3463), text; each says where it comes from. Unknown trouble is 4xx, never 5xx: a 5xx makes the other side give
-up. Errors are named by what to do next, not by where they happened. CONTRIBUTING.md "Errors".
+A reply has a code, an enhanced code and a text; each constant cites its source. An unexpected error is answered 4xx, never 5xx,
+because after a 5xx the other side gives up. Exceptions are named for what the caller should do next. CONTRIBUTING.md "Errors".
 """
 
 from enum import Enum
@@ -33,11 +33,11 @@ NOT_MADE_REDUNDANT = Reply(451, "4.4.0", "Message failed to be made redundant") 
 STORE_UNAVAILABLE = Reply(451, "4.3.0", "Local storage error, try again later")  # RFC 3463 X.3.0
 INSUFFICIENT_RESOURCES = Reply(452, "4.3.1", "Insufficient system resources")  # Source: exchange-facts 8
 LOCAL_ERROR = Reply(451, "4.3.0", "Local error in processing, try again later")  # RFC 5321 4.2.2
-SUPERSEDED = "XSHADOW superseded"  # text of 554 5.5.0; followed by what STATUS would say. docs/protocol.md 6
+SUPERSEDED = "XSHADOW superseded"  # text of 554 5.5.0; followed by the answer to STATUS. docs/protocol.md 6
 
 
 def queued_as(message_id: str) -> Reply:
-    """The 250 of an accepted message; operators grep the id."""
+    """The 250 of an accepted message. Operators search logs for the id."""
     return Reply(250, "2.0.0", f"Queued as {message_id}")
 
 
@@ -50,7 +50,7 @@ class ConfigurationError(ShadowrelayError):
 
 
 class WireError(ShadowrelayError):
-    """The other side broke the grammar; `reply` is what to answer it."""
+    """The other side broke the grammar; `reply` is the reply to send."""
 
     def __init__(self, reply: Reply) -> None:
         super().__init__(str(reply))
@@ -58,7 +58,7 @@ class WireError(ShadowrelayError):
 
 
 class IllegalTransition(ShadowrelayError):
-    """An event that is impossible in this state: our bug. The message is parked, the client gets 451."""
+    """An event that is impossible in this state: a bug. The message is set aside, the client gets 451."""
 
 
 class DeliveryError(ShadowrelayError):
@@ -71,7 +71,7 @@ class DeliveryError(ShadowrelayError):
         self.reply = reply
         self.server = server
         self.is_connection = is_connection or is_unreachable  # no server could be reached, or the session broke
-        self.is_unreachable = is_unreachable  # no session could be had with any host of the next hop: its queue's failure
+        self.is_unreachable = is_unreachable  # no host of the next hop gave a session: counts as a failure of its queue
         self.dot_sent_unanswered = dot_sent_unanswered  # cause (a) of I4
 
 
@@ -80,27 +80,27 @@ class TransientDeliveryError(DeliveryError):
 
 
 class PermanentDeliveryError(DeliveryError):
-    """Stop, and tell the sender."""
+    """Stop, and send the sender a DSN."""
 
 
 class LeaseTooShort(ShadowrelayError):
-    """The final dot was not sent: the lease would not have outlasted its reply. Nothing was delivered."""
+    """The final dot was not sent, because the lease would have ended before its reply. Nothing was delivered."""
 
 
 class PeerSaid(Enum):
-    """What a peer that is unavailable has said itself."""
+    """What an unavailable peer itself replied."""
 
     NOTHING = "nothing"  # no session, or no answer in time
-    NO_SESSION = "no session"  # 421, no HOLD in its EHLO, no to our XSHADOW: later, and in another session
-    NO_COPY = "no copy"  # 452 to a copy: later
-    NOT_THIS = "not this"  # it takes others, but not this one
+    NO_SESSION = "no session"  # 421, no HOLD in EHLO, or XSHADOW refused: try later in a new session
+    NO_COPY = "no copy"  # 452 to a copy: try later
+    NOT_THIS = "not this"  # it refused only this copy
 
 
 class PeerUnavailable(ShadowrelayError):
-    """No session, or no answer, or a refusal, from this peer now; try the next.
+    """This peer gave no session, no answer, or a refusal; try the next peer.
 
-    `sent` says whether a copy may have been stored there all the same; `was_refused`, that nobody listens there; `said`, whether
-    it is the peer's own word."""
+    `sent`: a copy may have been stored there nevertheless; `was_refused`: the connection was refused; `said`: what the peer
+    itself replied."""
 
     def __init__(
         self, server: str, reason: str, *, sent: bool = False, was_refused: bool = False, said: PeerSaid = PeerSaid.NOTHING
@@ -114,7 +114,7 @@ class PeerUnavailable(ShadowrelayError):
 
 
 class LedgerUnavailable(ShadowrelayError):
-    """The queue database cannot take the promise now (disk full, locked, read-only): answer `reply`, never 250."""
+    """The queue database cannot commit now (disk full, locked, read-only): answer `reply`, never 250."""
 
     def __init__(self, reply: Reply, reason: str) -> None:
         super().__init__(f"{reply}: {reason}")
@@ -123,10 +123,10 @@ class LedgerUnavailable(ShadowrelayError):
 
 
 class RequestRefused(ShadowrelayError):
-    """What an administrator asked for is not possible now; the text says why, and what is."""
+    """An administrator's request is not possible now; the text says why, and what is possible instead."""
 
 
 class ContentCorrupt(ShadowrelayError):
-    """Stored content is missing, too short, or does not have its SHA-256: set the message aside and hand it over.
+    """Stored content is missing, too short, or does not match its SHA-256: set the message aside and hand it over.
 
-    Never raised for what may be different later: a file that cannot be read now is LedgerUnavailable."""
+    Not raised for temporary conditions: a file that cannot be read now raises LedgerUnavailable."""

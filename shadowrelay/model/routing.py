@@ -1,4 +1,4 @@
-"""Where mail goes: addresses of servers, destinations, forks."""
+"""Routing values: server addresses, destinations (next hops) and forks. docs/design.md 2."""
 
 from shadowrelay.model.message import Ordinals
 from shadowrelay.model.values import dataclass
@@ -17,9 +17,9 @@ class HostPort:
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """A next hop as routing gives it: an ordered list of servers (a route), or a domain to look up in DNS (MX).
+    """A next hop as chosen by routing: an ordered list of servers (a route), or a domain to look up in DNS (MX).
 
-    Shapes: exactly one of `hosts` and `domain` is set. `key` names it in listings, logs and retry rows:
+    Shapes: exactly one of `hosts` and `domain` is set. `key` identifies it in listings, logs and retry rows:
     "mailstore.corp.example:25" (first host) or the domain.
     """
 

@@ -1,4 +1,4 @@
-"""One row of the message tracking log. docs/operations.md "The message tracking log"; fields as in Exchange 2016/2019."""
+"""One row of the message tracking log, with the fields of Exchange 2016/2019. docs/operations.md "The message tracking log"."""
 
 from datetime import datetime
 from enum import StrEnum
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class EventId(StrEnum):
-    """The closed set of events that this relay writes, one sentence each."""
+    """All events that this relay writes."""
 
     HAREDIRECT = "HAREDIRECT"  # primary: a shadow copy was made
     HAREDIRECTFAIL = "HAREDIRECTFAIL"  # primary: no shadow copy was made, source-context says why
@@ -18,7 +18,7 @@ class EventId(StrEnum):
     SENDEXTERNAL = "SENDEXTERNAL"  # primary: delivered to a next hop outside
     DEFER = "DEFER"  # primary: an attempt failed for now
     FAIL = "FAIL"  # primary: recipients failed for good
-    DUPLICATEDELIVER = "DUPLICATEDELIVER"  # primary: not delivered, it was before
+    DUPLICATEDELIVER = "DUPLICATEDELIVER"  # primary: not delivered, because it was delivered before
     DSN = "DSN"  # primary: a delivery status notification was made
     RESUBMIT = "RESUBMIT"  # new primary: promoted, or resubmitted from Safety Net
     LOAD = "LOAD"  # primary: loaded at start
@@ -27,7 +27,7 @@ class EventId(StrEnum):
 
 
 class EventSource(StrEnum):
-    """Who caused it."""
+    """Component that caused the event."""
 
     SMTP = "SMTP"
     ROUTING = "ROUTING"
@@ -42,7 +42,7 @@ class EventSource(StrEnum):
 
 
 class Replication(StrEnum):
-    """`S:Replication` of RECEIVE: had the message a synced second copy when it was acknowledged?"""
+    """`S:Replication` of RECEIVE: whether the message had a synced second copy when it was acknowledged."""
 
     SUCCESS = "Success"
     FAILED = "Failed"
@@ -55,11 +55,11 @@ class ResubmitReason(StrEnum):
     SILENCE = "Silence"  # no session with the primary for shadow_resubmit_time_span
     DATABASE_CHANGED = "DatabaseChanged"
     DATABASE_ROLLED_BACK = "DatabaseRolledBack"
-    HANDOVER = "Handover"  # the primary said `yours`
+    HANDOVER = "Handover"  # the primary sent `yours`
 
 
 class TrackingEvent(NamedTuple):
-    """Shapes: recipients and their statuses in the same order; `custom_data` in writing order. Empty text = empty field."""
+    """Shapes: recipients and their statuses in the same order; `custom_data` in output order. Empty text = empty field."""
 
     at: datetime
     event: EventId

@@ -1,9 +1,9 @@
-"""`dataclass` and `replace` for values that a message needs many of: frozen for mypy, but not at run time.
+"""`dataclass` and `replace` for frequently created values: frozen for mypy, but not at run time.
 
-A frozen dataclass of the standard library sets each field through `object.__setattr__`, which makes a value of eight fields five
-times as expensive as one that may change; some sixty are made for each redundant message. mypy, which runs in strict mode over the
-whole program, finds every assignment to a field of a frozen value before it runs. Everything else is the standard library's:
-equality, hash, fields. `replace` reads all fields at once.
+A frozen dataclass of the standard library sets each field through `object.__setattr__`; creating one with eight fields takes five
+times as long as creating a mutable one, and each redundant message creates about sixty. mypy in strict mode reports every assignment
+to a field of a frozen value. Equality, hash and fields are those of the standard library. `replace` reads all fields at once.
+Measured: docs/performance.md "Changes in cost".
 """
 
 import dataclasses
@@ -17,12 +17,12 @@ else:
     _read: dict[type, tuple[tuple[str, ...], attrgetter]] = {}
 
     def dataclass(*, frozen: bool = False, eq: bool = True, **options: Any) -> Any:
-        """As `dataclasses.dataclass`; a frozen value that can be compared has a hash."""
+        """As `dataclasses.dataclass`; a frozen value with equality is hashable."""
 
         def made(cls: type) -> type:
             found = dataclasses.dataclass(eq=eq, unsafe_hash=frozen and eq, **options)(cls)
             names = tuple(field.name for field in dataclasses.fields(found) if field.init)
-            if len(names) > 1:  # of one name attrgetter gives no tuple
+            if len(names) > 1:  # attrgetter with a single name returns no tuple
                 _read[found] = (names, attrgetter(*names))
             return found
 

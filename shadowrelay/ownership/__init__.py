@@ -1,20 +1,20 @@
-"""Who may deliver a message: the claims of nodes, the events that change them, and the rules of docs/design.md 6.2. Floor 2.
+"""Rules that decide which node may deliver a message: claims, the events that change them, leases. docs/design.md 6.2. Floor 2.
 
-**A claim** is what one node is to one message, kept in its ledger. It changes only by the events below: each takes the claim as it is in
-its transaction and returns a `Transition`, the claim after it and what must be told to whom in the same commit. Two rules of thumb:
-nothing is given up before somebody else certainly has it, and only a higher number makes anyone yield.
+**A claim** is a node's record of its own part in a message, kept in its ledger. It changes only by the events below. Each event takes
+the claim as it is in its transaction and returns a `Transition`: the claim after it, and the notifications to queue in the same commit.
+Two principles: a node gives a message up only when another node certainly has it, and yields only to a higher number.
 
-**Why numbers.** Nodes that cannot hear each other may both believe that they are responsible. When they meet, one must yield, and both must
-agree which. So each claim has a number: how often the message was taken over, how often its copy was placed since, and the database of the
-node that gave the number. Two nodes never give the same number. A shadow server that takes over goes on above the number of its copy; a
-primary server that places again takes a number above the old copy, which is then worth less than the new one.
+**Why numbers.** Nodes that cannot reach each other may both believe that they are responsible. When they meet, one must yield, and both
+must agree which. So each claim has a number: how often the message was taken over, how often a copy was placed since, and the database of
+the node that assigned the number. Two nodes never assign the same number. A shadow server that takes over uses a number above that of its
+copy; a primary server that places again uses a number above that of the old copy, so that the new copy outranks it.
 
-**Why leases.** A number decides who yields when two nodes meet; it does not keep them from both delivering before they do. A lease does: a
-primary server delivers only while every server that may hold a copy has heard it recently enough not to take over, by the arithmetic of
-`leases`. Where a lease has ended, the server is asked first. Nothing here asks what time it is: leases come in as plain answers.
+**Why leases.** A number decides which node yields when two meet; until then both could deliver. A lease prevents that: a primary server
+delivers only while every server that may hold a copy has recently proved receipt of something it sent, and so will not take over yet
+(`leases` has the arithmetic). After a lease has ended, the primary asks that server first. No function here reads a clock.
 
-**The events.** Which roles may follow (P primary, A set aside by its owner, S shadow, U a shadow message that cannot be read, D delivered,
-R released), or why nothing happens. `tests/ownership/test_table.py` tries every cell.
+**The events.** Each cell lists the roles that may follow (P primary, A set aside by its owner, S shadow, U a shadow message that cannot
+be read, D delivered, R released), or why nothing happens. `tests/ownership/test_table.py` tries every cell.
 
 | event                   | unknown | primary | set aside | shadow | unreadable | delivered | released |
 |-------------------------|---------|---------|-----------|--------|------------|-----------|----------|
@@ -40,9 +40,9 @@ R released), or why nothing happens. `tests/ownership/test_table.py` tries every
 | `round_over`            | raises  | late    | late      | S      | late       | late      | late     |
 | `dropped`               | raises  | other   | other     | other  | R          | late      | late     |
 
-- *late*: the claim has ended, or become another, since that work began. What had to be told was told when it changed.
-- *over*: nothing is left to end. A notification or an offer that is repeated, or comes after its message, changes nothing.
-- *other*: it is about another role. A notification ends a copy, never this node's own claim, and not a copy that another server gave.
-- *asked*: the answer is all there is: what this node says of the message; or that it should ask the one that took it over.
-- *raises*: `IllegalTransition`. There is no such message, or only its owner may do that: whoever asks for it is wrong about the message.
+- *late*: the claim has ended or changed since the operation began. Other nodes were notified when it changed.
+- *over*: there is nothing left to end. A repeated or late notification or offer changes nothing.
+- *other*: the event concerns another role. A notification ends a copy, never this node's own claim nor a copy from another server.
+- *asked*: nothing changes but the answer: the status of the message, or the note to ask the server that took it over.
+- *raises*: `IllegalTransition`: there is no such message, or only its owner may do that. The caller has a bug.
 """

@@ -1,4 +1,4 @@
-"""What happens to a claim on the primary server: accepting, placing, attempts, its own list, and what it learns by asking others."""
+"""Events of a claim on the primary server: accepting, placing copies, recording attempts, reviewing its list. docs/design.md 6.2."""
 
 from shadowrelay.model.ids import NO_DATABASE, ServerName
 from shadowrelay.model.message import Ordinals
@@ -21,19 +21,19 @@ from shadowrelay.ownership.rules import Note, Party
 
 
 def first_claim(me: Party, recipients_count: int, first: Party | None) -> Claim:
-    """The claim of a node to a message that it takes, with the first server that will be sent a copy, if any."""
+    """The claim of a node to a message that it accepts, with the first server that will be sent a copy, if any."""
     placement = 0 if first is None else 1
     copies = () if first is None else (Copy(first.server, first.database),)
     return Claim(Role.PRIMARY, CopyNumber(1, placement, me.database), recipients_count, copies=copies)
 
 
 def side_claim(original: Claim, side: Claim) -> Claim:
-    """The claim of a message that this node makes because of another one (a DSN), at the moment when both are committed.
+    """The claim to a message that this node creates because of another one (a DSN), when both are committed.
 
-    The same DSN has the same id on whichever server makes it: a server that may take `original` over may make it as well. So
-    those servers stand on the DSN's list too, with the leases on them: it is not delivered where the original could be taken
-    over, and is asked about first after a lease has ended. Of two that were made, the one of the later owner is higher. `side` may list
-    more: whoever else may have it.
+    A DSN has the same id whichever server creates it, and a server that may take over `original` may create it as well. So those
+    servers are on the DSN's list too, with the leases on them: it is not delivered while the original could be taken over, and
+    they are asked first after a lease has ended. If two servers create it, the later owner's has the higher number. `side` may
+    list further servers that may have a copy.
     """
     listed = tuple([Copy(copy.server, copy.database) for copy in original.copies])
     others = tuple([copy for copy in side.copies if original.copy_on(copy.server) is None])
@@ -41,8 +41,8 @@ def side_claim(original: Claim, side: Claim) -> Claim:
 
 
 def may_place_on(claim: Claim, server: Party, lease_runs: bool) -> bool:
-    """A server on the list may get another copy only while its lease runs in the same database: what it may have
-    done since the lease ended comes first. One that was dismissed, only after it has acknowledged that."""
+    """A server on the list may get another copy only while its lease runs in the same database: after the lease, ask first what
+    it did since. A server that was sent `released` may get one only after it has acknowledged that."""
     entry = claim.copy_on(server.server)
     if entry is None:
         return True
@@ -52,10 +52,10 @@ def may_place_on(claim: Claim, server: Party, lease_runs: bool) -> bool:
 
 
 def placing(claim: Claim | None, me: Party, server: Party) -> Transition:
-    """Before a copy is sent to `server`: the next number, and the server on the list. Whoever was chosen has an older
-    number then, and is not chosen any more.
+    """Before a copy is sent to `server`: take the next number and put the server on the list. A server chosen before has an older
+    number from then on, and is no longer chosen.
 
-    Raises: IllegalTransition where `may_place_on` says no meanwhile because of a `released` under way.
+    Raises: IllegalTransition if a `released` to this server is in flight (`may_place_on` was true earlier).
     """
     claim = rules.claimed(claim)
     entry = claim.copy_on(server.server)
@@ -66,14 +66,14 @@ def placing(claim: Claim | None, me: Party, server: Party) -> Transition:
 
 
 def not_sent(claim: Claim | None, server: ServerName | None) -> Claim:
-    """The claim without an entry that was made for a copy of which certainly nothing was stored, and no older one was."""
+    """The claim without the entry of a copy that was certainly not stored, on a server that holds no older one."""
     claim = rules.known(claim)
     return claim if server is None else rules.without_server(claim, server)
 
 
 def uncertain(claim: Claim | None, server: Party) -> Claim:
-    """The claim after a copy was sent to `server` and not confirmed. Where the list has another database of it, the copy may be
-    in either: the entry is for both, or the one that has the copy would never be told."""
+    """The claim after a copy was sent to `server` and not confirmed. If the list has another database of that server, the copy may
+    be in either, so the entry covers both; otherwise the database that has the copy would never be notified."""
     claim = rules.known(claim)
     entry = claim.copy_on(server.server)
     if entry is None or entry.database in (NO_DATABASE, server.database):
@@ -82,7 +82,7 @@ def uncertain(claim: Claim | None, server: Party) -> Claim:
 
 
 def placed(claim: Claim | None, number: CopyNumber, server: Party) -> Transition:
-    """`server` has confirmed the copy with `number`. Late news of an older number chooses nobody."""
+    """`server` has confirmed the copy with `number`. A late confirmation of an older number chooses no server."""
     claim = rules.known(claim)
     entry = claim.copy_on(server.server)
     if not claim.is_primary or entry is None or entry.choice.awaits_acknowledgement:
@@ -93,10 +93,10 @@ def placed(claim: Claim | None, number: CopyNumber, server: Party) -> Transition
 
 
 def released_acknowledged(claim: Claim | None, server: Party, lease_runs: bool) -> Transition:
-    """`server` has acknowledged our `released`: it goes off the list if it cannot have promoted before it heard that.
+    """`server` has acknowledged our `released`: remove it from the list if it cannot have promoted before it received that.
 
-    Shapes: `lease_runs` at the moment of the acknowledgement. Without the lease it may have promoted first, and what we
-    said changed nothing there: it stays on the list, and is asked like any other server whose lease has ended.
+    Shapes: `lease_runs` at the moment of the acknowledgement. Without a lease the server may have promoted first, and our
+    `released` had no effect there: it stays on the list, and is asked like any other server whose lease has ended.
     """
     claim = rules.known(claim)
     entry = claim.copy_on(server.server)
@@ -108,7 +108,7 @@ def released_acknowledged(claim: Claim | None, server: Party, lease_runs: bool) 
 
 
 def gave_up(claim: Claim | None, server: ServerName) -> Transition:
-    """The chosen server is out of reach for too long, or its database is new: choose another."""
+    """The chosen server is unreachable for too long, or its database is new: stop waiting for it, so that another is chosen."""
     claim = rules.known(claim)
     entry = claim.copy_on(server)
     if not claim.is_primary or entry is None or entry.choice is not Choice.CHOSEN:
@@ -117,8 +117,8 @@ def gave_up(claim: Claim | None, server: ServerName) -> Transition:
 
 
 def choosing_again(claim: Claim | None, me: Party, server: ServerName) -> Transition:
-    """Before a server that still holds an older copy is asked with the next number: that number, committed. It is for
-    this server alone, so that nobody is chosen until it has answered."""
+    """Before a server that still holds an older copy is asked under the next number: commit that number. Only this server is asked
+    under it, so no server is chosen until it has answered."""
     claim = rules.known(claim)
     entry = claim.copy_on(server)
     if not claim.is_primary or entry is None or entry.choice not in (Choice.LISTED, Choice.CHOSEN):
@@ -130,9 +130,9 @@ def choosing_again(claim: Claim | None, me: Party, server: ServerName) -> Transi
 
 
 def question_number(claim: Claim, server: ServerName) -> CopyNumber:
-    """The number to ask `server` with: its own where it is the chosen one, else one with placement 0, that chooses nobody.
+    """The number for a question to `server`: the claim's own if it is the chosen server, else one with placement 0, which chooses none.
 
-    A primary's question with a placement gives that number to the copy; two servers must never get the same.
+    A primary's question with a placement assigns that number to the copy, and no two servers may have the same.
     """
     entry = claim.copy_on(server)
     if claim.role is Role.SHADOW or (entry is not None and entry.choice is Choice.CHOSEN):
@@ -141,14 +141,14 @@ def question_number(claim: Claim, server: ServerName) -> CopyNumber:
 
 
 def refused(claim: Claim | None) -> Transition:
-    """The client is told 451: give the message up everywhere."""
+    """The client gets 451: give the message up on every server."""
     claim = rules.claimed(claim)
     copies, tell = rules.let_go(claim)
     return Transition(claim, replace(claim, role=Role.RELEASED, copies=copies), tell)
 
 
 def handing_over(claim: Claim | None) -> Transition:
-    """Say `yours` to the chosen shadow server: this node cannot deliver. It keeps its copy and its list."""
+    """Send `yours` to the chosen shadow server: this node cannot deliver. It keeps its copy and its list."""
     claim = rules.known(claim)
     chosen = claim.chosen()
     if not claim.is_primary or chosen is None or chosen.choice is Choice.HANDED_OVER:
@@ -159,8 +159,8 @@ def handing_over(claim: Claim | None) -> Transition:
 
 
 def taken_back(claim: Claim | None) -> Transition:
-    """An administrator puts a message that was set aside back into delivery. One that was handed over stays so: the other
-    server may have taken it over by now. While it was set aside it was claimed all the time, so that nothing else changes."""
+    """An administrator puts a message that was set aside back into delivery. A message that was handed over stays set aside: the
+    other server may have taken it over by now. The claim was kept all the time, so nothing else changes."""
     claim = rules.known(claim)
     chosen = claim.chosen()
     if claim.role is not Role.SET_ASIDE or not claim.is_primary or (chosen is not None and chosen.choice is Choice.HANDED_OVER):
@@ -169,7 +169,7 @@ def taken_back(claim: Claim | None) -> Transition:
 
 
 def recorded(claim: Claim | None, done: Ordinals) -> Transition:
-    """Attempts have ended for `done`: delivered, failed with their DSN, or expired. Every server on the list is told."""
+    """Attempts have ended for `done`: delivered, failed with their DSN, or expired. Notify every server on the list."""
     claim = rules.known(claim)
     news = done - claim.done
     after = replace(claim, done=claim.done | done)
@@ -181,7 +181,7 @@ def recorded(claim: Claim | None, done: Ordinals) -> Transition:
 
 
 def settle(claim: Claim, me: Party, peer: Party, answer: StatusAnswer) -> Transition | None:
-    """What a primary learns from any node's answer; `None` if it neither ends nor delays the claim."""
+    """What a primary concludes from any node's answer; `None` if the answer neither ends nor delays the claim."""
     after = rules.with_done(claim, answer.done)
     if answer.state is StatusState.DELIVERED or after.is_done:
         return rules.all_done(claim, replace(after, done=rules.everyone(claim)))
@@ -195,12 +195,12 @@ def settle(claim: Claim, me: Party, peer: Party, answer: StatusAnswer) -> Transi
         copies, tell = rules.let_go(claim)
         return Transition(claim, replace(after, role=Role.RELEASED, copies=copies), tell, note=Note.YIELDED)
     if answer.state is StatusState.SHADOW and answer.primary == me.server and answer.database != me.database:
-        return Transition(claim, after, note=Note.WAIT)  # this database is an older copy: the peer promotes, then we yield
+        return Transition(claim, after, note=Note.WAIT)  # this database is an older copy: the peer promotes, then this node yields
     return None
 
 
 def review(claim: Claim | None, me: Party, peer: Party, answer: StatusAnswer, lease_runs: bool) -> Transition:
-    """Primary and a server on its list meet: the peer's answer to STATUS."""
+    """A primary has the answer to STATUS of a server on its list."""
     claim = rules.known(claim)
     if not claim.is_primary:
         return Transition(claim, claim, note=Note.YIELDED)
@@ -215,15 +215,15 @@ def review(claim: Claim | None, me: Party, peer: Party, answer: StatusAnswer, le
     if entry is None:
         return Transition(claim, after)
     if entry.choice.awaits_acknowledgement and entry.database in (NO_DATABASE, peer.database):
-        return Transition(claim, after, note=Note.DISMISSED)  # a `released` is under way that would end what is placed there next
-    # Who was told `yours` does not wait for its lease to end.
+        return Transition(claim, after, note=Note.DISMISSED)  # a `released` in flight would discard a copy placed there now
+    # A server that was sent `yours` may promote before its lease ends.
     if rules.needs_everybody(lease_runs and entry.choice is not Choice.HANDED_OVER):
         return Transition(claim, after, note=Note.EVERYBODY)
     return Transition(claim, rules.without_server(after, peer.server), note=Note.DROPPED)
 
 
 def nobody_claims_more(claim: Claim | None, server: ServerName) -> Transition:
-    """Everybody was asked about a message whose copy on `server` is gone, and nobody claims it: off the list."""
+    """Every node was asked about a message whose copy on `server` is gone, and none claims it: remove the server from the list."""
     claim = rules.known(claim)
     if not claim.is_primary:
         return Transition(claim, claim, note=Note.YIELDED)
@@ -231,7 +231,7 @@ def nobody_claims_more(claim: Claim | None, server: ServerName) -> Transition:
 
 
 def _meet_holder(claim: Claim, after: Claim, peer: Party, answer: StatusAnswer, entry: Copy | None) -> Transition:
-    if entry is None:  # a primary that ended when it was asked is now our shadow server
+    if entry is None:  # a primary that yielded when it was asked is now our shadow server
         after = replace(after, copies=rules.listed_before_sending(after, Copy(peer.server, peer.database)))
     elif entry.choice.awaits_acknowledgement:
         return Transition(claim, after, note=Note.DISMISSED)
@@ -247,5 +247,5 @@ def _meet_holder(claim: Claim, after: Claim, peer: Party, answer: StatusAnswer, 
             return Transition(claim, replace(after, copies=copies), tell, note=Note.DISMISSED)
         if claim.role is Role.SET_ASIDE:
             return Transition(claim, after)
-        # It yielded to us and its number is not ours, so that it would not obey a `released`: it is chosen instead.
+        # It yielded to us under a number that is not ours, so it would ignore a `released`: choose it instead.
     return Transition(claim, after, note=Note.CHOOSE_AGAIN)

@@ -1,7 +1,7 @@
-"""The rules of docs/design.md 6.2 by their names, each one function, with the values and the small steps that events share.
+"""The named rules of docs/design.md 6.2, one function each, and the values and steps that events share.
 
-The other modules of this package call the rules by module (`rules.outranks`), so that a test can replace one and show what is then
-lost or doubled.
+The other modules of this package call the rules through the module (`rules.outranks`), so that a test can replace one rule and show
+which messages are lost or duplicated without it.
 
 lease `without_lease`, dot `ownership.leases.may_end_data`, higher `outranks`, placement `number_after`, ask `may_promote`
 and `waits`, wait `asked_after_waiting`, again `begins_again`, list `listed_before_sending`, keep `may_release`,
@@ -31,31 +31,31 @@ from shadowrelay.model.values import dataclass, replace
 
 
 class Note(StrEnum):
-    """What a transition means to the service that asked for it."""
+    """Outcome of a transition for the service that requested it."""
 
     NOTHING = ""
-    CHOSEN = "chosen"  # the server holds the copy that counts
-    CHOOSE_AGAIN = "choose again"  # it holds a copy under an older number: give it the next one
-    DISMISSED = "dismissed"  # told `released`
-    DROPPED = "dropped"  # off the list: it holds nothing, and cannot have promoted
+    CHOSEN = "chosen"  # the server is now the chosen shadow server
+    CHOOSE_AGAIN = "choose again"  # it holds a copy under an older number: ask it under the next one
+    DISMISSED = "dismissed"  # it was sent `released`
+    DROPPED = "dropped"  # removed from the list: it holds nothing, and cannot have promoted
     EVERYBODY = "everybody"  # it holds nothing, but its lease had ended: ask every node
-    YIELDED = "yielded"  # somebody else's claim is higher
+    YIELDED = "yielded"  # another node's claim is higher
     DONE = "done"  # every recipient is done
-    WAIT = "wait"  # somebody else moves first; ask again soon
+    WAIT = "wait"  # another node acts first; ask again soon
     PROMOTED = "promoted"
     ASKED = "asked"  # one more server has answered
     LIVES = "lives"  # the primary server answered after all
     STORED = "stored"
     SUPERSEDED = "superseded"
-    REFUSED = "refused"  # a copy with a number that leaves no room for a promotion
+    REFUSED = "refused"  # a copy whose number leaves no room for a promotion
     RELEASED = "released"
     HANDED = "handed"
-    REVIEW = "review"  # somebody took this message over: ask it
+    REVIEW = "review"  # another server took this message over: ask it
 
 
 @dataclass(frozen=True, slots=True)
 class Party:
-    """A node in its present database."""
+    """A node together with its current database."""
 
     server: ServerName
     database: DatabaseId
@@ -82,7 +82,7 @@ def everyone(claim: Claim) -> Ordinals:
 
 
 def with_done(claim: Claim, ordinals: Ordinals) -> Claim:
-    """The claim that knows these done too. Ordinals that the message does not have say nothing: a peer may send any."""
+    """The claim with these ordinals done too. A peer may send any ordinals; those beyond the message's recipients are ignored."""
     if ordinals <= claim.done:
         return claim
     return replace(claim, done=claim.done | (ordinals & everyone(claim)))
@@ -106,8 +106,8 @@ def without_server(claim: Claim, server: ServerName) -> Claim:
 
 
 def relisted(claim: Claim, server: ServerName, copies: tuple[Copy, ...]) -> Claim:
-    """The claim with `copies`, in which the entry of `server` is gone or new. If it had been handed over there, that came
-    to nothing: this node claims the message again (docs/design.md 6.2 "Hand-over")."""
+    """The claim with `copies`, in which the entry of `server` is gone or new. If the message had been handed over to that server,
+    the hand-over has failed and this node claims the message again (docs/design.md 6.2 "Hand-over")."""
     entry = claim.copy_on(server)
     handed_over = entry is not None and entry.choice is Choice.HANDED_OVER
     role = Role.PRIMARY if handed_over and claim.role is Role.SET_ASIDE else claim.role
@@ -115,13 +115,13 @@ def relisted(claim: Claim, server: ServerName, copies: tuple[Copy, ...]) -> Clai
 
 
 def unchosen(claim: Claim) -> Claim:
-    """Nobody is chosen: the chosen one's entry is like any other's. A message handed over stays so."""
+    """The claim without a chosen server: its entry becomes an ordinary one. A hand-over stays in force."""
     copies = tuple(replace(copy, choice=Choice.LISTED) if copy.choice is Choice.CHOSEN else copy for copy in claim.copies)
     return replace(claim, copies=copies)
 
 
 def choose(before: Claim, claim: Claim, server: Party, note: Note) -> Transition:
-    """`server` is the chosen one now. The others stay on the list: what they hold is seen when they are asked."""
+    """Make `server` the chosen one. The others stay on the list until they have been asked what they hold."""
     chosen = Copy(server.server, server.database, Choice.CHOSEN)
     others = [copy for copy in claim.copies if copy.server != server.server]
     listed = [copy if copy.choice.awaits_acknowledgement else replace(copy, choice=Choice.LISTED) for copy in others] if others else ()
@@ -129,10 +129,10 @@ def choose(before: Claim, claim: Claim, server: Party, note: Note) -> Transition
 
 
 def let_go(claim: Claim, primary: ServerName = NO_SERVER) -> tuple[tuple[Copy, ...], tuple[Notification, ...]]:
-    """A primary's claim ends: whoever may hold a copy is told, but not the one who is `primary` now.
+    """A primary's claim ends: notify every server that may hold a copy, except the new `primary`.
 
-    Those told stay with the claim until they have acknowledged: if this node is primary again before that, a copy
-    placed there would be ended by the old `released`.
+    Notified servers stay with the claim until they acknowledge: if this node became primary again before that, the old
+    `released` would discard a copy placed there.
     """
     waiting = [copy for copy in claim.copies if copy.choice.awaits_acknowledgement]
     others = [copy for copy in claim.copies if not copy.choice.awaits_acknowledgement and copy.server != primary]
@@ -141,8 +141,8 @@ def let_go(claim: Claim, primary: ServerName = NO_SERVER) -> tuple[tuple[Copy, .
 
 
 def become_shadow(before: Claim, claim: Claim, primary: Party) -> Transition:
-    """Yield to `primary`, with a number of our own: no two copies may have the same. Whoever we now shadow gives us a
-    new one when it chooses us."""
+    """Yield to `primary`, keeping a number of our own, because no two copies may have the same. The new primary assigns another
+    number when it chooses this copy."""
     copies, tell = let_go(before, primary.server)
     number = own_number(before)
     after = replace(
@@ -152,14 +152,14 @@ def become_shadow(before: Claim, claim: Claim, primary: Party) -> Transition:
 
 
 def own_number(claim: Claim) -> CopyNumber:
-    """The number with which a claim goes on as a shadow message. A primary's own was given to its chosen server too, so
-    that it goes on below all that it gave."""
+    """The number under which a claim becomes a shadow message. A primary's own number was also given to its chosen server, so it
+    continues below all numbers that it assigned."""
     return replace(claim.number, placement=0) if claim.is_primary else claim.number
 
 
 def all_done(before: Claim, claim: Claim) -> Transition:
-    """Every recipient is done: whoever may hold a copy is told, and the primary if this was a shadow message that
-    we delivered ourselves before we yielded."""
+    """Every recipient is done: notify every server that may hold a copy. For a shadow message whose recipients this node delivered
+    before it yielded, that includes its primary."""
     tell = notify(before.copies, DiscardStatus.DELIVERED)
     after = replace(claim, role=Role.DELIVERED, asked=NOBODY, handed=False, copies=())
     return Transition(before, after, tell, note=Note.DONE)
@@ -173,7 +173,7 @@ def outranks(number: CopyNumber, other: CopyNumber) -> bool:
 def number_after(claim: Claim, me: Party) -> CopyNumber:
     """Rule *placement*: each placement or choice gets a higher number than the one before.
 
-    Raises: IllegalTransition where there is none left.
+    Raises: IllegalTransition if the placements are used up.
     """
     if claim.number.placement >= RANK_MAX:
         raise IllegalTransition("its placements are used up")
@@ -181,26 +181,26 @@ def number_after(claim: Claim, me: Party) -> CopyNumber:
 
 
 def can_be_followed(number: CopyNumber) -> bool:
-    """There is room for the number of a promotion, and for its placements. No honest primary comes near: numbers rise by one."""
+    """The number leaves room for a promotion and its placements. Numbers rise by one, so no correct primary comes near the limit."""
     return number.ownership < RANK_MAX and number.placement < RANK_MAX
 
 
 def without_lease(claim: Claim, runs: Callable[[Copy], bool]) -> tuple[ServerName, ...]:
     """Rule *lease*: an attempt may start only while the lease runs on every server that may hold a copy.
 
-    Shapes: the servers that stand in the way; empty means go.
+    Shapes: the servers without a lease; empty means that the attempt may start.
     """
     return tuple([copy.server for copy in claim.copies if not runs(copy)])
 
 
 def may_promote(claim: Claim, reachable: Collection[ServerName]) -> bool:
-    """Rule *ask*: before it promotes, a shadow server asks every node that it can reach."""
+    """Rule *ask*: before it promotes, a shadow server asks every reachable node."""
     return claim.asked.issuperset(reachable)
 
 
 def waits(answer: StatusAnswer, claim: Claim, me: Party) -> bool:
-    """Rule *ask*, its second half: while another holds a copy with a higher number, that one comes first. So does one
-    that we said `yours` to when we were its primary."""
+    """Rule *ask*, second part: wait while another node holds a copy with a higher number, because that node promotes first. The same
+    applies to a node to which this node, as its primary, sent `yours`."""
     return (
         answer.state is StatusState.SHADOW
         and (answer.primary != me.server or (answer.promoting and answer.database == me.database))
@@ -210,32 +210,32 @@ def waits(answer: StatusAnswer, claim: Claim, me: Party) -> bool:
 
 
 def asked_after_waiting(claim: Claim) -> frozenset[ServerName]:
-    """Rule *wait*: who has waited for a higher number asks everybody again."""
+    """Rule *wait*: after waiting for a higher number, all nodes are asked again."""
     return frozenset()
 
 
 def begins_again(question: CopyNumber, claim: Claim) -> bool:
-    """Rule *again*: a question from the holder of a higher number makes a lower one ask everybody again, and a
-    lower primary end. Rule *meet* is the same between two primaries."""
+    """Rule *again*: a question under a higher number makes a shadow server with a lower one ask all nodes again, and a
+    lower primary yield. Rule *meet* is the same between two primaries."""
     return outranks(question, claim.number)
 
 
 def listed_before_sending(claim: Claim, copy: Copy) -> tuple[Copy, ...]:
-    """Rule *list*: a server that is sent a copy is on the list first, and stays until it has heard `released`."""
+    """Rule *list*: a server is on the list before it is sent a copy, and stays there until it acknowledges `released`."""
     return (*(other for other in claim.copies if other.server != copy.server), copy)
 
 
 def may_release(claim: Claim, server: ServerName) -> bool:
-    """Rule *keep*: nobody is told `released` before another copy is confirmed."""
+    """Rule *keep*: a server is sent `released` only after another copy is confirmed."""
     chosen = claim.chosen()
     return chosen is not None and chosen.server != server
 
 
 def needs_everybody(lease_runs: bool) -> bool:
-    """Rule *everybody*: where a lease has ended and the server no longer holds the copy, everybody is asked."""
+    """Rule *everybody*: if a server's lease has ended and it no longer holds the copy, all nodes are asked."""
     return not lease_runs
 
 
 def ends_before(answer: StatusAnswer, claim: Claim) -> bool:
-    """Rule *meet*: the lower of two primaries ends first, and the higher waits for that."""
+    """Rule *meet*: of two primaries, the one with the lower number yields first, and the higher one waits for that."""
     return answer.state is StatusState.PRIMARY and answer.number is not None and not outranks(answer.number, claim.number)

@@ -1,4 +1,4 @@
-"""What happens to a claim on the shadow server: holding, discarding, promoting; and what any node answers to XQDISCARD STATUS."""
+"""Events of a claim on the shadow server: holding, discarding, promoting, and answering XQDISCARD STATUS. docs/design.md 6.1, 6.2."""
 
 from collections.abc import Collection
 
@@ -24,7 +24,7 @@ from shadowrelay.ownership.rules import Note, Party
 
 
 def status_of(claim: Claim | None) -> StatusAnswer:
-    """What this node says of a message, without listening to who asks."""
+    """What this node reports about a message, to any asker."""
     if claim is None:
         return StatusAnswer(StatusState.UNKNOWN)
     if claim.role is Role.DELIVERED:
@@ -32,17 +32,17 @@ def status_of(claim: Claim | None) -> StatusAnswer:
     if claim.role is Role.RELEASED or (claim.role is Role.SET_ASIDE and not claim.is_primary):  # a shadow message that cannot be read
         return StatusAnswer(StatusState.RELEASED, claim.number, done=claim.done)
     if claim.role is Role.SHADOW:
-        # Who was told `yours` does not wait for a lease to end: no lease may be counted from this answer.
+        # A shadow server that received `yours` promotes without waiting for a lease to end: renew no lease from this answer.
         promoting = bool(claim.asked) or claim.handed
         return StatusAnswer(StatusState.SHADOW, claim.number, claim.primary, claim.database, promoting, claim.done)
     return StatusAnswer(StatusState.PRIMARY, claim.number, done=claim.done)
 
 
 def answer_question(claim: Claim | None, asker: Party, number: CopyNumber, number_server: ServerName, in_attempt: bool) -> Transition:
-    """What this node does and says when `asker` asks with the number of its own copy or claim.
+    """What this node does and answers when `asker` asks under the number of its own copy or claim.
 
-    Shapes: `number_server` is whose database stands in the number, `NO_SERVER` if unknown. `in_attempt`: an attempt
-    of this node on the message is running, so its claim cannot end now.
+    Shapes: `number_server` is the server whose database is in the number, `NO_SERVER` if unknown. `in_attempt`: a delivery
+    attempt of this node on the message is running, so its claim cannot end now.
     """
     after = claim
     tell: tuple[Notification, ...] = ()
@@ -60,7 +60,7 @@ def answer_question(claim: Claim | None, asker: Party, number: CopyNumber, numbe
         if is_for_us and rules.can_be_followed(number):
             after = replace(claim, number=number, asked=rules.NOBODY, handed=False)
         elif rules.begins_again(number, claim):
-            # A primary that asks under another's number has yielded since it said `yours`.
+            # If it asks under a number that is not its own, it has yielded since it sent `yours`.
             after = replace(claim, asked=rules.NOBODY, handed=claim.handed and not own)
         elif own and not claim.handed:
             after = replace(claim, asked=rules.NOBODY)
@@ -78,7 +78,7 @@ def _end_claim(claim: Claim, asker: Party, number: CopyNumber, number_server: Se
 
 
 def list_asker(claim: Claim, asker: Party) -> Claim:
-    """Who asks with a lower number will be our shadow server: it may hold a copy, so it is on the list."""
+    """An asker with a lower number becomes our shadow server: it may hold a copy, so it is put on the list."""
     entry = claim.copy_on(asker.server)
     if entry is not None and entry.database in (NO_DATABASE, asker.database):
         if entry.choice is not Choice.DISMISSED:
@@ -88,11 +88,10 @@ def list_asker(claim: Claim, asker: Party) -> Claim:
 
 
 def hold(claim: Claim | None, me: Party, primary: Party, number: CopyNumber, recipients_count: int, done: Ordinals) -> Transition:
-    """A copy is offered. Stored unless this node claims or holds the message under a higher number, or knows it done.
+    """A copy is offered. It is stored unless this node claims or holds the message under a higher number, or knows it as done.
 
-    Refused, as done: a copy of which nothing is left to deliver. Refused as well: one whose number nobody could follow,
-    because a promotion needs the next one. No honest peer sends either; neither shall make this node hold, or promote, what
-    never ends.
+    Two kinds are refused, because a copy that can never end must not be held or promoted: a copy whose recipients are all done
+    (answered `delivered`), and a copy whose number leaves no room for a promotion. No correct peer sends either.
     """
     offered = Claim(Role.SHADOW, number, recipients_count, primary=primary.server, database=primary.database)
     offered = rules.with_done(offered, done if claim is None else done | claim.done)
@@ -109,16 +108,16 @@ def hold(claim: Claim | None, me: Party, primary: Party, number: CopyNumber, rec
     if claim is None or claim.role is Role.RELEASED or is_unreadable or is_lower:
         kept = offered if claim is None else replace(offered, copies=claim.copies)
         return Transition(claim, kept, note=Note.STORED)
-    # Who offers a copy under a lower number will yield to our claim when it hears this, as if it had asked.
+    # A peer that offers a copy under a lower number yields to our claim when it receives this answer, as if it had asked.
     after = list_asker(claim, primary) if claim.is_primary and not rules.begins_again(number, claim) else claim
     return Transition(claim, after, answer=status_of(claim), note=Note.SUPERSEDED)
 
 
 def heard(claim: Claim | None, speaker: Party, event: DiscardEvent) -> Transition:
-    """A discard notification of `speaker`. Unknown messages change nothing; a repeated one changes nothing."""
+    """A discard notification from `speaker`. A notification for an unknown message, or a repeated one, changes nothing."""
     if claim is None:
         return Transition(None, None)
-    # A copy whose number the speaker did not give is one that yielded to it later: what it says of its copies is older.
+    # If the speaker did not assign the copy's number, this node yielded to it later: its notifications about copies are older.
     of_speaker = (
         claim.role is Role.SHADOW and claim.primary == speaker.server and speaker.database == claim.database == claim.number.database
     )
@@ -137,14 +136,14 @@ def heard(claim: Claim | None, speaker: Party, event: DiscardEvent) -> Transitio
 
 
 def meaning(answer: StatusAnswer, *, from_sender: bool) -> DiscardStatus | None:
-    """What a live primary's answer to STATUS says of a copy that we hold for it, as a discard notification would; `None`: it
-    claims the message still.
+    """A running primary's answer to STATUS about a copy that this node holds for it, as the equivalent discard notification;
+    `None` if it still claims the message.
 
-    Shapes: `from_sender`: the incarnation that sent the copy answers. It begins an accept before it sends a copy, and an
-    accept that is running is `active`; whatever it committed since, it still has, until the message's row is past its time.
-    So `unknown` proves that the commit failed and the client was refused, or that the message is finished: the copy is not
-    needed. A later incarnation may have lost the row of a message that was acknowledged, where an older copy of the
-    database was restored, and from it `unknown` proves nothing: the message is taken over.
+    Shapes: `from_sender`: the incarnation that sent the copy answers. It starts to accept a message before it sends the copy, is
+    `active` while it accepts, and keeps what it committed until the row has expired. Its `unknown` therefore proves that the commit
+    failed and the client was refused, or that the message is finished: the copy is not needed. A later incarnation may have
+    lost the row of an acknowledged message, if an older copy of the database was restored. Its `unknown` proves nothing, and the
+    message is taken over.
     """
     if answer.state is StatusState.UNKNOWN:
         return DiscardStatus.RELEASED if from_sender else DiscardStatus.YOURS
@@ -154,8 +153,8 @@ def meaning(answer: StatusAnswer, *, from_sender: bool) -> DiscardStatus | None:
 
 
 def reconciled(claim: Claim | None, primary: Party, question: StatusQuestion, answer: StatusAnswer, *, from_sender: bool) -> Transition:
-    """The primary of a shadow message was asked about it. An answer about another copy than the one that is held by now says
-    nothing of this one, but a message that is delivered stays delivered."""
+    """The answer of a shadow message's primary to a question about it. If the copy was replaced since the question, the answer
+    does not apply, except that a delivered message stays delivered."""
     status = meaning(answer, from_sender=from_sender)
     if claim is None or status is None:
         return Transition(claim, claim)
@@ -165,9 +164,9 @@ def reconciled(claim: Claim | None, primary: Party, question: StatusQuestion, an
 
 
 def answered(claim: Claim | None, me: Party, peer: Party, answer: StatusAnswer, reachable: Collection[ServerName]) -> Transition:
-    """A shadow server in its round before a promotion hears `peer`; with the last answer it is primary.
+    """In its round of questions before a promotion, a shadow server has the answer of `peer`; with the last answer it promotes.
 
-    Shapes: `reachable` are all servers that this round has to hear.
+    Shapes: `reachable` are all servers that must answer in this round.
     """
     claim = rules.known(claim)
     if claim.role is not Role.SHADOW:
@@ -190,7 +189,7 @@ def answered(claim: Claim | None, me: Party, peer: Party, answer: StatusAnswer, 
 
 
 def alone(claim: Claim | None, me: Party, reachable: Collection[ServerName]) -> Transition:
-    """Promote without a further answer: everybody who can be reached has been heard, or nobody can be reached."""
+    """Promote without a further answer: every reachable node has answered, or no node is reachable."""
     claim = rules.known(claim)
     if claim.role is not Role.SHADOW or not rules.may_promote(claim, reachable):
         return Transition(claim, claim)
@@ -200,14 +199,14 @@ def alone(claim: Claim | None, me: Party, reachable: Collection[ServerName]) -> 
 
 
 def round_over(claim: Claim | None) -> Transition:
-    """This round of questions is over, because the primary server was heard in its old database perhaps: what was answered
-    in it counts in no other."""
+    """Drop the answers of an earlier round of questions before a new one begins: they may be hours old, and the primary server
+    may have answered since."""
     claim = rules.known(claim)
     return Transition(claim, replace(claim, asked=rules.NOBODY) if claim.role is Role.SHADOW else claim, note=Note.LIVES)
 
 
 def dropped(claim: Claim | None) -> Transition:
-    """An administrator removes a shadow message that cannot be read. Whoever asks hears `released`, as before."""
+    """An administrator removes a shadow message that cannot be read. STATUS answers `released`, as before."""
     claim = rules.known(claim)
     if claim.role is not Role.SET_ASIDE or claim.is_primary:
         return Transition(claim, claim)

@@ -1,11 +1,11 @@
-"""MAIL and RCPT: paths of RFC 5321 4.1.2 and 6531 3.3, strictly, and ESMTP parameters.
+"""Parse and format MAIL and RCPT: paths of RFC 5321 4.1.2 and RFC 6531 3.3, and ESMTP parameters.
 
-Strict: no space after the colon, angle brackets always, no trailing dot and no underscore in a domain. Only spaces at
-the end of the line are forgiven (RFC 5321 4.1.1). Control characters never pass.
+Parsing is strict: no space after the colon, angle brackets required, no trailing dot and no underscore in a domain. Only spaces at
+the end of the line are accepted (RFC 5321 4.1.1). Control characters are always refused.
 
-Where a connector is lenient, because devices write that, two things more are read: spaces after the colon, and dots anywhere in
-a local part (`john.@docomo.ne.jp`). Such a local part becomes the quoted string that means the same (`"john."@docomo.ne.jp`), so
-that everything behind the parser, here and on every other server, sees a valid address.
+A lenient connector also accepts what some devices write: spaces after the colon, and dots anywhere in a local part
+(`john.@docomo.ne.jp`). Such a local part becomes the equivalent quoted string (`"john."@docomo.ne.jp`), so that everything
+after the parser, here and on every other server, sees a valid address.
 """
 
 import ipaddress
@@ -21,12 +21,12 @@ from shadowrelay.model.values import dataclass
 from shadowrelay.protocol.fields import BAD_RECIPIENT, BAD_SENDER, SMTPUTF8_NEEDED, bad_argument
 
 LOCAL_PART_OCTETS_MAX = 64  # RFC 5321 4.5.3.1.1
-PATH_OCTETS_MAX = 256  # 4.5.3.1.3, with the brackets and a source route; so no domain has the 255 octets of 4.5.3.1.2
-PARAMETERS_COUNT_MAX = 20  # RFC 1870, 6152, 6531, 3461 (4), 4954, 2852, 6710, 8689 and our own make 11
+PATH_OCTETS_MAX = 256  # 4.5.3.1.3, with the brackets and a source route; so a domain never reaches the 255 octets of 4.5.3.1.2
+PARAMETERS_COUNT_MAX = 20  # RFC 1870, 6152, 6531, 3461 (4), 4954, 2852, 6710, 8689 and XSHADOW make 11
 ARGUMENT_OCTETS_MAX = 2_000
 """5+256, SIZE 26, BODY 14, SMTPUTF8 9, RET 9, ENVID 107, AUTH 506, ORCPT 507, NOTIFY 29, XSHADOW 72: 1,540, rounded up."""
 
-_UTF8 = "\u00a0-\ud7ff\ue000-\U0010ffff"  # no C1 controls; no lone surrogates: octets that are not UTF-8
+_UTF8 = "\u00a0-\ud7ff\ue000-\U0010ffff"  # no C1 controls; no lone surrogates, which stand for octets that are not UTF-8
 _ATOM = rf"[A-Za-z0-9!#$%&'*+/=?^_`{{|}}~{_UTF8}-]+"
 _QUOTED = rf'"(?:[ !#-\[\]-~{_UTF8}]|\\[ -~])*"'
 _LABEL = rf"[A-Za-z0-9{_UTF8}](?:[A-Za-z0-9{_UTF8}-]{{0,61}}[A-Za-z0-9{_UTF8}])?"
@@ -38,7 +38,7 @@ _PATH = re.compile(
 )
 _DOTTED_PATH = re.compile(
     rf"<(?:{_ROUTE})?(?P<local>[A-Za-z0-9.!#$%&'*+/=?^_`{{|}}~{_UTF8}-]+)@(?P<domain>{_DOMAIN})>"
-)  # dots anywhere; not with an address literal, which no device that writes this knows
+)  # dots anywhere; not with an address literal, which such devices do not write
 _POSTMASTER = re.compile(r"<(postmaster)>", re.IGNORECASE | re.ASCII)
 _PARAMETER = re.compile(rf"([A-Za-z0-9][A-Za-z0-9-]*)(?:=([!-<>-~{_UTF8}]+))?")
 _CONTROL = re.compile("[\x00-\x1f\x7f]")
@@ -47,7 +47,7 @@ _IPV4 = re.compile(r"[0-9.]{7,15}")
 
 @dataclass(frozen=True, slots=True)
 class MailCommand:
-    """`address` is empty for the null sender. Keys are upper case; a parameter without value has the value ""."""
+    """`address` is empty for the null sender. Keys are upper case; a parameter without a value has the value ""."""
 
     address: str
     parameters: Mapping[str, str]
@@ -62,7 +62,7 @@ class RcptCommand:
 
 
 def parse_mail(argument: str, *, lenient: bool = False) -> MailCommand:
-    """What follows `MAIL `. UTF-8 passes when SMTPUTF8 is among the parameters. `lenient`: see above.
+    """Parse what follows `MAIL `. UTF-8 is accepted if SMTPUTF8 is among the parameters. `lenient`: see the module docstring.
 
     Raises: WireError 501 5.1.7 for the path, 553 5.6.7 for UTF-8 without SMTPUTF8, 501 5.5.4 for the rest.
     """
@@ -78,7 +78,7 @@ def parse_mail(argument: str, *, lenient: bool = False) -> MailCommand:
 
 
 def parse_rcpt(argument: str, *, smtputf8: bool = False, lenient: bool = False) -> RcptCommand:
-    """What follows `RCPT `; `smtputf8`: the transaction's MAIL had that parameter. `lenient`: see above.
+    """Parse what follows `RCPT `; `smtputf8`: the transaction's MAIL had that parameter. `lenient`: see the module docstring.
 
     Raises: WireError 501 5.1.3 for the path, 553 5.6.7 for UTF-8 without SMTPUTF8, 501 5.5.4 for the rest.
     """
@@ -101,11 +101,11 @@ def _after(argument: str, word: str, syntax: str, lenient: bool) -> str:
 
 
 def _path_of(rest: str, bad: Reply, lenient: bool) -> tuple[str, int]:
-    """The mailbox, and where the path ends."""
+    """The mailbox, and the index at which the path ends."""
     found = _PATH.match(rest)
     if found is None and lenient and (dotted := _DOTTED_PATH.match(rest)) is not None:
         mailbox = f'"{dotted["local"]}"@{dotted["domain"]}'
-        _path_of(f"<{mailbox}>", bad, lenient=False)  # the limits are those of the address that we pass on
+        _path_of(f"<{mailbox}>", bad, lenient=False)  # the limits apply to the address that is passed on
         return mailbox, dotted.end()
     if found is None:
         raise WireError(bad)
@@ -148,10 +148,10 @@ def _parameters_of(rest: str, end: int, bad: Reply) -> dict[str, str]:
 
 
 def format_mail(envelope: Envelope, size: int | None, *, extra: str = "", dsn: bool = False, body: bool = True) -> str:
-    """What follows `MAIL `: the path and what the next hop offers of SIZE (`size` not None), BODY (`body`) and DSN (`dsn`).
+    """What follows `MAIL `: the path, and the parameters that the next hop offers: SIZE (`size` not None), BODY (`body`), DSN (`dsn`).
 
-    Shapes: `extra` is whole parameters, such as `XSHADOW=HOLD:…`. SMTPUTF8 is written when the envelope has it.
-    Raises: ValueError on a control character, which no parser lets in.
+    Shapes: `extra` is whole parameters, such as `XSHADOW=HOLD:…`. SMTPUTF8 is written if the envelope has it.
+    Raises: ValueError on a control character, which no parser accepts.
     """
     text = f"FROM:<{envelope.sender}>"
     if size is not None:
@@ -171,9 +171,9 @@ def format_mail(envelope: Envelope, size: int | None, *, extra: str = "", dsn: b
 
 
 def format_rcpt(recipient: Recipient, *, dsn: bool) -> str:
-    """What follows `RCPT `; NOTIFY and ORCPT where the next hop offers DSN.
+    """What follows `RCPT `, with NOTIFY and ORCPT if the next hop offers DSN.
 
-    Raises: ValueError on a control character, which no parser lets in.
+    Raises: ValueError on a control character, which no parser accepts.
     """
     text = f"TO:<{recipient.address}>"
     if dsn:
@@ -186,7 +186,7 @@ def format_rcpt(recipient: Recipient, *, dsn: bool) -> str:
 
 @lru_cache(maxsize=4_096)
 def domain_of(address: str) -> str:
-    """The domain for comparing: lower case, A-labels where IDNA has them, a literal with its brackets; "" without one."""
+    """The domain in a form for comparison: lower case, A-labels where IDNA has them, a literal with its brackets; "" without one."""
     domain = address.rpartition("@")[2] if "@" in address else ""
     if domain.isascii():
         return domain.lower()

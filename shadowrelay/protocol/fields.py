@@ -1,12 +1,12 @@
-"""The small texts that commands share: names, xtext, numbers, ordinals, instants, spans; and the replies that parsers give.
+"""Parsers and formatters of the fields that commands share: names, xtext, numbers, ordinals, instants, spans. docs/protocol.md 3.
 
-A reply never repeats what the other side wrote: that would carry control characters and secrets into logs and bounces. The replies
-stand in one place, so that `docs/protocol.md` and the tests can name them.
+The replies that parsers give are here too, so that `docs/protocol.md` and the tests can name them. A reply never echoes input,
+which could carry control characters and secrets into logs and bounces.
 
 Identifiers are case-insensitive on the wire and lower case inside. xtext is any text as printable ASCII without `=`, `+` and space
-(RFC 3461, section 4). Sets of recipient ordinals are ranges (`1-40,57`), or where those get long, a bit map; they are bounded before
-they are expanded: `1-999999999` costs a comparison, not a gigabyte. Instants are `YYYY-MM-DDTHH:MM:SS.ffffffZ`, always UTC; spans are
-seconds with up to six decimals.
+(RFC 3461, section 4). Sets of ordinals are ranges (`1-40,57`) or, where these get long, a bit map. They are checked against their
+limits before they are expanded: `1-999999999` costs a comparison, not a gigabyte. Instants are `YYYY-MM-DDTHH:MM:SS.ffffffZ`,
+always UTC; spans are seconds with up to six decimals.
 """
 
 import base64
@@ -23,16 +23,16 @@ TRACK_NOT_OFFERED = Reply(504, "5.5.4", "XSHADOW=TRACK is not offered here")
 BAD_SENDER = Reply(501, "5.1.7", "Bad sender address syntax")  # RFC 3463 X.1.7
 BAD_RECIPIENT = Reply(501, "5.1.3", "Bad recipient address syntax")  # RFC 3463 X.1.3
 SMTPUTF8_NEEDED = Reply(553, "5.6.7", "Non-ASCII addresses need the SMTPUTF8 parameter")  # RFC 6531 3.5, RFC 6532
-GARBLED_REPLY = Reply(451, "4.5.0", "The peer's reply is out of grammar")  # never sent: for logs and callers
+GARBLED_REPLY = Reply(451, "4.5.0", "The peer's reply is out of grammar")  # never sent; for logs and callers
 
 
 def bad_argument(what: str) -> WireError:
-    """501 5.5.4, with our own words for what is wrong."""
+    """501 5.5.4; `what` is a fixed text, never input."""
     return WireError(Reply(501, "5.5.4", what))
 
 
 def garbled_reply() -> WireError:
-    """A peer's *reply* cannot be read: nobody is told, the session is to be dropped and tried again."""
+    """A peer's *reply* cannot be parsed: send nothing, drop the session and try again."""
     return WireError(GARBLED_REPLY)
 
 
@@ -63,7 +63,7 @@ def parse_boundary(text: str) -> BoundaryName:
 
 
 def format_xtext(text: str) -> str:
-    """UTF-8, with `+XX` for whatever is not plain. Raises UnicodeEncodeError for lone surrogates."""
+    """UTF-8, with `+XX` for octets that xtext must encode. Raises UnicodeEncodeError for lone surrogates."""
     return _NOT_PLAIN.sub(lambda found: b"+%02X" % found[0][0], text.encode("utf-8")).decode("ascii")
 
 
@@ -78,7 +78,7 @@ def parse_xtext(text: str, what: str) -> str:
         raise bad_argument(f"Bad {what}") from None
 
 
-COUNTER_MAX = 2**63 - 1  # what SQLite stores: 19 digits. Sequences, positions, incarnations, sizes
+COUNTER_MAX = 2**63 - 1  # SQLite's largest integer: 19 digits. Sequences, positions, incarnations, sizes
 UUID_OCTETS = 36
 NUMBER_OCTETS_MAX = 10 + 1 + 10 + 1 + UUID_OCTETS  # 58
 
@@ -128,7 +128,7 @@ def parse_number(text: str) -> CopyNumber:
 
 
 def parse_rank(ownership: str, placement: str) -> tuple[int, int]:
-    """The two counters of a copy number. Placement 0 asks without choosing (docs/protocol.md 7.3).
+    """The two counters of a copy number. Placement 0 is a question that chooses no server (docs/protocol.md 7.3).
 
     Raises: WireError 501 5.5.4.
     """
@@ -136,11 +136,11 @@ def parse_rank(ownership: str, placement: str) -> tuple[int, int]:
 
 
 ORDINAL_MAX = 5_000
-"""Recipients of one message at most. Every second one of 5,000: 5x2 + 45x3 + 450x4 + 2,000x5 = 11,945 octets (a comma each) of
-ranges, 24 lines of an XQDISCARD reply (24 x 79 octets beside them): 13.9 kB, so that one event always fits its 24 KiB."""
+"""Most recipients of one message. Worst case, every second one of 5,000: 5x2 + 45x3 + 450x4 + 2,000x5 = 11,945 octets of ranges (with
+a comma each), 24 lines of an XQDISCARD reply (24 x 79 octets around them): 13.9 kB, so that one event always fits its 24 KiB."""
 
 RANGES_OCTETS_MAX = 12_000  # 11,945, rounded up
-DONE_RANGES_OCTETS_MAX = 512  # longer ones go as a bit map
+DONE_RANGES_OCTETS_MAX = 512  # longer ones are sent as a bit map
 DONE_OCTETS_MAX = 1 + 834  # "~" and base64url of 5,000 bits = 625 octets, without padding
 
 _RANGES = re.compile(r"[1-9][0-9]{0,5}(?:-[1-9][0-9]{0,5})?(?:,[1-9][0-9]{0,5}(?:-[1-9][0-9]{0,5})?)*")
@@ -153,7 +153,7 @@ def format_ordinals(ordinals: Ordinals) -> str:
 
 
 def format_ranges(ordinals: Ordinals) -> list[str]:
-    """The ranges of `format_ordinals`, apart, for text that is to be cut into lines."""
+    """The ranges of `format_ordinals` as a list, for text that must be split into lines."""
     if not ordinals:
         return []
     inside = sorted(ordinals)
@@ -220,7 +220,7 @@ _SPAN = re.compile(r"(0|[1-9][0-9]{0,5})(?:\.([0-9]{1,6}))?")
 
 
 def format_instant(at: datetime) -> str:
-    """`at` must be aware."""
+    """`at` must be timezone-aware."""
     if at.tzinfo is not UTC:
         at = at.astimezone(UTC)
     return at.isoformat("T", "microseconds")[:26] + "Z"
@@ -232,18 +232,18 @@ def parse_instant(text: str) -> datetime:
         raise bad_argument("Bad time")
     try:
         return datetime.fromisoformat(text[:26]).replace(tzinfo=UTC)
-    except ValueError:  # the thirtieth of February
+    except ValueError:  # a date that does not exist
         raise bad_argument("Bad time") from None
 
 
 def format_span(span: timedelta) -> str:
-    """Seconds, with as many decimals as there are."""
+    """Seconds, with as few decimals as needed."""
     seconds, rest = divmod(span, timedelta(seconds=1))
     return f"{seconds}.{rest.microseconds:06}".rstrip("0") if rest else str(seconds)
 
 
 def parse_span(text: str) -> timedelta:
-    """Inverse of `format_span`; more than nothing, at most a day. Raises: WireError 501 5.5.4."""
+    """Inverse of `format_span`; above zero, at most a day. Raises: WireError 501 5.5.4."""
     found = _SPAN.fullmatch(text)
     if found is None:
         raise bad_argument("Bad span")

@@ -1,10 +1,10 @@
-r"""The message tracking log as text: header lines, and one line an event. docs/operations.md "The message tracking log".
+r"""Format and parse the message tracking log: header lines, and one line per event. docs/operations.md "The message tracking log".
 
-CSV of RFC 4180 in UTF-8, lines ended by CRLF. What a reader of lines must never meet inside a field is escaped before it
-is quoted: control characters, U+2028, U+2029 and lone surrogates become `\uXXXX`, and so does a backslash before a `u`,
-which makes the escape reversible. So a line is a row, whatever was in the subject, and half a line is never taken for one:
-`log-id` is a hash of all that stands before it.
-Several values in a field are joined by `;`, and a `;` inside one of them is `\u003b`.
+CSV of RFC 4180 in UTF-8, lines ended by CRLF. Characters that would confuse a line-based reader are escaped before quoting:
+control characters, U+2028, U+2029 and lone surrogates become `\uXXXX`, and so does a backslash before a `u`, which makes the
+escape reversible. A line is therefore always a row, whatever the subject contains. `log-id` is a hash of everything before it,
+so that a partial line is never taken for a whole one.
+Several values in a field are joined by `;`; a `;` inside a value is written `\u003b`.
 """
 
 import re
@@ -24,7 +24,7 @@ FIELDS = (
 )  # fmt: skip
 """Exchange 2016/2019, in their order. Source: exchange-facts 2.1 [LOGDOC]."""
 
-SCHEMA_VERSION = "1.0"  # of these rows; raised when the meaning of a field changes
+SCHEMA_VERSION = "1.0"  # of these rows; changes when the meaning of a field changes
 NULL_PATH = "<>"  # return-path is never empty. Source: exchange-facts 2.1 [MSD-MT]
 
 _TO_ESCAPE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]|\\\\(?=u)")
@@ -37,7 +37,7 @@ _RECIPIENTS, _STATUSES, _CUSTOM = (FIELDS.index(name) for name in ("recipient-ad
 
 
 def format_header(version: str, at: datetime) -> bytes:
-    """The five lines that begin each file. `version` is that of this program."""
+    """The five lines at the top of each file. `version` is that of this program."""
     lines = (
         "#Software: shadowrelay",
         f"#Version: {version}",
@@ -52,12 +52,12 @@ def format_header(version: str, at: datetime) -> bytes:
 def format_line(event: TrackingEvent) -> bytes:
     """One whole line with its CRLF.
 
-    Shapes: a single empty recipient or status reads back as none. A few microseconds, because it runs six times a message:
-    the usual row is looked at as a whole, and only one that needs it field by field.
+    Shapes: a single empty recipient or status is parsed as none. Fast, because it runs six times per message:
+    a usual row is checked as a whole, and only one that needs escaping is processed field by field.
     """
     recipients, statuses = event.recipients, event.recipient_statuses
-    whom = recipients[0] if len(recipients) == 1 else ";".join(recipients)
-    what = statuses[0] if len(statuses) == 1 else ";".join(statuses)
+    recipient_text = recipients[0] if len(recipients) == 1 else ";".join(recipients)
+    status_text = statuses[0] if len(statuses) == 1 else ";".join(statuses)
     sender = event.sender
     custom = ""
     for key, value in event.custom_data:
@@ -75,8 +75,8 @@ def format_line(event: TrackingEvent) -> bytes:
         str(event.internal_message_id),
         event.message_id,
         event.network_message_id,
-        whom,
-        what,
+        recipient_text,
+        status_text,
         str(event.total_bytes),
         str(len(recipients)),
         "",
@@ -96,8 +96,8 @@ def format_line(event: TrackingEvent) -> bytes:
     if (
         not line.isprintable()
         or "\\u" in line
-        or whom.count(";") >= (len(recipients) or 1)
-        or what.count(";") >= (len(statuses) or 1)
+        or recipient_text.count(";") >= (len(recipients) or 1)
+        or status_text.count(";") >= (len(statuses) or 1)
         or custom.count(";") >= (len(event.custom_data) or 1)
         or custom.count("=") > len(event.custom_data)
     ):
@@ -137,9 +137,9 @@ def _escaped_row(row: Sequence[str], event: TrackingEvent) -> list[str]:
 
 
 def parse_line(line: bytes) -> TrackingEvent:
-    """Inverse of `format_line`, for one whole line; spaces before its CRLF, which a writer may fill in, are ignored.
+    """Inverse of `format_line`, for one whole line; padding spaces before the CRLF are ignored.
 
-    Raises: WireError 501 5.5.4, when it is torn too: then the log-id is not that of the rest.
+    Raises: WireError 501 5.5.4, also for a torn line, whose log-id does not match.
     """
     try:
         text = line.decode("utf-8")
@@ -178,12 +178,12 @@ def parse_line(line: bytes) -> TrackingEvent:
             original_client_ip=_unescape(row[24]),
             custom_data=_pairs(row[_CUSTOM]),
         )
-    except ValueError:  # an event or source that we do not know
+    except ValueError:  # an unknown event or source
         raise bad_argument("Bad tracking line") from None
 
 
 def _split(text: str) -> list[str]:
-    """Fields of one line. Empty where it is not CSV."""
+    """The fields of one line; empty if it is not CSV."""
     fields: list[str] = []
     end = 0
     while True:

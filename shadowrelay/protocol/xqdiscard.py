@@ -1,9 +1,8 @@
-"""The verb XQDISCARD: what must you tell me? docs/protocol.md 9; and its STATUS form: what became of these messages? 10.
+"""Parse and format XQDISCARD, which fetches discard notifications, and XQDISCARD STATUS, which asks about messages.
 
-A reply to XQDISCARD is `<sequence> <message-id> <status> [<ordinals>]` a line and `remaining=<n> [position=<p>]` last.
-It is cut where its limits end, between events: what does not fit is counted in `remaining` and asked for next.
-
-Answers to STATUS are read in two places: in its reply, and after `554 5.5.0 XSHADOW superseded`.
+docs/protocol.md 9 and 10. A reply to XQDISCARD has a line `<sequence> <message-id> <status> [<ordinals>]` for each event, then
+`remaining=<n> [position=<p>]`. Events that exceed the limits of a reply are counted in `remaining` and fetched next.
+Answers to STATUS are parsed in two places: its reply, and the text after `554 5.5.0 XSHADOW superseded`.
 """
 
 import re
@@ -45,7 +44,7 @@ ANSWER_OCTETS_MAX = 6 + 1 + NUMBER_OCTETS_MAX + 8 + SERVER_OCTETS_MAX + 1 + 36 +
 
 ANSWERS_OCTETS_MAX = (QUESTIONS_PER_BLOCK_MAX + 1) * (10 + ANSWER_OCTETS_MAX + 2)
 """492,428 for 401 lines with `250-2.0.0 ` and CRLF; 400 ordinary answers have about 130 octets each: 52 kB.
-A client library that stops at 32 KiB must ask fewer at a time."""
+A client library with a limit of 32 KiB must ask fewer questions at a time."""
 
 _UNKNOWN_NAME = "-"
 _ENHANCED = re.compile(r"[245]\.[0-9]{1,3}\.[0-9]{1,3} ")
@@ -54,7 +53,7 @@ _ANSWERS = re.compile(r"answers=([0-9]{1,3})(?: .*)?")
 
 @dataclass(frozen=True, slots=True)
 class StatusQuery:
-    """Either questions, or the octets of the block that follows."""
+    """Either the questions, or the size of the block that follows."""
 
     questions: tuple[StatusQuestion, ...] = ()
     block_size: int | None = None
@@ -83,7 +82,7 @@ def format_status_block(block_size: int) -> str:
 
 
 def parse_status(argument: str) -> StatusQuery:
-    """Inverse of both. Raises: WireError 501 5.5.4."""
+    """Inverse of `format_status` and `format_status_block`. Raises: WireError 501 5.5.4."""
     words = argument.split(" ", QUESTIONS_PER_LINE_MAX + 1)
     if words[0].upper() != "STATUS" or len(words) < 2:
         raise bad_argument("XQDISCARD STATUS wants questions")
@@ -100,7 +99,7 @@ def parse_status(argument: str) -> StatusQuery:
 
 
 def format_question_block(questions: Sequence[StatusQuestion]) -> bytes:
-    """A line for each of 1 to 400 questions, each ended by CRLF."""
+    """One line for each of 1 to 400 questions, each ended by CRLF."""
     assert 0 < len(questions) <= QUESTIONS_PER_BLOCK_MAX
     return "".join(f"{_format_question(question)}\r\n" for question in questions).encode("ascii")
 
@@ -116,7 +115,7 @@ def parse_question_block(block: bytes) -> tuple[StatusQuestion, ...]:
 
 
 def format_answer(answer: StatusAnswer) -> str:
-    """One line of a reply to STATUS. `-` stands for a primary or database that is not known."""
+    """One line of a reply to STATUS. `-` stands for an unknown primary or database."""
     if answer.state is StatusState.PRIMARY:
         text = f"active {_number_of(answer)} primary"
     elif answer.state is StatusState.SHADOW:
@@ -135,7 +134,7 @@ def _number_of(answer: StatusAnswer) -> str:
 
 
 def parse_answer(text: str) -> StatusAnswer:
-    """Inverse of `format_answer`. An enhanced code before it is skipped.
+    """Inverse of `format_answer`. A leading enhanced code is skipped.
 
     Raises: WireError with GARBLED_REPLY.
     """
@@ -178,7 +177,7 @@ def _shadow_answer(number: CopyNumber, primary: str, database: str, done: frozen
 
 
 def format_answer_lines(answers: Sequence[StatusAnswer], position: int) -> list[str]:
-    """The whole reply to STATUS: a line an answer in the order of the questions, then `answers=<n> position=<p>`."""
+    """The whole reply to STATUS: a line per answer in the order of the questions, then `answers=<n> position=<p>`."""
     return [*map(format_answer, answers), f"answers={len(answers)} {format_position(position)}"]
 
 
@@ -196,12 +195,12 @@ def parse_answer_lines(lines: Sequence[str]) -> tuple[StatusAnswer, ...]:
 
 
 def format_superseded(answer: StatusAnswer) -> str:
-    """The text after `554 5.5.0 `: a copy came, and a higher number is here, or the message is delivered."""
+    """The text after `554 5.5.0 ` that refuses a copy: this node has a higher number, or knows the message as delivered."""
     return f"{SUPERSEDED} {format_answer(answer)}"
 
 
 def parse_superseded(text: str) -> StatusAnswer:
-    """Inverse of `format_superseded`. An enhanced code before it is skipped. Raises: WireError with GARBLED_REPLY."""
+    """Inverse of `format_superseded`. A leading enhanced code is skipped. Raises: WireError with GARBLED_REPLY."""
     if found := _ENHANCED.match(text):
         text = text[found.end() :]
     if not text.startswith(f"{SUPERSEDED} "):
@@ -238,14 +237,14 @@ __all__ = [
     "parse_superseded",
 ]
 
-MAXIMUM_MAX = 1_000_000  # what may be asked for; no more than 400 lines come
+MAXIMUM_MAX = 1_000_000  # the most that may be requested; a reply has at most 400 lines
 REPLY_LINES_MAX = 400  # the last one included
-REPLY_OCTETS_MAX = 24 * 1024  # with `250-2.0.0 ` and CRLF; a common client library stops at 32 KiB
+REPLY_OCTETS_MAX = 24 * 1024  # with `250-2.0.0 ` and CRLF; aiosmtplib's limit is 32 KiB
 ORDINALS_PER_LINE_OCTETS_MAX = 512
 EVENT_LINE_OCTETS_MAX = 19 + 1 + 36 + 1 + 9 + 1 + ORDINALS_PER_LINE_OCTETS_MAX  # 579
-AROUND_LINE_OCTETS = 10 + 2  # `250-2.0.0 ` and CRLF
-LAST_LINE_OCTETS_MAX = AROUND_LINE_OCTETS + 10 + 19 + 1 + 9 + 19  # 70: `remaining=<n> position=<p>`
-# An ordinary event has 10+1+36+1+9 = 57 octets, with 12 around it 69: about 355 of them fit 24 KiB.
+LINE_OVERHEAD_OCTETS = 10 + 2  # `250-2.0.0 ` and CRLF
+LAST_LINE_OCTETS_MAX = LINE_OVERHEAD_OCTETS + 10 + 19 + 1 + 9 + 19  # 70: `remaining=<n> position=<p>`
+# An ordinary event has 10+1+36+1+9 = 57 octets, 69 with code and CRLF: about 355 of them fit 24 KiB.
 
 _SUCCESS = re.compile(r"2\.[0-9]{1,3}\.[0-9]{1,3} ")
 _REMAINING = re.compile(r"remaining=(0|[1-9][0-9]{0,18})(?: [!-~ ]*)?")
@@ -254,7 +253,7 @@ _STATUSES = {status.value: status for status in DiscardStatus}
 
 @dataclass(frozen=True, slots=True)
 class DiscardQuery:
-    """At most `maximum` events, please; all up to `acknowledged` are committed here."""
+    """Request at most `maximum` events; the asker has committed all up to `acknowledged`."""
 
     maximum: int
     acknowledged: int | None = None
@@ -266,7 +265,7 @@ def format_query(query: DiscardQuery) -> str:
 
 
 def parse_query(argument: str) -> DiscardQuery:
-    """Inverse of `format_query`. 0 asks for nothing and only acknowledges. Raises: WireError 501 5.5.4."""
+    """Inverse of `format_query`. A maximum of 0 only acknowledges. Raises: WireError 501 5.5.4."""
     words = argument.split(" ", 2)
     if len(words) > 2:
         raise bad_argument("XQDISCARD wants a maximum and a sequence")
@@ -282,7 +281,7 @@ def parse_command(argument: str) -> DiscardQuery | StatusQuery:
 
 
 def format_reply_lines(reply: DiscardReply, position: int | None = None) -> list[str]:
-    """The texts of the reply's lines, without codes: as many whole events as its limits allow.
+    """The texts of the reply's lines, without codes: as many whole events as the limits allow.
 
     Shapes: at least one line, at most 400 and 24 KiB. Events that do not fit are added to `remaining`.
     """
@@ -291,7 +290,7 @@ def format_reply_lines(reply: DiscardReply, position: int | None = None) -> list
     written = 0
     for event in reply.events:
         more = _event_lines(event)
-        octets += sum(len(line) + AROUND_LINE_OCTETS for line in more)
+        octets += sum(len(line) + LINE_OVERHEAD_OCTETS for line in more)
         if len(lines) + len(more) >= REPLY_LINES_MAX or octets > REPLY_OCTETS_MAX:
             break
         lines += more
@@ -317,7 +316,7 @@ def _event_lines(event: DiscardEvent) -> list[str]:
 
 
 def parse_reply_lines(lines: Sequence[str]) -> DiscardReply:
-    """Inverse of `format_reply_lines`; `parse_position` reads the position. An enhanced code before a line is skipped.
+    """Inverse of `format_reply_lines`; `parse_position` reads the position. A leading enhanced code on a line is skipped.
 
     Raises: WireError with GARBLED_REPLY.
     """

@@ -1,7 +1,7 @@
-"""The verb XSHADOW and its EHLO keyword and MAIL parameter. docs/protocol.md 4 to 7.
+"""Parse and format the verb XSHADOW, its EHLO keyword and its MAIL parameter. docs/protocol.md 4 to 7.
 
-What is here: who I am (`hello`), a copy's number (`hold`), what MAIL and RCPT do not carry of an envelope
-(`envelope`), the promise (`commit`), and the position that every reply carries.
+The parts: a node's identity (`hello`), a copy's number (`hold`), the envelope data that MAIL and RCPT do not carry
+(`envelope`), the end of a copy (`commit`), and the database position in every reply.
 """
 
 import base64
@@ -38,7 +38,7 @@ from shadowrelay.protocol.fields import (
 
 KEYWORD = "XSHADOW"
 
-HELLO_OCTETS_MAX = 2_000  # the known keys: 262+201+45+31+25+28+18+64 and 7 spaces = 681; the rest is for unknown ones
+HELLO_OCTETS_MAX = 2_000  # the known keys: 262+201+45+31+25+28+18+64 and 7 spaces = 681; the rest allows unknown keys
 HOLD_OCTETS_MAX = 4 + 1 + 36 + 1 + 10 + 1 + 10  # 63; as a parameter of MAIL with ` XSHADOW=`: 72
 ENVELOPE_OCTETS_MAX = 8_192  # base64url of at most 6,144 octets of JSON; the line is 17 + 8,192 + 2 = 8,211
 COMMIT_OCTETS_MAX = 5 + 19 + 1 + 7 + 64  # 96
@@ -62,7 +62,7 @@ _FORMS = {str(form): form for form in (XshadowForm.ENVELOPE, XshadowForm.COMMIT)
 
 
 def parse_form(argument: str) -> tuple[XshadowForm, str]:
-    """Which form an XSHADOW line has, and the argument for its own parser. Never raises."""
+    """The form of an XSHADOW line, and the argument for the parser of that form. Never raises."""
     word, _, rest = argument.partition(" ")
     form = _FORMS.get(word.upper())
     return (XshadowForm.HELLO, argument) if form is None else (form, rest)
@@ -72,11 +72,11 @@ def parse_form(argument: str) -> tuple[XshadowForm, str]:
 
 
 def format_keyword(hold: bool) -> str:
-    """The line of the EHLO reply: `XSHADOW HOLD`, or `XSHADOW` where no copies are taken now."""
+    """The line of the EHLO reply: `XSHADOW HOLD`, or `XSHADOW` while no copies are accepted."""
     return f"{KEYWORD} HOLD" if hold else KEYWORD
 
 
-# who I am
+# identity
 
 
 def format_hello(identity: PeerIdentity) -> str:
@@ -92,9 +92,9 @@ def format_hello(identity: PeerIdentity) -> str:
 
 
 def parse_hello(text: str) -> PeerIdentity:
-    """Inverse of `format_hello`; keys in any order and case, unknown ones ignored.
+    """Inverse of `format_hello`; keys in any order and case, unknown keys ignored.
 
-    Raises: WireError 501 5.5.4 for a missing, repeated or bad one.
+    Raises: WireError 501 5.5.4 for a missing, repeated or invalid key.
     """
     values = _pairs_of(text)
     for key in _HELLO_KEYS:
@@ -140,7 +140,7 @@ def format_position(position: int) -> str:
 
 
 def parse_position(reply_text: str) -> int | None:
-    """The last position in the text of a reply, of one line or several; `None` where there is none. Never raises."""
+    """The last position in the text of a reply of one or more lines; `None` if absent. Never raises."""
     found = _POSITION.findall(reply_text)
     return int(found[-1]) if found and int(found[-1]) <= COUNTER_MAX else None
 
@@ -156,7 +156,7 @@ def format_hold(message_id: MessageId, number: CopyNumber) -> str:
 def parse_hold(value: str, database: DatabaseId) -> tuple[MessageId, CopyNumber]:
     """Inverse of `format_hold`; `database` is that of the peer's hello. Case-insensitive.
 
-    Raises: WireError 501 5.5.4; 504 5.5.4 for TRACK, which is recognised and not offered yet.
+    Raises: WireError 501 5.5.4; 504 5.5.4 for TRACK, which is recognised but not offered.
     """
     parts = value.split(":", 3)
     if parts[0].upper() == "TRACK":
@@ -171,7 +171,7 @@ def parse_hold(value: str, database: DatabaseId) -> tuple[MessageId, CopyNumber]
 
 
 def format_commit(size: int, sha256: bytes) -> str:
-    """`size=<n> sha256=<hex>`: what the holder must have got, all chunks together."""
+    """`size=<n> sha256=<hex>` of the whole content, all chunks together."""
     return f"size={size} sha256={sha256.hex()}"
 
 
@@ -185,9 +185,9 @@ def parse_commit(text: str) -> tuple[int, bytes]:
 
 @dataclass(frozen=True, slots=True)
 class EnvelopeExtras:
-    """What XSHADOW ENVELOPE carries: all of an envelope that MAIL and RCPT need not, and the ordinals done.
+    """The content of XSHADOW ENVELOPE: envelope fields that MAIL and RCPT do not carry, and the ordinals done.
 
-    RET and ENVID travel here too, so that a copy has them whatever its MAIL line said.
+    RET and ENVID are included, so that a copy has them whatever its MAIL line contained.
     """
 
     arrived_at: datetime
@@ -201,7 +201,7 @@ class EnvelopeExtras:
     done: Ordinals = NO_ORDINALS
 
     def apply_to(self, envelope: Envelope) -> Envelope:
-        """The envelope with all that is here."""
+        """The envelope with these fields filled in."""
         return replace(
             envelope,
             arrived_at=self.arrived_at,
@@ -216,7 +216,7 @@ class EnvelopeExtras:
 
 
 _TEXT_OCTETS_MAX: Mapping[str, int] = {
-    # as JSON escapes them; 3,700 and 9 names with quotes (160), time (29), done (837), envid (102), ret (6): 4,834 < 6,144
+    # sizes as JSON escapes; 3,700 and 9 names with quotes (160), time (29), done (837), envid (102), ret (6): 4,834 < 6,144
     "client_address": 100,
     "client_name": 600,
     "connector": 400,
@@ -231,11 +231,11 @@ _COMPACT = json.JSONEncoder(ensure_ascii=True, separators=(",", ":"))
 
 
 def format_envelope(envelope: Envelope, done: Ordinals) -> str:
-    """The argument of XSHADOW ENVELOPE: base64url, without padding, of compact JSON; long texts are cut, the subject first."""
+    """The argument of XSHADOW ENVELOPE: base64url, without padding, of compact JSON; long texts are truncated."""
     values: dict[str, str] = {"arrived": format_instant(envelope.arrived_at)}
     for name, octets_max in _TEXT_OCTETS_MAX.items():
         if text := getattr(envelope, name):
-            # \uXXXX is the longest that a character becomes, twice beyond the first 65,536
+            # A character takes at most \uXXXX, 6 octets, or 12 above U+FFFF.
             is_short = len(text) * 12 <= octets_max or (len(text) * 6 <= octets_max and text.isascii())
             values[name] = text if is_short else _cut(text, octets_max)
     if envelope.ret is not None:
@@ -249,7 +249,7 @@ def format_envelope(envelope: Envelope, done: Ordinals) -> str:
 
 
 def _cut(text: str, octets_max: int) -> str:
-    """The longest beginning (by eighths) whose JSON fits, quotes aside. Lone surrogates survive as escapes."""
+    """Truncate by eighths until the JSON fits, quotes not counted. Lone surrogates survive as escapes."""
     text = text[:octets_max]
     while len(json.dumps(text, ensure_ascii=True)) > octets_max + 2:
         text = text[: len(text) - max(1, len(text) // 8)]
@@ -262,7 +262,7 @@ def parse_envelope(text: str) -> EnvelopeExtras:
         raise bad_argument("Bad XSHADOW ENVELOPE")
     try:
         loaded = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
-    except (ValueError, RecursionError):  # a length that base64 cannot have; 6,000 brackets
+    except (ValueError, RecursionError):  # a length that base64 cannot have; deeply nested brackets
         raise bad_argument("Bad XSHADOW ENVELOPE") from None
     if not isinstance(loaded, dict):
         raise bad_argument("Bad XSHADOW ENVELOPE")

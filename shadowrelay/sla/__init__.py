@@ -1,5 +1,5 @@
 """The redundancy report: a PySpark job over tracking logs. docs/sla.md defines every figure.
 
-It stands apart from the relay: it imports `model`, `wire` and `signals` only, and only its command imports it. pyspark is imported late, so
-that `session.check_spark` reports a missing one, and not a traceback.
+Separate from the relay: it imports only `model`, `protocol` and `signals`, and only its commands import it. pyspark is imported late,
+so that `session.check_spark` can report that it is missing, without a traceback.
 """

@@ -1,10 +1,10 @@
-"""Fields of many lines to columns of events, in bulk: no Python object a row where Arrow can do without. docs/sla.md, section 1.
+"""Converts fields of many lines to columns of events, in bulk with Arrow instead of Python objects per row. docs/sla.md, section 1.
 
-Texts become instants, spans and integers a column at a time. An empty text is null; one that cannot be read is null and its position is
-reported. Where a whole column is plain, Arrow converts it; where one value is not, that column is read value by value. Both give the same.
+Texts become instants, spans and integers one column at a time. An empty text is null; for an invalid text the position is reported.
+Arrow converts a column whose values all have the usual form; otherwise each value is parsed separately, with the same result.
 
-`custom-data` (`S:Key=Value;S:Key=Value`) gives a column for each key that figures use. Most rows have none and are skipped. Exchange writes
-many other keys there, which are ignored.
+Keys of `custom-data` (`S:Key=Value;S:Key=Value`) that figures use become columns. Most rows have no custom-data and are skipped. Exchange
+writes many other keys there, which are ignored.
 """
 
 import re
@@ -23,7 +23,7 @@ from shadowrelay.sla.lines import Layout, Reason
 UTC_INSTANT = pa.timestamp("us", tz="UTC")
 
 _INSTANT = re.compile(r"((?:19|20|21)[0-9]{2}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2})(?:\.([0-9]{1,9}))?Z")
-"""Years that a clock can have. Exchange writes three digits of a second, others up to seven or nine."""
+"""Years that a clock can have. Exchange writes three digits of a second, other programs up to seven or nine."""
 _SPAN = re.compile(r"(-?)([0-9]{1,9})(?:\.([0-9]{1,9}))?")
 _INTEGER = re.compile(r"-?[0-9]{1,19}")
 _PLAIN_INSTANT = "^(19|20|21)[0-9]{2}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}[.]([0-9]{3}|[0-9]{6})Z$"
@@ -32,14 +32,14 @@ _PLAIN_INTEGER = "^-?[0-9]{1,19}$"
 
 
 class Read(NamedTuple):
-    """A column as long as its texts, and the positions of texts that could not be read."""
+    """A column with one value per text, and the positions of invalid texts."""
 
     values: pa.Array
     wrong: list[int]
 
 
 def read_instants(texts: pa.Array, *, may_be_empty: bool = False) -> Read:
-    """UTC, microseconds; further digits are cut off."""
+    """UTC, microseconds; further digits are truncated."""
     return _read(texts, UTC_INSTANT, _PLAIN_INSTANT, lambda plain: plain, _instant, may_be_empty)
 
 
@@ -49,7 +49,7 @@ def read_spans(texts: pa.Array) -> Read:
 
 
 def read_integers(texts: pa.Array, kind: Any) -> Read:
-    """Decimal digits, perhaps with a minus sign; what the type has no room for cannot be read."""
+    """Decimal digits with an optional minus sign; a number that does not fit the type is invalid."""
     limit = 2 ** (kind.bit_width - 1)
 
     def integer(text: str) -> int | None:
@@ -71,7 +71,7 @@ def _read(
     if pc.all(pc.match_substring_regex(texts, plain)).as_py() is not False:  # None: all are null
         try:
             return Read(pc.cast(prepared(texts), kind), [])
-        except pa.ArrowInvalid:  # the thirtieth of February, or a number without room
+        except pa.ArrowInvalid:  # a date that does not exist, or a number that does not fit
             pass
     read_values = [None if text is None else read(text) for text in texts.to_pylist()]
     given = texts.is_valid().to_pylist()
@@ -85,7 +85,7 @@ def _instant(text: str) -> datetime | None:
         return None
     try:
         whole = datetime.fromisoformat(found[1])
-    except ValueError:  # the thirtieth of February
+    except ValueError:  # a date that does not exist
         return None
     return whole.replace(microsecond=int((found[2] or "").ljust(6, "0")[:6]), tzinfo=UTC)
 
@@ -100,12 +100,12 @@ def _microseconds(text: str) -> int | None:
 
 # ---- custom-data
 
-_ESCAPE = re.compile(r"\\u(?!d[89a-f])([0-9a-f]{4})")  # lone surrogates stay as they are written: no UTF-8 has them
+_ESCAPE = re.compile(r"\\u(?!d[89a-f])([0-9a-f]{4})")  # lone surrogates stay escaped, because UTF-8 cannot encode them
 _PAIR = "^S:[^=]*="
 
 
 def unescaped(array: pa.Array) -> pa.Array:
-    """Undo what `protocol.tracking` escapes."""
+    """Undo the escapes of `protocol.tracking`."""
     if not pc.any(pc.match_substring(array, "\\u")).as_py():
         return array
     return pa.array([_ESCAPE.sub(lambda found: chr(int(found[1], 16)), text) for text in array.to_pylist()], pa.string())
@@ -129,13 +129,13 @@ KEYS: dict[str, tuple[str, pa.DataType, Callable[[pa.Array], Read]]] = {
     "DetectedAt": ("detected_at", UTC_INSTANT, _instants),
     "OriginalNetworkMessageId": ("original_message", pa.string(), _texts),
 }
-"""Key -> column, its type, and what reads its values."""
+"""Key -> column, its type, and the function that parses its values."""
 
 
 def custom_columns(texts: pa.Array, is_own: bool) -> tuple[dict[str, pa.Array], set[int]]:
-    """Columns by name, as long as `texts`, and the positions of rows whose custom-data is wrong (of our own rows only).
+    """Columns by name, as long as `texts`, and the positions of rows with invalid custom-data (of our own rows only).
 
-    Shapes: of a key that stands twice in a row, the first counts.
+    Shapes: if a key occurs twice in a row, the first one counts.
     """
     used = pc.indices_nonzero(pc.not_equal(texts, ""))
     split = pc.split_pattern(texts.take(used), ";")
@@ -171,7 +171,7 @@ TEXTS = {
     "directionality": "directionality", "tenant_id": "tenant-id", "original_client_ip": "original-client-ip",
     "original_server_ip": "original-server-ip", "traffic_type": "transport-traffic-type",
 }  # fmt: skip
-"""Column of an event -> field of a line, for all that is taken as it is."""
+"""Column of an event -> field of a line, for values that are not converted."""
 
 _LIST = pa.list_(pa.field("element", pa.string(), nullable=False))
 
@@ -184,11 +184,11 @@ ARROW_EVENTS = pa.schema(
     + [("silent_since", UTC_INSTANT), ("detected_at", UTC_INSTANT), ("original_message", pa.string())]
     + [("format", pa.string()), ("file", pa.string()), ("line", pa.int64())]
 )
-"""The columns of `events.EVENTS` but for the partitions, as Parquet files have them."""
+"""The columns of `events.EVENTS` without the partitions, as in Parquet files."""
 
 
 class Raw(NamedTuple):
-    """Lines that were split. `columns` by position of the field, all of one length; `has_escapes`: a backslash before a u somewhere."""
+    """Split lines. `columns` by position of the field, all of one length; `has_escapes`: a backslash before a u occurs somewhere."""
 
     columns: Sequence[pa.Array]
     numbers: pa.Array
@@ -197,7 +197,7 @@ class Raw(NamedTuple):
 
 
 def events_of(raw: Raw, layout: Layout, file: str) -> tuple[pa.RecordBatch, dict[int, Reason]]:
-    """Rows with the columns ARROW_EVENTS, in the order of `raw`, and why some of them are none: those are to be taken out."""
+    """Rows with the columns ARROW_EVENTS, in the order of `raw`, and the reasons of invalid ones, which the caller must remove."""
     count = len(raw.numbers)
     empty = pa.array([""] * count, pa.string())
     undo: Callable[[pa.Array], pa.Array] = unescaped if layout.is_own and raw.has_escapes else lambda array: array
@@ -208,20 +208,20 @@ def events_of(raw: Raw, layout: Layout, file: str) -> tuple[pa.RecordBatch, dict
 
     bad: dict[int, Reason] = {}
 
-    def told(read: Read, reason: Reason) -> pa.Array:
+    def values_of(read: Read, reason: Reason) -> pa.Array:
         bad.update(dict.fromkeys(read.wrong, reason))
         return read.values
 
     custom, wrong = custom_columns(field("custom-data"), layout.is_own)
-    bad |= dict.fromkeys(wrong, Reason.CUSTOM_DATA)  # the reasons that are looked for earlier come later, and stay
+    bad |= dict.fromkeys(wrong, Reason.CUSTOM_DATA)  # reasons that take precedence are added later, and replace this one
     recipients = _listed(field("recipient-address"), undo)
     columns: dict[str, pa.Array] = {column: undo(field(name)) for column, name in TEXTS.items()}
     columns |= custom
     columns["row_id"] = raw.row_ids
     columns["custom_data"] = field("custom-data")
-    columns["total_bytes"] = told(read_integers(field("total-bytes"), pa.int64()), Reason.NUMBER)
-    columns["recipient_count"] = told(read_integers(field("recipient-count"), pa.int32()), Reason.NUMBER)
-    columns["at"] = told(read_instants(field("date-time")), Reason.DATE_TIME)
+    columns["total_bytes"] = values_of(read_integers(field("total-bytes"), pa.int64()), Reason.NUMBER)
+    columns["recipient_count"] = values_of(read_integers(field("recipient-count"), pa.int32()), Reason.NUMBER)
+    columns["at"] = values_of(read_instants(field("date-time")), Reason.DATE_TIME)
     columns["recipients"] = recipients
     columns["recipient_statuses"] = _listed(field("recipient-status"), undo)
     columns["recipients_hash"] = _hashed(recipients)
@@ -234,18 +234,18 @@ def events_of(raw: Raw, layout: Layout, file: str) -> tuple[pa.RecordBatch, dict
 
 
 def _listed(texts: pa.Array, undo: Callable[[pa.Array], pa.Array]) -> pa.Array:
-    """What is joined by `;`; an empty field is an empty list."""
+    """Split at `;`; an empty field is an empty list."""
     split = pc.split_pattern(pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts), ";")
-    # nulls take no room between the offsets: without its validity the array has empty lists there
+    # nulls have no length in the offsets: without its validity bitmap the array has empty lists there
     offsets = split.offsets if len(split) else pa.array([0], pa.int32())
     return pa.ListArray.from_arrays(offsets, undo(split.values), type=_LIST)
 
 
 def _hashed(recipients: pa.Array) -> pa.Array:
-    """docs/sla.md, `recipients_hash`. Each different recipient of a block is hashed once."""
+    """`recipients_hash` of docs/sla.md. Each distinct recipient of a block is hashed once."""
     different = recipients.values.dictionary_encode()
     hashes = pa.array([first_octets(text) for text in different.dictionary.to_pylist()], pa.uint64())
-    # sums from the beginning, modulo 2^64 as Arrow's unchecked arithmetic is: a row's is the difference between its ends
+    # Prefix sums modulo 2^64 (Arrow's unchecked arithmetic): a row's sum is the difference between its two ends.
     sums = pa.concat_arrays([pa.array([0], pa.uint64()), pc.cumulative_sum(hashes.take(different.indices))])
     offsets = recipients.offsets
     summed = pc.subtract(sums.take(offsets.slice(1)), sums.take(offsets.slice(0, len(offsets) - 1))).view(pa.int64())
@@ -254,8 +254,8 @@ def _hashed(recipients: pa.Array) -> pa.Array:
 
 
 def _named_twice(recipients: pa.Array, different: pa.Array) -> set[int]:
-    """Rows that name a recipient twice, of which there are hardly any. Shapes: `different` has the recipients as a
-    dictionary; `recipients` is no slice."""
+    """Rows that name a recipient twice, which are rare. Shapes: `different` has the recipients as a dictionary array;
+    `recipients` is not a slice."""
     rows = pc.cast(pc.list_parent_indices(recipients), pa.int64())
     each = pc.add(pc.multiply(rows, len(different.dictionary)), different.indices.cast(pa.int64()))
     counts = pc.value_counts(each)
@@ -264,12 +264,12 @@ def _named_twice(recipients: pa.Array, different: pa.Array) -> set[int]:
 
 
 def first_octets(text: str) -> int:
-    """The first 8 octets of blake2b, big-endian."""
+    """The first 8 octets of blake2b as a big-endian integer."""
     return int.from_bytes(blake2b(text.encode()).digest()[:8], "big")
 
 
 def without(batch: pa.RecordBatch, bad: Mapping[int, Reason]) -> pa.RecordBatch:
-    """The rows that are none taken out."""
+    """The batch without the invalid rows."""
     if not bad:
         return batch
     return batch.filter(pa.array([position not in bad for position in range(batch.num_rows)]))

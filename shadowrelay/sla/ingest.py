@@ -1,8 +1,8 @@
-"""Logs into a warehouse, each file once: all at once for a report straight from logs, or as the stream of `sla ingest`. docs/sla.md, 1.
+"""Reads logs into a warehouse, each file once: all at once for a report from logs, or as the stream of `sla ingest`. docs/sla.md, 1.
 
-Spark's checkpoint records which files belong to which batch, and a batch that was killed is done again with the same files; `land` makes
-that harmless. The checkpoint does not record that a file grew after it was read. So lengths are compared when the stream has caught up, and
-a file whose length differs is read again as a whole. Rows that were there before are repeats, which every reader of events tolerates.
+Spark's checkpoint records which files belong to which batch, and a batch that was killed is repeated with the same files; `land` makes
+that harmless. The checkpoint does not record that a file grew after it was read. So sizes are compared when the stream has caught up, and
+a file whose size differs is read again as a whole. Its earlier rows are then repeats, which every reader of events tolerates.
 """
 
 import os
@@ -42,17 +42,17 @@ if TYPE_CHECKING:
 # ---- all at once
 
 LISTING = "path string, modificationTime timestamp, length long, content binary"
-"""What Spark's source `binaryFile` has for each file. The content is never asked for: it would be in memory whole."""
+"""Columns of Spark's source `binaryFile`. The content column is never selected, because it would be in memory as a whole."""
 REMOVALS_MAX, REMOVAL_PAUSE_SECONDS = 20, 0.25
-LITTLE_BYTES = 32 << 20  # of logs, about 60,000 events: up to here a report takes longer to compile than to compute
+LITTLE_BYTES = 32 << 20  # of logs, about 60,000 events: up to this size, compiling a report takes longer than computing it
 
 
 class NoLogs(ShadowrelayError):
-    """There is nothing that can be read; the text says where it was looked for."""
+    """There is nothing to read; the text says where it was expected."""
 
 
 class Ingested(NamedTuple):
-    """What a warehouse was made of. A file that was read twice counts once, as it was read last."""
+    """The content of a warehouse. A file that was read twice counts once, as read last."""
 
     files: int
     bytes: int
@@ -65,9 +65,9 @@ class Ingested(NamedTuple):
 def temporary_warehouse(
     spark: "SparkSession", logs: str, sites: Mapping[str, Site] | None = None, directory: Path | None = None
 ) -> Iterator[str]:
-    """A warehouse with all of these logs, gone afterwards.
+    """A warehouse with all of these logs, deleted afterwards.
 
-    Units: it takes about a quarter of the logs' room, in `directory`, or where temporary files are made.
+    Units: it takes about a quarter of the logs' disk space, in `directory`, or in the default directory for temporary files.
     """
     warehouse = tempfile.mkdtemp(prefix="shadowrelay-sla-", dir=directory)
     try:
@@ -75,14 +75,14 @@ def temporary_warehouse(
         yield warehouse
     except (KeyboardInterrupt, SystemExit):
         with suppress(Exception):
-            spark.stop()  # else its workers go on writing
+            spark.stop()  # otherwise its workers continue writing
         raise
     finally:
         _remove(warehouse)
 
 
 def _remove(directory: str) -> None:
-    """Also while a worker that has not heard yet still writes."""
+    """Delete the directory even while a worker that is being stopped still writes there."""
     for _ in range(REMOVALS_MAX):
         shutil.rmtree(directory, ignore_errors=True)
         if not os.path.exists(directory):
@@ -93,7 +93,7 @@ def _remove(directory: str) -> None:
 def ingest_once(spark: "SparkSession", logs: str, warehouse: str, sites: Mapping[str, Site] | None = None) -> Ingested:
     """Read all files below `logs` into an empty warehouse.
 
-    Raises: NoLogs, when there is no directory of a server with a log.
+    Raises: NoLogs if no server's directory has a log.
     """
     require_logs(logs)
     land(list_logs(spark, logs), warehouse, "once")
@@ -102,11 +102,11 @@ def ingest_once(spark: "SparkSession", logs: str, warehouse: str, sites: Mapping
 
 
 def require_logs(logs: str, *, may_be_empty: bool = False) -> None:
-    """Raises: NoLogs, also for what Spark would fail on as a whole, or not see."""
+    """Raises: NoLogs, also for names and directories that would fail the whole Spark job, or that it would not see."""
     files, top = located(logs)
     if not files.isdir(top):
         raise NoLogs(f"{logs}: no such directory")
-    if strange := strange_names(logs):
+    if strange := unreadable_names(logs):
         raise NoLogs(f"{logs}: the names of servers' directories and of logs must be UTF-8; rename {strange[0]}")
     if colons := [name for path in files.ls(top, detail=False) if ":" in (name := path.rstrip("/").rpartition("/")[2])]:
         raise NoLogs(f"{logs}/{colons[0]}: the name of a server's directory may not have a colon")
@@ -116,8 +116,8 @@ def require_logs(logs: str, *, may_be_empty: bool = False) -> None:
         raise NoLogs(f"{logs}: no logs: they are looked for as <server>/{NAMES}")
 
 
-def strange_names(logs: str) -> list[str]:
-    """Directories of servers and logs that Spark does not see, because their names are no UTF-8: quoted, for people."""
+def unreadable_names(logs: str) -> list[str]:
+    """Names of servers' directories and logs that Spark does not see because they are not UTF-8: quoted, for people."""
     files, top = located(logs)
     servers = files.ls(top, detail=False) if files.isdir(top) else []
     return [repr(path) for path in (*servers, *files.glob(f"{top}/*/{NAMES}")) if not _is_text(path)]
@@ -136,23 +136,23 @@ def _is_text(name: str) -> bool:
 
 
 def is_little(logs: str) -> bool:
-    """So little that it is quickest to compute without compiling, see `spark_session`."""
+    """Whether the input is so small that interpreting is faster than compiling, see `spark_session`."""
     files, top = located(logs)
     octets = 0
     for path in files.glob(f"{top}/*/{NAMES}"):
-        with suppress(FileNotFoundError):  # it was deleted since, or is a link to nothing
+        with suppress(FileNotFoundError):  # deleted meanwhile, or a dangling link
             octets += files.size(path) or 0
     return octets <= LITTLE_BYTES
 
 
 def require_warehouse(warehouse: str) -> None:
-    """Raises: NoLogs, where nothing was ingested yet: a report of nothing would look as if nothing was wrong."""
+    """Raises: NoLogs if nothing was ingested yet, because a report without data would look like a good result."""
     if not has_events(warehouse):
         raise NoLogs(f"{warehouse}: no warehouse: `shadowrelay sla ingest` makes one")
 
 
 def has_events(warehouse: str) -> bool:
-    """Something was ingested."""
+    """Whether anything was ingested."""
     files, top = located(warehouse)
     return bool(files.isdir(f"{top}/events"))
 
@@ -169,32 +169,32 @@ def list_logs(spark: "SparkSession", logs: str) -> "DataFrame":
 
 
 def listing_options() -> dict[str, str]:
-    """Of the source `binaryFile`, as a batch and as a stream.
+    """Options of the source `binaryFile`, as a batch and as a stream.
 
-    Retention may delete a file between two looks. Without `recursiveFileLookup` Spark takes a directory `archive=2025` for a partition,
-    and reads a batch of the stream once more for each name in it that has a bracket.
+    Retention may delete a file between two listings. Without `recursiveFileLookup`, Spark takes a directory `archive=2025` for a
+    partition, and repeats a batch of the stream for each name in it that contains a bracket.
     """
     return {"pathGlobFilter": NAMES, "ignoreMissingFiles": "true", "recursiveFileLookup": "true"}
 
 
 def of_servers(files: "DataFrame", logs: str) -> "DataFrame":
-    """Those that are `<logs>/<server>/<name>`. Shapes: `files` has the column path, as Spark writes it."""
+    """The files `<logs>/<server>/<name>`. Shapes: `files` has the column path, in Spark's form."""
     spark = files.sparkSession
-    jvm: Any = spark.sparkContext._jvm  # as Spark spells it: with a scheme, without `..`
+    jvm: Any = spark.sparkContext._jvm  # in Spark's form: with a scheme, without `..`
     path = jvm.org.apache.hadoop.fs.Path(logs)
     top = path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf()).makeQualified(path).toString()
     return files.where(F.size(F.split("path", "/")) == len(top.rstrip("/").split("/")) + 2)
 
 
 def describe_servers(spark: "SparkSession", logs: str, warehouse: str, sites: Mapping[str, Site] | None) -> None:
-    """`servers.json` and `shipping.json`, from the manifests of now and from what was known before."""
+    """Write `servers.json` and `shipping.json`, from the current manifests and their previous content."""
     manifests = read_manifests(logs)
     write_servers(warehouse, merged(read_servers(warehouse), manifests, sites or {}))
     write_shipping(warehouse, _shipping(spark, logs, warehouse, manifests))
 
 
 def _shipping(spark: "SparkSession", logs: str, warehouse: str, manifests: Mapping[str, Manifest | None]) -> Shipping:
-    """A manifest forgets what is old, and may be away or half there for a moment: what it has said stays known until the file is read."""
+    """A manifest drops old entries, and may be missing or incomplete for a moment: its entries stay known until the file is read."""
     files, top = located(logs)
     there = {source_of(path)[1:] for path in files.glob(f"{top}/*/{NAMES}")}
     known = [(server, manifest) for server, manifest in manifests.items() if manifest is not None]
@@ -204,12 +204,12 @@ def _shipping(spark: "SparkSession", logs: str, warehouse: str, manifests: Mappi
     forgotten = {each[:2]: each for each in before.dropped if each[:2] not in dropped}
     absent = (named - there) | set(before.missing)
     unread = _unread(spark, warehouse, absent | forgotten.keys())
-    dropped |= {key: each for key, each in forgotten.items() if key in unread}  # a node may ship after all what it wanted to drop
+    dropped |= {key: each for key, each in forgotten.items() if key in unread}  # a node may still ship a file that it was about to drop
     return Shipping(tuple(sorted(absent & unread)), tuple(sorted(dropped.values())))
 
 
 def _unread(spark: "SparkSession", warehouse: str, logs: Set[tuple[str, str]]) -> set[tuple[str, str]]:
-    """Those that nobody has read. Shapes: server and name of each."""
+    """Those that have not been read. Shapes: (server, name) of each."""
     if not logs:
         return set()
     unread = spark.createDataFrame(sorted(logs), "server string, file string").join(
@@ -219,7 +219,7 @@ def _unread(spark: "SparkSession", warehouse: str, logs: Set[tuple[str, str]]) -
 
 
 def counted(spark: "SparkSession", warehouse: str) -> Ingested:
-    """What is in the warehouse now."""
+    """The current content of the warehouse."""
     sums = [F.coalesce(F.sum(name), F.lit(0)) for name in Ingested._fields[1:]]
     row = read_files(spark, warehouse).agg(F.count("file"), *sums).first()
     assert row is not None, "an aggregate without groups has one row"
@@ -228,16 +228,16 @@ def counted(spark: "SparkSession", warehouse: str) -> Ingested:
 
 # ---- the stream
 
-FILES_PER_BATCH = 200  # x 10 MB = 2 GB: some ten seconds a core
-INTERVAL = timedelta(seconds=10)  # between two looks into the directory
-REVIEW_EVERY = timedelta(minutes=1)  # for files that grew, for manifests, and for what is to be compacted
-FILE_AGE_MAX = "36500d"  # Spark forgets files a week older than the newest one; a server may be behind for longer
+FILES_PER_BATCH = 200  # x 10 MB = 2 GB: about ten seconds per core
+INTERVAL = timedelta(seconds=10)  # between two listings of the directory
+REVIEW_EVERY = timedelta(minutes=1)  # for files that grew, manifests, and compaction
+FILE_AGE_MAX = "36500d"  # by default, Spark ignores files a week older than the newest one; a server may lag for longer
 
 Tell = Callable[[str], None]
 
 
 class IngestFailed(ShadowrelayError):
-    """The stream broke; the text is Spark's. What was read before stands, and the next run goes on from there."""
+    """The stream failed; the text is Spark's. Batches before it are complete, and the next run continues from there."""
 
 
 def ingest(
@@ -252,9 +252,9 @@ def ingest(
     is_compacting: bool = True,
     tell: Tell = lambda _: None,
 ) -> Ingested:
-    """Read what is new below `logs`, and go on for ever with `is_continuous`. `tell` is given a line for each thing that was done.
+    """Read new files below `logs`, for ever with `is_continuous`. `tell` receives a line for each completed step.
 
-    Shapes: one ingest at a time for a warehouse.
+    Shapes: one ingest at a time per warehouse.
     Raises: NoLogs, before anything is written; IngestFailed.
     """
     require_logs(logs, may_be_empty=is_continuous)
@@ -287,9 +287,9 @@ def review(
     is_compacting: bool,
     tell: Tell,
 ) -> None:
-    """What the stream does not see: names that are none, files that grew, manifests, and small files of days that are over. See
+    """Handle what the stream does not see: invalid names, files that grew, manifests, and small files of past days. See
     `read_again`."""
-    for name in strange_names(logs):
+    for name in unreadable_names(logs):
         tell(f"{name}: not read, because its name is not UTF-8; rename it")
     if count := read_again(spark, logs, warehouse, is_known_only=is_known_only):
         tell(f"{count} files read again")
@@ -301,7 +301,7 @@ def review(
 def start(
     spark: "SparkSession", logs: str, warehouse: str, interval: timedelta | None, files_per_batch: int, tell: Tell
 ) -> "StreamingQuery":
-    """The stream into the warehouse; with `interval` None it ends when all is read that was there."""
+    """Start the stream into the warehouse; with `interval` None it ends when all existing files are read."""
     stream = spark.readStream.format("binaryFile").schema(LISTING).options(**listing_options())
     stream = stream.option("maxFilesPerTrigger", files_per_batch).option("maxFileAge", FILE_AGE_MAX)
     run = _run_id(warehouse)
@@ -309,7 +309,7 @@ def start(
     def take(files: "DataFrame", number: int) -> None:
         began = time.monotonic()
         name = f"{run}-{number:06}"
-        if not is_landed(warehouse, name):  # else it was killed before the checkpoint knew
+        if not is_landed(warehouse, name):  # else the process was killed before the checkpoint was updated
             land(files, warehouse, name)
         row = read_readings(spark, warehouse).where(F.col("batch") == name).agg(F.count("file"), F.sum("bytes"), F.sum("rows")).first()
         if row is not None and row[0]:
@@ -325,13 +325,13 @@ def start(
 
 
 def _run_id(warehouse: str) -> str:
-    """Part of the names of batches: a new one with each new checkpoint, whose batches are counted from 0 again."""
+    """Part of the names of batches: new with each new checkpoint, which counts its batches from 0 again."""
     files, path = located(f"{warehouse}/ingest/id")
     try:
         return str(files.cat_file(path).decode("ascii"))
     except FileNotFoundError:
         if files.exists(f"{path.rpartition('/')[0]}/checkpoint"):
-            files.rm(f"{path.rpartition('/')[0]}/checkpoint", recursive=True)  # nobody knows its batches' names any more
+            files.rm(f"{path.rpartition('/')[0]}/checkpoint", recursive=True)  # the names of its batches are unknown now
         made = uuid.uuid4().hex[:8]
         with written_whole(f"{warehouse}/ingest/id") as file:
             file.write(made.encode("ascii"))
@@ -339,9 +339,9 @@ def _run_id(warehouse: str) -> str:
 
 
 def read_again(spark: "SparkSession", logs: str, warehouse: str, *, is_known_only: bool = False) -> int:
-    """Read files whose length is none with which they were read before; gives how many.
+    """Read files whose size differs from every previous read; returns how many.
 
-    `is_known_only`: leave files that were never read to the stream, which is still running.
+    `is_known_only`: skip files that were never read, because the stream is still running and reads them.
     """
     parts = F.split("path", "/")
     names = (F.element_at(parts, -2).alias("server"), F.element_at(parts, -1).alias("file"))

@@ -1,8 +1,8 @@
-"""Log files into the warehouse: Spark's workers read each log and write it there as Parquet. docs/sla.md, section 1.
+"""Writes log files into the warehouse: Spark's workers parse each log and write it as Parquet. docs/sla.md, section 1.
 
-A batch has a name, and every file that it writes is named after what it was read from. So a batch that is done again, because it was
-killed, writes the same names, each whole or not there, and doubles nothing. The row in `files` comes last and makes it true.
-Rows do not pass through the JVM: what Spark carries is the list of files, and a row of `files` for each.
+A batch has a name, and every file that it writes is named after its source. A repeated batch, after a kill, writes the same names again,
+each atomically, so nothing is doubled. The row in `files` is written last and makes the file count.
+Rows do not pass through the JVM: Spark transports only the list of files, and one row of `files` for each.
 """
 
 import re
@@ -24,8 +24,8 @@ from shadowrelay.sla.storage import located, written_whole
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-NAMES = "MSGTRK*.LOG"  # what is a log in a server's directory
-ROWS_AT_ONCE = 200_000  # held by a worker before they are written: about 100 MB
+NAMES = "MSGTRK*.LOG"  # logs in a server's directory
+ROWS_AT_ONCE = 200_000  # in a worker's memory before they are written: about 100 MB
 COMPRESSION = "zstd"
 
 ARROW_QUARANTINE = pa.schema(
@@ -44,36 +44,36 @@ class Source(NamedTuple):
 
     @property
     def key(self) -> str:
-        """What the files made of it are named after."""
+        """The name for files written from this source."""
         return blake2b(f"{self.server}/{self.name}".encode(), digest_size=8).hexdigest()
 
 
 def source_of(path: str) -> Source:
-    """The directory's name is the server's."""
+    """The directory is named after the server."""
     directory, _, name = path.rstrip("/").rpartition("/")
     return Source(path, directory.rpartition("/")[2], name)
 
 
 def land(listing: "DataFrame", warehouse: str, batch: str) -> None:
-    """Read the files of `listing` and write them to the warehouse as batch `batch`, in place of what that batch has written before.
+    """Read the files of `listing` and write them to the warehouse as batch `batch`, replacing an earlier attempt of that batch.
 
-    Shapes: `listing` has the column path, one row a file.
+    Shapes: `listing` has the column path, one row per file.
     """
     from shadowrelay.sla.warehouse import FILES
 
-    # rows as Python tuples: one a file. Spark's mapInArrow would need pandas besides Arrow
+    # rows as Python tuples, one per file: Spark's mapInArrow would need pandas as well as Arrow
     landed = listing.select("path").rdd.mapPartitions(partial(land_files, warehouse=warehouse, batch=batch))
     listing.sparkSession.createDataFrame(landed, FILES).write.mode("overwrite").parquet(f"{warehouse}/files/batch={batch}")
 
 
 def is_landed(warehouse: str, batch: str) -> bool:
-    """All of this batch is in the warehouse. Doing it again could only change what others have read: a log may have grown."""
+    """Whether the whole batch is in the warehouse. Repeating it could change data that was read already, because a log may have grown."""
     files, path = located(f"{warehouse}/files/batch={batch}/_SUCCESS")  # Spark writes it last
     return bool(files.exists(path))
 
 
 def land_files(listing: Iterable[tuple[str]], warehouse: str, batch: str) -> Iterator[tuple[Any, ...]]:
-    """In a worker: for each path a row of `files`, when all that was in it is written."""
+    """In a worker: for each path, write its rows, then yield its row of `files`."""
     for (path,) in listing:
         yield tuple(_land_file(source_of(path), warehouse, batch).values())
 
@@ -81,7 +81,7 @@ def land_files(listing: Iterable[tuple[str]], warehouse: str, batch: str) -> Ite
 def _land_file(source: Source, warehouse: str, batch: str) -> dict[str, Any]:
     events = _Events(source, warehouse, batch)
     quarantine = _Quarantine(source, warehouse, batch)
-    files, path = located(source.path)  # a place that nobody can reach is no fault of the file: it ends the job
+    files, path = located(source.path)  # an unreachable store is not an error of the file: it fails the job
     log: LogFile | None = None
     for reading, parsed in _read(source, files, path):
         log = reading
@@ -97,7 +97,7 @@ def _land_file(source: Source, warehouse: str, batch: str) -> dict[str, Any]:
 
 
 def _read(source: Source, files: Any, path: str) -> Iterator[tuple[LogFile | None, Parsed]]:
-    """The file piece by piece; what breaks while it is read is a line of quarantine. It will be tried again by the next run."""
+    """Parse the file in pieces; an error while reading becomes a line in quarantine, and the next run reads the file again."""
     nothing = pa.RecordBatch.from_pylist([], ARROW_EVENTS)
     log: LogFile | None = None
     try:
@@ -105,14 +105,14 @@ def _read(source: Source, files: Any, path: str) -> Iterator[tuple[LogFile | Non
             log = LogFile(stream, source.server, source.name)
             for parsed in log:
                 yield log, parsed
-        yield log, Parsed(nothing, [])  # a file without any row has counts too
-    except Exception as exc:  # whatever a file system of fsspec may raise: the other files count all the same
+        yield log, Parsed(nothing, [])  # a file without rows has counts too
+    except Exception as exc:  # whatever fsspec's file system raises: other files must not be affected
         text = f"{type(exc).__name__}: {exc}"[:TEXT_CHARACTERS_MAX]
         yield log, Parsed(nothing, [BadLine(0, Reason.UNREADABLE, text)])
 
 
 class _Events:
-    """Rows that wait to be written, by date. Each write is a file of its own, numbered within its date."""
+    """Buffered rows by date. Each write creates a separate file, numbered within its date."""
 
     def __init__(self, source: Source, warehouse: str, batch: str) -> None:
         self._directory = f"server={escaped(source.server)}/batch={batch}"
@@ -145,7 +145,7 @@ class _Events:
 
 
 class _Quarantine:
-    """Bad lines that wait to be written."""
+    """Buffered bad lines."""
 
     def __init__(self, source: Source, warehouse: str, batch: str) -> None:
         self.count = 0
@@ -161,7 +161,7 @@ class _Quarantine:
             self._flush()
 
     def close(self) -> None:
-        """Write the rest, and take away what an earlier try of this batch wrote beyond it: then the file was shorter."""
+        """Write the rest, and delete surplus files of an earlier attempt of this batch, for which the file was longer."""
         self._flush()
         files, stem = located(self._stem)
         part = self._parts
@@ -182,11 +182,11 @@ class _Quarantine:
 
 
 def write_parquet(table: Any, path: str) -> None:
-    """One whole file."""
+    """Write one whole file."""
     with written_whole(path) as file:
         parquet.write_table(table, file, compression=COMPRESSION, row_group_size=ROWS_AT_ONCE)
 
 
 def escaped(name: str) -> str:
-    """A partition's value in the name of its directory, as Spark reads it."""
+    """A partition value as Spark writes it in a directory name."""
     return _ESCAPED.sub(lambda found: f"%{ord(found[0]):02X}", name)

@@ -1,7 +1,7 @@
-"""The header of a log file and its single lines: which fields there are, and what one line holds or why it is no row.
+"""Parses the header of a log file, and single lines: their fields, or the reason why a line is not a row. docs/sla.md, section 1.
 
-`layout_of` reads what the `#` lines say: the fields, their order, and who wrote the file. `cells_of` is slow and exact; `parse` calls it
-for lines that are not plain. The reasons for which a line is no row, in the order in which they are checked: docs/sla.md, section 1.
+`layout_of` parses the `#` lines: the fields, their order, and the program that wrote the file. `cells_of` is slow and exact; `parse` calls
+it for lines that are not plain. `Reason` lists why lines are quarantined, in the order in which docs/sla.md checks them.
 """
 
 import csv
@@ -14,11 +14,11 @@ from shadowrelay.protocol.tracking import FIELDS
 # ---- the header
 
 OURS = "shadowrelay"
-REQUIRED = ("date-time", "event-id")  # without these a header names no rows
+REQUIRED = ("date-time", "event-id")  # a header without these is invalid
 
 
 class Layout(NamedTuple):
-    """Fields of the lines that follow. Shapes: `positions` by name; `format` as in the events."""
+    """The fields of the following lines. Shapes: `positions` by name; `format` as in the events."""
 
     fields_count: int
     positions: dict[str, int]
@@ -26,17 +26,17 @@ class Layout(NamedTuple):
 
     @property
     def is_own(self) -> bool:
-        """Lines with a log-id that proves them whole, and escapes to be undone."""
+        """Written by this program: lines have a log-id that proves them whole, and escapes."""
         return self.format == OURS
 
     @property
     def has_own_order(self) -> bool:
-        """As this program writes them: the log-id is the last field but one, and the line can be checked without being split."""
+        """Fields in this program's order: the log-id is the last field but one, so a line can be checked without splitting it."""
         return self.is_own and tuple(self.positions) == FIELDS and self.fields_count == len(FIELDS)
 
 
 def layout_of(fields: str, software: str) -> Layout | None:
-    """From what follows `#Fields:` and `#Software:`. None, when these are not the fields of a message tracking log."""
+    """From the texts after `#Fields:` and `#Software:`. None if these are not the fields of a message tracking log."""
     names = [name.strip().lower() for name in fields.split(",")]
     positions: dict[str, int] = {}
     for position, name in enumerate(names):
@@ -54,16 +54,16 @@ def layout_of(fields: str, software: str) -> Layout | None:
 
 # ---- lines
 
-LINE_BYTES_MAX = 16 * 1024 * 1024  # a row of 10,000 recipients with long replies is 5 MB. Anything longer is no log
-RECORD_LINES_MAX = 200  # lines of one quoted field: a subject has a few; more is a quote that nobody closed
+LINE_BYTES_MAX = 16 * 1024 * 1024  # a row of 10,000 recipients with long replies is 5 MB. Anything longer is not a log line
+RECORD_LINES_MAX = 200  # lines of one quoted field: a subject has a few; more means an unclosed quote
 LOG_ID_OCTETS = 36
 TEXT_CHARACTERS_MAX = 500  # of a bad line in quarantine
 
-csv.field_size_limit(LINE_BYTES_MAX)  # the module's own limit, 128 KiB a field, is less than a row of many recipients
+csv.field_size_limit(LINE_BYTES_MAX)  # the module's default, 128 KiB per field, is too small for a row of many recipients
 
 
 class Reason(StrEnum):
-    """Why a line is in quarantine."""
+    """Why a line is quarantined."""
 
     TORN = "torn"
     NO_HEADER = "no header"
@@ -78,7 +78,7 @@ class Reason(StrEnum):
 
 
 def cells_of(record: bytes, layout: Layout) -> list[str] | Reason:
-    """The fields of a line (or of the lines of one quoted record), or what is wrong with it."""
+    """The fields of a line (or of the lines of one quoted record), or the reason why it is invalid."""
     try:
         text = record.decode("utf-8")
     except UnicodeDecodeError:
@@ -98,30 +98,30 @@ def cells_of(record: bytes, layout: Layout) -> list[str] | Reason:
 
 
 def _is_whole(record: bytes, cells: list[str], layout: Layout) -> bool:
-    """Does `log-id` stand for all that is before it? True where the layout has none."""
+    """Whether `log-id` matches everything before it. True if the layout has none."""
     position = layout.positions.get("log-id")
     if position is None:
         return True
-    after = record.rsplit(b",", layout.fields_count - position)  # neither log-id nor what follows it is ever quoted
+    after = record.rsplit(b",", layout.fields_count - position)  # neither log-id nor the fields after it are ever quoted
     return len(after[0]) < len(record) and is_log_id(cells[position].encode(), after[0] + b",")
 
 
 def is_log_id(log_id: bytes, octets: bytes) -> bool:
-    """Is it the one of these octets? The dashes are for people."""
+    """Whether it is the log-id of these octets. The dashes are ignored."""
     return log_id.translate(None, b"-") == blake2b(octets, digest_size=16).hexdigest().encode()
 
 
 def row_id_key(server: str) -> bytes:
-    """What makes the same line in the logs of two servers two rows."""
+    """A key that makes identical lines of two servers different rows."""
     name = server.encode("utf-8", "surrogateescape")
     return name if len(name) <= 64 else blake2b(name).digest()  # blake2b takes keys of at most 64 octets
 
 
 def row_id(line: bytes, key: bytes) -> str:
-    """Of a line without its end and its filling."""
+    """The id of a line, without its line end and padding."""
     return blake2b(line, digest_size=16, key=key).hexdigest()
 
 
 def shown(line: bytes) -> str:
-    """As much of a bad line as goes into quarantine; octets that are no UTF-8 as U+FFFD."""
+    """The part of a bad line that is quarantined; octets that are not UTF-8 as U+FFFD."""
     return line[: TEXT_CHARACTERS_MAX * 4].decode("utf-8", "replace")[:TEXT_CHARACTERS_MAX]

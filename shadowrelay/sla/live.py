@@ -1,13 +1,13 @@
-"""Live figures: a feed of landed batches, and a stream over it that counts each row once, by minute and server. docs/sla.md, 7.
+"""Live figures: a feed of landed batches, and a stream that counts each row once, by minute and server. docs/sla.md, 7.
 
-*The feed* holds the few columns of each landed batch that live figures need, once, in order. Lateness is decided here and nowhere else: by
-the mark, which moves with the batches and is kept with what was fed. So it depends neither on when Spark looks nor on how often the process
-was killed. A batch is fed after it has landed, which makes it immutable; its file appears before the mark that names it. After a kill in
-between, the same is done again, with the same result under the same name.
+*The feed* has the few columns of each landed batch that live figures need, once, in order. Only the feed decides about lateness, by the
+mark, which advances with the batches and is stored with the feed. Lateness is thus independent of when Spark polls and how often the
+process is killed. A batch is fed after it has landed, which makes it immutable; its file is written before the mark that includes it. If
+the process is killed in between, the same file is written again under the same name.
 
-*The stream* writes differences. Its only state is which rows were seen, and the watermark bounds it. A batch writes what it adds under its
-number, in place of what it wrote before if it was killed; the sum over batches is the figure. Old batches are folded into one, which names
-the last batch that it holds.
+*The stream* writes differences. Its only state is the set of rows seen, bounded by the watermark. A batch writes its additions under its
+number, replacing those of an attempt that was killed; the sum over batches is the figure. Old batches are merged into one, which records
+the last batch that it includes.
 """
 
 import json
@@ -47,7 +47,7 @@ FEED_DDL = (
     "row_id string, moment timestamp, standing string, server string, event string, source string, replication string, "
     "shadow_us long, recipients_count long"
 )
-"""A row of the feed. `moment`: its `at`; of rows that are late or ahead, an instant that Spark's watermark has not passed."""
+"""A row of the feed. `moment`: its `at`; for rows that are late or ahead, an instant that Spark's watermark has not passed."""
 ARROW_FEED = pa.schema(
     [("row_id", pa.string()), ("moment", UTC_INSTANT), ("standing", pa.string()), ("server", pa.string())]
     + [(name, ARROW_EVENTS.field(name).type) for name in ("event", "source", "replication", "shadow_us")]
@@ -56,9 +56,9 @@ ARROW_FEED = pa.schema(
 
 
 class Mark(NamedTuple):
-    """What was fed. `newest`: the newest instant that counts, None before there is one. `fed`: the last batch of each series.
+    """Progress of the feed. `newest`: the newest instant that counts, None at first. `fed`: the last batch of each series.
 
-    Units: `newest` in microseconds since 1970; the others are counts since the first.
+    Units: `newest` in microseconds since 1970; the others are counts since the beginning.
     """
 
     newest: int | None = None
@@ -70,13 +70,13 @@ class Mark(NamedTuple):
     missed_rows: int = 0
 
     def is_fed(self, batch: str) -> bool:
-        """Batches of a series are made in the order of their numbers."""
+        """Whether the batch was fed. Batches of a series are created in the order of their numbers."""
         series, number = _numbered(batch)
         last = self.fed.get(series)
         return last is not None and (len(number), number) <= (len(last), last)
 
     def instant(self) -> int | None:
-        """Rows before this are late. Units: microseconds since 1970."""
+        """Rows before this instant are late. Units: microseconds since 1970."""
         return None if self.newest is None else self.newest - LATENESS // timedelta(microseconds=1)
 
 
@@ -95,7 +95,7 @@ def read_mark(warehouse: str) -> Mark | None:
 
 
 def begin(warehouse: str) -> Mark:
-    """The mark; with the first watch all that has landed before is taken for fed. The feed's directory exists afterwards."""
+    """The mark; the first watch treats all landed batches as fed. Creates the feed's directory."""
     files, path = located(f"{warehouse}/live/feed")
     files.makedirs(path, exist_ok=True)
     mark = read_mark(warehouse)
@@ -110,7 +110,7 @@ def begin(warehouse: str) -> Mark:
 
 
 def feed(warehouse: str, mark: Mark, *, now: datetime) -> Mark:
-    """Feed what has landed since; gives the new mark. `now` is this machine's clock. Nobody may compact the warehouse meanwhile."""
+    """Feed batches that have landed since; returns the new mark. `now` is this machine's clock. No compaction meanwhile."""
     for batch in _batches(warehouse):
         if not mark.is_fed(batch) and is_landed(warehouse, batch):
             mark = _feed_batch(warehouse, batch, mark, now)
@@ -124,7 +124,7 @@ def _write_mark(warehouse: str, mark: Mark) -> None:
 
 
 def _batches(warehouse: str) -> list[str]:
-    """Those that have begun to land, in order within each series."""
+    """Batches that have begun to land, in order within each series."""
     files, top = located(f"{warehouse}/files")
     if not files.isdir(top):
         return []
@@ -158,7 +158,7 @@ def _feed_batch(warehouse: str, batch: str, mark: Mark, now: datetime) -> Mark:
 
 
 def standings(at: Any, mark: int | None, limit: int) -> Any:
-    """Of each instant: in time, late (before the mark) or ahead (after the limit). Units: microseconds since 1970."""
+    """For each instant: in time, late (before the mark) or ahead (after the limit). Units: microseconds since 1970."""
     instants = at.cast(pa.int64())
     is_late = pc.less(instants, mark) if mark is not None else pa.array([False] * len(at))
     return pc.if_else(pc.greater(instants, limit), AHEAD, pc.if_else(is_late, LATE, IN_TIME)).cast(pa.string())
@@ -174,7 +174,7 @@ def _fed(rows: Any, standing: Any, server: str, mark: int | None, now: datetime)
 
 
 def _parts(warehouse: str, batch: str) -> tuple[int, Iterator[tuple[str, Any]]]:
-    """How many rows the batch has, and those that stand there, with their servers."""
+    """The batch's number of rows, and its rows in the warehouse, with their servers."""
     files, top = located(f"{warehouse}/files/batch={batch}")
     paths = [path for path in files.find(top) if path.endswith(".parquet")]
     readings = [row for path in paths for row in _table(files, path, ["server", "rows", "first_at", "last_at"])]
@@ -204,7 +204,7 @@ def _rows(warehouse: str, batch: str, readings: list[dict[str, Any]]) -> Iterato
 
 
 def _date_of(path: str) -> str:
-    """ "2026-11-21" of a directory "…/date=2026-11-21"; empty for what is none."""
+    """ "2026-11-21" for a directory "…/date=2026-11-21"; empty for others."""
     name = path.rstrip("/").rpartition("/")[2]
     try:
         return date.fromisoformat(name.removeprefix("date=")).isoformat()
@@ -214,9 +214,9 @@ def _date_of(path: str) -> str:
 
 # ---- the stream
 
-SLACK = timedelta(minutes=10)  # between the mark and Spark's watermark: Spark drops nothing, because lateness was decided before
+SLACK = timedelta(minutes=10)  # between the mark and Spark's watermark: Spark must drop nothing, because the feed decides about lateness
 KEPT = timedelta(days=8)
-FOLD_AT = 200  # batches: some half an hour of news
+FOLD_AT = 200  # batches: about half an hour
 MINUTES, HOURS = 180, 48
 BUCKETS_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
 PERCENTS = (50, 95, 99)
@@ -234,7 +234,7 @@ Line = dict[str, Any]
 
 def start(spark: "SparkSession", warehouse: str, *, interval: timedelta) -> "StreamingQuery":
     """The stream from `live/feed` to `live/minutes`. Shapes: the feed's directory exists."""
-    session = spark.newSession()  # its settings are of no concern to the report's
+    session = spark.newSession()  # separate settings, which do not affect the report
     session.conf.set("spark.sql.streaming.stateStore.providerClass", f"{_STATE}.RocksDBStateStoreProvider")
     session.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
     if cores := local_cores(spark.sparkContext.master or ""):
@@ -259,7 +259,7 @@ _STATE = "org.apache.spark.sql.execution.streaming.state"
 
 
 def counted(rows: DataFrame) -> DataFrame:
-    """MINUTES_DDL of rows of the feed, each of which is there once."""
+    """Counts (MINUTES_DDL) from rows of the feed without repeats."""
     is_in_time = F.col("standing") == IN_TIME
     conditions = {
         "rows": F.lit(True),
@@ -285,7 +285,7 @@ def counted(rows: DataFrame) -> DataFrame:
 
 
 def _bucket() -> Column:
-    """Place of the first bound that the shadow latency does not pass; null where there is none."""
+    """Index of the first bound that the shadow latency does not exceed; null without a latency."""
     place = F.lit(len(BUCKETS_MS))
     for number, bound in reversed(list(enumerate(BUCKETS_MS))):
         place = F.when(F.col("shadow_us") <= bound * 1000, number).otherwise(place)
@@ -293,7 +293,7 @@ def _bucket() -> Column:
 
 
 class Batches(NamedTuple):
-    """What stands in `live/minutes`: everything up to batch `upto` in one directory, and the batches after it."""
+    """The directories in `live/minutes`: one with everything up to batch `upto`, and one for each later batch."""
 
     upto: int
     numbers: tuple[int, ...]
@@ -301,16 +301,16 @@ class Batches(NamedTuple):
 
     @property
     def newest(self) -> int:
-        """The last that was written; -1 before there is one."""
+        """The last batch written; -1 if none."""
         return max((self.upto, *self.numbers))
 
     def paths(self) -> list[str]:
-        """Below `live/minutes`."""
+        """Directory names below `live/minutes`."""
         return [*([f"upto={self.upto}"] if self.upto >= 0 else ()), *(f"batch={number}" for number in self.numbers)]
 
 
 def batches(warehouse: str) -> Batches:
-    """Those that are whole."""
+    """The complete batches."""
     files, top = located(f"{warehouse}/live/minutes")
     paths = files.ls(top, detail=False) if files.isdir(top) else []
     names = [name for path in paths if files.exists(f"{path}/_SUCCESS") and (name := path.rstrip("/").rpartition("/")[2])]
@@ -322,7 +322,7 @@ def batches(warehouse: str) -> Batches:
 
 
 def minutes(spark: "SparkSession", warehouse: str) -> DataFrame:
-    """One line for each minute and server in which something was counted: MINUTES_DDL."""
+    """One line for each minute and server with events: MINUTES_DDL."""
     paths = [f"{warehouse}/live/minutes/{path}" for path in batches(warehouse).paths()]
     if not paths:
         return spark.createDataFrame([], MINUTES_DDL)
@@ -331,7 +331,7 @@ def minutes(spark: "SparkSession", warehouse: str) -> DataFrame:
 
 
 def fold(spark: "SparkSession", warehouse: str, *, at: int = FOLD_AT) -> bool:
-    """All batches but the last, which may be written again, into one, when there are `at`; what is older than KEPT goes."""
+    """Merge all batches but the last, which may be written again, once there are `at`; drop data older than KEPT."""
     files, top = located(f"{warehouse}/live/minutes")
     there = batches(warehouse)
     for name in there.outdated:
@@ -351,7 +351,7 @@ def fold(spark: "SparkSession", warehouse: str, *, at: int = FOLD_AT) -> bool:
 
 
 def recent(spark: "SparkSession", warehouse: str, sites: Mapping[str, Site]) -> dict[str, list[Line]]:
-    """`minutes` and `hours` of live.json. What comes to the driver is bounded by time and servers."""
+    """`minutes` and `hours` of live.json. The driver's share is bounded by time and number of servers."""
     every = minutes(spark, warehouse).persist()
     try:
         newest = every.agg(F.unix_micros(F.max("minute")).alias("newest")).collect()[0]["newest"]
@@ -390,7 +390,7 @@ def placed(rows: Iterable[Line], sites: Mapping[str, Site], scopes: Iterable[str
 
 
 def latency(buckets: list[int]) -> dict[str, int | None]:
-    """Count and percentiles, each the upper bound of its bucket. Shapes: one count a bound, and the last for what is longer."""
+    """Count and percentiles, each the upper bound of its bucket. Shapes: a count per bound, and one for longer times."""
     total = sum(buckets)
     bounds = [*BUCKETS_MS, None]
     percentiles: dict[str, int | None] = {}

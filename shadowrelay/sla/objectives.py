@@ -1,7 +1,7 @@
-"""What was promised, and how figures are judged by it: verdicts, error budgets, burn rates. docs/sla.md, 3 (Exchange) and 5.
+"""Objectives, and how figures are judged by them: verdicts, error budgets, burn rates. docs/sla.md, 3 (Exchange) and 5.
 
-The promise, and the times of the nodes' configuration, come from a TOML file or are the defaults. A figure that the format of a log cannot
-give is not judged: the last section says which these are, and why. Plain arithmetic over plain values; only the TOML file is read.
+Objectives, and the times of the nodes' configuration, come from a TOML file or are the defaults. A figure that a log format cannot provide
+is not judged: the last section lists these figures and the reasons. Plain arithmetic over plain values; only the TOML file is read.
 """
 
 import tomllib
@@ -15,14 +15,14 @@ from shadowrelay.model.replies import ConfigurationError
 from shadowrelay.settings.values import Transport, parse_duration
 
 BURN_WINDOWS_HOURS = {"1h": 1, "6h": 6, "1d": 24, "30d": 720}
-"""Windows of burn rates. Each looks back from now."""
+"""Windows of burn rates. Each ends now."""
 
 _NODES: dict[str, Any] = {name: field.default for name, field in Transport.model_fields.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Of the nodes' configuration: the defaults are theirs."""
+    """Times of the nodes' configuration, with the same defaults."""
 
     shadow_heartbeat_frequency: timedelta = _NODES["shadow_heartbeat_frequency"]
     shadow_resubmit_time_span: timedelta = _NODES["shadow_resubmit_time_span"]
@@ -32,7 +32,7 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """So many of the events have to be good: `ratio` of them, and within `within`, where the figure is a time."""
+    """The share of events that must be good: `ratio`, within the time `within` if the figure is a time."""
 
     ratio: float
     within: timedelta | None = None
@@ -40,7 +40,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Objectives:
-    """Shapes: a `Share`, or a number that must not be passed. The within of discard_lag is the heartbeat."""
+    """Shapes: a `Share`, or a maximum. The `within` of discard_lag is the heartbeat."""
 
     redundancy_ratio: Share = Share(0.9999)
     shadow_latency: Share = Share(0.99, timedelta(milliseconds=250))
@@ -55,19 +55,19 @@ class Objectives:
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """The file's two tables."""
+    """The two tables of the file."""
 
     times: Times = Times()
     objectives: Objectives = Objectives()
 
     @property
     def lag_within(self) -> timedelta:
-        """After which a discard is late."""
+        """The lag after which a discard is late."""
         return self.times.shadow_heartbeat_frequency
 
 
 def read_objectives(path: Path | str | None) -> Promise:
-    """The defaults without a file. Raises: ConfigurationError that lists every problem, one a line, with file, key and remedy."""
+    """The defaults without a file. Raises: ConfigurationError with all problems, one per line, with file, key and remedy."""
     if path is None:
         return Promise()
     try:
@@ -137,11 +137,11 @@ def _read_ratio(value: object) -> float:
     return float(value)
 
 
-# ---- the judgement
+# ---- verdicts
 
 Figures = Mapping[str, Any]
 
-# objective -> how many events were good and how many bad, from the counts of a line
+# objective -> numbers of good and bad events, from the counts of a line
 _SHARES = {
     "redundancy_ratio": lambda row: (row["messages_redundant"], row["messages_not_redundant"]),
     "shadow_latency": lambda row: (row["shadow_good"], row["shadow_count"] - row["shadow_good"]),
@@ -155,7 +155,7 @@ _NUMBERS = {
     "recipients_duplicated_unexplained": "recipients",
     "shadows_orphaned": "copies",
 }
-"""objective -> of what they are; without any, the number means nothing."""
+"""objective -> the kind of events; without any such event the number has no meaning."""
 
 
 def judged(
@@ -163,7 +163,7 @@ def judged(
 ) -> list[dict[str, Any]]:
     """`objectives` of summary.json.
 
-    Shapes: `looking_back`: of each window before now ("1h" …) its counts, where it has any; `not_computable` are objectives.
+    Shapes: `looking_back`: the counts of each window that ends now ("1h" …), if it has any; `not_computable` are objectives.
     """
     result = []
     for field in fields(promise.objectives):
@@ -227,7 +227,7 @@ def _burn_rate(name: str, window: Figures | None, may_fail: float) -> float | No
     return float(bad / (good + bad) / may_fail)
 
 
-# ---- what logs do not hold
+# ---- figures that logs do not contain
 
 NO_REDUNDANCY_EVENTS = "Exchange 2010 logs no redundancy events"
 NO_SHADOW_ELAPSED = "Exchange logs no time of the shadow copy (S:ShadowElapsed)"
@@ -248,7 +248,7 @@ _OF_LATER = {
 }
 NOT_LOGGED = {"exchange2010": _OF_2010, "exchange2013": _OF_LATER, "exchange2016": _OF_LATER}
 PARTLY = {("exposure", "exchange2013"), ("exposure", "exchange2016")}
-"""Said, but what there is of the figure is judged."""
+"""Reported as a limitation, but the available part of the figure is judged."""
 
 
 def not_computable(formats: Collection[str]) -> list[dict[str, str]]:
@@ -261,6 +261,6 @@ def not_computable(formats: Collection[str]) -> list[dict[str, str]]:
 
 
 def impossible(formats: Collection[str]) -> set[str]:
-    """Figures that no format of the input allows to compute at all."""
+    """Figures that cannot be computed from any format of the input."""
     missing = [{figure for figure in NOT_LOGGED.get(each, {}) if (figure, each) not in PARTLY} for each in formats]
     return set.intersection(*missing) if missing else set()

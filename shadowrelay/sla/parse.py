@@ -1,8 +1,8 @@
-"""Reads a tracking log block by block into events: in bounded memory, and without an error, whatever is in the file. docs/sla.md, 1.
+"""Parses a tracking log block by block into events, in bounded memory, and without errors for any content. docs/sla.md, 1.
 
-Most lines are plain, and are split by Arrow together. A line of our own is known to be plain because its log-id is right: then it is, octet
-for octet, what `protocol.tracking` wrote. Another's is plain when it holds no quote. All others go to `lines.cells_of`, one by one.
-What is open at the end of a block (half a line, a quoted field that goes on) is read again with the next.
+Most lines are plain, and Arrow splits them together. A line of our own is plain if its log-id matches: then it is octet for octet what
+`protocol.tracking` wrote. A line of another program is plain if it has no quote. All other lines are parsed singly by `lines.cells_of`.
+An unfinished line or quoted field at the end of a block is parsed again with the next block.
 """
 
 import re
@@ -30,16 +30,16 @@ from shadowrelay.sla.lines import (
     shown,
 )
 
-BLOCK_BYTES = 4 * 1024 * 1024  # about 8,000 rows; some thirty times that in memory
+BLOCK_BYTES = 4 * 1024 * 1024  # about 8,000 rows; about thirty times that in memory
 BOM = b"\xef\xbb\xbf"
 _LAST = f",{SCHEMA_VERSION}".encode()
 _TAIL_OCTETS = LOG_ID_OCTETS + len(_LAST)
 _INSTANT = re.compile(rb"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]{8,18}Z,")
-_NO_ROW = frozenset((b"", b"#", b"\r", b" ", b"\xef"))  # how a line may begin that is perhaps no row
+_NO_ROW = frozenset((b"", b"#", b"\r", b" ", b"\xef"))  # first octets of lines that may not be rows
 
 
 class BadLine(NamedTuple):
-    """For quarantine."""
+    """A line for quarantine."""
 
     number: int
     reason: Reason
@@ -47,14 +47,14 @@ class BadLine(NamedTuple):
 
 
 class Parsed(NamedTuple):
-    """Of one block: rows with the columns ARROW_EVENTS, and lines that are none."""
+    """The result of one block: rows with the columns ARROW_EVENTS, and bad lines."""
 
     rows: pa.RecordBatch
     bad: list[BadLine]
 
 
 class LogFile:
-    """One file. Iterate once; the counts are right when the iteration is over, or has failed.
+    """One file. Iterate once; the counts are valid after the iteration has ended or failed.
 
     Raises: what `stream.read` raises, and nothing else.
     """
@@ -105,7 +105,7 @@ class LogFile:
         self._add_bad(self.lines, Reason.CSV if self._layout else Reason.NO_HEADER, start)
 
     def _after_long_line(self) -> bytes:
-        """What follows the line that is being skipped."""
+        """The rest of the block after the line that is being skipped."""
         while block := self._stream.read(self._block_bytes):
             self.bytes += len(block)
             _, end, rest = block.partition(b"\n")
@@ -114,7 +114,7 @@ class LogFile:
         return b""
 
     def _take(self, lines: list[bytes], is_end: bool) -> int:
-        """Rows, comments and bad lines; gives how many lines were taken: fewer when a quoted field goes on after the last."""
+        """Process rows, comments and bad lines; returns how many lines were consumed: fewer if a quoted field continues."""
         before, index = self.lines, 0
         while index < len(lines):
             self.lines = before + index + 1  # the number of this line
@@ -157,7 +157,7 @@ class LogFile:
                 self.format = (self._layout.format if self._layout else "") or self.format
 
     def _take_own(self, lines: list[bytes], index: int, before: int, layout: Layout) -> int:
-        """Lines of our own, up to the next comment or empty one; gives the index after them. The hot loop."""
+        """Process our own lines up to the next comment or empty line; returns the index after them. The hot loop."""
         for position in range(index, len(lines)):
             line = lines[position]
             if position > index and line[:1] in _NO_ROW:
@@ -172,7 +172,7 @@ class LogFile:
         return len(lines)
 
     def _take_one(self, lines: list[bytes], index: int, is_end: bool, layout: Layout) -> int:
-        """One row, perhaps over several lines; gives how many, or 0 when its end is in the next block."""
+        """Process one row, possibly of several lines; returns how many, or 0 if its end is in the next block."""
         line = lines[index].removesuffix(b"\r")
         if layout.is_own:
             self._judge(self.lines, line.rstrip(b" "), layout)
@@ -198,7 +198,7 @@ class LogFile:
             if not isinstance(cells, Reason):
                 self._split.append((self.lines, record, cells))
                 return after - index
-        # a quote that nobody closed, or that another one closed: only its own line is lost
+        # an unclosed quote, or one closed by a later stray quote: only its own line is lost
         if is_cut:
             self._add_bad(self.lines, Reason.TORN, line)
         else:
@@ -213,10 +213,10 @@ class LogFile:
             self._split.append((number, line, cells))
 
     def _flush(self) -> None:
-        """What was split, or can be, under the present header."""
+        """Convert the collected lines under the current header."""
         if self._layout is not None and self._plain:
             columns = _split_together([line for _, line in self._plain], self._layout)
-            if columns is None:  # not UTF-8 somewhere, or a log-id that stands for nonsense
+            if columns is None:  # invalid UTF-8, or a matching log-id on an invalid line
                 for number, line in self._plain:
                     self._judge(number, line, self._layout)
             else:
@@ -238,7 +238,7 @@ class LogFile:
         self._bad.append(BadLine(number, reason, shown(line)))
 
     def _given(self) -> Iterator[Parsed]:
-        """What has come together, once."""
+        """Yield the collected results, once."""
         parts, bad = self._parts, self._bad
         self._parts, self._bad = [], []
         self.quarantined += len(bad)
@@ -255,17 +255,17 @@ class LogFile:
 
 
 def _hides_rows(comment: bytes) -> bool:
-    """As in a log whose lines end with CR only."""
+    """As in a log whose lines end with CR only: a comment that contains further lines."""
     return b"\r" in comment.rstrip(b" \r")
 
 
 def _begins_row(line: bytes, layout: Layout) -> bool:
-    """No quoted field goes on with an instant and a comma: then the quote before it was a stray one."""
+    """Quoted fields do not continue with an instant and a comma: if a line begins so, the quote before it was a stray one."""
     return _INSTANT.match(line) is not None and layout.positions["date-time"] == 0
 
 
 def _split_together(lines: list[bytes], layout: Layout) -> list[pa.Array] | None:
-    """Columns of lines that are plain; None, when they are not: then each must be looked at."""
+    """Columns of plain lines; None if any line is not plain and all must be parsed singly."""
     names = [str(position) for position in range(layout.fields_count)]
     data = b"\n".join(lines)
     try:

@@ -1,8 +1,8 @@
-"""The report: from the warehouse to `tables/`, summary.json, report.html and the text file for Prometheus. docs/sla.md, 6.
+"""Makes the report: from the warehouse to `tables/`, summary.json, report.html and the text file for Prometheus. docs/sla.md, 6.
 
-This is the job's shell: it reads, calls the transforms of `figures`, and writes. It runs about twenty Spark jobs: the first looks at all
-events, the second at those of messages that are not plain, the others at tables that these have written. Nothing that grows with the input
-comes to the driver. Tables are written beside those of the report before, and replace them when all of them are whole.
+This is the job's I/O layer: it reads, calls the transforms of `figures`, and writes. It runs about twenty Spark jobs: the first scans all
+events, the second those of messages that are not plain, the others tables that these have written. No data that grows with the input
+comes to the driver. Tables are written beside those of the previous report, and replace them when all are complete.
 """
 
 import contextlib
@@ -50,21 +50,21 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MICROSECOND = timedelta(microseconds=1)
-TRIES = 3  # an ingest beside it may merge small files that this report has listed and not yet read; then it is made again
-FILE_VANISHED = "FAILED_READ_FILE.FILE_NOT_EXIST"  # Spark's name for that
+TRIES = 3  # a concurrent ingest may merge small files that this report has listed but not read; then the report is restarted
+FILE_VANISHED = "FAILED_READ_FILE.FILE_NOT_EXIST"  # Spark's error class for that
 
 # ---- the directory of a report
 
 TABLES = "tables"
 PUBLISHED = frozenset({"messages", "copies", "takeovers", "duplicates", "losses", "orphans", "exposures", "figures", "quarantine"})
-COMPRESSION_OF_WORK = "lz4_raw"  # of tables that are read once; what is kept for years has land.COMPRESSION
+COMPRESSION_OF_WORK = "lz4_raw"  # for tables that are read once; lasting tables have land.COMPRESSION
 WRITERS_MAX = 4
 ABANDONED_AFTER = timedelta(days=1)  # longer than any report takes
-MAKING = ".making-"  # what a directory's name begins with in which a report is made
+MAKING = ".making-"  # prefix of the directory in which a report is built
 
 
 class Store:
-    """One report's directory while it is made: `making` in `output`. Tables that are not `PUBLISHED` are for this run only."""
+    """The directory of a report under construction: `making` in `output`. Tables that are not `PUBLISHED` are temporary."""
 
     def __init__(self, spark: "SparkSession", output: str) -> None:
         self._spark = spark
@@ -73,9 +73,9 @@ class Store:
         self._work = f"{self._output}/{self.making}"
 
     def keep(self, frames: Mapping[str, Callable[[], DataFrame]]) -> dict[str, DataFrame]:
-        """Write each under its name, and give back what is stored.
+        """Write each frame under its name, and return the stored frames.
 
-        All at once, and each is planned while others run: a small job leaves most of the machine idle, and planning takes longer than it.
+        In parallel, planning included: a small job leaves most of the machine idle, and planning takes longer than it.
         """
         with ThreadPoolExecutor(WRITERS_MAX) as writers:
             writing = {name: writers.submit(self._keep, name, planned) for name, planned in frames.items()}
@@ -95,7 +95,7 @@ class Store:
         return stored.withColumns({column: F.unix_micros(column) for column in instants}) if instants else stored
 
     def publish(self, pages: Mapping[str, bytes]) -> None:
-        """Tables and `pages` (by file name) take the place of those of the report before: all is on the disk before any of it does."""
+        """Replace tables and pages (`pages` by file name) of the previous report, after all new ones are on disk."""
         for name, content in pages.items():
             with written_whole(f"{self._work}/{name}") as file:
                 file.write(content)
@@ -110,7 +110,7 @@ class Store:
                 files.mv(located(f"{self._work}/{name}")[1], located(f"{self._output}/{name}")[1])
 
     def clear(self) -> None:
-        """What is only for this run goes."""
+        """Delete the temporary tables."""
         files, work = located(self._work)
         if files.exists(work):
             files.rm(work, recursive=True)
@@ -118,7 +118,7 @@ class Store:
 
 @contextlib.contextmanager
 def _alone(output: str) -> Iterator[None]:
-    """While no other report takes its place there. Only a local directory can be locked."""
+    """Lock the output directory against other reports. Only a local directory can be locked."""
     files, top = located(output)
     if not is_local(files):
         yield
@@ -132,7 +132,7 @@ def _alone(output: str) -> Iterator[None]:
 
 
 def sweep_reports(output: str, *, older_than: timedelta = timedelta()) -> None:
-    """Take away what reports left that were killed. Shapes: younger ones than `older_than` may be of a report that somebody else makes."""
+    """Delete directories left by killed reports. Shapes: those younger than `older_than` may belong to a running report."""
     files, top = located(output)
     for path in files.ls(top, detail=False) if files.isdir(top) else ():
         if path.rstrip("/").rpartition("/")[2].startswith(MAKING) and (not older_than or _age(files, path) > older_than):
@@ -140,7 +140,7 @@ def sweep_reports(output: str, *, older_than: timedelta = timedelta()) -> None:
 
 
 def _age(files: Any, path: str) -> timedelta:
-    """Since it was written to last; none where the store does not tell."""
+    """Time since the last write; zero if the store does not tell."""
     try:
         modified: datetime = files.modified(path)
     except (NotImplementedError, OSError):
@@ -152,7 +152,7 @@ def _age(files: Any, path: str) -> timedelta:
 
 
 class Rows(NamedTuple):
-    """How many rows there are, repeats included, and how many of them go the exact way."""
+    """Number of rows, with repeats, and how many of them need the exact transforms."""
 
     all: int
     odd: int
@@ -170,8 +170,8 @@ def write_report(
     is_exact: bool = False,
     watch: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Make the report and return what summary.json says. `is_exact`: every message goes the exact way, which is slow; for tests.
-    `watch`: what `sla watch` says of itself, see docs/sla.md, 7.
+    """Make the report and return the content of summary.json. `is_exact`: use the exact transforms for every message, which is slow; for
+    tests. `watch`: the status of `sla watch`, see docs/sla.md, 7.
 
     Raises: ConfigurationError for the objectives.
     """
@@ -181,7 +181,7 @@ def write_report(
         try:
             summary = _make(spark, warehouse, output, promise, now=now, is_final=is_final, is_exact=is_exact, watch=watch)
             break
-        except (PySparkException, Py4JJavaError) as exc:  # a job's failure is sometimes the one, sometimes the other
+        except (PySparkException, Py4JJavaError) as exc:  # a job's failure may be either
             if FILE_VANISHED not in str(exc) or not tries_left:
                 raise
     if textfile is not None:
@@ -200,7 +200,7 @@ def _make(
     is_exact: bool,
     watch: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
-    """Write tables, summary.json and report.html; gives the summary."""
+    """Write tables, summary.json and report.html; returns the summary."""
     inputs = read_inputs(spark, warehouse)
     newest = inputs.newest_at()
     generated_at = datetime.now(UTC).replace(microsecond=0)
@@ -283,16 +283,16 @@ def _found(
 
 def _figures(figures: DataFrame, promise: Promise, inputs: Inputs) -> dict[str, Any]:
     """`overall`, `objectives`, `not_computable` and `figures`."""
-    told = shown(figures)
-    looking_back = {line["window"]: line for line in told.lines if line["window"] in BURN_WINDOWS_HOURS}
-    placed = [line for line in told.lines if line["window"] not in BURN_WINDOWS_HOURS]
+    selected = shown(figures)
+    looking_back = {line["window"]: line for line in selected.lines if line["window"] in BURN_WINDOWS_HOURS}
+    placed = [line for line in selected.lines if line["window"] not in BURN_WINDOWS_HOURS]
     overall = next((line for line in placed if line["window"] == "all" and line["scope"] == "all"), no_figures())
     return {
         "overall": figures_of(overall) | {"lines_quarantined": inputs.lines_quarantined},
         "objectives": judged(promise, overall, looking_back, impossible(inputs.formats)),
         "not_computable": not_computable(inputs.formats),
         "figures": [placed_figures(line) for line in placed],
-        "figures_left_out": told.left_out,
+        "figures_left_out": selected.left_out,
     }
 
 
@@ -312,13 +312,13 @@ VERDICTS = {"met": 1, "missed": 0}
 
 
 def write_textfile(path: str, summary: Mapping[str, Any]) -> None:
-    """Whole, or not at all: a collector may read at any time."""
+    """Atomically, because a collector may read at any time."""
     with written_whole(path) as file:
         file.write(formatted(summary).encode("utf-8"))
 
 
 def formatted(summary: Mapping[str, Any]) -> str:
-    """Shapes: `summary` as in summary.json. What is null is left out. Units: as in the names; times are milliseconds there, seconds
+    """Shapes: `summary` as in summary.json. Nulls are left out. Units: as in the names; times are milliseconds in the summary, seconds
     here."""
     lines: list[str] = []
     for name, samples in _metrics(summary):
@@ -347,7 +347,7 @@ def _metrics(summary: Mapping[str, Any]) -> Iterator[tuple[str, list[tuple[dict[
 
 
 def _watch_metrics(watch: Mapping[str, Any]) -> Iterator[tuple[str, list[tuple[dict[str, str], float | None]]]]:
-    """What `sla watch` says of itself. docs/sla.md, 7."""
+    """Metrics of `sla watch` itself. docs/sla.md, 7."""
     yield "watch_updated_timestamp_seconds", [({}, datetime.fromisoformat(watch["updated_at"]).timestamp())]
     for name in ("interval_seconds", "batches", "late_rows", "ahead_rows", "missed_rows", "failures"):
         yield f"watch_{name}", [({}, watch[name])]

@@ -1,6 +1,6 @@
-"""The Spark session of the job, and what must be installed for it.
+"""Creates the job's Spark session, and checks its prerequisites. docs/sla.md "Make a report".
 
-What is missing is said before a JVM starts: Spark's own answer to no Java, or to an old one, is a page of stack trace.
+Missing software is reported before a JVM starts, because Spark's own answer to a missing or old Java is a page of stack trace.
 """
 
 import importlib.util
@@ -21,15 +21,15 @@ from shadowrelay.model.replies import ConfigurationError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-JAVA_VERSION_MIN = 17  # what Spark 4 needs
+JAVA_VERSION_MIN = 17  # required by Spark 4
 JAVA_ANSWERS_WITHIN_SECONDS = 30
-PARTITIONS_PER_CORE = 4  # of a shuffle in local mode: small enough to fit in memory, few enough to be quick
-LISTERS_PER_CORE = 4  # Spark's own default is a task for each path: 21 seconds for 3,000 logs in a stream on two cores, 4 with eight tasks
+PARTITIONS_PER_CORE = 4  # of a shuffle in local mode: small enough for the memory, few enough to be fast
+LISTERS_PER_CORE = 4  # Spark's default is a task per path: 21 seconds for 3,000 logs in a stream on two cores, 4 with eight tasks
 LOOPBACK = "127.0.0.1"
-MEMORY_MIN_MB = 512  # Spark refuses less than 450 MiB, of which some collectors hide a part
+MEMORY_MIN_MB = 512  # Spark refuses less than 450 MiB, and some collectors report less than the heap has
 UTF8_LOCALE = "C.UTF-8"
-# For little input. The first flag alone makes the code cache too small for Spark, which then fails in strange ways. Measured on a report
-# on 5,000 events: 30 seconds as Spark is, 26 with the flags or with the settings, 19 with both.
+# For little input. The first flag alone makes the code cache too small for Spark, which then fails unpredictably. Measured for a report
+# on 5,000 events: 30 seconds by default, 26 with only the flags or only the settings, 19 with both.
 QUICK_JVM = " -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
 QUICK_SQL = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 REMEDY = "install Java 17 or later (Debian: apt-get install openjdk-17-jre-headless), or set JAVA_HOME to one"
@@ -42,7 +42,7 @@ _SIZE = re.compile(r"([1-9][0-9]*)([mgt])", re.IGNORECASE)
 
 
 def require_settings(master: str, driver_memory: str) -> None:
-    """Raises: ConfigurationError for what Spark would answer with a page of stack trace."""
+    """Raises: ConfigurationError for values that Spark would answer with a page of stack trace."""
     if not (_LOCAL.fullmatch(master) or _ELSEWHERE.fullmatch(master)):
         raise ConfigurationError(f"--master {master}: a master is local[*], local[4], spark://HOST:PORT, yarn or k8s://…")
     size = _SIZE.fullmatch(driver_memory)
@@ -53,11 +53,11 @@ def require_settings(master: str, driver_memory: str) -> None:
 
 
 class SparkUnavailable(ConfigurationError):
-    """The job cannot run on this machine; the text says what to install. Nothing was started."""
+    """The job cannot run on this machine; the text says what to install. Nothing has started."""
 
 
 def check_spark() -> None:
-    """Raises: SparkUnavailable, when pyspark or pyarrow is missing, or Java is missing or too old."""
+    """Raises: SparkUnavailable if pyspark, pyarrow or Java is missing, or Java is too old."""
     for name in ("pyspark", "pyarrow"):
         if importlib.util.find_spec(name) is None:
             raise SparkUnavailable(f"{name} is missing: install the extra with pip install 'shadowrelay[spark]'")
@@ -72,13 +72,13 @@ def check_spark() -> None:
 
 
 def find_java() -> str | None:
-    """The one that Spark's scripts would take: that of JAVA_HOME, else the first on the path."""
+    """The Java that Spark's scripts use: that of JAVA_HOME, else the first on the path."""
     home = os.environ.get("JAVA_HOME")
     return str(Path(home) / "bin" / "java") if home else shutil.which("java")
 
 
 def java_version(java: str) -> int | None:
-    """8, 17, 21 … or None when it cannot be run or says nothing of the kind."""
+    """8, 17, 21 … or None if it cannot be run or prints no version."""
     try:
         done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=JAVA_ANSWERS_WITHIN_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired):
@@ -95,11 +95,11 @@ def spark_session(
     options: Mapping[str, str] | None = None,
     is_small: bool = False,
 ) -> "SparkSession":
-    """The session of this process; made anew where there is none. Whoever asks first sets its memory and master.
+    """The session of this process, created if there is none. The first call sets its memory and master.
 
-    Shapes: `shuffle_partitions` None: four a core in local mode, Spark's own default on a cluster. `options` win over ours.
-    `is_small`: for at most some hundred thousand events, of which most of the time goes into compiling: the JVM
-    then does less of that, and Spark interprets its plans instead of making Java of them.
+    Shapes: `shuffle_partitions` None: four per core in local mode, Spark's default on a cluster. `options` override ours.
+    `is_small`: for at most some hundred thousand events, for which compiling takes most of the time: the JVM then
+    compiles less, and Spark interprets its plans instead of generating Java.
     Raises: SparkUnavailable, see `check_spark`.
     """
     check_spark()
@@ -113,14 +113,14 @@ def spark_session(
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
-        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # INT96, the default, is read by few others
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # few other programs read INT96, the default
     }
     if is_small:
         settings |= QUICK_SQL
     if is_on_this_machine(master):
         settings |= {"spark.driver.bindAddress": LOOPBACK, "spark.driver.host": LOOPBACK}
-        os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)  # else it looks for this machine's name, which nobody may know
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # the workers' Python: else it is whichever is first on the path
+        os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)  # otherwise it looks up the host name, which may not resolve
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # the workers' Python; otherwise the first on the path
     cores = local_cores(master)
     if cores:
         settings["spark.sql.sources.parallelPartitionDiscovery.parallelism"] = str(cores * LISTERS_PER_CORE)
@@ -138,11 +138,11 @@ def spark_session(
 
 @contextmanager
 def utf8_locale() -> Iterator[bool]:
-    """While a JVM is started: it names files as the locale says, and in another one takes those that are not ASCII for files that are gone.
+    """While a JVM starts: it decodes file names by the locale, and without UTF-8 takes files with non-ASCII names for missing.
 
-    Gives whether the locale had to be set; the JVM hands it on to its workers, and here it is as before afterwards.
+    Yields whether the locale had to be set. The JVM passes it to its workers; in this process it is restored afterwards.
     """
-    if locale.nl_langinfo(locale.CODESET).upper() in ("UTF-8", "UTF8"):  # what Python found when it was started
+    if locale.nl_langinfo(locale.CODESET).upper() in ("UTF-8", "UTF8"):  # the locale that Python started with
         yield False
         return
     before = os.environ.get("LC_ALL")
@@ -157,7 +157,7 @@ def utf8_locale() -> Iterator[bool]:
 
 
 def failure_of(exc: Exception) -> str | None:
-    """What Spark says went wrong, in a line without its stack; None for what is no failure of Spark's."""
+    """Spark's error message in one line, without its stack; None if it is not an error of Spark."""
     try:
         from py4j.protocol import Py4JJavaError, Py4JNetworkError  # type: ignore[import-untyped]
         from pyspark.errors import PySparkException
@@ -171,7 +171,7 @@ def failure_of(exc: Exception) -> str | None:
 
 
 def _gist(text: str) -> str:
-    """The first line, and where a worker's Python failed the last line of its traceback, which says why."""
+    """The first line; if a worker's Python failed, the last line of its traceback, which has the reason."""
     first = next((line.strip() for line in text.splitlines() if line.strip()), "no reason given")
     _, traceback, rest = text.partition("Traceback (most recent call last):")
     reasons = _PYTHON_ERROR.findall(rest) if traceback else []
@@ -179,12 +179,12 @@ def _gist(text: str) -> str:
 
 
 def is_on_this_machine(master: str) -> bool:
-    """Then nobody else needs to reach the driver."""
+    """Whether no other machine needs to reach the driver."""
     return _LOCAL.fullmatch(master) is not None or urlsplit(master).hostname in {"localhost", LOOPBACK}
 
 
 def local_cores(master: str) -> int | None:
-    """How many this master uses; None, when it is not `local…`."""
+    """The number of cores that this master uses; None if it is not `local…`."""
     found = _LOCAL.fullmatch(master)
     if found is None:
         return None

@@ -1,7 +1,7 @@
-"""The servers of the logs: in which site and boundary each stands, and which of its files are missing or were dropped.
+"""Site and boundary of each server, and files that are missing or were dropped. docs/sla.md, section 1.
 
-`manifest.json` in a server's directory says so, and `--sites FILE` wins over that. A value that neither gives is empty, never an error. The
-warehouse keeps both in `servers.json` and `shipping.json`.
+They come from `manifest.json` in a server's directory; `--sites FILE` takes precedence. A value that neither has is empty, never an error.
+The warehouse keeps both in `servers.json` and `shipping.json`.
 """
 
 import json
@@ -20,18 +20,18 @@ SHIPPING = "shipping.json"
 
 
 class DamagedFile(ShadowrelayError):
-    """A file of the warehouse is not what was written there; the text names it, and says what to do."""
+    """A file of the warehouse has invalid content; the text names it, and says what to do."""
 
 
 class Site(NamedTuple):
-    """Where a server stands; empty where nobody says."""
+    """Site and boundary of a server; empty if unknown."""
 
     site: str = ""
     boundary: str = ""
 
 
 class Dropped(NamedTuple):
-    """A log file that a node had to delete before it was shipped. `at` as the manifest says it."""
+    """A log file that a node deleted before it was shipped. `at` from the manifest."""
 
     server: str
     name: str
@@ -40,7 +40,7 @@ class Dropped(NamedTuple):
 
 
 class Manifest(NamedTuple):
-    """What a server's directory says of itself. `names`: the files that were shipped."""
+    """The manifest in a server's directory. `names`: the files that were shipped."""
 
     site: Site
     names: tuple[str, ...]
@@ -48,14 +48,14 @@ class Manifest(NamedTuple):
 
 
 class Shipping(NamedTuple):
-    """What should have been there. `missing`: (server, name) of files that a manifest names and nobody has read."""
+    """Files that should be in the input. `missing`: (server, name) of files that a manifest lists and that have not been read."""
 
     missing: tuple[tuple[str, str], ...] = ()
     dropped: tuple[Dropped, ...] = ()
 
 
 def read_manifests(logs: str) -> dict[str, Manifest | None]:
-    """Every server (directory of logs), with its manifest; None where there is none, or none that can be read."""
+    """Every server (directory of logs) with its manifest; None if there is none, or it is invalid."""
     files, top = located(logs)
     if not files.isdir(top):
         return {}
@@ -72,7 +72,7 @@ def _read_manifest(files: Any, server: str, path: str) -> Manifest | None:
 
 
 def parse_manifest(server: str, given: Mapping[str, Any]) -> Manifest:
-    """Raises: KeyError, TypeError, AttributeError for what is none. The directory's name counts, not the one that it holds."""
+    """Raises: KeyError, TypeError, AttributeError if invalid. The server's name is that of the directory, not that in the manifest."""
     dropped = [Dropped(server, str(each["name"]), str(each["reason"]), str(each["at"])) for each in given.get("dropped", [])]
     site = Site(str(given.get("site") or ""), str(given.get("boundary") or ""))
     return Manifest(site, tuple(str(each["name"]) for each in given["files"]), tuple(dropped))
@@ -94,25 +94,25 @@ def read_sites_file(path: Path) -> dict[str, Site]:
 
 
 def merged(known: Mapping[str, Site], manifests: Mapping[str, Manifest | None], named: Mapping[str, Site]) -> dict[str, Site]:
-    """All servers: `named` (from --sites) wins over manifests, these over what was `known` before."""
+    """All servers: `named` (from --sites) takes precedence over manifests, and these over `known` from before."""
     shipped = {server: manifest.site for server, manifest in manifests.items() if manifest is not None}
     everyone = sorted({*known, *manifests, *named})
     return {server: named.get(server) or shipped.get(server) or known.get(server) or Site() for server in everyone}
 
 
 def read_servers(warehouse: str) -> dict[str, Site]:
-    """`servers.json`; empty where there is none yet. Raises: DamagedFile."""
+    """`servers.json`; empty if there is none yet. Raises: DamagedFile."""
     with _whole(warehouse, SERVERS):
         return {name: Site(**values) for name, values in (_read_json(warehouse, SERVERS) or {}).items()}
 
 
 def write_servers(warehouse: str, servers: Mapping[str, Site]) -> None:
-    """`servers.json`, whole."""
+    """Write `servers.json` atomically."""
     _write_json(warehouse, SERVERS, {name: site._asdict() for name, site in sorted(servers.items())})
 
 
 def read_shipping(warehouse: str) -> Shipping:
-    """`shipping.json`: what is missing, and what nodes dropped; nothing where nobody shipped. Raises: DamagedFile."""
+    """`shipping.json`: missing files, and files that nodes dropped; empty if nothing was shipped. Raises: DamagedFile."""
     with _whole(warehouse, SHIPPING):
         given = _read_json(warehouse, SHIPPING) or {}
         missing = tuple((each["server"], each["name"]) for each in given.get("missing", ()))
@@ -120,14 +120,14 @@ def read_shipping(warehouse: str) -> Shipping:
 
 
 def write_shipping(warehouse: str, shipping: Shipping) -> None:
-    """`shipping.json`, whole."""
+    """Write `shipping.json` atomically."""
     missing = [{"server": server, "name": name} for server, name in shipping.missing]
     _write_json(warehouse, SHIPPING, {"missing": missing, "dropped": [each._asdict() for each in shipping.dropped]})
 
 
 @contextmanager
 def _whole(warehouse: str, name: str) -> Iterator[None]:
-    # not taken for absent: what only it knew (what was dropped, --sites of before) would go without a word
+    # do not treat a damaged file as absent: data that only it has (dropped files, earlier --sites) would be lost silently
     try:
         yield
     except (ValueError, KeyError, TypeError, AttributeError) as exc:

@@ -1,7 +1,7 @@
-"""Directories of logs and of the warehouse on any file system, and files that are written whole or not at all.
+"""Access to logs and warehouse on any file system, with atomic writes. docs/sla.md, section 1, "Limits".
 
-Spark spells paths as Hadoop does, fsspec in its own way: `located` takes both. On a disk, a file is written under a hidden name and then
-renamed; an object store needs no such step, because there an upload is all or nothing.
+Spark uses Hadoop's form of paths, fsspec another: `located` accepts both. On a disk, a file is written under a hidden name and then
+renamed; an object store needs no such step, because uploads are atomic there.
 """
 
 import errno
@@ -16,13 +16,13 @@ import fsspec  # type: ignore[import-untyped]
 
 _UNFINISHED = re.compile(r"\..+\.[0-9a-f]{32}")
 _ONE_SLASH = re.compile(r"file:/+")
-HADOOP_ONLY = {"s3a": "s3", "s3n": "s3"}  # schemes that only Hadoop knows -> what fsspec calls them
+HADOOP_ONLY = {"s3a": "s3", "s3n": "s3"}  # schemes that only Hadoop knows -> fsspec's scheme
 
 
 def located(path: str) -> tuple[Any, str]:
-    """Its file system and its path there. Shapes: a plain path, `file:/…` as Spark writes it, or a URL.
+    """The file system of `path`, and the path on it. Shapes: a plain path, `file:/…` as Spark writes it, or a URL.
 
-    Raises: ValueError, ImportError for a scheme that fsspec does not know, or only with another package.
+    Raises: ValueError, ImportError for a scheme that fsspec does not support, or only with another package.
     """
     scheme, separator, rest = path.partition("://")
     if separator and scheme in HADOOP_ONLY:
@@ -32,14 +32,14 @@ def located(path: str) -> tuple[Any, str]:
 
 
 def is_local(files: Any) -> bool:
-    """A file system with an atomic rename: `files` is what `located` gave."""
+    """Whether the file system has an atomic rename. `files` comes from `located`."""
     protocol = files.protocol
     return "file" in ((protocol,) if isinstance(protocol, str) else protocol)
 
 
 @contextmanager
 def written_whole(path: str) -> Iterator[IO[bytes]]:
-    """A file to write; it has its name when all is written, and replaces what had it. Names that begin with a dot are for nobody's eyes.
+    """A file for writing; it gets its name, and replaces the old file, when it is complete. Until then its name begins with a dot.
 
     Raises: OSError, naming the file.
     """
@@ -49,7 +49,7 @@ def written_whole(path: str) -> Iterator[IO[bytes]]:
         with files.open(target, "wb") as file:
             yield file
         return
-    if files.isdir(target):  # else it would be moved into it
+    if files.isdir(target):  # else the file would be moved into it
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), target)
     files.makedirs(directory, exist_ok=True)
     hidden = f"{directory}/.{name}.{uuid.uuid4().hex}"
@@ -60,18 +60,18 @@ def written_whole(path: str) -> Iterator[IO[bytes]]:
     except BaseException as exc:
         if files.exists(hidden):
             files.rm(hidden)
-        if isinstance(exc, OSError) and exc.errno is not None and exc.filename is None:  # a write that fails does not say where
+        if isinstance(exc, OSError) and exc.errno is not None and exc.filename is None:  # a failed write does not name the file
             raise OSError(exc.errno, exc.strerror, target) from exc
         raise
 
 
 def sweep(path: str) -> None:
-    """Take away what a write left that was killed: nobody else may be writing there."""
+    """Delete temporary files of killed writers. No other process may be writing there."""
     files, top = located(path)
     if is_local(files) and files.exists(top):
         for found in files.find(top):
             name = found.rpartition("/")[2]
             if _UNFINISHED.fullmatch(name):
                 files.rm(found)
-        if files.exists(f"{top}/_temporary"):  # Spark's name for the same
+        if files.exists(f"{top}/_temporary"):  # Spark's temporary directory
             files.rm(f"{top}/_temporary", recursive=True)

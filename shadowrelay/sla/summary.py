@@ -1,7 +1,7 @@
-"""The parts of summary.json: figures, input, lists and traces, with names and instants as docs/sla.md, section 6, shows them.
+"""The parts of summary.json: figures, input, lists and traces, with names and instants as defined in docs/sla.md, section 6.
 
-Each list has the worst first and is bounded, so that what comes to the driver never grows with the input. `trace` is also what
-`sla trace` prints: every row that all servers logged about one message.
+Each list has the worst entries first and is bounded, so that the driver's data never grows with the input. `trace` also serves
+`sla trace`: every row that all servers logged about one message.
 """
 
 import json
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 1
 LIST_MAX = 200
 TRACED_MAX = 100
-INSTANTS = frozenset({"at", "start", "silent_since"})  # and all that end with _at: microseconds in transforms
+INSTANTS = frozenset({"at", "start", "silent_since"})  # and all names that end with _at: microseconds in transforms
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 Line = Mapping[str, Any]
 
 
 def instant(at: int | datetime | None) -> str | None:
-    """ "2026-11-21T16:00:00Z", with microseconds where it has any. Shapes: microseconds since 1970, or an aware datetime."""
+    """ "2026-11-21T16:00:00Z", with microseconds unless they are 0. Shapes: microseconds since 1970, or an aware datetime."""
     if at is None:
         return None
     moment = at if isinstance(at, datetime) else _EPOCH + timedelta(microseconds=at)
@@ -46,7 +46,7 @@ def microseconds(at: datetime) -> int:
 
 
 def figures_of(row: Line) -> dict[str, Any]:
-    """One line of figures, nested as in `overall`, without what is the input's."""
+    """One line of figures, nested as in `overall`, without figures of the input."""
     judged = row["messages_redundant"] + row["messages_not_redundant"]
     return {
         "messages_acknowledged": row["messages_acknowledged"],
@@ -83,31 +83,31 @@ def _times(row: Line, metric: str, *, with_p99: bool = False) -> dict[str, Any]:
 
 
 def placed_figures(row: Line) -> dict[str, Any]:
-    """A line of `figures`: the window and scope first."""
+    """A line of `figures`: window and scope first."""
     place = {"window": row["window"], "start": instant(row["start"]), "scope": row["scope"], "name": row["name"], "other": row["other"]}
     return place | figures_of(row)
 
 
 def no_figures() -> dict[str, Any]:
-    """The line of an input in which nothing happened."""
+    """The line for an input without events."""
     counts = dict.fromkeys((*COUNTS, *MAXIMA, "messages_promoted"), 0)
     return counts | {name: 0 if name.endswith("_count") else None for name in TIMES}
 
 
 def is_instant(name: str) -> bool:
-    """A column of a list that holds microseconds since 1970."""
+    """Whether a list's column has microseconds since 1970."""
     return name in INSTANTS or name.endswith("_at")
 
 
 def with_instants(row: Line) -> dict[str, Any]:
-    """A line of a list, with its instants as text."""
+    """A line of a list, with instants as text."""
     return {name: instant(value) if is_instant(name) else value for name, value in row.items()}
 
 
 def traced(lists: Mapping[str, Iterable[Line]]) -> list[str]:
-    """Messages to trace: of losses and unexplained duplicates first, at most TRACED_MAX.
+    """Messages to trace: those of losses and unexplained duplicates first, at most TRACED_MAX.
 
-    Shapes: `lists` as in summary.json, in the order in which they are listed there.
+    Shapes: `lists` as in summary.json, in the same order.
     """
     duplicates = list(lists["duplicates"])
     lines = [
@@ -121,7 +121,7 @@ def traced(lists: Mapping[str, Iterable[Line]]) -> list[str]:
 
 
 def rows_of(frame: DataFrame) -> list[dict[str, Any]]:
-    """Of a frame that is known to be small."""
+    """The rows of a small frame."""
     return [row.asDict(recursive=True) for row in frame.collect()]
 
 
@@ -132,7 +132,7 @@ EXAMPLES_MAX = 5
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """Shapes: `logs`: of each server that has a log: server, format (of its newest file), formats, first_at, last_at (microseconds), rows,
+    """Shapes: `logs` has, for each server with a log: server, format (of its newest file), formats, first_at, last_at (microseconds), rows,
     lines, files. `quarantined`: reason, count, examples."""
 
     logs: list[dict[str, Any]]
@@ -142,22 +142,22 @@ class Inputs:
 
     @property
     def servers(self) -> list[str]:
-        """Those with a log, and those that are known without."""
+        """Servers with a log, and those known without one."""
         return sorted({*self.sites, *self.logged})
 
     @property
     def logged(self) -> list[str]:
-        """Those whose own log is in the input."""
+        """Servers whose own log is in the input."""
         return [each["server"] for each in self.logs]
 
     @property
     def formats(self) -> set[str]:
-        """Of all files."""
+        """Formats of all files."""
         return {format_ for each in self.logs for format_ in each["formats"]}
 
     @property
     def lines_quarantined(self) -> int:
-        """Each line once."""
+        """Quarantined lines, each counted once."""
         return sum(each["count"] for each in self.quarantined)
 
     def newest_at(self) -> int | None:
@@ -166,7 +166,7 @@ class Inputs:
 
 
 def read_inputs(spark: "SparkSession", warehouse: str) -> Inputs:
-    """All that is known of the warehouse without its events."""
+    """All inputs of a warehouse except its events."""
     with ThreadPoolExecutor() as readers:
         servers = readers.submit(lambda: rows_of(logs(read_files(spark, warehouse)).orderBy("server")))
         quarantined = readers.submit(lambda: rows_of(reasons(quarantined_once(read_quarantine(spark, warehouse)))))
@@ -174,7 +174,7 @@ def read_inputs(spark: "SparkSession", warehouse: str) -> Inputs:
 
 
 def logs(files: DataFrame) -> DataFrame:
-    """One line a server. A file that was read again counts as it was read last, that is with most lines."""
+    """One line per server. A file that was read again counts as read last, with most lines."""
     once = files.groupBy("server", "file").agg(
         F.max("lines").alias("lines"),
         F.max("rows").alias("rows"),
@@ -195,12 +195,12 @@ def logs(files: DataFrame) -> DataFrame:
 
 
 def quarantined_once(quarantine: DataFrame) -> DataFrame:
-    """A line of a file that was read twice is one."""
+    """Quarantined lines, with lines of a file that was read twice counted once."""
     return quarantine.dropDuplicates(["server", "file", "line", "reason"])
 
 
 def reasons(quarantined: DataFrame) -> DataFrame:
-    """How many of each, and the first few."""
+    """For each reason, the count and the first few lines."""
     in_order = Window.partitionBy("reason").orderBy("server", "file", "line")
     number = F.row_number().over(in_order.rowsBetween(Window.unboundedPreceding, Window.currentRow))
     example = F.when(F.col("number") <= EXAMPLES_MAX, F.struct("server", "file", "line"))
@@ -213,7 +213,7 @@ def reasons(quarantined: DataFrame) -> DataFrame:
 
 
 def input_of(inputs: Inputs, *, rows: int, rows_repeated: int) -> dict[str, Any]:
-    """`input` of summary.json. Shapes: `rows` with repeats."""
+    """`input` of summary.json. Shapes: `rows` includes repeats."""
     servers = [
         {"name": each["server"], **inputs.sites.get(each["server"], Site())._asdict(), "format": each["format"] or ""}
         | {"first_at": instant(each["first_at"]), "last_at": instant(each["last_at"]), "rows": each["rows"]}
@@ -264,7 +264,7 @@ ORDER: dict[str, Callable[[Mapping[str, Any]], tuple[Any, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """Shapes: `lists` and `causes` as in summary.json; `rows_once`: rows of messages that went the exact way, each counted once."""
+    """Shapes: `lists` and `causes` as in summary.json; `rows_once`: rows of messages that needed the exact transforms, without repeats."""
 
     lists: dict[str, list[dict[str, Any]]]
     causes: dict[str, dict[str, int]]
@@ -272,9 +272,9 @@ class Listed:
 
 
 def listed(found: Evidence) -> Listed:
-    """The lists, takeovers in their order and the newest where they are too many; and of all, how many there are of each cause.
+    """The bounded lists, with takeovers in order of time and the newest of them if there are too many; and the number of entries by cause.
 
-    One query, because each costs more than what it finds.
+    In one query, because each query costs more than its result.
     """
     exposures = found.exposures.withColumn("seconds", F.col("exposed_us") / 1e6)
     by_cause = F.col("cause") != UNEXPLAINED
@@ -287,7 +287,7 @@ def listed(found: Evidence) -> Listed:
         _first("orphans", found.orphans, ORPHAN, F.col("at"), F.col("message"), F.col("server")),
         _first("exposures", exposures, EXPOSURE, F.col("exposed_us").desc(), F.col("message"), F.col("began_at")),
         *(_causes(name, getattr(found, name)) for name in CAUSED),
-        found.lines.agg(F.coalesce(F.sum("rows_count"), F.lit(0)).alias("rows_once")).select(*_said(ROWS, ("rows_once",))),
+        found.lines.agg(F.coalesce(F.sum("rows_count"), F.lit(0)).alias("rows_once")).select(*_as_json(ROWS, ("rows_once",))),
     ]
     lines: dict[str, list[dict[str, Any]]] = {name: [] for name in (*ORDER, *(f"{CAUSES}{name}" for name in CAUSED), ROWS)}
     for row in rows_of(reduce(DataFrame.unionByName, parts)):
@@ -300,29 +300,29 @@ def listed(found: Evidence) -> Listed:
 
 
 def _first(name: str, frame: DataFrame, columns: Sequence[str], *order: Column) -> DataFrame:
-    return frame.orderBy(*order).limit(LIST_MAX).select(*_said(name, columns))
+    return frame.orderBy(*order).limit(LIST_MAX).select(*_as_json(name, columns))
 
 
 def _causes(name: str, table: DataFrame) -> DataFrame:
     counted = table.groupBy("cause").agg(F.count(F.lit(1)).alias("count")).orderBy("cause")
-    return counted.select(*_said(f"{CAUSES}{name}", ("cause", "count")))
+    return counted.select(*_as_json(f"{CAUSES}{name}", ("cause", "count")))
 
 
-def _said(name: str, columns: Sequence[str]) -> tuple[Column, Column]:
-    """A line of any list: lists of different columns have one shape as JSON."""
+def _as_json(name: str, columns: Sequence[str]) -> tuple[Column, Column]:
+    """A line of any list: as JSON, lists with different columns have one schema."""
     return F.lit(name).alias("list"), F.to_json(F.struct(*columns), {"ignoreNullFields": "false"}).alias("line")
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """Lines of figures in order, and how many did not fit."""
+    """Lines of figures in order, and how many were left out."""
 
     lines: list[dict[str, Any]]
     left_out: int
 
 
 def shown(figures: DataFrame) -> Shown:
-    """Lines of figures for summary.json: all but the older hours, and of these at most FIGURES_MAX; small scopes' older days go first."""
+    """Lines of figures for summary.json, without older hours. Beyond FIGURES_MAX, older lines of small scopes are left out first."""
     newest_hour = figures.where(F.col("window") == "hour").agg(F.max("start").alias("start")).collect()[0]["start"]
     hours = F.when(F.col("scope").isin(*LONG_SCOPES), HOURS_OF_LONG).otherwise(HOURS_OF_REST)
     is_recent = F.col("start") > F.lit(newest_hour or 0) - hours * F.lit(HOUR_US)
@@ -336,34 +336,34 @@ def shown(figures: DataFrame) -> Shown:
 
 # ---- traces
 
-TRACE_ROWS_MAX = 500  # of one message: one that was deferred for days has more, and the first say why
+TRACE_ROWS_MAX = 500  # of one message: one that was deferred for days has more, and the first rows show the reason
 RECIPIENTS_MAX, CHARACTERS_MAX = 20, 1000  # of a row in summary.json
 TRACE_COLUMNS = ("at", "server", "event", "source", "client", "to", "recipients", "recipients_count", "text")
 
 
 def trace(spark: "SparkSession", warehouse: str, message_id: str) -> list[dict[str, Any]]:
-    """Every row in order, by network message id or internet message id (with or without its angle brackets); with the notifications about
-    it.
+    """Every row in order, by network message id or internet message id (with or without its angle brackets); including DSNs about
+    the message.
 
-    Shapes: as in `traces`, and `message`, because an internet message id may be that of several.
+    Shapes: as in `traces`, and `message`, because several messages may have the same internet message id.
     """
     bare = message_id.strip().removeprefix("<").removesuffix(">")
     is_it = F.col("message").isin(message_id, bare, f"<{bare}>") | F.col("internet_message_id").isin(message_id, bare, f"<{bare}>")
     is_about_it = (F.col("event") == "DSN") & (F.col("original_message").isin(message_id) | F.col("reference").isin(bare, f"<{bare}>"))
-    rows = told(read_events(spark, warehouse).where(is_it | is_about_it), F.col("message"))
+    rows = rows_of_trace(read_events(spark, warehouse).where(is_it | is_about_it), F.col("message"))
     return [
         {"message": row["message"], **traced_row(row.asDict(recursive=True))} for row in rows.orderBy("at_us", "server", "line").collect()
     ]
 
 
 def traces(events: DataFrame, messages: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
-    """`traces` of summary.json. Shapes: `messages` are few."""
+    """`traces` of summary.json. Shapes: `messages` is short."""
     if not messages:
         return {}
     wanted = list(messages)
     is_about_it = (F.col("event") == "DSN") & F.col("original_message").isin(wanted)
     of = F.when(F.col("message").isin(wanted), F.col("message")).otherwise(F.col("original_message"))
-    rows = told(events.where(F.col("message").isin(wanted) | is_about_it), of)
+    rows = rows_of_trace(events.where(F.col("message").isin(wanted) | is_about_it), of)
     result: dict[str, list[dict[str, Any]]] = {message: [] for message in messages}
     cut = rows.withColumns({"recipients": F.slice("recipients", 1, RECIPIENTS_MAX), "text": F.left("text", F.lit(CHARACTERS_MAX))})
     for row in cut.orderBy("message", "at_us", "server", "line").collect():
@@ -371,8 +371,8 @@ def traces(events: DataFrame, messages: Sequence[str]) -> dict[str, list[dict[st
     return result
 
 
-def told(events: DataFrame, message: Column) -> DataFrame:
-    """Rows with the columns of a trace, each once, at most TRACE_ROWS_MAX of a message."""
+def rows_of_trace(events: DataFrame, message: Column) -> DataFrame:
+    """Rows with the columns of a trace, without repeats, at most TRACE_ROWS_MAX per message."""
     said = events.select(
         message.alias("message"), "row_id", F.unix_micros("at").alias("at_us"), "server", "line", "event", "source",
         F.coalesce(F.nullif(F.col("client_hostname"), F.lit("")), "client_ip").alias("client"),
@@ -387,7 +387,7 @@ def told(events: DataFrame, message: Column) -> DataFrame:
 
 
 def _text() -> Column:
-    """What a row says besides who and when: its context, what it refers to, what the recipients' servers said, and our own data."""
+    """The other information of a row: source-context, reference, replies of the recipients' servers, and our custom-data."""
     parts = ("source_context", "reference")
     statuses = F.array_join(F.array_distinct("recipient_statuses"), "; ")
     return F.concat_ws(

@@ -1,11 +1,11 @@
-"""The tables of the warehouse: their columns, how they are read, and how their small files are merged. docs/sla.md, section 1.
+"""The tables of the warehouse: their schemas, readers, and the compaction of small files. docs/sla.md, section 1.
 
-Every reader of events reads them here, with the schema as it is written and never an inferred one: a server called "007" stays a text.
-Text columns are empty where the log says nothing, and never null; numbers and instants are null there.
+All code reads events through this module, with explicit schemas and never inferred ones: a server called "007" stays a text.
+Text columns are empty and never null if the log has no value; numbers and instants are null then.
 
-`compact` merges the small Parquet files of days that are over, and drops rows that stand in them twice. The merged file is written before
-the small ones are deleted. A kill in between leaves repeats, which every reader tolerates and the next compaction removes. A report that
-has listed the small files and reads them later is made again (`report.TRIES`).
+`compact` merges the small Parquet files of past days, and drops repeated rows in them. The merged file is written before the small ones
+are deleted. A kill in between leaves repeats, which every reader tolerates and the next compaction removes. A report that has listed
+the small files and reads them later is restarted (`report.TRIES`).
 """
 
 import uuid
@@ -84,10 +84,10 @@ EVENTS = _struct(
     ("server", _TEXT),
     ("date", DateType()),
 )
-"""One row of a log. The last two are partitions (directories), not in the Parquet files."""
+"""One row of a log. The last two columns are partitions (directories), not in the Parquet files."""
 
 QUARANTINE = _struct(("server", _TEXT), ("file", _TEXT), ("line", _LONG), ("reason", _TEXT), ("text", _TEXT))
-"""A line that is no row, with at most its first 500 characters. `line` is 0 where the file as a whole could not be read."""
+"""A quarantined line, with at most its first 500 characters. `line` is 0 if the whole file could not be read."""
 
 FILES = _struct(
     ("server", _TEXT),
@@ -101,33 +101,33 @@ FILES = _struct(
     ("first_at", _INSTANT),
     ("last_at", _INSTANT),
 )
-"""A file as it was read. `lines` are all of it, header, comments and empty ones too."""
+"""A file as read. `lines` counts all lines, including header, comments and empty lines."""
 
 
 def read_events(spark: "SparkSession", warehouse: str) -> "DataFrame":
-    """All events, repeats included: a reader that counts must count each `row_id` once. No rows where nothing was ingested."""
+    """All events, with repeats: code that counts must count each `row_id` once. Empty if nothing was ingested."""
     return _read(spark, f"{warehouse}/events", EVENTS)
 
 
 def read_quarantine(spark: "SparkSession", warehouse: str) -> "DataFrame":
-    """Lines that are no rows; of a file that was read more than once, those of the last time."""
+    """Quarantined lines; for a file that was read more than once, those of the last time."""
     lines = _read(spark, f"{warehouse}/quarantine", _in_batches(QUARANTINE))
     last = _last_readings(spark, warehouse).select("server", "file", "batch")
     return lines.join(last, on=["server", "file", "batch"], how="left_semi").select(*QUARANTINE.fieldNames())
 
 
 def read_files(spark: "SparkSession", warehouse: str) -> "DataFrame":
-    """Files that were read, each once: as it was the last time, when it was longest."""
+    """Files that were read, each once, as read last, when it was longest."""
     return _last_readings(spark, warehouse).select(*FILES.fieldNames())
 
 
 def read_readings(spark: "SparkSession", warehouse: str) -> "DataFrame":
-    """Each time that a file was read, and in which `batch`."""
+    """Each reading of a file, with its `batch`."""
     return _read(spark, f"{warehouse}/files", _in_batches(FILES))
 
 
 def _last_readings(spark: "SparkSession", warehouse: str) -> "DataFrame":
-    # a log only grows: the longest is the newest
+    # a log only grows, so the longest reading is the last
     names = ["bytes", "batch", *(name for name in FILES.fieldNames() if name not in ("server", "file", "bytes"))]
     readings = read_readings(spark, warehouse).groupBy("server", "file").agg(F.max(F.struct(*names)).alias("last"))
     return readings.select("server", "file", "last.*")
@@ -152,7 +152,7 @@ def _read(spark: "SparkSession", path: str, schema: StructType) -> "DataFrame":
 # ---- compaction
 
 SMALL_BYTES = 16 * 1024 * 1024
-FILES_MIN = 8  # in one directory of date and server; fewer are not worth the work
+FILES_MIN = 8  # in one directory of date and server; fewer are not worth compacting
 FILES_AT_ONCE = 2_000  # one job; about 4 GB of Parquet
 ROWS_PER_FILE_MAX = 2_000_000
 
@@ -166,9 +166,9 @@ class Part(NamedTuple):
 
 
 def compact(spark: "SparkSession", warehouse: str, *, before: date | None = None) -> int:
-    """Merge small files of days before `before` (default: today, UTC); gives how many there were.
+    """Merge small files of days before `before` (default: today, UTC); returns how many were merged.
 
-    Shapes: nobody else may write those days meanwhile: an ingest calls this between its batches.
+    Shapes: no other process may write those days meanwhile, so an ingest calls this between its batches.
     """
     files, top = located(f"{warehouse}/events")
     count = 0
@@ -191,7 +191,7 @@ def _parts(files: Any, top: str) -> Iterator[Part]:
 
 
 def _groups(parts: Iterator[Part], before: date) -> Iterator[list[Part]]:
-    """Directories that are worth it, as many together as one job should take."""
+    """Directories worth compacting, grouped into jobs of at most FILES_AT_ONCE files."""
     small: dict[str, list[Part]] = defaultdict(list)
     for part in parts:
         if part.size < SMALL_BYTES and part.place[len("date=") :][:10] < before.isoformat():

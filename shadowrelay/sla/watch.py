@@ -1,9 +1,9 @@
-"""`sla watch`: logs into the warehouse as they come, live figures at once, and the report again and again. docs/sla.md, section 7.
+"""`sla watch`: reads logs as they arrive, updates live figures at once, and repeats the report. docs/sla.md, section 7.
 
-A loop on the main thread keeps two streams running (ingest, live) and does the rest itself, one step after the other, so that nothing is
-compacted while it is read. Only the report, which takes long, has a thread of its own. All that must survive is in the warehouse.
+A loop on the main thread keeps two streams running (ingest, live) and does the rest itself, one step after the other, so that no file is
+compacted while it is read. Only the report, which takes long, has a separate thread. All lasting state is in the warehouse.
 
-Each `Step` fails on its own: the failure is reported, the wait before the next try grows, and the other steps go on.
+Each `Step` fails separately: the failure is reported, the wait before the next try grows, and the other steps continue.
 """
 
 import json
@@ -30,17 +30,17 @@ if TYPE_CHECKING:
 
 # ---- steps
 
-FAILURES_MAX = 10  # running; with the waits about five minutes
+FAILURES_MAX = 10  # consecutive; with the waits about five minutes
 WAIT_MAX_SECONDS = 60.0
 TEXT_CHARACTERS_MAX = 500
 
 
 class WatchFailed(ShadowrelayError):
-    """A step failed too often running; the text says which, and why. All that was done stands."""
+    """A step failed too often in a row; the text says which, and why. All completed work stays."""
 
 
 class Step:
-    """One of them. `failing`: why it does not work now; None while it does."""
+    """One step of the loop. `failing`: the current error; None if it works."""
 
     def __init__(self, name: str, do: Callable[[], None], tell: Tell, clock: Callable[[], float] = time.monotonic) -> None:
         self.name = name
@@ -53,22 +53,22 @@ class Step:
         self._not_before = 0.0
 
     def run(self) -> None:
-        """Do it, unless it failed a moment ago. Raises: WatchFailed."""
+        """Run the step, unless it failed a moment ago. Raises: WatchFailed."""
         if self._clock() < self._not_before:
             return
         try:
             self._do()
-        except Exception as exc:  # whatever Spark, a file system or a log may bring: the other steps go on
+        except Exception as exc:  # whatever Spark, a file system or a log may cause: the other steps continue
             self.failed(exc)
 
     def worked(self) -> None:
-        """To be called by what it does, when that did something: not to fail at once is no proof."""
+        """The step's function calls this after real work: returning without an error is not enough to reset failures."""
         if self.failing is not None:
             self._tell(f"{self.name}: works again")
         self.failing, self._running_failures = None, 0
 
     def failed(self, exc: Exception) -> None:
-        """Count it, say it, and wait. Raises: WatchFailed."""
+        """Count and report a failure, and schedule the next try. Raises: WatchFailed."""
         self.failures += 1
         self._running_failures += 1
         self.failing = shortened(exc)
@@ -80,7 +80,7 @@ class Step:
 
 
 def shortened(exc: Exception) -> str:
-    """Its first line that says something: Spark's are followed by pages of stack trace."""
+    """The first informative line: Spark's errors are followed by pages of stack trace."""
     lines = [line.strip() for line in str(exc).splitlines() if line.strip()]
     return f"{type(exc).__name__}: {lines[0] if lines else ''}"[:TEXT_CHARACTERS_MAX]
 
@@ -93,7 +93,7 @@ SCHEMA_VERSION = 1
 
 
 class _Stopped(Exception):
-    """The stream ended without having said why."""
+    """The stream ended without an error."""
 
 
 def run_watch(
@@ -109,7 +109,7 @@ def run_watch(
     tell: Tell = lambda _: None,
     stop: threading.Event | None = None,
 ) -> None:
-    """Until SIGTERM or SIGINT, or until `stop` is set. `tell` is given a line for each thing that was done, or that failed.
+    """Run until SIGTERM or SIGINT, or until `stop` is set. `tell` receives a line for each completed step or failure.
 
     Raises: WatchFailed, NoLogs.
     """
@@ -160,12 +160,12 @@ class _Watch:
             name: Step(name, do, tell)
             for name, do in {
                 "ingest": lambda: self._keep_running("ingest"), "feed": self._feed, "live": lambda: self._keep_running("live"),
-                "review": self._review, "report": self._look_after_report, "live.json": self._show,
+                "review": self._review, "report": self._check_report, "live.json": self._show,
             }.items()
         }  # fmt: skip
 
     def look(self) -> None:
-        """Everything that is due. Raises: WatchFailed."""
+        """Run every step that is due. Raises: WatchFailed."""
         for step in self._steps.values():
             step.run()
 
@@ -176,7 +176,7 @@ class _Watch:
         elif not query.isActive:
             del self._queries[name]
             raise query.exception() or _Stopped(f"{name} ended")
-        elif query.lastProgress is not None:  # a batch, or a look that found nothing
+        elif query.lastProgress is not None:  # a batch, or a poll without new files
             self._steps[name].worked()
 
     def _start(self, name: str) -> "StreamingQuery":
@@ -189,7 +189,7 @@ class _Watch:
         self._steps["feed"].worked()
 
     def _review(self) -> None:
-        if self._reviewed_at is None:  # before the first report, which asks where servers stand
+        if self._reviewed_at is None:  # before the first report, which needs the sites of servers
             describe_servers(self._spark, self._logs, self._warehouse, self._sites)
             self._reviewed_at = time.monotonic()
         if time.monotonic() - self._reviewed_at < ingest.REVIEW_EVERY.total_seconds():
@@ -203,10 +203,10 @@ class _Watch:
         self._steps["review"].worked()
 
     def _is_behind(self) -> bool:
-        """Batches have landed that the feed failed to take: they must stay as they are."""
+        """Whether landed batches could not be fed: they must not be compacted."""
         return self._steps["feed"].failing is not None
 
-    def _look_after_report(self) -> None:
+    def _check_report(self) -> None:
         if self._report is not None:
             if not self._report.done():
                 return
@@ -216,7 +216,7 @@ class _Watch:
             try:
                 self._summary = report.result()
             except Exception:
-                self._reported_batches = -1  # there is still news
+                self._reported_batches = -1  # report again: there is unreported data
                 raise
             self._steps["report"].worked()
             self._tell(f"report of {self._reported_batches} batches in {self._reported_seconds:.1f} s")
@@ -224,16 +224,16 @@ class _Watch:
             self._reported_batches, self._report_began_at = self._mark.batches, time.monotonic()
             self._report = self._reporter.submit(
                 write_report, self._spark, self._warehouse, self._output, objectives_file=self._objectives_file, textfile=self._textfile,
-                watch=self._told(),
+                watch=self._status(),
             )  # fmt: skip
 
     def _has_news(self) -> bool:
-        """Batches since the last report; at the start, anything that was there before. What came since, the feed will count."""
+        """Whether there are batches since the last report; at the start, any earlier data. The feed counts later batches."""
         if self._reported_batches >= 0 or self._mark.batches:
             return self._reported_batches != self._mark.batches
         return self._had_events
 
-    def _told(self) -> dict[str, Any]:
+    def _status(self) -> dict[str, Any]:
         """`watch` of summary.json."""
         return {
             "updated_at": instant(datetime.now(UTC).replace(microsecond=0)),
@@ -244,8 +244,8 @@ class _Watch:
         }
 
     def _show(self) -> None:
-        """live.json and the text file, when something has changed."""
-        told = self._told()
+        """Write live.json and the text file, if anything has changed."""
+        told = self._status()
         written = live.batches(self._warehouse).newest
         shown = (written, self._mark, told["failures"], sorted(told["failing"]), self._reported_seconds)
         if shown == self._shown:
@@ -257,15 +257,15 @@ class _Watch:
         }  # fmt: skip
         with written_whole(f"{self._output}/live.json") as file:
             file.write(json.dumps(page, indent=1, ensure_ascii=False).encode())
-        if self._textfile is not None and self._summary is not None and self._report is None:  # which writes it itself
+        if self._textfile is not None and self._summary is not None and self._report is None:  # a running report writes it itself
             write_textfile(self._textfile, self._summary | {"watch": told})
         self._shown = shown
         self._steps["live.json"].worked()
 
     def close(self) -> None:
-        """Streams and report end where they are; whatever is half done will be done again."""
+        """Stop streams and report where they are; unfinished work is repeated by the next run."""
         for query in self._queries.values():
-            with suppress(Exception):  # Spark may be gone already: the signal may have reached it, too
+            with suppress(Exception):  # the signal may have stopped Spark already
                 query.stop()
         deadline = time.monotonic() + ENDS_WITHIN_SECONDS
         while self._report is not None and not self._report.done() and time.monotonic() < deadline:

@@ -1,1 +1,1 @@
-"""SMTP over sockets: the receiver, the link to peers, delivery to next hops. Only here aiosmtpd and aiosmtplib are known."""
+"""SMTP over sockets (RFC 5321): receiver, peer links, delivery to next hops. The only package that uses aiosmtpd and aiosmtplib."""

@@ -1,12 +1,12 @@
-"""Opening a session as a client, and keeping it for the next user.
+"""Open client sessions and keep them in pools. RFC 5321 4.5.3.2, RFC 7435.
 
-Connection, greeting, EHLO and STARTTLS are done by aiosmtplib, then its transport is taken over. It gets a connected socket and no
-timeout of its own: its wait_for would leave sockets behind when cancelled. Everything is bounded by `asyncio.timeout`, and whatever
-ends an opening early leaves no open connection.
+aiosmtplib does the connection, greeting, EHLO and STARTTLS; then its transport is taken over. It is given a connected socket and no
+timeout, because its wait_for leaks sockets when cancelled. Instead `asyncio.timeout` bounds everything, and an opening that fails or
+is cancelled leaves no open connection.
 
-A pool belongs to one destination or one peer: bounded, the last used first, idle ones closed. A slot is held from before a session is
-opened until it is kept or dropped, so that no more than `slots` sessions are ever busy, and a cancelled task leaves neither a slot nor a
-connection behind.
+A pool belongs to one destination or one peer. It is bounded, reuses the most recently used session first, and ends idle ones. A slot is
+held from before a session is opened until the session is kept or dropped, so at most `slots` sessions are busy, and a cancelled task
+leaks neither a slot nor a connection.
 """
 
 import asyncio
@@ -37,27 +37,27 @@ from shadowrelay.smtp.client_session import (
     on_behalf,
 )
 
-CONNECT_SECONDS = 30.0  # our own: a dead address must not cost an attempt five minutes
+CONNECT_SECONDS = 30.0  # our choice: a dead address must not delay an attempt by the usual five minutes
 GREETING_SECONDS = 300.0  # RFC 5321 4.5.3.2.1
 COMMAND_SECONDS = 300.0  # RFC 5321 4.5.3.2.2, for EHLO and STARTTLS too
 NOT_IN_A_HOST_NAME = re.compile(r"[^!-~]")
 
 Dial = Callable[[HostPort], Awaitable[socket.socket]]
-"""Gives a connected, non-blocking socket, or raises OSError."""
+"""Returns a connected, non-blocking socket, or raises OSError."""
 
 
 class TlsUse(Enum):
     """How a session is protected."""
 
     NEVER = "never"
-    OPPORTUNISTIC = "opportunistic"  # where offered, any certificate; a failure is tried again without. RFC 7435
-    REQUIRED = "required"  # as the context says, the name verified
+    OPPORTUNISTIC = "opportunistic"  # if offered, with any certificate; after a failure, retry without TLS. RFC 7435
+    REQUIRED = "required"  # as the context demands, with the name verified
 
 
 async def dial(host: HostPort, refuses: Callable[[int], bool] = lambda number: False) -> socket.socket:
-    """Connect to an address. A name needs `host_names.HostNames`: nothing here waits for the system's resolver.
+    """Connect to an address. Names need `host_names.HostNames`: this function never waits for the system's resolver.
 
-    `refuses` says whether the number of a descriptor is too high (`limits.Descriptors`). Raises OSError.
+    `refuses` tells whether a descriptor's number is too high (`limits.Descriptors`). Raises OSError.
     """
     try:
         family = socket.AF_INET6 if ipaddress.ip_address(host.host).version == 6 else socket.AF_INET
@@ -98,13 +98,13 @@ class Opened:
     extensions: Mapping[str, str]
     server: str
     is_tls: bool
-    messages_count: int = 0  # that it was used for
+    messages_count: int = 0  # messages sent in this session
 
 
 async def open_session(host: HostPort, name: str, opening: Opening) -> Opened:
-    """A session after its last EHLO. `name` is what the server should be called: for TLS and in logs.
+    """Return a session after its last EHLO. `name` is the server's expected name: for TLS and in logs.
 
-    Raises: SessionBroken; its reply is the server's own where that refused us.
+    Raises: SessionBroken; its reply is the server's own if the server refused.
     """
     if NOT_IN_A_HOST_NAME.search(name) or not name:
         raise SessionBroken(Reply(CONNECTION_FAILED.code, CONNECTION_FAILED.enhanced, f"{name!r} is no host name"))
@@ -117,7 +117,7 @@ async def open_session(host: HostPort, name: str, opening: Opening) -> Opened:
 
 
 class _TlsFailed(SessionBroken):
-    """Up to STARTTLS all was well."""
+    """The session worked up to STARTTLS."""
 
 
 async def _open(host: HostPort, name: str, opening: Opening, tls: TlsUse) -> Opened:
@@ -146,7 +146,7 @@ async def _connected(host: HostPort, opening: Opening) -> socket.socket:
             return await opening.dial(host)
     except TimeoutError as error:
         raise SessionBroken(Reply(CONNECTION_FAILED.code, CONNECTION_FAILED.enhanced, f"{CONNECTION_FAILED.text}: timed out")) from error
-    except (OSError, ValueError) as error:  # ValueError: UnicodeError of a name that IDNA refuses
+    except (OSError, ValueError) as error:  # ValueError: UnicodeError of a name that IDNA does not allow
         text = f"{CONNECTION_FAILED.text}: {error}"
         raise SessionBroken(Reply(CONNECTION_FAILED.code, CONNECTION_FAILED.enhanced, text)) from error
 
@@ -154,9 +154,9 @@ async def _connected(host: HostPort, opening: Opening) -> socket.socket:
 async def _await_greeting(client: aiosmtplib.SMTP) -> None:
     try:
         await client.connect()
-    except aiosmtplib.SMTPConnectResponseError:  # it greeted, with a refusal
+    except aiosmtplib.SMTPConnectResponseError:  # the greeting was a refusal
         raise
-    except aiosmtplib.SMTPConnectError as error:  # its words are of a host that it was not given: the socket is ours
+    except aiosmtplib.SMTPConnectError as error:  # do not quote its text: it names a host that was never passed, as we connected
         text = f"{CONNECTION_LOST.text} before the greeting"
         raise SessionBroken(Reply(CONNECTION_LOST.code, CONNECTION_LOST.enhanced, text)) from error
 
@@ -175,7 +175,7 @@ async def _greet(client: aiosmtplib.SMTP, opening: Opening) -> None:
         try:
             await client.ehlo()
         except aiosmtplib.SMTPHeloError as error:
-            if not 500 <= error.code < 600 or not client.is_connected:  # RFC 5321 4.1.4: 5xx means that EHLO is not known
+            if not 500 <= error.code < 600 or not client.is_connected:  # RFC 5321 4.1.4: after 5xx to EHLO, try HELO
                 raise
             await client.helo()
 
@@ -199,7 +199,7 @@ def _take_over(client: aiosmtplib.SMTP, host: HostPort, name: str) -> Opened:
     if client.transport is None or protocol is None:
         raise SessionBroken(CONNECTION_LOST)
     transport = cast(asyncio.Transport, client.transport)
-    if protocol._buffer:  # said more than was asked: replies could not be matched any more
+    if protocol._buffer:  # unsolicited data: replies could no longer be matched
         raise SessionBroken(BROKEN_REPLY)
     peer = transport.get_extra_info("peername")
     address = str(peer[0]) if isinstance(peer, tuple) else host.host
@@ -207,12 +207,12 @@ def _take_over(client: aiosmtplib.SMTP, host: HostPort, name: str) -> Opened:
     extensions = dict(client.esmtp_extensions)
     pipeline = Pipeline(transport)
     transport.set_protocol(pipeline)
-    client.protocol = client.transport = None  # the client must not close what is no longer its own
+    client.protocol = client.transport = None  # the client must not close the transport that was taken over
     return Opened(pipeline, extensions, f"{name} [{address}]:{host.port}", is_tls)
 
 
 class Pooled(Protocol):
-    """What is kept: anything on a pipeline."""
+    """A session that a pool can keep: anything with a pipeline."""
 
     @property
     def pipeline(self) -> Pipeline: ...
@@ -222,7 +222,7 @@ S = TypeVar("S", bound=Pooled)
 
 
 class SessionPool(Generic[S]):
-    """Sessions by key (a host). Units: seconds. Only `enter` and `close` wait."""
+    """Sessions by key (a host). Units: seconds. Only `enter` and `close` block."""
 
     def __init__(self, slots: int, idle_seconds: float, idle_max: int | None = None) -> None:
         self._free_count = slots
@@ -235,11 +235,11 @@ class SessionPool(Generic[S]):
         self._busy: set[S] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._is_closed = False
-        self.users_count = 0  # who waits for a slot or has one
+        self.users_count = 0  # tasks that have a slot or wait for one
 
     @property
     def is_unused(self) -> bool:
-        """Nobody uses it and nothing is kept in it."""
+        """No task uses it and no session is kept."""
         return self.users_count == 0 and self._idle_count == 0 and not self._leaving
 
     @property
@@ -259,13 +259,13 @@ class SessionPool(Generic[S]):
             await turn
         except BaseException:
             if turn.done() and not turn.cancelled():
-                self.leave()  # it was ours already
+                self.leave()  # the slot was already assigned to this task
             else:
                 self.users_count -= 1
             raise
 
     def leave(self) -> None:
-        """Give the slot back, to whoever waits longest."""
+        """Return the slot, to the task that has waited longest."""
         self.users_count -= 1
         while self._waiting:
             turn = self._waiting.popleft()
@@ -275,7 +275,7 @@ class SessionPool(Generic[S]):
         self._free_count += 1
 
     def take(self, key: Hashable) -> S | None:
-        """The usable session that was used last, if any is kept."""
+        """The usable session that was used most recently, or None."""
         kept = self._idle.get(key)
         while kept:
             _, session = kept.pop()
@@ -289,11 +289,11 @@ class SessionPool(Generic[S]):
         return None
 
     def add(self, session: S) -> None:
-        """A session that was opened outside is now in use; `keep` or `drop` it."""
+        """Count a session that was opened elsewhere as in use; end with `keep` or `drop`."""
         self._busy.add(session)
 
     def keep(self, key: Hashable, session: S) -> None:
-        """Put it back for the next user; a broken one, or one too many, is ended."""
+        """Return a session for reuse; a broken one, or one too many, is ended."""
         self._busy.discard(session)
         if not session.pipeline.is_usable:
             session.pipeline.abort()
@@ -312,12 +312,12 @@ class SessionPool(Generic[S]):
         session.pipeline.abort()
 
     def finish(self, session: S) -> None:
-        """It was used enough: take leave."""
+        """End a session that was used often enough, with QUIT."""
         self._busy.discard(session)
         self._end(session)
 
     def end_idle(self, count: int) -> int:
-        """End up to so many of the kept ones; how many it were."""
+        """End up to `count` kept sessions; returns how many were ended."""
         victims = list(self._idle.items())[:count]
         ended = 0
         for key, kept in victims:
@@ -357,7 +357,7 @@ class SessionPool(Generic[S]):
             yield from (session for _, session in kept)
 
     async def close(self) -> None:
-        """End all: kept ones with QUIT, busy ones at once. Returns when every connection is gone."""
+        """End all sessions: kept ones with QUIT, busy ones at once. Returns when every connection is closed."""
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()

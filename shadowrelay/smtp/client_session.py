@@ -1,11 +1,11 @@
-"""The client's side of an SMTP session after it was opened: bytes out as they are, replies in, several at a time; and what can go wrong.
+"""The client side of an open SMTP session: pipelined writes, counted replies, errors. RFC 5321 4.2, RFC 2920.
 
-aiosmtplib awaits each reply before the next command and rewrites line ends; its transport is taken over instead
-(`client.py`). The rule kept here: replies are counted. Each write says how many it will be answered with; data that
-nobody owes, a malformed reply, an oversized one or a 421 ends the session, because after it nothing can be matched.
+aiosmtplib awaits each reply before the next command and rewrites line ends, so its transport is taken over (`client.py`). The rule
+here: replies are counted. Each write states how many replies it will get; unsolicited data, a malformed or oversized reply, or a
+421 ends the session, because later replies could no longer be matched to commands.
 
-Nothing above this package knows a class of aiosmtplib, ssl, socket or dns. `OUTSIDE` is the one table; a test walks the
-libraries' trees, so that a new class fails the test instead of falling through. Unknown means transient (CONTRIBUTING.md "Errors").
+No other package uses a class of aiosmtplib, ssl, socket or dns. `LIBRARY_ERRORS` is the only table that maps their exceptions; a test walks
+the libraries' class trees, so that a new class fails the test. An unknown exception counts as transient (CONTRIBUTING.md "Errors").
 """
 
 import asyncio
@@ -19,7 +19,7 @@ import aiosmtplib
 
 from shadowrelay.model.replies import DeliveryError, PermanentDeliveryError, Reply, ShadowrelayError, TransientDeliveryError
 
-TEXT_CHARACTERS_MAX = 1000  # what of a foreign reply is kept for logs, rows and DSNs
+TEXT_CHARACTERS_MAX = 1000  # of a server's reply, for logs, rows and DSNs
 ENHANCED = re.compile(r"([245]\.\d{1,3}\.\d{1,3})(?:[ \t]+|$)")  # RFC 2034
 UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f]+")
 
@@ -30,8 +30,8 @@ TLS_FAILED = Reply(451, "4.7.5", "TLS could not be negotiated")  # RFC 3463 X.7.
 BROKEN_REPLY = Reply(451, "4.5.0", "The server's reply broke the protocol")  # RFC 3463 X.5.0
 UNSUPPORTED = Reply(451, "4.5.1", "The server does not know the command")
 
-# The first class that matches says it: the special ones stand before their bases.
-OUTSIDE: Final[tuple[tuple[type[Exception], Reply], ...]] = (
+# The first class that matches is used, so specific classes come before their bases.
+LIBRARY_ERRORS: Final[tuple[tuple[type[Exception], Reply], ...]] = (
     (aiosmtplib.SMTPConnectTimeoutError, CONNECTION_FAILED),
     (aiosmtplib.SMTPReadTimeoutError, TIMED_OUT),
     (aiosmtplib.SMTPTimeoutError, TIMED_OUT),
@@ -52,14 +52,14 @@ OUTSIDE: Final[tuple[tuple[type[Exception], Reply], ...]] = (
     (ConnectionRefusedError, CONNECTION_FAILED),
     (ConnectionError, CONNECTION_LOST),
     (OSError, CONNECTION_FAILED),
-    (ValueError, BROKEN_REPLY),  # an argument that the library will not send, a name that is none
+    (ValueError, BROKEN_REPLY),  # an argument that the library refuses to send, or an invalid name
 )
 
 
 class SessionBroken(ShadowrelayError):
-    """This session can not go on; never leaves this package.
+    """The session cannot continue; never leaves this package.
 
-    `reply` is what the server said (a 421), or what is said on its behalf. `is_refusal`: the server did say it.
+    `reply` is the server's (a 421), or one made on its behalf. `is_refusal`: the server sent it.
     """
 
     def __init__(self, reply: Reply, *, is_refusal: bool = False) -> None:
@@ -69,10 +69,10 @@ class SessionBroken(ShadowrelayError):
 
 
 class Breakage(NamedTuple):
-    """Why a session broke, to be remembered: an exception is made of it for each who hears of it.
+    """Why a session broke. Stored instead of an exception; each waiter gets a new exception made from it.
 
-    An exception object that is kept and raised again grows a traceback with every raise, and the traceback keeps the frames
-    of everybody who ever met it, with the contents they held.
+    A stored exception that is raised repeatedly collects tracebacks, which keep every frame that handled it alive, with the
+    content in these frames.
     """
 
     reply: Reply
@@ -84,7 +84,7 @@ class Breakage(NamedTuple):
 
 
 def reply_from(code: int, lines: Sequence[str]) -> Reply:
-    """A reply as the program keeps it: one line of text, its enhanced code apart, no control characters, bounded.
+    """Convert a reply to `Reply`: one line of text, the enhanced code separate, no control characters, bounded.
 
     Shapes: `lines` without their codes, at least one.
     """
@@ -97,47 +97,47 @@ def reply_from(code: int, lines: Sequence[str]) -> Reply:
 
 
 def on_behalf(error: Exception) -> SessionBroken:
-    """What `error`, of a library or the system, means for the session in which it happened."""
+    """What `error`, raised by a library or the system, means for the session in which it happened."""
     if isinstance(error, SessionBroken):
         return error
     if isinstance(error, aiosmtplib.SMTPResponseException) and 400 <= error.code < 600:
         return SessionBroken(reply_from(error.code, error.message.split("\n")), is_refusal=True)
-    generic = next((reply for kind, reply in OUTSIDE if isinstance(error, kind)), CONNECTION_LOST)
+    generic = next((reply for kind, reply in LIBRARY_ERRORS if isinstance(error, kind)), CONNECTION_LOST)
     detail = UNPRINTABLE.sub(" ", str(error) or type(error).__name__)[:200]
     return SessionBroken(Reply(generic.code, generic.enhanced, f"{generic.text}: {detail}"))
 
 
 def failure(reply: Reply, server: str, *, is_connection: bool = False, dot_sent_unanswered: bool = False) -> DeliveryError:
-    """The delivery error that a negative reply is: only a 5xx is permanent."""
+    """The delivery error for a negative reply: only 5xx is permanent."""
     kind = PermanentDeliveryError if reply.is_permanent else TransientDeliveryError
     return kind(reply, server, is_connection=is_connection, dot_sent_unanswered=dot_sent_unanswered)
 
 
 REPLY_LINE = re.compile(rb"([2-5][0-9][0-9])(?:([ -])([^\r\n]*))?\r?\n")
-LINE_OCTETS_MAX = 4096  # RFC 5321 4.5.3.1.5 says 512; real servers write longer ones
+LINE_OCTETS_MAX = 4096  # RFC 5321 4.5.3.1.5 allows 512; real servers send longer lines
 REPLY_OCTETS_MAX = 32 * 1024  # a page of XQDISCARD has 24 KiB. docs/protocol.md 14
 REPLIES_OCTETS_MAX = 1024 * 1024  # of one pipelined batch
 SERVICE_CLOSING = 421
 QUIT_SECONDS_MAX = 2.0
 
 
-_tuple = tuple.__new__  # as the constructor of a NamedTuple does, without a call of Python's
+_tuple = tuple.__new__  # same as the NamedTuple's constructor, without a Python call
 
 
 class Answer(NamedTuple):
-    """A complete reply as it came; `lines` without their codes, at least one."""
+    """A complete reply as received; `lines` without their codes, at least one."""
 
     code: int
     lines: tuple[str, ...]
 
     @property
     def reply(self) -> Reply:
-        """As the program keeps it."""
+        """Converted to `Reply`."""
         return reply_from(self.code, self.lines)
 
 
 class Pipeline(asyncio.Protocol):
-    """One open session. Not for two tasks at once."""
+    """One open session. For one task at a time."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
@@ -152,8 +152,8 @@ class Pipeline(asyncio.Protocol):
         self._wanted = 0
         self._waiter: asyncio.Future[None] | None = None
         self._progress_at = 0.0
-        self._patience: float | None = None  # from `_progress_at`, while an answer is awaited
-        self._timer: asyncio.TimerHandle | None = None  # one for all answers: set again when it goes off, not for each
+        self._patience: float | None = None  # seconds from `_progress_at`, while an answer is awaited
+        self._timer: asyncio.TimerHandle | None = None  # one for all answers: rescheduled when it fires, not for each answer
         self._timer_at = 0.0
         self._write_waiter: asyncio.Future[None] | None = None
         self._is_write_paused = False
@@ -162,18 +162,18 @@ class Pipeline(asyncio.Protocol):
         self.reply_octets_max = REPLY_OCTETS_MAX
         self.broken: Breakage | None = None
         self.answers_count = 0
-        self.on_progress: Callable[[], None] | None = None  # called when answers came, or the other side took octets
+        self.on_progress: Callable[[], None] | None = None  # called when replies arrived, or the other side took octets
         if transport.is_closing():
             self._break(Breakage(CONNECTION_LOST))
-            self._closed.set_result(None)  # its old protocol was told, not this one
+            self._closed.set_result(None)  # connection_lost was called on the old protocol, not on this one
 
     @property
     def is_usable(self) -> bool:
-        """Nothing has come that ends it, and nothing is owed."""
+        """The session is not broken, and no reply is outstanding."""
         return self.broken is None and self._owed == 0 and not self._transport.is_closing()
 
     def write(self, data: bytes, replies: int) -> None:
-        """Write bytes that will be answered by so many replies. Raises SessionBroken."""
+        """Write bytes that will get `replies` replies. Raises SessionBroken."""
         if self.broken is not None:
             raise self.broken.error()
         self._owed += replies
@@ -184,7 +184,7 @@ class Pipeline(asyncio.Protocol):
             raise self.broken.error()
 
     async def drain(self, seconds: float | None) -> None:
-        """Wait until the transport takes more; `seconds` bounds the standstill. Raises SessionBroken."""
+        """Wait until the transport accepts more; `seconds` limits the time without progress. Raises SessionBroken."""
         self._check()
         if not self._is_write_paused:
             return
@@ -199,9 +199,9 @@ class Pipeline(asyncio.Protocol):
         self._check()
 
     async def answers(self, count: int, seconds: float | None) -> list[Answer]:
-        """The next replies, in order. `seconds` is the time for each one; `None` where the caller bounds the whole.
+        """The next replies, in order. `seconds` is the limit for each one; `None` if the caller limits the whole.
 
-        Raises: SessionBroken, also when only some of them came (`taken` gives those).
+        Raises: SessionBroken, also if only some of them arrived (`taken` returns those).
         """
         if len(self._answers) < count:
             if self.broken is not None:
@@ -234,11 +234,11 @@ class Pipeline(asyncio.Protocol):
         return (await self.answers(1, seconds))[0]
 
     def has_refusal(self) -> bool:
-        """Whether a negative reply is among those that nobody has read yet."""
+        """Whether a negative reply is among the unread ones."""
         return any(answer.code >= 400 for answer in self._answers)
 
     def taken(self) -> list[Answer]:
-        """Replies that came before the session broke and nobody has read."""
+        """Unread replies that arrived before the session broke."""
         rest = list(self._answers)
         self._answers.clear()
         return rest
@@ -261,7 +261,7 @@ class Pipeline(asyncio.Protocol):
     # called by the transport
 
     def data_received(self, data: bytes) -> None:
-        """Split what came into replies; what is left of an incomplete line waits for the rest."""
+        """Split the data into replies; an incomplete line is kept until the rest arrives."""
         if self.broken is not None:
             if self._is_quitting:
                 self._transport.close()
@@ -317,7 +317,7 @@ class Pipeline(asyncio.Protocol):
         self._break(Breakage(reply_from(BROKEN_REPLY.code, [f"{BROKEN_REPLY.enhanced} {BROKEN_REPLY.text}: {why}: {text!r}"])))
 
     def _break(self, why: Breakage) -> None:
-        """The session is over: whoever waits is told, the connection goes at once."""
+        """End the session: fail all waiters, close the connection at once."""
         if self.broken is None:
             self.broken = why
             self._buffer = b""
@@ -330,12 +330,12 @@ class Pipeline(asyncio.Protocol):
                 waiter.set_result(None)
 
     def eof_received(self) -> bool:
-        """The server will say no more: the transport closes."""
+        """The server closed its side: the transport closes."""
         self._break(Breakage(CONNECTION_LOST))
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is gone."""
+        """The connection is closed."""
         if not self._closed.done():
             self._closed.set_result(None)
         self._break(Breakage(CONNECTION_LOST))
@@ -345,7 +345,7 @@ class Pipeline(asyncio.Protocol):
         self._is_write_paused = True
 
     def resume_writing(self) -> None:
-        """The transport takes more."""
+        """The transport accepts more."""
         self._is_write_paused = False
         if self.on_progress is not None:
             self.on_progress()
@@ -355,15 +355,15 @@ class Pipeline(asyncio.Protocol):
     # ending
 
     def abort(self) -> None:
-        """End it at once, in the middle of whatever it is."""
+        """Close the connection at once, whatever is in progress."""
         self._break(Breakage(CONNECTION_LOST))
 
     def give_up(self) -> None:
-        """Whoever waits for an answer is told that it took too long."""
+        """Fail the waiter: the answer took too long."""
         self._break(Breakage(TIMED_OUT))
 
     def quit(self) -> None:
-        """Take leave without making anybody wait; the connection is gone after `QUIT_SECONDS_MAX` at the latest."""
+        """Send QUIT without blocking; the connection closes within `QUIT_SECONDS_MAX`."""
         if not self.is_usable:
             self.abort()
             return
@@ -374,9 +374,9 @@ class Pipeline(asyncio.Protocol):
         self._closed.add_done_callback(lambda _: timer.cancel())
 
     def when_closed(self, call: Callable[[], object]) -> None:
-        """Call it once the connection is gone."""
+        """Call it once the connection is closed."""
         self._closed.add_done_callback(lambda _: call())
 
     async def closed(self) -> None:
-        """Wait until the connection is gone."""
+        """Wait until the connection is closed."""
         await asyncio.shield(self._closed)

@@ -1,14 +1,13 @@
-"""A client's connection: its beginning, one timer, replies, one way to end, and the loop that obeys command lines. Knows no mail.
+"""A client's connection: start, timer, replies, end, and the command loop. Knows nothing about mail. RFC 5321 4.2, 4.5.3.2.
 
-Built on aiosmtpd's protocol class, whose life cycle is followed and whose command loop, replies, timer and STARTTLS are
-replaced. Not kept for these reasons (each pinned by a test): its constructor reads its own class by reflection for
-every connection; its loop ends a command at a bare LF and logs every line; its timer starts anew for valid commands
-only, and stops a slow decision; a client that vanishes cancels it; its size limits are shared by all connections; an
-exception's text becomes a permanent reply.
+Built on aiosmtpd's protocol class. Its life cycle is kept; its command loop, replies, timer and STARTTLS are replaced, for these
+reasons (a test pins each): its constructor inspects its own class for every connection; its loop accepts a bare LF as the end of a
+command and logs every line; its timer restarts only for valid commands, and interrupts a slow decision; it cancels the handler when
+the client disconnects; its size limits are shared by all connections; it sends an exception's text as a permanent reply.
 
-The rules kept here: a line ends with CRLF, and a bare CR or LF ends the session (another server might see two commands);
-each verb has its own limit; an exception is a transient reply that gives nothing away. Replies are collected and written together
-when no further command is there: one system call for a pipelined group.
+The rules here: a line ends with CRLF, and a bare CR or LF ends the session (another server might see two commands);
+each verb has its own limit; an exception becomes a transient reply without details. Replies are collected and written together
+when no further command is buffered: one system call for a pipelined group.
 """
 
 import asyncio
@@ -46,10 +45,10 @@ from shadowrelay.smtp.limits import (
 )
 from shadowrelay.smtp.session import Account, Reception
 
-aiosmtpd_log.setLevel(logging.WARNING)  # a line a connection, in no format of ours
+aiosmtpd_log.setLevel(logging.WARNING)  # it logs each connection, in a format other than ours
 
 KNOWN_ELSEWHERE = frozenset({"AUTH", "ATRN", "BURL", "ETRN", "EXPN", "SAML", "SEND", "SOML", "TURN"})
-HTTP_VERBS = frozenset({"CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "POST", "PUT"})  # a browser made to speak to us
+HTTP_VERBS = frozenset({"CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "POST", "PUT"})  # from a browser made to connect to us
 PROTOCOL_ERROR_CODES = frozenset({500, 501, 502, 503, 504, 530, 555})
 
 Command = Callable[[Any, str], Awaitable[None]]
@@ -58,7 +57,7 @@ _log = structlog.get_logger()
 
 
 class Connection(SMTP):
-    """The connection of one client. Subclasses add `smtp_…` methods, called with the argument ("" without one)."""
+    """The connection of one client. Subclasses add `smtp_…` methods, which receive the argument ("" without one)."""
 
     commands: ClassVar[dict[str, Command]] = {}
     _reader: CommandReader
@@ -71,7 +70,7 @@ class Connection(SMTP):
             cls.commands.pop(name, None)
 
     def __init__(self, reception: Reception, loop: asyncio.AbstractEventLoop, sessions: set["Connection"]) -> None:
-        # Not SMTP.__init__: see the module's docstring. What follows is what its life cycle uses.
+        # Not SMTP.__init__: see the module docstring. The attributes below are those that aiosmtpd's life cycle uses.
         self.own_reader = CommandReader(reception.budget.portion(), READ_AHEAD_OCTETS, loop)
         asyncio.StreamReaderProtocol.__init__(self, self.own_reader, client_connected_cb=self._cb_client_connected, loop=loop)
         self.loop = loop
@@ -85,28 +84,28 @@ class Connection(SMTP):
 
         self.reception = reception
         self._sessions = sessions
-        self.gone: asyncio.Future[None] = loop.create_future()  # done when the connection is
+        self.gone: asyncio.Future[None] = loop.create_future()  # done when the connection is closed
         self._replies: list[bytes] = []
         self._replies_octets = 0
         self._is_ending = False
         self._is_draining = False
         self._is_deciding = False  # between the end of content and its reply
-        self._is_our_time = False  # it waits for us: no timer of the client's runs
+        self._is_our_time = False  # the client waits for us: its timeouts are suspended
         self._is_timer_due = False
         self._is_handled = False
-        self._is_counted_only = False  # refused with many others: a line for each would be one more flood
+        self._is_counted_only = False  # refused with many others: a log line for each would add to the flood
         self._refused_at_once: Reply | None = None
         self.progress_at = self._began_at = 0.0
 
     # life cycle
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin."""
+        """Start the session."""
         peername = transport.get_extra_info("peername")
         self.progress_at = self._began_at = self.loop.time()
         self.account = Account(client_ip(peername), peername[1] if isinstance(peername, tuple) else 0, self._began_at)
         address, connector = self.account.address, self.reception.connector
-        is_trusted = self.reception.rights.is_externally_secured(address)  # several nodes may share one
+        is_trusted = self.reception.rights.is_externally_secured(address)  # several nodes may share one address
         of_address_max = connector.max_sessions if is_trusted else connector.max_sessions_per_address
         self._refused_at_once = self.reception.count.enter(address, connector.max_sessions, of_address_max)
         if self.reception.descriptors.refuses_session(_number_of(transport)):
@@ -119,22 +118,22 @@ class Connection(SMTP):
         self._handler_coroutine.add_done_callback(self.reception.running.discard)
 
     def data_received(self, data: bytes) -> None:
-        """Every octet is progress."""
+        """Any octet counts as progress."""
         self.progress_at = self.loop.time()
         self.own_reader.feed_data(data)
 
     def pause_writing(self) -> None:
-        """The client does not take its replies: nothing is read from it meanwhile."""
+        """The client does not read its replies: stop reading from it."""
         super().pause_writing()
         self.own_reader.pause()
 
     def resume_writing(self) -> None:
-        """It has taken all of them."""
+        """The client has read all replies."""
         super().resume_writing()
         self.own_reader.resume()
 
     async def has_room(self, seconds: float) -> bool:
-        """Wait at most so long while there is no memory for content. That time is not the client's."""
+        """Wait up to `seconds` for memory for content. This time does not count against the client's timeouts."""
         budget = self.reception.budget
         if not budget.is_full:
             return True
@@ -152,13 +151,13 @@ class Connection(SMTP):
         return True
 
     def eof_received(self) -> bool | None:
-        """The client has said all; it may still read. What it has sent is still obeyed."""
+        """The client closed its side; it may still read. Commands already received are executed."""
         return asyncio.StreamReaderProtocol.eof_received(self)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """The client is gone. Nothing is cancelled: reads and writes fail by themselves, and what waits for a decision
-        goes on to its end, because the promise behind it does (aiosmtpd cancels it)."""
-        if self.gone.done():  # told twice: see `_protect`
+        """The connection is closed. Nothing is cancelled: reads and writes fail by themselves, and a pending decision
+        completes, because the promise behind it must (aiosmtpd cancels it)."""
+        if self.gone.done():  # called twice: see `_protect`
             return
         if self._timeout_handle is not None:
             self._timeout_handle.cancel()
@@ -171,8 +170,8 @@ class Connection(SMTP):
             self.ended()
 
     def ended(self) -> None:
-        """The connection is lost and its last command is done: nothing refers to itself any more, so that what this session
-        held is free at once, and not when the garbage collector comes by."""
+        """The connection is closed and its last command is done: break reference cycles, so that the session's memory is
+        freed at once and not by the garbage collector."""
         if not self._is_counted_only:
             self._log_end()
         self.own_reader.let_go()
@@ -198,7 +197,7 @@ class Connection(SMTP):
         )
 
     def hang_up(self, reply: Reply | None, reason: str) -> None:
-        """Say this, and close. Whoever does not take the reply is cut off."""
+        """Send this reply, and close. A client that does not read the reply is disconnected."""
         if self._is_ending or self.transport is None:
             return
         self._is_ending = True
@@ -212,12 +211,12 @@ class Connection(SMTP):
         self.transport.close()
 
     def cut(self, reason: str = "cut") -> None:
-        """End it at once."""
+        """Close the connection at once."""
         if self.transport is not None:
             self.account.reason = reason
             self.transport.abort()
 
-    # the timer: one, set again only when it goes off
+    # the timer: one, rescheduled only when it fires
 
     def _reset_timeout(self, duration: float | None = None) -> None:
         self._timeout_handle = self.loop.call_at(self._ends_at(), self._timeout_cb)
@@ -231,7 +230,7 @@ class Connection(SMTP):
 
     def _timeout_cb(self) -> None:
         if self._is_our_time:
-            self._is_timer_due = True  # `_end_our_time` sets it again
+            self._is_timer_due = True  # `_end_our_time` reschedules it
         elif self._ends_at() > self.loop.time():
             self._reset_timeout()
         else:
@@ -247,7 +246,7 @@ class Connection(SMTP):
             self._end_our_time()
 
     def _end_our_time(self) -> None:
-        """The client waited for us: no timeout has ended its session, and its inactivity begins anew."""
+        """The client waited for us: no timeout ended its session, and its inactivity restarts from zero."""
         self._is_our_time = False
         self.progress_at = self.loop.time()
         if self._is_timer_due and self.transport is not None and not self._is_ending:
@@ -257,7 +256,7 @@ class Connection(SMTP):
     # replies
 
     def say(self, reply: Reply) -> None:
-        """Collect a reply; it is written when no further command is here."""
+        """Collect a reply; it is written when no further command is buffered."""
         line = reply_line(reply)
         self._replies.append(line)
         self._replies_octets += len(line)
@@ -274,7 +273,7 @@ class Connection(SMTP):
         self._replies_octets += len(octets)
 
     def _write(self) -> bool:
-        """Write what was collected. True: the client does not take it, or is gone; whoever goes on must wait for `_drained`."""
+        """Write the collected replies. True: the client does not read them, or has disconnected; wait for `_drained` before going on."""
         transport = self.transport
         if transport is None:
             return True
@@ -287,20 +286,20 @@ class Connection(SMTP):
         return self._paused or transport.is_closing()  # type: ignore[attr-defined]
 
     def writing(self) -> None:
-        """Replies to a peer are about to be handed to the transport. For subclasses."""
+        """Replies to a peer are about to be written to the transport. For subclasses."""
 
     async def flush(self) -> None:
-        """Write what was collected, and wait while the client does not read. Raises: ConnectionError."""
+        """Write the collected replies, and wait while the client does not read. Raises: ConnectionError."""
         if self._write():
             await self._drained()
 
     async def _drained(self) -> None:
-        """Whoever has sent a content with much more behind it and does not read is cut off: that takes memory from contents."""
+        """Wait until the client reads. Disconnect one that has sent content with much input behind it, which takes memory from others."""
         if self.own_reader.is_counted:
             self.cut("replies not taken")
         await self._writer.drain()
 
-    # ending with the node
+    # shutdown of the node
 
     def is_idle(self) -> bool:
         """Between transactions. For subclasses."""
@@ -308,23 +307,23 @@ class Connection(SMTP):
 
     @property
     def is_busy(self) -> bool:
-        """It has promised something, or is about to."""
+        """It has acknowledged something, or is about to."""
         return self._is_deciding or not self.is_idle()
 
     def end_when_idle(self) -> None:
-        """The node stops: the session ends now, or with its transaction. A peer's goes on: it has to hear what is done."""
+        """The node stops: the session ends now, or after its transaction. A peer's session stays, to fetch discard notifications."""
         self._is_draining = True
         if not self.is_busy and not self.account.peer:
             self.hang_up(SHUTTING_DOWN, "shutdown")
 
     def is_waited_for(self) -> bool:
-        """The node stops, and this session is one of those that may finish first."""
+        """The node is stopping and waits for this session."""
         return self.is_busy if self.account.peer else self._is_draining
 
     # commands
 
     def refuse(self, reply: Reply, *, is_error: bool = True) -> None:
-        """A negative reply. Errors of the protocol are counted, and the one too many ends the session."""
+        """A negative reply. Protocol errors are counted; one too many ends the session."""
         self.account.refused_count += 1
         if is_error and reply.code in PROTOCOL_ERROR_CODES:
             self.account.errors_count += 1
@@ -334,7 +333,7 @@ class Connection(SMTP):
         self.say(reply)
 
     async def _handle_client(self) -> None:
-        """aiosmtpd's name for the task of a session."""
+        """The session's command loop. The name is aiosmtpd's."""
         try:
             if self._refused_at_once is not None:
                 self.hang_up(self._refused_at_once, "too many sessions")
@@ -348,14 +347,14 @@ class Connection(SMTP):
                         if self._write():
                             await self._drained()
                         if is_flood:
-                            await asyncio.sleep(0)  # others have their turn: neither reading nor writing waits here
+                            await asyncio.sleep(0)  # let other sessions run: neither reading nor writing blocked
                     try:
                         line = await self._reader.line()
                     except asyncio.LimitOverrunError as overrun:
                         await self._skip_line(overrun.consumed)
                         self.refuse(COMMAND_TOO_LONG)
                 if line is not None:
-                    await self._obey(line)
+                    await self._execute(line)
                 if self._is_draining and self.is_idle() and not self.account.peer:
                     self.hang_up(SHUTTING_DOWN, "shutdown")
         except (OSError, asyncio.IncompleteReadError):
@@ -377,7 +376,7 @@ class Connection(SMTP):
             except asyncio.LimitOverrunError as overrun:
                 consumed = overrun.consumed
 
-    async def _obey(self, line: bytes) -> None:
+    async def _execute(self, line: bytes) -> None:
         if not line.endswith(b"\r\n") or line.find(b"\r") != len(line) - 2:
             self.hang_up(BARE_CR_OR_LF, "bare CR or LF")
             return
@@ -411,9 +410,9 @@ class Connection(SMTP):
             self._failed(name, error, LOCAL_ERROR)
 
     def _failed(self, name: str, error: Exception, reply: Reply) -> None:
-        """Trouble of ours: transient, and nothing of it leaves the house but a number to look for in the log."""
+        """A failure on this side: a transient reply without details, except an id to look up in the log."""
         log_id = uuid.uuid4().hex[:12]
-        trace = None if isinstance(error, LedgerUnavailable) else error  # a full disk is no bug to be traced
+        trace = None if isinstance(error, LedgerUnavailable) else error  # a full disk is not a bug: no traceback
         _log.error("session.failed", log_id=log_id, command=name, client=self.account.address, error=repr(error), exc_info=trace)
         self.account.refused_count += 1
         self.after_failure(Reply(reply.code, reply.enhanced, f"{reply.text} (log id {log_id})"))
@@ -425,16 +424,16 @@ class Connection(SMTP):
             self.refuse(NOT_IMPLEMENTED if name in KNOWN_ELSEWHERE else UNKNOWN_COMMAND)
 
     def heard(self, name: str) -> None:
-        """A command of a peer has come. For subclasses."""
+        """A peer sent a command. For subclasses."""
 
     def after_failure(self, reply: Reply) -> None:
-        """Answer what failed on our side, and be ready for the next transaction. For subclasses."""
+        """Reply to a command that failed on this side, and prepare for the next transaction. For subclasses."""
         self.say(reply)
 
 
 class BoundedReading(asyncio.BufferedProtocol):
-    """A session as the transport sees it: it asks how much it may read. A `Connection` cannot be that itself, because aiosmtpd's
-    class is an `asyncio.Protocol`, which is given whatever there is: up to 256 KiB at a time."""
+    """A session's interface to the transport: it limits how much is read. A `Connection` cannot do that itself, because aiosmtpd's
+    class is an `asyncio.Protocol`, which receives whatever is there: up to 256 KiB at a time."""
 
     __slots__ = ("_buffer", "_reader", "_session")
 
@@ -444,52 +443,52 @@ class BoundedReading(asyncio.BufferedProtocol):
         self._buffer = session.reception.read_buffer
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The connection is there."""
+        """The connection is open."""
         self._session.connection_made(transport)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """It is gone."""
+        """The connection is closed."""
         self._session.connection_lost(error)
 
     def eof_received(self) -> bool | None:
-        """The client has said all."""
+        """The client closed its side."""
         return self._session.eof_received()
 
     def pause_writing(self) -> None:
-        """The client does not read."""
+        """The client does not read its replies."""
         self._session.pause_writing()
 
     def resume_writing(self) -> None:
-        """It does again."""
+        """The client reads again."""
         self._session.resume_writing()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Where the transport may put what it reads next: no more than there is room for, and never nothing."""
+        """The buffer for the next read: no larger than there is room for, never empty."""
         reader = self._reader
         room = reader.room() if reader.is_in_content else UNCOUNTED_OCTETS - len(reader.buffered)
         return self._buffer[: max(1, room)]
 
     def buffer_updated(self, count: int) -> None:
-        """So many octets have come, and every one is progress."""
+        """`count` octets were read; any octet counts as progress."""
         session = self._session
         session.progress_at = session.loop.time()
         self._reader.feed_data(self._buffer[:count])
 
 
 def report_every_unwritten_octet(transport: asyncio.BaseTransport) -> None:
-    """Have `pause_writing` called as soon as the kernel does not take all of a reply."""
-    assert hasattr(transport, "set_write_buffer_limits")  # uvloop's transports are no asyncio.Transport
-    transport.set_write_buffer_limits(high=1)  # not 0: TLS pauses at the limit already, and so it would for ever
+    """Have `pause_writing` called as soon as the kernel does not accept a whole reply."""
+    assert hasattr(transport, "set_write_buffer_limits")  # uvloop's transports are not asyncio.Transport instances
+    transport.set_write_buffer_limits(high=1)  # not 0: TLS pauses at the limit, and would stay paused for ever
 
 
 @lru_cache(64)
 def reply_line(reply: Reply) -> bytes:
-    """As it is sent. Most replies are constants."""
+    """A reply as sent. Most replies are constants, so this is cached."""
     return f"{reply}\r\n".encode()
 
 
 def _number_of(transport: asyncio.BaseTransport) -> int:
-    """Its descriptor's; -1 where there is none: connections within one process, in tests."""
+    """The connection's descriptor; -1 if it has none: connections within one process, in tests."""
     socket = transport.get_extra_info("socket")
     number: object = getattr(socket, "fileno", int)()
     return number if isinstance(number, int) else -1

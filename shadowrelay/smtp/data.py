@@ -1,14 +1,14 @@
-"""Content on its way in and out: DATA read in blocks, judged, freed of its dot-stuffing, hashed, in memory or spooled; stuffed again.
+"""Read and write message content: DATA in blocks, checks, dot-stuffing, hashing, spooling. RFC 5321 4.1.1.4, 4.5.2.
 
-The rules kept here:
+The rules here:
 
 - DATA ends at CRLF `.` CRLF and nowhere else (RFC 5321 4.1.1.4). Content with a bare CR or LF is read to that end and
-  refused, so that no other server can see a different end in what we pass on (SMTP smuggling).
-- What is stored is what was received, bit for bit, after our own trace header. NUL and 8-bit octets are kept: a relay
-  that changed them would break signatures, and one that refused them would bounce mail that everybody else takes.
-- A session never holds more than `CONTENT_IN_MEMORY_BYTES_MAX` of content, and all together no more than the node's
-  `ContentBudget` allows: what exceeds either goes to a file. No loop runs over lines.
-- What goes to a next hop is dot-stuffed (RFC 5321 4.5.2), otherwise byte for byte what was received.
+  refused, so that no other server can see a different end in it (SMTP smuggling).
+- Content is stored exactly as received, after our trace header. NUL and 8-bit octets are kept: changing them would break
+  signatures, and refusing them would bounce mail that every other server accepts.
+- A session never holds more than `CONTENT_IN_MEMORY_BYTES_MAX` of content, and all sessions together no more than the node's
+  `ContentBudget` allows; content that exceeds either is spooled to a file. No loop iterates over lines.
+- Content sent to a next hop is dot-stuffed (RFC 5321 4.5.2), and otherwise byte for byte as received.
 """
 
 import asyncio
@@ -44,14 +44,14 @@ from shadowrelay.smtp.limits import (
 END_OF_DATA = b"\r\n.\r\n"
 
 HasRoom = Callable[[], Awaitable[bool]]
-"""Waits while the node has no memory for content; False when it waited in vain."""
+"""Waits while the node has no memory for content; returns False if the wait was too long."""
 
 
 class CommandReader(asyncio.StreamReader):
-    """A stream that tells what it has, and bounds it. asyncio's own keeps that to itself, and aiosmtpd reaches into it likewise.
+    """A stream reader that exposes its buffer and limits it. asyncio's own hides the buffer; aiosmtpd also uses its private members.
 
-    Between contents it holds at most `UNCOUNTED_OCTETS`. In content it may hold more, up to `CONTENT_AHEAD_OCTETS`, as far as
-    there is room in the memory budget, which counts that.
+    Between contents it holds at most `UNCOUNTED_OCTETS`. Within content it may hold up to `CONTENT_AHEAD_OCTETS`, if there is room
+    in the memory budget, which counts them.
     """
 
     _buffer: bytearray
@@ -66,7 +66,7 @@ class CommandReader(asyncio.StreamReader):
         super().__init__(limit=limit, loop=loop)
         self._portion = portion
         self.is_in_content = False
-        self.buffered = self._buffer  # what is here, to be looked at only
+        self.buffered = self._buffer  # the received octets, read-only for callers
 
     def room(self) -> int:
         """How many octets may be read now."""
@@ -77,7 +77,7 @@ class CommandReader(asyncio.StreamReader):
         return min(CONTENT_AHEAD_OCTETS, UNCOUNTED_OCTETS + portion.size + portion.room) - held
 
     def feed_data(self, data: bytes | memoryview) -> None:  # type: ignore[override]
-        """More has come. It stops the reading by its own bounds, not at asyncio's twice the limit."""
+        """Data arrived. Reading pauses at this class's limits, not at asyncio's, which is twice the stream limit."""
         buffer = self._buffer
         buffer.extend(data)
         waiter = self._waiter
@@ -93,22 +93,22 @@ class CommandReader(asyncio.StreamReader):
 
     @property
     def is_counted(self) -> bool:
-        """It holds more than any session may."""
+        """Whether it holds more than a session may hold uncounted."""
         return self._portion.size > 0
 
     def _maybe_resume_transport(self) -> None:
-        """asyncio calls it whenever something was taken."""
+        """asyncio calls it whenever something was consumed."""
         super()._maybe_resume_transport()  # type: ignore[misc]
         if self._portion.size:
             self._portion.count(max(0, len(self._buffer) - UNCOUNTED_OCTETS))
 
     def resume(self) -> None:
-        """Read on, if there is room."""
+        """Resume reading, if there is room."""
         if self._transport is not None:
             self._maybe_resume_transport()
 
     def take_line(self) -> bytes | None:
-        """The next line, if it is here whole and not too long."""
+        """The next line, if it is complete and not too long."""
         if not self._buffer or self._exception is not None:
             return None
         end = self._buffer.find(b"\n", 0, READ_AHEAD_OCTETS) + 1
@@ -121,17 +121,17 @@ class CommandReader(asyncio.StreamReader):
         return line
 
     async def line(self) -> bytes:
-        """The next line. Raises: as `readuntil` does."""
+        """The next line. Raises as `readuntil` does."""
         while True:
             if self._buffer and (line := self.take_line()) is not None:
                 return line
             if self._eof or self._exception is not None or len(self._buffer) >= READ_AHEAD_OCTETS:
-                return await self.readuntil(b"\n")  # it says what is wrong
+                return await self.readuntil(b"\n")  # raises the right exception
             await self._more()
 
     def _more(self) -> "asyncio.Future[None]":
-        """Done when more has come, or the end. As `_wait_for_data`, without a coroutine of its own for each line. Raises:
-        ConnectionResetError where the connection is lost already: nobody would tell of that any more."""
+        """Done when more data, or EOF, has arrived. Like `_wait_for_data`, without a coroutine for each line. Raises:
+        ConnectionResetError if the connection is already closed, because no further callback would come."""
         if self._exception is not None:
             raise ConnectionResetError("the connection was lost")
         if self._paused:
@@ -142,46 +142,46 @@ class CommandReader(asyncio.StreamReader):
         return self._waiter
 
     def has_octets(self, count: int = 1) -> bool:
-        """So many octets are here that were not asked for yet."""
+        """Whether so many octets are already buffered."""
         return len(self._buffer) >= count
 
     def pause(self) -> None:
-        """Read no more until something was taken, or `resume`."""
+        """Stop reading until something was consumed, or `resume`."""
         if not self._paused and self._transport is not None:
             self._transport.pause_reading()
             self._paused = True
 
     def discard(self) -> None:
-        """Forget what is here."""
+        """Drop the buffered octets."""
         self._buffer.clear()
 
     def let_go(self) -> None:
-        """The connection is lost, and nobody reads any more."""
+        """The connection is closed, and nothing reads any more."""
         self._buffer.clear()
         self._portion.release()
         self._transport = self._exception = None
 
     def move_to(self, transport: asyncio.Transport) -> None:
-        """Bytes come from this transport from now on."""
+        """Read from this transport from now on."""
         self._transport = transport
 
     async def block(self, count_max: int) -> bytes:
-        """What is here, READ_AHEAD_OCTETS at least, but no more than `count_max`. Raises: as `readexactly` does."""
+        """The buffered octets, after waiting for READ_AHEAD_OCTETS, at most `count_max`. Raises as `readexactly` does."""
         count = min(count_max, max(READ_AHEAD_OCTETS, len(self._buffer)))
         return await self.readexactly(count)
 
     async def begins_with(self, text: bytes) -> bool:
-        """Whether the next octets are these. Waits until that is certain, takes nothing."""
+        """Whether the next octets are `text`. Waits until that is certain; consumes nothing."""
         while len(self._buffer) < len(text) and text.startswith(self._buffer) and not self._eof:
             await self._more()
         return self._buffer.startswith(text)
 
 
 class ContentSink:
-    """Collects content. Its file exists only once it holds more than `CONTENT_IN_MEMORY_BYTES_MAX`, or more than there is
-    memory for.
+    """Collects content. Creates its file only when the content exceeds `CONTENT_IN_MEMORY_BYTES_MAX`, or the memory
+    available.
 
-    Shapes: `path` may be text, because few messages need one that can do more; `portion` is empty.
+    Shapes: `path` may be a string, because few messages need a `Path`; `portion` is empty.
     """
 
     def __init__(self, path: Path | str, portion: Portion, descriptors: Descriptors) -> None:
@@ -194,7 +194,7 @@ class ContentSink:
         self.size = 0
 
     def write(self, block: bytes) -> None:
-        """Take some more. Raises OSError."""
+        """Append a block. Raises OSError."""
         self.size += len(block)
         self._hash.update(block)
         portion = self._portion
@@ -205,24 +205,24 @@ class ContentSink:
             self._file = open(self._path, "xb", opener=self._private)  # noqa: SIM115 - closed by content() or discard()
             self._file.writelines(self._blocks)
             self._forget_blocks()
-        # Into the page cache, by the event loop itself: 64 KiB take 20 microseconds, two thread hops take more.
+        # Written by the event loop itself: 64 KiB into the page cache take 20 microseconds, two thread switches take more.
         self._file.write(block)
 
     def content(self) -> Content:
-        """All of it; the sink is at its end. Not synced: that is part of the ledger's promise. Raises OSError."""
+        """The whole content; the sink is finished. Not synced: the ledger does that. Raises OSError."""
         if self._file is None:
             content = Content(self.size, self._hash.digest(), data=b"".join(self._blocks), portion=self._portion)
-            self._portion = None  # it is the content's now, for as long as anybody holds that
+            self._portion = None  # the content owns it now
             self._blocks.clear()
             return content
         self._file.close()
         return Content(self.size, self._hash.digest(), path=Path(self._path))
 
     def discard(self) -> None:
-        """Drop it all, the file too if it is still where it was written. May be called at any time, also twice."""
+        """Drop everything, including the file unless it was moved. May be called at any time, and twice."""
         self._forget_blocks()
         if self._file is not None:
-            with contextlib.suppress(OSError):  # what could not be flushed is dropped anyway
+            with contextlib.suppress(OSError):  # a flush that fails does not matter here
                 self._file.close()
             Path(self._path).unlink(missing_ok=True)
 
@@ -242,27 +242,27 @@ class ContentSink:
 
 
 class DataFilter:
-    """Judges the octets of DATA and gives the sink what they mean. Blocks may be cut anywhere."""
+    """Checks the octets of DATA and writes them, without stuffing, to the sink. Accepts blocks split anywhere."""
 
     def __init__(self, sink: ContentSink, size_max: int) -> None:
         self._sink = sink
         self._size_max = size_max
         self._size = 0
-        self._begun_line = b""  # behind the last CRLF
+        self._begun_line = b""  # octets after the last CRLF
         self._cr_count = self._lf_count = self._crlf_count = 0
         self._ended_with_cr = False
         self._refusal: Reply | None = None
         self.is_ascii = True
 
     def begin(self, trace: bytes) -> None:
-        """Our own trace header comes first. Never raises."""
+        """Write our trace header first. Never raises."""
         try:
             self._sink.write(trace)
         except OSError:
             self.refuse(INSUFFICIENT_RESOURCES)
 
     def take(self, block: bytes) -> None:
-        """The next block, dot-stuffed as it came. Never raises."""
+        """The next block, still dot-stuffed. Never raises."""
         if self._ended_with_cr and block.startswith(b"\n"):
             self._crlf_count += 1
         self._cr_count += block.count(b"\r")
@@ -295,20 +295,20 @@ class DataFilter:
             self.refuse(INSUFFICIENT_RESOURCES)
 
     def refuse(self, reply: Reply) -> None:
-        """Keep nothing; what still comes is only judged."""
+        """Keep nothing; the rest of the content is only checked."""
         self._refusal = reply
         self._sink.discard()
 
     @property
     def refusal(self) -> Reply | None:
-        """Why the content cannot be taken, once its end was seen."""
+        """Why the content is refused, once its end was read."""
         if not self._cr_count == self._lf_count == self._crlf_count:
             return BARE_CR_OR_LF
         return self._refusal
 
 
 def has_long_line(text: bytes) -> bool:
-    """Whether one of these whole lines has more than LINE_OCTETS_MAX. Looks once per LINE_OCTETS_MAX, not once a line."""
+    """Whether one of these whole lines exceeds LINE_OCTETS_MAX. Checks once per LINE_OCTETS_MAX octets, not once per line."""
     start, end = 0, len(text)
     while end - start > LINE_OCTETS_MAX:
         found = text.rfind(b"\r\n", start, start + LINE_OCTETS_MAX)
@@ -319,7 +319,7 @@ def has_long_line(text: bytes) -> bool:
 
 
 def without_stuffing(text: bytes) -> bytes:
-    """Whole lines without the dot that was put before one. RFC 5321 4.5.2."""
+    """Whole lines without the dots added by dot-stuffing. RFC 5321 4.5.2."""
     if text.startswith(b"."):
         text = text[1:]
     return text.replace(b"\r\n.", b"\r\n") if b"\r\n." in text else text
@@ -330,7 +330,7 @@ async def _always() -> bool:
 
 
 async def receive_data(reader: CommandReader, data: DataFilter, has_room: HasRoom = _always) -> None:
-    """Read DATA to its real end. Content for which there is no room is refused, and read all the same.
+    """Read DATA to its real end. Content for which there is no room is refused, but read to its end.
 
     Raises: IncompleteReadError, ConnectionError.
     """
@@ -354,7 +354,7 @@ async def receive_data(reader: CommandReader, data: DataFilter, has_room: HasRoo
 
 
 async def receive_octets(reader: CommandReader, count: int, sink: ContentSink | None, has_room: HasRoom = _always) -> bool:
-    """Read so many octets; False if there was no room for them. Raises: IncompleteReadError, ConnectionError."""
+    """Read `count` octets; False if there was no room for them. Raises: IncompleteReadError, ConnectionError."""
     reader.is_in_content = True
     try:
         return await _receive_count(reader, count, sink, has_room)
@@ -381,7 +381,7 @@ async def _receive_count(reader: CommandReader, count: int, sink: ContentSink | 
 
 @dataclass(frozen=True, slots=True)
 class HeaderFacts:
-    """What is read out of a header: the raw texts, unfolded and bounded."""
+    """Header fields needed later: raw texts, unfolded and bounded."""
 
     internet_message_id: str
     subject: str
@@ -389,8 +389,8 @@ class HeaderFacts:
 
 
 def beginning_of(content: Content, start: int) -> bytes:
-    """HEADER_OCTETS_MAX of a content from `start` on, or all that there is. A session does not keep it: memory is short when
-    content is in a file. Raises: OSError.
+    """HEADER_OCTETS_MAX of the content from `start`, or less if it is shorter. Read again instead of kept by the session, because
+    memory is short when content is in a file. Raises: OSError.
     """
     if content.data is not None:
         return content.data[start : start + HEADER_OCTETS_MAX]
@@ -400,7 +400,7 @@ def beginning_of(content: Content, start: int) -> bytes:
 
 
 def header_facts(beginning: bytes) -> HeaderFacts:
-    """`beginning` reaches to the end of the header at least, or HEADER_OCTETS_MAX."""
+    """`beginning` must reach at least to the end of the header, or have HEADER_OCTETS_MAX."""
     end = 0 if beginning.startswith(b"\r\n") else beginning.find(b"\r\n\r\n", 0, HEADER_OCTETS_MAX)
     header = b"\r\n" + (beginning[:end] if end >= 0 else beginning[:HEADER_OCTETS_MAX])
     lower = header.lower()
@@ -424,9 +424,9 @@ def _field(header: bytes, lower: bytes, name: bytes, characters_max: int) -> str
 
 
 def trace_header(server: str, protocol: str, message_id: str, client: tuple[str, str], recipients: list[Recipient], at: datetime) -> bytes:
-    """Our `Received:` line. `for` only where it tells nobody of other recipients. RFC 5321 4.4, RFC 6531 4.3.
+    """Our `Received:` line. `for` only if it reveals no other recipient. RFC 5321 4.4, RFC 6531 4.3.
 
-    Shapes: `client` is what it called itself and its address; `protocol` of RFC 3848 or RFC 6531.
+    Shapes: `client` is its HELO name and its address; `protocol` as in RFC 3848 or RFC 6531.
     """
     name, address = client
     literal = f"IPv6:{address}" if ":" in address else address
@@ -447,7 +447,7 @@ BARE_LINE_END = Reply(554, "5.6.0", "The content has a CR or LF that is not a li
 def stuffed_with_end(data: bytes, server: str) -> bytes:
     """The whole content, stuffed, and the final dot. Raises PermanentDeliveryError for a bare CR or LF."""
     line_ends = data.count(b"\r\n")
-    # A bare CR or LF could end the message elsewhere than here (smuggling). Never passed on.
+    # A next hop might take a bare CR or LF for the end of the message (smuggling): never pass it on.
     if data.count(b"\n") != line_ends or data.count(b"\r") != line_ends:
         raise PermanentDeliveryError(BARE_LINE_END, server)
     end = b".\r\n" if not data or data.endswith(b"\r\n") else b"\r\n.\r\n"
@@ -457,15 +457,15 @@ def stuffed_with_end(data: bytes, server: str) -> bytes:
 
 
 class DotStuffer:
-    """The same for content that comes in blocks, split anywhere. One of them a message."""
+    """The same for content in blocks, split anywhere. One instance per message."""
 
     def __init__(self, server: str) -> None:
         self._server = server
-        self._held = b"\r\n"  # the line end before the first line; it is not sent again
+        self._held = b"\r\n"  # stands for the line end before the first line; not sent
         self._is_first = True
 
     def feed(self, block: bytes) -> bytes:
-        """What can be sent now; a line end at the very end waits for what follows."""
+        """The octets that can be sent now; a line end at the very end is held until more follows."""
         data = self._held + block
         held = 2 if data.endswith(b"\r\n") else 1 if data.endswith(b"\r") else 0
         line_ends = data.count(b"\r\n")
@@ -480,7 +480,7 @@ class DotStuffer:
         return data[start : len(data) - held]
 
     def end(self) -> bytes:
-        """The end of the last line if it has none, and the final dot."""
+        """A line end if the last line has none, and the final dot."""
         if self._held == b"\r":
             raise PermanentDeliveryError(BARE_LINE_END, self._server)
         return b".\r\n" if self._is_first else self._held + b".\r\n" if self._held else b"\r\n.\r\n"

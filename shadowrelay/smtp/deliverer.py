@@ -1,12 +1,12 @@
-"""Delivery to next hops: one transaction over an open session, and the sessions. Implements `ports.Deliverer`.
+"""Deliver to next hops: SMTP transactions over pooled sessions. Implements `ports.Deliverer`.
 
-Source: RFC 5321 4.1.1, 4.5.3.2; RFC 2920 (pipelining). The rules kept here:
+Source: RFC 5321 4.1.1, 4.5.3.2; RFC 2920 (pipelining). The rules here:
 
-- Nothing is sent that the next hop did not offer, the content is changed by dot-stuffing only, the final dot goes only after
-  `may_end_data` said so, and a reply that makes no sense ends the session as a transient failure.
-- The next server is tried only when none was spoken to yet; a kept session that turns out stale before its first reply is replaced
-  once; after the final dot nothing is repeated.
-- Content is read when a session is open. Each step that writes it stands in `with work.handling()`, and no step that waits does.
+- Use only extensions that the next hop offers. Change the content by dot-stuffing only. Send the final dot only if `may_end_data`
+  returns True. A reply that makes no sense ends the session as a transient failure.
+- Try the next server only while no server has been spoken to; replace a kept session once if it turns out stale before its
+  first reply; repeat nothing after the final dot.
+- Read content only when a session is open. Each step that writes it runs in `with work.handling()`; no step that waits does.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ from shadowrelay.smtp.resolver import NO_USABLE_EXCHANGE, Exchange, Hosts, MailR
 COMMAND_SECONDS = 300.0  # MAIL and RCPT. RFC 5321 4.5.3.2.2, 4.5.3.2.3
 DATA_SECONDS = 120.0  # RFC 5321 4.5.3.2.4
 BLOCK_SECONDS = 180.0  # RFC 5321 4.5.3.2.5
-DOT_SECONDS = 600.0  # RFC 5321 4.5.3.2.6; less makes duplicates
+DOT_SECONDS = 600.0  # RFC 5321 4.5.3.2.6; a shorter time causes duplicates
 BLOCK_OCTETS = 256 * 1024
 
 TOO_LARGE = Reply(552, "5.3.4", "The message is larger than the next hop takes")  # RFC 1870 6.1
@@ -46,7 +46,7 @@ CONTENT_UNREADABLE = Reply(451, "4.3.0", "The stored content cannot be read")
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Units: seconds for each awaited reply. Shorter ones are for tests."""
+    """Units: seconds for each awaited reply. Shorter values are for tests."""
 
     command: float = COMMAND_SECONDS
     data: float = DATA_SECONDS
@@ -56,7 +56,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What to deliver. `ordinals` ascending, not empty; `prefix` whole header lines or empty."""
+    """The message to deliver. `ordinals` ascending, not empty; `prefix` whole header lines or empty."""
 
     envelope: Envelope
     ordinals: tuple[int, ...]
@@ -69,12 +69,12 @@ class Work:
 
     @property
     def size(self) -> int:
-        """Octets as SIZE counts them: no stuffing, no final dot. RFC 1870 5."""
+        """Octets for SIZE: no stuffing, no final dot. RFC 1870 5."""
         return len(self.prefix) + self.content.size
 
 
 class Unfinished(Exception):
-    """The session broke in the middle; never leaves this package."""
+    """The session broke during a transaction; never leaves this package."""
 
     def __init__(self, error: SessionBroken, *, dot_sent: bool) -> None:
         super().__init__(str(error))
@@ -84,19 +84,19 @@ class Unfinished(Exception):
 
 @dataclass(slots=True)
 class Transaction:
-    """State of one transaction; `replies` by ordinal grows as they are known."""
+    """State of one transaction; `replies` by ordinal is filled as replies arrive."""
 
     session: Opened
     work: Work
     replies: dict[int, Reply] = field(default_factory=dict)
     accepted: list[int] = field(default_factory=list)
     dot_sent: bool = False
-    _is_clean: bool = False  # the session can take another MAIL
+    _is_clean: bool = False  # the session can start another MAIL
 
     async def run(self) -> None:
-        """Fills `replies` for every ordinal.
+        """Fill `replies` for every ordinal.
 
-        Raises: DeliveryError: nothing decided recipient by recipient, the session can be used again.
+        Raises: DeliveryError: one outcome for all recipients; the session can be used again.
         LeaseTooShort, Unfinished: the session is ended; `replies` holds the recipients refused until then.
         """
         try:
@@ -111,7 +111,7 @@ class Transaction:
         except SessionBroken as error:
             raise Unfinished(error, dot_sent=self.dot_sent) from error
         except BaseException:
-            # Whatever is half said cannot be taken back; a refusal of the envelope has left it clean.
+            # A transaction cannot be undone halfway: end the session, unless a refused envelope has left it clean.
             if self.session.pipeline.broken is None and not self._is_clean:
                 self.session.pipeline.abort()
             raise
@@ -119,17 +119,17 @@ class Transaction:
             self.replies[ordinal] = answer.reply
 
     async def _announce_at_once(self, mail: bytes, rcpts: Sequence[bytes]) -> bool:
-        """MAIL, RCPT, DATA. True: the content may follow. False: no recipient was accepted."""
+        """Send MAIL, RCPT and DATA. True: the content may follow. False: no recipient was accepted."""
         pipeline, limits = self.session.pipeline, self.work.limits
         pipeline.write(b"".join((mail, *rcpts, b"DATA\r\n")), len(rcpts) + 2)
         try:
             answers = await pipeline.answers(len(rcpts) + 1, limits.command)
             data = await pipeline.answer(limits.data)
         except SessionBroken:
-            self._note_last_words(pipeline.taken())
+            self._note_early_refusals(pipeline.taken())
             raise
         if answers[0].code >= 300 and not self._is_positive(answers[0]):
-            if data.code == 354:  # it wants content for nobody from nobody
+            if data.code == 354:  # it accepts DATA although MAIL was refused
                 pipeline.abort()
             self._is_clean = True
             raise failure(answers[0].reply, self.session.server)
@@ -137,7 +137,7 @@ class Transaction:
             self._note_recipient(ordinal, answer)
         if self.accepted:
             return await self._may_follow(data)
-        if data.code == 354:  # RFC 2920 3.1: the client has to end what the server began
+        if data.code == 354:  # RFC 2920 3.1: the client must still end the content
             await self._settle(b".\r\n", limits.dot)
         else:
             await self._settle(b"RSET\r\n", limits.command)
@@ -163,7 +163,7 @@ class Transaction:
         if data.code == 354:
             return True
         if self._is_positive(data):
-            raise self._nonsense(data)
+            raise self._out_of_place(data)
         await self._settle(b"RSET\r\n", self.work.limits.command)
         for ordinal in self.accepted:
             self.replies[ordinal] = data.reply
@@ -172,8 +172,8 @@ class Transaction:
             raise failure(data.reply, self.session.server)
         return False
 
-    def _note_last_words(self, answers: Sequence[Answer]) -> None:
-        """Refusals count although the server closed right behind them, as some do after a 554."""
+    def _note_early_refusals(self, answers: Sequence[Answer]) -> None:
+        """Record refusals that arrived before the server closed the connection, as some do after a 554."""
         if answers and answers[0].code >= 400 and answers[0].code != SERVICE_CLOSING:
             raise failure(answers[0].reply, self.session.server)
         for ordinal, answer in zip(self.work.ordinals, answers[1:], strict=False):
@@ -181,7 +181,7 @@ class Transaction:
                 self.replies[ordinal] = answer.reply
 
     async def _settle(self, line: bytes, seconds: float) -> None:
-        """Bring the session back to where MAIL is possible. What is decided stays so if that fails."""
+        """Return the session to a state in which MAIL is possible. Recorded replies stay valid if that fails."""
         try:
             self.session.pipeline.write(line, 1)
             await self.session.pipeline.answer(seconds)
@@ -196,20 +196,20 @@ class Transaction:
 
     def _is_positive(self, answer: Answer) -> bool:
         if 300 <= answer.code < 400:
-            raise self._nonsense(answer)
+            raise self._out_of_place(answer)
         if answer.code == SERVICE_CLOSING:
             broken = self.session.pipeline.broken
-            raise self._nonsense(answer) if broken is None else broken.error()
+            raise self._out_of_place(answer) if broken is None else broken.error()
         return answer.code < 300
 
-    def _nonsense(self, answer: Answer) -> SessionBroken:
+    def _out_of_place(self, answer: Answer) -> SessionBroken:
         self.session.pipeline.abort()
         return SessionBroken(BROKEN_REPLY._replace(text=f"{BROKEN_REPLY.text}: {answer.code} out of place"))
 
     # what goes out
 
     def _commands(self) -> tuple[bytes, list[bytes]]:
-        """Raises PermanentDeliveryError where the next hop does not offer what the message needs."""
+        """Raises PermanentDeliveryError if the next hop does not offer an extension that the message needs."""
         work, offered, server = self.work, self.session.extensions, self.session.server
         envelope = work.envelope
         size_max = offered.get("size", "")
@@ -233,14 +233,14 @@ class Transaction:
             raise PermanentDeliveryError(BAD_ENVELOPE, server) from error
 
     def _needs_smtputf8(self) -> bool:
-        """Whether anything of it is not ASCII. A file's header is not looked at: what its client declared counts."""
+        """Whether the envelope or header is not ASCII. For content in a file, the client's declaration counts instead of the header."""
         envelope, data = self.work.envelope, self.work.content.data
         if not envelope.sender.isascii() or not all(envelope.recipients[ordinal - 1].address.isascii() for ordinal in self.work.ordinals):
             return True
         return data is None or not data[: data.find(b"\r\n\r\n")].isascii()
 
     async def _content(self) -> Answer:
-        """The content, the dot, and what is said to it."""
+        """Send the content and the dot, and return the reply."""
         work, pipeline, data = self.work, self.session.pipeline, self.work.content.data
         end = b"" if data is not None else await self._stream()
         with work.handling():
@@ -254,12 +254,12 @@ class Transaction:
         left = work.reply_seconds()
         answer = await (pipeline.answer(work.limits.dot) if left >= work.limits.dot else self._reply_while_leased(left))
         if 300 <= answer.code < 400:
-            raise self._nonsense(answer)
+            raise self._out_of_place(answer)
         return answer
 
     async def _reply_while_leased(self, left: float) -> Answer:
-        """To the dot: ten minutes (RFC 5321 4.5.3.2.6), but no longer than the leases last, which peers renew meanwhile. An unknown
-        outcome is recorded before another server may deliver. `left`: seconds that they last now."""
+        """The reply to the dot: wait up to ten minutes (RFC 5321 4.5.3.2.6), but no longer than the leases last, which peers renew
+        meanwhile: an unknown outcome must be recorded before another server may deliver. `left`: seconds that they last now."""
         pipeline, work = self.session.pipeline, self.work
         loop = asyncio.get_running_loop()
         timer: asyncio.TimerHandle
@@ -279,7 +279,7 @@ class Transaction:
             timer.cancel()
 
     async def _stream(self) -> bytes:
-        """All but the end, which is returned."""
+        """Send all but the end of the content, which is returned."""
         pipeline, handling = self.session.pipeline, self.work.handling
         stuffer = DotStuffer(self.session.server)
         pipeline.write(stuffer.feed(self.work.prefix), 0)
@@ -295,18 +295,18 @@ class Transaction:
 
 
 def opened(content: Content) -> FileIO:
-    """The file of a content that is not in memory. To be read by `asyncio.to_thread`: the loop does not wait for disks."""
+    """Open content that is in a file. Read it by `asyncio.to_thread`, so that the loop does not wait for the disk."""
     assert content.path is not None
     return FileIO(content.path)
 
 
 def raised(unfinished: Unfinished, server: str) -> DeliveryError:
-    """What a broken session is to the caller: always transient, whatever the server said on leaving."""
+    """The delivery error for a broken session: always transient, whatever the server's last reply was."""
     return TransientDeliveryError(unfinished.error.reply, server, is_connection=True, dot_sent_unanswered=unfinished.dot_sent)
 
 
-MESSAGES_PER_SESSION_MAX = 100  # some servers begin to defer after as many
-IDLE_SESSIONS_MAX = 200  # of all destinations together
+MESSAGES_PER_SESSION_MAX = 100  # some servers defer after about as many
+IDLE_SESSIONS_MAX = 200  # over all destinations
 SMTP_PORT = 25
 
 _log = structlog.get_logger()
@@ -319,7 +319,7 @@ class Report:
     server: str
     replies: Mapping[int, Reply]
     dot_sent_unanswered: bool = False
-    passes_dsn: bool = True  # the next hop was told the sender's DSN wishes, and reports itself
+    passes_dsn: bool = True  # the next hop received the sender's DSN parameters, and sends DSNs itself
 
 
 class SmtpDeliverer:
@@ -345,7 +345,7 @@ class SmtpDeliverer:
         self._is_closed = False
 
     async def deliver(self, job: DeliveryJob) -> Report:
-        """See `ports.Deliverer`. Leaves one line in the operator log."""
+        """See `ports.Deliverer`. Writes one line to the operator log."""
         destination = job.destination
         if self._is_closed:
             raise TransientDeliveryError(CONNECTION_FAILED, destination.key, is_unreachable=True)
@@ -358,14 +358,14 @@ class SmtpDeliverer:
         try:
             if destination.hosts:
                 for target in self._hosts.of_route(destination):
-                    if failed is None or not self._hosts.is_left_alone(target.host):
+                    if failed is None or not self._hosts.is_skipped(target.host):
                         report, failed = await self._try(pool, target, job)
                         if report is not None:
                             return report
             else:
                 async with contextlib.aclosing(self._hosts.of_domain(destination)) as targets:
                     async for target in targets:
-                        if failed is None or not self._hosts.is_left_alone(target.host):
+                        if failed is None or not self._hosts.is_skipped(target.host):
                             report, failed = await self._try(pool, target, job)
                             if report is not None:
                                 return report
@@ -378,10 +378,10 @@ class SmtpDeliverer:
             if pool.is_unused:
                 self._pools.pop(destination.key, None)
             _log_attempt(job, began, report, error)
-            failed = error = None  # a frame that keeps its own exception keeps all that the attempt held
+            failed = error = None  # break the cycle from frame to exception, which would keep the attempt's content alive
 
     async def close(self) -> None:
-        """End all sessions; whoever delivers now gets TransientDeliveryError."""
+        """End all sessions; running deliveries get TransientDeliveryError."""
         self._is_closed = True
         pools = list(self._pools.values())
         self._pools.clear()
@@ -395,7 +395,7 @@ class SmtpDeliverer:
         return pool
 
     def _forget_empty_pools(self) -> None:
-        """Idle sessions end by themselves; their pool's entry, and what exceeds the bound of all, ends here."""
+        """Remove pools whose sessions have all ended, and end idle sessions above the total limit."""
         for key in [key for key, pool in self._pools.items() if pool.is_unused]:
             del self._pools[key]
         excess = sum(pool.idle_count for pool in self._pools.values()) - IDLE_SESSIONS_MAX
@@ -407,8 +407,8 @@ class SmtpDeliverer:
     async def _try(
         self, pool: SessionPool[Opened], target: Target, job: DeliveryJob
     ) -> tuple[Report | None, TransientDeliveryError | None]:
-        """A transaction with this server, or why no session could be had; then another server may be tried. A kept session may be
-        stale: then nothing was said on it, and a new one is opened, once."""
+        """Run a transaction with this server, or return why no session could be opened, so that another server may be tried. If a kept
+        session is stale (it broke before its first reply), open a new one, once."""
         session = pool.take(target.host)
         while True:
             is_fresh = session is None
@@ -435,7 +435,7 @@ class SmtpDeliverer:
                 is_first_word = answers_count == 0 or (answers_count == 1 and error.error.reply.code == SERVICE_CLOSING)
                 if not is_fresh and is_first_word and not error.dot_sent:
                     session = None
-                    del content, work, transaction  # no second content beside the first
+                    del content, work, transaction  # free this content before it is read again
                     continue
                 if not transaction.replies:
                     raise raised(error, session.server) from error
@@ -470,7 +470,7 @@ class SmtpDeliverer:
 
 
 def _log_attempt(job: DeliveryJob, began: float, report: Report | None, error: BaseException | None) -> None:
-    """What went well is told by the message tracking log too, and a busy server has hundreds of those a second: for debugging only."""
+    """Log one attempt. Successes only at debug level: the tracking log has them, and a busy server has hundreds a second."""
     replies = tuple(report.replies.values()) if report is not None else ()
     negative = [reply for reply in replies if reply.code >= 300]
     if report is not None:

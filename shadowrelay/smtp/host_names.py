@@ -1,20 +1,20 @@
-"""Questions to DNS, and connections to the hosts that the configuration names: peers, and the next hops of routes.
+"""Look up names in DNS, and connect to the hosts named in the configuration: peers, and next hops of routes. RFC 2308, 6761, 8767.
 
-A question is asked once for everybody who wants the answer, and remembered. One look-up at a time for each name and type: whoever
-asks meanwhile waits for the same answer, and a waiter that leaves ends nothing. A bounded number of them runs at one time, those
-apart that failed the last time. A look-up without an answer gives up its slot soon and goes on among the late ones; when there
-are too many of these, the oldest ends. So names that nobody answers for hold up no others for long, new names included. What was
-answered is kept for its time to live, a "no" for that of its SOA record (RFC 2308), and no answer for some seconds, longer each
+Each question is asked once and its answer cached. Look-ups of the same name and type are shared: later callers wait for the same
+answer, and cancelling a caller does not cancel the look-up. The number of concurrent look-ups is limited, with a separate limit for
+names that failed the last time. A look-up without a prompt answer gives up its slot and continues among the late ones; if there are
+too many of these, the oldest is ended. So names that get no answer do not block others for long, not even new names. Answers are
+cached for their time to live, negative ones for the time of the SOA record (RFC 2308), and failures for some seconds, longer each
 time.
 
-dnspython asks; its own cache is not used: it keeps exceptions, knows no bounds of time and goes by the wall clock.
+dnspython sends the queries. Its cache is not used, because it keeps exceptions, has no time limits and uses the wall clock.
 
-Hosts are not looked up by the system's resolver: its calls share a few threads, and a name that nobody answers for would keep
-them all. The order is that of `getaddrinfo` on most systems: an address, `localhost` (RFC 6761), the hosts file, then DNS with
-the search list of /etc/resolv.conf, so that the names of a container network are found.
+The system's resolver is not used: its calls share a few threads, and a name without an answer would block them all. The order of
+sources is that of `getaddrinfo` on most systems: an address, `localhost` (RFC 6761), the hosts file, then DNS with the search list
+of /etc/resolv.conf, so that names of a container network are found.
 
-The addresses that were found last are used on when DNS gives no answer (RFC 8767). What DNS says is believed for `FRESH` at most, and no
-longer where nobody could be reached there: a container that is started again has another address, and its old one many seconds to live.
+If DNS gives no answer, the last known addresses are used (RFC 8767). An answer is used for `FRESH` at most, and for less if none of
+its addresses could be reached: a restarted container has another address, while the old one may have many seconds left to live.
 """
 
 import asyncio
@@ -45,32 +45,32 @@ RESOLV_CONF = Path("/etc/resolv.conf")
 LIFETIME_SECONDS = 20.0  # one look-up, all name servers and repetitions
 SERVER_SECONDS = 5.0  # one name server, once
 REMEMBERED_MAX = 10_000
-AT_ONCE = 50  # look-ups of names that were answered for the last time, or are new
-AT_ONCE_FAILED = 10  # of those that were not
-PROMPT_SECONDS = 2.0  # then a look-up is late, and its slot free: one name server was asked once. 50 slots: 25 dead names a second
+AT_ONCE = 50  # look-ups of names that were answered the last time, or are new
+AT_ONCE_FAILED = 10  # look-ups of names that failed the last time
+PROMPT_SECONDS = 2.0  # then a look-up is late and its slot free: one name server was asked once. 50 slots: 25 dead names a second
 LATE_MAX = 100  # 160 sockets in all: the smallest usual limit of descriptors, 1,024, has a reserve of 256 (limits.Descriptors)
 TTL_SECONDS_MIN, TTL_SECONDS_MAX = 1.0, 86_400.0
-NEGATIVE_SECONDS_MIN, NEGATIVE_SECONDS_MAX = 1.0, 900.0  # RFC 2308 5 allows hours; a domain that was just set up shall not wait so long
+NEGATIVE_SECONDS_MIN, NEGATIVE_SECONDS_MAX = 1.0, 900.0  # RFC 2308 5 allows hours; a domain that was just set up must not wait so long
 FAILED_SECONDS_FIRST, FAILED_SECONDS_MAX = 5.0, 300.0  # RFC 2308 7.1: at most five minutes
 REASON_CHARACTERS_MAX = 300
-CONFIGURATION_SECONDS = 1.0  # between looks at whether /etc/resolv.conf has changed
+CONFIGURATION_SECONDS = 1.0  # between checks whether /etc/resolv.conf has changed
 
 _log = structlog.get_logger()
 
 
 class Found(Enum):
-    """What came of a question."""
+    """The kind of an answer."""
 
     RECORDS = "records"
     NO_SUCH_NAME = "no such name"
     NO_RECORDS = "no records"
-    NOTHING = "nothing"  # no answer, or none that can be used: nobody knows
+    NOTHING = "nothing"  # no answer, or no usable one: unknown
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """`records` as texts: "10 mx.example." for MX, an address for A and AAAA. `since`, `until`: of the monotonic clock. `failures_count`:
-    in a row."""
+    """`records` as texts: "10 mx.example." for MX, an address for A and AAAA. `since`, `until`: monotonic clock. `failures_count`:
+    consecutive failures."""
 
     found: Found
     records: tuple[str, ...] = ()
@@ -82,13 +82,13 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Freshness:
-    """How old an answer may be for who asks, whatever its time to live says. Units: seconds."""
+    """The maximum age of a cached answer for a caller, whatever its time to live. Units: seconds."""
 
     records: float
     others: float
 
     def of(self, answer: Answer) -> float:
-        """For this kind of answer."""
+        """The maximum age for this kind of answer."""
         return self.records if answer.found is Found.RECORDS else self.others
 
 
@@ -96,7 +96,7 @@ ANY_AGE = Freshness(TTL_SECONDS_MAX, TTL_SECONDS_MAX)
 
 
 class Lookups:
-    """`nameservers` empty: those of the system, read again when its file has changed. Units: seconds."""
+    """Cached DNS look-ups. `nameservers` empty: the system's, read again when the file changes. Units: seconds."""
 
     def __init__(
         self,
@@ -111,20 +111,20 @@ class Lookups:
         self._clock = clock
         self._resolv_conf = resolv_conf
         self._resolver: dns.asyncresolver.Resolver | None = None
-        self._read: tuple[int, int, int] | None = None  # which version of the file
+        self._read: tuple[int, int, int] | None = None  # identifies the version of the file that was read
         self._look_again_at = 0.0
         self._answers: OrderedDict[tuple[str, str], Answer] = OrderedDict()
         self._running: dict[tuple[str, str, str], asyncio.Task[Answer]] = {}
         self._slots = {"": asyncio.Semaphore(AT_ONCE), "failed": asyncio.Semaphore(AT_ONCE_FAILED)}
-        self._late: dict[asyncio.Timeout, None] = {}  # the oldest first
+        self._late: dict[asyncio.Timeout, None] = {}  # oldest first
 
     @property
     def running_count(self) -> int:
-        """Look-ups that run or wait for their turn."""
+        """Look-ups that run or wait for a slot."""
         return len(self._running)
 
     def known(self, name: dns.name.Name, kind: str, freshness: Freshness) -> Answer | None:
-        """What is remembered and still holds."""
+        """The cached answer, if it is still valid."""
         key = (_text(name), kind)
         answer = self._answers.get(key)
         now = self._clock()
@@ -134,7 +134,7 @@ class Lookups:
         return answer
 
     async def ask(self, name: dns.name.Name, kind: str, *, lane: str = "", freshness: Freshness = ANY_AGE) -> Answer:
-        """The answer for an absolute name. Never raises. A `lane` of its own waits for no slot behind others."""
+        """The answer for an absolute name. Never raises. A look-up with a `lane` needs no slot."""
         answer = self.known(name, kind, freshness)
         if answer is not None:
             return answer
@@ -147,20 +147,20 @@ class Lookups:
         return await asyncio.shield(task)
 
     def let_go(self) -> None:
-        """The node ends: whoever waits now is cancelled, but in lanes of their own. Nothing is known of these names that was not before."""
+        """The node stops: cancel look-ups and their callers, except those with a lane. The cache does not change."""
         for (lane, _, _), task in tuple(self._running.items()):
             if not lane:
                 task.cancel()
 
     async def close(self) -> None:
-        """End what runs; whoever waits is cancelled."""
+        """Cancel all look-ups and their callers."""
         tasks = list(self._running.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def search(self) -> tuple[tuple[dns.name.Name, ...], int]:
-        """The system's search list and `ndots`, for names of hosts that are not complete. Empty where name servers are configured."""
+        """The system's search list and `ndots`, for incomplete host names. Empty if name servers are configured."""
         if self._nameservers:
             return (), 1
         with contextlib.suppress(dns.exception.DNSException, OSError, ValueError):
@@ -189,7 +189,7 @@ class Lookups:
 
     @contextlib.asynccontextmanager
     async def _turn(self, lane: str) -> AsyncIterator[None]:
-        """A slot for as long as answers usually take, then a place among the late ones. Raises TimeoutError when that is taken away."""
+        """A slot for the usual time of an answer, then a place among the late look-ups. Raises TimeoutError when that is revoked."""
         slot = self._slots[lane]
         await slot.acquire()
         has_slot = True
@@ -217,7 +217,7 @@ class Lookups:
                 slot.release()
 
     async def _question(self, name: dns.name.Name, kind: str, failures_count: int) -> Answer:
-        """Of one answer nothing is kept but texts: not the exception, nor the frames that it has seen."""
+        """Send one query. The answer keeps only texts: no exception, and no frames that a traceback refers to."""
         try:
             response = (await self._ready().resolve(name, kind, raise_on_no_answer=False, search=False)).response
         except dns.resolver.NXDOMAIN as error:
@@ -237,7 +237,7 @@ class Lookups:
         now = self._clock()
         return Answer(Found.NOTHING, (), now, now + pause, reason[:REASON_CHARACTERS_MAX], failures_count + 1)
 
-    # whom to ask
+    # name servers
 
     def _ready(self) -> dns.asyncresolver.Resolver:
         """Raises: dns.resolver.NoResolverConfiguration, OSError."""
@@ -250,7 +250,7 @@ class Lookups:
         return self._resolver
 
     def _system(self) -> dns.asyncresolver.Resolver:
-        """As in /etc/resolv.conf now: a container's may change when it joins a network, a laptop's at any time."""
+        """As in /etc/resolv.conf now: it may change when a container joins a network, or on a laptop at any time."""
         now = self._clock()
         if self._resolver is None or now >= self._look_again_at:
             self._look_again_at = now + CONFIGURATION_SECONDS
@@ -273,7 +273,7 @@ def _text(name: dns.name.Name) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """What each name server said, once: dnspython's own text has it for every time that it was asked."""
+    """What each name server answered, once each: dnspython's own text repeats it for every query."""
     if not isinstance(error, dns.resolver.LifetimeTimeout | dns.resolver.NoNameservers):
         return str(error) or type(error).__name__
     said: dict[str, None] = {}
@@ -285,25 +285,25 @@ def _reason(error: Exception) -> str:
 
 HOSTS_FILE = Path("/etc/hosts")
 HOSTS_OCTETS_MAX = 1_000_000
-FILE_SECONDS = 1.0  # between looks at whether the file has changed
+FILE_SECONDS = 1.0  # between checks whether the file has changed
 FRESH = Freshness(records=30.0, others=5.0)
-ASK_AGAIN_SECONDS = 1.0  # at most so often, while nobody can be reached at a name
-STALE_AFTER_SECONDS = 1.8  # then an old address is used, while DNS is still asked. RFC 8767 5
+ASK_AGAIN_SECONDS = 1.0  # minimum between queries while no address of a name can be reached
+STALE_AFTER_SECONDS = 1.8  # then an old address is used while the query continues. RFC 8767 5
 STALE_SECONDS_MAX = 259_200.0  # three days. RFC 8767 5: one to three
-OTHER_FAMILY_SECONDS = 0.05  # for the addresses of the other family, once one has come. RFC 8305 3
+OTHER_FAMILY_SECONDS = 0.05  # wait for the other address family once one has answered. RFC 8305 3
 ADDRESSES_TRIED_MAX = 4
-ADDRESS_SECONDS = 5.0  # to connect to one address while there is another
+ADDRESS_SECONDS = 5.0  # to connect to an address that is not the last one
 NAMES_MAX = 1000
-PEERS = "peers"  # a lane of their own: peers wait behind no next hop
+PEERS = "peers"  # a separate lane, so that peers never wait behind next hops
 
 
 class NoAddress(OSError):
-    """The name has none now."""
+    """The name has no address now."""
 
 
 @dataclass(frozen=True, slots=True)
-class Good:
-    """What was found last for a name. `since` in seconds of the monotonic clock."""
+class LastAddresses:
+    """The last known addresses of a name. `since` in seconds of the monotonic clock."""
 
     addresses: tuple[str, ...]
     since: float
@@ -311,7 +311,7 @@ class Good:
 
 
 class HostNames:
-    """Shared by everything that connects by name."""
+    """Connects by name. One instance for all peers and next hops."""
 
     def __init__(
         self,
@@ -330,7 +330,7 @@ class HostNames:
         self._file: Mapping[str, tuple[str, ...]] = {}
         self._file_read: tuple[int, int, int] | None = None
         self._file_at = -FILE_SECONDS
-        self._good: dict[str, Good] = {}
+        self._last: dict[str, LastAddresses] = {}
         self._unreached_at: dict[str, float] = {}
 
     async def dial(self, host: HostPort) -> socket.socket:
@@ -361,65 +361,65 @@ class HostNames:
                 self._was_reached(host.host, address)
                 return connection
         self._was_not_reached(host.host)
-        kind = ConnectionRefusedError if refused_count == len(addresses) else OSError  # refused: nobody listens at any of them
+        kind = ConnectionRefusedError if refused_count == len(addresses) else OSError  # every address refused the connection
         raise kind("; ".join(reasons))
 
     def _was_reached(self, name: str, address: str) -> None:
-        """That one first the next time."""
+        """Try this address first the next time."""
         self._unreached_at.pop(name, None)
-        good = self._good.get(name)
-        if good is not None and good.addresses[0] != address and address in good.addresses:
-            rest = tuple(other for other in good.addresses if other != address)
-            self._good[name] = replace(good, addresses=(address, *rest))
+        last = self._last.get(name)
+        if last is not None and last.addresses[0] != address and address in last.addresses:
+            rest = tuple(other for other in last.addresses if other != address)
+            self._last[name] = replace(last, addresses=(address, *rest))
 
     def _was_not_reached(self, name: str) -> None:
-        if name in self._good:
+        if name in self._last:
             self._unreached_at[name] = self._clock()
 
     async def addresses(self, host: str, lane: str = "") -> tuple[str, ...]:
-        """Texts of addresses, at least one. Raises NoAddress."""
+        """Addresses as text, at least one. Raises NoAddress."""
         fixed = _literal(host) or _localhost(host) or self._hosts().get(host.rstrip(".").lower(), ())
         if fixed:
             return fixed
-        good = self._good.get(host)
-        if good is not None and self._clock() - good.since > STALE_SECONDS_MAX:
-            good = self._good.pop(host)
-            good = None
+        last = self._last.get(host)
+        if last is not None and self._clock() - last.since > STALE_SECONDS_MAX:
+            last = self._last.pop(host)
+            last = None
         asking = asyncio.ensure_future(self._ask(host, lane))
         try:
-            await asyncio.wait((asking,), timeout=None if good is None else self._stale_after)
+            await asyncio.wait((asking,), timeout=None if last is None else self._stale_after)
         except BaseException:
             asking.cancel()
             raise
         if not asking.done():
-            assert good is not None
-            asking.cancel()  # the look-ups themselves go on
-            return self._stale(host, good, "no answer yet")
+            assert last is not None
+            asking.cancel()  # the look-ups themselves continue
+            return self._stale(host, last, "no answer yet")
         found, reason, is_sure = asking.result()
         if found:
-            self._learn(host, found, good)
-            return self._good[host].addresses
-        if good is not None and not is_sure:
-            return self._stale(host, good, reason)
+            self._learn(host, found, last)
+            return self._last[host].addresses
+        if last is not None and not is_sure:
+            return self._stale(host, last, reason)
         raise NoAddress(reason)
 
-    def _learn(self, host: str, found: tuple[str, ...], good: Good | None) -> None:
-        if good is not None and good.is_stale:
+    def _learn(self, host: str, found: tuple[str, ...], last: LastAddresses | None) -> None:
+        if last is not None and last.is_stale:
             _log.info("host.resolved_again", host=host)
-        if good is not None and good.addresses[0] in found:  # the one that was reached stays the first
-            found = (good.addresses[0], *(address for address in found if address != good.addresses[0]))
-        if host not in self._good and len(self._good) >= NAMES_MAX:
-            self._good.pop(next(iter(self._good)))
-        self._good[host] = Good(found, self._clock())
+        if last is not None and last.addresses[0] in found:  # the address that was reached stays first
+            found = (last.addresses[0], *(address for address in found if address != last.addresses[0]))
+        if host not in self._last and len(self._last) >= NAMES_MAX:
+            self._last.pop(next(iter(self._last)))
+        self._last[host] = LastAddresses(found, self._clock())
 
-    def _stale(self, host: str, good: Good, reason: str) -> tuple[str, ...]:
-        if not good.is_stale:
-            _log.warning("host.address_stale", host=host, addresses=good.addresses, reason=reason)
-            self._good[host] = replace(good, is_stale=True)
-        return good.addresses
+    def _stale(self, host: str, last: LastAddresses, reason: str) -> tuple[str, ...]:
+        if not last.is_stale:
+            _log.warning("host.address_stale", host=host, addresses=last.addresses, reason=reason)
+            self._last[host] = replace(last, is_stale=True)
+        return last.addresses
 
     async def _ask(self, host: str, lane: str) -> tuple[tuple[str, ...], str, bool]:
-        """Addresses, or why there are none, and whether that is certain."""
+        """The addresses; or why there are none, and whether that answer is definite."""
         search, ndots = self._lookups.search()
         try:
             names = names_to_try(host, search, ndots)
@@ -441,7 +441,7 @@ class HostNames:
         return replace(FRESH, records=min(FRESH.records, max(self._clock() - unreached_at, ASK_AGAIN_SECONDS)))
 
     def _hosts(self) -> Mapping[str, tuple[str, ...]]:
-        """The hosts file as it is now; what cannot be read has no names."""
+        """The current hosts file; empty if it cannot be read."""
         now = self._clock()
         if now - self._file_at >= FILE_SECONDS:
             self._file_at = now
@@ -460,7 +460,7 @@ class HostNames:
 async def both_families(
     lookups: Lookups, name: dns.name.Name, lane: str = "", freshness: Freshness | None = None
 ) -> tuple[tuple[str, ...], str]:
-    """IPv4 and IPv6 addresses of a name, asked for at the same time; and why there are none, empty where that is certain."""
+    """IPv4 and IPv6 addresses of a name, queried at the same time; and why there are none, empty if that is definite."""
     asked = [asyncio.ensure_future(_ask(lookups, name, kind, lane, freshness)) for kind in ("A", "AAAA")]
     try:
         await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
@@ -468,7 +468,7 @@ async def both_families(
         await asyncio.wait(asked, timeout=OTHER_FAMILY_SECONDS if has_some else None)
     finally:
         for question in asked:
-            question.cancel()  # does nothing to one that is done, and ends no look-up
+            question.cancel()  # no effect on a finished one, and ends no look-up
     answers = [question.result() for question in asked if question.done() and not question.cancelled()]
     found = tuple(chain.from_iterable(answer.records for answer in answers))
     return found, "" if found else next((answer.reason for answer in answers if answer.found is Found.NOTHING), "")
@@ -482,7 +482,7 @@ async def _ask(lookups: Lookups, name: dns.name.Name, kind: str, lane: str, fres
 
 
 def names_to_try(host: str, search: Sequence[dns.name.Name], ndots: int) -> tuple[dns.name.Name, ...]:
-    """The complete names that a host's name may stand for, as resolv.conf(5) says. Raises: dns.exception.DNSException, ValueError."""
+    """The complete names that a host name may stand for, by resolv.conf(5). Raises: dns.exception.DNSException, ValueError."""
     name = dns.name.from_text(host, origin=None, idna_codec=dns.name.IDNA_2003)
     if name.is_absolute():
         return (name,)
@@ -492,7 +492,7 @@ def names_to_try(host: str, search: Sequence[dns.name.Name], ndots: int) -> tupl
 
 
 def interleaved(addresses: Iterable[str]) -> tuple[str, ...]:
-    """The first one's family first, then in turn: a few attempts shall not all be of a family that does not work here. RFC 8305 4."""
+    """The first address's family first, then alternating, so that a broken family does not use up all attempts. RFC 8305 4."""
     first: list[str] = []
     other: list[str] = []
     for address in addresses:
@@ -501,7 +501,7 @@ def interleaved(addresses: Iterable[str]) -> tuple[str, ...]:
 
 
 def parse_hosts(data: bytes) -> dict[str, tuple[str, ...]]:
-    """hosts(5): an address and its names on a line, `#` begins a comment; lines that are none are left out."""
+    """hosts(5): an address and its names per line, `#` begins a comment; invalid lines are skipped."""
     found: dict[str, list[str]] = {}
     for line in data.decode("utf-8", "replace").splitlines():
         words = line.partition("#")[0].split()
@@ -520,6 +520,6 @@ def _literal(host: str) -> tuple[str, ...]:
 
 
 def _localhost(host: str) -> tuple[str, ...]:
-    """RFC 6761 6.3: these are never asked for."""
+    """RFC 6761 6.3: DNS is never asked for these names."""
     name = host.rstrip(".").lower()
     return ("127.0.0.1", "::1") if name == "localhost" or name.endswith(".localhost") else ()

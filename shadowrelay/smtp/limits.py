@@ -1,10 +1,10 @@
-"""What a receive connector allows and how it says no: bounds, each with its arithmetic; who may relay where; the replies.
+"""Limits, rights and replies of a receive connector. RFC 5321 4.5.3; docs/protocol.md 13, 14.
 
-`relay_from` grants everything, `accepted_domains` their recipients, nothing else anything. What an operator may change stands in
-`ReceiveConnector`; what is fixed stands here.
+`relay_from` allows relaying to any recipient, `accepted_domains` allows any client to send to its recipients; nothing else allows
+anything. Limits that an operator may change are in `ReceiveConnector`, fixed ones are here, each with its arithmetic.
 
-Replies are named for the situation, and none repeats what the client wrote. 5xx only where the client is at fault and would be again;
-whatever is our trouble is 4xx.
+Replies are named for the situation, and never echo client input. 5xx is used only if the client is at fault and would be again;
+failures on this side are 4xx.
 """
 
 from collections import Counter
@@ -20,7 +20,7 @@ from shadowrelay.protocol.addresses import domain_of
 from shadowrelay.protocol.fields import ORDINAL_MAX
 from shadowrelay.settings.values import Network, ReceiveConnector, Route
 
-# of any session
+# for any session
 UNKNOWN_COMMAND = Reply(500, "5.5.1", "Command not recognized")
 NOT_IMPLEMENTED = Reply(502, "5.5.1", "Command not implemented")
 NOT_UTF8 = Reply(501, "5.5.2", "Argument is not UTF-8")
@@ -34,9 +34,9 @@ SHUTTING_DOWN = Reply(421, "4.3.2", "Service shutting down, closing connection")
 COMMAND_TOO_LONG = Reply(500, "5.5.2", "Command line too long")
 LINE_TOO_LONG = Reply(554, "5.6.0", "Line too long")
 MESSAGE_TOO_BIG = Reply(552, "5.3.4", "Message size exceeds the limit")
-BARE_CR_OR_LF = Reply(521, "5.5.2", "Bare CR or LF is not allowed")  # the session is closed with it
+BARE_CR_OR_LF = Reply(521, "5.5.2", "Bare CR or LF is not allowed")  # and the session is closed
 
-# to mail
+# for mail
 OK = Reply(250, "2.0.0", "OK")
 SENDER_OK = Reply(250, "2.1.0", "Sender OK")
 RECIPIENT_OK = Reply(250, "2.1.5", "Recipient OK")
@@ -62,7 +62,7 @@ LOOP = Reply(554, "5.4.6", "Too many hops, message loops")  # RFC 3463 X.4.6
 OUT_OF_STEP = Reply(421, "4.7.0", "Protocol synchronization error")  # octets where RFC 2920 allows none
 FAILED_IN_CONTENT = Reply(421, "4.3.0", "Local error in processing, closing connection")
 
-# to peers
+# for peers
 AUTHENTICATION_NEEDED = Reply(530, "5.7.0", "Authentication required")
 NOT_YOUR_NAME = Reply(550, "5.7.1", "You have not proved that name, or it is no peer's")
 OTHER_BOUNDARY = Reply(550, "5.7.1", "Another transport high availability boundary")
@@ -78,19 +78,19 @@ HOLD_NOT_OFFERED = Reply(452, "4.3.1", "No shadow copies are taken now")
 ENVELOPE_OK = Reply(250, "2.0.0", "Envelope OK")
 
 
-CACHED_MAX = 4_096  # addresses and domains whose answers are remembered
+CACHED_MAX = 4_096  # cached answers for addresses and domains
 
 
 def client_ip(peername: object) -> str:
-    """The address in a transport's `peername`, an IPv4 client of a dual socket as IPv4; empty where there is none."""
+    """The address in a transport's `peername`; IPv4 for an IPv4 client of a dual-stack socket; empty if there is none."""
     if not isinstance(peername, tuple):
         return ""
-    text = str(peername[0]).partition("%")[0]  # a link-local address has its interface behind it
+    text = str(peername[0]).partition("%")[0]  # a link-local address is followed by its interface
     return text[7:] if text.startswith("::ffff:") and "." in text else text
 
 
 class Rights:
-    """What one receive connector grants to an address or a recipient's domain."""
+    """What one receive connector allows an address, or a recipient's domain."""
 
     def __init__(self, connector: ReceiveConnector) -> None:
         self._relay_from: Final = connector.relay_from
@@ -108,16 +108,16 @@ class Rights:
         return _is_in(address, self._externally_secured)
 
     def accepts(self, recipient: str) -> bool:
-        """Whether anybody may send to this recipient, which has a domain."""
+        """Whether any client may send to this recipient, which must have a domain."""
         domain = domain_of(recipient)
         return domain in self._domains or domain.endswith(self._parents)
 
 
 def postmaster_homes(rights: Rights, connector: ReceiveConnector, server: str, routes: Sequence[Route]) -> tuple[str, str]:
-    """Where a bare `Postmaster` lives for strangers, and for clients that may relay; empty: nowhere. RFC 5321 4.5.1.
+    """The domain for a bare `Postmaster`, for other clients and for clients that may relay; empty: refused. RFC 5321 4.5.1.
 
-    This server's name, where its mail is taken or has a route of its own, else the first accepted domain. A route for
-    everything leads there too, but only for clients that may relay: what its next hop refuses comes back to them.
+    This server's name if it accepts mail for it or has a route for it, else the first accepted domain. A catch-all route
+    also serves, but only for clients that may relay: if its next hop refuses the mail, the bounce goes back to them.
     """
     address = f"postmaster@{server}"
     own_routes = tuple(route for route in routes if not all(set(pattern) <= {"*", "@"} for pattern in route.recipients))
@@ -134,27 +134,27 @@ def _has_route(routes: Sequence[Route], address: str) -> bool:
 def _is_in(text: str, networks: tuple[Network, ...]) -> bool:
     try:
         address: IPv4Address | IPv6Address = ip_address(text)
-    except ValueError:  # no address: a socket without one
+    except ValueError:  # not an address: a socket without one
         return False
     return any(address in network for network in networks if isinstance(network, IPv6Network) == (address.version == 6))
 
 
-READ_AHEAD_OCTETS = 16 * 1024  # the stream's limit: of a line (the longest command has 8,211), and what a block of content has at least
-UNCOUNTED_OCTETS = 20 * 1024  # any session may have read so much: more than the limit, so that no read waits for what may not come
-CONTENT_AHEAD_OCTETS = 64 * 1024  # a session in content may; what exceeds UNCOUNTED_OCTETS is counted in the budget
-REPLIES_OCTETS_MAX = 16 * 1024  # collected before they are written although more commands are there
+READ_AHEAD_OCTETS = 16 * 1024  # the stream's limit: for a line (the longest command has 8,211), and the minimum block of content
+UNCOUNTED_OCTETS = 20 * 1024  # any session may buffer so much: more than the limit, so that no read waits for data that may not come
+CONTENT_AHEAD_OCTETS = 64 * 1024  # the same for a session in content; the part above UNCOUNTED_OCTETS counts in the budget
+REPLIES_OCTETS_MAX = 16 * 1024  # collected replies are written at this size, although more commands are buffered
 LINE_OCTETS_MAX = 2_048  # of content, with CRLF. Postfix's line_length_limit; RFC 5321 4.5.3.1.6 asks for 1,000
-HEADER_OCTETS_MAX = 256 * 1024  # of a header that is looked into
+HEADER_OCTETS_MAX = 256 * 1024  # part of a header that is parsed
 MESSAGE_ID_CHARACTERS_MAX = 998  # RFC 5322 2.1.1
 SUBJECT_CHARACTERS_MAX = 500  # the tracking log's; XSHADOW ENVELOPE carries 1,500 octets of it
 HELLO_NAME_OCTETS_MAX = 255  # RFC 5321 4.5.3.1.2
 HOLD_SIZE_MAX = 4_000_000_000  # of a copy: twice the largest max_message_size that the settings allow
 HOLD_RECIPIENTS_MAX = ORDINAL_MAX  # of a copy: the largest max_recipients_per_message that the settings allow
-CLOSE_SECONDS = 5.0  # for the last reply to leave; then the connection is cut
+CLOSE_SECONDS = 5.0  # to deliver the last reply; then the connection is closed
 RESERVED_DESCRIPTORS_MAX = 1_024  # of a limit of 4,096 or more; else a quarter of it
 HANDSHAKE_SECONDS = 30.0  # TLS
-ROOM_SECONDS = 30.0  # a session waits so long for memory, then it is answered 452; RFC 5321 4.5.3.2.5 gives a block 3 minutes
-ROOM_FOR_COPY_SECONDS = 2.0  # a copy: its primary can try another server
+ROOM_SECONDS = 30.0  # a session waits so long for memory, then gets 452; RFC 5321 4.5.3.2.5 allows 3 minutes for a block
+ROOM_FOR_COPY_SECONDS = 2.0  # for a copy: its primary can try another server
 
 COMMAND_OCTETS_MAX = 512  # RFC 5321 4.5.3.1.4, with CRLF
 COMMAND_OCTETS_MAX_BY_VERB: Mapping[str, int] = MappingProxyType(
@@ -168,11 +168,11 @@ COMMAND_OCTETS_MAX_BY_VERB: Mapping[str, int] = MappingProxyType(
 
 
 class Descriptors:
-    """Keeps descriptors in reserve for what must go on when many sessions are open: the store, the logs, peers, next hops and
-    the administration. Opening a session or a spool file is refused while only the reserve is left.
+    """Reserves descriptors for what must continue when many sessions are open: the store, the logs, peers, next hops and
+    the administration. A new session or spool file is refused if only the reserve is left.
 
-    Nothing is counted: the kernel gives the lowest free number, so the number of a new descriptor says how many are in use at
-    least, whoever uses them.
+    Nothing is counted: the kernel assigns the lowest free number, so the number of a new descriptor is a lower bound for the
+    number in use, whichever part of the process uses them.
     """
 
     def __init__(self, limit: int) -> None:
@@ -180,24 +180,24 @@ class Descriptors:
         self.adopt(limit)
 
     def adopt(self, limit: int) -> None:
-        """The limit of the process is this now."""
+        """Change the limit of the process."""
         self.limit = limit
         self.reserve = min(RESERVED_DESCRIPTORS_MAX, limit // 4)
 
     def refuses_session(self, number: int) -> bool:
-        """Whether a connection that got this number is one too many. It still gets its 421."""
+        """Whether a connection with this descriptor is one too many. It still gets its 421."""
         return self._refuses(number, self.limit - self.reserve)
 
     def cuts_off_session(self, number: int) -> bool:
-        """Whether even the 421 takes too long: so many came at once that half of the reserve is used."""
+        """Whether there is no time even for the 421: so many connections came at once that half of the reserve is used."""
         return self._refuses(number, self.limit - self.reserve // 2)
 
     def refuses_file(self, number: int) -> bool:
-        """Whether a spool file that got this number is one too many. Sessions that are open may finish what they began."""
+        """Whether a spool file with this descriptor is one too many. Open sessions may finish their transactions."""
         return self._refuses(number, self.limit - self.reserve // 2)
 
     def refuses_next_hop(self, number: int) -> bool:
-        """Whether a connection to a next hop that got this number is one too many. What is left is for peers, store and logs."""
+        """Whether a connection to a next hop with this descriptor is one too many. The rest is for peers, store and logs."""
         return self._refuses(number, self.limit - self.reserve // 4)
 
     def _refuses(self, number: int, maximum: int) -> bool:
@@ -206,14 +206,14 @@ class Descriptors:
 
 
 class SessionCount:
-    """How many sessions are open, in all and by client address."""
+    """Open sessions, in total and by client address."""
 
     def __init__(self) -> None:
         self._by_address: Counter[str] = Counter()
         self._count = 0
 
     def enter(self, address: str, sessions_max: int, sessions_per_address_max: int) -> Reply | None:
-        """Count one more, and say why it cannot be served, if so. `leave` is due in either case."""
+        """Count one more session; returns the refusal if it exceeds a limit. Call `leave` in either case."""
         self._count += 1
         self._by_address[address] += 1
         if self._count > sessions_max:

@@ -1,10 +1,10 @@
-"""Our sessions to one peer: who we are, copies, XQDISCARD. Implements `ports.PeerLink`. docs/protocol.md 5, 6, 9.
+"""Our sessions to one peer: XSHADOW identity, copies, XQDISCARD. Implements `ports.PeerLink`. docs/protocol.md 5, 6, 9, 15.
 
-Copies go over pooled sessions; XQDISCARD, STATUS and NOOP over one kept control session. XQDISCARD is issued in every session:
-`on_open` is called for each with that session. Everything ends as an answer or as PeerUnavailable.
+Copies use pooled sessions; XQDISCARD, STATUS and NOOP use one kept control session. `on_open` is called with every new session, so that
+XQDISCARD is sent in each. Every call ends with an answer or with PeerUnavailable.
 
-The rule kept here: `CopyInFlight.sent` turns true right before the bytes of COMMIT go out, because without COMMIT nothing
-is kept there, and after it only a reply tells.
+The rule here: `CopyInFlight.sent` becomes true right before the bytes of COMMIT are written, because without COMMIT the peer
+keeps nothing, and after it only the reply tells whether the copy is stored.
 """
 
 import asyncio
@@ -42,40 +42,40 @@ from shadowrelay.smtp.client import Opened, Opening, SessionPool, open_session
 from shadowrelay.smtp.client_session import ENHANCED, SERVICE_CLOSING, Answer, Pipeline, SessionBroken
 from shadowrelay.smtp.deliverer import BLOCK_OCTETS, opened
 
-CHUNK_OCTETS = 64 * 1024  # each is answered: a copy that gets on shows it this often
+CHUNK_OCTETS = 64 * 1024  # each is answered, so that both sides see progress this often
 COMMAND_NOT_IMPLEMENTED, PARAMETER_NOT_KNOWN, TOO_LARGE = 502, 555, 552  # docs/protocol.md, section 13
 
 
 @dataclass(slots=True)
 class CopyInFlight:
-    """What is known of a copy whatever happens: `began_awake` (of Clock.awake), and whether it may be stored there."""
+    """The state of a copy, whatever happens to it: `began_awake` (of Clock.awake), and whether it may be stored on the peer."""
 
     offer: CopyOffer
     began_awake: float = 0.0
     sent: bool = False
-    on_progress: Callable[[], None] | None = None  # called whenever it gets on
+    on_progress: Callable[[], None] | None = None  # called at each progress
 
 
 @dataclass(slots=True)
 class DiscardTurn:
-    """Shared by all sessions to one peer: one XQDISCARD at a time, and the highest sequence that came in which
-    incarnation of which of its databases."""
+    """Shared by all sessions to one peer: allows one XQDISCARD at a time, and records the highest sequence received, with the
+    incarnation and database that it belongs to."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     origin: tuple[DatabaseId, int] | None = None
     sequence: int = 0
 
     def acknowledgeable(self, identity: PeerIdentity, acknowledged: int) -> int:
-        """What may be acknowledged to `identity`: nothing that did not come from this very incarnation.
+        """The sequence to acknowledge to `identity`; nothing unless it was received from this very incarnation.
 
-        A caller may not know yet that the peer was restarted. To acknowledge too little costs a repetition; to
-        acknowledge another incarnation's sequence would delete notifications that nobody has heard.
+        A caller may not know yet that the peer was restarted. Acknowledging too little costs a repetition;
+        acknowledging another incarnation's sequence would delete notifications that were never received.
         """
         is_known = self.origin == (identity.database, identity.incarnation) and acknowledged <= self.sequence
         return acknowledged if is_known else 0
 
-    def came(self, identity: PeerIdentity, reply: DiscardReply) -> None:
-        """Note what came."""
+    def received(self, identity: PeerIdentity, reply: DiscardReply) -> None:
+        """Record a reply."""
         origin = (identity.database, identity.incarnation)
         if self.origin != origin:
             self.origin, self.sequence = origin, 0
@@ -99,15 +99,15 @@ async def _blocks(content: Content) -> AsyncGenerator[bytes, None]:
             yield block
 
 
-def what_is_refused(reply: Reply) -> PeerSaid:
-    """Whether a negative reply to a copy is about this copy (its addresses, size or bytes) or about copies as such."""
+def refusal_scope(reply: Reply) -> PeerSaid:
+    """Whether a negative reply concerns this copy only (its addresses, size or bytes) or copies in general."""
     subject = reply.enhanced[2:3]  # RFC 3463: 1 addressing, 5 protocol, 6 content
     is_for_all = reply.code in (COMMAND_NOT_IMPLEMENTED, PARAMETER_NOT_KNOWN)
     return PeerSaid.NOT_THIS if reply.code == TOO_LARGE or (subject in ("1", "5", "6") and not is_for_all) else PeerSaid.NO_COPY
 
 
 class PeerSession:
-    """After the handshake. One task at a time."""
+    """A session after the handshake. For one task at a time."""
 
     def __init__(self, opened_session: Opened, server: ServerName, turn: DiscardTurn) -> None:
         self._opened = opened_session
@@ -116,7 +116,7 @@ class PeerSession:
         self._identity: PeerIdentity | None = None
         self._position = 0
         self.pipeline: Pipeline = opened_session.pipeline
-        self.pipeline.reply_octets_max = ANSWERS_OCTETS_MAX  # 400 answers to STATUS
+        self.pipeline.reply_octets_max = ANSWERS_OCTETS_MAX  # for 400 answers to STATUS
 
     @property
     def server(self) -> ServerName:
@@ -125,7 +125,7 @@ class PeerSession:
 
     @property
     def identity(self) -> PeerIdentity:
-        """What the peer said of itself in this session, with the latest position."""
+        """The peer's identity as reported in this session, with the latest position."""
         assert self._identity is not None
         if self._position > self._identity.position:
             self._identity = replace(self._identity, position=self._position)
@@ -133,13 +133,13 @@ class PeerSession:
 
     @property
     def database(self) -> DatabaseId:
-        """That of `identity`, which need not be made for it."""
+        """`identity.database`, without building an identity."""
         assert self._identity is not None
         return self._identity.database
 
     @property
     def offers_hold(self) -> bool:
-        """It said so in EHLO."""
+        """Whether HOLD was in its EHLO reply."""
         return "HOLD" in self._opened.extensions.get("xshadow", "").upper().split()
 
     @property
@@ -148,8 +148,8 @@ class PeerSession:
         return self._opened.is_tls
 
     async def shake_hands(self, own: PeerIdentity, conflict: Callable[[PeerIdentity], str] = lambda identity: "") -> PeerIdentity:
-        """Say who we are, learn who that is. `conflict` says why it cannot be that. Raises PeerUnavailable, SessionBroken."""
-        # A node whose redundancy is switched off does not show the keyword, and still answers for what others hold.
+        """Exchange identities. `conflict` returns why the peer's identity is refused. Raises PeerUnavailable, SessionBroken."""
+        # A node with redundancy switched off hides the keyword, but still answers about copies that other nodes hold.
         answer = await self._ask(f"XSHADOW {format_hello(own)}\r\n".encode())
         if answer.code != 250:
             is_shown = "xshadow" in self._opened.extensions
@@ -169,7 +169,7 @@ class PeerSession:
         return identity
 
     async def noop(self) -> None:
-        """A sign of life. Raises SessionBroken, PeerUnavailable."""
+        """Send NOOP, as a proof of life. Raises SessionBroken, PeerUnavailable."""
         answer = await self._ask(b"NOOP\r\n")
         if answer.code >= 300:
             raise PeerUnavailable(self._server, str(answer.reply))
@@ -184,7 +184,7 @@ class PeerSession:
                 reply = parse_reply_lines(answer.lines)
             except WireError as error:
                 raise self._garbled(error) from error
-            self._turn.came(self.identity, reply)
+            self._turn.received(self.identity, reply)
             return reply
 
     async def status(self, questions: Sequence[StatusQuestion]) -> tuple[StatusAnswer, ...]:
@@ -209,9 +209,9 @@ class PeerSession:
         return answers
 
     async def hold(self, copy: CopyInFlight) -> StatusAnswer | None:
-        """Place a copy: None when it is stored and synced, else what superseded it.
+        """Place a copy. Returns None if it is stored and synced, else the answer that superseded it.
 
-        Raises: PeerUnavailable after a refusal: nothing is stored. SessionBroken: `copy.sent` says what may be.
+        Raises: PeerUnavailable after a refusal: nothing is stored. SessionBroken: `copy.sent` tells whether it may be stored.
         """
         if not self.offers_hold:
             raise PeerUnavailable(self._server, "does not offer HOLD now", said=PeerSaid.NO_SESSION)
@@ -230,7 +230,7 @@ class PeerSession:
                 self.pipeline.write(b"".join(("".join(lines).encode(), content.data, commit)), replies_count)
             else:
                 self.pipeline.write("".join(lines).encode(), replies_count)
-                answers = await self.pipeline.answers(replies_count, None)  # a no is worth a round trip before megabytes of content
+                answers = await self.pipeline.answers(replies_count, None)  # wait one round trip rather than send megabytes in vain
                 if any(answer.code >= 300 for answer in answers):
                     return self._verdict(answers, copy)
                 replies_count = await self._stream(content)
@@ -241,12 +241,12 @@ class PeerSession:
             return self._verdict(await self.pipeline.answers(replies_count, None), copy)
         except SessionBroken:
             refusal = self._refusal_in(self.pipeline.taken())
-            if refusal is not None:  # it said no before it went
+            if refusal is not None:  # the refusal arrived before COMMIT was sent
                 return self._superseded(refusal, copy)
             raise
 
     async def _stream(self, content: Content) -> int:
-        """The content in counted chunks; ends early at a refusal. How many replies it will get."""
+        """Send the content in counted chunks; stop at a refusal. Returns the number of replies to expect."""
         chunks_count = 0
         async with contextlib.aclosing(_blocks(content)) as blocks:
             async for block in blocks:
@@ -266,7 +266,7 @@ class PeerSession:
                 if answer.code >= 400 and answer.code != SERVICE_CLOSING:
                     return self._superseded(answer, copy)
                 is_broken = True
-        if is_broken:  # a 3xx, or the 421 of a server that closes
+        if is_broken:  # a 3xx, or the 421 of a server that is closing
             if self.pipeline.broken is not None:
                 raise self.pipeline.broken.error()
             self.pipeline.abort()
@@ -277,7 +277,7 @@ class PeerSession:
         return None
 
     def _refusal_in(self, answers: Sequence[Answer]) -> Answer | None:
-        """The first negative reply. A 421 is none: it says that the server closes, not that nothing is stored."""
+        """The first negative reply, except 421: that means that the server closes, not that nothing is stored."""
         return next((answer for answer in answers if answer.code >= 400 and answer.code != SERVICE_CLOSING), None)
 
     def _superseded(self, refusal: Answer, copy: CopyInFlight) -> StatusAnswer:
@@ -288,9 +288,9 @@ class PeerSession:
                 return parse_superseded(text)
             except WireError as error:
                 raise self._garbled(error) from error
-        # Where in the transaction it stands now depends on what was refused: a new session is cheaper than to know.
+        # The state of the transaction depends on which line was refused: a new session is simpler than finding out.
         self.pipeline.abort()
-        raise PeerUnavailable(self._server, str(refusal.reply), said=what_is_refused(refusal.reply))
+        raise PeerUnavailable(self._server, str(refusal.reply), said=refusal_scope(refusal.reply))
 
     async def _ask(self, command: bytes) -> Answer:
         self.pipeline.write(command, 1)
@@ -310,16 +310,16 @@ class PeerSession:
         return PeerUnavailable(self._server, error.reply.text)
 
 
-SESSIONS_MAX = 32  # for copies, at one time
+SESSIONS_MAX = 32  # concurrent sessions for copies
 IDLE_SECONDS = 60.0
-CONTROL_SECONDS = 10.0  # one question on the control session, opening it included
+CONTROL_SECONDS = 10.0  # for one question on the control session, including opening it
 
 _log = structlog.get_logger()
 T = TypeVar("T")
 
 
 class SessionLink(Protocol):
-    """One session, for `on_open`. Both raise PeerUnavailable, or SessionBroken which the link handles."""
+    """One session, as passed to `on_open`. Both methods raise PeerUnavailable, or SessionBroken, which the link handles."""
 
     @property
     def server(self) -> ServerName: ...
@@ -343,13 +343,13 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class LinkEvents:
-    """What the node wants to know. `own_identity` gives our XSHADOW line for this peer, `conflict` why it cannot be who it says."""
+    """Callbacks of the node. `own_identity` returns our identity for this peer, `conflict` why the peer's identity is refused."""
 
     own_identity: Callable[[], PeerIdentity]
     conflict: Callable[[PeerIdentity], str] = lambda identity: ""
     on_identity: Callable[[PeerIdentity], None] = lambda identity: None
     on_heard: Callable[[ServerName, DatabaseId], None] = lambda server, database: None
-    on_offer: Callable[[ServerName, bool], None] = lambda server, is_offered: None  # HOLD in the EHLO of a session, whatever it is for
+    on_offer: Callable[[ServerName, bool], None] = lambda server, is_offered: None  # whether a session's EHLO offered HOLD
     on_open: Callable[[SessionLink], Awaitable[None]] | None = None
 
 
@@ -417,7 +417,7 @@ class SmtpPeerLink:
             except SessionBroken:
                 if copy.sent:
                     raise
-                # It was dead already, and nothing can be stored there: a fresh session, once.
+                # The session was dead and nothing can have been stored: retry once on a new one.
         session = await self._open("copy")
         self._pool.add(session)
         return await self._place(session, copy)
@@ -448,7 +448,7 @@ class SmtpPeerLink:
         return await self._on_control(ask)
 
     async def discards(self, maximum: int, acknowledged: int) -> DiscardReply:
-        """See `ports.PeerLink`. What did not come from the present incarnation of the peer is not acknowledged to it."""
+        """See `ports.PeerLink`. Acknowledges only sequences received from the peer's current incarnation."""
         return await self._on_control(lambda session: session.discards(maximum, acknowledged))
 
     async def status(self, questions: Sequence[StatusQuestion]) -> tuple[StatusAnswer, ...]:
@@ -456,11 +456,11 @@ class SmtpPeerLink:
         return await self._on_control(lambda session: session.status(questions))
 
     def renew(self, opening: Opening) -> None:
-        """Open sessions this way from now on; those that are open stay."""
+        """Use these options for new sessions; open sessions stay."""
         self._opening = opening
 
     async def close(self) -> None:
-        """End all sessions; returns when every connection is gone."""
+        """End all sessions; returns when every connection is closed."""
         self._is_closed = True
         control, self._control = self._control, None
         if control is not None:
@@ -470,7 +470,7 @@ class SmtpPeerLink:
             await control.pipeline.closed()
 
     async def _on_control(self, ask: Callable[[PeerSession], Awaitable[T]]) -> T:
-        """Questions change nothing when repeated: one that met a dead session is asked again on a new one."""
+        """Questions can be repeated safely: if the kept session is dead, ask again on a new one."""
         try:
             async with asyncio.timeout(self._control_seconds), self._control_lock:
                 if self._control is not None and self._control.pipeline.is_usable:
@@ -487,15 +487,15 @@ class SmtpPeerLink:
         try:
             answer = await ask(session)
         except PeerUnavailable:
-            raise  # it answered no; the session is as good as before, or ended already
+            raise  # the peer refused; the session is still usable, or ended already
         except BaseException:
-            session.pipeline.abort()  # an answer may still come: it would be taken for the next one's
+            session.pipeline.abort()  # a late answer would be taken for the answer to the next question
             raise
         self._heard(session)
         return answer
 
     async def _open(self, purpose: str) -> PeerSession:
-        """Connection, EHLO, TLS, XSHADOW, and the node's questions. Raises SessionBroken, PeerUnavailable."""
+        """Connect, EHLO, TLS, XSHADOW, and the node's questions (`on_open`). Raises SessionBroken, PeerUnavailable."""
         if self._is_closed:
             raise PeerUnavailable(self._server, "this node is stopping")
         opened = await open_session(self._address, self._server, self._opening)
@@ -522,7 +522,7 @@ class SmtpPeerLink:
         except SessionBroken:
             raise
         except ShadowrelayError as error:
-            # What could not be asked or recorded now is asked again by the poll; the session itself is sound.
+            # The poll repeats questions that failed; the session itself is usable.
             if session.pipeline.broken is not None:
                 raise session.pipeline.broken.error() from error
             _log.warning("peer.questions_failed", server=self._server, error=str(error))
@@ -531,19 +531,19 @@ class SmtpPeerLink:
         self._events.on_heard(self._server, session.database)
 
     def _unavailable(self, error: Exception, seconds: float, *, is_sent: bool) -> PeerUnavailable:
-        """Whatever happened while an answer was waited for. The bound includes waiting for a session and opening it."""
+        """PeerUnavailable for any failure while an answer was awaited. The time limit includes waiting for and opening a session."""
         if isinstance(error, TimeoutError):
             return PeerUnavailable(self._server, f"no answer in {seconds:.3g} s", sent=is_sent)
         if isinstance(error, SessionBroken):
             was_refused = isinstance(error.__cause__, ConnectionRefusedError)
             said = PeerSaid.NO_SESSION if error.is_refusal else PeerSaid.NOTHING
             return PeerUnavailable(self._server, str(error.reply), sent=is_sent, was_refused=was_refused, said=said)
-        # OSError, ValueError: the content's file; an envelope that no parser let in
+        # OSError, ValueError: the content's file; an envelope that no parser would have accepted
         return PeerUnavailable(self._server, f"the copy cannot be written: {error}", sent=is_sent)
 
 
 def _extending(bound: asyncio.Timeout, seconds: float, still: float) -> Callable[[], None]:
-    """Gives the copy under way `still` seconds more from now, but not more than `seconds` altogether."""
+    """Returns a callback that gives the copy `still` more seconds from now, up to `seconds` in total."""
     loop = asyncio.get_running_loop()
     end = loop.time() + seconds
 

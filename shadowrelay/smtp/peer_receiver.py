@@ -1,12 +1,12 @@
-"""What peers may say beside mail: XSHADOW, BDAT for copies, XQDISCARD; and who may say it. docs/protocol.md.
+"""Commands of peers besides mail: XSHADOW, BDAT for copies, XQDISCARD; and the right to use them. docs/protocol.md 5 to 10, 16.
 
-The rules kept here:
+The rules here:
 
-- Nothing of it is shown to, or usable by, a session that has not the right (docs/design.md 6.6).
-- `proved` is reported for commands with which a new exchange begins, because a peer begins one only after it has read
-  all replies of the one before. The other lines of a pipelined group may have been written before our reply was read.
-- A copy's transaction fails as a whole. Its lines are pipelined: the ones after the first that failed are answered 503,
-  one reply each, and their octets are read, so that replies and commands never get out of step.
+- A session without the right neither sees nor can use any of this (docs/design.md 6.6).
+- `proved` is reported only for commands that start a new exchange, because a peer starts one only after it has read all
+  replies to the previous one. Other lines of a pipelined group may have been written before our reply was read.
+- A copy's transaction fails as a whole. Its lines are pipelined: those after the first failure are answered 503, one reply
+  each, and their octets are read, so that replies and commands stay in step.
 """
 
 import re
@@ -69,7 +69,7 @@ EXCHANGE_STARTS = frozenset({"EHLO", "MAIL", "NOOP", "QUIT", "RSET", "XQDISCARD"
 
 
 class PeerReceiver(Receiver):
-    """A session of which the client may be a peer."""
+    """A session whose client may be a peer."""
 
     identity: PeerIdentity | None = None
     _proved_names: frozenset[str] = frozenset()
@@ -79,7 +79,7 @@ class PeerReceiver(Receiver):
     # rights
 
     def protected(self, session: ssl.SSLObject) -> None:
-        """A client certificate that the peer authority signed proves its names."""
+        """A client certificate signed by the peer authority proves the names in it."""
         super().protected(session)
         self.identity = None
         self.account.peer = ""
@@ -92,19 +92,19 @@ class PeerReceiver(Receiver):
         return bool(self._proved_names) or self.reception.rights.is_externally_secured(self.account.address)
 
     def require_right(self) -> None:
-        """Raises: WireError 530, or 502 where nobody may."""
+        """Raises: WireError 530, or 502 if the connector does not accept XSHADOW."""
         if not self.may_use_xshadow():
             raise WireError(AUTHENTICATION_NEEDED if self.reception.connector.accept_xshadow else NOT_IMPLEMENTED)
 
     def require_peer(self) -> PeerIdentity:
-        """The peer that this is. Raises: WireError 530, 502; 503 before its XSHADOW hello."""
+        """The peer's identity. Raises: WireError 530, 502; 503 before its XSHADOW hello."""
         self.require_right()
         if self.identity is None:
             raise WireError(XSHADOW_FIRST)
         return self.identity
 
     def extensions(self) -> list[str]:
-        """XSHADOW is shown only where it may be used."""
+        """XSHADOW is shown only to sessions that may use it."""
         lines = super().extensions()
         if self.reception.is_advertised and self.may_use_xshadow():
             lines.append(format_keyword(self.reception.desk.offers_hold()))
@@ -113,24 +113,24 @@ class PeerReceiver(Receiver):
     # proof of life
 
     def heard(self, name: str) -> None:
-        """Each command of a peer proves that it lives; one that begins an exchange, that it has read our last reply."""
+        """Each command is a proof of life; one that starts an exchange also proves that the peer has read our last reply."""
         if (identity := self.identity) is None:
             return
-        if self._heard_at != self.progress_at:  # several commands that came together are one sign
+        if self._heard_at != self.progress_at:  # commands that arrived together count once
             self._heard_at = self.progress_at
             self.reception.desk.heard(identity.server, identity.database)
         if self._answered_awake is not None and name in EXCHANGE_STARTS:
             self.reception.desk.proved(identity.server, identity.database, self._answered_awake)
 
     def writing(self) -> None:
-        """The time that `proved` reports: before the write, so that it is not later than the peer can have read it."""
+        """Note the time that `proved` reports. Taken before the write, so that it is never later than the peer's reading."""
         if self.identity is not None:
             self._answered_awake = self.reception.clock.awake()
 
-    # who I am
+    # identity
 
     async def meet(self, argument: str) -> None:
-        """XSHADOW server=…: learn who that is, say who we are."""
+        """XSHADOW server=…: check and record the peer's identity, answer with ours."""
         self.require_right()
         if not self.account.client_name:
             raise WireError(HELLO_FIRST)
@@ -149,7 +149,7 @@ class PeerReceiver(Receiver):
             raise WireError(refusal)
         await reception.desk.greeted(identity)
         self.identity = identity
-        self._answered_awake = None  # what was answered before, was answered to nobody
+        self._answered_awake = None  # earlier replies went to a session without this identity
         self.account.peer = identity.server
         reception.desk.heard(identity.server, identity.database)
         self.say(Reply(250, "2.0.0", format_hello(reception.desk.own_identity(identity.server))))
@@ -160,9 +160,9 @@ class PeerReceiver(Receiver):
         return None if self.transaction is None else self.transaction.hold
 
     def refuse(self, reply: Reply, *, is_error: bool = True) -> None:
-        """Whatever is refused within a copy fails it.
+        """Any refusal within a copy fails it.
 
-        A peer's errors do not end its session: it is trusted, and a new session would make the same ones."""
+        A peer's errors do not end its session: it is trusted, and would repeat them in a new session."""
         if (hold := self._hold()) is not None:
             self._fail(hold)
         super().refuse(reply, is_error=is_error and self.identity is None)
@@ -172,17 +172,17 @@ class PeerReceiver(Receiver):
         hold.sink.discard()
 
     def reset(self) -> None:
-        """Nothing of an unfinished copy is kept."""
+        """Drop an unfinished copy."""
         if (hold := self._hold()) is not None:
             hold.sink.discard()
         super().reset()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Nothing of an unfinished copy is kept."""
+        """Drop an unfinished copy."""
         self.reset()
         super().connection_lost(error)
 
-    # who I am
+    # identity
 
     async def smtp_XSHADOW(self, argument: str) -> None:
         form, rest = parse_form(argument)
@@ -196,16 +196,16 @@ class PeerReceiver(Receiver):
     # a copy
 
     def mail_parameters(self) -> frozenset[str]:
-        """XSHADOW is a parameter for those who may use it."""
+        """The XSHADOW parameter is known only in sessions that may use it."""
         return PEER_MAIL_PARAMETERS if self.may_use_xshadow() else MAIL_PARAMETERS
 
     async def smtp_MAIL(self, argument: str) -> None:
         if (hold := self._hold()) is not None and hold.has_failed:
-            self.reset()  # the peer gave the failed copy up without XSHADOW COMMIT
+            self.reset()  # the peer abandoned the failed copy without XSHADOW COMMIT
         await super().smtp_MAIL(argument)
 
     def refusal_of_mail(self, transaction: Transaction, parameters: Mapping[str, str], size: int) -> Reply | None:
-        """A copy is exempt from what binds strangers."""
+        """A copy is exempt from the limits for other clients."""
         value = parameters.get(KEYWORD)
         if value is None:
             return super().refusal_of_mail(transaction, parameters, size)
@@ -215,13 +215,13 @@ class PeerReceiver(Receiver):
             return MESSAGE_TOO_BIG
         if not self.reception.desk.offers_hold():
             return HOLD_NOT_OFFERED
-        # Not the message id: an earlier copy of the same message may still be on its way into the ledger.
+        # Not named by the message id: an earlier copy of the same message may still be on its way into the ledger.
         path = f"{self.reception.spool_directory}/{self.reception.new_message_id()}.copy"
         transaction.hold = Hold(message_id, number, ContentSink(path, self.reception.budget.portion(), self.reception.descriptors))
         return None
 
     def refusal_of_recipient(self, transaction: Transaction, recipient: Recipient) -> Reply | None:
-        """A copy has all original recipients, or fails."""
+        """A copy must have all original recipients, or it fails."""
         hold = transaction.hold
         if hold is None:
             return super().refusal_of_recipient(transaction, recipient)
@@ -230,7 +230,7 @@ class PeerReceiver(Receiver):
         return TOO_MANY_RECIPIENTS if len(transaction.recipients) >= HOLD_RECIPIENTS_MAX else None
 
     def refusal_of_content(self, transaction: Transaction) -> Reply | None:
-        """A copy's content comes by BDAT."""
+        """A copy's content arrives by BDAT."""
         return super().refusal_of_content(transaction) if transaction.hold is None else BDAT_WANTED
 
     def _live_hold(self) -> Hold:
@@ -248,10 +248,10 @@ class PeerReceiver(Receiver):
         self._say_with_position(ENVELOPE_OK)
 
     async def smtp_BDAT(self, argument: str) -> None:
-        """A chunk is read whatever is wrong: it must never be taken for commands. RFC 3030 section 2."""
+        """Read the chunk even if it is refused: its octets must never be taken for commands. RFC 3030 section 2."""
         found = CHUNK.fullmatch(argument)
         if found is None:
-            self.hang_up(BAD_CHUNK, "bad BDAT")  # nobody knows where the next command is
+            self.hang_up(BAD_CHUNK, "bad BDAT")  # the start of the next command is unknown
             return
         count = int(found[1])
         if not self._reader.has_octets(count):
@@ -276,7 +276,7 @@ class PeerReceiver(Receiver):
     async def _commit(self, argument: str) -> None:
         identity = self.require_peer()
         transaction, hold = self.transaction, self._hold()
-        self.was_mail_refused = False  # here the pipelined group ends
+        self.was_mail_refused = False  # the pipelined group ends here
         if transaction is None or hold is None:
             raise WireError(NO_HOLD)
         self.transaction = None
@@ -320,12 +320,12 @@ class PeerReceiver(Receiver):
         return CopyOffer(hold.number, hold.extras.apply_to(envelope), hold.extras.done, content)
 
     def _say_with_position(self, reply: Reply) -> None:
-        if reply.text.startswith(SUPERSEDED):  # followed by what STATUS would say, and by nothing else
+        if reply.text.startswith(SUPERSEDED):  # followed by the answer to STATUS only, without a position
             self.say(reply)
         else:
             self._collect(f"{reply} {format_position(self.reception.desk.position)}\r\n".encode())
 
-    # what must you tell me?
+    # XQDISCARD
 
     async def smtp_XQDISCARD(self, argument: str) -> None:
         announced = _BLOCK.fullmatch(argument)
@@ -342,7 +342,7 @@ class PeerReceiver(Receiver):
         self.say_lines(250, "2.0.0", format_answer_lines(answers, self.reception.desk.position))
 
     async def _read_block(self, size: int) -> bytes:
-        """The octets announced, whoever announced them; more than a block may have are read and dropped."""
+        """Read the announced octets from any client; if they exceed the limit of a block, drop them."""
         if not self._reader.has_octets(size):
             await self.flush()
         self._is_in_content = True
@@ -359,5 +359,5 @@ class PeerReceiver(Receiver):
 
 PEER_MAIL_PARAMETERS = MAIL_PARAMETERS | {KEYWORD}
 
-CHUNK = re.compile(r"([0-9]{1,19}) *")  # what follows BDAT in a copy: no LAST, because XSHADOW COMMIT says the end
+CHUNK = re.compile(r"([0-9]{1,19}) *")  # the argument of BDAT in a copy: no LAST, because XSHADOW COMMIT ends the content
 _BLOCK = re.compile(r"STATUS BDAT ([0-9]{1,19}) *", re.IGNORECASE)

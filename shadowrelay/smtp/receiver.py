@@ -1,6 +1,6 @@
-"""The receiver of mail: the commands of RFC 5321 and of the extensions that EHLO names, in strict order.
+"""Receive mail: the commands of RFC 5321 and of the extensions offered in EHLO, in strict order.
 
-Decides nothing about a message: the `Acceptor` does. A refusal says what was wrong in our words, never in the client's.
+Decides nothing about a message: the `Acceptor` does. Replies never echo client input.
 """
 
 import re
@@ -48,11 +48,11 @@ from shadowrelay.smtp.limits import (
 )
 from shadowrelay.smtp.session import MAIL_PARAMETERS, Transaction, recipient_of, take_mail_parameters
 
-_HELLO_NAME = re.compile(rf"[A-Za-z0-9._:\[\]-]{{1,{HELLO_NAME_OCTETS_MAX}}}")  # what may stand in a trace header
+_HELLO_NAME = re.compile(rf"[A-Za-z0-9._:\[\]-]{{1,{HELLO_NAME_OCTETS_MAX}}}")  # characters allowed in a trace header
 
 
 class Receiver(Connection):
-    """A client's session, without mail."""
+    """A session with an ordinary client. docs/operations.md "Settings" has its limits."""
 
     is_extended = False
 
@@ -123,16 +123,16 @@ class Receiver(Connection):
             await self._protect(context)
 
     async def _protect(self, context: ssl.SSLContext) -> None:
-        """TLS from here on; whatever was said before is forgotten, and what came too early is not obeyed. RFC 3207 4.2."""
-        assert self.transport is not None  # uvloop's transports are no asyncio.Transport
+        """Start TLS. Forget the session's state, and drop octets received before the handshake. RFC 3207 4.2."""
+        assert self.transport is not None  # uvloop's transports are not asyncio.Transport instances
         self._reader.discard()
         try:
             transport = await self.loop.start_tls(
                 self.transport, BoundedReading(self), context, server_side=True, ssl_handshake_timeout=HANDSHAKE_SECONDS
             )
-        except OSError as error:  # ssl.SSLError and TimeoutError are OSErrors
+        except OSError as error:  # ssl.SSLError and TimeoutError are subclasses
             self.account.reason = "TLS failed"
-            # A connection lost in the handshake is told to the TLS layer alone.
+            # asyncio reports a connection lost in the handshake to the TLS layer only.
             self.loop.call_soon(self.connection_lost, error)
             self._is_ending = True
             return
@@ -141,18 +141,18 @@ class Receiver(Connection):
         self._reader.move_to(transport)
         self._writer._transport = transport  # type: ignore[attr-defined]
         self._replace_writer(self._writer)  # type: ignore[attr-defined]
-        report_every_unwritten_octet(transport)  # now: what the handshake has left to write may pause this one's reading, not the other's
+        report_every_unwritten_octet(transport)  # now: unwritten handshake data may pause reading on this transport, not on the old one
         session = transport.get_extra_info("ssl_object")
         self.account.tls = session.version() or "TLS"
         self.account.client_name = ""
         self.protected(session)
 
     def protected(self, session: ssl.SSLObject) -> None:
-        """TLS is active and everything before it forgotten. For subclasses."""
+        """TLS is active and the earlier state is forgotten. For subclasses."""
         self.reset()
 
     transaction: Transaction | None = None
-    was_mail_refused = False  # then the rest of its pipelined group is refused too, and is no error of the client
+    was_mail_refused = False  # then the rest of the pipelined group is refused without counting as errors
     _is_in_content = False
 
     def is_idle(self) -> bool:
@@ -160,7 +160,7 @@ class Receiver(Connection):
         return self.transaction is None and not self._is_in_content
 
     def reset(self) -> None:
-        """Forget the transaction."""
+        """Drop the transaction."""
         self.transaction = None
         self.was_mail_refused = False
 
@@ -195,7 +195,7 @@ class Receiver(Connection):
         return MAIL_PARAMETERS
 
     def refusal_of_mail(self, transaction: Transaction, parameters: Mapping[str, str], size: int) -> Reply | None:
-        """Why this transaction cannot begin; `size` 0 where none was said."""
+        """Why this transaction cannot begin; `size` 0 if not declared."""
         if size > self.reception.connector.max_message_size:
             return MESSAGE_TOO_BIG
         return self.reception.acceptor.refusal()
@@ -223,9 +223,9 @@ class Receiver(Connection):
         self.say(RECIPIENT_OK)
 
     def _with_home(self, transaction: Transaction, address: str) -> str:
-        """A bare `Postmaster` gets the domain where it can be delivered (RFC 5321 4.5.1); a copy has what its primary decided.
+        """A bare `Postmaster` gets the domain where it can be delivered (RFC 5321 4.5.1); in a copy, its primary added it.
 
-        Raises: WireError 550 where it lives nowhere: accepted, it would come back to a sender whom anybody can forge.
+        Raises: WireError 550 if there is no such domain: if accepted, it would bounce to a sender that may be forged.
         """
         if transaction.hold is not None:
             return address
@@ -235,7 +235,7 @@ class Receiver(Connection):
         return f"{address}@{home}"
 
     def refusal_of_recipient(self, transaction: Transaction, recipient: Recipient) -> Reply | None:
-        """Why this recipient cannot be taken."""
+        """Why this recipient is refused."""
         if len(transaction.recipients) >= self.reception.connector.max_recipients_per_message:
             return TOO_MANY_RECIPIENTS
         rights = self.reception.rights
@@ -251,7 +251,7 @@ class Receiver(Connection):
             refusal = INSUFFICIENT_RESOURCES
         if refusal is not None:
             self.refuse(refusal, is_error=not self.was_mail_refused)
-            if self._reader.has_octets():  # content of a client that did not wait: it must not be obeyed
+            if self._reader.has_octets():  # content sent before our 354: it must not be executed as commands
                 self.hang_up(OUT_OF_STEP, "out of step")
             return
         assert self.transaction is not None
@@ -269,7 +269,7 @@ class Receiver(Connection):
         return self.refusal_of_content(self.transaction)
 
     def refusal_of_content(self, transaction: Transaction) -> Reply | None:
-        """Why DATA may not come now."""
+        """Why DATA is not possible now."""
         if transaction.recipients:
             return None
         return NO_VALID_RECIPIENTS if transaction.refused_count else RCPT_FIRST
@@ -310,7 +310,7 @@ class Receiver(Connection):
             sender=transaction.sender,
             recipients=tuple(transaction.recipients),
             arrived_at=reception.clock.now(),
-            body=transaction.body if data.is_ascii else BodyType.EIGHT_BIT_MIME,  # said or not
+            body=transaction.body if data.is_ascii else BodyType.EIGHT_BIT_MIME,  # whether declared or not
             smtputf8=transaction.smtputf8,
             ret=transaction.ret,
             envid=transaction.envid,
@@ -345,7 +345,7 @@ class Receiver(Connection):
         return ("UTF8SMTP" if transaction.smtputf8 else "ESMTP") + ("S" if self.account.tls else "")
 
     def after_failure(self, reply: Reply) -> None:
-        """What is in the middle of content cannot go on: nobody knows where the next command is."""
+        """A failure within content ends the session: the start of the next command is unknown."""
         if self._is_in_content:
             self.hang_up(FAILED_IN_CONTENT, "failed")
             return

@@ -1,11 +1,11 @@
-"""Where a domain's mail goes, and whom to try in which order. MX, implicit MX, null MX: RFC 5321 5.1, RFC 7505.
+"""Find the mail servers of a domain and the order in which to try them. MX, implicit MX, null MX: RFC 5321 5.1, RFC 7505.
 
-`Lookups` asks and remembers; here answers become hosts or delivery errors. An answer that says "no" is permanent, no answer
-is transient.
+`Lookups` queries and caches; this module turns answers into hosts or delivery errors. A negative answer is a permanent error, no answer
+is a transient one.
 
-A route's hosts are tried in order, a domain's exchanges by preference and shuffled among equals. A host that failed lately
-comes last. One that cost a whole connect timeout is left alone for a while where another host has been tried in the same
-attempt, so that a dead server does not slow every attempt; where it is the only one, the queue's ladder decides (docs/design.md 6.10).
+The hosts of a route are tried in order; the exchanges of a domain by preference, shuffled among equals. A host that failed recently
+is tried last. A host that cost a whole connect timeout is skipped for a while if another host was tried in the same attempt, so that a
+dead server does not slow every attempt; if it is the only host, the queue's retry ladder decides (docs/design.md 6.10).
 """
 
 import asyncio
@@ -21,14 +21,14 @@ from shadowrelay.model.routing import Destination, HostPort
 from shadowrelay.model.values import dataclass
 from shadowrelay.smtp.host_names import LIFETIME_SECONDS, Found, Lookups, both_families
 
-EXCHANGES_MAX = 20  # of one domain; a hostile zone may name hundreds
+EXCHANGES_MAX = 20  # of one domain; a hostile zone may list hundreds
 ADDRESSES_MAX = 8  # of one exchange
 
 NO_SUCH_DOMAIN = Reply(550, "5.1.2", "The domain does not exist")  # RFC 3463 X.1.2
 NO_ADDRESS = Reply(550, "5.1.2", "The domain has no mail server and no address")
-TAKES_NO_MAIL = Reply(556, "5.1.10", "The domain does not accept mail (null MX)")  # RFC 7505 4.2
-IN_CIRCLES = Reply(554, "5.4.6", "Mail for the domain would come back to this server")  # RFC 5321 5.1
-LOOKUP_FAILED = Reply(451, "4.4.3", "The domain name could not be looked up")  # and why. RFC 3463 X.4.3
+NULL_MX = Reply(556, "5.1.10", "The domain does not accept mail (null MX)")  # RFC 7505 4.2
+MAIL_LOOP = Reply(554, "5.4.6", "Mail for the domain would come back to this server")  # RFC 5321 5.1
+LOOKUP_FAILED = Reply(451, "4.4.3", "The domain name could not be looked up")  # the reason is appended. RFC 3463 X.4.3
 NO_USABLE_EXCHANGE = Reply(451, "4.4.3", "No mail server of the domain has an address")
 
 
@@ -41,19 +41,19 @@ class Exchange:
 
 
 class MailResolver(Protocol):
-    """What delivery asks of DNS."""
+    """DNS look-ups for delivery."""
 
     async def exchanges(self, domain: str) -> tuple[Exchange, ...]:
-        """Ascending preference, never empty, never this node nor what is behind it. Raises DeliveryError."""
+        """Ascending preference, never empty, without this node or exchanges of no better preference. Raises DeliveryError."""
         ...
 
     async def addresses(self, host: str, port: int = 25) -> tuple[HostPort, ...]:
-        """Of one exchange; empty if it has none. Raises TransientDeliveryError."""
+        """The addresses of one exchange; empty if it has none. Raises TransientDeliveryError."""
         ...
 
 
 class DnsResolver:
-    """See `MailResolver`. `own_names`: names under which this node takes mail. `nameservers`: see `Lookups`."""
+    """See `MailResolver`. `own_names`: names under which this node accepts mail. `nameservers`: see `Lookups`."""
 
     def __init__(
         self,
@@ -81,23 +81,23 @@ class DnsResolver:
         found = [(int(preference), host.rstrip(".")) for preference, _, host in (text.partition(" ") for text in answer.records)]
         exchanges = sorted((Exchange(preference, host) for preference, host in found if host), key=_by_preference)
         if not exchanges:
-            raise PermanentDeliveryError(TAKES_NO_MAIL, domain)
+            raise PermanentDeliveryError(NULL_MX, domain)
         own = [exchange.preference for exchange in exchanges if _normal(exchange.host) in self._own]
         if own:
             exchanges = [exchange for exchange in exchanges if exchange.preference < min(own)]
         if not exchanges:
-            raise PermanentDeliveryError(IN_CIRCLES, domain)
+            raise PermanentDeliveryError(MAIL_LOOP, domain)
         return tuple(exchanges[:EXCHANGES_MAX])
 
     async def _implicit(self, domain: str) -> tuple[Exchange, ...]:
         if not await self.addresses(domain):
             raise PermanentDeliveryError(NO_ADDRESS, domain)
         if _normal(domain) in self._own:
-            raise PermanentDeliveryError(IN_CIRCLES, domain)
+            raise PermanentDeliveryError(MAIL_LOOP, domain)
         return (Exchange(0, domain),)
 
     async def addresses(self, host: str, port: int = 25) -> tuple[HostPort, ...]:
-        """See `MailResolver`. IPv4 first: more of the world's mail servers are reachable by it."""
+        """See `MailResolver`. IPv4 first: more mail servers are reachable by it."""
         literal = _literal(host)
         if literal:
             return (HostPort(literal, port),)
@@ -107,7 +107,7 @@ class DnsResolver:
         return tuple(HostPort(address, port) for address in found[:ADDRESSES_MAX])
 
     async def close(self) -> None:
-        """End what runs."""
+        """Cancel running look-ups."""
         await self._lookups.close()
 
 
@@ -117,7 +117,7 @@ def _unanswered(name: str, reason: str) -> TransientDeliveryError:
 
 
 def _absolute(domain: str) -> dns.name.Name:
-    """Raises PermanentDeliveryError where the text can be no name: it will not become one."""
+    """Raises PermanentDeliveryError if the text is not a legal name."""
     try:
         return dns.name.from_text(domain, idna_codec=dns.name.IDNA_2003)
     except (dns.exception.DNSException, ValueError) as error:
@@ -144,13 +144,13 @@ def _by_preference(exchange: Exchange) -> int:
 
 
 FAILED_HOSTS_MAX = 1000
-FAILED_LATELY_SECONDS = 60.0  # tried after the others
-LEFT_ALONE_SECONDS = 30.0  # not tried at all behind another: it cost a whole connect timeout
+FAILED_LATELY_SECONDS = 60.0  # tried after the others for so long
+SKIPPED_SECONDS = 30.0  # skipped for so long if another host was tried: it cost a whole connect timeout
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A server to try; `name` is what it is called in MX or route."""
+    """A server to try; `name` is its name in MX or route."""
 
     host: HostPort
     name: str
@@ -161,14 +161,14 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Of the last opening. Units: the loop's seconds."""
+    """The last failure to open a session. Units: the loop's seconds."""
 
     failed_at: float
     was_slow: bool
 
 
 class Hosts:
-    """Remembers who failed. Units: the loop's seconds."""
+    """Orders hosts, and remembers failures. Units: the loop's seconds."""
 
     def __init__(self, resolver: MailResolver, mx_port: int, shuffle: Callable[[list[Exchange]], None]) -> None:
         self._resolver = resolver
@@ -177,15 +177,15 @@ class Hosts:
         self._failures: dict[HostPort, Failure] = {}
 
     def of_route(self, destination: Destination) -> list[Target]:
-        """The hosts of a route in the order of trying; those that failed lately at the end. Asks nobody."""
+        """The hosts of a route in the order of trying, recently failed ones last. No look-up."""
         targets = [Target(host, host.host) for host in destination.hosts]
         if len(targets) > 1:
-            targets.sort(key=lambda target: (self._failed_lately(target.host), self.is_left_alone(target.host)))
+            targets.sort(key=lambda target: (self._failed_lately(target.host), self.is_skipped(target.host)))
         return targets
 
     async def of_domain(self, destination: Destination) -> AsyncGenerator[Target, None]:
-        """The exchangers of a domain in the order of trying; those that failed lately at the end. Raises DeliveryError, a transient
-        one where no address is known because the look-ups failed."""
+        """The exchanges of a domain in the order of trying, recently failed ones last. Raises DeliveryError, a transient
+        one if no address is known because look-ups failed."""
         late: list[Target] = []
         unanswered: Reply | None = None
         is_found = False
@@ -193,7 +193,7 @@ class Hosts:
             try:
                 hosts = await self._resolver.addresses(exchange.host, self._mx_port)
             except PermanentDeliveryError:
-                continue  # it can be no name; the next exchange may have one
+                continue  # not a legal name; the next exchange may have one
             except TransientDeliveryError as error:
                 unanswered = error.reply
                 continue
@@ -206,31 +206,31 @@ class Hosts:
                     yield target
         if unanswered is not None and not is_found:
             raise TransientDeliveryError(unanswered, destination.key, is_unreachable=True)
-        for target in sorted(late, key=lambda target: self.is_left_alone(target.host)):
+        for target in sorted(late, key=lambda target: self.is_skipped(target.host)):
             yield target
 
     def _shuffled(self, exchanges: tuple[Exchange, ...]) -> list[Exchange]:
         mixed = list(exchanges)
         if len(mixed) > 1:
             self._shuffle(mixed)
-            mixed.sort(key=lambda exchange: exchange.preference)  # stable: equals stay as they were shuffled
+            mixed.sort(key=lambda exchange: exchange.preference)  # stable: equals stay shuffled
         return mixed
 
     def _failed_lately(self, host: HostPort) -> bool:
         failure = self._failures.get(host) if self._failures else None
         return failure is not None and asyncio.get_running_loop().time() - failure.failed_at < FAILED_LATELY_SECONDS
 
-    def is_left_alone(self, host: HostPort) -> bool:
-        """It cost us a whole timeout a moment ago."""
+    def is_skipped(self, host: HostPort) -> bool:
+        """Whether it cost a whole connect timeout recently."""
         failure = self._failures.get(host)
-        return failure is not None and failure.was_slow and asyncio.get_running_loop().time() - failure.failed_at < LEFT_ALONE_SECONDS
+        return failure is not None and failure.was_slow and asyncio.get_running_loop().time() - failure.failed_at < SKIPPED_SECONDS
 
     def failed(self, host: HostPort, now: float, *, was_slow: bool) -> None:
-        """No session could be opened."""
+        """Record that no session could be opened."""
         if len(self._failures) >= FAILED_HOSTS_MAX:
             self._failures.pop(next(iter(self._failures)))
         self._failures[host] = Failure(now, was_slow)
 
     def reached(self, host: HostPort) -> None:
-        """A session was opened."""
+        """Record that a session was opened."""
         self._failures.pop(host, None)

@@ -1,8 +1,8 @@
-"""A receive connector as a listening socket of our own in the node's loop: accept, drain, close.
+"""A receive connector: a listening socket in the node's loop, and its sessions until drain and close. docs/operations.md "Signals".
 
-The loops' own way is not used, because of what it does when the process has no descriptor left: uvloop accepts what waits and
-closes it without a word, and closes the listening socket itself when another thread took the descriptor that it keeps for
-that; asyncio writes a traceback. Here those connections wait in the kernel's backlog, and are accepted a little later.
+The loops' own servers fail when the process runs out of descriptors: uvloop accepts waiting connections and closes them without a
+reply, and closes the listening socket itself if another thread takes the descriptor that it keeps in reserve; asyncio logs a
+traceback. Here those connections wait in the kernel's backlog, and are accepted a little later.
 """
 
 import asyncio
@@ -24,9 +24,9 @@ from shadowrelay.smtp.peer_receiver import PeerReceiver
 from shadowrelay.smtp.session import Reception
 from shadowrelay.smtp.tls import TlsContexts
 
-BACKLOG = 1_024  # connections that the kernel keeps for us while the loop is busy
-ACCEPTED_AT_ONCE_MAX = 64  # then the sessions that are open have their turn
-PAUSE_SECONDS = 0.25  # nothing can be accepted: descriptors or memory of the kernel are used up
+BACKLOG = 1_024  # connections that the kernel queues while the loop is busy
+ACCEPTED_AT_ONCE_MAX = 64  # then open sessions run
+PAUSE_SECONDS = 0.25  # after accept failed for lack of descriptors or kernel memory
 OUT_OF_RESOURCES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 Factory = Callable[[], asyncio.BaseProtocol]
@@ -44,7 +44,7 @@ class Listener:
 
     @classmethod
     async def open(cls, factory: Factory, listen: HostPort, descriptors: Descriptors) -> "Listener":
-        """On every address that the host has. Raises: OSError when one cannot be had."""
+        """Listen on every address of the host. Raises: OSError if one cannot be bound."""
         listener = cls(factory, descriptors)
         found = await listener._loop.getaddrinfo(listen.host, listen.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         try:
@@ -61,12 +61,12 @@ class Listener:
 
     @property
     def address(self) -> HostPort:
-        """Where it listens really, when the port was 0."""
+        """The bound address; useful if the port was 0."""
         host, port = self._sockets[0].getsockname()[:2]
         return HostPort(host, port)
 
     def close(self) -> None:
-        """Accept no more. May be called twice."""
+        """Stop accepting. May be called twice."""
         for bound in self._sockets:
             if bound.fileno() >= 0:
                 self._loop.remove_reader(bound)
@@ -106,7 +106,7 @@ class Listener:
         try:
             await self._loop.connect_accepted_socket(self._factory, connection)
         except OSError:
-            connection.close()  # it is gone already
+            connection.close()  # the client has disconnected already
 
 
 LOOK_SECONDS = 0.1
@@ -124,7 +124,7 @@ def reception_for(
     descriptors: Descriptors,
     tls: TlsContexts | None = None,
 ) -> Reception:
-    """What the sessions of this connector need. Without `tls` STARTTLS is not offered."""
+    """Shared objects for the sessions of this connector. Without `tls`, STARTTLS is not offered."""
     peers: Mapping[ServerName, Peer] = {peer.name: peer for peer in settings.peers}
     return Reception(
         name=settings.server.name,
@@ -143,7 +143,7 @@ def reception_for(
     )
 
 
-COMMAND_SECONDS = 5.0  # for a command to end whose connection was cut
+COMMAND_SECONDS = 5.0  # for a command to finish after its connection was closed
 
 OpenListener = Callable[[Factory, HostPort, Descriptors], Awaitable[Listener]]
 
@@ -158,7 +158,7 @@ class ReceiverServer:
         self._sessions: set[Connection] = set()
 
     async def start(self) -> None:
-        """Listen. Raises: OSError when the address cannot be had."""
+        """Listen. Raises: OSError if the address cannot be bound."""
         self._listener = await self._open_listener(self.factory, self.reception.connector.listen, self.reception.descriptors)
 
     def factory(self) -> asyncio.BufferedProtocol:
@@ -167,7 +167,7 @@ class ReceiverServer:
 
     @property
     def address(self) -> HostPort:
-        """Where it listens really, when `listen` has port 0."""
+        """The bound address; useful if `listen` has port 0."""
         assert self._listener is not None
         return self._listener.address
 
@@ -177,7 +177,7 @@ class ReceiverServer:
         return len(self._sessions)
 
     def reload(self, connector: ReceiveConnector, routes: Sequence[Route], tls: TlsContexts | None = None) -> None:
-        """Follow changed settings and TLS files without closing a session. `listen` stays as it is."""
+        """Apply changed settings and TLS files without closing a session. `listen` cannot change."""
         self.reception.adopt(connector, routes)
         self.reception.tls_context = None if tls is None else tls.receiving(connector)
 
@@ -187,10 +187,10 @@ class ReceiverServer:
             self._listener.close()
 
     async def drain(self, seconds: float) -> None:
-        """Take no more mail: idle sessions end with 421 now, the others after their transaction, or cut off after `seconds`.
+        """Accept no more mail: idle sessions end with 421 now, the others after their transaction, or are closed after `seconds`.
 
-        Where peers may come it goes on listening until `close`, and their sessions stay: they ask what is done. Whoever comes
-        with mail gets 421 to MAIL.
+        A connector for peers listens until `close`, and sessions of peers stay, so that peers can fetch discard notifications.
+        Clients get 421 to MAIL.
         """
         self.reception.is_draining = True
         if not self.reception.connector.accept_xshadow:
@@ -207,14 +207,14 @@ class ReceiverServer:
             await asyncio.wait({session.gone for session in waited_for})
 
     def dismiss(self) -> None:
-        """Say 421 to whoever is still there; `close` then ends it."""
+        """Send 421 to all remaining sessions; `close` then ends them."""
         self.stop_accepting()
         for session in tuple(self._sessions):
             session.hang_up(SHUTTING_DOWN, "shutdown")
 
     async def close(self) -> None:
-        """End everything now. Promises that were being made go on in the node; commands that wait for one come to their end,
-        so that what was committed is also told in the tracking log."""
+        """End everything now. Promises in progress continue in the node; commands that wait for one finish, so that committed
+        messages also appear in the tracking log."""
         self.stop_accepting()
         for session in tuple(self._sessions):
             session.cut()

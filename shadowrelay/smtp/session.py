@@ -1,7 +1,7 @@
-"""What a session is: what all sessions of a receive connector share, its account, one transaction, and the parameters of that.
+"""State of a session: what a connector's sessions share, its account, a transaction, and the parameters of MAIL and RCPT. RFC 5321 4.1.1.
 
-The grammar of a line is `protocol.addresses`; which parameters of MAIL and RCPT are known here, and which values they may have, is what
-the extensions in our reply to EHLO promise. They are kept as they came.
+The grammar of a line is in `protocol.addresses`. The parameters known here, and their values, are those of the extensions that our EHLO
+reply offers. Values are kept as received.
 """
 
 import asyncio
@@ -34,15 +34,15 @@ from shadowrelay.smtp.limits import (
     postmaster_homes,
 )
 
-IDS_DRAWN_AT_ONCE = 64  # a system call for each, which also gives up the interpreter's lock, is dear
+IDS_DRAWN_AT_ONCE = 64  # a system call per id, which also releases the interpreter's lock, is too slow
 
-_drawn: deque[str] = deque()  # hexadecimal digits, 32 an id; deque's own operations are atomic
-os.register_at_fork(after_in_child=_drawn.clear)  # two processes must not draw the same ones
+_drawn: deque[str] = deque()  # hexadecimal digits, 32 per id; deque operations are atomic
+os.register_at_fork(after_in_child=_drawn.clear)  # two processes must not use the same digits
 
 
 def new_message_id() -> MessageId:
-    """A network message id: a UUID of version 7 (RFC 9562 5.7), random, because it must be the only one in the boundary,
-    behind the time in milliseconds: ids that come together lie together in the database's index."""
+    """A network message id: a UUID of version 7 (RFC 9562 5.7). Its random part makes it unique in the boundary; the time in
+    milliseconds before it places ids of the same time together in the database's index."""
     try:
         digits = _drawn.popleft()
     except IndexError:
@@ -56,11 +56,11 @@ def new_message_id() -> MessageId:
 
 @dataclass(slots=True)
 class Reception:
-    """What the sessions of one receive connector share.
+    """Objects shared by the sessions of one receive connector.
 
-    Shapes: `spool_directory` exists; files in it that no ledger took are left over from a crash and may be deleted at
+    Shapes: `spool_directory` exists; files in it that no ledger owns are left over from a crash and may be deleted at
     start. `is_advertised` False (`shadow_redundancy_enabled = false`) hides the keyword; peers may still use the verbs,
-    since what they hold has to be discarded.
+    because copies that they hold must be discarded.
     """
 
     name: ServerName
@@ -75,12 +75,12 @@ class Reception:
     descriptors: Descriptors = field(default_factory=lambda: Descriptors(sys.maxsize))
     tls_context: ssl.SSLContext | None = None
     is_advertised: bool = True
-    is_draining: bool = False  # no mail is taken any more; peers may still ask what is done
+    is_draining: bool = False  # mail is refused; peers may still fetch discard notifications
     new_message_id: Callable[[], MessageId] = new_message_id
     routes: Sequence[Route] = ()
-    running: set["asyncio.Task[None]"] = field(default_factory=set)  # the sessions' command loops, also of lost connections
+    running: set["asyncio.Task[None]"] = field(default_factory=set)  # the sessions' command loops, also of closed connections
     read_buffer: memoryview = field(default_factory=lambda: memoryview(bytearray(CONTENT_AHEAD_OCTETS)))
-    """Where the transports of all sessions read into, one after the other: what is there is taken before anything else runs."""
+    """Read buffer shared by the transports of all sessions: its data is consumed before another read can happen."""
     rights: Rights = field(init=False)
     _homes: tuple[str, str] = field(init=False)
     count: SessionCount = field(init=False)
@@ -90,20 +90,20 @@ class Reception:
         self.adopt(self.connector, self.routes)
 
     def adopt(self, connector: ReceiveConnector, routes: Sequence[Route]) -> None:
-        """Follow changed settings, from the next command of each session on."""
+        """Apply changed settings, from the next command of each session on."""
         self.connector = connector
         self.routes = routes
         self.rights = Rights(connector)
         self._homes = postmaster_homes(self.rights, connector, self.name, routes)
 
     def postmaster_home(self, *, may_relay: bool) -> str:
-        """The domain of a bare `Postmaster`, empty where it has none."""
+        """The domain for a bare `Postmaster`, empty if there is none."""
         return self._homes[may_relay]
 
 
 @dataclass(slots=True)
 class Hold:
-    """The part of a transaction that only a shadow copy has. Once `has_failed`, every further line is answered 503."""
+    """The part of a transaction that only a shadow copy has. After `has_failed`, every further line is answered 503."""
 
     message_id: MessageId
     number: CopyNumber
@@ -128,7 +128,7 @@ class Transaction:
 
 @dataclass(slots=True)
 class Account:
-    """What the line that a session leaves in the operator log says."""
+    """The fields of a session's line in the operator log."""
 
     address: str
     port: int
@@ -156,9 +156,9 @@ _RCPT_PARAMETERS = frozenset({"NOTIFY", "ORCPT"})
 
 
 def take_mail_parameters(transaction: Transaction, parameters: Mapping[str, str], known: frozenset[str]) -> int:
-    """Note them in the transaction. The result is the size that was said, or 0.
+    """Store the parameters in the transaction. Returns the declared size, or 0.
 
-    Raises: WireError 555 for one that is not `known`, 501 for a bad value.
+    Raises: WireError 555 for a parameter that is not `known`, 501 for a bad value.
     """
     if not parameters:
         return 0
@@ -186,11 +186,11 @@ def _take(transaction: Transaction, key: str, value: str) -> bool:
     if key == "ENVID":
         transaction.envid = value
         return _ENVID.fullmatch(value) is not None
-    return True  # a subclass's own: it reads the value itself
+    return True  # a subclass's own parameter: it parses the value itself
 
 
 def recipient_of(address: str, parameters: Mapping[str, str]) -> Recipient:
-    """A recipient with its parameters. Raises: WireError 555 for an unknown one, 501 for a bad value."""
+    """A recipient with its parameters. Raises: WireError 555 for an unknown parameter, 501 for a bad value."""
     if not parameters:
         return Recipient(address)
     if parameters.keys() - _RCPT_PARAMETERS:
@@ -202,8 +202,8 @@ def recipient_of(address: str, parameters: Mapping[str, str]) -> Recipient:
 
 
 def original_recipient(orcpt: str) -> str:
-    """ORCPT as it is passed on: as it came, but for a UTF-8 address in UTF-8 itself (RFC 6533, utf-8-addr-unitext), which is
-    written in ASCII (utf-8-addr-xtext): that means the same, and passes every server. Raises: WireError 501."""
+    """ORCPT as passed on: unchanged, except that a UTF-8 address in UTF-8 (RFC 6533, utf-8-addr-unitext) is converted to its
+    ASCII form (utf-8-addr-xtext), which means the same and passes every server. Raises: WireError 501."""
     if _UTF8_ORCPT.match(orcpt):
         orcpt = "".join(character if character.isascii() else f"\\x{{{ord(character):X}}}" for character in orcpt)
         if len(orcpt) > _ORCPT_OCTETS_MAX or _UTF8_ADDRESS.fullmatch(orcpt, len("utf-8;")) is None:

@@ -1,4 +1,4 @@
-"""TLS contexts: for our receivers, for sessions to peers, for next hops that nobody vouches for."""
+"""TLS contexts for receive connectors, sessions to peers, and next hops. RFC 3207, RFC 7435; docs/operations.md "Certificates"."""
 
 import ssl
 from collections.abc import Iterator, Mapping
@@ -15,13 +15,13 @@ from shadowrelay.settings.values import ReceiveConnector, Tls
 
 @dataclass(frozen=True, slots=True)
 class TlsContexts:
-    """What was made of one reading of the files in [tls]: all of it, or nothing. A session keeps what it began with.
+    """Contexts made from one reading of the files in [tls]: all of them, or none. Open sessions keep their context.
 
-    Shapes: `ends` says by key of [tls] when its certificates end, aware; of several authorities the last counts.
+    Shapes: `ends` has, by key of [tls], when its certificates end, aware; of several authorities the latest.
     """
 
-    asking: ssl.SSLContext  # receives, asks for the client's certificate
-    anonymous: ssl.SSLContext  # receives, does not
+    asking: ssl.SSLContext  # for receiving; requests the client's certificate
+    anonymous: ssl.SSLContext  # for receiving; does not
     to_peers: ssl.SSLContext
     ends: Mapping[str, datetime]
 
@@ -29,21 +29,21 @@ class TlsContexts:
     def read(cls, tls: Tls) -> "TlsContexts":
         """Raises: ConfigurationError for files that cannot be used."""
         contexts = server_context(tls), anonymous_server_context(tls), peer_context(tls)
-        ends = {"certificate": _certificates_in(tls.certificate)[0].not_valid_after_utc}  # the node's own stands first
+        ends = {"certificate": _certificates_in(tls.certificate)[0].not_valid_after_utc}  # the node's own is the first
         if tls.peer_authority is not None:
             ends["peer_authority"] = max(each.not_valid_after_utc for each in _certificates_in(tls.peer_authority))
         return cls(*contexts, ends)
 
     def receiving(self, connector: ReceiveConnector) -> ssl.SSLContext:
-        """For this connector: only where peers come in, a client is asked who it is."""
+        """The context of this connector: a client certificate is requested only where peers connect."""
         return self.asking if connector.accept_xshadow else self.anonymous
 
 
 def server_context(tls: Tls) -> ssl.SSLContext:
-    """For STARTTLS on a receive connector. With a `peer_authority` a client may show a certificate, and need not.
+    """For STARTTLS on a receive connector. With a `peer_authority`, a client certificate is requested but optional.
 
-    A client that shows one of another authority fails the handshake: OpenSSL leaves no choice to Python. MTAs then come
-    again without TLS; a connector with `accept_xshadow = false` gets a context without it (`anonymous_server_context`).
+    A client with a certificate of another authority fails the handshake; OpenSSL through Python allows nothing else. MTAs then
+    retry without TLS; a connector with `accept_xshadow = false` does not request one (`anonymous_server_context`).
     Raises: ConfigurationError for files that cannot be used.
     """
     context = anonymous_server_context(tls)
@@ -55,7 +55,7 @@ def server_context(tls: Tls) -> ssl.SSLContext:
 
 
 def anonymous_server_context(tls: Tls) -> ssl.SSLContext:
-    """As `server_context`; no client is asked for a certificate. Raises: ConfigurationError."""
+    """As `server_context`, without requesting a client certificate. Raises: ConfigurationError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2  # RFC 8996
     _load_own(context, tls)
@@ -63,8 +63,8 @@ def anonymous_server_context(tls: Tls) -> ssl.SSLContext:
 
 
 def peer_context(tls: Tls) -> ssl.SSLContext:
-    """For sessions to peers: the peer's name is verified against `peer_authority` (else the system's authorities), and
-    our certificate proves ours. Raises: ConfigurationError for files that cannot be used."""
+    """For sessions to peers: verifies the peer's name against `peer_authority` (else the system's authorities), and presents
+    our certificate. Raises: ConfigurationError for files that cannot be used."""
     authority = None if tls.peer_authority is None else str(tls.peer_authority)
     with _usable(f"peer_authority {authority}"):
         context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=authority)
@@ -102,7 +102,7 @@ def _usable(what: str) -> Iterator[None]:
 
 
 def names_in_certificate(certificate: object) -> frozenset[str]:
-    """The DNS names of a verified client certificate as `ssl.getpeercert()` gives it, lower case; empty without one."""
+    """The DNS names of a verified client certificate from `ssl.getpeercert()`, lower case; empty without one."""
     if not isinstance(certificate, dict):
         return frozenset()
     return frozenset(value.lower() for kind, value in certificate.get("subjectAltName", ()) if kind == "DNS")

@@ -1,1 +1,1 @@
-"""The message tracking log (evidence) and the operator log (narration): two streams that never mix."""
+"""The message tracking log (evidence) and the operator log (diagnostics), which never mix. docs/operations.md."""

@@ -1,13 +1,13 @@
-"""What this node knows of its shipped files: the book beside them, and the manifest of the target.
+"""Records of shipped and dropped tracking logs: `shipping.json` here, and the manifest at the target.
 docs/operations.md "Shipping the tracking log".
 
-A shipped file is named after what is in it, so that a repeat overwrites itself with the same octets and nothing else ever does.
-The manifest says what a node shipped and what it had to drop. One entry a line: a person can read it, and it is made piecemeal, so
-that twenty thousand entries do not hold up other threads.
+A shipped file is named after its content, so that a repeat overwrites it with the same octets and no other file ever does.
+The manifest lists what a node shipped and what it dropped. It has one entry per line, so that a person can read it, and is formatted
+in pieces, so that twenty thousand entries do not block other threads.
 
-The book is `shipping.json`, and survives SIGKILL at any instant. A file counts as shipped when it is at the target *and* the book says so
-on disk; until then it is shipped again, which is harmless. The book recognises a local file by its size and time of change, not by its
-name: after the directory was destroyed the same names come again with other content. Called from several threads.
+The book is `shipping.json`, and survives SIGKILL at any instant. A file counts as shipped when it is at the target *and* the book on disk
+records that; until then it is shipped again, which is harmless. The book identifies a local file by size and modification time, not by
+name: after the directory was destroyed, the same names return with other content. Called from several threads.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ from shadowrelay.protocol.fields import format_instant
 from shadowrelay.tracking.writer import FileKey, sync_directory, tracking_files
 
 SCHEMA_VERSION = 1
-ENTRIES_MAX = 20_000  # of either kind: 20,000 x 200 B = 4 MB, and at one file in five minutes 69 days
+ENTRIES_MAX = 20_000  # of either kind: 20,000 x 200 B = 4 MB; 69 days at one file in five minutes
 _PIECE_BYTES = 64 * 1024
 
 
@@ -45,13 +45,13 @@ class ShippedFile:
 
     @cached_property
     def line(self) -> str:
-        """Its entry."""
+        """Its line in the manifest."""
         return _line(name=self.name, bytes=self.size, sha256=self.sha256, rows=self.rows, shipped_at=format_instant(self.at))
 
 
 @dataclass(frozen=True)
 class DroppedFile:
-    """A file that went before it could be shipped, under its local name. `rows` is `None` where nobody counted them."""
+    """A file that was deleted or lost before it was shipped, by its local name. `rows` is `None` if they were not counted."""
 
     name: str
     size: int
@@ -61,7 +61,7 @@ class DroppedFile:
 
     @cached_property
     def line(self) -> str:
-        """Its entry."""
+        """Its line in the manifest."""
         return _line(name=self.name, bytes=self.size, rows=self.rows, reason=self.reason, at=format_instant(self.at))
 
 
@@ -76,7 +76,7 @@ class Manifest(NamedTuple):
 
 
 class Origin(NamedTuple):
-    """Whose files they are."""
+    """The node whose files they are."""
 
     server: str
     site: str
@@ -84,7 +84,7 @@ class Origin(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """What is in a closed log."""
+    """Size, rows and hash of a closed log."""
 
     size: int
     sha256: str
@@ -97,7 +97,7 @@ def shipped_name(local_name: str, sha256: str) -> str:
 
 
 def measure(path: Path) -> Measured:
-    """Shapes: comments, empty lines and a torn last line are no rows. Raises: OSError."""
+    """Shapes: comments, empty lines and a torn last line do not count as rows. Raises: OSError."""
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256")
         size = file.tell()
@@ -105,7 +105,7 @@ def measure(path: Path) -> Measured:
         rows = 0
         is_row = False
         begins_line = True
-        # in pieces: what a lost power supply left may be one line of any length
+        # in pieces: after a power loss the file may contain one line of any length
         for piece in iter(lambda: file.readline(_PIECE_BYTES), b""):
             is_row = (not begins_line and is_row) or (begins_line and not piece.startswith(b"#") and not piece.isspace())
             begins_line = piece.endswith(b"\n")
@@ -114,13 +114,13 @@ def measure(path: Path) -> Measured:
 
 
 def format_manifest(manifest: Manifest, origin: Origin, updated_at: datetime) -> str:
-    """The text of `manifest.json`; `parse_manifest` reads the entries back."""
+    """The text of `manifest.json`. `parse_manifest` is the inverse for the entries."""
     head = json.dumps({"schema_version": SCHEMA_VERSION, **origin._asdict(), "updated_at": format_instant(updated_at)}, ensure_ascii=False)
     return f'{head[:-1]},\n"files": {_lines(manifest.files)},\n"dropped": {_lines(manifest.dropped)}}}\n'
 
 
 def parse_manifest(text: bytes | str) -> Manifest:
-    """Raises: ValueError for what is no manifest of a version that this program knows."""
+    """Raises: ValueError if it is not a manifest of a known version."""
     try:
         return manifest_of(json.loads(text))
     except RecursionError as exc:
@@ -128,7 +128,7 @@ def parse_manifest(text: bytes | str) -> Manifest:
 
 
 def manifest_of(found: object) -> Manifest:
-    """From what JSON makes of the text. Raises: as `parse_manifest`."""
+    """From the parsed JSON. Raises as `parse_manifest`."""
     if not isinstance(found, dict) or found.get("schema_version") != SCHEMA_VERSION:
         raise ValueError(f"is no manifest of version {SCHEMA_VERSION}")
     try:
@@ -138,7 +138,7 @@ def manifest_of(found: object) -> Manifest:
 
 
 def merged(ours: Manifest, theirs: Manifest) -> Manifest:
-    """The entries of both, each once; where both have one of a name, ours."""
+    """The entries of both, one per name; ours take precedence."""
     files = {file.name: file for file in (*theirs.files, *ours.files)}
     dropped = {(file.name, file.at): file for file in (*theirs.dropped, *ours.dropped)}
     return Manifest(
@@ -208,23 +208,23 @@ _log = structlog.get_logger()
 
 
 class Fingerprint(NamedTuple):
-    """By which a closed file is recognised. Units: bytes, nanoseconds."""
+    """Identifies a closed file. Units: bytes, nanoseconds."""
 
     size: int
     changed_at: int
 
     @classmethod
     def of(cls, found: os.stat_result) -> "Fingerprint":
-        """From its `stat`."""
+        """From the result of `stat`."""
         return cls(found.st_size, found.st_mtime_ns)
 
 
 class Book:
-    """Raises OSError only from `save`; a book that cannot be read begins empty and says so in the log."""
+    """Only `save` raises OSError. If the book cannot be read, it starts empty, and the operator log says so."""
 
     def __init__(self, directory: Path, target: str, origin: Origin, *, max_age: timedelta, now: Callable[[], datetime]) -> None:
         self._path = directory / NAME
-        # not the target itself: there may be a password in it
+        # a hash: the target's URL may contain a password
         self._target_hash = sha256(f"{origin.server}\n{target}".encode()).hexdigest()
         self._origin = origin
         self._max_age = max_age
@@ -240,19 +240,19 @@ class Book:
 
     @property
     def has_unsaved(self) -> bool:
-        """Files were added that do not count as shipped yet."""
+        """Whether files were added that do not count as shipped yet."""
         return bool(self._unsaved)
 
     def is_shipped(self, key: FileKey, fingerprint: Fingerprint) -> bool:
-        """Whether this very file is at the target, and that is on disk."""
+        """Whether exactly this file is at the target, and the book on disk records it."""
         return self._local.get(key.name) == fingerprint
 
     def is_unsaved(self, key: FileKey, fingerprint: Fingerprint) -> bool:
-        """Whether it is at the target, and that is not on disk yet."""
+        """Whether it is at the target, but the book on disk does not record it yet."""
         return self._unsaved.get(key.name) == fingerprint
 
     def add(self, key: FileKey, fingerprint: Fingerprint, measured: Measured) -> None:
-        """It is at the target; counts from the next `save`."""
+        """The file is at the target; it counts as shipped from the next `save`."""
         name = shipped_name(key.name, measured.sha256)
         entry = ShippedFile(name, measured.size, measured.sha256, measured.rows, self._now())
         with self._lock:
@@ -261,23 +261,23 @@ class Book:
             self._unsaved[key.name] = fingerprint
 
     def drop(self, key: FileKey, size: int, rows: int | None, reason: str) -> None:
-        """It goes, or is gone, and was not shipped; on disk from the next `save`."""
+        """The file is lost, or about to be deleted, without being shipped; on disk from the next `save`."""
         entry = DroppedFile(key.name, size, rows, reason, self._now())
         with self._lock:
             self._dropped.append(entry)
 
     def was_dropped(self, key: FileKey) -> bool:
-        """Whether one of this name is recorded as lost."""
+        """Whether a file of this name is recorded as dropped."""
         with self._lock:
             return any(entry.name == key.name for entry in self._dropped)
 
     def merge(self, theirs: Manifest) -> None:
-        """Take over what the manifest at the target says and this book does not."""
+        """Add entries of the target's manifest that this book does not have."""
         with self._lock:
             self._keep(merged(Manifest(tuple(self._files.values()), tuple(self._dropped)), theirs))
 
     def text(self) -> str:
-        """The manifest, bounded."""
+        """The manifest, bounded by `ENTRIES_MAX` and age."""
         now = self._now()
         with self._lock:
             files = tuple(bounded(tuple(self._files.values()), now, self._max_age))
@@ -288,7 +288,7 @@ class Book:
         return format_manifest(manifest, self._origin, now)
 
     def save(self) -> None:
-        """Replace the file; what was added before counts as shipped after it. Raises: OSError, and nothing is changed."""
+        """Replace the file; entries added before count as shipped afterwards. Raises: OSError, and nothing has changed."""
         with self._saving:
             with self._lock:
                 unsaved = dict(self._unsaved)
@@ -326,10 +326,10 @@ class Book:
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as exc:
             _log.warning("shipping.book_unreadable", path=str(self._path), error=str(exc))
             return
-        # a file that was to be dropped when the power went, and is still there, was not dropped
+        # a file recorded as dropped that still exists was not deleted before the power loss
         dropped = tuple(entry for entry in manifest.dropped if here.get(entry.name) != entry.size)
         if found.get("target") == self._target_hash:
             self._keep(Manifest(manifest.files, dropped))
             self._local = local
-        else:  # another target has none of these files; what is lost is lost there too
+        else:  # another target has none of these files; dropped files stay dropped
             self._keep(Manifest((), dropped))

@@ -1,11 +1,11 @@
-"""The operator log: one JSON object a line on stderr, for people and their collectors. docs/operations.md "The operator log".
+"""The operator log: one JSON object per line on stderr, for people and log collectors. docs/operations.md "The operator log".
 
-Events are dotted nouns and participle ("shadow.stored"); ids bound to the context of a session come along. Arguments of AUTH,
-tokens and the content of messages never come here: bytes are replaced by their count, and what is named like a secret is left out.
-Logging of libraries (asyncio, uvicorn, aiosmtpd) goes the same way, so that there is one stream with one shape.
+Events are dotted nouns and a participle ("shadow.stored"); ids bound to a session's context are added. Arguments of AUTH, tokens and
+message content are never logged: bytes are replaced by their count, and fields with names of secrets are left out.
+Libraries (asyncio, uvicorn, aiosmtpd) log through the same stream, so that all lines have one format.
 
-A line an attempt and a line a session are many lines: below a warning they are collected for `COLLECTED_SECONDS`, so that
-the event loop does not make a system call for each. A warning, a thread without a loop and the exit write at once.
+Below warning level, lines are collected for `COLLECTED_SECONDS`, because the event loop should not make a system call for each
+attempt and session. A warning, a thread without a loop, and the exit write at once.
 """
 
 import asyncio
@@ -27,10 +27,10 @@ from structlog.typing import EventDict, Processor, WrappedLogger
 
 SECRET_KEYS = frozenset({"authorization", "auth", "password", "token", "secret", "body", "content", "credentials"})
 LEFT_OUT = "[left out]"
-COLLECTED_SECONDS = 0.05  # what SIGKILL may cost of this log; the tracking log is the evidence, and loses nothing
+COLLECTED_SECONDS = 0.05  # SIGKILL may lose so much of this log; the tracking log is the evidence, and loses nothing
 COLLECTED_OCTETS_MAX = 64 * 1024
 
-# Suffixes of events that come once a message, or once a second, as long as something cannot be done.
+# Suffixes of events that repeat with every message, or every second, while a condition lasts.
 REPEATED = (".waits", ".put_off", ".unrecorded", ".untracked", ".unreadable", "message.refused", ".holdings_unknown")
 REPEATED_SECONDS = 10.0
 REPEATED_MAX = 5
@@ -39,13 +39,13 @@ _log = structlog.get_logger()
 
 _json: Callable[[object], str] = jsonlib.JSONEncoder(default=str, ensure_ascii=False, separators=(",", ":")).encode
 
-_LEVELS = {"exception": "error", "warn": "warning"}  # methods that have not the name of their level
+_LEVELS = {"exception": "error", "warn": "warning"}  # methods whose name is not that of their level
 
 _AUTH = re.compile(r"(?i)\b(AUTH\s+[\w-]+|Bearer)\s+\S.*")
 
 
 def redact(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    """Leave out secrets and content, and write values that JSON does not know as text."""
+    """Remove secrets and content, and convert values that JSON does not support to text."""
     for key, value in event.items():
         kind = type(value)
         if key in SECRET_KEYS:
@@ -53,7 +53,7 @@ def redact(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
         elif kind is int or kind is float:
             continue
         elif kind is str:
-            if "AUTH" in value or "uth " in value or "earer" in value:  # cheaper than the expression, and it has to be
+            if "AUTH" in value or "uth " in value or "earer" in value:  # necessary for a match, and cheaper than the expression
                 event[key] = _AUTH.sub(rf"\1 {LEFT_OUT}", value)
         elif kind in (bytes, bytearray, memoryview):
             event[key] = f"<{len(value)} bytes>"
@@ -63,17 +63,17 @@ def redact(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
 
 
 class Limited:
-    """Few lines of an event that each message repeats while one trouble lasts, such as a full disk; then how many were left out.
+    """Rate limit for events that repeat with every message while a condition lasts, such as a full disk.
 
     Shapes: at most `REPEATED_MAX` lines of such an event in `REPEATED_SECONDS`, and one `lines.left_out` after them.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._windows: dict[str, list[float]] = {}  # when it began, lines that passed, lines left out
+        self._windows: dict[str, list[float]] = {}  # start of the window, lines passed, lines left out
 
     def __call__(self, _logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-        """Raises: structlog.DropEvent for what is left out."""
+        """Raises: structlog.DropEvent for lines above the limit."""
         name = event.get("event")
         if not isinstance(name, str) or not name.endswith(REPEATED):
             return event
@@ -89,7 +89,7 @@ class Limited:
             return event
         window[2] += 1
         if window[2] == 1:
-            with contextlib.suppress(RuntimeError):  # no loop here: the next line says it
+            with contextlib.suppress(RuntimeError):  # no loop in this thread: the next line reports them
                 asyncio.get_running_loop().call_later(max(window[0] + REPEATED_SECONDS - now, 0.0), self._say, name, window)
         raise structlog.DropEvent
 
@@ -100,7 +100,7 @@ class Limited:
 
 
 class LineLogger:
-    """Writes events as whole lines, several in one call. A broken stderr is no reason to stop relaying."""
+    """Writes events as whole lines, several in one call. A broken stderr does not stop the relay."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
@@ -111,13 +111,13 @@ class LineLogger:
         atexit.register(self.flush)
 
     def line(self, message: bytes) -> None:
-        """Write it now, behind all that was collected. Raises nothing: there is nowhere left to say it."""
+        """Write now, after the collected lines. Raises nothing: an error could not be reported anywhere."""
         with self._lock:
             self._lines.append(message)
         self.flush()
 
     def later(self, message: bytes) -> None:
-        """Write it soon, if this thread has a loop that can do so. Raises nothing."""
+        """Write soon, if this thread has a running loop, else now. Raises nothing."""
         with self._lock:
             self._lines.append(message)
             self._octets += len(message)
@@ -129,12 +129,12 @@ class LineLogger:
         except RuntimeError:
             self.flush()
             return
-        if self._scheduled_in is not loop:  # one that ended before its time came does not count
+        if self._scheduled_in is not loop:  # a loop that was closed before the flush does not count
             self._scheduled_in = loop
             loop.call_later(COLLECTED_SECONDS, self.flush)
 
     def flush(self) -> None:
-        """Write what was collected, in one call. Raises nothing."""
+        """Write the collected lines in one call. Raises nothing."""
         with self._lock:
             self._scheduled_in = None
             if not self._lines:
@@ -152,7 +152,7 @@ class LineLogger:
 
 
 class LineHandler(logging.Handler):
-    """The libraries' logging into the same stream."""
+    """Routes the libraries' logging into the same stream."""
 
     def __init__(self, lines: LineLogger, formatter: logging.Formatter) -> None:
         super().__init__()
@@ -160,7 +160,7 @@ class LineHandler(logging.Handler):
         self.setFormatter(formatter)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Raises nothing; a record that cannot be formatted is logging's to report."""
+        """Raises nothing; a record that cannot be formatted is reported by `logging`."""
         try:
             self._lines.line(self.format(record).encode("utf-8", "backslashreplace"))
         except Exception:
@@ -168,7 +168,7 @@ class LineHandler(logging.Handler):
 
 
 def configure(level: str = "info", *, json: bool = True, stream: BinaryIO | None = None) -> None:
-    """Set the operator log up, once, before the first event. `json` False is for people at a terminal.
+    """Set up the operator log, once, before the first event. `json` False is for people at a terminal.
 
     Raises: ValueError for an unknown level.
     """
@@ -208,7 +208,7 @@ def _route_libraries(lines: LineLogger, shared: Iterable[Processor], number: int
 
 
 def _stderr() -> BinaryIO:
-    # unbuffered: one write a line, also from several threads
+    # unbuffered: one write per line, also from several threads
     return io.FileIO(sys.stderr.fileno(), "w", closefd=False)
 
 
@@ -220,7 +220,7 @@ def _stamp(_logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
 
 
 def _tracebacks(rendered: Processor) -> Processor:
-    """What only an exception's event needs, kept away from the many others."""
+    """Run a processor only for events with an exception."""
     stacks = structlog.processors.StackInfoRenderer()
 
     def render(logger: WrappedLogger, method: str, event: EventDict) -> Any:

@@ -1,12 +1,12 @@
-"""Ships closed tracking logs to the target, at least once, oldest first.
+"""Ships closed tracking logs to the target, at least once, oldest first. docs/operations.md "Shipping the tracking log".
 
-The rules that this file guards: the relay never waits for the target (all blocking work is in threads of its own, one transfer at
-a time); nothing is forgotten while the target is down; a file counts as shipped when the book says so on disk. The order of a
-batch is: files to the target, book to disk, manifest to the target. Cut anywhere, the rest is done again at the next start, which
-always publishes the manifest anew. Not here: how a target is written to (`target`).
+The rules here: the relay never waits for the target (all blocking work runs in separate threads, one transfer at a time); no file is
+forgotten while the target is down; a file counts as shipped when the book on disk records it. The order in a batch is: files to the
+target, book to disk, manifest to the target. After an interruption at any point, the next start repeats the rest, and always publishes
+the manifest. Writing to a target is in `target`.
 
-Closed files wait until they arrive, or go and are recorded as dropped. `WaitingFiles` implements `writer.Custody`, so some of it runs in
-the log's threads; the lock is held for moments only. A file that is being shipped belongs to the shipper until it is put down again.
+Closed files wait until they are shipped, or are deleted and recorded as dropped. `WaitingFiles` implements `writer.Custody`, so parts of
+it run in the log's threads; its lock is held only briefly. A file that is being shipped belongs to the shipper until `put_down`.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ _log = structlog.get_logger()
 
 @dataclass(slots=True)
 class WaitingFile:
-    """A closed file that is not known to be at the target. `measured` once it was read; `failures_count` of its transfers."""
+    """A closed file that is not known to be at the target. `measured` after it was read; `failures_count` counts its transfers."""
 
     key: FileKey
     path: Path
@@ -46,8 +46,8 @@ class WaitingFile:
     has_arrived: bool = False
 
     def read(self) -> Measured:
-        """What is in it, read once. In a thread. Raises: OSError; FileNotFoundError also when another file has its name now."""
-        if Fingerprint.of(self.path.stat()) != self.fingerprint:  # begun after the directory was destroyed
+        """Measure the file, once. In a thread. Raises: OSError; FileNotFoundError also if another file has its name now."""
+        if Fingerprint.of(self.path.stat()) != self.fingerprint:  # created after the directory was destroyed
             raise FileNotFoundError
         if self.measured is None:
             self.measured = measure(self.path)
@@ -55,7 +55,7 @@ class WaitingFile:
 
 
 class WaitingFiles:
-    """Begins with the files that are there: those of earlier processes. `on_dropped` is called from any thread."""
+    """Starts with the files of earlier processes. `on_dropped` is called from any thread."""
 
     def __init__(self, directory: Path, book: Book, on_dropped: Callable[[], None]) -> None:
         self.dropped_count = 0
@@ -74,15 +74,15 @@ class WaitingFiles:
 
     @property
     def oldest_changed_at(self) -> float | None:
-        """When the oldest was written to last, in seconds since 1970."""
+        """Modification time of the oldest file, in seconds since 1970."""
         with self._lock:
             return min((file.fingerprint.changed_at / 1e9 for file in self._files.values()), default=None)
 
     def add(self, key: FileKey) -> None:
-        """A file that is complete now."""
+        """Add a file that is complete."""
         try:
             self._add(key)
-        except FileNotFoundError:  # its directory was destroyed
+        except FileNotFoundError:  # the directory was destroyed
             if not self._book.was_dropped(key):
                 self._dropped(key, 0, None, GONE)
         except OSError as exc:
@@ -97,24 +97,24 @@ class WaitingFiles:
             before = self._files.get(key)
             self._files[key] = file
             is_lost = before is not None and before.fingerprint != file.fingerprint and key != self._busy
-        if before is not None and is_lost:  # it had the same name in a directory that was destroyed
+        if before is not None and is_lost:  # a file of the same name in a directory that was destroyed
             self._dropped(key, before.fingerprint.size, before.measured, GONE)
 
     def next_batch(self, count: int) -> list[FileKey]:
-        """Oldest first; but a file that failed waits for the others, so that one that the target refuses does not hold them up."""
+        """Oldest first, but failed files after all others, so that a file that the target refuses does not block them."""
         with self._lock:
             ready = {key: file.failures_count for key, file in self._files.items() if file.is_readable}
         return heapq.nsmallest(count, ready, key=lambda key: (ready[key], key))
 
     def take(self, key: FileKey) -> WaitingFile | None:
-        """For shipping; `None` when it is not there any more."""
+        """Take a file for shipping; `None` if it is gone."""
         with self._lock:
             file = self._files.get(key)
             self._busy = key if file is not None else None
             return file
 
     def put_down(self, file: WaitingFile) -> None:
-        """Shipping of the one that was taken is over: it arrived, it waits, or it is gone."""
+        """End the shipping of a taken file: it was shipped, waits again, or is gone."""
         with self._lock:
             self._busy = None
             is_here = self._files.get(file.key) is file
@@ -122,13 +122,13 @@ class WaitingFiles:
             self._dropped(file.key, file.fingerprint.size, file.measured, GONE)
 
     def arrived(self, file: WaitingFile, measured: Measured) -> None:
-        """It is at the target. Counts as shipped when the book is saved."""
+        """The file is at the target. It counts as shipped when the book is saved."""
         self._book.add(file.key, file.fingerprint, measured)
         file.has_arrived = True
         self._forget(file)
 
     def unreadable(self, file: WaitingFile, error: OSError) -> None:
-        """It is gone; or it cannot be read, and waits for the next process, or for somebody to look."""
+        """The file is gone; or it cannot be read, and waits for the next process or an operator."""
         if isinstance(error, FileNotFoundError):
             self._forget(file)
         else:
@@ -136,7 +136,7 @@ class WaitingFiles:
             _log.error("shipping.file_unreadable", file=file.key.name, error=str(error))
 
     def save(self) -> None:
-        """Put the book on disk. Raises nothing: what it could not say there counts as unshipped until it can."""
+        """Save the book. Raises nothing: on failure, files stay marked as unshipped."""
         try:
             self._book.save()
         except OSError as exc:
@@ -158,13 +158,13 @@ class WaitingFiles:
             if key == self._busy:
                 return False
             file = self._files.pop(key, None)
-        if not self._book.is_unsaved(key, Fingerprint.of(found)):  # else it is at the target, and only our own disk does not know
+        if not self._book.is_unsaved(key, Fingerprint.of(found)):  # else it is at the target, and only the book on disk lacks it
             self._dropped(key, found.st_size, file.measured if file is not None else None, MADE_ROOM)
         return True
 
     def _forget(self, file: WaitingFile) -> None:
         with self._lock:
-            if self._files.get(file.key) is file:  # else one of the same name was closed meanwhile
+            if self._files.get(file.key) is file:  # else another file of the same name was closed meanwhile
                 del self._files[file.key]
 
     def _dropped(self, key: FileKey, size: int, measured: Measured | None, reason: str) -> None:
@@ -176,26 +176,26 @@ class WaitingFiles:
 
 
 RETRY_SECONDS_MIN, RETRY_SECONDS_MAX = 1.0, 300.0  # doubled after each failure
-CLOSE_SECONDS = 5.0  # at SIGTERM, for the last file
-STEP_SECONDS = 60.0  # one exchange with the target, or one look at the local disk …
-OCTETS_PER_SECOND_MIN = 100_000  # … and for each file what its size needs at this rate
-BATCH_FILES = 20  # between two manifests, which list everything
+CLOSE_SECONDS = 5.0  # at SIGTERM, to ship the last file
+STEP_SECONDS = 60.0  # for one exchange with the target, or one pass over the local disk …
+OCTETS_PER_SECOND_MIN = 100_000  # … plus the time for each file's size at this rate
+BATCH_FILES = 20  # between two manifests, each of which lists everything
 
 
 class Gauges(Protocol):
-    """Where states are read from at each scrape."""
+    """Registers values that are read at each scrape."""
 
     def watch(self, name: str, documentation: str, value: Callable[[], float]) -> None:
-        """What goes up and down."""
+        """A gauge."""
 
     def watch_total(self, name: str, documentation: str, value: Callable[[], float]) -> None:
-        """What only grows."""
+        """A counter."""
 
 
 class Shipper:
-    """Belongs to one event loop; its `files` also serve the log's threads. `start`, then `close`.
+    """Belongs to one event loop; its `files` also serve the log's threads. Call `start`, then `close`.
 
-    Shapes: to be made before the log begins a file. `plain` takes secrets out of a library's words; `shown` is the target's name.
+    Shapes: create it before the log creates a file. `plain` removes secrets from a library's messages; `shown` is the target's name.
     """
 
     def __init__(
@@ -214,7 +214,7 @@ class Shipper:
         self._now = now
         self._plain = plain
         self._shown = shown
-        self._is_acquainted = False
+        self._has_read_manifest = False
         self._is_dirty = True  # the manifest at the target is older than the book
         self._threads = Threads("shipping", self._changed)
         self._failures_count = 0
@@ -226,12 +226,12 @@ class Shipper:
 
     @property
     def oldest_age_seconds(self) -> float:
-        """Since the last change of the oldest file that waits; 0 when there is none."""
+        """Seconds since the last change of the oldest waiting file; 0 if there is none."""
         changed_at = self.files.oldest_changed_at
         return 0.0 if changed_at is None else max(self._now().timestamp() - changed_at, 0.0)
 
     def watch(self, metrics: Gauges) -> None:
-        """Show how it stands."""
+        """Register the metrics."""
         metrics.watch("shipping_waiting_files", "Closed tracking logs that are not shipped.", lambda: len(self.files))
         metrics.watch(
             "shipping_oldest_age_seconds", "Since the last row of the oldest of them; 0 without.", lambda: self.oldest_age_seconds
@@ -240,19 +240,19 @@ class Shipper:
         metrics.watch_total("shipping_dropped_files", "Tracking logs lost before, since the start.", lambda: self.files.dropped_count)
 
     def start(self) -> None:
-        """Begin with what is there."""
+        """Start with the files that are there."""
         self._loop = asyncio.get_running_loop()
         self._task = self._loop.create_task(self._run(), name="shipping")
 
     def closed(self, path: Path) -> None:
-        """The log's announcement of a file that is complete."""
+        """Called by the log when a file is complete."""
         key = parse_name(path.name)
         if key is not None:
             self.files.add(key)
             self._woken.set()
 
     async def close(self, seconds: float = CLOSE_SECONDS) -> None:
-        """Ship what waits if the target takes it within `seconds`; else it is done at the next start."""
+        """Ship the waiting files if the target accepts them within `seconds`; the next start ships the rest."""
         if self._task is None:
             return
         self._closing.set()
@@ -265,13 +265,13 @@ class Shipper:
             _log.warning("shipping.unfinished", target=self._shown, waiting=len(self.files))
 
     def _changed(self) -> None:
-        # something was dropped, or an abandoned attempt ended after all and may have put an old manifest over a newer one
+        # a file was dropped, or an abandoned attempt has ended and may have overwritten a newer manifest with an old one
         self._is_dirty = True
         self._woken.set()
 
     def _changed_in_thread(self) -> None:
         if self._loop is not None:
-            with contextlib.suppress(RuntimeError):  # it has ended: the next process tells the target
+            with contextlib.suppress(RuntimeError):  # the loop is closed: the next process publishes the manifest
                 self._loop.call_soon_threadsafe(self._changed)
 
     async def _run(self) -> None:
@@ -296,11 +296,11 @@ class Shipper:
             await self._woken.wait()
 
     async def _ship_all(self) -> None:
-        if not self._is_acquainted:
-            await self._threads.run(self._meet, STEP_SECONDS)
-            self._is_acquainted = True
+        if not self._has_read_manifest:
+            await self._threads.run(self._merge_manifest, STEP_SECONDS)
+            self._has_read_manifest = True
         if self._is_dirty:
-            await self._publish()  # first: it also tells what was dropped, whatever becomes of the next files
+            await self._publish()  # first: it reports dropped files, even if the next transfers fail
         while batch := self.files.next_batch(BATCH_FILES):
             try:
                 for key in batch:
@@ -312,8 +312,8 @@ class Shipper:
             if self._is_dirty:
                 await self._publish()
 
-    def _meet(self, attempt: Attempt) -> None:
-        """Take over what earlier processes wrote there: this directory may be new."""
+    def _merge_manifest(self, attempt: Attempt) -> None:
+        """Merge the manifest that earlier processes wrote there: this directory may be new."""
         self._target.clean()
         octets = self._target.read(MANIFEST)
         try:
@@ -358,7 +358,7 @@ class Shipper:
     def _failed(self, exc: Exception, wait: float | None) -> None:
         self._failures_count += 1
         self._target.disconnect()
-        self._is_acquainted = False  # what was not there because the target was not may be there next time
+        self._has_read_manifest = False  # a manifest that could not be read may exist: read it again next time
         _log.error(
             "shipping.failed",
             target=self._shown,
@@ -375,7 +375,7 @@ class Shipper:
 
 
 def _read(file: WaitingFile) -> Measured | OSError:
-    # a trouble of the local disk is an answer: the target is not to blame, and the next file may be well
+    # an error of the local disk is a result: the target works, and the next file may be readable
     try:
         return file.read()
     except OSError as exc:
@@ -383,8 +383,8 @@ def _read(file: WaitingFile) -> Measured | OSError:
 
 
 def make_tracking(settings: Settings, now: Callable[[], datetime], version: str) -> tuple[FileTrackingLog, Shipper | None]:
-    """The log, and who ships its files if there is a target. Connects to nothing. Raises: ConfigurationError."""
-    shipper = _make_shipper(settings, now)  # before the log begins a file: those that are there are complete
+    """The log, and the shipper of its files if a target is configured. Opens no connection. Raises: ConfigurationError."""
+    shipper = _make_shipper(settings, now)  # before the log creates a file: the existing ones are complete
     tracking = settings.tracking
     log = FileTrackingLog(
         tracking.directory,

@@ -1,12 +1,12 @@
-"""Where files are shipped to: a directory, or any store that fsspec knows. Blocks; called from a thread.
+"""Shipping targets: a directory, or any store that fsspec supports. Blocking; called from threads. docs/operations.md.
 
-The rule: a reader of the target never sees half a file. Object stores take an object as a whole or not at all. Elsewhere a file
-is written under a name that no reader looks for (`.shipping-…`), synced where that is possible, and renamed. Nothing is kept
-between two attempts but the connection, and that not after a failure.
+The rule: a reader of the target never sees a partial file. Object stores accept an object as a whole or not at all. Elsewhere a file
+is written under a name that no reader looks for (`.shipping-…`), synced where possible, and renamed. Only the connection is
+kept between two attempts, and not after a failure.
 
-Each attempt runs in a thread of its own that nobody has to wait for. Not the loop's executor: a transfer that hangs there takes a thread
-from the relay, and the process waits for it at its end. A thread cannot be ended from outside. One that takes too long is abandoned: it
-may go on, and its result is not looked at.
+Each attempt runs in a separate thread that the process does not wait for. The loop's executor is not used: a transfer that hangs in it
+takes a thread from the relay, and the process waits for it at exit. A thread cannot be stopped from outside; one that takes too long
+is abandoned: it may go on, and its result is ignored.
 """
 
 import asyncio
@@ -26,17 +26,17 @@ from shadowrelay.model.replies import ConfigurationError
 from shadowrelay.settings.values import Option
 from shadowrelay.tracking.writer import sync_directory
 
-HUNG_MAX = 3  # abandoned ones; beyond that nothing is begun until one of them has ended
+HUNG_MAX = 3  # abandoned threads; beyond that no work starts until one of them has ended
 
 T = TypeVar("T")
 
 
 class Abandoned(Exception):
-    """Raised by work that noticed that nobody waits for it any more."""
+    """Raised by work that finds that it was abandoned."""
 
 
 class Attempt:
-    """Given to the work, so that it can stop before it changes anything more."""
+    """Passed to the work, so that it can stop before it changes anything after it was abandoned."""
 
     is_abandoned = False
 
@@ -55,7 +55,7 @@ class Threads:
         self._on_late = on_late
 
     async def run(self, work: Callable[[Attempt], T], seconds: float) -> T:
-        """The result of `work`. Raises: what it raises; TimeoutError after `seconds`, or at once while too many hang."""
+        """The result of `work`. Raises: what it raises; TimeoutError after `seconds`, or at once if too many threads hang."""
         if self.hung_count >= HUNG_MAX:
             raise TimeoutError(f"{self.hung_count} earlier attempts still hang")
         loop = asyncio.get_running_loop()
@@ -75,9 +75,9 @@ class Threads:
             result, error = None, None
             try:
                 result = work(attempt)
-            except BaseException as exc:  # SystemExit too: somebody waits for an answer
+            except BaseException as exc:  # SystemExit too: the caller awaits a result
                 error = exc if isinstance(exc, Exception) else RuntimeError(repr(exc))
-            with contextlib.suppress(RuntimeError):  # the loop has ended
+            with contextlib.suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(ended, result, error)
 
         threading.Thread(target=body, name=self._name, daemon=True).start()
@@ -88,42 +88,42 @@ class Threads:
                 attempt.is_abandoned = True
                 self.hung_count += 1
             else:
-                future.exception()  # looked at, even if we are cancelled in this very moment
+                future.exception()  # mark it as retrieved, even if this task is cancelled at this moment
         if attempt.is_abandoned:
             raise TimeoutError(f"no answer within {seconds:.0f} s")
         return future.result()
 
 
-BEGUN = ".shipping-"  # how the names of unfinished files begin
+TEMP_PREFIX = ".shipping-"  # prefix of the names of unfinished files
 MANIFEST = "manifest.json"
 
-# an object is there as a whole, or not at all
+# Object stores: an object exists as a whole, or not at all.
 WHOLE = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oss", "oci", "ocilake", "r2"})
 READ_ONLY = frozenset({"http", "https", "data", "git", "github", "gist", "zip", "tar", "libarchive", "reference", "wandb", "pyscript"})
 _PACKAGES = {"smbclient": "smbprotocol"}  # module -> distribution, where they differ
 
 
 class Target(Protocol):
-    """`<target>/<server>/`."""
+    """The folder `<target>/<server>/`."""
 
     def put(self, path: Path, name: str, attempt: Attempt) -> None:
-        """A closed file under `name`. Raises: whatever the library raises."""
+        """Store a closed file under `name`. Raises what the library raises."""
 
     def replace(self, name: str, octets: bytes, attempt: Attempt) -> None:
-        """A small file, in the place of the one that is there. Raises: as `put`."""
+        """Replace a small file. Raises as `put`."""
 
     def read(self, name: str) -> bytes | None:
-        """`None` where there is none. Raises: as `put`."""
+        """`None` if there is no such file. Raises as `put`."""
 
     def clean(self) -> None:
-        """Remove what earlier processes began and did not finish. Raises: as `put`."""
+        """Remove unfinished files of earlier processes. Raises as `put`."""
 
     def disconnect(self) -> None:
-        """Begin the next attempt with a new connection."""
+        """Use a new connection for the next attempt."""
 
 
 def check_target(target: str) -> None:
-    """Whether there is a library for it; connects to nothing. Raises: ConfigurationError with the remedy."""
+    """Check that there is a library for it; opens no connection. Raises: ConfigurationError with the remedy."""
     protocol = protocol_of(target)
     if protocol in READ_ONLY:
         raise ConfigurationError(
@@ -151,7 +151,7 @@ def protocol_of(target: str) -> str:
 
 
 def open_target(target: str, options: Mapping[str, Option], server: str) -> Target:
-    """Connects to nothing yet. Raises: as `check_target`."""
+    """Opens no connection yet. Raises as `check_target`."""
     check_target(target)
     if protocol_of(target) in ("file", "local"):
         return DirectoryTarget(Path(fsspec.get_filesystem_class("file")._strip_protocol(target)) / server)
@@ -159,7 +159,7 @@ def open_target(target: str, options: Mapping[str, Option], server: str) -> Targ
 
 
 class DirectoryTarget:
-    """A directory of this machine, or one that is mounted. Files are synced before they get their name."""
+    """A local or mounted directory. Files are synced before they get their final name."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -173,7 +173,7 @@ class DirectoryTarget:
 
     def _write(self, source: Any, name: str, attempt: Attempt) -> None:
         self._directory.mkdir(parents=True, exist_ok=True)
-        begun = self._directory / _begun(name)
+        begun = self._directory / _temp_name(name)
         descriptor = os.open(begun, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
         try:
             with open(descriptor, "wb") as file:
@@ -200,7 +200,7 @@ class DirectoryTarget:
     def clean(self) -> None:
         with contextlib.suppress(FileNotFoundError):
             for name in os.listdir(self._directory):
-                if name.startswith(BEGUN):
+                if name.startswith(TEMP_PREFIX):
                     (self._directory / name).unlink(missing_ok=True)
 
     def disconnect(self) -> None:
@@ -208,7 +208,7 @@ class DirectoryTarget:
 
 
 class StoreTarget:
-    """Any other store."""
+    """Any other store, through fsspec."""
 
     def __init__(self, target: str, options: Mapping[str, Option], server: str) -> None:
         self._target = target
@@ -222,7 +222,7 @@ class StoreTarget:
         if self._is_whole:
             store.put_file(str(path), f"{folder}/{name}")
             return
-        begun = f"{folder}/{_begun(name)}"
+        begun = f"{folder}/{_temp_name(name)}"
         store.makedirs(folder, exist_ok=True)
         try:
             store.put_file(str(path), begun)
@@ -236,7 +236,7 @@ class StoreTarget:
         if self._is_whole:
             store.pipe_file(f"{folder}/{name}", octets)
             return
-        begun = f"{folder}/{_begun(name)}"
+        begun = f"{folder}/{_temp_name(name)}"
         store.makedirs(folder, exist_ok=True)
         try:
             store.pipe_file(begun, octets)
@@ -249,7 +249,7 @@ class StoreTarget:
         store, folder = self._connect()
         try:
             if not self._is_whole:
-                store.info(f"{folder}/{name}")  # some, like FTP, have no error of their own for reading what is not there
+                store.info(f"{folder}/{name}")  # some, like FTP, raise no specific error when a missing file is read
             return bytes(store.cat_file(f"{folder}/{name}"))
         except OSError as exc:
             if isinstance(exc, FileNotFoundError) or exc.errno == errno.ENOENT:
@@ -262,7 +262,7 @@ class StoreTarget:
         store, folder = self._connect()
         with contextlib.suppress(FileNotFoundError):
             for path in store.ls(folder, detail=False):
-                if str(path).rpartition("/")[2].startswith(BEGUN):
+                if str(path).rpartition("/")[2].startswith(TEMP_PREFIX):
                     _remove(store, path)
 
     def disconnect(self) -> None:
@@ -270,7 +270,7 @@ class StoreTarget:
 
     def _connect(self) -> tuple[Any, str]:
         if self._store is None:
-            # not one that others have, or had: a connection that broke stays broken
+            # not a shared instance: a connection that broke stays broken
             store, path = fsspec.core.url_to_fs(self._target, skip_instance_cache=True, **self._options)
             self._store = store, f"{path.rstrip('/')}/{self._server}"
         return self._store
@@ -286,14 +286,14 @@ class StoreTarget:
         except Exception:
             if not store.exists(name):
                 raise
-            store.rm_file(name)  # SMB and some FTP servers rename over nothing that is there
+            store.rm_file(name)  # SMB and some FTP servers do not rename onto an existing file
             store.mv(begun, name)
 
 
-def _begun(name: str) -> str:
-    return f"{BEGUN}{name}.{secrets.token_hex(4)}"  # an abandoned attempt may still write to its own
+def _temp_name(name: str) -> str:
+    return f"{TEMP_PREFIX}{name}.{secrets.token_hex(4)}"  # unique: an abandoned attempt may still write to its own file
 
 
 def _remove(store: Any, path: str) -> None:
-    with contextlib.suppress(Exception):  # the connection may be what is broken; `clean` finds it at the next start
+    with contextlib.suppress(Exception):  # the connection may be broken; `clean` removes the file at the next start
         store.rm_file(path)

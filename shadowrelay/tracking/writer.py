@@ -1,17 +1,17 @@
-"""Writes the message tracking log: files, lines in pages, and which files must go. docs/operations.md "The message tracking log".
+"""Writes the message tracking log: files, page-aligned lines, retention. docs/operations.md "The message tracking log".
 
-The rules that this file guards: the relay never waits for its log and never fails because of it; what was written before an
-`await` is in the kernel after it, so that SIGKILL loses nothing of it; a line is there whole or not at all; `sync` means
-on disk. Lines of one pass of the event loop go out in one write. Files are only closed in a round of `sync`, one at a time,
-so that no descriptor goes away under a running sync. Not here: what a row says (`pipeline.tracking_rows`, `protocol.tracking`).
+The rules here: the relay never waits for its log and never fails because of it; rows written before an `await` are in the kernel
+after it, so that SIGKILL does not lose them; readers see whole lines only; `sync` means on disk. Lines of one pass of the event loop
+are written in one call. Files are closed only in a round of `sync`, one round at a time, so that no descriptor is closed during a
+sync. The content of a row is in `pipeline.tracking_rows` and `protocol.tracking`.
 
-The kernel shows an append to readers page by page (measured on ext4 and tmpfs, Linux 6.18: 60 to 76 % of the looks at a file that
-is being appended to in blocks of 20 KB saw half a line, although each block was one write). So no line crosses a page: where the
-next one would not fit, the line before it is filled up with blanks after its last field, and what a reader can see then always ends
-with a whole line. Lines longer than a page are the exception; there is nothing to be done about them but to read up to the last newline.
+The kernel shows an append to readers page by page (measured on ext4 and tmpfs, Linux 6.18: 60 to 76 % of the reads of a file that
+was being appended to in blocks of 20 KB ended in a partial line, although each block was one write). So no line crosses a page
+boundary: where the next line would not fit, the line before it is padded with spaces after its last field, and a reader always sees
+whole lines. Lines longer than a page are the exception: readers must read up to the last newline.
 
-The oldest files go first, and what was not shipped only when nothing else helps: `files_to_delete` decides, `enforce_limits` does it.
-Without shipping every file counts as shipped: nobody waits for it.
+The oldest files are deleted first, and unshipped files only as the last resort: `files_to_delete` decides, `enforce_limits` deletes.
+Without shipping, every file counts as shipped.
 """
 
 import asyncio
@@ -32,36 +32,36 @@ from shadowrelay.model.tracking import TrackingEvent
 from shadowrelay.protocol.tracking import format_header, format_line
 
 PAGE_BYTES = 4096  # the smallest page of Linux; larger ones are multiples of it
-ROOM_BYTES_MIN = 1024  # left at the end of a write, so that the next line (about 500 octets) finds room. Costs about 10 % of the space
+ROOM_BYTES_MIN = 1024  # left in the page at the end of a write, for the next line (about 500 octets). Costs about 10 % of the space
 LINE_END = b"\r\n"
 
 _NAME = re.compile(r"MSGTRK(\d{10})-(\d+)\.LOG")
 
 
 class FileKey(NamedTuple):
-    """Which file: UTC hour as yyyymmddhh and instance. Sorts by age."""
+    """Identifies a file: UTC hour as yyyymmddhh, and instance. Sorts by age."""
 
     hour: str
     instance: int
 
     @property
     def name(self) -> str:
-        """docs/sources.md "logdoc": real files carry the hour."""
+        """The file's name. docs/sources.md "logdoc": real files have the hour in it."""
         return f"MSGTRK{self.hour}-{self.instance}.LOG"
 
     @property
     def ends_at(self) -> datetime:
-        """When the hour is over."""
+        """The end of its hour."""
         return datetime.strptime(self.hour, "%Y%m%d%H").replace(tzinfo=UTC) + timedelta(hours=1)
 
 
 def hour_of(at: datetime) -> str:
-    """The hour's part of a file's name."""
+    """The hour as in a file's name."""
     return at.astimezone(UTC).strftime("%Y%m%d%H")
 
 
 def parse_name(name: str) -> FileKey | None:
-    """`None` for what is not a tracking log; MSGTRKMD and other prefixes are not."""
+    """`None` if it is not a tracking log; MSGTRKMD and other prefixes are not."""
     match = _NAME.fullmatch(name)
     return FileKey(match[1], int(match[2])) if match else None
 
@@ -72,18 +72,18 @@ def tracking_files(directory: Path) -> list[FileKey]:
 
 
 def create_file(directory: Path, hour: str) -> tuple[int, FileKey]:
-    """A new file of this hour, the next instance; open for appending. Raises: OSError."""
+    """Create the next instance for this hour, open for appending. Raises: OSError."""
     instance = max((key.instance for key in tracking_files(directory) if key.hour == hour), default=0) + 1
     while True:
         key = FileKey(hour, instance)
         try:
             return os.open(directory / key.name, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640), key
-        except FileExistsError:  # somebody made it since we looked
+        except FileExistsError:  # created by another process meanwhile
             instance += 1
 
 
 def sync_directory(directory: Path) -> None:
-    """A file is only on disk when its name is. Raises: OSError."""
+    """Sync the directory, because a file is durable only if its name is. Raises: OSError."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -92,9 +92,9 @@ def sync_directory(directory: Path) -> None:
 
 
 def lay_out(lines: Sequence[bytes], offset: int, limit: int) -> list[bytes]:
-    """Fill lines up so that none crosses a page when they are written one after the other at `offset`.
+    """Pad lines so that none crosses a page when they are written one after the other at `offset`.
 
-    Shapes: one piece a line; together at most `limit` where filling up would pass it.
+    Shapes: one piece per line; no padding beyond a total of `limit`.
     """
     pieces: list[bytes] = []
     room = PAGE_BYTES - offset % PAGE_BYTES
@@ -118,25 +118,25 @@ def _filled(line: bytes, count: int) -> bytes:
 
 
 def _filler(count: int) -> bytes:
-    """A comment, or an empty line, for the rare line that is longer than the room that the write before it left."""
+    """A comment, or an empty line, before the rare line that is longer than the room left in the page."""
     return b"\n" if count == 1 else b"#" * min(1, count - 2) + b" " * (count - 3) + LINE_END
 
 
 class Custody(Protocol):
-    """Who knows what was shipped. Called from threads."""
+    """Knows which files were shipped. Called from threads."""
 
     def is_shipped(self, key: FileKey, found: os.stat_result) -> bool:
-        """Whether these very octets are at the target, and it is recorded that they are."""
+        """Whether exactly this file is at the target, and that is recorded."""
 
     def is_busy(self, key: FileKey) -> bool:
         """Whether it is being shipped now."""
 
     def drop(self, found: Mapping[FileKey, os.stat_result]) -> Collection[FileKey]:
-        """Record that these go although they were not shipped. Returns those that may be deleted."""
+        """Record files that will be deleted without being shipped. Returns those that may be deleted."""
 
 
 class Kept(NamedTuple):
-    """A file that is there. Units: `size` bytes."""
+    """An existing file. Units: `size` bytes."""
 
     key: FileKey
     size: int
@@ -145,16 +145,16 @@ class Kept(NamedTuple):
 
 
 class Deletions(NamedTuple):
-    """In the order in which they go."""
+    """Files to delete, in this order."""
 
     shipped: tuple[FileKey, ...]
     dropped: tuple[FileKey, ...]
 
 
 def files_to_delete(files: Sequence[Kept], newest: FileKey | None, now: datetime, size_max: int, age_max: timedelta) -> Deletions:
-    """Shipped files past `age_max` (zero: no limit); then shipped ones, then others, until all together have at most `size_max`.
+    """Shipped files older than `age_max` (zero: no limit); then shipped, then other files, until the total is at most `size_max`.
 
-    Shapes: `files` oldest first. `newest` and what was begun since is counted and never deleted; nor is a busy file.
+    Shapes: `files` oldest first. `newest` and later files count but are never deleted; nor is a file that is being shipped.
     """
     total = sum(file.size for file in files)
     closed = [file for file in files if newest is None or file.key < newest]
@@ -175,7 +175,7 @@ def files_to_delete(files: Sequence[Kept], newest: FileKey | None, now: datetime
 def enforce_limits(
     directory: Path, newest: FileKey | None, now: datetime, size_max: int, age_max: timedelta, custody: Custody | None = None
 ) -> tuple[Path, ...]:
-    """Delete what `files_to_delete` names. Returns what was deleted. Raises: OSError."""
+    """Delete the files that `files_to_delete` returns. Returns the deleted ones. Raises: OSError."""
     found = {key: (directory / key.name).stat() for key in tracking_files(directory)}
     files = [
         Kept(key, each.st_size, custody is None or custody.is_shipped(key, each), custody is not None and custody.is_busy(key))
@@ -198,14 +198,14 @@ def _ends_at(key: FileKey, now: datetime) -> datetime:
         return now
 
 
-PENDING_BYTES_MAX = 16 * 1024 * 1024  # about 30,000 rows, 5,000 messages: what a full disk may cost in memory
-RETRY_SECONDS = 1.0  # between two attempts to write to a disk that is full, or a directory that is gone
+PENDING_BYTES_MAX = 16 * 1024 * 1024  # about 30,000 rows, 5,000 messages: the most memory that a full disk costs
+RETRY_SECONDS = 1.0  # between two attempts to write to a full disk or a missing directory
 
 _log = structlog.get_logger()
 
 
 class OpenFile(NamedTuple):
-    """A file that rows go to, or went to until it was full, its hour was over, or it was due to be shipped."""
+    """A file that receives rows, or did until it was full, its hour ended, or it was due to be shipped."""
 
     descriptor: int
     key: FileKey
@@ -213,11 +213,11 @@ class OpenFile(NamedTuple):
 
 
 class FileTrackingLog:
-    """A `TrackingLog` in files MSGTRKyyyymmddhh-n.LOG. Belongs to one event loop; `now` gives aware UTC.
+    """A `TrackingLog` in files MSGTRKyyyymmddhh-n.LOG. Belongs to one event loop; `now` returns aware UTC.
 
-    Shapes: `on_closed` is called with each file that is complete and synced, for whoever ships it; none is open for longer than
-    `close_after` from its first row. What `custody` does not have is deleted last.
-    Raises: nothing, ever. `dropped_count` and `is_failing` tell what could not be written.
+    Shapes: `on_closed` is called with each file that is complete and synced, for shipping; no file stays open for longer than
+    `close_after` from its first row. Files that `custody` does not report as shipped are deleted last.
+    Raises: nothing, ever. `dropped_count` and `is_failing` report rows that could not be written.
     """
 
     def __init__(
@@ -236,10 +236,10 @@ class FileTrackingLog:
     ) -> None:
         self.directory = directory
         self.server = server
-        self.dropped_count = 0  # rows that found no place in memory while nothing could be written
+        self.dropped_count = 0  # rows dropped because the buffer was full while nothing could be written
         self.is_failing = False
         self._max_file_size = max_file_size
-        # the current file may grow to its limit after the others were counted
+        # the current file may still grow to its limit after the others were counted
         self._closed_size_max = max(max_directory_size - max_file_size, 0)
         self._max_age = max_age
         self._now = now
@@ -256,7 +256,7 @@ class FileTrackingLog:
         self._is_scheduled = False
         self._is_closed = False
         self._retired: list[OpenFile] = []
-        self._newest: FileKey | None = None  # begun since the last round
+        self._newest: FileKey | None = None  # the first file created since the last round
         self._written_mark = 0  # counts writes; `_synced_mark` says up to which they are on disk
         self._synced_mark = 0
         self._running_mark = 0
@@ -267,16 +267,16 @@ class FileTrackingLog:
             problem = "" if os.access(directory, os.W_OK | os.X_OK) else os.strerror(errno.EACCES)
         except OSError as error:
             problem = str(error)
-        if problem:  # each write tries again
+        if problem:  # every write tries again
             _log.error("tracking.write_failed", directory=str(directory), error=problem, pending=0)
 
     @property
     def pending_count(self) -> int:
-        """Rows that wait to be written: of this pass of the loop, or because of a disk that does not take them."""
+        """Rows in memory: from this pass of the loop, or because the disk does not accept them."""
         return len(self._pending)
 
     def write(self, event: TrackingEvent) -> None:
-        """Put down a row; it reaches the file before the event loop's next pass is over."""
+        """Buffer a row; it is written before the event loop's next pass ends."""
         try:
             line = format_line(event)
         except Exception:
@@ -293,14 +293,14 @@ class FileTrackingLog:
         if not self._is_scheduled:
             try:
                 loop = asyncio.get_running_loop()
-            except RuntimeError:  # before or after the loop: at once
+            except RuntimeError:  # no running loop: write at once
                 self._flush()
                 return
             self._is_scheduled = True
             loop.call_soon(self._flush_scheduled)
 
     async def sync(self) -> None:
-        """Return when everything written so far is on disk. Callers that wait at the same time share a sync."""
+        """Return when everything written so far is on disk. Concurrent callers share a sync."""
         self._flush()
         if self._synced_mark >= self._written_mark and not self._retired:
             return
@@ -308,12 +308,12 @@ class FileTrackingLog:
         await asyncio.shield(self._running if covers and self._running is not None else self._next_round())
 
     def rotate_if_due(self) -> None:
-        """Close the file of an hour that is over, although no row comes: call it now and then."""
+        """Close the file of a past hour even if no row follows. Call it regularly."""
         if self._file is not None and self._now() >= self._file.ends_at:
             self._retire()
 
     async def close(self) -> None:
-        """Write, sync and close. Rows that come later are counted as dropped."""
+        """Write, sync and close. Later rows are counted as dropped."""
         self._flush()
         self._is_closed = True
         self._retire()
@@ -329,7 +329,7 @@ class FileTrackingLog:
         self._flush()
 
     def _flush(self) -> None:
-        """Everything that is pending into the file, or files; what does not go stays and is tried again later."""
+        """Write everything pending, to one or more files; the rest stays and is retried later."""
         if self._is_closed:
             return
         try:
@@ -354,7 +354,7 @@ class FileTrackingLog:
     def _writable_file(self) -> int:
         now = self._now()
         if self._file is not None:
-            # a file whose directory was removed still takes writes, that nobody will ever see
+            # a file in a removed directory still accepts writes, but they are lost
             if now < self._file.ends_at and os.fstat(self._file.descriptor).st_nlink > 0:
                 return self._file.descriptor
             self._retire()
@@ -379,7 +379,7 @@ class FileTrackingLog:
         return descriptor
 
     def _write_some(self, descriptor: int) -> None:
-        """As many pending lines as the file has room for, at least one if it is new; else the file is full."""
+        """Write as many pending lines as the file has room for, at least one if it is new; else the file is full."""
         pieces = lay_out(self._pending, self._size, self._max_file_size)
         if self._size + sum(map(len, pieces)) > self._max_file_size:
             ends = accumulate(map(len, pieces), initial=self._size)
@@ -391,7 +391,7 @@ class FileTrackingLog:
         data = b"".join(pieces)
         written = os.write(descriptor, data)
         is_short = written < len(data)
-        if is_short:  # the disk is full: take the half line back before anybody relies on it
+        if is_short:  # the disk is full: remove the partial line before a reader uses it
             ends_whole = [end for end in accumulate(map(len, pieces)) if end <= written]
             pieces = pieces[: len(ends_whole)]
             written = ends_whole[-1] if ends_whole else 0
@@ -444,11 +444,11 @@ class FileTrackingLog:
         try:
             if self._on_closed is not None:
                 self._on_closed(path)
-        except Exception:  # a shipper's trouble is not the log's
+        except Exception:  # an error in the shipper must not affect the log
             _log.exception("tracking.shipper_failed", path=str(path))
 
     def _settle(self, retired: list[OpenFile], current: OpenFile | None, newest: FileKey | None, now: datetime) -> None:
-        """In a thread, while the loop may begin new files: sync, close what is complete, keep to the limits."""
+        """In a thread, while the loop may create new files: sync, close complete files, enforce the limits."""
         try:
             for file in retired:
                 os.fdatasync(file.descriptor)
@@ -461,5 +461,5 @@ class FileTrackingLog:
             sync_directory(self.directory)
             try:
                 enforce_limits(self.directory, newest, now, self._closed_size_max, self._max_age, self._custody)
-            except OSError as exc:  # what could not be deleted is on disk all the same
+            except OSError as exc:  # the sync succeeded even if a file could not be deleted
                 _log.error("tracking.limits_failed", directory=str(self.directory), error=str(exc))

@@ -82,7 +82,7 @@ def test_places_are_sites_or_nodes() -> None:
 
 @pytest.mark.parametrize(("one", "other"), [("east", "east"), ("mx1.east", "mx1.east"), ("east", "mx2.east")])
 def test_what_is_not_apart_cannot_be_cut(one: str, other: str) -> None:
-    with pytest.raises(LabError, match="are not apart"):
+    with pytest.raises(LabError, match="overlap: name two sites"):
         pairs(one, other)
 
 

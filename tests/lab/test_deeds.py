@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from shadowrelay.lab.compose import Lab
-from shadowrelay.lab.fault_log import What, faults
+from shadowrelay.lab.fault_log import Change, faults
 from shadowrelay.lab.topology import LabError, WrongUse
 from tests.lab.fake_engine import SERVICES, FakeEngine, lab_with_fake
 
@@ -22,7 +22,7 @@ def engine(lab: Lab) -> FakeEngine:
     return lab.engine
 
 
-def noted(lab: Lab) -> list[What]:
+def noted(lab: Lab) -> list[Change]:
     return [one.what for one in lab.state.faults.read()]
 
 
@@ -108,10 +108,10 @@ def test_an_empty_disk_is_not_full(lab: Lab) -> None:
     ("before", "deed", "words"),
     [
         ("pause", "pause", "mx1.east is paused: shadowrelay lab unpause mx1.east"),
-        ("pause", "start", "mx1.east is paused, not dead: shadowrelay lab unpause mx1.east"),
+        ("pause", "start", "mx1.east is paused, not killed: shadowrelay lab unpause mx1.east"),
         ("kill", "kill", "mx1.east does not run: shadowrelay lab start mx1.east"),
         ("kill", "pause", "mx1.east does not run: shadowrelay lab start mx1.east"),
-        ("kill", "unpause", "mx1.east is dead, not paused: shadowrelay lab start mx1.east"),
+        ("kill", "unpause", "mx1.east is killed, not paused: shadowrelay lab start mx1.east"),
     ],
 )
 def test_a_deed_that_does_not_fit_says_which_one_does(lab: Lab, before: str, deed: str, words: str) -> None:
@@ -187,12 +187,12 @@ def test_nodes_that_come_back_with_up_are_started_in_the_log_too(lab: Lab, engin
     lab.up()
 
     assert ([], ["healthy"]) == (lab.faults_in_force(), sorted(set(engine.is_up.values())))
-    assert [What.KILL, What.KILL, What.PAUSE, What.UNPAUSE, What.START] == noted(lab)
+    assert [Change.KILL, Change.KILL, Change.PAUSE, Change.UNPAUSE, Change.START] == noted(lab)
 
 
 def test_a_lab_whose_queues_are_gone_is_not_revived(lab: Lab, engine: FakeEngine) -> None:
     engine.is_up = dict.fromkeys(SERVICES, "exited")
-    with pytest.raises(LabError, match=r"queues and cuts: end this lab with `shadowrelay lab down`"):
+    with pytest.raises(LabError, match=r"queues and cuts in memory are lost: remove this lab with `shadowrelay lab down`"):
         lab.up()
 
 
@@ -202,16 +202,16 @@ def test_what_docker_does_not_let_go_of_is_said_and_is_no_failure(lab: Lab, engi
     engine.keeps = ["main_link"]
     lab.down()
 
-    assert [True] == [text.startswith("Docker has lost count of who was in main_link (moby/moby, issue 42119)") for text in said]
+    assert [True] == [text.startswith("Docker miscounts the endpoints of main_link (moby/moby, issue 42119)") for text in said]
     assert not lab.state.is_made
 
 
 def test_a_mail_server_that_has_ended_is_a_fault_and_named(lab: Lab, engine: FakeEngine) -> None:
     engine.is_up |= {"exim": "exited", "dns": "exited"}
 
-    assert ["exim has ended", "dns has ended"] == lab.faults_in_force()
+    assert ["exim has stopped", "dns has stopped"] == lab.faults_in_force()
     for deed in (lab.verify, lambda: lab.defer(True), lambda: lab.sending().__enter__()):
-        with pytest.raises(LabError, match="exim and dns of the lab has ended: start it again with `shadowrelay lab up`"):
+        with pytest.raises(LabError, match="exim and dns of the lab has stopped: start it again with `shadowrelay lab up`"):
             deed()
     assert [] == noted(lab)
 
@@ -228,11 +228,11 @@ def test_who_plays_a_scenario_is_alone(lab: Lab, tmp_path: Path) -> None:
     other.engine = lab.engine
     with lab.playing("sites-apart"):
         lab.kill("mx1.east")  # its own deeds are part of it
-        with pytest.raises(LabError, match=r"another command is at work in this lab: shadowrelay lab scenario sites-apart \(process \d+\)"):
+        with pytest.raises(LabError, match=r"another command is changing this lab: shadowrelay lab scenario sites-apart \(process \d+\)"):
             other.start("mx1.east")
-        with pytest.raises(LabError, match="another command is at work"), other.playing("new-database"):
+        with pytest.raises(LabError, match="another command is changing"), other.playing("new-database"):
             pass
-        with pytest.raises(LabError, match="another command is at work"), other.sending():
+        with pytest.raises(LabError, match="another command is changing"), other.sending():
             pass
         assert 4 == len(other.status())
     other.start("mx1.east")

@@ -169,7 +169,7 @@ def test_what_cannot_be_healed_is_told(project: Path, monkeypatch: pytest.Monkey
         (("up", "--profile", "nonsense"), "there are prometheus, spark"),
         (("kill", "mx9"), "the lab has mx1.east"),
         (("cut", "east", "nowhere"), "the lab has mx1.east"),
-        (("cut", "east", "mx1.east"), "are not apart"),
+        (("cut", "east", "mx1.east"), "overlap: name two sites"),
         (("slow", "mx9"), "the lab has mx1.east"),
         (("slow", "east", "west", "--rate", "fast"), "64kbit"),
     ],
@@ -193,7 +193,7 @@ def test_a_command_that_changes_the_lab_is_refused_while_another_does(project: P
         answers = {command[0]: run(project, *command) for command in (["heal"], ["kill", "mx1.east"], ["up"], ["down"])}
 
     assert {1} == {code for code, _ in answers.values()}
-    words = f"another command is at work in this lab: shadowrelay lab scenario sites-apart (process {os.getpid()})"
+    words = f"another command is changing this lab: shadowrelay lab scenario sites-apart (process {os.getpid()})"
     assert [] == [command for command, (_, error) in answers.items() if words not in error]
 
 

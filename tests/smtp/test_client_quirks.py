@@ -15,7 +15,7 @@ import uvloop
 from shadowrelay.model.replies import Reply
 from shadowrelay.model.routing import HostPort
 from shadowrelay.smtp.client import Opening, TlsUse, open_session
-from shadowrelay.smtp.client_session import OUTSIDE, SessionBroken, on_behalf, reply_from
+from shadowrelay.smtp.client_session import LIBRARY_ERRORS, SessionBroken, on_behalf, reply_from
 from tests.kit.clock import PATIENCE_SECONDS
 from tests.kit.smtp_servers import CLOSE, HANG, ScriptedServer, serving
 
@@ -232,7 +232,7 @@ def _tree(kind: type[BaseException]) -> set[type[BaseException]]:
 
 
 def test_every_error_of_the_library_stands_in_the_table():
-    listed = {kind for kind, _ in OUTSIDE}
+    listed = {kind for kind, _ in LIBRARY_ERRORS}
     named = {getattr(aiosmtplib.errors, name) for name in aiosmtplib.errors.__all__}
 
     assert named == {kind for kind in _tree(aiosmtplib.SMTPException) if kind.__module__.startswith("aiosmtplib")}
@@ -240,7 +240,7 @@ def test_every_error_of_the_library_stands_in_the_table():
 
 
 def test_no_entry_of_the_table_stands_behind_one_that_covers_it():
-    kinds = [kind for kind, _ in OUTSIDE]
+    kinds = [kind for kind, _ in LIBRARY_ERRORS]
 
     hidden = [later for place, later in enumerate(kinds) if any(issubclass(later, earlier) for earlier in kinds[:place])]
 
@@ -248,7 +248,7 @@ def test_no_entry_of_the_table_stands_behind_one_that_covers_it():
 
 
 def test_no_error_of_the_table_is_permanent():
-    assert {4} == {reply.code // 100 for _, reply in OUTSIDE}
+    assert {4} == {reply.code // 100 for _, reply in LIBRARY_ERRORS}
 
 
 WHAT_ERRORS_MEAN = [

@@ -21,7 +21,7 @@ from shadowrelay.model.tracking import EventId, EventSource, TrackingEvent
 from shadowrelay.tracking import shipper
 from shadowrelay.tracking.book import NAME, Book, Origin
 from shadowrelay.tracking.shipper import Shipper
-from shadowrelay.tracking.target import BEGUN, open_target
+from shadowrelay.tracking.target import TEMP_PREFIX, open_target
 from shadowrelay.tracking.writer import FileTrackingLog, tracking_files
 from tests.kit.clock import PATIENCE_SECONDS, let_pass
 
@@ -242,7 +242,7 @@ async def test_a_process_killed_before_it_recorded_what_it_shipped_ships_it_agai
     folder = station.logs.parent / "target" / ORIGIN.server
     folder.mkdir(parents=True)
     (folder / name).write_bytes(measured)  # shipped; then SIGKILL
-    (folder / f"{BEGUN}{name}.0a0a0a0a").write_bytes(measured[:9])  # and in the middle of another
+    (folder / f"{TEMP_PREFIX}{name}.0a0a0a0a").write_bytes(measured[:9])  # and in the middle of another
 
     station.begin()
     station.shipper.start()
@@ -399,7 +399,7 @@ async def test_a_target_that_hangs_is_given_up_on_and_tried_anew(in_directory):
 
     assert "no answer within 60 s" in next(line["error"] for line in logs if line["event"] == "shipping.failed")
     assert renamed(station.local()) == remote(station.url)
-    assert [] == list((station.logs.parent / "target" / ORIGIN.server).glob(f"{BEGUN}*"))
+    assert [] == list((station.logs.parent / "target" / ORIGIN.server).glob(f"{TEMP_PREFIX}*"))
 
 
 async def test_a_file_that_the_target_refuses_does_not_hold_up_the_others(in_directory):

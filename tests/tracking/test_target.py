@@ -9,7 +9,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from shadowrelay.model.replies import ConfigurationError
 from shadowrelay.tracking import target as module
-from shadowrelay.tracking.target import BEGUN, Abandoned, Attempt, check_target, open_target
+from shadowrelay.tracking.target import TEMP_PREFIX, Abandoned, Attempt, check_target, open_target
 
 LEAVE = Attempt()
 
@@ -130,8 +130,8 @@ def test_a_store_without_whole_objects_gets_a_file_under_another_name_first(sour
         k: v.getvalue() for k, v in store.store.items()
     }
     assert [verb for verb, _ in store.asked] == ["put", "mv", "pipe", "mv"]
-    assert store.asked[0][1].startswith(f"{BEGUN}a.LOG.")
-    assert store.asked[2][1].startswith(f"{BEGUN}manifest.json.")
+    assert store.asked[0][1].startswith(f"{TEMP_PREFIX}a.LOG.")
+    assert store.asked[2][1].startswith(f"{TEMP_PREFIX}manifest.json.")
 
 
 def test_an_object_store_gets_each_object_as_it_is(source, store):
@@ -164,10 +164,10 @@ def test_a_server_that_renames_over_nothing_gets_a_new_manifest_all_the_same(sto
 
 
 def test_leftovers_of_an_earlier_process_are_removed_and_nothing_else(tmp_path, store):
-    store.store["/host/mx1/" + BEGUN + "a"] = store.store["/host/mx1/a.LOG"] = store.store["/host/mx2/" + BEGUN + "a"] = None
+    store.store["/host/mx1/" + TEMP_PREFIX + "a"] = store.store["/host/mx1/a.LOG"] = store.store["/host/mx2/" + TEMP_PREFIX + "a"] = None
     directory = tmp_path / "mx1"
     directory.mkdir()
-    for name in (f"{BEGUN}a", "a.LOG"):
+    for name in (f"{TEMP_PREFIX}a", "a.LOG"):
         (directory / name).touch()
     store.store = {name: module.fsspec.implementations.memory.MemoryFile() for name in store.store}
 
@@ -176,7 +176,7 @@ def test_leftovers_of_an_earlier_process_are_removed_and_nothing_else(tmp_path, 
     open_target("teststore://host", {}, "mx1").clean()
 
     assert ["a.LOG"] == [path.name for path in directory.iterdir()]
-    assert ["/host/mx1/a.LOG", f"/host/mx2/{BEGUN}a"] == sorted(store.store)
+    assert ["/host/mx1/a.LOG", f"/host/mx2/{TEMP_PREFIX}a"] == sorted(store.store)
 
 
 def test_after_a_failure_the_connection_is_a_new_one_with_the_same_options(store, monkeypatch):

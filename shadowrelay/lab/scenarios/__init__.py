@@ -1,5 +1,5 @@
-"""The recovery scenarios of shadow redundancy, played in the lab.
+"""Recovery scenarios of shadow redundancy, run in the lab. docs/lab.md "Scenarios".
 
-`script` says what a scenario is, `catalogue` has them all, and `verdict` judges; these three are pure. `player` plays one and asks the
-witnesses.
+`script` defines scenarios as data, `catalogue` lists them, and `verdict` judges results; these three are pure. `player` runs a scenario
+and collects the evidence.
 """

@@ -1,4 +1,4 @@
-"""All scenarios, in the order in which `lab scenario --list` prints them: servers lost, networks cut, daily operation.
+"""All scenarios, in the order of `lab scenario --list`: lost servers, cut networks, daily operation. docs/lab.md "Scenarios".
 
 Sources: seed-000 ("Message processing after an outage"), seed-001 for servers; seed-000, exchange-facts 4 for networks; seed-000, msd-q for
 maintenance, full disks, next hops that are down and a restored queue.
@@ -6,11 +6,11 @@ maintenance, full disks, next hops that are down and a restored queue.
 
 from shadowrelay.lab.scenarios.script import (
     BEYOND_SPAN_SECONDS,
-    EVERYBODY_TAKES,
     HEALED,
-    NOBODY_TAKES,
     REACHES_ALL_NODES,
-    Deed,
+    RECEIVERS_ACCEPT,
+    RECEIVERS_DEFER,
+    Operation,
     Scenario,
     Step,
     above,
@@ -24,16 +24,16 @@ from shadowrelay.lab.scenarios.script import (
 )
 from shadowrelay.lab.topology import WrongUse
 
-# ---- servers are lost, and come back or do not
+# ---- servers are lost, and return or not
 
 SOURCES = ("seed-000", "seed-001")
-AFTER_A_SPAN = passes(BEYOND_SPAN_SECONDS, "longer than the resubmit span (20 s) passes: its shadow servers take its mail over")
+AFTER_A_SPAN = passes(BEYOND_SPAN_SECONDS, "longer than the resubmit span (20 s) passes: its shadow servers take over its mail")
 
 NEW_DATABASE = Scenario(
     name="new-database",
     title="A server is destroyed and comes back with a new queue database",
     story=(
-        "Mail waits on all nodes, because nobody takes it. mx1.east is killed, its queue volume is destroyed, and it starts with an"
+        "Mail is queued on all nodes, because all is deferred. mx1.east is killed, its queue volume is destroyed, and it starts with an"
         " empty one. Its shadow servers see the new database id at the next heartbeat, and take over at once, without waiting for "
         "the span."
     ),
@@ -44,11 +44,11 @@ NEW_DATABASE = Scenario(
     ),
     sources=SOURCES,
     steps=(
-        NOBODY_TAKES,
+        RECEIVERS_DEFER,
         send(120),
         REACHES_ALL_NODES,
-        fault(Deed.WIPE, "mx1.east is killed, its queue is destroyed, and it starts with an empty one", "mx1.east"),
-        EVERYBODY_TAKES,
+        fault(Operation.WIPE, "mx1.east is killed, its queue is destroyed, and it starts with an empty one", "mx1.east"),
+        RECEIVERS_ACCEPT,
     ),
     expectations=(
         above("promoted_new_database", 0, "its mail is taken over because its database is a new one"),
@@ -62,30 +62,30 @@ OLD_QUEUE_IN_TIME = Scenario(
     title="A server dies and comes back with its old queue before the span has passed",
     story=(
         "Mail waits on all nodes. mx1.east is killed and is back, with its queue, after 8 s: less than the resubmit span of 20 s. "
-        "Nobody takes over; it asks its shadow servers whether they did, and then delivers by itself."
+        "No node takes over; mx1.east asks its shadow servers whether they did, and then delivers its mail itself."
     ),
     exchange=(
-        "Not described. The documents tell of the same database only after ShadowResubmitTimeSpan (3 hours), of a server that "
-        'was "offline long enough for the shadow server to assume ownership" (seed-000). Before that, by the same rules, nobody '
+        "Not described. The documents mention the same database only after ShadowResubmitTimeSpan (3 hours), of a server that "
+        'was "offline long enough for the shadow server to assume ownership" (seed-000). Before that, by the same rules, no server '
         'takes over: that setting is the time "before deciding that a primary server has failed" (seed-000). Nearest comes '
         "Exchange 2010 without an alternate route: the server that is back delivers its queue, and then sends discard "
         "notifications (seed-003). That nothing comes twice is our conclusion."
     ),
     sources=(*SOURCES, "seed-003"),
     steps=(
-        NOBODY_TAKES,
+        RECEIVERS_DEFER,
         send(120),
         REACHES_ALL_NODES,
-        fault(Deed.KILL, "mx1.east is killed", "mx1.east"),
+        fault(Operation.KILL, "mx1.east is killed", "mx1.east"),
         passes(8, "8 s pass, less than the span"),
-        fault(Deed.START, "mx1.east starts again, with the queue that it had", "mx1.east"),
-        EVERYBODY_TAKES,
+        fault(Operation.START, "mx1.east starts again, with its queue", "mx1.east"),
+        RECEIVERS_ACCEPT,
     ),
     expectations=(
         above("reopened", 0, "it found the same database again"),
         above("resumed", 0, "and delivered what it had accepted before"),
-        at_most("promoted", 0, "nobody took over what was not lost"),
-        at_most("duplicates", 0, "and nothing came twice"),
+        at_most("promoted", 0, "no server took over mail that was not lost"),
+        at_most("duplicates", 0, "and nothing was delivered twice"),
     ),
 )
 
@@ -93,8 +93,8 @@ OLD_QUEUE_LATE = Scenario(
     name="old-queue-late",
     title="A server dies, its mail is taken over, and it comes back with its old queue",
     story=(
-        "Mail waits on all nodes. mx1.east is killed and stays away for longer than the span; its shadow servers take over and, as "
-        "soon as the receiving servers take mail, deliver. Then it returns with its old queue, in which all of that mail still "
+        "Mail is queued on all nodes. mx1.east is killed and stays down for longer than the span; its shadow servers take over and, as "
+        "soon as the receiving servers accept mail, deliver. Then it returns with its old queue, in which all of that mail still "
         "waits."
     ),
     exchange=(
@@ -105,14 +105,14 @@ OLD_QUEUE_LATE = Scenario(
     ),
     sources=SOURCES,
     steps=(
-        NOBODY_TAKES,
+        RECEIVERS_DEFER,
         send(120),
         REACHES_ALL_NODES,
-        fault(Deed.KILL, "mx1.east is killed", "mx1.east"),
+        fault(Operation.KILL, "mx1.east is killed", "mx1.east"),
         AFTER_A_SPAN,
-        EVERYBODY_TAKES,
+        RECEIVERS_ACCEPT,
         passes(8, "the new primaries deliver"),
-        fault(Deed.START, "mx1.east returns, with the queue that it had", "mx1.east"),
+        fault(Operation.START, "mx1.east returns with its old queue", "mx1.east"),
     ),
     expectations=(
         above("promoted_silence", 0, "its mail is taken over after a span of silence"),
@@ -124,10 +124,10 @@ OLD_QUEUE_LATE = Scenario(
 
 FROZEN = Scenario(
     name="frozen-primary",
-    title="A server hangs for longer than the span, and goes on as if nothing had happened",
+    title="A server hangs for longer than the span, and then resumes",
     story=(
-        "mx1.east is frozen with mail on it: the network takes connections for it, and nobody answers. Its shadow servers take "
-        "over. Then it goes on in the middle of whatever it did. Its leases ended meanwhile, and it must not deliver before it has "
+        "mx1.east is paused with mail on it: the network accepts connections for it, but nothing answers. Its shadow servers take "
+        "over. Then it resumes where it stopped. Its leases have ended meanwhile, and it must not deliver before it has "
         "asked."
     ),
     exchange=(
@@ -137,27 +137,27 @@ FROZEN = Scenario(
     ),
     sources=SOURCES,
     steps=(
-        NOBODY_TAKES,
+        RECEIVERS_DEFER,
         send(120),
         REACHES_ALL_NODES,
-        fault(Deed.PAUSE, "mx1.east is frozen", "mx1.east"),
+        fault(Operation.PAUSE, "mx1.east is paused", "mx1.east"),
         AFTER_A_SPAN,
-        EVERYBODY_TAKES,
+        RECEIVERS_ACCEPT,
         passes(8, "the new primaries deliver"),
-        fault(Deed.UNPAUSE, "mx1.east goes on", "mx1.east"),
+        fault(Operation.UNPAUSE, "mx1.east resumes", "mx1.east"),
     ),
     expectations=(
-        above("promoted_silence", 0, "silence of a living process is silence"),
+        above("promoted_silence", 0, "a paused process counts as silent"),
         above("taken_over", 0, "its mail was delivered by others"),
     ),
 )
 
 SHADOW_LOST = Scenario(
     name="shadow-then-primary",
-    title="The shadow server is lost; a while later the primary server is, too",
+    title="The shadow server is lost, and later the primary server",
     story=(
         "Mail waits on all nodes. mx1.west, which holds copies for the nodes of the other site, is destroyed and comes back empty. "
-        "The primaries notice and place their copies anew. Some time later mx1.east is destroyed: the new copies carry its mail."
+        "The primaries notice and place new copies. Some time later mx1.east is destroyed: its mail is delivered from the new copies."
     ),
     exchange=(
         'No protection is promised "During the simultaneous failure of two or more transport servers" (seed-000). Of copies '
@@ -165,13 +165,13 @@ SHADOW_LOST = Scenario(
     ),
     sources=SOURCES,
     steps=(
-        NOBODY_TAKES,
+        RECEIVERS_DEFER,
         send(120),
         REACHES_ALL_NODES,
-        fault(Deed.WIPE, "mx1.west is destroyed and comes back empty", "mx1.west"),
-        passes(15, "its own mail is taken over, and the copies that it held are placed anew"),
-        fault(Deed.WIPE, "mx1.east is destroyed, too", "mx1.east"),
-        EVERYBODY_TAKES,
+        fault(Operation.WIPE, "mx1.west is destroyed and comes back empty", "mx1.west"),
+        passes(15, "its own mail is taken over, and the copies that it held are placed again"),
+        fault(Operation.WIPE, "mx1.east is destroyed, too", "mx1.east"),
+        RECEIVERS_ACCEPT,
     ),
     expectations=(
         above("placed_again", 0, "copies that were lost were made again"),
@@ -180,12 +180,12 @@ SHADOW_LOST = Scenario(
     ),
 )
 
-TWO_AT_ONCE = Scenario(
+EVERYTHING_STOPS = Scenario(
     name="everything-stops",
     title="All servers lose power at once, with mail on them, and start again",
     story=(
         "While mail flows, all four nodes are killed within a few seconds. Their disks are whole. They start with what was synced. "
-        "What Postfix has no answer for it sends again."
+        "Postfix sends again every message for which it got no reply."
     ),
     exchange=(
         'No protection is promised "During the simultaneous failure of two or more transport servers" (seed-000). The queue '
@@ -193,13 +193,13 @@ TWO_AT_ONCE = Scenario(
     ),
     sources=("seed-000", "exchange-facts"),
     steps=(
-        NOBODY_TAKES,
+        RECEIVERS_DEFER,
         pour(120),
-        settle(6, "mail flows for a while"),
-        *(fault(Deed.KILL, f"{node} is killed", node) for node in ("mx1.east", "mx2.east", "mx1.west", "mx2.west")),
+        settle(6, "mail flows for some seconds"),
+        *(fault(Operation.KILL, f"{node} is killed", node) for node in ("mx1.east", "mx2.east", "mx1.west", "mx2.west")),
         passes(3, "nothing answers"),
-        *(fault(Deed.START, f"{node} starts", node) for node in ("mx1.east", "mx2.east", "mx1.west", "mx2.west")),
-        EVERYBODY_TAKES,
+        *(fault(Operation.START, f"{node} starts", node) for node in ("mx1.east", "mx2.east", "mx1.west", "mx2.west")),
+        RECEIVERS_ACCEPT,
     ),
     expectations=(
         above("reopened", 3, "four nodes found their databases again"),
@@ -208,37 +208,37 @@ TWO_AT_ONCE = Scenario(
 )
 
 
-# ---- all servers live, the network between them does not
+# ---- all servers run, but the network between them fails
 
 SITES_APART = Scenario(
     name="sites-apart",
     title="Two sites are cut off from each other for longer than the span",
     story=(
-        "Mail waits on all nodes, its copies in the other site. Then nothing passes between east and west. Each side sees the other"
+        "Mail is queued on all nodes, with copies in the other site. Then the link between east and west is cut. Each side sees the other"
         " as lost; after the span, each takes over the copies it holds, and delivers, and so does the primary, whose leases have "
         "ended: with `delivery_without_lease = deliver` (the default) that is a duplicate of cause (c). New mail is accepted all "
         "the time, with copies in the own site."
     ),
     exchange=(
         'A shadow server that cannot open a session to its primary server for ShadowResubmitTimeSpan (3 hours) "promotes itself '
-        'as the primary server" (seed-000), whatever the reason. That the primary server then stops is said nowhere (seed-001 '
+        'as the primary server" (seed-000), whatever the reason. No document says that the primary server then stops (seed-001 '
         "neither), so recipients outside may see duplicates."
     ),
     sources=("seed-000", "seed-001"),
     steps=(
-        NOBODY_TAKES,
+        RECEIVERS_DEFER,
         send(80),
         REACHES_ALL_NODES,
-        fault(Deed.CUT, "nothing passes between east and west", "east", "west"),
+        fault(Operation.CUT, "the link between east and west is cut", "east", "west"),
         send(40, "40 more messages are sent while the sites are apart"),
         passes(BEYOND_SPAN_SECONDS, "longer than the resubmit span (20 s) passes"),
-        EVERYBODY_TAKES,
+        RECEIVERS_ACCEPT,
         passes(8, "both sides deliver"),
         HEALED,
     ),
     expectations=(
         above("promoted_silence", 0, "each side took over copies of the other"),
-        above("copies_in_own_site", 0, "new mail found its second copy in its own site"),
+        above("copies_in_own_site", 0, "new mail got its second copy in its own site"),
     ),
 )
 
@@ -246,8 +246,8 @@ PAIR_CUT = Scenario(
     name="pair-cut",
     title="The network between a primary server and a shadow server fails for less than the span",
     story=(
-        "Mail flows. mx1.east and mx1.west do not reach each other for 12 s; both reach everybody else. Copies go to other servers;"
-        " nobody is taken over, because the span is longer."
+        "Mail flows. mx1.east and mx1.west do not reach each other for 12 s; both reach all others. Copies go to other servers;"
+        " no server is taken over, because the span is longer."
     ),
     exchange=(
         'The shadow server logs event 22004, "The periodic heartbeat to primary server … failed." (exchange-facts 2), and goes '
@@ -256,18 +256,18 @@ PAIR_CUT = Scenario(
     ),
     sources=("seed-000", "exchange-facts"),
     steps=(
-        NOBODY_TAKES,
+        RECEIVERS_DEFER,
         pour(150),
         settle(4, "mail flows"),
-        fault(Deed.CUT, "nothing passes between mx1.east and mx1.west", "mx1.east", "mx1.west"),
+        fault(Operation.CUT, "the link between mx1.east and mx1.west is cut", "mx1.east", "mx1.west"),
         passes(12, "12 s pass, less than the span"),
         HEALED,
-        EVERYBODY_TAKES,
+        RECEIVERS_ACCEPT,
     ),
     expectations=(
-        above("heartbeats_failed", 0, "each noticed that the other is silent"),
-        at_most("promoted", 0, "nobody took over what was not lost"),
-        at_most("duplicates", 0, "and nothing came twice"),
+        above("heartbeats_failed", 0, "each noticed that the other was silent"),
+        at_most("promoted", 0, "no server took over mail that was not lost"),
+        at_most("duplicates", 0, "and nothing was delivered twice"),
     ),
 )
 
@@ -276,7 +276,7 @@ NO_SHADOW = Scenario(
     title="No shadow server can be reached, and messages without a second copy are rejected",
     story=(
         "Every node is cut off from every other one for a while, and mail is sent. `reject_message_on_shadow_failure` is on in this"
-        " lab: nobody says 250, Postfix hears 451 and keeps the mail. When the network is whole, it goes through."
+        " lab: no node answers 250, Postfix gets 451 and keeps the mail. When the network is healed, the mail is accepted."
     ),
     exchange=(
         'With RejectMessageOnShadowFailure the answer is `451 4.4.0 Message failed to be made redundant`, "but the sending '
@@ -285,26 +285,26 @@ NO_SHADOW = Scenario(
     ),
     sources=("seed-000", "msp-tc"),
     steps=(
-        fault(Deed.CUT, "nothing passes between east and west", "east", "west"),
-        fault(Deed.CUT, "nor between the two nodes of east", "mx1.east", "mx2.east"),
-        fault(Deed.CUT, "nor between the two nodes of west", "mx1.west", "mx2.west"),
+        fault(Operation.CUT, "the link between east and west is cut", "east", "west"),
+        fault(Operation.CUT, "the link between the two nodes of east is cut", "mx1.east", "mx2.east"),
+        fault(Operation.CUT, "the link between the two nodes of west is cut", "mx1.west", "mx2.west"),
         send(60),
-        passes(8, "Postfix tries, and hears 451 from everybody"),
+        passes(8, "Postfix tries, and gets 451 from every node"),
         HEALED,
     ),
     expectations=(
         above("refused_not_redundant", 0, "no 250 without a second copy"),
-        above("copies_failed", 0, "the tracking logs say why"),
+        above("copies_failed", 0, "the tracking logs have the reason"),
         at_most("acknowledged_alone", 0, "nothing was acknowledged without a copy"),
     ),
 )
 
 SLOW_LINK = Scenario(
     name="slow-link",
-    title="The link between the sites is so slow that copies do not get over it in time",
+    title="The link between the sites is too slow for copies",
     story=(
-        "What the nodes send to the other site passes at 128 kbit/s, and mail of 100 kB is sent. A copy has to be made within "
-        "shadow_timeout (5 s): where the other site does not answer in time, the second copy is made in the own site."
+        "Traffic between the sites is limited to 128 kbit/s, and mail of 100 kB is sent. A copy has to be made within "
+        "shadow_timeout (5 s): if the other site does not answer in time, the second copy is made in the own site."
     ),
     exchange=(
         'PreferRemote: the copy is tried in remote sites "up to the number of times specified by MaxRetriesForRemoteSiteShadow" '
@@ -313,9 +313,9 @@ SLOW_LINK = Scenario(
     ),
     sources=("seed-000", "msp-tc"),
     steps=(
-        fault(Deed.SLOW, "the link between east and west passes 128 kbit/s", "east", "west"),
+        fault(Operation.SLOW, "the link between east and west is limited to 128 kbit/s", "east", "west"),
         send(40, "40 messages of 100 kB are sent", rate=4, size=100_000),
-        passes(5, "copies wait in line"),
+        passes(5, "copies are queued"),
         HEALED,
     ),
     expectations=(
@@ -331,8 +331,8 @@ MAINTENANCE = Scenario(
     name="maintenance",
     title="All servers are restarted, one after the other, while mail flows",
     story=(
-        "Each node gets SIGTERM: it finishes what it is in the middle of, ends, and starts again; the next follows when it is "
-        "healthy. Mail flows all the time and finds the other three. Each is away for less than the span, so nothing is taken over."
+        "Each node gets SIGTERM: it finishes running transactions, exits, and starts again; the next follows when it is "
+        "healthy. Mail flows all the time to the other three. Each is down for less than the span, so nothing is taken over."
     ),
     exchange=(
         "A procedure of several steps: HubTransport to Draining, messages redirected to another server, discards collected by "
@@ -343,12 +343,12 @@ MAINTENANCE = Scenario(
     steps=(
         pour(300, rate=5),
         settle(3, "mail flows"),
-        fault(Deed.ROLL, "mx1.east, mx2.east, mx1.west and mx2.west drain and start again, in this order"),
+        fault(Operation.ROLL, "mx1.east, mx2.east, mx1.west and mx2.west drain and start again, in this order"),
     ),
     expectations=(
         above("reopened", 3, "four nodes were restarted and found their databases again"),
-        at_most("promoted", 0, "nobody was mistaken for lost"),
-        at_most("duplicates", 0, "and nothing came twice"),
+        at_most("promoted", 0, "no server was treated as lost"),
+        at_most("duplicates", 0, "and nothing was delivered twice"),
     ),
 )
 
@@ -356,7 +356,7 @@ DISK_FULL = Scenario(
     name="disk-full",
     title="The disk of a server is full",
     story=(
-        "The queue volume of mx1.east is filled to the last byte while mail flows. It cannot keep a promise, so it makes none: it "
+        "The queue volume of mx1.east is filled to the last byte while mail flows. It cannot commit anything, so it accepts nothing: it "
         "refuses mail and copies with a temporary reply; Postfix and the other nodes go elsewhere. Then there is room again."
     ),
     exchange=(
@@ -369,12 +369,12 @@ DISK_FULL = Scenario(
     steps=(
         pour(150),
         settle(4, "mail flows"),
-        fault(Deed.FILL, "the queue volume of mx1.east is filled to the last byte", "mx1.east"),
+        fault(Operation.FILL, "the queue volume of mx1.east is filled to the last byte", "mx1.east"),
         passes(8, "mail goes elsewhere"),
-        fault(Deed.FREE, "there is room again", "mx1.east"),
+        fault(Operation.FREE, "there is room again", "mx1.east"),
     ),
     expectations=(
-        above("refused_for_storage", 0, "it refused what it could not keep"),
+        above("refused_for_storage", 0, "it refused mail that it could not store"),
         at_most("promoted", 0, "a full disk is not a lost server"),
         at_most("acknowledged_alone", 0, "nothing was acknowledged without a copy"),
     ),
@@ -382,10 +382,10 @@ DISK_FULL = Scenario(
 
 RECEIVERS_DOWN = Scenario(
     name="receivers-down",
-    title="The next hops take nothing for a while",
+    title="The next hops accept nothing for a while",
     story=(
-        "The receiving servers answer every recipient with 451 for 10 s. Mail waits on its primary servers, each message with its "
-        "copy on a shadow server, and is tried again. Nobody takes over: a next hop that is down is no reason."
+        "The receiving servers answer every recipient with 451 for 10 s. Mail is queued on its primary servers, each message with its "
+        "copy on a shadow server, and is tried again. No server takes over: a next hop that is down is no reason."
     ),
     exchange=(
         "A connection that fails is tried again by a ladder: 4 times after 1 minute, 6 times after 5, then every 10. A message "
@@ -395,26 +395,26 @@ RECEIVERS_DOWN = Scenario(
     ),
     sources=("msd-int", "seed-000"),
     steps=(
-        fault(Deed.DEFER, "the receiving servers defer everything"),
+        fault(Operation.DEFER, "the receiving servers defer everything"),
         send(120),
         passes(10, "the nodes try again and again"),
-        fault(Deed.TAKE, "the receiving servers take mail again"),
+        fault(Operation.TAKE, "the receiving servers accept mail again"),
     ),
     expectations=(
-        above("deferred", 0, "attempts failed for now, and the tracking logs say so"),
-        at_most("promoted", 0, "nobody took over"),
-        at_most("duplicates", 0, "and nothing came twice"),
+        above("deferred", 0, "attempts were deferred, and the tracking logs show it"),
+        at_most("promoted", 0, "no server took over"),
+        at_most("duplicates", 0, "and nothing was delivered twice"),
     ),
 )
 
 OLD_DATABASE = Scenario(
     name="old-database",
-    title="An older copy of a queue database is put back: what nobody should do",
+    title="An older copy of a queue database is restored, which is never safe",
     story=(
-        "mx1.east's queue volume is copied while mail waits in it. That mail is delivered, and more is accepted, which waits. Then "
-        "the older copy is put in the place of the queue: mx1.east believes that delivered mail still waits, and knows nothing of "
-        "what it accepted since. It asks before it delivers; its shadow servers take over what it does not know, when they hear "
-        "that, or at the latest when its queue is destroyed: the last step, because an older queue is nothing to keep."
+        "mx1.east's queue volume is copied while mail is queued. That mail is delivered, and more is accepted and queued. Then "
+        "the older copy replaces the queue: mx1.east has delivered mail in its queue again, and does not know the mail that it "
+        "accepted since. It asks before it delivers; its shadow servers take over the mail that it does not know when they learn "
+        "that, or at the latest when its queue is destroyed in the last step."
     ),
     exchange=(
         "There is no replay from a restored copy: the queue database uses circular logging (msd-q). Old databases that Exchange "
@@ -422,27 +422,27 @@ OLD_DATABASE = Scenario(
     ),
     sources=("msd-q", "exchange-facts"),
     steps=(
-        NOBODY_TAKES,
+        RECEIVERS_DEFER,
         send(60),
         REACHES_ALL_NODES,
-        Step(Deed.SAVE, "mx1.east's queue volume is copied", ("mx1.east",)),
-        EVERYBODY_TAKES,
+        Step(Operation.SAVE, "mx1.east's queue volume is copied", ("mx1.east",)),
+        RECEIVERS_ACCEPT,
         settle(8, "everything is delivered"),
-        NOBODY_TAKES,
+        RECEIVERS_DEFER,
         send(40),
         REACHES_ALL_NODES,
-        fault(Deed.RESTORE, "mx1.east is killed, and starts on the older copy of its queue", "mx1.east"),
-        EVERYBODY_TAKES,
-        passes(12, "everybody delivers what it has"),
-        fault(Deed.LOOK, "is there anything left that waits for a primary which does not know it any more?"),
-        fault(Deed.WIPE, "the remedy: mx1.east's queue is destroyed, and it starts with an empty one", "mx1.east"),
+        fault(Operation.RESTORE, "mx1.east is killed, and starts on the older copy of its queue", "mx1.east"),
+        RECEIVERS_ACCEPT,
+        passes(12, "every node delivers its mail"),
+        fault(Operation.LOOK, "count copies held for a primary that no longer knows them"),
+        fault(Operation.WIPE, "the remedy: mx1.east's queue is destroyed, and it starts with an empty one", "mx1.east"),
     ),
     expectations=(
-        above("rolled_back", 0, "it came back at an older position of the same database"),
-        above("promoted", 0, "what the older copy did not know was taken over by those who held it"),
+        above("rolled_back", 0, "it returned at an older position of the same database"),
+        above("promoted", 0, "mail that the older copy did not contain was taken over by its shadow servers"),
     ),
     excused=("I4",),
-    excuse="not every rule for a restored older copy is built yet; duplicates are counted and not judged",
+    excuse="not every rule for a restored older copy is built yet; duplicates are counted but not judged",
 )
 
 
@@ -450,7 +450,7 @@ OLD_DATABASE = Scenario(
 
 SCENARIOS: dict[str, Scenario] = by_name(
     (
-        *(NEW_DATABASE, OLD_QUEUE_IN_TIME, OLD_QUEUE_LATE, FROZEN, SHADOW_LOST, TWO_AT_ONCE),
+        *(NEW_DATABASE, OLD_QUEUE_IN_TIME, OLD_QUEUE_LATE, FROZEN, SHADOW_LOST, EVERYTHING_STOPS),
         *(SITES_APART, PAIR_CUT, NO_SHADOW, SLOW_LINK),
         *(MAINTENANCE, DISK_FULL, RECEIVERS_DOWN, OLD_DATABASE),
     )
@@ -458,7 +458,7 @@ SCENARIOS: dict[str, Scenario] = by_name(
 
 
 def scenario(name: str) -> Scenario:
-    """By its name. Raises: WrongUse naming those that there are."""
+    """The scenario of this name. Raises: WrongUse, which lists the names."""
     if name not in SCENARIOS:
         raise WrongUse(f"there is no scenario {name}; there are {', '.join(SCENARIOS)}")
     return SCENARIOS[name]

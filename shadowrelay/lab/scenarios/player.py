@@ -1,7 +1,7 @@
-"""Plays a scenario in a lab that is up, leaves it healed, and collects the evidence: every step is a method of `Lab`.
+"""Runs a scenario in a healthy lab, repairs the lab afterwards, and collects the evidence. docs/lab.md "Scenarios".
 
-The witnesses are the tracking logs, operator logs and admin addresses of the nodes, and the log of the sending Postfix. The judgement is in
-`verdict`.
+Every step is a method of `Lab`. The evidence is the tracking logs, operator logs and admin addresses of the nodes, and the log of the
+sending Postfix. `verdict` judges it.
 """
 
 import json
@@ -18,29 +18,29 @@ from shadowrelay.lab.compose import Lab
 from shadowrelay.lab.disturbance import ALIVE
 from shadowrelay.lab.engine import NodeStatus, ask
 from shadowrelay.lab.mail import Sending
-from shadowrelay.lab.scenarios.script import Deed, Scenario, Step
-from shadowrelay.lab.scenarios.verdict import Database, Evidence, Told, Verdict, judge
+from shadowrelay.lab.scenarios.script import Operation, Scenario, Step
+from shadowrelay.lab.scenarios.verdict import Database, Evidence, LoggedRow, Verdict, judge
 from shadowrelay.lab.topology import MACHINES, NODES, SENDER, LabError, machine
 from shadowrelay.lab.verification import Verification, injected, since
 from shadowrelay.model.replies import WireError
 from shadowrelay.protocol.fields import format_instant
 from shadowrelay.protocol.tracking import parse_line
 
-# ---- witnesses
+# ---- evidence
 
 LOG_SECONDS_MAX = 60.0
 TRACKING = "/var/log/shadowrelay/tracking"
-# instants compare as text; header lines begin with #, which comes before any digit
+# Instants compare as text; header lines begin with #, which sorts before any digit.
 ROWS_SINCE = "cat {directory}/MSGTRK*.LOG 2>/dev/null | awk -F, '$1 >= \"{instant}\"' || true"
 
 _REPLY = re.compile(r"postfix/smtp\[\d+\]: .*host \S+\[[^\]]*\] said: ([45]\d\d [245]\.\d+\.\d+)")
 
 
 def database(lab: Lab, node: str) -> Database:
-    """What a living node says of its queue database. Raises: LabError if it does not answer."""
-    told = ask(lab.engine, node, "/api/v1/node")
-    started_at = datetime.fromisoformat(told["started_at"]).timestamp()
-    return Database(str(told["database"]), int(told["incarnation"]), int(told["began"]), int(told["position"]), started_at)
+    """The queue database of a running node, from its API. Raises: LabError if it does not answer."""
+    answer = ask(lab.engine, node, "/api/v1/node")
+    started_at = datetime.fromisoformat(answer["started_at"]).timestamp()
+    return Database(str(answer["database"]), int(answer["incarnation"]), int(answer["began"]), int(answer["position"]), started_at)
 
 
 def collect(
@@ -52,11 +52,11 @@ def collect(
     stopped: Iterable[str] = (),
     waiting: int = 0,
 ) -> Evidence:
-    """All that is known of what was sent from `began_at` on. All nodes must be up. Units: `began_at` is time.time."""
+    """The evidence about messages sent from `began_at` on. All nodes must be up. Units: `began_at` is time.time."""
     given, arrived = since(injected(lab.state.injected_lines()), lab.mail.arrivals(), began_at)
     return Evidence(
         verification=verification,
-        told=tuple(sorted((told for node in NODES for told in _tracking(lab, node, began_at)), key=lambda told: told.event.at)),
+        logged=tuple(sorted((row for node in NODES for row in _tracking(lab, node, began_at)), key=lambda row: row.event.at)),
         words=words(line for node in NODES for line in _log(lab, node, began_at)),
         replies=replies(_log(lab, SENDER, began_at)),
         databases={machine(node).server: (*series, database(lab, node)) for node, series in databases.items()},
@@ -68,12 +68,12 @@ def collect(
 
 
 def held_copies(lab: Lab) -> int:
-    """Copies that all nodes hold for others now."""
+    """Copies that all nodes together hold for others now."""
     return sum(one.held or 0 for one in lab.status())
 
 
 def words(lines: Iterable[str]) -> Counter[str]:
-    """How often each event stands in operator logs (one JSON object a line; other lines are skipped)."""
+    """How often each event occurs in operator logs (one JSON object per line; other lines are skipped)."""
     found: Counter[str] = Counter()
     for line in lines:
         try:
@@ -86,25 +86,25 @@ def words(lines: Iterable[str]) -> Counter[str]:
 
 
 def replies(lines: Iterable[str]) -> Counter[str]:
-    """How often Postfix heard each negative reply, by its codes ("451 4.4.0")."""
+    """How often Postfix received each negative reply, by its codes ("451 4.4.0")."""
     return Counter(match[1] for line in lines if (match := _REPLY.search(line)))
 
 
-def rows(server: str, text: bytes) -> list[Told]:
-    """Rows of a tracking log. Raises: LabError for one that cannot be read, because then nothing can be concluded."""
+def rows(server: str, text: bytes) -> list[LoggedRow]:
+    """Rows of a tracking log. Raises: LabError if a row cannot be parsed, because then no conclusion is possible."""
     try:
-        return [Told(server, parse_line(line)) for line in text.splitlines(keepends=True)]
+        return [LoggedRow(server, parse_line(line)) for line in text.splitlines(keepends=True)]
     except WireError as error:
         raise LabError(f"a row in the tracking log of {server} cannot be read: {error}") from error
 
 
-def _tracking(lab: Lab, node: str, began_at: float) -> list[Told]:
+def _tracking(lab: Lab, node: str, began_at: float) -> list[LoggedRow]:
     command = ROWS_SINCE.format(directory=TRACKING, instant=format_instant(datetime.fromtimestamp(began_at, UTC)))
     return rows(machine(node).server, lab.engine.execute(node, "sh", "-c", command))
 
 
 def _log(lab: Lab, service: str, began_at: float) -> list[str]:
-    # both streams: the nodes log to standard error, Postfix to standard output
+    # both streams: nodes log to standard error, Postfix to standard output
     command = ["docker", "logs", "--since", f"{began_at:.3f}", lab.engine.container(service)]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=LOG_SECONDS_MAX, check=False)
     if done.returncode:
@@ -112,25 +112,24 @@ def _log(lab: Lab, service: str, began_at: float) -> list[str]:
     return done.stdout.decode(errors="replace").splitlines()
 
 
-# ---- the play
+# ---- running a scenario
 
 VERIFY_SECONDS_MAX = 120.0
 HEALED_SECONDS_MAX = 60.0
 REACHED_SECONDS_MAX = 10.0  # some heartbeats
-LEFT_SECONDS_MAX = 60.0  # a copy that was on its way when a cut began arrives when it ends, and is told once a span that it is too late
+LEFT_SECONDS_MAX = 60.0  # a copy in flight when a cut began arrives after it; its holder asks about it once per span, and then drops it
 POLL_SECONDS = 1.0
-STOPPING = (Deed.KILL, Deed.WIPE, Deed.PAUSE, Deed.RESTORE)
-RESTARTING = (Deed.KILL, Deed.WIPE, Deed.RESTORE, Deed.ROLL)
-NOT_QUIET = "the lab is not as it should be when a scenario begins: {reason}; `shadowrelay lab status`, `heal`, `start NODE`, `defer off` …"
+STOPPING = (Operation.KILL, Operation.WIPE, Operation.PAUSE, Operation.RESTORE)
+RESTARTING = (Operation.KILL, Operation.WIPE, Operation.RESTORE, Operation.ROLL)
+NOT_QUIET = "the lab is not ready for a scenario: {reason}; `shadowrelay lab status`, `heal`, `start NODE`, `defer off` …"
 
 Say = Callable[[str], None]
 
 
 def play(lab: Lab, scenario: Scenario, *, say: Say) -> Verdict:
-    """Play it to its verdict. `say` gets the narration, a line a call.
+    """Run it to its verdict. `say` receives the narration, one line per call.
 
-    Raises: LabError if the lab is not healthy before, does not become so afterwards, a step cannot be taken, or another command is
-    at work.
+    Raises: LabError if the lab is not healthy before or after, a step fails, or another command is running.
     """
     player = _Player(lab, say)
     with lab.playing(scenario.name):
@@ -142,9 +141,9 @@ def play(lab: Lab, scenario: Scenario, *, say: Say) -> Verdict:
                 player.wait_until_sent()
                 say("verifying")
                 verification = lab.verify(VERIFY_SECONDS_MAX, began_at=player.began_at)
-            except BaseException:  # Ctrl-C, too
+            except BaseException:  # also Ctrl-C
                 for trouble in player.restore():
-                    say(f"not restored: {trouble}")  # what came first is the reason, and is raised
+                    say(f"not restored: {trouble}")  # the first error is the reason, and is raised
                 raise
             if troubles := player.restore():
                 raise LabError("\n".join(troubles))
@@ -155,7 +154,7 @@ def play(lab: Lab, scenario: Scenario, *, say: Say) -> Verdict:
 
 
 class _Player:
-    """Shapes: `databases` has the samples of each node, oldest first; `stopped` the nodes that were killed or frozen."""
+    """Shapes: `databases` has the samples of each node, oldest first; `stopped` the nodes that were killed or paused."""
 
     def __init__(self, lab: Lab, say: Say) -> None:
         self._lab, self._say = lab, say
@@ -167,89 +166,89 @@ class _Player:
         self.waiting = 0
 
     def check(self) -> None:
-        """Nobody is sick, nothing is cut, nothing waits: what is seen later is the scenario's own."""
+        """Require healthy nodes, no cuts and empty queues, so that all later effects come from the scenario."""
         ill = [f"{one.node} is {one.state}" for one in self._lab.status() if one.state != "healthy"]
         faults = self._lab.faults_in_force()
         if ill or faults:
             raise LabError(NOT_QUIET.format(reason="; ".join([*ill, *faults])))
-        # a cut that nobody wrote down is one; but nodes that have just started look for each other first
+        # a cut that is not logged counts as one; but nodes that have just started still connect to each other
         if not self._until_whole(REACHED_SECONDS_MAX):
             apart = [f"{one.node} reaches {one.peers_reachable} of {len(NODES) - 1} nodes" for one in self._apart()]
             raise LabError(NOT_QUIET.format(reason="; ".join(apart)))
         if not self._until(lambda: self._lab.mail.backlog().is_empty, LEFT_SECONDS_MAX):
-            raise LabError(NOT_QUIET.format(reason="mail of before still waits (`shadowrelay lab verify` waits for it)"))
+            raise LabError(NOT_QUIET.format(reason="earlier mail is still queued (`shadowrelay lab verify` waits for it)"))
         self.databases = {node: [database(self._lab, node)] for node in NODES}
         self.began_at = time.time()
 
     def take(self, step: Step, pool: ThreadPoolExecutor) -> None:
-        """One step, after its words."""
+        """Run one step, after its text."""
         self._say(step.text)
-        if step.deed in RESTARTING:
+        if step.operation in RESTARTING:
             self._sample(step.places or NODES)
-        if step.deed in STOPPING:
+        if step.operation in STOPPING:
             self.stopped |= set(step.places)
         self._do(step, pool)
 
     def _do(self, step: Step, pool: ThreadPoolExecutor) -> None:
         lab, places = self._lab, step.places
-        match step.deed:
-            case Deed.SEND:
+        match step.operation:
+            case Operation.SEND:
                 self._expect_all(lab.mail.send(step.amount, step.rate, step.size), step.amount)
-            case Deed.POUR:
+            case Operation.POUR:
                 self._sending, self._poured = pool.submit(lab.mail.send, step.amount, step.rate, step.size), step.amount
-            case Deed.WAIT:
+            case Operation.WAIT:
                 time.sleep(step.amount)
-            case Deed.DEFER | Deed.TAKE:
-                lab.defer(step.deed is Deed.DEFER)
-            case Deed.CUT:
+            case Operation.DEFER | Operation.TAKE:
+                lab.defer(step.operation is Operation.DEFER)
+            case Operation.CUT:
                 lab.cut(*places)
-            case Deed.SLOW:
+            case Operation.SLOW:
                 lab.slow(*places)
-            case Deed.HEAL:
+            case Operation.HEAL:
                 lab.heal()
-            case Deed.ROLL:
+            case Operation.ROLL:
                 lab.roll()
-            case Deed.LOOK:
+            case Operation.LOOK:
                 self.waiting = held_copies(lab)
-                self._say(f"  {self.waiting} copies wait at shadow servers")
+                self._say(f"  {self.waiting} copies are held by shadow servers")
             case _:
-                self._of_node(step.deed)(places[0])
+                self._of_node(step.operation)(places[0])
 
-    def _of_node(self, deed: Deed) -> Callable[[str], object]:
+    def _of_node(self, operation: Operation) -> Callable[[str], object]:
         lab = self._lab
-        deeds: dict[Deed, Callable[[str], object]] = {
-            Deed.KILL: lab.kill,
-            Deed.START: lab.start,
-            Deed.WIPE: lab.wipe,
-            Deed.PAUSE: lab.pause,
-            Deed.UNPAUSE: lab.unpause,
-            Deed.FILL: lab.fill_disk,
-            Deed.FREE: lab.free_disk,
-            Deed.SAVE: lab.save_database,
-            Deed.RESTORE: lab.restore_old_database,
+        methods: dict[Operation, Callable[[str], object]] = {
+            Operation.KILL: lab.kill,
+            Operation.START: lab.start,
+            Operation.WIPE: lab.wipe,
+            Operation.PAUSE: lab.pause,
+            Operation.UNPAUSE: lab.unpause,
+            Operation.FILL: lab.fill_disk,
+            Operation.FREE: lab.free_disk,
+            Operation.SAVE: lab.save_database,
+            Operation.RESTORE: lab.restore_old_database,
         }
-        return deeds[deed]
+        return methods[operation]
 
     def _sample(self, nodes: tuple[str, ...]) -> None:
         for node in nodes:
             self.databases[node].append(database(self._lab, node))
 
     def wait_until_sent(self) -> None:
-        """Until Postfix has everything. Raises: LabError if sending broke off."""
+        """Wait until Postfix has everything. Raises: LabError if sending failed."""
         if self._sending is not None:
             self._expect_all(self._sending.result(), self._poured)
 
     def _expect_all(self, sending: Sending, count: int) -> None:
         if sending.accepted != count:
-            raise LabError(f"the sending Postfix took only {sending.accepted} of {count} messages")
+            raise LabError(f"the sending Postfix accepted only {sending.accepted} of {count} messages")
 
     def restore(self) -> list[str]:
-        """Whatever happened, the next scenario finds a lab that works. Returns what could not be done, in words, and tries the rest."""
+        """Repair the lab for the next scenario, whatever happened. Continues after errors, and returns them as text."""
         lab, troubles = self._lab, list[str]()
 
-        def do(deed: Callable[..., object], *arguments: object) -> None:
+        def do(method: Callable[..., object], *arguments: object) -> None:
             try:
-                deed(*arguments)
+                method(*arguments)
             except LabError as exc:
                 troubles.append(str(exc))
 
@@ -265,14 +264,14 @@ class _Player:
             is_alive = states.get(one.short) in ALIVE
             if states.get(one.short) == "paused" or (is_alive and f"{FaultKind.PAUSE} {one.server}" in faults):
                 do(self._lab.unpause, one.short)
-            # a fault that was written down and interrupted then is ended in the log, too
+            # a fault that was logged but interrupted must be ended in the log, too
             if not is_alive or {f"{FaultKind.KILL} {one.server}", f"{FaultKind.WIPE} {one.server}"} & set(faults):
                 do(self._lab.start, one.short)
             do(self._lab.free_disk, one.short)
 
     def _require_whole(self) -> None:
         if not self._until_whole(HEALED_SECONDS_MAX):
-            raise LabError(f"the lab is not whole again after {HEALED_SECONDS_MAX:.0f} s: {self._apart()}")
+            raise LabError(f"the lab has not recovered after {HEALED_SECONDS_MAX:.0f} s: {self._apart()}")
 
     def _until_whole(self, seconds: float) -> bool:
         return self._until(lambda: not self._apart(), seconds)
@@ -286,5 +285,5 @@ class _Player:
         return True
 
     def _apart(self) -> list[NodeStatus]:
-        """Those that are not healthy, or do not reach everybody."""
+        """Nodes that are not healthy, or do not reach all others."""
         return [one for one in self._lab.status() if one.state != "healthy" or one.peers_reachable != len(NODES) - 1]

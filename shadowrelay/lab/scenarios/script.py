@@ -1,20 +1,20 @@
-"""What a scenario is: a description as plain data. Nothing here touches the lab.
+"""Defines scenarios as plain data: steps, expectations, sources. Does not touch the lab. docs/lab.md "Scenarios".
 
-A step is a deed with its words. A step that `is_fault` is left out with `--without-fault`, and so is what only waits for the
-fault or ends it; then the scenario must fail, because what it expects, only its fault can produce.
+A step is an action with its text. With `--without-fault`, steps marked `is_fault` are left out, as are steps that only wait for the fault
+or end it. The scenario must then fail, because only its fault can produce the effects that it expects.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-HEARTBEAT_SECONDS = 2  # of lab/nodes/*.toml; a test compares
+HEARTBEAT_SECONDS = 2  # as in lab/nodes/*.toml; a test compares
 SPAN_SECONDS = 20
-BEYOND_SPAN_SECONDS = SPAN_SECONDS + 2 * HEARTBEAT_SECONDS + 1  # until silence has become a takeover
+BEYOND_SPAN_SECONDS = SPAN_SECONDS + 2 * HEARTBEAT_SECONDS + 1  # until silence has led to a takeover
 
 
-class Deed(Enum):
-    """What can be done to the lab. `Step.places` are nodes or sites, `Step.amount` messages or seconds."""
+class Operation(Enum):
+    """An action of a step. `Step.places` are nodes or sites, `Step.amount` messages or seconds."""
 
     SEND = "send"
     POUR = "send, and go on meanwhile"
@@ -39,10 +39,10 @@ class Deed(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Shapes: `text` is said before the deed. Units: `amount` is messages (SEND, POUR), seconds (WAIT), nothing else;
+    """Shapes: `text` is printed before the action. Units: `amount` is messages (SEND, POUR) or seconds (WAIT), otherwise unused;
     `rate` messages a second; `size` bytes of each."""
 
-    deed: Deed
+    operation: Operation
     text: str
     places: tuple[str, ...] = ()
     amount: int = 0
@@ -53,7 +53,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """A figure (`figures.FIGURES`) that must be more than `above`, or at most `at_most`. `why`: what it shows."""
+    """A figure (`figures.FIGURES`) that must be more than `above`, or at most `at_most`. `why`: what it demonstrates."""
 
     figure: str
     why: str
@@ -65,7 +65,7 @@ class Expectation:
 
     @property
     def bound(self) -> str:
-        """ "> 0", "at most 3"."""
+        """The bound as text: "> 0", "at most 3"."""
         return f"> {self.above:g}" if self.above is not None else f"at most {self.at_most:g}"
 
 
@@ -73,8 +73,8 @@ class Expectation:
 class Scenario:
     """One recovery scenario.
 
-    Shapes: `story` says what will happen; `exchange` what Exchange's documents say of the same, in our words, with `sources`
-    (ids of docs/sources.md); `excused` are invariants that are reported and not judged, and `excuse` says why.
+    Shapes: `story` says what will happen; `exchange` what Exchange's documents say about the same case, in our words, with `sources`
+    (ids of docs/sources.md); `excused` are invariants that are reported but not judged, and `excuse` is the reason.
     """
 
     name: str
@@ -88,17 +88,17 @@ class Scenario:
     excuse: str = ""
 
     def without_fault(self) -> "Scenario":
-        """The same without what makes it interesting."""
+        """The scenario without its fault steps."""
         return replace(self, steps=tuple(step for step in self.steps if not step.is_fault))
 
     @property
     def messages_count(self) -> int:
-        return sum(step.amount for step in self.steps if step.deed in (Deed.SEND, Deed.POUR))
+        return sum(step.amount for step in self.steps if step.operation in (Operation.SEND, Operation.POUR))
 
 
-def fault(deed: Deed, text: str, *places: str, amount: int = 0) -> Step:
+def fault(operation: Operation, text: str, *places: str, amount: int = 0) -> Step:
     """A step that is left out with `--without-fault`."""
-    return Step(deed, text, places, amount, is_fault=True)
+    return Step(operation, text, places, amount, is_fault=True)
 
 
 def above(figure: str, bound: float, why: str) -> Expectation:
@@ -110,33 +110,33 @@ def at_most(figure: str, bound: float, why: str) -> Expectation:
 
 
 def send(count: int, text: str = "", *, rate: float = 20.0, size: int = 4096) -> Step:
-    """Through the sending Postfix; returns when it has taken everything."""
-    return Step(Deed.SEND, text or f"{count} messages go to the nodes, by the sending Postfix", amount=count, rate=rate, size=size)
+    """Send through the sending Postfix; returns when it has accepted everything."""
+    return Step(Operation.SEND, text or f"{count} messages go to the nodes, by the sending Postfix", amount=count, rate=rate, size=size)
 
 
 def pour(count: int, text: str = "", *, rate: float = 10.0, size: int = 4096) -> Step:
-    """The same, while the next steps are taken."""
-    return Step(Deed.POUR, text or f"{count} messages begin to flow, {rate:g} a second", amount=count, rate=rate, size=size)
+    """The same, in parallel with the next steps."""
+    return Step(Operation.POUR, text or f"{count} messages begin to flow, {rate:g} a second", amount=count, rate=rate, size=size)
 
 
 def settle(seconds: int, text: str) -> Step:
-    """Time that passes whether there is a fault or not."""
-    return Step(Deed.WAIT, text, amount=seconds)
+    """Wait, with or without the fault."""
+    return Step(Operation.WAIT, text, amount=seconds)
 
 
 def passes(seconds: int, text: str) -> Step:
-    """Time that only the fault needs."""
-    return fault(Deed.WAIT, text, amount=seconds)
+    """Wait only if the fault is made."""
+    return fault(Operation.WAIT, text, amount=seconds)
 
 
-NOBODY_TAKES = Step(Deed.DEFER, "the receiving servers defer everything, so that mail waits on the nodes")
-EVERYBODY_TAKES = Step(Deed.TAKE, "the receiving servers take mail again")
-HEALED = fault(Deed.HEAL, "the network is whole again")
-REACHES_ALL_NODES = settle(3, "Postfix hands everything over to the nodes")
+RECEIVERS_DEFER = Step(Operation.DEFER, "the receiving servers defer everything, so that mail is queued on the nodes")
+RECEIVERS_ACCEPT = Step(Operation.TAKE, "the receiving servers accept mail again")
+HEALED = fault(Operation.HEAL, "the network is healed")
+REACHES_ALL_NODES = settle(3, "Postfix passes all mail to the nodes")
 
 
 def by_name(scenarios: Sequence[Scenario]) -> dict[str, Scenario]:
-    """Names are unique: what `lab scenario NAME` takes."""
+    """Scenarios by name, as for `lab scenario NAME`. Names must be unique."""
     found = {scenario.name: scenario for scenario in scenarios}
     assert len(found) == len(scenarios)
     return found

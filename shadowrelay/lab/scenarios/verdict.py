@@ -1,8 +1,8 @@
-"""Pass or fail of a scenario: the figures, the invariants, and what only its fault can produce. Pure; `player` asks the witnesses.
+"""Judges a scenario: its figures, the invariants, and the effects that only its fault can produce. Pure. docs/lab.md "Scenarios".
 
-`figures` counts what the witnesses said. `findings` checks the invariants (docs/design.md 3) as far as a cluster can be seen from
-outside, and names what breaks each. I6 (everything is bounded) needs floods, not faults: its place is tests/smtp and tests/process. I2 and
-I3 compare rows of different nodes; their clocks are one here, all being containers of one machine.
+`figures` counts the evidence. `findings` checks the invariants (docs/design.md 3) that are visible from outside a cluster, and names
+what violates each. I6 (everything is bounded) is tested in tests/smtp and tests/process instead, because it needs floods and not faults.
+I2 and I3 compare rows of different nodes, which is possible because all containers of a machine share its clock.
 """
 
 from collections import defaultdict
@@ -20,25 +20,25 @@ from shadowrelay.model.tracking import EventId, Replication, ResubmitReason, Tra
 # ---- figures
 
 NOT_REDUNDANT = "451 4.4.0"
-STORAGE = ("451 4.3.0", "452 4.3.1")  # the ledger did not write; back pressure
+STORAGE = ("451 4.3.0", "452 4.3.1")  # the ledger could not write; back pressure
 SITES = {machine.server: machine.site for machine in MACHINES}
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class LoggedRow:
     """A row of the tracking log of `server`."""
 
     server: str
     event: TrackingEvent
 
     def custom(self, key: str) -> str:
-        """A value of custom-data, empty if it is not there."""
+        """A value of custom-data, empty if absent."""
         return dict(self.event.custom_data).get(key, "")
 
 
 @dataclass(frozen=True, slots=True)
 class Database:
-    """The queue database of a node at a moment. `began`: the position at which this incarnation began. Units: `started_at` is
+    """A sample of a node's queue database. `began`: the position at which this incarnation began. Units: `started_at` is
     time.time, of the process."""
 
     identity: str
@@ -50,13 +50,13 @@ class Database:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Shapes: `told` by time; `words`: how often the operator logs of the nodes have an event; `replies`: how often Postfix heard
+    """Shapes: `logged` by time; `words`: how often the operator logs of the nodes contain an event; `replies`: how often Postfix received
     a reply code ("451 4.4.0") from a node; `databases` by server, at the beginning, before each disturbance, and at the end;
-    `stopped` were killed or frozen, so that their last rows may be missing; `waiting` is what LOOK counted.
+    `stopped` were killed or paused, so that their last rows may be missing; `waiting` is the result of LOOK.
     """
 
     verification: Verification
-    told: tuple[Told, ...] = ()
+    logged: tuple[LoggedRow, ...] = ()
     words: Mapping[str, int] = field(default_factory=dict)
     replies: Mapping[str, int] = field(default_factory=dict)
     databases: Mapping[str, tuple[Database, ...]] = field(default_factory=dict)
@@ -65,8 +65,8 @@ class Evidence:
     stopped: frozenset[str] = frozenset()
     waiting: int = 0
 
-    def rows(self, *events: EventId) -> list[Told]:
-        return [told for told in self.told if told.event.event in events]
+    def rows(self, *events: EventId) -> list[LoggedRow]:
+        return [row for row in self.logged if row.event.event in events]
 
 
 def figures(evidence: Evidence) -> dict[str, float]:
@@ -74,25 +74,25 @@ def figures(evidence: Evidence) -> dict[str, float]:
     return {name: figure(evidence) for name, (_, figure) in FIGURES.items()}
 
 
-def _resubmitted(evidence: Evidence, *reasons: ResubmitReason) -> list[Told]:
+def _resubmitted(evidence: Evidence, *reasons: ResubmitReason) -> list[LoggedRow]:
     wanted = {reason.value for reason in reasons or ResubmitReason}
-    return [told for told in evidence.rows(EventId.RESUBMIT) if told.custom("Reason") in wanted]
+    return [row for row in evidence.rows(EventId.RESUBMIT) if row.custom("Reason") in wanted]
 
 
-def placed_again(told: Iterable[Told]) -> int:
-    """Messages whose copy the same primary made on a further server."""
+def placed_again(rows: Iterable[LoggedRow]) -> int:
+    """Messages of which one primary placed copies on more than one server."""
     servers: dict[tuple[str, str], set[str]] = defaultdict(set)
-    for each in told:
+    for each in rows:
         servers[each.server, each.event.network_message_id].add(each.event.server_hostname)
     return sum(len(found) > 1 for found in servers.values())
 
 
 def _copies_in_own_site(evidence: Evidence) -> int:
-    return sum(SITES.get(told.server) == SITES.get(told.event.server_hostname) for told in evidence.rows(EventId.HAREDIRECT))
+    return sum(SITES.get(row.server) == SITES.get(row.event.server_hostname) for row in evidence.rows(EventId.HAREDIRECT))
 
 
 def _alone(evidence: Evidence) -> int:
-    return sum(told.custom("Replication") != Replication.SUCCESS.value for told in evidence.rows(EventId.RECEIVE))
+    return sum(row.custom("Replication") != Replication.SUCCESS.value for row in evidence.rows(EventId.RECEIVE))
 
 
 def _databases(evidence: Evidence, claim: Callable[[Database, Database], bool]) -> int:
@@ -108,25 +108,25 @@ def _is_rolled_back(before: Database, after: Database) -> bool:
 
 
 def _resumed(evidence: Evidence) -> int:
-    """Accepted by a process that ended since, and delivered by the next one of the same node."""
-    accepted = {(told.server, told.event.network_message_id): told.event.at.timestamp() for told in evidence.rows(EventId.RECEIVE)}
+    """Messages accepted by a process that has ended, and delivered by the next process of the same node."""
+    accepted = {(row.server, row.event.network_message_id): row.event.at.timestamp() for row in evidence.rows(EventId.RECEIVE)}
     found = set()
-    for told in evidence.rows(EventId.SEND, EventId.SENDEXTERNAL):
-        key = told.server, told.event.network_message_id
-        restarts = [each.started_at for each in evidence.databases.get(told.server, ())[1:]]
-        if key in accepted and any(accepted[key] < at < told.event.at.timestamp() for at in restarts):
+    for row in evidence.rows(EventId.SEND, EventId.SENDEXTERNAL):
+        key = row.server, row.event.network_message_id
+        restarts = [each.started_at for each in evidence.databases.get(row.server, ())[1:]]
+        if key in accepted and any(accepted[key] < at < row.event.at.timestamp() for at in restarts):
             found.add(key)
     return len(found)
 
 
 def _takeover_seconds(evidence: Evidence) -> float:
-    """From the moment at which the loss was known until RESUBMIT, at the longest."""
-    times = [told.event.at.timestamp() - datetime.fromisoformat(told.custom("DetectedAt")).timestamp() for told in _resubmitted(evidence)]
+    """The longest time from the detection of the loss until RESUBMIT."""
+    times = [row.event.at.timestamp() - datetime.fromisoformat(row.custom("DetectedAt")).timestamp() for row in _resubmitted(evidence)]
     return round(max(times, default=0.0), 1)
 
 
 def delivery_seconds(sent: Iterable[Sent], arrived: Iterable[Arrival]) -> list[float]:
-    """From each 250 to the first arrival of that message at a receiving server."""
+    """For each message, from its 250 to its first arrival at a receiving server."""
     firsts: dict[str, float] = {}
     for arrival in arrived:
         firsts[arrival.network_id] = min(arrival.at, firsts.get(arrival.network_id, arrival.at))
@@ -140,11 +140,11 @@ def _longest_delivery(evidence: Evidence) -> float:
 
 
 FIGURES: dict[str, tuple[str, Callable[[Evidence], float]]] = {
-    "acknowledged": ("messages that a node said 250 to", lambda seen: seen.verification.acknowledged),
+    "acknowledged": ("messages that a node answered 250", lambda seen: seen.verification.acknowledged),
     "arrived": ("of these, arrived at a receiving server", lambda seen: seen.verification.arrived),
     "lost": ("of these, lost", lambda seen: len(seen.verification.lost)),
     "duplicates": ("delivered more than once", lambda seen: len(seen.verification.duplicates)),
-    "taken_over": ("delivered by another node than the one that said 250", lambda seen: seen.verification.taken_over),
+    "taken_over": ("delivered by a node other than the one that answered 250", lambda seen: seen.verification.taken_over),
     "promoted": ("shadow messages promoted (RESUBMIT)", lambda seen: len(_resubmitted(seen))),
     "promoted_silence": (
         "promoted after a span of silence",
@@ -157,11 +157,11 @@ FIGURES: dict[str, tuple[str, Callable[[Evidence], float]]] = {
     "takeover_seconds": ("longest time from the detection of a loss to the takeover, seconds", _takeover_seconds),
     "delivery_seconds": ("longest time from 250 to arrival, seconds", _longest_delivery),
     "refused_not_redundant": (
-        f"replies {NOT_REDUNDANT} that Postfix heard: no second copy could be made",
+        f"replies {NOT_REDUNDANT} to Postfix: no second copy could be placed",
         lambda seen: seen.replies.get(NOT_REDUNDANT, 0),
     ),
     "refused_for_storage": (
-        f"replies {' and '.join(STORAGE)} that Postfix heard: no room to keep a promise",
+        f"replies {' and '.join(STORAGE)} to Postfix: not enough storage",
         lambda seen: sum(seen.replies.get(code, 0) for code in STORAGE),
     ),
     "copies_failed": ("messages for which no copy could be made (HAREDIRECTFAIL)", lambda seen: len(seen.rows(EventId.HAREDIRECTFAIL))),
@@ -169,7 +169,7 @@ FIGURES: dict[str, tuple[str, Callable[[Evidence], float]]] = {
     "placed_again": ("messages whose copy was made again on another server", lambda seen: placed_again(seen.rows(EventId.HAREDIRECT))),
     "acknowledged_alone": ("messages acknowledged without a second copy", _alone),
     "heartbeats_failed": ("heartbeats that failed (operator logs: peer.silent)", lambda seen: seen.words.get("peer.silent", 0)),
-    "deferred": ("delivery attempts that failed for now (DEFER)", lambda seen: len(seen.rows(EventId.DEFER))),
+    "deferred": ("deferred delivery attempts (DEFER)", lambda seen: len(seen.rows(EventId.DEFER))),
     "resumed": ("messages that a node accepted, and delivered after it was restarted", _resumed),
     "reopened": ("nodes that started again on the same database", lambda seen: _databases(seen, _is_reopened)),
     "databases_new": (
@@ -177,7 +177,7 @@ FIGURES: dict[str, tuple[str, Callable[[Evidence], float]]] = {
         lambda seen: _databases(seen, lambda before, after: before.identity != after.identity),
     ),
     "rolled_back": ("nodes that came back at an older position of their database", lambda seen: _databases(seen, _is_rolled_back)),
-    "waiting": ("messages that waited at shadow servers before the remedy", lambda seen: seen.waiting),
+    "waiting": ("messages held by shadow servers before the remedy", lambda seen: seen.waiting),
 }
 
 
@@ -189,7 +189,7 @@ BEGINNINGS = (EventId.RECEIVE, EventId.HARECEIVE, EventId.RESUBMIT)
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One invariant. Shapes: `broken_by` is empty when it holds."""
+    """The result for one invariant. Shapes: `broken_by` is empty if it holds."""
 
     invariant: str
     claim: str
@@ -201,42 +201,42 @@ class Finding:
 
 
 def findings(evidence: Evidence) -> list[Finding]:
-    """All that can be seen, in their order."""
+    """All invariants that are visible, in order."""
     return [Finding(name, claim, tuple(check(evidence))) for name, (claim, check) in INVARIANTS.items()]
 
 
 def _lost(evidence: Evidence) -> list[str]:
     seen = evidence.verification
-    unaccounted = [f"no node took it, and it does not wait at Postfix: {one}" for one in seen.unaccounted]
+    unaccounted = [f"accepted by no node, and not queued at Postfix: {one}" for one in seen.unaccounted]
     return [f"lost: {one}" for one in seen.lost] + [f"still queued: {one}" for one in seen.still_queued] + unaccounted
 
 
-def said_too_early(evidence: Evidence) -> list[str]:
-    """I2: RECEIVE with a copy, and no server had told of that copy by then. Servers that were stopped may have lost their last rows."""
-    stored: dict[str, list[Told]] = defaultdict(list)
-    for told in evidence.rows(EventId.HARECEIVE):
-        stored[told.event.network_message_id].append(told)
+def acknowledged_too_early(evidence: Evidence) -> list[str]:
+    """I2: RECEIVE with a copy, but no server had logged that copy by then. Servers that were stopped may have lost their last rows."""
+    stored: dict[str, list[LoggedRow]] = defaultdict(list)
+    for row in evidence.rows(EventId.HARECEIVE):
+        stored[row.event.network_message_id].append(row)
     placed: dict[tuple[str, str], set[str]] = defaultdict(set)
-    for told in evidence.rows(EventId.HAREDIRECT):
-        placed[told.server, told.event.network_message_id].add(told.event.server_hostname)
+    for row in evidence.rows(EventId.HAREDIRECT):
+        placed[row.server, row.event.network_message_id].add(row.event.server_hostname)
     broken = []
-    for told in evidence.rows(EventId.RECEIVE):
-        network_id = told.event.network_message_id
-        if told.custom("Replication") != Replication.SUCCESS.value or placed[told.server, network_id] & evidence.stopped:
+    for row in evidence.rows(EventId.RECEIVE):
+        network_id = row.event.network_message_id
+        if row.custom("Replication") != Replication.SUCCESS.value or placed[row.server, network_id] & evidence.stopped:
             continue
-        if not any(copy.server != told.server and copy.event.at <= told.event.at for copy in stored[network_id]):
+        if not any(copy.server != row.server and copy.event.at <= row.event.at for copy in stored[network_id]):
             broken.append(f"acknowledged before a copy was stored: {network_id}")
     return broken
 
 
 def discarded_too_early(evidence: Evidence) -> list[str]:
-    """I3: a shadow message discarded as delivered while its primary still delivered to somebody."""
-    ended: dict[tuple[str, str], list[Told]] = defaultdict(list)
-    for told in evidence.rows(*ENDS):
-        ended[told.server, told.event.network_message_id].append(told)
+    """I3: a shadow message discarded as delivered while its primary was still delivering it."""
+    ended: dict[tuple[str, str], list[LoggedRow]] = defaultdict(list)
+    for row in evidence.rows(*ENDS):
+        ended[row.server, row.event.network_message_id].append(row)
     broken = []
-    for told in evidence.rows(EventId.HADISCARD):
-        event = told.event
+    for row in evidence.rows(EventId.HADISCARD):
+        event = row.event
         ends = ended[event.client_hostname, event.network_message_id]
         if event.source_context == "delivered" and not event.recipients and any(end.event.at > event.at for end in ends):
             broken.append(f"discarded before its primary was done: {event.network_message_id}")
@@ -244,23 +244,23 @@ def discarded_too_early(evidence: Evidence) -> list[str]:
 
 
 def unexplained_mail(evidence: Evidence) -> list[str]:
-    """I8: acknowledged mail of which no tracking log tells the beginning, or the end for each recipient."""
-    began = {told.event.network_message_id for told in evidence.rows(*BEGINNINGS)}
+    """I8: acknowledged mail without a beginning, or without an end for a recipient, in any tracking log."""
+    began = {row.event.network_message_id for row in evidence.rows(*BEGINNINGS)}
     ended: dict[str, set[str]] = defaultdict(set)
-    for told in evidence.rows(*ENDS):
-        ended[told.event.network_message_id] |= set(told.event.recipients)
+    for row in evidence.rows(*ENDS):
+        ended[row.event.network_message_id] |= set(row.event.recipients)
     broken = []
     for message in evidence.sent:
         for network_id in message.acknowledged_ids:
             if network_id not in began:
-                broken.append(f"no row tells that it was received: {network_id}")
+                broken.append(f"no row for its receipt: {network_id}")
             elif set(message.recipients) - ended[network_id]:
-                broken.append(f"no row tells its end: {network_id}")
+                broken.append(f"no row for its end: {network_id}")
     return broken
 
 
 def _unexplained_duplicates(evidence: Evidence) -> list[str]:
-    return [f"twice without a cause: message {one.number} {one.network_id}" for one in evidence.verification.unexplained]
+    return [f"duplicated without a cause: message {one.number} {one.network_id}" for one in evidence.verification.unexplained]
 
 
 def _not_taken_up(evidence: Evidence) -> list[str]:
@@ -269,12 +269,12 @@ def _not_taken_up(evidence: Evidence) -> list[str]:
 
 INVARIANTS: dict[str, tuple[str, Callable[[Evidence], list[str]]]] = {
     "I1": ("no loss: everything acknowledged has arrived", _lost),
-    "I2": ("durable before said: no 250 before the second copy was stored", said_too_early),
+    "I2": ("durable before acknowledged: no 250 before the second copy was stored", acknowledged_too_early),
     "I3": ("discard last: no copy discarded before its primary was done", discarded_too_early),
     "I4": ("one owner: every duplicate has a cause", _unexplained_duplicates),
     "I5": ("same bytes: what arrived is what was sent", lambda seen: [f"changed: {one}" for one in seen.verification.changed]),
-    "I7": ("restart is nothing special: what was in the queues was taken up again", _not_taken_up),
-    "I8": ("explainable: tracking logs tell every message from beginning to end", unexplained_mail),
+    "I7": ("restart is nothing special: all queued messages were processed", _not_taken_up),
+    "I8": ("explainable: tracking logs show every message from beginning to end", unexplained_mail),
 }
 
 
@@ -283,7 +283,7 @@ INVARIANTS: dict[str, tuple[str, Callable[[Evidence], list[str]]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One expectation and what was seen."""
+    """One expectation and the actual figure."""
 
     expectation: Expectation
     value: float
@@ -293,13 +293,13 @@ class Outcome:
         return self.expectation.is_met(self.value)
 
     def line(self) -> str:
-        """ "promoted_silence = 12, expected > 0: its mail is taken over …"."""
+        """The outcome as text: "promoted_silence = 12, expected > 0: its mail is taken over …"."""
         return f"{self.expectation.figure} = {self.value:g}, expected {self.expectation.bound}: {self.expectation.why}"
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The whole judgement. Shapes: `figures` by name; those that are 0 and that nobody expects anything of need not be shown."""
+    """The whole result. Shapes: `figures` by name; those that are 0 and not expected need not be shown."""
 
     scenario: Scenario
     figures: Mapping[str, float]
@@ -310,7 +310,7 @@ class Verdict:
 
     @property
     def is_passed(self) -> bool:
-        """Also false when some mail never went through: then less was tried than was promised."""
+        """Also false if some mail was never accepted, because then less was tested than intended."""
         if self.never_acknowledged:
             return False
         is_kept = all(finding.holds or self.is_excused(finding) for finding in self.findings)
@@ -320,13 +320,13 @@ class Verdict:
         return finding.invariant in self.scenario.excused
 
     def shown(self) -> list[tuple[str, float]]:
-        """Explained figures that say something, in their order."""
+        """Figures with an explanation that are not 0 or were expected, in order."""
         named = {outcome.expectation.figure for outcome in self.outcomes} | {"acknowledged", "arrived", "lost", "duplicates"}
         return [(FIGURES[name][0], value) for name, value in self.figures.items() if value or name in named]
 
 
 def judge(scenario: Scenario, evidence: Evidence) -> Verdict:
-    """Compare what was seen with what must be so."""
+    """Compare the evidence with the expectations and invariants."""
     counted = figures(evidence)
     never = evidence.verification.not_acknowledged
     return Verdict(

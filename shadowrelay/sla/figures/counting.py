@@ -1,8 +1,8 @@
-"""From evidence to the figures of every window and scope. docs/sla.md, 2 and 3.
+"""Counts evidence into the figures of every window and scope. docs/sla.md, 2 and 3.
 
-1. *Cells* count events by one hour, one server and one pair. Cells are few, so everything further is rolled up from them and not from rows.
-   A cell also has its `age` in whole hours before now, for burn rates, which look back from now and not from the turn of an hour.
-2. *Histograms* count times over whole milliseconds. They are exact and can be merged, so the percentiles of a day need no second look at
+1. *Cells* count events by hour, server and pair. There are few cells, so all further sums are computed from them and not from rows.
+   A cell also has its `age` in whole hours before now, for burn rates, whose windows end now and not at the full hour.
+2. *Histograms* count times in whole milliseconds. They are exact and can be merged, so the percentiles of a day need no second scan of
    the rows.
 3. *Windows and scopes* (all, day, hour; everything, boundary, site, server, pair) add up cells and merge histograms.
 """
@@ -32,11 +32,11 @@ COUNTS = (
     "recipients_duplicated_unexplained",
     "copies", "lag_count", "discards_late", "shadows_orphaned", "promotions", "takeovers_in_time", "takeovers_late", "clock_skews",
 )  # fmt: skip
-"""What can be added up over cells."""
+"""Counts that are summed over cells."""
 
 
 def placed(frame: DataFrame, at: Column, server: str, pair_from: str, pair_to: str, *, now: int) -> DataFrame:
-    """With the columns of `KEY`. A pair that lacks one of its servers is none."""
+    """Add the columns of `KEY`. A pair without one of its servers does not count as a pair."""
     is_pair = (F.col(pair_from) != "") & (F.col(pair_to) != "")
     named = {
         "hour": at - F.pmod(at, F.lit(HOUR_US)),
@@ -49,23 +49,23 @@ def placed(frame: DataFrame, at: Column, server: str, pair_from: str, pair_to: s
 
 
 def placed_messages(messages: DataFrame, *, now: int) -> DataFrame:
-    """Where a message belongs: when and by whom it was acknowledged."""
+    """The place of a message: when and by which server it was acknowledged."""
     return placed(messages.where(F.col("at").isNotNull()), F.col("at"), "server", "server", "pair_server", now=now)
 
 
 def placed_copies(copies: DataFrame, *, now: int) -> DataFrame:
-    """Where a copy belongs: its HARECEIVE."""
+    """The place of a copy: its HARECEIVE."""
     renamed = copies.withColumnRenamed("server", "shadow")
     return placed(renamed, F.col("at"), "primary", "primary", "shadow", now=now)
 
 
 def placed_promotions(promotions: DataFrame, *, now: int) -> DataFrame:
-    """Where a RESUBMIT belongs."""
+    """The place of a RESUBMIT row."""
     return placed(promotions, F.col("at"), "new_primary", "old_primary", "new_primary", now=now)
 
 
 def message_facts(placed: DataFrame, *, shadow_within_us: int, delivery_within_us: int, exposure_within_us: int) -> DataFrame:
-    """What each message counts for. Shapes: `placed` as from `placed_messages`. Units: microseconds."""
+    """The counts of each message. Shapes: `placed` as from `placed_messages`. Units: microseconds."""
     acknowledged, delivery_us = is_counted(), delivery_us_of()
     has_both = F.col("shadow_us").isNotNull() & F.col("ack_us").isNotNull()
     is_judged = acknowledged & F.col("is_redundant").isNotNull()
@@ -99,12 +99,12 @@ def message_facts(placed: DataFrame, *, shadow_within_us: int, delivery_within_u
 
 
 def delivery_us_of() -> Column:
-    """RECEIVE to the last delivery; null for a reconstructed message, of which nobody knows when it was received. May be negative."""
+    """RECEIVE to the last delivery; null for a reconstructed message, whose RECEIVE is unknown. May be negative."""
     return F.when(is_counted() & (F.col("kind") != RECONSTRUCTED), F.col("last_delivery_at") - F.col("at"))
 
 
 def copy_facts(placed: DataFrame, *, lag_within_us: int) -> DataFrame:
-    """What each copy counts for. Shapes: `placed` as from `placed_copies`. Units: microseconds."""
+    """The counts of each copy. Shapes: `placed` as from `placed_copies`. Units: microseconds."""
     lag_us = F.col("lag_us")
     conditions = {
         "copies": F.lit(True),
@@ -116,18 +116,18 @@ def copy_facts(placed: DataFrame, *, lag_within_us: int) -> DataFrame:
 
 
 def promotion_facts(placed: DataFrame) -> DataFrame:
-    """What each RESUBMIT row counts for. Shapes: `placed` as from `placed_promotions`."""
+    """The counts of each RESUBMIT row. Shapes: `placed` as from `placed_promotions`."""
     in_time = {"takeovers_in_time": F.col("is_in_time"), "takeovers_late": ~F.col("is_in_time")}
     return _facts(placed, in_time, {"clock_skews": _one(F.col("detection_us") < 0) + _one(F.col("silence_us") < 0)})
 
 
 def single_facts(placed: DataFrame, name: str) -> DataFrame:
-    """Each line counts for one in `name`: a takeover, an orphan, a message that was sent again."""
+    """Each line counts once in `name`: a takeover, an orphan, a message that was sent again."""
     return _facts(placed, {name: F.lit(True)})
 
 
 def _facts(placed: DataFrame, conditions: Mapping[str, Column], numbers: Mapping[str, Column] | None = None) -> DataFrame:
-    """CELL_KEY, COUNTS and MAXIMA; 0 where nothing is said."""
+    """CELL_KEY, COUNTS and MAXIMA; 0 for counts that are not given."""
     said = {name: _one(condition) for name, condition in conditions.items()} | dict(numbers or {})
     none = F.lit(0).cast("long")
     values = [F.coalesce(said[name], none) if name in said else none for name in (*COUNTS, *MAXIMA)]
@@ -139,12 +139,12 @@ def _one(condition: Column) -> Column:
 
 
 def added() -> list[Column]:
-    """COUNTS and MAXIMA of several lines."""
+    """Sums of COUNTS and MAXIMA over several lines."""
     return [*[F.sum(name).alias(name) for name in COUNTS], *[F.max(name).alias(name) for name in MAXIMA]]
 
 
 def cells(facts: list[DataFrame]) -> DataFrame:
-    """One line a cell."""
+    """One line per cell."""
     return reduce(DataFrame.unionByName, facts).groupBy(*CELL_KEY).agg(*added())
 
 
@@ -156,22 +156,22 @@ HISTOGRAM_KEY = ("hour", "server", "pair_from", "pair_to")
 
 
 def message_times(placed: DataFrame) -> DataFrame:
-    """The times of messages, one line a time. Shapes: `placed` as from `placed_messages`."""
+    """The times of messages, one line per time. Shapes: `placed` as from `placed_messages`."""
     return _times(placed, {"shadow_latency": F.col("shadow_us"), "delivery_latency": delivery_us_of()})
 
 
 def copy_times(placed: DataFrame) -> DataFrame:
-    """Likewise of copies."""
+    """The same for copies."""
     return _times(placed, {"discard_lag": F.col("lag_us")})
 
 
 def promotion_times(placed: DataFrame) -> DataFrame:
-    """Likewise of RESUBMIT rows."""
+    """The same for RESUBMIT rows."""
     return _times(placed, {"takeover_detection": F.col("detection_us"), "takeover_silence": F.col("silence_us")})
 
 
 def _times(placed: DataFrame, times: Mapping[str, Column]) -> DataFrame:
-    """(place, metric, ms). What is negative counts as 0."""
+    """(place, metric, ms). Negative times count as 0."""
     values = [F.struct(F.lit(METRICS.index(name)).alias("metric"), time.alias("us")) for name, time in times.items()]
     each = placed.select(*HISTOGRAM_KEY, F.explode(F.array(*values)).alias("time")).where(F.col("time.us").isNotNull())
     milliseconds = F.floor(F.greatest(F.col("time.us"), F.lit(0)) / F.lit(1000))
@@ -184,9 +184,9 @@ def histogram(times: list[DataFrame]) -> DataFrame:
 
 
 def percentiles(histogram: DataFrame, *keys: str) -> DataFrame:
-    """Nearest rank: of n sorted values the ceil(p * n)-th. One line for each of `keys`: for each metric its count, p50, p95, p99 and max.
+    """Nearest rank: of n sorted values the ceil(p * n)-th. One line for each of `keys`, with count, p50, p95, p99 and max of each metric.
 
-    Shapes: `histogram`: keys, metric (its place in METRICS), ms, count; each (keys, metric, ms) once.
+    Shapes: `histogram`: keys, metric (index into METRICS), ms, count; each (keys, metric, ms) once.
     """
     sorted_times = Window.partitionBy(*keys, "metric").orderBy("ms")
     upto = F.sum("count").over(sorted_times.rowsBetween(Window.unboundedPreceding, Window.currentRow))
@@ -214,10 +214,10 @@ TIMES = tuple(f"{metric}_{column}" for metric in METRICS for column in ("count",
 
 
 def figures(cells: DataFrame, histogram: DataFrame, promoted: DataFrame, sites: DataFrame) -> DataFrame:
-    """One line for each window and scope in which something happened; windows like "6h", of everything only, look back from now.
+    """One line for each window and scope with events; windows like "6h" end now, and exist for scope `everything` only.
 
     Shapes: `cells` and `histogram` as from the functions of these names; `promoted` are the placed RESUBMIT rows; `sites` is small:
-    server, site, boundary. `start` is in microseconds, null of `all` and of those that look back.
+    server, site, boundary. `start` is in microseconds, null for `all` and for windows that end now.
     """
     counted = _scoped(_windowed(cells), sites).unionByName(_looking_back(cells)).groupBy(*FIGURE_KEY).agg(*added())
     timed = percentiles(_merged(histogram, sites), "place")
@@ -235,14 +235,14 @@ def figures(cells: DataFrame, histogram: DataFrame, promoted: DataFrame, sites: 
 
 
 def _number(name: str) -> Column:
-    """Of lines that stand for one window and scope at most one has it. A time without events stays null; a count is 0."""
+    """At most one of the lines of a window and scope has the value. A time without events stays null; a count is 0."""
     is_time = name in TIMES and not name.endswith("_count")
     return (F.max(name) if is_time else F.coalesce(F.max(name), F.lit(0).cast("long"))).alias(name)
 
 
 def _merged(histogram: DataFrame, sites: DataFrame) -> DataFrame:
-    """place, metric, ms -> count of every window and scope. Each time counts in up to fifteen of them, which is most of the work here:
-    so `place` is one number, and no text is copied, compared or sorted."""
+    """place, metric, ms -> count for every window and scope. Each time counts in up to fifteen of them, which is most of the work here,
+    so `place` is a single number, and no text is copied, compared or sorted."""
     places = [
         F.when(_is_scope(scope, name), _place(F.lit(window), start, F.lit(scope), name, other))
         for window, start in _windows().items()
@@ -255,18 +255,18 @@ def _merged(histogram: DataFrame, sites: DataFrame) -> DataFrame:
 
 
 def _place(window: Column, start: Column, scope: Column, name: Column, other: Column) -> Column:
-    """64 bits for a window and scope, of which there are at most some hundred thousand."""
+    """A 64-bit key for a window and scope, of which there are at most some hundred thousand."""
     return F.xxhash64(window, start, scope, name, other)
 
 
 def _windows() -> dict[str, Column]:
-    """Name -> start, of a line with its hour."""
+    """Name -> start, for a line with its hour."""
     day = F.col("hour") - F.pmod(F.col("hour"), F.lit(DAY_US))
     return {"all": F.lit(None).cast("long"), "day": day, "hour": F.col("hour")}
 
 
 def _scopes() -> dict[str, tuple[Column, Column]]:
-    """Scope -> name and other, of a line with its place, site and boundary."""
+    """Scope -> name and other, for a line with its place, site and boundary."""
     none = F.lit("")
     return {
         "all": (none, none),
@@ -278,18 +278,18 @@ def _scopes() -> dict[str, tuple[Column, Column]]:
 
 
 def _is_scope(scope: str, name: Column) -> Column:
-    """An empty name is none."""
+    """A scope with an empty name does not exist."""
     return F.lit(True) if scope == "all" else name != ""
 
 
 def _windowed(frame: DataFrame) -> DataFrame:
-    """Each line for all time, its day, its hour."""
+    """Repeat each line for all time, its day and its hour."""
     windows = [F.struct(F.lit(name).alias("window"), start.alias("start")) for name, start in _windows().items()]
     return frame.withColumn("of", F.explode(F.array(*windows))).select("*", "of.window", "of.start").drop("of")
 
 
 def _scoped(frame: DataFrame, sites: DataFrame) -> DataFrame:
-    """Each line for everything, and for each scope that it has a name of."""
+    """Repeat each line for scope `everything`, and for each scope of which it has a name."""
     scopes = [
         F.when(_is_scope(scope, name), F.struct(F.lit(scope).alias("scope"), name.alias("name"), other.alias("other")))
         for scope, (name, other) in _scopes().items()
@@ -300,7 +300,7 @@ def _scoped(frame: DataFrame, sites: DataFrame) -> DataFrame:
 
 
 def _looking_back(cell: DataFrame) -> DataFrame:
-    """Everything in the last hours before now."""
+    """Sums over the last hours before now."""
     windows = [F.struct(F.lit(name).alias("window"), F.lit(hours).alias("hours")) for name, hours in BURN_WINDOWS_HOURS.items()]
     each = cell.withColumn("of", F.explode(F.array(*windows)))
     is_in = (F.col("age") >= 0) & (F.col("age") < F.col("of.hours"))
@@ -311,12 +311,12 @@ def _looking_back(cell: DataFrame) -> DataFrame:
     )  # fmt: skip
 
 
-# ---- all together
+# ---- all figures
 
 
 @dataclass(frozen=True, slots=True)
 class Within:
-    """How long a good one may take. Units: microseconds."""
+    """Time limits for good events. Units: microseconds."""
 
     shadow_us: int
     delivery_us: int
@@ -325,7 +325,7 @@ class Within:
 
 
 def counted(found: Evidence, sites: DataFrame, logged: DataFrame, *, now: int, within: Within) -> DataFrame:
-    """Lines of `figures`. Shapes: `sites` is small: server, site, boundary; `logged` has the server of each log."""
+    """Lines as from `figures`. Shapes: `sites` is small: server, site, boundary; `logged` has the server of each log."""
     messages = placed_messages(found.messages, now=now)
     copies = placed_copies(found.copies, now=now)
     promotions = placed_promotions(found.promotions, now=now)

@@ -1,6 +1,6 @@
-"""All that the figures are counted from, as tables: messages, copies, takeovers, and each incident. docs/sla.md, 2 to 4.
+"""Tables from which all figures are counted: messages, copies, takeovers, and each incident. docs/sla.md, 2 to 4.
 
-`evidence` joins the two ways: plain messages from the first pass, all others from the exact transforms, in the same columns.
+`evidence` combines plain messages from the first pass with all others from the exact transforms, in the same columns.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +27,7 @@ from shadowrelay.sla.figures.rows import exact_rows
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What figures are judged by. Units: microseconds."""
+    """Limits by which figures are judged. Units: microseconds."""
 
     now: int
     is_final: bool
@@ -39,7 +39,7 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Tables with one line for each of what they are named after; `promotions` are RESUBMIT rows; `lines` the exact timelines."""
+    """One table per kind, with one line each; `promotions` are RESUBMIT rows; `lines` the exact timelines."""
 
     messages: DataFrame
     copies: DataFrame
@@ -62,10 +62,10 @@ def evidence(
     rules: Rules,
     keep: Callable[[Mapping[str, Callable[[], DataFrame]]], dict[str, DataFrame]],
 ) -> Evidence:
-    """From what `first_pass` has `seen` (None: nothing is taken for plain), and the `odd` events: all those of the other messages.
+    """Combine `seen` from `first_pass` (None: treat no message as plain) with the `odd` events: all events of the other messages.
 
-    Shapes: `log_ends`: server, last_at (of its log). `keep` stores frames under their names and gives back what is
-    stored: what is used several times is computed once, and plans stay small.
+    Shapes: `log_ends`: server, last_at (of its log). `keep` stores frames under their names and returns the stored frames, so
+    that each is computed once, and plans stay small.
     """
     rows = keep({"rows": lambda: exact_rows(odd, logged_servers)})["rows"]
     gathered = keep({"gathered": lambda: timelines(rows)})["gathered"]
@@ -97,7 +97,7 @@ def evidence(
 
 
 def exact_messages(lines: DataFrame, exposed: DataFrame, duplicates: DataFrame) -> DataFrame:
-    """One line a message.
+    """One line per message.
 
     Shapes: `lines` from `timelines` joined with `ends`; `exposed` from `exposures_by_message`; `duplicates` from there.
     """
@@ -118,10 +118,10 @@ def _or_none(name: str) -> Column:
 
 
 def sent_again(messages: DataFrame, names: DataFrame) -> DataFrame:
-    """(at, server, pair_server) of each acknowledged message that a client sent, which is no logged server, and whose internet message id
-    and recipients one bears that was acknowledged to such a client earlier.
+    """(at, server, pair_server) of each acknowledged message sent by a client (not by a logged server), if a message with the same internet
+    message id and recipients was acknowledged to a client earlier.
 
-    Shapes: `messages` all of them, `names` from `server_names`; all are compared by their hashes, so that the aggregate is of fixed width.
+    Shapes: `messages` all of them, `names` from `server_names`; compared by hashes, so that the aggregate has fixed width.
     """
     key = ("id_high", "id_low", "addressed")
     is_relayed = F.broadcast(names.select(F.col("name_hash").alias("client_hash")))

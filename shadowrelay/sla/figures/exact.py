@@ -1,15 +1,16 @@
-"""The exact way: messages, their recipients and their copies, judged row by row. docs/sla.md, 2 to 4.
+"""The exact transforms: messages, recipients and copies, judged row by row. docs/sla.md, 2 to 4.
 
-For the messages that `first_pass` could not judge. `timelines` gathers one line a message: who acknowledged it, what kind it is, and the
-few rows by which the rest is judged. From rows and timelines follow the recipients and when each was done (`recipients`, `ends`), and the
-copies on shadow servers and how late each was discarded (`copies`). The lists of rows that a timeline holds are bounded by what can happen
-to one message; they are too large to be made for all mail.
+For the messages that `first_pass` could not judge. `timelines` collects one line per message: who acknowledged it, its kind, and the
+few rows needed to judge it. From rows and timelines follow the recipients and when each was done (`recipients`, `ends`), and the copies on
+shadow servers and how late each was discarded (`copies`). The lists of rows in a timeline are bounded by the events of one message, but
+are too large to be built for all mail.
 """
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from shadowrelay.sla.figures.rows import (
+    has_no_recipients,
     is_acknowledgement,
     is_end,
     is_event,
@@ -17,7 +18,6 @@ from shadowrelay.sla.figures.rows import (
     is_promotion,
     is_replacement,
     is_told_delivered,
-    names_nobody,
 )
 
 # ---- timelines
@@ -28,12 +28,12 @@ WITHOUT_REDUNDANCY_EVENTS = "exchange2010"
 
 
 def is_counted() -> Column:
-    """In the figures about acknowledged messages."""
+    """Whether the message counts in figures about acknowledged messages."""
     return F.col("kind").isin(*COUNTED)
 
 
 def timelines(rows: DataFrame) -> DataFrame:
-    """Shapes: `rows` as from `exact_rows`; one line a message. `pair_server` is null where there is no pair."""
+    """Shapes: `rows` as from `exact_rows`; one line per message. `pair_server` is null if there is no pair."""
     lines = _gathered(rows)
     lines = lines.join(_exchange_notifications(rows), on="internet_message_id", how="left")
     lines = lines.withColumn("kind", _kind())
@@ -62,7 +62,7 @@ def timelines(rows: DataFrame) -> DataFrame:
 
 
 def _gathered(rows: DataFrame) -> DataFrame:
-    """All that is needed of the rows of a message, in one aggregate."""
+    """The required data of a message's rows, in one aggregate."""
     is_held = is_event("HARECEIVE")
     is_released = is_event("HADISCARD") & ~is_told_delivered() & (F.col("source_context") == "released")
     primary = F.when(is_held, F.col("client_hostname")).otherwise(F.col("reference"))
@@ -87,7 +87,7 @@ def _gathered(rows: DataFrame) -> DataFrame:
         F.max(F.struct("at", is_event("POISONMESSAGE").alias("is_set_aside"))).alias("last_row"),
         F.max(F.when(is_event("DEFER", "RESUBMIT"), F.col("at"))).alias("last_try_at"),
         F.max(F.when(F.col("is_delivery"), F.col("at"))).alias("last_delivery_at"),
-        F.min(F.when(is_told_delivered() & names_nobody(), F.col("at"))).alias("discarded_for_all_at"),
+        F.min(F.when(is_told_delivered() & has_no_recipients(), F.col("at"))).alias("discarded_for_all_at"),
         F.max(is_event("RECEIVE")).alias("is_received"),
         F.max(is_event("HAREDIRECTFAIL")).alias("is_redirect_failed"),
         F.max(is_event("RESUBMIT")).alias("is_resubmitted"),
@@ -114,7 +114,7 @@ def _kind() -> Column:
 
 
 def _is_redundant() -> Column:
-    """Null where nobody can know."""
+    """Null if the logs do not show it."""
     is_copied_in_time = F.exists("redirects", lambda row: row["at"] <= F.col("at"))
     of_receive = (
         F.when(F.col("receive.replication") != "", F.col("receive.replication") == "Success")
@@ -125,7 +125,7 @@ def _is_redundant() -> Column:
 
 
 def _exchange_notifications(rows: DataFrame) -> DataFrame:
-    """When Exchange first made a DSN about the message of that internet message id."""
+    """When Exchange first created a DSN about the message with that internet message id."""
     is_about_another = is_event("DSN") & ~is_own() & (F.col("reference") != "")
     return (
         rows.where(is_about_another)
@@ -138,7 +138,7 @@ def _exchange_notifications(rows: DataFrame) -> DataFrame:
 
 
 def recipients(rows: DataFrame, lines: DataFrame, *, now: int, is_final: bool, expiration_us: int) -> DataFrame:
-    """One line for each recipient that a row of the message names. `is_named`: it is one of the message's own, or took such a one's place.
+    """One line for each recipient in a message's rows. `is_named`: an original recipient, or a replacement of one.
 
     Shapes: `rows` from `exact_rows`, `lines` from `timelines`; `deliveries` are the two earliest, (at, server). Units: microseconds.
     """
@@ -179,7 +179,7 @@ def _end_at() -> Column:
 
 
 def ends(recipients: DataFrame) -> DataFrame:
-    """One line a message: how many recipients it has, how many were lost or got it twice, and when it was done (null: it is not)."""
+    """One line per message: number of recipients, of lost ones and of duplicates, and when it was done (null: it is not)."""
     is_named = F.col("is_named")
     is_open = is_named & F.col("end_at").isNull()
     counted = recipients.groupBy("message").agg(
@@ -197,8 +197,8 @@ def ends(recipients: DataFrame) -> DataFrame:
 
 
 def copies(rows: DataFrame, lines: DataFrame) -> DataFrame:
-    """One line a copy. `lag_us` is null where the message is not done, the copy was not discarded as delivered, or the message is
-    reconstructed: there the discard is what tells that it was done. It may be negative.
+    """One line per copy. `lag_us` is null if the message is not done, the copy was not discarded as delivered, or the message is
+    reconstructed, because then only the discard shows that it was done. It may be negative.
 
     Shapes: `rows` from `exact_rows`; `lines` have message, kind, recipients (all its own) and `done_at`.
     """
@@ -206,7 +206,7 @@ def copies(rows: DataFrame, lines: DataFrame) -> DataFrame:
     held = rows.groupBy("message", "server").agg(
         F.min(F.when(is_event("HARECEIVE"), F.struct("at", F.col("client_hostname").alias("primary")))).alias("first"),
         F.max(is_discard).alias("has_discard"),
-        F.max(is_discard & names_nobody()).alias("is_discarded_for_all"),
+        F.max(is_discard & has_no_recipients()).alias("is_discarded_for_all"),
         F.array_distinct(F.flatten(F.collect_list(F.when(is_discard, F.col("recipients"))))).alias("discarded_for"),
         F.max(F.when(is_told_delivered(), F.col("at"))).alias("told_at"),
         F.max(is_promotion()).alias("is_promoted"),

@@ -1,11 +1,11 @@
-"""Finds the plain messages, which most are, and all that their figures need, in one aggregate over all events.
+"""Finds the plain messages, which are most messages, and the data for their figures, in one aggregate over all events. docs/sla.md, 2.
 
-Nearly all mail is *plain*: acknowledged once and with a copy, delivered once to everybody, discarded once, nothing else. Whether a
-message is, and all that its figures need, fits into a few longs: how many rows of which kind, when, and sums of hashes of names, which
-are equal when the names are. Longs are updated in place (Spark's hash aggregate); texts or lists in an aggregate would sort all rows
-instead, which takes many times as long. Messages that are not plain go the exact way, row by row (`exact`). What is plain has the
-same figures there (tests/sla/figures/test_report.py). A row that is there twice makes its message odd, because every
-row of a plain message is accounted for.
+Nearly all mail is *plain*: acknowledged once with a copy, delivered once to every recipient, discarded once, nothing else. A few longs
+show whether a message is plain and hold the data for its figures: how many rows of which kind, when, and sums of hashes of names, which
+are equal if the names are. Spark's hash aggregate updates longs in place; texts or lists in an aggregate would sort all rows instead,
+which takes many times as long. Other messages are judged row by row (`exact`), which gives the same figures for a plain
+message (tests/sla/figures/test_report.py). A repeated row makes its message odd, because every row of a plain message is accounted
+for.
 """
 
 from pyspark.sql import Column, DataFrame
@@ -14,11 +14,11 @@ from pyspark.sql import functions as F
 from shadowrelay.sla.figures.exact import ACKNOWLEDGED
 from shadowrelay.sla.figures.rows import is_acknowledgement, is_event, is_own, is_told_delivered
 
-HASH_BITS = 48  # of a recipient's 64: so the sum over a plain message's rows cannot overflow
-ROWS_MAX = 2**12  # of a plain message: its counts, 12 bits each, then have no carry
+HASH_BITS = 48  # of a recipient's 64, so that the sum over a plain message's rows cannot overflow
+ROWS_MAX = 2**12  # of a plain message, so that its counts of 12 bits each have no carry
 RECEIVE, REDIRECT, HOLD, DISCARD, ODD = (1 << (12 * place) for place in range(5))
 PLAIN_SHAPE = RECEIVE | REDIRECT | HOLD | DISCARD
-ODD_BROADCAST_MAX = 1_000_000  # messages: about 100 MB in each executor. More are joined by sorting all events, which is slow and bounded
+ODD_BROADCAST_MAX = 1_000_000  # messages: about 100 MB per executor. More are joined by sorting all events: slow, but bounded memory
 HEADLINE = ("message", "is_plain", "received_at", "sent_at", "shadow_us", "rows_count")
 COLUMNS = (
     "at", "event", "source", "message", "internet_message_id", "client_hostname", "server_hostname", "source_context",
@@ -27,13 +27,13 @@ COLUMNS = (
 
 
 BEARING = ("id_high", "id_low", "addressed", "client_hash")
-"""What tells whether a client sent a message again: hashes of its internet message id, of its recipients, and of the client's name."""
+"""Columns that show whether a client sent a message again: hashes of internet message id, recipients and client name."""
 
 
 def first_pass(events: DataFrame, names: DataFrame) -> DataFrame:
-    """One line a message, with `is_plain`; for the others only `message` means anything.
+    """One line per message, with `is_plain`; for the others only `message` is valid.
 
-    Shapes: `events` as they are stored, repeats included; `names` is small: (name_hash, name) of the servers, from `server_names`.
+    Shapes: `events` as stored, with repeats; `names` is small: (name_hash, name) of the servers, from `server_names`.
     """
     seen = _summed(events)
     primary = F.broadcast(names.select(F.col("name_hash").alias("server_hash"), F.col("name").alias("server")))
@@ -46,7 +46,7 @@ def first_pass(events: DataFrame, names: DataFrame) -> DataFrame:
 
 
 def server_names(servers: DataFrame) -> DataFrame:
-    """(name_hash, name) of each. Shapes: `servers` has `server`, each once."""
+    """(name_hash, name) of each server. Shapes: `servers` has `server`, each once."""
     return servers.select(F.xxhash64("server").alias("name_hash"), F.col("server").alias("name"))
 
 
@@ -59,7 +59,7 @@ def _summed(events: DataFrame) -> DataFrame:
     internet_id = F.when(F.col("internet_message_id") != "", F.col("internet_message_id"))
     return rows.groupBy("message").agg(
         F.count(F.lit(1)).alias("rows_count"),
-        F.try_sum("kind").alias("shape"),  # null, and so not plain, where a hundred thousand rows bear one id
+        F.try_sum("kind").alias("shape"),  # null, and so not plain, if a hundred thousand rows have one id
         F.bit_xor(_names()).alias("names"),
         F.max(F.when(is_receive, names)).alias("received_for"),
         F.try_sum(F.when(is_send, names)).alias("sent_for"),
@@ -83,17 +83,17 @@ def _summed(events: DataFrame) -> DataFrame:
 
 
 def id_high(internet_message_id: Column) -> Column:
-    """Half of a 128-bit hash of it, null for null: two messages are compared by this and `id_low`."""
+    """Half of a 128-bit hash of the id, null for null: messages are compared by this and `id_low`."""
     return F.when(internet_message_id.isNotNull(), F.xxhash64(F.lit(1), internet_message_id))
 
 
 def id_low(internet_message_id: Column) -> Column:
-    """The other half."""
+    """The other half of the hash."""
     return F.when(internet_message_id.isNotNull(), F.xxhash64(F.lit(2), internet_message_id))
 
 
 def _kind() -> Column:
-    """Its place in `shape`; nothing for rows that are judged by their recipients."""
+    """The value to add to `shape`; null for rows that are judged by their recipients."""
     size = F.col("recipient_count")
     is_redundant = (F.col("replication") == "Success") & (size > 0)
     has_each_once = F.col("recipients_hash").isNotNull()
@@ -110,7 +110,7 @@ def _kind() -> Column:
 
 
 def _names() -> Column:
-    """Cancels out over a message when all agree who was primary and who was shadow server: each name stands twice with the same mark."""
+    """XORed over a message, this is 0 if its rows agree on the primary and the shadow server: each marked name then occurs twice."""
 
     def marked(mark: int, name: str) -> Column:
         return F.xxhash64(F.lit(mark), name)
@@ -145,7 +145,7 @@ def _is_plain() -> Column:
 
 
 def seen_counts(seen: DataFrame) -> DataFrame:
-    """One line: messages, rows (repeats included), odd messages, and the rows of these."""
+    """One line: messages, rows (with repeats), odd messages, and their rows."""
     is_odd = ~F.col("is_plain")
     return seen.agg(
         F.count(F.lit(1)).alias("messages"),
@@ -164,9 +164,9 @@ def odd_events(events: DataFrame, seen: DataFrame, *, messages: int, odd: int) -
 
 
 def headline_messages(seen: DataFrame, lines: DataFrame) -> DataFrame:
-    """kind, at, is_redundant, shadow_us and last_delivery_at of each message: enough for redundancy and latencies, and for no other figure.
+    """kind, at, is_redundant, shadow_us and last_delivery_at of each message: enough for redundancy and latencies, but no other figure.
 
-    Shapes: `seen` has the columns HEADLINE at least; `lines` of the odd ones from `timelines`.
+    Shapes: `seen` has at least the columns HEADLINE; `lines` of the odd messages from `timelines`.
     """
     plain = seen.where(F.col("is_plain")).select(
         F.lit(ACKNOWLEDGED).alias("kind"), F.col("received_at").alias("at"), F.lit(True).alias("is_redundant"), "shadow_us",
@@ -176,7 +176,7 @@ def headline_messages(seen: DataFrame, lines: DataFrame) -> DataFrame:
 
 
 def plain_messages(seen: DataFrame) -> DataFrame:
-    """Lines of `evidence.exact_messages`, of the plain ones. Shapes: `seen` as from `first_pass`."""
+    """Lines as from `evidence.exact_messages`, for plain messages. Shapes: `seen` as from `first_pass`."""
     none = F.lit(0).cast("long")
     return seen.where(F.col("is_plain")).select(
         "message", F.lit(ACKNOWLEDGED).alias("kind"), F.col("received_at").alias("at"), "server", "pair_server",
@@ -188,7 +188,7 @@ def plain_messages(seen: DataFrame) -> DataFrame:
 
 
 def plain_copies(seen: DataFrame) -> DataFrame:
-    """Lines of `exact.copies`, of the plain messages."""
+    """Lines as from `exact.copies`, for plain messages."""
     return seen.where(F.col("is_plain")).select(
         "message", F.col("pair_server").alias("server"), F.col("server").alias("primary"), F.col("held_at").alias("at"),
         F.lit(True).alias("is_discarded"), F.lit(False).alias("is_promoted"), F.lit(False).alias("is_expired"),

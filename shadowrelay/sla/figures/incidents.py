@@ -1,8 +1,8 @@
-"""Incidents: duplicates, losses and orphans with their causes, exposures, and takeovers. docs/sla.md, 3 and 4.
+"""Finds incidents: duplicates, losses and orphans with their causes, exposures, and takeovers. docs/sla.md, 3 and 4.
 
-All of it is exact, and few messages have any. A duplicate is a recipient that got a message twice, a loss one that never got it, an orphan
-a copy that was neither discarded nor promoted. An exposure is a time in which an acknowledged message that was not done had fewer than two
-copies. A takeover is what one shadow server promoted of a lost primary.
+Exact, because few messages have any. A duplicate is a recipient that got a message twice, a loss one that never got it, an orphan a copy
+that was neither discarded nor promoted. An exposure is a time in which an acknowledged, unfinished message had fewer than two copies. A
+takeover is all that one shadow server promoted for a lost primary.
 """
 
 from collections.abc import Callable
@@ -36,14 +36,14 @@ def duplicates(recipients: DataFrame, lines: DataFrame, *, together_us: int) -> 
 
 
 def _chains(one: Column, other: Column) -> Column:
-    """The promotions by which what `one` held came to `other`, over others or at once: each has the one before as its old primary."""
+    """The promotions by which mail of `one` came to `other`, directly or over others: each promoted from the server of the one before."""
     promotions = F.col("promotions")
 
     def reached(begin: Column, step: Callable[[Column], Column], end: Callable[[Column], Column]) -> Column:
         def again(found: Column, _: Column) -> Column:
             return F.array_union(found, F.transform(F.filter(promotions, lambda row: F.array_contains(found, step(row))), end))
 
-        return F.aggregate(promotions, F.array(begin), again)  # as often as there are promotions: longer no chain can be
+        return F.aggregate(promotions, F.array(begin), again)  # as many steps as promotions: no chain is longer
 
     after_one = reached(one, lambda row: row["reference"], lambda row: row["server"])
     before_other = reached(other, lambda row: row["server"], lambda row: row["reference"])
@@ -60,7 +60,7 @@ def _cause_of_duplicate(together_us: int) -> Column:
             lambda other: is_between(other) & (one["reference"] != other["reference"]) & (F.abs(one["at"] - other["at"]) <= together_us),
         )
 
-    def is_fellow_heir(one: Column) -> Column:
+    def has_other_successor(one: Column) -> Column:
         return F.exists(
             "promotions",
             lambda other: (
@@ -71,15 +71,15 @@ def _cause_of_duplicate(together_us: int) -> Column:
         )
 
     has_two_failed = F.exists("promotions", lambda row: is_between(row) & is_together(row))
-    are_heirs = (F.col("first.server") != F.col("later.server")) & F.exists(
-        "promotions", lambda row: (row["server"] == F.col("first.server")) & is_fellow_heir(row)
+    are_both_successors = (F.col("first.server") != F.col("later.server")) & F.exists(
+        "promotions", lambda row: (row["server"] == F.col("first.server")) & has_other_successor(row)
     )
     is_disk_lost = F.exists("chained", lambda row: row["reason"].isin(*DATABASE_LOST))
     is_cut_off = F.exists("chained", lambda row: row["reason"] == "Silence")
     is_loaded_again = F.exists("loads", lambda row: is_between(row) & (row["server"] == F.col("first.server")))
     is_handed_over = F.exists("promotions", lambda row: row["reason"] == "Handover")
     return (
-        F.when(has_two_failed | are_heirs, "d")
+        F.when(has_two_failed | are_both_successors, "d")
         .when(is_disk_lost, "b")
         .when(is_cut_off, "c")
         .when(is_loaded_again | is_handed_over, "a")
@@ -112,7 +112,7 @@ def _cause_of_loss(expiration_us: int) -> Column:
 
 
 def orphans(copies: DataFrame, log_ends: DataFrame, *, now: int, is_final: bool, hold_us: int) -> DataFrame:
-    """Those neither discarded nor promoted although their time is up, with the cause.
+    """Copies neither discarded nor promoted although their time is up, with the cause.
 
     Shapes: `log_ends`: server, last_at (of its log). Units: microseconds; `hold_us` is safety_net_hold_time + message_expiration_timeout.
     """
@@ -133,7 +133,7 @@ NO_COPY, HOLDER_LOST = "no copy at acknowledgement", "holder lost"
 
 
 def exposures(lines: DataFrame, *, now: int) -> DataFrame:
-    """One line an interval; overlapping ones are one, and those of no length are none.
+    """One line per interval; overlapping intervals are merged, empty ones dropped.
 
     Shapes: `lines` as from `timelines`, with `done_at`. Units: microseconds.
     """
@@ -151,7 +151,7 @@ def exposures(lines: DataFrame, *, now: int) -> DataFrame:
 
 
 def _beginnings() -> Column:
-    """(began_at, is_holder_lost) of a message: RECEIVE without a copy, and the last sign of life of each holder that was lost."""
+    """(began_at, is_holder_lost) of a message: RECEIVE without a copy, and the last sign of life of each lost holder."""
     without_copy = F.array(F.struct(F.col("at").alias("began_at"), F.lit(False).alias("is_holder_lost")))
     is_known = F.filter("promotions", lambda row: row["silent_since"].isNotNull())
     holders_lost = F.transform(
@@ -194,7 +194,7 @@ KEY = ("new_primary", "old_primary", "reason", "detected_at")
 
 
 def promotions(rows: DataFrame, *, span_us: int, heartbeat_us: int) -> DataFrame:
-    """One line a RESUBMIT row of source REDUNDANCY. `is_in_time` is null where the row says no times (Exchange). Units: microseconds."""
+    """One line per RESUBMIT row of source REDUNDANCY. `is_in_time` is null if the row has no times (Exchange). Units: microseconds."""
     taken = rows.where(is_promotion()).select(
         "message",
         "at",
@@ -216,8 +216,8 @@ def promotions(rows: DataFrame, *, span_us: int, heartbeat_us: int) -> DataFrame
 
 
 def takeovers(promotions: DataFrame, ends: DataFrame) -> DataFrame:
-    """One line a takeover, without when the old primary returned. `in_time` counts messages without a late RESUBMIT row; null where the
-    rows do not say (Exchange): what is unknown is not late.
+    """One line per takeover, without the return of the old primary. `in_time` counts messages without a late RESUBMIT row; null if the rows
+    have no times (Exchange), because unknown does not mean late.
 
     Shapes: `ends` has message and `done_at`.
     """
@@ -242,9 +242,9 @@ def takeovers(promotions: DataFrame, ends: DataFrame) -> DataFrame:
 
 
 def with_return(takeovers: DataFrame, events: DataFrame) -> DataFrame:
-    """`returned_at`: the first row of the old primary's log later than the takeover's first RESUBMIT.
+    """Add `returned_at`: the first row in the old primary's log after the takeover's first RESUBMIT.
 
-    Shapes: `events` as they are stored, all of them: only the rows of old primaries are looked at, and of these two columns.
+    Shapes: `events` as stored, all of them: only two columns of the old primaries' rows are read.
     """
     asked = takeovers.select(*KEY, "first_resubmit_at")
     logged = events.select(F.col("server").alias("old_primary"), F.unix_micros("at").alias("logged_at"))

@@ -1,7 +1,7 @@
-"""What one row of a log means: conditions on the columns of an event, and the columns that the exact figures need. docs/sla.md, 1 to 3.
+"""Classifies rows of logs: conditions on the columns of an event, and the columns that the exact figures need. docs/sla.md, 1 to 3.
 
 Exchange refers to one server by several names, and the directory of its log may have any of them. `exact_rows` replaces each by the
-logged server that it means.
+name of the logged server.
 """
 
 import json
@@ -17,7 +17,7 @@ COLUMNS = (
     "reference", "related_recipient",
     "recipients", "recipients_hash", "replication", "ack_us", "shadow_us", "reason", "silent_since", "detected_at", "format", "server",
 )  # fmt: skip
-"""Of the events, those that figures are made of."""
+"""The events that figures use."""
 
 
 def is_own() -> Column:
@@ -26,12 +26,12 @@ def is_own() -> Column:
 
 
 def is_event(*names: str) -> Column:
-    """One of these event-ids."""
+    """The row has one of these event-ids."""
     return F.col("event").isin(*names)
 
 
 def is_acknowledgement() -> Column:
-    """RECEIVE of source SMTP: a client was told 250."""
+    """RECEIVE of source SMTP: a client got 250."""
     return is_event("RECEIVE") & (F.col("source") == "SMTP")
 
 
@@ -41,32 +41,32 @@ def is_promotion() -> Column:
 
 
 def is_told_delivered() -> Column:
-    """HADISCARD because the primary was done, and not because the copy was not needed. Exchange does not say why."""
+    """HADISCARD because the primary was done, and not because the copy was not needed. Exchange does not log the reason."""
     return is_event("HADISCARD") & (~is_own() | (F.col("source_context") == "delivered"))
 
 
 def is_replacement() -> Column:
-    """Exchange: other recipients take the place of the related one: members, the resolved address, where it is forwarded to."""
+    """Exchange: other recipients replace the related one: members, the resolved address, or forwarding addresses."""
     return is_event("EXPAND", "RESOLVE", "REDIRECT") & ~is_own()
 
 
-def names_nobody() -> Column:
+def has_no_recipients() -> Column:
     """A row without recipients."""
     return F.size("recipients") == 0
 
 
 def is_end() -> Column:
-    """Ends its recipients, whoever acknowledged the message. Needs `is_delivery`."""
+    """The row ends its recipients, whichever server acknowledged the message. Needs `is_delivery`."""
     is_expired = is_event("EXPIRE") & (F.col("client_hostname") == "")
     return F.col("is_delivery") | is_event("FAIL", "DUPLICATEDELIVER") | is_expired
 
 
 def exact_rows(events: DataFrame, logged_servers: Sequence[str]) -> DataFrame:
-    """Each row once, with instants as microseconds, servers by the names of their logs, `is_delivery`, and `replaced`: recipients whose
-    place others take here. Addresses of Exchange are in lower case.
+    """Each row once, with instants as microseconds, servers by the names of their logs, `is_delivery`, and `replaced`: recipients that
+    the row's recipients replace. Addresses of Exchange are in lower case.
 
-    Shapes: `logged_servers` are those whose own log is in the input: there, Exchange's SEND is a hop. Partitioned by message, which all
-    that follows is grouped by.
+    Shapes: `logged_servers` are servers whose own log is in the input: there, Exchange's SEND is a hop. Partitioned by message, by which
+    all later steps group.
     """
     is_hop = F.col("server_hostname").isin(*logged_servers)
     is_exchange_delivery = is_event("SENDEXTERNAL", "DELIVER") | (is_event("SEND") & ~is_hop)
@@ -79,7 +79,7 @@ def exact_rows(events: DataFrame, logged_servers: Sequence[str]) -> DataFrame:
         .withColumns(_servers(logged_servers))
         .withColumn("recipients", F.when(is_own(), F.col("recipients")).otherwise(_lower(F.col("recipients"))))
         .withColumn("replaced", _replaced())
-        .withColumn("is_delivery", is_delivery & ~names_nobody())
+        .withColumn("is_delivery", is_delivery & ~has_no_recipients())
     )
 
 
@@ -93,19 +93,19 @@ def _replaced() -> Column:
 
 
 def _servers(logged_servers: Sequence[str]) -> dict[str, Column]:
-    """The columns that name a server. Our own rows name each in one way only."""
+    """The columns that name a server. Our own rows use only one name for each."""
     is_named = {"client_hostname": ~is_own(), "server_hostname": ~is_own(), "reference": ~is_own() & is_promotion()}
     return {name: F.when(is_so, logged_name(F.col(name), logged_servers)).otherwise(F.col(name)) for name, is_so in is_named.items()}
 
 
 def logged_name(name: Column, logged_servers: Sequence[str]) -> Column:
-    """The logged server that an Exchange log means by this name; the name as it is where it means none of them, or one of several."""
+    """The logged server that an Exchange log means by this name; unchanged if it means none of them, or may mean several."""
     key = F.lower(name)
     labels = _by(_first_label, logged_servers)
     short = {label: server for label, server in labels.items() if "." not in server}
     by_label = F.when(F.contains(key, F.lit(".")), _found(F.substring_index(key, ".", 1), short)).otherwise(_found(key, labels))
     meant = F.coalesce(_found(key, _by(str.lower, logged_servers)), by_label, name)
-    is_plain = (name == "") | name.isin(*logged_servers)  # tried first, because a look into a map goes through all of it
+    is_plain = (name == "") | name.isin(*logged_servers)  # first, because a map look-up scans the whole map
     return F.when(is_plain, name).otherwise(meant)
 
 
@@ -114,11 +114,11 @@ def _first_label(server: str) -> str:
 
 
 def _by(key: Callable[[str], str], servers: Sequence[str]) -> dict[str, str]:
-    """Those that have a key which no other has."""
+    """Servers by their key, without keys that several servers share."""
     counts = Counter(map(key, servers))
     return {key(server): server for server in servers if counts[key(server)] == 1}
 
 
 def _found(key: Column, servers: Mapping[str, str]) -> Column:
-    # as one literal: building a map of hundreds of columns takes seconds
+    # as one literal: building a map from hundreds of columns takes seconds
     return F.try_element_at(F.from_json(F.lit(json.dumps(servers)), "map<string,string>"), key)

@@ -190,7 +190,7 @@ def test_peers_list_shows_lease_and_last_sign_of_life(node: FakeClient) -> None:
 
 
 def test_peers_forget_says_what_it_did(node: FakeClient) -> None:
-    assert "mx2.example is no longer waited for\n" == run("peers", "forget", "mx2.example").output
+    assert "mx2.example is marked as gone for good\n" == run("peers", "forget", "mx2.example").output
     assert "mx2.example" == node.asked[-1]
 
 

@@ -11,7 +11,7 @@ from shadowrelay.lab.engine import NodeStatus
 from shadowrelay.lab.mail import Backlog, Sending
 from shadowrelay.lab.scenarios import player
 from shadowrelay.lab.scenarios.catalogue import SCENARIOS
-from shadowrelay.lab.scenarios.script import Deed, Scenario, Step, above, fault, pour, send
+from shadowrelay.lab.scenarios.script import Operation, Scenario, Step, above, fault, pour, send
 from shadowrelay.lab.scenarios.verdict import Database, Evidence
 from shadowrelay.lab.topology import NODES, LabError
 from shadowrelay.lab.verification import Verification
@@ -88,9 +88,9 @@ def test_steps_are_taken_in_their_order_and_told(asked: list[dict[str, Any]]) ->
     lab, said = FakeLab(), list[str]()
     steps = (
         send(5),
-        fault(Deed.CUT, "cut it", "east", "west"),
-        fault(Deed.KILL, "kill it", "mx1.east"),
-        fault(Deed.START, "start it", "mx1.east"),
+        fault(Operation.CUT, "cut it", "east", "west"),
+        fault(Operation.KILL, "kill it", "mx1.east"),
+        fault(Operation.START, "start it", "mx1.east"),
     )
     verdict = player.play(lab, scenario(*steps), say=said.append)  # type: ignore[arg-type]
 
@@ -100,7 +100,12 @@ def test_steps_are_taken_in_their_order_and_told(asked: list[dict[str, Any]]) ->
 
 
 def test_a_node_is_looked_at_before_it_is_disturbed_and_counts_as_stopped(asked: list[dict[str, Any]]) -> None:
-    steps = (send(5), fault(Deed.WIPE, "wipe it", "mx1.east"), fault(Deed.ROLL, "roll all"), fault(Deed.PAUSE, "…", "mx1.west"))
+    steps = (
+        send(5),
+        fault(Operation.WIPE, "wipe it", "mx1.east"),
+        fault(Operation.ROLL, "roll all"),
+        fault(Operation.PAUSE, "…", "mx1.west"),
+    )
     player.play(FakeLab(), scenario(*steps), say=lambda text: None)  # type: ignore[arg-type]
     (call,) = asked
 
@@ -111,7 +116,7 @@ def test_a_node_is_looked_at_before_it_is_disturbed_and_counts_as_stopped(asked:
 def test_a_scenario_does_not_begin_while_mail_of_before_waits(asked: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
     lab = FakeLab(waiting=3)
     monkeypatch.setattr(player, "LEFT_SECONDS_MAX", 0.0)
-    with pytest.raises(LabError, match="mail of before still waits"):
+    with pytest.raises(LabError, match="earlier mail is still queued"):
         player.play(lab, scenario(send(5)), say=lambda text: None)  # type: ignore[arg-type]
 
     assert [] == lab.done
@@ -119,7 +124,7 @@ def test_a_scenario_does_not_begin_while_mail_of_before_waits(asked: list[dict[s
 
 def test_the_lab_is_healed_when_a_step_breaks(asked: list[dict[str, Any]]) -> None:
     lab = FakeLab(breaks="slow")
-    steps = (fault(Deed.KILL, "…", "mx1.east"), fault(Deed.PAUSE, "…", "mx2.west"), fault(Deed.SLOW, "…", "east", "west"))
+    steps = (fault(Operation.KILL, "…", "mx1.east"), fault(Operation.PAUSE, "…", "mx2.west"), fault(Operation.SLOW, "…", "east", "west"))
     with pytest.raises(LabError, match="slow broke"):
         player.play(lab, scenario(*steps), say=lambda text: None)  # type: ignore[arg-type]
 
@@ -130,8 +135,8 @@ def test_the_lab_is_healed_when_a_step_breaks(asked: list[dict[str, Any]]) -> No
 
 def test_a_step_of_the_restoration_that_breaks_hides_nothing_and_stops_nothing(asked: list[dict[str, Any]]) -> None:
     lab, said = FakeLab(breaks="heal", taken=4), list[str]()
-    with pytest.raises(LabError, match="took only 4"):
-        player.play(lab, scenario(fault(Deed.KILL, "…", "mx1.east"), send(5)), say=said.append)  # type: ignore[arg-type]
+    with pytest.raises(LabError, match="accepted only 4"):
+        player.play(lab, scenario(fault(Operation.KILL, "…", "mx1.east"), send(5)), say=said.append)  # type: ignore[arg-type]
 
     assert "not restored: heal broke" in said
     assert dict.fromkeys(NODES, "healthy") == lab.states
@@ -151,7 +156,7 @@ def test_a_fault_that_was_only_written_down_is_ended_too(asked: list[dict[str, A
 
     lab.kill = interrupted
     with pytest.raises(KeyboardInterrupt):
-        player.play(lab, scenario(fault(Deed.KILL, "…", "mx1.east")), say=lambda text: None)  # type: ignore[arg-type]
+        player.play(lab, scenario(fault(Operation.KILL, "…", "mx1.east")), say=lambda text: None)  # type: ignore[arg-type]
 
     assert {("start", "mx1.east"), ("unpause", "mx2.west")} <= set(lab.done)
     assert ("start", "mx2.east") not in lab.done
@@ -170,7 +175,7 @@ def test_a_cut_that_nobody_wrote_down_is_seen_before_a_scenario_begins(
 
 @pytest.mark.parametrize("lab", [FakeLab(faults=["cut a b"]), FakeLab(states={**dict.fromkeys(NODES, "healthy"), "mx1.east": "exited"})])
 def test_a_lab_that_is_not_well_is_left_as_it_is(asked: list[dict[str, Any]], lab: FakeLab) -> None:
-    with pytest.raises(LabError, match="the lab is not as it should be when a scenario begins"):
+    with pytest.raises(LabError, match="the lab is not ready for a scenario"):
         player.play(lab, scenario(send(5)), say=lambda text: None)  # type: ignore[arg-type]
 
     assert [] == lab.done
@@ -178,7 +183,7 @@ def test_a_lab_that_is_not_well_is_left_as_it_is(asked: list[dict[str, Any]], la
 
 @pytest.mark.parametrize("step", [send(5), pour(5)])
 def test_mail_that_postfix_does_not_take_ends_a_scenario(asked: list[dict[str, Any]], step: Step) -> None:
-    with pytest.raises(LabError, match="took only 4"):
+    with pytest.raises(LabError, match="accepted only 4"):
         player.play(FakeLab(taken=4), scenario(step), say=lambda text: None)  # type: ignore[arg-type]
 
 

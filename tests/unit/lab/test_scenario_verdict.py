@@ -9,7 +9,7 @@ import pytest
 from shadowrelay.lab.account import Cause, Duplicate
 from shadowrelay.lab.scenarios.catalogue import SCENARIOS
 from shadowrelay.lab.scenarios.player import replies, rows, words
-from shadowrelay.lab.scenarios.verdict import FIGURES, Database, Evidence, Told, figures, findings, judge
+from shadowrelay.lab.scenarios.verdict import FIGURES, Database, Evidence, LoggedRow, figures, findings, judge
 from shadowrelay.lab.topology import LabError
 from shadowrelay.lab.traffic import Answer, Arrival, Sent, Submission
 from shadowrelay.lab.verification import Verification
@@ -23,9 +23,9 @@ OLD = Database("one", 1, 0, 50)
 GOOD = Verification(acknowledged=1, arrived=1)
 
 
-def told(server: str, event: EventId, seconds: float = 0, /, **fields: object) -> Told:
+def told(server: str, event: EventId, seconds: float = 0, /, **fields: object) -> LoggedRow:
     known = {"recipients": (USER,), **fields}
-    return Told(server, TrackingEvent(AT + timedelta(seconds=seconds), event, EventSource.SMTP, 1, "id-1", **known))  # type: ignore[arg-type]
+    return LoggedRow(server, TrackingEvent(AT + timedelta(seconds=seconds), event, EventSource.SMTP, 1, "id-1", **known))  # type: ignore[arg-type]
 
 
 LIFE = (
@@ -40,11 +40,11 @@ ARRIVED = Arrival(AT.timestamp() + 1.3, USER, "id-1", "<1@client.example>", EAST
 WELL = Evidence(GOOD, LIFE, sent=(SENT,), arrived=(ARRIVED,))
 
 
-def without(event: EventId) -> tuple[Told, ...]:
+def without(event: EventId) -> tuple[LoggedRow, ...]:
     return tuple(each for each in LIFE if each.event.event is not event)
 
 
-def resubmitted(reason: str) -> Told:
+def resubmitted(reason: str) -> LoggedRow:
     return told(WEST, EventId.RESUBMIT, 30, custom_data=(("Reason", reason), ("DetectedAt", "2026-11-21T12:00:28.500000Z")))
 
 
@@ -91,14 +91,14 @@ def test_a_good_life_breaks_no_invariant() -> None:
 
 BROKEN: list[tuple[str, Evidence]] = [
     ("I1", replace(WELL, verification=Verification(acknowledged=1, lost=["id-1"]))),
-    ("I2", replace(WELL, told=without(EventId.HARECEIVE))),
-    ("I2", replace(WELL, told=(*without(EventId.HARECEIVE), told(WEST, EventId.HARECEIVE, 0.4)))),
-    ("I3", replace(WELL, told=(*without(EventId.SENDEXTERNAL), told(EAST, EventId.SENDEXTERNAL, 3)))),
+    ("I2", replace(WELL, logged=without(EventId.HARECEIVE))),
+    ("I2", replace(WELL, logged=(*without(EventId.HARECEIVE), told(WEST, EventId.HARECEIVE, 0.4)))),
+    ("I3", replace(WELL, logged=(*without(EventId.SENDEXTERNAL), told(EAST, EventId.SENDEXTERNAL, 3)))),
     ("I4", replace(WELL, verification=Verification(duplicates=[Duplicate(1, "id-1", 2, Cause.NONE)]))),
     ("I5", replace(WELL, verification=Verification(changed=["id-1"]))),
     ("I7", replace(WELL, verification=Verification(still_queued=["id-1"]))),
-    ("I8", replace(WELL, told=(told(EAST, EventId.SENDEXTERNAL, 1),))),
-    ("I8", replace(WELL, told=without(EventId.SENDEXTERNAL))),
+    ("I8", replace(WELL, logged=(told(EAST, EventId.SENDEXTERNAL, 1),))),
+    ("I8", replace(WELL, logged=without(EventId.SENDEXTERNAL))),
 ]
 
 
@@ -111,7 +111,7 @@ def test_an_invariant_that_is_broken_is_seen(invariant: str, evidence: Evidence)
 
 
 def test_a_server_that_was_killed_may_have_lost_its_last_rows() -> None:
-    killed = replace(WELL, told=without(EventId.HARECEIVE), stopped=frozenset({WEST}))
+    killed = replace(WELL, logged=without(EventId.HARECEIVE), stopped=frozenset({WEST}))
 
     assert [] == [finding.invariant for finding in findings(killed) if finding.invariant == "I2" and not finding.holds]
 
@@ -119,7 +119,7 @@ def test_a_server_that_was_killed_may_have_lost_its_last_rows() -> None:
 def test_a_broken_invariant_fails_a_scenario_and_an_excused_one_does_not() -> None:
     twice = Verification(acknowledged=1, arrived=1, duplicates=[Duplicate(1, "id-1", 2, Cause.NONE)])
     back = (OLD, Database("one", 2, 20, 25), Database("two", 1, 0, 3))
-    seen = replace(WELL, verification=twice, told=(*LIFE, resubmitted("DatabaseChanged")), databases={EAST: back})
+    seen = replace(WELL, verification=twice, logged=(*LIFE, resubmitted("DatabaseChanged")), databases={EAST: back})
     excused = SCENARIOS["old-database"]
 
     assert judge(excused, seen).is_passed
@@ -130,7 +130,7 @@ def test_a_broken_invariant_fails_a_scenario_and_an_excused_one_does_not() -> No
 def test_a_verdict_shows_what_is_not_nothing_and_what_was_asked_for() -> None:
     shown = dict(judge(SCENARIOS["new-database"], WELL).shown())
 
-    assert {"messages that a node said 250 to": 1, "of these, lost": 0}.items() <= shown.items()
+    assert {"messages that a node answered 250": 1, "of these, lost": 0}.items() <= shown.items()
     assert FIGURES["promoted_new_database"][0] in shown
     assert FIGURES["deferred"][0] not in shown
 

@@ -6,7 +6,7 @@ import tomllib
 import pytest
 
 from shadowrelay.lab.scenarios.catalogue import SCENARIOS, scenario
-from shadowrelay.lab.scenarios.script import HEARTBEAT_SECONDS, SPAN_SECONDS, Deed, Expectation, Scenario, above, at_most
+from shadowrelay.lab.scenarios.script import HEARTBEAT_SECONDS, SPAN_SECONDS, Expectation, Operation, Scenario, above, at_most
 from shadowrelay.lab.scenarios.verdict import FIGURES, INVARIANTS, Database, Evidence, judge
 from shadowrelay.lab.topology import NODES, SITES, LabError, machine
 from shadowrelay.lab.verification import Verification
@@ -32,8 +32,9 @@ def test_a_scenario_fails_when_all_is_well(played: Scenario) -> None:
 def test_a_scenario_has_a_fault_and_says_what_others_do(played: Scenario) -> None:
     kept = played.without_fault()
     listed = set(re.findall(r"(?m)^\| `([a-z0-9-]+)` \|", (ROOT / "docs" / "sources.md").read_text(encoding="utf-8")))
+    faults = map(Operation, ("kill", "wipe", "pause", "cut", "slow", "fill disk", "restore old database"))
 
-    assert set() == {step.deed for step in kept.steps} & {Deed.KILL, Deed.WIPE, Deed.PAUSE, Deed.CUT, Deed.SLOW, Deed.FILL, Deed.RESTORE}
+    assert set() == {step.operation for step in kept.steps}.intersection(faults)
     assert len(kept.steps) < len(played.steps)
     assert kept.messages_count == played.messages_count > 0
     assert played.story.endswith(".")
@@ -43,8 +44,8 @@ def test_a_scenario_has_a_fault_and_says_what_others_do(played: Scenario) -> Non
 
 @pytest.mark.parametrize("played", SCENARIOS.values(), ids=pytest_id)
 def test_a_scenario_is_short_and_names_what_there_is(played: Scenario) -> None:
-    waited = sum(step.amount for step in played.steps if step.deed is Deed.WAIT)
-    sending = sum(step.amount / step.rate for step in played.steps if step.deed is Deed.SEND)
+    waited = sum(step.amount for step in played.steps if step.operation is Operation.WAIT)
+    sending = sum(step.amount / step.rate for step in played.steps if step.operation is Operation.SEND)
 
     assert played.messages_count <= 300
     assert waited + sending <= 60
@@ -56,13 +57,13 @@ def test_a_scenario_is_short_and_names_what_there_is(played: Scenario) -> None:
 
 @pytest.mark.parametrize("played", SCENARIOS.values(), ids=pytest_id)
 def test_what_a_scenario_breaks_it_mends(played: Scenario) -> None:
-    deeds = [step.deed for step in played.steps]
+    operations = [step.operation for step in played.steps]
 
-    assert deeds.count(Deed.KILL) == deeds.count(Deed.START)
-    assert deeds.count(Deed.PAUSE) == deeds.count(Deed.UNPAUSE)
-    assert deeds.count(Deed.FILL) == deeds.count(Deed.FREE)
-    assert deeds.count(Deed.DEFER) == deeds.count(Deed.TAKE)
-    assert (Deed.CUT in deeds or Deed.SLOW in deeds) == (Deed.HEAL in deeds)
+    assert operations.count(Operation.KILL) == operations.count(Operation.START)
+    assert operations.count(Operation.PAUSE) == operations.count(Operation.UNPAUSE)
+    assert operations.count(Operation.FILL) == operations.count(Operation.FREE)
+    assert operations.count(Operation.DEFER) == operations.count(Operation.TAKE)
+    assert (Operation.CUT in operations or Operation.SLOW in operations) == (Operation.HEAL in operations)
 
 
 def test_the_times_are_those_of_the_lab() -> None:

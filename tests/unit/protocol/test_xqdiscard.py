@@ -6,7 +6,7 @@ from shadowrelay.model.ownership import DiscardEvent, DiscardStatus
 from shadowrelay.model.peers import DiscardReply
 from shadowrelay.protocol.fields import ORDINAL_MAX
 from shadowrelay.protocol.xqdiscard import (
-    AROUND_LINE_OCTETS,
+    LINE_OVERHEAD_OCTETS,
     REPLY_LINES_MAX,
     REPLY_OCTETS_MAX,
     DiscardQuery,
@@ -43,7 +43,7 @@ REPLIES = [
 
 
 def octets_of(lines):
-    return sum(len(line) + AROUND_LINE_OCTETS for line in lines)
+    return sum(len(line) + LINE_OVERHEAD_OCTETS for line in lines)
 
 
 @pytest.mark.parametrize(("argument", "query"), QUERIES)
