@@ -1,4 +1,4 @@
-"""The commands `queue`, `messages` and `peers`, which ask a running node. docs/operations.md "Commands"."""
+"""The commands `queue`, `messages` and `peers`: ask a running node. docs/operations.md "Commands"."""
 
 import secrets
 from collections.abc import Callable
@@ -39,13 +39,13 @@ def list_queues(node: Node = None, token_file: TokenFile = None, config: Config 
 
 @queue.command("show")
 def show_queue(
-    identity: Annotated[str, typer.Argument(help="As `queue list` shows it, with or without the server.")],
+    identity: Annotated[str, typer.Argument(help="Identity from `queue list`, with or without the server.")],
     node: Node = None,
     token_file: TokenFile = None,
     config: Config = None,
     as_json: AsJson = False,
 ) -> None:
-    """One queue. In Retry: since when, why, and until when."""
+    """Show one queue. In Retry: since when, why, and until when."""
     with asked_node(node, token_file, config) as client:
         rows = client.queues()
     found = [row for row in rows if identity in _names_of(row)]
@@ -59,17 +59,17 @@ def show_queue(
 
 @queue.command("retry")
 def retry_queues(
-    identities: Annotated[list[str] | None, typer.Argument(help="As `queue list` shows them, with or without the server.")] = None,
-    is_all: Annotated[bool, typer.Option("--all", help="Every queue in which something waits for its next attempt.")] = False,
+    identities: Annotated[list[str] | None, typer.Argument(help="Identities from `queue list`, with or without the server.")] = None,
+    is_all: Annotated[bool, typer.Option("--all", help="Every queue with messages that wait for an attempt.")] = False,
     node: Node = None,
     token_file: TokenFile = None,
     config: Config = None,
     as_json: AsJson = False,
 ) -> None:
-    """Try again now: probe the next hop and deliver what was deferred; of a Shadow queue, ask its primary server for discard
+    """Retry now: probe the next hop and deliver deferred messages; for a Shadow queue, poll its primary server for discard
     notifications."""
     if bool(identities) is is_all:
-        raise typer.BadParameter("name queues, or say --all", param_hint="IDENTITIES")
+        raise typer.BadParameter("give queue identities, or --all", param_hint="IDENTITIES")
     with asked_node(node, token_file, config) as client:
         names = identities or [row["identity"] for row in client.queues() if row["kind"] in (*WAITING, HELD_FOR_OTHERS)]
         _one_by_one(names, client.retry_queue, "retried", as_json, "identity")
@@ -255,13 +255,13 @@ def forget_peer(
 
 
 def _names_of(queue: dict[str, Any]) -> tuple[str, str]:
-    """Its identity, with and without the server."""
+    """The queue's identity, with and without the server."""
     identity: str = queue["identity"]
     return identity, identity.partition("\\")[2]
 
 
 def _one_by_one(names: list[str], do: Callable[[str], dict[str, Any]], done: str, as_json: bool, key: str = "message_id") -> None:
-    """Process each one separately, in order: a refusal does not stop the others, but makes the exit code 1."""
+    """Process each name separately, in order: a refusal does not stop the others, but makes the exit code 1."""
     from shadowrelay.admin.client import NodeError
 
     answers = []

@@ -141,7 +141,7 @@ class QueueStatus(StrEnum):
 class QueueRow:
     """One queue in a listing. `oldest_at` is when the message that has been in it longest arrived, `None` when it is empty.
 
-    `retry_since` and `probes_count` are set while the status is RETRY.
+    `retry_since` and `probes_count` belong to a queue in status RETRY.
     """
 
     identity: str  # Server\Submission, Server\<next hop>, Server\Shadow\N, …
