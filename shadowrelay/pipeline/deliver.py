@@ -49,7 +49,6 @@ TICK_SECONDS = 1.0  # the wall clock is looked at so often, and what an error pu
 SUBMISSION_SECONDS = 15.0  # whatever came there in a way that wakes nobody; only what is under way is there for long
 NOTICES_SECONDS = 5.0  # how late a delay notice or an expiry may be that no attempt brings
 PARKED_MAX = timedelta(minutes=30)  # what waits for a server is looked at again, should its event have been missed
-RECORD_AGAIN_SECONDS = 1.0
 ARRIVING_SECONDS = 0.2  # before its verdict gets a commit of its own, see `pipeline.accept`
 ARRIVING_GRAIN_SECONDS = 0.01  # those that end within that end together
 ALL = 2**31  # of what waits
@@ -292,6 +291,8 @@ class DeliverService:
             queue.state = delivery_rules.hastened(queue.state, now, send)
             if queue.state.retry is not None:
                 self._queues.want_turn_at(queue, queue.state.retry.probe_at)
+            if queue.state.paused_until is not None:
+                self._queues.want_turn_at(queue, queue.state.paused_until)
             count = 0
             waits = [(step, step.wait) for step in delivery_rules.steps(send)]
             for step, wait in (*waits, (None, min(PARKED_MAX, self._context.settings.transport.shadow_resubmit_time_span))):
@@ -381,11 +382,11 @@ class DeliverService:
             self._forks.track_transfer(stored, forks)
             for fork in forks:
                 self._load(stored, fork, None, None)
-        try:
-            await asyncio.gather(*recorded)
-        except LedgerUnavailable:
-            self._is_submission_wanted = True
-            raise
+        results = await asyncio.gather(*recorded, return_exceptions=True)
+        failures = [result for result in results if isinstance(result, BaseException)]
+        self._is_submission_wanted |= any(isinstance(failure, LedgerUnavailable) for failure in failures)
+        if failures:
+            raise failures[0]
 
     async def _read_submission(self, after: int) -> tuple[StoredMessage, ...]:
         self._context.attempts.reading()
@@ -576,7 +577,10 @@ class DeliverService:
         """It may be worked on now, or probed."""
         if self._context.is_draining:
             return False
-        return queue.state.retry is None or self._context.now() >= queue.state.retry.probe_at
+        state, now = queue.state, self._context.now()
+        if state.paused_until is not None and now < state.paused_until:
+            return False
+        return state.retry is None or now >= state.retry.probe_at
 
     def _look_later(self, message_id: MessageId) -> None:
         """What could not be read or written now, or somebody else had, is looked at again in a moment."""
@@ -645,27 +649,38 @@ class DeliverService:
         return False
 
     def _note_news(self, queue: NextHopQueue, message_id: MessageId, news: NextHopNews, began_at: float) -> None:
+        """See `delivery_rules`: the queue is in Retry, paced, or Active."""
         context = self._context
         before, failure = queue.state, news.failure
+        now = context.now()
         if failure is None:
             queue.state = delivery_rules.after_answer(before, queue.concurrency)
-            if before.retry is not None:
-                _log.info("queue.active", next_hop=queue.key, since=before.retry.since.isoformat(), probes=before.retry.failures_count)
-            if queue.state != before:
-                self._queues.want_turn(queue)
+        elif news.is_lost:
+            queue.state = delivery_rules.after_lost(before, message_id, queue.concurrency, now)
+        else:
+            send, chance = context.settings.send, self._chance.random()
+            noted_at = context.clock.awake()
+            queue.state = delivery_rules.after_unreachable(before, str(failure), began_at, noted_at, now, send, chance)
+        after = queue.state
+        if after is before:
             return
-        if news.is_lost:
-            queue.state = before = delivery_rules.after_lost(before, message_id)
-            if not delivery_rules.is_at_fault(before, queue.concurrency):
-                return
-        now, noted_at = context.now(), context.clock.awake()
-        send, chance = context.settings.send, self._chance.random()
-        queue.state = delivery_rules.after_unreachable(before, str(failure), began_at, noted_at, now, send, chance)
-        if (retry := queue.state.retry) is not None and queue.state is not before:
+        if after.retry is not None:
             queue.call_off()
-            self._queues.want_turn_at(queue, retry.probe_at)
+            self._queues.want_turn_at(queue, after.retry.probe_at)
             if before.retry is None:
-                _log.warning("queue.retry", next_hop=queue.key, reply=retry.last_reply, probe_at=retry.probe_at.isoformat())
+                _log.warning("queue.retry", next_hop=queue.key, reply=str(failure), probe_at=after.retry.probe_at.isoformat())
+            return
+        if before.retry is not None:
+            _log.info("queue.active", next_hop=queue.key, since=before.retry.since.isoformat(), probes=before.retry.failures_count)
+        if after.paused_until is not None:
+            queue.call_off()
+            self._queues.want_turn_at(queue, after.paused_until)
+            if before.paused_until is None:
+                _log.warning("queue.sessions_lost", next_hop=queue.key, reply=str(failure))
+            return
+        if before.paused_until is not None:
+            _log.info("queue.sessions_kept", next_hop=queue.key)
+        self._queues.want_turn(queue)
 
     async def _age(self, now: datetime) -> None:
         """Whoever waits too long is told, although nobody can attempt it now: its next hop cannot be reached, or its turn has not come."""

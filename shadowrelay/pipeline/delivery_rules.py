@@ -11,8 +11,7 @@
 |                            | outbound_connection_failure_retry_interval                                    |
 | unanswered dot             | as connection, but at least twice as long each time: the next hop may have it |
 
-A next hop that cannot be reached, or that loses its sessions, is its queue's failure: one attempt probes it at the steps of
-"connection".
+A next hop that cannot be reached is its queue's failure: one attempt probes it at the steps of "connection".
 
 **An attempt** on one fork ends with each recipient done, failed, or to be tried again.
 
@@ -33,8 +32,9 @@ steps of the ladder (`steps`), however many messages wait. When the next hop is 
 at first: two attempts after the probe, then four, until the limit. Retry belongs to the queue: a message that
 was refused by itself has its own ladder, and a next hop that answers is Active whatever it answers.
 
-A session that is lost may be the fault of its message. When those of many different messages in a row are lost, and none was
-answered between them (`lost_max`), the next hop is at fault: each further attempt would cost a connection, and perhaps a duplicate.
+A lost session may be the fault of its message: each has its own ladder. When a next hop loses the sessions of more different messages
+in a row than it may have sessions (`LOST_MIN` at least), its queue goes on with one attempt each `PACE` until one is answered. Each
+attempt costs a connection, and perhaps a duplicate. There is no ladder: it may be the messages after all, and others wait behind them.
 
 Each queue may load twice its concurrency, so that the next attempts are ready when a session is free; and no more than a
 fair share of what the node loads at all, so that many slow next hops cannot take the places of a healthy one.
@@ -215,12 +215,13 @@ def expired_reply(last: Reply) -> Reply:
 LOADED_MAX = 1_000  # attempts of the whole node; Exchange's MaxOutboundConnections. Source: msp-ts
 LOADED_PER_SESSION = 2
 ARRIVING_PER_SESSION = 10  # that wait a moment for a place
-LOST_MIN = 5  # lost sessions in a row, or as many as the next hop may have if that is more
+LOST_MIN = 5
+PACE = timedelta(seconds=1)
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """A next hop that cannot be reached or used. `failures_count` counts probes; `noted_at` is `Clock.awake` of the last failure."""
+    """A next hop that cannot be reached. `failures_count` counts probes; `noted_at` is `Clock.awake` of the last failure."""
 
     failures_count: int
     since: datetime
@@ -231,11 +232,16 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class QueueState:
-    """`window`: how many attempts may be loaded. `retry` None: Active. `lost`: whose sessions were lost since the last answer."""
+    """`window`: how many attempts may be loaded. `retry` None: Active.
+
+    `lost`: whose sessions were lost since the last answer. `paused_until`: when the next attempt may be loaded; None unless the next
+    hop loses its sessions.
+    """
 
     window: int
     retry: Retry | None = None
     lost: frozenset[MessageId] = frozenset()
+    paused_until: datetime | None = None
 
 
 def active(concurrency: int) -> QueueState:
@@ -258,14 +264,14 @@ def after_unreachable(
     return QueueState(1, Retry(failures_count, now if before is None else before.since, probe_at, noted_at, reply))
 
 
-def after_lost(state: QueueState, message_id: MessageId) -> QueueState:
-    """The session of this message's attempt was lost before the next hop had answered."""
-    return state if state.retry is not None else replace(state, lost=state.lost | {message_id})
-
-
-def is_at_fault(state: QueueState, concurrency: int) -> bool:
-    """After a lost session: whether the next hop is as good as unreachable."""
-    return state.retry is not None or len(state.lost) >= max(LOST_MIN, concurrency)
+def after_lost(state: QueueState, message_id: MessageId, concurrency: int, now: datetime) -> QueueState:
+    """The session of this message's attempt ended before there was a result: a lost connection, a timeout, a broken reply, or 421 before
+    the final dot. The next hop could be reached, so its queue is Active."""
+    lost_max = max(LOST_MIN, concurrency + 1)
+    lost = state.lost if len(state.lost) >= lost_max else state.lost | {message_id}
+    if len(lost) < lost_max:
+        return replace(after_answer(state, concurrency), lost=lost)
+    return QueueState(1, None, lost, now + PACE)
 
 
 def after_answer(state: QueueState, concurrency: int) -> QueueState:
@@ -282,7 +288,9 @@ def probed_now(state: QueueState, now: datetime) -> QueueState:
 
 
 def hastened(state: QueueState, now: datetime, send: Send) -> QueueState:
-    """The wall clock was set back: no probe waits longer than its step of the ladder."""
+    """The wall clock was set back: no probe waits longer than its step of the ladder, and no attempt longer than the pace."""
+    if state.paused_until is not None:
+        return replace(state, paused_until=min(state.paused_until, now + PACE))
     if state.retry is None:
         return state
     latest_at = attempts_next_at(state.retry.failures_count, FailureKind.CONNECTION, now, send, 1.0)
@@ -302,6 +310,8 @@ def room(state: QueueState, loaded_count: int, share: int, now: datetime) -> int
     """How many more attempts the queue may load now."""
     if state.retry is not None:
         return 1 if not loaded_count and now >= state.retry.probe_at else 0
+    if state.paused_until is not None and now < state.paused_until:
+        return 0
     return max(0, min(state.window, share) - loaded_count)
 
 
@@ -319,7 +329,7 @@ def takes_new(state: QueueState, room: int, *, others_wait: bool, is_behind: boo
 def may_arrive(state: QueueState, arriving_count: int, concurrency: int, *, is_behind: bool) -> bool:
     """Whether a new message that found no room may wait a moment for it: a next hop that takes its mail fast makes room before the way
     through the ledger is done."""
-    return not is_behind and state.retry is None and arriving_count < ARRIVING_PER_SESSION * concurrency
+    return not is_behind and state.retry is None and state.paused_until is None and arriving_count < ARRIVING_PER_SESSION * concurrency
 
 
 SUSPECT_DEATHS = 2

@@ -285,7 +285,8 @@ class Forks:
             await record(await self._record(attempt, so_far, result))
             if end >= len(places):
                 break
-        return _news(result)
+        news = _news(result)
+        return NextHopNews(None) if news.is_lost and start else news  # it answered the transactions before
 
     async def age(self, attempt: ForkAttempt, last: Reply, record: Record) -> None:
         """A fork that nobody can attempt now: is its sender to be told that it is late, or is its time over?"""

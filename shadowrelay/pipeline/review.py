@@ -242,7 +242,7 @@ class ReviewService:
         server = min(away)
         ends = [leases.left(message_id, copy) for copy in message.claim.copies if copy.server in away]
         left = max((seconds for seconds in ends if seconds > 0), default=0.0)
-        if server in self._context.peers:
+        if server in self._context.peers and not (left and self._may_go_without((server,))):  # else only the lease is in the way
             self._waited_for.add(server)
         self._deliver.blocked(message_id, server, left + CLOCK_GRAIN_SECONDS if left else LOOKED_AT_AGAIN_SECONDS)
 

@@ -45,7 +45,7 @@ CASES = [(name, True) for name in SCENARIOS] + [(name, False) for name in SCENAR
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     monkeypatch.setattr("shadowrelay.pipeline.accept.RETRY_SECONDS", 0.0)
-    monkeypatch.setattr("shadowrelay.pipeline.deliver.RECORD_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr("shadowrelay.pipeline.outcomes.RECORD_AGAIN_SECONDS", 0.0)
 
 
 @asynccontextmanager

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from shadowrelay.model.ids import ServerName
 from shadowrelay.model.ownership import Role
 from shadowrelay.model.queue import QueueKind, QueueStatus
 from shadowrelay.model.replies import Reply, RequestRefused, TransientDeliveryError
@@ -168,7 +169,7 @@ async def test_a_returned_next_hop_gets_its_mail_at_the_first_probe_that_reaches
 
 
 @in_virtual_time
-async def test_a_next_hop_that_loses_each_session_is_probed_by_one_attempt_whatever_waits(tmp_path: Path) -> None:
+async def test_a_next_hop_that_loses_each_session_gets_one_attempt_a_second_whatever_waits(tmp_path: Path) -> None:
     async with nodes(tmp_path, EAST, WEST, routes=HOPS, send=LADDER | {"concurrency_per_destination": 5}) as net:
         east = net.nodes[EAST]
         net.sink.answer = lambda address: LOST
@@ -179,12 +180,98 @@ async def test_a_next_hop_that_loses_each_session_is_probed_by_one_attempt_whate
 
         await asyncio.sleep(60)
 
-        assert 5 <= attempts <= 5 + 5  # what ran while the fifth was lost, and nothing more
-        assert 5 <= net.sink.attempts_count - attempts <= 6  # every 10 to 11 s
+        assert 6 <= attempts <= 6 + 5  # what ran while the sixth was lost, and nothing more
+        assert 50 <= net.sink.attempts_count - attempts <= 61
         (row,) = [row for row in await east.services.view.queues() if row.next_hop == "sick.example:25"]
-        assert (100, "451 4.4.2 Connection lost") == (row.count, row.last_error)
+        assert (100, "451 4.4.2 Connection lost", QueueStatus.READY) == (row.count, row.last_error, row.status)
         net.sink.answer = lambda address: OK
-        await until(lambda: 100 == len(net.sink.arrived), 60)
+        await until(lambda: 100 == len(net.sink.arrived), 20)
+
+
+@in_virtual_time
+async def test_healthy_mail_waits_a_second_for_each_message_before_it_that_loses_its_session_and_no_longer(tmp_path: Path) -> None:
+    """An MTU black hole loses large mail only."""
+    async with nodes(tmp_path, EAST, message_expiration_timeout=timedelta(minutes=5)) as net:
+        east = net.nodes[EAST]
+        net.sink.answer = lambda address: LOST if address.startswith("bad") else OK
+        for number in range(100):
+            await east.accept(f"bad{number}@corp.example", sender="")
+        await asyncio.sleep(0.5)
+
+        await east.accept("good@corp.example")
+
+        await until(lambda: "good@corp.example" in net.sink.addresses(), 100)
+
+
+@in_virtual_time
+async def test_sessions_that_are_all_lost_at_one_moment_hold_up_the_next_message_for_a_second_at_most(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST, send=LADDER | {"concurrency_per_destination": 20}) as net:
+        east, reset = net.nodes[EAST], asyncio.Event()
+
+        async def before_dot(server: ServerName) -> None:
+            if not reset.is_set():
+                await reset.wait()
+                raise LOST
+
+        net.sink.before_dot = before_dot
+        await asyncio.gather(*(east.accept(f"u{number}@corp.example") for number in range(20)))
+        await asyncio.sleep(5)
+        reset.set()
+        await asyncio.sleep(0.5)
+
+        await east.accept("good@corp.example")
+
+        await until(lambda: "good@corp.example" in net.sink.addresses(), 1)
+
+
+@in_virtual_time
+async def test_a_next_hop_that_answered_the_first_hundred_recipients_has_answered(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST, send=LADDER | {"concurrency_per_destination": 1}) as net:
+        east = net.nodes[EAST]
+        net.sink.answer = lambda address: LOST if address == "u101@corp.example" else OK
+        for _ in range(10):
+            await east.accept(*(f"u{number}@corp.example" for number in range(1, 103)))
+            await asyncio.sleep(0.5)
+
+        (queue,) = east.services.deliver._queues
+
+        assert (1000, frozenset()) == (len(net.sink.arrived), queue.state.lost)
+
+
+@in_virtual_time
+async def test_a_probe_that_reaches_the_next_hop_and_loses_its_session_ends_retry(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST, send=LADDER) as net:
+        east = net.nodes[EAST]
+        net.sink.answer = lambda address: GONE
+        await east.accept("bad@corp.example")
+        await asyncio.sleep(1)
+        net.sink.answer = lambda address: LOST if address.startswith("bad") else OK
+        await until(lambda: 2 == net.sink.attempts_count, 12)
+        await asyncio.sleep(0.1)
+
+        await east.accept("good@corp.example")
+
+        await until(lambda: ["good@corp.example"] == net.sink.addresses(), 1)
+
+
+@in_virtual_time
+@pytest.mark.parametrize("error", [GONE, LOST], ids=["unreachable", "losing sessions"])
+async def test_mail_for_a_sick_next_hop_is_not_read_again_and_again_while_a_lost_peers_lease_runs_out(
+    tmp_path: Path, error: TransientDeliveryError
+) -> None:
+    async with nodes(tmp_path, EAST, WEST, routes=HOPS, send=LADDER | {"concurrency_per_destination": 10}) as net:
+        east = net.nodes[EAST]
+        net.sink.answer = lambda address: error
+        for number in range(60):
+            await east.accept(f"u{number}@sick.example")
+        await net.kill(WEST)
+
+        await asyncio.sleep(2 * SPAN)
+
+        assert east.ledger.counts["record_queued"] <= 60 * 5
+        assert east.ledger.counts["due"] <= 1000  # a loop without a pause makes as many in a second
+        net.sink.answer = lambda address: OK
+        await until(lambda: 60 == len(net.sink.arrived), 900)  # each has a ladder of its own
 
 
 @in_virtual_time

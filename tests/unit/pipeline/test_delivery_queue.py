@@ -7,13 +7,13 @@ import pytest
 from shadowrelay.pipeline.delivery_rules import (
     ARRIVING_PER_SESSION,
     LOADED_MAX,
+    PACE,
     Retry,
     active,
     after_answer,
     after_lost,
     after_unreachable,
     hastened,
-    is_at_fault,
     may_arrive,
     room,
     share,
@@ -82,43 +82,42 @@ def test_a_returned_next_hop_gets_its_mail_slowly_at_first():
     assert state is after_answer(state, 20)
 
 
-def losing(count, concurrency, state=None):
-    """How many sessions of different messages were lost when the next hop was found at fault; 0: it was not."""
+def lost(count, concurrency, state=None):
+    """The state after so many lost sessions of different messages."""
     state = state or active(concurrency)
-    for number in range(1, count + 1):
-        state = after_lost(state, f"message {number}")
-        if is_at_fault(state, concurrency):
-            return number
-    return 0
+    for number in range(count):
+        state = after_lost(state, f"message {number}", concurrency, NOW)
+    return state
 
 
-@pytest.mark.parametrize(("concurrency", "expected"), [(1, 5), (5, 5), (20, 20)])
-def test_a_next_hop_that_loses_the_sessions_of_many_messages_in_a_row_is_at_fault(concurrency, expected):
-    assert (0, expected) == (losing(expected - 1, concurrency), losing(expected, concurrency))
+@pytest.mark.parametrize(("concurrency", "most"), [(1, 4), (5, 5), (20, 20)])
+def test_a_next_hop_that_loses_more_sessions_in_a_row_than_it_may_have_is_paced(concurrency, most):
+    before, after = lost(most, concurrency), lost(most + 1, concurrency)
+
+    assert (None, NOW + PACE) == (before.paused_until, after.paused_until)
+    assert [0, 1, 0] == [room(after, loaded, 1000, NOW + at * PACE) for loaded, at in ((0, 0), (0, 1), (1, 1))]
+    assert len(lost(100, concurrency).lost) == most + 1
 
 
-def test_one_message_that_loses_its_session_again_and_again_is_at_fault_itself():
+def test_one_message_that_loses_its_session_again_and_again_holds_up_nobody():
     state = active(1)
     for _ in range(10):
-        state = after_lost(state, "the same")
+        state = after_lost(state, "the same", 1, NOW)
 
-    assert not is_at_fault(state, 1)
-
-
-def test_an_answer_ends_the_row():
-    state = active(5)
-    for number in range(4):
-        state = after_lost(state, f"before {number}")
-
-    assert 1 == losing(5, 5, state)
-    assert 5 == losing(5, 5, after_answer(state, 5))
+    assert (None, 2) == (state.paused_until, room(state, 0, 1000, NOW))
 
 
-def test_a_probe_whose_session_is_lost_climbs_the_ladder():
-    state = after_lost(unreachable(active(20)), "the probe")
+def test_an_answer_ends_the_row_and_the_pace():
+    assert lost(5, 5, after_answer(lost(5, 5), 5)).paused_until is None
+    assert (None, frozenset(), 2) == ((found := after_answer(lost(6, 5), 5)).paused_until, found.lost, found.window)
 
-    assert is_at_fault(state, 20)
-    assert (2, False) == ((climbed := unreachable(state, began_at=3.0, noted_at=4.0)).retry.failures_count, bool(climbed.lost))
+
+def test_a_lost_session_says_that_the_next_hop_can_be_reached():
+    assert lost(1, 20, unreachable(active(20))).retry is None
+
+
+def test_a_clock_that_was_set_back_does_not_stop_a_paced_queue():
+    assert NOW - 60 * MINUTE + PACE == hastened(lost(6, 5), NOW - 60 * MINUTE, SEND).paused_until
 
 
 @pytest.mark.parametrize(("minutes", "expected"), [(-10, -8.9), (0, 1), (2, 1)])
