@@ -53,7 +53,7 @@ RECORD_AGAIN_SECONDS = 1.0
 ARRIVING_SECONDS = 0.2  # less than `pipeline.verdicts.OWN_COMMIT_AFTER_SECONDS`
 ARRIVING_GRAIN_SECONDS = 0.01  # messages whose wait ends within this time are handled together
 ALL = 2**31  # no limit on the messages to wake
-NOBODY: frozenset[ServerName] = frozenset()
+NO_SERVERS: frozenset[ServerName] = frozenset()
 
 _log = structlog.get_logger()
 
@@ -343,7 +343,7 @@ class DeliverService:
         after = 0
         while page := await self._read_submission(after):
             after = page[-1].internal_id
-            await self._take_in(page)
+            await self._load_or_record(page)
             if len(page) < PAGE:
                 break
 
@@ -355,12 +355,12 @@ class DeliverService:
         except LedgerUnavailable:
             self._fresh = fresh | self._fresh
             raise
-        await self._take_in([message for message in found if not message.retries])
+        await self._load_or_record([message for message in found if not message.retries])
         for message in found:
             for retry in message.retries:
                 self._queues.note_due(retry.next_hop, retry.attempts_next_at)
 
-    async def _take_in(self, messages: Sequence[StoredMessage]) -> None:
+    async def _load_or_record(self, messages: Sequence[StoredMessage]) -> None:
         """Load each message if all of its queues have room, else record it in the ledger's queues."""
         recorded = []
         for stored in messages:
@@ -435,7 +435,7 @@ class DeliverService:
                     await self._enqueuer.parked(stored, server, self._context.now() + min(timedelta(seconds=seconds), PARKED_MAX))
                     self._note_parked(server)  # the server may have returned while this was written
                 else:
-                    await self._go_on(stored, reviewed, cleared[message_id])
+                    await self._continue_reviewed(stored, reviewed, cleared[message_id])
             except LedgerUnavailable as error:
                 _log.warning("delivery.put_off", message_id=message_id, reason=error.reason)
                 self._look_later(message_id)
@@ -443,7 +443,7 @@ class DeliverService:
                 _log.exception("delivery.failed", message_id=message_id)
                 self._look_later(message_id)
 
-    async def _go_on(self, stored: StoredMessage, reviewed: Mapping[str, bool], excused: frozenset[ServerName]) -> None:
+    async def _continue_reviewed(self, stored: StoredMessage, reviewed: Mapping[str, bool], excused: frozenset[ServerName]) -> None:
         """The leases suffice or are waived: continue the forks that requested the review."""
         is_returned = False
         for fork in self._forks.of(stored):
@@ -474,7 +474,7 @@ class DeliverService:
         retry: ForkRetry | None,
         content: Content | None,
         *,
-        excused: frozenset[ServerName] = NOBODY,
+        excused: frozenset[ServerName] = NO_SERVERS,
         is_aging: bool = False,
     ) -> bool:
         """Start work on a fork; False if it must not start now, which a later read decides again."""

@@ -339,7 +339,7 @@ class Forks:
     def _settle(self, attempt: ForkAttempt, result: TransactionResult) -> AttemptOutcome:
         outcome = self._outcome(attempt, result)
         is_whole = len(outcome.delivered) == len(result.ordinals)
-        self._context.metrics.attempt("delivered" if is_whole else _word_for(outcome))
+        self._context.metrics.attempt("delivered" if is_whole else _metric_label(outcome))
         try:
             self._track(attempt, result, outcome, _source(result.result))
         except Exception:
@@ -418,7 +418,7 @@ def _news(result: TransactionResult) -> NextHopNews:
     return NextHopNews(None)
 
 
-def _word_for(outcome: AttemptOutcome) -> str:
+def _metric_label(outcome: AttemptOutcome) -> str:
     if outcome.delivered:
         return "partly"
     return "deferred" if outcome.retry is not None else "failed"

@@ -142,12 +142,12 @@ class HeartbeatService:
                 return  # the next poll asks again
             self._repeating.discard(server)
             self._unacknowledged.add(server)
-            await context.tasks.whole(self._obey(party, identity.incarnation, reply), f"discards {server}")
+            await context.tasks.whole(self._apply(party, identity.incarnation, reply), f"discards {server}")
             self._acknowledged[key] = reply.events[-1].sequence
             if not reply.remaining:
                 return
 
-    async def _obey(self, speaker: Party, incarnation: int, reply: DiscardReply) -> None:
+    async def _apply(self, speaker: Party, incarnation: int, reply: DiscardReply) -> None:
         context = self._context
 
         def decide(event: DiscardEvent, claim: Claim | None) -> Transition:

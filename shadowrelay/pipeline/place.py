@@ -45,7 +45,7 @@ class Outcome(Enum):
     """The outcome of a message's turn."""
 
     OVER = "over"  # it has a chosen shadow server now, or needs none from us
-    NOBODY = "nobody"  # no peer could be tried: it waits for the peers
+    NO_PEER = "no peer"  # no peer could be tried: it waits for the peers
     AGAIN = "again"  # tried without success
     BLOCKED = "blocked"  # the peers that may be tried may not have it now: they are on its list, and must be heard first
     LATER = "later"  # must not be tried yet
@@ -267,7 +267,7 @@ class PlaceService:
         message_id = message.envelope.message_id
         plan = self._copier.plan(message_id, message.claim)
         if not plan:
-            return Outcome.BLOCKED if self._is_anybody_there() else Outcome.NOBODY
+            return Outcome.BLOCKED if self._is_any_peer_available() else Outcome.NO_PEER
         if message.place is None:
             raise ContentCorrupt("its content is gone")
         content = await context.read_content(message.place)
@@ -281,7 +281,7 @@ class PlaceService:
             return Outcome.AGAIN
         (transition,) = await context.ledger.transition([message_id], result.outcome)
         if transition.note != Note.CHOSEN or result.stored_on is None:
-            return Outcome.AGAIN if result.attempts_count or self._is_anybody_there() else Outcome.NOBODY
+            return Outcome.AGAIN if result.attempts_count or self._is_any_peer_available() else Outcome.NO_PEER
         elapsed = timedelta(seconds=context.clock.awake() - started)
         context.tracking.write(
             tracking_rows.haredirect(context.me.server, message, at=context.now(), server=result.stored_on.server, elapsed=elapsed)
@@ -289,7 +289,7 @@ class PlaceService:
         self._on_placed(message_id)
         return Outcome.OVER
 
-    def _is_anybody_there(self) -> bool:
+    def _is_any_peer_available(self) -> bool:
         peers = self._context.peers
         return any(peers.may_try(server) for server in peers.states)
 

@@ -141,7 +141,7 @@ REMOVED = Reply(554, "5.3.0", "Removed from the queue by an administrator")  # R
 CHANGED = "it changed at this moment: look at it again"
 
 
-async def nothing_of_it() -> Content:
+async def withheld_content() -> Content:
     """The content may be poison: the DSN does not read it, and quotes an empty header."""
     return Content(1, b"", b"")
 
@@ -187,7 +187,7 @@ class PoisonDesk:
         outcome = AttemptOutcome(NO_ORDINALS, dict.fromkeys(sorted(left), REMOVED), None)
         sides: tuple[SideMessage, ...] = ()
         if with_dsn:
-            sides = await self._notices.about(stored, nothing_of_it, outcome, "", passes_dsn=False)
+            sides = await self._notices.about(stored, withheld_content, outcome, "", passes_dsn=False)
         transport = context.settings.transport
         now = context.now()
         keep_until, remember_until = ages.safety_net_until(now, transport), ages.remember_until(now, transport)

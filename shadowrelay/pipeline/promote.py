@@ -121,7 +121,7 @@ class PromoteService:
         is_silent = self._silence(primary.server) >= self._context.leases.silence_limit(primary.server)
         return ResubmitReason.SILENCE if is_silent else None
 
-    def _to_hear(self, claim: Claim, reachable: frozenset[ServerName]) -> frozenset[ServerName]:
+    def _servers_to_hear(self, claim: Claim, reachable: frozenset[ServerName]) -> frozenset[ServerName]:
         """The servers that this round has to hear. Called in the transaction that would promote: a primary heard since the round
         began may count a lease from our answer to it, so nothing is taken over from it without its own answer."""
         is_lost = claim.handed or self._loss(Party(claim.primary, claim.database)) is not None
@@ -208,7 +208,7 @@ class PromoteService:
         heard = frozenset(reachable)
 
         def alone(_: MessageId, claim: Claim | None) -> Transition:
-            return Transition(None, None) if claim is None else shadow.alone(claim, context.me, self._to_hear(claim, heard))
+            return Transition(None, None) if claim is None else shadow.alone(claim, context.me, self._servers_to_hear(claim, heard))
 
         await context.tasks.whole(self._promoted(by_id, rest, alone, tell), "promote")
 
@@ -252,7 +252,7 @@ class PromoteService:
             if claim is None or claim.role is not Role.SHADOW:
                 return Transition(claim, claim)
             before = shadow.round_over(claim).after if is_first else claim
-            to_hear = self._to_hear(claim, reachable)
+            to_hear = self._servers_to_hear(claim, reachable)
             return replace(shadow.answered(before, me, party, said[message_id], to_hear), before=claim)
 
         return decide

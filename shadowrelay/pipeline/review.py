@@ -25,7 +25,7 @@ from shadowrelay.pipeline.deliver import DeliverService
 from shadowrelay.pipeline.place import PlaceService
 from shadowrelay.settings.values import WithoutLease
 
-NOBODY: frozenset[ServerName] = frozenset()
+NO_SERVERS: frozenset[ServerName] = frozenset()
 GONE = (Note.DROPPED, Note.EVERYBODY)  # the server holds no copy
 SILENT_SECONDS = 5.0  # a server that did not answer is not asked again for this long, unless it is heard
 PAGE = 400  # docs/protocol.md 14: questions in one XQDISCARD STATUS BDAT
@@ -195,7 +195,7 @@ class ReviewService:
         self._suspects.pop(message_id, None)
         self._tries.pop(message_id, None)
         self._context.leases.forget(message_id)
-        self._deliver.cleared(message_id, NOBODY)
+        self._deliver.cleared(message_id, NO_SERVERS)
 
     def _answered(self, message_id: MessageId, server: ServerName) -> None:
         suspects = self._suspects.get(message_id)
@@ -218,7 +218,7 @@ class ReviewService:
         suspects = self._suspects.get(message_id, set())
         if is_settled and not blocking:
             self._tries.pop(message_id, None)
-            self._deliver.cleared(message_id, NOBODY)
+            self._deliver.cleared(message_id, NO_SERVERS)
         elif ended and unreachable.issuperset(blocking | suspects) and self._may_go_without(blocking | suspects):
             self._suspects.pop(message_id, None)  # servers unreachable for so long are asked when they return
             self._tries.pop(message_id, None)

@@ -102,7 +102,7 @@ async def run(seed: int, directory: Path) -> Episode:
             load = Load({name: node.address for name, node in cluster.nodes.items()}, chance, size=2048, recipients=recipients_of)
             trouble = Trouble(the_plan, cluster, sinks, load)
             try:
-                await _story(the_plan, trouble, load)
+                await _run_load(the_plan, trouble, load)
                 for sink in sinks:
                     sink.is_deferring, sink.decide = False, lambda envelope: None
                 still_queued = await _settled(cluster, load, sinks)
@@ -128,7 +128,7 @@ def _arrivals(sinks: tuple[Sink, ...]) -> list[Arrival]:
     return sorted((arrival for sink in sinks for arrival in sink.arrivals), key=lambda arrival: arrival.at)
 
 
-async def _story(the_plan: Plan, trouble: Trouble, load: Load) -> None:
+async def _run_load(the_plan: Plan, trouble: Trouble, load: Load) -> None:
     sending = asyncio.create_task(load.run(10_000, rate=the_plan.rate))
     try:
         await trouble.run()
