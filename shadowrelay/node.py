@@ -1,7 +1,4 @@
-"""Assembles and runs a node: ledger, links, receiver, services, admin. docs/architecture.md "The packages".
-
-A node is assembled nowhere else. `run` serves until told to stop.
-"""
+"""Assembles and runs a node: ledger, links, receiver, services, admin. `run` serves until a signal. docs/architecture.md."""
 
 import asyncio
 import contextlib

@@ -87,7 +87,7 @@ class DeliverService:
         self._in_hand: dict[MessageId, dict[str, Ordinals]] = {}  # of the loaded forks, by next hop
         self._in_review: dict[MessageId, dict[str, bool]] = {}  # by next hop: is it only aging?
         self._cleared: dict[MessageId, frozenset[ServerName]] = {}  # reviewed: the leases of these are waived
-        self._blocked: dict[MessageId, tuple[ServerName, float]] = {}  # reviewed: waits for this server, at most so many seconds
+        self._blocked: dict[MessageId, tuple[ServerName, float]] = {}  # reviewed: waits for this server, at most this many seconds
         self._woken: dict[ServerName, int] = {}  # how many of the messages that wait for each to wake
         self._is_submission_wanted = True
         self._submission_at = 0.0
@@ -141,7 +141,7 @@ class DeliverService:
             self._event.set()
 
     def blocked(self, message_id: MessageId, server: ServerName, seconds: float) -> None:
-        """Review cannot settle the message now: it waits for this server, at most so many seconds."""
+        """Review cannot settle the message now: it waits for this server, at most `seconds`."""
         if message_id in self._in_review:
             self._cleared.pop(message_id, None)
             self._blocked[message_id] = (server, seconds)
@@ -214,7 +214,7 @@ class DeliverService:
             self._context.attempts.end(stored.envelope.message_id, ACCEPT)
 
     async def drained(self, seconds: float) -> bool:
-        """Wait until no attempt runs any more, at most so long. Forks that only wait are released at once."""
+        """Wait at most `seconds` until no attempt runs any more. Forks that only wait are released at once."""
         deadline = self._context.clock.awake() + seconds
         for queue in self._queues:
             queue.call_off()

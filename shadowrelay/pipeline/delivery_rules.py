@@ -21,8 +21,8 @@ An unreachable next hop, or one that loses its sessions, is a failure of the que
 | 2xx                             | delivered                                                          |
 | 5xx, or a permanent error       | failed                                                             |
 | 4xx, any other, none            | retry; failed with 550 4.4.7 when the message is expired           |
-| transient error                 | retry, whatever the digits of its reply; likewise                  |
-| next hop unreachable            | waits in its queue, whose own ladder probes it; expires likewise   |
+| transient error                 | as 4xx, whatever the code of its reply                             |
+| next hop unreachable            | waits in its queue, whose own ladder probes it; expires as 4xx     |
 
 A fork without a lease is not settled: a server without a lease may not declare a message expired.
 

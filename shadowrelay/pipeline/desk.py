@@ -167,8 +167,8 @@ class PeerDesk:
         return reply
 
     async def all_told(self, seconds: float) -> frozenset[ServerName]:
-        """Wait until every peer that answers has acknowledged its notifications, at most so long: messages whose notifications
-        do not arrive before this node stops are delivered again after the span. Returns the peers that have not."""
+        """Wait at most `seconds` until every peer that answers has acknowledged its notifications: messages whose notifications do
+        not arrive before this node stops are delivered again after the span. Returns the peers that have not."""
         context = self._context
         deadline = context.clock.awake() + seconds
         while untold := await self._untold():

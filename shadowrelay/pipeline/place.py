@@ -294,7 +294,7 @@ class PlaceService:
         return any(peers.may_try(server) for server in peers.states)
 
     async def _set_aside(self, message: StoredMessage, reason: str) -> None:
-        """Not during an attempt, which has the content or detects the damage itself: a server told `yours` promotes at once."""
+        """Not during an attempt, which has the content or detects the damage itself: a server answered `yours` promotes at once."""
         message_id = message.envelope.message_id
         if self._context.attempts.begin(message_id):
             try:

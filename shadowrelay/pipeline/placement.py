@@ -143,7 +143,7 @@ _by_load = attrgetter("was_silent", "load")
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """A server that may hold copies. `may_try` False: known to be down. `load`: copies in progress to it. `was_silent`: the last
-    attempt got no answer, so the next one may also wait in vain."""
+    attempt got no answer, so the next one may not get one either."""
 
     server: ServerName
     site: SiteName

@@ -390,7 +390,7 @@ class ReviewService:
 
 
 def holds_for(answer: StatusAnswer, me: Party) -> bool:
-    """Whether it holds the copy for us. Not if it is promoting: a server told `yours` does not wait for a lease to end."""
+    """Whether it holds the copy for us. Not if it is promoting: a server answered `yours` does not wait for a lease to end."""
     is_ours = answer.state is StatusState.SHADOW and answer.primary == me.server and answer.database == me.database
     return is_ours and not answer.promoting
 
