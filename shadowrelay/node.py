@@ -1,4 +1,4 @@
-"""The only place where a node is put together: ledger, links, receiver, services, admin. `run` serves until told to stop."""
+"""Assembles and runs a node: ledger, links, receiver, services, admin. `run` serves until a signal. docs/architecture.md."""
 
 import asyncio
 import contextlib
@@ -41,14 +41,14 @@ from shadowrelay.store.ledger import SqliteLedger
 from shadowrelay.tracking import operator_log
 from shadowrelay.tracking.shipper import make_tracking
 
-GRACE_SECONDS = 30.0  # SIGTERM: sessions and attempts in the middle may finish
-TOLD_POLLS = 5  # SIGTERM: peers may hear what is done, and acknowledge it in their next poll
+GRACE_SECONDS = 30.0  # SIGTERM: for sessions and attempts in progress
+TOLD_POLLS = 5  # SIGTERM: for peers to receive notifications, and acknowledge them in their next poll
 TOLD_SECONDS_MIN, TOLD_SECONDS_MAX = 3.0, 10.0
 ADMIN_OBSERVES_SECONDS = 5.0
 CANNOT_START = 1  # exit status
-DESCRIPTORS_MAX = 1_048_576  # a table of more is memory for nothing
-GARBAGE_THRESHOLDS = (20_000, 20, 50)  # allocations until a look at the young; measured, docs/performance.md
-CONTROL_SECONDS_MIN, CONTROL_SECONDS_MAX = 1.0, 10.0  # one question to a peer
+DESCRIPTORS_MAX = 1_048_576  # a larger table only wastes memory
+GARBAGE_THRESHOLDS = (20_000, 20, 50)  # allocations until a collection of the young generation; measured, docs/performance.md
+CONTROL_SECONDS_MIN, CONTROL_SECONDS_MAX = 1.0, 10.0  # timeout of one question to a peer
 
 _log = structlog.get_logger()
 
@@ -64,7 +64,7 @@ class Node:
         dial: Dial | None = None,
         open_listener: OpenListener = Listener.open,
     ) -> None:
-        """`clock`, `dial` and `open_listener` are for a simulation, which has clocks and a network of its own."""
+        """`clock`, `dial` and `open_listener` are for a simulation with its own clocks and network."""
         self._loaded = loaded
         self._settings = loaded.settings
         self._clock = SystemClock() if clock is None else clock
@@ -83,7 +83,7 @@ class Node:
     async def start(self) -> None:
         """Open everything, in the order in which a failure does least harm: files, then sockets, then services.
 
-        Raises: ConfigurationError for what an operator can put right.
+        Raises: ConfigurationError for problems that an operator can fix.
         """
         settings = self._settings
         token = self._token()
@@ -106,7 +106,7 @@ class Node:
             self.reload()
 
     async def _open_files(self) -> None:
-        """The tracking log before the ledger: a target that is wrong does not touch the queue. It is closed before the ledger, too."""
+        """Open the tracking log before the ledger, so that a wrong target leaves the queue untouched. It is also closed first."""
         settings = self._settings
         async with contextlib.AsyncExitStack() as tracking:
             self._tracking, self._shipper = make_tracking(settings, self._clock.now, __version__)
@@ -258,7 +258,7 @@ class Node:
             await asyncio.sleep(ADMIN_OBSERVES_SECONDS)
 
     async def _watch_space(self) -> None:
-        """Say once that room runs out, and once that there is some again; keep the reserve that a start may need."""
+        """Log once when space runs out, and once when it recovers; keep the reserve that a start may need."""
         ledger = self._ledger
         reply = ledger.unavailable_reason()
         if (reply is not None) is not self._is_short:
@@ -274,7 +274,7 @@ class Node:
             await ledger.keep_reserve()
 
     def _look_at_descriptors(self, refused_before: int) -> int:
-        """Said once when sessions begin to be refused, and once when there are enough descriptors again."""
+        """Log once when sessions begin to be refused, and once when descriptors suffice again. Returns the refusals so far."""
         descriptors = self._descriptors
         descriptors.adopt(descriptor_limit())
         are_scarce = descriptors.refused_count > refused_before
@@ -296,8 +296,8 @@ class Node:
         return dict(configuration.effective(self._loaded))
 
     def reload(self) -> None:
-        """SIGHUP: what can change while running does, and the content of the files named in [tls]; the rest is named
-        (`config_reload`). All of it or nothing. While the node starts, it waits for that."""
+        """SIGHUP: apply the settings that can change while running, and read the files named in [tls] again; log the others
+        (`settings.reload`). All or nothing. During a start it is postponed until the node has started."""
         if not self._is_started:
             self._is_reload_wanted = True
             return
@@ -308,7 +308,7 @@ class Node:
             _log.error("configuration.refused", error=str(error))
             return
         settings, needs_restart = adopted(self._settings, loaded.settings)
-        self._loaded = replace(loaded, settings=settings)  # what the API shows is what is in force
+        self._loaded = replace(loaded, settings=settings)  # the API shows the settings in force
         self._settings = self._context.settings = settings
         self._context.leases.configure(settings.transport)
         self._services.deliver.reload()
@@ -320,13 +320,13 @@ class Node:
         _log.info("configuration.reloaded", needs_restart=needs_restart)
 
     def stopping(self) -> None:
-        """It was asked to stop: whoever kills it from now on has lost patience, and no message is suspected of that."""
+        """The node was asked to stop: if it is killed from now on, no message is suspected of that."""
         if self._is_started:
             self._ledger.stopping()
 
     async def stop(self) -> None:
-        """Drain: refuse what is new, let what runs finish, keep the rest in the queue, let the peers hear what is done; then
-        close everything."""
+        """Drain: refuse new mail, let running work finish, keep the rest in the queue, let peers receive their notifications;
+        then close everything."""
         self.stopping()
         self._context.is_draining = True
         _log.info("node.draining")
@@ -348,12 +348,12 @@ class Node:
         _log.info("node.stopped")
 
     async def abort(self) -> None:
-        """Close what was opened; also after a start that failed half-way."""
+        """Close whatever was opened, also after a failed start."""
         await self._opened.aclose()
 
 
 def close_with(opened: contextlib.AsyncExitStack, close: Callable[[], Awaitable[None]]) -> None:
-    """Call `close` when the stack is unwound. A failure is logged, and keeps nothing else open."""
+    """Call `close` when the stack is unwound. A failure is logged, and does not keep the others open."""
 
     async def close_or_log() -> None:
         try:
@@ -365,17 +365,17 @@ def close_with(opened: contextlib.AsyncExitStack, close: Callable[[], Awaitable[
 
 
 def descriptor_limit() -> int:
-    """How many files and connections this process may have now."""
+    """How many files and connections this process may have open now."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return DESCRIPTORS_MAX if soft == resource.RLIM_INFINITY else soft
 
 
 def raise_descriptor_limit() -> None:
-    """As far as this process may: the soft limit is 1,024 on most systems, for the sake of programs that use select()."""
+    """Raise the soft limit as far as allowed: it is 1,024 on most systems, for programs that use select()."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = DESCRIPTORS_MAX if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS_MAX)
     if soft != resource.RLIM_INFINITY and soft < wanted:
-        with contextlib.suppress(OSError, ValueError):  # some systems promise more than they give
+        with contextlib.suppress(OSError, ValueError):  # some systems report more than they grant
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
@@ -393,7 +393,7 @@ async def _serve(loaded: LoadedSettings) -> int:
     loop.add_signal_handler(signal.SIGHUP, node.reload)
     try:
         await node.start()
-    except LedgerUnavailable as error:  # a line, not a traceback: whoever supervises the node tries again
+    except LedgerUnavailable as error:  # a line, not a traceback: the supervisor of the node tries again
         _log.error("node.cannot_start", reason=error.reason)
         await node.abort()
         return CANNOT_START
@@ -411,7 +411,7 @@ def run(loaded: LoadedSettings) -> int:
     Raises: ConfigurationError before anything is accepted."""
     operator_log.configure()
     raise_descriptor_limit()
-    # What start-up made stays for ever: the collector need not look at it, nor look as often as for a short script.
+    # Objects made at start-up are never freed: exclude them from collection, and collect less often than by default.
     gc.freeze()
     gc.set_threshold(*GARBAGE_THRESHOLDS)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

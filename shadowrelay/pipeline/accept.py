@@ -1,6 +1,6 @@
-"""Accepting a message: commit here and copy there at the same time, then the verdict. docs/design.md 5.
+"""Accepts a message: commits it here while a peer stores the copy, then decides the reply. docs/design.md 5.
 
-The work is a task of the node: the client may vanish, the promise may not. What the client is answered (`reject` is
+The node owns the task, so it completes even if the client disconnects. The reply to the client (`reject` is
 reject_message_on_shadow_failure with redundancy enabled; Source: seed-000):
 
 | committed | copy   | reject | answer                                               |
@@ -10,7 +10,7 @@ reject_message_on_shadow_failure with redundancy enabled; Source: seed-000):
 | yes       | none   | no     | 250, logged as not redundant, copied later           |
 | yes       | none   | yes    | 451 4.4.0 after the unwinding is committed           |
 
-Without a candidate for a copy, in reject mode, nothing is stored at all.
+In reject mode without a candidate for a copy, nothing is stored.
 """
 
 import asyncio
@@ -36,11 +36,11 @@ from shadowrelay.pipeline.verdicts import Verdicts
 
 _log = structlog.get_logger()
 
-RETRY_SECONDS = 1.0  # an unwinding that could not be committed is tried again
+RETRY_SECONDS = 1.0  # between attempts to commit an unwinding or a release
 
 
 class AcceptService:
-    """Port `Acceptor`."""
+    """Implements port `Acceptor`."""
 
     def __init__(self, context: Context, copier: Copier, deliver: DeliverService, verdicts: Verdicts, place: PlaceService) -> None:
         self._context = context
@@ -50,7 +50,7 @@ class AcceptService:
         self._place = place
 
     def refusal(self) -> Reply | None:
-        """What to answer MAIL with while the queue database takes nothing."""
+        """The reply to MAIL while the queue database accepts nothing; else None."""
         return self._context.ledger.unavailable_reason()
 
     def accept(self, envelope: Envelope, content: Content) -> Awaitable[Reply]:
@@ -67,7 +67,7 @@ class AcceptService:
             _log.warning("message.refused", message_id=envelope.message_id, reason=error.reason)
             reply = error.reply
         except Exception:
-            # Unknown means transient: never 5xx, and the node goes on.
+            # An unknown error is transient: never 5xx, and the node keeps running.
             self._context.metrics.refused("error")
             _log.exception("message.failed", message_id=envelope.message_id)
             reply = LOCAL_ERROR
@@ -87,7 +87,7 @@ class AcceptService:
         message = NewMessage(envelope, claim, Origin.CLIENT, now, ages.remember_until(now, transport))
         if reject and not plan:
             return self._refuse(StoredMessage(0, envelope, claim, Origin.CLIENT, None, None), [], content.size)
-        context.attempts.begin(envelope.message_id)  # a claim cannot end while it is being accepted
+        context.attempts.begin(envelope.message_id)  # the claim must not end while the message is being accepted
         if not plan:
             stored = await context.ledger.record_accepted(message, content, decided=True)
             return self._acknowledge(stored, content, started, None)
@@ -110,7 +110,7 @@ class AcceptService:
         return self._acknowledge(with_claim(stored, after), content, started, result)
 
     async def _moved(self, stored: StoredMessage, claim: Claim) -> Content:
-        """The content where it is now. What cannot be read back is not accepted."""
+        """The content at its place in the store. A message whose content cannot be read back is not accepted."""
         assert stored.place is not None
         try:
             return await self._context.ledger.read_content(stored.place)
@@ -123,7 +123,7 @@ class AcceptService:
         try:
             return await self._copier.copy(envelope, content, claim, plan, is_first_listed=True, is_client_waiting=True, started=started)
         except Exception as error:
-            # Without a copy, then. What may have been sent stands on the list.
+            # Continue without a copy. Servers that may have received one are on the list.
             _log.exception("copy.failed", message_id=envelope.message_id)
             return CopyResult(claim.number, claim, failures=[repr(error)])
 
@@ -160,7 +160,7 @@ class AcceptService:
         context.metrics.acknowledged(replication)
         if replication is Replication.FAILED:
             self._place.want(stored.envelope.message_id)
-        is_moving = result is None and content.path is not None  # into the store: the session's own file goes now
+        is_moving = result is None and content.path is not None  # the session's file is now in the store, and is read from there
         self._deliver.take_over(stored, None if is_moving else content)
         return queued_as(stored.envelope.message_id)
 
@@ -177,7 +177,7 @@ class AcceptService:
         def unwinding(_: MessageId, claim: Claim | None) -> Transition:
             return primary.refused(result.known(claim))
 
-        while True:  # the 451 does not leave before this is committed: else the message would be delivered after all
+        while True:  # send 451 only after this commit: otherwise the message could still be delivered
             try:
                 await self._context.ledger.record_verdict(message_id, unwinding)
                 return
@@ -195,8 +195,8 @@ class AcceptService:
 
 
 def _pass_on(answer: "asyncio.Future[Reply]", task: "asyncio.Task[Reply]") -> None:
-    """However the promise ended, nobody waits for it any longer. Cheaper than `asyncio.shield`; the owner of the task logs its failure."""
-    if answer.done():  # who waited has gone
+    """Copy the task's result to the future that the caller awaits. Cheaper than `asyncio.shield`; the task's owner logs its failure."""
+    if answer.done():  # the caller was cancelled
         return
     if task.cancelled():
         answer.cancel()
@@ -207,7 +207,7 @@ def _pass_on(answer: "asyncio.Future[Reply]", task: "asyncio.Task[Reply]") -> No
 
 
 def with_claim(stored: StoredMessage, claim: Claim) -> StoredMessage:
-    """The stored message with its claim as it is after the verdict."""
+    """The stored message with its claim after the verdict."""
     return StoredMessage(stored.internal_id, stored.envelope, claim, stored.origin, stored.place, stored.due_at)
 
 

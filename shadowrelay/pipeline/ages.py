@@ -1,9 +1,9 @@
-"""How long what is kept, and what a jump of the clock does to it. Source: seed-000, msd-sn; docs/protocol.md 10; docs/design.md 6.3.
+"""Retention times, and protection against jumps of the wall clock. Source: seed-000, msd-sn; docs/protocol.md 10; docs/design.md 6.3.
 
-When the wall clock jumps forward, nothing has grown old: what ends by age waits until the new time has proved itself.
-Somebody sets the wrong year, or a time server does. Shadow messages that expire by such a clock would be gone while their
-primaries still have them to deliver. Within one process CLOCK_BOOTTIME tells a jump from time that passed (also in suspend); a
-process that starts has to believe the wall clock.
+After the wall clock jumps forward (an administrator or a time server sets the wrong year), nothing expires by the jump until
+the new time has stood for a day. Otherwise shadow messages would expire while their primaries still have to deliver them.
+Within one process CLOCK_BOOTTIME distinguishes a jump from elapsed time (including suspend); a new process has to trust the
+wall clock.
 """
 
 from datetime import datetime, timedelta
@@ -27,14 +27,14 @@ def remember_until(last_copy_sent_at: datetime, transport: Transport) -> datetim
     return last_copy_sent_at + transport.shadow_expiration_timeout
 
 
-TOLERANCE = timedelta(seconds=5)  # between two looks: slewing and what a busy machine puts between two readings
-BELIEVED_AFTER_SECONDS = 86_400.0  # nobody has set it back for a day
+TOLERANCE = timedelta(seconds=5)  # between two readings: slewing, and delays on a busy machine
+BELIEVED_AFTER_SECONDS = 86_400.0  # a jump that was not reverted for a day is trusted
 
 
 @dataclass(frozen=True, slots=True)
 class WallClock:
-    """What was seen last. `jump` came with this look. Units: `awake` and `jumped_at` are seconds of CLOCK_BOOTTIME; `ahead` is
-    what is not believed."""
+    """The latest reading. `jump` was detected by this reading. Units: `awake` and `jumped_at` are seconds of CLOCK_BOOTTIME;
+    `ahead` is the part of the wall clock's time that is not trusted."""
 
     now: datetime
     awake: float
@@ -44,8 +44,8 @@ class WallClock:
 
 
 def seen(before: WallClock | None, now: datetime, awake: float) -> WallClock:
-    """A further look. A jump back takes back what jumped forward. One that only goes back makes things look younger, which ends
-    nothing early; but what was put off until a time of day then waits longer, and has to be put right (`deliver`)."""
+    """The next reading. A jump back cancels an earlier jump forward. A jump back alone makes messages look younger, so nothing
+    expires early; but retries scheduled for a wall-clock time would wait longer, and must be corrected (`deliver`)."""
     if before is None:
         return WallClock(now, awake)
     jump = now - before.now - timedelta(seconds=awake - before.awake)

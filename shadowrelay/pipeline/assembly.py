@@ -1,4 +1,4 @@
-"""The services of one node, put together over its outside world: by a node, by a simulation, and by tests, all with `Services`."""
+"""Builds the services of one node; nodes, simulations and tests all use `Services`. docs/architecture.md "The packages"."""
 
 import asyncio
 import random
@@ -41,7 +41,7 @@ _log = structlog.get_logger()
 class Outside:
     """The outside world of a node: time, disk, peers, next hops, logs, and chance.
 
-    `link_to` makes the link to a peer when the services are there: what its sessions hear is for them.
+    `link_to` creates the link to a peer once the services exist, because its sessions report to them.
     """
 
     clock: Clock
@@ -84,7 +84,7 @@ class Services:
             context,
             Forks(context, outside.deliverer),
             self.verdicts,
-            request_review=lambda message_id: self.review.request(message_id),  # made below: they need each other
+            request_review=lambda message_id: self.review.request(message_id),  # created below: they depend on each other
             note_parked=lambda server: self.review.parked(server),
             want_copy=lambda message_id: self.place.want(message_id),
         )
@@ -106,7 +106,7 @@ class Services:
             links[peer.name] = outside.link_to(peer, self)
 
     def start(self) -> None:
-        """Begin the loops. Promotion and heartbeats too where redundancy is switched off: something may be left from before."""
+        """Start the loops, promotion and heartbeats even with redundancy disabled: shadow messages may remain from before."""
         tasks = self.context.tasks
         tasks.keep(self.deliver.run, "deliver scan")
         tasks.keep(self.verdicts.run, "verdicts")
@@ -126,16 +126,16 @@ class Services:
         self._spawn(partial(self.reconcile.primary_restarted, server), f"reconcile {server}")
 
     def _restarted(self, server: ServerName) -> None:
-        """The peer was, or this node: it is heard for the first time."""
+        """The peer restarted, or this node did and hears it for the first time."""
         self.review.reachable(server)
         self._spawn(partial(self.reconcile.primary_restarted, server), f"reconcile {server}")
 
     def _forgotten(self, server: ServerName) -> None:
-        self.place.wake(0)  # what it held has no copy now
+        self.place.wake(0)  # messages whose copies it held need new ones
         self.review.reachable(server)
 
     def _returned(self, server: ServerName, seconds: float) -> None:
-        """A lost answer or two is no absence: nothing was given up for it, and nothing can have been taken over."""
+        """Less than a heartbeat is no absence: no copy was given up, and no message can have been taken over."""
         self.place.available()
         self.review.reachable(server)
         if seconds >= self.context.heartbeat:
@@ -145,7 +145,7 @@ class Services:
         self.context.tasks.spawn(self._until_available(work, name), name)
 
     async def _until_available(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
-        """Nobody asks for it a second time: while the ledger answers nothing, it begins anew."""
+        """Repeat `work` until the ledger is available: no other event would start it again."""
         while True:
             try:
                 return await work()

@@ -1,6 +1,6 @@
-"""What every service works with, put together once by the node: the clock, the tasks, the peers, leases and attempts.
+"""The dependencies shared by all services: clock, tasks, peers, leases, attempts. docs/architecture.md "The packages".
 
-Every task has an owner, `Tasks`. One that fails is logged and ends alone; the node goes on.
+Every task is owned by `Tasks`. A task that fails is logged and ends alone; the node keeps running.
 """
 
 import asyncio
@@ -32,14 +32,14 @@ STALL_SECONDS_MAX = 2.0  # a longer gap between two ticks means that this proces
 
 
 class SystemClock:
-    """Wall time, CLOCK_BOOTTIME, and the time during which this process really ran (it must be given `tick`)."""
+    """Wall time, CLOCK_BOOTTIME, and the time during which this process actually ran (counted by `tick`)."""
 
     def __init__(self) -> None:
         self._ran = 0.0
         self._ticked_at = self.awake()
 
     now = staticmethod(partial(datetime.now, UTC))
-    awake = staticmethod(partial(time.clock_gettime, time.CLOCK_BOOTTIME))  # asked twenty times a message, so no function of ours
+    awake = staticmethod(partial(time.clock_gettime, time.CLOCK_BOOTTIME))  # called twenty times a message: no Python wrapper
 
     def ran(self) -> float:
         return self._ran + min(self.awake() - self._ticked_at, STALL_SECONDS_MAX)
@@ -51,7 +51,7 @@ class SystemClock:
         self._ticked_at = at
 
     async def run(self) -> None:
-        """Tick for ever."""
+        """Tick forever."""
         while True:
             await asyncio.sleep(TICK_SECONDS)
             self.tick()
@@ -59,13 +59,13 @@ class SystemClock:
 
 BEGIN_ANEW_SECONDS = 1.0
 CANCEL_AGAIN_SECONDS = 0.2
-FINISH_SECONDS = 5.0  # at the end, for work that is done to its end: a commit and the rows that tell of it
+FINISH_SECONDS = 5.0  # at shutdown, for work that must complete: a commit and its tracking rows
 T = TypeVar("T")
 _log = structlog.get_logger()
 
 
 class Tasks:
-    """Holds the tasks of the services. `close` cancels those that are left and waits for them."""
+    """Owns the tasks of the services. `close` cancels the remaining ones and waits for them."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -79,8 +79,8 @@ class Tasks:
         return task
 
     async def whole(self, work: Coroutine[Any, Any, T], name: str) -> T:
-        """Do `work` to its end: a commit and the rows that tell of it belong together, though the caller is cancelled in between.
-        Raises: what `work` raises; nobody else logs it."""
+        """Complete `work` even if the caller is cancelled: a commit and its tracking rows belong together.
+        Raises: what `work` raises, which the caller has to log."""
         task = asyncio.get_running_loop().create_task(work, name=name)
         for owner in (self._tasks, self._whole):
             owner.add(task)
@@ -92,7 +92,7 @@ class Tasks:
             raise
 
     def keep(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> "asyncio.Task[None]":
-        """Start a loop of the node. Whatever it fails with is logged, and it begins anew: without it the node would stand still."""
+        """Start a loop of the node. After an exception, which is logged, the loop restarts: without it the node would stall."""
         return self.spawn(self._kept(work, name), name)
 
     async def _kept(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
@@ -108,7 +108,7 @@ class Tasks:
         return len(self._tasks)
 
     async def close(self) -> None:
-        """Cancel everything that still runs and wait until it has ended. What is done to its end gets a few seconds for that."""
+        """Cancel all running tasks and wait until they have ended. Those of `whole` get `FINISH_SECONDS` to complete."""
         loop = asyncio.get_running_loop()
         finish_at = loop.time() + FINISH_SECONDS
         while self._tasks:
@@ -116,20 +116,20 @@ class Tasks:
             for task in tasks:
                 if task not in self._whole or loop.time() >= finish_at:
                     task.cancel()
-            # Again and again: `asyncio.wait_for` of Python 3.11 loses a cancellation that comes together with its result.
+            # Repeatedly: `asyncio.wait_for` of Python 3.11 loses a cancellation that arrives together with its result.
             done, _ = await asyncio.wait(tasks, timeout=CANCEL_AGAIN_SECONDS)
             self._tasks.difference_update(done)
 
     def _ended(self, task: "asyncio.Task[Any]") -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            is_expected = isinstance(error, LedgerUnavailable)  # whoever waits for it says what becomes of that
+            is_expected = isinstance(error, LedgerUnavailable)  # the caller handles it
             _log.error("task.failed", task=task.get_name(), reason=str(error), exc_info=None if is_expected else error)
 
 
 @dataclass(slots=True)
 class Context:
-    """The node's parts. `settings` is replaced as a whole when the configuration is reloaded."""
+    """The node's shared parts. `settings` is replaced as a whole when the configuration is reloaded."""
 
     settings: Settings
     me: Party
@@ -144,7 +144,7 @@ class Context:
     tasks: Tasks
     budget: ContentBudget = field(default_factory=ContentBudget)
     is_draining: bool = field(default=False)
-    placements: set[MessageId] = field(default_factory=set)  # a copy is under way, or what came of it is not recorded yet
+    placements: set[MessageId] = field(default_factory=set)  # a copy is in progress, or its outcome is not recorded yet
 
     wall: ages.WallClock | None = None
     set_backs_count: int = 0  # how often the wall clock was set back
@@ -155,7 +155,7 @@ class Context:
         self.now = self.clock.now
 
     def clock_ahead(self) -> timedelta:
-        """How far the wall clock has jumped ahead of the time that passed: nothing ends by that age."""
+        """How far the wall clock has jumped ahead of elapsed time: nothing expires by that part."""
         before = self.wall
         self.wall = ages.seen(before, self.clock.now(), self.clock.awake())
         if self.wall.jump:
@@ -177,9 +177,9 @@ class Context:
         return self.settings.transport.shadow_heartbeat_frequency.total_seconds()
 
     async def read_content(self, place: ContentPlace) -> Content:
-        """`Ledger.read_content`, in its turn: the bytes count in the memory budget until nobody holds the result any more.
+        """`Ledger.read_content`, after waiting for memory: the bytes count against the budget until the result is released.
 
-        Never to be called while another such result is held: all who wait could hold what the others wait for.
+        Never call it while holding another such result: the waiting callers could deadlock.
         Raises: ContentCorrupt, LedgerUnavailable.
         """
         if place.size > CONTENT_IN_MEMORY_BYTES_MAX:  # it stays a file
@@ -193,10 +193,10 @@ class Context:
         return replace(content, portion=portion)
 
     def call_off_done(self, message_id: MessageId, transition: Transition) -> bool:
-        """Attempts on recipients that are done, as another node has just said, are called off. False: it said nothing new of them.
+        """Call off attempts on recipients that another node just reported as done. False: it reported nothing new.
 
-        Called twice: before the commit, because an attempt could end its data right after it; and when it is committed, because what
-        is read before that still shows the claim as it was.
+        Called twice: before the commit, because an attempt could end its data right after it; and after the commit, because
+        earlier reads still show the old claim.
         """
         before, after = transition.before, transition.after
         if before is None or after is None or after.done <= before.done:
@@ -205,8 +205,8 @@ class Context:
         return True
 
     async def end_claims(self, message_ids: Sequence[MessageId], decide: Decide) -> tuple[Transition, ...]:
-        """`Ledger.transition` with a `decide` that another node's words are behind, and that may call `attempts.end_claim`. Raises:
-        as that does."""
+        """`Ledger.transition` with a `decide` that acts on another node's report and may call `attempts.end_claim`. Raises: as
+        `Ledger.transition` does."""
 
         def deciding(message_id: MessageId, claim: Claim | None) -> Transition:
             transition = decide(message_id, claim)
@@ -216,7 +216,7 @@ class Context:
         try:
             transitions = await self.ledger.transition(message_ids, deciding)
         except asyncio.CancelledError:
-            self.tasks.spawn(self._settle_later(tuple(message_ids)), "claims")  # nobody waits for it, yet it may be committed
+            self.tasks.spawn(self._settle_later(tuple(message_ids)), "claims")  # it may still be committed
             raise
         except BaseException:
             self.attempts.settle(message_ids)
@@ -231,5 +231,5 @@ class Context:
 
     async def _settle_later(self, message_ids: Sequence[MessageId]) -> None:
         with contextlib.suppress(LedgerUnavailable):
-            await self.ledger.transition((), lambda _, claim: Transition(claim, claim))  # promises are kept in their order
+            await self.ledger.transition((), lambda _, claim: Transition(claim, claim))  # transactions keep their order
         self.attempts.settle(message_ids)

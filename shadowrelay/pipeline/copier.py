@@ -1,6 +1,6 @@
-"""Placing one message's copy: tries servers in the order of `pipeline.placement` until one has stored it.
+"""Places the copy of one message: tries servers in the order of `pipeline.placement` until one has stored it. docs/design.md 5.
 
-Each server is committed to the list before anything is sent to it, so that no shadow is ever unknown to its primary.
+Each server is committed to the message's list before anything is sent to it, so that a primary knows every possible shadow.
 """
 
 import asyncio
@@ -24,30 +24,30 @@ from shadowrelay.settings.values import Settings
 
 @dataclass(slots=True)
 class CopyResult:
-    """What came of it. `claim` is as it was last committed for this; `unsent` a server on its list that certainly stored
-    nothing; `failures` say why, in order."""
+    """The result of placing a copy. `claim` is the claim last committed for it; `unsent` is a server on its list that certainly
+    stored nothing; `failures` are the reasons, in order."""
 
     number: CopyNumber
     claim: Claim
     stored_on: Party | None = None
     began_awake: float = 0.0
     unsent: ServerName | None = None
-    said: Ordinals = NO_ORDINALS  # what the copies say to be done already
-    uncertain: list[Party] = field(default_factory=list)  # may have stored it, but did not say so
+    said: Ordinals = NO_ORDINALS  # recipients that the copies record as done
+    uncertain: list[Party] = field(default_factory=list)  # may have stored it, but did not confirm
     superseded: tuple[Party, StatusAnswer] | None = None
     failures: list[str] = field(default_factory=list)
-    attempts_count: int = 0  # servers that were really tried
-    _verdict: Transition | None = field(default=None, repr=False)  # the last one: the ledger mostly asks what was asked before
+    attempts_count: int = 0  # servers actually tried
+    _verdict: Transition | None = field(default=None, repr=False)  # cached: the ledger usually asks with the same claim again
 
     def known(self, claim: Claim | None) -> Claim:
-        """The claim with the list as the attempts have left it."""
+        """The claim with its list as the attempts left it."""
         known = primary.not_sent(claim, self.unsent)
         for party in self.uncertain:
             known = primary.uncertain(known, party)
         return known if self.stored_on is None else primary.uncertain(known, self.stored_on)
 
     def verdict(self, message_id: MessageId, claim: Claim | None) -> Transition:
-        """The transition that records this result, which is complete when this is called."""
+        """The transition that records this result. Call it only when the result is complete."""
         if self._verdict is not None and claim == self._verdict.before:
             return self._verdict
         known = self.known(claim)
@@ -58,8 +58,8 @@ class CopyResult:
         return self._verdict
 
     def outcome(self, message_id: MessageId, claim: Claim | None) -> Transition:
-        """The same while the message was being delivered. What was told to the list before the copy arrived there was told too
-        early: it must be said again, or the copy would be promoted some day. So must what the copy did not say to be done."""
+        """As `verdict`, for a message that may have been delivered meanwhile. Notifications queued before the copy was stored had
+        no effect; queue them again, or the stale copy would be promoted. The same for done recipients missing from the copy."""
         transition = self.verdict(message_id, claim)
         after = transition.after
         reached = [*self.uncertain, *([self.stored_on] if self.stored_on is not None else [])]
@@ -77,7 +77,7 @@ class CopyResult:
 
 
 class Copier:
-    """Makes copies. Which servers may be tried now is `plan`'s to say."""
+    """Makes copies; `plan` decides which servers may be tried now."""
 
     def __init__(self, context: Context, chance: random.Random) -> None:
         self._context = context
@@ -85,7 +85,7 @@ class Copier:
         self._rule_of: tuple[Settings, placement.PlacementRule, Mapping[ServerName, SiteName]] | None = None
 
     def plan(self, message_id: MessageId, claim: Claim | None = None) -> tuple[ServerName, ...]:
-        """The order of attempts for a new message (`claim` None) or one that needs a copy; empty: nobody to try."""
+        """The order of attempts for a new message (`claim` None) or one that needs a copy; empty: no server to try."""
         context = self._context
         settings = context.settings
         candidates = []
@@ -104,7 +104,7 @@ class Copier:
         return placement.plan(candidates, self._rule()[0])
 
     def _rule(self) -> tuple[placement.PlacementRule, Mapping[ServerName, SiteName]]:
-        """The rule of the present settings, and each candidate's site: made once for all messages."""
+        """The rule of the current settings, and each candidate's site; computed once for all messages."""
         settings = self._context.settings
         if self._rule_of is None or self._rule_of[0] is not settings:
             sites = {peer.name: peer.site for peer in settings.shadow_candidates}
@@ -128,11 +128,11 @@ class Copier:
         started: float | None = None,
         said: Ordinals = NO_ORDINALS,
     ) -> CopyResult:
-        """Try the servers of `plan`, as long as `placement.time_for` allows from `started` on (`Clock.awake`; default: now).
-        `is_first_listed`: the first is on the list already. `said`: the recipients that may be said to be done; `outcome` tells
-        of the others.
+        """Try the servers of `plan`, for as long as `placement.time_for` allows from `started` (`Clock.awake`; default: now).
+        `is_first_listed`: the first server is on the list already. `said`: done recipients that the copy may record; `outcome`
+        notifies of the others.
 
-        It ends where a further server cannot be listed: the claim ended meanwhile, or the ledger takes nothing.
+        It stops if a further server cannot be listed: the claim ended meanwhile, or the ledger is unavailable.
         """
         context = self._context
         result = CopyResult(claim.number, claim, said=said)
@@ -150,7 +150,7 @@ class Copier:
                 break
             was_listed = False
             if not index and is_first_listed:
-                if time.still is not None and not context.peers.may_try(server):  # it is not worth waiting for its turn
+                if time.still is not None and not context.peers.may_try(server):  # not worth waiting for its turn
                     result.failures.append(f"{server}: left alone for now")
                     result.unsent = server
                     continue
@@ -194,7 +194,7 @@ class Copier:
             [message_id], lambda _, claim: primary.placing(primary.not_sent(claim, unsent), me, party)
         )
         assert transition.after is not None
-        self._context.attempts.changed(message_id)  # whoever has read its list before must not begin with that
+        self._context.attempts.changed(message_id)  # attempts that read the old list must not start with it
         return transition.after
 
     async def _attempt(
@@ -206,9 +206,9 @@ class Copier:
         turns: Turns,
         result: CopyResult,
     ) -> bool:
-        """One server, in its turn; True when nothing more is to be tried. `bounds`: of `PeerLink.hold`."""
+        """Try one server, in its turn; True: stop trying. `bounds`: deadline and `still` of `PeerLink.hold`."""
         state = self._context.peers.states[server]
-        state.copies_in_flight += 1  # from now on others know that it has something to do
+        state.copies_in_flight += 1  # counts as load for other messages
         try:
             if bounds[1] is None:
                 return await self._try(server, offer, bounds, was_listed, result)
@@ -245,7 +245,7 @@ class Copier:
             result.failures.append(str(error))
             if error.sent:
                 context.leases.began(message_id, server, began, is_confirmed=False)
-                shown = context.links[server].identity  # of the session that it was sent in, if that showed another database
+                shown = context.links[server].identity  # of the session used, which may have shown another database
                 result.uncertain.append(state.party if shown is None else Party(server, shown.database))
             elif not was_listed:
                 result.unsent = server
@@ -255,7 +255,7 @@ class Copier:
         party = Party(server, answer.server_database)
         if answer.superseded is not None:
             result.failures.append(f"{server}: superseded by {answer.superseded.state} {answer.superseded.number}")
-            # It has a claim or a copy of its own, and may yield to us by now: it stays on the list, and is asked.
+            # It has a claim or a copy of its own, and may have yielded to us by now: it stays on the list and is asked.
             result.superseded = (party, answer.superseded)
             return True
         context.peers.stored(server)
@@ -265,7 +265,7 @@ class Copier:
         return True
 
     def _tell(self, server: ServerName, error: PeerUnavailable) -> None:
-        """What the failure of a copy means for all others."""
+        """Record what a failed copy means for later attempts on this server."""
         peers = self._context.peers
         if error.said is PeerSaid.NOTHING:
             peers.failed(server, was_refused=error.was_refused)

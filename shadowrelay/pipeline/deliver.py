@@ -1,19 +1,19 @@
-"""Delivering: a queue for each next hop, a turn for each queue, and outcomes that are one commit with what they cause.
+"""Delivers messages: one queue per next hop, served in turn. docs/architecture.md "The queues of next hops".
 
-The road of a fork (the recipients of one message that share a next hop):
+The path of a fork (the recipients of one message that share a next hop):
 
-1. A message that was just accepted is loaded into the queues of its forks, if each has room. In a burst it waits a moment for
-   that. Else its forks are recorded in the table of delivery queues and leave memory; so do those of a message that is found
-   in Submission at start, after a promotion, or because a DSN was made.
-2. A queue with due mail and room loads the next forks, at most twice its concurrency (`pipeline.delivery_rules`). What is loaded
-   waits for one of the queue's sessions; content is read when that session is open.
-3. No attempt starts without the leases that `ownership.rules` ask for. A message that lacks one is reviewed
-   (`pipeline.review`); what the review cannot settle now waits in its queue for the server that stands in the way, and is woken
-   by it (`wake_server`). In reject mode promoted mail and DSNs wait for their copy likewise. Nothing is read anew to find out.
+1. A message that was just accepted is loaded into the queues of its forks, if each has room. In a burst it waits briefly for
+   room. Otherwise its forks are recorded in the table of delivery queues and leave memory, as do those of a message found in
+   Submission at start, after a promotion, or because it is a new DSN.
+2. A queue with due mail and room loads the next forks, at most twice its concurrency (`pipeline.delivery_rules`). A loaded fork
+   waits for one of the queue's sessions; its content is read when that session is open.
+3. No attempt starts without the leases that `ownership.rules` require. A message that lacks one is reviewed
+   (`pipeline.review`). If the review cannot settle it now, it waits in its queue for the server concerned, whose return wakes it
+   (`wake_server`). In reject mode promoted mail and DSNs likewise wait for their copy. Waiting messages are not polled.
 4. The outcome is committed as soon as the attempt ends, with the notifications and DSNs it causes. While outcomes cannot be
    recorded, nothing else is delivered: an unrecorded success would be a duplicate.
 
-Restart is nothing special: what is due in the ledger is done.
+A restart needs no special path: whatever is due in the ledger is delivered.
 """
 
 import asyncio
@@ -43,16 +43,16 @@ from shadowrelay.pipeline.outcomes import Outcomes
 from shadowrelay.pipeline.poison import Suspects, set_aside_corrupt, set_aside_poison
 from shadowrelay.pipeline.verdicts import Verdicts
 
-PAGE = 400  # messages of Submission, of an event that wakes many, in one step
+PAGE = 400  # messages per step, of Submission or of a wake-up
 NOTICES_PAGE = 200
-TICK_SECONDS = 1.0  # the wall clock is looked at so often, and what an error put off is tried again
-SUBMISSION_SECONDS = 15.0  # whatever came there in a way that wakes nobody; only what is under way is there for long
-NOTICES_SECONDS = 5.0  # how late a delay notice or an expiry may be that no attempt brings
-PARKED_MAX = timedelta(minutes=30)  # what waits for a server is looked at again, should its event have been missed
-ARRIVING_SECONDS = 0.2  # before its verdict gets a commit of its own, see `pipeline.accept`
-ARRIVING_GRAIN_SECONDS = 0.01  # those that end within that end together
-ALL = 2**31  # of what waits
-NOBODY: frozenset[ServerName] = frozenset()
+TICK_SECONDS = 1.0  # how often the wall clock is checked and failed steps are repeated
+SUBMISSION_SECONDS = 15.0  # between unrequested reads of Submission; only messages in progress stay there longer
+NOTICES_SECONDS = 5.0  # how late a delay notice or an expiry may be without an attempt
+PARKED_MAX = timedelta(minutes=30)  # a message that waits for a server is checked again, in case the event was missed
+ARRIVING_SECONDS = 0.2  # less than `pipeline.verdicts.OWN_COMMIT_AFTER_SECONDS`
+ARRIVING_GRAIN_SECONDS = 0.01  # messages whose wait ends within this time are handled together
+ALL = 2**31  # no limit on the messages to wake
+NO_SERVERS: frozenset[ServerName] = frozenset()
 
 _log = structlog.get_logger()
 
@@ -82,23 +82,23 @@ class DeliverService:
         self._queues = queues = NextHopQueues(context, self._event.set)
         self._enqueuer = Enqueuer(context, forks, verdicts, queues, want_copy)
         self._outcomes = Outcomes(context, verdicts, queues, self._on_side)
-        self._fresh: dict[MessageId, None] = {}  # new in the ledger, or placed: to be looked at
+        self._fresh: dict[MessageId, None] = {}  # new in the ledger, or just placed: to be examined
         self._in_hand: dict[MessageId, dict[str, Ordinals]] = {}  # of the loaded forks, by next hop
         self._in_review: dict[MessageId, dict[str, bool]] = {}  # by next hop: is it only aging?
-        self._cleared: dict[MessageId, frozenset[ServerName]] = {}  # reviewed: may go without the leases of these
-        self._blocked: dict[MessageId, tuple[ServerName, float]] = {}  # reviewed: waits for this server, seconds at most
-        self._woken: dict[ServerName, int] = {}  # and how many of those that wait for it
+        self._cleared: dict[MessageId, frozenset[ServerName]] = {}  # reviewed: the leases of these are waived
+        self._blocked: dict[MessageId, tuple[ServerName, float]] = {}  # reviewed: waits for this server, at most this many seconds
+        self._woken: dict[ServerName, int] = {}  # how many of the messages that wait for each to wake
         self._is_submission_wanted = True
         self._submission_at = 0.0
         self._notices_at = 0.0
-        self._loaded_since_start: set[int] = set()  # internal ids of what was there before, and had its LOAD
+        self._loaded_since_start: set[int] = set()  # internal ids of earlier messages that have had their LOAD
         self._started_at = context.now()
         self._set_backs_count = -1  # the clock may have been set back before the start
 
-    # what others say
+    # called by other services
 
     def reload(self) -> None:
-        """Routes and retries of the present configuration: each queue looks where its mail goes now."""
+        """Apply the routes and retries of the new configuration: each queue checks where its mail goes now."""
         self._forks.configure(self._context.settings)
         concurrency = self._context.settings.send.concurrency_per_destination
         for queue in self._queues:
@@ -107,16 +107,16 @@ class DeliverService:
             self._queues.want_turn(queue)
             self._end_arriving(queue, is_over=True)
         for message_id in self._in_hand:
-            self._context.attempts.changed(message_id)  # its forks may be others now
+            self._context.attempts.changed(message_id)  # its forks may differ now
         self._end_wait_for_copies()
 
     def wake(self) -> None:
-        """Something new is in Submission."""
+        """Submission has a new message."""
         self._is_submission_wanted = True
         self._event.set()
 
     def wake_server(self, server: ServerName, limit: int = ALL) -> None:
-        """What waits for this server may go on, or so many of it: it is back, it need not be waited for any longer, or it was
+        """Wake the messages that wait for this server, at most `limit`: it is back, need not be waited for any longer, or was
         forgotten."""
         self._woken[server] = max(self._woken.get(server, 0), limit)
         self._event.set()
@@ -126,21 +126,21 @@ class DeliverService:
             self.wake_server(WAITS_FOR_COPY)
 
     def placed(self, message_id: MessageId) -> None:
-        """It has a copy now: the ledger has made due what waited for that."""
+        """The message has a copy now: the ledger has made due whatever waited for it."""
         if self._context.settings.transport.reject_message_on_shadow_failure:
             self._fresh[message_id] = None
             self._event.set()
 
     def cleared(self, message_id: MessageId, excused: frozenset[ServerName]) -> None:
-        """Review is done: the message may be attempted, without the leases of `excused`. An excuse is for one attempt: the
-        server may be back before the next."""
+        """Review is done: the message may be attempted, without the leases of `excused`. The waiver is single-use: the server
+        may be back by the next attempt."""
         if message_id in self._in_review:
             self._blocked.pop(message_id, None)
             self._cleared[message_id] = excused
             self._event.set()
 
     def blocked(self, message_id: MessageId, server: ServerName, seconds: float) -> None:
-        """Review cannot settle it now: it waits for this server, so many seconds at most."""
+        """Review cannot settle the message now: it waits for this server, at most `seconds`."""
         if message_id in self._in_review:
             self._cleared.pop(message_id, None)
             self._blocked[message_id] = (server, seconds)
@@ -151,8 +151,8 @@ class DeliverService:
         return {queue.key: queue for queue in self._queues}
 
     async def retry(self, key: str) -> None:
-        """An administrator asked for it: probe this next hop now, and try what was deferred. What waits for a server or for a copy goes
-        on waiting. Raises: LedgerUnavailable."""
+        """At an administrator's request, probe this next hop now and attempt deferred messages. Those that wait for a server or a
+        copy keep waiting. Raises: LedgerUnavailable."""
         context = self._context
         queue = self._queues.of(key)
         now = context.now()
@@ -163,8 +163,8 @@ class DeliverService:
                 self._queues.note_due(key, now)
 
     def take_over(self, stored: StoredMessage, content: Content | None) -> None:
-        """A message just accepted, its attempt already begun (`Attempts.begin`) so that its claim could not end. Without
-        `content` it is read from the store."""
+        """Deliver a message just accepted, for which `Attempts.begin` was called so that its claim cannot end. Without `content`
+        it is read from the store."""
         message_id = stored.envelope.message_id
         if self._context.is_draining or not self._outcomes.can_record.is_set():
             self._look_later(message_id)  # it is in Submission, once its verdict is recorded
@@ -180,7 +180,7 @@ class DeliverService:
             self._context.tasks.spawn(self._enqueue_accepted(stored, forks), "queue")
 
     def _arrive(self, stored: StoredMessage, fork: Fork, content: Content | None) -> bool:
-        """A next hop that takes its mail fast makes room in a moment: the way through the ledger would cost more than that."""
+        """Wait briefly for room: a fast next hop makes room sooner than a round trip through the ledger would take."""
         queue = self._queues.of(fork.destination.key)
         is_behind = queue.is_behind(self._context.now())
         if not delivery_rules.may_arrive(queue.state, len(queue.arriving), queue.concurrency, is_behind=is_behind):
@@ -193,7 +193,7 @@ class DeliverService:
         return True
 
     def _end_arriving(self, queue: NextHopQueue, *, is_over: bool = False) -> None:
-        """Who has waited long enough goes into the ledger's queue, or everybody where `is_over`."""
+        """Record messages that waited long enough in the ledger's queue; all of them if `is_over`."""
         loop = asyncio.get_running_loop()
         if queue.arriving_timer is not None:
             queue.arriving_timer.cancel()
@@ -213,13 +213,13 @@ class DeliverService:
             self._context.attempts.end(stored.envelope.message_id, ACCEPT)
 
     async def drained(self, seconds: float) -> bool:
-        """Wait until no attempt runs any more, at most so long. What only waits is let go at once."""
+        """Wait at most `seconds` until no attempt runs any more. Forks that only wait are released at once."""
         deadline = self._context.clock.awake() + seconds
         for queue in self._queues:
             queue.call_off()
             while queue.arriving:  # it is in Submission
                 self._context.attempts.end(queue.arriving.popleft().stored.envelope.message_id)
-        await asyncio.sleep(0)  # those called off leave
+        await asyncio.sleep(0)  # let the called-off tasks finish
         while self._queues.running_count and self._context.clock.awake() < deadline:  # noqa: ASYNC110 - a count has no event
             await asyncio.sleep(0.05)
         return not self._queues.running_count
@@ -227,7 +227,7 @@ class DeliverService:
     # the loop
 
     async def run(self) -> None:
-        """Give each queue its turn, for ever."""
+        """Give each queue its turn, forever."""
         is_open = False
         while True:
             self._event.clear()
@@ -240,7 +240,7 @@ class DeliverService:
                     await self._turn()
             except LedgerUnavailable as error:
                 _log.warning("delivery.waits", reason=error.reason)
-                is_open = False  # what was refused may be on disk all the same: the queues are listed again
+                is_open = False  # a failed commit may be on disk nevertheless: list the queues again
                 await asyncio.sleep(TICK_SECONDS)
             try:
                 await asyncio.wait_for(self._event.wait(), self._pause())
@@ -248,7 +248,7 @@ class DeliverService:
                 continue
 
     async def _open(self) -> None:
-        """The queues that the ledger has."""
+        """Note the queues that the ledger has."""
         for key, due_at in (await self._context.ledger.delivery_queues()).items():
             self._queues.note_due(key, due_at)
         self._end_wait_for_copies()
@@ -285,7 +285,7 @@ class DeliverService:
                 raise
 
     async def _hasten(self) -> None:
-        """No wait is longer than its interval: a row that is due later was written while the wall clock was ahead."""
+        """Shorten waits to their intervals: a row due later was written while the wall clock was ahead."""
         now, send = self._context.now(), self._context.settings.send
         for queue in self._queues:
             queue.state = delivery_rules.hastened(queue.state, now, send)
@@ -305,13 +305,13 @@ class DeliverService:
     # queues
 
     async def _fill(self, queue: NextHopQueue, now: datetime) -> None:
-        """Load what is due, as far as there is room."""
+        """Load due forks, as far as there is room."""
         if not queue.is_behind(now):
             self._queues.forget_if_idle(queue)
             return
         room = self._queues.room(queue, now)
         if room <= 0 or (queue.state.retry is None and queue.working_count > queue.concurrency):
-            return  # a session that becomes free, or the time of the probe, gives it its next turn
+            return  # its next turn comes with a free session, or at the time of the probe
         context = self._context
         wanted, noted_count = room + len(queue.loaded), queue.noted_count
         context.attempts.reading()
@@ -325,7 +325,7 @@ class DeliverService:
             if fork is None or len(forks) > len(stored.retries):
                 await self._enqueuer.rerouted(stored, queue.key)
             elif room <= 0:
-                is_all_loaded = False  # not all that is loaded is in the ledger's queue: what came from Submission is not
+                is_all_loaded = False  # some loaded forks came from Submission and are not in the ledger's queue
             elif self._load(stored, fork, None, None):
                 room -= 1
         if is_all_loaded:
@@ -340,11 +340,11 @@ class DeliverService:
             self._queues.want_turn(queue)
 
     async def _categorize(self) -> None:
-        """Submission: what is in no queue yet goes into the queues of its forks."""
+        """Move the messages in Submission to the queues of their forks."""
         after = 0
         while page := await self._read_submission(after):
             after = page[-1].internal_id
-            await self._take_in(page)
+            await self._load_or_record(page)
             if len(page) < PAGE:
                 break
 
@@ -356,13 +356,13 @@ class DeliverService:
         except LedgerUnavailable:
             self._fresh = fresh | self._fresh
             raise
-        await self._take_in([message for message in found if not message.retries])
+        await self._load_or_record([message for message in found if not message.retries])
         for message in found:
             for retry in message.retries:
                 self._queues.note_due(retry.next_hop, retry.attempts_next_at)
 
-    async def _take_in(self, messages: Sequence[StoredMessage]) -> None:
-        """Into memory where all of their queues have room, else into the ledger's."""
+    async def _load_or_record(self, messages: Sequence[StoredMessage]) -> None:
+        """Load each message if all of its queues have room, else record it in the ledger's queues."""
         recorded = []
         for stored in messages:
             message_id = stored.envelope.message_id
@@ -374,7 +374,7 @@ class DeliverService:
             forks = self._forks.of(stored)
             if self._context.attempts.is_running(message_id):
                 if not all(message_id in self._queues.of(fork.destination.key).loaded for fork in forks):
-                    self._look_later(message_id)  # somebody else has it for a moment
+                    self._look_later(message_id)  # in use for a moment
                 continue
             if self._enqueuer.needs_copy_first(stored) or not all(self._queues.has_room(fork) for fork in forks):
                 recorded.append(self._enqueuer.found(stored, forks))
@@ -393,8 +393,8 @@ class DeliverService:
         return await self._context.ledger.submission(PAGE, after)
 
     async def _wake_some(self, server: ServerName) -> None:
-        """A page of what waits for this server; the rest in the next turn."""
-        limit = self._woken.pop(server)  # first: a request that comes while we wait may be for messages parked meanwhile
+        """Wake a page of the messages that wait for this server; the rest follow in the next turn."""
+        limit = self._woken.pop(server)  # before the await: a request that arrives meanwhile may be for messages parked meanwhile
         page = min(limit, PAGE)
         try:
             counts = await self._context.ledger.wake_waiting(server, page)
@@ -423,7 +423,7 @@ class DeliverService:
         messages = {message.envelope.message_id: message for message in found}
         for message_id in (*cleared, *blocked):
             if message_id in self._cleared or message_id in self._blocked:
-                continue  # review said something else while we read: the next turn does that
+                continue  # review decided again while we read: handled in the next turn
             reviewed = self._in_review.pop(message_id, {})
             for key in reviewed:
                 self._unload(self._queues.of(key), message_id)
@@ -434,9 +434,9 @@ class DeliverService:
                 if message_id in blocked:
                     server, seconds = blocked[message_id]
                     await self._enqueuer.parked(stored, server, self._context.now() + min(timedelta(seconds=seconds), PARKED_MAX))
-                    self._note_parked(server)  # it may have come back while this was written
+                    self._note_parked(server)  # the server may have returned while this was written
                 else:
-                    await self._go_on(stored, reviewed, cleared[message_id])
+                    await self._continue_reviewed(stored, reviewed, cleared[message_id])
             except LedgerUnavailable as error:
                 _log.warning("delivery.put_off", message_id=message_id, reason=error.reason)
                 self._look_later(message_id)
@@ -444,8 +444,8 @@ class DeliverService:
                 _log.exception("delivery.failed", message_id=message_id)
                 self._look_later(message_id)
 
-    async def _go_on(self, stored: StoredMessage, reviewed: Mapping[str, bool], excused: frozenset[ServerName]) -> None:
-        """Its leases are in order, or excused: the forks that asked for the review go on."""
+    async def _continue_reviewed(self, stored: StoredMessage, reviewed: Mapping[str, bool], excused: frozenset[ServerName]) -> None:
+        """The leases suffice or are waived: continue the forks that requested the review."""
         is_returned = False
         for fork in self._forks.of(stored):
             is_aging = reviewed.get(fork.destination.key)
@@ -460,7 +460,7 @@ class DeliverService:
             await self._enqueuer.returned(stored)
 
     def _without_lease(self, stored: StoredMessage, excused: frozenset[ServerName]) -> bool:
-        """Rule *lease*: the server whose lease does not suffice stands in the way."""
+        """Rule *lease*: whether a lease neither suffices nor is waived."""
         leases = self._context.leases
         message_id = stored.envelope.message_id
 
@@ -475,10 +475,10 @@ class DeliverService:
         retry: ForkRetry | None,
         content: Content | None,
         *,
-        excused: frozenset[ServerName] = NOBODY,
+        excused: frozenset[ServerName] = NO_SERVERS,
         is_aging: bool = False,
     ) -> bool:
-        """Begin to work on a fork; False if that must not begin now: a later read shows why."""
+        """Start work on a fork; False if it must not start now, which a later read decides again."""
         context = self._context
         message_id, key = stored.envelope.message_id, fork.destination.key
         queue = self._queues.of(key)
@@ -486,9 +486,9 @@ class DeliverService:
             return False
         in_hand = self._in_hand.get(message_id, {})
         if in_hand and any(fork.ordinals & ordinals for ordinals in in_hand.values()):
-            self._look_later(message_id)  # the routes were changed: another fork has these recipients until its attempt is over
+            self._look_later(message_id)  # routes changed: another fork has these recipients until its attempt is over
             return False
-        lease = AttemptLease(context.leases, context.attempts, stored, excused)  # what is listed from now on is not in this claim
+        lease = AttemptLease(context.leases, context.attempts, stored, excused)  # servers listed from now on are not in this claim
         if not context.attempts.wait(message_id, key):
             self._look_later(message_id)
             return False
@@ -504,7 +504,7 @@ class DeliverService:
         return True
 
     def _track_load(self, stored: StoredMessage) -> None:
-        """LOAD, once for each message that was there before this start."""
+        """Write LOAD, once for each message from before this start."""
         context = self._context
         if stored.internal_id not in self._loaded_since_start:
             self._loaded_since_start.add(stored.internal_id)
@@ -530,7 +530,7 @@ class DeliverService:
         *,
         is_aging: bool,
     ) -> None:
-        """One fork, from its place in memory to its recorded outcome."""
+        """Process one fork, from its place in memory to its recorded outcome."""
         message_id = stored.envelope.message_id
         is_in_review = is_put_off = has_session = False
         try:
@@ -540,7 +540,7 @@ class DeliverService:
                     if self._context.attempts.start(message_id, queue.key):
                         is_in_review = await self._attempt(queue, stored, fork, retry, content, lease, is_aging=is_aging)
                     else:
-                        self._look_at(message_id)  # it changed while it waited
+                        self._look_at(message_id)  # the message changed while the fork waited
                 else:
                     await self._enqueuer.returned(stored)
             except LedgerUnavailable as error:
@@ -574,7 +574,7 @@ class DeliverService:
             self._context.attempts.end(next_id)
 
     def _is_open(self, queue: NextHopQueue) -> bool:
-        """It may be worked on now, or probed."""
+        """Whether the queue may be worked on or probed now."""
         if self._context.is_draining:
             return False
         state, now = queue.state, self._context.now()
@@ -583,7 +583,7 @@ class DeliverService:
         return state.retry is None or now >= state.retry.probe_at
 
     def _look_later(self, message_id: MessageId) -> None:
-        """What could not be read or written now, or somebody else had, is looked at again in a moment."""
+        """Examine the message again in a moment: it could not be read or written now, or was in use."""
         asyncio.get_running_loop().call_later(TICK_SECONDS, self._look_at, message_id)
 
     def _look_at(self, message_id: MessageId) -> None:
@@ -601,7 +601,7 @@ class DeliverService:
         *,
         is_aging: bool,
     ) -> bool:
-        """True: its leases are to be reviewed first."""
+        """True: its leases must be reviewed first."""
         context = self._context
         course = delivery_rules.course_of(stored.deaths_count)
         if course is delivery_rules.Course.SET_ASIDE:
@@ -683,7 +683,7 @@ class DeliverService:
         self._queues.want_turn(queue)
 
     async def _age(self, now: datetime) -> None:
-        """Whoever waits too long is told, although nobody can attempt it now: its next hop cannot be reached, or its turn has not come."""
+        """Notify senders of late and expired messages that cannot be attempted now: next hop unreachable, or turn not come."""
         context = self._context
         grace = context.settings.send.queue_glitch_retry_interval
         context.attempts.reading()
@@ -704,6 +704,6 @@ class DeliverService:
             self._loaded_since_start.discard(stored.internal_id)
 
     def _on_side(self, message_id: MessageId) -> None:
-        """A notice was committed: a message of its own, to be copied and delivered."""
+        """A DSN was committed: a message of its own, to be copied and delivered."""
         self._want_copy(message_id)
         self._look_at(message_id)

@@ -1,6 +1,6 @@
-"""What becomes of an attempt, when the next one is due, how much of a queue is worked on at once, and what is poison.
+"""Rules of delivery: outcomes of attempts, retry times, room in queues, poison. docs/design.md 6.9, 6.10.
 
-**The ladder** says when to try again, for a fork and for the queue of a next hop. Source: msd-int
+**The ladder** sets the time of the next retry, for a fork and for the queue of a next hop. Source: msd-int
 
 | failure                    | wait                                                                          |
 |----------------------------|-------------------------------------------------------------------------------|
@@ -11,39 +11,38 @@
 |                            | outbound_connection_failure_retry_interval                                    |
 | unanswered dot             | as connection, but at least twice as long each time: the next hop may have it |
 
-A next hop that cannot be reached is its queue's failure: one attempt probes it at the steps of "connection".
+An unreachable next hop is a failure of the queue: a single attempt probes it at the steps of "connection".
 
-**An attempt** on one fork ends with each recipient done, failed, or to be tried again.
+**An attempt** on one fork leaves each recipient delivered, failed, or to be retried.
 
 | reply of a recipient            | becomes                                                            |
 |---------------------------------|--------------------------------------------------------------------|
 | 2xx                             | delivered                                                          |
 | 5xx, or a permanent error       | failed                                                             |
 | 4xx, any other, none            | retry; failed with 550 4.4.7 when the message is expired           |
-| transient error                 | retry, whatever the digits of its reply; likewise                  |
-| next hop unreachable            | waits in its queue, whose own ladder probes it; expires likewise   |
+| transient error                 | as 4xx, whatever the code of its reply                             |
+| next hop unreachable            | waits in its queue, whose own ladder probes it; expires as 4xx     |
 
-A fork without a lease is not settled at all: a server that has no lease may not declare a message expired.
+A fork without a lease is not settled: a server without a lease may not declare a message expired.
 
-**The queue** of one next hop may be worked on or not (docs/design.md 6.10).
+**The queue** of a next hop is Active, or in Retry while no host of the next hop can be reached (docs/design.md 6.10).
 
-A queue is Active, or in Retry while no host of its next hop can be reached. In Retry one attempt probes the next hop at the
-steps of the ladder (`steps`), however many messages wait. When the next hop is back, its mail goes at once, but slowly
-at first: two attempts after the probe, then four, until the limit. Retry belongs to the queue: a message that
-was refused by itself has its own ladder, and a next hop that answers is Active whatever it answers.
+In Retry a single attempt probes the next hop at the steps of the ladder (`steps`), however many messages wait. When the next
+hop answers, its mail goes at once with a slow start: two attempts after the probe, then four, up to the limit. Retry belongs to
+the queue: a message refused individually has its own ladder, and a next hop that answers is Active, whatever the reply.
 
 A lost session may be the fault of its message: each has its own ladder. When a next hop loses the sessions of more different messages
 in a row than it may have sessions (`LOST_MIN` at least), its queue goes on with one attempt each `PACE` until one is answered. Each
 attempt costs a connection, and perhaps a duplicate. There is no ladder: it may be the messages after all, and others wait behind them.
 
-Each queue may load twice its concurrency, so that the next attempts are ready when a session is free; and no more than a
-fair share of what the node loads at all, so that many slow next hops cannot take the places of a healthy one.
+Each queue may load twice its concurrency, so that the next attempts are ready when a session is free, but no more than a
+fair share of the node's total, so that many slow next hops cannot crowd out a healthy one.
 
 **Poison** is a message whose content was being handled when a process of this node died. docs/design.md 6.9.
 
-`deaths_count` counts only such deaths: not those of a process that had been asked to stop, not those of the machine, and not
-those that came while the message waited for a lease, a session, or the reply to its final dot. One death may be chance. After
-two the message is a suspect, and suspects go one at a time. The next death settles it.
+`deaths_count` counts only such deaths: not of a process that had been asked to stop, not of the machine, and not while the
+message waited for a lease, a session, or the reply to its final dot. One death may be chance. After two the message is a
+suspect, and suspects are attempted one at a time. After the third it is set aside.
 """
 
 from collections.abc import Mapping
@@ -58,19 +57,19 @@ from shadowrelay.model.replies import DeliveryError, PermanentDeliveryError, Rep
 from shadowrelay.model.values import dataclass, replace
 from shadowrelay.settings.values import Send
 
-JITTER_MAX = 0.1  # of the wait: messages that failed together do not come back together
+JITTER_MAX = 0.1  # of the wait: spreads the retries of messages that failed together
 FAILURES_MAX = 2**31
 DOUBLINGS_MAX = 6  # of the wait after an unanswered dot: 64 minutes by default
 
 
 def attempts_next_at(failures_count: int, kind: FailureKind, now: datetime, send: Send, jitter: float) -> datetime:
-    """See the module's table. `failures_count` counts the failure of now; `jitter` is in [0, 1)."""
+    """See the ladder in the module docstring. `failures_count` includes the current failure; `jitter` is in [0, 1)."""
     return now + _wait(failures_count, kind, send) * (1 + JITTER_MAX * jitter)
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Between `failures_min` and `failures_max` failures of this kind, no wait is longer than `wait`."""
+    """After `failures_min` to `failures_max` failures of this kind, no wait is longer than `wait`."""
 
     kind: FailureKind
     failures_min: int
@@ -79,7 +78,7 @@ class Step:
 
 
 def steps(send: Send) -> tuple[Step, ...]:
-    """The whole ladder. A fork that is due later than its step allows was put off by a clock that has been set back since."""
+    """The whole ladder. A fork due later than its step allows was scheduled by a clock that has since been set back."""
     last = max(send.queue_glitch_retry_count + send.transient_failure_retry_count, DOUBLINGS_MAX) + 2
     found = [Step(FailureKind.QUEUED, 0, FAILURES_MAX, timedelta(0))]
     for kind in (FailureKind.MESSAGE, FailureKind.CONNECTION, FailureKind.UNANSWERED):
@@ -109,18 +108,18 @@ def _wait(failures_count: int, kind: FailureKind, send: Send) -> timedelta:
 
 
 def notice_at(arrived_at: datetime, send: Send, message_expiration_timeout: timedelta, *, is_notified: bool) -> datetime:
-    """When the sender of a message that waits is to be told something next: that it is late, or that it has expired."""
+    """When the sender of a waiting message must be notified next: of its delay, or of its expiry."""
     expires_at = arrived_at + message_expiration_timeout
     return expires_at if is_notified else min(arrived_at + send.delay_notification_timeout, expires_at)
 
 
 def delay_notification_due(arrived_at: datetime, now: datetime, send: Send, *, is_notified: bool) -> bool:
-    """Whether the sender is to be told that the message is late; once only."""
+    """Whether the sender must be notified of the delay now; only once."""
     return not is_notified and now - arrived_at >= send.delay_notification_timeout
 
 
 def is_expired(arrived_at: datetime, now: datetime, message_expiration_timeout: timedelta) -> bool:
-    """Whether trying has an end. Source: msp-ts"""
+    """Whether the message has expired. Source: msp-ts"""
     return now - arrived_at >= message_expiration_timeout
 
 
@@ -132,8 +131,8 @@ EXPIRED_CODE, EXPIRED_STATUS = 550, "4.4.7"  # as Exchange writes it: `550 4.4.7
 class AttemptOutcome:
     """Shapes: `delivered`, the keys of `failed`, and `retry.ordinals` are disjoint and together the attempt's ordinals.
 
-    `retry` None: nothing is left of the fork. `expired` is a part of `failed`; `delayed_dsn` a part of `retry.ordinals`:
-    their sender is to be told now, and `retry.delay_notified` says so already.
+    `retry` None: nothing is left of the fork. `expired` is a subset of `failed`; `delayed_dsn` a subset of `retry.ordinals`:
+    their sender must be notified now, and `retry.delay_notified` is already set.
     """
 
     delivered: Ordinals
@@ -161,7 +160,7 @@ def settle_attempt(
     jitter: float,
     dot_sent_unanswered: bool = False,
 ) -> AttemptOutcome:
-    """See the module's table.
+    """See the table in the module docstring.
 
     Shapes: `ordinals` were attempted; `result` has a reply for each, or one error for all. `before`: the fork's retry
     before this attempt. `jitter` in [0, 1).
@@ -208,20 +207,20 @@ def settle_attempt(
 
 
 def expired_reply(last: Reply) -> Reply:
-    """How an expired recipient failed, with the last that was heard of it."""
+    """The reply recorded for an expired recipient, quoting the last one received."""
     return Reply(EXPIRED_CODE, EXPIRED_STATUS, f"QUEUE.Expired; last reply: {last}")
 
 
 LOADED_MAX = 1_000  # attempts of the whole node; Exchange's MaxOutboundConnections. Source: msp-ts
 LOADED_PER_SESSION = 2
-ARRIVING_PER_SESSION = 10  # that wait a moment for a place
-LOST_MIN = 5
+ARRIVING_PER_SESSION = 10  # messages that wait briefly for room
+LOST_MIN = 5  # lost sessions in a row
 PACE = timedelta(seconds=1)
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """A next hop that cannot be reached. `failures_count` counts probes; `noted_at` is `Clock.awake` of the last failure."""
+    """An unreachable next hop. `failures_count` counts probes; `noted_at` is `Clock.awake` of the last failure."""
 
     failures_count: int
     since: datetime
@@ -234,8 +233,8 @@ class Retry:
 class QueueState:
     """`window`: how many attempts may be loaded. `retry` None: Active.
 
-    `lost`: whose sessions were lost since the last answer. `paused_until`: when the next attempt may be loaded; None unless the next
-    hop loses its sessions.
+    `lost`: messages whose sessions were lost since the last answer. `paused_until`: when the next attempt may be loaded; None unless
+    the next hop loses its sessions.
     """
 
     window: int
@@ -245,14 +244,14 @@ class QueueState:
 
 
 def active(concurrency: int) -> QueueState:
-    """Nothing is held against the next hop."""
+    """The state of a queue without failures."""
     return QueueState(concurrency * LOADED_PER_SESSION)
 
 
 def after_unreachable(
     state: QueueState, reply: str, began_at: float, noted_at: float, now: datetime, send: Send, jitter: float
 ) -> QueueState:
-    """An attempt that began at `began_at` reached no host. Those that began before the last failure say nothing new.
+    """An attempt that began at `began_at` reached no host. Attempts that began before the last failure add no information.
 
     Units: `began_at`, `noted_at` of `Clock.awake`; `jitter` in [0, 1).
     """
@@ -275,7 +274,7 @@ def after_lost(state: QueueState, message_id: MessageId, concurrency: int, now: 
 
 
 def after_answer(state: QueueState, concurrency: int) -> QueueState:
-    """The next hop answered, whatever it said."""
+    """The next hop answered, whatever the reply."""
     whole = concurrency * LOADED_PER_SESSION
     if state.retry is None and state.window >= whole and not state.lost:
         return state
@@ -283,7 +282,7 @@ def after_answer(state: QueueState, concurrency: int) -> QueueState:
 
 
 def probed_now(state: QueueState, now: datetime) -> QueueState:
-    """An administrator asked for it: a queue in Retry is probed at once."""
+    """At an administrator's request, probe a queue in Retry at once."""
     return state if state.retry is None else replace(state, retry=replace(state.retry, probe_at=min(state.retry.probe_at, now)))
 
 
@@ -298,9 +297,9 @@ def hastened(state: QueueState, now: datetime, send: Send) -> QueueState:
 
 
 def share(queues_count: int, loaded_count: int, running_count: int) -> int:
-    """How many attempts one of so many busy queues may load, of which `loaded_count` are its own and `running_count` those of all.
+    """How many attempts one of `queues_count` busy queues may load; it has `loaded_count`, all queues have `running_count`.
 
-    A queue that has none may load one in any case; only thus does the whole exceed LOADED_MAX.
+    A queue that has none may always load one; only this can raise the total above LOADED_MAX.
     """
     fair = LOADED_MAX // max(1, queues_count)
     return max(1, min(fair, loaded_count + LOADED_MAX - running_count))
@@ -318,8 +317,8 @@ def room(state: QueueState, loaded_count: int, share: int, now: datetime) -> int
 def takes_new(state: QueueState, room: int, *, others_wait: bool, is_behind: bool, has_free_session: bool) -> bool:
     """Whether a message that was just accepted may be loaded.
 
-    Shapes: `others_wait` in memory, and it goes behind them; `is_behind`: mail that is due waits in the ledger. Then a new message may
-    only take a session that is free, because the other half of the places is for that mail.
+    Shapes: `others_wait`: in memory, and it must not overtake them; `is_behind`: due mail waits in the ledger. In that case a new
+    message may only take a free session, because the other half of the places is for that mail.
     """
     if others_wait or (is_behind and not has_free_session):
         return False
@@ -327,16 +326,16 @@ def takes_new(state: QueueState, room: int, *, others_wait: bool, is_behind: boo
 
 
 def may_arrive(state: QueueState, arriving_count: int, concurrency: int, *, is_behind: bool) -> bool:
-    """Whether a new message that found no room may wait a moment for it: a next hop that takes its mail fast makes room before the way
-    through the ledger is done."""
+    """Whether a new message without room may wait briefly for it: a fast next hop makes room before a round trip through the
+    ledger is complete."""
     return not is_behind and state.retry is None and state.paused_until is None and arriving_count < ARRIVING_PER_SESSION * concurrency
 
 
 SUSPECT_DEATHS = 2
 POISON_DEATHS = 3
-CORRUPT = "corrupt"  # stands in the reason of every row and content that could not be read
+CORRUPT = "corrupt"  # part of the reason of every unreadable row and content
 CORRUPT_ROW = "corrupt row"
-KILLED = "died"  # stands in the reason of every poison message, and in no other
+KILLED = "died"  # part of the reason of every poison message, and of no other
 
 
 class Course(StrEnum):
@@ -348,7 +347,7 @@ class Course(StrEnum):
 
 
 def course_of(deaths_count: int) -> Course:
-    """The rule of the module's docstring."""
+    """The poison rule of the module docstring."""
     if deaths_count >= POISON_DEATHS:
         return Course.SET_ASIDE
     return Course.ALONE if deaths_count >= SUSPECT_DEATHS else Course.GO
@@ -362,14 +361,14 @@ def reason_of(deaths_count: int) -> str:
 def is_handed_over(reason: str, *, is_promoted: bool) -> bool:
     """Whether a message set aside for `reason` is to be taken over by its shadow server.
 
-    A corrupt one always: the shadow server has a good copy. A poison one only by the server that had it first: if the message
-    kills the second server too, it stays there, set aside. It would go round for ever otherwise, and kill every server in turn.
+    A corrupt one always: the shadow server has a good copy. A poison one only from the server that had it first: if the message
+    kills the second server too, it stays there, set aside. Otherwise it would circulate and kill every server in turn.
     """
     return CORRUPT in reason or (KILLED in reason and not is_promoted)
 
 
 def handed_to(claim: Claim) -> str:
-    """The server that was told to take the message over; empty if none was."""
+    """The server that was asked to take the message over; empty if none was."""
     chosen = claim.chosen()
     return chosen.server if chosen is not None and chosen.choice is Choice.HANDED_OVER else ""
 

@@ -1,4 +1,4 @@
-"""What peers may ask of this node: to hold a copy, for discard notifications, for STATUS. Port `PeerDesk`."""
+"""Serves the requests of peers: hold a copy, discard notifications, STATUS. Implements port `PeerDesk`. docs/protocol.md."""
 
 import asyncio
 import contextlib
@@ -32,13 +32,13 @@ _log = structlog.get_logger()
 
 
 class PeerDesk:
-    """One call an SMTP command of an authorised peer."""
+    """One method per SMTP command of an authorised peer."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._told: dict[Party, int] = {}  # highest sequence that this process has told each asker
-        self._unrecorded: dict[ServerName, tuple[PeerIdentity, datetime]] = {}  # the latest, and when it was said
-        self._recording: set[ServerName] = set()  # which the ledger did not take at once
+        self._told: dict[Party, int] = {}  # highest sequence that this process has sent to each peer
+        self._unrecorded: dict[ServerName, tuple[PeerIdentity, datetime]] = {}  # the latest identity, and when it was received
+        self._recording: set[ServerName] = set()  # whose identity is being recorded in the background
 
     def own_identity(self, listener: ServerName) -> PeerIdentity:
         """See `ports.PeerDesk`."""
@@ -61,7 +61,7 @@ class PeerDesk:
         return Reply(550, "5.7.1", f"Refused: {reason}") if reason else None
 
     async def greeted(self, identity: PeerIdentity) -> None:
-        """A peer said who it is: remember it, and see whether its database changed."""
+        """A peer identified itself: record that, and check whether its database changed."""
         context = self._context
         context.leases.learn_span(identity.server, identity.span)
         server, latest = identity.server, (identity, context.now())
@@ -79,11 +79,11 @@ class PeerDesk:
         context.metrics.heartbeat(identity.server)
 
     def _recorded(self, server: ServerName, latest: tuple[PeerIdentity, datetime]) -> None:
-        if self._unrecorded.get(server) is latest:  # else a newer one is to be recorded
+        if self._unrecorded.get(server) is latest:  # otherwise a newer one is still unrecorded
             del self._unrecorded[server]
 
     async def _record_later(self, server: ServerName) -> None:
-        """A session may last for days, and what a restart needs to know must not wait for the next one."""
+        """Repeat until it is recorded: the next session may be days away, and a restart needs the identity."""
         try:
             while server in self._unrecorded:
                 await asyncio.sleep(RECORD_AGAIN_SECONDS)
@@ -96,7 +96,7 @@ class PeerDesk:
             self._recording.discard(server)
 
     def offers_hold(self) -> bool:
-        """HOLD is in our EHLO."""
+        """Whether our EHLO offers HOLD."""
         context = self._context
         return context.is_enabled and not context.is_draining and context.ledger.unavailable_reason() is None
 
@@ -111,11 +111,11 @@ class PeerDesk:
     async def hold(self, peer: PeerIdentity, offer: CopyOffer) -> Reply:
         """Store a shadow copy; its 250 is the promise."""
         context = self._context
-        if peer.server not in context.peers:  # we never ask it, so we would neither discard nor rightly promote its copies
+        if peer.server not in context.peers:  # this node never polls it, so it could neither discard nor correctly promote its copies
             _log.warning("copy.refused", peer=peer.server, reason="this node does not place copies on it, nor ask it")
             return NOT_ASKED
         party = Party(peer.server, peer.database)
-        if self._is_of_before(peer):  # its copies were asked about when it came back, and nothing would ever end this one
+        if self._is_of_before(peer):  # its copies were reconciled when it restarted; nothing would ever end this one
             _log.info("copy.refused", peer=peer.server, reason="the network kept it until its server had been started again")
             return OF_BEFORE
         count = len(offer.envelope.recipients)
@@ -125,7 +125,7 @@ class PeerDesk:
         message = NewMessage(offer.envelope, offered, Origin.SHADOW, None, keep_until)
 
         def decide(message_id: MessageId, claim: Claim | None) -> Transition:
-            if self._is_of_before(peer):  # it was restarted while the content was written
+            if self._is_of_before(peer):  # the peer restarted while the content was written
                 return Transition(claim, claim, note=Note.REFUSED)
             transition = shadow.hold(claim, context.me, party, offer.number, count, offer.done)
             self._note_listed(message_id, party, transition)
@@ -135,7 +135,7 @@ class PeerDesk:
             transition = await context.ledger.record_hold(message, offer.content, decide)
         except LedgerUnavailable as error:
             return error.reply
-        self._note_listed(message.envelope.message_id, party, transition)  # now it is committed
+        self._note_listed(message.envelope.message_id, party, transition)  # again, after the commit
         if transition.note == Note.REFUSED:
             return OF_BEFORE if self._is_of_before(peer) else NUMBER_USED_UP
         if transition.note == Note.SUPERSEDED and transition.answer is not None:
@@ -153,7 +153,7 @@ class PeerDesk:
         return state.database == peer.database and peer.incarnation < state.incarnation
 
     async def discards(self, peer: PeerIdentity, maximum: int, acknowledged: int | None) -> DiscardReply:
-        """What `peer` must be told. An acknowledgement counts only for what this process has told it."""
+        """The notifications for `peer`. An acknowledgement counts only for those that this process has sent."""
         context = self._context
         party = Party(peer.server, peer.database)
         told = self._told.get(party, 0)
@@ -161,14 +161,14 @@ class PeerDesk:
             await context.ledger.forget_acknowledged(peer.server, peer.database, acknowledged, partial(self._acknowledged, party))
         reply = await context.ledger.discards_for(peer.server, peer.database, maximum)
         if reply.events:
-            # Once told, the shadow copy goes: from then on our log is the evidence.
+            # The reply ends the shadow copy: from then on our log is the only evidence.
             await context.tracking.sync()
             self._told[party] = max(told, reply.events[-1].sequence)
         return reply
 
     async def all_told(self, seconds: float) -> frozenset[ServerName]:
-        """Wait until every peer that answers has acknowledged what it must be told, at most so long: what it has not heard when
-        this node has gone, it delivers again after the span. Gives the peers that have not."""
+        """Wait at most `seconds` until every peer that answers has acknowledged its notifications: messages whose notifications do
+        not arrive before this node stops are delivered again after the span. Returns the peers that have not."""
         context = self._context
         deadline = context.clock.awake() + seconds
         while untold := await self._untold():
@@ -187,7 +187,7 @@ class PeerDesk:
         return frozenset(waiting)
 
     def _acknowledged(self, party: Party, message_id: MessageId, claim: Claim | None) -> Transition:
-        """Our `released` has been heard; in time, if the lease runs still."""
+        """The peer acknowledged our `released`; in time, if the lease still runs."""
         if claim is None:
             return Transition(None, None)
         entry = claim.copy_on(party.server)
@@ -195,7 +195,7 @@ class PeerDesk:
         return primary.released_acknowledged(claim, party, lease_runs)
 
     async def status(self, peer: PeerIdentity, questions: Sequence[StatusQuestion]) -> tuple[StatusAnswer, ...]:
-        """Answer, and let the questions do to our own claims what the rules say, in one commit."""
+        """Answer, and apply the rules for these questions to our own claims, in one commit."""
         context = self._context
         asker = Party(peer.server, peer.database)
         numbers = {question.message_id: question.number for question in questions}
@@ -206,7 +206,7 @@ class PeerDesk:
         transitions = await context.end_claims(list(numbers), decide)
         answers = dict(zip(numbers, transitions, strict=True))
         for message_id, transition in answers.items():
-            self._note_listed(message_id, asker, transition)  # now it is committed
+            self._note_listed(message_id, asker, transition)  # again, after the commit
             if transition.changed:
                 _log.info(
                     "claim.asked",
@@ -223,7 +223,7 @@ class PeerDesk:
 
     def _answer(self, message_id: MessageId, claim: Claim | None, asker: Party, number: CopyNumber) -> Transition:
         context = self._context
-        if claim is None and context.attempts.is_running(message_id):  # an accept that is still running is active
+        if claim is None and context.attempts.is_running(message_id):  # still being accepted: active
             answer = StatusAnswer(StatusState.PRIMARY, CopyNumber(1, 1, context.me.database))
             return Transition(None, None, answer=answer)
         number_server = context.ledger.server_of(number.database)
@@ -235,8 +235,8 @@ class PeerDesk:
         return transition
 
     def _note_listed(self, message_id: MessageId, asker: Party, transition: Transition) -> None:
-        """Who asked is on our list now. It may not hear that this node is the primary server: an attempt that began before
-        shall not end without a lease on it either."""
+        """The peer that asked is on our list now. It may not receive our answer, so an attempt that began earlier must not end
+        without a lease on it either."""
         before, after = transition.before, transition.after
         if before is None or after is None or not after.is_primary:
             return
@@ -247,7 +247,7 @@ class PeerDesk:
 
 
 def _without(answer: StatusAnswer, unsaid: Ordinals, claim: Claim | None) -> StatusAnswer:
-    """I3: what waits for its DSN to be safe is not told by an answer either. Until then the message is not done."""
+    """I3: answers, too, omit recipients whose DSN is not yet safe. Until then the message is not done."""
     left = answer.done - unsaid if unsaid else NO_ORDINALS
     if answer.state is not StatusState.DELIVERED or claim is None:
         return replace(answer, done=left)

@@ -1,11 +1,11 @@
-"""Delivery status notifications: whether the sender wants one, and the message itself; and the trace header of a promoted message.
+"""Builds delivery status notifications (DSNs), and the trace header of a promoted message. RFC 3461, 3464, 6522.
 
-RFC 3461 (who is told what), 6522 (multipart/report), 3464 (its machine-readable part), 6533 (UTF-8), 3834; the header: viktgin.
+RFC 3461 (who is notified of what), 6522 (multipart/report), 3464 (its machine-readable part), 6533 (UTF-8), 3834; the header: viktgin.
 A notification is 7-bit ASCII, so that no next hop has a reason to refuse it, unless its own recipient's address needs
-SMTPUTF8. The original returns whole only where that holds for it too.
+SMTPUTF8. The whole original is returned only if the same is true of it.
 
-The texts in it come from strangers: no control character passes, and no line is longer than a mail line may be. The header is made
-from names that other servers gave us: only what a host name may hold gets in.
+The texts come from untrusted sources: control characters are removed, and no line exceeds the limit of mail. The names in the
+header come from other servers: only characters of host names are kept.
 """
 
 import re
@@ -49,7 +49,7 @@ def _named(name: str) -> str:
     return _NOT_NAME.sub("?", name[:NAME_OCTETS_MAX]) or "unknown"
 
 
-RETURNED_OCTETS_MAX = 64 * 1024  # of the original: a notification is no way to send somebody's mail to somebody else
+RETURNED_OCTETS_MAX = 64 * 1024  # of the original: a notification must not be a way to send content to third parties
 LINE_OCTETS_MAX = 998  # RFC 5322 2.1.1
 FOLD_COLUMN = 76
 WORD_CHARACTERS_MAX = 200  # a longer word is broken; 4 octets each in UTF-8 stay under the line's limit
@@ -67,7 +67,7 @@ _ENCODED = re.compile(rb"\+([0-9A-F]{2})")
 
 
 def clean(text: str) -> str:
-    """Without control characters and lone surrogates."""
+    """Replace control characters and lone surrogates by spaces."""
     return _CONTROLS.sub(" ", text).strip()
 
 
@@ -77,7 +77,7 @@ def field(name: str, value: str) -> str:
 
 
 def wrapped(text: str, first: str, later: str) -> str:
-    """Lines of about 76 characters, each with its indent. Words are not broken unless they are monstrous."""
+    """Lines of about 76 characters, each with its indent. Only words over `WORD_CHARACTERS_MAX` are broken."""
     lines = textwrap.wrap(
         _LONG_WORD.sub(r"\1 ", text),
         FOLD_COLUMN,
@@ -90,12 +90,12 @@ def wrapped(text: str, first: str, later: str) -> str:
 
 
 def encoded(text: str, *, is_international: bool) -> bytes:
-    """UTF-8, or ASCII with a question mark for whatever is none."""
+    """UTF-8, or ASCII with a question mark for every other character."""
     return text.encode("utf-8") if is_international else _NOT_ASCII.sub("?", text).encode("ascii")
 
 
 def plain_address(address: str, *, is_international: bool) -> str:
-    """utf-8-addr-unitext, or utf-8-addr-xtext where only ASCII may be: 大 is \\x{5927}. RFC 6533 3"""
+    """utf-8-addr-unitext, or utf-8-addr-xtext where only ASCII is allowed: 大 is \\x{5927}. RFC 6533 3"""
     address = clean(address)[:ADDRESS_CHARACTERS_MAX]
     if is_international or address.isascii():
         return address
@@ -109,7 +109,7 @@ def typed_address(address: str, *, is_international: bool) -> str:
 
 
 def original_address(orcpt: str, *, is_international: bool) -> str:
-    """The value of Original-Recipient, from ORCPT as it came; empty if it is none. RFC 3461 4.2, RFC 6533 3"""
+    """The value of Original-Recipient, from ORCPT as received; empty if it is invalid. RFC 3461 4.2, RFC 6533 3"""
     kind, separator, address = orcpt.partition(";")
     if not separator:
         return ""
@@ -130,7 +130,7 @@ def _character(found: re.Match[str]) -> str:
 
 
 def from_xtext(text: str) -> str:
-    """What xtext stands for; forgiving, because it is only shown."""
+    """Decode xtext; lenient, because the result is only displayed."""
     octets = _ENCODED.sub(lambda found: bytes((int(found[1], 16),)), text.encode("utf-8", "replace"))
     return clean(octets.decode("utf-8", "replace"))[:ADDRESS_CHARACTERS_MAX]
 
@@ -157,23 +157,23 @@ def returned_header(head: bytes, *, is_international: bool) -> bytes:
 
 
 def may_return_whole(content: bytes, *, is_international: bool) -> bool:
-    """Small, with lines that any server takes, and 7-bit unless the notification is not."""
+    """Small, with lines that any server accepts, and 7-bit unless the notification is not."""
     if len(content) > RETURNED_OCTETS_MAX or _LONG_LINE.search(content):
         return False
     return is_international or content.isascii()
 
 
-EXPLAINED_RECIPIENTS_MAX = 100  # in the part for people; the other part has all
+EXPLAINED_RECIPIENTS_MAX = 100  # in the human-readable part; the machine-readable one has all
 DIAGNOSTIC_CHARACTERS_MAX = 1000
 DIAGNOSTIC_CHARACTERS_MANY = 100  # beyond 100 recipients; 5,000 of them make about 2 MB
 
-_NAMESPACE = uuid.UUID("5f1c3c1e-7f0b-5d53-9a0e-6b1f6b2d7a90")  # ours, never to change: two servers must make the same ids
+_NAMESPACE = uuid.UUID("5f1c3c1e-7f0b-5d53-9a0e-6b1f6b2d7a90")  # ours; must never change, because two servers must generate the same ids
 _ID = re.compile(r"<[!-;=?-~]{1,250}>")
 _STATUS = re.compile(r"[245]\.\d{1,3}\.\d{1,3}", re.ASCII)
 
 
 class DsnKind(StrEnum):
-    """The words of NOTIFY. RFC 3461 4.1"""
+    """The keywords of NOTIFY. RFC 3461 4.1"""
 
     FAILURE = "FAILURE"
     DELAY = "DELAY"
@@ -181,12 +181,12 @@ class DsnKind(StrEnum):
 
 
 class Action(StrEnum):
-    """RFC 3464 2.3.3; `expanded` is of lists, and a relay has none."""
+    """RFC 3464 2.3.3; without `expanded`, which is for mailing lists."""
 
     FAILED = "failed"
     DELAYED = "delayed"
     DELIVERED = "delivered"
-    RELAYED = "relayed"  # to a server that does not do DSN
+    RELAYED = "relayed"  # to a server that does not support DSN
 
 
 _DEFAULT_NOTIFY = frozenset({DsnKind.FAILURE, DsnKind.DELAY})  # RFC 3461 4.1: at least FAILURE
@@ -218,7 +218,7 @@ _MEANINGS = {  # RFC 3463: the last two numbers of a status
 
 @dataclass(frozen=True, slots=True)
 class RecipientReport:
-    """What became of one recipient. `remote_mta` is who gave `reply`, as a `DeliveryReport` names it; empty: this node."""
+    """The outcome for one recipient. `remote_mta` is the server that gave `reply`, as in a `DeliveryReport`; empty: this node."""
 
     ordinal: int
     recipient: Recipient
@@ -230,21 +230,21 @@ class RecipientReport:
 
     @property
     def status(self) -> str:
-        """RFC 3463; its class says the same as the action: an expired 4.4.7 that failed is 5.4.7."""
+        """RFC 3463; its class follows the action: a failed recipient that expired with 4.4.7 gets 5.4.7."""
         detail = self.reply.enhanced[1:] if _STATUS.fullmatch(self.reply.enhanced) else ".0.0"
         return _STATUS_CLASS.get(self.action, "2") + detail
 
 
 def should_notify(recipient: Recipient, kind: DsnKind) -> bool:
-    """NOTIFY as it came; without it, of failures and delays. RFC 3461 4.1"""
+    """As NOTIFY requests; without it, for failures and delays. RFC 3461 4.1"""
     if recipient.notify is None:
         return kind in _DEFAULT_NOTIFY
     return kind.value in {word.strip() for word in recipient.notify.upper().split(",")}
 
 
 def notifiable(original: Envelope, ordinals: Iterable[int], kind: DsnKind) -> Ordinals:
-    """Those of `ordinals` that the sender is told about; none for the null sender: no DSN for a DSN (RFC 5321 6.1), and none for
-    a bare `Postmaster`, which nodes of before took from anybody who named a sender."""
+    """Those of `ordinals` that the sender is notified of; none for the null sender: no DSN for a DSN (RFC 5321 6.1), and none
+    for a bare `Postmaster`, which earlier versions accepted from any client with any sender."""
     if not original.sender:
         return NO_ORDINALS
     recipients = original.recipients
@@ -254,7 +254,7 @@ def notifiable(original: Envelope, ordinals: Iterable[int], kind: DsnKind) -> Or
 
 
 def dsn_message_id(original: MessageId, ordinals: Ordinals, kind: DsnKind) -> MessageId:
-    """The same on whichever server makes the notification."""
+    """The same id on whichever server builds the notification."""
     return MessageId(str(uuid.uuid5(_NAMESPACE, f"{original} {kind.value} {format_ordinals(ordinals)}")))
 
 
@@ -331,7 +331,7 @@ def build(
 def _explanation(
     kind: DsnKind, original: Envelope, reports: Sequence[RecipientReport], node: ServerName, is_international: bool
 ) -> list[str]:
-    """For people."""
+    """The human-readable part."""
     lines = [wrapped(f"This is the mail server {node}.", "", ""), "", wrapped(_INTRODUCTIONS[kind], "", ""), ""]
     for report in reports[:EXPLAINED_RECIPIENTS_MAX]:
         lines.append(f"<{plain_address(report.recipient.address, is_international=is_international)}>")
@@ -350,7 +350,7 @@ def _explanation(
 
 
 def _status_part(original: Envelope, reports: Sequence[RecipientReport], node: ServerName, is_international: bool) -> bytes:
-    """For programs. RFC 3464 2.2, 2.3: groups of fields with an empty line between them."""
+    """The machine-readable part. RFC 3464 2.2, 2.3: groups of fields with an empty line between them."""
     first = [f"Reporting-MTA: dns; {node}"]
     if original.envid:
         first.append(field("Original-Envelope-Id", from_xtext(original.envid)))
@@ -372,7 +372,7 @@ def _recipient_fields(report: RecipientReport, diagnostic_characters_max: int, i
     ]
     if report.remote_mta:
         fields.append(field("Remote-MTA", f"dns; {_host(report.remote_mta)}"))
-    kind = "smtp" if report.remote_mta else "x-shadowrelay"  # RFC 3464 2.3.6: smtp is what an SMTP server said
+    kind = "smtp" if report.remote_mta else "x-shadowrelay"  # RFC 3464 2.3.6: smtp is for replies of SMTP servers
     fields.append(field("Diagnostic-Code", f"{kind}; {_diagnostic(report.reply, diagnostic_characters_max)}"))
     if report.last_attempt_at is not None:
         fields.append(f"Last-Attempt-Date: {format_date(report.last_attempt_at)}")
@@ -382,7 +382,7 @@ def _recipient_fields(report: RecipientReport, diagnostic_characters_max: int, i
 
 
 def _returned(kind: DsnKind, original: Envelope, head: bytes, is_whole: bool, is_international: bool) -> tuple[str, bytes]:
-    """Type and body of the third part. The whole only for a failure: the others come while the sender has it. RFC 3461 6.2"""
+    """Type and body of the third part. The whole original only for a failure: until then the sender has it. RFC 3461 6.2"""
     is_wanted = kind is DsnKind.FAILURE and (original.ret or "").upper() == "FULL"
     if is_wanted and is_whole and may_return_whole(head, is_international=is_international):
         return "message/global" if is_international else "message/rfc822", head

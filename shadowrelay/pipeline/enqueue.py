@@ -1,7 +1,7 @@
-"""Putting forks into the queues of their next hops in the ledger: rows that say when each is due, and what it waits for.
+"""Records forks in the ledger's delivery queues, with due time and what they wait for. docs/architecture.md "The queues of next hops".
 
-A message is there when its queues have no room in memory, when it waits for a server or for a copy, when its routes were changed, or
-when an attempt came to nothing. Each method is one promise of the ledger; `NextHopQueues.note_due` tells the queues after it.
+A message is recorded there when its queues have no room in memory, when it waits for a server or a copy, when its routes changed,
+or when an attempt had no result. Each method is one transaction; afterwards `NextHopQueues.note_due` informs the queues.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ _log = structlog.get_logger()
 
 
 class Enqueuer:
-    """Raises, unless it says otherwise: LedgerUnavailable. `want_copy` asks for a copy of a message."""
+    """Methods raise LedgerUnavailable unless they say otherwise. `want_copy` requests a copy of a message."""
 
     def __init__(
         self, context: Context, forks: Forks, verdicts: Verdicts, queues: NextHopQueues, want_copy: Callable[[MessageId], None]
@@ -39,7 +39,7 @@ class Enqueuer:
         self._want_copy = want_copy
 
     async def accepted(self, stored: StoredMessage, forks: Sequence[Fork]) -> bool:
-        """A message that was just accepted, and for which one of its queues has no room. Its verdict goes with it. False: not now."""
+        """Record a message just accepted for which a queue has no room, together with its verdict. False: not possible now."""
         message_id = stored.envelope.message_id
 
         def unchanged(_: MessageId, claim: Claim | None) -> Transition:
@@ -62,7 +62,7 @@ class Enqueuer:
         return True
 
     async def found(self, stored: StoredMessage, forks: Sequence[Fork]) -> None:
-        """A message that was found in Submission: due now, or when it has a copy."""
+        """Record a message found in Submission: due now, or when it has a copy."""
         now = self._context.now()
         until = self._copy_awaited_until(stored)
         retries = [self._forks.queued(stored, fork, now) for fork in forks]
@@ -75,7 +75,7 @@ class Enqueuer:
             self._queues.note_due(retry.next_hop, retry.attempts_next_at)
 
     async def rerouted(self, stored: StoredMessage, key: str) -> None:
-        """The routes were changed since it was queued, or a fork of it is in no queue: the forks of now, each in its queue."""
+        """Record the current forks, each in its queue: routes changed since it was queued, or a fork is in no queue."""
         now = self._context.now()
         forks = self._forks.of(stored)
         present = {retry.next_hop for retry in stored.retries}
@@ -89,7 +89,7 @@ class Enqueuer:
             self._queues.note_due(fork.destination.key, now)
 
     async def parked(self, stored: StoredMessage, server: ServerName, until: datetime) -> None:
-        """It waits in its queues for this server, which wakes it, and at most until then."""
+        """Let the message wait in its queues for this server, whose return wakes it, at most until `until`."""
         now = self._context.now()
         retries = {retry.next_hop: retry for retry in stored.retries}
         waiting = [
@@ -100,14 +100,14 @@ class Enqueuer:
             )
             for fork in self._forks.of(stored)
         ]
-        if server != WAITS_FOR_COPY:  # without a lease nobody may declare it late or expired
+        if server != WAITS_FOR_COPY:  # without a lease this node may not declare it late or expired
             waiting = [replace(retry, notice_at=max(retry.notice_at or until, until)) for retry in waiting]
         await self._context.ledger.record_queued(stored.envelope.message_id, waiting)
         for retry in waiting:
             self._queues.note_due(retry.next_hop, until)
 
     async def returned(self, stored: StoredMessage) -> None:
-        """What was loaded goes back: into its queues, if it is in none."""
+        """Return a loaded message to its queues; record it there if it is in none."""
         now = self._context.now()
         keys = [retry.next_hop for retry in stored.retries]
         if not keys:
@@ -118,8 +118,8 @@ class Enqueuer:
             self._queues.note_due(key, now)
 
     async def put_off(self, stored: StoredMessage, fork: Fork, retry: ForkRetry | None) -> None:
-        """Nothing came of its attempt: its content cannot be read now, or nobody thought of this failure. It waits as after the
-        first refusal, and keeps its place in memory until that is recorded: others have their turn meanwhile. Raises nothing."""
+        """Postpone a fork whose attempt had no result: its content cannot be read now, or the failure was unexpected. It waits as
+        after a first refusal, and keeps its place in memory until that is recorded; other mail proceeds. Raises nothing."""
         context = self._context
         while True:
             now = context.now()
@@ -137,26 +137,26 @@ class Enqueuer:
         for other in others:
             self._queues.note_due(other.next_hop, now)
 
-    # in reject mode mail that no client waits for has a copy first
+    # in reject mode, mail for which no client waits must have a copy first
 
     def needs_copy_first(self, stored: StoredMessage) -> bool:
-        """Whether it waits for its copy before its first attempt, for a span at most."""
+        """Whether it waits for its copy before its first attempt, for one span at most."""
         transport = self._context.settings.transport
         if not (self._context.is_enabled and transport.reject_message_on_shadow_failure):
             return False
         if stored.claim.chosen() is not None or not (stored.is_promoted or stored.origin is Origin.DSN):
             return False
         if any(retry.failures_count for retry in stored.retries):
-            return False  # it has waited before its first attempt
+            return False  # it already waited before its first attempt
         return self._context.now() < self._copy_awaited_until(stored)
 
     async def parked_for_copy(self, stored: StoredMessage) -> None:
-        """See `needs_copy_first`."""
+        """Let the message wait for its copy; see `needs_copy_first`."""
         self._want_copy(stored.envelope.message_id)
         await self.parked(stored, WAITS_FOR_COPY, self._copy_awaited_until(stored))
 
     def _copy_awaited_until(self, stored: StoredMessage) -> datetime:
         since, now = stored.due_at or stored.envelope.arrived_at, self._context.now()
         if since > now:
-            return now  # the clock was ahead, and nobody knows how long it has waited
+            return now  # the clock was ahead: how long it has waited is unknown
         return since + self._context.settings.transport.shadow_resubmit_time_span

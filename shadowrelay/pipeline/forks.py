@@ -1,12 +1,12 @@
-"""One attempt on one fork: its transactions, what came of them, the records that say so, and the notices that it causes.
+"""Attempts one fork: runs its transactions, records their outcome, and builds the DSNs. RFC 3461, docs/design.md 5.
 
-A fork of more than 100 recipients goes in several transactions. What each has delivered is recorded before the next begins, so
-that a crash repeats one transaction at most. Recipients that failed are recorded with the last one, with one DSN for all of
-them; until then a restart would only try them again.
+A fork of more than 100 recipients takes several transactions. Deliveries of each are recorded before the next begins, so that
+a crash repeats at most one transaction. Failed recipients are recorded with the last one, with one DSN for all of them; until
+then a restart would only try them again.
 
-Notices to the sender (DSNs) are messages of their own, committed with what caused them. One that cannot be built must not cost the
-outcome that it is about: without its record the recipients that were served would get the message again and again. Then a plain one
-is built, without anything of the original; or none, and the operator log says so.
+DSNs are messages of their own, committed with the outcome that caused them. A DSN that cannot be built must not prevent
+recording that outcome: otherwise recipients already served would get the message repeatedly. In that case a plain DSN without any
+content of the original is built; if that fails too, none, and the operator log reports it.
 """
 
 import hashlib
@@ -63,8 +63,8 @@ class Notices:
         *,
         passes_dsn: bool,
     ) -> tuple[SideMessage, ...]:
-        """Shapes: empty where nobody is to be told, as always for the null sender. `passes_dsn`: the next hop was given the
-        sender's wishes, and reports itself. The content is read only for a notice."""
+        """Shapes: empty if no DSN is due, as always for the null sender. `passes_dsn`: the next hop received the sender's DSN
+        parameters and reports itself. The content is read only if a DSN is due."""
         if not stored.envelope.sender:
             return ()
         found: dict[DsnKind, dict[int, tuple[Reply, str]]] = {}
@@ -98,7 +98,7 @@ class Notices:
             except (ContentCorrupt, LedgerUnavailable, OSError) as error:
                 _log.warning("notice.without_original", message_id=message_id, reason=str(error))
                 head, is_whole = b"", False
-            with self._context.ledger.handling(message_id):  # a notice quotes the content
+            with self._context.ledger.handling(message_id):  # a DSN quotes the content
                 return self._built(stored, head, kind, ordinals, replies, is_whole=is_whole)
         except Exception:
             _log.exception("notice.failed", message_id=message_id, kind=kind.value)
@@ -129,7 +129,7 @@ class Notices:
         data = dsn.build(kind, original, reports, head, dsn_id, node=context.me.server, now=now, is_whole=is_whole)
         envelope = dsn.envelope_for(original, dsn_id, now, context.me.server, kind)
         claim = primary.first_claim(context.me, 1, None)
-        if stored.is_promoted:  # its lost primary may have made this DSN already, and anybody may have taken that over
+        if stored.is_promoted:  # the lost primary may have made this DSN already, and any node may have taken that over
             others = [server for server in context.peers.states if context.peers.is_back(server)]
             claim = replace(claim, copies=tuple([Copy(server, context.peers.party(server).database) for server in others]))
         message = NewMessage(envelope, claim, Origin.DSN, now, ages.remember_until(now, transport))
@@ -147,7 +147,7 @@ def _last_reply(outcome: AttemptOutcome) -> Reply:
 
 
 def reply_of(text: str) -> Reply:
-    """A retry keeps the last reply as text: `451 4.4.1 …`."""
+    """Parse the last reply of a retry, which is kept as text: `451 4.4.1 …`."""
     code, _, rest = text.partition(" ")
     enhanced, _, words = rest.partition(" ")
     if not code.isdigit():
@@ -156,7 +156,7 @@ def reply_of(text: str) -> Reply:
 
 
 def _head(content: Content) -> tuple[bytes, bool]:
-    """The beginning of the original, at most what a notification may return, and whether that is all of it."""
+    """The beginning of the original, as much as a DSN may return, and whether that is all of it."""
     size = RETURNED_OCTETS_MAX + 1
     if content.data is not None:
         head = content.data[:size]
@@ -188,8 +188,8 @@ class ForkAttempt:
 
 @dataclass(frozen=True, slots=True)
 class NextHopNews:
-    """What the attempt says about the next hop. `failure` is why no host of it could be reached, or how the session was lost
-    (`is_lost`); `None` if it answered."""
+    """What the attempt shows about the next hop. `failure`: why none of its hosts could be reached, or how the session was
+    lost (`is_lost`); `None` if it answered."""
 
     failure: Reply | None
     is_lost: bool = False
@@ -197,8 +197,8 @@ class NextHopNews:
 
 @dataclass(frozen=True, slots=True)
 class TransactionResult:
-    """`server` answered, or could not be reached. `ordinals` are those of the transaction, and of all that would have
-    followed it where it failed as a whole."""
+    """`server` answered, or could not be reached. `ordinals` are those of the transaction; if it failed as a whole, also those
+    of the transactions that would have followed."""
 
     ordinals: Ordinals
     result: Mapping[int, Reply] | DeliveryError
@@ -209,7 +209,7 @@ class TransactionResult:
 
 
 class Forks:
-    """Bifurcation and attempts; knows routing, not ownership and not queues."""
+    """Bifurcation and attempts; uses routing, but neither ownership nor queues."""
 
     def __init__(self, context: Context, deliverer: Deliverer) -> None:
         self._context = context
@@ -219,7 +219,7 @@ class Forks:
         self.configure(context.settings)
 
     def configure(self, settings: Settings) -> None:
-        """Routes of the present configuration."""
+        """Apply the routes of the current configuration."""
         self._router = Router(settings.routes, settings.server.name)
 
     def of(self, stored: StoredMessage) -> tuple[Fork, ...]:
@@ -228,7 +228,7 @@ class Forks:
         return self._router.forks(stored.envelope.recipients, stored.envelope.ordinals - done if done else stored.envelope.ordinals)
 
     def queued(self, stored: StoredMessage, fork: Fork, now: datetime) -> ForkRetry:
-        """The row of a fork that waits in its queue and has not been tried."""
+        """The row of a fork that waits in its queue and was never attempted."""
         settings = self._context.settings
         notice_at = delivery_rules.notice_at(
             stored.envelope.arrived_at, settings.send, settings.transport.message_expiration_timeout, is_notified=False
@@ -236,7 +236,7 @@ class Forks:
         return ForkRetry(fork.destination.key, fork.ordinals, 0, FailureKind.QUEUED, now, now, "", notice_at=notice_at)
 
     def track_transfer(self, stored: StoredMessage, forks: Sequence[Fork]) -> None:
-        """TRANSFER: forks were made."""
+        """Write TRANSFER: forks were made."""
         context = self._context
         now = context.now()
         for fork in forks:
@@ -245,9 +245,9 @@ class Forks:
             )
 
     async def attempt(self, attempt: ForkAttempt, record: Record) -> NextHopNews:
-        """All transactions of the fork, each recorded.
+        """Run and record all transactions of the fork.
 
-        Raises: LeaseTooShort, ContentCorrupt, LedgerUnavailable: the rest of the fork was not attempted; what was before is recorded.
+        Raises: LeaseTooShort, ContentCorrupt, LedgerUnavailable: the rest of the fork was not attempted; the part before is recorded.
         """
         stored, fork = attempt.stored, attempt.fork
         prefix = b""
@@ -264,7 +264,7 @@ class Forks:
         for start in range(0, len(places), RECIPIENTS_PER_TRANSACTION_MAX):
             end = start + RECIPIENTS_PER_TRANSACTION_MAX
             result = await self._transaction(attempt, frozenset(places[start:end]), prefix)
-            if isinstance(result.result, DeliveryError):  # the following would end likewise
+            if isinstance(result.result, DeliveryError):  # the following transactions would end the same way
                 end = len(places)
                 result = replace(result, ordinals=frozenset(places[start:]))
             outcome = self._settle(attempt, result)
@@ -289,11 +289,11 @@ class Forks:
         return NextHopNews(None) if news.is_lost and start else news  # it answered the transactions before
 
     async def age(self, attempt: ForkAttempt, last: Reply, record: Record) -> None:
-        """A fork that nobody can attempt now: is its sender to be told that it is late, or is its time over?"""
+        """For a fork that cannot be attempted now: notify its sender of the delay, or expire it, if that is due."""
         error = TransientDeliveryError(last, attempt.fork.destination.key, is_unreachable=True)
         result = TransactionResult(attempt.fork.ordinals, error, attempt.fork.destination.key, timedelta(0))
         outcome = self._outcome(attempt, result)
-        if outcome.retry is not None and attempt.retry is not None:  # its own next attempt stays when it was
+        if outcome.retry is not None and attempt.retry is not None:  # the time of its next attempt does not change
             outcome = replace(
                 outcome,
                 retry=replace(
@@ -328,7 +328,7 @@ class Forks:
         except DeliveryError as error:
             failure, server = error.with_traceback(None), error.server
         except Exception:
-            # Unknown means transient.
+            # An unknown error is transient.
             _log.exception("attempt.failed", message_id=stored.envelope.message_id, next_hop=fork.destination.key)
             failure, server = TransientDeliveryError(LOCAL_ERROR, fork.destination.key), fork.destination.key
         else:
@@ -340,11 +340,11 @@ class Forks:
     def _settle(self, attempt: ForkAttempt, result: TransactionResult) -> AttemptOutcome:
         outcome = self._outcome(attempt, result)
         is_whole = len(outcome.delivered) == len(result.ordinals)
-        self._context.metrics.attempt("delivered" if is_whole else _word_for(outcome))
+        self._context.metrics.attempt("delivered" if is_whole else _metric_label(outcome))
         try:
             self._track(attempt, result, outcome, _source(result.result))
         except Exception:
-            _log.exception("attempt.untracked", message_id=attempt.stored.envelope.message_id)  # it happened all the same
+            _log.exception("attempt.untracked", message_id=attempt.stored.envelope.message_id)  # the outcome stands nevertheless
         return outcome
 
     def _outcome(self, attempt: ForkAttempt, result: TransactionResult) -> AttemptOutcome:
@@ -364,7 +364,7 @@ class Forks:
         )
 
     def _track(self, attempt: ForkAttempt, result: TransactionResult, outcome: AttemptOutcome, source: EventSource) -> None:
-        """What the next hop said goes into the log before it is recorded: it happened, whatever comes next."""
+        """Log the replies of the next hop before they are committed: they are facts, even if the commit fails."""
         context, stored, destination = self._context, attempt.stored, attempt.fork.destination
         me, now, key, server, elapsed = context.me.server, context.now(), destination.key, result.server, result.elapsed
         said = result.result
@@ -390,7 +390,7 @@ class Forks:
             )
 
     async def _record(self, attempt: ForkAttempt, outcome: AttemptOutcome, result: TransactionResult) -> AttemptRecord:
-        """What to commit: the ordinals that ended, what is left of the fork, and the notices to the sender."""
+        """The record to commit: the ordinals that ended, the rest of the fork, and the DSNs to the sender."""
         transport = self._context.settings.transport
         now = self._context.now()
         stored, key = attempt.stored, attempt.fork.destination.key
@@ -398,7 +398,7 @@ class Forks:
         if outcome.retry is not None and not stored.retries:
             others = tuple(self.queued(stored, other, now) for other in self.of(stored) if other.destination.key != key)
         sides: tuple[SideMessage, ...] = ()
-        if outcome.failed or outcome.delayed_dsn or outcome.delivered:  # somebody may have asked to be told
+        if outcome.failed or outcome.delayed_dsn or outcome.delivered:  # the sender may have requested any of these reports
             sides = await self._notices.about(stored, attempt.read_content, outcome, result.server, passes_dsn=result.passes_dsn)
         return AttemptRecord(
             stored.envelope.message_id,
@@ -419,7 +419,7 @@ def _news(result: TransactionResult) -> NextHopNews:
     return NextHopNews(None)
 
 
-def _word_for(outcome: AttemptOutcome) -> str:
+def _metric_label(outcome: AttemptOutcome) -> str:
     if outcome.delivered:
         return "partly"
     return "deferred" if outcome.retry is not None else "failed"

@@ -1,7 +1,8 @@
-"""Asking each primary server what is done: every discard_poll_interval while its shadow messages are held or something is
-to be acknowledged, else a heartbeat.
+"""Polls each primary server for discard notifications, which is also the heartbeat. docs/protocol.md 9, docs/design.md 4.
 
-One task a peer, one XQDISCARD at a time. What a reply brings is committed before it is acknowledged in the next question.
+The interval is discard_poll_interval while shadow messages are held for the server or an acknowledgement is due, else
+shadow_heartbeat_frequency. One task per peer, one XQDISCARD at a time. A reply is committed before the next question
+acknowledges it.
 """
 
 import asyncio
@@ -39,7 +40,7 @@ class Session(Protocol):
 
 
 class HeartbeatService:
-    """Keeps one session with each peer, and acts on what is heard there."""
+    """Keeps one session with each peer, and applies the notifications received in it."""
 
     def __init__(self, context: Context, promote: PromoteService, review: ReviewService) -> None:
         self._context = context
@@ -47,12 +48,12 @@ class HeartbeatService:
         self._review = review
         self._acknowledged: dict[tuple[ServerName, str, int], int] = {}
         self._held: dict[ServerName, int] = {}
-        self._repeating: set[ServerName] = set()  # its last reply was one that we had acknowledged
-        self._unacknowledged: set[ServerName] = set()  # its last reply brought something: the next question acknowledges it
+        self._repeating: set[ServerName] = set()  # its last reply repeated acknowledged events
+        self._unacknowledged: set[ServerName] = set()  # its last reply had events: the next question acknowledges them
         self._asking = {server: asyncio.Lock() for server in context.peers.states}
 
     def start(self) -> None:
-        """One task a peer, and one that knows whose shadow messages are held."""
+        """Start one task per peer, and one that counts the shadow messages held for each."""
         for server in self._context.peers.states:
             self._context.tasks.keep(partial(self._watch, server), f"heartbeat {server}")
         self._context.tasks.keep(self._count_held, "heartbeat holdings")
@@ -65,7 +66,7 @@ class HeartbeatService:
                     held[group.primary] = held.get(group.primary, 0) + group.count
                 began, self._held = held.keys() - self._held.keys(), held
                 for server in began & self._context.peers.states.keys():
-                    self._context.peers.states[server].wake.set()  # from now on each discard_poll_interval
+                    self._context.peers.states[server].wake.set()  # poll at discard_poll_interval from now on
             except LedgerUnavailable as error:
                 _log.warning("heartbeat.holdings_unknown", reason=error.reason)
             await asyncio.sleep(self._context.settings.transport.discard_poll_interval.total_seconds())
@@ -81,7 +82,7 @@ class HeartbeatService:
             except PeerUnavailable as error:
                 failures += 1
                 self._context.peers.failed(server)
-                if error.reason != said:  # once, and again when there is another reason
+                if error.reason != said:  # log once, and again for another reason
                     said = error.reason
                     _log.warning("peer.silent", server=server, reason=said)
             except LedgerUnavailable as error:
@@ -93,7 +94,7 @@ class HeartbeatService:
                 continue
 
     async def _is_wanted(self, server: ServerName) -> bool:
-        """Always, but where redundancy was switched off with something left from before."""
+        """Always with redundancy enabled; else only while something is left from before."""
         context = self._context
         return context.is_enabled or bool(self._held.get(server)) or bool(await context.ledger.primaries_listed_on(server, 1))
 
@@ -128,9 +129,9 @@ class HeartbeatService:
             spoke_at = context.clock.awake()
             reply = await link.discards(DISCARDS_PER_QUESTION, self._acknowledged[key])
             if link.identity is None or link.identity.database != identity.database:
-                return  # another database answered: its sequences are its own
+                return  # another database answered: sequences are per database
             context.metrics.heartbeat(server)
-            context.leases.proved(server, identity.database, spoke_at)  # its silence counter began anew with our command
+            context.leases.proved(server, identity.database, spoke_at)  # our command reset its silence timer
             if not reply.events:
                 self._unacknowledged.discard(server)
                 return
@@ -141,12 +142,12 @@ class HeartbeatService:
                 return  # the next poll asks again
             self._repeating.discard(server)
             self._unacknowledged.add(server)
-            await context.tasks.whole(self._obey(party, identity.incarnation, reply), f"discards {server}")
+            await context.tasks.whole(self._apply(party, identity.incarnation, reply), f"discards {server}")
             self._acknowledged[key] = reply.events[-1].sequence
             if not reply.remaining:
                 return
 
-    async def _obey(self, speaker: Party, incarnation: int, reply: DiscardReply) -> None:
+    async def _apply(self, speaker: Party, incarnation: int, reply: DiscardReply) -> None:
         context = self._context
 
         def decide(event: DiscardEvent, claim: Claim | None) -> Transition:

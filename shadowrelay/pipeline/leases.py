@@ -1,11 +1,11 @@
-"""What this process may do with its claims: the attempts that run, and the leases on the servers that may hold its copies.
+"""Tracks running attempts, and leases on the servers that may hold copies. docs/design.md 6.2, 6.4.
 
 A claim may end only between two attempts (docs/design.md 6.2 "again", "meet"). Attempts begin on the event loop and claims end in
 the writer's thread; one lock decides which came first. Between that decision and the end of its commit, and in a read that
-began before that, the message still looks like ours: no attempt begins until a read begins after the commit. The same holds
+began earlier, the message still appears to be ours: no attempt begins until a read begins after the commit. The same holds
 for a fork whose attempt has just ended: an older read still shows it as due.
 
-Leases are in memory: one does not survive the process. Their arithmetic is `ownership.leases`.
+Leases are kept in memory and do not survive the process. Their arithmetic is `ownership.leases`.
 """
 
 import math
@@ -27,11 +27,11 @@ Fork = tuple[MessageId, str]
 
 
 class Attempts:
-    """The running attempts, those that ended since the last read, and the claims that end. Whoever calls `end_claim` calls
+    """The running attempts, those that ended since the last read, and the claims that end. A caller of `end_claim` must call
     `settle` when its commit is over.
 
-    A fork that waits for a session of its next hop is `waiting`: that hinders nobody. What changes its message meanwhile makes it
-    stale, and a stale one must be read again instead of being started.
+    A fork that waits for a session of its next hop is `waiting`, which blocks nothing. A change of its message makes the fork
+    stale: it must be read again instead of being started.
     """
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class Attempts:
         self._running: dict[MessageId, set[str]] = {}
         self._waiting: dict[MessageId, set[str]] = {}
         self._stale: set[Fork] = set()
-        self._called_off: dict[MessageId, Ordinals] = {}  # what others have done of messages that run here
+        self._called_off: dict[MessageId, Ordinals] = {}  # recipients that other nodes have done, of messages that run here
         self._changed: set[MessageId] = set()
         self._changed_in_acceptance: set[MessageId] = set()
         self._ended_forks: set[Fork] = set()
@@ -47,8 +47,8 @@ class Attempts:
         self._settled_claims: set[MessageId] = set()
 
     def begin(self, message_id: MessageId) -> bool:
-        """Nothing else may be attempted on this message until `end`, nor may its claim end; False if an attempt runs, or an
-        attempt or the claim may have ended since it was read."""
+        """Reserve the message: until `end`, nothing else may be attempted on it, and its claim may not end. False if an attempt
+        runs, or if an attempt or the claim may have ended since the message was read."""
         with self._lock:
             if message_id in self._running or message_id in self._ended_claims or (message_id, ACCEPT) in self._ended_forks:
                 return False
@@ -58,8 +58,8 @@ class Attempts:
             return True
 
     def wait(self, message_id: MessageId, next_hop: str) -> bool:
-        """This fork, as it was just read, waits for a session; False if it waits or runs already, or it or the claim may have
-        ended or changed since it was read. Whoever accepts the message knows its claim."""
+        """This fork, as just read, waits for a session. False if it already waits or runs, or if it or the claim may have ended or
+        changed since it was read. A change during acceptance is ignored, because the accepting task knows the claim."""
         with self._lock:
             if message_id in self._changed and ACCEPT not in self._running.get(message_id, ()):
                 return False
@@ -71,7 +71,7 @@ class Attempts:
             return True
 
     def start(self, message_id: MessageId, next_hop: str) -> bool:
-        """The fork that waits runs now; False if it is stale, or the whole message is taken: read it again."""
+        """Start a waiting fork. False if it is stale, or the whole message is reserved: read it again."""
         with self._lock:
             if (message_id, next_hop) in self._stale or ACCEPT in self._running.get(message_id, ()):
                 return False
@@ -80,7 +80,7 @@ class Attempts:
             return True
 
     def end(self, message_id: MessageId, next_hop: str = ACCEPT) -> None:
-        """The attempt is over, and recorded, or it was never started. A read that began before that still shows the fork as due."""
+        """The attempt is over and recorded, or was never started. A read that began earlier still shows the fork as due."""
         with self._lock:
             if next_hop in self._waiting.get(message_id, ()):
                 self._stop_waiting(message_id, next_hop)
@@ -95,26 +95,26 @@ class Attempts:
                     self._called_off.pop(message_id, None)
 
     def call_off(self, message_id: MessageId, done: Ordinals) -> None:
-        """These recipients are done, as another node reports: a running attempt on no others must not end its data, and who waits
-        with what the claim was has to read it again. Called before that is committed: an attempt could end its data right after."""
+        """Another node reports these recipients done: a running attempt on no others must not end its data, and waiting forks
+        become stale. Call it before the commit, because an attempt could end its data right after it."""
         with self._lock:
             self._note_changed(message_id)
             if message_id in self._running:
                 self._called_off[message_id] = self._called_off.get(message_id, NO_ORDINALS) | done
 
     def is_called_off(self, message_id: MessageId, ordinals: Ordinals) -> bool:
-        """The attempt on these recipients is."""
-        done = self._called_off.get(message_id)  # both on the event loop; it is asked for every message
+        """Whether the attempt on these recipients was called off."""
+        done = self._called_off.get(message_id)  # both on the event loop; called for every message
         return done is not None and ordinals <= done
 
     def changed(self, message_id: MessageId) -> None:
-        """The claim changed: whoever waits with what it was, or reads it at this moment, has to read it again. Call it when the
-        change is committed; where it must be known sooner, then too."""
+        """The claim changed: forks that wait with the old claim, or are being read now, must be read again. Call it after the
+        commit, and additionally before it if the change must take effect sooner."""
         with self._lock:
             self._note_changed(message_id)
 
     def has_changed(self, message_id: MessageId) -> bool:
-        """The claim changed since its acceptance began, which is not over: whoever accepts it does not know the claim any more."""
+        """Whether the claim changed during its acceptance, which is not over: the accepting task no longer knows the claim."""
         return message_id in self._changed_in_acceptance
 
     def _note_changed(self, message_id: MessageId) -> None:
@@ -134,12 +134,12 @@ class Attempts:
             return True
 
     def settle(self, message_ids: Iterable[MessageId]) -> None:
-        """The transaction is over, committed or not: what is read from now on counts."""
+        """The transaction is over, committed or not: reads that begin now are valid."""
         with self._lock:
             self._settled_claims.update(self._ended_claims.intersection(message_ids))
 
     def reading(self) -> None:
-        """Call right before claims are read for new attempts: they are as settled by now. One reader at a time."""
+        """Call right before reading claims for new attempts: the read includes everything settled so far. One reader at a time."""
         with self._lock:
             self._changed.clear()
             self._ended_forks.clear()
@@ -147,7 +147,7 @@ class Attempts:
             self._settled_claims.clear()
 
     def is_running(self, message_id: MessageId) -> bool:
-        """It is being accepted or delivered, or waits for a session."""
+        """Whether the message is being accepted or delivered, or waits for a session."""
         with self._lock:
             return message_id in self._running or message_id in self._waiting
 
@@ -167,26 +167,26 @@ class Attempts:
 
 
 class Leases:
-    """Per server the unbroken run of proofs, per message and server the end of the copy's own lease.
+    """Per server the unbroken run of proofs; per message and server the end of the copy's own lease.
 
-    `suffices` says whether an attempt may start, `may_end_data` whether it may send its final dot. Both also want a recent
-    proof where `delivery_without_lease` is `defer`.
+    `suffices` decides whether an attempt may start, `may_end_data` whether it may send its final dot. Both also require a
+    recent proof if `delivery_without_lease` is `defer`.
     """
 
     def __init__(self, clock: Clock, transport: Transport) -> None:
         self._clock = clock
         self._span = span = transport.shadow_resubmit_time_span
         self._spans: dict[ServerName, timedelta] = {}
-        self._lengths: dict[ServerName, float] = {}  # of those whose span is known
+        self._lengths: dict[ServerName, float] = {}  # of servers whose span is known
         self._length = leases.lease_length(span, span)
         self._servers: dict[ServerName, leases.ServerLease] = {}
         self._copies: dict[MessageId, dict[ServerName, float]] = {}
-        self._confirmed: dict[MessageId, dict[ServerName, float]] = {}  # when; kept for `defer` only
+        self._confirmed: dict[MessageId, dict[ServerName, float]] = {}  # confirmation times; kept for `defer` only
         self.reply_allowance = leases.reply_allowance(span)
         self.configure(transport)
 
     def configure(self, transport: Transport) -> None:
-        """Follow a changed policy or poll interval; the span stays until the next start."""
+        """Apply a changed policy or poll interval; the span is fixed until the next start."""
         is_deferring = transport.delivery_without_lease is WithoutLease.DEFER
         self._proof_age_max = leases.proof_age_max(transport.discard_poll_interval) if is_deferring else None
 
@@ -204,13 +204,13 @@ class Leases:
         return leases.silence_limit(self._span, self._spans.get(server, self._span))
 
     def proved(self, server: ServerName, database: DatabaseId, spoke_at: float) -> None:
-        """The server has received what we said at `spoke_at`."""
+        """The server has received what we sent at `spoke_at`."""
         lease = self._servers.get(server)
         self._servers[server] = leases.renewed(lease, database, spoke_at, self._clock.awake(), self._lengths.get(server, self._length))
 
     def began(self, message_id: MessageId, server: ServerName, spoke_at: float, *, is_confirmed: bool) -> None:
-        """A copy was sent, or chosen again, from `spoke_at` on. Unconfirmed: only counts where no lease was before,
-        since an older copy on that server would not have heard of it."""
+        """A copy was sent, or chosen again, beginning at `spoke_at`. Unconfirmed, it counts only if there was no lease before:
+        the server may have received nothing, and an older copy there would not wait longer."""
         copies = self._copies.setdefault(message_id, {})
         if is_confirmed or server not in copies:
             copies[server] = spoke_at + self._lengths.get(server, self._length)
@@ -218,46 +218,46 @@ class Leases:
             self._confirmed.setdefault(message_id, {})[server] = self._clock.awake()
 
     def inherit(self, message_id: MessageId, original_id: MessageId) -> None:
-        """A DSN has its original's servers on its list (`primary.side_claim`), and its leases on them."""
+        """A DSN has its original's servers on its list (`primary.side_claim`), and inherits the leases on them."""
         self._copies[message_id] = dict(self._copies.get(original_id, ()))
         if original_id in self._confirmed:
             self._confirmed[message_id] = dict(self._confirmed[original_id])
 
     def without(self, message_id: MessageId, server: ServerName) -> None:
-        """It may hold a copy that this process did not send, and nothing is known of its patience."""
+        """The server may hold a copy that this process did not send, and how long it will wait is unknown: no lease."""
         self._copies.setdefault(message_id, {})[server] = 0.0
 
     def left(self, message_id: MessageId, copy: Copy) -> float:
-        """Seconds that the lease on one copy still runs; zero or less: it does not."""
+        """Seconds left of the lease on one copy; zero or less: it has ended."""
         until = self._copies.get(message_id, {}).get(copy.server)
         return leases.lease_left(until, copy.database, self._servers.get(copy.server), self._clock.awake())
 
     def suffices(self, message_id: MessageId, copy: Copy) -> bool:
-        """It runs long enough for a final dot, because an attempt that could not end would only be made again; and where
-        `delivery_without_lease` is `defer`, the server was heard a moment ago."""
+        """Whether the lease runs long enough for a final dot, because an attempt that could not end would only be repeated; and,
+        if `delivery_without_lease` is `defer`, whether the server was heard recently."""
         if not leases.may_end_data(self.left(message_id, copy), self.reply_allowance):
             return False
         return self._proof_age_max is None or self._is_recent(message_id, copy.server, self._proof_age_max)
 
     def _is_recent(self, message_id: MessageId, server: ServerName, age_max: float) -> bool:
-        """Its last proof is recent enough."""
+        """Whether the last proof is recent enough."""
         lease = self._servers.get(server)
         confirmed_at = self._confirmed.get(message_id, {}).get(server, -math.inf)
         proved_at = confirmed_at if lease is None else max(confirmed_at, lease.proved_at)
         return self._clock.awake() - proved_at <= age_max
 
     def may_end_data(self, message_id: MessageId, claim: Claim, excused: Collection[ServerName], known: Mapping[ServerName, float]) -> bool:
-        """Rule *dot*, asked right before the final dot of an attempt that began with this claim, without the leases of
-        `excused`. `known` are the `ends` as they were when it began: a copy placed since counts too, in whatever database. It may
-        be on a server that had one before, whose disk was destroyed: a name in `known` does not say that the claim has it."""
-        for copy in self._bound_by(message_id, claim, excused, known):  # noqa: SIM110 - it is asked for every message
+        """Rule *dot*, checked right before the final dot of an attempt that began with this claim; the leases of `excused` are
+        waived. `known` are the `ends` when the attempt began: copies placed since then count too, in whatever database. Such a
+        copy may be on a server that had an earlier one, lost with its disk, so a name in `known` need not be in the claim."""
+        for copy in self._bound_by(message_id, claim, excused, known):  # noqa: SIM110 - called for every message
             if not self.suffices(message_id, copy):
                 return False
         return True
 
     def dot_left(self, message_id: MessageId, claim: Claim, excused: Collection[ServerName], known: Mapping[ServerName, float]) -> float:
-        """Seconds until the first lease of that attempt ends: the reply to its dot is worth nothing after that. Infinite
-        where nobody has a copy."""
+        """Seconds until the first lease of that attempt ends: a reply to its dot after that is worthless. Infinite if no server
+        has a copy."""
         left = math.inf
         for copy in self._bound_by(message_id, claim, excused, known):
             left = min(left, self.left(message_id, copy))
@@ -280,11 +280,11 @@ class Leases:
         return None if lease is None else lease.until - self._clock.awake()
 
     def ends(self, message_id: MessageId) -> Mapping[ServerName, float]:
-        """When the own leases of the copies end that this process sent or chose. Each copy sent or chosen later has another end."""
+        """When the own leases end of copies that this process sent or chose. Each copy sent or chosen later has a different end."""
         return dict(self._copies.get(message_id, ()))
 
     def listed_anew(self, message_id: MessageId, server: ServerName) -> None:
-        """The server was off the list, so that the copy that it had there is gone, and the lease on that says nothing of the next."""
+        """The server was off the list, so its earlier copy is gone, and the lease on that does not cover the next one."""
         self._copies.get(message_id, {}).pop(server, None)
         self._confirmed.get(message_id, {}).pop(server, None)
 
@@ -295,8 +295,8 @@ class Leases:
 
 
 class AttemptLease:
-    """Rule *dot* for one attempt: will the lease outlast the reply? Copies that were listed since its
-    message was loaded count too: it may have waited long for a session."""
+    """Rule *dot* for one attempt: will the lease outlast the reply? Copies listed since the message was loaded count too,
+    because it may have waited long for a session."""
 
     __slots__ = ("_attempts", "_claim", "_known", "_leases", "_message_id", "excused")
 
@@ -306,11 +306,11 @@ class AttemptLease:
         self._known = leases.ends(self._message_id)
 
     def may_end_data(self, ordinals: Ordinals) -> bool:
-        """Asked right before the final dot of a transaction with these recipients."""
+        """Checked right before the final dot of a transaction with these recipients."""
         if self._attempts.is_called_off(self._message_id, ordinals):
             return False
         return self._leases.may_end_data(self._message_id, self._claim, self.excused, self._known)
 
     def reply_seconds(self) -> float:
-        """How long the leases last from now."""
+        """Seconds that the leases still last."""
         return self._leases.dot_left(self._message_id, self._claim, self.excused, self._known)

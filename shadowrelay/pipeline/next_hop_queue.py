@@ -1,6 +1,7 @@
-"""The queues of the next hops in memory: what is loaded, who waits for a session or for a place, and when each queue wants a turn.
+"""Keeps the in-memory queues of next hops and schedules their turns. docs/architecture.md "The queues of next hops".
 
-How much may be loaded, and when the next hop is probed, is `delivery_rules`; `deliver` gives the queues their turns.
+A queue has loaded forks, forks that wait for a session, and messages that wait for room. `delivery_rules` decides how much may be
+loaded and when the next hop is probed; `deliver` gives the queues their turns.
 """
 
 import asyncio
@@ -20,11 +21,11 @@ from shadowrelay.pipeline import delivery_rules
 from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.delivery_rules import QueueState
 
-REVIEWING_MAX = 400  # of one queue, beside what it may load: a page of questions
+REVIEWING_MAX = 400  # per queue, in addition to what it may load: a page of questions
 
 
 class Arriving(NamedTuple):
-    """A message that was just accepted, with one fork, and found no room. `until`: the loop's time."""
+    """A message just accepted, with one fork, for which there was no room. `until`: in time of the event loop."""
 
     stored: StoredMessage
     fork: Fork
@@ -34,26 +35,26 @@ class Arriving(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class NextHopQueue:
-    """The queue of one next hop in memory. `loaded` are the messages whose fork is being worked on or in review. `arriving`, in
-    order, take the places that they leave.
+    """The queue of one next hop in memory. `loaded` are the messages whose fork is being worked on or in review; `arriving`
+    messages take their places in order as they become free.
 
-    Shapes: `due_at` is when the first fork in the ledger that is not loaded is due; `None`: there is none.
+    Shapes: `due_at` is when the first fork that is in the ledger but not loaded is due; `None`: there is none.
     """
 
     key: str
     concurrency: int
     state: QueueState
     loaded: set[MessageId] = field(default_factory=set)
-    reviewing: set[MessageId] = field(default_factory=set)  # of these
+    reviewing: set[MessageId] = field(default_factory=set)  # subset of `loaded`
     due_at: datetime | None = None
-    noted_count: int = 0  # how often `due_at` was noted: what is noted during a read is not in it
+    noted_count: int = 0  # calls of `note_due`: a read does not include forks noted while it ran
     running_count: int = 0
     arriving: deque[Arriving] = field(default_factory=deque)
     arriving_timer: asyncio.TimerHandle | None = None
     _waiting: deque["asyncio.Future[bool]"] = field(default_factory=deque)
 
     async def session(self) -> bool:
-        """Wait for a turn to use a session, first come, first served; `release` gives it back. False: it was called off."""
+        """Wait for a session, first come, first served; `release` gives it back. False: it was called off."""
         if self.running_count < self.concurrency:
             self.running_count += 1
             return True
@@ -75,7 +76,7 @@ class NextHopQueue:
         self.running_count -= 1
 
     def call_off(self) -> None:
-        """Whoever waits for a session goes back to the queue."""
+        """Send the forks that wait for a session back to the queue."""
         while self._waiting:
             turn = self._waiting.popleft()
             if not turn.done():
@@ -83,21 +84,21 @@ class NextHopQueue:
 
     @property
     def working_count(self) -> int:
-        """What takes up room: a peer that is silent must not hold up the mail of others, so what is in review does not."""
+        """Forks that use room. Those in review do not, so that a silent peer does not block other mail."""
         return len(self.loaded) - min(len(self.reviewing), REVIEWING_MAX)
 
     def is_behind(self, now: datetime) -> bool:
-        """Mail that is due waits in the ledger."""
+        """Whether due mail waits in the ledger."""
         return self.due_at is not None and self.due_at <= now
 
     @property
     def is_idle(self) -> bool:
-        """Nothing is loaded and nothing waits: that the next hop was out of reach says nothing about the day of the next message."""
+        """Nothing is loaded and nothing waits. An earlier failure of the next hop need not be kept for the next message."""
         return not self.loaded and self.due_at is None and not self.arriving
 
 
 class NextHopQueues:
-    """All queues in memory, by next hop, and when each wants a turn. `wake` is called when one wants it now.
+    """All queues in memory, by next hop, and when each needs a turn. `wake` is called when one needs it now.
 
     A queue is in memory while something is loaded or waits; `forget_if_idle` drops it afterwards.
     """
@@ -107,9 +108,9 @@ class NextHopQueues:
         self._wake = wake
         self._queues: dict[str, NextHopQueue] = {}
         self._busy_count = 0  # queues with something loaded
-        self._ready: dict[str, None] = {}  # queues that want a turn, in order
-        self._times: list[tuple[datetime, str]] = []  # heap: when a queue wants one
-        self.running_count = 0  # attempts, those that are loaded and in no review
+        self._ready: dict[str, None] = {}  # queues that need a turn now, in order
+        self._times: list[tuple[datetime, str]] = []  # heap: when a queue needs one
+        self.running_count = 0  # attempts: loaded, and not in review
 
     def __iter__(self) -> Iterator[NextHopQueue]:
         return iter(tuple(self._queues.values()))
@@ -118,7 +119,7 @@ class NextHopQueues:
         return len(self._queues)
 
     def of(self, key: str) -> NextHopQueue:
-        """The queue of this next hop, made where there is none."""
+        """The queue of this next hop, created if missing."""
         queue = self._queues.get(key)
         if queue is None:
             concurrency = self._context.settings.send.concurrency_per_destination
@@ -126,7 +127,7 @@ class NextHopQueues:
         return queue
 
     def forget_if_idle(self, queue: NextHopQueue) -> bool:
-        """Whether it was idle."""
+        """Drop the queue if it is idle; returns whether it was."""
         if queue.is_idle:
             self._queues.pop(queue.key, None)
             return True
@@ -135,7 +136,7 @@ class NextHopQueues:
     # room
 
     def has_room(self, fork: Fork) -> bool:
-        """For a message that was just accepted."""
+        """Whether there is room for a message just accepted."""
         queue = self._queues.get(fork.destination.key)
         if queue is None:
             return True
@@ -154,12 +155,12 @@ class NextHopQueues:
         return delivery_rules.room(queue.state, queue.working_count, share, now)
 
     def add(self, queue: NextHopQueue, message_id: MessageId) -> None:
-        """This message takes a place in it."""
+        """Give this message a place in the queue."""
         self._busy_count += not queue.loaded
         queue.loaded.add(message_id)
 
     def remove(self, queue: NextHopQueue, message_id: MessageId) -> None:
-        """It leaves its place, which what is due may take."""
+        """Free the place of this message, for due mail to take."""
         queue.loaded.remove(message_id)
         queue.reviewing.discard(message_id)
         self._busy_count -= not queue.loaded
@@ -169,12 +170,12 @@ class NextHopQueues:
     # turns
 
     def use_room(self, queue: NextHopQueue) -> None:
-        """What is due takes the place that was left."""
+        """Let due mail take a free place."""
         if queue.is_behind(self._context.now()) and queue.working_count <= queue.concurrency:
             self.want_turn(queue)
 
     def want_turn(self, queue: NextHopQueue) -> None:
-        """As soon as possible."""
+        """Request a turn as soon as possible."""
         self._ready[queue.key] = None
         self._wake()
 
@@ -182,7 +183,7 @@ class NextHopQueues:
         heapq.heappush(self._times, (at, queue.key))
 
     def note_due(self, key: str, at: datetime | None) -> None:
-        """A fork in this queue of the ledger is due then."""
+        """A fork in this queue of the ledger is due at that time."""
         if at is None:
             return
         queue = self.of(key)
@@ -192,11 +193,11 @@ class NextHopQueues:
             queue.due_at = at
         if at <= self._context.now():
             self.want_turn(queue)
-        elif is_sooner:  # else it is found when those before it are loaded
+        elif is_sooner:  # else it is found when the earlier ones are loaded
             self.want_turn_at(queue, at)
 
     def seconds_until_turn(self) -> float | None:
-        """None: nobody wants one at a known time."""
+        """None: no queue needs a turn at a known time."""
         if not self._times:
             return None
         if self._ready:
@@ -204,7 +205,7 @@ class NextHopQueues:
         return max((self._times[0][0] - self._context.now()).total_seconds(), 0.0)
 
     def turns(self, now: datetime) -> Iterator[NextHopQueue]:
-        """Whose turn it is now, in order. A queue that wants another one meanwhile has it in the next round."""
+        """The queues whose turn it is now, in order. A queue that requests another turn meanwhile gets it in the next round."""
         while self._times and self._times[0][0] <= now:
             _, key = heapq.heappop(self._times)
             self._ready[key] = None

@@ -1,7 +1,7 @@
-"""Recording what came of an attempt, in one commit with the notices and the discard notifications that it causes.
+"""Records the outcome of an attempt, in one commit with the DSNs and discard notifications that it causes. docs/design.md 5.
 
-An outcome that is not recorded would be a duplicate after a crash, or after the next attempt. So recording goes on until it
-succeeds, and `can_record` holds up all other deliveries meanwhile.
+An unrecorded outcome would cause a duplicate after a crash, or at the next attempt. So recording is repeated until it
+succeeds, and `can_record` blocks all other deliveries meanwhile.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ _log = structlog.get_logger()
 
 
 class Outcomes:
-    """`on_side` is called with the id of each notice (DSN) that was committed with an outcome."""
+    """`on_side` is called with the id of each DSN that was committed with an outcome."""
 
     def __init__(self, context: Context, verdicts: Verdicts, queues: NextHopQueues, on_side: Callable[[MessageId], None]) -> None:
         self._context = context
@@ -37,9 +37,9 @@ class Outcomes:
         self.can_record.set()
 
     async def record(self, stored: StoredMessage, record: AttemptRecord) -> bool:
-        """Returns when it is recorded, however long that takes: whether the message is done.
+        """Return once the outcome is recorded, however long that takes: whether the message is done.
 
-        Raises: what the ledger raised, if the outcome can never be recorded. The message is set aside then.
+        Raises: the ledger's error if the outcome can never be recorded. The message is then set aside.
         """
         context = self._context
         message_id = stored.envelope.message_id
@@ -48,7 +48,7 @@ class Outcomes:
             return primary.recorded(claim, record.done)
 
         joined, has_verdict = self._verdicts.joined(message_id, decide)
-        for side in record.sides if not stored.is_promoted else ():  # else everybody is asked first: see `Notices`
+        for side in record.sides if not stored.is_promoted else ():  # promoted: all nodes are asked first, see `Notices`
             context.leases.inherit(side.message.envelope.message_id, message_id)
         while True:
             try:
@@ -60,7 +60,7 @@ class Outcomes:
                 self.can_record.clear()
                 await asyncio.sleep(RECORD_AGAIN_SECONDS)
             except Exception:
-                # Delivered, but it cannot be said: never again, then. Somebody has to look at it.
+                # The outcome cannot be recorded: do not attempt the message again. An administrator has to decide.
                 await self._set_aside_delivered(stored)
                 self.can_record.set()
                 self._verdicts.recorded(message_id)

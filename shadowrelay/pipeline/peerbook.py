@@ -1,4 +1,4 @@
-"""What this process knows of each peer at the moment: when it was heard, in which database, whether it answers, whose turn it is.
+"""Tracks each peer's current state: last contact, database, circuit breaker, turns. docs/architecture.md "Circuit breaker".
 
 Large copies to one peer take turns: all at once, none of a burst would arrive in time; one after the other, all do.
 """
@@ -22,7 +22,7 @@ from shadowrelay.settings.values import Peer
 
 
 class Turns:
-    """First come, first served; small copies wait for nobody. Units: octets."""
+    """First come, first served; small copies do not wait. Units: octets."""
 
     def __init__(self, octets_max: int = TURN_OCTETS_MAX) -> None:
         self._octets_max = octets_max
@@ -31,7 +31,7 @@ class Turns:
 
     @contextlib.asynccontextmanager
     async def turn(self, size: int) -> AsyncIterator[None]:
-        """Wait for room among the copies under way; more than all the room is there for one that is alone."""
+        """Wait for room among the copies in progress; a copy larger than the limit goes alone."""
         if size <= LARGE_OCTETS:
             yield
             return
@@ -80,8 +80,8 @@ class PeerState:
     breaker: circuit.Breaker = field(default_factory=circuit.closed)
     copies_in_flight: int = 0
     turns: Turns = field(default_factory=Turns)  # of copies that clients wait for
-    repair_turns: Turns = field(default_factory=Turns)  # of the others: they may take an hour
-    unreachable_since: float | None = None  # `Clock.ran`: who was suspended has not been refused
+    repair_turns: Turns = field(default_factory=Turns)  # of all other copies, which may take an hour
+    unreachable_since: float | None = None  # `Clock.ran`: time in which this node was suspended does not count
     wake: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
@@ -94,13 +94,13 @@ class PeerState:
 
 
 class PeerBook:
-    """All configured peers of this boundary. Callbacks tell the services of a new database and of a return."""
+    """All configured peers of this boundary. Callbacks notify the services of new databases, incarnations and returns."""
 
     def __init__(self, peers: Iterable[Peer], clock: Clock, heartbeat_seconds: float) -> None:
         self._clock = clock
         self._heartbeat_seconds = heartbeat_seconds
         self.states = {peer.name: PeerState(peer, clock.ran()) for peer in peers}
-        self.conflicts: dict[ServerName, str] = {}  # who is refused because of its name or database, and why
+        self.conflicts: dict[ServerName, str] = {}  # peers refused for their name or database, and why
         self.on_new_database: list[Callable[[ServerName, DatabaseId, DatabaseId], None]] = []
         self.on_new_incarnation: list[Callable[[ServerName], None]] = []
         self.on_return: list[Callable[[ServerName, float], None]] = []
@@ -108,7 +108,7 @@ class PeerBook:
         self._trials_count = 0
 
     def remember(self, rows: Iterable[PeerRow]) -> None:
-        """What the ledger knows from before: another database than this one is a new one."""
+        """Load the databases recorded in the ledger: any other is new."""
         for row in rows:
             if row.server in self.states:
                 self.states[row.server].database = row.database
@@ -117,17 +117,17 @@ class PeerBook:
         return server in self.states
 
     def party(self, server: ServerName) -> Party:
-        """The peer in the database that it showed last."""
+        """The peer in the database that it last reported."""
         state = self.states.get(server)
         return Party(server, NO_DATABASE) if state is None else state.party
 
     def whole_incarnation(self, server: ServerName) -> Incarnation | None:
-        """The incarnation that the peer showed last; `None` for a server that is no peer."""
+        """The incarnation that the peer last reported; `None` for a server that is no peer."""
         state = self.states.get(server)
         return None if state is None else state.whole_incarnation
 
     def conflict(self, me: Party, identity: PeerIdentity) -> str:
-        """Why this peer must be refused; empty if it is who it says. Told once, and when it is over."""
+        """Why this peer must be refused; empty if its identity is plausible. Logged once, and again when resolved."""
         server = identity.server
         known = [state.party for state in self.states.values()]
         reason = contradiction(me, Party(server, identity.database), known)
@@ -143,7 +143,7 @@ class PeerBook:
         return reason
 
     def identified(self, identity: PeerIdentity) -> None:
-        """A session has shown who the peer is. Any session is a sign of life; a new process may take what the last one refused."""
+        """A session identified the peer. Any session is a sign of life; a new process may accept what the last one refused."""
         state = self.states.get(identity.server)
         if state is None:
             return
@@ -160,7 +160,7 @@ class PeerBook:
                 tell_incarnation(identity.server)
 
     def heard(self, server: ServerName, database: DatabaseId) -> None:
-        """Proof of life, in either direction."""
+        """Record a sign of life, in either direction."""
         state = self.states.get(server)
         if state is None:
             return
@@ -174,7 +174,7 @@ class PeerBook:
                 tell(server, seconds)
 
     def failed(self, server: ServerName, *, was_refused: bool = False) -> None:
-        """No session, or no answer in time."""
+        """The peer gave no session, or no answer in time."""
         state = self.states.get(server)
         if state is None:
             return
@@ -184,7 +184,7 @@ class PeerBook:
             state.unreachable_since = self._clock.ran()
 
     def refused(self, server: ServerName, refused: circuit.Refused, reason: str) -> None:
-        """It answered, but takes no copies now."""
+        """The peer answered, but accepts no copies now."""
         state = self.states.get(server)
         if state is None:
             return
@@ -193,14 +193,14 @@ class PeerBook:
         state.breaker = circuit.after_refusal(state.breaker, self._clock.awake(), self._heartbeat_seconds, refused, reason)
 
     def offered(self, server: ServerName, is_offered: bool) -> None:
-        """Whether HOLD is in the EHLO of a session of ours, whatever that is for."""
+        """Whether the peer's EHLO offered HOLD in one of our sessions, whatever the session is for."""
         if not is_offered:
             self.refused(server, circuit.Refused.SESSION, "does not offer HOLD now")
         elif (state := self.states.get(server)) is not None:
             self._now(state, circuit.after_offer(state.breaker))
 
     def stored(self, server: ServerName) -> None:
-        """It has stored a copy."""
+        """The peer has stored a copy."""
         state = self.states[server]
         self._now(state, circuit.after_copy(state.breaker))
 
@@ -214,7 +214,7 @@ class PeerBook:
             tell(state.peer.name)
 
     def may_try(self, server: ServerName) -> bool:
-        """The circuit breaker lets a copy through."""
+        """Whether the circuit breaker allows a copy."""
         state = self.states.get(server)
         return state is not None and circuit.may_try(state.breaker, self._clock.awake())
 
@@ -223,7 +223,7 @@ class PeerBook:
         return circuit.state_of(self.states[server].breaker, self._clock.awake())
 
     def begin(self, server: ServerName) -> int | None:
-        """Begin an attempt; None where another one is on trial, or it is too early. The number has to be given back."""
+        """Begin an attempt; None if another one is on trial, or it is too early. The number must be passed to `give_back`."""
         if not self.may_try(server):
             return None
         state = self.states[server]
@@ -234,27 +234,27 @@ class PeerBook:
         return self._trials_count
 
     def give_back(self, server: ServerName, trial: int) -> None:
-        """The attempt of that number has ended, or was cancelled."""
+        """The attempt with that number has ended, or was cancelled."""
         state = self.states[server]
         state.breaker = circuit.given_back(state.breaker, trial)
 
     def trial_next_at(self) -> float | None:
-        """When the next peer may be tried again, in `Clock.awake`; while one is on trial, when to look again. None: no breaker is open."""
+        """When the next peer may be tried again, in `Clock.awake`; while one is on trial, when to check again. None: no breaker is open."""
         again_at = self._clock.awake() + circuit.OPEN_SECONDS_FIRST
         breakers = [state.breaker for state in self.states.values() if state.breaker.opened_at is not None]
         return min((again_at if breaker.trial else breaker.trial_at for breaker in breakers), default=None)
 
     def refusing(self) -> int:
-        """How many peers answer but take no copies."""
+        """How many peers answer but accept no copies."""
         return sum(state.breaker.refused is not None for state in self.states.values())
 
     def silence(self, server: ServerName) -> float:
-        """Seconds without proof of life while this node ran."""
+        """Seconds without a sign of life while this node ran."""
         state = self.states.get(server)
         return 0.0 if state is None else self._clock.ran() - state.heard_ran
 
     def is_back(self, server: ServerName) -> bool:
-        """Nothing has failed since its last sign of life: who waits for its return waits in vain."""
+        """Nothing has failed since its last sign of life, so there is no return to wait for."""
         state = self.states.get(server)
         return state is not None and state.unreachable_since is None
 
@@ -267,12 +267,11 @@ class PeerBook:
 
 
 def contradiction(me: Party, peer: Party, known: Iterable[Party]) -> str:
-    """Whether a peer can be who it says: no two nodes have the same name or the same queue. Empty if it can.
+    """Why a peer cannot be what it claims: no two nodes have the same name or the same queue. Empty if it can.
 
-    A data directory that was copied to another machine, or a name that was given twice, makes two nodes that take each other's
-    messages for their own: the wrong one answers questions, and mail stands still on both. Neither can know which of them is
-    the copy, so each refuses the other and logs the reason. `known` are the configured peers in the databases that they showed
-    last.
+    A data directory copied to another machine, or a duplicate name, makes two nodes treat each other's messages as their own:
+    the wrong one answers questions, and mail stalls on both. Neither can know which of them is the copy, so each refuses the
+    other and logs the reason. `known` are the configured peers in the databases that they last reported.
     """
     if peer.server == me.server:
         return f"it calls itself {me.server}, as this node does"

@@ -1,9 +1,9 @@
-"""Making redundant what is not: mail accepted without a copy, DSNs, promoted mail, mail whose shadow server was lost.
+"""Creates missing shadow copies. docs/architecture.md "Placing copies".
 
-Nothing is looked at again and again. A cursor goes once through the unplaced messages, in the order of their internal ids; it is
-set back where something below it has lost its copy, and it stands still while no peer may be tried. A message that was tried
-in vain waits by itself, longer each time.
-What is in memory is bounded: ids of those that wait, and the envelopes of those that have their turn.
+They are missing for mail accepted without a copy, DSNs, promoted mail, and mail whose shadow server was lost. There is no
+polling: a cursor passes once through the unplaced messages in the order of their internal ids. It is set back when a message
+below it loses its copy, and stops while no peer may be tried. A message tried without success waits individually, longer each
+time. Memory is bounded: the ids of waiting messages, and the envelopes of those in progress.
 """
 
 import asyncio
@@ -28,12 +28,12 @@ from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.copier import Copier, CopyResult
 from shadowrelay.pipeline.poison import set_aside_corrupt
 
-AT_ONCE = 20  # copies under way; the receivers of copies have clients of their own
+AT_ONCE = 20  # copies in progress; the receivers of copies have clients of their own
 LARGE_AT_ONCE = 4
 LARGE_IN_HAND_MAX = 2 * LARGE_AT_ONCE  # each may take an hour: the small ones must not wait behind them
-IN_HAND_MAX = 200  # messages that have their turn, copies under way included
-WAITING_MAX = 10_000  # messages that wait by themselves; the others are found by the cursor
-LOOK_ANEW_SECONDS = 600.0  # of quiet: what no event told of is found then
+IN_HAND_MAX = 200  # messages whose turn it is, copies in progress included
+WAITING_MAX = 10_000  # messages that wait individually; the cursor finds the others
+LOOK_ANEW_SECONDS = 600.0  # without an event: a scan then finds what no event reported
 SETTLING_SECONDS = 1.0  # just accepted without a copy, and being delivered: a copy would come too late to matter
 BLOCKED_SECONDS_MAX = 60.0
 LEDGER_AGAIN_SECONDS = 1.0
@@ -42,18 +42,18 @@ _log = structlog.get_logger()
 
 
 class Outcome(Enum):
-    """What came of a message's turn."""
+    """The outcome of a message's turn."""
 
     OVER = "over"  # it has a chosen shadow server now, or needs none from us
-    NOBODY = "nobody"  # nobody could be tried: it is the peers that it waits for
-    AGAIN = "again"  # tried in vain
-    BLOCKED = "blocked"  # those who may be tried may not have it now: they are on its list, and have to be heard first
-    LATER = "later"  # not yet to be tried
+    NO_PEER = "no peer"  # no peer could be tried: it waits for the peers
+    AGAIN = "again"  # tried without success
+    BLOCKED = "blocked"  # the peers that may be tried may not have it now: they are on its list, and must be heard first
+    LATER = "later"  # must not be tried yet
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A message that waits by itself. `due_at` in `Clock.awake`; `failures_count` in a row."""
+    """A message that waits individually. `due_at` in `Clock.awake`; `failures_count` in a row."""
 
     due_at: float
     failures_count: int
@@ -61,7 +61,7 @@ class Waiting:
 
 
 class PlaceService:
-    """Places the unfinished primary messages that have no chosen shadow server. `on_placed` is called for each that has one now."""
+    """Places the unfinished primary messages that have no chosen shadow server. `on_placed` is called for each that gets one."""
 
     def __init__(self, context: Context, copier: Copier, on_placed: Callable[[MessageId], None]) -> None:
         self._context = context
@@ -70,16 +70,16 @@ class PlaceService:
         self._event = asyncio.Event()
         self._busy: set[MessageId] = set()
         self._slots = asyncio.Semaphore(AT_ONCE)
-        self._large_slots = asyncio.Semaphore(LARGE_AT_ONCE)  # of their own: they take long, and take turns
-        self._large_count = 0  # in hand
-        self._large: deque[MessageId] = deque()  # they wait for their turn; `due_at` is infinite
-        self._after = 0  # internal ids up to this one were looked at
-        self._is_behind = True  # there may be some above it
+        self._large_slots = asyncio.Semaphore(LARGE_AT_ONCE)  # separate, because large copies take long and take turns
+        self._large_count = 0  # in progress
+        self._large: deque[MessageId] = deque()  # waiting for their turn; `due_at` is infinite
+        self._after = 0  # internal ids up to this one were examined
+        self._is_behind = True  # there may be more above it
         self._waiting: dict[MessageId, Waiting] = {}
         self._due: list[tuple[float, MessageId]] = []  # a heap; an entry counts if it is the one in `_waiting`
 
     def want(self, message_id: MessageId) -> None:
-        """This message has no copy. Where it waits already, that is news only if its list was in the way."""
+        """This message has no copy. If it already waits, that is news only if its list blocked it."""
         entry = self._waiting.get(message_id)
         if message_id in self._busy or (entry is not None and not entry.is_blocked):
             return
@@ -90,18 +90,18 @@ class PlaceService:
             self._event.set()
 
     def wake(self, after: int | None = None) -> None:
-        """There are messages without a copy: with internal ids above `after`, or newer than all that were looked at."""
+        """There are messages without a copy: with internal ids above `after`, or newer than all examined."""
         if after is not None:
             self._after = min(self._after, after)
         self._is_behind = True
         self._event.set()
 
     def available(self) -> None:
-        """A peer may be tried that could not be, or has begun anew."""
+        """A peer that could not be tried may be tried now, or has restarted."""
         self._event.set()
 
     async def run(self) -> None:
-        """For ever. While there is nothing to place, or nobody to place it on, it waits to be woken."""
+        """Run forever. With nothing to place, or no peer to place it on, it waits to be woken."""
         while True:
             self._event.clear()
             pause = None
@@ -119,12 +119,12 @@ class PlaceService:
                     self.wake(0)
 
     def _pause(self) -> float | None:
-        """Until somebody may be tried with something that is to be placed."""
+        """Seconds until a peer may be tried with a message that needs a copy; None: until an event."""
         context = self._context
         now = context.clock.awake()
         if self._room() <= 0:
             if self._busy or not (self._waiting or self._is_behind):
-                return None  # the end of a turn wakes, or whoever has something to place
+                return None  # the end of a turn wakes it, or `want` or `wake`
             trial_at = context.peers.trial_next_at()
             return None if trial_at is None else max(trial_at - now, 0.01)
         while self._due and self._is_stale(*self._due[0]):
@@ -132,8 +132,8 @@ class PlaceService:
         return max(self._due[0][0] - now, 0.01) if self._due else None
 
     def _room(self) -> int:
-        """How many more may have their turn now: one on trial, where nobody can be tried otherwise. Many at once or none: each
-        time they are read."""
+        """How many more messages may start now: one, on trial, if no breaker is closed. Many at once or none, because each time
+        they are read from the ledger."""
         peers = self._context.peers
         states = [peers.breaker_state(server) for server in peers.states if peers.may_try(server)]
         if not states:
@@ -150,7 +150,7 @@ class PlaceService:
     async def _give_turns(self) -> None:
         await self._give_turns_to_due()
         while self._is_behind and len(self._waiting) < WAITING_MAX and (room := self._room()) > 0:
-            self._is_behind = False  # unless somebody says otherwise while we read
+            self._is_behind = False  # unless `wake` is called while we read
             after = self._after
             page = await self._context.ledger.unplaced(room, after=after)
             if page and self._after == after:
@@ -231,7 +231,7 @@ class PlaceService:
         elif outcome is Outcome.LATER:
             self._wait(message_id, SETTLING_SECONDS, failures_count)
         elif entry is not None:
-            self._wait(message_id, 0.0, failures_count)  # the first to go when a peer may be tried
+            self._wait(message_id, 0.0, failures_count)  # the first to start when a peer may be tried
         else:
             self.wake(message.internal_id - 1)
 
@@ -253,7 +253,7 @@ class PlaceService:
         except IllegalTransition as error:
             _log.info("placement.obsolete", message_id=message_id, reason=str(error))
         except Exception:
-            _log.exception("placement.failed", message_id=message_id)  # the others are placed all the same
+            _log.exception("placement.failed", message_id=message_id)  # the others are still placed
         return Outcome.AGAIN
 
     def _is_settling(self, message: StoredMessage) -> bool:
@@ -262,12 +262,12 @@ class PlaceService:
         return running and self._context.now() - message.envelope.arrived_at < fresh
 
     async def place(self, message: StoredMessage) -> Outcome:
-        """One message's turn."""
+        """Place the copy of one message whose turn it is."""
         context = self._context
         message_id = message.envelope.message_id
         plan = self._copier.plan(message_id, message.claim)
         if not plan:
-            return Outcome.BLOCKED if self._is_anybody_there() else Outcome.NOBODY
+            return Outcome.BLOCKED if self._is_any_peer_available() else Outcome.NO_PEER
         if message.place is None:
             raise ContentCorrupt("its content is gone")
         content = await context.read_content(message.place)
@@ -281,7 +281,7 @@ class PlaceService:
             return Outcome.AGAIN
         (transition,) = await context.ledger.transition([message_id], result.outcome)
         if transition.note != Note.CHOSEN or result.stored_on is None:
-            return Outcome.AGAIN if result.attempts_count or self._is_anybody_there() else Outcome.NOBODY
+            return Outcome.AGAIN if result.attempts_count or self._is_any_peer_available() else Outcome.NO_PEER
         elapsed = timedelta(seconds=context.clock.awake() - started)
         context.tracking.write(
             tracking_rows.haredirect(context.me.server, message, at=context.now(), server=result.stored_on.server, elapsed=elapsed)
@@ -289,12 +289,12 @@ class PlaceService:
         self._on_placed(message_id)
         return Outcome.OVER
 
-    def _is_anybody_there(self) -> bool:
+    def _is_any_peer_available(self) -> bool:
         peers = self._context.peers
         return any(peers.may_try(server) for server in peers.states)
 
     async def _set_aside(self, message: StoredMessage, reason: str) -> None:
-        """Not during an attempt, which has the content or finds out by itself: whoever is told `yours` promotes at once."""
+        """Not during an attempt, which has the content or detects the damage itself: a server answered `yours` promotes at once."""
         message_id = message.envelope.message_id
         if self._context.attempts.begin(message_id):
             try:
@@ -303,7 +303,7 @@ class PlaceService:
                 self._context.attempts.end(message_id)
 
     async def _superseded(self, message_id: MessageId, result: CopyResult) -> None:
-        """The server has a higher claim, or knows it delivered: what it says counts like an answer to STATUS."""
+        """The server has a higher claim, or knows the message delivered: its reply counts like an answer to STATUS."""
         assert result.superseded is not None
         party, answer = result.superseded
 
@@ -315,7 +315,7 @@ class PlaceService:
             if learnt is None:
                 return Transition(claim, known)
             ends = learnt.after is None or not learnt.after.is_primary
-            if ends and not self._context.attempts.end_claim(message_id):  # between two attempts
+            if ends and not self._context.attempts.end_claim(message_id):  # claims end only between attempts
                 return Transition(claim, known, note=Note.WAIT)
             return Transition(claim, learnt.after, learnt.tell, note=learnt.note)
 

@@ -1,17 +1,17 @@
-"""Which server to place a copy on, in which order, with how much of the client's patience; and whether it may be tried now.
+"""Decides where to place a copy: order of servers, time for each, circuit breakers. docs/design.md 5, docs/architecture.md.
 
-Repeating a server comes only after every other allowed one was tried: a dead connection may have been the whole trouble.
+A server is repeated only after every other allowed one was tried: a dead connection may have been the only problem.
 
-A circuit breaker for each server has two reasons to be open.
+Each server has a circuit breaker, which opens for one of two reasons.
 
-It gave no answer: no session, or none in time. Then nothing is tried until `trial_at`, at first for a second, twice as long after each
-failed trial, at most a heartbeat. Any session with that server, from either side, closes it. docs/design.md 5.
+No answer: no session, or none in time. Nothing is tried until `trial_at`: for a second at first, twice as long after each failed
+trial, at most a heartbeat. Any session with that server, from either side, closes the breaker. docs/design.md 5.
 
-It answered, but not now: no HOLD in its EHLO, `421`, or `452` to a copy. That is no failure, because it lives, and no return, because it
-says no: being heard does not close it. What ends it is what it says: HOLD in the EHLO of any later session, where a whole session was
-refused; a copy that it accepts, where a copy was. Until then it is left in peace, for a second at first, for half a minute at most.
+A refusal: no HOLD in its EHLO, `421`, or `452` to a copy. The server is alive, so this is no failure; a sign of life does not
+close the breaker, because the server still refuses. Only acceptance does: HOLD in the EHLO of any later session, if a whole
+session was refused; an accepted copy, if a copy was. Until then it is not tried, for a second at first, for half a minute at most.
 
-In both cases exactly one attempt goes through at `trial_at`, the *trial*; for all others the breaker stays open until the trial has ended.
+In both cases exactly one attempt, the *trial*, is allowed at `trial_at`; for all others the breaker stays open until it has ended.
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,23 +23,23 @@ from shadowrelay.model.ids import ServerName, SiteName
 from shadowrelay.model.values import dataclass, replace
 from shadowrelay.settings.values import Preference, Transport
 
-FAILURES_TO_OPEN = 2  # one lost answer is an accident
+FAILURES_TO_OPEN = 2  # one lost answer may be chance
 OPEN_SECONDS_FIRST = 1.0
-REFUSED_SECONDS_MAX = 30.0  # a server that has room again is found by then, and one session in that time costs it nothing
+REFUSED_SECONDS_MAX = 30.0  # a server that has room again is found by then, and a session in that time costs little
 _OPENINGS_MAX = 17  # 2**17 s is more than the longest heartbeat, a day
 
 
 class Refused(Enum):
-    """What the server said no to."""
+    """What the server refused."""
 
-    SESSION = "session"  # any later session in which it offers HOLD ends that
-    COPY = "copy"  # its EHLO says nothing about it: only a copy that it accepts ends that
+    SESSION = "session"  # ended by any later session that offers HOLD
+    COPY = "copy"  # not visible in EHLO: ended only by an accepted copy
 
 
 @dataclass(frozen=True, slots=True)
 class Breaker:
     """Units: instants are seconds of `Clock.awake`. `opened_at` None: closed. `openings_count`: in a row. `trial`: the number of the
-    attempt that was let through and has not ended; 0 for none. `refused` None: it gave no answer; else what it said is in `reason`."""
+    attempt that was allowed and has not ended; 0 for none. `refused` None: it gave no answer; else its reply is in `reason`."""
 
     failures_count: int = 0
     opened_at: float | None = None
@@ -54,29 +54,29 @@ _CLOSED = Breaker()
 
 
 def closed() -> Breaker:
-    """A breaker that nothing is held against."""
+    """A closed breaker without failures."""
     return _CLOSED
 
 
 def may_try(breaker: Breaker, now: float) -> bool:
-    """Closed; or it is time for a trial, and none is under way."""
+    """Closed; or a trial is due and none is in progress."""
     return breaker.opened_at is None or (now >= breaker.trial_at and not breaker.trial)
 
 
 def begun(breaker: Breaker, trial: int) -> Breaker:
-    """An attempt begins that `may_try` allowed: the trial, unless the breaker is closed. It has to be `given_back`."""
+    """An attempt that `may_try` allowed begins: the trial, unless the breaker is closed. It must be `given_back`."""
     return breaker if breaker.opened_at is None else replace(breaker, trial=trial)
 
 
 def given_back(breaker: Breaker, trial: int) -> Breaker:
-    """That attempt has ended, in whatever way: what came of it is told by the other functions."""
+    """That attempt has ended; its result is passed to the other functions."""
     return replace(breaker, trial=0) if trial and breaker.trial == trial else breaker
 
 
 def after_failure(breaker: Breaker, now: float, heartbeat_seconds: float, *, was_refused: bool = False) -> Breaker:
-    """An attempt got no answer. A refused connection opens at once: nobody listens there.
+    """An attempt got no answer. A refused connection opens at once: no process listens there.
 
-    Attempts that were under way when it opened fail too, and say nothing new.
+    Attempts that were in progress when it opened fail too, and add no information.
     """
     if _is_open(breaker, now):
         return breaker
@@ -87,24 +87,24 @@ def after_failure(breaker: Breaker, now: float, heartbeat_seconds: float, *, was
 
 
 def after_refusal(breaker: Breaker, now: float, heartbeat_seconds: float, refused: Refused, reason: str) -> Breaker:
-    """It answered, but not now. Attempts that were under way when it first said so bring no news."""
+    """It answered with a refusal. Attempts that were in progress at its first refusal add no information."""
     if breaker.refused is refused and _is_open(breaker, now):
         return breaker
     return _opened(breaker, 0, now, min(heartbeat_seconds, REFUSED_SECONDS_MAX), refused, reason)
 
 
 def after_sign_of_life(breaker: Breaker) -> Breaker:
-    """It was heard, in either direction. What it has refused it refuses still."""
+    """It was heard, in either direction. A refusal stays in force."""
     return breaker if breaker.refused is not None else _CLOSED
 
 
 def after_offer(breaker: Breaker) -> Breaker:
-    """It offered HOLD in the EHLO of some session."""
+    """It offered HOLD in the EHLO of a session."""
     return breaker if breaker.refused is Refused.COPY else _CLOSED
 
 
 def after_copy(breaker: Breaker) -> Breaker:
-    """It stored a copy, or began anew with its queue: nothing is held against it."""
+    """It stored a copy, or restarted: the breaker closes."""
     return _CLOSED
 
 
@@ -126,12 +126,12 @@ def _opened(breaker: Breaker, failures_count: int, now: float, longest: float, r
     return Breaker(failures_count, now, now + wait, breaker.openings_count + 1, breaker.trial, refused, reason)
 
 
-LOCAL_SHARE = 0.25  # of the whole time, kept for local servers while a local attempt is still to come. docs/design.md 5
-LATE_SHARE = 0.25  # of what is left, for a remote attempt when the local share is all that is left
+LOCAL_SHARE = 0.25  # of the whole time, reserved for local servers while a local attempt remains. docs/design.md 5
+LATE_SHARE = 0.25  # of the time left, for a remote attempt when only the local share is left
 
-LARGE_OCTETS = 256 * 1024  # of content; a larger copy takes its turn, and may go on as long as it gets on
-TURN_OCTETS_MAX = 4 * 1024 * 1024  # of large copies under way to one server at one time, or one of them
-CLIENT_SECONDS_MAX = 300.0  # half of what RFC 5321 4.5.3.2.6 tells a client to wait for the reply to its final dot
+LARGE_OCTETS = 256 * 1024  # of content; a larger copy takes turns, and may continue as long as it makes progress
+TURN_OCTETS_MAX = 4 * 1024 * 1024  # of large copies in progress to one server; a larger one goes alone
+CLIENT_SECONDS_MAX = 300.0  # half of the time that RFC 5321 4.5.3.2.6 has a client wait for the reply to its final dot
 REPAIR_SECONDS_MAX = 3600.0  # no client waits; 36 MB at 10 kB/s
 REPAIR_STILL_SECONDS = 30.0
 PAUSE_SECONDS_FIRST, PAUSE_SECONDS_MAX = 1.0, 300.0  # between the attempts to place one message
@@ -142,8 +142,8 @@ _by_load = attrgetter("was_silent", "load")
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A server that may hold copies. `may_try` False: known to be down. `load`: copies under way to it. `was_silent`: the last that
-    tried it waited in vain, so whoever is first now may wait too."""
+    """A server that may hold copies. `may_try` False: known to be down. `load`: copies in progress to it. `was_silent`: the last
+    attempt got no answer, so the next one may not get one either."""
 
     server: ServerName
     site: SiteName
@@ -154,7 +154,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class PlacementRule:
-    """`is_multi_site` None: judged by the candidates."""
+    """`is_multi_site` None: derived from the candidates."""
 
     preference: Preference
     remote_retries: int
@@ -164,7 +164,7 @@ class PlacementRule:
 
 
 def rule_of(transport: Transport, home: SiteName, sites: Iterable[SiteName] | None = None) -> PlacementRule:
-    """The settings' rule. `sites`: those of the whole boundary, where the candidates will be only a part of it."""
+    """The rule of the settings. `sites`: those of the whole boundary, if the candidates will be only a part of it."""
     return PlacementRule(
         transport.shadow_message_preference_setting,
         transport.max_retries_for_remote_site_shadow,
@@ -177,8 +177,8 @@ def rule_of(transport: Transport, home: SiteName, sites: Iterable[SiteName] | No
 def plan(candidates: Sequence[Candidate], rule: PlacementRule) -> tuple[ServerName, ...]:
     """The order of attempts.
 
-    Shapes: `candidates` in the caller's random order; the least loaded come first, who was silent last. A server appears twice only after
-    every other allowed one. Empty: nobody can be tried now, so fail at once.
+    Shapes: `candidates` in the caller's random order; the least loaded come first, silent ones last. A server appears twice only after
+    every other allowed one. Empty: no server can be tried now, so fail at once.
     Source: seed-000 "Shadow message creation parameters"
     """
     remote_count, local_count = _counts(candidates, rule)
@@ -195,16 +195,16 @@ def plan(candidates: Sequence[Candidate], rule: PlacementRule) -> tuple[ServerNa
 
 @dataclass(frozen=True, slots=True)
 class CopyTime:
-    """How long the attempts for one message may take together. Units: seconds. `still`: in which nothing gets on, shared by the attempts;
-    None where only `whole` counts."""
+    """Total time for the attempts on one message. Units: seconds. `still`: time without progress, shared by the attempts; None
+    if only `whole` applies."""
 
     whole: float
     still: float | None
 
 
 def time_for(size: int, shadow_timeout: float, *, is_client_waiting: bool) -> CopyTime:
-    """A small copy has `shadow_timeout`, waiting for a session included. A large one has that from when its turn begins, and again with
-    each sign that it gets on; a client is kept waiting `CLIENT_SECONDS_MAX` for it, its turn included."""
+    """A small copy has `shadow_timeout`, including the wait for a session. A large one has that from the start of its turn, and again
+    after each progress; a client waits `CLIENT_SECONDS_MAX` for it, including the wait for its turn."""
     if size <= LARGE_OCTETS:
         return CopyTime(shadow_timeout, None)
     if is_client_waiting:
@@ -213,7 +213,7 @@ def time_for(size: int, shadow_timeout: float, *, is_client_waiting: bool) -> Co
 
 
 def pause_after(failures_count: int) -> float:
-    """Seconds until a message that was tried in vain so often, at least once, is tried again: every try may cost its whole content."""
+    """Seconds until the next try after `failures_count` (at least 1) failures: every try may transfer the whole content."""
     return min(PAUSE_SECONDS_FIRST * 2.0 ** min(failures_count - 1, _DOUBLINGS_MAX), PAUSE_SECONDS_MAX)
 
 
@@ -223,7 +223,7 @@ def _counts(candidates: Sequence[Candidate], rule: PlacementRule) -> tuple[int, 
     if is_multi_site is None:
         is_multi_site = any(candidate.site != rule.home for candidate in candidates)
     if not is_multi_site:
-        # RemoteOnly has set the local count to 0, which would mean no copies at all here: the larger count it is.
+        # RemoteOnly set the local count to 0, which would mean no copies at all here: use the larger count.
         is_remote_only = rule.preference is Preference.REMOTE_ONLY
         return 0, max(rule.remote_retries, rule.local_retries) if is_remote_only else rule.local_retries
     if rule.preference is Preference.REMOTE_ONLY:
@@ -242,10 +242,10 @@ def budget(
     is_local: bool = False,
     whole_seconds: float | None = None,
 ) -> float:
-    """How long the attempt that begins now may take.
+    """Seconds that the attempt that begins now may take.
 
-    At most half of what is left while another candidate remains; a remote one leaves the locals still to come a quarter
-    of `whole_seconds` (default: of what is left), and further remote ones half of the rest.
+    At most half of the time left while another candidate remains; a remote attempt leaves remaining local ones a quarter
+    of `whole_seconds` (default: of the time left), and further remote ones half of the rest.
     Shapes: the two counts are of the attempts after this one. `is_local`: this one is.
     """
     if not another_candidate_left:

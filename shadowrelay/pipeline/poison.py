@@ -1,12 +1,11 @@
-"""What is set aside, messages that cannot be read here and messages that kill the node, and what an administrator does with it.
-docs/design.md 6.9.
+"""Sets aside unreadable and poison messages, and lets administrators view, release or remove them. docs/design.md 6.9.
 
-Both are handed over. Of a corrupt message the shadow server has a good copy. A poison message may do no harm there: another
-version, another route; if it kills that server too, it stays there, set aside (`delivery_rules.is_handed_over`). Suspects go one at a
-time, so that the next death has one cause.
+Both kinds are handed over. Of a corrupt message the shadow server has a good copy. A poison message may do no harm there, with
+another version or another route; if it kills that server too, it stays there, set aside (`delivery_rules.is_handed_over`).
+Suspects are attempted one at a time, so that the next death has one cause.
 
-What an administrator may do (look at the bytes, put it back into delivery, remove it) is decided twice: on the message as it was read,
-for a refusal that says why, and again in the transaction.
+An administrator's request is checked twice: on the message as read, so that a refusal states the reason, and again in the
+transaction.
 """
 
 import asyncio
@@ -47,7 +46,7 @@ async def set_aside_poison(context: Context, message: StoredMessage) -> None:
 
 
 async def set_aside(context: Context, message: StoredMessage, reason: str) -> None:
-    """Visible, with its reason, and not worked on any more; handed over in the same commit where the rule says so.
+    """Stop work on the message and list it with the reason; hand it over in the same commit if the rule says so.
 
     Raises: LedgerUnavailable."""
     message_id = message.envelope.message_id
@@ -59,7 +58,7 @@ async def set_aside(context: Context, message: StoredMessage, reason: str) -> No
 
 
 class SetAside:
-    """Looks after what is set aside, once a sweep."""
+    """Checks the messages set aside, once a sweep."""
 
     def __init__(self, context: Context, suspect: Callable[[MessageId, ServerName], None]) -> None:
         self._context = context
@@ -67,8 +66,8 @@ class SetAside:
         self._reminds_at = context.clock.awake()
 
     async def look(self) -> int:
-        """Hand over those whose shadow server was found since, or whose row only a reader saw; for the others `suspect` asks
-        whoever may hold a copy. And remind of them: nothing is set aside in silence. Raises: LedgerUnavailable."""
+        """Hand over those whose shadow server became known since, or whose corrupt row only a reader saw; for the others `suspect`
+        asks the servers that may hold a copy. Log a reminder periodically. Raises: LedgerUnavailable."""
         context = self._context
         after, count, handed_count = 0, 0, 0
         oldest: datetime | None = None
@@ -108,19 +107,19 @@ def _still_set_aside(message_id: MessageId, claim: Claim | None) -> Transition:
     return Transition(claim, claim) if claim is None or claim.role is not Role.SET_ASIDE else _handing_over(message_id, claim)
 
 
-TURN_SECONDS = 1.0  # a content that kills does so while it is handled; what takes longer waits for the network
+TURN_SECONDS = 1.0  # content that kills does so while it is handled; anything longer is a wait for the network
 
 
 class Suspects:
-    """The turn of one message that two processes have died of. All other messages go on meanwhile: their marks are their own."""
+    """Lets one suspect at a time be attempted. All other messages proceed meanwhile: each message has its own mark."""
 
     def __init__(self) -> None:
         self._turn = asyncio.Lock()
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
-        """Use around an attempt on a suspect (`poison.Course.ALONE`). It waits for the turn of the one before it to end: with
-        its attempt, or after `TURN_SECONDS`, because a silent next hop of one must not hold up the others."""
+        """Use around an attempt on a suspect (`Course.ALONE`). It waits for the previous turn to end: with its attempt, or after
+        `TURN_SECONDS`, because a silent next hop of one suspect must not block the others."""
         await self._turn.acquire()
         is_mine = True
 
@@ -142,13 +141,13 @@ REMOVED = Reply(554, "5.3.0", "Removed from the queue by an administrator")  # R
 CHANGED = "it changed at this moment: look at it again"
 
 
-async def nothing_of_it() -> Content:
-    """It may be poison: a notice does not look at the content, and quotes an empty header."""
+async def withheld_content() -> Content:
+    """The content may be poison: the DSN does not read it, and quotes an empty header."""
     return Content(1, b"", b"")
 
 
 class PoisonDesk:
-    """Raises, everywhere: RequestRefused with the reason and the remedy; LedgerUnavailable."""
+    """All methods raise RequestRefused, with reason and remedy, or LedgerUnavailable."""
 
     def __init__(self, context: Context, wake_delivery: Callable[[], None], wake_placement: Callable[[], None]) -> None:
         self._context = context
@@ -157,7 +156,7 @@ class PoisonDesk:
         self._notices = Notices(context)
 
     async def release(self, message_id: MessageId) -> bool:
-        """Deliver it again, as a message that nobody suspects. False: there is no such message."""
+        """Put it back into delivery, no longer as a suspect. False: there is no such message."""
         context = self._context
         stored = await context.ledger.load(message_id)
         if stored is None:
@@ -172,8 +171,8 @@ class PoisonDesk:
         return True
 
     async def remove(self, message_id: MessageId, *, with_dsn: bool) -> bool:
-        """End it for all recipients that are left: FAIL, a notice to the sender if `with_dsn`, and notifications to whoever may hold a
-        copy, in one commit. False: there is no such message."""
+        """End it for all remaining recipients: FAIL, a DSN to the sender if `with_dsn`, and notifications to the servers that may
+        hold a copy, in one commit. False: there is no such message."""
         context = self._context
         stored = await context.ledger.load(message_id)
         if stored is None:
@@ -188,7 +187,7 @@ class PoisonDesk:
         outcome = AttemptOutcome(NO_ORDINALS, dict.fromkeys(sorted(left), REMOVED), None)
         sides: tuple[SideMessage, ...] = ()
         if with_dsn:
-            sides = await self._notices.about(stored, nothing_of_it, outcome, "", passes_dsn=False)
+            sides = await self._notices.about(stored, withheld_content, outcome, "", passes_dsn=False)
         transport = context.settings.transport
         now = context.now()
         keep_until, remember_until = ages.safety_net_until(now, transport), ages.remember_until(now, transport)
@@ -216,7 +215,7 @@ class PoisonDesk:
         return True
 
     async def content(self, message_id: MessageId) -> tuple[bytes, Content] | None:
-        """What would be delivered: header lines that go before the content, and the content. None: there is no such message."""
+        """What would be delivered: header lines before the content, and the content. None: there is no such message."""
         context = self._context
         stored = await context.ledger.load(message_id)
         if stored is None:

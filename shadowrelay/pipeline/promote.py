@@ -1,11 +1,11 @@
-"""Taking over: when a primary server is lost, its shadow servers ask everybody and become primary. docs/design.md 6.1, 6.2.
+"""Promotes shadow messages when their primary server is lost, after asking all other nodes. docs/design.md 6.1, 6.2.
 
-`ReconcileService` asks a primary server that lives what became of the copies that we hold for it, when it was restarted and once a
-span: docs/protocol.md 10, `unknown`; what an answer means is `ownership.shadow.meaning`. A crash may have come between the copy and the
-primary's own commit, or an older copy of its database was restored: `unknown` from a later incarnation of the same database means: take
-it over, after asking everybody. From the incarnation that sent the copy it means that the copy is not needed.
+`ReconcileService` asks a living primary server about the copies held for it, after it restarted and once a span (docs/protocol.md
+10, `unknown`); `ownership.shadow.meaning` interprets the answers. A crash may have come between the copy and the primary's own
+commit, or an older copy of its database was restored. So `unknown` from a later incarnation of the same database means: take the
+message over, after asking all nodes. From the incarnation that sent the copy it means that the copy is not needed.
 
-HADISCARD rows tell of shadow messages that are not needed any more, whoever said so and in whatever way.
+HADISCARD rows report shadow messages that are no longer needed, whichever node reported it and how.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ ENDINGS = (DiscardStatus.DELIVERED, DiscardStatus.RELEASED)
 
 
 def discarded(events: Iterable[DiscardEvent], transitions: Iterable[Transition]) -> list[DiscardEvent]:
-    """Those of the events that changed a shadow message of ours, and say that it is done or not needed."""
+    """The events that changed one of our shadow messages and report it done or not needed."""
     return [
         event
         for event, transition in zip(events, transitions, strict=True)
@@ -47,7 +47,7 @@ def discarded(events: Iterable[DiscardEvent], transitions: Iterable[Transition])
 
 
 async def track(context: Context, primary: ServerName, events: list[DiscardEvent]) -> None:
-    """One row each; after the commit, so that no row says what did not happen. Raises: LedgerUnavailable."""
+    """Write one row each; after the commit, so that no row reports what did not happen. Raises: LedgerUnavailable."""
     if not events:
         return
     stored = {message.envelope.message_id: message for message in await context.ledger.load_many([event.message_id for event in events])}
@@ -83,16 +83,16 @@ class PromoteService:
         self._deliver = deliver
         self._place = place
         self._event = asyncio.Event()
-        self._corrupt: set[MessageId] = set()  # said once
-        self._unreadable: set[MessageId] = set()  # said once, until it can be read
+        self._corrupt: set[MessageId] = set()  # logged once
+        self._unreadable: set[MessageId] = set()  # logged once, until readable again
         self._started_ran = context.clock.ran()
 
     def wake(self) -> None:
-        """Look now: a database changed, or something was handed over."""
+        """Check now: a database changed, or a message was handed over."""
         self._event.set()
 
     async def run(self) -> None:
-        """Look once a heartbeat or poll, whichever is shorter, and whenever woken."""
+        """Check once a heartbeat or poll, whichever is shorter, and whenever woken."""
         while True:
             transport = self._context.settings.transport
             pause = min(transport.shadow_heartbeat_frequency, max(transport.discard_poll_interval, timedelta(milliseconds=100)))
@@ -110,7 +110,7 @@ class PromoteService:
                 continue
 
     def reason(self, group: ShadowGroup) -> ResubmitReason | None:
-        """Why the messages of this group are to be taken over now, or None."""
+        """Why the messages of this group must be taken over now, or None."""
         handover = ResubmitReason.HANDOVER if group.handed_count else None
         return self._loss(Party(group.primary, group.database)) or handover
 
@@ -121,16 +121,16 @@ class PromoteService:
         is_silent = self._silence(primary.server) >= self._context.leases.silence_limit(primary.server)
         return ResubmitReason.SILENCE if is_silent else None
 
-    def _to_hear(self, claim: Claim, reachable: frozenset[ServerName]) -> frozenset[ServerName]:
-        """Whom this round has to hear. Called in the transaction that would promote: a primary that was heard since the round
-        began may count a lease from what it was answered, so that without its own word nothing is taken over from it."""
+    def _servers_to_hear(self, claim: Claim, reachable: frozenset[ServerName]) -> frozenset[ServerName]:
+        """The servers that this round has to hear. Called in the transaction that would promote: a primary heard since the round
+        began may count a lease from our answer to it, so nothing is taken over from it without its own answer."""
         is_lost = claim.handed or self._loss(Party(claim.primary, claim.database)) is not None
         return reachable if is_lost else reachable | {claim.primary}
 
     def _silence(self, primary: ServerName) -> float:
         if primary in self._context.peers:
             return self._context.peers.silence(primary)
-        return self._context.clock.ran() - self._started_ran  # no peer of ours any more: nobody can hear it
+        return self._context.clock.ran() - self._started_ran  # no longer a peer: it cannot be heard
 
     async def _take_over(self, group: ShadowGroup, reason: ResubmitReason) -> None:
         context = self._context
@@ -139,7 +139,7 @@ class PromoteService:
         is_handover = reason is ResubmitReason.HANDOVER
         reachable = await self._reachable(without=group.primary if is_handover else None)
         if self.reason(group) is not reason:
-            return  # the primary answered; what is handed over all the same comes in the next look
+            return  # the primary answered; messages handed over nevertheless follow in the next check
         _log.warning(
             "primary.lost", primary=group.primary, database=group.database, reason=reason.value, count=group.count, asking=sorted(reachable)
         )
@@ -164,7 +164,7 @@ class PromoteService:
                 self._deliver.wake()
 
         after = 0
-        while is_handover or self.reason(group) is reason:  # a long queue takes many rounds: it may be back meanwhile
+        while is_handover or self.reason(group) is reason:  # a long queue takes many rounds: the primary may return meanwhile
             page = await context.ledger.shadows_of(group.primary, group.database, PAGE, after, handed_only=is_handover)
             if not page:
                 return
@@ -187,7 +187,7 @@ class PromoteService:
         return {party.server: party for party in parties if party is not None}
 
     async def _ask_and_promote(self, page: Sequence[StoredMessage], reachable: dict[ServerName, Party], tell: Tell) -> None:
-        """One round of questions for these messages; `tell` hears of those that are ours now."""
+        """Ask one round of questions about these messages; `tell` is called with those that are ours now."""
         context = self._context
         by_id = {message.envelope.message_id: message for message in page if await self._is_whole(message)}
         questions = [StatusQuestion(message_id, message.claim.number) for message_id, message in by_id.items()]
@@ -208,14 +208,14 @@ class PromoteService:
         heard = frozenset(reachable)
 
         def alone(_: MessageId, claim: Claim | None) -> Transition:
-            return Transition(None, None) if claim is None else shadow.alone(claim, context.me, self._to_hear(claim, heard))
+            return Transition(None, None) if claim is None else shadow.alone(claim, context.me, self._servers_to_hear(claim, heard))
 
         await context.tasks.whole(self._promoted(by_id, rest, alone, tell), "promote")
 
     async def _promoted(
         self, by_id: Mapping[MessageId, StoredMessage], ids: Sequence[MessageId], decide: Decide, tell: Tell
     ) -> set[MessageId]:
-        """Commit what `decide` says, and tell at once of what is ours by it, and of what somebody knew to be delivered."""
+        """Commit the decisions of `decide`, and report at once the messages that are ours, and those known to be delivered."""
         transitions = await self._context.ledger.transition(ids, decide)
         ours = _ours(ids, transitions)
         tell([by_id[message_id] for message_id in ids if message_id in ours])
@@ -223,8 +223,8 @@ class PromoteService:
         return ours
 
     async def _is_whole(self, message: StoredMessage) -> bool:
-        """I5: the SHA-256 is checked before promotion. Who has nothing to deliver does not take a message over: its
-        primary may come back, and another server may hold a good copy."""
+        """I5: the SHA-256 is checked before promotion. Without usable content a server does not take a message over: its
+        primary may return, and another server may hold a good copy."""
         message_id = message.envelope.message_id
         try:
             if message.place is None:
@@ -235,7 +235,7 @@ class PromoteService:
                 _log.error("shadow.corrupt", message_id=message_id, primary=message.claim.primary, reason=str(error))
                 self._corrupt.add(message_id)
             return False
-        except LedgerUnavailable as error:  # not now: the next look asks again
+        except LedgerUnavailable as error:  # not now: the next check reads again
             if message_id not in self._unreadable:
                 _log.warning("shadow.unreadable", message_id=message_id, primary=message.claim.primary, reason=error.reason)
                 self._unreadable.add(message_id)
@@ -244,21 +244,21 @@ class PromoteService:
         return True
 
     def _round(self, party: Party, said: Mapping[MessageId, StatusAnswer], reachable: frozenset[ServerName], *, is_first: bool) -> Decide:
-        """The first answer begins a round: one that was broken off stands in the claim with what it had heard by then, which
-        may be hours old."""
+        """The first answer begins a new round: the claim may still contain answers of an interrupted round, which may be hours
+        old."""
         me = self._context.me
 
         def decide(message_id: MessageId, claim: Claim | None) -> Transition:
             if claim is None or claim.role is not Role.SHADOW:
                 return Transition(claim, claim)
             before = shadow.round_over(claim).after if is_first else claim
-            to_hear = self._to_hear(claim, reachable)
+            to_hear = self._servers_to_hear(claim, reachable)
             return replace(shadow.answered(before, me, party, said[message_id], to_hear), before=claim)
 
         return decide
 
     async def _track_ended(self, ids: Sequence[MessageId], transitions: Sequence[Transition]) -> None:
-        """Somebody knew them delivered: they are shadow messages no more."""
+        """Another node knew them delivered: they are no longer shadow messages."""
         by_primary: dict[ServerName, list[DiscardEvent]] = defaultdict(list)
         for message_id, transition in zip(ids, transitions, strict=True):
             if transition.note == Note.DONE and transition.before is not None:
@@ -267,7 +267,7 @@ class PromoteService:
             for primary, events in by_primary.items():
                 await track(self._context, primary, events)
         except LedgerUnavailable as error:
-            _log.warning("discards.untracked", reason=error.reason)  # what was promoted with them is still to be told
+            _log.warning("discards.untracked", reason=error.reason)  # messages promoted with them must still be reported
 
 
 def _ours(ids: Sequence[MessageId], transitions: Sequence[Transition]) -> set[MessageId]:
@@ -279,11 +279,11 @@ PAUSE_SECONDS_MAX = 1.0
 
 
 class ReconcileService:
-    """Asks a restarted primary about every copy held for it, once an incarnation, and a living one once a span.
+    """Asks a restarted primary about every copy held for it, once per incarnation, and a living one once a span.
 
-    `_reconciled` has the incarnation of each primary with which the first was done since this process started. Each copy that
-    is still held for it was sent by this incarnation, or is known to it: what an older one sent and this one does not
-    know is being taken over, and `PeerDesk.hold` refuses a copy of an older one.
+    `_reconciled` has the incarnation of each primary with which the former was done since this process started. Each copy still
+    held for that primary was sent by this incarnation, or is known to it: a copy that an older one sent and this one does not
+    know is being taken over, and `PeerDesk.hold` refuses copies from an older one.
     """
 
     def __init__(self, context: Context, promote: PromoteService) -> None:
@@ -293,8 +293,8 @@ class ReconcileService:
         self._reconciled: dict[ServerName, Incarnation] = {}
 
     async def primary_restarted(self, server: ServerName) -> None:
-        """Page through the shadow messages of this primary in its present database, until all have been asked about: an
-        unknown one would be nobody's while its primary lives. If it restarts meanwhile, begin again."""
+        """Page through the shadow messages of this primary in its current database until all have been asked about: while it
+        lives, no node would deliver a message that it does not know. If it restarts meanwhile, begin again."""
         peers = self._context.peers
         if server in self._running:
             return
@@ -310,7 +310,7 @@ class ReconcileService:
         context = self._context
         while context.peers.whole_incarnation(server) == present:
             try:
-                await context.ledger.transition((), lambda _, claim: Transition(claim, claim))  # after it, copies under way are stored
+                await context.ledger.transition((), lambda _, claim: Transition(claim, claim))  # copies in progress are stored before it
                 await self._ask_all(Party(server, present.database))
                 self._reconciled[server] = present
                 return
@@ -319,8 +319,8 @@ class ReconcileService:
             await asyncio.sleep(min(context.heartbeat, AGAIN_SECONDS))
 
     async def run(self) -> None:
-        """Once a span, ask about whatever is held for a primary that lives. Nothing else would ever end a copy that the
-        network kept until its `released` had been heard and acknowledged."""
+        """Once a span, ask each living primary about the copies held for it. Nothing else would ever end a copy that the network
+        delayed until its `released` had been received and acknowledged."""
         context = self._context
         while True:
             await asyncio.sleep(context.settings.transport.shadow_resubmit_time_span.total_seconds())
@@ -337,7 +337,7 @@ class ReconcileService:
         return party.database == incarnation.database and self._context.peers.whole_incarnation(party.server) == incarnation
 
     async def _ask_all(self, party: Party, sender: Incarnation | None = None) -> None:
-        """Half of the time is left to the mail: after a restart both servers ask about all that they hold. `sender`: the
+        """Leave half of the time to the mail: after a restart both servers ask about everything they hold. `sender`: the
         incarnation that sent all these copies, or knows them; `None` if an older one may have sent them."""
         clock = self._context.clock
         after = 0
@@ -355,7 +355,7 @@ class ReconcileService:
         answers = dict(zip(questions, await link.status(list(questions.values())), strict=True))
         answering = None if link.identity is None else link.identity.whole_incarnation
         if sender is not None and (answering != sender or not self._is_present(party, sender)):
-            return  # it was restarted meanwhile, so that all is asked again
+            return  # it restarted meanwhile, so everything is asked again
         from_sender = sender is not None
         meanings = {message_id: shadow.meaning(answer, from_sender=from_sender) for message_id, answer in answers.items()}
         events = [DiscardEvent(0, message_id, meant) for message_id, meant in meanings.items() if meant is not None]

@@ -1,8 +1,8 @@
-"""A primary asks the servers on its lists: what a lease does not cover any more is cleared up before the next attempt.
+"""Asks the servers on a message's list about it when a lease is missing, before the next attempt. docs/design.md 6.2.
 
-At start every unfinished message is reviewed when it is due, because leases do not survive the process; later those whose shadow
-server was lost or came back. docs/design.md 6.2 "lease", "everybody", "meet". What cannot be settled while a server is out of reach is
-handed back (`DeliverService.blocked`): it waits for that server in its queue. Nothing is asked again and again.
+Leases do not survive the process, so after a start every unfinished message is reviewed when it is due; later, those whose shadow
+server was lost or returned. docs/design.md 6.2 "lease", "everybody", "meet". A message that cannot be settled while a server is
+unreachable goes back to delivery (`DeliverService.blocked`) and waits for that server in its queue, without further questions.
 """
 
 import asyncio
@@ -25,33 +25,33 @@ from shadowrelay.pipeline.deliver import DeliverService
 from shadowrelay.pipeline.place import PlaceService
 from shadowrelay.settings.values import WithoutLease
 
-NOBODY: frozenset[ServerName] = frozenset()
+NO_SERVERS: frozenset[ServerName] = frozenset()
 GONE = (Note.DROPPED, Note.EVERYBODY)  # the server holds no copy
-SILENT_SECONDS = 5.0  # a server that did not answer is not asked again so long, unless it is heard
+SILENT_SECONDS = 5.0  # a server that did not answer is not asked again for this long, unless it is heard
 PAGE = 400  # docs/protocol.md 14: questions in one XQDISCARD STATUS BDAT
 DOUBLINGS_MAX = 10
-TRIES_AT_HAND = 2  # after that a message that somebody else must move for waits in its queue, and leaves its place to others
+TRIES_AT_HAND = 2  # after that a message for which another node must act first waits in its queue, and frees its place
 TRUSTED_HEARTBEATS = 2  # without a failed question
 CLOCK_GRAIN_SECONDS = 0.1
-LOOKED_AT_AGAIN_SECONDS = 1800.0  # should the event that wakes it be missed
+LOOKED_AT_AGAIN_SECONDS = 1800.0  # in case the event that wakes it was missed
 
 _log = structlog.get_logger()
 
 
 class ReviewService:
-    """A set of messages to clear up. `deliver` hears what becomes of each, `place` which of them need another copy."""
+    """Reviews a set of messages. `deliver` receives the result of each, `place` those that need another copy."""
 
     def __init__(self, context: Context, deliver: DeliverService, place: PlaceService) -> None:
         self._context = context
         self._deliver = deliver
         self._place = place
         self._wanted: set[MessageId] = set()
-        self._later: list[tuple[float, MessageId]] = []  # heap, `Clock.awake`: somebody else must move first
+        self._later: list[tuple[float, MessageId]] = []  # heap, `Clock.awake`: another node must act first
         self._tries: dict[MessageId, int] = {}  # of those
-        self._unanswered: dict[ServerName, float] = {}  # when the last question to it failed, `Clock.awake`; none was answered since
-        self._unanswered_since: dict[ServerName, float] = {}  # when the first one failed of those after the last answer
+        self._unanswered: dict[ServerName, float] = {}  # `Clock.awake` of the last failed question, if none was answered since
+        self._unanswered_since: dict[ServerName, float] = {}  # of the first failed question since the last answer
         self._said_unanswering: set[ServerName] = set()
-        self._trusted_at: dict[ServerName, float] = {}  # of those: when all that waits for it goes on, unless a question fails
+        self._trusted_at: dict[ServerName, float] = {}  # of those: when all messages that wait for it proceed, unless a question fails
         self._suspects: dict[MessageId, set[ServerName]] = defaultdict(set)  # to be asked although the lease runs
         self._asked_whole: set[ServerName] = set()  # `request_server` runs
         self._waited_for: set[ServerName] = set()
@@ -63,13 +63,13 @@ class ReviewService:
         self._event.set()
 
     def suspect(self, message_id: MessageId, server: ServerName) -> None:
-        """Ask this server about this message soon, although a lease may run: it said that it took it over."""
+        """Ask this server about this message soon, although a lease may run: it may have taken the message over."""
         self._suspects[message_id].add(server)
         self.request(message_id)
 
     def reachable(self, server: ServerName) -> None:
-        """It was heard again, or is forgotten: what waits for it goes on. Who polls us may still answer no question: then one
-        message tries that, and the others follow when it is answered, or when no question has failed for a while."""
+        """The server was heard again, or is forgotten: messages that wait for it proceed. A server that polls us may still answer
+        no questions: then one message tries, and the others follow after an answer, or when no question failed for a while."""
         self._waited_for.discard(server)
         if server not in self._unanswered or server not in self._context.peers:
             self._trust(server)
@@ -78,7 +78,7 @@ class ReviewService:
             self._deliver.wake_server(server, 1)
 
     def parked(self, server: ServerName) -> None:
-        """Something waits for it now."""
+        """A message waits for this server now."""
         if self._context.peers.is_back(server):
             self.reachable(server)
 
@@ -89,7 +89,7 @@ class ReviewService:
 
     async def request_server(self, server: ServerName) -> None:
         """Ask about everything that this server may hold for us, although leases run: it was away, or its database is new.
-        Page by page; if it is away again, its next return begins anew."""
+        Page by page; if it goes away again, its next return starts over."""
         if server in self._asked_whole:
             return
         self._asked_whole.add(server)
@@ -106,7 +106,7 @@ class ReviewService:
             self._asked_whole.discard(server)
 
     async def lost(self, server: ServerName) -> None:
-        """Unreachable for two heartbeats: another server shall hold these copies too."""
+        """The server was unreachable for two heartbeats: place its copies on another server too."""
         after = 0
         while page := await self._context.ledger.primaries_listed_on(server, PAGE, after):
             after = page[-1].internal_id
@@ -115,11 +115,11 @@ class ReviewService:
         self._place.wake(0)
 
     async def run(self) -> None:
-        """Review what is wanted, in pages. Where somebody else must move first, again later: soon at first, then less often."""
+        """Review requested messages in pages. If another node must act first, repeat later: soon at first, then less often."""
         try:
             self._waited_for |= set(await self._context.ledger.waited_for()) & self._context.peers.states.keys()
         except LedgerUnavailable as error:
-            _log.warning("review.waits", reason=error.reason)  # what waits is looked at again in time
+            _log.warning("review.waits", reason=error.reason)  # waiting messages are checked again in time
         while True:
             self._event.clear()
             now = self._context.clock.awake()
@@ -138,7 +138,7 @@ class ReviewService:
                     await asyncio.wait_for(self._event.wait(), poll)
 
     async def review_wanted(self) -> None:
-        """One page of what is wanted. Nothing that goes wrong makes a message forgotten."""
+        """Review one page of requested messages. No error makes it forget a message."""
         batch = [self._wanted.pop() for _ in range(min(PAGE, len(self._wanted)))]
         if not batch:
             return
@@ -154,7 +154,7 @@ class ReviewService:
             raise
 
     def _again(self, message_id: MessageId) -> float:
-        """Later: after a poll interval, then twice as long each time, up to a heartbeat. In how many seconds."""
+        """Schedule another review: after a poll interval, then twice as long each time, up to a heartbeat. Returns the seconds."""
         poll = self._context.settings.transport.discard_poll_interval.total_seconds()
         tries = self._tries[message_id] = self._tries.get(message_id, 0) + 1
         pause = min(poll * 2.0 ** min(tries - 1, DOUBLINGS_MAX), max(self._context.heartbeat, poll))
@@ -171,7 +171,7 @@ class ReviewService:
                 self._ended(message_id)
                 continue
             suspects = self._suspects.get(message_id, set())
-            # Also who is on no list any more, a forgotten peer that is back: it says that it took the message over.
+            # Including servers on no list any more, such as a forgotten peer that returned and has taken the message over.
             suspects.intersection_update(context.links)
             for server in suspects | set(rules.without_lease(message.claim, self._suffices(message))):
                 by_server[server].append(message_id)
@@ -191,11 +191,11 @@ class ReviewService:
                 self._ended(message.envelope.message_id)
 
     def _ended(self, message_id: MessageId) -> None:
-        """It is not ours any more. Delivery is told too: it may be ours again some day, and must not be left waiting then."""
+        """The message is no longer ours. Delivery is informed too: it may become ours again, and must not be left waiting then."""
         self._suspects.pop(message_id, None)
         self._tries.pop(message_id, None)
         self._context.leases.forget(message_id)
-        self._deliver.cleared(message_id, NOBODY)
+        self._deliver.cleared(message_id, NO_SERVERS)
 
     def _answered(self, message_id: MessageId, server: ServerName) -> None:
         suspects = self._suspects.get(message_id)
@@ -208,7 +208,7 @@ class ReviewService:
         return lambda copy: self._context.leases.left(message.envelope.message_id, copy) > 0
 
     def _suffices(self, message: StoredMessage) -> Callable[[Copy], bool]:
-        """Those whose lease is about to end are asked as well: the answer begins a new one."""
+        """Servers whose lease is about to end are asked as well: the answer begins a new one."""
         return partial(self._context.leases.suffices, message.envelope.message_id)
 
     def _conclude(self, message: StoredMessage, unreachable: set[ServerName], *, is_settled: bool) -> None:
@@ -218,9 +218,9 @@ class ReviewService:
         suspects = self._suspects.get(message_id, set())
         if is_settled and not blocking:
             self._tries.pop(message_id, None)
-            self._deliver.cleared(message_id, NOBODY)
+            self._deliver.cleared(message_id, NO_SERVERS)
         elif ended and unreachable.issuperset(blocking | suspects) and self._may_go_without(blocking | suspects):
-            self._suspects.pop(message_id, None)  # who was out of reach so long is asked when it returns
+            self._suspects.pop(message_id, None)  # servers unreachable for so long are asked when they return
             self._tries.pop(message_id, None)
             self._deliver.cleared(message_id, blocking)
         elif away := {server for server in unreachable & blocking if not self._context.peers.is_back(server)}:
@@ -235,8 +235,8 @@ class ReviewService:
             self._place.want(message_id)
 
     def _wait_for(self, message: StoredMessage, away: set[ServerName]) -> None:
-        """For the one that can be waited for least: its return, or the time when it need not be waited for, wakes the message. A
-        lease that still runs, but not long enough, may end before that."""
+        """Wait for one of these servers: its return, or the time when it need not be waited for, wakes the message. A lease that
+        still runs, but not long enough, may end before that."""
         leases = self._context.leases
         message_id = message.envelope.message_id
         server = min(away)
@@ -247,8 +247,8 @@ class ReviewService:
         self._deliver.blocked(message_id, server, left + CLOCK_GRAIN_SECONDS if left else LOOKED_AT_AGAIN_SECONDS)
 
     def _may_go_without(self, blocking: Iterable[ServerName]) -> bool:
-        """`delivery_without_lease = deliver`, once they were out of reach for a heartbeat, or have answered no question for a span:
-        nodes that restart together must not take each other for lost."""
+        """`delivery_without_lease = deliver`, once they were unreachable for a heartbeat, or answered no question for a span: nodes
+        that restart together must not consider each other lost."""
         context = self._context
         if context.settings.transport.delivery_without_lease is not WithoutLease.DELIVER:
             return False
@@ -259,7 +259,7 @@ class ReviewService:
         return all(is_lost(server) for server in blocking)
 
     async def _ask(self, server: ServerName, message_ids: Sequence[MessageId]) -> set[MessageId] | None:
-        """Ask a server on the lists. The messages that somebody else must move for first; None if it cannot be asked."""
+        """Ask a server on the lists. Returns the messages for which another node must act first; None if it cannot be asked."""
         transitions = await self._question(server, message_ids, partial(question_number, server))
         if transitions is None:
             return None
@@ -272,8 +272,8 @@ class ReviewService:
         return {message_id for message_id, transition in transitions.items() if transition.note == Note.WAIT}
 
     async def _choose_again(self, server: ServerName, message_ids: Sequence[MessageId]) -> bool:
-        """Give its older copies the next numbers. The numbers are those just committed for this server alone: a placement
-        that is under way at the same time has others."""
+        """Give its older copies the next numbers. The numbers were just committed for this server alone: a placement in progress
+        at the same time has different ones."""
         me = self._context.me
         raised = await self._context.ledger.transition(message_ids, lambda _, claim: choosing_again(claim, me, server))
         numbers = {
@@ -284,7 +284,7 @@ class ReviewService:
         return not numbers or await self._question(server, list(numbers), lambda message_id, _: numbers[message_id]) is not None
 
     async def _everybody(self, server: ServerName, gone: Mapping[MessageId, Claim]) -> None:
-        """The copies on `server` are gone although its lease had ended: has anybody else taken these over?"""
+        """The copies on `server` are gone and its lease had ended: ask whether any other node has taken these over."""
         context = self._context
         open_ids = set(gone)
         forgotten = {row.server for row in await context.ledger.peers() if row.is_forgotten}
@@ -307,7 +307,7 @@ class ReviewService:
     async def _question(
         self, server: ServerName, message_ids: Sequence[MessageId], number: Callable[[MessageId, Claim], CopyNumber]
     ) -> dict[MessageId, Transition] | None:
-        """One XQDISCARD STATUS and what it does to our claims; None if the server cannot be asked."""
+        """Send one XQDISCARD STATUS and apply the answers to our claims; None if the server cannot be asked."""
         context = self._context
         link = context.links.get(server)
         if link is None or self._is_silent(server):
@@ -348,12 +348,12 @@ class ReviewService:
             if transition.note == Note.CHOSEN:
                 self._deliver.placed(message_id)
         for message_id, answer in said.items():
-            if holds_for(answer, context.me):  # it has heard our question: its silence begins anew
+            if holds_for(answer, context.me):  # our question reset its silence timer
                 context.leases.began(message_id, server, asked_at, is_confirmed=True)
         return outcome
 
     def _note_unanswered(self, server: ServerName, reason: str) -> None:
-        """Whoever polls us and answers no question for a span is said to do so once, and need not be waited for any longer."""
+        """A server that polls us but answers no question for a span is logged once, and need not be waited for any longer."""
         now = self._unanswered[server] = self._context.clock.awake()
         self._trusted_at.pop(server, None)
         self._unanswered_since.setdefault(server, now)
@@ -368,7 +368,7 @@ class ReviewService:
         return since is not None and self._context.clock.awake() - since >= span
 
     def _is_silent(self, server: ServerName) -> bool:
-        """It did not answer a moment ago, and was not heard since: each page of a long review would wait for it."""
+        """It recently did not answer, and was not heard since: each page of a long review would wait for it."""
         failed_at = self._unanswered.get(server)
         if failed_at is None or self._context.clock.awake() - failed_at > min(self._context.heartbeat, SILENT_SECONDS):
             return False
@@ -382,39 +382,39 @@ class ReviewService:
         transition = primary.review(claim, context.me, party, answer, lease_runs)
         ends = claim.is_primary and transition.after is not None and not transition.after.is_primary
         if ends and not context.attempts.end_claim(message_id):
-            return Transition(claim, claim, note=Note.WAIT)  # an attempt runs: between two attempts
+            return Transition(claim, claim, note=Note.WAIT)  # an attempt runs: claims end only between attempts
         return transition
 
 
-# What is asked, and what an answer may change: decisions of `shadowrelay.ownership` on claims that may be gone meanwhile.
+# Questions and what their answers change: decisions of `shadowrelay.ownership` on claims that may be gone by now.
 
 
 def holds_for(answer: StatusAnswer, me: Party) -> bool:
-    """Not where it is promoting: whoever was told `yours` waits for no lease to end."""
+    """Whether it holds the copy for us. Not if it is promoting: a server answered `yours` does not wait for a lease to end."""
     is_ours = answer.state is StatusState.SHADOW and answer.primary == me.server and answer.database == me.database
     return is_ours and not answer.promoting
 
 
 def gave_up(claim: Claim | None, server: ServerName) -> Transition:
-    """The chosen server is out of reach for too long."""
+    """The chosen server has been unreachable for too long."""
     return Transition(None, None) if claim is None else primary.gave_up(claim, server)
 
 
 def choosing_again(claim: Claim | None, me: Party, server: ServerName) -> Transition:
-    """The next number, before an older copy is chosen again."""
+    """Assign the next number, before an older copy is chosen again."""
     return Transition(None, None) if claim is None else primary.choosing_again(claim, me, server)
 
 
 def nobody_claims_more(claim: Claim | None, asked: Claim, server: ServerName) -> Transition:
-    """Everybody was asked about a copy that is gone; if none was placed there since."""
+    """All nodes were asked about a copy that is gone; applies only if none was placed there since."""
     if claim is None or not is_same_copy(claim, asked, server):
         return Transition(claim, claim)
     return primary.nobody_claims_more(claim, server)
 
 
 def is_same_copy(claim: Claim | None, asked: Claim, server: ServerName) -> bool:
-    """No copy was placed since this was asked. An answer that was on its way while one was says nothing of that copy:
-    with it the server would go off the list, and the copy would never be discarded."""
+    """Whether no copy was placed since the question. An answer in transit during a placement does not cover that copy: applied
+    to it, the server would leave the list, and the copy would never be discarded."""
     return claim is not None and claim.number == asked.number and claim.copy_on(server) == asked.copy_on(server)
 
 

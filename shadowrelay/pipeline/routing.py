@@ -1,7 +1,7 @@
-"""Which next hop takes which recipient: the configured routes, else MX of the recipient's domain.
+"""Chooses the next hop of each recipient: the configured routes, else MX of the recipient's domain. RFC 5321 5.1.
 
-Runs for every message: patterns are compiled once, and what a domain leads to is remembered.
-Whole addresses are compared without case; the few systems that tell `A@x` from `a@x` are not told apart by a route.
+Runs for every message: patterns are compiled once, and the choices for a domain are cached.
+Whole addresses are matched case-insensitively; routes cannot distinguish `A@x` from `a@x`, as few systems do.
 """
 
 import re
@@ -14,11 +14,11 @@ from shadowrelay.protocol.addresses import domain_of
 from shadowrelay.settings.values import Route
 
 DOMAINS_REMEMBERED_MAX = 10_000
-RECIPIENTS_PER_TRANSACTION_MAX = 100  # RFC 5321 4.5.3.1.8: every server takes so many
-NOWHERE = "postmaster.invalid"  # RFC 6761 6.4: never in DNS, so that `Postmaster` without a home comes back with a DSN
+RECIPIENTS_PER_TRANSACTION_MAX = 100  # RFC 5321 4.5.3.1.8: every server accepts this many
+NOWHERE = "postmaster.invalid"  # RFC 6761 6.4: never in DNS, so that `Postmaster` without a home is returned with a DSN
 
 _Choice = tuple[re.Pattern[str] | None, Destination]
-"""A pattern for the whole normal address, `None` where the domain alone decides."""
+"""A pattern for the whole normalized address; `None` if the domain alone decides."""
 
 
 class Router:
@@ -30,7 +30,7 @@ class Router:
         self._choices: dict[str, tuple[_Choice, ...]] = {}
 
     def destination(self, address: str) -> Destination:
-        """The next hop of one recipient. Shapes: equal destinations are the same object, as long as it is remembered."""
+        """The next hop of one recipient. Shapes: equal destinations are the same object while cached."""
         domain = domain_of(address)
         choices = self._choices.get(domain)
         if choices is None:
@@ -43,7 +43,7 @@ class Router:
         return choices[-1][1]
 
     def _choices_of(self, domain: str) -> tuple[_Choice, ...]:
-        """What may match in this domain, in order; the last one always does."""
+        """The choices for this domain, in order; the last one always matches."""
         choices: list[_Choice] = []
         for domain_pattern, pattern, destination in self._rules:
             if domain_pattern is None or domain_pattern.fullmatch(domain):
@@ -59,7 +59,7 @@ class Router:
         return Destination(str(server), hosts=(server,))
 
     def forks(self, recipients: Sequence[Recipient], undone: Ordinals) -> tuple[Fork, ...]:
-        """Bifurcation of the recipients that are not done, in the order of their first ordinals."""
+        """Bifurcate the recipients that are not done, in the order of their first ordinals."""
         if len(undone) == 1:
             (ordinal,) = undone
             return (Fork(self.destination(recipients[ordinal - 1].address), undone),)
@@ -70,7 +70,7 @@ class Router:
 
 
 _Rule = tuple[re.Pattern[str] | None, re.Pattern[str] | None, Destination]
-"""Pattern for the domain (`None`: any), for the whole address (`None`: any), where it goes."""
+"""Patterns for the domain and for the whole address (`None`: any), and the destination."""
 
 
 def _compiled(routes: Sequence[Route]) -> tuple[_Rule, ...]:
@@ -83,7 +83,7 @@ def _compiled(routes: Sequence[Route]) -> tuple[_Rule, ...]:
 
 
 def _destination(route: Route, known: dict[str, Destination]) -> Destination:
-    """Named after its first host. Another list that begins with the same host gets a number: retries are kept by key."""
+    """A destination named after its first host. Another list with the same first host gets a number: retries are kept by key."""
     name = key = str(route.next_hop[0])
     number = 1
     while True:

@@ -1,4 +1,4 @@
-"""Housekeeping: what is past its time goes, in small steps; peers that do not answer are noticed. docs/design.md 6.3, 9."""
+"""Housekeeping: expires rows in small steps, and detects lost shadow servers. docs/design.md 6.3, 9."""
 
 import asyncio
 
@@ -11,14 +11,14 @@ from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.poison import SetAside
 from shadowrelay.pipeline.review import ReviewService
 
-STEP = 200  # rows a transaction: acceptance waits at most that long
-HEARTBEATS_UNTIL_LOST = 2  # docs/design.md 6.2: cannot be reached for two heartbeats
+STEP = 200  # rows per transaction: acceptance waits for at most one
+HEARTBEATS_UNTIL_LOST = 2  # docs/design.md 6.2: unreachable for two heartbeats
 
 _log = structlog.get_logger()
 
 
 class SweepService:
-    """Expiry once a heartbeat (at most a minute apart), and lost shadow servers."""
+    """Sweeps once a heartbeat (at most a minute apart)."""
 
     def __init__(self, context: Context, review: ReviewService) -> None:
         self._context = context
@@ -27,8 +27,8 @@ class SweepService:
         self._lost: set[ServerName] = set()
 
     async def run(self) -> None:
-        """For ever."""
-        self._context.clock_ahead()  # what is jumped over is seen from here on
+        """Sweep forever."""
+        self._context.clock_ahead()  # the first reading: jumps are detected from here on
         while True:
             await asyncio.sleep(min(self._context.heartbeat, 60.0))
             try:

@@ -1,10 +1,10 @@
-"""Rows of the message tracking log: one constructor an event. Who is who in them: docs/operations.md "The message tracking log".
+"""Builds the rows of the message tracking log, one function per event. docs/operations.md "The message tracking log".
 
 On the primary server client-hostname is the client at RECEIVE and this server afterwards; server-hostname is this server,
 the shadow server, or the next hop. On the shadow server client-hostname is the primary and server-hostname this server.
-Everything here is on the hot path (about six rows a message): no formatting of what is not asked for.
+Everything here is on the hot path (about six rows per message): nothing is formatted unless needed.
 Durations inside custom-data are seconds with six digits; instants have microseconds.
-`size` is for those who know it better than the stored message.
+`size` overrides the size of the stored message.
 """
 
 from collections.abc import Mapping
@@ -20,14 +20,14 @@ from shadowrelay.protocol.fields import format_instant
 
 CustomData = tuple[tuple[str, str], ...]
 
-NO_SUITABLE_SHADOW_SERVERS = "No suitable shadow servers"  # Exchange's words: docs/sources.md "elastic"
+NO_SUITABLE_SHADOW_SERVERS = "No suitable shadow servers"  # Exchange's wording: docs/sources.md "elastic"
 EXPIRED = Reply(550, "4.4.7", "QUEUE.Expired; message expired")  # docs/sources.md "msd-mt"
 
 
 def haredirect(
     node: ServerName, stored: StoredMessage, *, at: datetime, server: ServerName, elapsed: timedelta, size: int | None = None
 ) -> TrackingEvent:
-    """Primary: the shadow copy is on `server`. Before RECEIVE; again whenever a later placement succeeds."""
+    """Primary: the shadow copy is on `server`. Written before RECEIVE, and again for each later placement."""
     return _row(
         at, EventId.HAREDIRECT, EventSource.SMTP, stored.envelope, stored.internal_id, _size(stored) if size is None else size,
         client=node, server=server, custom_data=(("ShadowElapsed", f"{elapsed.total_seconds():.6f}"),),
@@ -37,7 +37,7 @@ def haredirect(
 def haredirectfail(
     node: ServerName, stored: StoredMessage, *, at: datetime, reason: str = NO_SUITABLE_SHADOW_SERVERS, size: int | None = None
 ) -> TrackingEvent:
-    """Primary: no shadow copy could be made, and why. Before RECEIVE (or before the client is refused)."""
+    """Primary: no shadow copy could be made, and why. Written before RECEIVE, or before the client is refused."""
     # server-hostname is this server and client-hostname empty, as in Exchange's own rows: docs/sources.md "elastic"
     return _row(
         at, EventId.HAREDIRECTFAIL, EventSource.SMTP, stored.envelope, stored.internal_id, _size(stored) if size is None else size,
@@ -85,8 +85,8 @@ def hadiscard(
 ) -> TrackingEvent:
     """Shadow: discarded, because the primary was done with all recipients, or with `ordinals`.
 
-    Shapes: without `envelope` the row has no recipients, which means all; `ordinals` need an envelope. `status` is the word
-    of the discard notification, in source-context.
+    Shapes: without `envelope` the row has no recipients, which means all; `ordinals` need an envelope. `status` is that of
+    the discard notification, for source-context.
     """
     if envelope is None:
         assert not ordinals, "a row about some recipients has to name them"
@@ -103,7 +103,7 @@ def hadiscard(
 def transfer(
     node: ServerName, stored: StoredMessage, *, at: datetime, next_hop: str, ordinals: Ordinals, size: int | None = None
 ) -> TrackingEvent:
-    """Primary: one of the forks was made: these recipients share `next_hop`. One row a fork."""
+    """Primary: a fork was made: these recipients share `next_hop`. One row per fork."""
     return _row(
         at, EventId.TRANSFER, EventSource.ROUTING, stored.envelope, stored.internal_id, _size(stored) if size is None else size,
         ordinals=ordinals, server=node, context=next_hop,
@@ -122,7 +122,7 @@ def send(
     next_hop: str = "",
     size: int | None = None,
 ) -> TrackingEvent:
-    """Primary: `server` ("name [address]:port") took the recipients in `replies` (all of them positive)."""
+    """Primary: `server` ("name [address]:port") accepted the recipients in `replies` (all of them positive)."""
     event = EventId.SENDEXTERNAL if external else EventId.SEND
     return _attempt(
         event, EventSource.SMTP, node, stored, at, server, replies, _size(stored) if size is None else size, elapsed, next_hop, ""
@@ -142,7 +142,7 @@ def defer(
     context: str = "",
     size: int | None = None,
 ) -> TrackingEvent:
-    """Primary: the attempt failed for now for the recipients in `replies`; `source` says who failed (SMTP, DNS, ROUTING)."""
+    """Primary: the attempt failed for now for the recipients in `replies`; `source` is what failed (SMTP, DNS, ROUTING)."""
     return _attempt(
         EventId.DEFER, source, node, stored, at, server, replies, _size(stored) if size is None else size, elapsed, next_hop, context
     )
@@ -170,7 +170,7 @@ def fail(
 def duplicate(
     node: ServerName, stored: StoredMessage, *, at: datetime, ordinals: Ordinals, reason: str, size: int | None = None
 ) -> TrackingEvent:
-    """Primary: not delivered to these recipients, because they have it already; `reason` says how that is known."""
+    """Primary: not delivered to these recipients, which have it already; `reason` is how that is known."""
     return _row(
         at, EventId.DUPLICATEDELIVER, EventSource.SMTP, stored.envelope, stored.internal_id, _size(stored) if size is None else size,
         ordinals=ordinals, client=node, server=node, context=reason,
@@ -203,10 +203,10 @@ def resubmit(
     ordinals: Ordinals = NO_ORDINALS,
     size: int | None = None,
 ) -> TrackingEvent:
-    """New primary: promoted, the old one being `primary`.
+    """New primary: promoted; `primary` is the old one.
 
     Shapes: `ordinals` are the recipients not yet done; empty = all.
-    Units: `silent_since` is the last proof of life of the old primary, `detected_at` when its loss was known here.
+    Units: `silent_since` is the last proof of life of the old primary, `detected_at` when its loss was detected here.
     """
     custom_data = (
         ("Reason", reason),
@@ -244,7 +244,7 @@ def expire(
     reply: Reply = EXPIRED,
     size: int | None = None,
 ) -> TrackingEvent:
-    """Primary: these recipients (empty = all open ones) expired. Shadow: expired, its primary never said that it was done."""
+    """Primary: these recipients (empty = all open ones) expired. Shadow: expired, because its primary never reported it done."""
     client = stored.claim.primary if stored.claim.role is Role.SHADOW else NO_SERVER
     gone = ordinals or _open(stored)
     return _row(
@@ -254,13 +254,13 @@ def expire(
 
 
 def split_server(server: str) -> tuple[str, str]:
-    """The name and the address in "name [address]:port" or "name:port"; what is missing is empty."""
+    """The name and the address in "name [address]:port" or "name:port"; missing parts are empty."""
     name, bracket, rest = server.partition(" [")
     if bracket:
         return name, rest.partition("]")[0]
     if server.startswith("["):
         return "", server[1:].partition("]")[0]
-    return server.partition(":")[0], ""  # nobody answered: the key of the next hop
+    return server.partition(":")[0], ""  # no server answered: the key of the next hop
 
 
 def _attempt(

@@ -1,6 +1,7 @@
-"""Verdicts that are not recorded yet. One that is good (accepted) need not be synced before the 250: a message found
-without its verdict counts as accepted. So it goes into the commit that records the first attempt, or, if that takes too
-long, into one of its own.
+"""Holds the verdicts (accepted) that are not recorded yet. docs/design.md 5.
+
+A verdict need not be synced before the 250, because a message found without one counts as accepted. So it joins the commit
+that records the first attempt or, if that takes too long, gets a commit of its own.
 """
 
 import asyncio
@@ -20,7 +21,7 @@ _log = structlog.get_logger()
 
 
 class Verdicts:
-    """Each belongs to whoever has taken it: the attempt's commit or one of its own, never both."""
+    """Each verdict is recorded once: by the attempt's commit or by one of its own."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -28,13 +29,13 @@ class Verdicts:
         self._event = asyncio.Event()
 
     def add(self, message_id: MessageId, decide: Decide) -> None:
-        """The message is accepted; its id stays among the context's placements until that is recorded."""
+        """The message is accepted; its id stays in `Context.placements` until that is recorded."""
         self._waiting[message_id] = (self._context.clock.awake() + OWN_COMMIT_AFTER_SECONDS, decide)
         self._event.set()
 
     def joined(self, message_id: MessageId, decide: Decide) -> tuple[Decide, bool]:
-        """`decide` for the attempt's commit with the verdict before it, and whether there was one: then tell
-        `recorded` when it is committed."""
+        """`decide` for the attempt's commit with the verdict applied first, and whether there was one; if so, call `recorded`
+        after the commit."""
         taken = self._waiting.pop(message_id, None)
         if taken is None:
             return decide, False
@@ -48,11 +49,11 @@ class Verdicts:
         return both, True
 
     def recorded(self, message_id: MessageId) -> None:
-        """The commit that took the verdict along is synced."""
+        """The commit that included the verdict is synced."""
         self._context.placements.discard(message_id)
 
     async def run(self) -> None:
-        """Record those whose attempt takes long, for ever."""
+        """Forever, record the verdicts whose attempt takes too long."""
         while True:
             await self._event.wait()
             await asyncio.sleep(OWN_COMMIT_AFTER_SECONDS)

@@ -1,4 +1,4 @@
-"""What the administration is shown, and may do. Port `AdminView`."""
+"""Serves the administration API: listings, and requests to change the queues. Implements port `AdminView`. docs/design.md 8."""
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -48,12 +48,12 @@ class View:
         self.is_running = False
 
     async def queues(self) -> tuple[QueueRow, ...]:
-        """See `ports.AdminView`. A queue in Retry shows what its probes met, which no message in it knows."""
+        """See `ports.AdminView`. A queue in Retry shows the result of its probes, which its messages do not have."""
         loaded = self._deliver.queues()
         return tuple([_with_state(row, loaded.get(row.next_hop)) for row in await self._context.ledger.queues()])
 
     async def retry_queue(self, queue: str) -> QueueRow | None:
-        """See `ports.AdminView`. What was deferred becomes due page by page, and nobody waits for the last one."""
+        """See `ports.AdminView`. Deferred messages become due page by page in the background."""
         context = self._context
         found = next((row for row in await self.queues() if queue in (row.identity, row.identity.partition("\\")[2])), None)
         if found is None:
@@ -122,13 +122,13 @@ class View:
         return tuple(views)
 
     def _heard_at(self, state: PeerState, row: PeerRow | None) -> datetime | None:
-        """This process knows better than the ledger, which is told once a session."""
+        """From memory if possible, because the ledger is updated only once a session."""
         if state.heard_awake is None:
             return row.heard_at if row is not None else None
         return self._context.now() - timedelta(seconds=self._context.clock.awake() - state.heard_awake)
 
     async def forget(self, server: ServerName) -> bool:
-        """That peer will not come back: its copies and notifications are crossed off. One that answers is there.
+        """Cross off the copies and notifications of a peer that will not return. A peer that answers is refused.
 
         Raises: RequestRefused.
         """
@@ -141,7 +141,7 @@ class View:
             )
         is_known = server in context.peers or server in {row.server for row in await context.ledger.peers()}
         if not is_known and not await context.ledger.primaries_listed_on(server, 1):
-            return False  # not even one that was taken out of the configuration with copies on it
+            return False  # nor was it removed from the configuration with copies on it
         await context.ledger.record_forgotten(server)
         self._on_forgotten(server)
         return True
@@ -166,7 +166,7 @@ class View:
         )
 
     def is_ready(self) -> tuple[bool, tuple[str, ...]]:
-        """Whether mail is taken now, and why not."""
+        """Whether mail is accepted now, and why not."""
         reasons = []
         if not self.is_running:
             reasons.append("starting")
@@ -174,7 +174,7 @@ class View:
             reasons.append("draining")
         if (reply := self._context.ledger.unavailable_reason()) is not None:
             reasons.append(f"queue database: {reply}")
-        # Mail is taken all the same: who of the two is the copy nobody knows, and both would refuse it.
+        # Mail is still accepted: neither node knows which of the two is the copy, so both would refuse it.
         warnings = [f"peer {server} is refused: {reason}" for server, reason in self._context.peers.conflicts.items()]
         return not reasons, (*reasons, *warnings)
 

@@ -1,1 +1,1 @@
-"""Everything about configuration: the settings themselves (`values`, floor 0), reading them, warnings, the example, a reload."""
+"""Configuration: the settings themselves (`values`, floor 0), reading, warnings, example, reload. docs/design.md 7."""

@@ -1,11 +1,11 @@
-"""From a TOML file and the environment to `Settings`: where each value came from, and every error at once with its remedy.
+"""Reads `Settings` from a TOML file and the environment; reports all errors at once, each with its remedy. docs/design.md 7.
 
-`Settings` knows what is legal. pydantic-settings reads the sources and merges them: environment over file over default. This module adds
-what it does not do: single entries of lists, and errors that an operator can act on. Nothing is opened for writing.
+`Settings` defines what is legal. pydantic-settings reads and merges the sources: environment over file over default. This module adds
+overrides of single list entries, the origin of each value, and errors that an operator can act on. Nothing is opened for writing.
 
 `SHADOWRELAY_TRANSPORT__SHADOW_TIMEOUT=2s` overrides `shadow_timeout` in `[transport]`. A number counts the entries of a list from 0:
-`SHADOWRELAY_PEERS__0__ADDRESS`. Whole lists are JSON. A variable with our prefix but without a double underscore is ours only if it
-names a table or a list of tables; others belong to somebody else.
+`SHADOWRELAY_PEERS__0__ADDRESS`. Whole lists are JSON. A variable with our prefix but without a double underscore is used only if
+it names a table or a list of tables; others belong to other programs.
 """
 
 import difflib
@@ -43,7 +43,7 @@ AnySection = TypeVar("AnySection", bound=Section)
 Key = tuple[str | int, ...]
 
 PREFIX = "SHADOWRELAY_"  # of environment variables
-CONSEQUENCES = {"default_factory_not_called"}  # of another error in the same table, which is reported
+CONSEQUENCES = {"default_factory_not_called"}  # caused by another error in the same table, which is reported
 FILE_BYTES_MAX = 1024 * 1024  # a configuration is a few kB; more is the wrong file
 
 
@@ -90,7 +90,7 @@ def load(path: Path | str, environ: Mapping[str, str] | None = None) -> LoadedSe
 
 
 def effective(loaded: LoadedSettings) -> tuple[tuple[str, object], ...]:
-    """Every key with its value as JSON can carry it (durations and sizes as an operator writes them), in the order of the file."""
+    """Every key with its value in JSON form (durations and sizes as an operator writes them), in the order of the file."""
     return tuple((format_key(key), value) for key, value, _ in _leaves(loaded.settings))
 
 
@@ -100,23 +100,23 @@ def format_key(key: Key) -> str:
 
 
 class LayeredSettings(Settings, BaseSettings):
-    """The settings, put together from sources: where two have a key, the first one counts."""
+    """The settings merged from sources: if two have a key, the first one counts."""
 
-    model_config = SettingsConfigDict(case_sensitive=True)  # [Server] is no table
+    model_config = SettingsConfigDict(case_sensitive=True)  # [Server] is not a table
 
     def __init__(self, *sources: PydanticBaseSettingsSource) -> None:
         BaseSettings.__init__(self, _build_sources=(sources, {}))
 
 
 class File(TomlConfigSettingsSource):
-    """The file, which must be there: the library goes on without one that does not exist."""
+    """The file, which must exist: the library ignores a missing one."""
 
     def _read_files(self, files: Any, deep_merge: bool = False) -> dict[str, Any]:
         return self._read_file(files)
 
 
 class Environment(EnvSettingsSource):
-    """The variables with our prefix. The library sorts them into tables and reads JSON; each method here says what it does differently."""
+    """The variables with our prefix. The library sorts them into tables and reads JSON; the methods here document their differences."""
 
     def __init__(self, environ: Mapping[str, str], file: dict[str, Any]) -> None:
         super().__init__(LayeredSettings, case_sensitive=False, env_prefix=PREFIX, env_nested_delimiter="__")
@@ -131,14 +131,14 @@ class Environment(EnvSettingsSource):
                 around.pop(key[-1], None)  # a table given as JSON replaces the file's; the library would merge the two
 
     def __call__(self) -> dict[str, Any]:
-        # The library passes over tables that do not exist, "null", and keys inside of what is no table; and knows no entries of lists.
+        # The library ignores unknown tables, "null", and keys inside a value that is not a table; and it cannot set list entries.
         found = super().__call__()
         for variable, (table, *within) in self.keys.items():
             field = Settings.model_fields.get(table)
             if field is None or not within:
                 found.setdefault(table, {} if within else None)
             elif get_origin(field.annotation) is tuple:
-                if isinstance(found[table], dict):  # no whole list, only numbered entries: they change those of the file
+                if isinstance(found[table], dict):  # only numbered entries, no whole list: they change those of the file
                     found[table] = self._file.get(table, [])
                 self._change_entry(found[table], get_args(field.annotation)[0], variable)
             elif _table_around(found, self.keys[variable]) is None:
@@ -164,7 +164,7 @@ class Environment(EnvSettingsSource):
         self.problems.append(f"environment {variable}: {problem}")
 
     def field_is_complex(self, field: FieldInfo) -> bool:
-        # The settings refuse numbers and truth values in quotes, so they are JSON too. HostPort, a dataclass, is not: "[::1]:25" is text.
+        # The settings refuse quoted numbers and booleans, so these are JSON too. HostPort is a dataclass, but "[::1]:25" is text.
         if field.annotation is HostPort:
             return False
         return super().field_is_complex(field) or not {bool, int}.isdisjoint((field.annotation, *get_args(field.annotation)))
@@ -173,12 +173,12 @@ class Environment(EnvSettingsSource):
         try:
             return json.loads(value)
         except ValueError as exc:
-            # The library would stop here. "36MB" is right for a size, and what is wrong is refused by the validation of the key.
-            # So is an exception, whatever the key: `explain` gets it back as the input of the error.
+            # The library would stop here. "36MB" is a valid size, and validation of the key refuses invalid text.
+            # It also refuses an exception, for any key: `explain` receives it as the input of the error.
             return exc if value.lstrip()[:1] in ("[", "{") else value
 
     def variable_of(self, key: Key) -> str | None:
-        """The variable that sets that key, a table around it or something in it."""
+        """The variable that sets this key, a table that contains it, or a key inside it."""
         parts = [str(part) for part in key]
         return next((variable for variable, found in self.keys.items() if parts and parts[: len(found)] == found[: len(parts)]), None)
 
@@ -190,7 +190,7 @@ def _table_around(top: object, key: Sequence[str]) -> dict[str, Any] | None:
 
 
 def explain(error: ErrorDetails, path: Path, environment: Environment) -> str:
-    """One line for one error."""
+    """Describe one error in one line."""
     key: Key = tuple(error["loc"])
     variable = environment.variable_of(key)
     if isinstance(error["input"], ValueError):
@@ -249,7 +249,7 @@ def _nearest(key: Key) -> str:
 
 
 def _section_of(key: Key) -> type[Section]:
-    """The table in which that key stands."""
+    """The table that contains this key."""
     section: type[Section] = Settings
     for part in key[:-1]:
         if isinstance(part, str):
@@ -260,7 +260,7 @@ def _section_of(key: Key) -> type[Section]:
 
 
 def _leaves(section: Section, key: Key = ()) -> Iterator[tuple[Key, object, bool]]:
-    """Every key below that table, its value as JSON can carry it, and whether a source has it."""
+    """Every key below this table, its value in JSON form, and whether a source sets it."""
     plain = section.model_dump(mode="json")
     for name in type(section).model_fields:
         value = getattr(section, name)
@@ -277,7 +277,7 @@ def _read(path: Path) -> File:
     try:
         if path.stat().st_size > FILE_BYTES_MAX:
             raise ConfigurationError(f"{path}: has more than {FILE_BYTES_MAX} bytes; this is not a configuration of shadowrelay")
-        return File(LayeredSettings, path.absolute())  # the library takes "." for none
+        return File(LayeredSettings, path.absolute())  # the library treats "." as no path
     except OSError as exc:
         raise ConfigurationError(f"{path}: cannot be read ({exc.strerror}); give an existing file with --config") from exc
     except UnicodeDecodeError as exc:

@@ -1,4 +1,4 @@
-"""`configs/example.toml`, made from the settings themselves, so that text, defaults and ranges cannot drift apart.
+"""Generates `configs/example.toml` from the settings, so that text, defaults and ranges always agree. docs/design.md 7.
 
 Lines that begin "# " explain; "#key = value" is a default: remove the # to change it.
 """
@@ -25,7 +25,7 @@ Relative paths are relative to this file. Every value can be overridden by the e
 SHADOWRELAY_TRANSPORT__SHADOW_TIMEOUT=2s, SHADOWRELAY_RECEIVE_CONNECTORS__0__LISTEN=127.0.0.1:2525, lists as JSON.
 An unknown key is an error. Try a file with: shadowrelay check --config FILE"""
 
-# keys without a default, and lists that say more with something in them
+# keys without a default, and lists that are clearer with an entry
 _EXAMPLES: dict[tuple[type[Section], str], str] = {
     (model.Server, "name"): '"mx1.east.example"',
     (model.Server, "site"): '"east"',
@@ -111,4 +111,4 @@ def _line(section: type[Section], name: str, field: FieldInfo) -> str:
 
 def _toml(field: FieldInfo, value: Any) -> str:
     plain = TypeAdapter(field.rebuild_annotation()).dump_python(value, mode="json")
-    return json.dumps(plain)  # is TOML as well, for all but tables with something in them; no default is one
+    return json.dumps(plain)  # valid TOML except for non-empty tables, and no default is one

@@ -1,7 +1,7 @@
-"""What a running node takes from a changed file, and what it keeps until it is started again.
+"""Decides which changed settings a running node adopts, and which wait for a restart. docs/design.md 7.
 
-What parts of the node were made with cannot change under them: it is kept as it runs, so that no half of the node follows
-and the other does not. A test looks that every key read while a node is put together stands here.
+Settings that parts of the node were built with keep their running values, so that the node never follows a change only in part. A
+test checks that every key read while a node is assembled is listed here.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ FIXED_SEND = ("connection_inactivity_timeout", "concurrency_per_destination")
 
 
 def adopted(running: Settings, found: Settings) -> tuple[Settings, list[str]]:
-    """`found` as far as a node that runs with `running` can follow, and the names of what differs and waits for a restart:
+    """`found` as far as a node that runs with `running` can follow, and the names of changes that wait for a restart:
     tables ("server"), keys ("transport.safety_net_hold_time"), addresses ("receive_connectors[0].listen")."""
     needs_restart = [name for name in FIXED_TABLES if getattr(running, name) != getattr(found, name)]
     needs_restart += [f"transport.{name}" for name in _differing(running.transport, found.transport, FIXED_TRANSPORT)]
@@ -45,7 +45,7 @@ def _kept(running: AnySection, found: AnySection, names: tuple[str, ...]) -> Any
 
 
 def _followed(connector: ReceiveConnector, found: Settings) -> ReceiveConnector:
-    """The one of this name in the file, listening where this one does; one that is not there any more goes on as it is."""
+    """The connector of this name in the file, with this one's listen address; one that was removed stays as it is."""
     same = next((other for other in found.receive_connectors if other.name == connector.name), connector)
     return same.model_copy(update={"listen": connector.listen})
 

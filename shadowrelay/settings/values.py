@@ -1,11 +1,11 @@
-"""Every setting of a node, its default (here and nowhere else), its range, what it does and where that comes from.
+"""Defines every setting of a node: default (here and nowhere else), range, effect and source. docs/design.md 7.
 
 The text under each key becomes its comment in `configs/example.toml`. Names keep Microsoft's word order in snake_case, so
-that a reader can grep the manual. Long, because defaults stand in one place and each carries its own documentation.
+that a reader can grep the manual. The module is long because all defaults and their documentation are in one place.
 
-Durations, sizes, addresses and patterns are written as an operator writes them: `parse_*` and `format_*` are inverses, and the only way
-by which text of a configuration becomes a value, so that "36MB" means the same everywhere. A target of tracking logs is shown without its
-passwords and keys: those are for the library that connects.
+Durations, sizes, addresses and patterns are written as an operator writes them. `parse_*` and `format_*` are inverses, and the only
+way in which text of a configuration becomes a value, so that "36MB" means the same everywhere. A target of tracking logs is shown
+without its passwords and keys, which only the connecting library needs.
 """
 
 import re
@@ -41,7 +41,7 @@ _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://.+", re.ASCII)
 _PASSWORD = re.compile(r"(?<=://)([^/:@]*):([^/]*)@")
 _QUERY = re.compile(r"\?.*")
 _SECRET_NAME = re.compile(r"(?i)key|secret|token|pass|cred|sas|sign|auth|conn")
-_SECRET_LENGTH_MIN = 4  # shorter text is part of too many words to be replaced
+_SECRET_LENGTH_MIN = 4  # shorter text occurs in too many words to be replaced
 
 
 def checked_target(target: str) -> str:
@@ -69,12 +69,12 @@ def shown_target(target: str) -> str:
 
 
 def shown_options(options: Mapping[str, Option]) -> dict[str, Option]:
-    """The options; what is named like a secret, or holds a URL with a password, is left out."""
+    """The options; values named like secrets, or with a password in a URL, are left out."""
     return {name: LEFT_OUT if _is_secret(name, value) else value for name, value in options.items()}
 
 
 def without_secrets(text: str, target: str, options: Mapping[str, Option]) -> str:
-    """`text` of a library's error, in which no secret of the configuration stands."""
+    """`text` of a library's error, without the secrets of the configuration."""
     found = _PASSWORD.search(target)
     secrets = [str(value) for name, value in options.items() if _is_secret(name, value)] + ([found[2]] if found else [])
     for secret in sorted(secrets, key=len, reverse=True):
@@ -95,7 +95,7 @@ _HOST = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,252}[A-Za-z0-9_])?\.?", re.
 _DOMAIN = re.compile(r"(?:\*\.)?\w(?:[\w.-]{0,252}\w)?\.?")
 
 _DURATION_UNITS = {"d": 86_400_000_000, "h": 3_600_000_000, "m": 60_000_000, "s": 1_000_000, "ms": 1000}  # in microseconds
-# docs/design.md 7: MB = 1,000,000 bytes; the binary ones are for those who mean them
+# docs/design.md 7: MB = 1,000,000 bytes; binary units have their own names
 _SIZE_UNITS = {"B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 _SIZE_UNITS_WRITTEN = ("GB", "MB", "kB")
 
@@ -103,7 +103,7 @@ _SIZE_UNITS_WRITTEN = ("GB", "MB", "kB")
 def parse_duration(value: object) -> timedelta:
     """ "90s", "2m", "1.5h", "2d", "250ms".
 
-    Raises: ValueError with the remedy; a bare number is refused, because nobody can tell what it counts.
+    Raises: ValueError with the remedy; a bare number is refused, because its unit would be a guess.
     """
     if isinstance(value, timedelta):
         return value
@@ -145,7 +145,7 @@ def format_size(value: int) -> str:
 
 
 def parse_host_port(value: object, *, port_default: int | None = None) -> HostPort:
-    """ "mx.example:25", "10.0.0.1:2525", "[::1]:25". Without a `port_default` the port must be there; 0 = any free one.
+    """ "mx.example:25", "10.0.0.1:2525", "[::1]:25". Without a `port_default` the port is required; 0 = any free one.
 
     Raises: ValueError with the remedy.
     """
@@ -288,13 +288,13 @@ class Server(Section):
     name: Name
     """Fully qualified name of this node: its identity towards peers, in EHLO and in the logs."""
     site: Annotated[SiteName, Field(min_length=1, max_length=64)]
-    """Where this node stands. Peers of other sites are remote. Source: seed-000"""
+    """Site of this node. Peers of other sites are remote. Source: seed-000"""
     boundary: Annotated[BoundaryName, Label] = BoundaryName("default")
-    """Transport high availability boundary. Only peers of the same one hold copies; a mismatch is refused. Source: seed-000"""
+    """Transport high availability boundary. Only peers of the same boundary hold copies; others are refused. Source: seed-000"""
     data_directory: Path = Path("/var/lib/shadowrelay")
     """Queue database and content. Relative paths are relative to this file. Never restore an old copy of it."""
     content_memory_limit: Annotated[Size, Field(ge=8_000_000, le=1_000_000_000_000)] = 128_000_000
-    """Contents in memory at one time, of sessions, copies and attempts. Beyond it: to disk, then wait, then 452. Source: design 9"""
+    """Memory for contents, in sessions, copies and attempts. Above it, contents go to disk, then wait, then get 452. Source: design 9"""
 
 
 def _remote_retries(values: dict[str, Any]) -> int:
@@ -319,30 +319,30 @@ class Transport(Section):
     max_retries_for_local_site_shadow: Annotated[Count, Field(ge=0, le=255)] = Field(default_factory=_local_retries)
     """Attempts in the local site for one message. RemoteOnly: 0, and anything else is an error. Source: seed-000, msp-tc"""
     shadow_heartbeat_frequency: Annotated[Duration, Field(ge=SECOND, le=DAY)] = 2 * MINUTE
-    """A primary that no session was open to for so long is asked for a sign of life. Source: seed-000, msp-tc"""
+    """A primary without a session for this long is polled for a sign of life. Source: seed-000, msp-tc"""
     shadow_resubmit_time_span: Annotated[Duration, Field(ge=SECOND, le=DAY)] = 3 * HOUR
     """Silence of a primary after which its shadow servers deliver its mail. The same on all nodes. Source: seed-000, msp-tc"""
     shadow_message_auto_discard_interval: Annotated[Duration, Field(ge=5 * SECOND, le=90 * DAY)] = 2 * DAY
-    """Discard notifications that nobody asked for in this time are deleted. Source: seed-000, msp-tc"""
+    """Discard notifications that no peer requested in this time are deleted. Source: seed-000, msp-tc"""
     safety_net_hold_time: Annotated[Duration, Field(ge=timedelta(0), le=90 * DAY)] = 2 * DAY
     """How long delivered and discarded messages stay in Safety Net. Source: seed-000, msp-tc"""
     message_expiration_timeout: Annotated[Duration, Field(ge=5 * SECOND, le=90 * DAY)] = 2 * DAY
     """A message that could not be delivered in this time is returned to its sender. Source: msp-ts"""
     duplicate_detection_window: Annotated[Duration, Field(ge=timedelta(0), le=49 * DAY)] = HOUR
-    """How long a message that a client sends again is recognised. Read, not yet acted upon. Source: seed-004"""
+    """How long a message that a client sends again is recognised. Read, but without effect yet. Source: seed-004"""
     shadow_timeout: Annotated[Duration, Field(ge=100 * MILLISECOND, le=5 * MINUTE)] = 5 * SECOND
-    """All attempts for a copy, while the client waits. Over 256 KiB: without progress, 5m in all (docs/operations.md). Source: design 5"""
+    """All attempts on one copy, while the client waits. Over 256 KiB: without progress, 5m in all (docs/operations.md). Source: design 5"""
     discard_poll_interval: Annotated[Duration, Field(ge=10 * MILLISECOND, le=DAY)] = SECOND
-    """How often a primary is asked what is done, while shadow messages of it are held. Source: design 4"""
+    """How often a primary is polled for discard notifications while its shadow messages are held. Source: design 4"""
     delivery_without_lease: WithoutLease = WithoutLease.DELIVER
-    """Shadow server out of reach. deliver: go on; a cut longer than the span repeats all copied mail that this side delivers meanwhile.
-    defer: wait, from five poll intervals (at least 1s) after it was last heard; such a cut repeats what was delivered until then.
+    """Shadow server unreachable. deliver: continue; a cut longer than the span repeats all copied mail that this side delivers meanwhile.
+    defer: wait, from five poll intervals (at least 1s) after it was last heard; such a cut repeats mail delivered until then.
     Either repeats the last poll interval before the cut. Source: design 6.4"""
 
     @field_validator("max_retries_for_remote_site_shadow", "max_retries_for_local_site_shadow")
     @classmethod
     def _no_contradiction(cls, value: int, info: ValidationInfo) -> int:
-        # Runs only for a value that somebody wrote: an unset one follows the preference. Source: seed-004 (the trap)
+        # Runs only for a configured value: an unset one follows the preference. Source: seed-004 (the trap)
         preference = info.data.get("shadow_message_preference_setting")
         excluded = {
             "max_retries_for_remote_site_shadow": Preference.LOCAL_ONLY,
@@ -370,7 +370,7 @@ def _connection_timeout(values: dict[str, Any]) -> timedelta:
 
 
 class ReceiveConnector(Section):
-    """A listening address and what it grants. Omitted lists of addresses or domains mean nobody."""
+    """A listening address and what it grants. An omitted list of addresses or domains grants nothing."""
 
     name: Label
     """Name in logs and in the tracking log's connector-id."""
@@ -379,32 +379,32 @@ class ReceiveConnector(Section):
     role: ConnectorRole = ConnectorRole.TRANSPORT
     """transport, frontend or edge: decides the defaults of the two timeouts (5m/10m, 5m/10m, 1m/5m). Source: seed-000"""
     relay_from: tuple[CheckedNetwork, ...] = ()
-    """Networks of clients that may relay to anywhere. Nothing else grants it, routes do not."""
+    """Networks of clients that may relay to any domain. No other setting grants this, not even a route."""
     accepted_domains: tuple[CheckedDomain, ...] = ()
-    """Domains whose recipients are taken from anybody; "*.corp.example" stands for all below corp.example."""
+    """Domains whose recipients are accepted from any client; "*.corp.example" stands for all below corp.example."""
     externally_secured: tuple[CheckedNetwork, ...] = ()
     """Addresses that may use XSHADOW without TLS when they name a configured peer. For labs. Source: seed-003"""
     accept_xshadow: bool = True
     """Peers may place shadow messages through this connector. Source: seed-003"""
     connection_inactivity_timeout: Annotated[Duration, Field(ge=10 * MILLISECOND, le=DAY)] = Field(default_factory=_inactivity_timeout)
-    """Without progress for so long, a session is closed; edge: 1m. Less than connection_timeout. Source: seed-000, msp-rc"""
+    """A session without progress for this long is closed; edge: 1m. Less than connection_timeout. Source: seed-000, msp-rc"""
     connection_timeout: Annotated[Duration, Field(ge=10 * MILLISECOND, le=DAY)] = Field(default_factory=_connection_timeout)
-    """A session ends after so long even while data flows; edge: 5m. Not while a final dot waits for its reply. Source: seed-000, msp-rc"""
+    """Sessions end after this long even while data flows; edge: 5m. Not while a final dot waits for its reply. Source: seed-000, msp-rc"""
     max_message_size: Annotated[Size, Field(ge=1, le=2_000_000_000)] = 36_000_000
-    """Largest message taken. MB = 1,000,000 bytes. Source: msp-rc"""
+    """Largest message accepted. MB = 1,000,000 bytes. Source: msp-rc"""
     max_recipients_per_message: Annotated[Count, Field(ge=1, le=5000)] = 5000
     """Recipients of one message; more are answered 452. At most 5,000: all ordinals must fit a reply. RFC 5321 4.5.3.1.8. Source: msp-rc"""
     max_sessions: Annotated[Count, Field(ge=1, le=100_000)] = 5000
-    """Sessions of this connector at one time; further ones are answered 421. Source: msp-rc"""
+    """Concurrent sessions of this connector; further ones are answered 421. Source: msp-rc"""
     max_sessions_per_address: Annotated[Count, Field(ge=1, le=100_000)] = 200
-    """Sessions from one client address at one time; further ones are answered 421. Not for peers. Source: msp-rc"""
+    """Concurrent sessions from one client address; further ones are answered 421. Not for peers. Source: msp-rc"""
     max_protocol_errors: Annotated[Count, Field(ge=1, le=1000)] = 5
     """Errors after which a session is closed. Source: msp-rc"""
     max_hop_count: Annotated[Count, Field(ge=1, le=500)] = 60
-    """Received lines of a message above which it goes in circles and is refused. RFC 5321 6.3. Source: msp-rc"""
+    """A message with more Received lines is refused as looping. RFC 5321 6.3. Source: msp-rc"""
 
     lenient_addresses: bool = True
-    """Take what devices write: a space in `MAIL FROM: <a@b>`, local parts like `john.`. What is passed on is valid: "john."@b."""
+    """Accept the syntax of devices: a space in `MAIL FROM: <a@b>`, local parts like `john.`. It is relayed as valid: "john."@b."""
 
     @model_validator(mode="after")
     def _ordered_timeouts(self) -> Self:
@@ -420,19 +420,19 @@ class Peer(Section):
     name: Name
     """Its [server] name; with TLS its certificate must say so too."""
     site: Annotated[SiteName, Field(min_length=1, max_length=64)]
-    """Where it stands."""
+    """Its site."""
     boundary: Annotated[BoundaryName, Label] = BoundaryName("default")
-    """Its boundary; another than ours: known, but never given a copy."""
+    """Its boundary. A peer of another boundary is never given a copy."""
     address: Address
     """Where its receive connector listens."""
     send_xshadow: bool = True
-    """Place copies on it, and ask it. Source: seed-003"""
+    """Place copies on it, and poll it. Source: seed-003"""
     require_tls: bool | None = None
     """Sessions to it by mutual TLS only. Unset: true if [tls] has a peer_authority, else plain (it must list us as externally secured)."""
 
 
 class Route(Section):
-    """Recipients by pattern and the servers that take them. The first match wins; without one, DNS (MX) decides."""
+    """Recipients by pattern and the servers that accept them. The first match wins; without one, DNS (MX) decides."""
 
     recipients: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(min_length=1)]
     """Patterns of recipients; * stands for any text."""
@@ -443,10 +443,10 @@ class Route(Section):
 
 
 class Tls(Section):
-    """Without this table STARTTLS is not offered, and that is no error."""
+    """TLS. This table is optional: without it STARTTLS is not offered."""
 
     certificate: Path
-    """PEM file with this node's certificate and those between it and its authority; [server] name must be among its DNS names."""
+    """PEM file with this node's certificate and the intermediate ones; [server] name must be among its DNS names."""
     key: Path
     """PEM file with its private key."""
     peer_authority: Path | None = None
@@ -469,20 +469,20 @@ class Send(Section):
     message_retry_interval: Annotated[Duration, Field(ge=10 * MILLISECOND, le=DAY)] = 15 * MINUTE
     """Time between attempts after a 4xx to the message itself. Source: msd-int"""
     delay_notification_timeout: Annotated[Duration, Field(ge=SECOND, le=30 * DAY)] = 4 * HOUR
-    """After so long the sender is told that the message is late. Source: msd-int"""
+    """After this long the sender is notified that the message is delayed. Source: msd-int"""
     connection_inactivity_timeout: Annotated[Duration, Field(ge=10 * MILLISECOND, le=DAY)] = 10 * MINUTE
-    """Idle outbound sessions are closed after so long. Commands: RFC 5321 4.5.3.2. Source: seed-000"""
+    """Idle outbound sessions are closed after this long. Commands: RFC 5321 4.5.3.2. Source: seed-000"""
     concurrency_per_destination: Annotated[Count, Field(ge=1, le=1000)] = 20
-    """Sessions to one next hop at one time."""
+    """Concurrent sessions to one next hop."""
 
 
 class Tracking(Section):
     """The message tracking log, in Exchange's format."""
 
     directory: Path = Path("/var/log/shadowrelay/tracking")
-    """Where MSGTRK*.LOG files are written. Not inside data_directory: a wiped queue must not take the evidence along."""
+    """Where MSGTRK*.LOG files are written. Not inside data_directory: a wiped queue must not destroy the evidence."""
     max_file_size: Annotated[Size, Field(ge=1, le=4_000_000_000)] = 10_000_000
-    """A new file is begun at this size. Source: msp-ts"""
+    """A new file is started at this size. Source: msp-ts"""
     max_directory_size: Annotated[Size, Field(ge=1)] = 1_000_000_000
     """The oldest files are deleted above this size. Source: msp-ts"""
     max_age: Annotated[Duration, Field(ge=timedelta(0))] = 30 * DAY
@@ -501,7 +501,7 @@ class Shipping(Section):
     target: Annotated[str, AfterValidator(checked_target), PlainSerializer(shown_target, when_used="json")] = ""
     """An absolute directory, or a URL that fsspec knows (s3://, gs://, abfs://, sftp://, file://…). Empty: nothing is shipped."""
     interval: Annotated[Duration, Field(ge=SECOND, le=HOUR)] = 5 * MINUTE
-    """A file is closed and shipped at the latest so long after its first row, so that a quiet node is not invisible."""
+    """A file is closed and shipped at most this long after its first row, so that an idle node still reports."""
     options: Annotated[dict[str, Option], BeforeValidator(checked_options), PlainSerializer(shown_options, when_used="json")] = {}
     """Options of fsspec's store, like { endpoint_url = "https://…", key = "…", secret = "…" }. What looks secret is never printed."""
 
@@ -512,13 +512,13 @@ class Admin(Section):
     listen: Address = HostPort("127.0.0.1", 8025)
     """Address and port. It is not encrypted: keep it on loopback or behind a proxy."""
     allowed_hosts: tuple[Name, ...] = ()
-    """Further names by which it is asked. [server] name, localhost and all addresses are known; other names are answered 421."""
+    """Further host names for requests. [server] name, localhost and all addresses are accepted; other names are answered 421."""
     token_file: Path = Path("token")
-    """File with the bearer token. Made at the first start, readable by this user only, if it does not exist."""
+    """File with the bearer token. Created at the first start if missing, readable by this user only."""
 
 
 class Dns(Section):
-    """Name servers. Without this table those of the system (/etc/resolv.conf) are asked. The hosts file comes first."""
+    """Name servers. Without this table those of the system (/etc/resolv.conf) are used. The hosts file takes precedence."""
 
     nameservers: tuple[NameServer, ...] = ()
     """IP addresses of the name servers for MX records, next hops and peers, in order; the port may be left out (53)."""

@@ -1,4 +1,4 @@
-"""What is legal in a configuration but probably not meant. Each warning says what will happen and what to change."""
+"""Warns of settings that are legal but probably not intended: what will happen and what to change. docs/design.md 7."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -16,7 +16,7 @@ RECIPIENTS_COUNT_MIN = 100
 
 
 def warnings(settings: Settings, now: datetime | None = None) -> list[str]:
-    """Every doubt, most dangerous first; empty when there is none. Reads the certificate, if there is one."""
+    """All warnings, most dangerous first; may be empty. Reads the certificate, if there is one."""
     return [
         *_about_redundancy(settings),
         *_about_peers(settings),
@@ -100,7 +100,7 @@ def _about_connector(connector: ReceiveConnector, settings: Settings) -> Iterato
     if not connector.relay_from and not connector.accepted_domains and not settings.peers:
         yield f"{name}: with neither relay_from nor accepted_domains every recipient is refused with 550"
 
-    # RFC 5321 4.5.3.1.7 and 4.5.3.1.8: what every server must be able to take
+    # RFC 5321 4.5.3.1.7 and 4.5.3.1.8: what every server must be able to accept
     if connector.max_message_size < MESSAGE_SIZE_BYTES_MIN:
         yield f"{name}: max_message_size is below the {MESSAGE_SIZE_BYTES_MIN} bytes that RFC 5321 asks for; raise it"
     if connector.max_recipients_per_message < RECIPIENTS_COUNT_MIN:

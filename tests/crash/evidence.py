@@ -1,6 +1,6 @@
-"""What the tracking logs of all nodes must show after an episode (I8), and which lines a killed node may owe.
+"""Checks the tracking logs of all nodes after an episode, except for rows that a killed node could not write. docs/design.md 3, I8.
 
-Each check gives sentences; none means that all is well.
+Each check returns complaints as sentences; none means that all is well.
 """
 
 from collections import defaultdict
@@ -28,7 +28,7 @@ class Line:
 
 
 def lines_of(cluster: Cluster) -> list[Line]:
-    """The rows of all nodes, as far as a message is in them."""
+    """The rows of all nodes that are about a message."""
     return [
         Line(instant(row), name, row["event-id"], row["network-message-id"], tuple(recipients(row)), row["custom-data"])
         for name, node in cluster.nodes.items()
@@ -70,13 +70,13 @@ def _shadows(message_id: str, mine: list[Line], kills: Mapping[str, list[float]]
         if line.event != "HARECEIVE":
             continue
         ended = any(other.node == line.node and other.event in SHADOW_ENDS and other.at >= line.at for other in mine)
-        burnt = wiped_at.get(line.node, 0.0) >= line.at
-        if not ended and not burnt and not _owed(line, mine, kills.get(line.node, [])):
+        is_wiped = wiped_at.get(line.node, 0.0) >= line.at
+        if not ended and not is_wiped and not _owed(line, mine, kills.get(line.node, [])):
             found.append(f"{message_id}: a copy came to {line.node} and has no end in its log")
     return found
 
 
 def _owed(held: Line, mine: list[Line], kills: list[float]) -> bool:
-    """The shadow server was killed shortly after somebody's delivery, or hand-over, that it may just have committed."""
+    """Whether the shadow server was killed shortly after another node's delivery or hand-over, which it may just have committed."""
     news = [line.at for line in mine if line.node != held.node and line.event in ENDS | {"RESUBMIT", "HAREDIRECT", "HAREDIRECTFAIL"}]
     return any(at <= killed <= at + BETWEEN_COMMIT_AND_ROW for killed in kills for at in news)

@@ -1,4 +1,4 @@
-"""Doing what a plan says to a running cluster, each fault at its instant, and writing down when it was."""
+"""Injects the faults of a plan into a running cluster, each at its instant, and records when. docs/design.md 3."""
 
 import asyncio
 import signal
@@ -11,9 +11,9 @@ from shadowrelay.lab.cluster import Cluster, NodeProcess, Passing
 from shadowrelay.lab.traffic import Load, Sink
 from shadowrelay.model.message import Envelope
 from shadowrelay.model.replies import Reply
-from tests.crash.plan import KILLS, STOPS, Deed, Moment, Plan, Step
+from tests.crash.plan import KILLS, STOPS, Disruption, Moment, Plan, Step
 
-ARMED_SECONDS_MAX = 3.0  # an instant that does not come: now, then
+ARMED_SECONDS_MAX = 3.0  # if the instant does not come by then, the fault is injected anyway
 WAIT_SECONDS_MAX = 6.0  # for acknowledgements, which are few while a server is out of reach
 
 PASSINGS = {
@@ -23,21 +23,21 @@ PASSINGS = {
     Moment.COPY_CAME: Passing.COMMIT_PASSED,
 }
 KINDS = {
-    Deed.KILL: FaultKind.KILL,
-    Deed.AWAY: FaultKind.KILL,
-    Deed.WIPE: FaultKind.WIPE,
-    Deed.PAUSE: FaultKind.PAUSE,
-    Deed.NAP: FaultKind.PAUSE,
-    Deed.CUT: FaultKind.CUT,
-    Deed.ISOLATE: FaultKind.CUT,
-    Deed.HALF_CUT: FaultKind.HALF_CUT,
-    Deed.SLOW: FaultKind.SLOW,
-    Deed.BREAK: FaultKind.BREAK,
+    Disruption.KILL: FaultKind.KILL,
+    Disruption.AWAY: FaultKind.KILL,
+    Disruption.WIPE: FaultKind.WIPE,
+    Disruption.PAUSE: FaultKind.PAUSE,
+    Disruption.NAP: FaultKind.PAUSE,
+    Disruption.CUT: FaultKind.CUT,
+    Disruption.ISOLATE: FaultKind.CUT,
+    Disruption.HALF_CUT: FaultKind.HALF_CUT,
+    Disruption.SLOW: FaultKind.SLOW,
+    Disruption.BREAK: FaultKind.BREAK,
 }
 
 
 class Trouble:
-    """Makes the faults of one plan. `faults` is what was done."""
+    """Injects the faults of one plan. `faults` records them."""
 
     def __init__(self, plan: Plan, cluster: Cluster, sinks: tuple[Sink, ...], load: Load) -> None:
         self.faults: list[Fault] = []
@@ -54,7 +54,7 @@ class Trouble:
         return sum(len(sent.acknowledged_ids) for sent in self._load.sent)
 
     async def run(self) -> None:
-        """All steps; each ends before the next begins, but those that overlap."""
+        """Run all steps; each ends before the next begins, unless they overlap."""
         async with asyncio.TaskGroup() as group:
             running: list[asyncio.Task[None]] = []
             for step in self._plan.steps:
@@ -72,13 +72,15 @@ class Trouble:
         await self._until_acknowledged(self.acknowledged_count + step.after)
         node = self._cluster.nodes[step.node]
         await self._at(step, lambda: self._strike(step, node))
-        began_at = node.kills[-1] if step.deed in KILLS else time.time()
+        began_at = node.kills[-1] if step.disruption in KILLS else time.time()
         thaw = asyncio.create_task(self._thaw(step))
         begun.set()
         try:
             await self._carry_out(step, node)
         finally:
-            self.faults.append(Fault(KINDS[step.deed], step.node, began_at, time.time(), step.other if step.deed is Deed.CUT else ""))
+            self.faults.append(
+                Fault(KINDS[step.disruption], step.node, began_at, time.time(), step.other if step.disruption is Disruption.CUT else "")
+            )
             await thaw
 
     async def _thaw(self, step: Step) -> None:
@@ -97,10 +99,10 @@ class Trouble:
             await asyncio.sleep(0.01)
 
     def _strike(self, step: Step, node: NodeProcess) -> None:
-        """What has to happen at that very instant."""
-        if step.deed in KILLS:
+        """The part of a fault that must happen at its instant."""
+        if step.disruption in KILLS:
             node.kill_now()
-        elif step.deed in STOPS:
+        elif step.disruption in STOPS:
             node.signal(signal.SIGSTOP)
 
     async def _at(self, step: Step, strike: Callable[[], None]) -> None:
@@ -122,7 +124,7 @@ class Trouble:
 
     @contextmanager
     def _watching(self, moment: Moment, now: Callable[[str], None]) -> Iterator[None]:
-        """`now` is called with the name of the node that the instant is about."""
+        """Meanwhile, call `now` with the name of the affected node whenever the instant comes."""
         before = [sink.decide for sink in self._sinks]
         if moment is Moment.AFTER_ACK:
             self._load.on_acknowledged = now
@@ -143,14 +145,14 @@ class Trouble:
                 wire.on_passing = lambda passing: None
 
     async def _carry_out(self, step: Step, node: NodeProcess) -> None:
-        if step.deed in KILLS:
+        if step.disruption in KILLS:
             await node.kill()
-            if step.deed is Deed.WIPE:
+            if step.disruption is Disruption.WIPE:
                 self.wiped_at[node.name] = time.time()
                 node.wipe()
             await asyncio.sleep(step.seconds)
             await node.start()
-        elif step.deed in STOPS:
+        elif step.disruption in STOPS:
             await asyncio.sleep(step.seconds)
             node.signal(signal.SIGCONT)
         else:
@@ -158,24 +160,24 @@ class Trouble:
 
     async def _on_wires(self, step: Step) -> None:
         wires = self._cluster.wires
-        if step.deed is Deed.CUT:
+        if step.disruption is Disruption.CUT:
             touched = [wires[step.node, step.other], wires[step.other, step.node]]
-        elif step.deed is Deed.HALF_CUT:
+        elif step.disruption is Disruption.HALF_CUT:
             touched = [wires[step.node, step.other]]
-        elif step.deed is Deed.ISOLATE:
+        elif step.disruption is Disruption.ISOLATE:
             touched = [wire for pair, wire in wires.items() if step.node in pair]
         else:
             touched = [wire for (caller, _), wire in wires.items() if caller == step.node]
         for wire in touched:
-            if step.deed is Deed.SLOW:
+            if step.disruption is Disruption.SLOW:
                 wire.delay_there = 0.15
-            elif step.deed is Deed.BREAK:
+            elif step.disruption is Disruption.BREAK:
                 wire.copies_to_break = 3
             else:
                 wire.cut()
         await asyncio.sleep(step.seconds)
         for wire in touched:
-            if step.deed is not Deed.SLOW and step.seconds % 1 < 0.5:
+            if step.disruption is not Disruption.SLOW and step.seconds % 1 < 0.5:
                 wire.break_sessions()
             wire.heal()
 
@@ -183,7 +185,7 @@ class Trouble:
 def _and_then(decide: Callable[[Envelope], Reply | None], now: Callable[[str], None]) -> Callable[[Envelope], Reply | None]:
     def both(envelope: Envelope) -> Reply | None:
         reply = decide(envelope)
-        if reply is None:  # it is taken; what the answer says is not heard any more
+        if reply is None:  # accepted: the fault comes before the answer
             now(envelope.client_name)
         return reply
 

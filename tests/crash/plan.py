@@ -1,6 +1,6 @@
-"""What a seed means: the faults of an episode, in their order, each with its instant. Pure, so that a seed replays.
+"""Derives an episode from its seed: the faults in order, each with its instant. Pure, so that a seed replays. docs/design.md 3.
 
-At most one disk is destroyed in an episode: the promise is one destroyed node, whatever else is only interrupted.
+At most one disk is destroyed in an episode: the design survives one destroyed node, and any other fault only interrupts.
 """
 
 import random
@@ -13,8 +13,8 @@ NODES = ("mx1.east.example", "mx2.east.example", "mx1.west.example")
 TIMES = Times(span=5.0, heartbeat=1.0, poll=0.25)
 
 
-class Deed(Enum):
-    """What is done to a node or a wire."""
+class Disruption(Enum):
+    """What is injected into a node or its wires."""
 
     KILL = "killed, and started at once"
     WIPE = "killed and wiped, and started empty"
@@ -29,7 +29,7 @@ class Deed(Enum):
 
 
 class Moment(Enum):
-    """When exactly, after the step was armed."""
+    """The instant of a fault, after its step was armed."""
 
     NOW = "at once"
     AFTER_ACK = "right after a 250 to a client"
@@ -40,17 +40,17 @@ class Moment(Enum):
     DELIVERY = "between the next hop's taking of a message and its answer"
 
 
-LONG = {Deed.AWAY, Deed.PAUSE, Deed.CUT, Deed.ISOLATE, Deed.HALF_CUT}
-KILLS = {Deed.KILL, Deed.WIPE, Deed.AWAY}
-STOPS = KILLS | {Deed.PAUSE, Deed.NAP}
+LONG = {Disruption.AWAY, Disruption.PAUSE, Disruption.CUT, Disruption.ISOLATE, Disruption.HALF_CUT}
+KILLS = {Disruption.KILL, Disruption.WIPE, Disruption.AWAY}
+STOPS = KILLS | {Disruption.PAUSE, Disruption.NAP}
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One fault. `after` more acknowledgements it is armed; it lasts `seconds`; `is_frozen`: the receiving servers defer
-    everything from then until `thaw_after` seconds after the fault began. `is_overlapped`: the next step begins meanwhile."""
+    """One fault. It is armed after `after` more acknowledgements and lasts `seconds`. `is_frozen`: the receiving servers defer
+    everything until `thaw_after` seconds after the fault began. `is_overlapped`: the next step begins meanwhile."""
 
-    deed: Deed
+    disruption: Disruption
     moment: Moment
     node: str
     other: str
@@ -62,12 +62,12 @@ class Step:
 
     def __str__(self) -> str:
         frozen = f", nothing delivered until {self.thaw_after:.1f} s later" if self.is_frozen else ""
-        return f"{self.node} {self.deed.value} ({self.seconds:.1f} s; {self.moment.value}{frozen})"
+        return f"{self.node} {self.disruption.value} ({self.seconds:.1f} s; {self.moment.value}{frozen})"
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One episode. Units: `rate` messages a second; `share_deferred` of all deliveries, by chance."""
+    """One episode. Units: `rate` in messages per second; `share_deferred` of all deliveries, at random."""
 
     seed: int
     steps: tuple[Step, ...]
@@ -81,45 +81,48 @@ class Plan:
 
 
 def plan(seed: int) -> Plan:
-    """The episode of a seed."""
+    """Derive the episode of a seed."""
     chance = random.Random(seed)
-    shape = seed % 6  # every sixth of the seeds has the same outline, so that few of them cover all
+    shape = seed % 6  # six outlines in turn, so that a few seeds cover all of them
     if shape == 0:
-        deeds = [Deed.WIPE, chance.choice((Deed.KILL, Deed.BREAK, Deed.SLOW))]
+        disruptions = [Disruption.WIPE, chance.choice((Disruption.KILL, Disruption.BREAK, Disruption.SLOW))]
     elif shape == 1:
-        deeds = [Deed.AWAY]
+        disruptions = [Disruption.AWAY]
     elif shape == 2:
-        deeds = [chance.choice((Deed.CUT, Deed.ISOLATE)), chance.choice((Deed.KILL, Deed.NAP, Deed.BREAK))]
+        disruptions = [
+            chance.choice((Disruption.CUT, Disruption.ISOLATE)),
+            chance.choice((Disruption.KILL, Disruption.NAP, Disruption.BREAK)),
+        ]
     elif shape == 3:
-        deeds = [Deed.PAUSE, chance.choice((Deed.KILL, Deed.WIPE))]
+        disruptions = [Disruption.PAUSE, chance.choice((Disruption.KILL, Disruption.WIPE))]
     elif shape == 4:
-        deeds = [Deed.KILL, Deed.KILL, chance.choice((Deed.WIPE, Deed.HALF_CUT, Deed.SLOW))]
+        disruptions = [Disruption.KILL, Disruption.KILL, chance.choice((Disruption.WIPE, Disruption.HALF_CUT, Disruption.SLOW))]
     else:
-        deeds = [Deed.WIPE, chance.choice((Deed.AWAY, Deed.PAUSE, Deed.ISOLATE))]
+        disruptions = [Disruption.WIPE, chance.choice((Disruption.AWAY, Disruption.PAUSE, Disruption.ISOLATE))]
     if shape in (0, 3, 5):
-        chance.shuffle(deeds)
+        chance.shuffle(disruptions)
     is_double = shape in (3, 5) or chance.random() < 0.3  # two faults in a row on different nodes
     steps: list[Step] = []
-    for index, deed in enumerate(deeds):
+    for index, disruption in enumerate(disruptions):
         overlaps = bool(steps) and steps[-1].is_overlapped
         others = [node for node in NODES if not (overlaps and node == steps[-1].node)]
         node = chance.choice(others)
-        steps.append(_step(chance, deed, node, is_overlapped=is_double and index == 0 and len(deeds) > 1))
+        steps.append(_step(chance, disruption, node, is_overlapped=is_double and index == 0 and len(disruptions) > 1))
     return Plan(seed, tuple(steps), rate=chance.uniform(30, 45), share_deferred=chance.choice((0.0, 0.2, 0.4)))
 
 
-def _step(chance: random.Random, deed: Deed, node: str, *, is_overlapped: bool) -> Step:
+def _step(chance: random.Random, disruption: Disruption, node: str, *, is_overlapped: bool) -> Step:
     moments = [Moment.NOW, Moment.AFTER_ACK]
-    if deed in STOPS:
+    if disruption in STOPS:
         moments += [Moment.BEFORE_ACK, Moment.COPY_HELD, Moment.COPY_COMING, Moment.COPY_CAME, Moment.DELIVERY]
     moment = chance.choice(moments)
-    if deed in LONG:
+    if disruption in LONG:
         seconds = TIMES.span + TIMES.heartbeat + chance.uniform(0.5, 2.0)
-    elif deed is Deed.NAP:
+    elif disruption is Disruption.NAP:
         seconds = chance.uniform(0.3, 0.6) * TIMES.span
     else:
-        seconds = chance.uniform(0.0, 1.0) if deed in KILLS else chance.uniform(1.0, 2.5)
+        seconds = chance.uniform(0.0, 1.0) if disruption in KILLS else chance.uniform(1.0, 2.5)
     is_frozen = moment is not Moment.DELIVERY and chance.random() < 0.85
     thaw_after = chance.uniform(0.3, 1.3) * (seconds + 1.0)
     other = chance.choice([name for name in NODES if name != node])
-    return Step(deed, moment, node, other, chance.randint(25, 50), seconds, is_frozen, thaw_after, is_overlapped)
+    return Step(disruption, moment, node, other, chance.randint(25, 50), seconds, is_frozen, thaw_after, is_overlapped)

@@ -1,8 +1,8 @@
-"""The crash ring: one episode a seed, with real processes under load. `python -m tests.crash.ring SEED…` replays,
-`--all` runs thirty and ends with the table that is the evidence, `--keep DIRECTORY` leaves the nodes' files there.
+"""Runs crash episodes, one per seed, with real processes under load. docs/design.md 3. `python -m tests.crash.ring SEED…` replays,
+`--all` runs thirty and prints a summary table, `--keep DIRECTORY` leaves the nodes' files there.
 
 After the faults stop, everything acknowledged must arrive, every duplicate must have a cause of I4, all queues must be
-empty, and the tracking logs must tell of every recipient and every copy.
+empty, and the tracking logs must account for every recipient and every copy.
 """
 
 import argparse
@@ -31,7 +31,7 @@ from tests.crash.plan import NODES, TIMES, Plan, plan
 
 SEEDS = tuple(range(1, 31))
 ACKNOWLEDGED_MIN = 100
-LOAD_SECONDS_MAX = 60.0  # after the faults, until enough was acknowledged
+LOAD_SECONDS_MAX = 60.0  # after the faults, until enough is acknowledged
 SETTLE_SECONDS_MAX = 120.0
 KEPT_QUEUES = ("SafetyNetPrimary", "SafetyNetShadow")
 
@@ -52,7 +52,7 @@ def recipients_of(number: int) -> tuple[str, ...]:
 
 @dataclass(slots=True)
 class Episode:
-    """What came of one seed. `complaints` is empty if all is well."""
+    """The result of one seed. `complaints` is empty if all is well."""
 
     plan: Plan
     result: Account
@@ -74,7 +74,7 @@ class Episode:
         )
 
     def explain(self) -> str:
-        """For whoever has to find out why."""
+        """Details for an investigation."""
         began = min((fault.began_at for fault in self.faults), default=0.0)
         faults = [
             f"    {fault.kind.value} {fault.node} {fault.other} {fault.began_at:.2f} ({fault.began_at - began:+.2f}) "
@@ -86,7 +86,7 @@ class Episode:
 
 
 async def run(seed: int, directory: Path) -> Episode:
-    """One episode; everything that it started has ended when it returns."""
+    """Run one episode; everything it started has ended when it returns."""
     began = time.monotonic()
     the_plan = plan(seed)
     chance = random.Random(seed)
@@ -102,7 +102,7 @@ async def run(seed: int, directory: Path) -> Episode:
             load = Load({name: node.address for name, node in cluster.nodes.items()}, chance, size=2048, recipients=recipients_of)
             trouble = Trouble(the_plan, cluster, sinks, load)
             try:
-                await _story(the_plan, trouble, load)
+                await _run_load(the_plan, trouble, load)
                 for sink in sinks:
                     sink.is_deferring, sink.decide = False, lambda envelope: None
                 still_queued = await _settled(cluster, load, sinks)
@@ -128,7 +128,7 @@ def _arrivals(sinks: tuple[Sink, ...]) -> list[Arrival]:
     return sorted((arrival for sink in sinks for arrival in sink.arrivals), key=lambda arrival: arrival.at)
 
 
-async def _story(the_plan: Plan, trouble: Trouble, load: Load) -> None:
+async def _run_load(the_plan: Plan, trouble: Trouble, load: Load) -> None:
     sending = asyncio.create_task(load.run(10_000, rate=the_plan.rate))
     try:
         await trouble.run()
@@ -184,7 +184,7 @@ def _about_account(result: Account, load: Load, arrivals: list[Arrival], faults:
 
 
 def summary(episodes: list[Episode]) -> str:
-    """The table that is the evidence."""
+    """The summary table of all episodes."""
     causes: Counter[Cause] = Counter()
     for episode in episodes:
         causes.update(episode.causes)
@@ -211,7 +211,7 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, help="leave the nodes' files in DIRECTORY/<seed>")
     arguments = parser.parse_args()
     operator_log.configure("critical")
-    for number in (signal.SIGINT, signal.SIGTERM):  # also in the background: the nodes end with us
+    for number in (signal.SIGINT, signal.SIGTERM):  # also in the background: the nodes must end with this process
         signal.signal(number, signal.default_int_handler)
     episodes = []
     for seed in (*arguments.seeds, *(SEEDS if arguments.all else ())):

@@ -1,4 +1,4 @@
-"""The checks of the tracking logs can fail: what was planted is found, and only a kill at that moment excuses a line."""
+"""Tests the checks of the tracking logs: planted gaps are reported, and only a kill at that moment excuses a missing row."""
 
 from dataclasses import replace
 
@@ -22,7 +22,7 @@ def about(*lines: Line, kills: list[float] | None = None, wiped_at: float | None
     return complaints(lines, [SENT], {WEST: kills or []}, {} if wiped_at is None else {WEST: wiped_at})
 
 
-def test_a_whole_story_gives_no_complaint() -> None:
+def test_complete_logs_give_no_complaint() -> None:
     assert [] == about(*ALL)
 
 
@@ -40,7 +40,7 @@ def test_a_whole_story_gives_no_complaint() -> None:
         (f"id-1: a copy came to {WEST} and has no end in its log", (*ALL[:4], replace(DISCARDED, node=EAST))),
     ],
 )
-def test_what_is_missing_is_named(expected: str, lines: tuple[Line, ...]) -> None:
+def test_each_missing_row_is_reported(expected: str, lines: tuple[Line, ...]) -> None:
     assert [expected] == about(*lines)
 
 
@@ -51,10 +51,10 @@ def test_a_copy_that_was_promoted_has_an_end() -> None:
 @pytest.mark.parametrize(
     ("killed_at", "count"), [(103.5, 0), (101.5, 0), (104.5, 1), (102.5, 1)], ids=["after the last", "after the first", "late", "between"]
 )
-def test_a_line_is_owed_only_by_a_server_killed_at_that_moment(killed_at: float, count: int) -> None:
+def test_a_missing_row_is_excused_only_if_the_server_was_killed_at_that_moment(killed_at: float, count: int) -> None:
     assert count == len(about(*ALL[:4], kills=[killed_at]))
 
 
 @pytest.mark.parametrize(("wiped_at", "count"), [(104.0, 0), (99.0, 1)])
-def test_a_copy_that_burnt_needs_no_end(wiped_at: float, count: int) -> None:
+def test_a_copy_on_a_wiped_disk_needs_no_end(wiped_at: float, count: int) -> None:
     assert count == len(about(*ALL[:4], wiped_at=wiped_at))

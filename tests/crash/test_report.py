@@ -1,4 +1,4 @@
-"""The redundancy report on what killed, wiped and paused nodes logged says what clients and receiving servers saw. docs/sla.md."""
+"""Tests that the redundancy report on killed, wiped and paused nodes agrees with clients and receiving servers. docs/sla.md."""
 
 import shutil
 from pathlib import Path
@@ -17,7 +17,7 @@ SEEDS = (3, 6, 7, 11, 13)
 
 
 def collected(directory: Path) -> Path:
-    """As `<logs>/<server>/MSGTRK*.LOG`."""
+    """Copy the tracking logs to `<logs>/<server>/MSGTRK*.LOG`."""
     for name in NODES:
         shutil.copytree(directory / name / "tracking", directory / "logs" / name, ignore=lambda _, names: set(names) - set(tracking(names)))
     return directory / "logs"
@@ -28,7 +28,7 @@ def tracking(names: list[str]) -> list[str]:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-async def test_the_report_says_what_clients_and_receiving_servers_saw(seed: int, tmp_path: Path) -> None:
+async def test_the_report_agrees_with_clients_and_receiving_servers(seed: int, tmp_path: Path) -> None:
     operator_log.configure("critical")
     episode = await ring.run(seed, tmp_path)
     redundant = sum(

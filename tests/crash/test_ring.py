@@ -1,6 +1,6 @@
-"""The crash ring in the default run: a wiped disk, an absence longer than the span, and two failures together. The others are heavy.
+"""Runs three crash episodes by default: a wiped disk, an absence longer than the span, two faults at once. The others are heavy.
 
-A failing seed says how to replay it: `python -m tests.crash.ring SEED`.
+A failing seed prints how to replay it: `python -m tests.crash.ring SEED`.
 """
 
 from pathlib import Path
@@ -10,7 +10,7 @@ import structlog
 
 from shadowrelay.tracking import operator_log
 from tests.crash import ring
-from tests.crash.plan import KILLS, NODES, Deed, plan
+from tests.crash.plan import KILLS, NODES, Disruption, plan
 
 ACKNOWLEDGED_MIN = 3000
 TAKEN_OVER_MIN = 300
@@ -25,7 +25,7 @@ def _quiet() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)  # many times the usual: a busy machine is not a failure
+@pytest.mark.timeout(400)  # many times the usual duration: a busy machine is not a failure
 @pytest.mark.parametrize("seed", [6, 7, 3], ids=["a disk is destroyed", "back with an old queue", "stopped while another dies"])
 async def test_nothing_acknowledged_is_lost(seed: int, tmp_path: Path) -> None:
     episode = await ring.run(seed, tmp_path)
@@ -47,12 +47,12 @@ async def test_thirty_episodes_lose_nothing_and_explain_every_duplicate(tmp_path
     assert sum(episode.result.taken_over for episode in episodes) >= TAKEN_OVER_MIN, summary
 
 
-def test_a_seed_means_the_same_each_time() -> None:
+def test_a_seed_always_derives_the_same_plan() -> None:
     assert [plan(seed) for seed in ring.SEEDS] == [plan(seed) for seed in ring.SEEDS]
 
 
 def test_an_episode_destroys_one_disk_at_most() -> None:
-    assert {0, 1} == {sum(step.deed is Deed.WIPE for step in plan(seed).steps) for seed in ring.SEEDS}
+    assert {0, 1} == {sum(step.disruption is Disruption.WIPE for step in plan(seed).steps) for seed in ring.SEEDS}
 
 
 def test_faults_that_overlap_are_on_different_nodes() -> None:
@@ -67,8 +67,8 @@ def test_faults_that_overlap_are_on_different_nodes() -> None:
     assert [] == [pair for pair in pairs if pair[0] == pair[1]]
 
 
-def test_the_thirty_seeds_do_everything_to_every_node() -> None:
+def test_the_thirty_seeds_cover_every_disruption_and_kill_every_node() -> None:
     steps = [step for seed in ring.SEEDS for step in plan(seed).steps]
 
-    assert set(Deed) == {step.deed for step in steps}
-    assert set(NODES) == {step.node for step in steps if step.deed in KILLS}
+    assert set(Disruption) == {step.disruption for step in steps}
+    assert set(NODES) == {step.node for step in steps if step.disruption in KILLS}
