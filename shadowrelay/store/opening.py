@@ -20,12 +20,11 @@ from sqlalchemy import Connection, exc
 from shadowrelay.model.ids import DatabaseId, MessageId, ServerName, SiteName
 from shadowrelay.model.queue import DatabaseIdentity, PeerRow
 from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, ConfigurationError, LedgerUnavailable
-from shadowrelay.store import codec, content, errors, promises
+from shadowrelay.store import codec, content, errors, promises, versions
 from shadowrelay.store.commit import Committer, Promise
 from shadowrelay.store.connection import WriterConnection
 from shadowrelay.store.content import ContentStore
 from shadowrelay.store.state import KnownPeers, WriterState
-from shadowrelay.store.tables import STEPS, migrate
 from shadowrelay.store.working import WorkingFile
 
 DATABASE_NAME = "queue.db"
@@ -176,9 +175,9 @@ def _put_aside(opening: Opening, error: Exception) -> None:
 def _read_or_make(opening: Opening, writer: WriterConnection) -> WriterState:
     connection = writer.get()
     with connection.begin():
-        found = migrate(connection, STEPS)
-        if 0 < found < len(STEPS):
-            opening.notes.append(f"queue.db migrated from schema version {found} to {len(STEPS)}")
+        found = versions.migrate(connection)
+        if 0 < found < versions.VERSION:
+            opening.notes.append(f"queue.db migrated from schema version {found} to {versions.VERSION}")
         state = _open_incarnation(opening, connection)
         # The accept tasks died with the process; what was answered or not, the message counts as accepted. docs/design.md 5
         now = codec.encode_instant(opening.now())

@@ -1,21 +1,15 @@
-"""The schema of `queue.db`, version 2, and the steps that bring an older one there.
+"""The schema of `queue.db`. `versions.py` has its version and the way there from older ones.
 
 A message has one row for its whole life: claim, bookkeeping, envelope, place of its content. `copies` in that row is
 the truth of a primary's list; `listing` is only the index by server. Counters that give ids live in the one row of
 `database`, raised in the transaction that uses them, so that an id is never given twice. `counter` has what each
 queue holds: see `counters.py`.
 
-Versions are counted by `PRAGMA user_version`, forward only: a database of a newer version is refused. `STEPS[n]` takes version n to
-n + 1. A new database is made from `METADATA` at the present version at once, so whoever changes the schema adds a step that gives
-exactly what stands here.
+Whoever changes the schema here also adds a revision in `migrations/versions` that makes the same of an older database, and raises
+`versions.VERSION`.
 """
 
-from collections.abc import Callable, Sequence
-
-from sqlalchemy import BLOB, Column, Connection, Index, Integer, MetaData, Table, Text, text
-
-from shadowrelay.model.replies import ConfigurationError
-from shadowrelay.store import counters
+from sqlalchemy import BLOB, Column, Index, Integer, MetaData, Table, Text, text
 
 METADATA = MetaData()
 
@@ -208,48 +202,3 @@ COUNTER = Table(
     Column("octets", Integer, nullable=False),
     sqlite_with_rowid=False,
 )
-
-
-Step = Callable[[Connection], None]
-
-
-def new_schema(connection: Connection) -> None:
-    METADATA.create_all(connection)
-
-
-def to_version_2(connection: Connection) -> None:
-    """Delivery queues: `retry` says which server a fork waits for, and is read by next hop and time. Counters of all queues."""
-    connection.exec_driver_sql("ALTER TABLE retry ADD COLUMN waits_for TEXT DEFAULT '' NOT NULL")
-    connection.exec_driver_sql("ALTER TABLE retry ADD COLUMN notice_at INTEGER")
-    connection.exec_driver_sql("UPDATE retry SET notice_at = attempts_next_at")  # then it is looked at, and gets its own
-    connection.exec_driver_sql("DROP INDEX message_due")
-    for table in (RETRY, MESSAGE):
-        for index in sorted(table.indexes, key=lambda index: str(index.name)):
-            index.create(connection, checkfirst=True)
-    COUNTER.create(connection)
-    counters.recount(connection)
-
-
-STEPS: tuple[Step, ...] = (new_schema, to_version_2)
-
-
-def migrate(connection: Connection, steps: Sequence[Step] = STEPS) -> int:
-    """Inside a transaction. Returns the version found.
-
-    Raises: ConfigurationError for a newer version; whatever a step raises, and then nothing is changed.
-    """
-    newest = len(steps)
-    found = int(connection.exec_driver_sql("PRAGMA user_version").scalar_one())
-    if found > newest:
-        raise ConfigurationError(
-            f"queue.db has schema version {found}, this program knows versions up to {newest}: "
-            "install the newer shadowrelay again, or point data_directory elsewhere"
-        )
-    if found == 0:
-        new_schema(connection)
-    else:
-        for step in steps[found:]:
-            step(connection)
-    if found != newest:
-        connection.exec_driver_sql(f"PRAGMA user_version = {newest}")
-    return found
