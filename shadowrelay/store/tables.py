@@ -9,7 +9,9 @@ Whoever changes the schema here also adds a revision in `migrations/versions` th
 `versions.VERSION`.
 """
 
-from sqlalchemy import BLOB, Column, Index, Integer, MetaData, Table, Text, text
+from sqlalchemy import BLOB, Column, Index, Integer, MetaData, Table, Text, and_
+
+from shadowrelay.store.dialect import constant
 
 METADATA = MetaData()
 
@@ -64,23 +66,32 @@ MESSAGE = Table(
     Column("size", Integer),
     Column("sha256", BLOB),
 )
-# Each is partial, so that a message costs only the entries of the state that it is in.
+# Each index is partial, so that a message costs only the entries of the state that it is in.
 _C = MESSAGE.c
-Index(  # Submission: what has no row in `retry`
-    "message_submission",
-    _C.role,
-    _C.internal_id,
-    sqlite_where=text("role = 'primary' AND retries_count = 0 AND is_decided = 1"),
+_IS_PRIMARY = _C.role == constant("primary")
+_IS_SHADOW = _C.role == constant("shadow")
+_IS_DECIDED = _C.is_decided == constant(1)
+SUBMISSION = Index(  # what has no row in `retry`
+    "message_submission", _C.role, _C.internal_id, sqlite_where=and_(_IS_PRIMARY, _C.retries_count == constant(0), _IS_DECIDED)
 )
-Index("message_unplaced", _C.role, _C.is_placed, sqlite_where=text("role = 'primary' AND is_placed = 0 AND is_decided = 1"))
-Index("message_shadow", _C.role, _C.primary_server, _C.primary_database, sqlite_where=text("role = 'shadow'"))
-Index("message_handed", _C.handed, _C.role, _C.primary_server, _C.primary_database, sqlite_where=text("role = 'shadow' AND handed = 1"))
-Index("message_safety_net", _C.role, _C.is_shadow_side, _C.keep_until, sqlite_where=text("role = 'delivered'"))
-Index("message_set_aside", _C.role, sqlite_where=text("role = 'set-aside'"))
-Index("message_undecided", _C.role, sqlite_where=text("role = 'primary' AND is_decided = 0"))
-Index("message_content", _C.segment, sqlite_where=text("role IN ('primary', 'shadow', 'set-aside')"))  # who needs a segment
-Index("message_large", _C.segment, _C.offset, sqlite_where=text("segment = 0"))  # the large files there should be
-Index("message_expires", _C.expires_at, sqlite_where=text("expires_at IS NOT NULL"))
+UNDECIDED = Index("message_undecided", _C.role, sqlite_where=and_(_IS_PRIMARY, _C.is_decided == constant(0)))
+UNPLACED = Index("message_unplaced", _C.role, _C.is_placed, sqlite_where=and_(_IS_PRIMARY, _C.is_placed == constant(0), _IS_DECIDED))
+SHADOWS = Index("message_shadow", _C.role, _C.primary_server, _C.primary_database, sqlite_where=_IS_SHADOW)
+HANDED = Index(
+    "message_handed",
+    _C.handed,
+    _C.role,
+    _C.primary_server,
+    _C.primary_database,
+    sqlite_where=and_(_IS_SHADOW, _C.handed == constant(1)),
+)
+SAFETY_NET = Index("message_safety_net", _C.role, _C.is_shadow_side, _C.keep_until, sqlite_where=_C.role == constant("delivered"))
+POISON = Index("message_set_aside", _C.role, sqlite_where=_C.role == constant("set-aside"))
+UNFINISHED = Index(  # who needs a segment
+    "message_content", _C.segment, sqlite_where=_C.role.in_([constant("primary"), constant("shadow"), constant("set-aside")])
+)
+LARGE_FILES = Index("message_large", _C.segment, _C.offset, sqlite_where=_C.segment == constant(0))  # those that there should be
+EXPIRING = Index("message_expires", _C.expires_at, sqlite_where=_C.expires_at.is_not(None))
 
 LISTING = Table(
     "listing",
@@ -106,10 +117,10 @@ RETRY = Table(  # the delivery queues: a row for each fork that waits in one
     Column("notice_at", Integer),  # when its sender is to be told that it is late, or that it has expired
     sqlite_with_rowid=False,
 )
-Index("retry_next_hop", RETRY.c.next_hop, RETRY.c.message)
-Index("retry_due", RETRY.c.next_hop, RETRY.c.attempts_next_at, RETRY.c.message)
-Index("retry_notice", RETRY.c.notice_at, sqlite_where=text("notice_at IS NOT NULL"))
-Index("retry_waits_for", RETRY.c.waits_for, RETRY.c.message, sqlite_where=text("waits_for != ''"))
+BY_NEXT_HOP = Index("retry_next_hop", RETRY.c.next_hop, RETRY.c.message)
+DUE = Index("retry_due", RETRY.c.next_hop, RETRY.c.attempts_next_at, RETRY.c.message)
+NOTICES = Index("retry_notice", RETRY.c.notice_at, sqlite_where=RETRY.c.notice_at.is_not(None))
+AWAITED = Index("retry_waits_for", RETRY.c.waits_for, RETRY.c.message, sqlite_where=RETRY.c.waits_for != constant(""))
 
 DISCARD = Table(
     "discard",
