@@ -23,6 +23,7 @@ from sqlalchemy.pool import StaticPool
 
 from shadowrelay.model.replies import ConfigurationError, LedgerUnavailable
 from shadowrelay.store import errors
+from shadowrelay.store.dialect import use_queue_compiler
 
 Answer = TypeVar("Answer")
 BUSY_TIMEOUT_MILLISECONDS = 5_000  # another process holds the lock: an administrator's shell, a copy being made
@@ -132,6 +133,7 @@ def _writer_engine(path: Path) -> Engine:
     url = URL.create("sqlite+pysqlite", database=str(path))
     arguments = {"check_same_thread": False, "cached_statements": STATEMENTS_KEPT, "isolation_level": None}
     engine = create_engine(url, poolclass=StaticPool, connect_args=arguments)
+    use_queue_compiler(engine)
     event.listen(engine, "connect", _set_pragmas)
     event.listen(engine, "begin", _begin_immediate)
     return engine
@@ -166,6 +168,7 @@ class AsyncReaders:
             pool_reset_on_return=None,
             connect_args={"timeout": BUSY_TIMEOUT_MILLISECONDS / 1000},
         )
+        use_queue_compiler(self._engine.sync_engine)
         self._running_count = 0
         self._none_runs = asyncio.Event()
         self._may_begin = asyncio.Event()
@@ -208,6 +211,7 @@ class InlineReaders:
 
     def __init__(self, path: Path) -> None:
         self._engine = create_engine(_read_only("sqlite+pysqlite", path), poolclass=StaticPool, connect_args={"check_same_thread": False})
+        use_queue_compiler(self._engine)
 
     async def ask(self, question: Callable[[Connection], Answer]) -> Answer:
         """Raises: LedgerUnavailable."""

@@ -1,18 +1,21 @@
 """How much is in each queue: rows of `counter`, changed in the very transaction that changes the queue.
 
 A listing reads these few rows and no message. Each row of `message` counts under at most one key, each row of `retry`,
-`listing` and `discard` under one; `RECOUNT` says the same from the tables themselves, for a migration and for tests.
+`listing` and `discard` under one; `RECOUNT` says the same from the tables themselves, for tests and benchmarks.
 
 A message in Safety Net counts under the minute in which its `keep_until` falls, until that minute is over. So nothing
 has to be counted down when it leaves: the sum simply begins later. The key stays until the last of its rows is gone.
 """
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import ColumnElement, Connection, Select, Text, bindparam, cast, func, select, union_all
 
 from shadowrelay.model.ids import ServerName
 from shadowrelay.model.ownership import Role
+from shadowrelay.store import tables
+from shadowrelay.store.dialect import compiled, constant
 
 Key = tuple[str, str, int]
 """Kind, name, number."""
@@ -29,20 +32,38 @@ MICROSECONDS_PER_MINUTE = 60_000_000
 IN_SUBMISSION: Key = (SUBMISSION, "", 0)
 IN_POISON: Key = (POISON, "", 0)
 
-SELECT_KIND = "SELECT name, number, count, octets FROM counter WHERE kind = ?"
-SELECT_SAFETY_NET = "SELECT sum(count), sum(octets) FROM counter WHERE kind = 'safety-net' AND name = ? AND number >= ?"
-SELECT_ONE = "SELECT count FROM counter WHERE kind = ? AND name = ? AND number = 0"
-RECOUNT = (  # the same as `queue_of` and `flush`, over all rows
-    "SELECT 'submission', '', 0, count(*), sum(coalesce(size, 0)) FROM message WHERE role = 'primary' AND retries_count = 0 HAVING count(*)"
-    " UNION ALL SELECT 'shadow', primary_server || ' ' || primary_database, handed, count(*), sum(coalesce(size, 0)) FROM message"
-    " WHERE role = 'shadow' GROUP BY 2, 3"
-    f" UNION ALL SELECT 'safety-net', CAST(is_shadow_side AS TEXT), keep_until / {MICROSECONDS_PER_MINUTE}, count(*),"
-    " sum(coalesce(size, 0)) FROM message WHERE role = 'delivered' GROUP BY 2, 3"
-    " UNION ALL SELECT 'poison', '', 0, count(*), sum(coalesce(size, 0)) FROM message WHERE role = 'set-aside' HAVING count(*)"
-    " UNION ALL SELECT 'delivery', next_hop, 0, count(*), sum(coalesce(m.size, 0)) FROM retry LEFT JOIN message AS m"
-    " ON m.internal_id = retry.message GROUP BY 2"
-    " UNION ALL SELECT 'listed', server, 0, count(*), 0 FROM listing GROUP BY 2"
-    " UNION ALL SELECT 'discard', asker || ' ' || asker_database, 0, count(*), 0 FROM discard GROUP BY 2"
+_C, _M, _R, _D = tables.COUNTER.c, tables.MESSAGE.c, tables.RETRY.c, tables.DISCARD.c
+SELECT_KIND = select(_C.name, _C.number, _C["count"], _C.octets).where(_C.kind == bindparam("kind"))
+SELECT_SAFETY_NET = select(func.sum(_C["count"]), func.sum(_C.octets)).where(
+    _C.kind == SAFETY_NET, _C.name == bindparam("side"), _C.number >= bindparam("minute")
+)
+SELECT_ONE = select(_C["count"]).where(_C.kind == bindparam("kind"), _C.name == bindparam("name"), _C.number == 0)
+
+
+_NO_NAME, _ZERO = constant(""), constant(0)
+
+
+def _counted(
+    kind: str, name: ColumnElement[Any] = _NO_NAME, number: ColumnElement[Any] = _ZERO, octets: ColumnElement[Any] = _ZERO
+) -> Select[Any]:
+    sums = (func.count(), func.sum(func.coalesce(octets, _ZERO)))
+    return select(constant(kind), name, number, *sums).group_by(constant(2), constant(3))  # the second and third column
+
+
+_IN_SAFETY_NET = (cast(_M.is_shadow_side, Text), _M.keep_until // constant(MICROSECONDS_PER_MINUTE))
+_FORKS = tables.RETRY.outerjoin(tables.MESSAGE, _M.internal_id == _R.message)
+RECOUNT = compiled(  # the same as `queue_of` and `flush`, over all rows
+    union_all(
+        _counted(SUBMISSION, octets=_M.size).where(_M.role == constant(Role.PRIMARY), _M.retries_count == _ZERO),
+        _counted(SHADOW, _M.primary_server + constant(" ") + _M.primary_database, _M.handed, _M.size).where(
+            _M.role == constant(Role.SHADOW)
+        ),
+        _counted(SAFETY_NET, *_IN_SAFETY_NET, _M.size).where(_M.role == constant(Role.DELIVERED)),
+        _counted(POISON, octets=_M.size).where(_M.role == constant(Role.SET_ASIDE)),
+        _counted(DELIVERY, _R.next_hop, octets=_M.size).select_from(_FORKS),
+        _counted(LISTED, tables.LISTING.c.server),
+        _counted(DISCARD, _D.asker + constant(" ") + _D.asker_database),
+    )
 )
 
 
@@ -59,33 +80,24 @@ def queue_of(
     return IN_POISON if role == Role.SET_ASIDE else None
 
 
-def recount(connection: Connection) -> None:
-    """Begin anew from the tables, within a transaction."""
-    connection.exec_driver_sql("DELETE FROM counter")
-    connection.exec_driver_sql(f"INSERT INTO counter {RECOUNT}")
-
-
 def of_kind(connection: Connection, kind: str) -> list[tuple[str, int, int, int]]:
     """Name, number, messages, octets."""
-    return [(str(name), number, max(count, 0), max(octets, 0)) for name, number, count, octets in _rows(connection, kind)]
+    many = connection.execute(SELECT_KIND, {"kind": kind}).fetchall()
+    return [(str(name), number, max(count, 0), max(octets, 0)) for name, number, count, octets in many]
 
 
 def safety_net(connection: Connection, side: int, now: int) -> tuple[int, int]:
     """Messages and octets of one side; `now` in microseconds."""
-    count, octets = connection.exec_driver_sql(SELECT_SAFETY_NET, (str(side), now // MICROSECONDS_PER_MINUTE)).one()
+    count, octets = connection.execute(SELECT_SAFETY_NET, {"side": str(side), "minute": now // MICROSECONDS_PER_MINUTE}).one()
     return max(count or 0, 0), max(octets or 0, 0)
 
 
 def discards(connection: Connection, asker: str, databases: Iterable[str]) -> int:
     """Notifications for this asker, in any of these databases."""
-    counts = (connection.exec_driver_sql(SELECT_ONE, (DISCARD, f"{asker} {database}")).scalar() for database in databases)
+    counts = (connection.scalar(SELECT_ONE, {"kind": DISCARD, "name": f"{asker} {database}"}) for database in databases)
     return sum(int(count or 0) for count in counts)
 
 
 def listed(connection: Connection) -> Mapping[ServerName, int]:
     """Unfinished primary messages by the server that may hold a copy."""
     return {ServerName(name): count for name, _, count, _ in of_kind(connection, LISTED)}
-
-
-def _rows(connection: Connection, kind: str) -> Iterable[tuple[str, int, int, int]]:
-    return [tuple(row) for row in connection.exec_driver_sql(SELECT_KIND, (kind,)).fetchall()]

@@ -1,7 +1,7 @@
 """The port `Ledger` over SQLite and content segments. Each method says in `ports.py` what it promises.
 
-This class only carries promises to the writer and questions to the readers; what they do is in `promises`, `peers`,
-`expiry`, `reading` and `queues`. It is as long as the port has methods, so over 300 lines.
+This class only carries promises to the writer and questions to the readers; what they do is in `promises`,
+`reading` and `queues`. It is as long as the port has methods, so over 300 lines.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ from shadowrelay.model.queue import (
 from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, Reply
 from shadowrelay.pipeline.delivery_rules import Step
 from shadowrelay.ports import Decide
-from shadowrelay.store import codec, content, counters, errors, promises, reading
+from shadowrelay.store import codec, content, counters, errors, promises, queues, reading
 from shadowrelay.store import connection as connections
 from shadowrelay.store.commit import Committer, InlineWriter, ThreadedWriter, Writer
 from shadowrelay.store.connection import AsyncReaders, InlineReaders
@@ -306,6 +306,9 @@ class SqliteLedger:
     async def load_many(self, message_ids: Sequence[MessageId]) -> tuple[StoredMessage, ...]:
         return await self._ask(partial(reading.load_many, message_ids=tuple(message_ids), contents=self._contents))
 
+    async def _find(self, statement: reading.Statement) -> tuple[StoredMessage, ...]:
+        return await self._ask(partial(reading.found, statement=statement, contents=self._contents))
+
     async def _ask(self, question: Callable[[Connection], reading.Found]) -> tuple[StoredMessage, ...]:
         """What could not be read is set aside in the file too; nobody waits for that."""
         found = await self._readers.ask(question)
@@ -315,11 +318,10 @@ class SqliteLedger:
         return found.messages
 
     async def submission(self, limit: int, after: int = 0) -> tuple[StoredMessage, ...]:
-        return await self._ask(partial(_found, reading.SELECT_SUBMISSION, (after, limit), self._contents))
+        return await self._find((reading.SELECT_SUBMISSION, (after, limit)))
 
     async def due(self, next_hop: str, now: datetime, limit: int) -> tuple[StoredMessage, ...]:
-        question = (next_hop, codec.encode_instant(now), limit)
-        return await self._ask(partial(_found, reading.SELECT_DUE, question, self._contents))
+        return await self._find((reading.SELECT_DUE, (next_hop, codec.encode_instant(now), limit)))
 
     async def next_due_at(self, next_hop: str, after: datetime) -> datetime | None:
         question = partial(reading.next_due, next_hop=next_hop, after=codec.encode_instant(after))
@@ -330,16 +332,14 @@ class SqliteLedger:
         return {next_hop: codec.decode_instant(due_at) for next_hop, due_at in found.items()}
 
     async def notices_due(self, now: datetime, limit: int) -> tuple[StoredMessage, ...]:
-        question = (codec.encode_instant(now), limit)
-        return _readable(await self._ask(partial(_found, reading.SELECT_NOTICES, question, self._contents)))
+        return _readable(await self._find(reading.notices(codec.encode_instant(now), limit)))
 
     async def waited_for(self) -> tuple[ServerName, ...]:
         return await self._readers.ask(reading.waited_for)
 
     async def unplaced(self, limit: int, after: int = 0) -> tuple[StoredMessage, ...]:
         while True:
-            question = (after, limit)
-            found = await self._ask(partial(reading.found, statement=reading.SELECT_UNPLACED, parameters=question, contents=self._contents))
+            found = await self._find(reading.unplaced(after, limit))
             wanted = tuple([message for message in _readable(found) if not message.claim.is_done])
             if wanted or len(found) < limit:
                 return wanted
@@ -352,18 +352,15 @@ class SqliteLedger:
         return await self._readers.ask(partial(reading.unsaid_of, message_ids=message_ids))
 
     async def primaries_listed_on(self, server: ServerName, limit: int, after: int = 0) -> tuple[StoredMessage, ...]:
-        question = (server, after, limit)
-        return await self._ask(lambda connection: reading.found(connection, reading.SELECT_LISTED, question, self._contents))
+        return await self._find(reading.listed_on(server, after, limit))
 
     async def shadows_of(
         self, primary: ServerName, database: DatabaseId, limit: int, after: int = 0, *, handed_only: bool = False
     ) -> tuple[StoredMessage, ...]:
-        statement = reading.SELECT_HANDED if handed_only else reading.SELECT_SHADOWS
-        question = (primary, database, after, limit)
-        return await self._ask(lambda connection: reading.found(connection, statement, question, self._contents))
+        return await self._find(reading.page(reading.shadows_of(primary, database, handed_only=handed_only), after, limit))
 
     async def copies_of(self, primary: ServerName, database: DatabaseId, limit: int, after: int = 0) -> tuple[HeldCopy, ...]:
-        return await self._readers.ask(partial(reading.copies_of, question=(primary, database, after, limit)))
+        return await self._readers.ask(partial(reading.copies_of, primary=primary, database=database, after=after, limit=limit))
 
     async def shadow_groups(self) -> tuple[ShadowGroup, ...]:
         return await self._readers.ask(reading.shadow_groups)
@@ -421,12 +418,12 @@ class SqliteLedger:
 
     async def queues(self) -> tuple[QueueRow, ...]:
         return await self._readers.ask(
-            partial(reading.queues, server=self._opening.server, now=self._state.now(), numbers=dict(self._state.shadow_queues))
+            partial(queues.queues, server=self._opening.server, now=self._state.now(), numbers=dict(self._state.shadow_queues))
         )
 
     async def messages(self, queue: str, limit: int, after: int = 0) -> tuple[StoredMessage, ...]:
         question = partial(
-            reading.messages,
+            queues.messages,
             queue=queue,
             limit=limit,
             after=after,
@@ -435,10 +432,6 @@ class SqliteLedger:
             contents=self._contents,
         )
         return await self._ask(question)
-
-
-def _found(statement: str, parameters: tuple[Any, ...], contents: ContentStore, connection: Connection) -> reading.Found:
-    return reading.found(connection, statement, parameters, contents)
 
 
 def _readable(messages: tuple[StoredMessage, ...]) -> tuple[StoredMessage, ...]:

@@ -15,17 +15,17 @@ from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
-from sqlalchemy import Connection, exc
+from sqlalchemy import Connection, bindparam, exc, func, insert, select, update
 
 from shadowrelay.model.ids import DatabaseId, MessageId, ServerName, SiteName
 from shadowrelay.model.queue import DatabaseIdentity, PeerRow
 from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, ConfigurationError, LedgerUnavailable
-from shadowrelay.store import codec, content, errors, promises
+from shadowrelay.store import codec, content, errors, promises, tables, versions
 from shadowrelay.store.commit import Committer, Promise
 from shadowrelay.store.connection import WriterConnection
 from shadowrelay.store.content import ContentStore
+from shadowrelay.store.dialect import condition_of, through
 from shadowrelay.store.state import KnownPeers, WriterState
-from shadowrelay.store.tables import STEPS, migrate
 from shadowrelay.store.working import WorkingFile
 
 DATABASE_NAME = "queue.db"
@@ -33,11 +33,14 @@ DAMAGED = frozenset((sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB))
 UNUSABLE = frozenset((errno.EEXIST, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ENOENT, errno.EROFS))  # by whoever starts it
 DEATHS_PER_STEP = 500
 RESERVE_TAKEN = "data_directory is full: its reserve was given up so that queue.db could be opened. Make room"
-# The planner does not take a partial index for an UPDATE of its own condition's columns; the names make sure.
-DECIDE = (
-    "UPDATE message INDEXED BY message_undecided SET is_decided = 1, due_at = coalesce(due_at, ?) WHERE role = 'primary' AND is_decided = 0"
+_M = tables.MESSAGE.c
+DECIDE = (  # by name: the planner leaves out a partial index whose condition the UPDATE itself changes
+    update(tables.MESSAGE)
+    .with_hint(f"INDEXED BY {tables.UNDECIDED.name}", dialect_name="sqlite")
+    .where(condition_of(tables.UNDECIDED))
+    .values(is_decided=1, due_at=func.coalesce(_M.due_at, bindparam("now")))
 )
-SELECT_LARGE = 'SELECT "offset" FROM message INDEXED BY message_large WHERE segment = 0'
+SELECT_LARGE = through(tables.LARGE_FILES, _M.offset)
 
 
 @dataclass(slots=True)
@@ -176,16 +179,16 @@ def _put_aside(opening: Opening, error: Exception) -> None:
 def _read_or_make(opening: Opening, writer: WriterConnection) -> WriterState:
     connection = writer.get()
     with connection.begin():
-        found = migrate(connection, STEPS)
-        if 0 < found < len(STEPS):
-            opening.notes.append(f"queue.db migrated from schema version {found} to {len(STEPS)}")
+        found = versions.migrate(connection)
+        if 0 < found < versions.VERSION:
+            opening.notes.append(f"queue.db migrated from schema version {found} to {versions.VERSION}")
         state = _open_incarnation(opening, connection)
         # The accept tasks died with the process; what was answered or not, the message counts as accepted. docs/design.md 5
         now = codec.encode_instant(opening.now())
-        connection.exec_driver_sql(DECIDE, (now,))
-        segments = [number for (number,) in connection.exec_driver_sql("SELECT segment FROM segment").fetchall()]
-        large = connection.exec_driver_sql(SELECT_LARGE).fetchall()
-    orphans_count = opening.contents.open(segments, {number for (number,) in large})
+        connection.execute(DECIDE, {"now": now})
+        segments = connection.scalars(select(tables.SEGMENT.c.segment)).all()
+        large = connection.scalars(SELECT_LARGE).all()
+    orphans_count = opening.contents.open(segments, set(large))
     if orphans_count:
         opening.notes.append(f"{orphans_count} content files that no message refers to were removed")
     return state
@@ -193,19 +196,18 @@ def _read_or_make(opening: Opening, writer: WriterConnection) -> WriterState:
 
 def _open_incarnation(opening: Opening, connection: Connection) -> WriterState:
     now = codec.encode_instant(opening.now())
-    found = connection.exec_driver_sql("SELECT database, incarnation, position, internal_id, sequence FROM database").first()
+    row = tables.DATABASE.c
+    known = select(row.database, row.incarnation, row.position, row.internal_id, row.sequence)
+    found = connection.execute(known).first()
     opening.is_new = found is None
     if found is None:
-        connection.exec_driver_sql("INSERT INTO database VALUES (1, ?, ?, 0, 0, 0, 0, 0)", (str(uuid4()), now))
-        found = connection.exec_driver_sql("SELECT database, incarnation, position, internal_id, sequence FROM database").one()
+        new = {"database": str(uuid4()), "created_at": now, "incarnation": 0, "began": 0, "position": 0, "internal_id": 0, "sequence": 0}
+        connection.execute(insert(tables.DATABASE).values(id=1, **new))
+        found = connection.execute(known).one()
     database, incarnation, position, internal_id, sequence = found
     identity = DatabaseIdentity(DatabaseId(database), incarnation + 1, position + 1)
-    connection.exec_driver_sql(
-        "UPDATE database SET incarnation = ?, began = ?, position = ? WHERE id = 1", (identity.incarnation, identity.began, identity.began)
-    )
-    connection.exec_driver_sql(
-        "INSERT INTO peer_database VALUES (?, ?) ON CONFLICT (database) DO UPDATE SET server = excluded.server", (database, opening.server)
-    )
+    connection.execute(update(tables.DATABASE).values(incarnation=identity.incarnation, began=identity.began, position=identity.began))
+    connection.exec_driver_sql(promises.UPSERT_PEER_DATABASE, (database, opening.server))
     state = WriterState(
         now=opening.now,
         contents=opening.contents,
@@ -217,14 +219,14 @@ def _open_incarnation(opening: Opening, connection: Connection) -> WriterState:
         safety_net_hold_microseconds=opening.safety_net_hold_time // timedelta(microseconds=1),
         shadow_keep_microseconds=opening.shadow_keep_time // timedelta(microseconds=1),
     )
-    for number, primary in connection.exec_driver_sql("SELECT number, primary_server FROM shadow_queue").fetchall():
+    for number, primary in connection.execute(select(tables.SHADOW_QUEUE)).fetchall():
         state.shadow_queues[ServerName(primary)] = number
     return state
 
 
 def _known_peers(connection: Connection) -> KnownPeers:
     known = KnownPeers()
-    peers = connection.exec_driver_sql("SELECT * FROM peer").fetchall()
+    peers = connection.execute(select(tables.PEER)).fetchall()
     for server, database, incarnation, began, position, heard_at, is_forgotten in peers:
         known.rows[ServerName(server)] = PeerRow(
             ServerName(server),
@@ -236,9 +238,9 @@ def _known_peers(connection: Connection) -> KnownPeers:
             codec.decode_instant_or_none(heard_at),
             bool(is_forgotten),
         )
-    for database, server in connection.exec_driver_sql("SELECT database, server FROM peer_database").fetchall():
+    for database, server in connection.execute(select(tables.PEER_DATABASE)).fetchall():
         known.servers[DatabaseId(database)] = ServerName(server)
-    for server, asked_at in connection.exec_driver_sql("SELECT server, asked_at FROM asker").fetchall():
+    for server, asked_at in connection.execute(select(tables.ASKER)).fetchall():
         known.asked_at[ServerName(server)] = asked_at
     return known
 

@@ -11,7 +11,9 @@ unfinished is in it, and nothing finished that Safety Net still keeps.
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
+
+from sqlalchemy import Select, and_, bindparam, delete, func, select, tuple_, update
 
 from shadowrelay.model.ids import NO_DATABASE, NO_SERVER, DatabaseId, MessageId, ServerName, SiteName
 from shadowrelay.model.message import Content, ContentPlace, Ordinals
@@ -25,19 +27,30 @@ from shadowrelay.ownership.rules import without_server
 from shadowrelay.pipeline.delivery_rules import Step
 from shadowrelay.ports import Decide
 from shadowrelay.store import codec, counters, reading, tables
+from shadowrelay.store.dialect import compiled, constant, through, upsert
 from shadowrelay.store.rows import LARGE, Row, stored_message
-from shadowrelay.store.work import Work, deletion, insertion, write_retries
+from shadowrelay.store.work import Work, write_retries
 
-UPSERT_ACKNOWLEDGED = insertion(tables.ACKNOWLEDGED, conflict="ON CONFLICT DO UPDATE SET sequence = max(sequence, excluded.sequence)")
+_R, _D, _W = tables.RETRY.c, tables.DISCARD.c, tables.WAITING.c
+UPSERT_ACKNOWLEDGED = upsert(tables.ACKNOWLEDGED, lambda new: {"sequence": func.max(tables.ACKNOWLEDGED.c.sequence, new.sequence)})
+_FORK = tuple_(_R.message, _R.next_hop)
+_FORKS = select(_R.message, _R.next_hop).limit(bindparam("limit")).correlate(None)  # not the rows of the UPDATE around it
 WAKE = (
-    "UPDATE retry SET attempts_next_at = ?, waits_for = '' WHERE (message, next_hop) IN"
-    " (SELECT message, next_hop FROM retry WHERE waits_for = ? AND waits_for != '' LIMIT ?) RETURNING next_hop"
+    update(tables.RETRY)
+    .where(_FORK.in_(_FORKS.where(_R.waits_for == bindparam("server"), _R.waits_for != constant(""))))
+    .values(attempts_next_at=bindparam("now"), waits_for="")
+    .returning(_R.next_hop)
+)
+_LATER = _FORKS.where(_R.next_hop == bindparam("queue"), _R.attempts_next_at > bindparam("latest_at"))
+_AT_STEP = and_(_R.kind == bindparam("step"), _R.failures_count.between(bindparam("failures_min"), bindparam("failures_max")))
+HASTEN = (
+    update(tables.RETRY)
+    .where(_FORK.in_(_LATER.where(_R.waits_for == constant(""), _AT_STEP)))
+    .values(attempts_next_at=bindparam("latest_at"))
 )
 HASTEN_WAITING = (
-    "UPDATE retry SET attempts_next_at = ? WHERE (message, next_hop) IN"
-    " (SELECT message, next_hop FROM retry WHERE next_hop = ? AND attempts_next_at > ? AND waits_for != '' LIMIT ?)"
+    update(tables.RETRY).where(_FORK.in_(_LATER.where(_R.waits_for != constant("")))).values(attempts_next_at=bindparam("latest_at"))
 )
-HASTEN = HASTEN_WAITING.replace("waits_for != ''", "waits_for = '' AND kind = ? AND failures_count BETWEEN ? AND ?")
 Placed = tuple[Content, ContentPlace | None]
 """A content and, where it is a file, its place already."""
 
@@ -183,12 +196,11 @@ def _waiting(present: ForkRetry, given: ForkRetry, now: datetime) -> ForkRetry:
 def wake(work: Work, server: ServerName, limit: int) -> dict[str, int]:
     """Forks that wait for this server are due now: how many, by next hop; at most `limit`."""
     write_retries(work)
-    now = work.now_microseconds
-    found = work.connection.exec_driver_sql(WAKE, (now, server, limit)).fetchall()
+    found = work.connection.scalars(WAKE, {"now": work.now_microseconds, "server": server, "limit": limit}).all()
     if found:
         work.changes_count += 1
     counts: dict[str, int] = {}
-    for (next_hop,) in found:
+    for next_hop in found:
         counts[next_hop] = counts.get(next_hop, 0) + 1
     return counts
 
@@ -197,11 +209,12 @@ def hasten(work: Work, next_hop: str, step: Step | None, latest_at: datetime, li
     """What waits in this queue, at this step of the ladder, beyond `latest_at` waits until then. At most `limit`. Without a step:
     what waits for a server or a copy."""
     write_retries(work)
-    at = codec.encode_instant(latest_at)
+    parameters = {"queue": next_hop, "latest_at": codec.encode_instant(latest_at), "limit": limit}
     if step is None:
-        done = work.connection.exec_driver_sql(HASTEN_WAITING, (at, next_hop, at, limit))
+        done = work.connection.execute(HASTEN_WAITING, parameters)
     else:
-        done = work.connection.exec_driver_sql(HASTEN, (at, next_hop, at, step.kind.value, step.failures_min, step.failures_max, limit))
+        at_step = {"step": step.kind.value, "failures_min": step.failures_min, "failures_max": step.failures_max}
+        done = work.connection.execute(HASTEN, parameters | at_step)
     count = done.rowcount
     if count:
         work.changes_count += 1
@@ -245,21 +258,18 @@ def discards(
             work.tell(event.message_id, transition)
     if events:
         work.changes_count += 1
-        UPSERT_ACKNOWLEDGED.execute(work, [(primary, database, incarnation, max(event.sequence for event in events))])
+        work.execute_many(UPSERT_ACKNOWLEDGED, [(primary, database, incarnation, max(event.sequence for event in events))])
     return tuple(transitions)
 
 
 def forget_acknowledged(work: Work, asker: ServerName, database: DatabaseId, sequence: int, decide: Decide) -> tuple[Transition, ...]:
-    reached = (asker, sequence, database, NO_DATABASE)
-    where = "WHERE asker = ? AND sequence <= ? AND asker_database IN (?, ?)"
-    released = work.connection.exec_driver_sql(
-        f"SELECT DISTINCT message_id FROM discard {where} AND status = ?", (*reached, DiscardStatus.RELEASED.value)
-    ).fetchall()
-    ids = [MessageId(message_id) for (message_id,) in released]
+    reached = and_(_D.asker == asker, _D.sequence <= sequence, _D.asker_database.in_([database, NO_DATABASE]))
+    released = select(_D.message_id).where(reached, _D.status == DiscardStatus.RELEASED.value).distinct()
+    ids = [MessageId(message_id) for message_id in work.connection.scalars(released).all()]
     work.preload(ids)
     known = [message_id for message_id in ids if work.row(message_id) is not None]
     transitions = transition_of(work, known, decide)
-    work.delete_discards(where, reached)
+    work.delete_discards(reached)
     return transitions
 
 
@@ -299,19 +309,11 @@ def died(work: Work, message_ids: Sequence[MessageId]) -> None:
 K = TypeVar("K")
 V = TypeVar("V")
 
-UPSERT_PEER = insertion(
-    tables.PEER,
-    conflict="ON CONFLICT (server) DO UPDATE SET database = excluded.database, incarnation = excluded.incarnation, began = excluded.began, "
-    "position = excluded.position, heard_at = excluded.heard_at, is_forgotten = excluded.is_forgotten",
-)
-UPSERT_PEER_DATABASE = insertion(tables.PEER_DATABASE, conflict="ON CONFLICT (database) DO UPDATE SET server = excluded.server")
-SELECT_LISTED = (
-    "SELECT m.message_id, listing.message FROM listing CROSS JOIN message AS m ON m.internal_id = listing.message"
-    " WHERE listing.server = ? AND listing.message > ? ORDER BY listing.message LIMIT ?"
-)
+UPSERT_PEER = upsert(tables.PEER, lambda new: {column.name: column for column in list(new)[1:]})
+UPSERT_PEER_DATABASE = upsert(tables.PEER_DATABASE, lambda new: {"server": new.server})
 AT_ONCE_MAX = 1_000  # rows in one transaction
 # Nobody is told it, but what it says is not safe yet: the next server that gets a copy must not hear it either.
-UNADDRESS_WAITING = "UPDATE waiting SET asker = '', asker_database = ''"
+UNADDRESS_WAITING = update(tables.WAITING).values(asker="", asker_database="")
 
 
 def peer_heard(work: Work, identity: PeerIdentity, heard_at: datetime) -> None:
@@ -320,17 +322,15 @@ def peer_heard(work: Work, identity: PeerIdentity, heard_at: datetime) -> None:
     before = known.rows.get(identity.server)
     _write(work, row)
     if before is None or before.database != row.database:
-        UPSERT_PEER_DATABASE.execute(work, [(row.database, row.server)])
+        work.execute_many(UPSERT_PEER_DATABASE, [(row.database, row.server)])
         # What was to be told to its old queue has nobody who could need it any more. Where that is much, housekeeping removes it
         # in steps (`expiry.forget_unasked`); nobody is told of it meanwhile.
-        stale = "WHERE asker = ? AND asker_database NOT IN (?, ?)"
+        present = (row.database, NO_DATABASE)
         if _discards_count(work, row.server) <= AT_ONCE_MAX:
-            work.delete_discards(stale, (row.server, row.database, NO_DATABASE))
+            work.delete_discards(and_(_D.asker == row.server, _D.asker_database.not_in(present)))
         else:
             _note_replaced(work, row)
-        work.connection.exec_driver_sql(
-            f"{UNADDRESS_WAITING} WHERE asker = ? AND asker_database NOT IN (?, ?)", (row.server, row.database, NO_DATABASE)
-        )
+        work.connection.execute(UNADDRESS_WAITING.where(_W.asker == row.server, _W.asker_database.not_in(present)))
     # Promises of one transaction see each other; a commit that fails takes it back.
     known.rows[row.server] = row
     had_server = known.servers.get(row.database)
@@ -351,7 +351,7 @@ def _note_replaced(work: Work, row: PeerRow) -> None:
     databases = [DatabaseId(database) for asker, _, database in names if asker == row.server]
     for database in databases:
         if database not in (NO_DATABASE, row.database) and database not in known.servers:
-            UPSERT_PEER_DATABASE.execute(work, [(database, row.server)])
+            work.execute_many(UPSERT_PEER_DATABASE, [(database, row.server)])
             known.servers[database] = row.server
             work.after_rollback.append(partial(_put_back, known.servers, database, None))
 
@@ -371,7 +371,12 @@ def _write(work: Work, row: PeerRow) -> None:
     work.changes_count += 1
     heard_at = None if row.heard_at is None else codec.encode_instant(row.heard_at)
     columns = (row.server, row.database, row.incarnation, row.began, row.position, heard_at, 1 if row.is_forgotten else 0)
-    UPSERT_PEER.execute(work, [columns])
+    work.execute_many(UPSERT_PEER, [columns])
+
+
+def listed_on(server: ServerName, after: int) -> Select[Any]:
+    """Message ids and internal ids of one step."""
+    return reading.listed_on(server, after, AT_ONCE_MAX).with_only_columns(tables.MESSAGE.c.message_id, tables.MESSAGE.c.internal_id)
 
 
 def peer_forgotten(work: Work, server: ServerName, after: int) -> int | None:
@@ -387,8 +392,8 @@ def peer_forgotten(work: Work, server: ServerName, after: int) -> int | None:
     _write(work, row)
     known.rows[server] = row
     work.after_rollback.append(lambda: _put_back(known.rows, server, before))
-    found = work.connection.exec_driver_sql(SELECT_LISTED, (server, after, AT_ONCE_MAX)).fetchall()
-    listed = [message_id for message_id, _ in found]
+    found = work.connection.execute(listed_on(server, after)).fetchall()
+    listed = [MessageId(message_id) for message_id, _ in found]
     is_last = len(found) < AT_ONCE_MAX
     listed.extend([message_id for message_id, row_ in work.rows.items() if row_ is not None and server in row_.listed])
     work.preload(listed)
@@ -398,22 +403,41 @@ def peer_forgotten(work: Work, server: ServerName, after: int) -> int | None:
             work.apply(message_id, Transition(message.claim, without_server(message.claim, server)))
     work.discards = [columns for columns in work.discards if columns[1] != server]
     is_last &= _discards_count(work, server) <= AT_ONCE_MAX
-    first = "WHERE sequence IN (SELECT sequence FROM discard WHERE asker = ? ORDER BY sequence LIMIT ?)"
-    work.delete_discards(first, (server, AT_ONCE_MAX))
-    work.connection.exec_driver_sql(f"{UNADDRESS_WAITING} WHERE asker = ?", (server,))
+    first = select(_D.sequence).where(_D.asker == server).order_by(_D.sequence).limit(AT_ONCE_MAX).correlate(None)
+    work.delete_discards(_D.sequence.in_(first))
+    work.connection.execute(UNADDRESS_WAITING.where(_W.asker == server))
     if is_last:
         return None
     return int(found[-1][1]) if found else after
 
 
-SELECT_EXPIRED = "SELECT message_id FROM message WHERE expires_at <= ? ORDER BY expires_at LIMIT ?"
-# One row a generation of 64 MB or an hour: few, read in their order.
-SELECT_SEGMENTS_FREE = "SELECT segment FROM segment WHERE pinned_count <= 0 AND keep_until <= ? ORDER BY segment LIMIT ?"
-SELECT_PINNED = "SELECT 1 FROM message INDEXED BY message_content WHERE role IN ('primary', 'shadow', 'set-aside') AND segment = ? LIMIT 1"
 SEGMENTS_PER_STEP = 8
 DISCARDS_PER_STEP = 1_000
-SELECT_DISCARDS = "SELECT sequence, asker_database, created_at FROM discard WHERE asker = ? ORDER BY sequence LIMIT ?"
-DELETE_DISCARD = deletion(tables.DISCARD, "sequence")
+DELETE_DISCARD = compiled(delete(tables.DISCARD).where(_D.sequence == bindparam("sequence")))
+
+
+def expired(at: int, limit: int) -> Select[Any]:
+    """The messages with which `expire` has something to do."""
+    due = tables.MESSAGE.c.expires_at
+    return select(tables.MESSAGE.c.message_id).where(due <= at).order_by(due).limit(limit)
+
+
+def free_segments(at: int) -> Select[Any]:
+    """What the counts say. One row a generation of 64 MB or an hour: few, read in their order."""
+    segment = tables.SEGMENT.c
+    free = select(segment.segment).where(segment.pinned_count <= 0, segment.keep_until <= at)
+    return free.order_by(segment.segment).limit(SEGMENTS_PER_STEP)
+
+
+def pinned(segment: int) -> Select[Any]:
+    """An unfinished message with content in this segment."""
+    return through(tables.UNFINISHED, tables.MESSAGE.c.internal_id).where(tables.MESSAGE.c.segment == segment).limit(1)
+
+
+def first_discards(asker: str) -> Select[Any]:
+    """The oldest notifications for this server."""
+    found = select(_D.sequence, _D.asker_database, _D.created_at).where(_D.asker == asker)
+    return found.order_by(_D.sequence).limit(DISCARDS_PER_STEP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -427,11 +451,11 @@ class ExpiryStep:
 def expire(work: Work, now: datetime, limit: int) -> ExpiryStep:
     """One step of at most `limit` rows."""
     at = codec.encode_instant(now)
-    ids = [MessageId(found) for (found,) in work.connection.exec_driver_sql(SELECT_EXPIRED, (at, limit)).fetchall()]
+    ids = [MessageId(found) for found in work.connection.scalars(expired(at, limit)).all()]
     work.preload(ids)
     rows = [row for message_id in ids if (row := work.row(message_id)) is not None and (row.expires_at or at + 1) <= at]
     shadows = [row for row in rows if row.claim.role is Role.SHADOW]
-    expired = reading.load_many(work.connection, [row.message_id for row in shadows], work.state.contents).messages
+    gone = reading.load_many(work.connection, [row.message_id for row in shadows], work.state.contents).messages
     for row in rows:
         if row.place is not None and row.place.segment == LARGE and row.claim.role is Role.DELIVERED:
             work.large_gone.append(row.place.offset)
@@ -441,16 +465,16 @@ def expire(work: Work, now: datetime, limit: int) -> ExpiryStep:
                 continue
         work.delete(row)
     _free_segments(work, at)
-    return ExpiryStep(expired, len(ids) >= limit)
+    return ExpiryStep(gone, len(ids) >= limit)
 
 
 def _free_segments(work: Work, at: int) -> None:
     """The counts say which; the index of unfinished messages is asked once more before anything is unlinked. No row of what
     Safety Net lets go is read."""
-    for (segment,) in work.connection.exec_driver_sql(SELECT_SEGMENTS_FREE, (at, SEGMENTS_PER_STEP)).fetchall():
+    for segment in work.connection.scalars(free_segments(at)).all():
         if segment == work.state.contents.current_segment or segment in work.segments:
             continue
-        if work.connection.exec_driver_sql(SELECT_PINNED, (segment,)).first() is None:
+        if work.connection.execute(pinned(segment)).first() is None:
             work.changes_count += 1
             work.segments_gone.append(segment)
 
@@ -470,7 +494,7 @@ def forget_unasked(work: Work, older_than: datetime) -> tuple[int, bool]:
         row = peers.rows.get(ServerName(asker))
         present = NO_DATABASE if row is None else row.database
         is_unasked = peers.asked_at.get(ServerName(asker), 0) < before
-        found = work.connection.exec_driver_sql(SELECT_DISCARDS, (asker, DISCARDS_PER_STEP)).fetchall()
+        found = work.connection.execute(first_discards(asker)).fetchall()
         count = 0
         for sequence, database, created_at in found:
             is_replaced = database != present and peers.server_of(database) == asker
@@ -482,5 +506,5 @@ def forget_unasked(work: Work, older_than: datetime) -> tuple[int, bool]:
         has_more |= count == DISCARDS_PER_STEP
     if gone:
         work.changes_count += 1
-        DELETE_DISCARD.execute(work, gone)
+        work.execute_many(DELETE_DISCARD, gone)
     return len(gone), has_more

@@ -1,93 +1,104 @@
-"""Questions to the database, as functions of a read-only `Connection`: messages, and listings. They never hold up the writer.
+"""Questions to the database, as functions of a read-only `Connection`. They never hold up the writer.
 
-A listing of queues reads counters, and for each queue the one row that is the oldest. The oldest is the one that this
-database has had for the longest time (the lowest internal id; in Safety Net the first that leaves): its arrival is told,
-and one that came here late, with an earlier arrival, is told of when it is the first.
-
-A page is read in the order of an index, from where the page before ended, so that each page costs the same. That order
-is the internal id; in Safety Net it is the time at which a message leaves, then the internal id.
+Those on the road of a message, or of a poll, are text that is compiled at import; the others are expressions.
+A page of messages is read in the order of an index, from where the page before ended, so that each page costs the same.
 """
 
 import json
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
-from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Select, and_, bindparam, func, select
 
 from shadowrelay.model.ids import NO_DATABASE, DatabaseId, MessageId, ServerName
 from shadowrelay.model.message import NO_ORDINALS, Ordinals
 from shadowrelay.model.ownership import CopyNumber, DiscardEvent, DiscardStatus, Role
 from shadowrelay.model.peers import DiscardReply
-from shadowrelay.model.queue import HeldCopy, QueueKind, QueueRow, ShadowGroup, StoredMessage
+from shadowrelay.model.queue import HeldCopy, ShadowGroup, StoredMessage
 from shadowrelay.model.values import dataclass, replace
 from shadowrelay.store import codec, counters, rows, tables
 from shadowrelay.store.content import ContentStore
+from shadowrelay.store.dialect import CrossJoin, by_way_of, compiled, constant, each_value, through
 
-COLUMNS = ",".join(f'm."{name}"' for name in rows.ALL)
-RETRY_COLUMNS = ",".join(f"retry.{column.name}" for column in tables.RETRY.columns)
-SELECT_MANY = f"SELECT {COLUMNS} FROM json_each(?) AS wanted CROSS JOIN message AS m ON m.message_id = wanted.value"
-SELECT_SUBMISSION = (
-    f"SELECT {COLUMNS} FROM message AS m INDEXED BY message_submission WHERE m.role = 'primary' AND m.retries_count = 0"
-    " AND m.is_decided = 1 AND m.internal_id > ? ORDER BY m.internal_id LIMIT ?"
+_M, _R, _D, _W = tables.MESSAGE.c, tables.RETRY.c, tables.DISCARD.c, tables.WAITING.c
+_WANTED = func.json_each(bindparam("wanted")).table_valued("value", name="wanted")
+_RETRIES = CrossJoin(tables.RETRY, tables.MESSAGE, _M.internal_id == _R.message)
+
+# On the road of a message, and of every poll: compiled once.
+SELECT_MANY = compiled(select(tables.MESSAGE).select_from(CrossJoin(_WANTED, tables.MESSAGE, _M.message_id == _WANTED.c.value)))
+SELECT_SUBMISSION = compiled(
+    through(tables.SUBMISSION, tables.MESSAGE).where(_M.internal_id > bindparam("after")).order_by(_M.internal_id).limit(bindparam("limit"))
 )
-SELECT_DUE = (
-    f"SELECT {COLUMNS} FROM retry CROSS JOIN message AS m ON m.internal_id = retry.message"
-    " WHERE retry.next_hop = ? AND retry.attempts_next_at <= ? ORDER BY retry.attempts_next_at, retry.message LIMIT ?"
+SELECT_DUE = compiled(
+    select(tables.MESSAGE)
+    .select_from(_RETRIES)
+    .where(_R.next_hop == bindparam("next_hop"), _R.attempts_next_at <= bindparam("now"))
+    .order_by(_R.attempts_next_at, _R.message)
+    .limit(bindparam("limit"))
 )
-SELECT_NEXT_DUE = "SELECT attempts_next_at FROM retry WHERE next_hop = ? AND attempts_next_at > ? ORDER BY attempts_next_at LIMIT 1"
-SELECT_QUEUES = (  # two looks into an index for each queue, however much is in it
-    "WITH RECURSIVE queue(name) AS (SELECT min(next_hop) FROM retry"
-    " UNION ALL SELECT (SELECT min(next_hop) FROM retry WHERE next_hop > queue.name) FROM queue WHERE queue.name IS NOT NULL)"
-    " SELECT name, (SELECT min(attempts_next_at) FROM retry WHERE next_hop = queue.name) FROM queue WHERE name IS NOT NULL"
+SELECT_NEXT_DUE = compiled(
+    select(_R.attempts_next_at)
+    .where(_R.next_hop == bindparam("next_hop"), _R.attempts_next_at > bindparam("after"))
+    .order_by(_R.attempts_next_at)
+    .limit(constant(1))
 )
-SELECT_NOTICES = (
-    f"SELECT {COLUMNS} FROM retry INDEXED BY retry_notice CROSS JOIN message AS m ON m.internal_id = retry.message"
-    " WHERE retry.notice_at <= ? ORDER BY retry.notice_at LIMIT ?"
+SELECT_RETRIES = compiled(
+    select(tables.RETRY).select_from(CrossJoin(_WANTED, tables.RETRY, _R.message == _WANTED.c.value)).order_by(_R.attempts_next_at)
 )
-SELECT_WAITED_FOR = (  # one look into the index for each server, however many wait for it
-    "WITH RECURSIVE server(name) AS (SELECT min(waits_for) FROM retry WHERE waits_for != ''"
-    " UNION ALL SELECT (SELECT min(waits_for) FROM retry WHERE waits_for != '' AND waits_for > server.name) FROM server"
-    " WHERE server.name IS NOT NULL) SELECT name FROM server WHERE name IS NOT NULL"
+_IS_FOR = and_(_D.asker == bindparam("asker"), _D.asker_database.in_([bindparam("database"), constant(NO_DATABASE)]))
+SELECT_DISCARDS = compiled(
+    select(_D.sequence, _D.message_id, _D.status, _D.ordinals).where(_IS_FOR).order_by(_D.sequence).limit(bindparam("limit"))
 )
-SELECT_UNPLACED = (
-    f"SELECT {COLUMNS} FROM message AS m WHERE m.role = 'primary' AND m.is_placed = 0 AND m.is_decided = 1"
-    " AND m.internal_id > ? ORDER BY m.internal_id LIMIT ?"
-)
-SELECT_LISTED = (
-    f"SELECT {COLUMNS} FROM listing CROSS JOIN message AS m ON m.internal_id = listing.message"
-    " WHERE listing.server = ? AND listing.message > ? ORDER BY listing.message LIMIT ?"
-)
-SELECT_SHADOWS = (
-    f"SELECT {COLUMNS} FROM message AS m WHERE m.role = 'shadow' AND m.primary_server = ? AND m.primary_database = ?"
-    " AND m.internal_id > ? ORDER BY m.internal_id LIMIT ?"
-)
-SELECT_COPIES = SELECT_SHADOWS.replace(COLUMNS, "m.internal_id, m.message_id, m.ownership, m.placement, m.number_database")
-SELECT_HANDED = SELECT_SHADOWS.replace("AS m WHERE", "AS m INDEXED BY message_handed WHERE m.handed = 1 AND")
-_FROM_SHADOWS = "FROM message INDEXED BY message_shadow WHERE role = 'shadow'"
-SELECT_GROUPS = (  # a few looks into the index for each; (server, database) > (?, ?) would read to the end of the group
-    f"WITH RECURSIVE server(name) AS (SELECT min(primary_server) {_FROM_SHADOWS}"
-    f" UNION ALL SELECT (SELECT min(primary_server) {_FROM_SHADOWS} AND primary_server > server.name) FROM server WHERE name IS NOT NULL),"
-    f" party(server, database) AS (SELECT name, (SELECT min(primary_database) {_FROM_SHADOWS} AND primary_server = server.name) FROM server"
-    f" WHERE name IS NOT NULL UNION ALL SELECT server, (SELECT min(primary_database) {_FROM_SHADOWS} AND primary_server = party.server"
-    " AND primary_database > party.database) FROM party WHERE database IS NOT NULL)"
-    " SELECT server, database FROM party WHERE database IS NOT NULL"
-)
+
+# The others.
+SELECT_UNTOLD = select(_D.sequence).where(_IS_FOR).limit(1)
+SELECT_GROUP_SERVERS = each_value(tables.SHADOWS, _M.primary_server)
+SELECT_GROUP_DATABASES = each_value(tables.SHADOWS, _M.primary_database, _M.primary_server == bindparam("server"))
 SELECT_ANY_HANDED = (
-    "SELECT 1 FROM message INDEXED BY message_handed WHERE handed = 1 AND role = 'shadow' AND primary_server = ? AND primary_database = ?"
-    " LIMIT 1"
+    through(tables.HANDED, _M.internal_id)
+    .where(_M.primary_server == bindparam("server"), _M.primary_database == bindparam("database"))
+    .limit(1)
 )
-SELECT_RETRIES = (
-    f"SELECT {RETRY_COLUMNS} FROM json_each(?) AS wanted CROSS JOIN retry ON retry.message = wanted.value ORDER BY attempts_next_at"
+_QUEUE = each_value(tables.BY_NEXT_HOP, _R.next_hop).subquery("queue")
+SELECT_QUEUES = select(  # two looks into an index for each queue, however much is in it
+    _QUEUE.c.value, select(func.min(_R.attempts_next_at)).where(_R.next_hop == _QUEUE.c.value).scalar_subquery()
 )
-SELECT_DISCARDS = (
-    "SELECT sequence, message_id, status, ordinals FROM discard WHERE asker = ? AND asker_database IN (?, ?) ORDER BY sequence LIMIT ?"
-)
-SELECT_UNTOLD = "SELECT 1 FROM discard WHERE asker = ? AND asker_database IN (?, ?) LIMIT 1"
-SELECT_UNSAID = "SELECT ordinals FROM waiting WHERE message_id = ? AND status = ?"
-SELECT_UNSAID_OF = "SELECT message_id, ordinals FROM waiting WHERE status = ? AND message_id IN (SELECT value FROM json_each(?))"
-SELECT_ACKNOWLEDGED = "SELECT sequence FROM acknowledged WHERE primary_server = ? AND database = ? AND incarnation = ?"
+SELECT_WAITED_FOR = each_value(tables.AWAITED, _R.waits_for)
+OF_A_COPY = (_M.internal_id, _M.message_id, _M.ownership, _M.placement, _M.number_database)
+_SAYS_DELIVERED = _W.status == DiscardStatus.DELIVERED.value
+Statement = Select[Any] | tuple[str, tuple[Any, ...]]
+"""An expression, or compiled text and its parameters."""
+
+
+def page(statement: Select[Any], after: int, limit: int) -> Select[Any]:
+    """These messages by internal id, from behind `after`."""
+    return statement.where(_M.internal_id > after).order_by(_M.internal_id).limit(limit)
+
+
+def unplaced(after: int, limit: int) -> Select[Any]:
+    """Primary messages without a copy."""
+    return page(through(tables.UNPLACED, tables.MESSAGE), after, limit)
+
+
+def notices(now: int, limit: int) -> Select[Any]:
+    """Messages whose sender is to be told something by now."""
+    found = by_way_of(tables.NOTICES, select(tables.MESSAGE).select_from(_RETRIES))
+    return found.where(_R.notice_at <= now).order_by(_R.notice_at).limit(limit)
+
+
+def listed_on(server: ServerName, after: int, limit: int) -> Select[Any]:
+    """Unfinished primary messages of which this server may hold a copy."""
+    listing = tables.LISTING.c
+    join = CrossJoin(tables.LISTING, tables.MESSAGE, _M.internal_id == listing.message)
+    found = select(tables.MESSAGE).select_from(join).where(listing.server == server, listing.message > after)
+    return found.order_by(listing.message).limit(limit)
+
+
+def shadows_of(primary: ServerName, database: DatabaseId, *, handed_only: bool = False) -> Select[Any]:
+    """Shadow messages of a primary server's database."""
+    index = tables.HANDED if handed_only else tables.SHADOWS
+    return through(index, tables.MESSAGE).where(_M.primary_server == primary, _M.primary_database == database)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,22 +135,29 @@ def decode_messages(connection: Connection, many: Iterable[Sequence[Any]], conte
         decoded.append((row, envelope))
     forks = {}
     if retried:
-        forks = rows.decode_retries(connection.exec_driver_sql(SELECT_RETRIES, (json.dumps(retried),)).fetchall())
+        forks = rows.decode_retries(fetch(connection, (SELECT_RETRIES, (json.dumps(retried),))))
     return Found(
         tuple([rows.stored_message(row, envelope, forks.get(row.internal_id, ())) for row, envelope in decoded]),
         tuple(corrupt),
     )
 
 
-def found(connection: Connection, statement: str, parameters: tuple[Any, ...], contents: ContentStore) -> Found:
-    return decode_messages(connection, connection.exec_driver_sql(statement, parameters).fetchall(), contents)
+def fetch(connection: Connection, statement: Statement) -> Sequence[Sequence[Any]]:
+    """All rows."""
+    if isinstance(statement, tuple):
+        return connection.exec_driver_sql(*statement).fetchall()
+    return connection.execute(statement).fetchall()
+
+
+def found(connection: Connection, statement: Statement, contents: ContentStore) -> Found:
+    return decode_messages(connection, fetch(connection, statement), contents)
 
 
 def load_many(connection: Connection, message_ids: Collection[MessageId], contents: ContentStore) -> Found:
     """Unknown ones are left out."""
     if not message_ids:
         return Found(())
-    return found(connection, SELECT_MANY, (json.dumps(list(message_ids)),), contents)
+    return found(connection, (SELECT_MANY, (json.dumps(list(message_ids)),)), contents)
 
 
 def next_due(connection: Connection, next_hop: str, after: int) -> int | None:
@@ -149,17 +167,17 @@ def next_due(connection: Connection, next_hop: str, after: int) -> int | None:
 
 def delivery_queues(connection: Connection) -> dict[str, int]:
     """The next hops of all that waits, and when the first of each is due. For the start."""
-    return {str(row[0]): int(row[1]) for row in connection.exec_driver_sql(SELECT_QUEUES).fetchall()}
+    return {str(next_hop): int(due_at) for next_hop, due_at in connection.execute(SELECT_QUEUES).fetchall()}
 
 
 def waited_for(connection: Connection) -> tuple[ServerName, ...]:
     """The servers that forks wait for."""
-    return tuple(ServerName(server) for (server,) in connection.exec_driver_sql(SELECT_WAITED_FOR).fetchall())
+    return tuple(map(ServerName, connection.scalars(SELECT_WAITED_FOR).all()))
 
 
-def copies_of(connection: Connection, question: tuple[ServerName, DatabaseId, int, int]) -> tuple[HeldCopy, ...]:
+def copies_of(connection: Connection, primary: ServerName, database: DatabaseId, after: int, limit: int) -> tuple[HeldCopy, ...]:
     """A corrupt number is asked about as it stands: the answer finds the row, and sets it aside."""
-    many = connection.exec_driver_sql(SELECT_COPIES, question).fetchall()
+    many = fetch(connection, page(shadows_of(primary, database), after, limit).with_only_columns(*OF_A_COPY))
     return tuple([HeldCopy(internal_id, MessageId(message_id), CopyNumber(*number)) for internal_id, message_id, *number in many])
 
 
@@ -167,19 +185,19 @@ def shadow_groups(connection: Connection) -> tuple[ShadowGroup, ...]:
     """Which there are, says the index, with a look for each: mail is taken over by it. How many, say the counters."""
     counts = {(name, handed): count for name, handed, count, _ in counters.of_kind(connection, counters.SHADOW)}
     found: list[ShadowGroup] = []
-    for server, database in sorted(tuple(row) for row in connection.exec_driver_sql(SELECT_GROUPS).fetchall()):
-        name = f"{server} {database}"
-        handed = 0
-        if connection.exec_driver_sql(SELECT_ANY_HANDED, (server, database)).first() is not None:
-            handed = max(counts.get((name, 1), 0), 1)
-        count = max(counts.get((name, 0), 0) + handed, 1)
-        found.append(ShadowGroup(ServerName(server), DatabaseId(database), count, handed))
+    for server in connection.scalars(SELECT_GROUP_SERVERS).all():
+        for database in connection.scalars(SELECT_GROUP_DATABASES, {"server": server}).all():
+            name = f"{server} {database}"
+            handed = 0
+            if connection.scalar(SELECT_ANY_HANDED, {"server": server, "database": database}) is not None:
+                handed = max(counts.get((name, 1), 0), 1)
+            count = max(counts.get((name, 0), 0) + handed, 1)
+            found.append(ShadowGroup(ServerName(server), DatabaseId(database), count, handed))
     return tuple(found)
 
 
 def discards_for(connection: Connection, asker: ServerName, database: DatabaseId, maximum: int) -> DiscardReply:
-    key = (asker, database, NO_DATABASE)
-    many = connection.exec_driver_sql(SELECT_DISCARDS, (*key, maximum)).fetchall()
+    many = fetch(connection, (SELECT_DISCARDS, (asker, database, maximum)))
     remaining = 0
     if len(many) == maximum:
         remaining = max(0, counters.discards(connection, asker, {database, NO_DATABASE}) - len(many))
@@ -191,13 +209,13 @@ def discards_for(connection: Connection, asker: ServerName, database: DatabaseId
 
 
 def has_untold(connection: Connection, asker: ServerName, database: DatabaseId) -> bool:
-    return connection.exec_driver_sql(SELECT_UNTOLD, (asker, database, NO_DATABASE)).scalar() is not None
+    return connection.scalar(SELECT_UNTOLD, {"asker": asker, "database": database}) is not None
 
 
 def unsaid(connection: Connection, message_id: MessageId) -> Ordinals:
     """Of a corrupt row nothing is known: the notification says it later."""
     found = NO_ORDINALS
-    for (ordinals,) in connection.exec_driver_sql(SELECT_UNSAID, (message_id, DiscardStatus.DELIVERED.value)).fetchall():
+    for ordinals in connection.scalars(select(_W.ordinals).where(_W.message_id == message_id, _SAYS_DELIVERED)):
         with suppress(ValueError):
             found |= codec.decode_ordinals(ordinals)
     return found
@@ -205,8 +223,8 @@ def unsaid(connection: Connection, message_id: MessageId) -> Ordinals:
 
 def unsaid_of(connection: Connection, message_ids: Collection[MessageId]) -> dict[MessageId, Ordinals]:
     found: dict[MessageId, Ordinals] = {}
-    parameters = (DiscardStatus.DELIVERED.value, json.dumps(list(message_ids)))
-    for message_id, ordinals in connection.exec_driver_sql(SELECT_UNSAID_OF, parameters).fetchall():
+    statement = select(_W.message_id, _W.ordinals).where(_W.message_id.in_(message_ids), _SAYS_DELIVERED)
+    for message_id, ordinals in connection.execute(statement).fetchall():
         with suppress(ValueError):
             decoded, before = codec.decode_ordinals(ordinals), found.get(message_id)
             found[message_id] = NO_ORDINALS if not decoded or before == NO_ORDINALS else decoded | (before or NO_ORDINALS)
@@ -214,154 +232,6 @@ def unsaid_of(connection: Connection, message_ids: Collection[MessageId]) -> dic
 
 
 def acknowledged(connection: Connection, primary: ServerName, database: DatabaseId, incarnation: int) -> int:
-    value = connection.exec_driver_sql(SELECT_ACKNOWLEDGED, (primary, database, incarnation)).scalar()
-    return int(value or 0)
-
-
-SUBMISSION = "Submission"
-SHADOW = "Shadow\\"
-SAFETY_NET_PRIMARY = "SafetyNet\\Primary"
-SAFETY_NET_SHADOW = "SafetyNet\\Shadow"
-POISON = "Poison"
-
-_SELECT = f"SELECT {COLUMNS} FROM message AS m"
-_OLDEST = "SELECT m.arrived_at FROM message AS m"
-_PAGE = " AND m.internal_id > ? ORDER BY m.internal_id LIMIT ?"
-_DECIDED = " INDEXED BY message_submission WHERE m.role = 'primary' AND m.retries_count = 0 AND m.is_decided = 1"
-_UNDECIDED = " INDEXED BY message_undecided WHERE m.role = 'primary' AND m.is_decided = 0"
-_SHADOW = " INDEXED BY message_shadow WHERE m.role = 'shadow' AND m.primary_server = ? AND m.primary_database = ?"
-_SAFETY_NET = " INDEXED BY message_safety_net WHERE m.role = 'delivered' AND m.is_shadow_side = ?"
-_POISON = " INDEXED BY message_set_aside WHERE m.role = 'set-aside'"
-
-OLDEST_DECIDED = f"{_OLDEST}{_DECIDED} ORDER BY m.internal_id LIMIT 1"
-OLDEST_UNDECIDED = f"{_OLDEST}{_UNDECIDED} ORDER BY m.internal_id LIMIT 1"
-OLDEST_SHADOW = f"{_OLDEST}{_SHADOW} ORDER BY m.internal_id LIMIT 1"
-OLDEST_SAFETY_NET = f"{_OLDEST}{_SAFETY_NET} AND m.keep_until > ? ORDER BY m.keep_until LIMIT 1"
-OLDEST_POISON = f"{_OLDEST}{_POISON} ORDER BY m.internal_id LIMIT 1"
-DELIVERY = (  # a look or two into an index for each queue
-    "SELECT queue.name, queue.count, queue.octets,"
-    " (SELECT m.arrived_at FROM message AS m WHERE m.internal_id = (SELECT first.message FROM retry AS first INDEXED BY retry_next_hop"
-    " WHERE first.next_hop = queue.name ORDER BY first.message LIMIT 1)),"
-    " (SELECT next.attempts_next_at FROM retry AS next INDEXED BY retry_due WHERE next.next_hop = queue.name"
-    " ORDER BY next.attempts_next_at LIMIT 1),"
-    " (SELECT latest.last_reply FROM retry AS latest INDEXED BY retry_due WHERE latest.next_hop = queue.name"
-    " ORDER BY latest.attempts_next_at DESC LIMIT 1)"
-    " FROM counter AS queue WHERE queue.kind = 'delivery' AND queue.count > 0 ORDER BY queue.name"
-)
-MESSAGES_DECIDED = f"{_SELECT}{_DECIDED}{_PAGE}"
-MESSAGES_UNDECIDED = f"{_SELECT}{_UNDECIDED}{_PAGE}"
-MESSAGES_DELIVERY = (
-    f"SELECT {COLUMNS} FROM retry INDEXED BY retry_next_hop CROSS JOIN message AS m ON m.internal_id = retry.message"
-    " WHERE retry.next_hop = ? AND retry.message > ? AND m.role = 'primary' ORDER BY retry.message LIMIT ?"
-)
-MESSAGES_QUEUED = (  # of all delivery queues, each once
-    f"{_SELECT} WHERE m.internal_id IN (SELECT DISTINCT retry.message FROM retry WHERE retry.message > ? ORDER BY retry.message LIMIT ?)"
-    " ORDER BY m.internal_id"
-)
-MESSAGES_SHADOW = f"{_SELECT}{_SHADOW}{_PAGE}"
-MESSAGES_SAFETY_NET = f"{_SELECT}{_SAFETY_NET} AND m.keep_until > ? AND m.internal_id > ? ORDER BY m.keep_until, m.internal_id LIMIT ?"
-MESSAGES_SAFETY_NET_AFTER = (
-    f"{_SELECT}{_SAFETY_NET} AND (m.keep_until, m.internal_id) > (?, ?) ORDER BY m.keep_until, m.internal_id LIMIT ?"
-)
-MESSAGES_POISON = f"{_SELECT}{_POISON}{_PAGE}"
-MESSAGES_BY_ID = f"SELECT {COLUMNS} FROM json_each(?) AS wanted CROSS JOIN message AS m ON m.internal_id = wanted.value"
-SELECT_KEEP_UNTIL = "SELECT keep_until FROM message WHERE internal_id = ? AND role = 'delivered' AND is_shadow_side = ?"
-
-Statement = tuple[str, tuple[Any, ...]]
-
-
-def queues(connection: Connection, server: ServerName, now: datetime, numbers: dict[ServerName, int]) -> tuple[QueueRow, ...]:
-    """Submission, Safety Net and Poison always; delivery and shadow queues while something is in them."""
-
-    def row(name: str, kind: QueueKind, next_hop: str, held: tuple[int, int], oldest: Iterable[int | None], **more: Any) -> QueueRow:
-        count, octets = held
-        oldest_at = min((at for at in oldest if at is not None), default=None)
-        identity = f"{server}\\{name}"
-        return QueueRow(identity, kind, next_hop, count, codec.decode_instant_or_none(oldest_at), octets=octets, **more)
-
-    def oldest(*statements: Statement) -> list[int | None]:
-        return [connection.exec_driver_sql(text, parameters).scalar() for text, parameters in statements]
-
-    at = codec.encode_instant(now)
-    held = _total(connection, counters.SUBMISSION)
-    found = [row(SUBMISSION, QueueKind.SUBMISSION, SUBMISSION, held, oldest((OLDEST_DECIDED, ()), (OLDEST_UNDECIDED, ())))]
-    for next_hop, count, octets, oldest_at, next_at, last_reply in connection.exec_driver_sql(DELIVERY).fetchall():
-        more = {"last_error": last_reply or "", "next_retry_at": codec.decode_instant_or_none(next_at)}
-        found.append(row(next_hop, QueueKind.DELIVERY, next_hop, (count, octets), (oldest_at,), **more))
-    for primary, databases in sorted(_shadows(connection).items(), key=lambda entry: numbers.get(entry[0], 0)):
-        held = (sum(count for count, _ in databases.values()), sum(octets for _, octets in databases.values()))
-        first = oldest(*[(OLDEST_SHADOW, (primary, database)) for database in databases])
-        found.append(row(f"{SHADOW}{numbers.get(primary, 0)}", QueueKind.SHADOW, primary, held, first))
-    for name, kind, side in ((SAFETY_NET_PRIMARY, QueueKind.SAFETY_NET_PRIMARY, 0), (SAFETY_NET_SHADOW, QueueKind.SAFETY_NET_SHADOW, 1)):
-        found.append(row(name, kind, "", counters.safety_net(connection, side, at), oldest((OLDEST_SAFETY_NET, (side, at)))))
-    found.append(row(POISON, QueueKind.POISON, "", _total(connection, counters.POISON), oldest((OLDEST_POISON, ()))))
-    return tuple(found)
-
-
-def _total(connection: Connection, kind: str) -> tuple[int, int]:
-    of_kind = counters.of_kind(connection, kind)
-    return sum(count for _, _, count, _ in of_kind), sum(octets for *_, octets in of_kind)
-
-
-def _shadows(connection: Connection) -> dict[ServerName, dict[str, tuple[int, int]]]:
-    """By primary server and its database: messages and octets."""
-    servers: dict[ServerName, dict[str, tuple[int, int]]] = {}
-    for name, _, count, octets in counters.of_kind(connection, counters.SHADOW):
-        server, _, database = name.partition(" ")
-        databases = servers.setdefault(ServerName(server), {})
-        before = databases.get(database, (0, 0))
-        databases[database] = (before[0] + count, before[1] + octets)
-    return servers
-
-
-def messages(
-    connection: Connection, queue: str, limit: int, after: int, now: datetime, numbers: dict[ServerName, int], contents: ContentStore
-) -> Found:
-    """Of the queue with that identity; the server before the first backslash is not looked at, and may be missing. Empty: of all
-    queues but Safety Net, where nothing waits."""
-    is_short = queue in (SUBMISSION, POISON, SAFETY_NET_PRIMARY, SAFETY_NET_SHADOW) or queue.startswith(SHADOW)
-    name = queue if is_short else queue.partition("\\")[2] or queue
-    page = (after, limit)
-    if name in (SAFETY_NET_PRIMARY, SAFETY_NET_SHADOW):
-        side = 1 if name == SAFETY_NET_SHADOW else 0
-        statement = _safety_net_page(connection, side, codec.encode_instant(now), page)
-        return found(connection, *statement, contents)
-    submission = [(MESSAGES_DECIDED, page), (MESSAGES_UNDECIDED, page)]
-    poison = [(MESSAGES_POISON, page)]
-    shadows = {
-        primary: [(MESSAGES_SHADOW, (primary, database, *page)) for database in databases]
-        for primary, databases in _shadows(connection).items()
-    }
-    if not name:
-        every_shadow = [statement for statements in shadows.values() for statement in statements]
-        return _merged(connection, [*submission, (MESSAGES_QUEUED, page), *every_shadow, *poison], limit, contents)
-    if name == SUBMISSION:
-        return _merged(connection, submission, limit, contents)
-    if name == POISON:
-        return _merged(connection, poison, limit, contents)
-    if name.startswith(SHADOW):
-        primary = next((server for server, number in numbers.items() if str(number) == name[len(SHADOW) :]), None)
-        return Found(()) if primary is None else _merged(connection, shadows.get(primary, []), limit, contents)
-    return found(connection, MESSAGES_DELIVERY, (name, *page), contents)
-
-
-def _merged(connection: Connection, statements: Sequence[Statement], limit: int, contents: ContentStore) -> Found:
-    """The first of what all of them find, by internal id. Where they are several, first the ids, then the rows of one page."""
-    if len(statements) == 1:
-        return found(connection, *statements[0], contents)
-    ids = [
-        internal_id
-        for text, parameters in statements
-        for (internal_id,) in connection.exec_driver_sql(text.replace(COLUMNS, "m.internal_id"), parameters).fetchall()
-    ]
-    return found(connection, MESSAGES_BY_ID, (json.dumps(sorted(ids)[:limit]),), contents)
-
-
-def _safety_net_page(connection: Connection, side: int, now: int, page: tuple[int, int]) -> Statement:
-    after, limit = page
-    kept_until = connection.exec_driver_sql(SELECT_KEEP_UNTIL, (after, side)).scalar() if after else None
-    if kept_until is None:
-        return MESSAGES_SAFETY_NET, (side, now, after, limit)
-    if kept_until <= now:  # it has left Safety Net since the page before, and so has all that stood before it
-        return MESSAGES_SAFETY_NET, (side, now, 0, limit)
-    return MESSAGES_SAFETY_NET_AFTER, (side, kept_until, after, limit)
+    known = tables.ACKNOWLEDGED.c
+    key = (known.primary_server == primary, known.database == database, known.incarnation == incarnation)
+    return int(connection.scalar(select(known.sequence).where(*key)) or 0)

@@ -1,21 +1,17 @@
-"""The schema of `queue.db`, version 2, and the steps that bring an older one there.
+"""The schema of `queue.db`. `versions.py` has its version and the way there from older ones.
 
 A message has one row for its whole life: claim, bookkeeping, envelope, place of its content. `copies` in that row is
 the truth of a primary's list; `listing` is only the index by server. Counters that give ids live in the one row of
 `database`, raised in the transaction that uses them, so that an id is never given twice. `counter` has what each
 queue holds: see `counters.py`.
 
-Versions are counted by `PRAGMA user_version`, forward only: a database of a newer version is refused. `STEPS[n]` takes version n to
-n + 1. A new database is made from `METADATA` at the present version at once, so whoever changes the schema adds a step that gives
-exactly what stands here.
+Whoever changes the schema here also adds a revision in `migrations/versions` that makes the same of an older database, and raises
+`versions.VERSION`.
 """
 
-from collections.abc import Callable, Sequence
+from sqlalchemy import BLOB, Column, Index, Integer, MetaData, Table, Text, and_
 
-from sqlalchemy import BLOB, Column, Connection, Index, Integer, MetaData, Table, Text, text
-
-from shadowrelay.model.replies import ConfigurationError
-from shadowrelay.store import counters
+from shadowrelay.store.dialect import constant
 
 METADATA = MetaData()
 
@@ -70,23 +66,32 @@ MESSAGE = Table(
     Column("size", Integer),
     Column("sha256", BLOB),
 )
-# Each is partial, so that a message costs only the entries of the state that it is in.
+# Each index is partial, so that a message costs only the entries of the state that it is in.
 _C = MESSAGE.c
-Index(  # Submission: what has no row in `retry`
-    "message_submission",
-    _C.role,
-    _C.internal_id,
-    sqlite_where=text("role = 'primary' AND retries_count = 0 AND is_decided = 1"),
+_IS_PRIMARY = _C.role == constant("primary")
+_IS_SHADOW = _C.role == constant("shadow")
+_IS_DECIDED = _C.is_decided == constant(1)
+SUBMISSION = Index(  # what has no row in `retry`
+    "message_submission", _C.role, _C.internal_id, sqlite_where=and_(_IS_PRIMARY, _C.retries_count == constant(0), _IS_DECIDED)
 )
-Index("message_unplaced", _C.role, _C.is_placed, sqlite_where=text("role = 'primary' AND is_placed = 0 AND is_decided = 1"))
-Index("message_shadow", _C.role, _C.primary_server, _C.primary_database, sqlite_where=text("role = 'shadow'"))
-Index("message_handed", _C.handed, _C.role, _C.primary_server, _C.primary_database, sqlite_where=text("role = 'shadow' AND handed = 1"))
-Index("message_safety_net", _C.role, _C.is_shadow_side, _C.keep_until, sqlite_where=text("role = 'delivered'"))
-Index("message_set_aside", _C.role, sqlite_where=text("role = 'set-aside'"))
-Index("message_undecided", _C.role, sqlite_where=text("role = 'primary' AND is_decided = 0"))
-Index("message_content", _C.segment, sqlite_where=text("role IN ('primary', 'shadow', 'set-aside')"))  # who needs a segment
-Index("message_large", _C.segment, _C.offset, sqlite_where=text("segment = 0"))  # the large files there should be
-Index("message_expires", _C.expires_at, sqlite_where=text("expires_at IS NOT NULL"))
+UNDECIDED = Index("message_undecided", _C.role, sqlite_where=and_(_IS_PRIMARY, _C.is_decided == constant(0)))
+UNPLACED = Index("message_unplaced", _C.role, _C.is_placed, sqlite_where=and_(_IS_PRIMARY, _C.is_placed == constant(0), _IS_DECIDED))
+SHADOWS = Index("message_shadow", _C.role, _C.primary_server, _C.primary_database, sqlite_where=_IS_SHADOW)
+HANDED = Index(
+    "message_handed",
+    _C.handed,
+    _C.role,
+    _C.primary_server,
+    _C.primary_database,
+    sqlite_where=and_(_IS_SHADOW, _C.handed == constant(1)),
+)
+SAFETY_NET = Index("message_safety_net", _C.role, _C.is_shadow_side, _C.keep_until, sqlite_where=_C.role == constant("delivered"))
+POISON = Index("message_set_aside", _C.role, sqlite_where=_C.role == constant("set-aside"))
+UNFINISHED = Index(  # who needs a segment
+    "message_content", _C.segment, sqlite_where=_C.role.in_([constant("primary"), constant("shadow"), constant("set-aside")])
+)
+LARGE_FILES = Index("message_large", _C.segment, _C.offset, sqlite_where=_C.segment == constant(0))  # those that there should be
+EXPIRING = Index("message_expires", _C.expires_at, sqlite_where=_C.expires_at.is_not(None))
 
 LISTING = Table(
     "listing",
@@ -112,10 +117,10 @@ RETRY = Table(  # the delivery queues: a row for each fork that waits in one
     Column("notice_at", Integer),  # when its sender is to be told that it is late, or that it has expired
     sqlite_with_rowid=False,
 )
-Index("retry_next_hop", RETRY.c.next_hop, RETRY.c.message)
-Index("retry_due", RETRY.c.next_hop, RETRY.c.attempts_next_at, RETRY.c.message)
-Index("retry_notice", RETRY.c.notice_at, sqlite_where=text("notice_at IS NOT NULL"))
-Index("retry_waits_for", RETRY.c.waits_for, RETRY.c.message, sqlite_where=text("waits_for != ''"))
+BY_NEXT_HOP = Index("retry_next_hop", RETRY.c.next_hop, RETRY.c.message)
+DUE = Index("retry_due", RETRY.c.next_hop, RETRY.c.attempts_next_at, RETRY.c.message)
+NOTICES = Index("retry_notice", RETRY.c.notice_at, sqlite_where=RETRY.c.notice_at.is_not(None))
+AWAITED = Index("retry_waits_for", RETRY.c.waits_for, RETRY.c.message, sqlite_where=RETRY.c.waits_for != constant(""))
 
 DISCARD = Table(
     "discard",
@@ -208,48 +213,3 @@ COUNTER = Table(
     Column("octets", Integer, nullable=False),
     sqlite_with_rowid=False,
 )
-
-
-Step = Callable[[Connection], None]
-
-
-def new_schema(connection: Connection) -> None:
-    METADATA.create_all(connection)
-
-
-def to_version_2(connection: Connection) -> None:
-    """Delivery queues: `retry` says which server a fork waits for, and is read by next hop and time. Counters of all queues."""
-    connection.exec_driver_sql("ALTER TABLE retry ADD COLUMN waits_for TEXT DEFAULT '' NOT NULL")
-    connection.exec_driver_sql("ALTER TABLE retry ADD COLUMN notice_at INTEGER")
-    connection.exec_driver_sql("UPDATE retry SET notice_at = attempts_next_at")  # then it is looked at, and gets its own
-    connection.exec_driver_sql("DROP INDEX message_due")
-    for table in (RETRY, MESSAGE):
-        for index in sorted(table.indexes, key=lambda index: str(index.name)):
-            index.create(connection, checkfirst=True)
-    COUNTER.create(connection)
-    counters.recount(connection)
-
-
-STEPS: tuple[Step, ...] = (new_schema, to_version_2)
-
-
-def migrate(connection: Connection, steps: Sequence[Step] = STEPS) -> int:
-    """Inside a transaction. Returns the version found.
-
-    Raises: ConfigurationError for a newer version; whatever a step raises, and then nothing is changed.
-    """
-    newest = len(steps)
-    found = int(connection.exec_driver_sql("PRAGMA user_version").scalar_one())
-    if found > newest:
-        raise ConfigurationError(
-            f"queue.db has schema version {found}, this program knows versions up to {newest}: "
-            "install the newer shadowrelay again, or point data_directory elsewhere"
-        )
-    if found == 0:
-        new_schema(connection)
-    else:
-        for step in steps[found:]:
-            step(connection)
-    if found != newest:
-        connection.exec_driver_sql(f"PRAGMA user_version = {newest}")
-    return found

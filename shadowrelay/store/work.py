@@ -4,7 +4,7 @@ Several promises on one message see each other's effect on its row, and only the
 and its verdict in one commit are one INSERT. A promise decides all that it decides before it changes anything here,
 so that a `decide` that raises leaves nothing behind; `changes_count` lets the writer check that.
 
-`flush` writes it. A statement's text is made from the schema once and run by the driver once a row, which costs SQLite's work and
+`flush` writes it. A statement is compiled once, at import, and run by the driver once a row, which costs SQLite's work and
 little more. Order: rows that go before rows that come (a message held anew has the same id), rows before what refers to them, the
 released notifications after those that were queued to wait, the counters last.
 """
@@ -14,7 +14,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Table
+from sqlalchemy import ColumnElement, Connection, bindparam, delete, func, insert, select, update
+from sqlalchemy.dialects.sqlite import insert as insert_or
 
 from shadowrelay.model.ids import NO_SERVER, MessageId, ServerName
 from shadowrelay.model.message import Content, ContentPlace
@@ -24,14 +25,63 @@ from shadowrelay.model.replies import LOCAL_ERROR, IllegalTransition, LedgerUnav
 from shadowrelay.model.values import replace
 from shadowrelay.store import codec, counters, rows, tables
 from shadowrelay.store.connection import WriterConnection
+from shadowrelay.store.dialect import CrossJoin, compiled, constant, upsert
 from shadowrelay.store.rows import LARGE, TO_BE_DELIVERED, Row, decode_retry
 from shadowrelay.store.state import WriterState
 
-_RETRY = ",".join(column.name for column in list(tables.RETRY.columns)[1:])
-SELECT_RETRIES = f"SELECT {_RETRY} FROM retry WHERE message = ?"
-_KEPT = ",".join(f'm."{name}"' for name in rows.KEPT)
-SELECT_AWAITED = "SELECT side, more_sides FROM waiting WHERE message_id = ?"  # few rows: notices that found no second server yet
-SELECT_ROWS = f"SELECT {_KEPT} FROM json_each(?) AS wanted CROSS JOIN message AS m ON m.message_id = wanted.value"
+_M, _R, _D, _W = tables.MESSAGE.c, tables.RETRY.c, tables.DISCARD.c, tables.WAITING.c
+_WANTED = func.json_each(bindparam("wanted")).table_valued("value", name="wanted")
+
+SELECT_ROWS = compiled(
+    select(*[_M[name] for name in rows.KEPT]).select_from(CrossJoin(_WANTED, tables.MESSAGE, _M.message_id == _WANTED.c.value))
+)
+SELECT_RETRIES = compiled(select(*list(_R)[1:]).where(_R.message == bindparam("message")))
+SELECT_RETRIES_GONE = compiled(select(_R.message, _R.next_hop).select_from(CrossJoin(_WANTED, tables.RETRY, _R.message == _WANTED.c.value)))
+SELECT_AWAITED = compiled(  # few rows: notices that found no second server yet
+    select(_W.side, _W.more_sides).where(_W.message_id == bindparam("message_id"))
+)
+SELECT_WAITING = compiled(
+    select(_W.id, _W.more_sides, _W.asker, _W.asker_database, _W.message_id, _W.status, _W.ordinals, _W.created_at)
+    .where(_W.side == bindparam("side"))
+    .order_by(_W.id)
+)
+
+INSERT_MESSAGE = compiled(insert(tables.MESSAGE))
+_THIS_MESSAGE = _M.internal_id == bindparam("message")
+UPDATE_MESSAGE = compiled(update(tables.MESSAGE).where(_THIS_MESSAGE), rows.CHANGING)
+UPDATE_LIST = compiled(update(tables.MESSAGE).where(_THIS_MESSAGE), rows.LISTED)
+DELETE_MESSAGE = compiled(delete(tables.MESSAGE).where(_THIS_MESSAGE))
+INSERT_LISTING = compiled(insert_or(tables.LISTING).on_conflict_do_nothing())
+DELETE_LISTING = compiled(
+    delete(tables.LISTING).where(tables.LISTING.c.server == bindparam("server"), tables.LISTING.c.message == bindparam("message"))
+)
+INSERT_RETRY = compiled(insert_or(tables.RETRY).on_conflict_do_nothing())
+DELETE_RETRY = compiled(delete(tables.RETRY).where(_R.message == bindparam("message")))
+_COUNTER = tables.COUNTER.c
+UPSERT_COUNTER = upsert(tables.COUNTER, lambda new: {"count": _COUNTER["count"] + new["count"], "octets": _COUNTER.octets + new.octets})
+DELETE_COUNTER = compiled(
+    delete(tables.COUNTER).where(
+        _COUNTER.kind == bindparam("kind"),
+        _COUNTER.name == bindparam("name"),
+        _COUNTER.number == bindparam("number"),
+        _COUNTER["count"] == constant(0),
+    )
+)
+INSERT_DISCARD = compiled(insert(tables.DISCARD))
+INSERT_WAITING = compiled(insert(tables.WAITING), [column.name for column in _W][1:])
+_SEGMENT = tables.SEGMENT.c
+UPSERT_SEGMENT = upsert(
+    tables.SEGMENT,
+    lambda new: {
+        "pinned_count": _SEGMENT.pinned_count + new.pinned_count,
+        "keep_until": func.max(_SEGMENT.keep_until, new.keep_until),
+        "first_id": func.min(_SEGMENT.first_id, new.first_id),
+        "last_id": func.max(_SEGMENT.last_id, new.last_id),
+    },
+)
+DELETE_SEGMENT = compiled(delete(tables.SEGMENT).where(_SEGMENT.segment == bindparam("segment")))
+UPSERT_ASKER = upsert(tables.ASKER, lambda new: {"asked_at": new.asked_at})
+UPDATE_DATABASE = compiled(update(tables.DATABASE), ["position", "internal_id", "sequence"])  # it has one row
 
 
 class SegmentChange:
@@ -52,7 +102,7 @@ class Work:
     def __init__(self, writer: WriterConnection, state: WriterState) -> None:
         self.connection: Connection = writer.get()
         self.execute_many = writer.execute_many
-        self._select = writer.select
+        self.select = writer.select
         self.state = state
         self.now = state.now()
         self.now_microseconds = codec.encode_instant(self.now)
@@ -89,7 +139,7 @@ class Work:
                 wanted.append(message_id)
         if not wanted:
             return
-        for columns in self._select(SELECT_ROWS, (json.dumps(wanted),)):
+        for columns in self.select(SELECT_ROWS, (json.dumps(wanted),)):
             row = rows.decode_row(columns)
             self.rows[row.message_id] = row
             if row.set_aside_reason and columns[5] != Role.SET_ASIDE:
@@ -235,7 +285,7 @@ class Work:
             return pending
         if not row.retries_count:
             return {}
-        found = (decode_retry(columns) for columns in self._select(SELECT_RETRIES, (row.internal_id,)))
+        found = (decode_retry(columns) for columns in self.select(SELECT_RETRIES, (row.internal_id,)))
         return {retry.next_hop: retry for retry in found if retry is not None}
 
     def replace_retries(self, row: Row, retries: Mapping[str, ForkRetry]) -> None:
@@ -297,7 +347,7 @@ class Work:
     def _add_shadow_queue(self, primary: ServerName) -> None:
         """Give the primary its stable number in listings."""
         number = max(self.state.shadow_queues.values(), default=0) + 1
-        self.connection.exec_driver_sql("INSERT INTO shadow_queue (number, primary_server) VALUES (?, ?)", (number, primary))
+        self.connection.execute(insert(tables.SHADOW_QUEUE).values(number=number, primary_server=primary))
         self.state.shadow_queues[primary] = number
         self.after_rollback.append(lambda: self.state.shadow_queues.pop(primary, None))
 
@@ -318,18 +368,18 @@ class Work:
                 self.state.sequence += 1
                 self.discards.append((self.state.sequence, *columns))
 
-    def delete_discards(self, where: str, parameters: tuple[Any, ...]) -> None:
+    def delete_discards(self, condition: ColumnElement[bool]) -> None:
         """Notifications that were committed before, and what they count for. They should not be many."""
         self.changes_count += 1
-        grouped = f"SELECT asker, asker_database, count(*) FROM discard {where} GROUP BY asker, asker_database"
-        for asker, database, count in self.connection.exec_driver_sql(grouped, parameters).fetchall():
+        grouped = select(_D.asker, _D.asker_database, func.count()).where(condition).group_by(_D.asker, _D.asker_database)
+        for asker, database, count in self.connection.execute(grouped).fetchall():
             self.count((counters.DISCARD, f"{asker} {database}", 0), -count)
-        self.connection.exec_driver_sql(f"DELETE FROM discard {where}", parameters)
+        self.connection.execute(delete(tables.DISCARD).where(condition))
 
     def _awaited(self, message_id: MessageId) -> list[MessageId]:
         """The side messages that notifications about this one wait for."""
         found = [(side, more) for side, more, _, _, about, *_ in self.waiting if about == message_id]
-        found += self.connection.exec_driver_sql(SELECT_AWAITED, (message_id,)).fetchall()
+        found += self.select(SELECT_AWAITED, (message_id,))
         sides = dict.fromkeys(MessageId(side) for first, more in found for side in (first, *more.split()))
         return [side for side in sides if (row := self.row(side)) is not None and row.is_awaited]
 
@@ -345,80 +395,20 @@ class Work:
             self._mark(row)
 
 
-class ManyRows:
-    """A statement that is run for each row."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-
-    def execute(self, work: Work, rows: Sequence[tuple[Any, ...]]) -> None:
-        """All rows, in their order. Raises: sqlite3.Error."""
-        work.execute_many(self.text, rows)
-
-
-def insertion(table: Table, *, columns: Sequence[str] = (), conflict: str = "") -> ManyRows:
-    """INSERT of whole rows, in the order of `columns` (the table's own unless given)."""
-    names = quoted(list(columns) or [column.name for column in table.columns])
-    return ManyRows(f"INSERT INTO {table.name} ({','.join(names)}) VALUES ({','.join('?' * len(names))}) {conflict}".rstrip())
-
-
-def update(table: Table, key: str, columns: Sequence[str]) -> ManyRows:
-    """UPDATE of `columns` by `key`; a row is the columns and then the key."""
-    return ManyRows(f"UPDATE {table.name} SET {','.join(f'{name}=?' for name in quoted(columns))} WHERE {key}=?")
-
-
-def deletion(table: Table, *keys: str) -> ManyRows:
-    """DELETE by a key."""
-    return ManyRows(f"DELETE FROM {table.name} WHERE {' AND '.join(f'{key}=?' for key in keys)}")
-
-
-def quoted(names: Sequence[str]) -> list[str]:
-    """`offset` is a word of SQL."""
-    return [f'"{name}"' for name in names]
-
-
-INSERT_MESSAGE = insertion(tables.MESSAGE)
-UPDATE_MESSAGE = update(tables.MESSAGE, "internal_id", rows.CHANGING)
-UPDATE_LIST = update(tables.MESSAGE, "internal_id", rows.LISTED)
-DELETE_MESSAGE = deletion(tables.MESSAGE, "internal_id")
-INSERT_LISTING = insertion(tables.LISTING, conflict="ON CONFLICT DO NOTHING")
-DELETE_LISTING = deletion(tables.LISTING, "server", "message")
-DELETE_RETRY = deletion(tables.RETRY, "message")
-INSERT_RETRY = insertion(tables.RETRY, conflict="ON CONFLICT DO NOTHING")
-SELECT_RETRIES_GONE = "SELECT retry.message, retry.next_hop FROM json_each(?) AS gone CROSS JOIN retry ON retry.message = gone.value"
-UPSERT_COUNTER = insertion(
-    tables.COUNTER, conflict="ON CONFLICT DO UPDATE SET count = count + excluded.count, octets = octets + excluded.octets"
-)
-DELETE_COUNTER = ManyRows("DELETE FROM counter WHERE kind = ? AND name = ? AND number = ? AND count = 0")
-INSERT_DISCARD = insertion(tables.DISCARD)
-WAITING_COLUMNS = [column.name for column in tables.WAITING.columns][1:]
-INSERT_WAITING = insertion(tables.WAITING, columns=WAITING_COLUMNS)
-UPSERT_SEGMENT = insertion(
-    tables.SEGMENT,
-    conflict="ON CONFLICT (segment) DO UPDATE SET pinned_count = pinned_count + excluded.pinned_count, "
-    "keep_until = max(keep_until, excluded.keep_until), "
-    "first_id = min(first_id, excluded.first_id), last_id = max(last_id, excluded.last_id)",
-)
-DELETE_SEGMENT = deletion(tables.SEGMENT, "segment")
-UPSERT_ASKER = insertion(tables.ASKER, conflict="ON CONFLICT (server) DO UPDATE SET asked_at = excluded.asked_at")
-SELECT_WAITING = (
-    "SELECT id, more_sides, asker, asker_database, message_id, status, ordinals, created_at FROM waiting WHERE side = ? ORDER BY id"
-)
-UPDATE_DATABASE = "UPDATE database SET position = ?, internal_id = ?, sequence = ? WHERE id = 1"
-
-
 def flush(work: Work) -> None:
     """Everything but the database row. Raises: whatever SQLAlchemy or sqlite3 raise; then nothing may be committed."""
     if work.deleted:
-        DELETE_MESSAGE.execute(work, [(internal_id,) for internal_id in work.deleted])
+        work.execute_many(DELETE_MESSAGE, [(internal_id,) for internal_id in work.deleted])
     if work.new:
-        INSERT_MESSAGE.execute(work, [_whole(work, row, text) for message_id, text in work.new.items() if (row := work.rows[message_id])])
+        work.execute_many(
+            INSERT_MESSAGE, [_whole(work, row, text) for message_id, text in work.new.items() if (row := work.rows[message_id])]
+        )
     _release_sides(work)
     if work.dirty:
         _update(work)
     _write_lists(work)
     if work.discards:
-        INSERT_DISCARD.execute(work, work.discards)
+        work.execute_many(INSERT_DISCARD, work.discards)
         for _, asker, database, *_ in work.discards:
             work.count((counters.DISCARD, f"{asker} {database}", 0), 1)
     if work.segments:
@@ -427,9 +417,9 @@ def flush(work: Work) -> None:
             for number, change in work.segments.items()
             if number not in work.segments_gone
         ]
-        UPSERT_SEGMENT.execute(work, changes)
+        work.execute_many(UPSERT_SEGMENT, changes)
     if work.segments_gone:
-        DELETE_SEGMENT.execute(work, [(number,) for number in work.segments_gone])
+        work.execute_many(DELETE_SEGMENT, [(number,) for number in work.segments_gone])
     if work.counts:
         _write_counters(work)
 
@@ -455,9 +445,7 @@ def _count(work: Work, row: Row) -> None:
 def _count_retries(work: Work) -> None:
     """Before they are written: the rows that go are asked for by which queues they are in."""
     if work.retries_gone:
-        for internal_id, next_hop in work.connection.exec_driver_sql(
-            SELECT_RETRIES_GONE, (json.dumps(list(set(work.retries_gone))),)
-        ).fetchall():
+        for internal_id, next_hop in work.select(SELECT_RETRIES_GONE, (json.dumps(list(set(work.retries_gone))),)):
             work.count((counters.DELIVERY, next_hop, 0), -1, -work.retries_octets[internal_id])
     for internal_id, forks in work.retries.items():
         for next_hop in forks:
@@ -466,8 +454,8 @@ def _count_retries(work: Work) -> None:
 
 def _write_counters(work: Work) -> None:
     changes = [(*key, count, octets) for key, (count, octets) in work.counts.items() if count or octets]
-    UPSERT_COUNTER.execute(work, changes)
-    DELETE_COUNTER.execute(work, [(kind, name, number) for kind, name, number, count, _ in changes if count < 0])
+    work.execute_many(UPSERT_COUNTER, changes)
+    work.execute_many(DELETE_COUNTER, [(kind, name, number) for kind, name, number, count, _ in changes if count < 0])
 
 
 def _update(work: Work) -> None:
@@ -488,9 +476,9 @@ def _update(work: Work) -> None:
             row.written = beside
             others.append((*row.changing(), row.internal_id))
     if lists:
-        UPDATE_LIST.execute(work, lists)
+        work.execute_many(UPDATE_LIST, lists)
     if others:
-        UPDATE_MESSAGE.execute(work, others)
+        work.execute_many(UPDATE_MESSAGE, others)
 
 
 def _write_lists(work: Work) -> None:
@@ -501,9 +489,9 @@ def _write_lists(work: Work) -> None:
         work.listing_new = [entry for entry, count in left.items() if count > 0]
         work.listing_gone = [entry for entry, count in left.items() if count < 0]
     if work.listing_new:
-        INSERT_LISTING.execute(work, work.listing_new)
+        work.execute_many(INSERT_LISTING, work.listing_new)
     if work.listing_gone:
-        DELETE_LISTING.execute(work, work.listing_gone)
+        work.execute_many(DELETE_LISTING, work.listing_gone)
     for entries, by in ((work.listing_new, 1), (work.listing_gone, -1)):
         for server, _ in entries:
             work.count((counters.LISTED, server, 0), by)
@@ -515,19 +503,18 @@ def write_retries(work: Work) -> None:
     if not work.retries:
         return
     _count_retries(work)
-    DELETE_RETRY.execute(work, [(internal_id,) for internal_id in work.retries_gone])
+    work.execute_many(DELETE_RETRY, [(internal_id,) for internal_id in work.retries_gone])
     fresh = [rows.encode_retry(internal_id, retry) for internal_id, forks in work.retries.items() for retry in forks.values()]
-    INSERT_RETRY.execute(work, fresh)
+    work.execute_many(INSERT_RETRY, fresh)
     work.retries_gone, work.retries = [], {}
 
 
 def _release_sides(work: Work) -> None:
-    connection = work.connection
     if work.waiting:
-        INSERT_WAITING.execute(work, work.waiting)
+        work.execute_many(INSERT_WAITING, work.waiting)
     while work.sides_ready:
         side = work.sides_ready.pop()
-        for waiting_id, more_sides, *columns in connection.exec_driver_sql(SELECT_WAITING, (side,)).fetchall():
+        for waiting_id, more_sides, *columns in work.select(SELECT_WAITING, (side,)):
             _release(work, waiting_id, more_sides.split(), columns)
 
 
@@ -537,10 +524,10 @@ def _release(work: Work, waiting_id: int, more_sides: list[str], columns: list[A
         following = more_sides.pop(0)
         row = work.row(MessageId(following))
         if row is not None and row.is_awaited:
-            moved = (following, " ".join(more_sides), waiting_id)
-            work.connection.exec_driver_sql("UPDATE waiting SET side = ?, more_sides = ? WHERE id = ?", moved)
+            moved = {"side": following, "more_sides": " ".join(more_sides)}
+            work.connection.execute(update(tables.WAITING).where(_W.id == waiting_id).values(moved))
             return
-    work.connection.exec_driver_sql("DELETE FROM waiting WHERE id = ?", (waiting_id,))
+    work.connection.execute(delete(tables.WAITING).where(_W.id == waiting_id))
     if columns[0] == NO_SERVER:
         return
     work.state.sequence += 1
@@ -554,5 +541,5 @@ def write_database_row(work: Work, position: int) -> None:
     peers = state.peers
     if peers.asked_unsaved:
         servers = list(peers.asked_unsaved)
-        UPSERT_ASKER.execute(work, [(server, peers.asked_at[server]) for server in servers])
+        work.execute_many(UPSERT_ASKER, [(server, peers.asked_at[server]) for server in servers])
         work.after_commit.append(lambda: peers.asked_unsaved.difference_update(servers))

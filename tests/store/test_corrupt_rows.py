@@ -63,6 +63,18 @@ async def test_no_listing_stumbles_over_a_damaged_message(tmp_path: Path, damage
         assert await ledger.queues()
 
 
+@pytest.mark.parametrize("digest", ["'no bytes'", "1000000000000"])
+async def test_a_digest_of_another_type_is_a_message_without_content(tmp_path: Path, digest: str) -> None:
+    """SQLAlchemy's type of the column must not convert it: `bytes(10**12)` would be the end of the process."""
+    damaged, healthy = await a_damaged_and_a_healthy_message(tmp_path, f"sha256 = {digest}")
+
+    async with a_ledger(tmp_path) as ledger:
+        found = {message.envelope.message_id: message.place for message in await ledger.messages("", 9)}
+
+    assert found.pop(damaged) is None
+    assert found.pop(healthy) is not None
+
+
 async def test_a_decision_on_a_damaged_message_sees_a_claim_set_aside_that_can_still_be_handed_over(tmp_path: Path) -> None:
     damaged, healthy = await a_damaged_and_a_healthy_message(tmp_path, "done = 'nonsense'")
     seen: dict[MessageId, Claim | None] = {}

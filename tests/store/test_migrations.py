@@ -1,15 +1,32 @@
-"""A queue database of each released schema version is brought forward with mail in every state."""
+"""A queue database of each schema version is brought forward with mail in every state, or stays as it was."""
 
+import shutil
 import sqlite3
+import subprocess
+import sys
+import zipfile
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
+from alembic import command
+from alembic.autogenerate import compare_metadata
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import create_engine
+
 from shadowrelay.model.ids import MessageId
 from shadowrelay.model.ownership import Role
 from shadowrelay.model.queue import FailureKind
+from shadowrelay.model.replies import ConfigurationError, LedgerUnavailable
+from shadowrelay.store import versions
 from shadowrelay.store.opening import DATABASE_NAME
+from shadowrelay.store.tables import METADATA
+from tests.kit.clock import PATIENCE_SECONDS
 from tests.kit.ledger import NOW, OUR_DATABASE, THEIR_DATABASE, THERE, a_content, a_ledger, a_new_message, a_retry, counts_in
+from tests.tidy.house import ROOT
 
 VERSION_1 = Path(__file__).with_name("queue_version_1.sql")  # `.dump` of a database that commit af667f9 wrote
 IDS = [MessageId(f"{number:08x}-0000-4000-8000-000000000000") for number in range(1, 18)]
@@ -27,10 +44,46 @@ def make_version_1(directory: Path) -> None:
 
 
 def schema_of(path: Path) -> dict[str, object]:
-    """Names of tables and indexes, with the columns of each."""
+    """Tables and indexes: their columns, and what Alembic's comparison does not see (defaults, WITHOUT ROWID, partial indexes)."""
     with closing(sqlite3.connect(path)) as connection:
-        named = connection.execute("SELECT type, name FROM sqlite_master").fetchall()
-        return {name: sorted(connection.execute(f"PRAGMA {kind}_xinfo('{name}')").fetchall()) for kind, name in named}
+        found: dict[str, object] = {}
+        for kind, name, text in connection.execute("SELECT type, name, sql FROM sqlite_master").fetchall():
+            condition = " ".join((text or "").partition(" WHERE ")[2].split())
+            columns = sorted(connection.execute(f"PRAGMA {kind}_xinfo('{name}')").fetchall())
+            found[name] = (columns, condition, "WITHOUT ROWID" in (text or ""))
+        return found
+
+
+def versions_of(directory: Path) -> tuple[int, list[str]]:
+    """What programs before Alembic look at, and Alembic's revisions."""
+    with closing(sqlite3.connect(directory / DATABASE_NAME)) as connection:
+        (counted,) = connection.execute("PRAGMA user_version").fetchone()
+        is_there = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'alembic_version'").fetchone()
+        return counted, [name for (name,) in connection.execute("SELECT * FROM alembic_version")] if is_there else []
+
+
+def change(directory: Path, *statements: str) -> None:
+    with closing(sqlite3.connect(directory / DATABASE_NAME)) as connection, connection:
+        for statement in statements:
+            connection.execute(statement)
+
+
+@pytest.fixture
+def revision_3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A script for what comes next, and a program that knows it. A test writes into it what it does."""
+    scripts = tmp_path / "migrations %d"  # a per cent sign means something to Alembic's configuration
+    shutil.copytree(versions.SCRIPTS, scripts, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(versions, "SCRIPTS", scripts)
+    monkeypatch.setattr(versions, "VERSION", 3)
+    return scripts / "versions" / "version_3.py"
+
+
+NEXT = """
+from alembic import op
+revision, down_revision = "0003", "0002"
+def upgrade():
+    op.execute("CREATE TABLE later (id INTEGER PRIMARY KEY)")
+"""
 
 
 async def test_version_1_keeps_its_mail_in_every_state(tmp_path: Path) -> None:
@@ -90,6 +143,7 @@ async def test_the_counters_of_a_migrated_database_are_what_its_tables_say(tmp_p
     } == counts
 
 
+# the schema
 async def test_the_migrated_schema_is_that_of_a_new_database(tmp_path: Path) -> None:
     for name in ("old", "new"):
         (tmp_path / name).mkdir()
@@ -101,6 +155,31 @@ async def test_the_migrated_schema_is_that_of_a_new_database(tmp_path: Path) -> 
     assert schema_of(tmp_path / "new" / DATABASE_NAME) == schema_of(tmp_path / "old" / DATABASE_NAME)
 
 
+async def test_all_revisions_together_make_the_tables_that_the_program_uses(tmp_path: Path) -> None:
+    (tmp_path / "new").mkdir()
+    async with a_ledger(tmp_path / "new"):
+        pass
+    engine = create_engine(f"sqlite:///{tmp_path / DATABASE_NAME}")
+    config = Config(attributes={})
+    config.set_main_option("script_location", str(versions.SCRIPTS))
+    with engine.begin() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, "head")
+    with engine.connect() as connection:
+        differences = compare_metadata(MigrationContext.configure(connection), METADATA)
+    engine.dispose()
+
+    assert [] == differences
+    assert schema_of(tmp_path / "new" / DATABASE_NAME) == schema_of(tmp_path / DATABASE_NAME)
+
+
+def test_the_last_revision_is_the_version_that_the_program_wants() -> None:
+    revisions = [script.revision for script in ScriptDirectory(str(versions.SCRIPTS)).walk_revisions()]
+
+    assert [f"{version:04}" for version in range(versions.VERSION, 0, -1)] == revisions
+
+
+# from one version to the next
 async def test_a_migrated_database_goes_on(tmp_path: Path) -> None:
     make_version_1(tmp_path)
     async with a_ledger(tmp_path) as ledger:
@@ -108,3 +187,131 @@ async def test_a_migrated_database_goes_on(tmp_path: Path) -> None:
     async with a_ledger(tmp_path) as ledger:
         assert stored == await ledger.load(stored.envelope.message_id)
         assert 3 == ledger.identity.incarnation
+
+
+async def test_a_new_database_has_the_newest_version(tmp_path: Path) -> None:
+    async with a_ledger(tmp_path) as ledger:
+        assert () == ledger.notes
+
+    assert (2, ["0002"]) == versions_of(tmp_path)
+
+
+async def test_a_database_from_before_alembic_gets_its_revision_and_goes_on(tmp_path: Path) -> None:
+    async with a_ledger(tmp_path) as ledger:
+        stored = await ledger.record_accepted(a_new_message(), a_content(), decided=True)
+    change(tmp_path, "DROP TABLE alembic_version")
+    assert (2, []) == versions_of(tmp_path)
+
+    async with a_ledger(tmp_path) as ledger:
+        assert stored == await ledger.load(stored.envelope.message_id)
+        assert () == ledger.notes
+    assert (2, ["0002"]) == versions_of(tmp_path)
+
+
+async def test_an_older_database_migrates_forward_and_says_so(tmp_path: Path, revision_3: Path) -> None:
+    make_version_1(tmp_path)
+    revision_3.write_text(NEXT)
+
+    async with a_ledger(tmp_path) as ledger:
+        assert 13 == len(await ledger.messages("", 99))
+        assert "queue.db migrated from schema version 1 to 3" == ledger.notes[0]
+
+    assert (3, ["0003"]) == versions_of(tmp_path), "a program from before Alembic knows by user_version that it must not open this"
+
+
+async def test_a_migration_that_fails_changes_nothing(tmp_path: Path, revision_3: Path) -> None:
+    make_version_1(tmp_path)
+    before = schema_of(tmp_path / DATABASE_NAME)
+    revision_3.write_text(f"{NEXT}    op.execute('SELECT * FROM nowhere')\n")
+
+    with pytest.raises(LedgerUnavailable, match="nowhere"):
+        async with a_ledger(tmp_path):
+            pass
+
+    assert (1, []) == versions_of(tmp_path)
+    assert before == schema_of(tmp_path / DATABASE_NAME)
+    revision_3.write_text(NEXT)
+    async with a_ledger(tmp_path) as ledger:
+        assert 13 == len(await ledger.messages("", 99))
+
+
+@pytest.mark.slow
+async def test_a_process_that_dies_while_it_migrates_leaves_the_old_version(tmp_path: Path) -> None:
+    make_version_1(tmp_path)
+    before = schema_of(tmp_path / DATABASE_NAME)
+    script = f"""
+import asyncio, os, signal
+from pathlib import Path
+from alembic import op
+from shadowrelay.store import SqliteLedger
+from tests.kit.ledger import HERE, Wall
+op.create_table = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
+asyncio.run(SqliteLedger.open(Path({str(tmp_path)!r}), server=HERE, now=Wall().now))
+"""
+    finished = subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=False, timeout=PATIENCE_SECONDS)
+
+    assert -9 == finished.returncode
+    assert (1, []) == versions_of(tmp_path)
+    assert before == schema_of(tmp_path / DATABASE_NAME)
+    async with a_ledger(tmp_path) as ledger:
+        assert 13 == len(await ledger.messages("", 99))
+        assert ("queue.db migrated from schema version 1 to 2",) == ledger.notes[:1]
+
+
+@pytest.mark.parametrize(
+    ("statement", "error"),
+    [
+        ("PRAGMA user_version = 77", "schema version 77, this program knows versions up to 2"),
+        ("UPDATE alembic_version SET version_num = '0077'", "schema version 77, this program knows versions up to 2"),
+        ("UPDATE alembic_version SET version_num = '1975ea83b712'", "schema revision '1975ea83b712', which no shadowrelay made"),
+    ],
+)
+async def test_a_database_of_a_newer_version_is_refused(tmp_path: Path, statement: str, error: str) -> None:
+    async with a_ledger(tmp_path):
+        pass
+    change(tmp_path, statement)
+    before = versions_of(tmp_path)
+
+    with pytest.raises(ConfigurationError, match=error):
+        async with a_ledger(tmp_path):
+            pass
+    assert before == versions_of(tmp_path)
+
+
+async def test_scripts_that_are_missing_are_an_error_that_names_the_remedy(tmp_path: Path, revision_3: Path) -> None:
+    make_version_1(tmp_path)
+    shutil.rmtree(revision_3.parents[1])
+
+    with pytest.raises(ConfigurationError, match=r"queue\.db cannot be migrated: .*; install shadowrelay again"):
+        async with a_ledger(tmp_path):
+            pass
+    assert (1, []) == versions_of(tmp_path)
+
+
+# how it is installed
+@pytest.mark.slow
+def test_alembic_is_imported_only_where_there_is_something_to_migrate(tmp_path: Path) -> None:
+    script = f"""
+import asyncio, sys
+from pathlib import Path
+from shadowrelay.store import SqliteLedger
+from tests.kit.ledger import HERE, Wall
+async def main():
+    for _ in range(2):
+        await (await SqliteLedger.open(Path({str(tmp_path)!r}), server=HERE, now=Wall().now)).close()
+asyncio.run(main())
+sys.exit("alembic" in sys.modules)
+"""
+    assert 0 == subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=False, timeout=PATIENCE_SECONDS).returncode
+
+
+@pytest.mark.slow
+def test_the_wheel_has_every_revision(tmp_path: Path) -> None:
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)], cwd=ROOT, check=True, timeout=PATIENCE_SECONDS
+    )
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+
+    assert {path.relative_to(ROOT).as_posix() for path in versions.SCRIPTS.rglob("*.py")} <= names

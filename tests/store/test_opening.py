@@ -1,18 +1,15 @@
 """Opening: identity, incarnation, migrations, what was found damaged, and what the last process was working on."""
 
-import sqlite3
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Connection
 
 from shadowrelay.model.ids import MessageId
 from shadowrelay.model.ownership import Role
 from shadowrelay.model.replies import ConfigurationError, LedgerUnavailable
 from shadowrelay.store import connection as connections
-from shadowrelay.store import tables
 from shadowrelay.store.working import read_boot_id
 from tests.kit.clock import PATIENCE_SECONDS
 from tests.kit.ledger import (
@@ -31,13 +28,6 @@ from tests.kit.ledger import (
     keep_copy,
     nothing,
 )
-
-
-def version_of(path: Path) -> int:
-    with sqlite3.connect(path) as connection:
-        (version,) = connection.execute("PRAGMA user_version").fetchone()
-    connection.close()
-    return int(version)
 
 
 async def test_each_opening_is_a_new_incarnation_of_the_same_database_that_began_where_it_stands(tmp_path: Path) -> None:
@@ -148,62 +138,6 @@ async def test_readers_cannot_write(tmp_path: Path) -> None:
     async with a_ledger(tmp_path) as ledger:
         with pytest.raises(LedgerUnavailable, match="readonly"):
             await ledger._readers.ask(lambda connection: connection.exec_driver_sql("DELETE FROM message"))
-
-
-# migrations
-async def test_a_new_database_has_the_newest_version(tmp_path: Path) -> None:
-    async with a_ledger(tmp_path):
-        pass
-
-    assert len(tables.STEPS) == version_of(tmp_path / "queue.db")
-
-
-async def test_an_older_database_migrates_forward_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with a_ledger(tmp_path) as ledger:
-        stored = await ledger.record_accepted(a_new_message(), a_content(), decided=True)
-
-    def add_a_table(connection: Connection) -> None:
-        connection.exec_driver_sql("CREATE TABLE later (id INTEGER PRIMARY KEY)")
-
-    newest = len(tables.STEPS)
-    monkeypatch.setattr("shadowrelay.store.opening.STEPS", (*tables.STEPS, add_a_table))
-    async with a_ledger(tmp_path) as ledger:
-        assert stored == await ledger.load(stored.envelope.message_id)
-        assert (f"queue.db migrated from schema version {newest} to {newest + 1}",) == ledger.notes
-
-    assert newest + 1 == version_of(tmp_path / "queue.db")
-
-
-async def test_a_migration_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with a_ledger(tmp_path):
-        pass
-
-    def break_half_way(connection: Connection) -> None:
-        connection.exec_driver_sql("CREATE TABLE later (id INTEGER PRIMARY KEY)")
-        connection.exec_driver_sql("SELECT * FROM nowhere")
-
-    with monkeypatch.context() as patched:
-        patched.setattr("shadowrelay.store.opening.STEPS", (*tables.STEPS, break_half_way))
-        with pytest.raises(LedgerUnavailable, match="nowhere"):
-            async with a_ledger(tmp_path):
-                pass
-
-    assert len(tables.STEPS) == version_of(tmp_path / "queue.db")
-    async with a_ledger(tmp_path) as ledger:
-        assert 2 == ledger.identity.incarnation
-
-
-async def test_a_database_of_a_newer_version_is_refused(tmp_path: Path) -> None:
-    async with a_ledger(tmp_path):
-        pass
-    with sqlite3.connect(tmp_path / "queue.db") as connection:
-        connection.execute("PRAGMA user_version = 77")
-    connection.close()
-
-    with pytest.raises(ConfigurationError, match="schema version 77"):
-        async with a_ledger(tmp_path):
-            pass
-    assert 77 == version_of(tmp_path / "queue.db")
 
 
 # damage

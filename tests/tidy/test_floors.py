@@ -23,6 +23,7 @@ PLACES: dict[str, tuple[str, set[str]]] = {
     "pydantic_settings": ("pydantic-settings", {"settings"}),
     "sqlalchemy": ("sqlalchemy", {"store"}),
     "aiosqlite": ("aiosqlite", {"store"}),
+    "alembic": ("alembic", {"store"}),
     "aiosmtpd": ("aiosmtpd", {"smtp"}),
     "aiosmtplib": ("aiosmtplib", {"smtp"}),
     "idna": ("idna", {"protocol"}),
