@@ -377,16 +377,20 @@ class DeliverService:
                     self._look_later(message_id)  # in use for a moment
                 continue
             if self._enqueuer.needs_copy_first(stored) or not all(self._queues.has_room(fork) for fork in forks):
-                recorded.append(self._enqueuer.found(stored, forks))
+                recorded.append(self._enqueue_found(stored, forks))
                 continue
             self._forks.track_transfer(stored, forks)
             for fork in forks:
                 self._load(stored, fork, None, None)
-        results = await asyncio.gather(*recorded, return_exceptions=True)
-        failures = [result for result in results if isinstance(result, BaseException)]
-        self._is_submission_wanted |= any(isinstance(failure, LedgerUnavailable) for failure in failures)
-        if failures:
-            raise failures[0]
+        if recorded:
+            await asyncio.gather(*recorded)
+
+    async def _enqueue_found(self, stored: StoredMessage, forks: Sequence[Fork]) -> None:
+        try:
+            await self._enqueuer.found(stored, forks)
+        except LedgerUnavailable:
+            self._is_submission_wanted = True
+            raise
 
     async def _read_submission(self, after: int) -> tuple[StoredMessage, ...]:
         self._context.attempts.reading()
