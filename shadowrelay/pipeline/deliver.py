@@ -150,16 +150,17 @@ class DeliverService:
         """The queues in memory, by next hop, for listings."""
         return {queue.key: queue for queue in self._queues}
 
-    async def retry(self, key: str) -> None:
-        """At an administrator's request, probe this next hop now and attempt deferred messages. Those that wait for a server or a
-        copy keep waiting. Raises: LedgerUnavailable."""
+    async def retry(self, key: str, count: int) -> None:
+        """At an administrator's request, probe this next hop now and attempt deferred messages, at most `count`: those deferred again
+        meanwhile keep their time. Those that wait for a server or a copy keep waiting. Raises: LedgerUnavailable."""
         context = self._context
         queue = self._queues.of(key)
         now = context.now()
         queue.state = delivery_rules.probed_now(queue.state, now)
         self._queues.note_due(key, now)
         for step in delivery_rules.steps(context.settings.send):
-            while await context.ledger.hasten(key, step, now, PAGE):
+            while count > 0 and (hastened := await context.ledger.hasten(key, step, now, min(count, PAGE))):
+                count -= hastened
                 self._queues.note_due(key, now)
 
     def take_over(self, stored: StoredMessage, content: Content | None) -> None:

@@ -61,7 +61,7 @@ class View:
         if found.kind is QueueKind.SUBMISSION:
             self._deliver.wake()
         elif found.kind is QueueKind.DELIVERY:
-            context.tasks.spawn(self._deliver.retry(found.next_hop), f"retry {found.next_hop}")
+            context.tasks.spawn(self._deliver.retry(found.next_hop, found.count), f"retry {found.next_hop}")
         elif found.kind is QueueKind.SHADOW and (state := context.peers.states.get(ServerName(found.next_hop))) is not None:
             state.wake.set()
         else:

@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,7 @@ NO_SUCH_USER = Reply(550, "5.1.1", "no such user")
 GONE = TransientDeliveryError(Reply(451, "4.4.1", "nobody listens"), "sick.example:25", is_unreachable=True)
 LOST = TransientDeliveryError(Reply(451, "4.4.2", "Connection lost"), "sick.example:25", is_connection=True, dot_sent_unanswered=True)
 HOPS = [{"recipients": [f"*@{name}.example"], "next_hop": f"{name}.example:25"} for name in ("sick", "healthy")]
+HOURLY = {"queue_glitch_retry_interval": timedelta(hours=1), "message_retry_interval": timedelta(hours=1)}
 LADDER = {"queue_glitch_retry_interval": timedelta(seconds=10), "queue_glitch_retry_count": 100}
 
 
@@ -308,6 +310,29 @@ async def test_what_was_refused_by_itself_is_tried_again_when_asked(tmp_path: Pa
         await east.services.view.retry_queue(f"{EAST}\\sick.example:25")
 
         await until(lambda: 500 == len(net.sink.arrived), 20)
+
+
+@in_virtual_time
+async def test_what_is_refused_again_is_tried_once_for_each_time_an_administrator_asks(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST, routes=HOPS, send=HOURLY) as net:
+        east = net.nodes[EAST]
+        net.sink.answer = lambda address: BUSY
+        for number in range(500):
+            await east.accept(f"u{number}@sick.example")
+        await asyncio.sleep(20)
+        hasten = east.ledger.real.hasten
+
+        async def slowly(*arguments: Any) -> int:  # what is hastened is refused before the next page
+            await asyncio.sleep(1)
+            return await hasten(*arguments)
+
+        east.ledger.real.hasten = slowly
+        attempts = net.sink.attempts_count
+
+        await east.services.view.retry_queue("sick.example:25")
+        await asyncio.sleep(60)
+
+        assert (500, True) == (attempts, 0 < net.sink.attempts_count - attempts <= 500)
 
 
 @in_virtual_time
