@@ -10,7 +10,7 @@ STAMP := .venv/.shadowrelay-setup
 LOCK := env -u PIP_FIND_LINKS $(BIN)/pip-compile --quiet --generate-hashes --strip-extras --allow-unsafe \
 	--no-emit-find-links --no-emit-index-url --no-emit-trusted-host
 
-.PHONY: help setup demo test test-all test-lab lint types check bench lock format clean
+.PHONY: help setup demo test test-all test-lab lint types check simulate bench lock format clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -41,8 +41,13 @@ lint: setup ## ruff: rules and format
 types: setup ## mypy --strict
 	@$(BIN)/mypy --strict shadowrelay
 
-check: setup ## the configurations in configs/ are valid
-	@for file in configs/*.toml; do $(BIN)/shadowrelay check --config "$$file"; done
+check: setup ## the configurations in configs/ are valid; for any user, so their directories are not tried
+	@export SHADOWRELAY_SERVER__DATA_DIRECTORY="$$PWD/tmp/check" SHADOWRELAY_ADMIN__TOKEN_FILE="$$PWD/tmp/check/token"; \
+	for file in configs/*.toml; do $(BIN)/shadowrelay check --config "$$file"; done
+
+SEEDS ?= 1-100
+simulate: setup ## whole nodes in virtual time, SEEDS=20000-20100, two worlds at once; progress, and what they were in all
+	@$(BIN)/python -m tests.simulation.run --seeds $(SEEDS) --jobs 2
 
 bench: setup ## messages per second against Debian's Postfix, in one run
 	@./requirements/setup.sh interop

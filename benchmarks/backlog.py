@@ -132,6 +132,10 @@ def fill(queue: Queue, other: Queue, primary: int, shadow: int, next_hops: tuple
         with connection:
             _insert(connection, tables.MESSAGE, messages())
             _insert(connection, tables.RETRY, retries())
+            delivered = (
+                {"key": hashlib.blake2b(b"%d" % number, digest_size=16).digest(), "delivered_at": now} for number in range(primary)
+            )
+            _insert(connection, tables.DELIVERED_TO, delivered)
             _insert(connection, tables.LISTING, ({"server": other.name, "message": number} for number in range(1, primary + 1)))
             _insert(
                 connection, tables.SEGMENT, [{"segment": 1, "pinned_count": primary + shadow, "first_id": 1, "last_id": primary + shadow}]

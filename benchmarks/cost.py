@@ -20,7 +20,7 @@ from pathlib import Path
 from benchmarks.throughput import PLACES, PRODUCT_TIMES, program_of, timed, workplace
 from shadowrelay.lab.cluster import SERVE, Cluster, NodeProcess, free_ports
 from shadowrelay.model.routing import HostPort
-from tests.kit.greeted import wait_until_peers_know_each_other
+from tests.kit.processes import wait_until_peers_know_each_other
 
 TICKS = os.sysconf("SC_CLK_TCK")
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from benchmarks.throughput import PLACES, PRODUCT_TIMES, SIZE, workplace
 from shadowrelay.lab.cluster import Cluster, free_ports
 from shadowrelay.model.routing import HostPort
-from tests.kit.greeted import wait_until_peers_know_each_other
+from tests.kit.processes import wait_until_peers_know_each_other
 from tests.kit.smtp_programs import running_sink
 
 CLIENT_SESSIONS = 20

@@ -19,7 +19,7 @@ from pathlib import Path
 from benchmarks.throughput import PLACES, PRODUCT_TIMES, timed, workplace
 from shadowrelay.lab.cluster import Cluster, free_ports
 from shadowrelay.model.routing import HostPort
-from tests.kit.greeted import wait_until_peers_know_each_other
+from tests.kit.processes import wait_until_peers_know_each_other
 
 FEW = 500
 FILE_CALLS_MIN = 0.1  # a message; what is called less often is not on the road of each one

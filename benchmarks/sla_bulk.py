@@ -95,6 +95,12 @@ def generate_parquet(
         table = _chunk(random, totals, size, names, number, BEGIN + number * days // chunks * DAY, now, faulty)
         totals.counts["events"] += table.num_rows
         _write(warehouse, table, names, number)
+    every = np.arange(
+        len(names)
+    )  # all servers live until the end: each starts once more, and loads a message of which nothing else is known
+    table = _table(random, [Rows("LOAD", "BOOTLOADER", every, np.full(len(names), now - SECOND), every)], names, np.ones_like(every), every)
+    totals.counts["events"] += table.num_rows
+    _write(warehouse, table, names, chunks)
     truth = {
         "now": datetime.fromtimestamp(now // SECOND, UTC).strftime("%Y-%m-%dT%H:%M:%S.000000Z"), "counts": dict(totals.counts),
         "milliseconds": {name: [list(pair) for pair in sorted(counts.items())] for name, counts in totals.milliseconds.items()},

@@ -102,7 +102,7 @@ def ask_spark(spark: Any, warehouse: Path, work: Path) -> Answer:
         servers = spark.createDataFrame([(name,) for name in read_servers(str(warehouse))], "server string")
         seen = store.keep({"seen": lambda: first_pass(events, server_names(servers)).select(*HEADLINE)})["seen"]
         counts = seen_counts(seen).collect()[0]
-        lines = timelines(exact_rows(odd_events(events, seen, messages=counts["messages"], odd=counts["odd"]), []))
+        lines = timelines(exact_rows(odd_events(events, seen, messages=counts["messages"], odd=counts["odd"]), []), {})
         messages = headline_messages(seen, lines).where(is_counted())
         times = F.explode(
             F.array(

@@ -1,6 +1,6 @@
 """What can happen to messages: each story plays one case in a `World` and declares what it planted. docs/sla.md, section 4.
 
-Gaps between deeds whose order matters are minutes, clocks are wrong by less than one. Only `clean` uses the node whose clock jumps.
+Gaps between events whose order matters are minutes, clocks are wrong by less than one. Only `clean` uses the node whose clock jumps.
 """
 
 from collections.abc import Callable, Sequence
@@ -405,16 +405,20 @@ def orphaned(world: World) -> None:
 
 
 def from_safety_net(world: World) -> None:
-    """Resubmitted on request: the next hop has it already."""
+    """Resubmitted on request, as a message of its own."""
     a, b = world.pick(2)
     at = begins(world, "old", "middle")
     life = Life(world, a, world.envelope(at))
     life.accept(at, b)
     over = deliver(life, a, at + world.seconds(0.1, 1), smooth=True)
     discard_after(life, b, over)
-    life.resubmit_from_safety_net(a, at + EXPIRATION / 2)
-    life.end_otherwise(a, at + EXPIRATION / 2 + timedelta(seconds=2), life.everybody)
     life.finish()
+    again_at = at + EXPIRATION / 2
+    again = Life(world, a, world.envelope(again_at))
+    again.resubmit_from_safety_net(a, again_at)
+    again.place(a, b, again_at + timedelta(seconds=1))
+    discard_after(again, b, deliver(again, a, again_at + timedelta(seconds=2), smooth=True))
+    again.finish()
 
 
 FAULTS: tuple[Callable[[World], object], ...] = (
@@ -433,3 +437,4 @@ def play(world: World, messages: int) -> None:
     closing = [*world.live, world.unsteady]
     for index, node in enumerate(closing):
         clean(world, NOW - world.minutes(30, 100), (node, closing[index - 1]))
+    world.close()

@@ -26,7 +26,9 @@ EXPIRATION, HOLD = timedelta(days=2), timedelta(days=4)  # HOLD: safety_net_hold
 BEGIN = datetime(2026, 3, 1, tzinfo=UTC)
 LENGTH = timedelta(days=8)
 NOW = BEGIN + LENGTH
+LOG_ENDS = "unknown: log ends"
 FIRST = CopyNumber(1, 1, DatabaseId(""))
+DELIVERED_BEFORE = MessageId("00000000-0000-4000-8000-000000000001")  # what a DUPLICATEDELIVER row refers to
 OK, GONE, BUSY = Reply(250, "2.1.5", "OK"), Reply(550, "5.1.1", "No such user; really, none"), Reply(451, "4.7.1", "Try again later")
 SUBJECTS = (
     "Hello", "Invoice, urgent", 'He said "yes"', "line one\r\nline two", "a;b;c", "Grüße aus Köln", "日本語の件名",
@@ -51,6 +53,7 @@ class Node:
     step: tuple[datetime, timedelta] | None = None
     ends_at: datetime | None = None
     is_burnt: bool = False
+    known_until: datetime | None = None  # by the logs of all
     lines: list[tuple[datetime, TrackingEvent, bool]] = field(default_factory=list)  # world's time, row, is it lost?
 
     def clock(self, at: datetime) -> datetime:
@@ -98,6 +101,7 @@ class World:
         self.boundary, self.faults = boundary, faults
         self.truth = Truth()
         self._internal_id = 0
+        self._lives: list[Life] = []
         sites = [f"{boundary}-{site}" for site in ("east", "west", "north")[: 2 + (nodes > 5)]]
         self.live = [self._node(index, sites[index % len(sites)]) for index in range(nodes)]
         self.dead = self._node(nodes, sites[0])
@@ -153,6 +157,21 @@ class World:
             internet_message_id=internet_id if internet_id is not None else f"<{message[:18]}@src.example>", subject=subject,
         )  # fmt: skip
 
+    def finished(self, life: "Life") -> None:
+        """What the logs tell of it is known when all logs have ended."""
+        self._lives.append(life)
+
+    def close(self) -> None:
+        """Nothing more happens: enter into the truth what depends on the ends of the logs."""
+        kept = {node: [row for _, row, is_lost in node.lines if not is_lost and not node.is_burnt] for node in self.nodes}
+        ends = {node: max((row.at for row in rows), default=None) for node, rows in kept.items()}
+        taken = [(row.reference, row.at) for rows in kept.values() for row in rows if row.source is EventSource.REDUNDANCY]
+        for node, end in ends.items():  # a server that others took over has nothing more to tell
+            is_lost = any(old == node.name and (end is None or at >= end) for old, at in taken)
+            node.known_until = NOW if is_lost else end
+        for life in self._lives:
+            life.settle()
+
     def next_id(self) -> int:
         """internal-message-id."""
         self._internal_id += 1
@@ -175,7 +194,7 @@ class Takeover:
 
 
 class Life:
-    """What happens to one message. Every deed writes its row, and notes what the logs that are left can know of it.
+    """What happens to one message. Every step writes its row, and notes what the logs that are left can know of it.
 
     `hidden`: nodes whose rows about this message are lost (a file that never came, a disk that burnt). Times given are the world's.
     """
@@ -186,7 +205,7 @@ class Life:
         claim = Claim(Role.PRIMARY, FIRST, len(envelope.recipients))
         self.stored = StoredMessage(world.next_id(), envelope, claim, Origin.CLIENT, None, None)
         self.size = world.random.randint(400, 40_000)
-        self.is_dsn = self.is_refused = self.is_redundant = self.is_again = False
+        self.is_dsn = self.is_refused = self.is_redundant = self.is_again = self.is_from_safety_net = False
         self.known: list[tuple[datetime, Node]] = []  # HARECEIVE, RESUBMIT: when, and who was named as primary
         self.received_at: datetime | None = None
         self.elapsed: tuple[timedelta, timedelta | None] = (timedelta(0), None)
@@ -198,6 +217,7 @@ class Life:
         self.discarded: dict[Node, set[int]] = {}
         self.discards: dict[Node, list[datetime]] = {}
         self.promoted: set[Node] = set()
+        self.acknowledged: tuple[datetime, Node, datetime | None, bool] | None = None  # and done at, and whether it is reconstructed
         self.exposed: list[tuple[datetime | None, datetime | None, str]] = []
         self.causes: dict[str, dict[Any, str]] = {"duplicates": {}, "losses": {}, "orphans": {}}
 
@@ -295,14 +315,21 @@ class Life:
             self._ended(ordinals, row.at)
 
     def end_otherwise(self, node: Node, at: datetime, ordinals: Sequence[int]) -> None:
-        """DUPLICATEDELIVER, or EXPIRE by the primary."""
+        """DUPLICATEDELIVER; or EXPIRE by the primary, and FAIL from its queue."""
         clock, some = node.clock(at), frozenset(ordinals)
         if self.world.random.random() < 0.5:
-            row = rows.duplicate(node.name, self.stored, at=clock, ordinals=some, reason="DeliveredTo", size=self.size)
+            ends = [rows.duplicate(node.name, self.stored, at=clock, ordinals=some, first=DELIVERED_BEFORE, size=self.size)]
         else:
-            row = rows.expire(node.name, self.stored, at=clock, ordinals=some, size=self.size)
-        if self._write(node, at, row):
-            self._ended(ordinals, row.at)
+            ends = [
+                rows.expire(node.name, self.stored, at=clock, ordinals=some, size=self.size),
+                rows.fail(
+                    node.name, self.stored, at=clock, server=self._hop(ordinals), replies=dict.fromkeys(ordinals, rows.EXPIRED),
+                    source=EventSource.QUEUE, size=self.size,
+                ),
+            ]  # fmt: skip
+        for row in ends:
+            if self._write(node, at, row):
+                self._ended(ordinals, row.at)
 
     def notify(self, node: Node, at: datetime, original: "Life", action: str) -> None:
         """DSN: this message is a notification about another one."""
@@ -363,7 +390,7 @@ class Life:
             node.clock(at), EventId.RESUBMIT, EventSource.SAFETYNET, self.stored.internal_id, self.envelope.message_id,
             self.envelope.internet_message_id, server_hostname=node.name, recipients=whom, sender=self.envelope.sender,
         )  # fmt: skip
-        self._write(node, at, row)
+        self.is_from_safety_net |= self._write(node, at, row)
 
     def _hop(self, ordinals: Sequence[int]) -> str:
         return "mail." + self.envelope.recipients[ordinals[0] - 1].address.rpartition("@")[2]
@@ -377,7 +404,8 @@ class Life:
     def finish(self) -> None:
         """Enter into the truth what the logs that are left can know of this message."""
         truth = self.world.truth
-        is_reconstructed = self.received_at is None and bool(self.known) and not self.is_refused
+        is_made_here = self.is_refused or self.is_from_safety_net
+        is_reconstructed = self.received_at is None and bool(self.known) and not is_made_here
         if is_reconstructed:
             for ordinal, instants in self.told.items():
                 self.ends.setdefault(ordinal, []).extend(instants)
@@ -390,6 +418,7 @@ class Life:
             self._finish_acknowledged(acknowledged_at, server, done_at, is_reconstructed)
         self._finish_copies(None if is_reconstructed else done_at)
         truth.counts["messages_promoted"] += bool(self.promoted)
+        self.world.finished(self)
 
     def _finish_acknowledged(self, at: datetime, server: Node, done_at: datetime | None, is_reconstructed: bool) -> None:
         truth, ack, shadow = self.world.truth, *self.elapsed
@@ -404,33 +433,50 @@ class Life:
             truth.counts["ack_us"] += microseconds(ack)
         if self.deliveries and not is_reconstructed:
             truth.elapsed("delivery_latency_ms", max(max(each) for each in self.deliveries.values()) - at)
-        for began, ended, cause in self.exposed:
-            begin = max(began or at, at)
-            end = min((instant for instant in (ended, done_at) if instant is not None), default=NOW)
-            assert begin < end or is_reconstructed, "a story declares exposures that are some"
-            if begin >= end:  # by the clock of the only server that could say that it was done
-                continue
-            truth.exposures.append(self._entry(server=server.name, microseconds=microseconds(end - begin), cause=cause))
+        self.acknowledged = at, server, done_at, is_reconstructed
         for ordinal in self.everybody:
             address = self.envelope.recipients[ordinal - 1].address
             count = len(self.deliveries.get(ordinal, ()))
             assert (count > 1) == (ordinal in self.causes["duplicates"]), "a story declares its duplicates"
             if count > 1:
                 truth.duplicates.append(self._entry(recipient=address, count=count, cause=self.causes["duplicates"][ordinal]))
+
+    def settle(self) -> None:
+        """Enter what depends on the ends of the logs."""
+        if self.acknowledged is not None:
+            self._settle_acknowledged(*self.acknowledged)
+        for shadow, at in self.copies.items():
+            is_discarded = self.discarded.get(shadow, set()) >= set(self.everybody)
+            if not is_discarded and shadow not in self.promoted and at + HOLD <= NOW:
+                cause = self.causes["orphans"].get(shadow, "never told")
+                is_known = cause == "expired" or (shadow.known_until is not None and at + HOLD <= shadow.known_until)
+                entry = self._entry(server=shadow.name, primary=self.holders[shadow].name, cause=cause if is_known else LOG_ENDS)
+                self.world.truth.orphans.append(entry)
+
+    def _settle_acknowledged(self, at: datetime, server: Node, done_at: datetime | None, is_reconstructed: bool) -> None:
+        truth = self.world.truth
+        known_until = max((node.known_until for node in (server, *self.promoted) if node.known_until is not None), default=None)
+        for began, ended, cause in self.exposed:
+            begin = max(began or at, at)
+            end = min((instant for instant in (ended, done_at) if instant is not None), default=known_until or NOW)
+            assert begin < end or is_reconstructed or end == known_until, "a story declares exposures that are some"
+            if begin >= end:  # by the clock of the only server that could say that it was done
+                continue
+            truth.exposures.append(self._entry(server=server.name, microseconds=microseconds(end - begin), cause=cause))
+        for ordinal in self.everybody:
             if ordinal not in self.ends and at + EXPIRATION <= NOW:
-                truth.losses.append(self._entry(recipient=address, server=server.name, cause=self.causes["losses"][ordinal]))
+                is_known = known_until is not None and at + EXPIRATION <= known_until
+                cause = self.causes["losses"][ordinal] if is_known else LOG_ENDS
+                address = self.envelope.recipients[ordinal - 1].address
+                truth.losses.append(self._entry(recipient=address, server=server.name, cause=cause))
 
     def _finish_copies(self, done_at: datetime | None) -> None:
         """Shapes: `done_at` is None for a reconstructed message, too: there its discard is the end."""
         truth = self.world.truth
-        for shadow, at in self.copies.items():
+        for shadow in self.copies:
             if self.discards.get(shadow) and done_at is not None:
                 lag = truth.elapsed("discard_lag_ms", max(self.discards[shadow]) - done_at)
                 truth.counts["discards_late"] += lag > HEARTBEAT
-            is_discarded = self.discarded.get(shadow, set()) >= set(self.everybody)
-            if not is_discarded and shadow not in self.promoted and at + HOLD <= NOW:
-                cause = self.causes["orphans"].get(shadow, "never told")
-                truth.orphans.append(self._entry(server=shadow.name, primary=self.holders[shadow].name, cause=cause))
 
     def _entry(self, **values: Any) -> dict[str, Any]:
         return {"message": self.envelope.message_id, **values}

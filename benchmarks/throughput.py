@@ -16,8 +16,8 @@ from pathlib import Path
 
 from shadowrelay.lab.cluster import SERVE, Cluster, NodeProcess, Place, free_ports
 from shadowrelay.model.routing import HostPort
-from tests.kit.greeted import wait_until_peers_know_each_other
 from tests.kit.postfix import running_postfix
+from tests.kit.processes import wait_until_peers_know_each_other
 from tests.kit.smtp_programs import SmtpSink, running_sink, source_command
 
 SESSIONS = 20

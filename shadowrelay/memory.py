@@ -152,6 +152,7 @@ class ContentBudget:
         self.refused_count = 0  # contents and copies refused after waiting for memory
         self.is_squeezed = False  # the cache's limit is below its maximum
         self.quiet_max = bytes_max * 3 // 8  # while no share uses more than this, the cache has its maximum
+        self.is_dehydrated = False  # memory of the machine is short: the cache has nothing
         self._arriving = _Share(self, bytes_max * 3 // 4, bytes_max // 2)
         self._reading = _Share(self, bytes_max // 4, 0)
         self._cache_limit = bytes_max // 4
@@ -167,6 +168,11 @@ class ContentBudget:
     def is_full(self) -> bool:
         """No more content can arrive; a session with content to read waits in `room`."""
         return self._arriving.used() >= self._arriving.bytes_max
+
+    @property
+    def arriving_share(self) -> tuple[int, int]:
+        """Bytes in use of the share for arriving content, and its size."""
+        return self._arriving.used(), self._arriving.bytes_max
 
     @property
     def spooled_early_count(self) -> int:
@@ -198,9 +204,15 @@ class ContentBudget:
         portion.size = size
         return portion
 
+    def dehydrate(self, *, is_on: bool) -> None:
+        """Give the cache up, or let it fill again."""
+        if is_on is not self.is_dehydrated:
+            self.is_dehydrated = is_on
+            self.squeeze()
+
     def squeeze(self) -> None:
         """Limit the cache to what the shares leave of the budget, at most a quarter of it."""
-        limit = min(self.bytes_max // 4, max(self.bytes_max - self.used, 0))
+        limit = 0 if self.is_dehydrated else min(self.bytes_max // 4, max(self.bytes_max - self.used, 0))
         self.is_squeezed = limit < self.bytes_max // 4
         if limit != self._cache_limit:
             self._cache_limit = limit

@@ -17,22 +17,26 @@ from shadowrelay.admin.api import make_application
 from shadowrelay.admin.metrics import Metrics
 from shadowrelay.admin.server import AdminServer
 from shadowrelay.admin.token import read_or_create_token
+from shadowrelay.machine import LinuxMachine
 from shadowrelay.memory import ContentBudget, FreedMemory
 from shadowrelay.model.ids import ServerName
 from shadowrelay.model.peers import PeerIdentity
 from shadowrelay.model.replies import ConfigurationError, LedgerUnavailable
+from shadowrelay.model.routing import HostPort
 from shadowrelay.model.values import replace
 from shadowrelay.pipeline.assembly import Outside, Services
 from shadowrelay.pipeline.context import SystemClock, Tasks
+from shadowrelay.pipeline.drain import Doors
+from shadowrelay.ports import Machine
 from shadowrelay.settings import configuration
 from shadowrelay.settings.configuration import LoadedSettings
 from shadowrelay.settings.reload import adopted
 from shadowrelay.settings.values import Peer
 from shadowrelay.smtp import client
-from shadowrelay.smtp.client import Dial, Opening, TlsUse
+from shadowrelay.smtp.client import Dial, Opened, Opening, TlsUse
 from shadowrelay.smtp.deliverer import SmtpDeliverer
 from shadowrelay.smtp.host_names import HostNames, Lookups
-from shadowrelay.smtp.limits import Descriptors
+from shadowrelay.smtp.limits import NOT_ACTIVE, Descriptors
 from shadowrelay.smtp.peer_link import LinkEvents, SmtpPeerLink
 from shadowrelay.smtp.resolver import DnsResolver
 from shadowrelay.smtp.server import Listener, OpenListener, ReceiverServer, reception_for
@@ -63,12 +67,14 @@ class Node:
         clock: SystemClock | None = None,
         dial: Dial | None = None,
         open_listener: OpenListener = Listener.open,
+        machine: Machine | None = None,
     ) -> None:
-        """`clock`, `dial` and `open_listener` are for a simulation with its own clocks and network."""
-        self._loaded = loaded
+        """The keywords are for a simulation with its own clocks, network and machines."""
+        self.loaded = loaded
         self._settings = loaded.settings
         self._clock = SystemClock() if clock is None else clock
         self._open_listener = open_listener
+        self._machine: Machine = LinuxMachine() if machine is None else machine
         self._tasks = Tasks()
         self._descriptors = Descriptors(descriptor_limit())
         self._budget = ContentBudget(self._settings.server.content_memory_limit)
@@ -78,10 +84,12 @@ class Node:
         self._dial, self._dial_peer = dial or hosts.dial, dial or HostNames(self._lookups).dial_peer
         self._links: dict[ServerName, SmtpPeerLink] = {}
         self._opened = contextlib.AsyncExitStack()  # how to close what is open
-        self._is_started = self._is_reload_wanted = self._is_short = self._are_descriptors_scarce = False
+        self.is_renamed = False  # its database was an older copy, and has a new id now
+        self.is_started = self._is_reload_wanted = self._are_descriptors_scarce = False
 
     async def start(self) -> None:
-        """Open everything, in the order in which a failure does least harm: files, then sockets, then services.
+        """Open everything, in the order in which a failure does least harm: files, then sockets, then services. If the peers say that the
+        queue database is an older copy, nothing is delivered: `close` this node, and start another one.
 
         Raises: ConfigurationError for problems that an operator can fix.
         """
@@ -93,17 +101,39 @@ class Node:
         self._metrics = Metrics(__version__, settings.server.name, now=self._clock.now, awake=self._clock.awake)
         self._build_services()
         self._context.peers.remember(await self._ledger.peers())
+        await self._services.pressure.look()  # before the first client
         names = (settings.server.name, settings.admin.listen.host, *settings.admin.allowed_hosts)
         application = make_application(self._services.view, self._metrics, token, __version__, names=names)
         admin = AdminServer(application, settings.admin.listen)
         close_with(self._opened, admin.stop)  # after the receivers, which are opened before it
         await self._start_receiver()
         await admin.start()
+        await self._services.rolled_back.introduce()
+        if self.is_rolled_back:
+            return
         self._start_services()
-        self._services.view.is_running = self._is_started = True
+        self._services.view.is_running = self.is_started = True
         _log.info("node.started", server=settings.server.name, database=self._ledger.identity.database, version=__version__)
         if self._is_reload_wanted:
             self.reload()
+
+    @property
+    def is_rolled_back(self) -> bool:
+        """Its queue database is an older copy, and gets a new id when the node ends."""
+        return self._services.rolled_back.found.is_set()
+
+    async def rolled_back(self) -> None:
+        """Wait until `is_rolled_back`."""
+        await self._services.rolled_back.found.wait()
+
+    async def _rename_older_copy(self) -> None:
+        if not self.is_rolled_back:
+            return
+        try:
+            await self._ledger.record_renamed()
+            self.is_renamed = True
+        except LedgerUnavailable as error:
+            _log.error("database.not_renamed", reason=error.reason)
 
     async def _open_files(self) -> None:
         """Open the tracking log before the ledger, so that a wrong target leaves the queue untouched. It is also closed first."""
@@ -140,9 +170,11 @@ class Node:
             chance=random.Random(),
             tasks=self._tasks,
             budget=self._budget,
+            machine=self._machine,
         )
         self._services = Services(settings, outside, self._effective)
         self._context = self._services.context
+        close_with(self._opened, self._rename_older_copy)
         close_with(self._opened, self._tasks.close)
 
     def _make_deliverer(self) -> SmtpDeliverer:
@@ -154,7 +186,14 @@ class Node:
             resolver,
             concurrency_per_destination=settings.send.concurrency_per_destination,
             connection_inactivity_timeout=settings.send.connection_inactivity_timeout,
+            to_peer=self._delivery_session_to,
         )
+
+    async def _delivery_session_to(self, address: HostPort) -> Opened | None:
+        for link in self._links.values():
+            if (link.address.host.lower(), link.address.port) == (address.host, address.port):
+                return await link.for_delivery()
+        return None
 
     def _link_to(self, peer: Peer, services: Services) -> SmtpPeerLink:
         context, desk = services.context, services.desk
@@ -164,14 +203,18 @@ class Node:
 
         events = LinkEvents(
             own_identity=lambda: desk.own_identity(peer.name),
-            conflict=lambda identity: context.peers.conflict(context.me, identity),
+            conflict=lambda identity: context.peers.conflict(context.me, identity) or services.rolled_back.heard(identity),
             on_identity=identified,
             on_heard=context.peers.heard,
             on_offer=context.peers.offered,
+            on_forks=context.ledger.note_forks_offered,
             on_open=services.heartbeat.opened,
         )
         seconds = min(max(context.heartbeat, CONTROL_SECONDS_MIN), CONTROL_SECONDS_MAX)
-        link = SmtpPeerLink(peer.name, peer.address, self._opening_to(peer), self._clock, events, control_seconds=seconds)
+        idle_seconds = self._settings.send.peer_connection_inactivity_timeout.total_seconds()
+        link = SmtpPeerLink(
+            peer.name, peer.address, self._opening_to(peer), self._clock, events, idle_seconds=idle_seconds, control_seconds=seconds
+        )
         self._links[peer.name] = link
         close_with(self._opened, link.close)
         return link
@@ -197,6 +240,8 @@ class Node:
                 tls=self._tls,
             )
             receiver = ReceiverServer(reception, self._open_listener)
+            if self._context.is_draining:
+                receiver.reception.closed_with = NOT_ACTIVE
             try:
                 await receiver.start()
             except OSError as error:
@@ -207,6 +252,17 @@ class Node:
             self._receivers.append(receiver)
             close_with(self._opened, receiver.close)
             _log.info("connector.listening", connector=connector.name, address=str(receiver.address))
+        self._services.drain.doors = Doors(self._refuse_mail, self._take_mail, self._waited_for_count)
+
+    async def _refuse_mail(self, seconds: float) -> None:
+        await asyncio.gather(*(receiver.refuse_mail(seconds) for receiver in self._receivers))
+
+    def _take_mail(self) -> None:
+        for receiver in self._receivers:
+            receiver.take_mail()
+
+    def _waited_for_count(self) -> int:
+        return sum(receiver.waited_for_count for receiver in self._receivers)
 
     def _start_services(self) -> None:
         self._tasks.keep(self._clock.run, "clock")
@@ -216,15 +272,33 @@ class Node:
             self._shipper.watch(self._metrics)
         self._watch_states()
         self._services.start()
+        self._tasks.keep(self._services.view.run, "velocity")
 
     def _watch_states(self) -> None:
         identity, metrics = self._ledger.identity, self._metrics
         metrics.expect_peers(tuple(self._context.peers.states))
         metrics.database(identity.database, identity.incarnation, "FULL")
+        older_copy = self._services.rolled_back
+        metrics.watch("database_older_copy", "1 while peers are asked about an older copy.", lambda: older_copy.is_asking)
         metrics.watch("database_position", "Raised by every commit.", lambda: self._ledger.position)
-        metrics.watch("ledger_unavailable", "1 while no promise can be taken.", lambda: self._ledger.unavailable_reason() is not None)
         metrics.watch("corrupt_rows", "Rows set aside because they could not be read.", lambda: self._ledger.corrupt_rows_count)
-        metrics.watch("data_directory_free_bytes", "Room in data_directory.", lambda: self._ledger.free_bytes())
+        directory, context = self._settings.server.data_directory, self._context
+        metrics.watch("data_directory_free_bytes", "Room in data_directory.", lambda: self._machine.disk(directory).free)
+        metrics.watch("back_pressure", "Of the node: 0 normal, 1 medium, 2 high.", lambda: context.pressure.level)
+        metrics.watch("tarpit_seconds", "How much later MAIL is answered now.", lambda: context.pressure.tarpit_seconds)
+        metrics.watch_each(
+            "resource_pressure",
+            "Level in effect of a resource: 0 normal, 1 medium, 2 high.",
+            "resource",
+            lambda: {one.resource.value: one.level for one in context.pressure.meters.values()},
+        )
+        metrics.watch_each(
+            "resource_use",
+            "Use of a resource, in the unit of its thresholds: per cent, messages, transactions or MB.",
+            "resource",
+            lambda: {one.resource.value: one.reading.use for one in context.pressure.meters.values()},
+        )
+        metrics.watch_each("shadow_messages", "Shadow messages held for a primary server.", "primary", self._services.heartbeat.held)
         metrics.watch("wal_bytes", "Size of the write-ahead log of queue.db.", lambda: self._ledger.log_bytes)
         metrics.watch("sessions", "Open sessions.", lambda: sum(receiver.sessions_count for receiver in self._receivers))
         metrics.watch("content_memory_bytes", "Contents in memory, of sessions, copies and attempts.", lambda: self._budget.used)
@@ -238,10 +312,15 @@ class Node:
             lambda: self._descriptors.refused_count,
         )
         metrics.watch("attempts_running", "Messages being delivered or accepted.", lambda: len(self._context.attempts))
+        metrics.watch(
+            "drain_state", "0: takes mail, 1: drains, 2: drained and inactive, 3: redirects.", lambda: self._services.drain.state.number
+        )
         metrics.watch("peers_refusing", "Peers that answer but take no copies now.", self._context.peers.refusing)
         metrics.watch("tracking_dropped_rows", "Rows that could not be written.", lambda: self._tracking.dropped_count)
         metrics.watch("tracking_pending_rows", "Rows not written yet.", lambda: self._tracking.pending_count)
         metrics.watch("peers_in_conflict", "Peers refused for their name or database id.", lambda: len(self._context.peers.conflicts))
+        metrics.watch("peers_differing", "Peers whose settings differ but should not.", context.peers.differing)
+        metrics.watch("peers_forgotten", "Peers marked as gone for good.", context.peers.forgotten)
         metrics.watch("time_seconds", "This node's wall clock, in seconds since 1970.", lambda: self._clock.now().timestamp())
         metrics.certificates({} if self._tls is None else self._tls.ends)
 
@@ -252,26 +331,11 @@ class Node:
             freed.look()
             refused = self._look_at_descriptors(refused)
             self._tracking.rotate_if_due()
-            await self._watch_space()
+            if (spare_bytes := self._services.pressure.spare_bytes()) is not None:
+                await self._ledger.keep_reserve(spare_bytes)
             with contextlib.suppress(LedgerUnavailable):
                 self._metrics.observe_queues(await self._ledger.queues())
             await asyncio.sleep(ADMIN_OBSERVES_SECONDS)
-
-    async def _watch_space(self) -> None:
-        """Log once when space runs out, and once when it recovers; keep the reserve that a start may need."""
-        ledger = self._ledger
-        reply = ledger.unavailable_reason()
-        if (reply is not None) is not self._is_short:
-            self._is_short = reply is not None
-            sizes: dict[str, object] = {"directory": str(self._settings.server.data_directory), "free_bytes_min": ledger.free_bytes_min}
-            with contextlib.suppress(OSError):
-                sizes["free_bytes"] = ledger.free_bytes()
-            if self._is_short:
-                _log.error("space.low", answer=str(reply), **sizes)
-            else:
-                _log.warning("space.recovered", **sizes)
-        if reply is None:
-            await ledger.keep_reserve()
 
     def _look_at_descriptors(self, refused_before: int) -> int:
         """Log once when sessions begin to be refused, and once when descriptors suffice again. Returns the refusals so far."""
@@ -293,24 +357,25 @@ class Node:
         return read_or_create_token(self._settings.admin.token_file)
 
     def _effective(self) -> dict[str, object]:
-        return dict(configuration.effective(self._loaded))
+        return dict(configuration.effective(self.loaded))
 
     def reload(self) -> None:
         """SIGHUP: apply the settings that can change while running, and read the files named in [tls] again; log the others
         (`settings.reload`). All or nothing. During a start it is postponed until the node has started."""
-        if not self._is_started:
+        if not self.is_started:
             self._is_reload_wanted = True
             return
         try:
-            loaded = configuration.load(self._loaded.path)
+            loaded = configuration.load(self.loaded.path)
             self._tls = self._read_tls()
         except ConfigurationError as error:
             _log.error("configuration.refused", error=str(error))
             return
         settings, needs_restart = adopted(self._settings, loaded.settings)
-        self._loaded = replace(loaded, settings=settings)  # the API shows the settings in force
+        self.loaded = replace(loaded, settings=settings)  # the API shows the settings in force
         self._settings = self._context.settings = settings
         self._context.leases.configure(settings.transport)
+        self._context.peers.compare(settings.transport)
         self._services.deliver.reload()
         for receiver, connector in zip(self._receivers, settings.receive_connectors, strict=True):
             receiver.reload(connector, settings.routes, self._tls)
@@ -321,31 +386,35 @@ class Node:
 
     def stopping(self) -> None:
         """The node was asked to stop: if it is killed from now on, no message is suspected of that."""
-        if self._is_started:
+        if self.is_started:
             self._ledger.stopping()
 
     async def stop(self) -> None:
-        """Drain: refuse new mail, let running work finish, keep the rest in the queue, let peers receive their notifications;
-        then close everything."""
+        """Drain: refuse new mail, let running work finish, keep the rest in the queue, let peers receive their notifications (which
+        those of an older copy of the database are not for); then close everything."""
         self.stopping()
-        self._context.is_draining = True
+        self._context.is_draining = self._context.is_stopping = True
         _log.info("node.draining")
         await asyncio.gather(*(receiver.drain(GRACE_SECONDS) for receiver in self._receivers))
         self._lookups.let_go()  # an attempt that waits for a name has not begun
         await self._services.deliver.drained(GRACE_SECONDS)
         transport = self._settings.transport
         patience = TOLD_POLLS * transport.discard_poll_interval.total_seconds()
+        if not self.is_rolled_back:
+            await self._let_peers_receive(min(max(patience, TOLD_SECONDS_MIN), TOLD_SECONDS_MAX))
+        for receiver in self._receivers:
+            receiver.dismiss()
+        await self.abort()
+        _log.info("node.stopped")
+
+    async def _let_peers_receive(self, seconds: float) -> None:
         try:
-            untold = await self._services.desk.all_told(min(max(patience, TOLD_SECONDS_MIN), TOLD_SECONDS_MAX))
+            untold = await self._services.desk.all_told(seconds)
         except LedgerUnavailable as error:
             _log.warning("peers.untold", reason=error.reason)
         else:
             if untold:
                 _log.warning("peers.untold", servers=sorted(untold), reason="no answer in time")
-        for receiver in self._receivers:
-            receiver.dismiss()
-        await self.abort()
-        _log.info("node.stopped")
 
     async def abort(self) -> None:
         """Close whatever was opened, also after a failed start."""
@@ -380,9 +449,9 @@ def raise_descriptor_limit() -> None:
 
 
 async def _serve(loaded: LoadedSettings) -> int:
-    node = Node(loaded)
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
+    node = Node(loaded)
 
     def stop() -> None:
         node.stopping()
@@ -390,19 +459,38 @@ async def _serve(loaded: LoadedSettings) -> int:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
-    loop.add_signal_handler(signal.SIGHUP, node.reload)
+    loop.add_signal_handler(signal.SIGHUP, lambda: node.reload())
+    while True:
+        try:
+            await node.start()
+        except LedgerUnavailable as error:  # a line, not a traceback: the supervisor of the node tries again
+            _log.error("node.cannot_start", reason=error.reason)
+            await node.abort()
+            return CANNOT_START
+        except BaseException:
+            await node.abort()
+            raise
+        await _either(stopping.wait(), node.rolled_back())
+        if node.is_started:
+            await node.stop()
+        else:
+            await node.abort()
+        if stopping.is_set():
+            return 0
+        if not node.is_renamed:  # otherwise it would find the same again, at once
+            _log.error("node.cannot_start", reason="the queue database is an older copy, and its new id could not be recorded")
+            return CANNOT_START
+        node = Node(node.loaded)
+
+
+async def _either(*waiting: Awaitable[object]) -> None:
+    """Wait for the first of these, and cancel the others."""
+    tasks = [asyncio.ensure_future(one) for one in waiting]
     try:
-        await node.start()
-    except LedgerUnavailable as error:  # a line, not a traceback: the supervisor of the node tries again
-        _log.error("node.cannot_start", reason=error.reason)
-        await node.abort()
-        return CANNOT_START
-    except BaseException:
-        await node.abort()
-        raise
-    await stopping.wait()
-    await node.stop()
-    return 0
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
 
 
 def run(loaded: LoadedSettings) -> int:

@@ -8,31 +8,41 @@ that a node that was suspended does not conclude that all others died. All ports
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from datetime import datetime
+from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Protocol
 
-from shadowrelay.model.ids import DatabaseId, MessageId, ServerName
+from shadowrelay.model.drain import DrainView
+from shadowrelay.model.ids import NO_DATABASE, DatabaseId, MessageId, ServerName
 from shadowrelay.model.message import Content, ContentPlace, Envelope, Ordinals
 from shadowrelay.model.ownership import Claim, DiscardEvent, StatusAnswer, StatusQuestion, Transition
 from shadowrelay.model.peers import CopyOffer, DiscardReply, PeerIdentity, Seen
 from shadowrelay.model.queue import (
     AttemptRecord,
     DatabaseIdentity,
+    DeliveredTo,
     ForkRetry,
     HeldCopy,
+    MessagePage,
     NewMessage,
     NodeView,
     PeerRow,
     PeerView,
+    QueueKind,
     QueueRow,
     ShadowGroup,
     StoredMessage,
+    Suspension,
 )
 from shadowrelay.model.replies import Reply
+from shadowrelay.model.resubmission import Criteria, Progress, RequestState, ResubmitRequest, Resubmitted
 from shadowrelay.model.routing import Destination
 from shadowrelay.model.tracking import Replication, TrackingEvent
 from shadowrelay.model.values import dataclass
 from shadowrelay.pipeline.delivery_rules import Step
+from shadowrelay.pipeline.pressure_rules import Pressure
+from shadowrelay.protocol.filters import Expression
+from shadowrelay.settings.values import BackPressure
 
 Decide = Callable[[MessageId, Claim | None], Transition]
 """A pure decision of `shadowrelay.ownership`, run inside the transaction on the claim as stored there."""
@@ -44,6 +54,47 @@ class Clock(Protocol):
     def now(self) -> datetime: ...
     def awake(self) -> float: ...
     def ran(self) -> float: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Disk:
+    """A file system. Units: bytes; both as far as this user may use them. `device` tells it from others."""
+
+    free: int
+    size: int
+    device: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryUse:
+    """Memory of the machine. Units: bytes."""
+
+    used: int
+    total: int
+
+
+class Machine(Protocol):
+    """Disks and memory, as the operating system reports them. None of these waits; None where there is no such report."""
+
+    def disk(self, directory: Path) -> Disk:
+        """The file system of a directory. Raises: OSError."""
+        ...
+
+    def private_bytes(self) -> int | None:
+        """Memory that this process has for itself."""
+        ...
+
+    def memory_limit(self) -> int:
+        """What this process may have: the memory of the machine, or of its control group."""
+        ...
+
+    def system_memory(self) -> MemoryUse | None:
+        """Of all processes; what the kernel can free at once does not count as used."""
+        ...
+
+    def collect_garbage(self) -> None:
+        """Free what is not referenced any more, and return freed memory to the system. Takes some milliseconds."""
+        ...
 
 
 class Ledger(Protocol):
@@ -61,8 +112,22 @@ class Ledger(Protocol):
         """Raised by every commit."""
         ...
 
-    def unavailable_reason(self) -> Reply | None:
-        """The reply for MAIL while nothing can be committed, or None. From memory."""
+    @property
+    def waiting_count(self) -> int:
+        """Promises that wait for their commit, from memory."""
+        ...
+
+    @property
+    def log_bytes(self) -> int:
+        """Size of the write-ahead log, from memory."""
+        ...
+
+    async def submission_count(self) -> int:
+        """Messages in the queue Submission."""
+        ...
+
+    async def keep_reserve(self, spare_bytes: int) -> None:
+        """Make the reserve for a start on a full disk, if there is none and `spare_bytes` are left beside it. Raises: nothing."""
         ...
 
     # accepting and holding
@@ -113,7 +178,11 @@ class Ledger(Protocol):
         ...
 
     async def has_untold(self, asker: ServerName, database: DatabaseId) -> bool:
-        """Whether this asker, in this database, has unacknowledged notifications. Does not count as a poll."""
+        """Whether this asker, in this database, has unacknowledged notifications, besides forks. Does not count as a poll."""
+        ...
+
+    def note_forks_offered(self, server: ServerName, is_offered: bool) -> None:
+        """Whether this server is told the forks of messages, in this process: from now on, and of what was queued for it before."""
         ...
 
     # delivery
@@ -130,6 +199,14 @@ class Ledger(Protocol):
         `decide`: a verdict to record in the same transaction."""
         ...
 
+    def may_be_delivered(self, keys: Collection[bytes], since: datetime) -> bool:
+        """From memory: False if `delivered_before` certainly finds nothing since then."""
+        ...
+
+    async def delivered_before(self, keys: Collection[bytes], earliest: datetime, latest: datetime) -> Mapping[bytes, DeliveredTo]:
+        """Deliveries recorded with these keys after `earliest`, up to `latest`."""
+        ...
+
     async def wake_waiting(self, server: ServerName, limit: int) -> Mapping[str, int]:
         """Make forks whose `waits_for` is this server due now, at most `limit`; returns how many in each queue."""
         ...
@@ -137,6 +214,28 @@ class Ledger(Protocol):
     async def hasten(self, next_hop: str, step: Step | None, latest_at: datetime, limit: int) -> int:
         """Forks in this queue and at this step of the ladder that are due after `latest_at` become due then, at most `limit`;
         returns how many. Without a step: those that wait for a server or a copy."""
+        ...
+
+    async def record_suspended(
+        self, message_id: MessageId, suspension: Suspension | None, forks: Sequence[ForkRetry] = ()
+    ) -> tuple[str, ...]:
+        """Suspend a decided primary message: none of its forks is due until it is resumed (`None`), and then all are due now. `forks`
+        are for a message in no queue. The next hops of its forks; empty: nothing changed. Raises RequestRefused for any other message.
+        A claim that ends, and a message set aside, are suspended no more."""
+        ...
+
+    async def record_resubmitted(self, message_id: MessageId) -> tuple[str, ...]:
+        """Make the forks of a primary message due now, except those that wait for a server, a copy or an administrator. The next hops
+        of its forks."""
+        ...
+
+    async def record_queue_suspended(self, next_hop: str, suspension: Suspension | None) -> bool:
+        """Remember that an administrator suspended this delivery queue, or resumed it (`None`); returns whether that is new.
+        Raises RequestRefused if too many are."""
+        ...
+
+    def suspended_queues(self) -> Mapping[str, Suspension]:
+        """By next hop, from memory."""
         ...
 
     def handling(self, message_id: MessageId) -> AbstractContextManager[None]:
@@ -156,6 +255,14 @@ class Ledger(Protocol):
         """`transition` of one message that was set aside; if it changes anything, deaths_count is reset to 0."""
         ...
 
+    # drain
+    @property
+    def draining_since(self) -> datetime | None:
+        """Since when this node drains, also across restarts; None if it does not. From memory."""
+        ...
+
+    async def record_draining(self, since: datetime | None) -> None: ...
+
     # reading (never blocks the writer)
     async def load(self, message_id: MessageId) -> StoredMessage | None: ...
     async def load_many(self, message_ids: Sequence[MessageId]) -> tuple[StoredMessage, ...]: ...
@@ -164,6 +271,11 @@ class Ledger(Protocol):
         """Decided primary messages in no delivery queue, internal_id > after, ascending, including those whose first delivery
         is still running. A corrupt row is returned as a message that is set aside, so that a page with fewer than `limit`
         is the last."""
+        ...
+
+    async def undelivered(self, limit: int, after: int = 0) -> tuple[StoredMessage, ...]:
+        """Decided primary messages that are in Submission or in a delivery queue: neither done, nor set aside, nor handed over.
+        internal_id > after, ascending; an empty page is the end."""
         ...
 
     async def due(self, next_hop: str, now: datetime, limit: int) -> tuple[StoredMessage, ...]:
@@ -220,6 +332,48 @@ class Ledger(Protocol):
         match their SHA-256; LedgerUnavailable if they cannot be read now: try later, and draw no conclusion."""
         ...
 
+    # resubmission from Safety Net
+    async def record_request(self, criteria: Criteria) -> ResubmitRequest | None:
+        """A new request, PENDING. None: there are too many."""
+        ...
+
+    async def resubmit_requests(self) -> tuple[ResubmitRequest, ...]:
+        """All of them, by number."""
+        ...
+
+    async def change_request(self, number: int, state: RequestState) -> ResubmitRequest | None:
+        """DISABLED for an active request, PENDING for a disabled one, DONE for one that was examined and all of whose messages are
+        redundant. None: there is no such request, or its state does not allow it."""
+        ...
+
+    async def remove_request(self, number: int) -> bool:
+        """False: there is no such request, or it is active. What it resubmitted stays."""
+        ...
+
+    async def delivered(self, after: tuple[datetime, int], limit: int, *, by_others: bool = False) -> tuple[StoredMessage, ...]:
+        """Messages whose last delivery by this node as their primary server is behind `after` (with the internal id), in this order.
+        `by_others`: those that this node discarded as their shadow server. Corrupt rows as in `submission`."""
+        ...
+
+    async def record_progress(
+        self, number: int, progress: Progress, message: NewMessage | None = None, content: Content | None = None
+    ) -> StoredMessage | None:
+        """A step of an active request, and the message that it resubmits, in one transaction; returns that message. None if it was there
+        already; nothing is changed if the request is not active, or has come further. A file of `content` is handed over by the call."""
+        ...
+
+    async def wrapped(self, content: Content, before: bytes, after: bytes = b"") -> Content:
+        """The content with these octets around it; a file of it is the caller's. Raises: LedgerUnavailable; ContentCorrupt: it is gone."""
+        ...
+
+    async def unfinished_resubmitted(self, number: int) -> tuple[Resubmitted, ...]:
+        """The messages of this request that were not `finished` yet."""
+        ...
+
+    async def record_settled(self, number: int, redundant: Sequence[MessageId], finished: Sequence[MessageId]) -> None:
+        """Messages of this request are redundant, or finished, which counts as redundant."""
+        ...
+
     # peers
     async def record_peer(self, identity: PeerIdentity, heard_at: datetime) -> None: ...
     async def record_forgotten(self, server: ServerName) -> None:
@@ -228,12 +382,26 @@ class Ledger(Protocol):
 
     async def peers(self) -> tuple[PeerRow, ...]: ...
 
-    def seen(self, server: ServerName) -> Seen | None:
-        """The highest position seen of the peer's latest database, from memory."""
+    def seen(self, server: ServerName, database: DatabaseId) -> Seen | None:
+        """The highest position seen of this database of the peer, from memory."""
         ...
 
     def server_of(self, database: DatabaseId) -> ServerName:
         """The server that owns a database, from memory; NO_SERVER if unknown. Includes this node's own."""
+        ...
+
+    # an older copy of the database
+    async def record_renamed(self) -> None:
+        """The database is an older copy that was put back: it gets a new id with the next opening. The last call before `close`."""
+        ...
+
+    async def older_claims(self, after: int) -> tuple[tuple[MessageId, ...], int]:
+        """Messages that this node claims since before its database was renamed, with internal ids above `after`, and up to which id was
+        read; it is `identity.older_until` at the end."""
+        ...
+
+    async def record_older_claims_over(self) -> None:
+        """There are none any more: `identity.older_until` is 0 from the next opening on."""
         ...
 
     # housekeeping and listings
@@ -245,11 +413,25 @@ class Ledger(Protocol):
         """shadow_message_auto_discard_interval: delete old notifications of askers that have not asked since."""
         ...
 
+    async def forget_delivered(self, window: timedelta) -> int:
+        """Remove recorded deliveries longer ago than this, or as far in the future; returns how many."""
+        ...
+
     async def queues(self) -> tuple[QueueRow, ...]: ...
+
+    async def depths(self) -> Mapping[tuple[QueueKind, str], int]:
+        """Of Submission, delivery and shadow queues that are not empty, by kind and next hop (shadow: primary server, and
+        behind a space its next hop, if that is known)."""
+        ...
 
     async def messages(self, queue: str, limit: int, after: int = 0) -> tuple[StoredMessage, ...]:
         """A page of one queue: messages after the one with internal id `after`, by internal id; in Safety Net by expiry time.
         `queue` is the identity of a QueueRow; empty: all queues except Safety Net."""
+        ...
+
+    async def filtered(self, queue: str, expression: Expression, expiry: timedelta, limit: int, after: int = 0) -> MessagePage:
+        """As `messages`, those that satisfy the filter. A page ends after `limit` messages, or after a fixed number that were looked at.
+        `expiry`: message_expiration_timeout."""
         ...
 
 
@@ -271,6 +453,10 @@ class PeerLink(Protocol):
 
     async def greet(self) -> PeerIdentity:
         """Open or check the kept session, as a proof of life."""
+        ...
+
+    async def announce(self) -> None:
+        """Say the hello again, because what it says of this node has changed."""
         ...
 
     async def discards(self, maximum: int, acknowledged: int) -> DiscardReply: ...
@@ -304,15 +490,17 @@ class PeerDesk(Protocol):
         """The current database position, which each reply to a peer carries."""
         ...
 
-    def own_identity(self, listener: ServerName) -> PeerIdentity:
-        """For the reply to XSHADOW; `seen` refers to the listener's database."""
+    def own_identity(self, listener: ServerName, database: DatabaseId = NO_DATABASE) -> PeerIdentity:
+        """For XSHADOW; `seen` refers to this database of the listener, or to the one known last."""
         ...
 
     def refusal(self, identity: PeerIdentity) -> Reply | None:
         """Why this peer is refused: it has this node's name, or the database of another node."""
         ...
 
-    async def greeted(self, identity: PeerIdentity) -> None: ...
+    async def greeted(self, identity: PeerIdentity) -> PeerIdentity:
+        """The peer has identified itself; returns our identity for the reply."""
+        ...
 
     def offers_hold(self) -> bool: ...
 
@@ -334,8 +522,13 @@ class PeerDesk(Protocol):
 class Acceptor(Protocol):
     """Ordinary mail, called by the receiver; implemented by `pipeline.accept`."""
 
-    def refusal(self) -> Reply | None:
-        """The reason to refuse MAIL now (disk full …), or None."""
+    @property
+    def pressure(self) -> Pressure:
+        """The back pressure now, from memory: called for each MAIL."""
+        ...
+
+    def refusal(self, *, is_inside: bool) -> Reply | None:
+        """The reason to refuse MAIL now, or None. A refusal is counted. Called only while the pressure is felt."""
         ...
 
     def accept(self, envelope: Envelope, content: Content) -> Awaitable[Reply]:
@@ -412,6 +605,10 @@ class Metrics(Protocol):
     def discarded(self, count: int) -> None: ...
     def promoted(self, count: int, reason: str) -> None: ...
 
+    def resubmitted(self) -> None:
+        """A message was made from one in Safety Net."""
+        ...
+
     def attempt(self, result: str) -> None:
         """One delivery attempt on one fork: delivered, partly, deferred, failed …"""
         ...
@@ -431,15 +628,41 @@ class AdminView(Protocol):
         Raises RequestRefused for a queue in which nothing is tried."""
         ...
 
+    async def suspend_queue(self, queue: str, by: str, *, is_hold: bool = False) -> QueueRow | None:
+        """Attempt nothing from this delivery queue, also after a restart; `is_hold`: also if nothing is in it now. Returns and raises
+        as `retry_queue`."""
+        ...
+
+    async def resume_queue(self, queue: str, by: str) -> QueueRow | None:
+        """Deliver from it again, at once. Returns and raises as `retry_queue`."""
+        ...
+
     async def messages(self, queue: str, limit: int, after: int = 0) -> tuple[StoredMessage, ...]:
         """See `Ledger.messages`."""
         ...
 
+    async def filtered_messages(self, queue: str, expression: Expression, limit: int, after: int = 0) -> MessagePage:
+        """See `Ledger.filtered`."""
+        ...
+
     async def message(self, message_id: MessageId) -> StoredMessage | None: ...
 
-    async def content(self, message_id: MessageId) -> tuple[bytes, Content] | None:
-        """The header lines to prepend and the content, as it would be delivered. None: there is no such message.
+    async def content(self, message_id: MessageId, *, with_envelope: bool = False) -> tuple[bytes, Content] | None:
+        """The header lines to prepend and the content, as it would be delivered; `with_envelope`: the lines begin with the envelope
+        (`protocol.replay`). None: there is no such message.
         Raises RequestRefused if it cannot be read."""
+        ...
+
+    async def suspend(self, message_id: MessageId, by: str) -> bool:
+        """Attempt nothing on this message, also after a restart. False: there is no such message. Raises RequestRefused."""
+        ...
+
+    async def resume(self, message_id: MessageId, by: str) -> bool:
+        """Deliver it again, at once. False: there is no such message. Raises RequestRefused."""
+        ...
+
+    async def resubmit(self, message_id: MessageId, by: str) -> bool:
+        """Route this message anew and attempt it now. False: there is no such message. Raises RequestRefused."""
         ...
 
     async def release(self, message_id: MessageId) -> bool:
@@ -447,7 +670,7 @@ class AdminView(Protocol):
         ...
 
     async def remove(self, message_id: MessageId, *, with_dsn: bool) -> bool:
-        """End a message that was set aside. False: there is no such message. Raises RequestRefused."""
+        """End a message for all remaining recipients. False: there is no such message. Raises RequestRefused."""
         ...
 
     async def peers(self) -> tuple[PeerView, ...]: ...
@@ -456,8 +679,41 @@ class AdminView(Protocol):
         """The peer will not come back. False: there is no such peer."""
         ...
 
+    async def request_resubmission(self, criteria: Criteria) -> ResubmitRequest:
+        """Resubmit deliveries from Safety Net. Raises RequestRefused."""
+        ...
+
+    async def resubmit_requests(self) -> tuple[ResubmitRequest, ...]: ...
+
+    async def change_request(self, number: int, *, is_enabled: bool) -> ResubmitRequest | None:
+        """Stop a request, or continue a stopped one. None: there is no such request. Raises RequestRefused."""
+        ...
+
+    async def remove_request(self, number: int) -> bool:
+        """Forget a request that is done or disabled. False: there is no such request. Raises RequestRefused."""
+        ...
+
     async def node(self) -> NodeView: ...
 
+    async def drain(self) -> DrainView:
+        """Begin to drain, if it does not yet. Raises RequestRefused while the node starts or stops."""
+        ...
+
+    async def undrain(self) -> DrainView:
+        """Take and deliver mail again. Raises RequestRefused if the node does not drain."""
+        ...
+
+    async def redirect(self, targets: Sequence[ServerName]) -> DrainView:
+        """Refuse mail, hand all active messages over to these peers, and take mail again. Raises RequestRefused."""
+        ...
+
+    async def drain_view(self) -> DrainView: ...
+
+    def pressure(self) -> tuple[Pressure, BackPressure]:
+        """The back pressure, and the settings that it was measured with."""
+        ...
+
     def is_ready(self) -> tuple[bool, tuple[str, ...]]:
-        """Whether mail is accepted now, and if not, the reasons: starting, draining, ledger unavailable."""
+        """Whether mail is accepted now, and if not, the reasons: starting, draining, high back pressure. Reasons of a node that is ready
+        say what it does not accept: it is degraded."""
         ...

@@ -5,8 +5,8 @@ problems without exception texts. No file from another host is loaded, so there 
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
-from datetime import datetime
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import UTC, datetime
 from http import HTTPStatus
 from ipaddress import ip_address
 from typing import Annotated, Any, BinaryIO
@@ -14,6 +14,7 @@ from uuid import UUID
 
 import structlog
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query, Request
+from fastapi import Path as PathParameter
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from fastapi.security import HTTPBearer
@@ -25,13 +26,34 @@ from shadowrelay.admin.metrics import CONTENT_TYPE, Metrics
 from shadowrelay.admin.token import is_token
 from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.replies import LedgerUnavailable, RequestRefused
+from shadowrelay.model.resubmission import Criteria
 from shadowrelay.ports import AdminView
+from shadowrelay.protocol.filters import (
+    LENGTH_MAX,
+    MESSAGE_PROPERTIES,
+    QUEUE_PROPERTIES,
+    Expression,
+    FilterError,
+    Property,
+    matches,
+    parse_filter,
+)
 
 LISTED_MAX = 1000  # messages in one response: about 500 KB
 LISTED_DEFAULT = 100
 CONTENT_OF_A_MESSAGE = "message/rfc822"
 BLOCK_OCTETS = 256 * 1024
 INTERNAL_ID_MAX = 2**63 - 1  # SQLite's largest integer
+ADMINISTRATOR = "administrator"
+
+QUEUE_NAME_MAX = 1_024  # two servers of 255, a next hop of 300, and what stands between them
+QueueName = Annotated[str, Query(min_length=1, max_length=QUEUE_NAME_MAX, description="identity of a queue, with or without the server")]
+Filter = Annotated[str, Query(max_length=LENGTH_MAX, description="as in Exchange, such as MessageCount -gt 10 -and Status -eq 'Retry'")]
+By = Annotated[str, Query(min_length=1, max_length=128, description="who requests it, for listings and the operator log")]
+
+CRITERION_MAX = 1_000  # an address has 254 octets, a header line 998
+Criterion = Annotated[str, Query(max_length=CRITERION_MAX)]
+RequestNumber = Annotated[int, PathParameter(ge=1, le=INTERNAL_ID_MAX)]
 
 _log = structlog.get_logger()
 
@@ -86,28 +108,80 @@ def _api(view: AdminView, now: Callable[[], datetime]) -> APIRouter:
         """Identity, version, uptime, queue database, effective settings."""
         return resources.node_of(await view.node(), now())
 
+    @api.get("/drain")
+    async def drain_status() -> resources.Drain:
+        """Whether this node drains, how far it is, and what it waits for."""
+        return resources.drain_of(await view.drain_view())
+
+    @api.post("/drain")
+    async def drain() -> resources.Drain:
+        """Begin to drain: mail is refused when this answers, the rest goes on. Repeated, it changes nothing. 409 while stopping."""
+        return resources.drain_of(await view.drain())
+
+    @api.post("/undrain")
+    async def undrain() -> resources.Drain:
+        """Take and deliver mail again. 409 if the node does not drain."""
+        return resources.drain_of(await view.undrain())
+
     @api.get("/queues")
-    async def queues() -> resources.Queues:
-        """All queues with depth and oldest message."""
-        return resources.Queues(queues=[resources.queue_of(row) for row in await view.queues()])
+    async def queues(filter: Filter = "") -> resources.Queues:
+        """All queues with depth and oldest message, or those that satisfy a filter."""
+        expression = _parsed(filter, QUEUE_PROPERTIES)
+        rows = await view.queues()
+        if expression is not None:
+            at = now()
+            rows = tuple([row for row in rows if matches(expression, resources.values_of(row, at))])
+        return resources.Queues(queues=[resources.queue_of(row) for row in rows])
 
     @api.post("/queues/retry")
-    async def retry_queue(
-        queue: Annotated[str, Query(min_length=1, max_length=512, description="identity of a queue, with or without the server")],
-    ) -> resources.QueueRetried:
+    async def retry_queue(queue: QueueName) -> resources.QueueRetried:
         """Try what is in this queue at once. 409 for a queue in which nothing is tried, with the reason."""
         found = await view.retry_queue(queue)
         if found is None:
             raise HTTPException(HTTPStatus.NOT_FOUND, f"this node has no queue {queue}")
         return resources.QueueRetried(queue=resources.queue_of(found), is_retried=True)
 
+    @api.post("/queues/suspend")
+    async def suspend_queue(
+        queue: QueueName,
+        by: By = ADMINISTRATOR,
+        hold: Annotated[bool, Query(description="also if no mail waits for this next hop now")] = False,
+    ) -> resources.QueueSuspended:
+        """Attempt nothing from this delivery queue until it is resumed. 409 for another kind of queue, with the reason."""
+        found = await view.suspend_queue(queue, by, is_hold=hold)
+        if found is None:
+            raise HTTPException(HTTPStatus.NOT_FOUND, f"this node has no queue {queue}")
+        return resources.QueueSuspended(queue=resources.queue_of(found), is_suspended=True)
+
+    @api.post("/queues/resume")
+    async def resume_queue(queue: QueueName, by: By = ADMINISTRATOR) -> resources.QueueSuspended:
+        """Deliver from a suspended queue again, at once. 409 if it is not suspended."""
+        found = await view.resume_queue(queue, by)
+        if found is None:
+            raise HTTPException(HTTPStatus.NOT_FOUND, f"this node has no queue {queue}")
+        return resources.QueueSuspended(queue=resources.queue_of(found), is_suspended=False)
+
+    @api.post("/queues/redirect")
+    async def redirect(to: Annotated[str, Query(max_length=4096, description="names of peers, with commas between")]) -> resources.Drain:
+        """Refuse mail, hand all active messages over to these peers, then take mail again: `/drain` says how far it is. 409 with the
+        reason if it cannot begin."""
+        targets = [ServerName(name.strip().lower()) for name in to.split(",") if name.strip()]
+        if not targets:
+            raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, "to: name at least one peer")
+        return resources.drain_of(await view.redirect(targets))
+
     @api.get("/messages")
     async def messages(
-        queue: Annotated[str, Query(max_length=512, description="identity of a queue; empty = all but Safety Net")] = "",
+        queue: Annotated[str, Query(max_length=QUEUE_NAME_MAX, description="identity of a queue; empty = all but Safety Net")] = "",
         limit: Annotated[int, Query(ge=1, le=LISTED_MAX)] = LISTED_DEFAULT,
         after: Annotated[int, Query(ge=0, le=INTERNAL_ID_MAX, description="next_after of the page before")] = 0,
+        filter: Filter = "",
     ) -> resources.Messages:
-        """Messages of one queue, or of all but Safety Net, by pages: by internal id, in Safety Net by the time they leave it."""
+        """Messages of one queue, or of all but Safety Net, by pages: by internal id, in Safety Net by the time they leave it. With a
+        filter a page may have few messages, or none, and not be the last: `next_after` says so."""
+        if (expression := _parsed(filter, MESSAGE_PROPERTIES)) is not None:
+            found = await view.filtered_messages(queue, expression, limit, after)
+            return resources.Messages(messages=[resources.summary_of(stored) for stored in found.messages], next_after=found.next_after)
         page = await view.messages(queue, limit, after)
         next_after = page[-1].internal_id if len(page) == limit else None
         return resources.Messages(messages=[resources.summary_of(stored) for stored in page], next_after=next_after)
@@ -121,9 +195,14 @@ def _api(view: AdminView, now: Callable[[], datetime]) -> APIRouter:
         return resources.message_of(stored)
 
     @api.get("/messages/{message_id}/content", response_class=Response, responses={200: {"content": {CONTENT_OF_A_MESSAGE: {}}}})
-    async def content(message_id: UUID) -> Response:
+    async def content(
+        message_id: UUID,
+        envelope: Annotated[
+            bool, Query(description="begin with X-Sender and X-Receiver lines, as Exchange's Replay directory reads them")
+        ] = False,
+    ) -> Response:
         """The message as it would be delivered: header and body, byte for byte."""
-        found = await view.content(MessageId(str(message_id)))
+        found = await view.content(MessageId(str(message_id)), with_envelope=envelope)
         if found is None:
             raise HTTPException(HTTPStatus.NOT_FOUND, f"this node knows no message {message_id}")
         prefix, content = found
@@ -132,6 +211,27 @@ def _api(view: AdminView, now: Callable[[], datetime]) -> APIRouter:
             return Response(prefix + (content.data or b""), headers=headers, media_type=CONTENT_OF_A_MESSAGE)
         file = await asyncio.to_thread(content.path.open, "rb")  # before the response starts, because opening may fail
         return StreamingResponse(_blocks(prefix, file), headers=headers, media_type=CONTENT_OF_A_MESSAGE)
+
+    @api.post("/messages/{message_id}/suspend")
+    async def suspend(message_id: UUID, by: By = ADMINISTRATOR) -> resources.MessageSuspended:
+        """Attempt nothing on this message until it is resumed. 409 with the reason if that is not possible."""
+        if not await view.suspend(MessageId(str(message_id)), by):
+            raise HTTPException(HTTPStatus.NOT_FOUND, f"this node knows no message {message_id}")
+        return resources.MessageSuspended(message_id=str(message_id), is_suspended=True)
+
+    @api.post("/messages/{message_id}/resume")
+    async def resume(message_id: UUID, by: By = ADMINISTRATOR) -> resources.MessageSuspended:
+        """Attempt a suspended message again, at once; release one that was set aside. 409 with the reason if that is not possible."""
+        if not await view.resume(MessageId(str(message_id)), by):
+            raise HTTPException(HTTPStatus.NOT_FOUND, f"this node knows no message {message_id}")
+        return resources.MessageSuspended(message_id=str(message_id), is_suspended=False)
+
+    @api.post("/messages/{message_id}/resubmit")
+    async def resubmit(message_id: UUID, by: By = ADMINISTRATOR) -> resources.Resubmitted:
+        """Route a message anew and attempt it now; release one that was set aside. 409 with the reason if that is not possible."""
+        if not await view.resubmit(MessageId(str(message_id)), by):
+            raise HTTPException(HTTPStatus.NOT_FOUND, f"this node knows no message {message_id}")
+        return resources.Resubmitted(message_id=str(message_id), is_resubmitted=True)
 
     @api.post("/messages/{message_id}/release")
     async def release(message_id: UUID) -> resources.Released:
@@ -144,10 +244,65 @@ def _api(view: AdminView, now: Callable[[], datetime]) -> APIRouter:
     async def remove(
         message_id: UUID, dsn: Annotated[bool, Query(description="tell the sender that it was not delivered")] = True
     ) -> resources.Removed:
-        """End a message that was set aside, for all remaining recipients. 409 with the reason if that is not possible."""
+        """End a message for all remaining recipients. 409 with the reason if that is not possible."""
         if not await view.remove(MessageId(str(message_id)), with_dsn=dsn):
             raise HTTPException(HTTPStatus.NOT_FOUND, f"this node knows no message {message_id}")
         return resources.Removed(message_id=str(message_id), is_removed=True, is_sender_told=dsn)
+
+    @api.get("/safety-net/requests")
+    async def resubmit_requests() -> resources.ResubmitRequests:
+        """All requests to resubmit from Safety Net, by number."""
+        return resources.ResubmitRequests(requests=[resources.request_of(found) for found in await view.resubmit_requests()])
+
+    @api.post("/safety-net/requests")
+    async def request_resubmission(
+        from_at: Annotated[datetime, Query(alias="from", description="delivered then or later; UTC unless it has an offset")],
+        to_at: Annotated[datetime, Query(alias="to", description="delivered then or earlier; in the past")],
+        next_hop: Criterion = "",
+        sender: Annotated[str, Query(max_length=CRITERION_MAX, description="an address; <> for mail without a sender")] = "",
+        recipient: Criterion = "",
+        message_id: Annotated[str, Query(max_length=CRITERION_MAX, description="network message id, or Message-ID with its <>")] = "",
+        primary_server: Annotated[str, Query(max_length=CRITERION_MAX, description="a lost node; empty = this one")] = "",
+    ) -> resources.ResubmitRequest:
+        """Deliver again what was delivered in an interval. 409 with the reason if the request is not possible."""
+        criteria = Criteria(_utc(from_at), _utc(to_at), next_hop, sender, recipient, message_id, ServerName(primary_server.lower()))
+        return resources.request_of(await view.request_resubmission(criteria))
+
+    @api.get("/safety-net/requests/{number}")
+    async def resubmit_request(number: RequestNumber) -> resources.ResubmitRequest:
+        """One request."""
+        for found in await view.resubmit_requests():
+            if found.number == number:
+                return resources.request_of(found)
+        raise _no_request(number)
+
+    @api.post("/safety-net/requests/{number}/disable")
+    async def disable_request(number: RequestNumber) -> resources.ResubmitRequest:
+        """Stop a request. 409 if it is done, or disabled."""
+        return await change_request(number, is_enabled=False)
+
+    @api.post("/safety-net/requests/{number}/enable")
+    async def enable_request(number: RequestNumber) -> resources.ResubmitRequest:
+        """Go on with a disabled request. 409 for any other."""
+        return await change_request(number, is_enabled=True)
+
+    async def change_request(number: int, *, is_enabled: bool) -> resources.ResubmitRequest:
+        changed = await view.change_request(number, is_enabled=is_enabled)
+        if changed is None:
+            raise _no_request(number)
+        return resources.request_of(changed)
+
+    @api.post("/safety-net/requests/{number}/remove")
+    async def remove_request(number: RequestNumber) -> resources.RequestRemoved:
+        """Forget a request that is done or disabled; what it resubmitted stays. 409 for any other."""
+        if not await view.remove_request(number):
+            raise _no_request(number)
+        return resources.RequestRemoved(number=number, is_removed=True)
+
+    @api.get("/pressure")
+    async def pressure() -> resources.BackPressure:
+        """Back pressure: what is refused or delayed, and the use, level and thresholds of every resource."""
+        return resources.pressure_of(*view.pressure())
 
     @api.get("/peers")
     async def peers() -> resources.Peers:
@@ -159,10 +314,30 @@ def _api(view: AdminView, now: Callable[[], datetime]) -> APIRouter:
         """This peer will not come back: stop waiting for it. 409 if it answers."""
         if not await view.forget(ServerName(name.lower())):
             raise HTTPException(HTTPStatus.NOT_FOUND, "this node knows no such peer")
-        _log.warning("peer.forgotten", server=name.lower())
         return resources.Forgotten(name=name.lower(), is_forgotten=True)
 
     return api
+
+
+def _parsed(text: str, properties: Mapping[str, Property]) -> Expression | None:
+    """`None` without a filter; 400 with the place of the mistake."""
+    if not text:
+        return None
+    try:
+        return parse_filter(text, properties)
+    except FilterError as error:
+        raise HTTPException(HTTPStatus.BAD_REQUEST, str(error)) from error
+
+
+def _utc(at: datetime) -> datetime:
+    try:
+        return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+    except OverflowError:
+        raise HTTPException(HTTPStatus.BAD_REQUEST, f"{at.isoformat()} is not in the calendar") from None
+
+
+def _no_request(number: int) -> HTTPException:
+    return HTTPException(HTTPStatus.NOT_FOUND, f"this node has no resubmit request {number}")
 
 
 def _blocks(prefix: bytes, file: BinaryIO) -> Iterator[bytes]:
@@ -183,10 +358,10 @@ def _health(view: AdminView) -> APIRouter:
 
     @health.get("/ready", responses={503: {"model": resources.Readiness}})
     async def ready(response: Response) -> resources.Readiness:
-        """Mail is accepted now. 503 while starting, draining, or when the queue database cannot be written."""
+        """Mail is accepted now. 503 while starting, draining, or under high back pressure; degraded while some mail is refused."""
         is_ready, reasons = view.is_ready()
         response.status_code = HTTPStatus.OK if is_ready else HTTPStatus.SERVICE_UNAVAILABLE
-        return resources.Readiness(is_ready=is_ready, reasons=list(reasons))
+        return resources.Readiness(is_ready=is_ready, is_degraded=is_ready and bool(reasons), reasons=list(reasons))
 
     return health
 
@@ -225,8 +400,17 @@ async def _http_problem(_request: Request, exc: Exception) -> JSONResponse:
 
 async def _validation_problem(_request: Request, exc: Exception) -> JSONResponse:
     assert isinstance(exc, RequestValidationError)
-    wrong = [f"{'.'.join(map(str, error['loc'][1:]))}: {error['msg']}" for error in exc.errors()]
-    return problem(HTTPStatus.BAD_REQUEST, "; ".join(wrong))
+    return problem(HTTPStatus.BAD_REQUEST, "; ".join(_explained(error) for error in exc.errors()))
+
+
+def _explained(error: Mapping[str, Any]) -> str:
+    """What is wrong with a request, in words for an administrator."""
+    if error["type"].startswith("uuid"):
+        return (
+            f"{error['input']!r:.100} is no network message id, like 0193a6a2-6f1e-7c3a-9c57-0d1f2e3a4b5c; `messages list` shows them, "
+            "with --filter \"InternetMessageId -eq '<…>'\" that of a message whose Message-ID you know"
+        )
+    return f"{'.'.join(map(str, error['loc'][1:]))}: {error['msg']}"
 
 
 async def _ledger_problem(_request: Request, _exc: Exception) -> JSONResponse:

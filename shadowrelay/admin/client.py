@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import httpx
 
@@ -37,6 +37,20 @@ def find_token(token_file: Path | None = None, environment: Mapping[str, str] = 
     return read_token(token_file)
 
 
+def checked_url(text: str) -> str:
+    """The address of a node's API. Raises: ConfigurationError with the remedy."""
+    example = f"http://{text}" if "://" not in text and text.strip("/:") else "http://127.0.0.1:8025"
+    wrong = ConfigurationError(f"{text} is not the URL of a node; write --node {example}")
+    try:
+        parts = urlsplit(text)
+        _ = parts.port
+    except ValueError:  # the port is none, or a bracket is missing
+        raise wrong from None
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise wrong
+    return text
+
+
 class NodeClient:
     """One node's API. `url` is like "http://127.0.0.1:8025". All methods raise NodeError. Use it as a context manager."""
 
@@ -66,21 +80,29 @@ class NodeClient:
         """Identity, version, uptime, queue database, settings."""
         return self._ask("GET", "/api/v1/node")
 
-    def queues(self) -> list[Json]:
-        """All queues."""
-        queues: list[Json] = self._ask("GET", "/api/v1/queues")["queues"]
+    def queues(self, filter_text: str = "") -> list[Json]:
+        """All queues, or those that satisfy the filter. NodeError.status is 400 if that is wrong, and the text shows where."""
+        queues: list[Json] = self._ask("GET", "/api/v1/queues", {"filter": filter_text} if filter_text else None)["queues"]
         return queues
 
     def retry_queue(self, identity: str) -> Json:
         """Try what is in this queue at once. NodeError.status is 404 where there is none, 409 where nothing is tried in it."""
         return self._ask("POST", "/api/v1/queues/retry", {"queue": identity})
 
-    def messages(self, queue: str = "", limit: int = 100, after: int = 0) -> list[Json]:
-        """Up to `limit` messages of a queue (empty = all), in as many pages as needed."""
+    def suspend_queue(self, identity: str, by: str, *, is_hold: bool = False) -> Json:
+        """Attempt nothing from it. NodeError.status as for `retry_queue`."""
+        return self._ask("POST", "/api/v1/queues/suspend", {"queue": identity, "by": by, "hold": str(is_hold).lower()})
+
+    def resume_queue(self, identity: str, by: str) -> Json:
+        """Deliver from it again. NodeError.status as for `retry_queue`."""
+        return self._ask("POST", "/api/v1/queues/resume", {"queue": identity, "by": by})
+
+    def messages(self, queue: str = "", limit: int = 100, after: int = 0, filter_text: str = "") -> list[Json]:
+        """Up to `limit` messages of a queue (empty = all), in as many pages as needed. A wrong filter as in `queues`."""
         found: list[Json] = []
         while len(found) < limit:
             parameters = {"queue": queue, "limit": str(min(limit - len(found), PAGE)), "after": str(after)}
-            page = self._ask("GET", "/api/v1/messages", parameters)
+            page = self._ask("GET", "/api/v1/messages", parameters | ({"filter": filter_text} if filter_text else {}))
             found += page["messages"]
             if page["next_after"] is None:
                 break
@@ -91,25 +113,55 @@ class NodeClient:
         """Everything about one message. NodeError.status is 404 if the node does not know it."""
         return self._ask("GET", f"/api/v1/messages/{quote(message_id, safe='')}")
 
+    def suspend_message(self, message_id: str, by: str) -> Json:
+        """Attempt nothing on it. NodeError.status is 409 if the node refuses, with the reason."""
+        return self._ask("POST", f"/api/v1/messages/{quote(message_id, safe='')}/suspend", {"by": by})
+
+    def resume_message(self, message_id: str, by: str) -> Json:
+        """Attempt it again. NodeError.status is 409 if the node refuses, with the reason."""
+        return self._ask("POST", f"/api/v1/messages/{quote(message_id, safe='')}/resume", {"by": by})
+
     def release_message(self, message_id: str) -> Json:
         """Deliver a message that was set aside. NodeError.status is 409 if the node refuses, with the reason."""
         return self._ask("POST", f"/api/v1/messages/{quote(message_id, safe='')}/release")
 
     def remove_message(self, message_id: str, *, with_dsn: bool) -> Json:
-        """End a message that was set aside. NodeError.status is 409 if the node refuses, with the reason."""
+        """End a message. NodeError.status is 409 if the node refuses, with the reason."""
         return self._ask("POST", f"/api/v1/messages/{quote(message_id, safe='')}/remove", {"dsn": str(with_dsn).lower()})
 
-    def export_message(self, message_id: str, file: BinaryIO) -> int:
-        """Write the message as it would be delivered. Returns the number of octets."""
+    def resubmit_message(self, message_id: str, by: str) -> Json:
+        """Route it anew and attempt it now. NodeError.status is 409 if the node refuses, with the reason."""
+        return self._ask("POST", f"/api/v1/messages/{quote(message_id, safe='')}/resubmit", {"by": by})
+
+    def export_message(self, message_id: str, file: BinaryIO, *, with_envelope: bool = False) -> int:
+        """Write the message as it would be delivered, block by block. Returns the number of octets."""
         path = f"/api/v1/messages/{quote(message_id, safe='')}/content"
         count = 0
-        with self._errors(), self._http.stream("GET", path) as response:
+        with self._errors(), self._http.stream("GET", path, params={"envelope": str(with_envelope).lower()}) as response:
             if response.status_code != 200:
                 response.read()
                 self._checked(response, (200,))
             for block in response.iter_bytes():
                 count += file.write(block)
         return count
+
+    def resubmit(self, begin: str, end: str, **criteria: str) -> Json:
+        """Deliver again what was delivered in this interval. NodeError.status is 409 if the node refuses, with the reason."""
+        given = {name: value for name, value in criteria.items() if value}
+        return self._ask("POST", "/api/v1/safety-net/requests", {"from": begin, "to": end, **given})
+
+    def resubmit_requests(self) -> list[Json]:
+        """All resubmit requests."""
+        requests: list[Json] = self._ask("GET", "/api/v1/safety-net/requests")["requests"]
+        return requests
+
+    def resubmit_request(self, number: int) -> Json:
+        """One resubmit request. NodeError.status is 404 where there is none."""
+        return self._ask("GET", f"/api/v1/safety-net/requests/{number}")
+
+    def change_request(self, number: int, change: str) -> Json:
+        """`disable`, `enable` or `remove` a request. NodeError.status is 404 where there is none, 409 with the reason if refused."""
+        return self._ask("POST", f"/api/v1/safety-net/requests/{number}/{change}")
 
     def peers(self) -> list[Json]:
         """All peers."""
@@ -119,6 +171,26 @@ class NodeClient:
     def forget_peer(self, name: str) -> Json:
         """Mark a peer as gone for good."""
         return self._ask("POST", f"/api/v1/peers/{quote(name, safe='')}/forget")
+
+    def drain(self) -> Json:
+        """Begin to drain. NodeError.status is 409 while the node stops."""
+        return self._ask("POST", "/api/v1/drain")
+
+    def undrain(self) -> Json:
+        """Take mail again. NodeError.status is 409 if the node does not drain."""
+        return self._ask("POST", "/api/v1/undrain")
+
+    def redirect(self, targets: str) -> Json:
+        """Hand all active messages over to these peers. NodeError.status is 409 if the node refuses, with the reason."""
+        return self._ask("POST", "/api/v1/queues/redirect", {"to": targets})
+
+    def drain_status(self) -> Json:
+        """How far the drain is."""
+        return self._ask("GET", "/api/v1/drain")
+
+    def pressure(self) -> Json:
+        """Back pressure: level, effect, and every resource."""
+        return self._ask("GET", "/api/v1/pressure")
 
     def ready(self) -> Json:
         """Whether mail is accepted now, and if not, why; a 503 is a valid answer."""

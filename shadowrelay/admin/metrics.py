@@ -7,7 +7,8 @@ are read at each scrape. Nothing here blocks the relay or raises into it. Labels
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from datetime import datetime
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -19,8 +20,8 @@ from shadowrelay.model.queue import QueueKind, QueueRow
 from shadowrelay.model.tracking import Replication, ResubmitReason
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-REFUSALS = ("error", "ledger", "not redundant")
-RESULTS = ("deferred", "delivered", "failed", "partly")
+REFUSALS = ("back pressure", "error", "ledger", "not redundant")
+RESULTS = ("deferred", "delivered", "duplicate", "failed", "partly")
 LATENCIES_KEPT_MAX = 1_000  # between two scrapes
 LABEL_VALUES_MAX = 50  # of one label; reasons taken from a peer's text must not fill the memory
 
@@ -39,6 +40,7 @@ class Metrics:
         self._counted: defaultdict[Counter, float] = defaultdict(float)  # since the last scrape
         self._latencies: list[float] = []
         self._queues: tuple[QueueRow, ...] = ()
+        self._labelled: dict[str, tuple[str, str, Callable[[], Mapping[str, float]]]] = {}
         self._states: dict[str, tuple[type[GaugeMetricFamily | CounterMetricFamily], str, Callable[[], float]]] = {}
         self._gauge("build_info", "Which program and which node this is; always 1.", "version", "server").labels(version, server).set(1)
         acknowledged = self._counter("acknowledged", "Messages answered 250, by whether a synced second copy existed.", "replication")
@@ -47,6 +49,7 @@ class Metrics:
         self._refused = _Bounded(self._counter("refused", "Messages that no responsibility was taken for, by reason.", "reason"), REFUSALS)
         self._promoted = _Bounded(self._counter("promoted_messages", "Shadow messages taken over, by reason.", "reason"), ResubmitReason)
         self._attempts = _Bounded(self._counter("delivery_attempts", "Delivery attempts of forks, by result.", "result"), RESULTS)
+        self._resubmitted = self._counter("resubmitted_messages", "Messages made from those in Safety Net, on request.")
         self._discarded = self._counter("discarded", "Shadow messages discarded because their primary was done.")
         self._latency = Histogram(
             "shadowrelay_shadow_latency_seconds",
@@ -85,6 +88,10 @@ class Metrics:
         """Count promoted shadow messages."""
         self._counted[self._promoted.child(reason)] += count
 
+    def resubmitted(self) -> None:
+        """Count one message made from one in Safety Net."""
+        self._counted[self._resubmitted] += 1
+
     def attempt(self, result: str) -> None:
         """Count one delivery attempt."""
         self._counted[self._attempts.child(result)] += 1
@@ -100,9 +107,13 @@ class Metrics:
         self._heard = {server: self._heard.get(server, began) for server in servers}
 
     def watch(self, name: str, documentation: str, value: Callable[[], float]) -> None:
-        """Read `value` at each scrape as gauge `shadowrelay_<name>`: sessions, database_position, ledger_unavailable,
+        """Read `value` at each scrape as gauge `shadowrelay_<name>`: sessions, database_position, wal_bytes,
         tracking_dropped_rows, tracking_pending_rows … If it raises, it is left out of that scrape."""
         self._states[f"shadowrelay_{name}"] = (GaugeMetricFamily, documentation, value)
+
+    def watch_each(self, name: str, documentation: str, label: str, values: Callable[[], Mapping[str, float]]) -> None:
+        """The same with one label: `values` has a number for each of its values."""
+        self._labelled[f"shadowrelay_{name}"] = (documentation, label, values)
 
     def watch_total(self, name: str, documentation: str, value: Callable[[], float]) -> None:
         """The same as a counter, `shadowrelay_<name>_total`."""
@@ -149,6 +160,12 @@ class Metrics:
         for server, heard in self._heard.items():
             ages.add_metric([server], max(awake - heard, 0.0))
         yield ages
+        for name, (documentation, label, values) in self._labelled.items():
+            many = GaugeMetricFamily(name, documentation, labels=[label])
+            with suppress(Exception):  # as below
+                for key, one in values().items():
+                    many.add_metric([key], one)
+            yield many
         for name, (family, documentation, value) in self._states.items():
             try:
                 yield family(name, documentation, value=value())
@@ -156,7 +173,7 @@ class Metrics:
                 continue
 
 
-def queue_families(queues: Iterable[QueueRow], now: datetime) -> Iterator[GaugeMetricFamily]:
+def queue_families(queues: Collection[QueueRow], now: datetime) -> Iterator[GaugeMetricFamily]:
     """Depth, size and oldest age for each kind of queue, including empty ones."""
     counts: dict[QueueKind, int] = dict.fromkeys(QueueKind, 0)
     octets: dict[QueueKind, int] = dict.fromkeys(QueueKind, 0)
@@ -168,7 +185,35 @@ def queue_families(queues: Iterable[QueueRow], now: datetime) -> Iterator[GaugeM
             oldest[row.kind] = max(oldest[row.kind], (now - row.oldest_at).total_seconds())
     yield _by_kind("shadowrelay_queue_messages", "Messages in the queues of this kind.", counts)
     yield _by_kind("shadowrelay_queue_octets", "Contents of the messages in the queues of this kind.", octets)
+    suspended = GaugeMetricFamily("shadowrelay_queues_suspended", "Delivery queues that an administrator suspended.")
+    suspended.add_metric([], sum(row.suspended is not None for row in queues))
+    yield suspended
     yield _by_kind("shadowrelay_queue_oldest_age_seconds", "Age of the oldest message in the queues of this kind; 0 when empty.", oldest)
+    yield from _shadow_families([row for row in queues if row.kind is QueueKind.SHADOW], now)
+
+
+def _shadow_families(queues: Collection[QueueRow], now: datetime) -> Iterator[GaugeMetricFamily]:
+    """Each of the queues with most messages by itself; the others of a primary server together. Primary servers are peers: few."""
+    largest = sorted(queues, key=lambda row: (-row.count, row.primary, row.next_hop))[:LABEL_VALUES_MAX]
+    named = {row.identity for row in largest}
+    counts: dict[tuple[str, str], int] = defaultdict(int)
+    oldest: dict[str, float] = defaultdict(float)
+    for row in queues:
+        next_hop = row.next_hop if row.is_of_forks else ""  # not known
+        counts[row.primary, next_hop if row.identity in named else "other"] += row.count
+        if row.oldest_at is not None:
+            oldest[row.primary] = max(oldest[row.primary], (now - row.oldest_at).total_seconds())
+    labels = ["primary", "next_hop"]
+    messages = GaugeMetricFamily("shadowrelay_shadow_queue_messages", "Messages in each shadow queue.", labels=labels)
+    for key, count in counts.items():
+        messages.add_metric(key, count)
+    yield messages
+    ages = GaugeMetricFamily(
+        "shadowrelay_shadow_oldest_age_seconds", "Age of the oldest shadow message of a primary server.", labels=labels[:1]
+    )
+    for primary, age in oldest.items():
+        ages.add_metric([primary], age)
+    yield ages
 
 
 def _by_kind(name: str, documentation: str, values: Mapping[QueueKind, float]) -> GaugeMetricFamily:

@@ -5,12 +5,17 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from shadowrelay.model.ownership import Choice, CopyNumber
-from shadowrelay.model.queue import ForkRetry, NodeView, PeerView, QueueRow, StoredMessage
+from shadowrelay.model import resubmission
+from shadowrelay.model.drain import DrainView
+from shadowrelay.model.ownership import Choice, CopyNumber, Role
+from shadowrelay.model.queue import NEVER, ForkRetry, NodeView, PeerView, QueueKind, QueueRow, QueueStatus, StoredMessage
+from shadowrelay.pipeline.pressure_rules import EFFECTS, UNITS, Pressure, history_depth_of, reasons, thresholds_of
+from shadowrelay.protocol.filters import Value
+from shadowrelay.settings.values import BackPressure as Thresholds
 
 
 class Queue(BaseModel):
-    """One queue, named as in Exchange: `Server\\Submission`, `Server\\<next hop>`, `Server\\Shadow\\N` …"""
+    """One queue, named as in Exchange: `Server\\Submission`, `Server\\<next hop>`, `Server\\Shadow\\N` … `primary`: of a shadow queue."""
 
     identity: str
     kind: str
@@ -23,6 +28,11 @@ class Queue(BaseModel):
     status: str
     retry_since: datetime | None
     probes_count: int
+    suspended_since: datetime | None
+    suspended_by: str
+    delivery_type: str
+    velocity: float
+    primary: str
 
 
 class QueueRetried(BaseModel):
@@ -30,6 +40,13 @@ class QueueRetried(BaseModel):
 
     queue: Queue
     is_retried: bool
+
+
+class QueueSuspended(BaseModel):
+    """What `queue suspend` or `queue resume` found: the queue as it was."""
+
+    queue: Queue
+    is_suspended: bool
 
 
 class Queues(BaseModel):
@@ -65,6 +82,9 @@ class MessageSummary(BaseModel):
     shadow: str
     last_reply: str
     set_aside_reason: str
+    status: str
+    suspended_since: datetime | None
+    suspended_by: str
 
 
 class Recipient(BaseModel):
@@ -93,9 +113,25 @@ class Retry(BaseModel):
     failures_count: int
     kind: str
     first_failed_at: datetime
-    attempts_next_at: datetime
+    attempts_next_at: datetime | None
     last_reply: str
     delay_notified: bool
+
+
+class Fork(BaseModel):
+    """Recipients of a shadow message that wait at its primary server for this next hop, as far as it said so."""
+
+    next_hop: str
+    ordinals: list[int]
+
+
+class Delivery(BaseModel):
+    """Recipients that the node delivered together; `is_inside`: by a route inside the boundary."""
+
+    at: datetime
+    next_hop: str
+    ordinals: list[int]
+    is_inside: bool
 
 
 class Message(MessageSummary):
@@ -116,6 +152,10 @@ class Message(MessageSummary):
     promoted_from: str
     deaths_count: int
     keep_until: datetime | None
+    delivered_at: datetime | None
+    deliveries: list[Delivery]
+    forks: list[Fork]
+    resubmitted_from: str
     sha256: str | None
 
 
@@ -143,7 +183,9 @@ class Peer(BaseModel):
     held_for_count: int
     held_by_count: int
     is_forgotten: bool
+    is_draining: bool
     conflict: str
+    differs: str
 
 
 class Peers(BaseModel):
@@ -166,14 +208,80 @@ class Node(BaseModel):
     incarnation: int
     began: int
     position: int
+    former_database: str
     settings: dict[str, object]
 
 
+class Meter(BaseModel):
+    """A resource under back pressure control. `measured` is the level of the last sample, `level` the one in effect, after
+    `history_depth` samples above normal in a row; `samples_count` were so far. `use` and the thresholds are in `unit`."""
+
+    resource: str
+    use: float
+    unit: str
+    detail: str
+    level: str
+    measured: str
+    samples_count: int
+    history_depth: int
+    since: datetime | None
+    low_to_medium: int
+    medium_to_high: int
+    high_to_medium: int
+    medium_to_low: int
+
+
+class BackPressure(BaseModel):
+    """What this node refuses and delays now, and why."""
+
+    level: str
+    effect: str
+    tarpit_seconds: float
+    reasons: list[str]
+    resources: list[Meter]
+
+
 class Readiness(BaseModel):
-    """Whether mail is accepted now; `reasons` says why not."""
+    """Whether mail is accepted now; `reasons` says why not. `is_degraded`: accepted, but not all of it."""
 
     is_ready: bool
+    is_degraded: bool
     reasons: list[str]
+
+
+class Drain(BaseModel):
+    """How far the drain of this node is.
+
+    Shapes: `state` is active, draining, inactive or redirecting. `undelivered_count` counts a message once for each queue that it is in;
+    `held` are the shadow messages by primary server, which stay. `waits_for` has sentences, the same in `obstacles` for programs.
+    `is_stuck`: nothing of that passes by itself. `targets`, `moved_count` and `left_count`: of the redirect that runs, or of the last one
+    since the start.
+    """
+
+    state: str
+    since: datetime | None
+    step: str
+    sessions_count: int
+    attempts_count: int
+    undelivered_count: int
+    handed_over_count: int
+    set_aside_count: int
+    held: dict[str, int]
+    waits_for: list[str]
+    obstacles: list["DrainObstacle"]
+    is_stuck: bool
+    targets: list[str]
+    moved_count: int
+    left_count: int
+
+
+class DrainObstacle(BaseModel):
+    """One thing that the drain waits for. `server` is empty where none is concerned."""
+
+    obstacle: str
+    server: str
+    count: int
+    is_lasting: bool
 
 
 class Forgotten(BaseModel):
@@ -190,12 +298,62 @@ class Released(BaseModel):
     is_released: bool
 
 
+class MessageSuspended(BaseModel):
+    """A message that is suspended now, or no longer."""
+
+    message_id: str
+    is_suspended: bool
+
+
+class Resubmitted(BaseModel):
+    """A message that is routed anew and attempted at once."""
+
+    message_id: str
+    is_resubmitted: bool
+
+
 class Removed(BaseModel):
     """A message that will not be delivered; `is_sender_told`: whether a DSN was requested. The null sender gets none."""
 
     message_id: str
     is_removed: bool
     is_sender_told: bool
+
+
+class ResubmitRequest(BaseModel):
+    """A request to resubmit from Safety Net. Counts are messages; `outside_count`: recipients that match, but outside the boundary."""
+
+    number: int
+    state: str
+    created_at: datetime
+    from_at: datetime
+    to_at: datetime
+    next_hop: str
+    sender: str
+    recipient: str
+    message_id: str
+    primary_server: str
+    is_examined: bool
+    examined_at: datetime
+    examined_count: int
+    resubmitted_count: int
+    redundant_count: int
+    outside_count: int
+    missing_count: int
+    elsewhere_count: int
+
+
+class ResubmitRequests(BaseModel):
+    """All of them, by number."""
+
+    requests: list[ResubmitRequest]
+
+
+class RequestRemoved(BaseModel):
+    """A request that the node has forgotten."""
+
+    number: int
+    is_removed: bool
 
 
 class Problem(BaseModel):
@@ -213,7 +371,37 @@ def queue_of(row: QueueRow) -> Queue:
         identity=row.identity, kind=row.kind.value, next_hop=row.next_hop, count=row.count, octets=row.octets,
         oldest_at=row.oldest_at, last_error=row.last_error, next_retry_at=row.next_retry_at,
         status=row.status.value, retry_since=row.retry_since, probes_count=row.probes_count,
+        suspended_since=None if row.suspended is None else row.suspended.since,
+        suspended_by="" if row.suspended is None else row.suspended.by,
+        delivery_type=_delivery_type_of(row), velocity=round(row.velocity, 3), primary=row.primary,
     )  # fmt: skip
+
+
+def _delivery_type_of(row: QueueRow) -> str:
+    """As in Exchange. Source: msd-q"""
+    if row.kind is QueueKind.SHADOW:
+        return "ShadowRedundancy"
+    if row.kind is not QueueKind.DELIVERY:
+        return "Undefined"
+    return "SmartHostConnectorDelivery" if row.is_smart_host else "DnsConnectorDelivery"
+
+
+def values_of(row: QueueRow, now: datetime) -> dict[str, Value]:
+    """The values of `protocol.filters.QUEUE_PROPERTIES`."""
+    return {
+        "Identity": row.identity,
+        "DeliveryType": _delivery_type_of(row),
+        "Status": row.status.value,
+        "MessageCount": row.count,
+        "NextHopDomain": row.next_hop,
+        "LastError": row.last_error,
+        "NextRetryTime": row.next_retry_at,
+        "FirstRetryTime": row.retry_since,
+        "RetryCount": row.probes_count,
+        "Velocity": row.velocity,
+        "OldestAge": None if row.oldest_at is None else now - row.oldest_at,
+        "Octets": row.octets,
+    }
 
 
 def summary_of(stored: StoredMessage) -> MessageSummary:
@@ -236,8 +424,27 @@ def message_of(stored: StoredMessage) -> Message:
         copies=[Copy(server=each.server, database=each.database, choice=_choice_name(each.choice)) for each in claim.copies],
         retries=[_retry_of(retry) for retry in stored.retries],
         is_decided=stored.is_decided, is_promoted=stored.is_promoted, promoted_from=stored.promoted_from,
-        deaths_count=stored.deaths_count, keep_until=stored.keep_until,
+        deaths_count=stored.deaths_count, keep_until=stored.keep_until, delivered_at=stored.delivered_at,
+        deliveries=[
+            Delivery(at=each.at, next_hop=each.next_hop, ordinals=sorted(each.ordinals), is_inside=each.is_inside)
+            for each in stored.deliveries
+        ],
+        forks=[Fork(next_hop=each.next_hop, ordinals=sorted(each.ordinals)) for each in stored.forks],
+        resubmitted_from=envelope.resubmitted_from,
         sha256=stored.place.sha256.hex() if stored.place is not None else None,
+    )  # fmt: skip
+
+
+def request_of(request: resubmission.ResubmitRequest) -> ResubmitRequest:
+    """The resource for one request."""
+    criteria = request.criteria
+    return ResubmitRequest(
+        number=request.number, state=request.state.value, created_at=request.created_at,
+        from_at=criteria.from_at, to_at=criteria.to_at, next_hop=criteria.next_hop, sender=criteria.sender,
+        recipient=criteria.recipient, message_id=criteria.message_id, primary_server=criteria.primary_server,
+        is_examined=request.is_examined, examined_at=request.examined_at, examined_count=request.examined_count,
+        resubmitted_count=request.resubmitted_count, redundant_count=request.redundant_count,
+        outside_count=request.outside_count, missing_count=request.missing_count, elsewhere_count=request.elsewhere_count,
     )  # fmt: skip
 
 
@@ -249,6 +456,8 @@ def peer_of(view: PeerView, now: datetime) -> Peer:
         heard_at=view.heard_at, heartbeat_age_seconds=age, is_reachable=view.is_reachable,
         lease_seconds=view.lease.total_seconds() if view.lease is not None else None, breaker=view.breaker, refusal=view.refusal,
         held_for_count=view.held_for_count, held_by_count=view.held_by_count, is_forgotten=view.is_forgotten, conflict=view.conflict,
+        is_draining=view.is_draining,
+        differs=view.differs,
     )  # fmt: skip
 
 
@@ -258,7 +467,38 @@ def node_of(view: NodeView, now: datetime) -> Node:
         name=view.name, site=view.site, boundary=view.boundary, version=view.version, state=view.state,
         started_at=view.started_at, uptime_seconds=max((now - view.started_at).total_seconds(), 0.0),
         database=view.database, incarnation=view.incarnation, began=view.began, position=view.position,
-        settings=dict(view.settings),
+        former_database=view.former_database, settings=dict(view.settings),
+    )  # fmt: skip
+
+
+def drain_of(view: DrainView) -> Drain:
+    """The resource for the drain of this node."""
+    return Drain(
+        state=view.state.value, since=view.since, step=view.step.value, sessions_count=view.sessions_count,
+        attempts_count=view.attempts_count, undelivered_count=view.undelivered_count, handed_over_count=view.handed_over_count,
+        set_aside_count=view.set_aside_count, held=dict(view.held), waits_for=[one.text for one in view.waiting],
+        obstacles=[
+            DrainObstacle(obstacle=one.obstacle.value, server=one.server, count=one.count, is_lasting=one.obstacle.is_lasting)
+            for one in view.waiting
+        ],
+        is_stuck=view.is_stuck, targets=list(view.targets), moved_count=view.moved_count, left_count=view.left_count,
+    )  # fmt: skip
+
+
+def pressure_of(pressure: Pressure, settings: Thresholds) -> BackPressure:
+    """The resource for the back pressure."""
+    meters = [
+        Meter(
+            resource=meter.resource.value, use=round(meter.reading.use, 2), unit=UNITS.get(meter.resource, "%"),
+            detail=meter.reading.detail, level=meter.level.name.lower(), measured=meter.measured.name.lower(),
+            samples_count=meter.pressed_count, history_depth=history_depth_of(meter.resource, settings), since=meter.since,
+            **dict(thresholds_of(meter.resource, settings)),
+        )
+        for meter in pressure.meters.values()
+    ]  # fmt: skip
+    return BackPressure(
+        level=pressure.level.name.lower(), effect=EFFECTS[pressure.level], tarpit_seconds=pressure.tarpit_seconds,
+        reasons=list(reasons(pressure, settings)), resources=meters,
     )  # fmt: skip
 
 
@@ -269,7 +509,7 @@ def utc_now() -> datetime:
 
 def _summary(stored: StoredMessage) -> dict[str, Any]:
     envelope, claim = stored.envelope, stored.claim
-    chosen = claim.chosen()
+    chosen = sorted([copy for copy in claim.copies if claim.is_chosen(copy.server)], key=lambda copy: -copy.placement)
     latest = max(stored.retries, key=lambda retry: retry.attempts_next_at, default=None)
     return {
         "internal_id": stored.internal_id,
@@ -285,10 +525,20 @@ def _summary(stored: StoredMessage) -> dict[str, Any]:
         "arrived_at": envelope.arrived_at,
         "due_at": stored.due_at,
         "primary": claim.primary,
-        "shadow": chosen.server if chosen is not None else "",
+        "shadow": ", ".join([copy.server for copy in chosen]),
         "last_reply": latest.last_reply if latest is not None else "",
         "set_aside_reason": stored.set_aside_reason,
+        "status": _status_of(stored).value,
+        "suspended_since": None if stored.suspended is None else stored.suspended.since,
+        "suspended_by": "" if stored.suspended is None else stored.suspended.by,
     }
+
+
+def _status_of(stored: StoredMessage) -> QueueStatus:
+    """As in Exchange: what is set aside is suspended for good."""
+    if stored.suspended is not None or stored.claim.role is Role.SET_ASIDE:
+        return QueueStatus.SUSPENDED
+    return QueueStatus.RETRY if any(retry.failures_count for retry in stored.retries) else QueueStatus.READY
 
 
 def _number_of(number: CopyNumber) -> Number:
@@ -302,6 +552,7 @@ def _choice_name(choice: Choice) -> str:
 def _retry_of(retry: ForkRetry) -> Retry:
     return Retry(
         next_hop=retry.next_hop, ordinals=sorted(retry.ordinals), failures_count=retry.failures_count, kind=retry.kind.value,
-        first_failed_at=retry.first_failed_at, attempts_next_at=retry.attempts_next_at, last_reply=retry.last_reply,
+        first_failed_at=retry.first_failed_at,
+        attempts_next_at=None if retry.attempts_next_at >= NEVER else retry.attempts_next_at, last_reply=retry.last_reply,
         delay_notified=retry.delay_notified,
     )  # fmt: skip

@@ -80,12 +80,9 @@ def print_verdict(verdict: "Verdict") -> None:
         typer.echo(f"  {_mark(outcome.is_met)}  {outcome.line()}")
     typer.echo("\nInvariants")
     for finding in verdict.findings:
-        is_excused = verdict.is_excused(finding) and not finding.holds
-        typer.echo(f"  {'not judged' if is_excused else _mark(finding.holds)}  {finding.invariant} {finding.claim}")
+        typer.echo(f"  {_mark(finding.holds)}  {finding.invariant} {finding.claim}")
         for text in finding.broken_by[:5]:
             typer.echo(f"          {text}")
-    if chosen.excuse:
-        typer.echo(f"  not judged: {', '.join(chosen.excused)}: {chosen.excuse}")
     typer.echo(f"\nExchange ({', '.join(chosen.sources)}): {chosen.exchange}\n")
     typer.echo(verdict.summary)
     typer.echo(f"{chosen.name}: {'pass' if verdict.is_passed else 'fail'}")
@@ -98,7 +95,7 @@ def verdict_as_json(verdict: "Verdict") -> dict[str, Any]:
         "is_passed": verdict.is_passed,
         "figures": dict(verdict.figures),
         "expectations": [{**asdict(one.expectation), "value": one.value, "is_met": one.is_met} for one in verdict.outcomes],
-        "invariants": [{**asdict(one), "holds": one.holds, "is_excused": verdict.is_excused(one)} for one in verdict.findings],
+        "invariants": [{**asdict(one), "holds": one.holds} for one in verdict.findings],
         "exchange": verdict.scenario.exchange,
         "sources": list(verdict.scenario.sources),
         "summary": verdict.summary,
@@ -330,10 +327,9 @@ def save_database(node: Node, directory: Directory = HERE) -> None:
 
 @lab.command("restore-old-database")
 def restore_old_database(node: Node, directory: Directory = HERE) -> None:
-    """Replace a node's queue by the copy from `save-database`: never do this in production.
+    """Replace a node's queue by the copy from `save-database`.
 
-    The node hands over messages that its older copy does not know. Not all rules for this case are built: mail that was delivered since
-    may be delivered again, and `verify` then reports "unexplained".
+    The node learns from its peers that its database is an older copy, and asks them before it delivers anything in it.
     """
     with _opened(directory) as opened:
         opened.restore_old_database(node)

@@ -7,12 +7,15 @@ from typing import Annotated
 import typer
 
 from shadowrelay import __version__
-from shadowrelay.cli import queues
+from shadowrelay.cli import drain, queues
+from shadowrelay.cli.doctor import doctor
+from shadowrelay.cli.init import init
 from shadowrelay.cli.lab import lab
 from shadowrelay.cli.output import AsJson, ExitCode, configuration_errors, print_json, print_table
+from shadowrelay.cli.resubmissions import safety_net
 from shadowrelay.cli.sla import sla
 from shadowrelay.model.replies import ConfigurationError
-from shadowrelay.settings import configuration
+from shadowrelay.settings import configuration, places
 
 EXIT_CODES = "Exit codes: 0 done, 1 failed, 2 configuration or usage, 3 an objective was missed, 4 the node did not answer."
 
@@ -24,9 +27,16 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.command("init")(init)
+app.command("doctor")(doctor)
 app.add_typer(queues.queue, name="queue")
 app.add_typer(queues.messages, name="messages")
 app.add_typer(queues.peers, name="peers")
+queues.queue.command("redirect")(drain.redirect)
+app.command("drain")(drain.drain)
+app.command("undrain")(drain.undrain)
+app.add_typer(safety_net, name="safety-net")
+app.command("pressure")(queues.show_pressure)
 app.add_typer(lab, name="lab")
 app.add_typer(sla, name="sla")
 
@@ -60,7 +70,7 @@ def check(
     as_json: AsJson = False,
     is_example: Annotated[bool, typer.Option("--example", help="Print a configuration with every setting, commented.")] = False,
 ) -> None:
-    """Validate a configuration; print the effective values and where each came from."""
+    """Validate a configuration and try its directories; print the effective values and where each came from."""
     if is_example:
         typer.echo(configuration.example(), nl=False)
         return
@@ -72,7 +82,8 @@ def check(
     with configuration_errors():
         loaded = _checked(config_file)
     print_table(("Key", "Value", "From"), [(key, _text(value), loaded.origins[key]) for key, value in configuration.effective(loaded)], "")
-    doubts = configuration.warnings(loaded.settings)
+    typer.echo(f"\n{_boundary_of(loaded)}")
+    doubts = _doubts(loaded)
     typer.echo(f"\n{config_file} is valid, {len(doubts)} warning{'' if len(doubts) == 1 else 's'}")
     for doubt in doubts:
         typer.echo(f"warning: {doubt}")
@@ -85,15 +96,32 @@ def _check_as_json(config_file: Path) -> None:
         print_json({"file": str(config_file), "is_valid": False, "errors": str(exc).splitlines(), "warnings": [], "settings": {}})
         raise typer.Exit(ExitCode.USAGE) from None
     values = {key: {"value": value, "origin": loaded.origins[key]} for key, value in configuration.effective(loaded)}
-    doubts = configuration.warnings(loaded.settings)
-    print_json({"file": str(config_file), "is_valid": True, "errors": [], "warnings": doubts, "settings": values})
+    doubts = _doubts(loaded)
+    settings = loaded.settings
+    boundary = {"name": settings.server.boundary, "sites": settings.servers_by_site}
+    print_json({"file": str(config_file), "is_valid": True, "errors": [], "warnings": doubts, "boundary": boundary, "settings": values})
 
 
 def _checked(config_file: Path) -> configuration.LoadedSettings:
     loaded = configuration.load(config_file)
     if loaded.settings.shipping.target:
         import_module("shadowrelay.tracking.target").check_target(loaded.settings.shipping.target)
+    if problems := list(places.problems(loaded.settings)):
+        raise ConfigurationError("\n".join(f"{config_file}: {problem}" for problem in problems))
     return loaded
+
+
+def _doubts(loaded: configuration.LoadedSettings) -> list[str]:
+    return [*configuration.warnings(loaded.settings), *places.doubts(loaded.settings)]
+
+
+def _boundary_of(loaded: configuration.LoadedSettings) -> str:
+    """Which servers of which sites hold copies for each other. Nobody may have meant that, if nobody named the boundary."""
+    settings = loaded.settings
+    sites = [f"{site} ({', '.join(servers)})" for site, servers in settings.servers_by_site.items()]
+    is_named = loaded.origins["server.boundary"] != configuration.Origin.DEFAULT
+    how = "" if is_named else ", which the configuration does not name,"
+    return f"boundary {settings.server.boundary}{how} spans {len(sites)} site{'' if len(sites) == 1 else 's'}: {', '.join(sites)}"
 
 
 def _text(value: object) -> object:

@@ -123,15 +123,16 @@ AsJson = Annotated[bool, typer.Option("--json", help="JSON for programs instead 
 def asked_node(node: str | None, token_file: Path | None, config: Path | None) -> Iterator["NodeClient"]:
     """A client of that node; errors end the command with the matching exit code."""
     # httpx takes a third of a second to import: not needed for --version, --help or check
-    from shadowrelay.admin.client import NodeClient, NodeError, find_token
+    from shadowrelay.admin.client import NodeClient, NodeError, checked_url, find_token
 
     with configuration_errors():
         if config is not None:
             admin = load(config).settings.admin
             node, token_file = node or f"http://{admin.listen}", token_file or admin.token_file
+        url = checked_url(node or URL_DEFAULT)
         token = find_token(token_file)
     try:
-        with NodeClient(node or URL_DEFAULT, token) as client:
+        with NodeClient(url, token) as client:
             yield client
     except NodeError as exc:
-        stop(str(exc), {0: ExitCode.UNREACHABLE, 401: ExitCode.USAGE}.get(exc.status, ExitCode.FAILED))
+        stop(str(exc), {0: ExitCode.UNREACHABLE, 400: ExitCode.USAGE, 401: ExitCode.USAGE}.get(exc.status, ExitCode.FAILED))

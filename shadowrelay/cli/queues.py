@@ -1,19 +1,38 @@
-"""The commands `queue`, `messages` and `peers`: ask a running node. docs/operations.md "Commands"."""
+"""The commands `queue`, `messages`, `peers` and `pressure`: ask a running node. docs/operations.md "Commands"."""
 
+import getpass
+import os
+import re
 import secrets
+import socket
+import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from shadowrelay.cli.output import AsJson, Config, ExitCode, Node, TokenFile, age, asked_node, duration, print_json, print_table, stop
 
+if TYPE_CHECKING:
+    from shadowrelay.admin.client import NodeClient
+
 HELD_FOR_OTHERS = "Shadow"
 SET_ASIDE = "Poison"
 ALL_MAX = 1_000_000
 REFUSED = (400, 404, 409)  # HTTP statuses that concern one message; any other concerns the node
-WAITING = ("Submission", "Delivery")
+DELIVERY = "Delivery"
+WAITING = ("Submission", DELIVERY)
+DELIVERED_HERE = ("primary", "set-aside")  # roles
+
+By = Annotated[str, typer.Option("--by", help="Who it is, for listings and the operator log. [user@host]")]
+
+QueueFilter = Annotated[
+    str, typer.Option("--filter", help="As in Exchange: \"MessageCount -gt 10 -and NextHopDomain -like '*.example'\".", show_default=False)
+]
+MessageFilter = Annotated[
+    str, typer.Option("--filter", help="As in Exchange: \"FromAddress -like '*@x.example' -and Size -gt 1MB\".", show_default=False)
+]
 
 queue = typer.Typer(no_args_is_help=True, help="Queues of a node.")
 messages = typer.Typer(no_args_is_help=True, help="Messages of a node.")
@@ -21,16 +40,32 @@ peers = typer.Typer(no_args_is_help=True, help="Peers of a node.")
 
 
 @queue.command("list")
-def list_queues(node: Node = None, token_file: TokenFile = None, config: Config = None, as_json: AsJson = False) -> None:
-    """List all queues with depth and oldest age. Shadow queues hold copies for other nodes and are not a backlog."""
+def list_queues(
+    filter_text: QueueFilter = "", node: Node = None, token_file: TokenFile = None, config: Config = None, as_json: AsJson = False
+) -> None:
+    """List queues with depth and oldest age. Shadow queues hold copies for other nodes and are not a backlog. Velocity: messages a second
+    that left less those that came, over the last minute."""
     with asked_node(node, token_file, config) as client:
-        rows = client.queues()
+        rows = client.queues(filter_text)
     if as_json:
         print_json(rows)
         return
-    columns = ("Identity", "Kind", "Next hop", "#Count", "#Octets", "#Oldest", "#Next retry", "Last error")
-    names = ("identity", "kind", "next_hop", "count", "octets")
-    table = [(*(row[name] for name in names), age(row["oldest_at"]), age(row["next_retry_at"]), row["last_error"]) for row in rows]
+    columns = ("Identity", "Delivery type", "Status", "#Count", "#Velocity", "#Octets", "#Oldest", "#Next retry", "Next hop", "Last error")
+    table = [
+        (
+            row["identity"],
+            row.get("delivery_type") or row["kind"],  # missing in the API of older nodes, as the next
+            row.get("status"),
+            row["count"],
+            f"{row.get('velocity', 0.0):g}",
+            row["octets"],
+            age(row["oldest_at"]),
+            age(row["next_retry_at"]),
+            row["next_hop"],
+            row["last_error"],
+        )
+        for row in rows
+    ]
     print_table(columns, table, "no queues")
     waiting = sum(row["count"] for row in rows if row["kind"] in WAITING)
     held = sum(row["count"] for row in rows if row["kind"] == HELD_FOR_OTHERS)
@@ -61,6 +96,7 @@ def show_queue(
 def retry_queues(
     identities: Annotated[list[str] | None, typer.Argument(help="Identities from `queue list`, with or without the server.")] = None,
     is_all: Annotated[bool, typer.Option("--all", help="Every queue with messages that wait for an attempt.")] = False,
+    filter_text: QueueFilter = "",
     node: Node = None,
     token_file: TokenFile = None,
     config: Config = None,
@@ -68,11 +104,46 @@ def retry_queues(
 ) -> None:
     """Retry now: probe the next hop and deliver deferred messages; for a Shadow queue, poll its primary server for discard
     notifications."""
-    if bool(identities) is is_all:
-        raise typer.BadParameter("give queue identities, or --all", param_hint="IDENTITIES")
+    _only_one("IDENTITIES", identities, is_all, filter_text)
     with asked_node(node, token_file, config) as client:
-        names = identities or [row["identity"] for row in client.queues() if row["kind"] in (*WAITING, HELD_FOR_OTHERS)]
+        names = identities or [row["identity"] for row in client.queues(filter_text) if _is_tried(row)]
         _one_by_one(names, client.retry_queue, "retried", as_json, "identity")
+
+
+@queue.command("suspend")
+def suspend_queues(
+    identities: Annotated[list[str] | None, typer.Argument(help="Identities from `queue list`, with or without the server.")] = None,
+    filter_text: QueueFilter = "",
+    is_hold: Annotated[bool, typer.Option("--hold", help="Also if no mail waits for this next hop or domain now.")] = False,
+    by: By = "",
+    node: Node = None,
+    token_file: TokenFile = None,
+    config: Config = None,
+    as_json: AsJson = False,
+) -> None:
+    """Attempt nothing from these delivery queues until `queue resume`, also after a restart. Attempts that run end normally."""
+    _only_one("IDENTITIES", identities, filter_text)
+    with asked_node(node, token_file, config) as client:
+        names = identities or [row["identity"] for row in client.queues(filter_text) if row["kind"] == DELIVERY]
+        _one_by_one(names, lambda name: client.suspend_queue(name, by or _caller(), is_hold=is_hold), "suspended", as_json, "identity")
+
+
+@queue.command("resume")
+def resume_queues(
+    identities: Annotated[list[str] | None, typer.Argument(help="Identities from `queue list`, with or without the server.")] = None,
+    is_all: Annotated[bool, typer.Option("--all", help="Every suspended queue.")] = False,
+    filter_text: QueueFilter = "",
+    by: By = "",
+    node: Node = None,
+    token_file: TokenFile = None,
+    config: Config = None,
+    as_json: AsJson = False,
+) -> None:
+    """Deliver from suspended queues again, at once."""
+    _only_one("IDENTITIES", identities, is_all, filter_text)
+    with asked_node(node, token_file, config) as client:
+        names = identities or [row["identity"] for row in client.queues(filter_text) if row.get("suspended_since") is not None]
+        _one_by_one(names, lambda name: client.resume_queue(name, by or _caller()), "resumed", as_json, "identity")
 
 
 @messages.command("list")
@@ -82,6 +153,7 @@ def list_messages(
     after: Annotated[
         int, typer.Option("--after", min=0, help="Start after this internal id (first column), the last one of the previous page.")
     ] = 0,
+    filter_text: MessageFilter = "",
     node: Node = None,
     token_file: TokenFile = None,
     config: Config = None,
@@ -89,17 +161,30 @@ def list_messages(
 ) -> None:
     """List messages, oldest first."""
     with asked_node(node, token_file, config) as client:
-        rows = client.messages(in_queue, limit, after)
-        queues = client.queues() if in_queue and not rows and not as_json else []
+        rows = client.messages(in_queue, limit, after, filter_text)
+        queues = client.queues() if in_queue and not rows and not filter_text and not as_json else []
     if as_json:
         print_json(rows)
         return
-    columns = ("#No", "Message id", "Role", "Sender", "#Done", "#Size", "#Age", "Primary", "Shadow", "Last reply, or why it is set aside")
+    columns = (
+        "#No",
+        "Message id",
+        "Role",
+        "Status",
+        "Sender",
+        "#Done",
+        "#Size",
+        "#Age",
+        "Primary",
+        "Shadow",
+        "Last reply, or why it is set aside",
+    )
     table = [
         (
             row["internal_id"],
             row["message_id"],
             row["role"],
+            row.get("status"),
             row["sender"] or "<>",
             f"{row['done_count']}/{row['recipients_count']}",
             row["size"],
@@ -132,15 +217,60 @@ def show_message(
     if as_json:
         print_json(message)
         return
-    lists = ("recipients", "copies", "retries")
+    lists = ("recipients", "copies", "retries", "deliveries", "forks")
     plain = [(name.replace("_", " "), _shown(value)) for name, value in message.items() if name not in lists]
     print_table(("Field", "Value"), plain, "")
-    columns = ("#No", "Recipient", "Done", "Notify", "Orcpt")
-    keys = ("ordinal", "address", "is_done", "notify", "orcpt")
+    columns: tuple[str, ...] = ("#No", "Recipient", "Done", "Notify", "Orcpt")
+    keys: tuple[str, ...] = ("ordinal", "address", "is_done", "notify", "orcpt")
     _print_part(columns, keys, message["recipients"])
     _print_part(("Copy on", "Database", "Choice"), ("server", "database", "choice"), message["copies"])
     columns = ("Waits for", "Recipients", "#Failures", "Next attempt", "Last reply")
     _print_part(columns, ("next_hop", "ordinals", "failures_count", "attempts_next_at", "last_reply"), message["retries"])
+    columns, keys = ("Delivered to", "Recipients", "At", "Inside the boundary"), ("next_hop", "ordinals", "at", "is_inside")
+    _print_part(columns, keys, message.get("deliveries", []))  # missing in the API of older nodes, as the next
+    _print_part(("At its primary server waits for", "Recipients"), ("next_hop", "ordinals"), message.get("forks", []))
+
+
+@messages.command("suspend")
+def suspend_messages(
+    message_ids: Annotated[list[str] | None, typer.Argument(help="Network message ids.")] = None,
+    filter_text: MessageFilter = "",
+    by: By = "",
+    node: Node = None,
+    token_file: TokenFile = None,
+    config: Config = None,
+    as_json: AsJson = False,
+) -> None:
+    """Attempt nothing on these messages until `messages resume`, also after a restart. They keep their copies, and expire as usual."""
+    _only_one("MESSAGE_IDS", message_ids, filter_text)
+    with asked_node(node, token_file, config) as client:
+        _one_by_one(
+            message_ids or _selected(client, filter_text),
+            lambda message_id: client.suspend_message(message_id, by or _caller()),
+            "suspended",
+            as_json,
+        )
+
+
+@messages.command("resume")
+def resume_messages(
+    message_ids: Annotated[list[str] | None, typer.Argument(help="Network message ids.")] = None,
+    filter_text: MessageFilter = "",
+    by: By = "",
+    node: Node = None,
+    token_file: TokenFile = None,
+    config: Config = None,
+    as_json: AsJson = False,
+) -> None:
+    """Attempt suspended messages again, at once. A message that was set aside is released."""
+    _only_one("MESSAGE_IDS", message_ids, filter_text)
+    with asked_node(node, token_file, config) as client:
+        _one_by_one(
+            message_ids or _selected(client, filter_text),
+            lambda message_id: client.resume_message(message_id, by or _caller()),
+            "resumed",
+            as_json,
+        )
 
 
 @messages.command("release")
@@ -160,46 +290,84 @@ def release_messages(
         _one_by_one(ids, client.release_message, "released", as_json)
 
 
-@messages.command("remove")
-def remove_messages(
-    message_ids: Annotated[list[str], typer.Argument(help="Network message ids.")],
-    with_dsn: Annotated[bool, typer.Option("--dsn/--no-dsn", help="Whether to send the sender a DSN.")] = True,
+@messages.command("resubmit")
+def resubmit_messages(
+    message_ids: Annotated[list[str] | None, typer.Argument(help="Network message ids.")] = None,
+    filter_text: MessageFilter = "",
+    by: By = "",
     node: Node = None,
     token_file: TokenFile = None,
     config: Config = None,
     as_json: AsJson = False,
 ) -> None:
-    """Remove messages that were set aside: they are not delivered, and the sender gets a DSN unless --no-dsn is given."""
+    """Route messages anew and attempt them now. A message that was set aside is released; a suspended one is refused."""
+    _only_one("MESSAGE_IDS", message_ids, filter_text)
     with asked_node(node, token_file, config) as client:
-        _one_by_one(message_ids, lambda message_id: client.remove_message(message_id, with_dsn=with_dsn), "removed", as_json)
+        _one_by_one(
+            message_ids or _selected(client, filter_text),
+            lambda message_id: client.resubmit_message(message_id, by or _caller()),
+            "resubmitted",
+            as_json,
+        )
+
+
+@messages.command("remove")
+def remove_messages(
+    message_ids: Annotated[list[str] | None, typer.Argument(help="Network message ids.")] = None,
+    filter_text: MessageFilter = "",
+    with_dsn: Annotated[
+        bool, typer.Option("--dsn/--no-dsn", "--with-ndr/--without-ndr", help="Whether to send the sender a DSN (Exchange: NDR).")
+    ] = True,
+    node: Node = None,
+    token_file: TokenFile = None,
+    config: Config = None,
+    as_json: AsJson = False,
+) -> None:
+    """Remove messages that wait or were set aside: they are not delivered, and the sender gets a DSN unless --no-dsn is given."""
+    _only_one("MESSAGE_IDS", message_ids, filter_text)
+    with asked_node(node, token_file, config) as client:
+        _one_by_one(
+            message_ids or _selected(client, filter_text),
+            lambda message_id: client.remove_message(message_id, with_dsn=with_dsn),
+            "removed",
+            as_json,
+        )
 
 
 @messages.command("export")
 def export_message(
     message_id: Annotated[str, typer.Argument(help="Network message id.")],
-    output: Annotated[Path, typer.Option("--output", help="New file (.eml).")],
+    output: Annotated[Path | None, typer.Option("--output", help="New file; - for standard output. [ID.eml]")] = None,
+    with_envelope: Annotated[
+        bool, typer.Option("--envelope", help="Begin with X-Sender and X-Receiver lines, for Exchange's Replay directory.")
+    ] = False,
     node: Node = None,
     token_file: TokenFile = None,
     config: Config = None,
     as_json: AsJson = False,
 ) -> None:
     """Write a message as it would be delivered, header and body, to a new file."""
-    if output.exists():
-        raise typer.BadParameter(f"{output} exists; choose a new file", param_hint="--output")
-    part = output.with_name(f"{output.name}.{secrets.token_hex(8)}.part")  # a name that no other process uses
+    if output == Path("-"):
+        with asked_node(node, token_file, config) as client:
+            client.export_message(message_id, sys.stdout.buffer, with_envelope=with_envelope)
+        return
+    path = output or Path(f"{re.sub('[^0-9A-Za-z-]', '_', message_id)}.eml")
+    if path.exists():
+        raise typer.BadParameter(f"{path} exists; choose a new file", param_hint="--output")
+    part = path.with_name(f"{path.name}.{secrets.token_hex(8)}.part")  # a name that no other process uses
     with asked_node(node, token_file, config) as client:
         try:
             with part.open("xb") as file:
-                size = client.export_message(message_id, file)
-            part.rename(output)
+                size = client.export_message(message_id, file, with_envelope=with_envelope)
+            part.rename(path)
         except OSError as exc:
-            stop(f"{output} cannot be written: {exc.strerror or exc}", ExitCode.USAGE)
+            stop(f"{path} cannot be written: {exc.strerror or exc}", ExitCode.USAGE)
         finally:
             part.unlink(missing_ok=True)
     if as_json:
-        print_json({"message_id": message_id, "file": str(output), "size": size})
+        print_json({"message_id": message_id, "file": str(path), "size": size})
     else:
-        typer.echo(f"{message_id}: {size} octets in {output}")
+        typer.echo(f"{message_id}: {size} octets in {path}")
 
 
 @peers.command("list")
@@ -222,7 +390,7 @@ def list_peers(node: Node = None, token_file: TokenFile = None, config: Config =
         "#Held for it",
         "#Held by it",
         "Forgotten",
-        "Why refused, or refusing",
+        "Why refused, refusing, or different",
     )
     table = [
         (
@@ -230,7 +398,9 @@ def list_peers(node: Node = None, token_file: TokenFile = None, config: Config =
             duration(row["heartbeat_age_seconds"]),
             duration(row["lease_seconds"]),
             *(row[name] for name in ("breaker", "held_for_count", "held_by_count", "is_forgotten")),
-            row.get("conflict") or row.get("refusal", ""),  # missing in the API of older nodes
+            row.get("conflict")
+            or ("it drains" if row.get("is_draining") else row.get("refusal", ""))
+            or row.get("differs", ""),  # missing in the API of older nodes
         )
         for row in rows
     ]
@@ -254,10 +424,60 @@ def forget_peer(
         typer.echo(f"{answer['name']} is marked as gone for good")
 
 
-def _names_of(queue: dict[str, Any]) -> tuple[str, str]:
-    """The queue's identity, with and without the server."""
+def show_pressure(node: Node = None, token_file: TokenFile = None, config: Config = None, as_json: AsJson = False) -> None:
+    """Show back pressure: what is refused or delayed now, and the use of each resource with its thresholds."""
+    with asked_node(node, token_file, config) as client:
+        found = client.pressure()
+    if as_json:
+        print_json(found)
+        return
+    columns = ("Resource", "#Use", "Unit", "Level", "#Samples", "#Medium above", "#High above", "#Medium again", "#Normal again", "Detail")
+    names = ("low_to_medium", "medium_to_high", "high_to_medium", "medium_to_low", "detail")
+    table = [
+        (
+            *(row[name] for name in ("resource", "use", "unit", "level")),
+            f"{row['samples_count']}/{row['history_depth']}",
+            *(row[name] for name in names),
+        )
+        for row in found["resources"]
+    ]
+    print_table(columns, table, "nothing is measured: enable_resource_monitoring is off")
+    typer.echo(f"{found['level']}: {found['effect']}")
+    for reason in found["reasons"]:
+        typer.echo(reason)
+
+
+def _is_tried(row: dict[str, Any]) -> bool:
+    return row["kind"] in (*WAITING, HELD_FOR_OTHERS) and row.get("suspended_since") is None
+
+
+def _only_one(what: str, *given: object) -> None:
+    """One way to say which, and no command for everything by mistake."""
+    if sum(map(bool, given)) != 1:
+        raise typer.BadParameter("say in one way which: by name, or by an option", param_hint=what)
+
+
+def _selected(client: "NodeClient", filter_text: str) -> list[str]:
+    """The messages for which this node is responsible, of all queues but Safety Net."""
+    return [row["message_id"] for row in client.messages("", ALL_MAX, 0, filter_text) if row["role"] in DELIVERED_HERE]
+
+
+def _caller() -> str:
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a user id without a name
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"[:128]
+
+
+def _names_of(queue: dict[str, Any]) -> tuple[str, ...]:
+    """The queue's identity, with and without the server; of `Shadow\\N` also with the name of its primary server."""
     identity: str = queue["identity"]
-    return identity, identity.partition("\\")[2]
+    server, _, name = identity.partition("\\")
+    by_primary = f"{HELD_FOR_OTHERS}\\{queue['next_hop']}"
+    is_of_forks = identity.endswith(f"\\{queue.get('primary')}\\{queue['next_hop']}")  # missing in the API of older nodes
+    others = (by_primary, f"{server}\\{by_primary}") if queue["kind"] == HELD_FOR_OTHERS and not is_of_forks else ()
+    return identity, name, *others
 
 
 def _one_by_one(names: list[str], do: Callable[[str], dict[str, Any]], done: str, as_json: bool, key: str = "message_id") -> None:

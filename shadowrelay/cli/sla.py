@@ -162,7 +162,8 @@ def report(
         print_json({"output": output} | {key: summary[key] for key in ("now", "input", "overall", "objectives", "causes")})
     else:
         _print_report(summary, output)
-    if caution := import_module("shadowrelay.sla.page.cautions").misnamed(summary):
+    cautions = import_module("shadowrelay.sla.page.cautions")
+    for caution in filter(None, (cautions.misnamed(summary), cautions.ahead_of_clock(summary))):
         typer.echo(f"shadowrelay: {visible(caution)}", err=True)
     if fail_on_breach and any(each["verdict"] == "missed" for each in summary["objectives"]):
         raise typer.Exit(ExitCode.BREACH)
@@ -258,6 +259,7 @@ class _Progress:
             is_small = reads_once and source.is_little(logs)
         elif warehouse is not None:
             source.require_warehouse(warehouse)
+            is_small = reads_once and source.is_little_warehouse(warehouse)
         self.doing("starting Spark")
         session = module.spark_session(master, driver_memory=driver_memory, is_small=is_small)
         if threading.current_thread() is threading.main_thread():

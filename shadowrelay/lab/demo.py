@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from shadowrelay.lab.account import Account, Fault, FaultKind, Times, account
+from shadowrelay.lab.account import Account, Fault, FaultKind, Times, account, has_all_arrived
 from shadowrelay.lab.cluster import Cluster, NodeProcess, Place, instant, rows
 from shadowrelay.lab.sla_report import Report, contradictions, make_report
 from shadowrelay.lab.traffic import Load, Sink
@@ -163,8 +163,7 @@ class _Demo:
         """Wait until everything acknowledged has arrived, and then a little longer, so that duplicates can arrive."""
         deadline = time.monotonic() + SETTLE_SECONDS_MAX
         while time.monotonic() < deadline:
-            arrived = {arrival.network_id for arrival in sink.arrivals}
-            if all(network_id in arrived for sent in load.sent for network_id in sent.acknowledged_ids):
+            if has_all_arrived(load.sent, sink.arrivals):
                 break
             await asyncio.sleep(0.1)
         await asyncio.sleep(3 * TIMES.heartbeat)

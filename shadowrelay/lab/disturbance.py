@@ -8,10 +8,12 @@ interruption then leaves at worst a logged fault that did not happen, which `sta
 that is not logged.
 """
 
+import json
 import time
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from shadowrelay.lab.engine import Engine, until_healthy
 from shadowrelay.lab.fault_log import Change, Entry, in_force
@@ -112,6 +114,8 @@ def _drop(chain: str, side: str, address: str) -> Command:
 STOP_SECONDS = 80  # as stop_grace_period in docker-compose.yml
 RATE_DEFAULT = "128kbit"
 QUEUE = "/queue"  # mount point of the node's queue volume in its network container
+CONFIG = "/etc/shadowrelay/node.toml"
+DRAIN_SECONDS_MAX = 300.0  # sessions 30 s, attempts 30 s, and two minutes without progress
 FILLER = f"{QUEUE}/filler"
 RUNNING = ("healthy", "starting", "unhealthy", "running")
 ALIVE = (*RUNNING, "paused")
@@ -197,6 +201,16 @@ class Disturbances:
                 self.engine.docker("start", identity)
                 until_healthy(self.engine, [one.short])
         return list(NODES)
+
+    def drain(self, node: str) -> dict[str, Any]:
+        """Drain the node, as an operator does, and wait until it is inactive. Returns what the command says. Raises: LabError if
+        something is left. The health check fails until `shadowrelay undrain`, or an empty queue."""
+        one = self._known(node)
+        with self.state.turn.taken(f"drain {one.short}"):
+            self._require_running(one)
+            said = self.engine.execute(one.short, "shadowrelay", "drain", "--config", CONFIG, "--json", seconds=DRAIN_SECONDS_MAX)
+            status: dict[str, Any] = json.loads(said)
+            return status
 
     # ---- networks
 

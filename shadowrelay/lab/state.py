@@ -11,16 +11,12 @@ import os
 import secrets
 import shutil
 from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
-
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from shadowrelay.lab.fault_log import FaultLog
 from shadowrelay.lab.topology import MACHINES, LabError
+from shadowrelay.settings.authority import make_authority, signed_pems, write_file
 
 # ---- locks
 
@@ -66,7 +62,6 @@ class Turn:
 # ---- certificates
 
 LIFE = timedelta(days=90)
-CLOCKS_APART = timedelta(hours=1)
 
 
 def write_certificates(directory: Path, names: Iterable[tuple[str, str]]) -> None:
@@ -76,57 +71,18 @@ def write_certificates(directory: Path, names: Iterable[tuple[str, str]]) -> Non
     them. They give access to this lab only.
     """
     _make(directory)
-    authority_key = ec.generate_private_key(ec.SECP256R1())
-    subject = _named("shadowrelay lab authority")
-    authority = (
-        _builder(subject, subject, authority_key.public_key())
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(authority_key.public_key()), critical=False)
-        .sign(authority_key, hashes.SHA256())
-    )
+    authority = make_authority("shadowrelay lab authority", LIFE)
     for folder, name in names:
-        key = ec.generate_private_key(ec.SECP256R1())
-        certificate = (
-            _builder(_named(name), subject, key.public_key())
-            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
-            .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
-            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), critical=False)
-            .sign(authority_key, hashes.SHA256())
-        )
+        certificate, key = signed_pems(authority, name, LIFE)
         place = directory / folder
         _make(place)
-        _write(place / "node.pem", certificate.public_bytes(serialization.Encoding.PEM))
-        _write(place / "authority.pem", authority.public_bytes(serialization.Encoding.PEM))
-        private = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-        _write(place / "node.key", private)
-
-
-def _named(name: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-
-
-def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
-    now = datetime.now(UTC)
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(key)
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - CLOCKS_APART)
-        .not_valid_after(now + LIFE)
-    )
+        for file, data in (("node.pem", certificate), ("node.key", key), ("authority.pem", authority.pem)):
+            write_file(place / file, data, 0o644)
 
 
 def _make(directory: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     directory.chmod(0o755)
-
-
-def _write(path: Path, data: bytes) -> None:
-    path.write_bytes(data)
-    path.chmod(0o644)
 
 
 # ---- the folder

@@ -17,13 +17,14 @@ from datetime import UTC, datetime, timedelta
 from enum import Enum
 from pathlib import Path
 
-from shadowrelay.model.ids import BoundaryName, DatabaseId, MessageId, ServerName
+from shadowrelay.model.ids import NO_DATABASE, BoundaryName, DatabaseId, MessageId, ServerName
 from shadowrelay.model.message import Content, Envelope, Recipient
 from shadowrelay.model.ownership import StatusAnswer, StatusQuestion
 from shadowrelay.model.peers import CopyOffer, DiscardReply, PeerIdentity
 from shadowrelay.model.replies import DeliveryError, Reply, queued_as
 from shadowrelay.model.routing import Destination, HostPort
 from shadowrelay.pipeline.context import SystemClock
+from shadowrelay.pipeline.pressure_rules import NO_PRESSURE
 from shadowrelay.ports import DeliveryJob
 from shadowrelay.settings.values import ReceiveConnector
 from shadowrelay.smtp.client import Opening
@@ -215,22 +216,23 @@ class Arrival:
 
 
 class Sink:
-    """The receiving server. `is_deferring` refuses all content with a 4xx. `arrivals` in order. Accepts mail on `host` from `network`."""
+    """The receiving server. `is_deferring` refuses all content with a 4xx. `arrivals` in order. Accepts mail on `host` from `network`;
+    without a `port`, on a free one."""
 
-    def __init__(self, host: str = "127.0.0.1", network: str = "127.0.0.0/8") -> None:
+    def __init__(self, host: str = "127.0.0.1", network: str = "127.0.0.0/8", port: int = 0) -> None:
         self.arrivals: list[Arrival] = []
         self.is_deferring = False
         self.deferred_count = 0
         self.decide: Callable[[Envelope], Reply | None] = lambda envelope: None
         self._spool = tempfile.TemporaryDirectory(prefix="shadowrelay-sink-")
-        values = {"name": "sink", "listen": f"{host}:0", "relay_from": [network], "max_sessions_per_address": 5000}
+        values = {"name": "sink", "listen": f"{host}:{port}", "relay_from": [network], "max_sessions_per_address": 5000}
         connector = ReceiveConnector.model_validate(values)
         name, boundary, spool = ServerName("sink.example"), BoundaryName("sink"), Path(self._spool.name)
         reception = Reception(name, boundary, connector, {}, self, _NoPeers(), SystemClock(), spool, is_advertised=False)
         self._server = ReceiverServer(reception)
 
     async def start(self) -> HostPort:
-        """Listen on a free port."""
+        """Listen; returns the address."""
         await self._server.start()
         return self._server.address
 
@@ -239,7 +241,9 @@ class Sink:
         await self._server.close()
         self._spool.cleanup()
 
-    def refusal(self) -> Reply | None:
+    pressure = NO_PRESSURE
+
+    def refusal(self, *, is_inside: bool) -> Reply | None:
         """See `ports.Acceptor`. None, because content is refused instead, as by a server whose store is down."""
         return None
 
@@ -266,13 +270,13 @@ class _NoPeers:
 
     position = 0
 
-    def own_identity(self, listener: ServerName) -> PeerIdentity:
+    def own_identity(self, listener: ServerName, database: DatabaseId = NO_DATABASE) -> PeerIdentity:
         raise NotImplementedError
 
     def refusal(self, identity: PeerIdentity) -> Reply | None:
         return None
 
-    async def greeted(self, identity: PeerIdentity) -> None:
+    async def greeted(self, identity: PeerIdentity) -> PeerIdentity:
         raise NotImplementedError
 
     def offers_hold(self) -> bool:

@@ -17,4 +17,5 @@ MessageId = NewType("MessageId", str)
 """Network message id: a UUID assigned by the first node; canonical lower-case text with dashes."""
 
 NO_SERVER = ServerName("")
+NO_MESSAGE = MessageId("")
 NO_DATABASE = DatabaseId("")

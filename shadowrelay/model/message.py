@@ -5,7 +5,7 @@ from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 
-from shadowrelay.model.ids import MessageId
+from shadowrelay.model.ids import NO_MESSAGE, MessageId
 from shadowrelay.model.values import dataclass
 
 CONTENT_IN_MEMORY_BYTES_MAX = 1024 * 1024  # docs/design.md 9: a session never holds more than 1 MiB of content
@@ -52,6 +52,8 @@ class Envelope:
     connector: str = ""
     internet_message_id: str = ""
     subject: str = ""
+    date: str = ""  # of the header, as written there; empty also where an older version did not record it
+    resubmitted_from: MessageId = NO_MESSAGE  # the message in Safety Net of which this one was made
 
     @property
     def ordinals(self) -> Ordinals:

@@ -30,6 +30,7 @@ class Role(StrEnum):
     DELIVERED = "delivered"  # every recipient is done, by this node or as another node reported
     RELEASED = "released"  # this node's copy or claim is no longer needed
     SET_ASIDE = "set-aside"  # poison or corrupt: still claimed, but not attempted
+    HANDED_OVER = "handed-over"  # this node drains or redirects, and sent `yours`: still claimed, but not attempted
 
 
 class Choice(IntEnum):
@@ -51,12 +52,14 @@ class Choice(IntEnum):
 class Copy:
     """An entry of a primary's list: this server may hold a copy.
 
-    `database` is `NO_DATABASE` until a session with the server has shown it.
+    `database` is `NO_DATABASE` until a session with the server has shown it. `placement` is that of the last number which the claim gave
+    to this server, 0 if none. A claim that wants one copy leaves it at 0: the copy that counts has the number of the claim.
     """
 
     server: ServerName
     database: DatabaseId
     choice: Choice = Choice.LISTED
+    placement: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +68,8 @@ class Claim:
 
     Shapes: `primary` and `database` name the primary server of a shadow message and are empty for other roles;
     `asked` holds the servers that have answered in the current round of questions before a promotion; `copies` is a primary's
-    list, one entry per server; `handed` is true for a shadow message for which its primary sent `yours`.
+    list, one entry per server; `handed` is true for a shadow message for which its primary sent `yours`; `wanted` is how many
+    servers a primary chooses (`shadow_copies` of its settings when it accepted the message or took it over).
     """
 
     role: Role
@@ -77,6 +81,7 @@ class Claim:
     asked: frozenset[ServerName] = frozenset()
     handed: bool = False
     copies: tuple[Copy, ...] = ()
+    wanted: int = 1
 
     @property
     def is_done(self) -> bool:
@@ -84,16 +89,34 @@ class Claim:
         return len(self.done) >= self.recipients_count
 
     def chosen(self) -> Copy | None:
-        """The chosen shadow server's entry, handed over or not."""
+        """The entry of the chosen shadow server, handed over or not; of several, the one that takes over first."""
+        first = None
+        for copy in self.copies:
+            if copy.choice is Choice.HANDED_OVER:
+                return copy
+            if copy.choice is Choice.CHOSEN and (first is None or copy.placement > first.placement):
+                first = copy
+        return first
+
+    def is_chosen(self, server: ServerName) -> bool:
+        """Whether this server is a chosen one, handed over or not."""
+        entry = self.copy_on(server)
+        return entry is not None and (entry.choice is Choice.CHOSEN or entry.choice is Choice.HANDED_OVER)
+
+    @property
+    def missing_count(self) -> int:
+        """How many servers are still to be chosen; 0: it is as redundant as wanted."""
+        missing = self.wanted
         for copy in self.copies:
             if copy.choice is Choice.CHOSEN or copy.choice is Choice.HANDED_OVER:
-                return copy
-        return None
+                missing -= 1
+        return missing if missing > 0 else 0
 
     @property
     def is_primary(self) -> bool:
-        """This node claims responsibility. A primary message that was set aside still counts; a shadow message set aside does not."""
-        return self.role is Role.PRIMARY or (self.role is Role.SET_ASIDE and not self.primary)
+        """This node claims responsibility. A primary message that was set aside or handed over still counts; a shadow message that
+        was set aside does not."""
+        return self.role is Role.PRIMARY or self.role is Role.HANDED_OVER or (self.role is Role.SET_ASIDE and not self.primary)
 
     def copy_on(self, server: ServerName) -> Copy | None:
         """The list entry of one server."""
@@ -140,16 +163,18 @@ class DiscardStatus(StrEnum):
     PROMOTED = "promoted"
     RELEASED = "released"
     YOURS = "yours"
+    FORKS = "forks"  # information only
 
 
 @dataclass(frozen=True, slots=True)
 class DiscardEvent:
-    """One line of an XQDISCARD reply; empty `ordinals` with DELIVERED means all recipients."""
+    """One line of an XQDISCARD reply; empty `ordinals` with DELIVERED means all recipients. FORKS has ordinals and a next hop."""
 
     sequence: int
     message_id: MessageId
     status: DiscardStatus
     ordinals: Ordinals = NO_ORDINALS
+    next_hop: str = ""
 
 
 @dataclass(frozen=True, slots=True)

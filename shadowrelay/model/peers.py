@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from shadowrelay.model.ids import BoundaryName, DatabaseId, ServerName
+from shadowrelay.model.ids import NO_DATABASE, BoundaryName, DatabaseId, ServerName
 from shadowrelay.model.message import Content, Envelope, Ordinals
 from shadowrelay.model.ownership import CopyNumber, DiscardEvent
 from shadowrelay.model.values import dataclass
@@ -28,7 +28,9 @@ class Incarnation:
 
 @dataclass(frozen=True, slots=True)
 class PeerIdentity:
-    """The arguments of XSHADOW. `seen` is what the speaker has seen of the listener's database, if anything."""
+    """The arguments of XSHADOW. `seen` is what the speaker has seen of the listener's database `seen_of`; `former` is the id that the
+    speaker's database had before it was found to be an older copy. `is_draining`: do not place copies on the speaker, nor hand
+    messages over to it. `common`: names and values, as on the wire, of further settings that should be the same on all nodes."""
 
     server: ServerName
     boundary: BoundaryName
@@ -38,6 +40,10 @@ class PeerIdentity:
     position: int
     span: timedelta
     seen: Seen | None = None
+    seen_of: DatabaseId = NO_DATABASE
+    former: DatabaseId = NO_DATABASE
+    is_draining: bool = False
+    common: tuple[tuple[str, str], ...] = ()
 
     @property
     def whole_incarnation(self) -> Incarnation:

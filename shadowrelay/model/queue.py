@@ -1,11 +1,11 @@
 """Queue values: stored messages, due times, retries and origin; rows and views for operators. docs/architecture.md "On disk"."""
 
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
-from shadowrelay.model.ids import BoundaryName, DatabaseId, MessageId, ServerName, SiteName
-from shadowrelay.model.message import Content, ContentPlace, Envelope, Ordinals
+from shadowrelay.model.ids import NO_DATABASE, BoundaryName, DatabaseId, MessageId, ServerName, SiteName
+from shadowrelay.model.message import NO_ORDINALS, Content, ContentPlace, Envelope, Ordinals
 from shadowrelay.model.ownership import Claim, CopyNumber
 from shadowrelay.model.values import dataclass
 
@@ -15,7 +15,9 @@ class Origin(StrEnum):
 
     CLIENT = "client"
     DSN = "dsn"
+    JOURNAL = "journal"  # a journal report
     SHADOW = "shadow"  # a copy that a primary placed here; unchanged by promotion
+    SAFETY_NET = "safety-net"  # made from a message in Safety Net
 
 
 class FailureKind(StrEnum):
@@ -33,7 +35,7 @@ class ForkRetry:
 
     Shapes: `next_hop` is the routing key; `ordinals` is never empty. `failures_count` counts consecutive attempts, except those
     that could not reach the next hop: the queue counts these. `first_failed_at` is the time of queueing if no attempt has failed.
-    `notice_at` is when the delay notice or the expiry is due; `None` while the fork waits for a lease, which delays both.
+    `notice_at` is when the delay notice or the expiry is due; `None` if it is not known yet.
     """
 
     next_hop: str
@@ -49,6 +51,16 @@ class ForkRetry:
 
 
 WAITS_FOR_COPY = ServerName("*copy")  # not a legal server name; reject mode: a copy is placed before delivery
+SUSPENDED = ServerName("*suspended")  # likewise; every fork of a suspended message waits for it, until `NEVER`
+NEVER = datetime(9999, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Suspension:
+    """An administrator lets nothing be attempted on a message, or from a queue: since when, and who it was."""
+
+    since: datetime
+    by: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +75,27 @@ class NewMessage:
 
 
 @dataclass(frozen=True, slots=True)
+class Delivery:
+    """Recipients that this node delivered together. `is_inside`: by a route inside the boundary."""
+
+    at: datetime
+    next_hop: str
+    ordinals: Ordinals
+    is_inside: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedFork:
+    """Recipients of a shadow message that wait at its primary server for this next hop."""
+
+    next_hop: str
+    ordinals: Ordinals
+
+
+@dataclass(frozen=True, slots=True)
 class StoredMessage:
-    """A message as the ledger stores it now."""
+    """A message as the ledger stores it now. `delivered_at`: the last of `deliveries`; of a shadow message that was not promoted, when
+    it was discarded as delivered."""
 
     internal_id: int
     envelope: Envelope
@@ -79,11 +110,15 @@ class StoredMessage:
     deaths_count: int = 0  # times the process died while it handled the content
     set_aside_reason: str = ""
     keep_until: datetime | None = None
+    suspended: Suspension | None = None
+    delivered_at: datetime | None = None
+    deliveries: tuple[Delivery, ...] = ()
+    forks: tuple[ReportedFork, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class SideMessage:
-    """A message created by the relay itself (a DSN), committed in the same transaction as its cause."""
+    """A message created by the relay itself (a DSN, a journal report), committed in the same transaction as its cause."""
 
     message: NewMessage
     content: Content
@@ -96,7 +131,9 @@ class AttemptRecord:
 
     Shapes: `done` are the ordinals that ended in it (delivered, failed with their DSN in `sides`, expired); `retry` is the rest
     of the fork. `others` are the message's other forks, queued together with `retry` if the message was in no queue before.
-    `keep_until` is when Safety Net may drop the content, `remember_until` when the row may be deleted.
+    `keep_until` is when Safety Net may drop the content, `remember_until` when the row may be deleted. `delivered` are the keys
+    (`pipeline.duplicates`) of the recipients that the next hop accepted, `sent` their ordinals; `is_inside`: by a route inside the
+    boundary.
     """
 
     message_id: MessageId
@@ -107,26 +144,62 @@ class AttemptRecord:
     sides: tuple[SideMessage, ...]
     keep_until: datetime
     remember_until: datetime
+    delivered: tuple[bytes, ...] = ()
+    sent: Ordinals = NO_ORDINALS
+    is_inside: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveredTo:
+    """A recorded delivery to one recipient: of which message, and when. docs/design.md 6.5."""
+
+    message_id: MessageId
+    delivered_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """Where an incarnation began, and the position that it found: the end of the one before."""
+
+    began: int
+    found: int
 
 
 @dataclass(frozen=True, slots=True)
 class DatabaseIdentity:
-    """This node's queue database: id, incarnation (how often it was opened), position at which this incarnation began."""
+    """This node's queue database: id, incarnation (how often it was opened), position at which this incarnation began.
+
+    Shapes: `openings` has the beginning of each known incarnation, this one included. `former` is the id before the database was found
+    to be an older copy; up to the internal id `older_until` it may have claims from before that (0: none any more).
+    """
 
     database: DatabaseId
     incarnation: int
     began: int
+    openings: Mapping[int, Beginning]
+    former: DatabaseId = NO_DATABASE
+    older_until: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class MessagePage:
+    """A page of a filtered listing. `next_after`: after which internal id the next page begins; `None` after the last page. A page may
+    have few messages, or none, and not be the last."""
+
+    messages: tuple[StoredMessage, ...]
+    next_after: int | None
 
 
 class QueueKind(StrEnum):
     """Kinds of queues in listings and metrics."""
 
     SUBMISSION = "Submission"  # primary, due now, or no verdict yet
-    DELIVERY = "Delivery"  # primary, waits for a retry
+    DELIVERY = "Delivery"  # primary, in the queue of a next hop: not tried yet, or waits for a retry
     SHADOW = "Shadow"
     SAFETY_NET_PRIMARY = "SafetyNetPrimary"
     SAFETY_NET_SHADOW = "SafetyNetShadow"
     POISON = "Poison"
+    HANDED_OVER = "HandedOver"  # this node drains or redirects: `yours` was sent, and the shadow server takes them over
 
 
 class QueueStatus(StrEnum):
@@ -135,6 +208,7 @@ class QueueStatus(StrEnum):
     ACTIVE = "Active"  # attempts run
     READY = "Ready"
     RETRY = "Retry"  # the next hop cannot be reached: one attempt probes it
+    SUSPENDED = "Suspended"  # by an administrator: nothing is attempted
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +218,9 @@ class QueueRow:
     `retry_since` and `probes_count` belong to a queue in status RETRY.
     """
 
-    identity: str  # Server\Submission, Server\<next hop>, Server\Shadow\N, …
+    identity: str  # Server\Submission, Server\<next hop>, Server\Shadow\N, Server\Shadow\<primary>\<next hop>, …
     kind: QueueKind
-    next_hop: str  # next hop; shadow: the primary server
+    next_hop: str  # next hop; Shadow\N: the primary server
     count: int
     oldest_at: datetime | None
     last_error: str = ""
@@ -155,6 +229,15 @@ class QueueRow:
     status: QueueStatus = QueueStatus.READY
     retry_since: datetime | None = None
     probes_count: int = 0
+    suspended: Suspension | None = None
+    is_smart_host: bool = False  # delivers to the hosts of a route, or to an address, not by MX
+    velocity: float = 0.0  # messages a second that left less those that came, over the last minute
+    primary: ServerName = ServerName("")  # of a shadow queue
+
+    @property
+    def is_of_forks(self) -> bool:
+        """A shadow queue for one next hop of its primary server."""
+        return self.kind is QueueKind.SHADOW and self.identity.endswith(f"\\{self.primary}\\{self.next_hop}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +293,9 @@ class PeerView:
     held_by_count: int  # this node's unfinished messages of which it may hold a copy
     is_forgotten: bool = False
     refusal: str = ""  # its reply to the last refused copy, while the breaker is refusing
+    is_draining: bool = False  # it said so: it takes no copies, and hands its messages over
     conflict: str = ""  # why this node refuses it: its name or database id belongs to another node
+    differs: str = ""  # its settings that should be this node's, but are not
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,9 +307,10 @@ class NodeView:
     boundary: BoundaryName
     version: str
     started_at: datetime
-    state: str  # starting, running, draining
+    state: str  # starting, running, draining, inactive, redirecting
     database: DatabaseId
     incarnation: int
     began: int
     position: int
+    former_database: DatabaseId  # its id before it was found to be an older copy
     settings: Mapping[str, object]

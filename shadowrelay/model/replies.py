@@ -4,6 +4,7 @@ A reply has a code, an enhanced code and a text; each constant cites its source.
 because after a 5xx the other side gives up. Exceptions are named for what the caller should do next. CONTRIBUTING.md "Errors".
 """
 
+import errno
 from enum import Enum
 from typing import NamedTuple
 
@@ -45,6 +46,10 @@ class ShadowrelayError(Exception):
     """Base of all errors that this program raises on purpose."""
 
 
+# of a path: this user can never use it, so the configuration or the rights have to change
+UNUSABLE = frozenset((errno.EEXIST, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ENOENT, errno.EROFS))
+
+
 class ConfigurationError(ShadowrelayError):
     """The configuration is wrong; raised before any socket opens; names file, key and remedy. Exit code 2."""
 
@@ -58,7 +63,8 @@ class WireError(ShadowrelayError):
 
 
 class IllegalTransition(ShadowrelayError):
-    """An event that is impossible in this state: a bug. The message is set aside, the client gets 451."""
+    """An event that is impossible in this state: the claim ended while a copy was made, which the caller expects; anything else is a
+    bug."""
 
 
 class DeliveryError(ShadowrelayError):

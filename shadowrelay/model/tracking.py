@@ -12,7 +12,7 @@ class EventId(StrEnum):
     HAREDIRECTFAIL = "HAREDIRECTFAIL"  # primary: no shadow copy was made, source-context says why
     HARECEIVE = "HARECEIVE"  # shadow: the copy is stored
     HADISCARD = "HADISCARD"  # shadow: discarded, the primary was done
-    RECEIVE = "RECEIVE"  # primary: acknowledged to the client
+    RECEIVE = "RECEIVE"  # primary: acknowledged to the client; of source AGENT: a journal report was made
     TRANSFER = "TRANSFER"  # primary: forks were made
     SEND = "SEND"  # primary: delivered to a next hop by a route inside the boundary
     SENDEXTERNAL = "SENDEXTERNAL"  # primary: delivered to a next hop outside
@@ -39,6 +39,7 @@ class EventSource(StrEnum):
     POISONMESSAGE = "POISONMESSAGE"
     QUEUE = "QUEUE"
     ADMIN = "ADMIN"
+    AGENT = "AGENT"  # journaling
 
 
 class Replication(StrEnum):

@@ -13,36 +13,43 @@ copy; a primary server that places again uses a number above that of the old cop
 delivers only while every server that may hold a copy has recently proved receipt of something it sent, and so will not take over yet
 (`leases` has the arithmetic). After a lease has ended, the primary asks that server first. No function here reads a clock.
 
-**The events.** Each cell lists the roles that may follow (P primary, A set aside by its owner, S shadow, U a shadow message that cannot
-be read, D delivered, R released), or why nothing happens. `tests/ownership/test_table.py` tries every cell.
+**The events.** Each cell lists the roles that may follow (P primary, A set aside by its owner, H handed over by a node that drains,
+S shadow, U a shadow message that cannot be read, D delivered, R released), or why nothing happens. `tests/ownership/test_table.py`
+tries every cell.
 
-| event                   | unknown | primary | set aside | shadow | unreadable | delivered | released |
-|-------------------------|---------|---------|-----------|--------|------------|-----------|----------|
-| `placing`               | raises  | P       | raises    | raises | raises     | raises    | raises   |
-| `placed`                | raises  | P       | A         | late   | late       | late      | late     |
-| `released_acknowledged` | raises  | P       | A         | S      | U          | D         | R        |
-| `gave_up`               | raises  | P       | A         | late   | late       | late      | late     |
-| `choosing_again`        | raises  | P       | A         | late   | late       | late      | late     |
-| `refused`               | raises  | R       | raises    | raises | raises     | raises    | raises   |
-| `handing_over`          | raises  | A       | A         | late   | late       | late      | late     |
-| `taken_back`            | raises  | other   | P         | other  | other      | late      | late     |
-| `recorded`              | raises  | P D     | A D       | S D    | U D        | D         | D R      |
-| `review`                | raises  | P S D R | A S D R   | late   | late       | late      | late     |
-| `nobody_claims_more`    | raises  | P       | P A       | late   | late       | late      | late     |
-| `answer_question`       | asked   | P S     | A S       | S      | asked      | asked     | asked    |
-| `hold`                  | S       | P D     | A D       | S D    | S D        | over      | S D      |
-| `heard` delivered       | over    | P D     | A D       | S D    | U D        | over      | over     |
-| `heard` released        | over    | other   | other     | R      | other      | over      | over     |
-| `heard` yours           | over    | other   | other     | S      | other      | over      | over     |
-| `heard` promoted        | over    | asked   | asked     | other  | other      | over      | over     |
-| `answered`              | raises  | late    | late      | P S D  | late       | late      | late     |
-| `alone`                 | raises  | late    | late      | P D    | late       | late      | late     |
-| `round_over`            | raises  | late    | late      | S      | late       | late      | late     |
-| `dropped`               | raises  | other   | other     | other  | R          | late      | late     |
+| event                   | unknown | primary | set aside | handed over | shadow | unreadable | delivered | released |
+|-------------------------|---------|---------|-----------|-------------|--------|------------|-----------|----------|
+| `placing`               | raises  | P       | raises    | raises      | raises | raises     | raises    | raises   |
+| `placed`                | raises  | P       | A         | H           | late   | late       | late      | late     |
+| `released_acknowledged` | raises  | P       | A         | H           | S      | U          | D         | R        |
+| `gave_up`               | raises  | P       | A         | H           | late   | late       | late      | late     |
+| `choosing_again`        | raises  | P       | A         | H           | late   | late       | late      | late     |
+| `refused`               | raises  | R       | raises    | raises      | raises | raises     | raises    | raises   |
+| `handing_over`          | raises  | A       | A         | A           | late   | late       | late      | late     |
+| `draining`              | raises  | H       | other     | other       | late   | late       | late      | late     |
+| `reminding`             | raises  | other   | other     | H           | other  | other      | other     | other    |
+| `taken_back`            | raises  | other   | P         | other       | other  | other      | late      | late     |
+| `recorded`              | raises  | P D     | A D       | D H         | S D    | U D        | D         | D R      |
+| `review`                | raises  | P S D R | A S D R   | S D R H     | late   | late       | late      | late     |
+| `nobody_claims_more`    | raises  | P       | P A       | P H         | late   | late       | late      | late     |
+| `claimed_again`         | raises  | P       | A         | H           | late   | late       | late      | late     |
+| `answer_question`       | asked   | P S     | A S       | S H         | S      | asked      | asked     | asked    |
+| `hold`                  | S       | P D     | A D       | D H         | S D    | S D        | over      | S D      |
+| `heard` delivered       | over    | P D     | A D       | D H         | S D    | U D        | over      | over     |
+| `heard` released        | over    | other   | other     | other       | R      | other      | over      | over     |
+| `heard` yours           | over    | other   | other     | other       | S      | other      | over      | over     |
+| `heard` promoted        | over    | asked   | asked     | asked       | asked  | other      | over      | over     |
+| `followed`              | raises  | late    | late      | late        | S D    | late       | late      | late     |
+| `answered`              | raises  | late    | late      | late        | P S D  | late       | late      | late     |
+| `alone`                 | raises  | late    | late      | late        | P D    | late       | late      | late     |
+| `round_over`            | raises  | late    | late      | late        | S      | late       | late      | late     |
+| `dropped`               | raises  | other   | other     | other       | other  | R          | late      | late     |
 
 - *late*: the claim has ended or changed since the operation began. Other nodes were notified when it changed.
 - *over*: there is nothing left to end. A repeated or late notification or offer changes nothing.
 - *other*: the event concerns another role. A notification ends a copy, never this node's own claim nor a copy from another server.
-- *asked*: nothing changes but the answer: the status of the message, or the note to ask the server that took it over.
-- *raises*: `IllegalTransition`: there is no such message, or only its owner may do that. The caller has a bug.
+- *asked*: nothing changes but the answer: the status of the message, or the note to ask the server that took it over. A shadow server
+  has that note from its own primary, which has yielded.
+- *raises*: `IllegalTransition`: there is no such message, or only its owner may do that. The claim has ended
+  since the caller looked, or the caller has a bug.
 """

@@ -1,5 +1,7 @@
 """Events of a claim on the primary server: accepting, placing copies, recording attempts, reviewing its list. docs/design.md 6.2."""
 
+from collections.abc import Iterable, Sequence
+
 from shadowrelay.model.ids import NO_DATABASE, ServerName
 from shadowrelay.model.message import Ordinals
 from shadowrelay.model.ownership import (
@@ -20,11 +22,10 @@ from shadowrelay.ownership import rules
 from shadowrelay.ownership.rules import Note, Party
 
 
-def first_claim(me: Party, recipients_count: int, first: Party | None) -> Claim:
-    """The claim of a node to a message that it accepts, with the first server that will be sent a copy, if any."""
-    placement = 0 if first is None else 1
-    copies = () if first is None else (Copy(first.server, first.database),)
-    return Claim(Role.PRIMARY, CopyNumber(1, placement, me.database), recipients_count, copies=copies)
+def first_claim(me: Party, recipients_count: int, firsts: Sequence[Party] = (), wanted: int = 1) -> Claim:
+    """The claim of a node to a message that it accepts, with the first servers that will be sent copies, numbered in this order."""
+    copies = tuple([Copy(party.server, party.database, Choice.LISTED, place if wanted > 1 else 0) for place, party in enumerate(firsts, 1)])
+    return Claim(Role.PRIMARY, CopyNumber(1, len(copies), me.database), recipients_count, copies=copies, wanted=wanted)
 
 
 def side_claim(original: Claim, side: Claim) -> Claim:
@@ -42,18 +43,18 @@ def side_claim(original: Claim, side: Claim) -> Claim:
 
 def may_place_on(claim: Claim, server: Party, lease_runs: bool) -> bool:
     """A server on the list may get another copy only while its lease runs in the same database: after the lease, ask first what
-    it did since. A server that was sent `released` may get one only after it has acknowledged that."""
+    it did since. A server that was sent `released` may get one only after it has acknowledged that. A chosen server has one."""
     entry = claim.copy_on(server.server)
     if entry is None:
         return True
-    if entry.choice.awaits_acknowledgement:
+    if entry.choice is not Choice.LISTED:
         return False
     return lease_runs and entry.database in (NO_DATABASE, server.database)
 
 
 def placing(claim: Claim | None, me: Party, server: Party) -> Transition:
-    """Before a copy is sent to `server`: take the next number and put the server on the list. A server chosen before has an older
-    number from then on, and is no longer chosen.
+    """Before a copy is sent to `server`: take the next number and put the server on the list. If as many as wanted are chosen already,
+    the one with the oldest number is no longer chosen from then on.
 
     Raises: IllegalTransition if a `released` to this server is in flight (`may_place_on` was true earlier).
     """
@@ -61,14 +62,17 @@ def placing(claim: Claim | None, me: Party, server: Party) -> Transition:
     entry = claim.copy_on(server.server)
     if entry is not None and entry.choice.awaits_acknowledgement:
         raise IllegalTransition(f"{server.server} has not yet acknowledged that its copy was released")
-    copies = rules.listed_before_sending(rules.unchosen(claim), Copy(server.server, server.database))
-    return Transition(claim, replace(claim, number=rules.number_after(claim, me), copies=copies))
+    number = rules.number_after(claim, me)
+    copy = Copy(server.server, server.database, Choice.LISTED, rules.placement_of(claim, number))
+    return Transition(claim, replace(claim, number=number, copies=rules.listed_before_sending(rules.with_room(claim), copy)))
 
 
-def not_sent(claim: Claim | None, server: ServerName | None) -> Claim:
-    """The claim without the entry of a copy that was certainly not stored, on a server that holds no older one."""
+def not_sent(claim: Claim | None, servers: Iterable[ServerName]) -> Claim:
+    """The claim without the entries of copies that were certainly not stored, on servers that hold no older one."""
     claim = rules.known(claim)
-    return claim if server is None else rules.without_server(claim, server)
+    for server in servers:
+        claim = rules.without_server(claim, server)
+    return claim
 
 
 def uncertain(claim: Claim | None, server: Party) -> Claim:
@@ -87,9 +91,9 @@ def placed(claim: Claim | None, number: CopyNumber, server: Party) -> Transition
     entry = claim.copy_on(server.server)
     if not claim.is_primary or entry is None or entry.choice.awaits_acknowledgement:
         return Transition(claim, claim)
-    if claim.number != number:
+    if number != rules.copy_number(claim, entry):
         return Transition(claim, replace(claim, copies=rules.with_database(claim, server, claim.copies)))
-    return rules.choose(claim, claim, server, Note.CHOSEN)
+    return rules.choose(claim, claim, server, number, Note.CHOSEN)
 
 
 def released_acknowledged(claim: Claim | None, server: Party, lease_runs: bool) -> Transition:
@@ -118,25 +122,29 @@ def gave_up(claim: Claim | None, server: ServerName) -> Transition:
 
 def choosing_again(claim: Claim | None, me: Party, server: ServerName) -> Transition:
     """Before a server that still holds an older copy is asked under the next number: commit that number. Only this server is asked
-    under it, so no server is chosen until it has answered."""
+    under it, so it is not chosen until it has answered; nor is another, if one copy is wanted."""
     claim = rules.known(claim)
     entry = claim.copy_on(server)
     if not claim.is_primary or entry is None or entry.choice not in (Choice.LISTED, Choice.CHOSEN):
         return Transition(claim, claim)
     if not rules.can_be_followed(claim.number):
         return Transition(claim, claim)
-    raised = replace(rules.unchosen(claim), number=rules.number_after(claim, me))
-    return Transition(claim, raised, note=Note.CHOOSE_AGAIN)
+    number = rules.number_after(claim, me)
+    listed = replace(entry, choice=Choice.LISTED, placement=rules.placement_of(claim, number))
+    roomy = rules.with_room(replace(claim, copies=rules.swap(claim.copies, listed)))
+    return Transition(claim, replace(roomy, number=number), note=Note.CHOOSE_AGAIN)
 
 
 def question_number(claim: Claim, server: ServerName) -> CopyNumber:
-    """The number for a question to `server`: the claim's own if it is the chosen server, else one with placement 0, which chooses none.
+    """The number for a question to `server`: that of its copy if it is a chosen server, else one with placement 0, which chooses none.
 
     A primary's question with a placement assigns that number to the copy, and no two servers may have the same.
     """
     entry = claim.copy_on(server)
-    if claim.role is Role.SHADOW or (entry is not None and entry.choice is Choice.CHOSEN):
+    if claim.role is Role.SHADOW:
         return claim.number
+    if entry is not None and entry.choice is Choice.CHOSEN:
+        return rules.copy_number(claim, entry)
     return replace(claim.number, placement=0)
 
 
@@ -148,14 +156,33 @@ def refused(claim: Claim | None) -> Transition:
 
 
 def handing_over(claim: Claim | None) -> Transition:
-    """Send `yours` to the chosen shadow server: this node cannot deliver. It keeps its copy and its list."""
+    """Send `yours` to the chosen shadow server that takes over first: this node cannot deliver. It keeps its copy and its list."""
     claim = rules.known(claim)
-    chosen = claim.chosen()
+    chosen = rules.heir(claim)
     if not claim.is_primary or chosen is None or chosen.choice is Choice.HANDED_OVER:
         return Transition(claim, claim)
     copies = rules.swap(claim.copies, replace(chosen, choice=Choice.HANDED_OVER))
     tell = (Notification(chosen.server, chosen.database, DiscardStatus.YOURS),)
     return Transition(claim, replace(claim, role=Role.SET_ASIDE, copies=copies), tell, note=Note.HANDED)
+
+
+def draining(claim: Claim | None) -> Transition:
+    """This node drains: send `yours` for a message without fault, which is not set aside for that. Call it only between attempts."""
+    claim = rules.known(claim)
+    chosen = rules.heir(claim)
+    if claim.role is not Role.PRIMARY or chosen is None or chosen.choice is Choice.HANDED_OVER:
+        return Transition(claim, claim)
+    handed = handing_over(claim)
+    return replace(handed, after=replace(rules.known(handed.after), role=Role.HANDED_OVER))
+
+
+def reminding(claim: Claim | None) -> Transition:
+    """Say `yours` again: the first may have been deleted unheard. A server that has heard it ignores the repetition."""
+    claim = rules.known(claim)
+    chosen = claim.chosen()
+    if claim.role is not Role.HANDED_OVER or chosen is None or chosen.choice is not Choice.HANDED_OVER:
+        return Transition(claim, claim)
+    return Transition(claim, claim, (Notification(chosen.server, chosen.database, DiscardStatus.YOURS),), note=Note.HANDED)
 
 
 def taken_back(claim: Claim | None) -> Transition:
@@ -192,6 +219,8 @@ def settle(claim: Claim, me: Party, peer: Party, answer: StatusAnswer) -> Transi
             return rules.become_shadow(claim, after, peer)
         return Transition(claim, after, note=Note.WAIT) if rules.ends_before(answer, claim) else None
     if answer.state is StatusState.SHADOW and answer.primary != me.server and rules.outranks(answer.number, claim.number):
+        if claim.wanted > 1:  # rule *keep*: yield to that primary itself, or to who takes over from it, so that this copy counts there
+            return Transition(claim, after, note=Note.WAIT)
         copies, tell = rules.let_go(claim)
         return Transition(claim, replace(after, role=Role.RELEASED, copies=copies), tell, note=Note.YIELDED)
     if answer.state is StatusState.SHADOW and answer.primary == me.server and answer.database != me.database:
@@ -230,22 +259,38 @@ def nobody_claims_more(claim: Claim | None, server: ServerName) -> Transition:
     return Transition(claim, rules.without_server(claim, server), note=Note.DROPPED)
 
 
+def claimed_again(claim: Claim | None, me: Party) -> Transition:
+    """Rule *rolled back*: all nodes were asked about a claim from an older copy of this database, and none claims more. The claim gets a
+    number of the new database. No server is chosen: those on the list may hold a copy, and are asked like after any start."""
+    claim = rules.known(claim)
+    if not rules.is_of_older_copy(claim, me):
+        return Transition(claim, claim)
+    free = rules.unchosen(claim)
+    copies = tuple([replace(copy, placement=0) for copy in free.copies])
+    claim_again = replace(free, number=rules.number_after(claim, me), copies=copies)
+    return Transition(claim, claim_again, note=Note.CLAIMED_AGAIN)
+
+
 def _meet_holder(claim: Claim, after: Claim, peer: Party, answer: StatusAnswer, entry: Copy | None) -> Transition:
     if entry is None:  # a primary that yielded when it was asked is now our shadow server
-        after = replace(after, copies=rules.listed_before_sending(after, Copy(peer.server, peer.database)))
+        entry = Copy(peer.server, peer.database)
+        after = replace(after, copies=rules.listed_before_sending(after, entry))
     elif entry.choice.awaits_acknowledgement:
         return Transition(claim, after, note=Note.DISMISSED)
     elif entry.choice is Choice.HANDED_OVER:
         return Transition(claim, after, note=Note.HANDED)
-    if answer.number == claim.number:
-        return rules.choose(claim, after, peer, Note.CHOSEN)
+    is_wanted = claim.wanted == 1 or entry.choice is Choice.CHOSEN or claim.missing_count
+    if answer.number is not None and answer.number == rules.copy_number(claim, entry) and is_wanted:
+        if claim.role is Role.SET_ASIDE and entry == claim.chosen() and rules.heir(claim) is None:
+            return Transition(claim, after, note=Note.CHOOSE_AGAIN)  # with the highest number it can take the message over
+        return rules.choose(claim, after, peer, answer.number, Note.CHOSEN)
     after = replace(after, copies=rules.with_database(after, peer, after.copies))
     if rules.may_release(after, peer.server):
         if answer.number is not None and answer.number.database == answer.database:
             copies = rules.swap(after.copies, Copy(peer.server, peer.database, Choice.DISMISSED))
             tell = (Notification(peer.server, peer.database, DiscardStatus.RELEASED),)
             return Transition(claim, replace(after, copies=copies), tell, note=Note.DISMISSED)
-        if claim.role is Role.SET_ASIDE:
+        if claim.role in rules.NOT_ATTEMPTED:
             return Transition(claim, after)
         # It yielded to us under a number that is not ours, so it would ignore a `released`: choose it instead.
     return Transition(claim, after, note=Note.CHOOSE_AGAIN)

@@ -4,11 +4,11 @@ The other modules of this package call the rules through the module (`rules.outr
 which messages are lost or duplicated without it.
 
 lease `without_lease`, dot `ownership.leases.may_end_data`, higher `outranks`, placement `number_after`, ask `may_promote`
-and `waits`, wait `asked_after_waiting`, again `begins_again`, list `listed_before_sending`, keep `may_release`,
-everybody `needs_everybody`, meet `ends_before`.
+and `waits`, wait `asked_after_waiting`, again `begins_again`, list `listed_before_sending`, keep `may_release` and `left_to`,
+everybody `needs_everybody`, meet `ends_before`, rolled back `is_older_copy` and `is_of_older_copy`.
 """
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from enum import StrEnum
 
 from shadowrelay.model.ids import NO_SERVER, DatabaseId, ServerName
@@ -26,6 +26,8 @@ from shadowrelay.model.ownership import (
     StatusState,
     Transition,
 )
+from shadowrelay.model.peers import PeerIdentity, Seen
+from shadowrelay.model.queue import Beginning
 from shadowrelay.model.replies import IllegalTransition
 from shadowrelay.model.values import dataclass, replace
 
@@ -50,7 +52,10 @@ class Note(StrEnum):
     REFUSED = "refused"  # a copy whose number leaves no room for a promotion
     RELEASED = "released"
     HANDED = "handed"
+    FORKS = "forks"  # the primary server's forks of it are to be noted
     REVIEW = "review"  # another server took this message over: ask it
+    FOLLOW = "follow"  # this copy's primary yielded to another server: become a shadow server of that one
+    CLAIMED_AGAIN = "claimed again"  # from an older copy of this database: all nodes were asked, and none claims more
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +67,7 @@ class Party:
 
 
 NOBODY: frozenset[ServerName] = frozenset()
+NOT_ATTEMPTED = (Role.SET_ASIDE, Role.HANDED_OVER)  # claimed, but no attempt starts and no copy is placed
 
 
 def known(claim: Claim | None) -> Claim:
@@ -110,7 +116,7 @@ def relisted(claim: Claim, server: ServerName, copies: tuple[Copy, ...]) -> Clai
     the hand-over has failed and this node claims the message again (docs/design.md 6.2 "Hand-over")."""
     entry = claim.copy_on(server)
     handed_over = entry is not None and entry.choice is Choice.HANDED_OVER
-    role = Role.PRIMARY if handed_over and claim.role is Role.SET_ASIDE else claim.role
+    role = Role.PRIMARY if handed_over and claim.role in NOT_ATTEMPTED else claim.role
     return replace(claim, role=role, copies=copies)
 
 
@@ -120,12 +126,51 @@ def unchosen(claim: Claim) -> Claim:
     return replace(claim, copies=copies)
 
 
-def choose(before: Claim, claim: Claim, server: Party, note: Note) -> Transition:
-    """Make `server` the chosen one. The others stay on the list until they have been asked what they hold."""
-    chosen = Copy(server.server, server.database, Choice.CHOSEN)
+def with_room(claim: Claim) -> Claim:
+    """The claim before one more server is chosen: of the chosen ones, at most `wanted - 1` stay so."""
+    if claim.wanted == 1:
+        return unchosen(claim)
+    kept = _kept(claim.copies, claim.wanted - 1)
+    copies = tuple(
+        replace(copy, choice=Choice.LISTED) if copy.choice is Choice.CHOSEN and copy.server not in kept else copy for copy in claim.copies
+    )
+    return replace(claim, copies=copies)
+
+
+def _kept(copies: Iterable[Copy], room: int) -> frozenset[ServerName]:
+    """The chosen servers that stay chosen: one that was told `yours`, then those with the highest numbers."""
+    chosen = [copy for copy in copies if copy.choice in (Choice.CHOSEN, Choice.HANDED_OVER)]
+    chosen.sort(key=lambda copy: (copy.choice is Choice.HANDED_OVER, copy.placement), reverse=True)
+    return frozenset([copy.server for copy in chosen[:room]])
+
+
+def choose(before: Claim, claim: Claim, server: Party, number: CopyNumber, note: Note) -> Transition:
+    """Make `server`, whose copy has this `number`, a chosen one. Of the others, `wanted - 1` stay chosen; the rest stay on the list until
+    they have been asked what they hold."""
+    chosen = Copy(server.server, server.database, Choice.CHOSEN, placement_of(claim, number))
     others = [copy for copy in claim.copies if copy.server != server.server]
-    listed = [copy if copy.choice.awaits_acknowledgement else replace(copy, choice=Choice.LISTED) for copy in others] if others else ()
+    kept = _kept(others, claim.wanted - 1) if others and claim.wanted > 1 else NOBODY
+    listed = [copy if copy.choice.awaits_acknowledgement or copy.server in kept else replace(copy, choice=Choice.LISTED) for copy in others]
     return Transition(before, replace(claim, copies=(chosen, *listed)), note=note)
+
+
+def placement_of(claim: Claim, number: CopyNumber) -> int:
+    """What the list says of a copy that gets this number."""
+    return number.placement if claim.wanted > 1 else 0
+
+
+def copy_number(claim: Claim, entry: Copy) -> CopyNumber:
+    """The number under which the copy of a server counts: the last that the server was given or, if one copy is wanted, the last of all."""
+    return claim.number if claim.wanted == 1 else replace(claim.number, placement=entry.placement)
+
+
+def heir(claim: Claim) -> Copy | None:
+    """The chosen server that can take over first. `None` while another server may hold a copy with a higher number: all others would
+    wait for that one, which does not promote while this node lives."""
+    chosen = claim.chosen()
+    if chosen is None or any(copy.placement > chosen.placement for copy in claim.copies):
+        return None
+    return chosen
 
 
 def let_go(claim: Claim, primary: ServerName = NO_SERVER) -> tuple[tuple[Copy, ...], tuple[Notification, ...]]:
@@ -140,10 +185,20 @@ def let_go(claim: Claim, primary: ServerName = NO_SERVER) -> tuple[tuple[Copy, .
     return (*waiting, *dismissed), notify(others, DiscardStatus.RELEASED)
 
 
+def left_to(claim: Claim, primary: ServerName) -> tuple[tuple[Copy, ...], tuple[Notification, ...]]:
+    """Rule *keep*, second part: a claim ends because `primary` has a higher one. With this node, that one has two copies; if more are
+    wanted, the other servers on the list keep theirs. They are told `promoted`, and follow (docs/design.md 6.2 "Several copies")."""
+    if claim.wanted == 1:
+        return let_go(claim, primary)
+    waiting = [copy for copy in claim.copies if copy.choice.awaits_acknowledgement]
+    others = [copy for copy in claim.copies if not copy.choice.awaits_acknowledgement and copy.server != primary]
+    return (*waiting, *(Copy(copy.server, copy.database) for copy in others)), notify(others, DiscardStatus.PROMOTED)
+
+
 def become_shadow(before: Claim, claim: Claim, primary: Party) -> Transition:
     """Yield to `primary`, keeping a number of our own, because no two copies may have the same. The new primary assigns another
     number when it chooses this copy."""
-    copies, tell = let_go(before, primary.server)
+    copies, tell = left_to(before, primary.server)
     number = own_number(before)
     after = replace(
         claim, role=Role.SHADOW, number=number, primary=primary.server, database=primary.database, asked=NOBODY, handed=False, copies=copies
@@ -226,7 +281,9 @@ def listed_before_sending(claim: Claim, copy: Copy) -> tuple[Copy, ...]:
 
 
 def may_release(claim: Claim, server: ServerName) -> bool:
-    """Rule *keep*: a server is sent `released` only after another copy is confirmed."""
+    """Rule *keep*: a server is sent `released` only after other copies are confirmed, as many as are wanted."""
+    if claim.wanted > 1:
+        return sum(copy.choice in (Choice.CHOSEN, Choice.HANDED_OVER) for copy in claim.copies if copy.server != server) >= claim.wanted
     chosen = claim.chosen()
     return chosen is not None and chosen.server != server
 
@@ -239,3 +296,38 @@ def needs_everybody(lease_runs: bool) -> bool:
 def ends_before(answer: StatusAnswer, claim: Claim) -> bool:
     """Rule *meet*: of two primaries, the one with the lower number yields first, and the higher one waits for that."""
     return answer.state is StatusState.PRIMARY and answer.number is not None and not outranks(answer.number, claim.number)
+
+
+def is_older_copy(openings: Mapping[int, Beginning], position: int, seen: Seen) -> bool:
+    """Rule *rolled back*, first part: a peer has seen a position of this queue database that is not in its past, so the file is an
+    older copy that was put back.
+
+    Shapes: `openings` has the incarnations that this database remembers, the present one included; `position` is the present one.
+    """
+    if seen.incarnation > max(openings):
+        return True
+    opening = openings.get(seen.incarnation)
+    if opening is not None and opening.began != seen.began:
+        return True
+    following = openings.get(max(seen.incarnation + 1, min(openings)))
+    return seen.position > (position if following is None else following.found)
+
+
+def shows_older_copy(seen: Seen, identity: PeerIdentity) -> bool:
+    """The same as a peer sees it, which does not know where the earlier incarnations began."""
+    if identity.incarnation == seen.incarnation:
+        return identity.began != seen.began
+    return identity.incarnation < seen.incarnation or identity.began <= seen.position
+
+
+def is_of_older_copy(claim: Claim, me: Party) -> bool:
+    """Rule *rolled back*, second part: before anything is done with this claim, all nodes are asked. A database that turns out to be
+    an older copy gets a new id, and all numbers that a primary server assigns have the id of its database: so a claim under another
+    id is from before that."""
+    return claim.is_primary and claim.number.database != me.database
+
+
+def is_older_claim(answer: StatusAnswer, peer: Party) -> bool:
+    """Rule *rolled back*, third part: `peer` claims the message, but as an older copy of its database has it. It delivers nothing before
+    all nodes were asked, so whoever holds the copy for it may promote, and it yields to that."""
+    return answer.state is StatusState.PRIMARY and answer.number is not None and answer.number.database != peer.database

@@ -38,7 +38,9 @@ def status_of(claim: Claim | None) -> StatusAnswer:
     return StatusAnswer(StatusState.PRIMARY, claim.number, done=claim.done)
 
 
-def answer_question(claim: Claim | None, asker: Party, number: CopyNumber, number_server: ServerName, in_attempt: bool) -> Transition:
+def answer_question(
+    claim: Claim | None, me: Party, asker: Party, number: CopyNumber, number_server: ServerName, in_attempt: bool
+) -> Transition:
     """What this node does and answers when `asker` asks under the number of its own copy or claim.
 
     Shapes: `number_server` is the server whose database is in the number, `NO_SERVER` if unknown. `in_attempt`: a delivery
@@ -47,10 +49,12 @@ def answer_question(claim: Claim | None, asker: Party, number: CopyNumber, numbe
     after = claim
     tell: tuple[Notification, ...] = ()
     note = Note.NOTHING
-    if claim is not None and claim.is_primary:
+    if claim is not None and rules.is_of_older_copy(claim, me):
+        pass  # a question ends it no more than it begins an attempt: it yields to who has promoted
+    elif claim is not None and claim.is_primary:
         if rules.begins_again(number, claim):
             if not in_attempt:
-                after, tell = _end_claim(claim, asker, number, number_server)
+                after, tell = _end_claim(claim, me, asker, number, number_server)
                 note = Note.YIELDED
         else:
             after = list_asker(claim, asker)
@@ -67,11 +71,17 @@ def answer_question(claim: Claim | None, asker: Party, number: CopyNumber, numbe
     return Transition(claim, after, tell, status_of(after), note)
 
 
-def _end_claim(claim: Claim, asker: Party, number: CopyNumber, number_server: ServerName) -> tuple[Claim, tuple[Notification, ...]]:
-    primary = asker.server if number.database == asker.database else number_server
-    copies, tell = rules.let_go(claim, asker.server)
+def _end_claim(
+    claim: Claim, me: Party, asker: Party, number: CopyNumber, number_server: ServerName
+) -> tuple[Claim, tuple[Notification, ...]]:
+    """The claim becomes a shadow message for the primary that assigned `number`. If that is this node itself, before its database
+    was rolled back, the asker is going to promote its copy."""
+    primary, database = number_server, number.database
+    if number_server == me.server or number.database == asker.database:
+        primary, database = asker.server, asker.database
+    copies, tell = rules.left_to(claim, asker.server)
     after = replace(
-        claim, role=Role.SHADOW, number=rules.own_number(claim), primary=primary, database=number.database, asked=rules.NOBODY,
+        claim, role=Role.SHADOW, number=rules.own_number(claim), primary=primary, database=database, asked=rules.NOBODY,
         handed=False, copies=copies,
     )  # fmt: skip
     return after, tell
@@ -106,7 +116,7 @@ def hold(claim: Claim | None, me: Party, primary: Party, number: CopyNumber, rec
     is_unreadable = claim is not None and claim.role is Role.SET_ASIDE and not claim.is_primary
     is_lower = claim is not None and claim.role is Role.SHADOW and rules.outranks(number, claim.number)
     if claim is None or claim.role is Role.RELEASED or is_unreadable or is_lower:
-        kept = offered if claim is None else replace(offered, copies=claim.copies)
+        kept = offered if claim is None else replace(offered, copies=claim.copies, wanted=claim.wanted)
         return Transition(claim, kept, note=Note.STORED)
     # A peer that offers a copy under a lower number yields to our claim when it receives this answer, as if it had asked.
     after = list_asker(claim, primary) if claim.is_primary and not rules.begins_again(number, claim) else claim
@@ -130,8 +140,16 @@ def heard(claim: Claim | None, speaker: Party, event: DiscardEvent) -> Transitio
         return Transition(claim, replace(claim, role=Role.RELEASED, asked=rules.NOBODY), note=Note.RELEASED)
     if event.status is DiscardStatus.YOURS and of_speaker and not claim.handed:
         return Transition(claim, replace(claim, handed=True, asked=rules.NOBODY), note=Note.HANDED)
+    if (
+        event.status is DiscardStatus.FORKS
+        and claim.role is Role.SHADOW
+        and (claim.primary, claim.database) == (speaker.server, speaker.database)
+    ):
+        return Transition(claim, claim, note=Note.FORKS)
     if event.status is DiscardStatus.PROMOTED and claim.is_primary:
         return Transition(claim, claim, note=Note.REVIEW)
+    if event.status is DiscardStatus.PROMOTED and claim.role is Role.SHADOW and claim.primary == speaker.server:
+        return Transition(claim, claim, note=Note.FOLLOW)
     return Transition(claim, claim)
 
 
@@ -163,10 +181,31 @@ def reconciled(claim: Claim | None, primary: Party, question: StatusQuestion, an
     return heard(claim, primary, DiscardEvent(0, question.message_id, status))
 
 
-def answered(claim: Claim | None, me: Party, peer: Party, answer: StatusAnswer, reachable: Collection[ServerName]) -> Transition:
+def yielded_to(answer: StatusAnswer, primary: Party, me: Party) -> ServerName:
+    """To whom the primary of a copy has yielded, by its answer about the message; `NO_SERVER` if to nobody else."""
+    is_other = answer.state is StatusState.SHADOW and answer.primary not in (primary.server, me.server)
+    return answer.primary if is_other else NO_SERVER
+
+
+def followed(claim: Claim | None, peer: Party, answer: StatusAnswer) -> Transition:
+    """A shadow server whose primary yielded to `peer` has asked that one, which put it on its list before it answered."""
+    claim = rules.known(claim)
+    if claim.role is not Role.SHADOW:
+        return Transition(claim, claim)
+    after = rules.with_done(claim, answer.done)
+    if answer.state is StatusState.DELIVERED or after.is_done:
+        return rules.all_done(claim, replace(after, done=rules.everyone(claim)))
+    if answer.state is StatusState.PRIMARY and answer.number is not None and rules.outranks(answer.number, claim.number):
+        return rules.become_shadow(claim, after, peer)
+    return Transition(claim, after)
+
+
+def answered(
+    claim: Claim | None, me: Party, peer: Party, answer: StatusAnswer, reachable: Collection[ServerName], wanted: int = 1
+) -> Transition:
     """In its round of questions before a promotion, a shadow server has the answer of `peer`; with the last answer it promotes.
 
-    Shapes: `reachable` are all servers that must answer in this round.
+    Shapes: `reachable` are all servers that must answer in this round; `wanted` is how many copies this node wants of its messages.
     """
     claim = rules.known(claim)
     if claim.role is not Role.SHADOW:
@@ -177,25 +216,42 @@ def answered(claim: Claim | None, me: Party, peer: Party, answer: StatusAnswer, 
     if answer.state is StatusState.PRIMARY and answer.number is not None:
         if rules.outranks(answer.number, claim.number):
             return rules.become_shadow(claim, after, peer)
+        if rules.is_older_claim(answer, peer) and peer.server == claim.primary:
+            return _counted(claim, after, me, peer, reachable, wanted)
         lives = peer.server == claim.primary and peer.database == claim.database
         return Transition(claim, replace(after, asked=rules.NOBODY) if lives else after, note=Note.LIVES if lives else Note.WAIT)
     if rules.waits(answer, claim, me):
         asked = rules.asked_after_waiting(claim) if claim.asked else claim.asked
         return Transition(claim, replace(after, asked=asked), note=Note.WAIT)
+    if answer.state is StatusState.SHADOW and answer.primary == me.server and answer.database == me.database:
+        after = _list_holder(after, peer)
+    return _counted(claim, after, me, peer, reachable, wanted)
+
+
+def _counted(claim: Claim, after: Claim, me: Party, peer: Party, reachable: Collection[ServerName], wanted: int) -> Transition:
+    """`peer` has answered, and does not stand in the way."""
     after = replace(after, asked=after.asked | {peer.server})
     if not rules.may_promote(after, reachable):
         return Transition(claim, after, note=Note.ASKED)
-    return _promote(claim, after, me)
+    return _promote(claim, after, me, wanted)
 
 
-def alone(claim: Claim | None, me: Party, reachable: Collection[ServerName]) -> Transition:
+def _list_holder(claim: Claim, holder: Party) -> Claim:
+    """`holder` became our shadow server when we asked, though we are not the primary yet: it will be on our list from the promotion on."""
+    entry = claim.copy_on(holder.server)
+    if entry is not None:
+        return claim
+    return replace(claim, copies=rules.listed_before_sending(claim, Copy(holder.server, holder.database)))
+
+
+def alone(claim: Claim | None, me: Party, reachable: Collection[ServerName], wanted: int = 1) -> Transition:
     """Promote without a further answer: every reachable node has answered, or no node is reachable."""
     claim = rules.known(claim)
     if claim.role is not Role.SHADOW or not rules.may_promote(claim, reachable):
         return Transition(claim, claim)
     if claim.is_done:
         return rules.all_done(claim, claim)
-    return _promote(claim, claim, me)
+    return _promote(claim, claim, me, wanted)
 
 
 def round_over(claim: Claim | None) -> Transition:
@@ -213,8 +269,8 @@ def dropped(claim: Claim | None) -> Transition:
     return Transition(claim, replace(claim, role=Role.RELEASED, asked=rules.NOBODY), note=Note.RELEASED)
 
 
-def _promote(before: Claim, claim: Claim, me: Party) -> Transition:
+def _promote(before: Claim, claim: Claim, me: Party, wanted: int) -> Transition:
     number = CopyNumber(claim.number.ownership + 1, 0, me.database)
     tell = (Notification(claim.primary, claim.database, DiscardStatus.PROMOTED),) if claim.primary != NO_SERVER else ()
-    after = Claim(Role.PRIMARY, number, claim.recipients_count, done=claim.done, copies=claim.copies)
+    after = Claim(Role.PRIMARY, number, claim.recipients_count, done=claim.done, copies=claim.copies, wanted=wanted)
     return Transition(before, after, tell, note=Note.PROMOTED)

@@ -10,7 +10,7 @@ reject_message_on_shadow_failure with redundancy enabled; Source: seed-000):
 | yes       | none   | no     | 250, logged as not redundant, copied later           |
 | yes       | none   | yes    | 451 4.4.0 after the unwinding is committed           |
 
-In reject mode without a candidate for a copy, nothing is stored.
+"Stored" means: on as many servers as `shadow_copies` wants. In reject mode without so many candidates, nothing is stored.
 """
 
 import asyncio
@@ -24,7 +24,15 @@ from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.message import Content, Envelope
 from shadowrelay.model.ownership import Claim, DiscardStatus, Notification, Transition
 from shadowrelay.model.queue import NewMessage, Origin, StoredMessage
-from shadowrelay.model.replies import LOCAL_ERROR, NOT_MADE_REDUNDANT, ContentCorrupt, LedgerUnavailable, Reply, queued_as
+from shadowrelay.model.replies import (
+    INSUFFICIENT_RESOURCES,
+    LOCAL_ERROR,
+    NOT_MADE_REDUNDANT,
+    ContentCorrupt,
+    LedgerUnavailable,
+    Reply,
+    queued_as,
+)
 from shadowrelay.model.tracking import Replication
 from shadowrelay.ownership import primary
 from shadowrelay.pipeline import ages, tracking_rows
@@ -32,6 +40,7 @@ from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.copier import Copier, CopyResult
 from shadowrelay.pipeline.deliver import DeliverService
 from shadowrelay.pipeline.place import PlaceService
+from shadowrelay.pipeline.pressure_rules import Pressure
 from shadowrelay.pipeline.verdicts import Verdicts
 
 _log = structlog.get_logger()
@@ -49,9 +58,17 @@ class AcceptService:
         self._deliver = deliver
         self._place = place
 
-    def refusal(self) -> Reply | None:
-        """The reply to MAIL while the queue database accepts nothing; else None."""
-        return self._context.ledger.unavailable_reason()
+    @property
+    def pressure(self) -> Pressure:
+        """See `ports.Acceptor`."""
+        return self._context.pressure
+
+    def refusal(self, *, is_inside: bool) -> Reply | None:
+        """See `ports.Acceptor`."""
+        if not self._context.pressure.refuses(is_inside=is_inside):
+            return None
+        self._context.metrics.refused("back pressure")
+        return INSUFFICIENT_RESOURCES
 
     def accept(self, envelope: Envelope, content: Content) -> Awaitable[Reply]:
         """See `ports.Acceptor`."""
@@ -73,6 +90,7 @@ class AcceptService:
             reply = LOCAL_ERROR
         self._context.attempts.end(envelope.message_id)
         self._context.placements.discard(envelope.message_id)
+        self._context.leases.forget(envelope.message_id)  # a copy was perhaps stored, and nothing else ends this entry
         return reply
 
     async def _accept(self, envelope: Envelope, content: Content) -> Reply:
@@ -80,12 +98,13 @@ class AcceptService:
         started = context.clock.awake()
         transport = context.settings.transport
         reject = context.is_enabled and transport.reject_message_on_shadow_failure
-        plan = self._copier.plan(envelope.message_id) if context.is_enabled else ()
-        first = context.peers.party(plan[0]) if plan else None
-        claim = primary.first_claim(context.me, len(envelope.recipients), first)
+        wanted = transport.shadow_copies
+        plan = self._copier.plan(envelope.message_id, copies=wanted) if context.is_enabled else ()
+        firsts = plan[:1] if wanted == 1 else tuple(dict.fromkeys(plan))[:wanted]
+        claim = primary.first_claim(context.me, len(envelope.recipients), tuple([context.peers.party(server) for server in firsts]), wanted)
         now = context.now()
         message = NewMessage(envelope, claim, Origin.CLIENT, now, ages.remember_until(now, transport))
-        if reject and not plan:
+        if reject and len(firsts) < wanted:
             return self._refuse(StoredMessage(0, envelope, claim, Origin.CLIENT, None, None), [], content.size)
         context.attempts.begin(envelope.message_id)  # the claim must not end while the message is being accepted
         if not plan:
@@ -100,7 +119,7 @@ class AcceptService:
             commit = asyncio.ensure_future(context.ledger.record_accepted(message, content, decided=False))
             result = await self._copy(envelope, content, claim, plan, started)
             stored = await self._committed(commit, envelope.message_id, claim, result)
-        if reject and result.stored_on is None:
+        if reject and len(result.stored) < wanted:
             await self._unwind(envelope.message_id, result)
             context.leases.forget(envelope.message_id)
             return self._refuse(stored, result.failures, content.size)
@@ -115,17 +134,20 @@ class AcceptService:
         try:
             return await self._context.ledger.read_content(stored.place)
         except (ContentCorrupt, LedgerUnavailable):
-            nothing_sent = claim.copies[0].server if claim.copies else None
-            await self._unwind(stored.envelope.message_id, CopyResult(claim.number, claim, unsent=nothing_sent))
+            nothing_sent = tuple(copy.server for copy in claim.copies)
+            await self._unwind(stored.envelope.message_id, CopyResult(claim, unsent=nothing_sent))
             raise
 
     async def _copy(self, envelope: Envelope, content: Content, claim: Claim, plan: tuple[ServerName, ...], started: float) -> CopyResult:
         try:
-            return await self._copier.copy(envelope, content, claim, plan, is_first_listed=True, is_client_waiting=True, started=started)
+            return await self._copier.copy(
+                envelope, content, claim, plan,
+                listed_count=len(claim.copies), is_client_waiting=True, copies=claim.wanted, started=started,
+            )  # fmt: skip
         except Exception as error:
             # Continue without a copy. Servers that may have received one are on the list.
             _log.exception("copy.failed", message_id=envelope.message_id)
-            return CopyResult(claim.number, claim, failures=[repr(error)])
+            return CopyResult(claim, failures=[repr(error)])
 
     async def _committed(
         self, commit: "asyncio.Future[StoredMessage]", message_id: MessageId, claim: Claim, result: CopyResult
@@ -143,10 +165,12 @@ class AcceptService:
         at, now = context.clock.awake(), context.now()
         elapsed = timedelta(seconds=at - started)
         me, size = context.me.server, content.size
-        if result is not None and result.stored_on is not None:
+        wanted, made = stored.claim.wanted, 0 if result is None else len(result.stored)
+        for party, _ in result.stored if result is not None else ():
+            context.tracking.write(tracking_rows.haredirect(me, stored, at=now, server=party.server, elapsed=elapsed, size=size))
+        if made == wanted:
             replication, shadow_elapsed = Replication.SUCCESS, elapsed
             context.metrics.shadow_latency(at - started)
-            context.tracking.write(tracking_rows.haredirect(me, stored, at=now, server=result.stored_on.server, elapsed=elapsed, size=size))
         elif context.is_enabled:
             replication, shadow_elapsed = Replication.FAILED, None
             context.tracking.write(tracking_rows.haredirectfail(me, stored, at=now, reason=_why(result), size=size))
@@ -154,9 +178,10 @@ class AcceptService:
             replication, shadow_elapsed = Replication.DISABLED, None
         context.tracking.write(
             tracking_rows.receive(
-                me, stored, at=now, replication=replication, ack_elapsed=elapsed, shadow_elapsed=shadow_elapsed, size=size
+                me, stored, at=now, replication=replication, ack_elapsed=elapsed, shadow_elapsed=shadow_elapsed, size=size,
+                copies=(made, wanted),
             )
-        )
+        )  # fmt: skip
         context.metrics.acknowledged(replication)
         if replication is Replication.FAILED:
             self._place.want(stored.envelope.message_id)

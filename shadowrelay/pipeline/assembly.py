@@ -11,6 +11,7 @@ import structlog
 
 from shadowrelay.memory import ContentBudget
 from shadowrelay.model.ids import DatabaseId, ServerName
+from shadowrelay.model.peers import PeerIdentity
 from shadowrelay.model.replies import LedgerUnavailable
 from shadowrelay.ownership.rules import Party
 from shadowrelay.pipeline.accept import AcceptService
@@ -18,18 +19,23 @@ from shadowrelay.pipeline.context import Context, Tasks
 from shadowrelay.pipeline.copier import Copier
 from shadowrelay.pipeline.deliver import DeliverService
 from shadowrelay.pipeline.desk import PeerDesk
+from shadowrelay.pipeline.drain import DrainService
+from shadowrelay.pipeline.follow import FollowService
 from shadowrelay.pipeline.forks import Forks
 from shadowrelay.pipeline.heartbeat import HeartbeatService
 from shadowrelay.pipeline.leases import Attempts, Leases
+from shadowrelay.pipeline.message_desk import MessageDesk
 from shadowrelay.pipeline.peerbook import PeerBook
 from shadowrelay.pipeline.place import PlaceService
-from shadowrelay.pipeline.poison import PoisonDesk
+from shadowrelay.pipeline.pressure import PressureService
 from shadowrelay.pipeline.promote import PromoteService, ReconcileService
 from shadowrelay.pipeline.review import ReviewService
+from shadowrelay.pipeline.rolled_back import RolledBackService
+from shadowrelay.pipeline.safety_net import SafetyNetService
 from shadowrelay.pipeline.sweep import SweepService
 from shadowrelay.pipeline.verdicts import Verdicts
 from shadowrelay.pipeline.view import View
-from shadowrelay.ports import Clock, Deliverer, Ledger, Metrics, PeerLink, TrackingLog
+from shadowrelay.ports import Clock, Deliverer, Ledger, Machine, Metrics, PeerLink, TrackingLog
 from shadowrelay.settings.values import Peer, Settings
 
 AGAIN_SECONDS = 5.0
@@ -41,7 +47,8 @@ _log = structlog.get_logger()
 class Outside:
     """The outside world of a node: time, disk, peers, next hops, logs, and chance.
 
-    `link_to` creates the link to a peer once the services exist, because its sessions report to them.
+    `link_to` creates the link to a peer once the services exist, because its sessions report to them. Without a `machine` the space on
+    disks and the memory are not measured.
     """
 
     clock: Clock
@@ -53,6 +60,7 @@ class Outside:
     chance: random.Random
     tasks: Tasks = field(default_factory=Tasks)
     budget: ContentBudget = field(default_factory=ContentBudget)
+    machine: Machine | None = None
 
 
 class Services:
@@ -77,12 +85,14 @@ class Services:
             peers=PeerBook(settings.shadow_candidates, clock, transport.shadow_heartbeat_frequency.total_seconds()),
             tasks=outside.tasks,
             budget=outside.budget,
+            is_draining=outside.ledger.draining_since is not None,
         )
         copier = Copier(context, outside.chance)
         self.verdicts = Verdicts(context)
+        forks = Forks(context, outside.deliverer)
         self.deliver = DeliverService(
             context,
-            Forks(context, outside.deliverer),
+            forks,
             self.verdicts,
             request_review=lambda message_id: self.review.request(message_id),  # created below: they depend on each other
             note_parked=lambda server: self.review.parked(server),
@@ -91,16 +101,32 @@ class Services:
         self.place = PlaceService(context, copier, self.deliver.placed)
         self.accept = AcceptService(context, copier, self.deliver, self.verdicts, self.place)
         self.review = ReviewService(context, self.deliver, self.place)
-        self.promote = PromoteService(context, self.deliver, self.place)
-        self.reconcile = ReconcileService(context, self.promote)
-        self.heartbeat = HeartbeatService(context, self.promote, self.review)
-        self.sweep = SweepService(context, self.review)
-        self.desk = PeerDesk(context)
-        self.poison = PoisonDesk(context, self.deliver.wake, self.place.wake)
-        self.view = View(context, self.poison, self.deliver, context.now(), effective, self._forgotten)
+        self.promote = PromoteService(context, self.deliver, self.place, self.review)
+        self.follow = FollowService(context)
+        self.reconcile = ReconcileService(context, self.promote, self.follow.want)
+        self.heartbeat = HeartbeatService(context, self.promote, self.review, self.follow)
+        self.drain = DrainService(context, self.deliver, self.place, self.review)
+        self.sweep = SweepService(context, self.review, self.drain)
+        self.rolled_back = RolledBackService(context, self.review)
+        self.desk = PeerDesk(context, self.rolled_back.refusal)
+        self.pressure = PressureService(context, outside.machine)
+        self.messages = MessageDesk(context, self.deliver, self.review, self.place.wake)
+        self.safety_net = SafetyNetService(context, self.deliver, forks.destination_of, self.promote.is_lost)
+        self.view = View(
+            context,
+            self.messages,
+            self.rolled_back,
+            self.drain,
+            self.deliver,
+            self.safety_net,
+            context.now(),
+            effective,
+            self._forgotten,
+        )
         context.peers.on_new_database.append(self._database_changed)
         context.peers.on_new_incarnation.append(self._restarted)
         context.peers.on_return.append(self._returned)
+        context.peers.on_remembered.append(self._remembered)
         context.peers.on_available.append(lambda server: self.place.available())
         for peer in settings.shadow_candidates:
             links[peer.name] = outside.link_to(peer, self)
@@ -113,9 +139,15 @@ class Services:
         tasks.keep(self.place.run, "placement")
         tasks.keep(self.review.run, "review")
         tasks.keep(self.sweep.run, "sweep")
+        tasks.keep(self.sweep.clean_up, "duplicate cleanup")
+        tasks.keep(self.pressure.run, "back pressure")
         tasks.keep(self.promote.run, "promote")
+        tasks.keep(self.safety_net.run, "safety net")
         tasks.keep(self.reconcile.run, "reconciliation")
+        tasks.keep(self.follow.run, "following")
+        tasks.keep(self.rolled_back.run, "older copy")
         self.heartbeat.start()
+        self.drain.resume()
 
     def _database_changed(self, server: ServerName, before: DatabaseId, now: DatabaseId) -> None:
         _log.warning("peer.database_changed", server=server, before=before, database=now)
@@ -133,6 +165,10 @@ class Services:
     def _forgotten(self, server: ServerName) -> None:
         self.place.wake(0)  # messages whose copies it held need new ones
         self.review.reachable(server)
+
+    def _remembered(self, identity: PeerIdentity) -> None:
+        """Also if it was heard in a session that was open before: only a new one is recorded otherwise."""
+        self._spawn(partial(self.context.ledger.record_peer, identity, self.context.now()), f"remember {identity.server}")
 
     def _returned(self, server: ServerName, seconds: float) -> None:
         """Less than a heartbeat is no absence: no copy was given up, and no message can have been taken over."""

@@ -24,6 +24,7 @@ from shadowrelay.ownership.rules import Party
 from shadowrelay.pipeline import ages
 from shadowrelay.pipeline.leases import Attempts, Leases
 from shadowrelay.pipeline.peerbook import PeerBook
+from shadowrelay.pipeline.pressure_rules import NO_PRESSURE, Pressure
 from shadowrelay.ports import Clock, Decide, Ledger, Metrics, PeerLink, TrackingLog
 from shadowrelay.settings.values import Settings
 
@@ -129,7 +130,7 @@ class Tasks:
 
 @dataclass(slots=True)
 class Context:
-    """The node's shared parts. `settings` is replaced as a whole when the configuration is reloaded."""
+    """The node's shared parts. `settings` is replaced as a whole when the configuration is reloaded, `pressure` with each sample."""
 
     settings: Settings
     me: Party
@@ -143,7 +144,10 @@ class Context:
     peers: PeerBook
     tasks: Tasks
     budget: ContentBudget = field(default_factory=ContentBudget)
-    is_draining: bool = field(default=False)
+    is_draining: bool = field(default=False)  # takes no mail and starts no attempt: it drains, or stops
+    is_stopping: bool = field(default=False)
+    redirect_to: frozenset[ServerName] = frozenset()  # these get all copies, and then the messages: `pipeline.drain`
+    pressure: Pressure = NO_PRESSURE
     placements: set[MessageId] = field(default_factory=set)  # a copy is in progress, or its outcome is not recorded yet
 
     wall: ages.WallClock | None = None

@@ -1,4 +1,5 @@
-"""Places the copy of one message: tries servers in the order of `pipeline.placement` until one has stored it. docs/design.md 5.
+"""Places the copies of one message: tries servers in the order of `pipeline.placement` until as many have stored it as are wanted.
+docs/design.md 5. Several copies are sent at the same time, to different servers.
 
 Each server is committed to the message's list before anything is sent to it, so that a primary knows every possible shadow.
 """
@@ -13,7 +14,7 @@ from shadowrelay.model.message import NO_ORDINALS, Content, Envelope, Ordinals
 from shadowrelay.model.ownership import Claim, CopyNumber, DiscardStatus, Notification, Role, StatusAnswer, Transition
 from shadowrelay.model.peers import CopyOffer
 from shadowrelay.model.replies import IllegalTransition, LedgerUnavailable, PeerSaid, PeerUnavailable
-from shadowrelay.ownership import primary
+from shadowrelay.ownership import primary, rules
 from shadowrelay.ownership.rules import Party
 from shadowrelay.pipeline import placement
 from shadowrelay.pipeline.context import Context
@@ -24,14 +25,12 @@ from shadowrelay.settings.values import Settings
 
 @dataclass(slots=True)
 class CopyResult:
-    """The result of placing a copy. `claim` is the claim last committed for it; `unsent` is a server on its list that certainly
+    """The result of placing copies. `claim` is the claim last committed for it; `unsent` are servers on its list that certainly
     stored nothing; `failures` are the reasons, in order."""
 
-    number: CopyNumber
     claim: Claim
-    stored_on: Party | None = None
-    began_awake: float = 0.0
-    unsent: ServerName | None = None
+    stored: list[tuple[Party, CopyNumber]] = field(default_factory=list)
+    unsent: tuple[ServerName, ...] = ()
     said: Ordinals = NO_ORDINALS  # recipients that the copies record as done
     uncertain: list[Party] = field(default_factory=list)  # may have stored it, but did not confirm
     superseded: tuple[Party, StatusAnswer] | None = None
@@ -44,17 +43,22 @@ class CopyResult:
         known = primary.not_sent(claim, self.unsent)
         for party in self.uncertain:
             known = primary.uncertain(known, party)
-        return known if self.stored_on is None else primary.uncertain(known, self.stored_on)
+        for party, _ in self.stored:
+            known = primary.uncertain(known, party)
+        return known
 
     def verdict(self, message_id: MessageId, claim: Claim | None) -> Transition:
         """The transition that records this result. Call it only when the result is complete."""
         if self._verdict is not None and claim == self._verdict.before:
             return self._verdict
-        known = self.known(claim)
-        if self.stored_on is None:
+        known, note = self.known(claim), ""
+        if not self.stored:
             return Transition(claim, known)
-        chosen = primary.placed(known, self.number, self.stored_on)
-        self._verdict = Transition(claim, chosen.after, chosen.tell, note=chosen.note)
+        for party, number in self.stored:
+            chosen = primary.placed(known, number, party)
+            assert chosen.after is not None
+            known, note = chosen.after, note or chosen.note
+        self._verdict = Transition(claim, known, note=note)
         return self._verdict
 
     def outcome(self, message_id: MessageId, claim: Claim | None) -> Transition:
@@ -62,7 +66,7 @@ class CopyResult:
         no effect; queue them again, or the stale copy would be promoted. The same for done recipients missing from the copy."""
         transition = self.verdict(message_id, claim)
         after = transition.after
-        reached = [*self.uncertain, *([self.stored_on] if self.stored_on is not None else [])]
+        reached = [*self.uncertain, *(party for party, _ in self.stored)]
         if after is None or not reached:
             return transition
         unsaid = NO_ORDINALS
@@ -76,6 +80,31 @@ class CopyResult:
         return Transition(claim, after, (*transition.tell, *tell), note=transition.note)
 
 
+@dataclass(slots=True)
+class Job:
+    """What the attempts on one message share, several of which may be in progress. `left` are the servers still to be tried; `still` is
+    the time without progress that is left to them."""
+
+    envelope: Envelope
+    content: Content
+    left: list[ServerName]
+    deadline: float
+    whole: float
+    still: float
+    is_large: bool
+    is_client_waiting: bool
+    result: CopyResult
+    busy: set[ServerName] = field(default_factory=set)  # being tried, or has stored it
+
+    def next(self) -> ServerName | None:
+        """A server may be named several times, but gets one copy."""
+        while self.left:
+            server = self.left.pop(0)
+            if server not in self.busy:
+                return server
+        return None
+
+
 class Copier:
     """Makes copies; `plan` decides which servers may be tried now."""
 
@@ -84,11 +113,13 @@ class Copier:
         self._chance = chance
         self._rule_of: tuple[Settings, placement.PlacementRule, Mapping[ServerName, SiteName]] | None = None
 
-    def plan(self, message_id: MessageId, claim: Claim | None = None) -> tuple[ServerName, ...]:
-        """The order of attempts for a new message (`claim` None) or one that needs a copy; empty: no server to try."""
+    def plan(self, message_id: MessageId, claim: Claim | None = None, copies: int = 1) -> tuple[ServerName, ...]:
+        """The order of attempts for a new message (`claim` None) or one that needs so many copies; empty: no server to try."""
         context = self._context
         settings = context.settings
-        candidates = []
+        candidates: list[placement.Candidate] = []
+        if claim is not None and rules.is_of_older_copy(claim, context.me):
+            return ()  # of an older copy of the database: other nodes are asked first
         for peer in settings.shadow_candidates:
             state = context.peers.states.get(peer.name)
             if state is None:
@@ -101,7 +132,9 @@ class Copier:
             )
         if len(candidates) > 1:
             self._chance.shuffle(candidates)
-        return placement.plan(candidates, self._rule()[0])
+        if context.redirect_to:  # an administrator named them, so the sites do not matter
+            return tuple([each.server for each in candidates if each.may_try and each.server in context.redirect_to])
+        return placement.plan(candidates, self._rule()[0], copies)
 
     def _rule(self) -> tuple[placement.PlacementRule, Mapping[ServerName, SiteName]]:
         """The rule of the current settings, and each candidate's site; computed once for all messages."""
@@ -123,54 +156,84 @@ class Copier:
         claim: Claim,
         plan: Sequence[ServerName],
         *,
-        is_first_listed: bool,
+        listed_count: int,
         is_client_waiting: bool,
+        copies: int = 1,
         started: float | None = None,
         said: Ordinals = NO_ORDINALS,
     ) -> CopyResult:
-        """Try the servers of `plan`, for as long as `placement.time_for` allows from `started` (`Clock.awake`; default: now).
-        `is_first_listed`: the first server is on the list already. `said`: done recipients that the copy may record; `outcome`
-        notifies of the others.
+        """Place so many `copies` at the same time, trying the servers of `plan`, for as long as `placement.time_for` allows from `started`
+        (`Clock.awake`; default: now). `listed_count`: so many of the first servers are on the list already. `said`: done recipients that
+        the copies may record; `outcome` notifies of the others.
 
         It stops if a further server cannot be listed: the claim ended meanwhile, or the ledger is unavailable.
         """
-        context = self._context
-        result = CopyResult(claim.number, claim, said=said)
-        home, sites = context.settings.server.site, self._rule()[1]
-        shadow_timeout = context.settings.transport.shadow_timeout.total_seconds()
+        result = CopyResult(claim, said=said)
+        shadow_timeout = self._context.settings.transport.shadow_timeout.total_seconds()
         time = placement.time_for(content.size, shadow_timeout, is_client_waiting=is_client_waiting)
-        deadline = (context.clock.awake() if started is None else started) + time.whole
-        whole = still = time.still or deadline - context.clock.awake()
-        for index, server in enumerate(plan):
-            left = deadline - context.clock.awake()
-            if time.still is not None:
-                left = min(left, still)
+        now = self._context.clock.awake()
+        deadline = (now if started is None else started) + time.whole
+        whole = still = time.still or deadline - now
+        left = list(plan[listed_count:])
+        job = Job(envelope, content, left, deadline, whole, still, time.still is not None, is_client_waiting, result)
+        if copies == 1:
+            await self._one(job, plan[0] if listed_count else None)
+            return result
+        firsts = plan[:listed_count]
+        job.busy.update(firsts)
+        ends = await asyncio.gather(
+            *(self._one(job, firsts[index] if index < len(firsts) else None) for index in range(copies)), return_exceptions=True
+        )
+        for end in ends:
+            if isinstance(end, BaseException):
+                raise end
+        return result
+
+    async def _one(self, job: Job, first: ServerName | None) -> None:
+        """Place one copy: try `first`, which is listed already, then servers that are left, until one has stored it."""
+        context, result = self._context, job.result
+        home, sites = context.settings.server.site, self._rule()[1]
+        while result.superseded is None:
+            server = first or job.next()
+            if server is None:
+                return
+            left = job.deadline - context.clock.awake()
+            if job.is_large:
+                left = min(left, job.still)
             if left <= 0:
                 result.failures.append("shadow_timeout is over")
-                break
+                return
             was_listed = False
-            if not index and is_first_listed:
-                if time.still is not None and not context.peers.may_try(server):  # not worth waiting for its turn
+            if first is not None:
+                first = None
+                if job.is_large and not context.peers.may_try(server):  # not worth waiting for its turn
                     result.failures.append(f"{server}: left alone for now")
-                    result.unsent = server
+                    result.unsent += (server,)
+                    job.busy.discard(server)
                     continue
+                entry = result.claim.copy_on(server)
+                assert entry is not None
+                number = rules.copy_number(result.claim, entry)
             else:
                 if not context.peers.may_try(server):  # it failed, or refused, since the plan was made; or is on trial with another copy
                     result.failures.append(f"{server}: left alone for now")
                     continue
                 party = context.peers.party(server)
-                entry = claim.copy_on(server)
-                was_listed = entry is not None and server != result.unsent
+                was_listed = result.claim.copy_on(server) is not None and server not in result.unsent
+                job.busy.add(server)
+                # What another attempt on this message tries again just now stays on the list.
+                unsent = tuple([other for other in result.unsent if other not in job.busy])
                 try:
-                    claim = await self._list(envelope.message_id, party, result.unsent)
+                    claim = await self._list(job.envelope.message_id, party, unsent)
                 except (IllegalTransition, LedgerUnavailable) as error:
                     result.failures.append(str(error))
-                    break
-                result.claim, result.number, result.unsent = claim, claim.number, None
+                    return
+                result.claim, number = claim, claim.number
+                result.unsent = tuple([other for other in result.unsent if other not in unsent and other != server])
                 if not was_listed:
-                    context.leases.listed_anew(envelope.message_id, server)
+                    context.leases.listed_anew(job.envelope.message_id, server)
             seconds = left
-            rest = plan[index + 1 :]
+            rest = job.left
             if rest.count(server) != len(rest):
                 seconds = placement.budget(
                     left,
@@ -178,17 +241,17 @@ class Copier:
                     sum(sites.get(other) == home for other in rest),
                     another_candidate_left=True,
                     is_local=sites.get(server) == home,
-                    whole_seconds=whole,
+                    whole_seconds=job.whole,
                 )
-            offer = CopyOffer(result.number, envelope, said, content)
-            turns = context.peers.states[server].turns if is_client_waiting else context.peers.states[server].repair_turns
-            bounds = (context.clock.awake() + seconds, None) if time.still is None else (deadline, seconds)
+            offer = CopyOffer(number, job.envelope, result.said, job.content)
+            turns = context.peers.states[server].turns if job.is_client_waiting else context.peers.states[server].repair_turns
+            bounds = (job.deadline, seconds) if job.is_large else (context.clock.awake() + seconds, None)
             if await self._attempt(server, offer, bounds, was_listed, turns, result):
-                break
-            still -= seconds
-        return result
+                return
+            job.busy.discard(server)
+            job.still -= seconds
 
-    async def _list(self, message_id: MessageId, party: Party, unsent: ServerName | None) -> Claim:
+    async def _list(self, message_id: MessageId, party: Party, unsent: tuple[ServerName, ...]) -> Claim:
         me = self._context.me
         (transition,) = await self._context.ledger.transition(
             [message_id], lambda _, claim: primary.placing(primary.not_sent(claim, unsent), me, party)
@@ -219,7 +282,7 @@ class Copier:
         except TimeoutError:
             result.failures.append(f"{server}: its turn did not come in time")
             if not was_listed:
-                result.unsent = server
+                result.unsent += (server,)
             return False
         finally:
             state.copies_in_flight -= 1
@@ -235,7 +298,7 @@ class Copier:
         if trial is None:
             result.failures.append(f"{server}: left alone for now")
             if not was_listed:
-                result.unsent = server
+                result.unsent += (server,)
             return False
         result.attempts_count += 1
         try:
@@ -248,7 +311,7 @@ class Copier:
                 shown = context.links[server].identity  # of the session used, which may have shown another database
                 result.uncertain.append(state.party if shown is None else Party(server, shown.database))
             elif not was_listed:
-                result.unsent = server
+                result.unsent += (server,)
             return False
         finally:
             context.peers.give_back(server, trial)
@@ -261,7 +324,7 @@ class Copier:
         context.peers.stored(server)
         context.leases.began(message_id, server, answer.began_awake, is_confirmed=True)
         context.leases.proved(server, answer.server_database, answer.began_awake)
-        result.stored_on, result.began_awake = party, answer.began_awake
+        result.stored.append((party, offer.number))
         return True
 
     def _tell(self, server: ServerName, error: PeerUnavailable) -> None:

@@ -18,7 +18,7 @@ A restart needs no special path: whatever is due in the ledger is delivered.
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from math import inf
@@ -30,13 +30,13 @@ from shadowrelay.model.message import Content, Ordinals
 from shadowrelay.model.ownership import Role
 from shadowrelay.model.queue import WAITS_FOR_COPY, AttemptRecord, ForkRetry, StoredMessage
 from shadowrelay.model.replies import ContentCorrupt, LeaseTooShort, LedgerUnavailable
-from shadowrelay.model.routing import Fork
+from shadowrelay.model.routing import Destination, Fork
 from shadowrelay.ownership import rules
 from shadowrelay.pipeline import delivery_rules, tracking_rows
 from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.delivery_rules import NO_REPLY
 from shadowrelay.pipeline.enqueue import Enqueuer
-from shadowrelay.pipeline.forks import ForkAttempt, Forks, NextHopNews, reply_of
+from shadowrelay.pipeline.forks import ForkAttempt, Forks, NextHopNews, SameInProgress, reply_of
 from shadowrelay.pipeline.leases import ACCEPT, AttemptLease
 from shadowrelay.pipeline.next_hop_queue import Arriving, NextHopQueue, NextHopQueues
 from shadowrelay.pipeline.outcomes import Outcomes
@@ -81,7 +81,7 @@ class DeliverService:
         self._event = asyncio.Event()
         self._queues = queues = NextHopQueues(context, self._event.set)
         self._enqueuer = Enqueuer(context, forks, verdicts, queues, want_copy)
-        self._outcomes = Outcomes(context, verdicts, queues, self._on_side)
+        self._outcomes = Outcomes(context, verdicts, queues, self.committed)
         self._fresh: dict[MessageId, None] = {}  # new in the ledger, or just placed: to be examined
         self._in_hand: dict[MessageId, dict[str, Ordinals]] = {}  # of the loaded forks, by next hop
         self._in_review: dict[MessageId, dict[str, bool]] = {}  # by next hop: is it only aging?
@@ -89,6 +89,7 @@ class DeliverService:
         self._blocked: dict[MessageId, tuple[ServerName, float]] = {}  # reviewed: waits for this server, at most this many seconds
         self._woken: dict[ServerName, int] = {}  # how many of the messages that wait for each to wake
         self._is_submission_wanted = True
+        self._are_queues_known = False  # those of the ledger
         self._submission_at = 0.0
         self._notices_at = 0.0
         self._loaded_since_start: set[int] = set()  # internal ids of earlier messages that have had their LOAD
@@ -114,6 +115,11 @@ class DeliverService:
         """Submission has a new message."""
         self._is_submission_wanted = True
         self._event.set()
+
+    def committed(self, message_id: MessageId) -> None:
+        """A message for which no client waits is in the ledger, a DSN or one from Safety Net: it is copied and delivered."""
+        self._want_copy(message_id)
+        self._look_at(message_id)
 
     def wake_server(self, server: ServerName, limit: int = ALL) -> None:
         """Wake the messages that wait for this server, at most `limit`: it is back, need not be waited for any longer, or was
@@ -163,6 +169,31 @@ class DeliverService:
                 count -= hastened
                 self._queues.note_due(key, now)
 
+    def suspend(self, key: str) -> None:
+        """Start no attempt on this next hop until `resume`; those that run end normally. The ledger remembers it."""
+        if (queue := self._queues.suspend(key)) is not None:
+            self._end_arriving(queue, is_over=True)
+
+    def resume(self, key: str) -> None:
+        """Deliver what is due for this next hop, and probe it now if it is in Retry."""
+        queue = self._queues.resume(key)
+        queue.state = delivery_rules.probed_now(queue.state, self._context.now())
+
+    def changed(self, message_id: MessageId, next_hops: Iterable[str]) -> None:
+        """An administrator suspended or resumed the message, whose forks are in these queues of the ledger."""
+        self._context.attempts.changed(message_id)
+        for key in next_hops:
+            self._queues.note_due(key, self._context.now())
+
+    def forks_of(self, stored: StoredMessage) -> list[ForkRetry]:
+        """Its forks as they would wait in their queues."""
+        now = self._context.now()
+        return [self._forks.queued(stored, fork, now) for fork in self._forks.of(stored)]
+
+    def next_hop_of(self, name: str) -> Destination | None:
+        """See `Forks.next_hop_of`."""
+        return self._forks.next_hop_of(name)
+
     def take_over(self, stored: StoredMessage, content: Content | None) -> None:
         """Deliver a message just accepted, for which `Attempts.begin` was called so that its claim cannot end. Without `content`
         it is read from the store."""
@@ -184,7 +215,7 @@ class DeliverService:
         """Wait briefly for room: a fast next hop makes room sooner than a round trip through the ledger would take."""
         queue = self._queues.of(fork.destination.key)
         is_behind = queue.is_behind(self._context.now())
-        if not delivery_rules.may_arrive(queue.state, len(queue.arriving), queue.concurrency, is_behind=is_behind):
+        if queue.is_suspended or not delivery_rules.may_arrive(queue.state, len(queue.arriving), queue.concurrency, is_behind=is_behind):
             return False
         loop = asyncio.get_running_loop()
         until = loop.time() + ARRIVING_SECONDS
@@ -225,23 +256,28 @@ class DeliverService:
             await asyncio.sleep(0.05)
         return not self._queues.running_count
 
+    def undrained(self) -> None:
+        """Deliver again after a drain: look at everything, because what changed meanwhile was not followed."""
+        self._are_queues_known = False
+        self.wake()
+
     # the loop
 
     async def run(self) -> None:
         """Give each queue its turn, forever."""
-        is_open = False
+        self._are_queues_known = False  # also after an unexpected error, which may have come in the middle of a turn
         while True:
             self._event.clear()
             self._context.attempts.reading()
             try:
-                if not is_open:
+                if not self._are_queues_known:
+                    self._are_queues_known = True
                     await self._open()
-                    is_open = True
                 if not self._context.is_draining:
                     await self._turn()
             except LedgerUnavailable as error:
                 _log.warning("delivery.waits", reason=error.reason)
-                is_open = False  # a failed commit may be on disk nevertheless: list the queues again
+                self._are_queues_known = False  # a failed commit may be on disk nevertheless: list the queues again
                 await asyncio.sleep(TICK_SECONDS)
             try:
                 await asyncio.wait_for(self._event.wait(), self._pause())
@@ -377,7 +413,11 @@ class DeliverService:
                 if not all(message_id in self._queues.of(fork.destination.key).loaded for fork in forks):
                     self._look_later(message_id)  # in use for a moment
                 continue
-            if self._enqueuer.needs_copy_first(stored) or not all(self._queues.has_room(fork) for fork in forks):
+            if (
+                stored.suspended is not None
+                or self._enqueuer.needs_copy_first(stored)
+                or not all(self._queues.has_room(fork) for fork in forks)
+            ):
                 recorded.append(self._enqueue_found(stored, forks))
                 continue
             self._forks.track_transfer(stored, forks)
@@ -465,10 +505,11 @@ class DeliverService:
             await self._enqueuer.returned(stored)
 
     def _without_lease(self, stored: StoredMessage, excused: frozenset[ServerName]) -> bool:
-        """Rule *lease*: whether a lease neither suffices nor is waived."""
+        """Rule *lease*: whether a lease neither suffices nor is waived. Rule *rolled back*: or other nodes must be asked first."""
         leases = self._context.leases
         message_id = stored.envelope.message_id
-
+        if rules.is_of_older_copy(stored.claim, self._context.me):
+            return True
         return not excused.issuperset(rules.without_lease(stored.claim, partial(leases.suffices, message_id)))
 
     # attempts
@@ -487,7 +528,7 @@ class DeliverService:
         context = self._context
         message_id, key = stored.envelope.message_id, fork.destination.key
         queue = self._queues.of(key)
-        if message_id in queue.loaded:
+        if message_id in queue.loaded or (stored.suspended is not None and not is_aging):
             return False
         in_hand = self._in_hand.get(message_id, {})
         if in_hand and any(fork.ordinals & ordinals for ordinals in in_hand.values()):
@@ -551,6 +592,9 @@ class DeliverService:
             except LedgerUnavailable as error:
                 _log.warning("delivery.put_off", message_id=message_id, next_hop=queue.key, reason=error.reason)
                 is_put_off = True
+            except SameInProgress:
+                _log.info("delivery.same_in_progress", message_id=message_id, next_hop=queue.key)
+                is_put_off = True
             except Exception:
                 _log.exception("delivery.failed", message_id=message_id, next_hop=queue.key)
                 is_put_off = True
@@ -580,7 +624,7 @@ class DeliverService:
 
     def _is_open(self, queue: NextHopQueue) -> bool:
         """Whether the queue may be worked on or probed now."""
-        if self._context.is_draining:
+        if self._context.is_draining or queue.is_suspended:
             return False
         state, now = queue.state, self._context.now()
         if state.paused_until is not None and now < state.paused_until:
@@ -642,7 +686,8 @@ class DeliverService:
                 else:
                     async with self._suspects.turn():
                         news = await self._forks.attempt(attempt, record)
-                self._note_news(queue, stored.envelope.message_id, news, began_at)
+                if news is not None:
+                    self._note_news(queue, stored.envelope.message_id, news, began_at)
         except (LeaseTooShort, ContentCorrupt, LedgerUnavailable) as error:
             if has_session and not is_aging:
                 self._note_news(queue, stored.envelope.message_id, NextHopNews(None), began_at)
@@ -707,8 +752,3 @@ class DeliverService:
     async def _record(self, stored: StoredMessage, record: AttemptRecord) -> None:
         if await self._outcomes.record(stored, record):
             self._loaded_since_start.discard(stored.internal_id)
-
-    def _on_side(self, message_id: MessageId) -> None:
-        """A DSN was committed: a message of its own, to be copied and delivered."""
-        self._want_copy(message_id)
-        self._look_at(message_id)

@@ -375,6 +375,8 @@ def handed_to(claim: Claim) -> str:
 
 def no_release(stored: StoredMessage) -> str:
     """Why an administrator cannot put this message back into delivery; empty if it is possible."""
+    if stored.claim.role is not Role.SET_ASIDE:
+        return f"it is not set aside: its role is {stored.claim.role}"
     if refusal := no_removal(stored):
         return refusal
     if not stored.claim.is_primary:
@@ -385,7 +387,19 @@ def no_release(stored: StoredMessage) -> str:
 def no_removal(stored: StoredMessage) -> str:
     """Why an administrator cannot remove this message; empty if it is possible."""
     if stored.claim.role is not Role.SET_ASIDE:
-        return f"it is not set aside: its role is {stored.claim.role}"
+        return no_suspension(stored)
     if server := handed_to(stored.claim):
         return f"it was handed over to {server}: ask that node, or `peers forget {server}` if its queue is destroyed for good"
     return ""
+
+
+def no_suspension(stored: StoredMessage) -> str:
+    """Why an administrator cannot suspend this message; empty if it is possible."""
+    role = stored.claim.role
+    if role is Role.SHADOW:
+        return f"it is a copy held for {stored.claim.primary}, which delivers the message itself: ask that node"
+    if role is Role.SET_ASIDE:
+        return "it is set aside: nothing is attempted"
+    if role is not Role.PRIMARY:
+        return f"nothing is to be delivered: its role is {role}"
+    return "" if stored.is_decided else "it is being accepted at this moment: try again"

@@ -2,13 +2,13 @@
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import partial
 
 import structlog
 
-from shadowrelay.model.ids import DatabaseId, MessageId, ServerName
+from shadowrelay.model.ids import NO_DATABASE, DatabaseId, MessageId, ServerName
 from shadowrelay.model.message import NO_ORDINALS, Ordinals
 from shadowrelay.model.ownership import Claim, CopyNumber, Role, StatusAnswer, StatusQuestion, StatusState, Transition
 from shadowrelay.model.peers import CopyOffer, DiscardReply, PeerIdentity
@@ -18,6 +18,7 @@ from shadowrelay.model.values import replace
 from shadowrelay.ownership import primary, shadow
 from shadowrelay.ownership.rules import Note, Party
 from shadowrelay.pipeline import ages, tracking_rows
+from shadowrelay.pipeline.common_settings import common_settings
 from shadowrelay.pipeline.context import Context
 from shadowrelay.protocol.xqdiscard import format_superseded
 
@@ -34,20 +35,29 @@ _log = structlog.get_logger()
 class PeerDesk:
     """One method per SMTP command of an authorised peer."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, is_older_copy: Callable[[PeerIdentity], Reply | None]) -> None:
         self._context = context
+        self._is_older_copy = is_older_copy
         self._told: dict[Party, int] = {}  # highest sequence that this process has sent to each peer
         self._unrecorded: dict[ServerName, tuple[PeerIdentity, datetime]] = {}  # the latest identity, and when it was received
         self._recording: set[ServerName] = set()  # whose identity is being recorded in the background
 
-    def own_identity(self, listener: ServerName) -> PeerIdentity:
+    def own_identity(self, listener: ServerName, database: DatabaseId = NO_DATABASE) -> PeerIdentity:
         """See `ports.PeerDesk`."""
         context = self._context
         identity = context.ledger.identity
         server = context.settings.server
+        seen_of = database or context.peers.party(listener).database
+        seen = context.ledger.seen(listener, seen_of) if seen_of else None
+        link = context.links.get(listener)
+        if seen is not None and link is not None and (latest := link.identity) is not None:
+            is_same = (latest.database, latest.incarnation, latest.began) == (seen_of, seen.incarnation, seen.began)
+            if is_same and latest.position > seen.position:  # the ledger is updated once a session
+                seen = replace(seen, position=latest.position)
         return PeerIdentity(
             server.name, server.boundary, identity.database, identity.incarnation, identity.began, context.ledger.position,
-            context.settings.transport.shadow_resubmit_time_span, context.ledger.seen(listener),
+            context.settings.transport.shadow_resubmit_time_span, seen, seen_of if seen is not None else NO_DATABASE,
+            identity.former, context.is_draining, common_settings(context.settings.transport),
         )  # fmt: skip
 
     @property
@@ -58,11 +68,13 @@ class PeerDesk:
     def refusal(self, identity: PeerIdentity) -> Reply | None:
         """See `ports.PeerDesk`."""
         reason = self._context.peers.conflict(self._context.me, identity)
-        return Reply(550, "5.7.1", f"Refused: {reason}") if reason else None
+        return Reply(550, "5.7.1", f"Refused: {reason}") if reason else self._is_older_copy(identity)
 
-    async def greeted(self, identity: PeerIdentity) -> None:
-        """A peer identified itself: record that, and check whether its database changed."""
+    async def greeted(self, identity: PeerIdentity) -> PeerIdentity:
+        """A peer identified itself: record that, and check whether its database changed. Returns what to answer, with what was seen of
+        its database before this."""
         context = self._context
+        answer = self.own_identity(identity.server, identity.database)
         context.leases.learn_span(identity.server, identity.span)
         server, latest = identity.server, (identity, context.now())
         self._unrecorded[server] = latest
@@ -76,7 +88,9 @@ class PeerDesk:
         else:
             self._recorded(server, latest)
         context.peers.identified(identity)
+        context.peers.compare(context.settings.transport)
         context.metrics.heartbeat(identity.server)
+        return answer
 
     def _recorded(self, server: ServerName, latest: tuple[PeerIdentity, datetime]) -> None:
         if self._unrecorded.get(server) is latest:  # otherwise a newer one is still unrecorded
@@ -98,7 +112,7 @@ class PeerDesk:
     def offers_hold(self) -> bool:
         """Whether our EHLO offers HOLD."""
         context = self._context
-        return context.is_enabled and not context.is_draining and context.ledger.unavailable_reason() is None
+        return context.is_enabled and not context.is_draining and context.pressure.takes_copies
 
     def heard(self, server: ServerName, database: DatabaseId) -> None:
         """See `ports.PeerDesk`."""
@@ -227,10 +241,10 @@ class PeerDesk:
             answer = StatusAnswer(StatusState.PRIMARY, CopyNumber(1, 1, context.me.database))
             return Transition(None, None, answer=answer)
         number_server = context.ledger.server_of(number.database)
-        transition = shadow.answer_question(claim, asker, number, number_server, in_attempt=False)
+        transition = shadow.answer_question(claim, context.me, asker, number, number_server, in_attempt=False)
         ends = claim is not None and claim.is_primary and transition.after is not None and not transition.after.is_primary
         if ends and not context.attempts.end_claim(message_id):
-            transition = shadow.answer_question(claim, asker, number, number_server, in_attempt=True)
+            transition = shadow.answer_question(claim, context.me, asker, number, number_server, in_attempt=True)
         self._note_listed(message_id, asker, transition)
         return transition
 

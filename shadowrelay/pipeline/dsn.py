@@ -1,4 +1,4 @@
-"""Builds delivery status notifications (DSNs), and the trace header of a promoted message. RFC 3461, 3464, 6522.
+"""Builds delivery status notifications (DSNs), and the trace headers of promoted and resubmitted messages. RFC 3461, 3464, 6522.
 
 RFC 3461 (who is notified of what), 6522 (multipart/report), 3464 (its machine-readable part), 6533 (UTF-8), 3834; the header: viktgin.
 A notification is 7-bit ASCII, so that no next hop has a reason to refuse it, unless its own recipient's address needs
@@ -39,6 +39,18 @@ def promotion_header(old_primary: ServerName, new_primary: ServerName, message_i
     lines = (
         f"Received: from {_named(old_primary)} by {_named(new_primary)}",
         f"\twith ShadowRedundancy id {_named(message_id)};",
+        f"\t{format_date(now)}",
+        "",
+    )
+    return "\r\n".join(lines).encode("ascii")
+
+
+def resubmission_header(node: ServerName, message_id: MessageId, original: MessageId, request: int, now: datetime) -> bytes:
+    """The same for a message that was made from one in Safety Net."""
+    lines = (
+        f"Received: from {_named(node)} by {_named(node)}",
+        f"\twith SafetyNet id {_named(message_id)}",
+        f"\t(resubmitted {_named(original)} request {request});",
         f"\t{format_date(now)}",
         "",
     )

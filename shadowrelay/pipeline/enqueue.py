@@ -22,6 +22,7 @@ from shadowrelay.pipeline.next_hop_queue import NextHopQueues
 from shadowrelay.pipeline.verdicts import Verdicts
 
 RECORD_AGAIN_SECONDS = 1.0
+OF_NO_CLIENT = (Origin.DSN, Origin.JOURNAL, Origin.SAFETY_NET)
 
 _log = structlog.get_logger()
 
@@ -140,11 +141,11 @@ class Enqueuer:
     # in reject mode, mail for which no client waits must have a copy first
 
     def needs_copy_first(self, stored: StoredMessage) -> bool:
-        """Whether it waits for its copy before its first attempt, for one span at most."""
+        """Whether it waits for its copies before its first attempt, for one span at most."""
         transport = self._context.settings.transport
         if not (self._context.is_enabled and transport.reject_message_on_shadow_failure):
             return False
-        if stored.claim.chosen() is not None or not (stored.is_promoted or stored.origin is Origin.DSN):
+        if not stored.claim.missing_count or not (stored.is_promoted or stored.origin in OF_NO_CLIENT):
             return False
         if any(retry.failures_count for retry in stored.retries):
             return False  # it already waited before its first attempt

@@ -11,14 +11,16 @@ content of the original is built; if that fails too, none, and the operator log 
 
 import hashlib
 import random
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
+from types import MappingProxyType
 
 import structlog
 
+from shadowrelay.model.ids import MessageId
 from shadowrelay.model.message import NO_ORDINALS, Content, Ordinals
-from shadowrelay.model.ownership import Copy
 from shadowrelay.model.queue import AttemptRecord, FailureKind, ForkRetry, NewMessage, Origin, SideMessage, StoredMessage
 from shadowrelay.model.replies import (
     LOCAL_ERROR,
@@ -29,19 +31,21 @@ from shadowrelay.model.replies import (
     Reply,
     TransientDeliveryError,
 )
-from shadowrelay.model.routing import Fork
+from shadowrelay.model.routing import Destination, Fork
 from shadowrelay.model.tracking import EventSource
 from shadowrelay.model.values import dataclass, replace
 from shadowrelay.ownership import primary
-from shadowrelay.pipeline import ages, delivery_rules, dsn, tracking_rows
+from shadowrelay.pipeline import ages, delivery_rules, dsn, duplicates, journal, tracking_rows
 from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.delivery_rules import NO_REPLY, AttemptOutcome
-from shadowrelay.pipeline.dsn import RETURNED_OCTETS_MAX, Action, DsnKind, RecipientReport, promotion_header
+from shadowrelay.pipeline.dsn import Action, DsnKind, RecipientReport, promotion_header
+from shadowrelay.pipeline.journaling import Journaling, Record, head_of
 from shadowrelay.pipeline.routing import RECIPIENTS_PER_TRANSACTION_MAX, Router
 from shadowrelay.ports import Deliverer, DeliveryJob
 from shadowrelay.settings.values import Settings
 
 ACTIONS = {DsnKind.FAILURE: Action.FAILED, DsnKind.DELAY: Action.DELAYED, DsnKind.SUCCESS: Action.RELAYED}
+NO_KEYS: Mapping[int, bytes] = MappingProxyType({})
 RELAYED = Reply(250, "2.0.0", "Relayed to a server that makes no further reports")
 
 
@@ -94,7 +98,7 @@ class Notices:
         message_id = stored.envelope.message_id
         try:
             try:
-                head, is_whole = _head(await read_content())
+                head, is_whole = head_of(await read_content())
             except (ContentCorrupt, LedgerUnavailable, OSError) as error:
                 _log.warning("notice.without_original", message_id=message_id, reason=str(error))
                 head, is_whole = b"", False
@@ -128,10 +132,9 @@ class Notices:
         reports = [self._report(stored, kind, ordinal, *replies[ordinal], now, until) for ordinal in sorted(ordinals)]
         data = dsn.build(kind, original, reports, head, dsn_id, node=context.me.server, now=now, is_whole=is_whole)
         envelope = dsn.envelope_for(original, dsn_id, now, context.me.server, kind)
-        claim = primary.first_claim(context.me, 1, None)
+        claim = primary.first_claim(context.me, 1, wanted=transport.shadow_copies)
         if stored.is_promoted:  # the lost primary may have made this DSN already, and any node may have taken that over
-            others = [server for server in context.peers.states if context.peers.is_back(server)]
-            claim = replace(claim, copies=tuple([Copy(server, context.peers.party(server).database) for server in others]))
+            claim = replace(claim, copies=context.peers.entries())
         message = NewMessage(envelope, claim, Origin.DSN, now, ages.remember_until(now, transport))
         return SideMessage(message, Content(len(data), hashlib.sha256(data).digest(), data), ACTIONS[kind].value)
 
@@ -153,22 +156,6 @@ def reply_of(text: str) -> Reply:
     if not code.isdigit():
         return NO_REPLY
     return Reply(int(code), enhanced, words) if enhanced[:2] in ("2.", "4.", "5.") else Reply(int(code), "", rest)
-
-
-def _head(content: Content) -> tuple[bytes, bool]:
-    """The beginning of the original, as much as a DSN may return, and whether that is all of it."""
-    size = RETURNED_OCTETS_MAX + 1
-    if content.data is not None:
-        head = content.data[:size]
-    else:
-        assert content.path is not None
-        with content.path.open("rb") as file:
-            head = file.read(size)
-    return head, len(head) == content.size
-
-
-Record = Callable[[AttemptRecord], Awaitable[None]]
-"""Returns when the record is committed, however long that takes."""
 
 
 @dataclass(slots=True)
@@ -208,6 +195,10 @@ class TransactionResult:
     dot_sent_unanswered: bool = False
 
 
+class SameInProgress(Exception):
+    """Another attempt delivers the same message, as a client sent it twice: wait for its outcome."""
+
+
 class Forks:
     """Bifurcation and attempts; uses routing, but neither ownership nor queues."""
 
@@ -215,17 +206,27 @@ class Forks:
         self._context = context
         self._deliverer = deliverer
         self._notices = Notices(context)
+        self._journaling = Journaling(context)
         self._chance = random.Random()
+        self._in_progress: set[bytes] = set()  # keys of what is being delivered: `pipeline.duplicates`
         self.configure(context.settings)
 
     def configure(self, settings: Settings) -> None:
         """Apply the routes of the current configuration."""
         self._router = Router(settings.routes, settings.server.name)
 
+    def destination_of(self, address: str) -> Destination:
+        """Where mail for this recipient goes now."""
+        return self._router.destination(address)
+
     def of(self, stored: StoredMessage) -> tuple[Fork, ...]:
         """The forks of the recipients that are not done."""
         done = stored.claim.done
         return self._router.forks(stored.envelope.recipients, stored.envelope.ordinals - done if done else stored.envelope.ordinals)
+
+    def next_hop_of(self, name: str) -> Destination | None:
+        """The next hop with this key, or for mail to this domain. Patterns for single addresses may send some of it elsewhere."""
+        return self._router.next_hop_of(name)
 
     def queued(self, stored: StoredMessage, fork: Fork, now: datetime) -> ForkRetry:
         """The row of a fork that waits in its queue and was never attempted."""
@@ -244,20 +245,62 @@ class Forks:
                 tracking_rows.transfer(context.me.server, stored, at=now, next_hop=fork.destination.key, ordinals=fork.ordinals)
             )
 
-    async def attempt(self, attempt: ForkAttempt, record: Record) -> NextHopNews:
-        """Run and record all transactions of the fork.
+    async def attempt(self, attempt: ForkAttempt, record: Record) -> NextHopNews | None:
+        """Run and record all transactions of the fork; None if all recipients have the message already.
 
         Raises: LeaseTooShort, ContentCorrupt, LedgerUnavailable: the rest of the fork was not attempted; the part before is recorded.
+        SameInProgress: nothing was attempted.
         """
-        stored, fork = attempt.stored, attempt.fork
-        prefix = b""
-        if stored.is_promoted:
-            prefix = promotion_header(stored.promoted_from, self._context.me.server, stored.envelope.message_id, self._context.now())
-        if len(fork.ordinals) <= RECIPIENTS_PER_TRANSACTION_MAX:
-            result = await self._transaction(attempt, fork.ordinals, prefix)
-            await record(await self._record(attempt, self._settle(attempt, result), result))
+        context, stored, ordinals = self._context, attempt.stored, attempt.fork.ordinals
+        window = context.settings.transport.duplicate_detection_window
+        keys = duplicates.keys_of(stored.envelope, ordinals) if window else NO_KEYS
+        if not self._in_progress.isdisjoint(keys.values()):
+            raise SameInProgress
+        self._in_progress.update(keys.values())
+        try:
+            if keys and context.ledger.may_be_delivered(keys.values(), context.now() - window):
+                ordinals -= await self._end_duplicates(attempt, keys, window, record)
+                if not ordinals:
+                    return None
+            prefix = b""
+            if stored.is_promoted:
+                prefix = promotion_header(stored.promoted_from, context.me.server, stored.envelope.message_id, context.now())
+            if len(ordinals) > RECIPIENTS_PER_TRANSACTION_MAX:
+                return await self._attempt_in_parts(attempt, ordinals, prefix, keys, record)
+            result = await self._transaction(attempt, ordinals, prefix)
+            await self._commit(attempt, record, await self._record(attempt, self._settle(attempt, result), result, keys))
             return _news(result)
-        places = sorted(fork.ordinals)
+        finally:
+            self._in_progress.difference_update(keys.values())
+
+    async def _end_duplicates(self, attempt: ForkAttempt, keys: Mapping[int, bytes], window: timedelta, record: Record) -> Ordinals:
+        """End the recipients to whom the same message was delivered within the window. docs/design.md 6.5."""
+        context, stored, fork = self._context, attempt.stored, attempt.fork
+        now = context.now()
+        found = await context.ledger.delivered_before(set(keys.values()), now - window, now + window)
+        firsts: dict[MessageId, set[int]] = defaultdict(set)
+        for ordinal, key in keys.items():
+            if key in found and found[key].message_id != stored.envelope.message_id:
+                firsts[found[key].message_id].add(ordinal)
+        if not firsts:
+            return NO_ORDINALS
+        ended = frozenset().union(*firsts.values())
+        rest = fork.ordinals - ended
+        waiting = replace(attempt.retry or self.queued(stored, fork, now), ordinals=rest, attempts_next_at=now) if rest else None
+        context.metrics.attempt("duplicate")
+        for first, ordinals in firsts.items():  # before the commit, as in `_track`: a row too many explains more than one too few
+            at = context.now()
+            context.tracking.write(tracking_rows.duplicate(context.me.server, stored, at=at, ordinals=frozenset(ordinals), first=first))
+            _log.info("delivery.duplicate", message_id=stored.envelope.message_id, delivered_as=first, recipients=len(ordinals))
+        await self._commit(attempt, record, await self._record(attempt, AttemptOutcome(ended, {}, waiting), None))
+        return ended
+
+    async def _attempt_in_parts(
+        self, attempt: ForkAttempt, ordinals: Ordinals, prefix: bytes, keys: Mapping[int, bytes], record: Record
+    ) -> NextHopNews:
+        """Several transactions, each recorded before the next."""
+        stored, fork = attempt.stored, attempt.fork
+        places = sorted(ordinals)
         failed: dict[int, Reply] = {}
         deferred: ForkRetry | None = None
         expired = late = NO_ORDINALS
@@ -282,7 +325,7 @@ class Forks:
                 so_far = AttemptOutcome(outcome.delivered, {}, replace(rest, attempts_next_at=now))
             else:
                 so_far = AttemptOutcome(outcome.delivered, failed, deferred, late, expired)
-            await record(await self._record(attempt, so_far, result))
+            await self._commit(attempt, record, await self._record(attempt, so_far, result, keys))
             if end >= len(places):
                 break
         news = _news(result)
@@ -305,7 +348,7 @@ class Forks:
             )
         if outcome.failed:
             self._track(attempt, result, outcome, EventSource.QUEUE)
-        await record(await self._record(attempt, outcome, result))
+        await self._commit(attempt, record, await self._record(attempt, outcome, result))
 
     async def _transaction(self, attempt: ForkAttempt, ordinals: Ordinals, prefix: bytes) -> TransactionResult:
         stored, fork = attempt.stored, attempt.fork
@@ -376,10 +419,14 @@ class Forks:
             context.tracking.write(
                 tracking_rows.send(me, stored, at=now, server=server, replies=done, external=external, elapsed=elapsed, next_hop=key)
             )
-        if outcome.failed:
-            context.tracking.write(
-                tracking_rows.fail(me, stored, at=now, server=server, replies=outcome.failed, elapsed=elapsed, source=source, next_hop=key)
-            )
+        if outcome.expired:
+            context.tracking.write(tracking_rows.expire(me, stored, at=now, ordinals=outcome.expired))
+        for cause, ordinals in ((source, outcome.failed.keys() - outcome.expired), (EventSource.QUEUE, outcome.expired)):
+            if ordinals:
+                failed = {ordinal: outcome.failed[ordinal] for ordinal in ordinals}
+                context.tracking.write(
+                    tracking_rows.fail(me, stored, at=now, server=server, replies=failed, elapsed=elapsed, source=cause, next_hop=key)
+                )
         if outcome.retry is not None:
             late = {ordinal: replies.get(ordinal, delivery_rules.NO_REPLY) for ordinal in sorted(outcome.retry.ordinals)}
             unanswered = "no reply to the final dot" if result.dot_sent_unanswered else ""
@@ -389,8 +436,11 @@ class Forks:
                 )
             )
 
-    async def _record(self, attempt: ForkAttempt, outcome: AttemptOutcome, result: TransactionResult) -> AttemptRecord:
-        """The record to commit: the ordinals that ended, the rest of the fork, and the DSNs to the sender."""
+    async def _record(
+        self, attempt: ForkAttempt, outcome: AttemptOutcome, result: TransactionResult | None, keys: Mapping[int, bytes] = NO_KEYS
+    ) -> AttemptRecord:
+        """The record to commit: the ordinals that ended, the rest of the fork, and the DSNs to the sender. Without a result nothing
+        was attempted, and the sender hears nothing."""
         transport = self._context.settings.transport
         now = self._context.now()
         stored, key = attempt.stored, attempt.fork.destination.key
@@ -398,7 +448,8 @@ class Forks:
         if outcome.retry is not None and not stored.retries:
             others = tuple(self.queued(stored, other, now) for other in self.of(stored) if other.destination.key != key)
         sides: tuple[SideMessage, ...] = ()
-        if outcome.failed or outcome.delayed_dsn or outcome.delivered:  # the sender may have requested any of these reports
+        # The sender may have requested any of these reports.
+        if result is not None and (outcome.failed or outcome.delayed_dsn or outcome.delivered):
             sides = await self._notices.about(stored, attempt.read_content, outcome, result.server, passes_dsn=result.passes_dsn)
         return AttemptRecord(
             stored.envelope.message_id,
@@ -409,7 +460,20 @@ class Forks:
             sides,
             ages.safety_net_until(now, transport),
             ages.remember_until(now, transport),
+            tuple(map(keys.__getitem__, outcome.delivered)) if keys else (),
+            sent=outcome.delivered,
+            is_inside=attempt.fork.destination.inside_boundary,
         )
+
+    async def _commit(self, attempt: ForkAttempt, record: Record, outcome: AttemptRecord) -> None:
+        """Record the outcome; with journal reports if it is the first for one of the message's recipients."""
+        stored, router = attempt.stored, self._router
+        if router.is_journaling and outcome.done and not stored.claim.done and journal.is_journaled(stored.envelope):
+            journal_recipients = router.journal_recipients(stored.envelope.recipients)
+            if journal_recipients:
+                await self._journaling.record(stored, outcome, journal_recipients, attempt.read_content, record)
+                return
+        await record(outcome)
 
 
 def _news(result: TransactionResult) -> NextHopNews:

@@ -1,11 +1,12 @@
 """Polls each primary server for discard notifications, which is also the heartbeat. docs/protocol.md 9, docs/design.md 4.
 
-The interval is discard_poll_interval while shadow messages are held for the server or an acknowledgement is due, else
-shadow_heartbeat_frequency. One task per peer, one XQDISCARD at a time. A reply is committed before the next question
-acknowledges it.
+The interval is discard_poll_interval while shadow messages are held for the server, an acknowledgement is due, or the server drains,
+else shadow_heartbeat_frequency; never more than the latter. One task per peer, one XQDISCARD at a time. A reply is committed before
+the next question acknowledges it.
 """
 
 import asyncio
+from collections.abc import Mapping
 from functools import partial
 from typing import Protocol
 
@@ -19,6 +20,7 @@ from shadowrelay.ownership import shadow
 from shadowrelay.ownership.rules import Note, Party
 from shadowrelay.pipeline import ages, promote
 from shadowrelay.pipeline.context import Context
+from shadowrelay.pipeline.follow import FollowService
 from shadowrelay.pipeline.promote import PromoteService
 from shadowrelay.pipeline.review import ReviewService
 
@@ -42,15 +44,20 @@ class Session(Protocol):
 class HeartbeatService:
     """Keeps one session with each peer, and applies the notifications received in it."""
 
-    def __init__(self, context: Context, promote: PromoteService, review: ReviewService) -> None:
+    def __init__(self, context: Context, promote: PromoteService, review: ReviewService, follow: FollowService) -> None:
         self._context = context
         self._promote = promote
         self._review = review
+        self._follow = follow
         self._acknowledged: dict[tuple[ServerName, str, int], int] = {}
         self._held: dict[ServerName, int] = {}
         self._repeating: set[ServerName] = set()  # its last reply repeated acknowledged events
         self._unacknowledged: set[ServerName] = set()  # its last reply had events: the next question acknowledges them
         self._asking = {server: asyncio.Lock() for server in context.peers.states}
+
+    def held(self) -> Mapping[str, int]:
+        """Shadow messages by primary server, as they were counted last."""
+        return {str(server): count for server, count in self._held.items()}
 
     def start(self) -> None:
         """Start one task per peer, and one that counts the shadow messages held for each."""
@@ -104,7 +111,8 @@ class HeartbeatService:
         poll = transport.discard_poll_interval.total_seconds()
         if failures:
             return min(poll * 2.0 ** min(failures, 10), heartbeat)
-        return poll if self._held.get(server) or server in self._unacknowledged else heartbeat
+        is_awaited = self._held.get(server) or server in self._unacknowledged or self._context.peers.states[server].is_draining
+        return min(poll, heartbeat) if is_awaited else heartbeat
 
     async def opened(self, session: Session) -> None:
         """XQDISCARD is issued in every session between nodes, whatever it was opened for. One at a time for each pair."""
@@ -163,6 +171,8 @@ class HeartbeatService:
                 context.attempts.changed(event.message_id)
             if transition.note == Note.REVIEW:
                 self._review.suspect(event.message_id, speaker.server)
+            elif transition.note == Note.FOLLOW:
+                self._follow.want(event.message_id)
             elif transition.note == Note.HANDED:
                 self._promote.wake()
             elif transition.note == Note.DONE:

@@ -191,7 +191,8 @@ class Leases:
         self._proof_age_max = leases.proof_age_max(transport.discard_poll_interval) if is_deferring else None
 
     def learn_span(self, server: ServerName, span: timedelta) -> None:
-        """The peer's own span, from its XSHADOW."""
+        """The peer's own span, from its XSHADOW. One that differs is safe, but probably not meant: leases use the shorter one, and a
+        takeover waits for the longer one."""
         self._spans[server] = span
         self._lengths[server] = leases.lease_length(self._span, span)
 
@@ -225,7 +226,8 @@ class Leases:
 
     def without(self, message_id: MessageId, server: ServerName) -> None:
         """The server may hold a copy that this process did not send, and how long it will wait is unknown: no lease."""
-        self._copies.setdefault(message_id, {})[server] = 0.0
+        # A new dict: a decision may call this on the writer's thread, while the event loop goes through the old one.
+        self._copies[message_id] = {**self._copies.get(message_id, {}), server: 0.0}
 
     def left(self, message_id: MessageId, copy: Copy) -> float:
         """Seconds left of the lease on one copy; zero or less: it has ended."""

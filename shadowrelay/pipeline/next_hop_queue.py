@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from shadowrelay.model.ids import MessageId
 from shadowrelay.model.message import Content
-from shadowrelay.model.queue import StoredMessage
+from shadowrelay.model.queue import NEVER, StoredMessage
 from shadowrelay.model.routing import Fork
 from shadowrelay.model.values import dataclass
 from shadowrelay.pipeline import delivery_rules
@@ -49,6 +49,7 @@ class NextHopQueue:
     due_at: datetime | None = None
     noted_count: int = 0  # calls of `note_due`: a read does not include forks noted while it ran
     running_count: int = 0
+    is_suspended: bool = False
     arriving: deque[Arriving] = field(default_factory=deque)
     arriving_timer: asyncio.TimerHandle | None = None
     _waiting: deque["asyncio.Future[bool]"] = field(default_factory=deque)
@@ -110,6 +111,7 @@ class NextHopQueues:
         self._busy_count = 0  # queues with something loaded
         self._ready: dict[str, None] = {}  # queues that need a turn now, in order
         self._times: list[tuple[datetime, str]] = []  # heap: when a queue needs one
+        self._suspended = set(context.ledger.suspended_queues())
         self.running_count = 0  # attempts: loaded, and not in review
 
     def __iter__(self) -> Iterator[NextHopQueue]:
@@ -123,7 +125,25 @@ class NextHopQueues:
         queue = self._queues.get(key)
         if queue is None:
             concurrency = self._context.settings.send.concurrency_per_destination
-            queue = self._queues[key] = NextHopQueue(key, concurrency, delivery_rules.active(concurrency))
+            state = delivery_rules.active(concurrency)
+            queue = self._queues[key] = NextHopQueue(key, concurrency, state, is_suspended=key in self._suspended)
+        return queue
+
+    def suspend(self, key: str) -> NextHopQueue | None:
+        """Nothing is loaded into this queue any more, and what waits in memory for a session goes back. `None`: it is not in memory."""
+        self._suspended.add(key)
+        queue = self._queues.get(key)
+        if queue is not None:
+            queue.is_suspended = True
+            queue.call_off()
+        return queue
+
+    def resume(self, key: str) -> NextHopQueue:
+        """Its turn is now."""
+        self._suspended.discard(key)
+        queue = self.of(key)
+        queue.is_suspended = False
+        self.want_turn(queue)
         return queue
 
     def forget_if_idle(self, queue: NextHopQueue) -> bool:
@@ -139,7 +159,7 @@ class NextHopQueues:
         """Whether there is room for a message just accepted."""
         queue = self._queues.get(fork.destination.key)
         if queue is None:
-            return True
+            return fork.destination.key not in self._suspended
         now = self._context.now()
         return delivery_rules.takes_new(
             queue.state,
@@ -151,6 +171,8 @@ class NextHopQueues:
 
     def room(self, queue: NextHopQueue, now: datetime) -> int:
         """How many more forks it may load now."""
+        if queue.is_suspended:
+            return 0
         share = delivery_rules.share(self._busy_count + (not queue.loaded), queue.working_count, self.running_count)
         return delivery_rules.room(queue.state, queue.working_count, share, now)
 
@@ -184,7 +206,7 @@ class NextHopQueues:
 
     def note_due(self, key: str, at: datetime | None) -> None:
         """A fork in this queue of the ledger is due at that time."""
-        if at is None:
+        if at is None or at >= NEVER:
             return
         queue = self.of(key)
         queue.noted_count += 1

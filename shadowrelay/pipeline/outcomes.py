@@ -1,4 +1,4 @@
-"""Records the outcome of an attempt, in one commit with the DSNs and discard notifications that it causes. docs/design.md 5.
+"""Records the outcome of an attempt, in one commit with the side messages and discard notifications that it causes. docs/design.md 5.
 
 An unrecorded outcome would cause a duplicate after a crash, or at the next attempt. So recording is repeated until it
 succeeds, and `can_record` blocks all other deliveries meanwhile.
@@ -26,7 +26,7 @@ _log = structlog.get_logger()
 
 
 class Outcomes:
-    """`on_side` is called with the id of each DSN that was committed with an outcome."""
+    """`on_side` is called with the id of each side message that was committed with an outcome."""
 
     def __init__(self, context: Context, verdicts: Verdicts, queues: NextHopQueues, on_side: Callable[[MessageId], None]) -> None:
         self._context = context
@@ -72,10 +72,8 @@ class Outcomes:
             if retry is not None:
                 self._queues.note_due(retry.next_hop, retry.attempts_next_at)
         for side in record.sides:
-            envelope, size = side.message.envelope, side.content.size
-            row = tracking_rows.dsn(context.me.server, envelope, at=context.now(), original=stored.envelope, action=side.action, size=size)
-            context.tracking.write(row)
-            self._on_side(envelope.message_id)
+            context.tracking.write(tracking_rows.side(context.me.server, side, at=context.now(), original=stored.envelope))
+            self._on_side(side.message.envelope.message_id)
         is_done = transition.after is not None and transition.after.is_done
         if is_done:
             context.leases.forget(message_id)

@@ -6,19 +6,21 @@ Large copies to one peer take turns: all at once, none of a burst would arrive i
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import structlog
 
 from shadowrelay.model.ids import NO_DATABASE, DatabaseId, ServerName
+from shadowrelay.model.ownership import Copy
 from shadowrelay.model.peers import Incarnation, PeerIdentity
 from shadowrelay.model.queue import PeerRow
 from shadowrelay.ownership.rules import Party
+from shadowrelay.pipeline import common_settings
 from shadowrelay.pipeline import placement as circuit
 from shadowrelay.pipeline.placement import LARGE_OCTETS, TURN_OCTETS_MAX
 from shadowrelay.ports import Clock
-from shadowrelay.settings.values import Peer
+from shadowrelay.settings.values import Peer, Transport
 
 
 class Turns:
@@ -76,6 +78,7 @@ class PeerState:
     database: DatabaseId = NO_DATABASE
     incarnation: int = 0
     began: int = 0
+    former: DatabaseId = NO_DATABASE  # the id of its database before it was found to be an older copy
     heard_awake: float | None = None
     breaker: circuit.Breaker = field(default_factory=circuit.closed)
     copies_in_flight: int = 0
@@ -83,6 +86,11 @@ class PeerState:
     repair_turns: Turns = field(default_factory=Turns)  # of all other copies, which may take an hour
     unreachable_since: float | None = None  # `Clock.ran`: time in which this node was suspended does not count
     wake: asyncio.Event = field(default_factory=asyncio.Event)
+    is_draining: bool = False
+    is_forgotten: bool = False  # by an administrator, until it is heard
+    position: int = 0  # at which it said so, or not
+    identity: PeerIdentity | None = None  # the latest
+    differs: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # `common_settings.differences`
 
     @property
     def party(self) -> Party:
@@ -104,14 +112,15 @@ class PeerBook:
         self.on_new_database: list[Callable[[ServerName, DatabaseId, DatabaseId], None]] = []
         self.on_new_incarnation: list[Callable[[ServerName], None]] = []
         self.on_return: list[Callable[[ServerName, float], None]] = []
+        self.on_remembered: list[Callable[[PeerIdentity], None]] = []  # a forgotten one was heard
         self.on_available: list[Callable[[ServerName], None]] = []  # copies may be sent to it again
         self._trials_count = 0
 
     def remember(self, rows: Iterable[PeerRow]) -> None:
-        """Load the databases recorded in the ledger: any other is new."""
+        """Load what the ledger recorded: any other database is new."""
         for row in rows:
             if row.server in self.states:
-                self.states[row.server].database = row.database
+                self.states[row.server].database, self.states[row.server].is_forgotten = row.database, row.is_forgotten
 
     def __contains__(self, server: ServerName) -> bool:
         return server in self.states
@@ -120,6 +129,10 @@ class PeerBook:
         """The peer in the database that it last reported."""
         state = self.states.get(server)
         return Party(server, NO_DATABASE) if state is None else state.party
+
+    def entries(self) -> tuple[Copy, ...]:
+        """The list of a message that any peer may have as well: those that answer."""
+        return tuple([Copy(server, self.party(server).database) for server in self.states if self.is_back(server)])
 
     def whole_incarnation(self, server: ServerName) -> Incarnation | None:
         """The incarnation that the peer last reported; `None` for a server that is no peer."""
@@ -149,8 +162,12 @@ class PeerBook:
             return
         before, is_same = state.database, state.whole_incarnation == identity.whole_incarnation
         state.database, state.incarnation, state.began = identity.database, identity.incarnation, identity.began
+        state.former, state.identity = identity.former, identity
         if not is_same:
             self._now(state, circuit.after_copy(state.breaker))
+        if not is_same or identity.position >= state.position:  # two sessions may tell it in the wrong order
+            state.position = identity.position
+            self._drains(state, is_draining=identity.is_draining)
         self.heard(identity.server, identity.database)
         if before not in (NO_DATABASE, identity.database):
             for tell_database in self.on_new_database:
@@ -159,6 +176,34 @@ class PeerBook:
             for tell_incarnation in self.on_new_incarnation:
                 tell_incarnation(identity.server)
 
+    def compare(self, transport: Transport) -> None:
+        """Which of their settings are not ours, now that we heard from a peer, or have other settings."""
+        for server, state in self.states.items():
+            if state.identity is None:
+                continue
+            before, state.differs = state.differs, common_settings.differences(transport, state.identity)
+            for name, (here, there) in state.differs.items():
+                if before.get(name) != (here, there):
+                    _log.warning("peer.setting_differs", server=server, setting=name, here=here, there=there)
+            for name in before.keys() - state.differs.keys():
+                _log.warning("peer.setting_agrees", server=server, setting=name)
+
+    def differing(self) -> int:
+        """How many peers have another value of a setting that should be one."""
+        return sum(bool(state.differs) for state in self.states.values())
+
+    def _drains(self, state: PeerState, *, is_draining: bool) -> None:
+        """What it says of itself. A peer that drains needs to be asked for its notifications soon."""
+        was_draining, state.is_draining = state.is_draining, is_draining
+        if is_draining:
+            if not was_draining:
+                _log.info("peer.draining", server=state.peer.name)
+            self.refused(state.peer.name, circuit.Refused.SESSION, "it drains")
+            state.wake.set()
+        elif was_draining:
+            _log.info("peer.drains_no_longer", server=state.peer.name)
+            self._now(state, circuit.after_copy(state.breaker))
+
     def heard(self, server: ServerName, database: DatabaseId) -> None:
         """Record a sign of life, in either direction."""
         state = self.states.get(server)
@@ -166,12 +211,29 @@ class PeerBook:
             return
         state.heard_ran = self._clock.ran()
         state.heard_awake = self._clock.awake()
+        if state.is_forgotten:
+            self._remembered(state)
         self._now(state, circuit.after_sign_of_life(state.breaker))
         if state.unreachable_since is not None:
             seconds = self._clock.ran() - state.unreachable_since
             state.unreachable_since = None
             for tell in self.on_return:
                 tell(server, seconds)
+
+    def forget(self, server: ServerName, is_forgotten: bool = True) -> None:
+        """It will not come back: it is neither asked nor given copies. Whether it does is still tried, once a heartbeat."""
+        if server in self.states:
+            self.states[server].is_forgotten = is_forgotten
+
+    def _remembered(self, state: PeerState) -> None:
+        """It came back, and counts as before. What it took over meanwhile, it tells itself."""
+        state.is_forgotten = False
+        _log.warning("peer.remembered", server=state.peer.name)
+        if state.identity is not None:
+            for tell_identity in self.on_remembered:
+                tell_identity(state.identity)
+        for tell in self.on_available:
+            tell(state.peer.name)
 
     def failed(self, server: ServerName, *, was_refused: bool = False) -> None:
         """The peer gave no session, or no answer in time."""
@@ -216,7 +278,7 @@ class PeerBook:
     def may_try(self, server: ServerName) -> bool:
         """Whether the circuit breaker allows a copy."""
         state = self.states.get(server)
-        return state is not None and circuit.may_try(state.breaker, self._clock.awake())
+        return state is not None and not state.is_forgotten and circuit.may_try(state.breaker, self._clock.awake())
 
     def breaker_state(self, server: ServerName) -> str:
         """ "closed", "open", "half-open" or "refusing"."""
@@ -241,7 +303,7 @@ class PeerBook:
     def trial_next_at(self) -> float | None:
         """When the next peer may be tried again, in `Clock.awake`; while one is on trial, when to check again. None: no breaker is open."""
         again_at = self._clock.awake() + circuit.OPEN_SECONDS_FIRST
-        breakers = [state.breaker for state in self.states.values() if state.breaker.opened_at is not None]
+        breakers = [state.breaker for state in self.states.values() if state.breaker.opened_at is not None and not state.is_forgotten]
         return min((again_at if breaker.trial else breaker.trial_at for breaker in breakers), default=None)
 
     def refusing(self) -> int:
@@ -256,7 +318,21 @@ class PeerBook:
     def is_back(self, server: ServerName) -> bool:
         """Nothing has failed since its last sign of life, so there is no return to wait for."""
         state = self.states.get(server)
-        return state is not None and state.unreachable_since is None
+        return state is not None and state.unreachable_since is None and not state.is_forgotten
+
+    def is_forgotten(self, server: ServerName) -> bool:
+        """An administrator said that it will not come back, and it was not heard since."""
+        state = self.states.get(server)
+        return state is not None and state.is_forgotten
+
+    def forgotten(self) -> int:
+        """How many peers are."""
+        return sum(state.is_forgotten for state in self.states.values())
+
+    def drains(self, server: ServerName) -> bool:
+        """Whether it said so."""
+        state = self.states.get(server)
+        return state is not None and state.is_draining
 
     def unreachable_for(self, server: ServerName) -> float:
         """Seconds that this node ran since the first failure after the last sign of life; 0 while it answers."""

@@ -1,6 +1,6 @@
 """Creates missing shadow copies. docs/architecture.md "Placing copies".
 
-They are missing for mail accepted without a copy, DSNs, promoted mail, and mail whose shadow server was lost. There is no
+They are missing for mail accepted without (all) copies, DSNs, promoted mail, and mail whose shadow server was lost. There is no
 polling: a cursor passes once through the unplaced messages in the order of their internal ids. It is set back when a message
 below it loses its copy, and stops while no peer may be tried. A message tried without success waits individually, longer each
 time. Memory is bounded: the ids of waiting messages, and the envelopes of those in progress.
@@ -21,7 +21,7 @@ from shadowrelay.model.ownership import Claim, Role, Transition
 from shadowrelay.model.queue import StoredMessage
 from shadowrelay.model.replies import ContentCorrupt, IllegalTransition, LedgerUnavailable
 from shadowrelay.model.values import dataclass
-from shadowrelay.ownership import primary
+from shadowrelay.ownership import primary, rules
 from shadowrelay.ownership.rules import Note
 from shadowrelay.pipeline import placement, tracking_rows
 from shadowrelay.pipeline.context import Context
@@ -44,7 +44,7 @@ _log = structlog.get_logger()
 class Outcome(Enum):
     """The outcome of a message's turn."""
 
-    OVER = "over"  # it has a chosen shadow server now, or needs none from us
+    OVER = "over"  # it has its chosen shadow servers now, or needs none from us
     NO_PEER = "no peer"  # no peer could be tried: it waits for the peers
     AGAIN = "again"  # tried without success
     BLOCKED = "blocked"  # the peers that may be tried may not have it now: they are on its list, and must be heard first
@@ -61,7 +61,8 @@ class Waiting:
 
 
 class PlaceService:
-    """Places the unfinished primary messages that have no chosen shadow server. `on_placed` is called for each that gets one."""
+    """Places the unfinished primary messages that have fewer chosen shadow servers than wanted. `on_placed` is called for each that has
+    all of them."""
 
     def __init__(self, context: Context, copier: Copier, on_placed: Callable[[MessageId], None]) -> None:
         self._context = context
@@ -79,7 +80,7 @@ class PlaceService:
         self._due: list[tuple[float, MessageId]] = []  # a heap; an entry counts if it is the one in `_waiting`
 
     def want(self, message_id: MessageId) -> None:
-        """This message has no copy. If it already waits, that is news only if its list blocked it."""
+        """This message lacks a copy. If it already waits, that is news only if its list blocked it."""
         entry = self._waiting.get(message_id)
         if message_id in self._busy or (entry is not None and not entry.is_blocked):
             return
@@ -177,7 +178,7 @@ class PlaceService:
             raise
         for message_id in due:
             message = found.get(message_id)
-            if message is None or message.claim.role is not Role.PRIMARY or message.claim.chosen() is not None or message.claim.handed:
+            if message is None or message.claim.role is not Role.PRIMARY or not message.claim.missing_count or message.claim.handed:
                 self._waiting.pop(message_id, None)
             elif message.is_decided:
                 self._begin(message)
@@ -262,10 +263,13 @@ class PlaceService:
         return running and self._context.now() - message.envelope.arrived_at < fresh
 
     async def place(self, message: StoredMessage) -> Outcome:
-        """Place the copy of one message whose turn it is."""
+        """Place what is missing of the copies of one message whose turn it is."""
         context = self._context
         message_id = message.envelope.message_id
-        plan = self._copier.plan(message_id, message.claim)
+        if rules.is_of_older_copy(message.claim, context.me):
+            return Outcome.OVER  # the review wants it placed once all nodes were asked
+        copies = message.claim.missing_count
+        plan = self._copier.plan(message_id, message.claim, copies)
         if not plan:
             return Outcome.BLOCKED if self._is_any_peer_available() else Outcome.NO_PEER
         if message.place is None:
@@ -274,20 +278,28 @@ class PlaceService:
         started = context.clock.awake()
         said = message.claim.done and message.claim.done - await context.ledger.unsaid(message_id)
         result = await self._copier.copy(
-            message.envelope, content, message.claim, plan, is_first_listed=False, is_client_waiting=False, said=said
+            message.envelope, content, message.claim, plan, listed_count=0, is_client_waiting=False, copies=copies, said=said
         )
         if result.superseded is not None:
             await self._superseded(message_id, result)
             return Outcome.AGAIN
         (transition,) = await context.ledger.transition([message_id], result.outcome)
-        if transition.note != Note.CHOSEN or result.stored_on is None:
-            return Outcome.AGAIN if result.attempts_count or self._is_any_peer_available() else Outcome.NO_PEER
+        self._forget_leases_of_ended(message_id, transition)
         elapsed = timedelta(seconds=context.clock.awake() - started)
-        context.tracking.write(
-            tracking_rows.haredirect(context.me.server, message, at=context.now(), server=result.stored_on.server, elapsed=elapsed)
-        )
+        after = transition.after
+        for party, _ in result.stored:
+            if after is not None and transition.note == Note.CHOSEN and after.is_chosen(party.server):
+                row = tracking_rows.haredirect(context.me.server, message, at=context.now(), server=party.server, elapsed=elapsed)
+                context.tracking.write(row)
+        if transition.note != Note.CHOSEN or after is None or after.missing_count:
+            return Outcome.AGAIN if result.attempts_count or self._is_any_peer_available() else Outcome.NO_PEER
         self._on_placed(message_id)
         return Outcome.OVER
+
+    def _forget_leases_of_ended(self, message_id: MessageId, transition: Transition) -> None:
+        """The message was delivered, or given up, while its copy was on its way: the answer began a lease that nothing else ends."""
+        if transition.after is None or not transition.after.is_primary:
+            self._context.leases.forget(message_id)
 
     def _is_any_peer_available(self) -> bool:
         peers = self._context.peers
@@ -320,6 +332,7 @@ class PlaceService:
             return Transition(claim, learnt.after, learnt.tell, note=learnt.note)
 
         (transition,) = await self._context.end_claims([message_id], decide)
+        self._forget_leases_of_ended(message_id, transition)
         _log.info("placement.superseded", message_id=message_id, server=party.server, note=transition.note)
 
 

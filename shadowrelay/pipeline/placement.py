@@ -1,6 +1,7 @@
 """Decides where to place a copy: order of servers, time for each, circuit breakers. docs/design.md 5, docs/architecture.md.
 
-A server is repeated only after every other allowed one was tried: a dead connection may have been the only problem.
+All remote attempts come before the local ones. Within a site, or the other sites together, a server is repeated only after every other
+one was tried; it is repeated because a dead connection may have been the only problem.
 
 Each server has a circuit breaker, which opens for one of two reasons.
 
@@ -17,7 +18,7 @@ In both cases exactly one attempt, the *trial*, is allowed at `trial_at`; for al
 from collections.abc import Iterable, Sequence
 from enum import Enum
 from itertools import cycle, islice
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 
 from shadowrelay.model.ids import ServerName, SiteName
 from shadowrelay.model.values import dataclass, replace
@@ -174,23 +175,39 @@ def rule_of(transport: Transport, home: SiteName, sites: Iterable[SiteName] | No
     )
 
 
-def plan(candidates: Sequence[Candidate], rule: PlacementRule) -> tuple[ServerName, ...]:
+def plan(candidates: Sequence[Candidate], rule: PlacementRule, copies: int = 1) -> tuple[ServerName, ...]:
     """The order of attempts.
 
-    Shapes: `candidates` in the caller's random order; the least loaded come first, silent ones last. A server appears twice only after
-    every other allowed one. Empty: no server can be tried now, so fail at once.
+    Shapes: `candidates` in the caller's random order; the least loaded come first, silent ones last. All attempts in other sites, then
+    those in this one; each server of them once before one is repeated. The numbers of attempts are for each of the `copies`; several of
+    them go to different sites first, and no server is named twice before all are named. Empty: no server can be tried now, so fail at once.
     Source: seed-000 "Shadow message creation parameters"
     """
     remote_count, local_count = _counts(candidates, rule)
     usable = sorted([candidate for candidate in candidates if candidate.may_try], key=_by_load)
-    remote = [candidate.server for candidate in usable if candidate.site != rule.home] if remote_count else []
-    local = [candidate.server for candidate in usable if candidate.site == rule.home] if local_count else []
+    if copies > 1:
+        remote_count, local_count = remote_count * copies, local_count * copies
+        usable = _spread(usable)
+    remote = [candidate.server for candidate in usable if candidate.site != rule.home]
+    local = [candidate.server for candidate in usable if candidate.site == rule.home]
+    if copies == 1:
+        return (*islice(cycle(remote), remote_count), *islice(cycle(local), local_count))
     return (
         *remote[:remote_count],
         *local[:local_count],
         *islice(cycle(remote), len(remote), remote_count),
         *islice(cycle(local), len(local), local_count),
     )
+
+
+def _spread(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """The first of each site, then the second of each, and so on."""
+    met: dict[SiteName, int] = {}
+    rounds = []
+    for candidate in candidates:
+        met[candidate.site] = met.get(candidate.site, 0) + 1
+        rounds.append(met[candidate.site])
+    return [candidate for _, candidate in sorted(zip(rounds, candidates, strict=True), key=itemgetter(0))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,9 +240,7 @@ def _counts(candidates: Sequence[Candidate], rule: PlacementRule) -> tuple[int, 
     if is_multi_site is None:
         is_multi_site = any(candidate.site != rule.home for candidate in candidates)
     if not is_multi_site:
-        # RemoteOnly set the local count to 0, which would mean no copies at all here: use the larger count.
-        is_remote_only = rule.preference is Preference.REMOTE_ONLY
-        return 0, max(rule.remote_retries, rule.local_retries) if is_remote_only else rule.local_retries
+        return 0, rule.local_retries  # whatever the preference says. Source: seed-000
     if rule.preference is Preference.REMOTE_ONLY:
         return rule.remote_retries, 0
     if rule.preference is Preference.LOCAL_ONLY:

@@ -11,12 +11,13 @@ HADISCARD rows report shadow messages that are no longer needed, whichever node 
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 
 import structlog
 
 from shadowrelay.model.ids import NO_DATABASE, MessageId, ServerName
-from shadowrelay.model.ownership import Claim, DiscardEvent, DiscardStatus, Role, StatusAnswer, StatusQuestion, Transition
+from shadowrelay.model.ownership import Claim, DiscardEvent, DiscardStatus, Role, StatusAnswer, StatusQuestion, StatusState, Transition
 from shadowrelay.model.peers import Incarnation
 from shadowrelay.model.queue import HeldCopy, ShadowGroup, StoredMessage
 from shadowrelay.model.replies import ContentCorrupt, LedgerUnavailable, PeerUnavailable
@@ -28,6 +29,8 @@ from shadowrelay.pipeline import tracking_rows
 from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.deliver import DeliverService
 from shadowrelay.pipeline.place import PlaceService
+from shadowrelay.pipeline.poison import set_aside_corrupt
+from shadowrelay.pipeline.review import ReviewService
 from shadowrelay.ports import Decide
 
 ENDINGS = (DiscardStatus.DELIVERED, DiscardStatus.RELEASED)
@@ -69,6 +72,14 @@ async def track(context: Context, primary: ServerName, events: list[DiscardEvent
     context.metrics.discarded(sum(event.status is DiscardStatus.DELIVERED for event in events))
 
 
+@dataclass(slots=True)
+class Reachable:
+    """The nodes that a takeover asks, and what the lost primary last showed when it began."""
+
+    parties: dict[ServerName, Party]
+    primary_incarnation: Incarnation | None
+
+
 Tell = Callable[[Sequence[StoredMessage]], None]
 PAGE = 400  # docs/protocol.md 14: questions in one XQDISCARD STATUS BDAT
 
@@ -78,12 +89,13 @@ _log = structlog.get_logger()
 class PromoteService:
     """Watches the shadow queues for lost primaries."""
 
-    def __init__(self, context: Context, deliver: DeliverService, place: PlaceService) -> None:
+    def __init__(self, context: Context, deliver: DeliverService, place: PlaceService, review: ReviewService) -> None:
         self._context = context
         self._deliver = deliver
         self._place = place
+        self._review = review
         self._event = asyncio.Event()
-        self._corrupt: set[MessageId] = set()  # logged once
+        self._corrupt: dict[MessageId, str] = {}  # logged once: why
         self._unreadable: set[MessageId] = set()  # logged once, until readable again
         self._started_ran = context.clock.ran()
 
@@ -114,18 +126,26 @@ class PromoteService:
         handover = ResubmitReason.HANDOVER if group.handed_count else None
         return self._loss(Party(group.primary, group.database)) or handover
 
+    def is_lost(self, primary: Party) -> bool:
+        """Whether this database of the server is gone, or the server was silent for the span."""
+        return self._loss(primary) is not None
+
     def _loss(self, primary: Party) -> ResubmitReason | None:
-        database = self._context.peers.party(primary.server).database
-        if database not in (NO_DATABASE, primary.database):
-            return ResubmitReason.DATABASE_CHANGED
+        state = self._context.peers.states.get(primary.server)
+        if state is not None and state.database not in (NO_DATABASE, primary.database):
+            is_older_copy = state.former == primary.database
+            return ResubmitReason.DATABASE_ROLLED_BACK if is_older_copy else ResubmitReason.DATABASE_CHANGED
         is_silent = self._silence(primary.server) >= self._context.leases.silence_limit(primary.server)
         return ResubmitReason.SILENCE if is_silent else None
 
-    def _servers_to_hear(self, claim: Claim, reachable: frozenset[ServerName]) -> frozenset[ServerName]:
+    def _servers_to_hear(self, claim: Claim, reachable: Reachable) -> frozenset[ServerName]:
         """The servers that this round has to hear. Called in the transaction that would promote: a primary heard since the round
-        began may count a lease from our answer to it, so nothing is taken over from it without its own answer."""
+        began may count a lease from our answer to it, so nothing is taken over from it without its own answer. One that was started
+        since then, perhaps on an older copy of its database, may have notified others of deliveries after they answered."""
         is_lost = claim.handed or self._loss(Party(claim.primary, claim.database)) is not None
-        return reachable if is_lost else reachable | {claim.primary}
+        is_same = self._context.peers.whole_incarnation(claim.primary) == reachable.primary_incarnation
+        servers = frozenset(reachable.parties)
+        return servers if is_lost and is_same else servers | {claim.primary}
 
     def _silence(self, primary: ServerName) -> float:
         if primary in self._context.peers:
@@ -137,11 +157,16 @@ class PromoteService:
         detected_at = context.now()
         silent_since = detected_at - timedelta(seconds=self._silence(group.primary))
         is_handover = reason is ResubmitReason.HANDOVER
-        reachable = await self._reachable(without=group.primary if is_handover else None)
+        reachable = await self._reachable(group.primary, is_handover=is_handover)
         if self.reason(group) is not reason:
             return  # the primary answered; messages handed over nevertheless follow in the next check
         _log.warning(
-            "primary.lost", primary=group.primary, database=group.database, reason=reason.value, count=group.count, asking=sorted(reachable)
+            "primary.lost",
+            primary=group.primary,
+            database=group.database,
+            reason=reason.value,
+            count=group.count,
+            asking=sorted(reachable.parties),
         )
 
         def tell(promoted: Sequence[StoredMessage]) -> None:
@@ -160,7 +185,12 @@ class PromoteService:
             if promoted:
                 context.metrics.promoted(len(promoted), reason.value)
                 _log.warning("messages.promoted", primary=group.primary, count=len(promoted), reason=reason.value)
-                self._place.wake(promoted[0].internal_id - 1)
+                if is_handover and context.peers.drains(group.primary):
+                    # It has a good copy of each, and yields when it is asked: the review chooses that copy, so none is sent.
+                    for message in promoted:
+                        self._review.suspect(message.envelope.message_id, group.primary)
+                else:
+                    self._place.wake(promoted[0].internal_id - 1)
                 self._deliver.wake()
 
         after = 0
@@ -171,7 +201,7 @@ class PromoteService:
             after = page[-1].internal_id
             await self._ask_and_promote(page, reachable, tell)
 
-    async def _reachable(self, without: ServerName | None) -> dict[ServerName, Party]:
+    async def _reachable(self, primary: ServerName, *, is_handover: bool) -> Reachable:
         context = self._context
 
         async def greet(server: ServerName) -> Party | None:
@@ -182,33 +212,41 @@ class PromoteService:
                 return None
             return Party(server, identity.database)
 
-        servers = [server for server in context.peers.states if server != without]
+        servers = [
+            server for server in context.peers.states if not (is_handover and server == primary) and not context.peers.is_forgotten(server)
+        ]
         parties = await asyncio.gather(*(greet(server) for server in servers))
-        return {party.server: party for party in parties if party is not None}
+        found = {party.server: party for party in parties if party is not None}
+        return Reachable(found, context.peers.whole_incarnation(primary))
 
-    async def _ask_and_promote(self, page: Sequence[StoredMessage], reachable: dict[ServerName, Party], tell: Tell) -> None:
+    async def _ask_and_promote(self, page: Sequence[StoredMessage], reachable: Reachable, tell: Tell) -> None:
         """Ask one round of questions about these messages; `tell` is called with those that are ours now."""
         context = self._context
         by_id = {message.envelope.message_id: message for message in page if await self._is_whole(message)}
+        await self._make_way([message for message in page if message.envelope.message_id in self._corrupt], reachable)
         questions = [StatusQuestion(message_id, message.claim.number) for message_id, message in by_id.items()]
         promoted: set[MessageId] = set()
         is_first = True
-        for server, party in tuple(reachable.items()):
+        for server, party in tuple(reachable.parties.items()):
             try:
                 answers = await context.links[server].status(questions)
             except PeerUnavailable:
                 context.peers.failed(server)
-                del reachable[server]
+                del reachable.parties[server]
                 continue
             said = dict(zip(by_id, answers, strict=True))
-            decide = self._round(party, said, frozenset(reachable), is_first=is_first)
+            decide = self._round(party, said, reachable, is_first=is_first)
             promoted |= await context.tasks.whole(self._promoted(by_id, list(said), decide, tell), "promote")
             is_first = False
         rest = [message_id for message_id in by_id if message_id not in promoted]
-        heard = frozenset(reachable)
+        copies = context.settings.transport.shadow_copies
 
         def alone(_: MessageId, claim: Claim | None) -> Transition:
-            return Transition(None, None) if claim is None else shadow.alone(claim, context.me, self._servers_to_hear(claim, heard))
+            return (
+                Transition(None, None)
+                if claim is None
+                else shadow.alone(claim, context.me, self._servers_to_hear(claim, reachable), copies)
+            )
 
         await context.tasks.whole(self._promoted(by_id, rest, alone, tell), "promote")
 
@@ -218,7 +256,9 @@ class PromoteService:
         """Commit the decisions of `decide`, and report at once the messages that are ours, and those known to be delivered."""
         transitions = await self._context.ledger.transition(ids, decide)
         ours = _ours(ids, transitions)
-        tell([by_id[message_id] for message_id in ids if message_id in ours])
+        claims = {message_id: transition.after for message_id, transition in zip(ids, transitions, strict=True)}
+        # With the claim as it is now: recipients may have been reported done since the page was read.
+        tell([replace(by_id[message_id], claim=claim) for message_id, claim in claims.items() if claim is not None and message_id in ours])
         await self._track_ended(ids, transitions)
         return ours
 
@@ -233,27 +273,58 @@ class PromoteService:
         except ContentCorrupt as error:
             if message_id not in self._corrupt:
                 _log.error("shadow.corrupt", message_id=message_id, primary=message.claim.primary, reason=str(error))
-                self._corrupt.add(message_id)
+            self._corrupt[message_id] = str(error)
+            if message.claim.handed or self._is_rolled_back(message.claim):  # its primary has a copy, and must not wait for this one
+                await set_aside_corrupt(self._context, message, str(error))
             return False
         except LedgerUnavailable as error:  # not now: the next check reads again
+            self._corrupt.pop(message_id, None)
             if message_id not in self._unreadable:
                 _log.warning("shadow.unreadable", message_id=message_id, primary=message.claim.primary, reason=error.reason)
                 self._unreadable.add(message_id)
             return False
         self._unreadable.discard(message_id)
+        self._corrupt.pop(message_id, None)
         return True
 
-    def _round(self, party: Party, said: Mapping[MessageId, StatusAnswer], reachable: frozenset[ServerName], *, is_first: bool) -> Decide:
+    async def _make_way(self, damaged: Sequence[StoredMessage], reachable: Reachable) -> None:
+        """Set a damaged copy aside if another server has a copy, too: it may wait for this one, which has the higher number and will never
+        promote. The only copy stays as it is, because the primary may return."""
+        for server in tuple(reachable.parties):
+            if not damaged:
+                return
+            # With placement 0: it begins nobody's round again.
+            questions = [StatusQuestion(message.envelope.message_id, replace(message.claim.number, placement=0)) for message in damaged]
+            try:
+                answers = await self._context.links[server].status(questions)
+            except PeerUnavailable:
+                self._context.peers.failed(server)
+                del reachable.parties[server]
+                continue
+            only: list[StoredMessage] = []
+            for message, answer in zip(damaged, answers, strict=True):
+                if answer.state is StatusState.SHADOW:
+                    await set_aside_corrupt(self._context, message, self._corrupt[message.envelope.message_id])
+                else:
+                    only.append(message)
+            damaged = only
+
+    def _is_rolled_back(self, claim: Claim) -> bool:
+        """Its primary runs on an older copy of the database."""
+        state = self._context.peers.states.get(claim.primary)
+        return state is not None and state.former == claim.database != NO_DATABASE
+
+    def _round(self, party: Party, said: Mapping[MessageId, StatusAnswer], reachable: Reachable, *, is_first: bool) -> Decide:
         """The first answer begins a new round: the claim may still contain answers of an interrupted round, which may be hours
         old."""
-        me = self._context.me
+        me, copies = self._context.me, self._context.settings.transport.shadow_copies
 
         def decide(message_id: MessageId, claim: Claim | None) -> Transition:
             if claim is None or claim.role is not Role.SHADOW:
                 return Transition(claim, claim)
             before = shadow.round_over(claim).after if is_first else claim
             to_hear = self._servers_to_hear(claim, reachable)
-            return replace(shadow.answered(before, me, party, said[message_id], to_hear), before=claim)
+            return replace(shadow.answered(before, me, party, said[message_id], to_hear, copies), before=claim)
 
         return decide
 
@@ -286,9 +357,10 @@ class ReconcileService:
     know is being taken over, and `PeerDesk.hold` refuses copies from an older one.
     """
 
-    def __init__(self, context: Context, promote: PromoteService) -> None:
+    def __init__(self, context: Context, promote: PromoteService, has_yielded: Callable[[MessageId], None]) -> None:
         self._context = context
         self._promote = promote
+        self._has_yielded = has_yielded  # the primary server of this shadow message, to another one
         self._running: set[ServerName] = set()
         self._reconciled: dict[ServerName, Incarnation] = {}
 
@@ -359,6 +431,9 @@ class ReconcileService:
         from_sender = sender is not None
         meanings = {message_id: shadow.meaning(answer, from_sender=from_sender) for message_id, answer in answers.items()}
         events = [DiscardEvent(0, message_id, meant) for message_id, meant in meanings.items() if meant is not None]
+        for message_id, answer in answers.items():
+            if shadow.yielded_to(answer, party, context.me):
+                self._has_yielded(message_id)
 
         def decide(message_id: MessageId, claim: Claim | None) -> Transition:
             transition = shadow.reconciled(claim, party, questions[message_id], answers[message_id], from_sender=from_sender)

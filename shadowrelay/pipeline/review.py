@@ -10,6 +10,7 @@ import contextlib
 import heapq
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import timedelta
 from functools import partial
 
 import structlog
@@ -20,6 +21,7 @@ from shadowrelay.model.queue import StoredMessage
 from shadowrelay.model.replies import LedgerUnavailable, PeerUnavailable
 from shadowrelay.ownership import primary, rules
 from shadowrelay.ownership.rules import Note, Party
+from shadowrelay.pipeline import tracking_rows
 from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.deliver import DeliverService
 from shadowrelay.pipeline.place import PlaceService
@@ -47,6 +49,8 @@ class ReviewService:
         self._place = place
         self._wanted: set[MessageId] = set()
         self._later: list[tuple[float, MessageId]] = []  # heap, `Clock.awake`: another node must act first
+        self._later_at: dict[MessageId, float] = {}  # of each message in it; other entries are stale
+        self._batch: frozenset[MessageId] = frozenset()  # in review now
         self._tries: dict[MessageId, int] = {}  # of those
         self._unanswered: dict[ServerName, float] = {}  # `Clock.awake` of the last failed question, if none was answered since
         self._unanswered_since: dict[ServerName, float] = {}  # of the first failed question since the last answer
@@ -71,7 +75,8 @@ class ReviewService:
         """The server was heard again, or is forgotten: messages that wait for it proceed. A server that polls us may still answer
         no questions: then one message tries, and the others follow after an answer, or when no question failed for a while."""
         self._waited_for.discard(server)
-        if server not in self._unanswered or server not in self._context.peers:
+        peers = self._context.peers
+        if server not in self._unanswered or server not in peers or peers.is_forgotten(server):
             self._trust(server)
         elif server not in self._trusted_at:
             self._trusted_at[server] = self._context.clock.awake() + TRUSTED_HEARTBEATS * self._context.heartbeat
@@ -110,7 +115,7 @@ class ReviewService:
         after = 0
         while page := await self._context.ledger.primaries_listed_on(server, PAGE, after):
             after = page[-1].internal_id
-            ids = [message.envelope.message_id for message in page if (chosen := message.claim.chosen()) and chosen.server == server]
+            ids = [message.envelope.message_id for message in page if message.claim.is_chosen(server)]
             await self._context.ledger.transition(ids, lambda _, claim: gave_up(claim, server))
         self._place.wake(0)
 
@@ -124,9 +129,12 @@ class ReviewService:
             self._event.clear()
             now = self._context.clock.awake()
             while self._later and self._later[0][0] <= now:
-                self._wanted.add(heapq.heappop(self._later)[1])
+                at, message_id = heapq.heappop(self._later)
+                if self._later_at.get(message_id) == at:
+                    del self._later_at[message_id]
+                    self._wanted.add(message_id)
             for server in tuple(self._waited_for):
-                if self._may_go_without((server,)):
+                if self.may_go_without((server,)):
                     self._waited_for.discard(server)
                     self._trust(server)
             for server in [server for server, at in self._trusted_at.items() if at <= now]:
@@ -142,6 +150,7 @@ class ReviewService:
         batch = [self._wanted.pop() for _ in range(min(PAGE, len(self._wanted)))]
         if not batch:
             return
+        self._batch = frozenset(batch)
         try:
             await self._review(batch)
         except LedgerUnavailable as error:
@@ -152,31 +161,42 @@ class ReviewService:
             for message_id in batch:
                 self._again(message_id)
             raise
+        finally:
+            self._batch = frozenset()
+
+    def is_pending(self, message_ids: Iterable[MessageId]) -> bool:
+        """One of these was requested and not reviewed yet."""
+        return any(message_id in self._wanted or message_id in self._batch for message_id in message_ids)
 
     def _again(self, message_id: MessageId) -> float:
         """Schedule another review: after a poll interval, then twice as long each time, up to a heartbeat. Returns the seconds."""
         poll = self._context.settings.transport.discard_poll_interval.total_seconds()
         tries = self._tries[message_id] = self._tries.get(message_id, 0) + 1
         pause = min(poll * 2.0 ** min(tries - 1, DOUBLINGS_MAX), max(self._context.heartbeat, poll))
-        heapq.heappush(self._later, (self._context.clock.awake() + pause, message_id))
+        at = self._later_at[message_id] = self._context.clock.awake() + pause
+        heapq.heappush(self._later, (at, message_id))
         return pause
 
     async def _review(self, batch: Sequence[MessageId]) -> None:
         context = self._context
         by_server: dict[ServerName, list[MessageId]] = defaultdict(list)
+        older: list[MessageId] = []
         messages = {message.envelope.message_id: message for message in await context.ledger.load_many(batch)}
         for message_id in batch:
             message = messages.get(message_id)
             if message is None or not message.claim.is_primary:
                 self._ended(message_id)
                 continue
+            if rules.is_of_older_copy(message.claim, context.me):
+                older.append(message_id)
+                continue
             suspects = self._suspects.get(message_id, set())
             # Including servers on no list any more, such as a forgotten peer that returned and has taken the message over.
             suspects.intersection_update(context.links)
             for server in suspects | set(rules.without_lease(message.claim, self._suffices(message))):
                 by_server[server].append(message_id)
-        unreachable: set[ServerName] = set()
-        unsettled: set[MessageId] = set()
+        unreachable: set[ServerName] = await self._claim_again(older) if older else set()
+        unsettled: set[MessageId] = set(older)
         for server, concerned in by_server.items():
             waiting = await self._ask(server, concerned)
             if waiting is None:
@@ -193,6 +213,7 @@ class ReviewService:
     def _ended(self, message_id: MessageId) -> None:
         """The message is no longer ours. Delivery is informed too: it may become ours again, and must not be left waiting then."""
         self._suspects.pop(message_id, None)
+        self._later_at.pop(message_id, None)
         self._tries.pop(message_id, None)
         self._context.leases.forget(message_id)
         self._deliver.cleared(message_id, NO_SERVERS)
@@ -214,12 +235,15 @@ class ReviewService:
     def _conclude(self, message: StoredMessage, unreachable: set[ServerName], *, is_settled: bool) -> None:
         message_id = message.envelope.message_id
         blocking = frozenset(rules.without_lease(message.claim, self._suffices(message)))
+        is_older = rules.is_of_older_copy(message.claim, self._context.me)
+        if is_older:
+            blocking |= unreachable  # whoever could not be asked
         ended = blocking.issubset(rules.without_lease(message.claim, self._runs(message)))
         suspects = self._suspects.get(message_id, set())
-        if is_settled and not blocking:
+        if is_settled and not blocking and not is_older:
             self._tries.pop(message_id, None)
             self._deliver.cleared(message_id, NO_SERVERS)
-        elif ended and unreachable.issuperset(blocking | suspects) and self._may_go_without(blocking | suspects):
+        elif ended and unreachable.issuperset(blocking | suspects) and self.may_go_without(blocking | suspects) and not is_older:
             self._suspects.pop(message_id, None)  # servers unreachable for so long are asked when they return
             self._tries.pop(message_id, None)
             self._deliver.cleared(message_id, blocking)
@@ -231,7 +255,8 @@ class ReviewService:
             pause = self._again(message_id)
             if self._tries[message_id] > TRIES_AT_HAND:
                 self._deliver.blocked(message_id, NO_SERVER, pause)
-        if is_settled and message.claim.chosen() is None:
+        is_unanswered = bool(unreachable & suspects)  # handed over, and the old primary server does not answer
+        if (is_settled or is_unanswered) and not is_older and message.claim.missing_count:
             self._place.want(message_id)
 
     def _wait_for(self, message: StoredMessage, away: set[ServerName]) -> None:
@@ -242,19 +267,21 @@ class ReviewService:
         server = min(away)
         ends = [leases.left(message_id, copy) for copy in message.claim.copies if copy.server in away]
         left = max((seconds for seconds in ends if seconds > 0), default=0.0)
-        if server in self._context.peers and not (left and self._may_go_without((server,))):  # else only the lease is in the way
+        if server in self._context.peers and not (left and self.may_go_without((server,))):  # else only the lease is in the way
             self._waited_for.add(server)
         self._deliver.blocked(message_id, server, left + CLOCK_GRAIN_SECONDS if left else LOOKED_AT_AGAIN_SECONDS)
 
-    def _may_go_without(self, blocking: Iterable[ServerName]) -> bool:
-        """`delivery_without_lease = deliver`, once they were unreachable for a heartbeat, or answered no question for a span: nodes
-        that restart together must not consider each other lost."""
+    def may_go_without(self, blocking: Iterable[ServerName]) -> bool:
+        """They are forgotten; or `delivery_without_lease = deliver`, once they were unreachable for a heartbeat, or answered no question
+        for a span: nodes that restart together must not consider each other lost."""
         context = self._context
         if context.settings.transport.delivery_without_lease is not WithoutLease.DELIVER:
-            return False
+            return all(context.peers.is_forgotten(server) for server in blocking)
 
         def is_lost(server: ServerName) -> bool:
-            return server not in context.peers or context.peers.unreachable_for(server) >= context.heartbeat or self._is_unanswering(server)
+            if server not in context.peers or context.peers.is_forgotten(server):
+                return True
+            return context.peers.unreachable_for(server) >= context.heartbeat or self._is_unanswering(server)
 
         return all(is_lost(server) for server in blocking)
 
@@ -265,14 +292,14 @@ class ReviewService:
             return None
         again = [message_id for message_id, transition in transitions.items() if transition.note == Note.CHOOSE_AGAIN]
         gone = {message_id: found.after for message_id, found in transitions.items() if found.note == Note.EVERYBODY and found.after}
-        if again and not await self._choose_again(server, again):
+        if again and not await self.choose_again(server, again):
             return None
         if gone:
             await self._everybody(server, gone)
         return {message_id for message_id, transition in transitions.items() if transition.note == Note.WAIT}
 
-    async def _choose_again(self, server: ServerName, message_ids: Sequence[MessageId]) -> bool:
-        """Give its older copies the next numbers. The numbers were just committed for this server alone: a placement in progress
+    async def choose_again(self, server: ServerName, message_ids: Sequence[MessageId]) -> bool:
+        """Give the copies on this server the next numbers. The numbers were just committed for this server alone: a placement in progress
         at the same time has different ones."""
         me = self._context.me
         raised = await self._context.ledger.transition(message_ids, lambda _, claim: choosing_again(claim, me, server))
@@ -285,24 +312,38 @@ class ReviewService:
 
     async def _everybody(self, server: ServerName, gone: Mapping[MessageId, Claim]) -> None:
         """The copies on `server` are gone and its lease had ended: ask whether any other node has taken these over."""
-        context = self._context
-        open_ids = set(gone)
-        forgotten = {row.server for row in await context.ledger.peers() if row.is_forgotten}
-        for other in context.peers.states:
-            if other == server or not open_ids:
-                continue
-            transitions = await self._question(other, sorted(open_ids), partial(question_number, other))
-            if transitions is None and other not in forgotten:
-                if not self._may_go_without((other,)):
-                    return
-                _log.warning("everybody.unheard", server=other, count=len(open_ids))
-            settled = (Note.YIELDED, Note.DONE, Note.WAIT)
-            open_ids -= {message_id for message_id, transition in (transitions or {}).items() if transition.note in settled}
+        unclaimed, unheard = await self._unclaimed(gone, (other for other in self._context.peers.states if other != server))
 
         def decide(message_id: MessageId, claim: Claim | None) -> Transition:
             return nobody_claims_more(claim, gone[message_id], server)
 
-        await context.ledger.transition(sorted(open_ids), decide)
+        if not unheard:
+            await self._context.ledger.transition(sorted(unclaimed), decide)
+
+    async def _claim_again(self, message_ids: Sequence[MessageId]) -> set[ServerName]:
+        """Rule *rolled back*: messages of an older copy of this database. Ask all nodes, and claim again what none claims. Returns the
+        servers that must answer first."""
+        me = self._context.me
+        unclaimed, unheard = await self._unclaimed(message_ids, self._context.peers.states)
+        if not unheard:
+            await self._context.ledger.transition(sorted(unclaimed), lambda _, claim: claimed_again(claim, me))
+        return unheard
+
+    async def _unclaimed(self, message_ids: Iterable[MessageId], servers: Iterable[ServerName]) -> tuple[set[MessageId], set[ServerName]]:
+        """Which of these messages none of these servers claims, and the servers that did not answer and must be waited for."""
+        open_ids, unheard = set(message_ids), set()
+        for server in servers:
+            if not open_ids:
+                break
+            transitions = await self._question(server, sorted(open_ids), partial(question_number, server))
+            if transitions is None and not self._context.peers.is_forgotten(server):
+                if not self.may_go_without((server,)):
+                    unheard.add(server)
+                    continue
+                _log.warning("everybody.unheard", server=server, count=len(open_ids))
+            settled = (Note.YIELDED, Note.DONE, Note.WAIT)
+            open_ids -= {message_id for message_id, transition in (transitions or {}).items() if transition.note in settled}
+        return open_ids, unheard
 
     async def _question(
         self, server: ServerName, message_ids: Sequence[MessageId], number: Callable[[MessageId, Claim], CopyNumber]
@@ -310,7 +351,7 @@ class ReviewService:
         """Send one XQDISCARD STATUS and apply the answers to our claims; None if the server cannot be asked."""
         context = self._context
         link = context.links.get(server)
-        if link is None or self._is_silent(server):
+        if link is None or self._is_silent(server) or context.peers.is_forgotten(server):
             return None
         messages = {message.envelope.message_id: message for message in await context.ledger.load_many(message_ids)}
         messages = {message_id: message for message_id, message in messages.items() if message.claim.is_primary}
@@ -347,10 +388,18 @@ class ReviewService:
         for message_id, transition in outcome.items():
             if transition.note == Note.CHOSEN:
                 self._deliver.placed(message_id)
+                if transition.before is not None and not transition.before.is_chosen(server):
+                    self._track_chosen(messages[message_id], server, asked_at)
         for message_id, answer in said.items():
             if holds_for(answer, context.me):  # our question reset its silence timer
                 context.leases.began(message_id, server, asked_at, is_confirmed=True)
         return outcome
+
+    def _track_chosen(self, message: StoredMessage, server: ServerName, asked_at: float) -> None:
+        """Its copy there did not count, and does now, without one being sent."""
+        context = self._context
+        elapsed = timedelta(seconds=context.clock.awake() - asked_at)
+        context.tracking.write(tracking_rows.haredirect(context.me.server, message, at=context.now(), server=server, elapsed=elapsed))
 
     def _note_unanswered(self, server: ServerName, reason: str) -> None:
         """A server that polls us but answers no question for a span is logged once, and need not be waited for any longer."""
@@ -410,6 +459,11 @@ def nobody_claims_more(claim: Claim | None, asked: Claim, server: ServerName) ->
     if claim is None or not is_same_copy(claim, asked, server):
         return Transition(claim, claim)
     return primary.nobody_claims_more(claim, server)
+
+
+def claimed_again(claim: Claim | None, me: Party) -> Transition:
+    """All nodes were asked about a message of an older copy of this database."""
+    return Transition(None, None) if claim is None else primary.claimed_again(claim, me)
 
 
 def is_same_copy(claim: Claim | None, asked: Claim, server: ServerName) -> bool:

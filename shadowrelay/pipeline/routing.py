@@ -17,8 +17,17 @@ DOMAINS_REMEMBERED_MAX = 10_000
 RECIPIENTS_PER_TRANSACTION_MAX = 100  # RFC 5321 4.5.3.1.8: every server accepts this many
 NOWHERE = "postmaster.invalid"  # RFC 6761 6.4: never in DNS, so that `Postmaster` without a home is returned with a DSN
 
-_Choice = tuple[re.Pattern[str] | None, Destination]
-"""A pattern for the whole normalized address; `None` if the domain alone decides."""
+_Choice = tuple[re.Pattern[str] | None, Destination, str]
+"""A pattern for the whole normalized address (`None` if the domain alone decides), the destination, and the journal recipient."""
+
+
+_DOMAIN = re.compile(r"(?=.{1,253}\Z)[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?)*")
+_HOST_AND_PORT = re.compile(r".*:\d+(#\d+)?", re.DOTALL)
+
+
+def is_smart_host(key: str) -> bool:
+    """Whether the queue with this key delivers to hosts of a route, or to an address, rather than by MX."""
+    return _HOST_AND_PORT.fullmatch(key) is not None
 
 
 class Router:
@@ -26,31 +35,51 @@ class Router:
 
     def __init__(self, routes: Sequence[Route] = (), home: str = "") -> None:
         self._home = home or NOWHERE
+        self.is_journaling = any(route.journal_recipient for route in routes)
         self._rules = _compiled(routes)
         self._choices: dict[str, tuple[_Choice, ...]] = {}
 
+    def next_hop_of(self, name: str) -> Destination | None:
+        """The destination with this key, or that of mail for this domain, by the routes for whole domains; `None` if it is neither."""
+        for _, _, destination, _ in self._rules:
+            if destination.key == name:
+                return destination
+        domain = domain_of(f"@{name.removesuffix('.')}")
+        return self.destination(f"postmaster@{domain}") if "@" not in name and _DOMAIN.fullmatch(domain) else None
+
     def destination(self, address: str) -> Destination:
         """The next hop of one recipient. Shapes: equal destinations are the same object while cached."""
+        return self._choice(address)[1]
+
+    def journal_recipients(self, recipients: Sequence[Recipient]) -> tuple[str, ...]:
+        """Who gets a journal report of a message with these recipients. Shapes: each once, compared without case."""
+        found: dict[str, str] = {}
+        for recipient in recipients:
+            if journal_recipient := self._choice(recipient.address)[2]:
+                found.setdefault(journal_recipient.lower(), journal_recipient)
+        return tuple(found.values())
+
+    def _choice(self, address: str) -> _Choice:
         domain = domain_of(address)
         choices = self._choices.get(domain)
         if choices is None:
             if len(self._choices) >= DOMAINS_REMEMBERED_MAX:
                 self._choices.clear()
             choices = self._choices[domain] = self._choices_of(domain)
-        for pattern, destination in choices[:-1]:
-            if pattern is not None and pattern.fullmatch(_normal(address, domain)):
-                return destination
-        return choices[-1][1]
+        for choice in choices[:-1]:
+            if choice[0] is not None and choice[0].fullmatch(_normal(address, domain)):
+                return choice
+        return choices[-1]
 
     def _choices_of(self, domain: str) -> tuple[_Choice, ...]:
         """The choices for this domain, in order; the last one always matches."""
         choices: list[_Choice] = []
-        for domain_pattern, pattern, destination in self._rules:
+        for domain_pattern, pattern, destination, journal_recipient in self._rules:
             if domain_pattern is None or domain_pattern.fullmatch(domain):
-                choices.append((pattern, destination))
+                choices.append((pattern, destination, journal_recipient))
                 if pattern is None:
                     return tuple(choices)
-        return (*choices, (None, self._by_dns(domain)))
+        return (*choices, (None, self._by_dns(domain), ""))
 
     def _by_dns(self, domain: str) -> Destination:
         if not domain.startswith("["):
@@ -69,8 +98,8 @@ class Router:
         return tuple(Fork(destination, frozenset(ordinals)) for destination, ordinals in shared.items())
 
 
-_Rule = tuple[re.Pattern[str] | None, re.Pattern[str] | None, Destination]
-"""Patterns for the domain and for the whole address (`None`: any), and the destination."""
+_Rule = tuple[re.Pattern[str] | None, re.Pattern[str] | None, Destination, str]
+"""Patterns for the domain and for the whole address (`None`: any), the destination, and the journal recipient."""
 
 
 def _compiled(routes: Sequence[Route]) -> tuple[_Rule, ...]:
@@ -78,7 +107,7 @@ def _compiled(routes: Sequence[Route]) -> tuple[_Rule, ...]:
     rules: list[_Rule] = []
     for route in routes:
         destination = _destination(route, known)
-        rules += (_rule(pattern, destination) for pattern in route.recipients)
+        rules += (_rule(pattern, destination, route.journal_recipient) for pattern in route.recipients)
     return tuple(rules)
 
 
@@ -94,15 +123,15 @@ def _destination(route: Route, known: dict[str, Destination]) -> Destination:
         key = f"{name}#{number}"
 
 
-def _rule(pattern: str, destination: Destination) -> _Rule:
+def _rule(pattern: str, destination: Destination, journal_recipient: str) -> _Rule:
     local, at, domain = pattern.strip().rpartition("@")
     if not at:  # "*", or a pattern for the whole address
         whole = None if set(domain) == {"*"} else _glob(domain.lower())
-        return None, whole, destination
+        return None, whole, destination, journal_recipient
     # Label by label: IDNA cannot encode a star
     normal = ".".join(label.lower() if "*" in label else domain_of(f"@{label}") for label in domain.split("."))
     address = None if set(local) == {"*"} else _glob(f"{local.lower()}@{normal}")
-    return _glob(normal), address, destination
+    return _glob(normal), address, destination, journal_recipient
 
 
 def _glob(pattern: str) -> re.Pattern[str]:

@@ -1,4 +1,4 @@
-"""Housekeeping: expires rows in small steps, and detects lost shadow servers. docs/design.md 6.3, 9."""
+"""Housekeeping: expires rows in small steps, and detects lost shadow servers. docs/design.md 6.3, 6.5, 9."""
 
 import asyncio
 
@@ -8,10 +8,12 @@ from shadowrelay.model.ids import ServerName
 from shadowrelay.model.replies import LedgerUnavailable
 from shadowrelay.pipeline import tracking_rows
 from shadowrelay.pipeline.context import Context
+from shadowrelay.pipeline.drain import DrainService
 from shadowrelay.pipeline.poison import SetAside
 from shadowrelay.pipeline.review import ReviewService
 
 STEP = 200  # rows per transaction: acceptance waits for at most one
+LOOK_SECONDS = 60.0  # how late a changed duplicate_cleanup_interval may be noticed
 HEARTBEATS_UNTIL_LOST = 2  # docs/design.md 6.2: unreachable for two heartbeats
 
 _log = structlog.get_logger()
@@ -20,8 +22,9 @@ _log = structlog.get_logger()
 class SweepService:
     """Sweeps once a heartbeat (at most a minute apart)."""
 
-    def __init__(self, context: Context, review: ReviewService) -> None:
+    def __init__(self, context: Context, review: ReviewService, drain: DrainService) -> None:
         self._context = context
+        self._drain = drain
         self._review = review
         self._set_aside = SetAside(context, review.suspect)
         self._lost: set[ServerName] = set()
@@ -34,7 +37,24 @@ class SweepService:
             try:
                 await self._notice_lost()
                 await self._set_aside.look()
+                await self._drain.ask_again()
                 await self._expire()
+            except LedgerUnavailable as error:
+                _log.warning("sweep.waits", reason=error.reason)
+
+    async def clean_up(self) -> None:
+        """Remove recorded deliveries whose duplicate_detection_window is over, forever."""
+        clock = self._context.clock
+        cleaned_at = clock.awake()
+        while True:
+            transport = self._context.settings.transport  # a reload changes them
+            left = cleaned_at + transport.duplicate_cleanup_interval.total_seconds() - clock.awake()
+            if left > 0:
+                await asyncio.sleep(min(left, LOOK_SECONDS))
+                continue
+            cleaned_at = clock.awake()
+            try:
+                await self._context.ledger.forget_delivered(transport.duplicate_detection_window)
             except LedgerUnavailable as error:
                 _log.warning("sweep.waits", reason=error.reason)
 

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from shadowrelay.model.ids import NO_SERVER, MessageId, ServerName
 from shadowrelay.model.message import NO_ORDINALS, Envelope, Ordinals
 from shadowrelay.model.ownership import Role
-from shadowrelay.model.queue import StoredMessage
+from shadowrelay.model.queue import Origin, SideMessage, StoredMessage
 from shadowrelay.model.replies import Reply
 from shadowrelay.model.tracking import EventId, EventSource, Replication, ResubmitReason, TrackingEvent
 from shadowrelay.protocol.fields import format_instant
@@ -21,6 +21,7 @@ from shadowrelay.protocol.fields import format_instant
 CustomData = tuple[tuple[str, str], ...]
 
 NO_SUITABLE_SHADOW_SERVERS = "No suitable shadow servers"  # Exchange's wording: docs/sources.md "elastic"
+JOURNAL_REPORT = "JournalReport"
 EXPIRED = Reply(550, "4.4.7", "QUEUE.Expired; message expired")  # docs/sources.md "msd-mt"
 
 
@@ -54,11 +55,15 @@ def receive(
     ack_elapsed: timedelta,
     shadow_elapsed: timedelta | None = None,
     size: int | None = None,
+    copies: tuple[int, int] = (0, 1),
 ) -> TrackingEvent:
-    """Primary: acknowledged to the client. Both times count from the end of the content; `None` where there is no copy."""
+    """Primary: acknowledged to the client. Both times count from the end of the content; `None` where there is no copy. `copies`: made
+    and wanted, told where more than one is wanted."""
     custom_data: CustomData = (("Replication", replication), ("AckElapsed", f"{ack_elapsed.total_seconds():.6f}"))
     if shadow_elapsed is not None:
         custom_data += (("ShadowElapsed", f"{shadow_elapsed.total_seconds():.6f}"),)
+    if copies[1] > 1:
+        custom_data += (("Copies", f"{copies[0]}/{copies[1]}"),)
     envelope = stored.envelope
     return _row(
         at, EventId.RECEIVE, EventSource.SMTP, envelope, stored.internal_id, _size(stored) if size is None else size,
@@ -168,12 +173,12 @@ def fail(
 
 
 def duplicate(
-    node: ServerName, stored: StoredMessage, *, at: datetime, ordinals: Ordinals, reason: str, size: int | None = None
+    node: ServerName, stored: StoredMessage, *, at: datetime, ordinals: Ordinals, first: MessageId, size: int | None = None
 ) -> TrackingEvent:
-    """Primary: not delivered to these recipients, which have it already; `reason` is how that is known."""
+    """Primary: not delivered to these recipients, to whom the same message was delivered as `first`."""
     return _row(
         at, EventId.DUPLICATEDELIVER, EventSource.SMTP, stored.envelope, stored.internal_id, _size(stored) if size is None else size,
-        ordinals=ordinals, client=node, server=node, context=reason,
+        ordinals=ordinals, client=node, server=node, context=f"delivered as {first}", reference=first,
     )  # fmt: skip
 
 
@@ -191,6 +196,23 @@ def dsn(
     )  # fmt: skip
 
 
+def journal_report(node: ServerName, envelope: Envelope, *, at: datetime, original: Envelope, size: int) -> TrackingEvent:
+    """Primary: a journal report about `original` was made; `envelope` is the report's own. A message of its own: no client waited."""
+    return _row(
+        at, EventId.RECEIVE, EventSource.AGENT, envelope, 0, size,
+        server=node, context=JOURNAL_REPORT, reference=original.internet_message_id or original.message_id,
+        custom_data=(("OriginalNetworkMessageId", original.message_id),),
+    )  # fmt: skip
+
+
+def side(node: ServerName, side: SideMessage, *, at: datetime, original: Envelope) -> TrackingEvent:
+    """Primary: this side message about `original` was made."""
+    envelope, size = side.message.envelope, side.content.size
+    if side.message.origin is Origin.JOURNAL:
+        return journal_report(node, envelope, at=at, original=original, size=size)
+    return dsn(node, envelope, at=at, original=original, action=side.action, size=size)
+
+
 def resubmit(
     node: ServerName,
     stored: StoredMessage,
@@ -205,7 +227,7 @@ def resubmit(
 ) -> TrackingEvent:
     """New primary: promoted; `primary` is the old one.
 
-    Shapes: `ordinals` are the recipients not yet done; empty = all.
+    Shapes: `ordinals` are the recipients taken over; empty = all that are not done.
     Units: `silent_since` is the last proof of life of the old primary, `detected_at` when its loss was detected here.
     """
     custom_data = (
@@ -215,7 +237,17 @@ def resubmit(
     )
     return _row(
         at, EventId.RESUBMIT, EventSource.REDUNDANCY, stored.envelope, stored.internal_id, _size(stored) if size is None else size,
-        ordinals=ordinals, server=node, reference=primary, custom_data=custom_data,
+        ordinals=ordinals or _open(stored), server=node, reference=primary, custom_data=custom_data,
+    )  # fmt: skip
+
+
+def resubmit_from_safety_net(
+    node: ServerName, stored: StoredMessage, *, at: datetime, request: int, size: int | None = None
+) -> TrackingEvent:
+    """Primary: made from a message in Safety Net, which `reference` names, by this request. A message of its own without RECEIVE."""
+    return _row(
+        at, EventId.RESUBMIT, EventSource.SAFETYNET, stored.envelope, stored.internal_id, _size(stored) if size is None else size,
+        server=node, context=f"request {request}", reference=stored.envelope.resubmitted_from,
     )  # fmt: skip
 
 

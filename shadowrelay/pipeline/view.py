@@ -1,68 +1,161 @@
 """Serves the administration API: listings, and requests to change the queues. Implements port `AdminView`. docs/design.md 8."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 
 import structlog
 
 from shadowrelay import __version__
+from shadowrelay.model.drain import DrainState, DrainView
 from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.message import Content
-from shadowrelay.model.queue import NodeView, PeerRow, PeerView, QueueKind, QueueRow, QueueStatus, StoredMessage
-from shadowrelay.model.replies import RequestRefused
+from shadowrelay.model.queue import MessagePage, NodeView, PeerRow, PeerView, QueueKind, QueueRow, QueueStatus, StoredMessage, Suspension
+from shadowrelay.model.replies import LedgerUnavailable, RequestRefused
+from shadowrelay.model.resubmission import Criteria, ResubmitRequest
 from shadowrelay.model.values import replace
+from shadowrelay.pipeline import pressure_rules
 from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.deliver import DeliverService
+from shadowrelay.pipeline.drain import DrainService
+from shadowrelay.pipeline.message_desk import MessageDesk
 from shadowrelay.pipeline.next_hop_queue import NextHopQueue
 from shadowrelay.pipeline.peerbook import PeerState
-from shadowrelay.pipeline.poison import PoisonDesk
+from shadowrelay.pipeline.pressure_rules import Level, Pressure
+from shadowrelay.pipeline.rolled_back import OLDER_COPY, RolledBackService
+from shadowrelay.pipeline.routing import is_smart_host
+from shadowrelay.pipeline.safety_net import SafetyNetService
+from shadowrelay.pipeline.velocity import Velocities
+from shadowrelay.protocol.filters import Expression
+from shadowrelay.settings.values import BackPressure
 
 _NOTHING_TRIED = {
     QueueKind.SHADOW: "its primary server is no peer in the configuration",
     QueueKind.SAFETY_NET_PRIMARY: "its messages are delivered",
     QueueKind.SAFETY_NET_SHADOW: "its messages are delivered",
+    QueueKind.HANDED_OVER: "its messages were handed over, and their shadow servers take them over",
     QueueKind.POISON: "its messages are set aside; `messages release` puts them back into delivery",
+}
+_NOT_SUSPENDED = {
+    QueueKind.SUBMISSION: "messages leave it at once, for the queues of their next hops; suspend those",
+    QueueKind.SHADOW: "its primary server delivers what is in it; suspend the queue there",
+    QueueKind.SAFETY_NET_PRIMARY: "nothing is attempted in it",
+    QueueKind.SAFETY_NET_SHADOW: "nothing is attempted in it",
+    QueueKind.HANDED_OVER: "nothing is attempted in it",
+    QueueKind.POISON: "nothing is attempted in it",
 }
 
 _log = structlog.get_logger()
 
 
 class View:
-    """Reads the ledger and the services' memory. The changes it makes are `forget`, `release`, `remove` and `retry_queue`."""
+    """Reads the ledger and the services' memory, and does what administrators ask for."""
 
     def __init__(
         self,
         context: Context,
-        poison: PoisonDesk,
+        messages: MessageDesk,
+        rolled_back: RolledBackService,
+        drain: DrainService,
         deliver: DeliverService,
+        safety_net: SafetyNetService,
         started_at: datetime,
         effective: Callable[[], dict[str, object]],
         on_forgotten: Callable[[ServerName], None],
     ) -> None:
         self._context = context
-        self._poison = poison
+        self._messages = messages
+        self._rolled_back = rolled_back
+        self._drain = drain
         self._started_at = started_at
         self._effective = effective
         self._deliver = deliver
+        self._safety_net = safety_net
         self._on_forgotten = on_forgotten
+        self._velocities = Velocities(context.clock)
         self.is_running = False
+
+    async def run(self) -> None:
+        """Measure how fast the queues drain, forever."""
+        await self._velocities.run(self._context.ledger.depths)
 
     async def queues(self) -> tuple[QueueRow, ...]:
         """See `ports.AdminView`. A queue in Retry shows the result of its probes, which its messages do not have."""
         loaded = self._deliver.queues()
-        return tuple([_with_state(row, loaded.get(row.next_hop)) for row in await self._context.ledger.queues()])
+        velocity = self._velocities.of
+        return tuple(
+            [
+                replace(_with_state(row, loaded.get(row.next_hop)), velocity=velocity(row.kind, _depth_name(row), row.count))
+                for row in await self._context.ledger.queues()
+            ]
+        )
+
+    async def _named(self, queue: str) -> QueueRow | None:
+        """The queue with this identity, with or without the server; a shadow queue also by the name of its primary server."""
+        for row in await self.queues():
+            server, _, name = row.identity.partition("\\")
+            by_primary = f"Shadow\\{row.primary}"
+            others = (by_primary, f"{server}\\{by_primary}") if row.kind is QueueKind.SHADOW and not row.is_of_forks else ()
+            if queue in (row.identity, name, *others):
+                return row
+        return None
+
+    async def suspend_queue(self, queue: str, by: str, *, is_hold: bool = False) -> QueueRow | None:
+        """See `ports.AdminView`."""
+        found = await self._named(queue)
+        if found is None and is_hold:
+            found = await self._named(next_hop := self._held(queue))
+            found = found or QueueRow(f"{self._context.me.server}\\{next_hop}", QueueKind.DELIVERY, next_hop, 0, None)
+        if found is None:
+            return None
+        if found.kind is not QueueKind.DELIVERY:
+            raise RequestRefused(f"{found.identity} cannot be suspended: {_NOT_SUSPENDED[found.kind]}")
+        suspension = Suspension(self._context.now(), by)
+        await self._context.tasks.whole(self._record_queue_suspended(found.next_hop, suspension, by), "suspend queue")
+        return found
+
+    def _held(self, queue: str) -> str:
+        """The key of a queue in which nothing is now. Raises: RequestRefused if no mail would ever come into it."""
+        name = queue.partition("\\")[2] or queue
+        destination = self._deliver.next_hop_of(name)
+        if destination is None:
+            raise RequestRefused(f"{name} is neither a domain nor the next hop of a route")
+        if destination.hosts and destination.key != name:
+            raise RequestRefused(f"mail for {name} goes to {destination.key}, by a route: suspend that queue")
+        return destination.key
+
+    async def resume_queue(self, queue: str, by: str) -> QueueRow | None:
+        """See `ports.AdminView`."""
+        found = await self._named(queue)
+        if found is None:
+            return None
+        if found.suspended is None:
+            raise RequestRefused(f"{found.identity} is not suspended")
+        await self._context.tasks.whole(self._record_queue_suspended(found.next_hop, None, by), "resume queue")
+        return found
+
+    async def _record_queue_suspended(self, next_hop: str, suspension: Suspension | None, by: str) -> None:
+        if not await self._context.ledger.record_queue_suspended(next_hop, suspension):
+            return
+        if suspension is None:
+            self._deliver.resume(next_hop)
+            _log.warning("queue.resumed", next_hop=next_hop, by=by)
+        else:
+            self._deliver.suspend(next_hop)
+            _log.warning("queue.suspended", next_hop=next_hop, by=by)
 
     async def retry_queue(self, queue: str) -> QueueRow | None:
         """See `ports.AdminView`. Deferred messages become due page by page in the background."""
         context = self._context
-        found = next((row for row in await self.queues() if queue in (row.identity, row.identity.partition("\\")[2])), None)
+        found = await self._named(queue)
         if found is None:
             return None
+        if found.suspended is not None:
+            raise RequestRefused(f"{found.identity} is suspended: resume it")
         if found.kind is QueueKind.SUBMISSION:
             self._deliver.wake()
         elif found.kind is QueueKind.DELIVERY:
             context.tasks.spawn(self._deliver.retry(found.next_hop, found.count), f"retry {found.next_hop}")
-        elif found.kind is QueueKind.SHADOW and (state := context.peers.states.get(ServerName(found.next_hop))) is not None:
+        elif found.kind is QueueKind.SHADOW and (state := context.peers.states.get(found.primary)) is not None:
             state.wake.set()
         else:
             raise RequestRefused(f"nothing is tried in {found.identity}: {_NOTHING_TRIED[found.kind]}")
@@ -73,21 +166,54 @@ class View:
         """See `ports.AdminView`."""
         return await self._context.ledger.messages(queue, limit, after)
 
+    async def filtered_messages(self, queue: str, expression: Expression, limit: int, after: int = 0) -> MessagePage:
+        """See `ports.AdminView`."""
+        expiry = self._context.settings.transport.message_expiration_timeout
+        return await self._context.ledger.filtered(queue, expression, expiry, limit, after)
+
     async def message(self, message_id: MessageId) -> StoredMessage | None:
         """See `ports.AdminView`."""
         return await self._context.ledger.load(message_id)
 
-    async def content(self, message_id: MessageId) -> tuple[bytes, Content] | None:
+    async def content(self, message_id: MessageId, *, with_envelope: bool = False) -> tuple[bytes, Content] | None:
         """See `ports.AdminView`."""
-        return await self._poison.content(message_id)
+        return await self._messages.content(message_id, with_envelope=with_envelope)
+
+    async def suspend(self, message_id: MessageId, by: str) -> bool:
+        """See `ports.AdminView`."""
+        return await self._messages.suspend(message_id, by)
+
+    async def resume(self, message_id: MessageId, by: str) -> bool:
+        """See `ports.AdminView`."""
+        return await self._messages.resume(message_id, by)
+
+    async def resubmit(self, message_id: MessageId, by: str) -> bool:
+        """See `ports.AdminView`."""
+        return await self._messages.resubmit(message_id, by)
 
     async def release(self, message_id: MessageId) -> bool:
         """See `ports.AdminView`."""
-        return await self._poison.release(message_id)
+        return await self._messages.release(message_id)
 
     async def remove(self, message_id: MessageId, *, with_dsn: bool) -> bool:
         """See `ports.AdminView`."""
-        return await self._poison.remove(message_id, with_dsn=with_dsn)
+        return await self._messages.remove(message_id, with_dsn=with_dsn)
+
+    async def request_resubmission(self, criteria: Criteria) -> ResubmitRequest:
+        """See `ports.AdminView`."""
+        return await self._safety_net.request(criteria)
+
+    async def resubmit_requests(self) -> tuple[ResubmitRequest, ...]:
+        """See `ports.AdminView`."""
+        return await self._safety_net.requests()
+
+    async def change_request(self, number: int, *, is_enabled: bool) -> ResubmitRequest | None:
+        """See `ports.AdminView`."""
+        return await self._safety_net.change(number, is_enabled=is_enabled)
+
+    async def remove_request(self, number: int) -> bool:
+        """See `ports.AdminView`."""
+        return await self._safety_net.remove(number)
 
     async def peers(self) -> tuple[PeerView, ...]:
         """Configured peers of this boundary, in the file's order."""
@@ -115,8 +241,10 @@ class View:
                     refusal=state.breaker.reason,
                     held_for_count=held.get(server, 0),
                     held_by_count=held_by.get(server, 0),
-                    is_forgotten=row is not None and row.is_forgotten,
+                    is_forgotten=state.is_forgotten,
                     conflict=context.peers.conflicts.get(server, ""),
+                    is_draining=state.is_draining,
+                    differs="; ".join([f"{name} is {here} here, {there} there" for name, (here, there) in state.differs.items()]),
                 )
             )
         return tuple(views)
@@ -142,9 +270,21 @@ class View:
         is_known = server in context.peers or server in {row.server for row in await context.ledger.peers()}
         if not is_known and not await context.ledger.primaries_listed_on(server, 1):
             return False  # nor was it removed from the configuration with copies on it
-        await context.ledger.record_forgotten(server)
-        self._on_forgotten(server)
+        await context.tasks.whole(self._record_forgotten(server), "forget")
         return True
+
+    async def _record_forgotten(self, server: ServerName) -> None:
+        """The copies leave their lists last, so that none is listed there anew."""
+        context = self._context
+        context.peers.forget(server)
+        try:
+            await context.ledger.record_forgotten(server)
+        except LedgerUnavailable:
+            recorded = {row.server for row in await context.ledger.peers() if row.is_forgotten}
+            context.peers.forget(server, server in recorded)
+            raise
+        _log.warning("peer.forgotten", server=server)
+        self._on_forgotten(server)
 
     async def node(self) -> NodeView:
         """See `ports.AdminView`."""
@@ -157,30 +297,89 @@ class View:
             boundary=server.boundary,
             version=__version__,
             started_at=self._started_at,
-            state="draining" if context.is_draining else "running" if self.is_running else "starting",
+            state=self._state(),
             database=identity.database,
             incarnation=identity.incarnation,
             began=identity.began,
             position=context.ledger.position,
+            former_database=identity.former,
             settings=self._effective(),
         )
 
+    def _state(self) -> str:
+        if self._drain.state is not DrainState.ACTIVE:
+            return self._drain.state.value
+        return "draining" if self._context.is_draining else "running" if self.is_running else "starting"
+
+    async def drain(self) -> DrainView:
+        """See `ports.AdminView`."""
+        if self._context.is_stopping:
+            raise RequestRefused("this node is stopping: its queue stays, and the next start goes on with it")
+        await self._drain.begin()
+        return await self._drain.view()
+
+    async def undrain(self) -> DrainView:
+        """See `ports.AdminView`."""
+        if self._context.is_stopping:
+            raise RequestRefused("this node is stopping: undrain it after the next start")
+        if not await self._drain.end():
+            raise RequestRefused("this node does not drain")
+        return await self._drain.view()
+
+    async def redirect(self, targets: Sequence[ServerName]) -> DrainView:
+        """See `ports.AdminView`."""
+        if self._context.is_stopping:
+            raise RequestRefused("this node is stopping: its queue stays, and the next start goes on with it")
+        await self._drain.redirect(targets)
+        return await self._drain.view()
+
+    async def drain_view(self) -> DrainView:
+        """See `ports.AdminView`."""
+        return await self._drain.view()
+
+    def pressure(self) -> tuple[Pressure, BackPressure]:
+        """See `ports.AdminView`."""
+        return self._context.pressure, self._context.settings.back_pressure
+
     def is_ready(self) -> tuple[bool, tuple[str, ...]]:
-        """Whether mail is accepted now, and why not."""
+        """See `ports.AdminView`."""
         reasons = []
         if not self.is_running:
             reasons.append("starting")
         if self._context.is_draining:
-            reasons.append("draining")
-        if (reply := self._context.ledger.unavailable_reason()) is not None:
-            reasons.append(f"queue database: {reply}")
+            reasons.append(self._state())
+        context = self._context
+        pressed = pressure_rules.reasons(context.pressure, context.settings.back_pressure)
+        if context.pressure.level is Level.HIGH:
+            reasons.extend(pressed)
+            pressed = ()
+        rolled_back = self._rolled_back
+        if rolled_back.found.is_set():
+            reasons.append(f"{OLDER_COPY}: it starts again under a new database id")
         # Mail is still accepted: neither node knows which of the two is the copy, so both would refuse it.
-        warnings = [f"peer {server} is refused: {reason}" for server, reason in self._context.peers.conflicts.items()]
+        warnings = [*pressed]
+        warnings += [f"peer {server} is refused: {reason}" for server, reason in context.peers.conflicts.items()]
+        if rolled_back.is_asking:
+            until = context.ledger.identity.older_until
+            warnings.append(
+                f"the queue database was an older copy: peers are asked about each message in it before it is delivered, "
+                f"{rolled_back.asked_until} of {until} internal ids so far"
+            )
         return not reasons, (*reasons, *warnings)
 
 
+def _depth_name(row: QueueRow) -> str:
+    """As `Ledger.depths` names it."""
+    return f"{row.primary} {row.next_hop}" if row.is_of_forks else row.next_hop
+
+
 def _with_state(row: QueueRow, queue: NextHopQueue | None) -> QueueRow:
-    if row.kind is not QueueKind.DELIVERY or queue is None:
+    if row.kind is not QueueKind.DELIVERY:
+        return row
+    row = replace(row, is_smart_host=is_smart_host(row.next_hop))
+    if row.suspended is not None:
+        return replace(row, status=QueueStatus.SUSPENDED, next_retry_at=None)
+    if queue is None:
         return row
     if (retry := queue.state.retry) is None:
         return replace(row, status=QueueStatus.ACTIVE) if queue.loaded else row

@@ -38,6 +38,7 @@ def garbled_reply() -> WireError:
 
 SERVER_OCTETS_MAX = 255  # RFC 5321 4.5.3.1.2
 BOUNDARY_OCTETS_MAX = 64  # UTF-8; 192 as xtext
+NEXT_HOP_OCTETS_MAX = 300  # as xtext: a name of 255, `:65535`, `#9`, and room for octets that xtext encodes
 
 _SERVER = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?(?:\.[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?)*")
 
@@ -76,6 +77,27 @@ def parse_xtext(text: str, what: str) -> str:
         return octets.decode("utf-8")
     except UnicodeDecodeError:
         raise bad_argument(f"Bad {what}") from None
+
+
+def format_next_hop(next_hop: str) -> str:
+    """As xtext. What the grammar does not allow becomes `?`; one that is too long is cut."""
+    text = "".join([letter if _is_plain(letter) else "?" for letter in next_hop]) or "?"
+    while len(written := format_xtext(text)) > NEXT_HOP_OCTETS_MAX:
+        text = text[:-1]
+    return written
+
+
+def parse_next_hop(text: str) -> str:
+    """Inverse of `format_next_hop`, for whatever it need not change. Raises: WireError 501 5.5.4."""
+    next_hop = parse_xtext(text, "next hop")
+    if not 0 < len(text) <= NEXT_HOP_OCTETS_MAX or not all(map(_is_plain, next_hop)):
+        raise bad_argument("Bad next hop")
+    return next_hop
+
+
+def _is_plain(letter: str) -> bool:
+    """Not a space, which separates words of a line, nor a backslash, which separates the parts of a queue's identity."""
+    return letter.isprintable() and letter not in " \\"
 
 
 COUNTER_MAX = 2**63 - 1  # SQLite's largest integer: 19 digits. Sequences, positions, incarnations, sizes

@@ -1,7 +1,7 @@
 """Parse and format XQDISCARD, which fetches discard notifications, and XQDISCARD STATUS, which asks about messages.
 
-docs/protocol.md 9 and 10. A reply to XQDISCARD has a line `<sequence> <message-id> <status> [<ordinals>]` for each event, then
-`remaining=<n> [position=<p>]`. Events that exceed the limits of a reply are counted in `remaining` and fetched next.
+docs/protocol.md 9 and 10. A reply to XQDISCARD has a line `<sequence> <message-id> <status> [<ordinals> [<next hop>]]` for each event,
+then `remaining=<n> [position=<p>]`. Events that exceed the limits of a reply are counted in `remaining` and fetched next.
 Answers to STATUS are parsed in two places: its reply, and the text after `554 5.5.0 XSHADOW superseded`.
 """
 
@@ -12,15 +12,17 @@ from shadowrelay.model.ids import NO_DATABASE, NO_SERVER
 from shadowrelay.model.message import NO_ORDINALS
 from shadowrelay.model.ownership import CopyNumber, DiscardEvent, DiscardStatus, StatusAnswer, StatusQuestion, StatusState
 from shadowrelay.model.peers import DiscardReply
-from shadowrelay.model.replies import SUPERSEDED, WireError
+from shadowrelay.model.replies import SUPERSEDED, Reply, WireError
 from shadowrelay.model.values import dataclass, replace
 from shadowrelay.protocol.fields import (
     COUNTER_MAX,
     DONE_OCTETS_MAX,
+    NEXT_HOP_OCTETS_MAX,
     NUMBER_OCTETS_MAX,
     SERVER_OCTETS_MAX,
     bad_argument,
     format_done,
+    format_next_hop,
     format_number,
     format_ranges,
     garbled_reply,
@@ -28,6 +30,7 @@ from shadowrelay.protocol.fields import (
     parse_database_id,
     parse_done,
     parse_message_id,
+    parse_next_hop,
     parse_number,
     parse_ordinals,
     parse_server,
@@ -46,6 +49,7 @@ ANSWERS_OCTETS_MAX = (QUESTIONS_PER_BLOCK_MAX + 1) * (10 + ANSWER_OCTETS_MAX + 2
 """492,428 for 401 lines with `250-2.0.0 ` and CRLF; 400 ordinary answers have about 130 octets each: 52 kB.
 A client library with a limit of 32 KiB must ask fewer questions at a time."""
 
+BAD_FORKS = Reply(451, "4.5.0", "The peer's reply has a `forks` without recipients and a next hop")  # never sent, like GARBLED_REPLY
 _UNKNOWN_NAME = "-"
 _ENHANCED = re.compile(r"[245]\.[0-9]{1,3}\.[0-9]{1,3} ")
 _ANSWERS = re.compile(r"answers=([0-9]{1,3})(?: .*)?")
@@ -242,6 +246,7 @@ REPLY_LINES_MAX = 400  # the last one included
 REPLY_OCTETS_MAX = 24 * 1024  # with `250-2.0.0 ` and CRLF; aiosmtplib's limit is 32 KiB
 ORDINALS_PER_LINE_OCTETS_MAX = 512
 EVENT_LINE_OCTETS_MAX = 19 + 1 + 36 + 1 + 9 + 1 + ORDINALS_PER_LINE_OCTETS_MAX  # 579
+FORK_LINE_OCTETS_MAX = EVENT_LINE_OCTETS_MAX + 1 + NEXT_HOP_OCTETS_MAX  # 880
 LINE_OVERHEAD_OCTETS = 10 + 2  # `250-2.0.0 ` and CRLF
 LAST_LINE_OCTETS_MAX = LINE_OVERHEAD_OCTETS + 10 + 19 + 1 + 9 + 19  # 70: `remaining=<n> position=<p>`
 # An ordinary event has 10+1+36+1+9 = 57 octets, 69 with code and CRLF: about 355 of them fit 24 KiB.
@@ -312,13 +317,14 @@ def _event_lines(event: DiscardEvent) -> list[str]:
             text = item
         else:
             text = f"{text},{item}" if text else item
-    return [f"{start} {text}" for text in (*texts, text)]
+    end = f" {format_next_hop(event.next_hop)}" if event.status is DiscardStatus.FORKS else ""
+    return [f"{start} {text}{end}" for text in (*texts, text)]
 
 
 def parse_reply_lines(lines: Sequence[str]) -> DiscardReply:
     """Inverse of `format_reply_lines`; `parse_position` reads the position. A leading enhanced code on a line is skipped.
 
-    Raises: WireError with GARBLED_REPLY.
+    Raises: WireError with GARBLED_REPLY, or one that names what is wrong with a `forks`.
     """
     if not 0 < len(lines) <= REPLY_LINES_MAX or sum(map(len, lines)) > REPLY_OCTETS_MAX:
         raise garbled_reply()
@@ -336,23 +342,35 @@ def parse_reply_lines(lines: Sequence[str]) -> DiscardReply:
                 raise garbled_reply()
             else:
                 events.append(event)
-    except WireError:
-        raise garbled_reply() from None
+    except WireError as error:
+        raise (error if error.reply is BAD_FORKS else garbled_reply()) from None
     return DiscardReply(tuple(events), remaining)
 
 
 def _parse_event(text: str) -> DiscardEvent:
-    if len(text) > EVENT_LINE_OCTETS_MAX:
+    if len(text) > FORK_LINE_OCTETS_MAX:
         raise garbled_reply()
     words = text.split(" ")
-    if len(words) not in (3, 4) or (status := _STATUSES.get(words[2])) is None or words[-1] == "":
+    if len(words) > 2 and words[2] == DiscardStatus.FORKS:
+        return _parse_fork(words)
+    if len(text) > EVENT_LINE_OCTETS_MAX or len(words) not in (3, 4) or (status := _STATUSES.get(words[2])) is None or words[-1] == "":
         raise garbled_reply()
     ordinals = parse_ordinals(words[3]) if len(words) == 4 else NO_ORDINALS
     return DiscardEvent(parse_counter(words[0], "sequence"), parse_message_id(words[1]), status, ordinals)
 
 
+def _parse_fork(words: Sequence[str]) -> DiscardEvent:
+    if len(words) != 5 or not words[3] or len(words[3]) > ORDINALS_PER_LINE_OCTETS_MAX:
+        raise WireError(BAD_FORKS)
+    sequence, message_id = parse_counter(words[0], "sequence"), parse_message_id(words[1])
+    try:
+        return DiscardEvent(sequence, message_id, DiscardStatus.FORKS, parse_ordinals(words[3]), parse_next_hop(words[4]))
+    except WireError:
+        raise WireError(BAD_FORKS) from None
+
+
 def _joined(first: DiscardEvent, further: DiscardEvent) -> DiscardEvent:
-    is_same = (first.message_id, first.status) == (further.message_id, further.status)
+    is_same = (first.message_id, first.status, first.next_hop) == (further.message_id, further.status, further.next_hop)
     if not is_same or not first.ordinals or not further.ordinals or max(first.ordinals) >= min(further.ordinals):
         raise garbled_reply()
     return replace(first, ordinals=first.ordinals | further.ordinals)

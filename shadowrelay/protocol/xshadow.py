@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
 
-from shadowrelay.model.ids import DatabaseId, MessageId
+from shadowrelay.model.ids import NO_DATABASE, NO_MESSAGE, DatabaseId, MessageId
 from shadowrelay.model.message import NO_ORDINALS, Envelope, Ordinals
 from shadowrelay.model.ownership import CopyNumber
 from shadowrelay.model.peers import PeerIdentity, Seen
@@ -37,8 +37,10 @@ from shadowrelay.protocol.fields import (
 )
 
 KEYWORD = "XSHADOW"
+FORKS = "FORKS"  # the offer: this server understands the status `forks` in XQDISCARD
 
-HELLO_OCTETS_MAX = 2_000  # the known keys: 262+201+45+31+25+28+18+64 and 7 spaces = 681; the rest allows unknown keys
+# The known keys: 262+201+45+31+25+28+18+64 and 7 spaces, ` state=draining`, ` seen-of=` and ` former=` 45+44, ` settings=` 268: 1,053.
+HELLO_OCTETS_MAX = 2_000  # the rest allows unknown keys and settings
 HOLD_OCTETS_MAX = 4 + 1 + 36 + 1 + 10 + 1 + 10  # 63; as a parameter of MAIL with ` XSHADOW=`: 72
 ENVELOPE_OCTETS_MAX = 8_192  # base64url of at most 6,144 octets of JSON; the line is 17 + 8,192 + 2 = 8,211
 COMMIT_OCTETS_MAX = 5 + 19 + 1 + 7 + 64  # 96
@@ -46,7 +48,9 @@ COMMIT_OCTETS_MAX = 5 + 19 + 1 + 7 + 64  # 96
 _PAIR = re.compile(r"([A-Za-z][A-Za-z0-9-]{0,31})=([!-~]*)")
 _POSITION = re.compile(r"(?<![^\s])position=(0|[1-9][0-9]{0,18})(?![^\s])")
 _BASE64URL = re.compile(r"[A-Za-z0-9_-]+")
+_SETTINGS = re.compile(r"[a-z0-9_]{1,64}:[A-Za-z0-9.+-]{1,64}(,[a-z0-9_]{1,64}:[A-Za-z0-9.+-]{1,64}){0,31}", re.ASCII)
 _COMMIT = re.compile(r"size=([0-9]{1,19}) sha256=([0-9A-Fa-f]{64})", re.IGNORECASE | re.ASCII)
+DRAINING = "draining"  # the only `state`; others are ignored like unknown keys
 _HELLO_KEYS = ("server", "boundary", "database", "incarnation", "began", "position", "span")
 
 
@@ -72,15 +76,16 @@ def parse_form(argument: str) -> tuple[XshadowForm, str]:
 
 
 def format_keyword(hold: bool) -> str:
-    """The line of the EHLO reply: `XSHADOW HOLD`, or `XSHADOW` while no copies are accepted."""
-    return f"{KEYWORD} HOLD" if hold else KEYWORD
+    """The line of the EHLO reply: `XSHADOW HOLD FORKS`, or `XSHADOW FORKS` while no copies are accepted."""
+    return f"{KEYWORD} HOLD {FORKS}" if hold else f"{KEYWORD} {FORKS}"
 
 
 # identity
 
 
 def format_hello(identity: PeerIdentity) -> str:
-    """`server=… boundary=… database=… incarnation=… began=… position=… span=… [seen=…]`."""
+    """`server=… boundary=… database=… incarnation=… began=… position=… span=…`, and what is known of `seen=… seen-of=… former=… settings=…
+    state=draining`."""
     text = (
         f"server={identity.server} boundary={format_xtext(identity.boundary)} database={identity.database}"
         f" incarnation={identity.incarnation} began={identity.began} position={identity.position}"
@@ -88,7 +93,13 @@ def format_hello(identity: PeerIdentity) -> str:
     )
     if (seen := identity.seen) is not None:
         text += f" seen={seen.incarnation}:{seen.began}:{seen.position}"
-    return text
+        if identity.seen_of:
+            text += f" seen-of={identity.seen_of}"
+    if identity.former:
+        text += f" former={identity.former}"
+    if identity.common:
+        text += f" settings={','.join([f'{name}:{value}' for name, value in identity.common])}"
+    return f"{text} state={DRAINING}" if identity.is_draining else text
 
 
 def parse_hello(text: str) -> PeerIdentity:
@@ -109,6 +120,10 @@ def parse_hello(text: str) -> PeerIdentity:
         position=parse_counter(values["position"], "position"),
         span=parse_span(values["span"]),
         seen=_parse_seen(values["seen"]) if "seen" in values else None,
+        seen_of=parse_database_id(values["seen-of"]) if "seen-of" in values else NO_DATABASE,
+        former=parse_database_id(values["former"]) if "former" in values else NO_DATABASE,
+        is_draining=values.get("state", "").lower() == DRAINING,
+        common=_parse_settings(values.get("settings", "")),
     )
 
 
@@ -121,10 +136,17 @@ def _pairs_of(text: str) -> dict[str, str]:
         if found is None:
             raise bad_argument("XSHADOW wants key=value")
         key = found[1].lower()
-        if key in values and (key in _HELLO_KEYS or key == "seen"):
+        if key in values and (key in _HELLO_KEYS or key in ("seen", "seen-of", "former", "state", "settings")):
             raise bad_argument(f"XSHADOW with {key}= twice")
         values[key] = found[2]
     return values
+
+
+def _parse_settings(text: str) -> tuple[tuple[str, str], ...]:
+    """For people only, so what is not understood is no reason to refuse a peer."""
+    if _SETTINGS.fullmatch(text) is None:
+        return ()
+    return tuple((name, value) for name, _, value in (pair.partition(":") for pair in text.split(",")))
 
 
 def _parse_seen(text: str) -> Seen:
@@ -196,6 +218,8 @@ class EnvelopeExtras:
     connector: str = ""
     internet_message_id: str = ""
     subject: str = ""
+    date: str = ""
+    resubmitted_from: MessageId = NO_MESSAGE
     ret: str | None = None
     envid: str | None = None
     done: Ordinals = NO_ORDINALS
@@ -210,18 +234,22 @@ class EnvelopeExtras:
             connector=self.connector,
             internet_message_id=self.internet_message_id,
             subject=self.subject,
+            date=self.date,
+            resubmitted_from=self.resubmitted_from,
             ret=self.ret,
             envid=self.envid,
         )
 
 
 _TEXT_OCTETS_MAX: Mapping[str, int] = {
-    # sizes as JSON escapes; 3,700 and 9 names with quotes (160), time (29), done (837), envid (102), ret (6): 4,834 < 6,144
+    # sizes as JSON escapes; 4,336 and 11 names with quotes (192), time (29), done (837), envid (102), ret (6): 5,502 < 6,144
     "client_address": 100,
     "client_name": 600,
     "connector": 400,
     "internet_message_id": 1_100,  # a header line has 998 octets, RFC 5322 2.1.1
     "subject": 1_500,
+    "date": 600,
+    "resubmitted_from": 36,
 }
 _ENVELOPE_KEYS = frozenset(("arrived", *_TEXT_OCTETS_MAX, "ret", "envid", "done"))
 _RET = re.compile(r"FULL|HDRS", re.IGNORECASE | re.ASCII)
@@ -282,6 +310,8 @@ def parse_envelope(text: str) -> EnvelopeExtras:
         connector=values.get("connector", ""),
         internet_message_id=values.get("internet_message_id", ""),
         subject=values.get("subject", ""),
+        date=values.get("date", ""),
+        resubmitted_from=parse_message_id(values["resubmitted_from"]) if values.get("resubmitted_from") else NO_MESSAGE,
         ret=ret,
         envid=envid,
         done=parse_done(values.get("done", "")),

@@ -56,6 +56,7 @@ _TABLES: tuple[tuple[str, type[Section]], ...] = (
     ("[[routes]]", model.Route),
     ("[tls]", model.Tls),
     ("[send]", model.Send),
+    ("[back_pressure]", model.BackPressure),
     ("[tracking]", model.Tracking),
     ("[shipping]", model.Shipping),
     ("[admin]", model.Admin),
@@ -111,4 +112,6 @@ def _line(section: type[Section], name: str, field: FieldInfo) -> str:
 
 def _toml(field: FieldInfo, value: Any) -> str:
     plain = TypeAdapter(field.rebuild_annotation()).dump_python(value, mode="json")
-    return json.dumps(plain)  # valid TOML except for non-empty tables, and no default is one
+    if isinstance(plain, dict) and plain:
+        return f"{{ {', '.join(f'{name} = {json.dumps(one)}' for name, one in plain.items())} }}"
+    return json.dumps(plain)  # TOML writes all others like JSON

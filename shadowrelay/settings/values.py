@@ -26,6 +26,8 @@ from pydantic import (
     Field,
     PlainSerializer,
     ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
     field_validator,
     model_validator,
 )
@@ -92,6 +94,8 @@ Network = IPv4Network | IPv6Network
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)", re.ASCII)
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(B|kB|KB|MB|GB|KiB|MiB|GiB)?", re.ASCII)
 _HOST = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,252}[A-Za-z0-9_])?\.?", re.ASCII)
+_ATOM = r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+"  # RFC 5321 4.1.2
+_MAILBOX = re.compile(rf"(?=.{{3,254}}\Z)(?=.{{1,64}}@){_ATOM}(?:\.{_ATOM})*@[A-Za-z0-9.-]+", re.ASCII)
 _DOMAIN = re.compile(r"(?:\*\.)?\w(?:[\w.-]{0,252}\w)?\.?")
 
 _DURATION_UNITS = {"d": 86_400_000_000, "h": 3_600_000_000, "m": 60_000_000, "s": 1_000_000, "ms": 1000}  # in microseconds
@@ -232,6 +236,15 @@ def parse_domain(value: object) -> str:
     return value.strip().rstrip(".").lower()
 
 
+def parse_mailbox(value: object) -> str:
+    """An ASCII address, its domain made lower case; empty for none. Raises: ValueError with the remedy."""
+    text = value.strip() if isinstance(value, str) else "?"
+    if text and _MAILBOX.fullmatch(text) is None:
+        raise ValueError('is not an address in ASCII; write one like "journal@archive.example"')
+    local, _, domain = text.rpartition("@")
+    return f"{local}@{parse_name(domain)}" if text else ""
+
+
 _AS_TEXT = PlainSerializer(str, when_used="json")
 Duration = Annotated[timedelta, BeforeValidator(parse_duration), PlainSerializer(format_duration, when_used="json")]
 Size = Annotated[int, BeforeValidator(parse_size), PlainSerializer(format_size, when_used="json")]
@@ -239,6 +252,7 @@ Address = Annotated[HostPort, BeforeValidator(parse_host_port), _AS_TEXT]
 NameServer = Annotated[HostPort, BeforeValidator(parse_name_server), _AS_TEXT]
 NextHops = Annotated[tuple[Annotated[HostPort, _AS_TEXT], ...], BeforeValidator(parse_next_hops)]
 CheckedNetwork = Annotated[Network, BeforeValidator(parse_network)]
+Mailbox = Annotated[str, BeforeValidator(parse_mailbox)]
 CheckedDomain = Annotated[str, BeforeValidator(parse_domain)]
 
 
@@ -290,7 +304,8 @@ class Server(Section):
     site: Annotated[SiteName, Field(min_length=1, max_length=64)]
     """Site of this node. Peers of other sites are remote. Source: seed-000"""
     boundary: Annotated[BoundaryName, Label] = BoundaryName("default")
-    """Transport high availability boundary. Only peers of the same boundary hold copies; others are refused. Source: seed-000"""
+    """Transport high availability boundary. Only peers of the same boundary hold copies; others are refused.
+    Also one that is not named may span several sites (docs/sources.md). Source: seed-000"""
     data_directory: Path = Path("/var/lib/shadowrelay")
     """Queue database and content. Relative paths are relative to this file. Never restore an old copy of it."""
     content_memory_limit: Annotated[Size, Field(ge=8_000_000, le=1_000_000_000_000)] = 128_000_000
@@ -301,10 +316,6 @@ def _remote_retries(values: dict[str, Any]) -> int:
     return 0 if values.get("shadow_message_preference_setting") is Preference.LOCAL_ONLY else 4
 
 
-def _local_retries(values: dict[str, Any]) -> int:
-    return 0 if values.get("shadow_message_preference_setting") is Preference.REMOTE_ONLY else 2
-
-
 class Transport(Section):
     """Redundancy, as in Set-TransportConfig and Set-TransportService."""
 
@@ -312,12 +323,14 @@ class Transport(Section):
     """Make, hold and ask for shadow copies. Off: nothing is advertised, copied, or refused for lack of a copy. Source: msp-tc"""
     reject_message_on_shadow_failure: bool = False
     """No copy possible: true answers 451 4.4.0, false accepts the message and makes it redundant later. Source: seed-000, msp-tc"""
+    shadow_copies: Annotated[Count, Field(ge=1, le=3)] = 1
+    """On how many other servers each message is kept: as many nodes may be destroyed at once. Exchange makes one copy."""
     shadow_message_preference_setting: Preference = Preference.PREFER_REMOTE
     """Where copies go: PreferRemote, RemoteOnly or LocalOnly. Without peers in other sites it has no effect. Source: seed-000, msp-tc"""
     max_retries_for_remote_site_shadow: Annotated[Count, Field(ge=0, le=255)] = Field(default_factory=_remote_retries)
-    """Attempts in remote sites for one message. LocalOnly: 0, and anything else is an error. Source: seed-000, msp-tc"""
-    max_retries_for_local_site_shadow: Annotated[Count, Field(ge=0, le=255)] = Field(default_factory=_local_retries)
-    """Attempts in the local site for one message. RemoteOnly: 0, and anything else is an error. Source: seed-000, msp-tc"""
+    """Attempts in remote sites for one copy. LocalOnly: 0, and anything else is an error. Source: seed-000, msp-tc"""
+    max_retries_for_local_site_shadow: Annotated[Count, Field(ge=0, le=255)] = 2
+    """Attempts in the local site for one copy. RemoteOnly: used only without peers in other sites. Source: seed-000, msp-tc"""
     shadow_heartbeat_frequency: Annotated[Duration, Field(ge=SECOND, le=DAY)] = 2 * MINUTE
     """A primary without a session for this long is polled for a sign of life. Source: seed-000, msp-tc"""
     shadow_resubmit_time_span: Annotated[Duration, Field(ge=SECOND, le=DAY)] = 3 * HOUR
@@ -329,7 +342,10 @@ class Transport(Section):
     message_expiration_timeout: Annotated[Duration, Field(ge=5 * SECOND, le=90 * DAY)] = 2 * DAY
     """A message that could not be delivered in this time is returned to its sender. Source: msp-ts"""
     duplicate_detection_window: Annotated[Duration, Field(ge=timedelta(0), le=49 * DAY)] = HOUR
-    """How long a message that a client sends again is recognised. Read, but without effect yet. Source: seed-004"""
+    """A message with the Message-ID, Date, sender and recipient of one delivered in this time is not delivered again. 0: off.
+    Source: seed-004"""
+    duplicate_cleanup_interval: Annotated[Duration, Field(ge=SECOND, le=DAY)] = 15 * MINUTE
+    """How often recorded deliveries older than duplicate_detection_window are removed. Source: seed-004"""
     shadow_timeout: Annotated[Duration, Field(ge=100 * MILLISECOND, le=5 * MINUTE)] = 5 * SECOND
     """All attempts on one copy, while the client waits. Over 256 KiB: without progress, 5m in all (docs/operations.md). Source: design 5"""
     discard_poll_interval: Annotated[Duration, Field(ge=10 * MILLISECOND, le=DAY)] = SECOND
@@ -339,19 +355,14 @@ class Transport(Section):
     defer: wait, from five poll intervals (at least 1s) after it was last heard; such a cut repeats mail delivered until then.
     Either repeats the last poll interval before the cut. Source: design 6.4"""
 
-    @field_validator("max_retries_for_remote_site_shadow", "max_retries_for_local_site_shadow")
+    @field_validator("max_retries_for_remote_site_shadow")
     @classmethod
     def _no_contradiction(cls, value: int, info: ValidationInfo) -> int:
         # Runs only for a configured value: an unset one follows the preference. Source: seed-004 (the trap)
-        preference = info.data.get("shadow_message_preference_setting")
-        excluded = {
-            "max_retries_for_remote_site_shadow": Preference.LOCAL_ONLY,
-            "max_retries_for_local_site_shadow": Preference.REMOTE_ONLY,
-        }[info.field_name or ""]
-        if value != 0 and preference is excluded:
+        if value != 0 and info.data.get("shadow_message_preference_setting") is Preference.LOCAL_ONLY:
             raise ValueError(
-                f"contradicts shadow_message_preference_setting = {excluded.value!r}, which makes no such attempt: "
-                f"remove this key or set it to 0, or choose another shadow_message_preference_setting"
+                "contradicts shadow_message_preference_setting = 'LocalOnly', which makes no such attempt: "
+                "remove this key or set it to 0, or choose another shadow_message_preference_setting"
             )
         return value
 
@@ -439,7 +450,10 @@ class Route(Section):
     next_hop: NextHops
     """A server, or a list of them in order: the others are alternate routes."""
     inside_boundary: bool = False
-    """The next hop belongs to this organisation: SEND in the tracking log instead of SENDEXTERNAL."""
+    """The next hop belongs to this organisation: SEND in the tracking log, not SENDEXTERNAL; `safety-net resubmit` serves it."""
+    journal_recipient: Mailbox = ""
+    """Gets a journal report of each message with a recipient on this route: the envelope, and the message attached. Empty: no journaling.
+    All nodes of a boundary need the same. Source: msd-jr"""
 
 
 class Tls(Section):
@@ -471,9 +485,114 @@ class Send(Section):
     delay_notification_timeout: Annotated[Duration, Field(ge=SECOND, le=30 * DAY)] = 4 * HOUR
     """After this long the sender is notified that the message is delayed. Source: msd-int"""
     connection_inactivity_timeout: Annotated[Duration, Field(ge=10 * MILLISECOND, le=DAY)] = 10 * MINUTE
-    """Idle outbound sessions are closed after this long. Commands: RFC 5321 4.5.3.2. Source: seed-000"""
+    """Idle sessions to next hops are closed after this long. Commands: RFC 5321 4.5.3.2. Source: seed-000"""
+    peer_connection_inactivity_timeout: Annotated[Duration, Field(ge=10 * MILLISECOND, le=DAY)] = MINUTE
+    """Idle sessions for copies to peers are closed after this long; the one for discard notifications stays open."""
     concurrency_per_destination: Annotated[Count, Field(ge=1, le=1000)] = 20
     """Concurrent sessions to one next hop."""
+
+
+class Transitions(Section):
+    """The four thresholds of a resource, in its unit. The pressure rises when its use is above one, and falls when it is not above one."""
+
+    low_to_medium: Annotated[Count, Field(ge=0, le=1_000_000_000)]
+    """Above this the pressure is medium."""
+    medium_to_high: Annotated[Count, Field(ge=0, le=1_000_000_000)]
+    """Above this it is high."""
+    high_to_medium: Annotated[Count, Field(ge=0, le=1_000_000_000)]
+    """High pressure becomes medium at this."""
+    medium_to_low: Annotated[Count, Field(ge=0, le=1_000_000_000)]
+    """It is normal again at this."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if not (self.medium_to_low <= self.low_to_medium <= self.medium_to_high and self.medium_to_low <= self.high_to_medium):
+            raise ValueError("must be in order: medium_to_low, low_to_medium, medium_to_high, and medium_to_low below high_to_medium")
+        if self.high_to_medium > self.medium_to_high:
+            raise ValueError("high_to_medium must not be above medium_to_high: the pressure would rise and fall at every look")
+        return self
+
+
+def _over(default: Transitions) -> WrapValidator:
+    """Thresholds that are not given are those of `default`; only those that are given count as set."""
+
+    def merged(value: object, handler: ValidatorFunctionWrapHandler) -> Transitions:
+        if not isinstance(value, Mapping):
+            return handler(value)  # type: ignore[no-any-return]
+        whole: Transitions = handler({**dict(default), **value})
+        return Transitions.model_construct(set(value), **dict(whole))
+
+    return WrapValidator(merged)
+
+
+def _thresholds(*values: int) -> Transitions:
+    """A default, in the order of the fields: none of them counts as set."""
+    return Transitions.model_construct(set(), **dict(zip(Transitions.model_fields, values, strict=True)))
+
+
+DATABASE_USED_SPACE = _thresholds(96, 99, 97, 94)
+USED_DISK_SPACE = _thresholds(89, 99, 90, 80)
+USED_VERSION_BUCKETS = _thresholds(999, 1500, 1000, 800)
+CHECKPOINT_DEPTH = _thresholds(250, 300, 280, 230)
+PRIVATE_BYTES = _thresholds(72, 75, 73, 71)
+SYSTEM_MEMORY = _thresholds(88, 94, 89, 84)
+CONTENT_MEMORY = _thresholds(90, 98, 92, 80)
+SUBMISSION_QUEUE = _thresholds(9999, 15000, 10000, 2000)
+HistoryDepth = Annotated[Count, Field(ge=1, le=10_000)]
+
+
+class BackPressure(Section):
+    """When mail is refused because a resource runs short: docs/operations.md "Back pressure". The names are those of Exchange's
+    EdgeTransport.exe.config. Thresholds that are left out keep their defaults; one that is never reached (101 %) switches its level off."""
+
+    enable_resource_monitoring: bool = True
+    """Off: nothing is measured or refused beforehand; a message that cannot be stored is still answered 451 or 452. Source: msd-bp"""
+    resource_monitoring_interval: Annotated[Duration, Field(ge=100 * MILLISECOND, le=MINUTE)] = 2 * SECOND
+    """How often everything is measured: one sample. Source: msd-bp"""
+    free_disk_space_min: Annotated[Size, Field(ge=0, le=1_000_000_000_000)] = 54_000_000
+    """Free space in data_directory that counts as used: 1.5 times the largest message, as Postfix has it. Source: docs"""
+    disk_size_max: Annotated[Size, Field(ge=1_000_000, le=1_000_000_000_000_000)] = 50_000_000_000
+    """A larger file system counts as one of this size: 99 % of it leave 500 MB, the constant of Exchange 2013. Source: msd-bp13"""
+    database_used_space: Annotated[Transitions, _over(DATABASE_USED_SPACE)] = DATABASE_USED_SPACE
+    """Per cent used of the file system of data_directory. Source: msd-bp"""
+    used_disk_space: Annotated[Transitions, _over(USED_DISK_SPACE)] = USED_DISK_SPACE
+    """Per cent used of the file system of the tracking directory, if it is another one. Source: msd-bp"""
+    used_version_buckets: Annotated[Transitions, _over(USED_VERSION_BUCKETS)] = USED_VERSION_BUCKETS
+    """Transactions in memory that wait for the queue database. Source: msd-bp"""
+    used_version_buckets_history_depth: HistoryDepth = 10
+    """Mail is delayed for so many samples before it is refused. Source: msd-bp"""
+    checkpoint_depth: Annotated[Transitions, _over(CHECKPOINT_DEPTH)] = CHECKPOINT_DEPTH
+    """MB of the write-ahead log, which stays below 64 unless another process reads queue.db without end. Source: exchange-facts 8"""
+    private_bytes: Annotated[Transitions, _over(PRIVATE_BYTES)] = PRIVATE_BYTES
+    """Per cent of private_bytes_limit used by this process, without what it shares with others. Source: msd-bp"""
+    private_bytes_limit: Annotated[Size, Field(ge=0, le=1_000_000_000_000_000)] = 0
+    """0: the memory of the machine, or that of its control group (container, systemd's MemoryMax=) if that is less. Source: msd-bp13"""
+    private_bytes_history_depth: HistoryDepth = 30
+    """Mail is refused after so many samples above normal. Source: msd-bp"""
+    content_memory: Annotated[Transitions, _over(CONTENT_MEMORY)] = CONTENT_MEMORY
+    """Per cent used of the part of server.content_memory_limit for arriving content. Source: design 6.8"""
+    content_memory_history_depth: HistoryDepth = 30
+    """Mail is refused after so many samples above normal. Source: design 6.8"""
+    system_memory: Annotated[Transitions, _over(SYSTEM_MEMORY)] = SYSTEM_MEMORY
+    """Per cent used of the machine's memory, by all processes. It refuses no mail. Source: msd-bp"""
+    dehydrate_messages_under_memory_pressure: bool = True
+    """Above system_memory.low_to_medium no content that is on disk is kept in memory. Source: msd-bp13"""
+    submission_queue: Annotated[Transitions, _over(SUBMISSION_QUEUE)] = SUBMISSION_QUEUE
+    """Messages in the queue Submission. Source: msd-bp"""
+    submission_queue_history_depth: HistoryDepth = 300
+    """Mail is delayed for so many samples before it is refused. Source: msd-bp"""
+    smtp_start_throttling_delay_interval: Annotated[Duration, Field(ge=timedelta(0), le=MINUTE)] = 10 * SECOND
+    """Tarpit: MAIL is answered so much later when the pressure of used_version_buckets or submission_queue begins. Source: msd-bp"""
+    smtp_step_throttling_delay_interval: Annotated[Duration, Field(ge=timedelta(0), le=MINUTE)] = 5 * SECOND
+    """Each sample under pressure adds this to the delay, each later one takes it away. Source: msd-bp"""
+    smtp_max_throttling_delay_interval: Annotated[Duration, Field(ge=timedelta(0), le=4 * MINUTE)] = 55 * SECOND
+    """The longest delay; clients wait five minutes for the reply (RFC 5321 4.5.3.2.2). 0s: no tarpit. Source: msd-bp"""
+
+    @model_validator(mode="after")
+    def _delays_grow(self) -> Self:
+        if self.smtp_start_throttling_delay_interval > self.smtp_max_throttling_delay_interval > timedelta(0):
+            raise ValueError("smtp_start_throttling_delay_interval must not be longer than smtp_max_throttling_delay_interval")
+        return self
 
 
 class Tracking(Section):
@@ -534,6 +653,7 @@ class Settings(Section):
     routes: tuple[Route, ...] = ()
     tls: Tls | None = None
     send: Send = Send()
+    back_pressure: BackPressure = BackPressure()
     tracking: Tracking = Tracking()
     shipping: Shipping = Shipping()
     admin: Admin = Admin()
@@ -556,6 +676,13 @@ class Settings(Section):
     def shadow_candidates(self) -> tuple[Peer, ...]:
         """Peers that copies may be placed on: of our boundary, with `send_xshadow`. Source: seed-000"""
         return tuple(peer for peer in self.peers if peer.boundary == self.server.boundary and peer.send_xshadow)
+
+    @property
+    def servers_by_site(self) -> Mapping[SiteName, tuple[ServerName, ...]]:
+        """The servers of this node's boundary, this one included, as far as it knows them. Source: seed-000"""
+        members = [(self.server.site, self.server.name)]
+        members += [(peer.site, peer.name) for peer in self.peers if peer.boundary == self.server.boundary]
+        return {site: tuple(sorted(name for where, name in members if where == site)) for site in sorted({site for site, _ in members})}
 
     def peer_requires_tls(self, peer: Peer) -> bool:
         """Whether our sessions to `peer` must be mutual TLS; see `Peer.require_tls`."""

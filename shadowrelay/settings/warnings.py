@@ -8,7 +8,7 @@ from pathlib import Path
 from cryptography import x509
 
 from shadowrelay.ownership import leases
-from shadowrelay.settings.values import Preference, ReceiveConnector, Settings
+from shadowrelay.settings.values import Preference, ReceiveConnector, Settings, format_size
 
 CERTIFICATE_LEFT_MIN = timedelta(days=14)
 MESSAGE_SIZE_BYTES_MIN = 64_000
@@ -23,6 +23,7 @@ def warnings(settings: Settings, now: datetime | None = None) -> list[str]:
         *_about_times(settings),
         *(line for connector in settings.receive_connectors for line in _about_connector(connector, settings)),
         *_about_places(settings),
+        *_about_back_pressure(settings),
         *_about_certificate(settings, now or datetime.now(UTC)),
     ]
 
@@ -50,10 +51,31 @@ def _about_redundancy(settings: Settings) -> Iterator[str]:
         )
     elif remote and not local and preference is Preference.LOCAL_ONLY:
         yield f"transport.shadow_message_preference_setting is LocalOnly, but no peer stands in site {settings.server.site}: {outcome}"
+    usable, wanted = _servers_for_copies(settings), transport.shadow_copies
+    if 0 < usable < wanted:
+        fewer = "every message will be refused with 451" if transport.reject_message_on_shadow_failure else "messages have fewer copies"
+        yield f"transport.shadow_copies is {wanted}, but only {usable} of the peers may get copies: {fewer}; add peers or want fewer copies"
     remote_attempts = transport.max_retries_for_remote_site_shadow if remote and preference is not Preference.LOCAL_ONLY else 0
-    local_attempts = transport.max_retries_for_local_site_shadow if local and preference is not Preference.REMOTE_ONLY else 0
-    if remote and not remote_attempts and not local_attempts and not (preference is Preference.LOCAL_ONLY and not local):
-        yield f"no attempt to make a copy is allowed for the peers that there are: {outcome}; raise max_retries_for_remote_site_shadow"
+    is_local_allowed = local and not (remote and preference is Preference.REMOTE_ONLY)
+    local_attempts = transport.max_retries_for_local_site_shadow if is_local_allowed else 0
+    if not remote_attempts and not local_attempts and (local or preference is not Preference.LOCAL_ONLY):
+        count = f"max_retries_for_{'remote' if remote and preference is not Preference.LOCAL_ONLY else 'local'}_site_shadow"
+        yield f"no attempt to make a copy is allowed for the peers that there are: {outcome}; raise {count}"
+    if remote and preference is Preference.REMOTE_ONLY and "max_retries_for_local_site_shadow" in transport.model_fields_set:
+        yield (
+            "transport.max_retries_for_local_site_shadow has no effect: with RemoteOnly it counts only where no peer stands in another "
+            "site; remove it, or use PreferRemote"
+        )
+
+
+def _servers_for_copies(settings: Settings) -> int:
+    """How many peers `shadow_message_preference_setting` allows."""
+    sites = [peer.site for peer in settings.shadow_candidates]
+    preference = settings.transport.shadow_message_preference_setting
+    remote = sum(site != settings.server.site for site in sites)
+    if not remote or preference is Preference.PREFER_REMOTE:
+        return len(sites)
+    return remote if preference is Preference.REMOTE_ONLY else len(sites) - remote
 
 
 def _about_peers(settings: Settings) -> Iterator[str]:
@@ -112,6 +134,21 @@ def _about_places(settings: Settings) -> Iterator[str]:
         yield "tracking.directory is inside server.data_directory: a wiped queue takes the evidence along; put it elsewhere"
     if not _is_loopback(settings.admin.listen.host):
         yield f"admin.listen is {settings.admin.listen}: the token travels unencrypted; use 127.0.0.1 or a proxy with TLS"
+
+
+def _about_back_pressure(settings: Settings) -> Iterator[str]:
+    pressure = settings.back_pressure
+    if not pressure.enable_resource_monitoring:
+        yield "back_pressure.enable_resource_monitoring is false: mail is accepted until the disk is full, and then nothing can be recorded"
+        return
+    largest = max((connector.max_message_size for connector in settings.receive_connectors), default=0)
+    if pressure.free_disk_space_min * 2 < largest * 3:
+        yield (
+            "back_pressure.free_disk_space_min is less than one and a half of the largest max_message_size: one message may fill the disk; "
+            f"make it {format_size(largest * 3 // 2)} or more"
+        )
+    if pressure.private_bytes_limit and pressure.private_bytes_limit < 2 * settings.server.content_memory_limit:
+        yield "back_pressure.private_bytes_limit is less than twice server.content_memory_limit: ordinary load refuses mail; raise it"
 
 
 def _is_loopback(host: str) -> bool:

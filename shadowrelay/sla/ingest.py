@@ -11,7 +11,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Set
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,7 +20,8 @@ from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import functions as F
 
 from shadowrelay.model.replies import ShadowrelayError
-from shadowrelay.sla.land import NAMES, is_landed, land, source_of
+from shadowrelay.sla.land import NAMES, is_landed, land, land_here, source_of
+from shadowrelay.sla.session import failure_of
 from shadowrelay.sla.sites import (
     Manifest,
     Shipping,
@@ -32,8 +33,8 @@ from shadowrelay.sla.sites import (
     write_servers,
     write_shipping,
 )
-from shadowrelay.sla.storage import is_local, located, sweep, written_whole
-from shadowrelay.sla.warehouse import compact, read_files, read_readings
+from shadowrelay.sla.storage import alone, is_local, located, sweep, written_whole
+from shadowrelay.sla.warehouse import LOGS, compact, frame_of, read_files, read_readings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -45,6 +46,7 @@ LISTING = "path string, modificationTime timestamp, length long, content binary"
 """Columns of Spark's source `binaryFile`. The content column is never selected, because it would be in memory as a whole."""
 REMOVALS_MAX, REMOVAL_PAUSE_SECONDS = 20, 0.25
 LITTLE_BYTES = 32 << 20  # of logs, about 60,000 events: up to this size, compiling a report takes longer than computing it
+PARQUET_SHARE = 4  # of the logs' size, and less for larger files
 
 
 class NoLogs(ShadowrelayError):
@@ -90,15 +92,24 @@ def _remove(directory: str) -> None:
         time.sleep(REMOVAL_PAUSE_SECONDS)
 
 
-def ingest_once(spark: "SparkSession", logs: str, warehouse: str, sites: Mapping[str, Site] | None = None) -> Ingested:
-    """Read all files below `logs` into an empty warehouse.
+def ingest_once(spark: "SparkSession", logs: str, warehouse: str, sites: Mapping[str, Site] | None = None) -> None:
+    """Read all files below `logs` into an empty warehouse. Little input is read in this process: Spark's workers take longer to start.
 
     Raises: NoLogs if no server's directory has a log.
     """
     require_logs(logs)
-    land(list_logs(spark, logs), warehouse, "once")
+    if is_little(logs):
+        land_here(files_of(logs), warehouse, "once")
+    else:
+        land(list_logs(spark, logs), warehouse, "once")
     describe_servers(spark, logs, warehouse, sites)
-    return counted(spark, warehouse)
+
+
+def files_of(logs: str) -> list[str]:
+    """The files that `list_logs` lists, without Spark."""
+    files, top = located(logs)
+    found = (path for path in files.glob(f"{top}/*/{NAMES}") if files.isfile(path))
+    return sorted(path if is_local(files) else files.unstrip_protocol(path) for path in found)
 
 
 def require_logs(logs: str, *, may_be_empty: bool = False) -> None:
@@ -143,6 +154,17 @@ def is_little(logs: str) -> bool:
         with suppress(FileNotFoundError):  # deleted meanwhile, or a dangling link
             octets += files.size(path) or 0
     return octets <= LITTLE_BYTES
+
+
+def is_little_warehouse(warehouse: str) -> bool:
+    """The same for a warehouse. It stops to look as soon as it knows."""
+    files, top = located(f"{warehouse}/events")
+    octets = 0
+    for _, _, found in files.walk(top, detail=True):
+        octets += sum(entry["size"] or 0 for entry in found.values())
+        if octets > LITTLE_BYTES // PARQUET_SHARE:
+            return False
+    return True
 
 
 def require_warehouse(warehouse: str) -> None:
@@ -212,9 +234,7 @@ def _unread(spark: "SparkSession", warehouse: str, logs: Set[tuple[str, str]]) -
     """Those that have not been read. Shapes: (server, name) of each."""
     if not logs:
         return set()
-    unread = spark.createDataFrame(sorted(logs), "server string, file string").join(
-        read_files(spark, warehouse), on=["server", "file"], how="left_anti"
-    )
+    unread = frame_of(spark, LOGS, sorted(logs)).join(read_files(spark, warehouse), on=["server", "file"], how="left_anti")
     return {(row.server, row.file) for row in unread.collect()}
 
 
@@ -237,7 +257,12 @@ Tell = Callable[[str], None]
 
 
 class IngestFailed(ShadowrelayError):
-    """The stream failed; the text is Spark's. Batches before it are complete, and the next run continues from there."""
+    """The stream failed; the text has Spark's first line, and a worker's reason. Batches before it are complete, and the next run
+    continues from there."""
+
+
+class InUse(ShadowrelayError):
+    """Another process works on the warehouse. Nothing was done."""
 
 
 def ingest(
@@ -254,10 +279,35 @@ def ingest(
 ) -> Ingested:
     """Read new files below `logs`, for ever with `is_continuous`. `tell` receives a line for each completed step.
 
-    Shapes: one ingest at a time per warehouse.
-    Raises: NoLogs, before anything is written; IngestFailed.
+    Raises: NoLogs and InUse, before anything is written; IngestFailed.
     """
     require_logs(logs, may_be_empty=is_continuous)
+    with the_only_one(warehouse):
+        return _ingest(spark, logs, warehouse, sites, is_continuous, interval, files_per_batch, is_compacting, tell)
+
+
+@contextmanager
+def the_only_one(warehouse: str) -> Iterator[None]:
+    """Let no other `ingest` or `watch` of this machine work on the warehouse. Raises: InUse."""
+    with ExitStack() as held:
+        try:
+            held.enter_context(alone(warehouse, is_waiting=False))
+        except BlockingIOError:
+            raise InUse(f"{warehouse}: another `sla ingest` or `sla watch` works on this warehouse; wait for its end, or end it") from None
+        yield
+
+
+def _ingest(
+    spark: "SparkSession",
+    logs: str,
+    warehouse: str,
+    sites: Mapping[str, Site] | None,
+    is_continuous: bool,
+    interval: timedelta,
+    files_per_batch: int,
+    is_compacting: bool,
+    tell: Tell,
+) -> Ingested:
     for table in ("events", "quarantine"):
         sweep(f"{warehouse}/{table}")
     query = start(spark, logs, warehouse, interval if is_continuous else None, files_per_batch, tell)
@@ -271,7 +321,7 @@ def ingest(
                 look()
         look()
     except StreamingQueryException as exc:
-        raise IngestFailed(str(exc)) from exc
+        raise IngestFailed(f"the stream failed: {failure_of(exc)}") from exc
     finally:
         query.stop()
     return counted(spark, warehouse)

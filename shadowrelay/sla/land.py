@@ -16,7 +16,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 from pyarrow import parquet
 
-from shadowrelay.sla.columns import ARROW_EVENTS
+from shadowrelay.sla.columns import ARROW_EVENTS, UTC_INSTANT
 from shadowrelay.sla.lines import TEXT_CHARACTERS_MAX, Reason
 from shadowrelay.sla.parse import BadLine, LogFile, Parsed
 from shadowrelay.sla.storage import located, written_whole
@@ -31,6 +31,16 @@ COMPRESSION = "zstd"
 ARROW_QUARANTINE = pa.schema(
     [("server", pa.string()), ("file", pa.string()), ("line", pa.int64()), ("reason", pa.string()), ("text", pa.string())]
 )
+
+ARROW_FILES = pa.schema(
+    [
+        *((name, pa.string()) for name in ("server", "file")),
+        *((name, pa.int64()) for name in ("bytes", "lines", "rows", "quarantined")),
+        *((name, pa.string()) for name in ("format", "version")),
+        *((name, UTC_INSTANT) for name in ("first_at", "last_at")),
+    ]
+)
+"""The columns of `warehouse.FILES`."""
 
 _ESCAPED = re.compile(r"""[\x00-\x1f\x7f"#%'*/:=?\\{}\[\]^]""")
 
@@ -64,6 +74,14 @@ def land(listing: "DataFrame", warehouse: str, batch: str) -> None:
     # rows as Python tuples, one per file: Spark's mapInArrow would need pandas as well as Arrow
     landed = listing.select("path").rdd.mapPartitions(partial(land_files, warehouse=warehouse, batch=batch))
     listing.sparkSession.createDataFrame(landed, FILES).write.mode("overwrite").parquet(f"{warehouse}/files/batch={batch}")
+
+
+def land_here(paths: Iterable[str], warehouse: str, batch: str) -> None:
+    """The same in this process, without Spark."""
+    rows = [dict(zip(ARROW_FILES.names, row, strict=True)) for row in land_files(((path,) for path in paths), warehouse, batch)]
+    write_parquet(pa.Table.from_pylist(rows, ARROW_FILES), f"{warehouse}/files/batch={batch}/part-0.parquet")
+    with written_whole(f"{warehouse}/files/batch={batch}/_SUCCESS"):
+        pass
 
 
 def is_landed(warehouse: str, batch: str) -> bool:

@@ -5,10 +5,7 @@ events, the second those of messages that are not plain, the others tables that 
 comes to the driver. Tables are written beside those of the previous report, and replace them when all are complete.
 """
 
-import contextlib
-import fcntl
 import json
-import os
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -25,8 +22,10 @@ from shadowrelay.sla.figures.counting import Within, counted
 from shadowrelay.sla.figures.evidence import Evidence, Rules, evidence
 from shadowrelay.sla.figures.first_pass import BEARING, first_pass, odd_events, seen_counts, server_names
 from shadowrelay.sla.land import COMPRESSION
+from shadowrelay.sla.live import AHEAD_MAX
 from shadowrelay.sla.objectives import BURN_WINDOWS_HOURS, Promise, impossible, judged, not_computable, read_objectives
-from shadowrelay.sla.storage import is_local, located, written_whole
+from shadowrelay.sla.session import is_quick
+from shadowrelay.sla.storage import alone, located, written_whole
 from shadowrelay.sla.summary import (
     SCHEMA_VERSION,
     Inputs,
@@ -44,7 +43,7 @@ from shadowrelay.sla.summary import (
     traced,
     traces,
 )
-from shadowrelay.sla.warehouse import read_events, read_quarantine
+from shadowrelay.sla.warehouse import SERVERS, SITES, frame_of, read_events, read_quarantine
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -64,7 +63,8 @@ MAKING = ".making-"  # prefix of the directory in which a report is built
 
 
 class Store:
-    """The directory of a report under construction: `making` in `output`. Tables that are not `PUBLISHED` are temporary."""
+    """The directory of a report under construction: `making` in `output`. Tables that are not `PUBLISHED` are temporary: files, or
+    blocks of the JVM if there is little input."""
 
     def __init__(self, spark: "SparkSession", output: str) -> None:
         self._spark = spark
@@ -83,6 +83,8 @@ class Store:
 
     def _keep(self, name: str, planned: Callable[[], DataFrame]) -> DataFrame:
         frame = planned()
+        if name not in PUBLISHED and is_quick(self._spark):
+            return frame.localCheckpoint()
         if name not in PUBLISHED:
             path = f"{self._work}/{name}"
             frame.write.option("compression", COMPRESSION_OF_WORK).parquet(path)
@@ -102,7 +104,7 @@ class Store:
         files, new = located(f"{self._work}/{TABLES}")
         _, target = located(f"{self._output}/{TABLES}")
         _, old = located(f"{self._work}/old")
-        with _alone(self._output):
+        with alone(self._output):
             if files.exists(target):
                 files.mv(target, old, recursive=True)
             files.mv(new, target, recursive=True)
@@ -114,21 +116,6 @@ class Store:
         files, work = located(self._work)
         if files.exists(work):
             files.rm(work, recursive=True)
-
-
-@contextlib.contextmanager
-def _alone(output: str) -> Iterator[None]:
-    """Lock the output directory against other reports. Only a local directory can be locked."""
-    files, top = located(output)
-    if not is_local(files):
-        yield
-        return
-    directory = os.open(top, os.O_RDONLY)
-    try:
-        fcntl.flock(directory, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(directory)
 
 
 def sweep_reports(output: str, *, older_than: timedelta = timedelta()) -> None:
@@ -202,22 +189,22 @@ def _make(
 ) -> dict[str, Any]:
     """Write tables, summary.json and report.html; returns the summary."""
     inputs = read_inputs(spark, warehouse)
-    newest = inputs.newest_at()
     generated_at = datetime.now(UTC).replace(microsecond=0)
-    judged_at = microseconds(now) if now is not None else newest if newest is not None else microseconds(generated_at)
     store = Store(spark, output)
     try:
         events = read_events(spark, warehouse)
-        found, rows = _found(spark, events, inputs, _rules(promise, judged_at, is_final), store, is_exact=is_exact)
-        sites = [(name, site.site, site.boundary) for name, site in inputs.sites.items()]
-        logged = spark.createDataFrame([(name,) for name in inputs.logged], "server string")
-        sites_frame = spark.createDataFrame(sites, "server string, site string, boundary string")
+        log_ends = inputs.log_ends if now is not None else _not_ahead(events, inputs, microseconds(generated_at + AHEAD_MAX))
+        newest = max((at for at in log_ends.values() if at is not None), default=microseconds(generated_at))
+        judged_at = newest if now is None else microseconds(now)
+        found, rows = _found(spark, events, inputs, log_ends, _rules(promise, judged_at, is_final), store, is_exact=is_exact)
+        logged = frame_of(spark, SERVERS, [(name,) for name in inputs.logged])
+        sites = frame_of(spark, SITES, [(name, site.site, site.boundary) for name, site in inputs.sites.items()])
         figures = store.keep(
             {
                 "messages": lambda: found.messages.drop(*BEARING),
                 "copies": lambda: found.copies,
                 "quarantine": lambda: quarantined_once(read_quarantine(spark, warehouse)),
-                "figures": lambda: counted(found, sites_frame, logged, now=judged_at, within=_within(promise)),
+                "figures": lambda: counted(found, sites, logged, now=judged_at, within=_within(promise)),
             }
         )["figures"]
         said = listed(found)
@@ -237,6 +224,16 @@ def _make(
         return summary
     finally:
         store.clear()
+
+
+def _not_ahead(events: DataFrame, inputs: Inputs, limit: int) -> dict[str, int | None]:
+    """The last row of each log that is not later than `limit`: a wrong clock must not make the time of all mail be up."""
+    newest = inputs.newest_at()
+    if newest is None or newest <= limit:
+        return inputs.log_ends
+    at = F.unix_micros("at")
+    found = events.where(at <= limit).groupBy("server").agg(F.max(at).alias("last_at")).collect()
+    return dict.fromkeys(inputs.log_ends) | {row["server"]: row["last_at"] for row in found}
 
 
 def _rules(promise: Promise, now: int, is_final: bool) -> Rules:
@@ -265,10 +262,16 @@ def _within(promise: Promise) -> Within:
 
 
 def _found(
-    spark: "SparkSession", events: DataFrame, inputs: Inputs, rules: Rules, store: Store, *, is_exact: bool
+    spark: "SparkSession",
+    events: DataFrame,
+    inputs: Inputs,
+    log_ends: Mapping[str, int | None],
+    rules: Rules,
+    store: Store,
+    *,
+    is_exact: bool,
 ) -> tuple[Evidence, Rows]:
-    names = spark.createDataFrame([(name,) for name in inputs.servers], "server string")
-    log_ends = spark.createDataFrame([(each["server"], each["last_at"]) for each in inputs.logs], "server string, last_at long")
+    names = frame_of(spark, SERVERS, [(name,) for name in inputs.servers])
     seen = None if is_exact else store.keep({"seen": lambda: first_pass(events, server_names(names))})["seen"]
     if seen is None:
         count = events.count()

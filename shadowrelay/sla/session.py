@@ -28,10 +28,18 @@ LISTERS_PER_CORE = 4  # Spark's default is a task per path: 21 seconds for 3,000
 LOOPBACK = "127.0.0.1"
 MEMORY_MIN_MB = 512  # Spark refuses less than 450 MiB, and some collectors report less than the heap has
 UTF8_LOCALE = "C.UTF-8"
-# For little input. The first flag alone makes the code cache too small for Spark, which then fails unpredictably. Measured for a report
-# on 5,000 events: 30 seconds by default, 26 with only the flags or only the settings, 19 with both.
-QUICK_JVM = " -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
-QUICK_SQL = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+# For little input, of which planning and compiling take more time than computing. The first flag alone makes the code cache too small for
+# Spark, which then fails unpredictably.
+QUICK_JVM = " -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC"
+QUICK_SQL = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",  # it plans again after each stage, and makes each stage a job
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.leafNodeDefaultParallelism": "1",
+    "spark.sql.autoBroadcastJoinThreshold": "-1",  # a broadcast is a job of its own; so is one that is asked for
+    "spark.sql.optimizer.disableHints": "true",
+}
 REMEDY = "install Java 17 or later (Debian: apt-get install openjdk-17-jre-headless), or set JAVA_HOME to one"
 
 _VERSION = re.compile(r'version "(?:1\.)?([0-9]+)')
@@ -99,7 +107,7 @@ def spark_session(
 
     Shapes: `shuffle_partitions` None: four per core in local mode, Spark's default on a cluster. `options` override ours.
     `is_small`: for at most some hundred thousand events, for which compiling takes most of the time: the JVM then
-    compiles less, and Spark interprets its plans instead of generating Java.
+    compiles less, and Spark interprets its plans instead of generating Java, one partition each.
     Raises: SparkUnavailable, see `check_spark`.
     """
     check_spark()
@@ -113,10 +121,9 @@ def spark_session(
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.python.sql.dataFrameDebugging.enabled": "false",  # it asks the JVM for the place in our code of each column
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # few other programs read INT96, the default
     }
-    if is_small:
-        settings |= QUICK_SQL
     if is_on_this_machine(master):
         settings |= {"spark.driver.bindAddress": LOOPBACK, "spark.driver.host": LOOPBACK}
         os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)  # otherwise it looks up the host name, which may not resolve
@@ -127,6 +134,8 @@ def spark_session(
     partitions = shuffle_partitions or (cores * PARTITIONS_PER_CORE if cores else None)
     if partitions:
         settings["spark.sql.shuffle.partitions"] = str(partitions)
+    if is_small:
+        settings |= QUICK_SQL
     builder = SparkSession.builder.master(master).appName("shadowrelay sla")
     with utf8_locale() as is_ours:
         if is_ours and is_on_this_machine(master):
@@ -134,6 +143,11 @@ def spark_session(
         for key, value in (settings | dict(options or {})).items():
             builder = builder.config(key, value)
         return builder.getOrCreate()
+
+
+def is_quick(spark: "SparkSession") -> bool:
+    """Whether the session is one for little input."""
+    return all(spark.conf.get(name) == value for name, value in QUICK_SQL.items())
 
 
 @contextmanager

@@ -5,6 +5,7 @@ renamed; an object store needs no such step, because uploads are atomic there.
 """
 
 import errno
+import fcntl
 import os
 import re
 import uuid
@@ -63,6 +64,25 @@ def written_whole(path: str) -> Iterator[IO[bytes]]:
         if isinstance(exc, OSError) and exc.errno is not None and exc.filename is None:  # a failed write does not name the file
             raise OSError(exc.errno, exc.strerror, target) from exc
         raise
+
+
+@contextmanager
+def alone(path: str, *, is_waiting: bool = True) -> Iterator[None]:
+    """Lock a directory against other processes. Only a local one can be locked.
+
+    Raises: BlockingIOError if it is locked and `is_waiting` is false.
+    """
+    files, top = located(path)
+    if not is_local(files):
+        yield
+        return
+    files.makedirs(top, exist_ok=True)
+    directory = os.open(top, os.O_RDONLY)
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX | (0 if is_waiting else fcntl.LOCK_NB))
+        yield
+    finally:
+        os.close(directory)
 
 
 def sweep(path: str) -> None:

@@ -18,6 +18,8 @@ from pyspark.sql import functions as F
 from shadowrelay.sla.figures.counting import COUNTS, HOUR_US, MAXIMA, TIMES
 from shadowrelay.sla.figures.evidence import Evidence
 from shadowrelay.sla.figures.incidents import UNEXPLAINED
+from shadowrelay.sla.figures.rows import is_side_message
+from shadowrelay.sla.objectives import LOG_ENDS
 from shadowrelay.sla.sites import Shipping, Site, read_servers, read_shipping
 from shadowrelay.sla.warehouse import read_events, read_files, read_quarantine
 
@@ -160,9 +162,14 @@ class Inputs:
         """Quarantined lines, each counted once."""
         return sum(each["count"] for each in self.quarantined)
 
+    @property
+    def log_ends(self) -> dict[str, int | None]:
+        """The last row of each log, None if it has none. Units: microseconds."""
+        return {each["server"]: each["last_at"] for each in self.logs}
+
     def newest_at(self) -> int | None:
         """The newest row. Units: microseconds."""
-        return max((each["last_at"] for each in self.logs if each["last_at"] is not None), default=None)
+        return max((at for at in self.log_ends.values() if at is not None), default=None)
 
 
 def read_inputs(spark: "SparkSession", warehouse: str) -> Inputs:
@@ -242,6 +249,7 @@ TAKEOVER = (
     "delivered_at",
     "returned_at", "in_time",
 )  # fmt: skip
+TAKEN_BY = ("new_primary", "old_primary", "reason")
 DUPLICATE = ("message", "recipient", "count", "cause", "first_server", "first_at", "later_server", "later_at")
 LOSS = ("message", "recipient", "acknowledged_at", "server", "cause")
 ORPHAN = ("message", "server", "primary", "at", "cause")
@@ -254,10 +262,10 @@ CAUSED = ("duplicates", "losses", "orphans", "exposures")
 
 
 ORDER: dict[str, Callable[[Mapping[str, Any]], tuple[Any, ...]]] = {
-    "takeovers": lambda line: (line["first_resubmit_at"], line["new_primary"], line["old_primary"]),
+    "takeovers": lambda line: (*(line[name] for name in ("first_resubmit_at", *TAKEN_BY)), line["detected_at"] or 0),
     "duplicates": lambda line: (line["cause"] != UNEXPLAINED, line["first_at"] - line["later_at"], line["message"], line["recipient"]),
-    "losses": lambda line: (line["acknowledged_at"], line["message"], line["recipient"]),
-    "orphans": lambda line: (line["at"], line["message"], line["server"]),
+    "losses": lambda line: (line["cause"] == LOG_ENDS, line["acknowledged_at"], line["message"], line["recipient"]),
+    "orphans": lambda line: (line["cause"] == LOG_ENDS, line["at"], line["message"], line["server"]),
     "exposures": lambda line: (-line["seconds"], line["message"], line["began_at"]),
 }
 
@@ -277,14 +285,14 @@ def listed(found: Evidence) -> Listed:
     In one query, because each query costs more than its result.
     """
     exposures = found.exposures.withColumn("seconds", F.col("exposed_us") / 1e6)
-    by_cause = F.col("cause") != UNEXPLAINED
+    by_cause, is_unknown = F.col("cause") != UNEXPLAINED, F.col("cause") == LOG_ENDS
     parts = [
-        _first("takeovers", found.takeovers, TAKEOVER, F.col("first_resubmit_at").desc(), F.col("new_primary"), F.col("old_primary")),
+        _first("takeovers", found.takeovers, TAKEOVER, F.col("first_resubmit_at").desc(), *map(F.col, (*TAKEN_BY, "detected_at"))),
         _first(
             "duplicates", found.duplicates, DUPLICATE, by_cause, F.col("first_at") - F.col("later_at"), F.col("message"), F.col("recipient")
         ),
-        _first("losses", found.losses, LOSS, F.col("acknowledged_at"), F.col("message"), F.col("recipient")),
-        _first("orphans", found.orphans, ORPHAN, F.col("at"), F.col("message"), F.col("server")),
+        _first("losses", found.losses, LOSS, is_unknown, F.col("acknowledged_at"), F.col("message"), F.col("recipient")),
+        _first("orphans", found.orphans, ORPHAN, is_unknown, F.col("at"), F.col("message"), F.col("server")),
         _first("exposures", exposures, EXPOSURE, F.col("exposed_us").desc(), F.col("message"), F.col("began_at")),
         *(_causes(name, getattr(found, name)) for name in CAUSED),
         found.lines.agg(F.coalesce(F.sum("rows_count"), F.lit(0)).alias("rows_once")).select(*_as_json(ROWS, ("rows_once",))),
@@ -342,14 +350,14 @@ TRACE_COLUMNS = ("at", "server", "event", "source", "client", "to", "recipients"
 
 
 def trace(spark: "SparkSession", warehouse: str, message_id: str) -> list[dict[str, Any]]:
-    """Every row in order, by network message id or internet message id (with or without its angle brackets); including DSNs about
-    the message.
+    """Every row in order, by network message id or internet message id (with or without its angle brackets); including DSNs and
+    journal reports about the message.
 
     Shapes: as in `traces`, and `message`, because several messages may have the same internet message id.
     """
     bare = message_id.strip().removeprefix("<").removesuffix(">")
     is_it = F.col("message").isin(message_id, bare, f"<{bare}>") | F.col("internet_message_id").isin(message_id, bare, f"<{bare}>")
-    is_about_it = (F.col("event") == "DSN") & (F.col("original_message").isin(message_id) | F.col("reference").isin(bare, f"<{bare}>"))
+    is_about_it = is_side_message() & (F.col("original_message").isin(message_id) | F.col("reference").isin(bare, f"<{bare}>"))
     rows = rows_of_trace(read_events(spark, warehouse).where(is_it | is_about_it), F.col("message"))
     return [
         {"message": row["message"], **traced_row(row.asDict(recursive=True))} for row in rows.orderBy("at_us", "server", "line").collect()
@@ -361,7 +369,7 @@ def traces(events: DataFrame, messages: Sequence[str]) -> dict[str, list[dict[st
     if not messages:
         return {}
     wanted = list(messages)
-    is_about_it = (F.col("event") == "DSN") & F.col("original_message").isin(wanted)
+    is_about_it = is_side_message() & F.col("original_message").isin(wanted)
     of = F.when(F.col("message").isin(wanted), F.col("message")).otherwise(F.col("original_message"))
     rows = rows_of_trace(events.where(F.col("message").isin(wanted) | is_about_it), of)
     result: dict[str, list[dict[str, Any]]] = {message: [] for message in messages}

@@ -10,10 +10,11 @@ the small files and reads them later is restarted (`report.TRIES`).
 
 import uuid
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
@@ -26,6 +27,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from shadowrelay.sla.columns import UTC_INSTANT
 from shadowrelay.sla.land import COMPRESSION
 from shadowrelay.sla.storage import located
 
@@ -104,6 +106,21 @@ FILES = _struct(
 """A file as read. `lines` counts all lines, including header, comments and empty lines."""
 
 
+SERVERS = _struct(("server", _TEXT))
+SITES = _struct(("server", _TEXT), ("site", _TEXT), ("boundary", _TEXT))
+_ARROW = {
+    _TEXT: pa.string(), _LONG: pa.int64(), IntegerType(): pa.int32(), _INSTANT: UTC_INSTANT, DateType(): pa.date32(),
+    _LIST: pa.list_(pa.string()),
+}  # fmt: skip
+LOGS = _struct(("server", _TEXT), ("file", _TEXT))
+
+
+def frame_of(spark: "SparkSession", schema: StructType, rows: Iterable[Sequence[Any]] = ()) -> "DataFrame":
+    """A small frame with these rows. By way of Arrow, because Spark starts a Python process to make one of tuples."""
+    columns = pa.schema([(column.name, _ARROW[column.dataType]) for column in schema])
+    return spark.createDataFrame(pa.Table.from_pylist([dict(zip(columns.names, row, strict=True)) for row in rows], columns), schema)
+
+
 def read_events(spark: "SparkSession", warehouse: str) -> "DataFrame":
     """All events, with repeats: code that counts must count each `row_id` once. Empty if nothing was ingested."""
     return _read(spark, f"{warehouse}/events", EVENTS)
@@ -145,7 +162,7 @@ def _read(spark: "SparkSession", path: str, schema: StructType) -> "DataFrame":
     except AnalysisException as exc:
         if exc.getCondition() != "PATH_NOT_FOUND":
             raise
-        return spark.createDataFrame([], schema)
+        return frame_of(spark, schema)
     return frame.select(*schema.fieldNames())
 
 

@@ -111,12 +111,12 @@ def run_watch(
 ) -> None:
     """Run until SIGTERM or SIGINT, or until `stop` is set. `tell` receives a line for each completed step or failure.
 
-    Raises: WatchFailed, NoLogs.
+    Raises: WatchFailed, NoLogs, InUse.
     """
     require_logs(logs, may_be_empty=True)
     stop = stop or threading.Event()
-    watch = _Watch(spark, logs, warehouse, output, sites, objectives_file, textfile, interval, tell)
-    with stopped_by_signals(stop):
+    with ingest.the_only_one(warehouse), stopped_by_signals(stop):
+        watch = _Watch(spark, logs, warehouse, output, sites, objectives_file, textfile, interval, tell)
         try:
             while not stop.is_set():
                 watch.look()

@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import errno
 import ipaddress
+import os
 import re
 import socket
 import ssl
@@ -147,8 +148,18 @@ async def _connected(host: HostPort, opening: Opening) -> socket.socket:
     except TimeoutError as error:
         raise SessionBroken(Reply(CONNECTION_FAILED.code, CONNECTION_FAILED.enhanced, f"{CONNECTION_FAILED.text}: timed out")) from error
     except (OSError, ValueError) as error:  # ValueError: UnicodeError of a name that IDNA does not allow
-        text = f"{CONNECTION_FAILED.text}: {error}"
+        text = f"{CONNECTION_FAILED.text}: {reason_of(error)}"
         raise SessionBroken(Reply(CONNECTION_FAILED.code, CONNECTION_FAILED.enhanced, text)) from error
+
+
+def reason_of(error: Exception) -> str:
+    """What went wrong, in the words of OpenSSL or the system, without Python's."""
+    if isinstance(error, ssl.SSLError):
+        said = getattr(error, "verify_message", "") or (error.reason or str(error)).replace("_", " ").lower()
+        return f"certificate verify failed: {said}" if isinstance(error, ssl.SSLCertVerificationError) else str(said)
+    if isinstance(error, OSError) and error.errno and error.strerror:  # asyncio's text is "Connect call failed" for every reason
+        return os.strerror(error.errno).lower() if error.strerror.startswith("Connect call failed") else error.strerror.lower()
+    return str(error) or type(error).__name__
 
 
 async def _await_greeting(client: aiosmtplib.SMTP) -> None:
@@ -190,7 +201,7 @@ async def _protect(client: aiosmtplib.SMTP, name: str, opening: Opening, tls: Tl
             await client.starttls(server_hostname=name.rstrip("."), tls_context=opening.context)
             await client.ehlo()
     except (aiosmtplib.SMTPException, OSError, ValueError) as error:  # OSError: ssl.SSLError and TimeoutError are ones
-        text = f"{TLS_FAILED.text}: {error or type(error).__name__}"
+        text = f"{TLS_FAILED.text}: {reason_of(error)}"
         raise _TlsFailed(Reply(TLS_FAILED.code, TLS_FAILED.enhanced, text[:300])) from error
 
 
@@ -317,7 +328,7 @@ class SessionPool(Generic[S]):
         self._end(session)
 
     def end_idle(self, count: int) -> int:
-        """End up to `count` kept sessions; returns how many were ended."""
+        """End the kept sessions with `count` servers; returns how many were ended."""
         victims = list(self._idle.items())[:count]
         ended = 0
         for key, kept in victims:

@@ -48,6 +48,7 @@ from shadowrelay.smtp.session import Account, Reception
 aiosmtpd_log.setLevel(logging.WARNING)  # it logs each connection, in a format other than ours
 
 KNOWN_ELSEWHERE = frozenset({"AUTH", "ATRN", "BURL", "ETRN", "EXPN", "SAML", "SEND", "SOML", "TURN"})
+HELD_BACK_LOOK_SECONDS = 1.0  # how often is looked whether a client that is kept waiting has given up
 HTTP_VERBS = frozenset({"CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "POST", "PUT"})  # from a browser made to connect to us
 PROTOCOL_ERROR_CODES = frozenset({500, 501, 502, 503, 504, 530, 555})
 
@@ -153,6 +154,23 @@ class Connection(SMTP):
     def eof_received(self) -> bool | None:
         """The client closed its side; it may still read. Commands already received are executed."""
         return asyncio.StreamReaderProtocol.eof_received(self)
+
+    async def hold_back(self, seconds: float) -> None:
+        """Keep the client waiting. This time does not count against its timeouts. One that has closed its side and sent nothing more has
+        given up: its session must not stay open. Raises: ConnectionError if the session ends."""
+        await self.flush()
+        waits_since = self.loop.time()
+        self._is_our_time = True
+        try:
+            while (left := waits_since + seconds - self.loop.time()) > 0 and not (self.gone.done() or self.own_reader.at_eof()):
+                await asyncio.wait({self.gone}, timeout=min(left, HELD_BACK_LOOK_SECONDS))
+        finally:
+            self._began_at += self.loop.time() - waits_since
+            self._end_our_time()
+        if self.reception.closed_with is not None:
+            self.hang_up(self.reception.closed_with, "drain")
+        if self.gone.done() or self._is_ending:
+            raise ConnectionResetError("the session ended while its client was kept waiting")
 
     def connection_lost(self, error: Exception | None) -> None:
         """The connection is closed. Nothing is cancelled: reads and writes fail by themselves, and a pending decision
@@ -310,11 +328,23 @@ class Connection(SMTP):
         """It has acknowledged something, or is about to."""
         return self._is_deciding or not self.is_idle()
 
+    @property
+    def is_deciding(self) -> bool:
+        """Its content is complete, and the reply is on its way: to cut it now would make the client send the message again."""
+        return self._is_deciding
+
+    def refusal_at_greeting(self) -> Reply | None:
+        """Why this connection is refused at once. For subclasses."""
+        return self._refused_at_once or self.reception.closed_with
+
     def end_when_idle(self) -> None:
-        """The node stops: the session ends now, or after its transaction. A peer's session stays, to fetch discard notifications."""
+        """The node takes no mail: the session ends now, or after its transaction. A peer's session stays, to fetch notifications."""
         self._is_draining = True
         if not self.is_busy and not self.account.peer:
-            self.hang_up(SHUTTING_DOWN, "shutdown")
+            self._hang_up_drained()
+
+    def _hang_up_drained(self) -> None:
+        self.hang_up(self.reception.closed_with or SHUTTING_DOWN, "drain")
 
     def is_waited_for(self) -> bool:
         """The node is stopping and waits for this session."""
@@ -335,8 +365,8 @@ class Connection(SMTP):
     async def _handle_client(self) -> None:
         """The session's command loop. The name is aiosmtpd's."""
         try:
-            if self._refused_at_once is not None:
-                self.hang_up(self._refused_at_once, "too many sessions")
+            if (refusal := self.refusal_at_greeting()) is not None:
+                self.hang_up(refusal, "drain" if self._refused_at_once is None else "too many sessions")
                 return
             self._collect(f"220 {self.reception.name} ESMTP\r\n".encode())  # no software, no version
             while not self._is_ending and self.transport is not None:
@@ -356,7 +386,7 @@ class Connection(SMTP):
                 if line is not None:
                     await self._execute(line)
                 if self._is_draining and self.is_idle() and not self.account.peer:
-                    self.hang_up(SHUTTING_DOWN, "shutdown")
+                    self._hang_up_drained()
         except (OSError, asyncio.IncompleteReadError):
             self.hang_up(None, "lost")
         except Exception:

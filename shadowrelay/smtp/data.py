@@ -30,6 +30,7 @@ from shadowrelay.model.values import dataclass
 from shadowrelay.smtp.limits import (
     BARE_CR_OR_LF,
     CONTENT_AHEAD_OCTETS,
+    DATE_CHARACTERS_MAX,
     HEADER_OCTETS_MAX,
     LINE_OCTETS_MAX,
     LINE_TOO_LONG,
@@ -381,11 +382,13 @@ async def _receive_count(reader: CommandReader, count: int, sink: ContentSink | 
 
 @dataclass(frozen=True, slots=True)
 class HeaderFacts:
-    """Header fields needed later: raw texts, unfolded and bounded."""
+    """Header fields needed later: raw texts, unfolded and bounded. `has_own_trace`: the message has passed this node before."""
 
     internet_message_id: str
     subject: str
+    date: str
     hop_count: int
+    has_own_trace: bool = False
 
 
 def beginning_of(content: Content, start: int) -> bytes:
@@ -399,15 +402,17 @@ def beginning_of(content: Content, start: int) -> bytes:
         return os.pread(file.fileno(), HEADER_OCTETS_MAX, start)
 
 
-def header_facts(beginning: bytes) -> HeaderFacts:
-    """`beginning` must reach at least to the end of the header, or have HEADER_OCTETS_MAX."""
+def header_facts(beginning: bytes, own_name: str = "") -> HeaderFacts:
+    """`beginning` must reach at least to the end of the header, or have HEADER_OCTETS_MAX; `own_name` is that in our trace headers."""
     end = 0 if beginning.startswith(b"\r\n") else beginning.find(b"\r\n\r\n", 0, HEADER_OCTETS_MAX)
     header = b"\r\n" + (beginning[:end] if end >= 0 else beginning[:HEADER_OCTETS_MAX])
     lower = header.lower()
     return HeaderFacts(
         _field(header, lower, b"\r\nmessage-id:", MESSAGE_ID_CHARACTERS_MAX),
         _field(header, lower, b"\r\nsubject:", SUBJECT_CHARACTERS_MAX),
+        _field(header, lower, b"\r\ndate:", DATE_CHARACTERS_MAX),
         lower.count(b"\r\nreceived:"),
+        bool(own_name) and f"\tby {own_name} with ".lower().encode() in lower,  # as in `trace_header`
     )
 
 

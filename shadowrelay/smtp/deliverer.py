@@ -12,7 +12,7 @@ Source: RFC 5321 4.1.1, 4.5.3.2; RFC 2920 (pipelining). The rules here:
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import field
 from datetime import timedelta
@@ -23,6 +23,7 @@ import structlog
 
 from shadowrelay.model.message import BodyType, Content, Envelope
 from shadowrelay.model.replies import DeliveryError, LeaseTooShort, PermanentDeliveryError, Reply, TransientDeliveryError
+from shadowrelay.model.routing import HostPort
 from shadowrelay.model.values import dataclass, replace
 from shadowrelay.ports import DeliveryJob
 from shadowrelay.protocol.addresses import format_mail, format_rcpt
@@ -322,8 +323,14 @@ class Report:
     passes_dsn: bool = True  # the next hop received the sender's DSN parameters, and sends DSNs itself
 
 
+async def no_peer(address: HostPort) -> Opened | None:
+    """For a node without peers."""
+    return None
+
+
 class SmtpDeliverer:
-    """See `ports.Deliverer`."""
+    """See `ports.Deliverer`. `to_peer` opens the session if the next hop at this name and port is a peer: XQDISCARD is asked in every
+    session between nodes. If that is not possible, mail is delivered to it as to any other server."""
 
     def __init__(
         self,
@@ -335,8 +342,10 @@ class SmtpDeliverer:
         limits: Limits = Limits(),  # noqa: B008 - immutable
         mx_port: int = SMTP_PORT,
         shuffle: Callable[[list[Exchange]], None] = random.shuffle,
+        to_peer: Callable[[HostPort], Awaitable[Opened | None]] = no_peer,
     ) -> None:
         self._opening = opening
+        self._to_peer = to_peer
         self._hosts = Hosts(resolver, mx_port, shuffle)
         self._concurrency = concurrency_per_destination
         self._idle_seconds = connection_inactivity_timeout.total_seconds()
@@ -452,6 +461,9 @@ class SmtpDeliverer:
 
     async def _open(self, target: Target) -> Opened:
         """Raises SessionBroken."""
+        if (session := await self._to_peer(HostPort(target.name.rstrip(".").lower(), target.host.port))) is not None:
+            self._hosts.reached(target.host)
+            return session
         loop = asyncio.get_running_loop()
         began = loop.time()
         try:

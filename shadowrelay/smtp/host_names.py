@@ -268,6 +268,13 @@ class Lookups:
         return resolver
 
 
+async def name_server_failure(server: HostPort, name: str, seconds: float) -> str:
+    """Why this name server does not answer a query for `name`; "" if it does, even if it does not know the name."""
+    lookups = Lookups((server,), lifetime_seconds=seconds)
+    answer = await lookups.ask(dns.name.from_text(name), "A")
+    return answer.reason if answer.found is Found.NOTHING else ""
+
+
 def _text(name: dns.name.Name) -> str:
     return name.to_text(omit_final_dot=True).lower()
 

@@ -1,7 +1,8 @@
 """Our sessions to one peer: XSHADOW identity, copies, XQDISCARD. Implements `ports.PeerLink`. docs/protocol.md 5, 6, 9, 15.
 
-Copies use pooled sessions; XQDISCARD, STATUS and NOOP use one kept control session. `on_open` is called with every new session, so that
-XQDISCARD is sent in each. Every call ends with an answer or with PeerUnavailable.
+Copies use pooled sessions; XQDISCARD, STATUS and NOOP use one kept control session. Mail for a next hop that is this peer goes over
+sessions of its own (`for_delivery`). `on_open` is called with every new session, so that XQDISCARD is sent in each. Every other call ends
+with an answer or with PeerUnavailable.
 
 The rule here: `CopyInFlight.sent` becomes true right before the bytes of COMMIT are written, because without COMMIT the peer
 keeps nothing, and after it only the reply tells whether the copy is stored.
@@ -37,7 +38,7 @@ from shadowrelay.protocol.xqdiscard import (
     parse_reply_lines,
     parse_superseded,
 )
-from shadowrelay.protocol.xshadow import format_commit, format_envelope, format_hello, format_hold, parse_hello, parse_position
+from shadowrelay.protocol.xshadow import FORKS, format_commit, format_envelope, format_hello, format_hold, parse_hello, parse_position
 from shadowrelay.smtp.client import Opened, Opening, SessionPool, open_session
 from shadowrelay.smtp.client_session import ENHANCED, SERVICE_CLOSING, Answer, Pipeline, SessionBroken
 from shadowrelay.smtp.deliverer import BLOCK_OCTETS, opened
@@ -110,7 +111,7 @@ class PeerSession:
     """A session after the handshake. For one task at a time."""
 
     def __init__(self, opened_session: Opened, server: ServerName, turn: DiscardTurn) -> None:
-        self._opened = opened_session
+        self.opened = opened_session
         self._server = server
         self._turn = turn
         self._identity: PeerIdentity | None = None
@@ -140,19 +141,24 @@ class PeerSession:
     @property
     def offers_hold(self) -> bool:
         """Whether HOLD was in its EHLO reply."""
-        return "HOLD" in self._opened.extensions.get("xshadow", "").upper().split()
+        return "HOLD" in self.opened.extensions.get("xshadow", "").upper().split()
+
+    @property
+    def offers_forks(self) -> bool:
+        """Whether FORKS was in its EHLO reply."""
+        return FORKS in self.opened.extensions.get("xshadow", "").upper().split()
 
     @property
     def is_tls(self) -> bool:
         """The session is encrypted."""
-        return self._opened.is_tls
+        return self.opened.is_tls
 
     async def shake_hands(self, own: PeerIdentity, conflict: Callable[[PeerIdentity], str] = lambda identity: "") -> PeerIdentity:
         """Exchange identities. `conflict` returns why the peer's identity is refused. Raises PeerUnavailable, SessionBroken."""
         # A node with redundancy switched off hides the keyword, but still answers about copies that other nodes hold.
         answer = await self._ask(f"XSHADOW {format_hello(own)}\r\n".encode())
         if answer.code != 250:
-            is_shown = "xshadow" in self._opened.extensions
+            is_shown = "xshadow" in self.opened.extensions
             reason = str(answer.reply) if is_shown else f"does not offer XSHADOW to this node ({answer.reply})"
             raise PeerUnavailable(self._server, reason, said=PeerSaid.NO_SESSION)
         try:
@@ -311,7 +317,6 @@ class PeerSession:
 
 
 SESSIONS_MAX = 32  # concurrent sessions for copies
-IDLE_SECONDS = 60.0
 CONTROL_SECONDS = 10.0  # for one question on the control session, including opening it
 
 _log = structlog.get_logger()
@@ -350,6 +355,7 @@ class LinkEvents:
     on_identity: Callable[[PeerIdentity], None] = lambda identity: None
     on_heard: Callable[[ServerName, DatabaseId], None] = lambda server, database: None
     on_offer: Callable[[ServerName, bool], None] = lambda server, is_offered: None  # whether a session's EHLO offered HOLD
+    on_forks: Callable[[ServerName, bool], None] = lambda server, is_offered: None  # and FORKS
     on_open: Callable[[SessionLink], Awaitable[None]] | None = None
 
 
@@ -365,7 +371,7 @@ class SmtpPeerLink:
         events: LinkEvents,
         *,
         sessions_max: int = SESSIONS_MAX,
-        idle_seconds: float = IDLE_SECONDS,
+        idle_seconds: float,
         control_seconds: float = CONTROL_SECONDS,
     ) -> None:
         self._server = server
@@ -385,6 +391,11 @@ class SmtpPeerLink:
     def server(self) -> ServerName:
         """The peer."""
         return self._server
+
+    @property
+    def address(self) -> HostPort:
+        """Where sessions are opened."""
+        return self._address
 
     @property
     def identity(self) -> PeerIdentity | None:
@@ -447,6 +458,11 @@ class SmtpPeerLink:
 
         return await self._on_control(ask)
 
+    async def announce(self) -> None:
+        """See `ports.PeerLink`."""
+        events = self._events
+        events.on_identity(await self._on_control(lambda session: session.shake_hands(events.own_identity(), events.conflict)))
+
     async def discards(self, maximum: int, acknowledged: int) -> DiscardReply:
         """See `ports.PeerLink`. Acknowledges only sequences received from the peer's current incarnation."""
         return await self._on_control(lambda session: session.discards(maximum, acknowledged))
@@ -454,6 +470,15 @@ class SmtpPeerLink:
     async def status(self, questions: Sequence[StatusQuestion]) -> tuple[StatusAnswer, ...]:
         """See `ports.PeerLink`."""
         return await self._on_control(lambda session: session.status(questions))
+
+    async def for_delivery(self) -> Opened | None:
+        """A new session that is the caller's, to deliver mail to this peer as a next hop; identities were exchanged, and XQDISCARD was
+        asked in it. None: it cannot be opened as a session between nodes now."""
+        try:
+            async with asyncio.timeout(self._control_seconds):
+                return (await self._open("delivery")).opened
+        except (PeerUnavailable, SessionBroken, TimeoutError):
+            return None  # the polls of the heartbeat log why
 
     def renew(self, opening: Opening) -> None:
         """Use these options for new sessions; open sessions stay."""
@@ -505,6 +530,7 @@ class SmtpPeerLink:
             self._latest = session
             self._events.on_identity(identity)
             self._events.on_offer(self._server, session.offers_hold)
+            self._events.on_forks(self._server, session.offers_forks)
             self._heard(session)
             if self._events.on_open is not None:
                 await self._questions(session, self._events.on_open)

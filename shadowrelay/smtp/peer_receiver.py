@@ -91,6 +91,13 @@ class PeerReceiver(Receiver):
             return False
         return bool(self._proved_names) or self.reception.rights.is_externally_secured(self.account.address)
 
+    def refusal_at_greeting(self) -> Reply | None:
+        """A peer is greeted while no mail is taken, and so is whoever may still prove that it is one."""
+        refusal = super().refusal_at_greeting()
+        is_for_all = refusal is not None and refusal is not self.reception.closed_with
+        may_prove = self.reception.connector.accept_xshadow and self.reception.tls_context is not None
+        return refusal if is_for_all or not (may_prove or self.may_use_xshadow()) else None
+
     def require_right(self) -> None:
         """Raises: WireError 530, or 502 if the connector does not accept XSHADOW."""
         if not self.may_use_xshadow():
@@ -147,12 +154,12 @@ class PeerReceiver(Receiver):
             raise WireError(OTHER_BOUNDARY)
         if (refusal := reception.desk.refusal(identity)) is not None:
             raise WireError(refusal)
-        await reception.desk.greeted(identity)
+        answer = await reception.desk.greeted(identity)
         self.identity = identity
         self._answered_awake = None  # earlier replies went to a session without this identity
         self.account.peer = identity.server
         reception.desk.heard(identity.server, identity.database)
-        self.say(Reply(250, "2.0.0", format_hello(reception.desk.own_identity(identity.server))))
+        self.say(Reply(250, "2.0.0", format_hello(answer)))
 
     # failure of a copy
 
@@ -219,6 +226,14 @@ class PeerReceiver(Receiver):
         path = f"{self.reception.spool_directory}/{self.reception.new_message_id()}.copy"
         transaction.hold = Hold(message_id, number, ContentSink(path, self.reception.budget.portion(), self.reception.descriptors))
         return None
+
+    async def refusal_under_pressure(self, parameters: Mapping[str, str]) -> Reply | None:
+        """A copy is refused by `refusal_of_mail`, and not delayed: its primary server can try another server."""
+        return None if KEYWORD in parameters else await super().refusal_under_pressure(parameters)
+
+    def is_inside(self) -> bool:
+        """A peer is one of ours."""
+        return self.identity is not None or super().is_inside()
 
     def refusal_of_recipient(self, transaction: Transaction, recipient: Recipient) -> Reply | None:
         """A copy must have all original recipients, or it fails."""

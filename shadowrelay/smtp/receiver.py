@@ -39,7 +39,6 @@ from shadowrelay.smtp.limits import (
     RELAYING_DENIED,
     ROOM_SECONDS,
     SENDER_OK,
-    SHUTTING_DOWN,
     START_DATA,
     START_TLS,
     TLS_IS_ACTIVE,
@@ -167,8 +166,8 @@ class Receiver(Connection):
     # the envelope
 
     async def smtp_MAIL(self, argument: str) -> None:
-        if self.reception.is_draining:
-            self.hang_up(SHUTTING_DOWN, "shutdown")
+        if self.reception.closed_with is not None:
+            self.hang_up(self.reception.closed_with, "drain")
             return
         if not self.account.client_name:
             self.refuse(HELLO_FIRST)
@@ -186,6 +185,9 @@ class Receiver(Connection):
         if refusal := self.refusal_of_mail(transaction, command.parameters, size):
             self.refuse(refusal)
             return
+        if self.reception.acceptor.pressure.is_felt and (refusal := await self.refusal_under_pressure(command.parameters)):
+            self.refuse(refusal)
+            return
         self.transaction = transaction
         self.was_mail_refused = False
         self.say(SENDER_OK)
@@ -196,9 +198,20 @@ class Receiver(Connection):
 
     def refusal_of_mail(self, transaction: Transaction, parameters: Mapping[str, str], size: int) -> Reply | None:
         """Why this transaction cannot begin; `size` 0 if not declared."""
-        if size > self.reception.connector.max_message_size:
-            return MESSAGE_TOO_BIG
-        return self.reception.acceptor.refusal()
+        return MESSAGE_TOO_BIG if size > self.reception.connector.max_message_size else None
+
+    async def refusal_under_pressure(self, parameters: Mapping[str, str]) -> Reply | None:
+        """Wait as long as back pressure keeps this client waiting; then why its transaction cannot begin. docs/design.md 6.8."""
+        acceptor, is_inside = self.reception.acceptor, self.is_inside()
+        refusal = acceptor.refusal(is_inside=is_inside)
+        if refusal is None and (seconds := acceptor.pressure.delay(is_inside=is_inside)):
+            await self.hold_back(seconds)
+            refusal = acceptor.refusal(is_inside=is_inside)
+        return refusal
+
+    def is_inside(self) -> bool:
+        """Whether the client is one of ours, whose mail is refused last."""
+        return self.reception.rights.may_relay(self.account.address)
 
     async def smtp_RCPT(self, argument: str) -> None:
         transaction = self.transaction
@@ -296,7 +309,7 @@ class Receiver(Connection):
             return
         try:
             content = sink.content()
-            facts = header_facts(beginning_of(content, len(trace)))
+            facts = header_facts(beginning_of(content, len(trace)), reception.name)
         except OSError:
             sink.discard()
             self._refuse_content(INSUFFICIENT_RESOURCES)
@@ -319,6 +332,7 @@ class Receiver(Connection):
             connector=reception.connector.name,
             internet_message_id=facts.internet_message_id,
             subject=facts.subject,
+            date="" if facts.has_own_trace else facts.date,  # a loop is no message sent again: the hop count ends it, with a notice
         )
         try:
             reply = await self.deciding(reception.acceptor.accept(envelope, content))

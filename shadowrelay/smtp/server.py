@@ -19,7 +19,7 @@ from shadowrelay.model.routing import HostPort
 from shadowrelay.ports import Acceptor, Clock, PeerDesk
 from shadowrelay.settings.values import Peer, ReceiveConnector, Route, Settings
 from shadowrelay.smtp.connection import BoundedReading, Connection
-from shadowrelay.smtp.limits import SHUTTING_DOWN, Descriptors
+from shadowrelay.smtp.limits import NOT_ACTIVE, SHUTTING_DOWN, Descriptors
 from shadowrelay.smtp.peer_receiver import PeerReceiver
 from shadowrelay.smtp.session import Reception
 from shadowrelay.smtp.tls import TlsContexts
@@ -192,19 +192,42 @@ class ReceiverServer:
         A connector for peers listens until `close`, and sessions of peers stay, so that peers can fetch discard notifications.
         Clients get 421 to MAIL.
         """
-        self.reception.is_draining = True
+        self.reception.closed_with = SHUTTING_DOWN
         if not self.reception.connector.accept_xshadow:
             self.stop_accepting()
         for session in tuple(self._sessions):
             session.end_when_idle()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                while waited_for := [session for session in self._sessions if session.is_waited_for()]:
-                    await asyncio.wait({session.gone for session in waited_for}, timeout=LOOK_SECONDS)
+        await self._end_transactions(seconds)
         if waited_for := [session for session in self._sessions if session.is_waited_for()]:
             for session in waited_for:
                 session.cut()
             await asyncio.wait({session.gone for session in waited_for})
+
+    async def refuse_mail(self, seconds: float) -> None:
+        """Accept no more mail until `take_mail`, and listen all the time to say so: idle sessions end with 421 now, the others
+        after their transaction. After `seconds` those are closed whose content is not complete."""
+        self.reception.closed_with = NOT_ACTIVE
+        for session in tuple(self._sessions):
+            session.end_when_idle()
+        await self._end_transactions(seconds)
+        for session in tuple(self._sessions):
+            if session.is_waited_for() and not session.is_deciding:
+                session.cut("drain")
+
+    def take_mail(self) -> None:
+        """Mail is welcome again."""
+        self.reception.closed_with = None
+
+    @property
+    def waited_for_count(self) -> int:
+        """Sessions that have a transaction to end."""
+        return sum(session.is_waited_for() for session in self._sessions)
+
+    async def _end_transactions(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while waited_for := [session for session in self._sessions if session.is_waited_for()]:
+                    await asyncio.wait({session.gone for session in waited_for}, timeout=LOOK_SECONDS)
 
     def dismiss(self) -> None:
         """Send 421 to all remaining sessions; `close` then ends them."""

@@ -19,7 +19,7 @@ from shadowrelay.memory import ContentBudget
 from shadowrelay.model.ids import BoundaryName, MessageId, ServerName
 from shadowrelay.model.message import BodyType, Recipient
 from shadowrelay.model.ownership import CopyNumber
-from shadowrelay.model.replies import WireError
+from shadowrelay.model.replies import Reply, WireError
 from shadowrelay.ports import Acceptor, Clock, PeerDesk
 from shadowrelay.protocol.xshadow import EnvelopeExtras
 from shadowrelay.settings.values import Peer, ReceiveConnector, Route
@@ -75,7 +75,7 @@ class Reception:
     descriptors: Descriptors = field(default_factory=lambda: Descriptors(sys.maxsize))
     tls_context: ssl.SSLContext | None = None
     is_advertised: bool = True
-    is_draining: bool = False  # mail is refused; peers may still fetch discard notifications
+    closed_with: Reply | None = None  # the refusal of all mail; peers may still fetch discard notifications
     new_message_id: Callable[[], MessageId] = new_message_id
     routes: Sequence[Route] = ()
     running: set["asyncio.Task[None]"] = field(default_factory=set)  # the sessions' command loops, also of closed connections

@@ -5,12 +5,14 @@ Instants are whole microseconds since 1970 in UTC, so that comparing integers is
 
 import json
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from shadowrelay.model.ids import DatabaseId, MessageId, ServerName
 from shadowrelay.model.message import NO_ORDINALS, BodyType, Envelope, Ordinals, Recipient
 from shadowrelay.model.ownership import Choice, Copy
+from shadowrelay.model.queue import Delivery
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECONDS_PER_DAY = 86_400_000_000
@@ -60,11 +62,11 @@ def decode_ordinals(text: str) -> Ordinals:
 
 
 def encode_copies(copies: Sequence[Copy]) -> str:
-    """A line each: server, database, choice. No name of a server has a space in it."""
+    """A line each: server, database, choice and, where the list has it, placement. No name of a server has a space in it."""
     if len(copies) == 1:
         (copy,) = copies
-        return f"{copy.server} {copy.database} {copy.choice:d}"
-    return "\n".join([f"{copy.server} {copy.database} {copy.choice:d}" for copy in copies])
+        return f"{copy.server} {copy.database} {copy.choice:d}{f' {copy.placement}' if copy.placement else ''}"
+    return "\n".join([f"{copy.server} {copy.database} {copy.choice:d}{f' {copy.placement}' if copy.placement else ''}" for copy in copies])
 
 
 def decode_copies(text: str) -> tuple[Copy, ...]:
@@ -72,9 +74,24 @@ def decode_copies(text: str) -> tuple[Copy, ...]:
         return ()
     copies = []
     for line in text.split("\n"):
-        server, database, choice = line.split(" ")
-        copies.append(Copy(ServerName(server), DatabaseId(database), Choice(int(choice))))
+        server, database, choice, *placement = line.split(" ")
+        copies.append(Copy(ServerName(server), DatabaseId(database), Choice(int(choice)), int(placement[0]) if placement else 0))
     return tuple(copies)
+
+
+def encode_delivery(at: int, next_hop: str, ordinals: Ordinals, is_inside: bool) -> str:
+    """A line: microseconds, `i`nside or `o`utside the boundary, ordinals, next hop."""
+    return f"{at} {'i' if is_inside else 'o'} {encode_ordinals(ordinals)} {next_hop}\n"
+
+
+def decode_deliveries(text: str) -> tuple[Delivery, ...]:
+    """Of a text that makes no sense, nothing: the route of its recipients decides where they were delivered."""
+    found = []
+    with suppress(ValueError, OverflowError):
+        for line in text.removesuffix("\n").split("\n"):
+            at, side, ordinals, next_hop = line.split(" ", 3)
+            found.append(Delivery(decode_instant(int(at)), next_hop, decode_ordinals(ordinals), is_inside=side == "i"))
+    return tuple(found)
 
 
 def encode_servers(servers: Iterable[ServerName]) -> str:
@@ -105,6 +122,8 @@ def encode_envelope(envelope: Envelope) -> str:
             envelope.connector,
             envelope.internet_message_id,
             envelope.subject,
+            envelope.date,
+            envelope.resubmitted_from,
         ]
     )
 
@@ -113,7 +132,8 @@ def decode_envelope(message_id: MessageId, text: str) -> Envelope:
     """Raises: ValueError for anything that `encode_envelope` does not write."""
     try:
         sender, recipients, arrived_at, body, smtputf8, *rest = json.loads(text)
-        ret, envid, client_address, client_name, connector, internet_message_id, subject = rest
+        ret, envid, client_address, client_name, connector, internet_message_id, subject, *added = rest
+        date, resubmitted_from = added or ("", "")  # rows of schema version 2 and older have neither
         return Envelope(
             message_id=message_id,
             sender=sender,
@@ -128,6 +148,8 @@ def decode_envelope(message_id: MessageId, text: str) -> Envelope:
             connector=connector,
             internet_message_id=internet_message_id,
             subject=subject,
+            date=date,
+            resubmitted_from=MessageId(resubmitted_from),
         )
     except (TypeError, OverflowError) as exc:
         raise ValueError(f"envelope: {exc}") from exc

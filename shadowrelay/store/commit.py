@@ -239,8 +239,10 @@ class Committer:
         state.position += 1
         state.log_bytes = self.connection.log_bytes()
         for work in works:
-            for row in work.rows.values():
-                if row is not None:
+            for message_id, row in work.rows.items():
+                if row is None:  # an earlier savepoint of this transaction may have made it
+                    state.rows.drop(message_id)
+                else:
                     state.rows.put(row)
             for step in work.after_commit:
                 step()
@@ -262,6 +264,11 @@ class Writer(Protocol):
 
     def submit(self, run: Run, wants: Sequence[MessageId] = (), *, is_heavy: bool = False) -> "asyncio.Future[Any]":
         """`is_heavy`: may take long, so not on the event loop's thread."""
+        ...
+
+    @property
+    def waiting_count(self) -> int:
+        """Promises that are in no transaction yet."""
         ...
 
     async def close(self) -> None: ...
@@ -308,6 +315,10 @@ class ThreadedWriter:
             self._is_busy = True
             self._loop.call_soon(self._begin)  # with what else is promised in this turn of the loop
         return future
+
+    @property
+    def waiting_count(self) -> int:
+        return len(self._waiting)
 
     def between(self, call: Callable[[Committer], Any]) -> "asyncio.Future[Any]":
         """Run `call` on the writer's thread, between two transactions and before what waits."""
@@ -396,6 +407,8 @@ class ThreadedWriter:
 
 class InlineWriter:
     """Each promise is a commit of its own, done when the call returns."""
+
+    waiting_count = 0
 
     def __init__(self, committer: Committer, closing: Callable[[Committer], None]) -> None:
         self._committer = committer

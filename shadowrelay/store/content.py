@@ -16,6 +16,7 @@ room, and made again when there is enough. What it frees is used for outcomes; m
 import asyncio
 import contextlib
 import hashlib
+import io
 import os
 import shutil
 from collections import OrderedDict
@@ -112,6 +113,8 @@ class ContentStore:
         """Make the directories, remove orphans; how many there were. Raises: OSError."""
         for directory in (self.directory, self.large_directory, self.spool_directory):
             directory.mkdir(parents=True, exist_ok=True)
+        for directory in (self.directory.parent, self.directory):  # or a power cut takes all contents together with a directory's name
+            sync_directory(directory)
         orphans_count = 0
         for path in list(self.directory.iterdir()):  # `glob` passes over what it has no rights to
             if path.suffix != SUFFIX:
@@ -277,6 +280,28 @@ def _joined(many: Iterable[bytes]) -> Iterator[bytes]:
         size += len(data)
     if part:
         yield b"".join(part)
+
+
+def wrapped(content: Content, before: bytes, after: bytes, path: Path) -> Content:
+    """The same with octets around it; in a new file if it is large, which is the caller's. Raises: OSError."""
+    size = len(before) + content.size + len(after)
+    if content.data is not None and size <= CONTENT_IN_MEMORY_BYTES_MAX:
+        data = before + content.data + after
+        return Content(size, hashlib.sha256(data).digest(), data, portion=content.portion)
+    digest = hashlib.sha256(before)
+    try:
+        with path.open("xb") as file:
+            file.write(before)
+            with io.BytesIO(content.data or b"") if content.path is None else content.path.open("rb") as source:
+                while block := source.read(READ_BLOCK_BYTES):
+                    digest.update(block)
+                    file.write(block)
+            digest.update(after)
+            file.write(after)
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+    return Content(size, digest.digest(), path=path)
 
 
 def write_all(descriptor: int, data: bytes) -> None:

@@ -1,6 +1,6 @@
 """How much is in each queue: rows of `counter`, changed in the very transaction that changes the queue.
 
-A listing reads these few rows and no message. Each row of `message` counts under at most one key, each row of `retry`,
+A listing reads these few rows and no message. Each row of `message` counts under at most one key, each row of `retry`, `shadow_fork`,
 `listing` and `discard` under one; `RECOUNT` says the same from the tables themselves, for tests and benchmarks.
 
 A message in Safety Net counts under the minute in which its `keep_until` falls, until that minute is over. So nothing
@@ -10,7 +10,7 @@ has to be counted down when it leaves: the sum simply begins later. The key stay
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, Text, bindparam, cast, func, select, union_all
+from sqlalchemy import ColumnElement, Connection, Integer, Select, Text, bindparam, cast, func, select, union_all
 
 from shadowrelay.model.ids import ServerName
 from shadowrelay.model.ownership import Role
@@ -22,17 +22,20 @@ Key = tuple[str, str, int]
 
 SUBMISSION = "submission"  # primary messages without a row in `retry`
 DELIVERY = "delivery"  # rows of `retry`; name: the next hop
-SHADOW = "shadow"  # name: primary server and its database; number: 1 = handed over
+SHADOW = "shadow"  # name: primary server and its database; number: 1 = handed over, and 2 more with forks
+SHADOW_FORK = "shadow-fork"  # rows of `shadow_fork`; name: primary server and next hop
 SAFETY_NET = "safety-net"  # name: 1 = was a shadow message; number: minute of `keep_until`
 POISON = "poison"
+HANDED_OVER = "handed-over"  # by a node that drains
 LISTED = "listed"  # unfinished primary messages; name: a server that may hold a copy
 DISCARD = "discard"  # notifications; name: asker and its database
 
 MICROSECONDS_PER_MINUTE = 60_000_000
 IN_SUBMISSION: Key = (SUBMISSION, "", 0)
 IN_POISON: Key = (POISON, "", 0)
+IN_HANDED_OVER: Key = (HANDED_OVER, "", 0)
 
-_C, _M, _R, _D = tables.COUNTER.c, tables.MESSAGE.c, tables.RETRY.c, tables.DISCARD.c
+_C, _M, _R, _D, _F = tables.COUNTER.c, tables.MESSAGE.c, tables.RETRY.c, tables.DISCARD.c, tables.SHADOW_FORK.c
 SELECT_KIND = select(_C.name, _C.number, _C["count"], _C.octets).where(_C.kind == bindparam("kind"))
 SELECT_SAFETY_NET = select(func.sum(_C["count"]), func.sum(_C.octets)).where(
     _C.kind == SAFETY_NET, _C.name == bindparam("side"), _C.number >= bindparam("minute")
@@ -52,15 +55,19 @@ def _counted(
 
 _IN_SAFETY_NET = (cast(_M.is_shadow_side, Text), _M.keep_until // constant(MICROSECONDS_PER_MINUTE))
 _FORKS = tables.RETRY.outerjoin(tables.MESSAGE, _M.internal_id == _R.message)
+_SHADOW_FORKS = tables.SHADOW_FORK.outerjoin(tables.MESSAGE, _M.internal_id == _F.message)
+_WITH_FORKS = constant(2) * cast(_M.forks_count > _ZERO, Integer)
 RECOUNT = compiled(  # the same as `queue_of` and `flush`, over all rows
     union_all(
         _counted(SUBMISSION, octets=_M.size).where(_M.role == constant(Role.PRIMARY), _M.retries_count == _ZERO),
-        _counted(SHADOW, _M.primary_server + constant(" ") + _M.primary_database, _M.handed, _M.size).where(
+        _counted(SHADOW, _M.primary_server + constant(" ") + _M.primary_database, _M.handed + _WITH_FORKS, _M.size).where(
             _M.role == constant(Role.SHADOW)
         ),
         _counted(SAFETY_NET, *_IN_SAFETY_NET, _M.size).where(_M.role == constant(Role.DELIVERED)),
         _counted(POISON, octets=_M.size).where(_M.role == constant(Role.SET_ASIDE)),
+        _counted(HANDED_OVER, octets=_M.size).where(_M.role == constant(Role.HANDED_OVER)),
         _counted(DELIVERY, _R.next_hop, octets=_M.size).select_from(_FORKS),
+        _counted(SHADOW_FORK, _F.queue, octets=_M.size).select_from(_SHADOW_FORKS),
         _counted(LISTED, tables.LISTING.c.server),
         _counted(DISCARD, _D.asker + constant(" ") + _D.asker_database),
     )
@@ -68,15 +75,24 @@ RECOUNT = compiled(  # the same as `queue_of` and `flush`, over all rows
 
 
 def queue_of(
-    role: object, retries_count: object, primary_server: object, primary_database: object, handed: object, side: object, keep_until: int
+    role: object,
+    retries_count: object,
+    primary_server: object,
+    primary_database: object,
+    handed: object,
+    forks_count: object,
+    side: object,
+    keep_until: int,
 ) -> Key | None:
     """Under which key a row of `message` counts, by its columns as they are in the file."""
     if role == Role.PRIMARY:
         return None if retries_count else IN_SUBMISSION
     if role == Role.SHADOW:
-        return (SHADOW, f"{primary_server} {primary_database}", 1 if handed else 0)
+        return (SHADOW, f"{primary_server} {primary_database}", (1 if handed else 0) + (2 if forks_count else 0))
     if role == Role.DELIVERED:
         return (SAFETY_NET, "1" if side else "0", keep_until // MICROSECONDS_PER_MINUTE)
+    if role == Role.HANDED_OVER:
+        return IN_HANDED_OVER
     return IN_POISON if role == Role.SET_ASIDE else None
 
 
@@ -96,6 +112,11 @@ def discards(connection: Connection, asker: str, databases: Iterable[str]) -> in
     """Notifications for this asker, in any of these databases."""
     counts = (connection.scalar(SELECT_ONE, {"kind": DISCARD, "name": f"{asker} {database}"}) for database in databases)
     return sum(int(count or 0) for count in counts)
+
+
+def submission(connection: Connection) -> int:
+    """Messages in Submission."""
+    return max(int(connection.scalar(SELECT_ONE, {"kind": SUBMISSION, "name": ""}) or 0), 0)
 
 
 def listed(connection: Connection) -> Mapping[ServerName, int]:

@@ -6,11 +6,13 @@ This class only carries promises to the writer and questions to the readers; wha
 
 import asyncio
 import time
+import uuid
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from sqlalchemy import Connection
 
@@ -21,48 +23,50 @@ from shadowrelay.model.peers import DiscardReply, PeerIdentity, Seen
 from shadowrelay.model.queue import (
     AttemptRecord,
     DatabaseIdentity,
+    DeliveredTo,
     ForkRetry,
     HeldCopy,
+    MessagePage,
     NewMessage,
     PeerRow,
+    QueueKind,
     QueueRow,
     ShadowGroup,
     StoredMessage,
+    Suspension,
 )
-from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, Reply
+from shadowrelay.model.replies import ContentCorrupt
+from shadowrelay.model.resubmission import Criteria, Progress, RequestState, ResubmitRequest, Resubmitted
 from shadowrelay.pipeline.delivery_rules import Step
 from shadowrelay.ports import Decide
-from shadowrelay.store import codec, content, counters, errors, promises, queues, reading
+from shadowrelay.protocol.filters import Expression
+from shadowrelay.store import codec, content, counters, errors, filters, promises, queues, reading, resubmit_requests
 from shadowrelay.store import connection as connections
 from shadowrelay.store.commit import Committer, InlineWriter, ThreadedWriter, Writer
 from shadowrelay.store.connection import AsyncReaders, InlineReaders
-from shadowrelay.store.content import ContentStore, LargeContents
+from shadowrelay.store.content import ContentStore, LargeContents, wrapped
 from shadowrelay.store.opening import DATABASE_NAME, Opening, abandon_store, close_store, open_store
 from shadowrelay.store.state import WriterState
 from shadowrelay.store.working import WorkingFile
 
-DEFAULT_FREE_BYTES_MIN = 54_000_000  # 1.5 x max_message_size, as Postfix's queue_minfree
-SPACE_CHECKED_EVERY_SECONDS = 1.0
 LOG_AGAIN_SECONDS = 10.0
+OLDER_CLAIMS_READ = 10_000  # rows in one step
 
 
 class SqliteLedger:
     """Made by `open`. Shapes: `notes` are sentences for the operator log about what was found at opening;
     `is_new` and `was_damaged` say that this database id is a new one, and why."""
 
-    def __init__(
-        self, opening: Opening, committer: Committer, writer: Writer, readers: AsyncReaders | InlineReaders, free_bytes_min: int
-    ) -> None:
+    def __init__(self, opening: Opening, committer: Committer, writer: Writer, readers: AsyncReaders | InlineReaders) -> None:
         self._opening = opening
         self.handling = opening.working.handling
+        self.may_be_delivered = committer.state.may_be_delivered.has_any
         self._committer = committer
         self._state: WriterState = committer.state
         self._writer = writer
         self._readers = readers
         self._contents: ContentStore = opening.contents
         self._large = LargeContents(opening.contents, self._state.identity.incarnation, is_inline=isinstance(writer, InlineWriter))
-        self._free_bytes_min = free_bytes_min
-        self._space: tuple[float, Reply | None] = (-1.0, None)
         self._log_task: asyncio.Task[None] | None = None
         self._log_next_at = 0.0
         if isinstance(writer, ThreadedWriter):
@@ -80,7 +84,6 @@ class SqliteLedger:
         now: Callable[[], datetime],
         safety_net_hold_time: timedelta = timedelta(days=2),
         message_expiration_timeout: timedelta = timedelta(days=2),
-        free_bytes_min: int = DEFAULT_FREE_BYTES_MIN,
         inline: bool = False,
     ) -> "SqliteLedger":
         """`inline`: everything at the call itself and without threads, for a deterministic simulation.
@@ -99,10 +102,10 @@ class SqliteLedger:
         path = directory / DATABASE_NAME
         if inline:
             committer = open_store(opening)
-            return cls(opening, committer, InlineWriter(committer, partial(close_store, opening)), InlineReaders(path), free_bytes_min)
+            return cls(opening, committer, InlineWriter(committer, partial(close_store, opening)), InlineReaders(path))
         writer = ThreadedWriter(partial(open_store, opening), partial(close_store, opening))
         committer = await writer.open()
-        return cls(opening, committer, writer, AsyncReaders(path), free_bytes_min)
+        return cls(opening, committer, writer, AsyncReaders(path))
 
     async def close(self) -> None:
         """Promises made before are kept; no thread is left. May be called twice."""
@@ -164,30 +167,15 @@ class SqliteLedger:
         """Rows set aside since this opening because they could not be read."""
         return self._state.corrupt_rows_count
 
-    def unavailable_reason(self) -> Reply | None:
-        """What to answer MAIL with now: too little room for a message. Looks at the disk once a second at most."""
-        checked_at, reply = self._space
-        now = time.monotonic()
-        if checked_at < 0 or now - checked_at >= SPACE_CHECKED_EVERY_SECONDS:
-            try:
-                reply = INSUFFICIENT_RESOURCES if self.free_bytes() < self._free_bytes_min else None
-            except OSError as error:
-                reply = errors.reply_to(error)
-            self._space = (now, reply)
-        return reply
-
     @property
-    def free_bytes_min(self) -> int:
-        """With less room than this in data_directory, MAIL is refused."""
-        return self._free_bytes_min
+    def waiting_count(self) -> int:
+        return self._writer.waiting_count
 
-    def free_bytes(self) -> int:
-        """Room in data_directory. Raises: OSError."""
-        return content.free_bytes(self._opening.directory)
+    async def submission_count(self) -> int:
+        return await self._readers.ask(counters.submission)
 
-    async def keep_reserve(self) -> None:
-        """Make the reserve for a start on a full disk, where there is none and room enough. Raises: nothing."""
-        await self._large.on_file_thread(partial(content.make_reserve, self._opening.directory, self._free_bytes_min))
+    async def keep_reserve(self, spare_bytes: int) -> None:
+        await self._large.on_file_thread(partial(content.make_reserve, self._opening.directory, spare_bytes))
 
     # accepting and holding
     def record_accepted(self, message: NewMessage, content: Content, *, decided: bool) -> Awaitable[StoredMessage]:
@@ -254,10 +242,18 @@ class SqliteLedger:
         known = self._state.peers
         known.asked_at[asker] = codec.encode_instant(self._state.now())
         known.asked_unsaved.add(asker)
-        return await self._readers.ask(partial(reading.discards_for, asker=asker, database=database, maximum=maximum))
+        with_forks = asker in self._state.tells_forks_to
+        question = partial(reading.discards_for, asker=asker, database=database, maximum=maximum, with_forks=with_forks)
+        return await self._readers.ask(question)
 
     async def has_untold(self, asker: ServerName, database: DatabaseId) -> bool:
         return await self._readers.ask(partial(reading.has_untold, asker=asker, database=database))
+
+    def note_forks_offered(self, server: ServerName, is_offered: bool) -> None:
+        if is_offered:
+            self._state.tells_forks_to.add(server)
+        else:
+            self._state.tells_forks_to.discard(server)
 
     # delivery
     async def record_attempt(self, attempt: AttemptRecord, decide: Decide) -> Transition:
@@ -280,6 +276,10 @@ class SqliteLedger:
         run = partial(promises.queued, message_id=message_id, retries=tuple(retries), gone=tuple(gone), decide=decide)
         await self._writer.submit(run, (message_id,))
 
+    async def delivered_before(self, keys: Collection[bytes], earliest: datetime, latest: datetime) -> Mapping[bytes, DeliveredTo]:
+        at = codec.encode_instant(earliest), codec.encode_instant(latest)
+        return await self._readers.ask(partial(reading.delivered_before, keys=keys, earliest=at[0], latest=at[1]))
+
     async def wake_waiting(self, server: ServerName, limit: int) -> dict[str, int]:
         counts: dict[str, int] = await self._writer.submit(partial(promises.wake, server=server, limit=limit), is_heavy=True)
         return counts
@@ -288,6 +288,24 @@ class SqliteLedger:
         run = partial(promises.hasten, next_hop=next_hop, step=step, latest_at=latest_at, limit=limit)
         count: int = await self._writer.submit(run, is_heavy=True)
         return count
+
+    async def record_suspended(
+        self, message_id: MessageId, suspension: Suspension | None, forks: Sequence[ForkRetry] = ()
+    ) -> tuple[str, ...]:
+        run = partial(promises.suspended, message_id=message_id, suspension=suspension, forks=tuple(forks))
+        next_hops: tuple[str, ...] = await self._writer.submit(run, (message_id,))
+        return next_hops
+
+    async def record_resubmitted(self, message_id: MessageId) -> tuple[str, ...]:
+        next_hops: tuple[str, ...] = await self._writer.submit(partial(promises.resubmitted, message_id=message_id), (message_id,))
+        return next_hops
+
+    async def record_queue_suspended(self, next_hop: str, suspension: Suspension | None) -> bool:
+        changed: bool = await self._writer.submit(partial(promises.queue_suspended, next_hop=next_hop, suspension=suspension))
+        return changed
+
+    def suspended_queues(self) -> Mapping[str, Suspension]:
+        return self._state.suspended_queues
 
     def stopping(self) -> None:
         self._opening.working.stopping()
@@ -298,6 +316,13 @@ class SqliteLedger:
     async def record_taken_back(self, message_id: MessageId, decide: Decide) -> Transition:
         done: Transition = await self._writer.submit(partial(promises.taken_back, message_id=message_id, decide=decide), (message_id,))
         return done
+
+    @property
+    def draining_since(self) -> datetime | None:
+        return codec.decode_instant_or_none(self._state.draining_since)
+
+    async def record_draining(self, since: datetime | None) -> None:
+        await self._writer.submit(partial(promises.draining, since=since))
 
     # reading
     async def load(self, message_id: MessageId) -> StoredMessage | None:
@@ -319,6 +344,13 @@ class SqliteLedger:
 
     async def submission(self, limit: int, after: int = 0) -> tuple[StoredMessage, ...]:
         return await self._find((reading.SELECT_SUBMISSION, (after, limit)))
+
+    async def undelivered(self, limit: int, after: int = 0) -> tuple[StoredMessage, ...]:
+        while True:
+            found = await self._ask(partial(queues.undelivered, limit=limit, after=after, contents=self._contents))
+            if (wanted := _readable(found)) or len(found) < limit:
+                return wanted
+            after = found[-1].internal_id
 
     async def due(self, next_hop: str, now: datetime, limit: int) -> tuple[StoredMessage, ...]:
         return await self._find((reading.SELECT_DUE, (next_hop, codec.encode_instant(now), limit)))
@@ -378,6 +410,68 @@ class SqliteLedger:
             return Content(place.size, place.sha256, data)
         return await self._large.on_file_thread(partial(self._contents.read, place))
 
+    # resubmission from Safety Net
+    async def record_request(self, criteria: Criteria) -> ResubmitRequest | None:
+        made: ResubmitRequest | None = await self._writer.submit(partial(resubmit_requests.add, criteria=criteria))
+        return made
+
+    async def resubmit_requests(self) -> tuple[ResubmitRequest, ...]:
+        return await self._readers.ask(resubmit_requests.requests)
+
+    async def change_request(self, number: int, state: RequestState) -> ResubmitRequest | None:
+        run = partial(resubmit_requests.change_state, number=number, state=state)
+        changed: ResubmitRequest | None = await self._writer.submit(run)
+        return changed
+
+    async def remove_request(self, number: int) -> bool:
+        is_removed: bool = await self._writer.submit(partial(resubmit_requests.remove, number=number))
+        return is_removed
+
+    async def delivered(self, after: tuple[datetime, int], limit: int, *, by_others: bool = False) -> tuple[StoredMessage, ...]:
+        at, internal_id = after
+        return await self._find(resubmit_requests.delivered(int(by_others), codec.encode_instant(at), internal_id, limit))
+
+    async def record_progress(
+        self, number: int, progress: Progress, message: NewMessage | None = None, content: Content | None = None
+    ) -> StoredMessage | None:
+        wants = () if message is None else (message.envelope.message_id,)
+
+        def run(place: ContentPlace | None) -> Any:
+            placed = None if content is None else (content, place)
+            promise = partial(resubmit_requests.progressed, number=number, progress=progress, message=message, placed=placed)
+            return self._writer.submit(promise, wants)
+
+        made: StoredMessage | None = None
+        if content is None or content.path is None:
+            made = await run(None)
+            return made
+        try:
+            made = await self._large.promise((content,), lambda places: run(places[0]), lambda made: made is not None)
+        except asyncio.CancelledError:
+            raise  # it goes on, and may still need the file
+        except BaseException:
+            content.path.unlink(missing_ok=True)
+            raise
+        if made is None:
+            content.path.unlink(missing_ok=True)
+        return made
+
+    async def unfinished_resubmitted(self, number: int) -> tuple[Resubmitted, ...]:
+        return await self._readers.ask(partial(resubmit_requests.unfinished, number=number))
+
+    async def record_settled(self, number: int, redundant: Sequence[MessageId], finished: Sequence[MessageId]) -> None:
+        run = partial(resubmit_requests.settled, number=number, redundant=tuple(redundant), finished=tuple(finished))
+        await self._writer.submit(run)
+
+    async def wrapped(self, content: Content, before: bytes, after: bytes = b"") -> Content:
+        path = self.spool_directory / f"wrapped-{uuid.uuid4()}"
+        try:
+            return await self._large.on_file_thread(partial(wrapped, content, before, after, path))
+        except OSError as error:
+            if content.path is not None and not content.path.exists():
+                raise ContentCorrupt("it is gone") from error
+            raise errors.unavailable(error) from error
+
     # peers
     async def record_peer(self, identity: PeerIdentity, heard_at: datetime) -> None:
         await self._writer.submit(partial(promises.peer_heard, identity=identity, heard_at=heard_at))
@@ -390,11 +484,25 @@ class SqliteLedger:
     async def peers(self) -> tuple[PeerRow, ...]:
         return tuple(row for _, row in sorted(self._state.peers.rows.items()))
 
-    def seen(self, server: ServerName) -> Seen | None:
-        return self._state.peers.seen(server)
+    def seen(self, server: ServerName, database: DatabaseId) -> Seen | None:
+        return self._state.peers.seen(server, database)
 
     def server_of(self, database: DatabaseId) -> ServerName:
         return self._state.peers.server_of(database)
+
+    # an older copy of the database
+    async def record_renamed(self) -> None:
+        await self._writer.submit(partial(promises.database_renamed, database=DatabaseId(str(uuid4()))))
+
+    async def older_claims(self, after: int) -> tuple[tuple[MessageId, ...], int]:
+        identity = self._state.identity
+        question = partial(
+            reading.older_claims, database=identity.database, after=after, until=identity.older_until, limit=OLDER_CLAIMS_READ
+        )
+        return await self._readers.ask(question)
+
+    async def record_older_claims_over(self) -> None:
+        await self._writer.submit(promises.older_claims_over)
 
     # housekeeping and listings
     async def expire(self, now: datetime, limit: int) -> tuple[StoredMessage, ...]:
@@ -416,10 +524,25 @@ class SqliteLedger:
             if not has_more:
                 return forgotten
 
+    async def forget_delivered(self, window: timedelta) -> int:
+        forgotten = 0
+        while count := await self._writer.submit(partial(promises.forget_delivered, window=window), is_heavy=True):
+            forgotten += count
+        return forgotten
+
     async def queues(self) -> tuple[QueueRow, ...]:
         return await self._readers.ask(
-            partial(queues.queues, server=self._opening.server, now=self._state.now(), numbers=dict(self._state.shadow_queues))
+            partial(
+                queues.queues,
+                server=self._opening.server,
+                now=self._state.now(),
+                numbers=dict(self._state.shadow_queues),
+                suspended=dict(self._state.suspended_queues),
+            )
         )
+
+    async def depths(self) -> Mapping[tuple[QueueKind, str], int]:
+        return await self._readers.ask(queues.depths)
 
     async def messages(self, queue: str, limit: int, after: int = 0) -> tuple[StoredMessage, ...]:
         question = partial(
@@ -432,6 +555,27 @@ class SqliteLedger:
             contents=self._contents,
         )
         return await self._ask(question)
+
+    async def filtered(self, queue: str, expression: Expression, expiry: timedelta, limit: int, after: int = 0) -> MessagePage:
+        now = self._state.now()
+        next_after: int | None = None
+
+        def ask(connection: Connection) -> reading.Found:
+            nonlocal next_after
+            found, next_after = queues.filtered(
+                connection,
+                queue,
+                filters.condition(expression, now, expiry, self._opening.server),
+                limit,
+                after,
+                now,
+                dict(self._state.shadow_queues),
+                self._contents,
+            )
+            return found
+
+        messages = await self._ask(ask)
+        return MessagePage(messages, next_after)
 
 
 def _readable(messages: tuple[StoredMessage, ...]) -> tuple[StoredMessage, ...]:

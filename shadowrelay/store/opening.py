@@ -4,7 +4,6 @@ What is found damaged is put aside under a name with the time, never deleted; an
 a new id, so that the shadow servers of what was in it promote. Notes for the operator log say so.
 """
 
-import errno
 import fcntl
 import os
 import sqlite3
@@ -15,23 +14,25 @@ from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
-from sqlalchemy import Connection, bindparam, exc, func, insert, select, update
+from sqlalchemy import Connection, bindparam, delete, exc, func, insert, select, update
 
 from shadowrelay.model.ids import DatabaseId, MessageId, ServerName, SiteName
-from shadowrelay.model.queue import DatabaseIdentity, PeerRow
-from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, ConfigurationError, LedgerUnavailable
+from shadowrelay.model.peers import Seen
+from shadowrelay.model.queue import Beginning, DatabaseIdentity, PeerRow, Suspension
+from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, UNUSABLE, ConfigurationError, LedgerUnavailable
 from shadowrelay.store import codec, content, errors, promises, tables, versions
 from shadowrelay.store.commit import Committer, Promise
 from shadowrelay.store.connection import WriterConnection
 from shadowrelay.store.content import ContentStore
 from shadowrelay.store.dialect import condition_of, through
-from shadowrelay.store.state import KnownPeers, WriterState
+from shadowrelay.store.state import KnownPeers, MayBeDelivered, WriterState
 from shadowrelay.store.working import WorkingFile
 
 DATABASE_NAME = "queue.db"
 DAMAGED = frozenset((sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB))
-UNUSABLE = frozenset((errno.EEXIST, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ENOENT, errno.EROFS))  # by whoever starts it
 DEATHS_PER_STEP = 500
+OPENINGS_KEPT_MAX = 1_000
+SECOND = 1_000_000  # microseconds
 RESERVE_TAKEN = "data_directory is full: its reserve was given up so that queue.db could be opened. Make room"
 _M = tables.MESSAGE.c
 DECIDE = (  # by name: the planner leaves out a partial index whose condition the UPDATE itself changes
@@ -41,6 +42,9 @@ DECIDE = (  # by name: the planner leaves out a partial index whose condition th
     .values(is_decided=1, due_at=func.coalesce(_M.due_at, bindparam("now")))
 )
 SELECT_LARGE = through(tables.LARGE_FILES, _M.offset)
+DELIVERED_READ_MAX = 100_000  # a tenth of a second
+_AT = tables.DELIVERED_TO.c.delivered_at
+SELECT_NEWEST_DELIVERED = select(tables.DELIVERED_TO.c.key, _AT).order_by(_AT.desc()).limit(DELIVERED_READ_MAX)
 
 
 @dataclass(slots=True)
@@ -197,17 +201,22 @@ def _read_or_make(opening: Opening, writer: WriterConnection) -> WriterState:
 def _open_incarnation(opening: Opening, connection: Connection) -> WriterState:
     now = codec.encode_instant(opening.now())
     row = tables.DATABASE.c
-    known = select(row.database, row.incarnation, row.position, row.internal_id, row.sequence)
+    known = select(
+        *(row.database, row.incarnation, row.position, row.internal_id, row.sequence, row.former, row.older_until, row.draining_since)
+    )
     found = connection.execute(known).first()
     opening.is_new = found is None
     if found is None:
         new = {"database": str(uuid4()), "created_at": now, "incarnation": 0, "began": 0, "position": 0, "internal_id": 0, "sequence": 0}
         connection.execute(insert(tables.DATABASE).values(id=1, **new))
         found = connection.execute(known).one()
-    database, incarnation, position, internal_id, sequence = found
-    identity = DatabaseIdentity(DatabaseId(database), incarnation + 1, position + 1)
+    database, incarnation, position, internal_id, sequence, former, older_until, draining_since = found
+    began = position + 1 + now % SECOND  # if an older copy of this file is opened one day, that begins elsewhere
+    openings = {**_openings(connection), incarnation + 1: Beginning(began, position)}
+    identity = DatabaseIdentity(DatabaseId(database), incarnation + 1, began, openings, DatabaseId(former), older_until)
     connection.execute(update(tables.DATABASE).values(incarnation=identity.incarnation, began=identity.began, position=identity.began))
-    connection.exec_driver_sql(promises.UPSERT_PEER_DATABASE, (database, opening.server))
+    connection.execute(insert(tables.OPENING).values(incarnation=identity.incarnation, began=began, found=position))
+    connection.exec_driver_sql(promises.UPSERT_PEER_DATABASE, (database, opening.server, 0, 0, 0))
     state = WriterState(
         now=opening.now,
         contents=opening.contents,
@@ -218,10 +227,32 @@ def _open_incarnation(opening: Opening, connection: Connection) -> WriterState:
         sequence=sequence,
         safety_net_hold_microseconds=opening.safety_net_hold_time // timedelta(microseconds=1),
         shadow_keep_microseconds=opening.shadow_keep_time // timedelta(microseconds=1),
+        draining_since=draining_since,
+        may_be_delivered=_may_be_delivered(connection, opening.now()),
     )
     for number, primary in connection.execute(select(tables.SHADOW_QUEUE)).fetchall():
         state.shadow_queues[ServerName(primary)] = number
+    for next_hop, since, by in connection.execute(select(tables.SUSPENDED_QUEUE)).fetchall():
+        state.suspended_queues[next_hop] = Suspension(codec.decode_instant(since), by)
     return state
+
+
+def _openings(connection: Connection) -> dict[int, Beginning]:
+    """The latest incarnations; older ones are forgotten."""
+    kept = select(tables.OPENING).order_by(tables.OPENING.c.incarnation.desc()).limit(OPENINGS_KEPT_MAX)
+    openings = {int(incarnation): Beginning(began, found) for incarnation, began, found in connection.execute(kept)}
+    if openings:
+        connection.execute(delete(tables.OPENING).where(tables.OPENING.c.incarnation < min(openings)))
+    return openings
+
+
+def _may_be_delivered(connection: Connection, now: datetime) -> MayBeDelivered:
+    """With the newest deliveries; for a window after the start, older ones are looked up."""
+    found = connection.execute(SELECT_NEWEST_DELIVERED).fetchall()
+    if len(found) < DELIVERED_READ_MAX:
+        return MayBeDelivered(now, [key for key, _ in found])
+    since = codec.decode_instant(found[-1][1] + 1)
+    return MayBeDelivered(now, [key for key, _ in found], since)
 
 
 def _known_peers(connection: Connection) -> KnownPeers:
@@ -238,8 +269,10 @@ def _known_peers(connection: Connection) -> KnownPeers:
             codec.decode_instant_or_none(heard_at),
             bool(is_forgotten),
         )
-    for database, server in connection.execute(select(tables.PEER_DATABASE)).fetchall():
+    for database, server, *seen in connection.execute(select(tables.PEER_DATABASE)).fetchall():
         known.servers[DatabaseId(database)] = ServerName(server)
+        if any(seen):
+            known.former[DatabaseId(database)] = Seen(*seen)
     for server, asked_at in connection.execute(select(tables.ASKER)).fetchall():
         known.asked_at[ServerName(server)] = asked_at
     return known

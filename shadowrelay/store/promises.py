@@ -9,26 +9,26 @@ unfinished is in it, and nothing finished that Safety Net still keeps.
 """
 
 from collections.abc import Callable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, TypeVar
 
-from sqlalchemy import Select, and_, bindparam, delete, func, select, tuple_, update
+from sqlalchemy import ColumnElement, Select, and_, bindparam, delete, func, select, tuple_, update
 
 from shadowrelay.model.ids import NO_DATABASE, NO_SERVER, DatabaseId, MessageId, ServerName, SiteName
 from shadowrelay.model.message import Content, ContentPlace, Ordinals
 from shadowrelay.model.ownership import Claim, DiscardEvent, DiscardStatus, Notification, Role, Transition
-from shadowrelay.model.peers import PeerIdentity
-from shadowrelay.model.queue import AttemptRecord, ForkRetry, NewMessage, PeerRow, SideMessage, StoredMessage
-from shadowrelay.model.replies import LOCAL_ERROR, LedgerUnavailable
+from shadowrelay.model.peers import PeerIdentity, Seen
+from shadowrelay.model.queue import SUSPENDED, AttemptRecord, ForkRetry, NewMessage, PeerRow, SideMessage, StoredMessage, Suspension
+from shadowrelay.model.replies import LOCAL_ERROR, LedgerUnavailable, RequestRefused
 from shadowrelay.model.values import dataclass, replace
 from shadowrelay.ownership.primary import side_claim
-from shadowrelay.ownership.rules import without_server
+from shadowrelay.ownership.rules import Note, without_server
 from shadowrelay.pipeline.delivery_rules import Step
 from shadowrelay.ports import Decide
 from shadowrelay.store import codec, counters, reading, tables
 from shadowrelay.store.dialect import compiled, constant, through, upsert
-from shadowrelay.store.rows import LARGE, Row, stored_message
+from shadowrelay.store.rows import LARGE, TO_BE_DELIVERED, Row, stored_message
 from shadowrelay.store.work import Work, write_retries
 
 _R, _D, _W = tables.RETRY.c, tables.DISCARD.c, tables.WAITING.c
@@ -49,8 +49,12 @@ HASTEN = (
     .values(attempts_next_at=bindparam("latest_at"))
 )
 HASTEN_WAITING = (
-    update(tables.RETRY).where(_FORK.in_(_LATER.where(_R.waits_for != constant("")))).values(attempts_next_at=bindparam("latest_at"))
+    update(tables.RETRY)
+    .where(_FORK.in_(_LATER.where(_R.waits_for.not_in([constant(""), constant(SUSPENDED)]))))
+    .values(attempts_next_at=bindparam("latest_at"))
 )
+UPSERT_SUSPENDED = upsert(tables.SUSPENDED_QUEUE, lambda new: {"suspended_at": new.suspended_at, "suspended_by": new.suspended_by})
+SUSPENDED_QUEUES_MAX = 10_000
 Placed = tuple[Content, ContentPlace | None]
 """A content and, where it is a file, its place already."""
 
@@ -121,6 +125,10 @@ def attempt(
     message_id = record.message_id
     claim = work.claim(message_id)
     transition = decide(message_id, claim)
+    if record.delivered:
+        work.changes_count += 1
+        for key in record.delivered:
+            work.delivered.append((key, work.now_microseconds, message_id))
     sides = [_side(work, side, place, claim) for side, place in zip(record.sides, places, strict=True)]
     keep_until, remember_until = codec.encode_instant(record.keep_until), codec.encode_instant(record.remember_until)
     changed = work.apply(message_id, transition, keep_until=keep_until, remember_until=remember_until)
@@ -130,13 +138,18 @@ def attempt(
             changed.deaths_count = 0
         changed.is_decided = True  # nothing is attempted before the verdict, which may come in this very commit
         work.changed(changed)
+    if record.sent and changed is not None:
+        changed.delivered_at = work.now_microseconds  # of this commit: an interval that is over gets no more deliveries
+        changed.deliveries += codec.encode_delivery(work.now_microseconds, record.next_hop, record.sent, record.is_inside)
+        if message_id not in work.dirty:
+            work.changed(changed)
     waited_for = [row for row in sides if row.claim.role is Role.PRIMARY and not row.is_placed]
     told = transition
-    if waited_for and not transition.tell:
-        if changed is None or changed.claim.role is not Role.PRIMARY:
-            return transition
-        # Nobody has a copy to be told of now. Whoever gets one must not hear of these recipients before their DSN is safe.
-        told = replace(transition, tell=(Notification(NO_SERVER, NO_DATABASE, DiscardStatus.DELIVERED, record.done),))
+    if waited_for and not any(notification.status is DiscardStatus.DELIVERED for notification in transition.tell):
+        # Nobody has a copy to be told of now. Whoever gets one, or asks, must not hear of these recipients before the side messages are
+        # safe; nor of a message that is done.
+        unsaid = Notification(NO_SERVER, NO_DATABASE, DiscardStatus.DELIVERED, record.done)
+        told = replace(transition, tell=(*transition.tell, unsaid))
     for row in waited_for:
         row.is_awaited = True
         work.changed(row)
@@ -221,8 +234,60 @@ def hasten(work: Work, next_hop: str, step: Step | None, latest_at: datetime, li
     return count
 
 
+def suspended(work: Work, message_id: MessageId, suspension: Suspension | None, forks: Sequence[ForkRetry]) -> tuple[str, ...]:
+    """Suspend a primary message, or resume it: then its forks are due now. `forks` are those of a message in no queue. The next hops
+    whose queues have it. Raises: RequestRefused."""
+    row = work.row(message_id)
+    if row is None or row.claim.role is not Role.PRIMARY or not row.is_decided:
+        raise RequestRefused("it changed at this moment: look at it again")
+    if (row.suspended_at is None) is (suspension is None):
+        return ()
+    row.suspended_at = None if suspension is None else codec.encode_instant(suspension.since)
+    row.suspended_by = "" if suspension is None else suspension.by
+    retries = work.retries_of(row) or {
+        fork.next_hop: _undone(fork, row.claim.done) for fork in forks if not fork.ordinals <= row.claim.done
+    }
+    work.replace_retries(row, retries)
+    work.changed(row)
+    return tuple(retries)
+
+
+def resubmitted(work: Work, message_id: MessageId) -> tuple[str, ...]:
+    """Forks that wait only for their time are due now."""
+    row = work.row(message_id)
+    if row is None or row.claim.role is not Role.PRIMARY:
+        return ()
+    retries = work.retries_of(row)
+    due = {
+        key: retry if retry.waits_for else replace(retry, attempts_next_at=min(retry.attempts_next_at, work.now))
+        for key, retry in retries.items()
+    }
+    if due != retries:
+        work.replace_retries(row, due)
+    return tuple(due)
+
+
+def queue_suspended(work: Work, next_hop: str, suspension: Suspension | None) -> bool:
+    """Suspend a delivery queue, or resume it. False: it was already. Raises: RequestRefused."""
+    known = work.state.suspended_queues
+    before = known.get(next_hop)
+    if (before is None) is (suspension is None):
+        return False
+    if suspension is None:
+        work.connection.execute(delete(tables.SUSPENDED_QUEUE).where(tables.SUSPENDED_QUEUE.c.next_hop == next_hop))
+        known.pop(next_hop)
+    else:
+        if len(known) >= SUSPENDED_QUEUES_MAX:
+            raise RequestRefused(f"{SUSPENDED_QUEUES_MAX} queues are suspended already")
+        work.execute_many(UPSERT_SUSPENDED, [(next_hop, codec.encode_instant(suspension.since), suspension.by)])
+        known[next_hop] = suspension
+    work.changes_count += 1
+    work.after_rollback.append(partial(_put_back, known, next_hop, before))
+    return True
+
+
 def _side(work: Work, side: SideMessage, place: ContentPlace | None, original: Claim | None) -> Row:
-    """The same DSN has the same id on whichever server makes it, so it may be here already, and then is not made again."""
+    """The same DSN or report has the same id on whichever server makes it, so it may be here already, and then is not made again."""
     message = side.message
     row = work.row(message.envelope.message_id)
     if row is None:
@@ -256,6 +321,8 @@ def discards(
         if transition.changed:
             work.apply(event.message_id, transition, keep_until=kept)
             work.tell(event.message_id, transition)
+        elif transition.note == Note.FORKS and (row := work.row(event.message_id)) is not None:
+            work.note_fork(row, event.next_hop, event.ordinals)
     if events:
         work.changes_count += 1
         work.execute_many(UPSERT_ACKNOWLEDGED, [(primary, database, incarnation, max(event.sequence for event in events))])
@@ -276,7 +343,7 @@ def forget_acknowledged(work: Work, asker: ServerName, database: DatabaseId, seq
 def set_aside(work: Work, message_id: MessageId, reason: str, decide: Decide | None = None) -> None:
     """`decide` may hand it over in the same commit."""
     row = work.row(message_id)
-    if row is None or row.claim.role not in (Role.PRIMARY, Role.SHADOW, Role.SET_ASIDE):
+    if row is None or row.claim.role not in TO_BE_DELIVERED:
         return
     transition = Transition(row.claim, row.claim) if decide is None else decide(message_id, row.claim)
     after = transition.after or row.claim
@@ -296,6 +363,18 @@ def taken_back(work: Work, message_id: MessageId, decide: Decide) -> Transition:
     return transition
 
 
+def draining(work: Work, since: datetime | None) -> None:
+    """`drain`, and with None `undrain`."""
+    at = None if since is None else codec.encode_instant(since)
+    work.connection.execute(update(tables.DATABASE).values(draining_since=at))  # it has one row
+    work.changes_count += 1
+
+    def keep() -> None:
+        work.state.draining_since = at
+
+    work.after_commit.append(keep)
+
+
 def died(work: Work, message_ids: Sequence[MessageId]) -> None:
     """The process died while it handled the content of these."""
     work.preload(message_ids)
@@ -310,7 +389,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 UPSERT_PEER = upsert(tables.PEER, lambda new: {column.name: column for column in list(new)[1:]})
-UPSERT_PEER_DATABASE = upsert(tables.PEER_DATABASE, lambda new: {"server": new.server})
+UPSERT_PEER_DATABASE = upsert(tables.PEER_DATABASE, lambda new: {column.name: column for column in list(new)[1:]})
 AT_ONCE_MAX = 1_000  # rows in one transaction
 # Nobody is told it, but what it says is not safe yet: the next server that gets a copy must not hear it either.
 UNADDRESS_WAITING = update(tables.WAITING).values(asker="", asker_database="")
@@ -322,9 +401,12 @@ def peer_heard(work: Work, identity: PeerIdentity, heard_at: datetime) -> None:
     before = known.rows.get(identity.server)
     _write(work, row)
     if before is None or before.database != row.database:
-        work.execute_many(UPSERT_PEER_DATABASE, [(row.database, row.server)])
+        if before is not None and before.database:
+            _remember_former(work, before)
+        work.execute_many(UPSERT_PEER_DATABASE, [(row.database, row.server, 0, 0, 0)])
+        _forget_former(work, row.database)
         # What was to be told to its old queue has nobody who could need it any more. Where that is much, housekeeping removes it
-        # in steps (`expiry.forget_unasked`); nobody is told of it meanwhile.
+        # in steps (`forget_unasked`); nobody is told of it meanwhile.
         present = (row.database, NO_DATABASE)
         if _discards_count(work, row.server) <= AT_ONCE_MAX:
             work.delete_discards(and_(_D.asker == row.server, _D.asker_database.not_in(present)))
@@ -343,6 +425,38 @@ def peer_heard(work: Work, identity: PeerIdentity, heard_at: datetime) -> None:
     work.after_rollback.append(undo)
 
 
+def _remember_former(work: Work, row: PeerRow) -> None:
+    """The server has another database now. If the former one comes back as it was at some earlier time, the server must be told."""
+    former, database = work.state.peers.former, row.database
+    before = former.get(database)
+    work.execute_many(UPSERT_PEER_DATABASE, [(database, row.server, row.incarnation, row.began, row.position)])
+    former[database] = Seen(row.incarnation, row.began, row.position)
+    work.after_rollback.append(lambda: _put_back(former, database, before))
+
+
+def _forget_former(work: Work, database: DatabaseId) -> None:
+    """It is the server's present database again."""
+    former = work.state.peers.former
+    before = former.pop(database, None)
+    work.after_rollback.append(lambda: _put_back(former, database, before))
+
+
+def database_renamed(work: Work, database: DatabaseId) -> None:
+    """This database is an older copy: it gets this id, and its claims are to be asked about. A process commits nothing after it."""
+    state = work.state
+    work.changes_count += 1
+    work.connection.execute(
+        update(tables.DATABASE).values(database=database, former=state.identity.database, older_until=state.internal_id)
+    )
+    work.execute_many(UPSERT_PEER_DATABASE, [(database, state.peers.server_of(state.identity.database), 0, 0, 0)])
+
+
+def older_claims_over(work: Work) -> None:
+    """All claims of the older copy have been asked about."""
+    work.changes_count += 1
+    work.connection.execute(update(tables.DATABASE).values(older_until=0))
+
+
 def _note_replaced(work: Work, row: PeerRow) -> None:
     """Housekeeping removes notifications only for databases that are known to be replaced: so are now those that could not be
     recorded while the disk was full."""
@@ -351,7 +465,7 @@ def _note_replaced(work: Work, row: PeerRow) -> None:
     databases = [DatabaseId(database) for asker, _, database in names if asker == row.server]
     for database in databases:
         if database not in (NO_DATABASE, row.database) and database not in known.servers:
-            work.execute_many(UPSERT_PEER_DATABASE, [(database, row.server)])
+            work.execute_many(UPSERT_PEER_DATABASE, [(database, row.server, 0, 0, 0)])
             known.servers[database] = row.server
             work.after_rollback.append(partial(_put_back, known.servers, database, None))
 
@@ -414,6 +528,27 @@ def peer_forgotten(work: Work, server: ServerName, after: int) -> int | None:
 SEGMENTS_PER_STEP = 8
 DISCARDS_PER_STEP = 1_000
 DELETE_DISCARD = compiled(delete(tables.DISCARD).where(_D.sequence == bindparam("sequence")))
+
+
+_T = tables.DELIVERED_TO.c
+DELIVERED_PER_STEP = 1_000
+
+
+def old_deliveries(condition: ColumnElement[bool]) -> Select[Any]:
+    """The keys of one step."""
+    return select(_T.key).where(condition).order_by(_T.delivered_at).limit(DELIVERED_PER_STEP)
+
+
+def forget_delivered(work: Work, window: timedelta) -> int:
+    """One step: deliveries longer ago than the window, and those recorded while the wall clock was ahead by more than that. How many."""
+    work.state.may_be_delivered.turn_over(work.now, window)
+    earliest, latest = codec.encode_instant(work.now - window), codec.encode_instant(work.now + window)
+    count = 0
+    for condition in (_T.delivered_at <= earliest, _T.delivered_at > latest):
+        done = work.connection.execute(delete(tables.DELIVERED_TO).where(_T.key.in_(old_deliveries(condition).correlate(None))))
+        count += done.rowcount
+    work.changes_count += count
+    return count
 
 
 def expired(at: int, limit: int) -> Select[Any]:

@@ -10,27 +10,31 @@ Pages are in the order of the internal id; in Safety Net of the time at which a 
 import json
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from operator import itemgetter
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Index, ScalarSelect, Select, func, select, tuple_
 
-from shadowrelay.model.ids import DatabaseId, ServerName
-from shadowrelay.model.queue import QueueKind, QueueRow
+from shadowrelay.model.ids import NO_SERVER, DatabaseId, ServerName
+from shadowrelay.model.queue import QueueKind, QueueRow, Suspension
 from shadowrelay.store import codec, counters, tables
 from shadowrelay.store.content import ContentStore
-from shadowrelay.store.dialect import CrossJoin, by_way_of, through
-from shadowrelay.store.reading import Found, fetch, found, page, shadows_of
+from shadowrelay.store.dialect import CrossJoin, by_way_of, constant, through
+from shadowrelay.store.reading import NEVER_DUE, Found, fetch, found, page, shadows_of
+from shadowrelay.store.rows import shadow_queue
 
 SUBMISSION = "Submission"
 SHADOW = "Shadow\\"
 SAFETY_NET_PRIMARY = "SafetyNet\\Primary"
 SAFETY_NET_SHADOW = "SafetyNet\\Shadow"
 POISON = "Poison"
+HANDED_OVER = "HandedOver"
 
-_M, _R, _QUEUE = tables.MESSAGE.c, tables.RETRY.c, tables.COUNTER.c
+_M, _R, _F, _QUEUE = tables.MESSAGE.c, tables.RETRY.c, tables.SHADOW_FORK.c, tables.COUNTER.c
 DECIDED = through(tables.SUBMISSION, tables.MESSAGE)
 UNDECIDED = through(tables.UNDECIDED, tables.MESSAGE)
 SET_ASIDE = through(tables.POISON, tables.MESSAGE)
+GIVEN_AWAY = through(tables.HANDED_OVER, tables.MESSAGE)
 
 
 def _first_fork(column: ColumnElement[Any], index: Index, order: ColumnElement[Any]) -> ScalarSelect[Any]:
@@ -49,6 +53,19 @@ DELIVERY = (  # a look or two into an index for each queue
         _first_fork(_R.last_reply, tables.DUE, _R.attempts_next_at.desc()),
     )
     .where(_QUEUE.kind == counters.DELIVERY, _QUEUE["count"] > 0)
+    .order_by(_QUEUE.name)
+)
+
+
+_FIRST_SHADOW = by_way_of(tables.BY_SHADOW_QUEUE, select(_F.message)).where(_F.queue == _QUEUE.name).order_by(_F.message).limit(1)
+SHADOW_FORKS = (  # likewise
+    select(
+        _QUEUE.name,
+        _QUEUE["count"],
+        _QUEUE.octets,
+        select(_M.arrived_at).where(_M.internal_id == _FIRST_SHADOW.correlate(tables.COUNTER).scalar_subquery()).scalar_subquery(),
+    )
+    .where(_QUEUE.kind == counters.SHADOW_FORK, _QUEUE["count"] > 0)
     .order_by(_QUEUE.name)
 )
 
@@ -93,6 +110,18 @@ def delivery_page(next_hop: str, after: int, limit: int) -> Select[Any]:
     return queued.where(_R.next_hop == next_hop, _R.message > after, _M.role == "primary").order_by(_R.message).limit(limit)
 
 
+def shadow_fork_page(queue: str, after: int, limit: int) -> Select[Any]:
+    """Of a shadow queue by next hop."""
+    forks = CrossJoin(tables.SHADOW_FORK, tables.MESSAGE, _M.internal_id == _F.message)
+    held = by_way_of(tables.BY_SHADOW_QUEUE, select(tables.MESSAGE).select_from(forks))
+    return held.where(_F.queue == queue, _F.message > after, _M.role == "shadow").order_by(_F.message).limit(limit)
+
+
+def without_forks(primary: ServerName, database: DatabaseId) -> Select[Any]:
+    """Shadow messages whose primary server has reported no forks."""
+    return shadows_of(primary, database).where(_M.forks_count == constant(0))
+
+
 def queued_page(after: int, limit: int) -> Select[Any]:
     """Of all delivery queues, each message once."""
     queued = select(_R.message).where(_R.message > after).distinct().order_by(_R.message).limit(limit)
@@ -105,8 +134,10 @@ def by_internal_id(internal_ids: Sequence[int]) -> Select[Any]:
     return select(tables.MESSAGE).select_from(CrossJoin(wanted, tables.MESSAGE, _M.internal_id == wanted.c.value))
 
 
-def queues(connection: Connection, server: ServerName, now: datetime, numbers: dict[ServerName, int]) -> tuple[QueueRow, ...]:
-    """Submission, Safety Net and Poison always; delivery and shadow queues while something is in them."""
+def queues(
+    connection: Connection, server: ServerName, now: datetime, numbers: dict[ServerName, int], suspended: dict[str, Suspension]
+) -> tuple[QueueRow, ...]:
+    """Submission, Safety Net and Poison always; the others while something is in them; suspended ones also empty."""
 
     def row(name: str, kind: QueueKind, next_hop: str, held: tuple[int, int], firsts: Iterable[int | None], **more: Any) -> QueueRow:
         count, octets = held
@@ -121,16 +152,34 @@ def queues(connection: Connection, server: ServerName, now: datetime, numbers: d
     held = _total(connection, counters.SUBMISSION)
     listed = [row(SUBMISSION, QueueKind.SUBMISSION, SUBMISSION, held, firsts(oldest(DECIDED), oldest(UNDECIDED)))]
     for next_hop, count, octets, oldest_at, next_at, last_reply in connection.execute(DELIVERY).fetchall():
-        more = {"last_error": last_reply or "", "next_retry_at": codec.decode_instant_or_none(next_at)}
+        more = {"last_error": last_reply or "", "next_retry_at": codec.decode_instant_or_none(None if next_at == NEVER_DUE else next_at)}
+        more["suspended"] = suspended.get(next_hop)
         listed.append(row(next_hop, QueueKind.DELIVERY, next_hop, (count, octets), (oldest_at,), **more))
-    for primary, databases in sorted(_shadows(connection).items(), key=lambda entry: numbers.get(entry[0], 0)):
+    present = {row.next_hop for row in listed}
+    for next_hop, suspension in sorted((entry for entry in suspended.items() if entry[0] not in present), key=itemgetter(0)):
+        listed.append(row(next_hop, QueueKind.DELIVERY, next_hop, (0, 0), (), suspended=suspension))
+    for primary, databases in sorted(_shadows(connection, forked=False).items(), key=lambda entry: numbers.get(entry[0], 0)):
         held = (sum(count for count, _ in databases.values()), sum(octets for _, octets in databases.values()))
-        first = firsts(*[oldest(shadows_of(primary, database)) for database in databases])
-        listed.append(row(f"{SHADOW}{numbers.get(primary, 0)}", QueueKind.SHADOW, primary, held, first))
+        first = firsts(*[oldest(without_forks(primary, database)) for database in databases])
+        listed.append(row(f"{SHADOW}{numbers.get(primary, 0)}", QueueKind.SHADOW, primary, held, first, primary=primary))
+    for name, count, octets, oldest_at in connection.execute(SHADOW_FORKS).fetchall():
+        primary, next_hop = shadow_queue(name)
+        listed.append(row(f"{SHADOW}{primary}\\{next_hop}", QueueKind.SHADOW, next_hop, (count, octets), (oldest_at,), primary=primary))
     for name, kind, side in ((SAFETY_NET_PRIMARY, QueueKind.SAFETY_NET_PRIMARY, 0), (SAFETY_NET_SHADOW, QueueKind.SAFETY_NET_SHADOW, 1)):
         listed.append(row(name, kind, "", counters.safety_net(connection, side, at), firsts(oldest_in_safety_net(side, at))))
     listed.append(row(POISON, QueueKind.POISON, "", _total(connection, counters.POISON), firsts(oldest(SET_ASIDE))))
+    if (held := _total(connection, counters.HANDED_OVER))[0]:
+        listed.append(row(HANDED_OVER, QueueKind.HANDED_OVER, "", held, firsts(oldest(GIVEN_AWAY))))
     return tuple(listed)
+
+
+def depths(connection: Connection) -> dict[tuple[QueueKind, str], int]:
+    """By kind and next hop, a shadow queue by primary server and next hop, from the counters alone."""
+    found = {(QueueKind.SUBMISSION, SUBMISSION): _total(connection, counters.SUBMISSION)[0]}
+    found |= {(QueueKind.DELIVERY, name): count for name, _, count, _ in counters.of_kind(connection, counters.DELIVERY)}
+    for primary, databases in _shadows(connection, forked=False).items():
+        found[QueueKind.SHADOW, primary] = sum(count for count, _ in databases.values())
+    return found | {(QueueKind.SHADOW, name): count for name, _, count, _ in counters.of_kind(connection, counters.SHADOW_FORK)}
 
 
 def _total(connection: Connection, kind: str) -> tuple[int, int]:
@@ -138,10 +187,12 @@ def _total(connection: Connection, kind: str) -> tuple[int, int]:
     return sum(count for _, _, count, _ in of_kind), sum(octets for *_, octets in of_kind)
 
 
-def _shadows(connection: Connection) -> dict[ServerName, dict[DatabaseId, tuple[int, int]]]:
-    """By primary server and its database: messages and octets."""
+def _shadows(connection: Connection, *, forked: bool) -> dict[ServerName, dict[DatabaseId, tuple[int, int]]]:
+    """By primary server and its database: messages and octets, with or without those whose forks are known."""
     servers: dict[ServerName, dict[DatabaseId, tuple[int, int]]] = {}
-    for name, _, count, octets in counters.of_kind(connection, counters.SHADOW):
+    for name, number, count, octets in counters.of_kind(connection, counters.SHADOW):
+        if number >= 2 and not forked:
+            continue
         server, _, database = name.partition(" ")
         databases = servers.setdefault(ServerName(server), {})
         before = databases.get(DatabaseId(database), (0, 0))
@@ -154,33 +205,74 @@ def messages(
 ) -> Found:
     """Of the queue with that identity; the server before the first backslash is not looked at, and may be missing. Empty: of all
     queues but Safety Net, where nothing waits."""
-    is_short = queue in (SUBMISSION, POISON, SAFETY_NET_PRIMARY, SAFETY_NET_SHADOW) or queue.startswith(SHADOW)
+    return _merged(connection, _pages(connection, queue, limit, after, now, numbers), limit, contents)
+
+
+def _pages(connection: Connection, queue: str, limit: int, after: int, now: datetime, numbers: dict[ServerName, int]) -> list[Select[Any]]:
+    """What finds the messages of a page; of Safety Net in its order, of the others by internal id."""
+    is_short = queue in (SUBMISSION, POISON, HANDED_OVER, SAFETY_NET_PRIMARY, SAFETY_NET_SHADOW) or queue.startswith(SHADOW)
     name = queue if is_short else queue.partition("\\")[2] or queue
     if name in (SAFETY_NET_PRIMARY, SAFETY_NET_SHADOW):
         side = 1 if name == SAFETY_NET_SHADOW else 0
-        return found(connection, safety_net_page(connection, side, codec.encode_instant(now), after, limit), contents)
+        return [safety_net_page(connection, side, codec.encode_instant(now), after, limit)]
     submission = [page(DECIDED, after, limit), page(UNDECIDED, after, limit)]
     poison = [page(SET_ASIDE, after, limit)]
-    shadows = {
-        primary: [page(shadows_of(primary, database), after, limit) for database in databases]
-        for primary, databases in _shadows(connection).items()
-    }
+    given_away = [page(GIVEN_AWAY, after, limit)]
+    shadows = _shadows(connection, forked=True)
     if not name:
-        every_shadow = [statement for statements in shadows.values() for statement in statements]
-        return _merged(connection, [*submission, queued_page(after, limit), *every_shadow, *poison], limit, contents)
+        every_shadow = [page(shadows_of(primary, database), after, limit) for primary in shadows for database in shadows[primary]]
+        return [*submission, queued_page(after, limit), *every_shadow, *poison, *given_away]
     if name == SUBMISSION:
-        return _merged(connection, submission, limit, contents)
+        return submission
     if name == POISON:
-        return _merged(connection, poison, limit, contents)
+        return poison
+    if name == HANDED_OVER:
+        return given_away
     if name.startswith(SHADOW):
-        primary = next((server for server, number in numbers.items() if str(number) == name[len(SHADOW) :]), None)
-        return Found(()) if primary is None else _merged(connection, shadows.get(primary, []), limit, contents)
-    return found(connection, delivery_page(name, after, limit), contents)
+        wanted, _, next_hop = name.removeprefix(SHADOW).partition("\\")
+        primary = next((server for server, number in numbers.items() if wanted in (str(number), server)), NO_SERVER)
+        if next_hop:
+            return [shadow_fork_page(f"{primary} {next_hop}", after, limit)]
+        return [page(without_forks(primary, database), after, limit) for database in shadows.get(primary, ())]
+    return [delivery_page(name, after, limit)]
+
+
+EXAMINED_MAX = 5_000  # rows for one page of a filtered listing: a tenth of a second
+
+
+def filtered(
+    connection: Connection,
+    queue: str,
+    condition: ColumnElement[bool],
+    limit: int,
+    after: int,
+    now: datetime,
+    numbers: dict[ServerName, int],
+    contents: ContentStore,
+) -> tuple[Found, int | None]:
+    """The messages of a page that satisfy the condition, and after which one the next page begins, `None` after the last. The page ends
+    after `limit` messages, or where `EXAMINED_MAX` were looked at, so that it may have few messages, or none."""
+    pages = _pages(connection, queue, EXAMINED_MAX, after, now, numbers)
+    ids = _internal_ids(connection, pages)[:EXAMINED_MAX]
+    page_found = found(connection, by_internal_id(ids).where(condition).limit(limit), contents)
+    if len(page_found.messages) == limit:
+        return page_found, page_found.messages[-1].internal_id
+    return page_found, ids[-1] if len(ids) == EXAMINED_MAX else None
+
+
+def _internal_ids(connection: Connection, pages: Sequence[Select[Any]]) -> list[int]:
+    """Of what all of them find, in the order of one page."""
+    ids = [internal_id for each in pages for (internal_id,) in fetch(connection, each.with_only_columns(_M.internal_id))]
+    return ids if len(pages) == 1 else sorted(ids)
+
+
+def undelivered(connection: Connection, limit: int, after: int, contents: ContentStore) -> Found:
+    """Primary messages, in Submission or in a delivery queue."""
+    return _merged(connection, [page(DECIDED, after, limit), queued_page(after, limit)], limit, contents)
 
 
 def _merged(connection: Connection, statements: Sequence[Select[Any]], limit: int, contents: ContentStore) -> Found:
     """The first of what all of them find, by internal id. Where they are several, first the ids, then the rows of one page."""
     if len(statements) == 1:
         return found(connection, statements[0], contents)
-    ids = [internal_id for each in statements for (internal_id,) in fetch(connection, each.with_only_columns(_M.internal_id))]
-    return found(connection, by_internal_id(sorted(ids)[:limit]), contents)
+    return found(connection, by_internal_id(_internal_ids(connection, statements)[:limit]), contents)

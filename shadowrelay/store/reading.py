@@ -9,19 +9,21 @@ from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from sqlalchemy import Connection, Select, and_, bindparam, func, select
+from sqlalchemy import Connection, Select, and_, bindparam, func, or_, select
 
 from shadowrelay.model.ids import NO_DATABASE, DatabaseId, MessageId, ServerName
 from shadowrelay.model.message import NO_ORDINALS, Ordinals
 from shadowrelay.model.ownership import CopyNumber, DiscardEvent, DiscardStatus, Role
 from shadowrelay.model.peers import DiscardReply
-from shadowrelay.model.queue import HeldCopy, ShadowGroup, StoredMessage
+from shadowrelay.model.queue import NEVER, DeliveredTo, HeldCopy, ShadowGroup, StoredMessage
 from shadowrelay.model.values import dataclass, replace
 from shadowrelay.store import codec, counters, rows, tables
 from shadowrelay.store.content import ContentStore
 from shadowrelay.store.dialect import CrossJoin, by_way_of, compiled, constant, each_value, through
 
-_M, _R, _D, _W = tables.MESSAGE.c, tables.RETRY.c, tables.DISCARD.c, tables.WAITING.c
+KEYS_PER_LOOK_UP = 500  # parameters of one statement
+
+_M, _R, _D, _W, _T = tables.MESSAGE.c, tables.RETRY.c, tables.DISCARD.c, tables.WAITING.c, tables.DELIVERED_TO.c
 _WANTED = func.json_each(bindparam("wanted")).table_valued("value", name="wanted")
 _RETRIES = CrossJoin(tables.RETRY, tables.MESSAGE, _M.internal_id == _R.message)
 
@@ -46,13 +48,21 @@ SELECT_NEXT_DUE = compiled(
 SELECT_RETRIES = compiled(
     select(tables.RETRY).select_from(CrossJoin(_WANTED, tables.RETRY, _R.message == _WANTED.c.value)).order_by(_R.attempts_next_at)
 )
+_FORK = tables.SHADOW_FORK
+SELECT_SHADOW_FORKS = compiled(select(_FORK).select_from(CrossJoin(_WANTED, _FORK, _FORK.c.message == _WANTED.c.value)))
 _IS_FOR = and_(_D.asker == bindparam("asker"), _D.asker_database.in_([bindparam("database"), constant(NO_DATABASE)]))
-SELECT_DISCARDS = compiled(
-    select(_D.sequence, _D.message_id, _D.status, _D.ordinals).where(_IS_FOR).order_by(_D.sequence).limit(bindparam("limit"))
+_DISCARDS = (
+    select(_D.sequence, _D.message_id, _D.status, _D.ordinals, _D.next_hop).where(_IS_FOR).order_by(_D.sequence).limit(bindparam("limit"))
 )
+_NO_FORKS = _D.status != constant(DiscardStatus.FORKS.value)
+SELECT_DISCARDS = compiled(_DISCARDS)
+SELECT_DISCARDS_BUT_FORKS = compiled(_DISCARDS.where(_NO_FORKS))  # for a server of an older version
 
 # The others.
-SELECT_UNTOLD = select(_D.sequence).where(_IS_FOR).limit(1)
+SELECT_UNTOLD = select(_D.sequence).where(_IS_FOR, _NO_FORKS).limit(1)
+SELECT_UNSAID = (
+    select(_W.id).where(_W.asker == bindparam("asker"), _W.asker_database.in_([bindparam("database"), constant(NO_DATABASE)])).limit(1)
+)
 SELECT_GROUP_SERVERS = each_value(tables.SHADOWS, _M.primary_server)
 SELECT_GROUP_DATABASES = each_value(tables.SHADOWS, _M.primary_database, _M.primary_server == bindparam("server"))
 SELECT_ANY_HANDED = (
@@ -67,6 +77,7 @@ SELECT_QUEUES = select(  # two looks into an index for each queue, however much 
 SELECT_WAITED_FOR = each_value(tables.AWAITED, _R.waits_for)
 OF_A_COPY = (_M.internal_id, _M.message_id, _M.ownership, _M.placement, _M.number_database)
 _SAYS_DELIVERED = _W.status == DiscardStatus.DELIVERED.value
+NEVER_DUE = codec.encode_instant(NEVER)  # the forks of suspended messages
 Statement = Select[Any] | tuple[str, tuple[Any, ...]]
 """An expression, or compiled text and its parameters."""
 
@@ -111,7 +122,7 @@ class Found:
 
 def decode_messages(connection: Connection, many: Iterable[Sequence[Any]], contents: ContentStore) -> Found:
     """A row that cannot be read becomes a message that is set aside, with an envelope that has only its recipients' number."""
-    decoded, corrupt, retried = [], [], []
+    decoded, corrupt, retried, forked = [], [], [], []
     for columns in many:
         text = columns[rows.ENVELOPE_INDEX]
         row = rows.decode_row((*columns[: rows.ENVELOPE_INDEX], *columns[rows.ENVELOPE_INDEX + 1 :]))
@@ -132,12 +143,21 @@ def decode_messages(connection: Connection, many: Iterable[Sequence[Any]], conte
             row.place = None
         if row.retries_count:
             retried.append(row.internal_id)
+        if row.forks_count:
+            forked.append(row.internal_id)
         decoded.append((row, envelope))
-    forks = {}
+    retries, forks = {}, {}
     if retried:
-        forks = rows.decode_retries(fetch(connection, (SELECT_RETRIES, (json.dumps(retried),))))
+        retries = rows.decode_retries(fetch(connection, (SELECT_RETRIES, (json.dumps(retried),))))
+    if forked:
+        forks = rows.decode_forks(fetch(connection, (SELECT_SHADOW_FORKS, (json.dumps(forked),))))
     return Found(
-        tuple([rows.stored_message(row, envelope, forks.get(row.internal_id, ())) for row, envelope in decoded]),
+        tuple(
+            [
+                rows.stored_message(row, envelope, retries.get(row.internal_id, ()), forks.get(row.internal_id, ()))
+                for row, envelope in decoded
+            ]
+        ),
         tuple(corrupt),
     )
 
@@ -160,19 +180,47 @@ def load_many(connection: Connection, message_ids: Collection[MessageId], conten
     return found(connection, (SELECT_MANY, (json.dumps(list(message_ids)),)), contents)
 
 
+def delivered(keys: Sequence[bytes], earliest: int, latest: int) -> Select[Any]:
+    """Recorded deliveries after `earliest`, up to `latest`."""
+    at = _T.delivered_at
+    return select(_T.key, _T.message_id, at).where(_T.key.in_(keys), at > earliest, at <= latest)
+
+
+def delivered_before(connection: Connection, keys: Collection[bytes], earliest: int, latest: int) -> dict[bytes, DeliveredTo]:
+    """The same by key, for any number of keys."""
+    wanted, found = list(keys), {}
+    for start in range(0, len(wanted), KEYS_PER_LOOK_UP):
+        for key, message_id, at in fetch(connection, delivered(wanted[start : start + KEYS_PER_LOOK_UP], earliest, latest)):
+            found[key] = DeliveredTo(MessageId(message_id), codec.decode_instant(at))
+    return found
+
+
 def next_due(connection: Connection, next_hop: str, after: int) -> int | None:
     value = connection.exec_driver_sql(SELECT_NEXT_DUE, (next_hop, after)).scalar()
-    return value if isinstance(value, int) else None
+    return value if isinstance(value, int) and value < NEVER_DUE else None
 
 
 def delivery_queues(connection: Connection) -> dict[str, int]:
     """The next hops of all that waits, and when the first of each is due. For the start."""
-    return {str(next_hop): int(due_at) for next_hop, due_at in connection.execute(SELECT_QUEUES).fetchall()}
+    return {str(next_hop): int(due_at) for next_hop, due_at in connection.execute(SELECT_QUEUES).fetchall() if due_at < NEVER_DUE}
 
 
 def waited_for(connection: Connection) -> tuple[ServerName, ...]:
     """The servers that forks wait for."""
     return tuple(map(ServerName, connection.scalars(SELECT_WAITED_FOR).all()))
+
+
+def older_claims(connection: Connection, database: DatabaseId, after: int, until: int, limit: int) -> tuple[tuple[MessageId, ...], int]:
+    """Of the next `limit` rows up to the internal id `until`: the messages that this node claims under a number of another database of its
+    own; and up to which internal id that is."""
+    is_claimed = or_(
+        _M.role.in_([Role.PRIMARY.value, Role.HANDED_OVER.value]), and_(_M.role == Role.SET_ASIDE.value, _M.primary_server == "")
+    )
+    is_older = and_(is_claimed, _M.number_database != database).label("is_older")
+    rows_of_page = select(_M.internal_id, _M.message_id, is_older).where(_M.internal_id > after, _M.internal_id <= until)
+    many = connection.execute(rows_of_page.order_by(_M.internal_id).limit(limit)).fetchall()
+    found = tuple([MessageId(message_id) for _, message_id, wanted in many if wanted])
+    return found, int(many[-1][0]) if len(many) == limit else until
 
 
 def copies_of(connection: Connection, primary: ServerName, database: DatabaseId, after: int, limit: int) -> tuple[HeldCopy, ...]:
@@ -183,33 +231,35 @@ def copies_of(connection: Connection, primary: ServerName, database: DatabaseId,
 
 def shadow_groups(connection: Connection) -> tuple[ShadowGroup, ...]:
     """Which there are, says the index, with a look for each: mail is taken over by it. How many, say the counters."""
-    counts = {(name, handed): count for name, handed, count, _ in counters.of_kind(connection, counters.SHADOW)}
+    counts = {(name, number): count for name, number, count, _ in counters.of_kind(connection, counters.SHADOW)}
     found: list[ShadowGroup] = []
     for server in connection.scalars(SELECT_GROUP_SERVERS).all():
         for database in connection.scalars(SELECT_GROUP_DATABASES, {"server": server}).all():
             name = f"{server} {database}"
             handed = 0
             if connection.scalar(SELECT_ANY_HANDED, {"server": server, "database": database}) is not None:
-                handed = max(counts.get((name, 1), 0), 1)
-            count = max(counts.get((name, 0), 0) + handed, 1)
+                handed = max(counts.get((name, 1), 0) + counts.get((name, 3), 0), 1)
+            count = max(counts.get((name, 0), 0) + counts.get((name, 2), 0) + handed, 1)
             found.append(ShadowGroup(ServerName(server), DatabaseId(database), count, handed))
     return tuple(found)
 
 
-def discards_for(connection: Connection, asker: ServerName, database: DatabaseId, maximum: int) -> DiscardReply:
-    many = fetch(connection, (SELECT_DISCARDS, (asker, database, maximum)))
+def discards_for(connection: Connection, asker: ServerName, database: DatabaseId, maximum: int, *, with_forks: bool) -> DiscardReply:
+    many = fetch(connection, (SELECT_DISCARDS if with_forks else SELECT_DISCARDS_BUT_FORKS, (asker, database, maximum)))
     remaining = 0
     if len(many) == maximum:
         remaining = max(0, counters.discards(connection, asker, {database, NO_DATABASE}) - len(many))
     events = []
-    for sequence, message_id, status, ordinals in many:
+    for sequence, message_id, status, ordinals, next_hop in many:
         with suppress(ValueError):  # a corrupt row says nothing; STATUS answers for it
-            events.append(DiscardEvent(sequence, MessageId(message_id), DiscardStatus(status), codec.decode_ordinals(ordinals)))
+            events.append(DiscardEvent(sequence, MessageId(message_id), DiscardStatus(status), codec.decode_ordinals(ordinals), next_hop))
     return DiscardReply(tuple(events), remaining)
 
 
 def has_untold(connection: Connection, asker: ServerName, database: DatabaseId) -> bool:
-    return connection.scalar(SELECT_UNTOLD, {"asker": asker, "database": database}) is not None
+    """Also what waits for the copy of a DSN."""
+    of_asker = {"asker": asker, "database": database}
+    return any(connection.scalar(question, of_asker) is not None for question in (SELECT_UNTOLD, SELECT_UNSAID))
 
 
 def unsaid(connection: Connection, message_id: MessageId) -> Ordinals:

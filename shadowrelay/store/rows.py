@@ -5,6 +5,7 @@ may be told `yours`, and nothing is delivered from it. The rows of `retry` are t
 """
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 from shadowrelay.model.ids import NO_SERVER, DatabaseId, MessageId, ServerName
 from shadowrelay.model.message import ContentPlace, Envelope, Recipient
 from shadowrelay.model.ownership import Claim, CopyNumber, Role
-from shadowrelay.model.queue import FailureKind, ForkRetry, NewMessage, Origin, StoredMessage
+from shadowrelay.model.queue import FailureKind, ForkRetry, NewMessage, Origin, ReportedFork, StoredMessage, Suspension
 from shadowrelay.model.values import replace
 from shadowrelay.store import codec, counters, tables
 
@@ -32,10 +33,14 @@ LISTED = (  # what a verdict changes, or a placement; nearly no index has these
     "set_aside_reason",
     "retries_count",
 )
+_DELIVERED_AT, _DELIVERIES, _FORKS_COUNT, _COPIES_WANTED = map(
+    CHANGING.index, ("delivered_at", "deliveries", "forks_count", "copies_wanted")
+)
 KEPT = tuple(name for name in ALL if name != "envelope")
 ENVELOPE_INDEX = ALL.index("envelope")
 LARGE = 0  # the segment number of contents that are a file of their own
-TO_BE_DELIVERED = frozenset((Role.PRIMARY, Role.SHADOW, Role.SET_ASIDE))  # these need their content
+TO_BE_DELIVERED = frozenset((Role.PRIMARY, Role.SHADOW, Role.SET_ASIDE, Role.HANDED_OVER))  # these need their content
+CLAIMED = frozenset((Role.PRIMARY, Role.SET_ASIDE, Role.HANDED_OVER))  # this node's own, unless it is a set-aside shadow message
 ROLES = {role.value: role for role in Role}
 ORIGINS = {origin.value: origin for origin in Origin}
 
@@ -61,8 +66,13 @@ class Row:
     set_aside_reason: str = ""
     retries_count: int = 0
     place: ContentPlace | None = None
+    suspended_at: int | None = None
+    suspended_by: str = ""
     listed: tuple[ServerName, ...] = field(default=())
     written: tuple[Any, ...] = ()  # what `beside` was when the row was written; empty when not known
+    delivered_at: int | None = None
+    deliveries: str = ""
+    forks_count: int = 0
     counted: tuple[counters.Key, int] | None = None  # under which key, with how many octets, `counter` has it
 
     @property
@@ -71,7 +81,7 @@ class Row:
         role = self.claim.role
         if role is Role.SHADOW:
             return self.keep_until
-        if role is Role.PRIMARY or role is Role.SET_ASIDE:
+        if role in CLAIMED:
             return None
         if self.place is not None and self.place.segment == LARGE:
             return self.keep_until
@@ -79,13 +89,13 @@ class Row:
 
     @property
     def is_placed(self) -> bool:
-        """A copy is chosen, or was handed over."""
-        return self.claim.chosen() is not None
+        """As many servers are chosen, or were handed it, as are wanted."""
+        return not self.claim.missing_count
 
     def should_be_listed(self) -> tuple[ServerName, ...]:
         """The servers under which `primaries_listed_on` must find it."""
         claim = self.claim
-        if not claim.copies or (claim.role is not Role.PRIMARY and claim.role is not Role.SET_ASIDE):
+        if not claim.copies or claim.role not in CLAIMED:
             return ()
         if len(claim.copies) == 1:
             return (claim.copies[0].server,)
@@ -95,7 +105,14 @@ class Row:
         """What `counted` is once this row is written."""
         claim = self.claim
         key = counters.queue_of(
-            claim.role, self.retries_count, claim.primary, claim.database, claim.handed, self.is_shadow_side, self.keep_until
+            claim.role,
+            self.retries_count,
+            claim.primary,
+            claim.database,
+            claim.handed,
+            self.forks_count,
+            self.is_shadow_side,
+            self.keep_until,
         )
         return None if key is None else (key, 0 if self.place is None else self.place.size)
 
@@ -129,6 +146,12 @@ class Row:
             self.set_aside_reason,
             self.retries_count,
             *((None, None, None, None) if place is None else (place.segment, place.offset, place.size, place.sha256)),
+            self.suspended_at,
+            self.suspended_by,
+            self.delivered_at,
+            self.deliveries,
+            self.forks_count,
+            claim.wanted,
         )
 
     def beside(self) -> tuple[Any, ...]:
@@ -146,6 +169,12 @@ class Row:
             self.promoted_from,
             self.is_shadow_side,
             self.place,
+            self.suspended_at,
+            self.suspended_by,
+            self.delivered_at,
+            self.deliveries,
+            self.forks_count,
+            claim.wanted,
         )
 
     def list_columns(self) -> tuple[Any, ...]:
@@ -231,11 +260,16 @@ def decode_row(columns: Sequence[Any]) -> Row:
         set_aside_reason=fault or reason,
         retries_count=_whole_number(retries),
         place=_decode_place(changing[23:27]),
+        suspended_at=changing[27] if isinstance(changing[27], int) else None,
+        suspended_by=str(changing[28]),
+        delivered_at=None if changing[_DELIVERED_AT] is None else _whole_number(changing[_DELIVERED_AT]),
+        deliveries=str(changing[_DELIVERIES]),
+        forks_count=_whole_number(changing[_FORKS_COUNT]),
     )
     row.listed = row.should_be_listed()
     # By the columns themselves: a row that makes no sense is still counted as what it was.
     role, primary, database, handed = changing[0], changing[5], changing[6], changing[8]
-    key = counters.queue_of(role, row.retries_count, primary, database, handed, row.is_shadow_side, row.keep_until)
+    key = counters.queue_of(role, row.retries_count, primary, database, handed, row.forks_count, row.is_shadow_side, row.keep_until)
     row.counted = None if key is None else (key, _whole_number(changing[25]))
     if not fault:
         row.written = row.beside()
@@ -258,6 +292,7 @@ def _decode_claim(recipients_count: Any, changing: Sequence[Any]) -> Claim:
         asked=codec.decode_servers(asked),
         handed=bool(handed),
         copies=codec.decode_copies(copies),
+        wanted=max(1, _whole_number(changing[_COPIES_WANTED])),
     )
 
 
@@ -285,7 +320,7 @@ def _decode_place(columns: Sequence[Any]) -> ContentPlace | None:
     return ContentPlace(segment, offset, size, sha256)
 
 
-def stored_message(row: Row, envelope: Envelope, retries: tuple[ForkRetry, ...]) -> StoredMessage:
+def stored_message(row: Row, envelope: Envelope, retries: tuple[ForkRetry, ...], forks: tuple[ReportedFork, ...] = ()) -> StoredMessage:
     return StoredMessage(
         internal_id=row.internal_id,
         envelope=envelope,
@@ -300,7 +335,26 @@ def stored_message(row: Row, envelope: Envelope, retries: tuple[ForkRetry, ...])
         deaths_count=row.deaths_count,
         set_aside_reason=row.set_aside_reason,
         keep_until=codec.decode_instant(row.keep_until),
+        suspended=None if row.suspended_at is None else Suspension(codec.decode_instant(row.suspended_at), row.suspended_by),
+        delivered_at=None if row.delivered_at is None else codec.decode_instant(row.delivered_at),
+        deliveries=codec.decode_deliveries(row.deliveries) if row.deliveries else (),
+        forks=forks,
     )
+
+
+def decode_forks(many: Iterable[Sequence[Any]]) -> dict[int, tuple[ReportedFork, ...]]:
+    """Rows of `shadow_fork` by internal id. One that makes no sense is left out."""
+    found: dict[int, list[ReportedFork]] = {}
+    for internal_id, name, ordinals in many:
+        with suppress(ValueError):
+            found.setdefault(internal_id, []).append(ReportedFork(shadow_queue(name)[1], codec.decode_ordinals(ordinals)))
+    return {internal_id: tuple(forks) for internal_id, forks in found.items()}
+
+
+def shadow_queue(name: str) -> tuple[ServerName, str]:
+    """Primary server and next hop, of the text in `shadow_fork` and `counter`."""
+    primary, _, next_hop = name.partition(" ")
+    return ServerName(primary), next_hop
 
 
 def empty_envelope(message_id: MessageId, recipients_count: int, arrived_at: datetime) -> Envelope:

@@ -26,6 +26,17 @@ DATABASE = Table(
     Column("position", Integer, nullable=False),
     Column("internal_id", Integer, nullable=False),  # the last one given
     Column("sequence", Integer, nullable=False),  # the last one given
+    Column("former", Text, nullable=False, server_default=""),  # the id before this file was found to be an older copy
+    Column("older_until", Integer, nullable=False, server_default="0"),  # up to this internal id there may be claims of the older copy
+    Column("draining_since", Integer),  # set by `drain`, until `undrain`
+)
+
+OPENING = Table(  # `Beginning` of each incarnation of this database
+    "opening",
+    METADATA,
+    Column("incarnation", Integer, primary_key=True),
+    Column("began", Integer, nullable=False),
+    Column("found", Integer, nullable=False),
 )
 
 MESSAGE = Table(
@@ -48,7 +59,7 @@ MESSAGE = Table(
     Column("asked", Text, nullable=False),
     Column("handed", Integer, nullable=False),
     Column("copies", Text, nullable=False),
-    Column("is_placed", Integer, nullable=False),  # a copy is chosen or handed over
+    Column("is_placed", Integer, nullable=False),  # as many copies are chosen or handed over as are wanted
     Column("due_at", Integer),
     Column("keep_until", Integer, nullable=False),
     Column("remember_until", Integer, nullable=False),
@@ -65,6 +76,12 @@ MESSAGE = Table(
     Column("offset", Integer),
     Column("size", Integer),
     Column("sha256", BLOB),
+    Column("suspended_at", Integer),  # an administrator lets nobody attempt it since then
+    Column("suspended_by", Text, nullable=False, server_default=""),
+    Column("delivered_at", Integer),  # the last delivery of this node; of a shadow message: when it was discarded as delivered
+    Column("deliveries", Text, nullable=False, server_default=""),  # see `codec.encode_delivery`
+    Column("forks_count", Integer, nullable=False, server_default="0"),  # rows of `shadow_fork`
+    Column("copies_wanted", Integer, nullable=False, server_default="1"),
 )
 # Each index is partial, so that a message costs only the entries of the state that it is in.
 _C = MESSAGE.c
@@ -76,7 +93,9 @@ SUBMISSION = Index(  # what has no row in `retry`
 )
 UNDECIDED = Index("message_undecided", _C.role, sqlite_where=and_(_IS_PRIMARY, _C.is_decided == constant(0)))
 UNPLACED = Index("message_unplaced", _C.role, _C.is_placed, sqlite_where=and_(_IS_PRIMARY, _C.is_placed == constant(0), _IS_DECIDED))
-SHADOWS = Index("message_shadow", _C.role, _C.primary_server, _C.primary_database, sqlite_where=_IS_SHADOW)
+SHADOWS = Index(  # `forks_count` behind the id: what has none is found without a look at what has some
+    "message_shadow", _C.role, _C.primary_server, _C.primary_database, _C.internal_id, _C.forks_count, sqlite_where=_IS_SHADOW
+)
 HANDED = Index(
     "message_handed",
     _C.handed,
@@ -87,11 +106,15 @@ HANDED = Index(
 )
 SAFETY_NET = Index("message_safety_net", _C.role, _C.is_shadow_side, _C.keep_until, sqlite_where=_C.role == constant("delivered"))
 POISON = Index("message_set_aside", _C.role, sqlite_where=_C.role == constant("set-aside"))
+HANDED_OVER = Index("message_handed_over", _C.role, sqlite_where=_C.role == constant("handed-over"))
 UNFINISHED = Index(  # who needs a segment
-    "message_content", _C.segment, sqlite_where=_C.role.in_([constant("primary"), constant("shadow"), constant("set-aside")])
+    "message_content",
+    _C.segment,
+    sqlite_where=_C.role.in_([constant("primary"), constant("shadow"), constant("set-aside"), constant("handed-over")]),
 )
 LARGE_FILES = Index("message_large", _C.segment, _C.offset, sqlite_where=_C.segment == constant(0))  # those that there should be
 EXPIRING = Index("message_expires", _C.expires_at, sqlite_where=_C.expires_at.is_not(None))
+DELIVERED = Index("message_delivered", _C.is_shadow_side, _C.delivered_at, sqlite_where=_C.delivered_at.is_not(None))
 
 LISTING = Table(
     "listing",
@@ -122,6 +145,16 @@ DUE = Index("retry_due", RETRY.c.next_hop, RETRY.c.attempts_next_at, RETRY.c.mes
 NOTICES = Index("retry_notice", RETRY.c.notice_at, sqlite_where=RETRY.c.notice_at.is_not(None))
 AWAITED = Index("retry_waits_for", RETRY.c.waits_for, RETRY.c.message, sqlite_where=RETRY.c.waits_for != constant(""))
 
+SHADOW_FORK = Table(  # the shadow queues by next hop: a row for each fork of a shadow message that its primary server reported
+    "shadow_fork",
+    METADATA,
+    Column("message", Integer, primary_key=True),
+    Column("queue", Text, primary_key=True),  # primary server, a space, next hop
+    Column("ordinals", Text, nullable=False),
+    sqlite_with_rowid=False,
+)
+BY_SHADOW_QUEUE = Index("shadow_fork_queue", SHADOW_FORK.c.queue, SHADOW_FORK.c.message)
+
 DISCARD = Table(
     "discard",
     METADATA,
@@ -132,8 +165,10 @@ DISCARD = Table(
     Column("status", Text, nullable=False),
     Column("ordinals", Text, nullable=False),
     Column("created_at", Integer, nullable=False),
+    Column("next_hop", Text, nullable=False, server_default=""),
 )
 Index("discard_asker", DISCARD.c.asker, DISCARD.c.sequence)
+FORKS_UNHEARD = Index("discard_forks", DISCARD.c.message_id, sqlite_where=DISCARD.c.status == constant("forks"))
 
 WAITING = Table(  # a notification without sequence yet: it would be acknowledged unheard with the later ones
     "waiting",
@@ -149,6 +184,7 @@ WAITING = Table(  # a notification without sequence yet: it would be acknowledge
     Column("created_at", Integer, nullable=False),
 )
 Index("waiting_side", WAITING.c.side)
+Index("waiting_asker", WAITING.c.asker)
 
 ACKNOWLEDGED = Table(
     "acknowledged",
@@ -177,6 +213,44 @@ PEER_DATABASE = Table(
     METADATA,
     Column("database", Text, primary_key=True),
     Column("server", Text, nullable=False),
+    # the highest that was seen of it, once the server has another one
+    Column("incarnation", Integer, nullable=False, server_default="0"),
+    Column("began", Integer, nullable=False, server_default="0"),
+    Column("position", Integer, nullable=False, server_default="0"),
+)
+
+RESUBMIT_REQUEST = Table(
+    "resubmit_request",
+    METADATA,
+    Column("number", Integer, primary_key=True),
+    Column("created_at", Integer, nullable=False),
+    Column("from_at", Integer, nullable=False),
+    Column("to_at", Integer, nullable=False),
+    Column("next_hop", Text, nullable=False),
+    Column("sender", Text, nullable=False),
+    Column("recipient", Text, nullable=False),
+    Column("message_id", Text, nullable=False),
+    Column("primary_server", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("is_examined", Integer, nullable=False),  # the whole interval
+    Column("examined_at", Integer, nullable=False),  # so far: `delivered_at` and internal id of the last message
+    Column("examined_id", Integer, nullable=False),
+    Column("examined_count", Integer, nullable=False),
+    Column("resubmitted_count", Integer, nullable=False),
+    Column("redundant_count", Integer, nullable=False),
+    Column("outside_count", Integer, nullable=False),
+    Column("missing_count", Integer, nullable=False),
+    Column("elsewhere_count", Integer, nullable=False),
+    sqlite_autoincrement=True,  # ids of messages are derived from the number: none is given twice, even after a removal
+)
+
+RESUBMITTED = Table(  # unfinished messages of unfinished requests: few
+    "resubmitted",
+    METADATA,
+    Column("number", Integer, primary_key=True),
+    Column("message_id", Text, primary_key=True),
+    Column("is_redundant", Integer, nullable=False),
+    sqlite_with_rowid=False,
 )
 
 ASKER = Table(
@@ -193,6 +267,15 @@ SHADOW_QUEUE = Table(
     Column("primary_server", Text, nullable=False, unique=True),
 )
 
+SUSPENDED_QUEUE = Table(  # the delivery queues from which nothing is attempted
+    "suspended_queue",
+    METADATA,
+    Column("next_hop", Text, primary_key=True),
+    Column("suspended_at", Integer, nullable=False),
+    Column("suspended_by", Text, nullable=False),
+    sqlite_with_rowid=False,
+)
+
 SEGMENT = Table(
     "segment",
     METADATA,
@@ -202,6 +285,16 @@ SEGMENT = Table(
     Column("first_id", Integer, nullable=False),  # internal ids of the messages in it
     Column("last_id", Integer, nullable=False),
 )
+
+DELIVERED_TO = Table(  # the deliveries by which a message that is sent again is recognised
+    "delivered_to",
+    METADATA,
+    Column("key", BLOB, primary_key=True),  # of message and recipient: `pipeline.duplicates`
+    Column("delivered_at", Integer, nullable=False),
+    Column("message_id", Text, nullable=False),
+    sqlite_with_rowid=False,
+)
+DELIVERED_AT = Index("delivered_to_at", DELIVERED_TO.c.delivered_at)
 
 COUNTER = Table(
     "counter",

@@ -12,15 +12,17 @@ released notifications after those that were queued to wait, the counters last.
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from operator import itemgetter
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, bindparam, delete, func, insert, select, update
 from sqlalchemy.dialects.sqlite import insert as insert_or
 
 from shadowrelay.model.ids import NO_SERVER, MessageId, ServerName
-from shadowrelay.model.message import Content, ContentPlace
+from shadowrelay.model.message import NO_ORDINALS, Content, ContentPlace, Ordinals
 from shadowrelay.model.ownership import Claim, DiscardStatus, Notification, Role, Transition
-from shadowrelay.model.queue import WAITS_FOR_COPY, ForkRetry, NewMessage, Origin
+from shadowrelay.model.queue import NEVER, SUSPENDED, WAITS_FOR_COPY, ForkRetry, NewMessage, Origin
 from shadowrelay.model.replies import LOCAL_ERROR, IllegalTransition, LedgerUnavailable
 from shadowrelay.model.values import replace
 from shadowrelay.store import codec, counters, rows, tables
@@ -29,7 +31,7 @@ from shadowrelay.store.dialect import CrossJoin, compiled, constant, upsert
 from shadowrelay.store.rows import LARGE, TO_BE_DELIVERED, Row, decode_retry
 from shadowrelay.store.state import WriterState
 
-_M, _R, _D, _W = tables.MESSAGE.c, tables.RETRY.c, tables.DISCARD.c, tables.WAITING.c
+_M, _R, _D, _W, _F = tables.MESSAGE.c, tables.RETRY.c, tables.DISCARD.c, tables.WAITING.c, tables.SHADOW_FORK.c
 _WANTED = func.json_each(bindparam("wanted")).table_valued("value", name="wanted")
 
 SELECT_ROWS = compiled(
@@ -37,6 +39,10 @@ SELECT_ROWS = compiled(
 )
 SELECT_RETRIES = compiled(select(*list(_R)[1:]).where(_R.message == bindparam("message")))
 SELECT_RETRIES_GONE = compiled(select(_R.message, _R.next_hop).select_from(CrossJoin(_WANTED, tables.RETRY, _R.message == _WANTED.c.value)))
+SELECT_SHADOW_FORKS = compiled(select(_F.queue, _F.ordinals).where(_F.message == bindparam("message")))
+SELECT_SHADOW_FORKS_GONE = compiled(
+    select(_F.message, _F.queue).select_from(CrossJoin(_WANTED, tables.SHADOW_FORK, _F.message == _WANTED.c.value))
+)
 SELECT_AWAITED = compiled(  # few rows: notices that found no second server yet
     select(_W.side, _W.more_sides).where(_W.message_id == bindparam("message_id"))
 )
@@ -57,6 +63,13 @@ DELETE_LISTING = compiled(
 )
 INSERT_RETRY = compiled(insert_or(tables.RETRY).on_conflict_do_nothing())
 DELETE_RETRY = compiled(delete(tables.RETRY).where(_R.message == bindparam("message")))
+INSERT_SHADOW_FORK = compiled(insert_or(tables.SHADOW_FORK).on_conflict_do_nothing())
+DELETE_SHADOW_FORKS = compiled(delete(tables.SHADOW_FORK).where(_F.message == bindparam("message")))
+DELETE_FORKS = compiled(
+    delete(tables.DISCARD)
+    .where(_D.status == constant(DiscardStatus.FORKS.value), _D.message_id.in_(select(_WANTED.c.value)))
+    .returning(_D.asker, _D.asker_database)
+)
 _COUNTER = tables.COUNTER.c
 UPSERT_COUNTER = upsert(tables.COUNTER, lambda new: {"count": _COUNTER["count"] + new["count"], "octets": _COUNTER.octets + new.octets})
 DELETE_COUNTER = compiled(
@@ -80,6 +93,7 @@ UPSERT_SEGMENT = upsert(
     },
 )
 DELETE_SEGMENT = compiled(delete(tables.SEGMENT).where(_SEGMENT.segment == bindparam("segment")))
+UPSERT_DELIVERED = upsert(tables.DELIVERED_TO, lambda new: {"delivered_at": new.delivered_at, "message_id": new.message_id})
 UPSERT_ASKER = upsert(tables.ASKER, lambda new: {"asked_at": new.asked_at})
 UPDATE_DATABASE = compiled(update(tables.DATABASE), ["position", "internal_id", "sequence"])  # it has one row
 
@@ -116,7 +130,14 @@ class Work:
         self.retries: dict[int, dict[str, ForkRetry]] = {}  # by internal id: what its rows shall be
         self.retries_gone: list[int] = []  # which had some before
         self.retries_octets: dict[int, int] = {}
+        self.retries_found: dict[int, dict[str, ForkRetry]] = {}  # as they are in the file
+        self.forks_new: dict[MessageId, None] = {}  # primary messages whose shadow servers are to be told their forks
+        self.forks_old: list[MessageId] = []  # whose unheard forks are out of date
+        self.shadow_forks: dict[int, dict[str, Ordinals]] = {}  # by internal id: what its rows in `shadow_fork` shall be, by queue
+        self.shadow_forks_gone: list[int] = []  # which had some before
+        self.shadow_forks_octets: dict[int, int] = {}
         self.counts: dict[counters.Key, list[int]] = {}  # changes of `counter`: messages, octets
+        self.delivered: list[tuple[bytes, int, MessageId]] = []  # rows of `delivered_to`
         self.discards: list[tuple[Any, ...]] = []
         self.waiting: list[tuple[Any, ...]] = []
         self.sides_ready: list[MessageId] = []
@@ -190,6 +211,8 @@ class Work:
             return None
         before = row.claim
         row.claim = after
+        if row.forks_count:
+            self._follow_forks(row, before)
         if before.role is not after.role:
             if keep_until is None:
                 keep_until = self.now_microseconds + self.state.safety_net_hold_microseconds
@@ -200,8 +223,11 @@ class Work:
         self._list(row)
         if row.is_awaited and (after.role is not Role.PRIMARY or row.is_placed):
             self.release_side(row)
-        if row.is_placed and row.retries_count and before.chosen() is None:
-            self._end_wait_for_copy(row)
+        if row.retries_count and after.missing_count < before.missing_count:
+            if row.is_placed:
+                self._end_wait_for_copy(row)
+            self.forks_new[message_id] = None
+            self.forks_old.append(message_id)
         return row
 
     def _end_wait_for_copy(self, row: Row) -> None:
@@ -230,6 +256,7 @@ class Work:
         role = row.claim.role
         had_content, has_content = before.role in TO_BE_DELIVERED, role in TO_BE_DELIVERED
         row.due_at = self.now_microseconds if role is Role.PRIMARY else None
+        row.suspended_at, row.suspended_by = None, ""  # what another server delivers, or an administrator releases, is not
         if role is Role.PRIMARY:
             row.is_decided = True
             row.set_aside_reason = ""
@@ -240,6 +267,8 @@ class Work:
             row.remember_until = max(row.remember_until, row.keep_until)
         elif role is Role.DELIVERED:
             row.is_shadow_side = before.role is Role.SHADOW
+            if row.is_shadow_side:
+                row.delivered_at = self.now_microseconds
             row.keep_until = keep_until
             row.remember_until = max(row.remember_until, remember_until, keep_until)
         if role is not Role.PRIMARY and row.retries_count:
@@ -265,6 +294,8 @@ class Work:
             self._pin(row, -1, 0)
         if row.retries_count:
             self.replace_retries(row, {})
+        if row.forks_count:
+            self._replace_shadow_forks(row, {})
         self._drop_content(row)
         if row.is_awaited:
             self.release_side(row)
@@ -285,19 +316,86 @@ class Work:
             return pending
         if not row.retries_count:
             return {}
-        found = (decode_retry(columns) for columns in self.select(SELECT_RETRIES, (row.internal_id,)))
-        return {retry.next_hop: retry for retry in found if retry is not None}
+        present = self.retries_found.get(row.internal_id)
+        if present is None:
+            found = (decode_retry(columns) for columns in self.select(SELECT_RETRIES, (row.internal_id,)))
+            present = self.retries_found[row.internal_id] = {retry.next_hop: retry for retry in found if retry is not None}
+        return present
 
     def replace_retries(self, row: Row, retries: Mapping[str, ForkRetry]) -> None:
         """These forks wait in queues from now on, and no others of the message."""
         if not retries and not row.retries_count:
             return
+        # Whoever gives them may have read the message before it was suspended or resumed.
+        if row.suspended_at is not None:
+            retries = {key: replace(retry, waits_for=SUSPENDED, attempts_next_at=NEVER) for key, retry in retries.items()}
+        elif any(retry.waits_for == SUSPENDED for retry in retries.values()):
+            retries = {
+                key: replace(retry, waits_for=NO_SERVER, attempts_next_at=self.now) if retry.waits_for == SUSPENDED else retry
+                for key, retry in retries.items()
+            }
         self.changes_count += 1
+        is_told = bool(retries and self.state.tells_forks_to)
+        if is_told:
+            before = self.retries_of(row)
+            is_told = any(key not in before or not retry.ordinals <= before[key].ordinals for key, retry in retries.items())
+        if is_told:
+            self.forks_new[row.message_id] = None
         if row.retries_count:
+            if is_told or not retries:
+                self.forks_old.append(row.message_id)
             self.retries_gone.append(row.internal_id)
         row.retries_count = len(retries)
         self.retries[row.internal_id] = dict(retries)
         self.retries_octets[row.internal_id] = 0 if row.place is None else row.place.size
+        self._mark(row)
+
+    # the forks of shadow messages
+    def note_fork(self, row: Row, next_hop: str, ordinals: Ordinals) -> None:
+        """Its primary server reported a fork: these recipients belong to it, and to no other. Information only, so that nothing depends
+        on it, and what makes no sense is ignored."""
+        claim = row.claim
+        if claim.role is not Role.SHADOW:
+            return
+        undone = frozenset(ordinal for ordinal in ordinals - claim.done if ordinal <= claim.recipients_count)
+        present, queue = self._shadow_forks_of(row), f"{claim.primary} {next_hop}"
+        forks = {name: left for name, known in present.items() if name != queue and (left := known - undone)}
+        if in_queue := present.get(queue, NO_ORDINALS) | undone:
+            forks[queue] = in_queue
+        if forks != present:
+            self._replace_shadow_forks(row, forks)
+
+    def _follow_forks(self, row: Row, before: Claim) -> None:
+        """Recipients that are done have left; a message with another primary server, or another role, has no forks."""
+        claim = row.claim
+        if claim.role is not Role.SHADOW or (claim.primary, claim.database) != (before.primary, before.database):
+            self._replace_shadow_forks(row, {})
+        elif claim.done != before.done:
+            present = self._shadow_forks_of(row)
+            forks = {queue: left for queue, known in present.items() if (left := known - claim.done)}
+            if forks != present:
+                self._replace_shadow_forks(row, forks)
+
+    def _shadow_forks_of(self, row: Row) -> dict[str, Ordinals]:
+        """By queue, as this transaction leaves them."""
+        pending = self.shadow_forks.get(row.internal_id)
+        if pending is not None:
+            return pending
+        if not row.forks_count:
+            return {}
+        present = {}
+        for queue, ordinals in self.select(SELECT_SHADOW_FORKS, (row.internal_id,)):
+            with suppress(ValueError):  # a row that makes no sense goes with the next change
+                present[queue] = codec.decode_ordinals(ordinals)
+        return present
+
+    def _replace_shadow_forks(self, row: Row, forks: dict[str, Ordinals]) -> None:
+        self.changes_count += 1
+        if row.forks_count:
+            self.shadow_forks_gone.append(row.internal_id)
+        row.forks_count = len(forks)
+        self.shadow_forks[row.internal_id] = forks
+        self.shadow_forks_octets[row.internal_id] = 0 if row.place is None else row.place.size
         self._mark(row)
 
     def count(self, key: counters.Key, by: int, octets: int = 0) -> None:
@@ -360,13 +458,13 @@ class Work:
         self.changes_count += 1
         earlier = self._awaited(message_id) if transition.before is not None and transition.before.done else []
         for notification in transition.tell:
-            columns = self._notification(message_id, notification)
+            columns = self.notification(message_id, notification)
             awaited = [*sides, *earlier] if notification.status is DiscardStatus.DELIVERED else sides
             if awaited:
                 self.waiting.append((awaited[0], " ".join(awaited[1:]), *columns))
             else:
                 self.state.sequence += 1
-                self.discards.append((self.state.sequence, *columns))
+                self.discards.append((self.state.sequence, *columns, ""))
 
     def delete_discards(self, condition: ColumnElement[bool]) -> None:
         """Notifications that were committed before, and what they count for. They should not be many."""
@@ -383,7 +481,7 @@ class Work:
         sides = dict.fromkeys(MessageId(side) for first, more in found for side in (first, *more.split()))
         return [side for side in sides if (row := self.row(side)) is not None and row.is_awaited]
 
-    def _notification(self, message_id: MessageId, notification: Notification) -> tuple[Any, ...]:
+    def notification(self, message_id: MessageId, notification: Notification) -> tuple[Any, ...]:
         ordinals = codec.encode_ordinals(notification.ordinals)
         return (notification.server, notification.database, message_id, str(notification.status), ordinals, self.now_microseconds)
 
@@ -406,7 +504,14 @@ def flush(work: Work) -> None:
     _release_sides(work)
     if work.dirty:
         _update(work)
+    if work.forks_new or work.forks_old:
+        _tell_forks(work)
     _write_lists(work)
+    if work.shadow_forks:
+        _write_shadow_forks(work)
+    if work.delivered:
+        work.execute_many(UPSERT_DELIVERED, work.delivered)
+        work.state.may_be_delivered.add(map(itemgetter(0), work.delivered))
     if work.discards:
         work.execute_many(INSERT_DISCARD, work.discards)
         for _, asker, database, *_ in work.discards:
@@ -498,8 +603,44 @@ def _write_lists(work: Work) -> None:
     write_retries(work)
 
 
+def _write_shadow_forks(work: Work) -> None:
+    """Like the delivery queues."""
+    octets = work.shadow_forks_octets
+    if work.shadow_forks_gone:
+        for internal_id, queue in work.select(SELECT_SHADOW_FORKS_GONE, (json.dumps(list(set(work.shadow_forks_gone))),)):
+            work.count((counters.SHADOW_FORK, queue, 0), -1, -octets[internal_id])
+        work.execute_many(DELETE_SHADOW_FORKS, [(internal_id,) for internal_id in work.shadow_forks_gone])
+    fresh = []
+    for internal_id, forks in work.shadow_forks.items():
+        for queue, ordinals in forks.items():
+            work.count((counters.SHADOW_FORK, queue, 0), 1, octets[internal_id])
+            fresh.append((internal_id, queue, codec.encode_ordinals(ordinals)))
+    if fresh:
+        work.execute_many(INSERT_SHADOW_FORK, fresh)
+
+
+def _tell_forks(work: Work) -> None:
+    """To each shadow server that understands it, in place of what it has not heard yet."""
+    if work.forks_old:
+        for asker, database in work.select(DELETE_FORKS, (json.dumps(work.forks_old),)):
+            work.count((counters.DISCARD, f"{asker} {database}", 0), -1)
+    for message_id in work.forks_new:
+        row = work.rows.get(message_id)
+        if row is None or row.claim.role is not Role.PRIMARY:
+            continue
+        retries = work.retries_of(row)
+        for copy in row.claim.copies:
+            if copy.server not in work.state.tells_forks_to or copy.choice.awaits_acknowledgement:
+                continue
+            for next_hop, retry in retries.items():
+                work.state.sequence += 1
+                about = Notification(copy.server, copy.database, DiscardStatus.FORKS, retry.ordinals)
+                work.discards.append((work.state.sequence, *work.notification(message_id, about), next_hop))
+
+
 def write_retries(work: Work) -> None:
-    """The delivery queues, so that a statement on them sees what this transaction has changed."""
+    """The delivery queues, so that a statement on them sees what this transaction has changed, and may change it further."""
+    work.retries_found.clear()
     if not work.retries:
         return
     _count_retries(work)
@@ -531,7 +672,7 @@ def _release(work: Work, waiting_id: int, more_sides: list[str], columns: list[A
     if columns[0] == NO_SERVER:
         return
     work.state.sequence += 1
-    work.discards.append((work.state.sequence, *columns))
+    work.discards.append((work.state.sequence, *columns, ""))
 
 
 def write_database_row(work: Work, position: int) -> None:

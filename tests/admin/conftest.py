@@ -7,11 +7,15 @@ import pytest
 
 from shadowrelay.admin.api import make_application
 from shadowrelay.admin.metrics import Metrics
-from shadowrelay.model.ids import BoundaryName, DatabaseId, MessageId, ServerName, SiteName
+from shadowrelay.model.drain import DrainState, DrainStep, DrainView, Obstacle, Waiting
+from shadowrelay.model.ids import NO_DATABASE, BoundaryName, DatabaseId, MessageId, ServerName, SiteName
 from shadowrelay.model.message import Content, ContentPlace, Envelope, Recipient
 from shadowrelay.model.ownership import Choice, Claim, Copy, CopyNumber, Role
-from shadowrelay.model.queue import FailureKind, ForkRetry, NodeView, Origin, PeerView, QueueKind, QueueRow, StoredMessage
+from shadowrelay.model.queue import FailureKind, ForkRetry, MessagePage, NodeView, Origin, PeerView, QueueKind, QueueRow, StoredMessage
 from shadowrelay.model.replies import STORE_UNAVAILABLE, LedgerUnavailable, RequestRefused
+from shadowrelay.model.resubmission import RequestState, ResubmitRequest
+from shadowrelay.pipeline.pressure_rules import NO_PRESSURE, Pressure
+from shadowrelay.settings.values import BackPressure
 
 NOW = datetime(2026, 11, 21, 10, 30, tzinfo=UTC)
 TOKEN = "a-token-for-tests-only"
@@ -33,6 +37,9 @@ CLAIM = Claim(Role.PRIMARY, CopyNumber(1, 2, DATABASE), 2, frozenset({1}), copie
 STORED = StoredMessage(7, ENVELOPE, CLAIM, Origin.CLIENT, ContentPlace(1, 0, 4096, bytes(32)), NOW, (RETRY,))
 
 
+DRAINING = DrainView(
+    DrainState.DRAINING, NOW, DrainStep.PEERS, 0, 1, 2, 3, 0, {MX2: 40}, (Waiting(Obstacle.TAKEOVER_AWAY, MX2, 3),)
+)  # fmt: skip
 CONTENT = Content(9, b"", b"X: y\r\n\r\nz")
 
 
@@ -48,12 +55,16 @@ class FakeNode:
 
     stored: list[StoredMessage] = field(default_factory=lambda: [STORED])
     reasons: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    pressed: Pressure = NO_PRESSURE
     forgotten: list[str] = field(default_factory=list)
     is_broken: bool = False
     refusal: str = ""
     commands: list[tuple[str, str]] = field(default_factory=list)
     content_of_it: Content = CONTENT
     asked: list[tuple[str, int, int]] = field(default_factory=list)
+    requests: list[ResubmitRequest] = field(default_factory=list)
+    more_queues: tuple[QueueRow, ...] = ()
 
     def _check(self) -> None:
         if self.is_broken:
@@ -65,6 +76,7 @@ class FakeNode:
             QueueRow("mx1\\Submission", QueueKind.SUBMISSION, "", 0, None),
             QueueRow("mx1\\x.example", QueueKind.DELIVERY, "x.example", 3, NOW - timedelta(seconds=90), "451 4.3.0 later", NOW),
             QueueRow("mx1\\y.example", QueueKind.DELIVERY, "y.example", 2, NOW - timedelta(seconds=30)),
+            *self.more_queues,
         )
 
     async def retry_queue(self, queue):
@@ -78,14 +90,37 @@ class FakeNode:
         self.asked.append((queue, limit, after))
         return tuple([stored for stored in self.stored if stored.internal_id > after][:limit])
 
+    async def filtered_messages(self, queue, expression, limit, after=0):
+        self._check()
+        self.asked.append((queue, expression, limit, after))
+        return MessagePage(tuple(self.stored[:1]), 77)
+
     async def message(self, message_id):
         self._check()
         return next((stored for stored in self.stored if stored.envelope.message_id == message_id), None)
 
-    async def content(self, message_id):
+    async def content(self, message_id, *, with_envelope=False):
         if self.refusal:
             raise RequestRefused(self.refusal)
-        return (b"X-First: 1\r\n", self.content_of_it) if await self.message(message_id) else None
+        envelope = b"X-Sender: <>\r\n" if with_envelope else b""
+        return (envelope + b"X-First: 1\r\n", self.content_of_it) if await self.message(message_id) else None
+
+    async def suspend_queue(self, queue, by, *, is_hold=False):
+        self.commands.append(("hold queue" if is_hold else "suspend queue", f"{queue} by {by}"))
+        return await self.retry_queue(queue)
+
+    async def resume_queue(self, queue, by):
+        self.commands.append(("resume queue", f"{queue} by {by}"))
+        return await self.retry_queue(queue)
+
+    async def suspend(self, message_id, by):
+        return await self._command(f"suspend by {by}", message_id)
+
+    async def resume(self, message_id, by):
+        return await self._command(f"resume by {by}", message_id)
+
+    async def resubmit(self, message_id, by):
+        return await self._command(f"resubmit by {by}", message_id)
 
     async def release(self, message_id):
         return await self._command("release", message_id)
@@ -98,6 +133,26 @@ class FakeNode:
             raise RequestRefused(self.refusal)
         self.commands.append((verb, message_id))
         return await self.message(message_id) is not None
+
+    async def request_resubmission(self, criteria):
+        if self.refusal:
+            raise RequestRefused(self.refusal)
+        made = ResubmitRequest(len(self.requests) + 1, criteria, RequestState.PENDING, NOW, False, criteria.from_at, 0)
+        self.requests.append(made)
+        return made
+
+    async def resubmit_requests(self):
+        return tuple(self.requests)
+
+    async def change_request(self, number, *, is_enabled):
+        if self.refusal:
+            raise RequestRefused(self.refusal)
+        self.commands.append(("enable" if is_enabled else "disable", number))
+        return next((request for request in self.requests if request.number == number), None)
+
+    async def remove_request(self, number):
+        self.commands.append(("remove", number))
+        return any(request.number == number for request in self.requests)
 
     async def peers(self):
         return (
@@ -118,11 +173,35 @@ class FakeNode:
     async def node(self):
         return NodeView(
             ServerName("mx1"), SiteName("east"), BoundaryName("example"), "1.2.3", NOW - timedelta(hours=1), "running",
-            DATABASE, 4, 1000, 1234, {"transport": {"shadow_timeout": "5s"}},
+            DATABASE, 4, 1000, 1234, NO_DATABASE, {"transport": {"shadow_timeout": "5s"}},
         )  # fmt: skip
 
+    async def drain(self):
+        if self.refusal:
+            raise RequestRefused(self.refusal)
+        self.commands.append(("drain", ""))
+        return DRAINING
+
+    async def redirect(self, targets):
+        if self.refusal:
+            raise RequestRefused(self.refusal)
+        self.commands.append(("redirect", ",".join(targets)))
+        return replace(DRAINING, state=DrainState.REDIRECTING, targets=tuple(targets), moved_count=5, left_count=1)
+
+    async def undrain(self):
+        if self.refusal:
+            raise RequestRefused(self.refusal)
+        return replace(DRAINING, state=DrainState.ACTIVE, step=DrainStep.NONE, waiting=())
+
+    async def drain_view(self):
+        self._check()
+        return DRAINING
+
+    def pressure(self):
+        return self.pressed, BackPressure()
+
     def is_ready(self):
-        return not self.reasons, self.reasons
+        return not self.reasons, (*self.reasons, *self.warnings)
 
 
 @pytest.fixture

@@ -1,12 +1,19 @@
 """The HTTP API, without a socket."""
 
+from dataclasses import replace
+
 import httpx
 import pytest
 import structlog
 
 from shadowrelay.admin.api import make_application
+from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.message import Content
-from tests.admin.conftest import DATABASE, ENVELOPE, MX2, STORED, TOKEN, numbered
+from shadowrelay.model.queue import Delivery, QueueKind, QueueRow, ReportedFork
+from shadowrelay.pipeline.pressure_rules import NO_PRESSURE, Reading, Resource, measured
+from shadowrelay.protocol.filters import Comparison, Operator
+from shadowrelay.settings.values import BackPressure
+from tests.admin.conftest import DATABASE, ENVELOPE, MX2, NOW, STORED, TOKEN, numbered
 
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
 
@@ -30,11 +37,19 @@ async def stranger(application):
 PROTECTED = [
     ("GET", "/api/v1/node"),
     ("GET", "/api/v1/queues"),
+    ("POST", "/api/v1/queues/suspend?queue=Submission"),
+    ("POST", "/api/v1/queues/resume?queue=Submission"),
     ("POST", "/api/v1/queues/retry?queue=Submission"),
+    ("POST", "/api/v1/queues/redirect?to=mx2.west.example"),
     ("GET", "/api/v1/messages"),
     ("GET", f"/api/v1/messages/{ENVELOPE.message_id}"),
     ("GET", "/api/v1/messages/not-an-id"),
+    ("GET", "/api/v1/safety-net/requests"),
+    ("POST", "/api/v1/safety-net/requests?from=2026-11-21T09:00&to=2026-11-21T10:00"),
+    ("POST", "/api/v1/safety-net/requests/1/disable"),
+    ("POST", "/api/v1/safety-net/requests/1/remove"),
     ("GET", "/api/v1/peers"),
+    ("GET", "/api/v1/pressure"),
     ("POST", f"/api/v1/peers/{MX2}/forget"),
     ("GET", "/openapi.json"),
     ("GET", "/metrics"),
@@ -84,7 +99,7 @@ async def test_the_node_says_who_it_is(http):
     assert {
         "name": "mx1", "site": "east", "boundary": "example", "version": "1.2.3", "state": "running",
         "started_at": "2026-11-21T09:30:00Z", "uptime_seconds": 3600.0, "database": DATABASE, "incarnation": 4, "began": 1000,
-        "position": 1234, "settings": {"transport": {"shadow_timeout": "5s"}},
+        "position": 1234, "former_database": "", "settings": {"transport": {"shadow_timeout": "5s"}},
     } == body  # fmt: skip
 
 
@@ -127,7 +142,7 @@ async def test_the_last_page_of_a_listing_says_so(http, node):
 
 
 @pytest.mark.parametrize(
-    "parameters", [{"limit": 0}, {"limit": 1001}, {"limit": "many"}, {"after": -1}, {"after": 2**63}, {"queue": "q" * 513}]
+    "parameters", [{"limit": 0}, {"limit": 1001}, {"limit": "many"}, {"after": -1}, {"after": 2**63}, {"queue": "q" * 1025}]
 )
 async def test_a_listing_without_bounds_is_refused_with_the_reason(http, node, parameters):
     response = await http.get("/api/v1/messages", params=parameters)
@@ -154,10 +169,10 @@ async def test_a_message_explains_itself(http):
 
 async def test_an_unknown_message_is_404_and_what_is_no_id_is_400(http):
     unknown = await http.get("/api/v1/messages/ffffffff-ffff-4fff-8fff-ffffffffffff")
-    wrong = await http.get("/api/v1/messages/ff")
+    wrong = await http.get("/api/v1/messages/nonsense")
 
     assert (404, "Not Found", 404) == (unknown.status_code, unknown.json()["title"], unknown.json()["status"])
-    assert 400 == wrong.status_code
+    assert (400, True) == (wrong.status_code, wrong.json()["detail"].startswith("'nonsense' is no network message id, like 0193"))
 
 
 async def test_peers_have_lease_breaker_and_heartbeat_age(http):
@@ -183,6 +198,44 @@ async def test_a_peer_is_forgotten_by_name_whatever_its_case(http, node):
     assert (200, {"name": MX2, "is_forgotten": True}, [MX2]) == (response.status_code, response.json(), node.forgotten)
 
 
+async def test_a_drain_is_begun_looked_at_and_ended(http, node):
+    began = await http.post("/api/v1/drain")
+    looked = await http.get("/api/v1/drain")
+    ended = await http.post("/api/v1/undrain")
+
+    assert (200, "draining", [("drain", "")]) == (began.status_code, began.json()["state"], node.commands)
+    text = f"3 messages handed over to {MX2}, which does not answer: wait for it, or `peers forget {MX2}` if its queue is destroyed"
+    assert {
+        "state": "draining", "since": "2026-11-21T10:30:00Z", "step": "waiting for peers", "sessions_count": 0, "attempts_count": 1,
+        "undelivered_count": 2, "handed_over_count": 3, "set_aside_count": 0, "held": {MX2: 40}, "waits_for": [text],
+        "obstacles": [
+            {"obstacle": "handed over, and that server does not answer", "server": MX2, "count": 3, "is_lasting": True}
+        ],
+        "is_stuck": True, "targets": [], "moved_count": 0, "left_count": 0,
+    } == looked.json()  # fmt: skip
+    assert (200, "active") == (ended.status_code, ended.json()["state"])
+
+
+async def test_queues_are_redirected_to_the_named_peers(http, node):
+    began = await http.post("/api/v1/queues/redirect", params={"to": "MX2.west.example, mx3.west.example"})
+    nobody = await http.post("/api/v1/queues/redirect", params={"to": " ,"})
+    node.refusal = "this node drains"
+    refused = await http.post("/api/v1/queues/redirect", params={"to": MX2})
+
+    names = ("mx2.west.example", "mx3.west.example")
+    assert [("redirect", ",".join(names))] == node.commands
+    assert ("redirecting", list(names), 5, 1) == tuple(began.json()[name] for name in ("state", "targets", "moved_count", "left_count"))
+    assert (422, 409, "this node drains") == (nobody.status_code, refused.status_code, refused.json()["detail"])
+
+
+async def test_a_drain_that_is_refused_is_409_with_the_reason(http, node):
+    node.refusal = "this node does not drain"
+
+    response = await http.post("/api/v1/undrain")
+
+    assert (409, "this node does not drain") == (response.status_code, response.json()["detail"])
+
+
 async def test_an_unknown_peer_cannot_be_forgotten(http):
     assert 404 == (await http.post("/api/v1/peers/mx9.example/forget")).status_code
 
@@ -196,8 +249,37 @@ async def test_a_node_that_takes_no_mail_is_alive_and_not_ready(http, node):
 
     ready = await http.get("/health/ready")
 
-    assert (503, {"is_ready": False, "reasons": ["draining", "ledger unavailable"]}) == (ready.status_code, ready.json())
+    assert (503, {"is_ready": False, "is_degraded": False, "reasons": ["draining", "ledger unavailable"]}) == (
+        ready.status_code,
+        ready.json(),
+    )
     assert (200, {"status": "live"}) == ((await http.get("/health/live")).status_code, (await http.get("/health/live")).json())
+
+
+async def test_a_node_that_takes_a_part_of_the_mail_is_ready_and_degraded(http, node):
+    node.warnings = ("back pressure medium: …",)
+
+    ready = await http.get("/health/ready")
+
+    assert (200, {"is_ready": True, "is_degraded": True, "reasons": ["back pressure medium: …"]}) == (ready.status_code, ready.json())
+
+
+async def test_back_pressure_is_shown_with_use_level_thresholds_and_effect(http, node):
+    node.pressed = measured(NO_PRESSURE, {Resource.DATABASE_USED_SPACE: Reading(97.456, "1 of 50 GB")}, BackPressure(), NOW)
+
+    document = (await http.get("/api/v1/pressure")).json()
+
+    assert {
+        "level": "medium", "effect": "mail from outside and copies are refused", "tarpit_seconds": 0.0,
+        "reasons": ["back pressure medium: database_used_space is medium at 97.5 % (above 96, until 94): 1 of 50 GB"],
+        "resources": [
+            {
+                "resource": "database_used_space", "use": 97.46, "unit": "%", "detail": "1 of 50 GB", "level": "medium",
+                "measured": "medium", "samples_count": 1, "history_depth": 1, "since": "2026-11-21T10:30:00Z",
+                "low_to_medium": 96, "medium_to_high": 99, "high_to_medium": 97, "medium_to_low": 94,
+            }
+        ],
+    } == document  # fmt: skip
 
 
 async def test_a_ledger_that_fails_is_503_without_its_reason(http, node):
@@ -235,9 +317,13 @@ async def test_the_description_is_openapi_and_says_that_the_token_is_needed(http
 
     assert document["openapi"].startswith("3.1")
     assert {
-        "/api/v1/node", "/api/v1/queues", "/api/v1/queues/retry", "/api/v1/messages", "/api/v1/messages/{message_id}", "/api/v1/peers",
-        *(f"/api/v1/messages/{{message_id}}/{verb}" for verb in ("content", "release", "remove")),
-        "/api/v1/peers/{name}/forget", "/health/live", "/health/ready", "/metrics",
+        "/api/v1/node", "/api/v1/drain", "/api/v1/undrain", "/api/v1/queues",
+        *(f"/api/v1/queues/{verb}" for verb in ("retry", "suspend", "resume", "redirect")),
+        "/api/v1/messages", "/api/v1/messages/{message_id}", "/api/v1/peers",
+        *(f"/api/v1/messages/{{message_id}}/{verb}" for verb in ("content", "suspend", "resume", "resubmit", "release", "remove")),
+        "/api/v1/safety-net/requests", "/api/v1/safety-net/requests/{number}",
+        *(f"/api/v1/safety-net/requests/{{number}}/{verb}" for verb in ("disable", "enable", "remove")),
+        "/api/v1/peers/{name}/forget", "/api/v1/pressure", "/health/live", "/health/ready", "/metrics",
     } == set(document["paths"])  # fmt: skip
     assert [{"HTTPBearer": []}] == document["paths"]["/api/v1/queues"]["get"]["security"]
     assert "security" not in document["paths"]["/health/live"]["get"]
@@ -277,7 +363,13 @@ async def test_ages_use_the_real_time_where_none_is_given(node, metrics):
 
 
 # what is set aside
-COMMANDS = [("release", "release"), ("remove", "remove with notice"), ("remove?dsn=false", "remove")]
+COMMANDS = [
+    ("release", "release"),
+    ("remove", "remove with notice"),
+    ("remove?dsn=false", "remove"),
+    *((f"{verb}?by=ann%40host", f"{verb} by ann@host") for verb in ("suspend", "resume", "resubmit")),
+    ("suspend", "suspend by administrator"),
+]
 
 
 @pytest.mark.parametrize(("command", "verb"), COMMANDS)
@@ -313,6 +405,84 @@ async def test_a_message_is_changed_by_nobody_who_only_looks_or_has_no_token(htt
     assert [] == node.commands
 
 
+async def test_queues_are_filtered_by_what_is_shown_of_them(http):
+    for text, expected in (
+        ("MessageCount -gt 2", ["mx1\\x.example"]),
+        ("DeliveryType -eq DnsConnectorDelivery -and OldestAge -lt 1m", ["mx1\\y.example"]),
+        ("DeliveryType -eq Undefined", ["mx1\\Submission"]),
+        ("Velocity -ne 0", []),
+    ):
+        rows = (await http.get("/api/v1/queues", params={"filter": text})).json()["queues"]
+        assert expected == [row["identity"] for row in rows], text
+
+
+async def test_shadow_queues_by_next_hop_are_shown_and_filtered_like_others(http, node):
+    primary = ServerName("mx2.west.example")
+    node.more_queues = (
+        QueueRow(f"mx1\\Shadow\\{primary}\\store.example:25", QueueKind.SHADOW, "store.example:25", 7, NOW, primary=primary),
+        QueueRow("mx1\\Shadow\\1", QueueKind.SHADOW, primary, 2, NOW, primary=primary),
+    )
+
+    queues = (await http.get("/api/v1/queues")).json()["queues"]
+    named = {queue["identity"]: (queue["primary"], queue["next_hop"], queue["delivery_type"]) for queue in queues}
+    assert (primary, "store.example:25", "ShadowRedundancy") == named[f"mx1\\Shadow\\{primary}\\store.example:25"]
+    assert [(primary, primary), ("", "x.example")] == [named[name][:2] for name in ("mx1\\Shadow\\1", "mx1\\x.example")]
+    for text in (f"Identity -like '*\\Shadow\\{primary}\\*'", "NextHopDomain -like 'store.*' -and MessageCount -ge 7"):
+        rows = (await http.get("/api/v1/queues", params={"filter": text})).json()["queues"]
+        assert [f"mx1\\Shadow\\{primary}\\store.example:25"] == [row["identity"] for row in rows], text
+
+
+async def test_a_shadow_message_says_what_waits_for_which_next_hop(http, node):
+    node.stored = [replace(STORED, forks=(ReportedFork("store:25", frozenset({2, 1})),))]
+
+    assert [{"next_hop": "store:25", "ordinals": [1, 2]}] == (await http.get(f"/api/v1/messages/{ENVELOPE.message_id}")).json()["forks"]
+
+
+async def test_a_filtered_page_of_messages_says_itself_where_the_next_one_begins(http, node):
+    response = await http.get("/api/v1/messages", params={"queue": "x.example", "filter": "Size -gt 1KB", "limit": 5, "after": 3})
+
+    assert (200, 1, 77) == (response.status_code, len(response.json()["messages"]), response.json()["next_after"])
+    assert [("x.example", Comparison("Size", Operator.GT, 1000.0), 5, 3)] == node.asked
+
+
+@pytest.mark.parametrize("path", ["queues", "messages"])
+async def test_a_wrong_filter_is_400_and_shows_the_mistake(http, path):
+    response = await http.get(f"/api/v1/{path}", params={"filter": "Status -eq 'Lost'"})
+
+    assert (400, "application/problem+json") == (response.status_code, response.headers["content-type"])
+    first, shown, caret = response.json()["detail"].split("\n")
+    assert ("Status -eq 'Lost'", "           ^") == (shown, caret)
+    assert "filter, character 12: there is no such value" in first
+
+
+@pytest.mark.parametrize(
+    ("path", "more", "command", "is_suspended"),
+    [
+        ("suspend", {}, "suspend queue", True),
+        ("suspend", {"hold": "true"}, "hold queue", True),
+        ("resume", {}, "resume queue", False),
+    ],
+)
+async def test_a_queue_is_suspended_and_resumed(http, node, path, more, command, is_suspended):
+    done = await http.post(f"/api/v1/queues/{path}", params={"queue": "mx1\\x.example", "by": "ann", **more})
+    refused = await http.post(f"/api/v1/queues/{path}", params={"queue": "Poison"})
+    unknown = await http.post(f"/api/v1/queues/{path}", params={"queue": "mx1\\nothing"})
+    unnamed = await http.post(f"/api/v1/queues/{path}", params={"queue": "mx1\\x.example", "by": ""})
+
+    assert (200, is_suspended) == (done.status_code, done.json()["is_suspended"])
+    assert (command, "mx1\\x.example by ann") == node.commands[0]
+    assert [409, 404, 400] == [response.status_code for response in (refused, unknown, unnamed)]
+
+
+async def test_the_envelope_stands_before_the_content_for_who_wants_it(http):
+    path = f"/api/v1/messages/{ENVELOPE.message_id}/content"
+
+    response = await http.get(path, params={"envelope": "true"})
+
+    assert b"X-Sender: <>\r\nX-First: 1\r\nX: y\r\n\r\nz" == response.content
+    assert not (await http.get(path)).content.startswith(b"X-Sender")
+
+
 @pytest.mark.parametrize("is_large", [False, True])
 async def test_the_content_comes_as_it_would_be_delivered(http, node, tmp_path, is_large):
     body = b"X: y\r\n\r\n" + b"z" * (1_500_000 if is_large else 1)
@@ -332,3 +502,16 @@ async def test_a_content_that_cannot_be_read_is_409(http, node):
     assert 409 == (await http.get(f"/api/v1/messages/{ENVELOPE.message_id}/content")).status_code
     node.refusal = ""
     assert 404 == (await http.get("/api/v1/messages/ffffffff-ffff-4fff-8fff-ffffffffffff/content")).status_code
+
+
+async def test_a_message_says_when_where_to_and_whether_inside_it_was_delivered(http, node):
+    deliveries = (Delivery(NOW, "store:25", frozenset({2, 1}), True),)
+    envelope = replace(ENVELOPE, resubmitted_from=MessageId("another"))
+    node.stored = [replace(STORED, envelope=envelope, delivered_at=NOW, deliveries=deliveries)]
+
+    message = (await http.get(f"/api/v1/messages/{ENVELOPE.message_id}")).json()
+
+    at = "2026-11-21T10:30:00Z"
+    assert (at, "another", [{"at": at, "next_hop": "store:25", "ordinals": [1, 2], "is_inside": True}]) == (
+        message["delivered_at"], message["resubmitted_from"], message["deliveries"],
+    )  # fmt: skip

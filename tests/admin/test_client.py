@@ -67,7 +67,7 @@ def test_a_peer_is_forgotten(client, node):
 def test_that_a_node_is_not_ready_is_an_answer(client, node):
     node.reasons = ("draining",)
 
-    assert {"is_ready": False, "reasons": ["draining"]} == client.ready()
+    assert {"is_ready": False, "is_degraded": False, "reasons": ["draining"]} == client.ready()
 
 
 @pytest.mark.parametrize(
@@ -146,6 +146,12 @@ def test_the_token_comes_from_the_environment_else_from_the_file(tmp_path):
 def test_without_any_token_it_is_said_where_to_put_one():
     with pytest.raises(ConfigurationError, match="set SHADOWRELAY_ADMIN_TOKEN, or name"):
         find_token(None, {})
+
+
+def test_a_node_is_drained_watched_and_undrained(client, node):
+    assert "draining" == client.drain()["state"] == client.drain_status()["state"]
+    assert "active" == client.undrain()["state"]
+    assert (["mx2.west.example"], "redirecting") == ((redirect := client.redirect("mx2.west.example"))["targets"], redirect["state"])
 
 
 def test_what_is_set_aside_is_released_removed_and_exported(client, node):

@@ -1,13 +1,15 @@
 """What Prometheus reads."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from shadowrelay.admin.metrics import LABEL_VALUES_MAX, REFUSALS, Metrics
 from shadowrelay.model.ids import ServerName
+from shadowrelay.model.queue import QueueKind, QueueRow
 from shadowrelay.model.tracking import Replication, ResubmitReason
+from tests.admin.conftest import NOW
 
 MX2, MX3 = ServerName("mx2"), ServerName("mx3")
 
@@ -57,7 +59,9 @@ def test_every_known_reason_and_result_begins_at_zero(metrics):
 
     assert {0} == {counted["shadowrelay_refused_total", reason] for reason in ("error", "ledger", "not redundant")}
     assert {0} == {counted["shadowrelay_promoted_messages_total", reason.value] for reason in ResubmitReason}
-    assert {0} == {counted["shadowrelay_delivery_attempts_total", result] for result in ("deferred", "delivered", "failed", "partly")}
+    assert {0} == {
+        counted["shadowrelay_delivery_attempts_total", result] for result in ("deferred", "delivered", "duplicate", "failed", "partly")
+    }
 
 
 def test_shadow_latency_is_a_histogram(metrics):
@@ -77,6 +81,32 @@ async def test_queues_have_depth_and_oldest_age_by_kind_and_empty_ones_are_zero(
         (counted["shadowrelay_queue_messages", kind], counted["shadowrelay_queue_oldest_age_seconds", kind])
         for kind in ("Delivery", "Submission", "Shadow")
     ]
+
+
+def shadow_queue(primary: ServerName, next_hop: str, count: int, minutes: int = 0) -> QueueRow:
+    oldest_at = NOW - timedelta(minutes=minutes)
+    if not next_hop:
+        return QueueRow(f"mx1\\Shadow\\{primary}", QueueKind.SHADOW, primary, count, oldest_at, primary=primary)
+    return QueueRow(f"mx1\\Shadow\\{primary}\\{next_hop}", QueueKind.SHADOW, next_hop, count, oldest_at, primary=primary)
+
+
+def test_shadow_queues_have_depths_and_primary_servers_an_oldest_age(metrics):
+    rows = [shadow_queue(MX2, "", 2, minutes=1), shadow_queue(MX2, "a:25", 3, minutes=2), shadow_queue(MX3, "a:25", 4)]
+    metrics.observe_queues(rows)
+
+    counted = samples(metrics)
+    names = [("", "mx2"), ("a:25", "mx2"), ("a:25", "mx3")]
+    assert [2, 3, 4] == [counted["shadowrelay_shadow_queue_messages", *name] for name in names]
+    assert [120, 0] == [counted["shadowrelay_shadow_oldest_age_seconds", name] for name in (MX2, MX3)]
+    assert 9 == counted["shadowrelay_queue_messages", "Shadow"]
+
+
+def test_a_thousand_next_hops_do_not_make_a_thousand_series(metrics):
+    metrics.observe_queues([shadow_queue(MX2, f"{number}.example", number) for number in range(1, 1001)])
+
+    found = {key[1:]: value for key, value in samples(metrics).items() if key[0] == "shadowrelay_shadow_queue_messages"}
+    assert (LABEL_VALUES_MAX + 1, 500_500) == (len(found), sum(found.values()))
+    assert (1000, 950 * 951 / 2) == (found["1000.example", "mx2"], found["other", "mx2"])
 
 
 def test_the_heartbeat_age_of_a_peer_grows_until_it_is_heard():
@@ -102,6 +132,8 @@ def test_a_state_is_read_at_each_scrape_and_one_that_fails_is_left_out(metrics):
     values = [3.0]
     metrics.watch("sessions", "Sessions now.", lambda: values[0])
     metrics.watch("broken", "Divided by nothing.", lambda: 1 / 0)
+    metrics.watch_each("uses", "Of each.", "resource", lambda: {"disk": 97.5, "memory": 1})
+    metrics.watch_each("breaks", "Divided by nothing.", "resource", lambda: {"disk": 1 / 0})
     assert 3.0 == samples(metrics)["shadowrelay_sessions",]
 
     values[0] = 4.0
@@ -109,6 +141,8 @@ def test_a_state_is_read_at_each_scrape_and_one_that_fails_is_left_out(metrics):
     counted = samples(metrics)
     assert 4.0 == counted["shadowrelay_sessions",]
     assert ("shadowrelay_broken",) not in counted
+    assert {"disk": 97.5, "memory": 1} == {key[1]: value for key, value in counted.items() if key[0] == "shadowrelay_uses"}
+    assert [] == [key for key in counted if key[0] == "shadowrelay_breaks"]
 
 
 def test_what_only_grows_is_a_counter(metrics):

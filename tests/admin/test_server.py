@@ -28,7 +28,7 @@ def ask(address, what, *arguments):
 
 async def test_the_client_asks_the_server(server):
     assert "mx1" == (await asyncio.to_thread(ask, server.address, "node"))["name"]
-    assert {"is_ready": True, "reasons": []} == await asyncio.to_thread(ask, server.address, "ready")
+    assert {"is_ready": True, "is_degraded": False, "reasons": []} == await asyncio.to_thread(ask, server.address, "ready")
 
 
 async def test_a_metrics_scraper_on_loopback_needs_no_token(server):

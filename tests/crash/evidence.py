@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from shadowrelay.lab.cluster import Cluster, instant, recipients, rows
 from shadowrelay.lab.traffic import Answer, Sent
 
-ENDS = {"SEND", "SENDEXTERNAL", "FAIL", "EXPIRE"}
+ENDS = {"SEND", "SENDEXTERNAL", "FAIL", "EXPIRE", "DUPLICATEDELIVER"}
 SHADOW_ENDS = {"HADISCARD", "RESUBMIT", "EXPIRE"}
 BETWEEN_COMMIT_AND_ROW = 1.0  # seconds: SIGKILL may come between a commit and its row
 

@@ -17,9 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import httpx
-
-from shadowrelay.lab.account import Account, Cause, Fault, account
+from shadowrelay.lab.account import Account, Cause, Fault, account, has_all_arrived
 from shadowrelay.lab.cluster import Cluster, Place
 from shadowrelay.lab.traffic import DEFERRED, Arrival, Load, Sent, Sink
 from shadowrelay.model.message import Envelope
@@ -28,12 +26,12 @@ from shadowrelay.tracking import operator_log
 from tests.crash import evidence
 from tests.crash.faults import Trouble
 from tests.crash.plan import NODES, TIMES, Plan, plan
+from tests.kit.processes import held_by
 
 SEEDS = tuple(range(1, 31))
 ACKNOWLEDGED_MIN = 100
 LOAD_SECONDS_MAX = 60.0  # after the faults, until enough is acknowledged
 SETTLE_SECONDS_MAX = 120.0
-KEPT_QUEUES = ("SafetyNetPrimary", "SafetyNetShadow")
 
 PLACES = tuple(Place(name, name.split(".")[1]) for name in NODES)
 TRANSPORT = {
@@ -143,28 +141,17 @@ async def _run_load(the_plan: Plan, trouble: Trouble, load: Load) -> None:
 async def _settled(cluster: Cluster, load: Load, sinks: tuple[Sink, ...]) -> list[str]:
     """Wait until everything has arrived and nothing is queued or held any more: then nothing can arrive twice either."""
     deadline = time.monotonic() + SETTLE_SECONDS_MAX
-    async with httpx.AsyncClient(trust_env=False, timeout=10) as http:
-        while True:
-            arrived = {(arrival.network_id, arrival.recipient) for arrival in _arrivals(sinks)}
-            wanted = {
-                (network_id, recipient) for sent in load.sent for network_id in sent.acknowledged_ids for recipient in sent.recipients
-            }
-            queued = await _queued(cluster, http) if wanted <= arrived or time.monotonic() > deadline else ["waiting for mail"]
-            if not queued or time.monotonic() > deadline:
-                await asyncio.sleep(2 * TIMES.poll)  # what was committed last gets its row before the nodes are stopped
-                return queued
-            await asyncio.sleep(0.2)
 
+    def held() -> list[str]:
+        return [f"still queued: {line}" for node in cluster.nodes.values() for line in held_by(node)]
 
-async def _queued(cluster: Cluster, http: httpx.AsyncClient) -> list[str]:
-    found = []
-    for node in cluster.nodes.values():
-        token = await asyncio.to_thread((node.directory / "token").read_text)
-        answer = await http.get(f"http://{node.admin}/api/v1/queues", headers={"Authorization": f"Bearer {token.strip()}"})
-        for queue in answer.raise_for_status().json()["queues"]:
-            if queue["count"] and queue["kind"] not in KEPT_QUEUES:
-                found.append(f"still queued: {queue['count']} in {queue['identity']} ({queue['next_hop']})")
-    return found
+    while True:
+        is_all_here = has_all_arrived(load.sent, _arrivals(sinks))
+        queued = await asyncio.to_thread(held) if is_all_here or time.monotonic() > deadline else ["waiting for mail"]
+        if not queued or time.monotonic() > deadline:
+            await asyncio.sleep(2 * TIMES.poll)  # what was committed last gets its row before the nodes are stopped
+            return queued
+        await asyncio.sleep(0.2)
 
 
 def _about_account(result: Account, load: Load, arrivals: list[Arrival], faults: list[Fault]) -> list[str]:

@@ -4,12 +4,11 @@ import contextlib
 import smtplib
 import socket
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
 
-from tests.kit.clock import PATIENCE_SECONDS
+from tests.kit.clock import PATIENCE_SECONDS, wait_until
 from tests.kit.postfix import free_port, running_postfix, stored_messages, storing_settings
 from tests.kit.smtp_programs import SmtpSink, running_sink
 
@@ -28,10 +27,7 @@ def processes_of(directory: Path) -> list[str]:
 
 def wait_until_gone(directory: Path) -> None:
     """Postfix's master tells its daemons to end, and does not wait for them."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while (left := processes_of(directory)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert [] == left
+    wait_until(lambda: not processes_of(directory), what=lambda: str(processes_of(directory)))
 
 
 def test_a_private_postfix_takes_mail_and_leaves_no_process_behind(workplace: Path) -> None:
@@ -68,8 +64,7 @@ def test_a_storing_postfix_keeps_mail_for_known_recipients_and_refuses_the_other
         smtplib.SMTP("127.0.0.1", postfix.port, timeout=PATIENCE_SECONDS) as client,
     ):
         refused = client.sendmail("a@x.example", ["known@corp.example", "other@corp.example"], b"Subject: one\r\n\r\nbody\r\n")
-        while not stored_messages(mail):
-            time.sleep(0.05)
+        wait_until(lambda: stored_messages(mail))
 
     assert {"other@corp.example": 550} == {address: code for address, (code, _) in refused.items()}
     assert {"known": 1} == {name: len(messages) for name, messages in stored_messages(mail).items()}

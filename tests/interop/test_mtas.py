@@ -19,9 +19,9 @@ import trustme
 
 from shadowrelay.lab.cluster import NodeProcess, Place, free_ports
 from shadowrelay.model.routing import HostPort
-from tests.kit.mtas import HOSTS, MTAS, NODE_ADDRESSES, Mta
-from tests.kit.node_log import operator_events
+from tests.interop.mtas import HOSTS, MTAS, NODE_ADDRESSES, Mta
 from tests.kit.postfix import free_port
+from tests.kit.processes import operator_events
 
 pytestmark = [pytest.mark.interop, pytest.mark.heavy, pytest.mark.timeout(180)]
 

@@ -13,8 +13,8 @@ import pytest
 
 from shadowrelay.lab.cluster import Cluster, Place
 from shadowrelay.model.routing import HostPort
-from tests.kit.greeted import wait_until_peers_know_each_other
 from tests.kit.postfix import Postfix, running_postfix, stored_messages, storing_settings
+from tests.kit.processes import wait_until_peers_know_each_other
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow, pytest.mark.timeout(240)]
 

@@ -9,8 +9,8 @@ import pytest
 
 from shadowrelay.lab.cluster import Cluster, NodeProcess, Place
 from shadowrelay.model.routing import HostPort
-from tests.kit.greeted import wait_until_peers_know_each_other
 from tests.kit.postfix import free_port
+from tests.kit.processes import wait_until_peers_know_each_other
 from tests.kit.smtp_programs import dumped_message_ids, running_sink, source_command
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow, pytest.mark.timeout(300)]

@@ -2,8 +2,60 @@
 either waited for where nothing can come any more, or runs out when the test says so."""
 
 import asyncio
+import inspect
+import time
+from collections.abc import Callable
+from typing import Any
+
+import async_solipsism
 
 PATIENCE_SECONDS = 60.0  # below pytest's own bound, so that the failure says what was waited for
+VIRTUAL_PATIENCE_SECONDS = 600.0
+PAUSE_SECONDS = 0.05
+
+What = str | Callable[[], str]
+
+
+async def until(condition: Callable[[], Any], seconds: float | None = None, what: What = "") -> Any:
+    """Wait for what nobody announces, in real or in virtual time. Returns what `condition` returned, awaited if it can be.
+
+    `what` is for the failure: what was waited for, or how it was instead.
+    """
+    loop = asyncio.get_running_loop()
+    usual = VIRTUAL_PATIENCE_SECONDS if isinstance(loop, async_solipsism.EventLoop) else PATIENCE_SECONDS
+    patience = usual if seconds is None else seconds
+    deadline = loop.time() + patience
+    while True:
+        found = condition()
+        if inspect.isawaitable(found):
+            found = await found
+        if found:
+            return found
+        assert loop.time() < deadline, _failure(what, patience)
+        await asyncio.sleep(PAUSE_SECONDS)
+
+
+def wait_until(condition: Callable[[], Any], seconds: float = PATIENCE_SECONDS, what: What = "") -> Any:
+    """`until`, where no loop runs."""
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, _failure(what, seconds)
+        time.sleep(PAUSE_SECONDS)
+    return found
+
+
+def _failure(what: What, seconds: float) -> str:
+    return f"not within {seconds:g} s: {what() if callable(what) else what}"
+
+
+class Hands:
+    """A clock that is set by hand: it shows `at`."""
+
+    def __init__(self, at: Any) -> None:
+        self.at = at
+
+    def __call__(self) -> Any:
+        return self.at
 
 
 def let_pass(seconds: float) -> None:

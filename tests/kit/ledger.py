@@ -1,4 +1,4 @@
-"""Builders for what the ledger stores, and the plainest decisions on claims. Times start at NOW."""
+"""Builders for what the ledger stores, promises with them, and the plainest decisions on claims. Times start at NOW."""
 
 import hashlib
 from collections.abc import AsyncIterator, Callable
@@ -15,9 +15,10 @@ from shadowrelay.model.ids import NO_DATABASE, NO_SERVER, BoundaryName, Database
 from shadowrelay.model.message import Content, Envelope, Ordinals, Recipient
 from shadowrelay.model.ownership import Choice, Claim, Copy, CopyNumber, DiscardEvent, DiscardStatus, Notification, Role, Transition
 from shadowrelay.model.peers import PeerIdentity
-from shadowrelay.model.queue import AttemptRecord, FailureKind, ForkRetry, NewMessage, Origin, SideMessage
+from shadowrelay.model.queue import AttemptRecord, FailureKind, ForkRetry, NewMessage, Origin, SideMessage, StoredMessage
 from shadowrelay.ownership.primary import released_acknowledged
 from shadowrelay.ownership.rules import Party
+from shadowrelay.ports import Ledger
 from shadowrelay.store import SqliteLedger, counters
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
@@ -27,20 +28,12 @@ OTHER = ServerName("mx2.west.example")
 THEIR_DATABASE = DatabaseId("11111111-1111-4111-8111-111111111111")
 NEW_DATABASE = DatabaseId("22222222-2222-4222-8222-222222222222")
 OUR_DATABASE = DatabaseId("99999999-9999-4999-8999-999999999999")
-DAY = timedelta(days=1)
+DAY, SECOND = timedelta(days=1), timedelta(seconds=1)
+HELLO = b"Subject: hello\r\n\r\nhello\r\n"
+HOP = "store.corp.example:25"
 
 Counts = dict[counters.Key, tuple[int, int]]
 """Messages and octets of each counter."""
-
-
-class Wall:
-    """The wall clock; set `at` to move it."""
-
-    def __init__(self, at: datetime = NOW) -> None:
-        self.at = at
-
-    def now(self) -> datetime:
-        return self.at
 
 
 @asynccontextmanager
@@ -68,7 +61,7 @@ def a_message_id() -> MessageId:
     return MessageId(str(uuid4()))
 
 
-def a_content(data: bytes = b"Subject: hello\r\n\r\nhello\r\n") -> Content:
+def a_content(data: bytes = HELLO) -> Content:
     return Content(len(data), hashlib.sha256(data).digest(), data)
 
 
@@ -115,13 +108,13 @@ def a_new_message(
     return NewMessage(envelope, a_claim(role, recipients_count, **claim), origin, due, NOW + 4 * DAY)
 
 
-def a_retry(next_hop: str = "store.corp.example:25", ordinals: Ordinals = frozenset({1}), **changes: Any) -> ForkRetry:
+def a_retry(next_hop: str = HOP, ordinals: Ordinals = frozenset({1}), **changes: Any) -> ForkRetry:
     retry = ForkRetry(next_hop, ordinals, 1, FailureKind.CONNECTION, NOW, NOW + timedelta(minutes=1), "421 4.4.1 no")
     return replace(retry, **changes)
 
 
 def an_attempt(message_id: MessageId, done: Ordinals = frozenset({1}), **changes: Any) -> AttemptRecord:
-    record = AttemptRecord(message_id, "store.corp.example:25", done, None, (), (), NOW + 2 * DAY, NOW + 4 * DAY)
+    record = AttemptRecord(message_id, HOP, done, None, (), (), NOW + 2 * DAY, NOW + 4 * DAY)
     return replace(record, **changes)
 
 
@@ -131,9 +124,36 @@ def a_side(message_id: MessageId | None = None) -> SideMessage:
 
 
 def an_identity(
-    server: ServerName = THERE, database: DatabaseId = THEIR_DATABASE, incarnation: int = 1, position: int = 10
+    server: ServerName = THERE, database: DatabaseId = THEIR_DATABASE, incarnation: int = 1, position: int = 10, began: int = 1
 ) -> PeerIdentity:
-    return PeerIdentity(server, BoundaryName("example"), database, incarnation, 1, position, timedelta(hours=3))
+    return PeerIdentity(server, BoundaryName("example"), database, incarnation, began, position, timedelta(hours=3))
+
+
+# promises
+async def accept(ledger: Ledger, data: bytes = HELLO, *, decided: bool = True, **changes: Any) -> StoredMessage:
+    """A client's message, unless `changes` say otherwise."""
+    return await ledger.record_accepted(a_new_message(**changes), a_content(data), decided=decided)
+
+
+async def hold(ledger: Ledger, recipients_count: int = 1) -> StoredMessage:
+    """A shadow message of THERE."""
+    message = a_new_message(Role.SHADOW, recipients_count)
+    await ledger.record_hold(message, a_content(), keep_copy)
+    return await known(ledger, message.envelope.message_id)
+
+
+async def queue(ledger: Ledger, next_hop: str = HOP, at: datetime = NOW, **changes: Any) -> StoredMessage:
+    """A message in one delivery queue."""
+    message_id = (await accept(ledger)).envelope.message_id
+    await ledger.record_queued(message_id, (a_retry(next_hop, attempts_next_at=at, **changes),))
+    return await known(ledger, message_id)
+
+
+async def known(ledger: Ledger, message_id: MessageId) -> StoredMessage:
+    """As it is stored now."""
+    found = await ledger.load(message_id)
+    assert found is not None
+    return found
 
 
 # decisions

@@ -8,10 +8,11 @@ sleeps on real time: `in_virtual_time` runs a test on a loop whose clock jumps.
 import asyncio
 import functools
 import hashlib
+import itertools
 import random
 import shutil
-from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -30,14 +31,16 @@ from shadowrelay.model.replies import STORE_UNAVAILABLE, LeaseTooShort, LedgerUn
 from shadowrelay.model.tracking import EventId, TrackingEvent
 from shadowrelay.pipeline.assembly import Outside, Services
 from shadowrelay.pipeline.context import Tasks
-from shadowrelay.ports import DeliveryJob
+from shadowrelay.ports import DeliveryJob, PeerLink
 from shadowrelay.protocol.xqdiscard import parse_superseded
 from shadowrelay.settings.values import Settings
 from shadowrelay.store import SqliteLedger
+from tests.kit.clock import until
+from tests.kit.machine import FakeMachine
 
 BASE = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
-EAST, WEST, NORTH = ServerName("mx1.east.example"), ServerName("mx1.west.example"), ServerName("mx1.north.example")
-SITES = {EAST: "east", WEST: "west", NORTH: "north"}
+EAST, WEST, NORTH, SOUTH = (ServerName(f"mx1.{site}.example") for site in ("east", "west", "north", "south"))
+SITES = {EAST: "east", WEST: "west", NORTH: "north", SOUTH: "south"}
 LATENCY_SECONDS = 0.002
 CONTROL_SECONDS = 2.0
 SPAN, HEARTBEAT = 60.0, 5.0
@@ -56,16 +59,6 @@ def in_virtual_time(test: Callable[..., Awaitable[None]]) -> Callable[..., None]
             loop.close()
 
     return run
-
-
-async def until(claim: Callable[[], bool | Awaitable[bool]], seconds: float = 600.0) -> None:
-    """Wait until it is so; fail when it is not in so many virtual seconds."""
-    for _ in range(int(seconds / 0.05)):
-        found = claim()
-        if found if isinstance(found, bool) else await found:
-            return
-        await asyncio.sleep(0.05)
-    raise AssertionError(f"not so after {seconds} s")
 
 
 class VirtualClock:
@@ -102,34 +95,25 @@ class Recorder:
     def rows(self, event_id: EventId) -> list[TrackingEvent]:
         return [event for event in self.events if event.event is event_id]
 
-    def acknowledged(self, replication: Any) -> None:
-        self.counts[f"acknowledged {replication}"] += 1
+    def __getattr__(self, metric: str) -> Callable[..., None]:
+        """Any metric: counted by its name and the texts that come with it."""
+        return lambda *given: self.counts.update([" ".join([metric, *(str(one) for one in given if isinstance(one, str))])])
 
-    def refused(self, reason: str) -> None:
-        self.counts[f"refused {reason}"] += 1
 
-    def shadow_latency(self, seconds: float) -> None:
-        self.counts["shadow latency"] += 1
+PROMISES = {"record_accepted", "record_verdict", "transition", "record_attempt", "record_queued"}
+Step = Callable[[], Awaitable[None]]
 
-    def discarded(self, count: int) -> None:
-        self.counts["discarded"] += count
 
-    def promoted(self, count: int, reason: str) -> None:
-        self.counts[f"promoted {reason}"] += count
-
-    def attempt(self, result: str) -> None:
-        self.counts[f"attempt {result}"] += 1
-
-    def heartbeat(self, server: ServerName) -> None:
-        self.counts[f"heartbeat {server}"] += 1
+async def no_step() -> None:
+    return
 
 
 class LedgerTap:
     """A ledger some of whose promises fail, or wait: `fail("record_verdict", 3)` makes the next three raise LedgerUnavailable,
-    and `gates["due"]` is waited for before each `due`, `gates["due, read"]` after it."""
+    and `gates["due"]` is waited for before each `due`, `gates["due, read"]` after it; `step` before and after each of PROMISES."""
 
-    def __init__(self, ledger: SqliteLedger) -> None:
-        self.real = ledger
+    def __init__(self, ledger: SqliteLedger, step: Step = no_step) -> None:
+        self.real, self._step = ledger, step
         self._failures: Counter[str] = Counter()
         self.counts: Counter[str] = Counter()  # calls
         self.errors: dict[str, Exception] = {}
@@ -144,11 +128,14 @@ class LedgerTap:
         if not callable(found):
             return found
         self.counts[name] += 1
-        if name not in self._failures and name not in self.gates and f"{name}, read" not in self.gates:
+        is_stepped = self._step is not no_step and name in PROMISES
+        if name not in self._failures and name not in self.gates and f"{name}, read" not in self.gates and not is_stepped:
             return found
 
         @functools.wraps(found)
         async def tapped(*arguments: Any, **named: Any) -> Any:
+            if is_stepped:
+                await self._step()
             if name in self.gates:
                 await self.gates[name].wait()
             if self._failures[name] > 0:
@@ -158,6 +145,8 @@ class LedgerTap:
             if (gate := self.gates.get(f"{name}, read")) is not None:
                 self.counts[f"{name}, read"] += 1
                 await gate.wait()
+            if is_stepped:
+                await self._step()
             return result
 
         return tapped
@@ -176,6 +165,7 @@ class Sink:
     """All next hops of all nodes. `answer(address)` is a Reply, or an error to raise for the whole attempt."""
 
     arrived: list[tuple[ServerName, str, bytes]] = field(default_factory=list)
+    message_ids: list[MessageId] = field(default_factory=list)  # of each transaction that was taken
     answer: Callable[[str], Reply | Exception] = lambda address: OK
     before_dot: Callable[[ServerName], Awaitable[None]] | None = None
     after_dot: Callable[[ServerName], Awaitable[None]] | None = None
@@ -192,11 +182,12 @@ class Sink:
 class FakeDeliverer:
     """Port `Deliverer` of one node."""
 
-    def __init__(self, server: ServerName, sink: Sink) -> None:
-        self._server, self._sink = server, sink
+    def __init__(self, server: ServerName, sink: Sink, step: Step = no_step) -> None:
+        self._server, self._sink, self._step = server, sink, step
 
     async def deliver(self, job: DeliveryJob) -> Report:
         sink = self._sink
+        await self._step()
         sink.attempts_count += 1
         await asyncio.sleep(LATENCY_SECONDS)
         envelope = job.envelope
@@ -219,8 +210,10 @@ class FakeDeliverer:
         sink.arrived += [
             (self._server, envelope.recipients[ordinal - 1].address, data) for ordinal, reply in replies.items() if reply == OK
         ]
+        sink.message_ids.append(envelope.message_id)
         if sink.after_dot is not None:
             await sink.after_dot(self._server)
+        await self._step()
         return Report(replies)
 
     async def close(self) -> None:
@@ -264,15 +257,17 @@ class FakeLink:
         if other is self._other:
             return other
         node = self._node
-        for here, there in ((other, node), (node, other)):
-            refusal = here.services.desk.refusal(there.services.desk.own_identity(here.name))
-            if refusal is not None:
-                raise PeerUnavailable(self._server, str(refusal))
-        await other.services.desk.greeted(node.services.desk.own_identity(self._server))
+        if refusal := other.services.desk.refusal(node.services.desk.own_identity(self._server)):
+            raise PeerUnavailable(self._server, str(refusal))
+        if conflict := node.context.peers.conflict(node.context.me, other.services.desk.own_identity(node.name)):
+            raise PeerUnavailable(self._server, conflict)
+        self._identity = await other.services.desk.greeted(node.services.desk.own_identity(self._server))
+        if reason := node.services.rolled_back.heard(self._identity):
+            raise PeerUnavailable(self._server, reason)
         self._other, self._answered = other, None
-        self._identity = other.services.desk.own_identity(node.name)
         await node.services.desk.greeted(self._identity)
         node.context.peers.offered(self._server, other.services.desk.offers_hold())
+        node.ledger.real.note_forks_offered(self._server, self._server not in self._net.without_forks)
         await node.services.heartbeat.opened(self)
         return other
 
@@ -331,6 +326,10 @@ class FakeLink:
         assert self._identity is not None
         return self._identity
 
+    async def announce(self) -> None:
+        self._other = None
+        await self.greet()
+
     async def discards(self, maximum: int, acknowledged: int) -> DiscardReply:
         reply: DiscardReply = await self._ask(lambda other, me: other.services.desk.discards(me, maximum, acknowledged))
         return reply
@@ -351,8 +350,12 @@ class Net:
         self.settings = settings
         self.sink = Sink()
         self.nodes: dict[ServerName, VirtualNode] = {}
+        self.machines: defaultdict[ServerName, FakeMachine] = defaultdict(FakeMachine)
         self.cut: set[frozenset[ServerName]] = set()
         self.hold_fault: Callable[[ServerName, ServerName], str] = lambda primary, shadow: ""
+        self.link_to: Callable[[VirtualNode, ServerName], PeerLink] = lambda node, server: FakeLink(self, node, server)
+        self.without_forks: set[ServerName] = set()  # nodes of an older version
+        self.step: Step = no_step  # before and after each promise, and each delivery
 
     def reach(self, source: ServerName, target: ServerName) -> "VirtualNode | None":
         node = self.nodes.get(target)
@@ -364,11 +367,23 @@ class Net:
     def heal(self) -> None:
         self.cut.clear()
 
-    async def start(self, name: ServerName, peers: Iterable[ServerName] | None = None, **changes: Any) -> "VirtualNode":
-        """Open its database where it was, and run."""
+    async def start(
+        self,
+        name: ServerName,
+        peers: Iterable[ServerName] | None = None,
+        *,
+        is_idle: bool = False,
+        introduced: bool = False,
+        **changes: Any,
+    ) -> "VirtualNode":
+        """Open its database where it was, and run, unless it `is_idle`."""
         names = [other for other in self.settings.get("names", (EAST, WEST)) if other != name] if peers is None else list(peers)
         node = VirtualNode(self, name, make_settings(name, names, self.directory, **{**self.settings.get("transport", {}), **changes}))
-        await node.open()
+        if introduced:
+            self.nodes[name] = node  # peers may dial it meanwhile
+        await node.open(introduced=introduced)
+        if not is_idle:
+            node.services.start()
         self.nodes[name] = node
         return node
 
@@ -378,10 +393,26 @@ class Net:
         node.ledger.real.abandon()
         await node.tasks.close()
 
+    async def stop(self, name: ServerName) -> None:
+        """Its tasks are over, and its ledger is closed."""
+        node = self.nodes.pop(name)
+        await node.tasks.close()
+        await node.ledger.real.close()
+
     async def wipe(self, name: ServerName) -> None:
-        """Its disk is destroyed."""
-        await self.kill(name)
+        """Its disk is destroyed, whether it runs or not."""
+        if name in self.nodes:
+            await self.kill(name)
         shutil.rmtree(self.directory / name)
+
+    def back_up(self, name: ServerName) -> None:
+        """A copy of a stopped node's directory."""
+        shutil.copytree(self.directory / name, self.directory / f"{name}.backup")
+
+    def put_back(self, name: ServerName) -> None:
+        """The copy in place of what is there."""
+        shutil.rmtree(self.directory / name)
+        shutil.copytree(self.directory / f"{name}.backup", self.directory / name)
 
     async def close(self) -> None:
         for name in tuple(self.nodes):
@@ -401,7 +432,8 @@ async def nodes(directory: Path, *names: ServerName, **transport: Any) -> Any:
 
 
 def make_settings(name: ServerName, peers: Iterable[ServerName], directory: Path, **transport: Any) -> Settings:
-    """Short times; `send` and `routes` may be among the keywords."""
+    """Short times; `send`, `routes` and `boundary` (of the node itself) may be among the keywords."""
+    boundary = transport.pop("boundary", "example")
     send = transport.pop("send", {})
     routes = transport.pop("routes", [{"recipients": ["*"], "next_hop": "sink.example:25"}])
     peer = transport.pop("peer", {})
@@ -413,7 +445,7 @@ def make_settings(name: ServerName, peers: Iterable[ServerName], directory: Path
     }
     return Settings.model_validate(
         {
-            "server": {"name": name, "site": SITES[name], "boundary": "example", "data_directory": directory / name},
+            "server": {"name": name, "site": SITES[name], "boundary": boundary, "data_directory": directory / name},
             "transport": {**times, **transport},
             "peers": [
                 {"name": other, "site": SITES[other], "boundary": "example", "address": f"{other}:2525", **peer.get(other, {})}
@@ -434,7 +466,8 @@ class VirtualNode:
         self.tasks = Tasks()
         self.log = Recorder()
 
-    async def open(self) -> None:
+    async def open(self, *, introduced: bool = False) -> None:
+        """`introduced`: it greets its peers first, as a `Node` does, and starts again if its database is an older copy."""
         settings = self.settings
         ledger = await SqliteLedger.open(
             settings.server.data_directory,
@@ -442,24 +475,32 @@ class VirtualNode:
             now=self.clock.now,
             safety_net_hold_time=settings.transport.safety_net_hold_time,
             message_expiration_timeout=settings.transport.message_expiration_timeout,
-            free_bytes_min=0,
             inline=True,
         )
-        self.ledger = LedgerTap(ledger)
+        self.ledger = LedgerTap(ledger, self.net.step)
         outside = Outside(
             clock=self.clock,
             ledger=self.ledger,
-            link_to=lambda peer, _: FakeLink(self.net, self, peer.name),
-            deliverer=FakeDeliverer(self.name, self.net.sink),
+            link_to=lambda peer, _: self.net.link_to(self, peer.name),
+            deliverer=FakeDeliverer(self.name, self.net.sink, self.net.step),
             tracking=self.log,
             metrics=self.log,
             chance=random.Random(7),
             tasks=self.tasks,
+            machine=self.net.machines[self.name],
         )
         self.services = Services(settings, outside)
         self.context = self.services.context
         self.context.peers.remember(await ledger.peers())
-        self.services.start()
+        await self.services.pressure.look()
+        if introduced:
+            await self.services.rolled_back.introduce()
+            if self.services.rolled_back.found.is_set():
+                await self.tasks.close()
+                await ledger.record_renamed()
+                await ledger.close()
+                self.tasks = Tasks()
+                await self.open()
 
     def received(self, offer: CopyOffer) -> CopyOffer:
         """As the receiver has it: large content in a file of its own."""
@@ -471,11 +512,13 @@ class VirtualNode:
         return replace(offer, content=replace(content, path=path))
 
     # what tests do and ask
-    async def accept(self, *recipients: str, data: bytes = b"Subject: hello\r\n\r\nhello\r\n", sender: str = "a@x.example") -> Reply:
-        """A client's message; its reply. `last` is its id."""
+    async def accept(
+        self, *recipients: str, data: bytes = b"Subject: hello\r\n\r\nhello\r\n", sender: str = "a@x.example", **fields: Any
+    ) -> Reply:
+        """A client's message, with these fields of its envelope; its reply. `last` is its id."""
         self.last = message_id(f"{self.name} {next(_NUMBERS)}")
         addresses = recipients or ("user1@corp.example",)
-        envelope = Envelope(self.last, sender, tuple(Recipient(address) for address in addresses), self.clock.now())
+        envelope = Envelope(self.last, sender, tuple(Recipient(address) for address in addresses), self.clock.now(), **fields)
         return await self.services.accept.accept(envelope, Content(len(data), hashlib.sha256(data).digest(), data))
 
     async def message(self, wanted: MessageId) -> StoredMessage | None:
@@ -484,6 +527,10 @@ class VirtualNode:
     async def role(self, wanted: MessageId) -> Role | None:
         stored = await self.message(wanted)
         return None if stored is None else stored.claim.role
+
+    async def idle(self) -> None:
+        """No task of it runs. Only where its loops do not run either."""
+        await until(lambda: not len(self.tasks))
 
     def in_role(self, wanted: MessageId, role: Role | None) -> Callable[[], Awaitable[bool]]:
         """For `until`."""
@@ -501,14 +548,7 @@ class VirtualNode:
             path.write_bytes(bytes(byte ^ 0xFF for byte in path.read_bytes()))
 
 
-def _numbers() -> Iterator[int]:
-    number = 0
-    while True:
-        number += 1
-        yield number
-
-
-_NUMBERS = _numbers()
+_NUMBERS = itertools.count(1)
 
 
 def message_id(seed: str) -> MessageId:

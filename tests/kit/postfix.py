@@ -4,14 +4,12 @@ import contextlib
 import os
 import pwd
 import shutil
-import socket
 import subprocess
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from shadowrelay.lab.cluster import free_ports
-from tests.kit.clock import PATIENCE_SECONDS
+from tests.kit.smtp_programs import greets
 
 MASTER_CF = Path("/usr/share/postfix/master.cf.dist")
 OWNER, OWNER_GROUP = "nobody", "nogroup"  # of the maildirs: Postfix never delivers as root
@@ -76,13 +74,8 @@ class Postfix:
         """Write the configuration and start the daemons; returns when it answers."""
         self.write()
         self._run("postfix", "-c", str(self.directory / "config"), "start")
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while time.monotonic() < deadline:
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=5) as connection:
-                if connection.recv(3) == b"220":
-                    return
-            time.sleep(0.05)
-        raise RuntimeError(f"postfix does not answer; its log: {self.log.read_text()[-2000:]}")
+        if not greets(self.port):
+            raise RuntimeError(f"postfix does not answer; its log: {self.log.read_text()[-2000:]}")
 
     def stop(self) -> None:
         """Stop the daemons of this instance."""

@@ -1,10 +1,9 @@
-"""A receive connector on loopback with a fake service behind it, and a client that speaks raw octets."""
+"""A receive connector on loopback with a fake service behind it."""
 
 import asyncio
 import os
-import ssl
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,17 +12,18 @@ from typing import Any
 import async_solipsism
 
 from shadowrelay.memory import ContentBudget
-from shadowrelay.model.ids import BoundaryName, DatabaseId, ServerName
+from shadowrelay.model.ids import NO_DATABASE, BoundaryName, DatabaseId, ServerName
 from shadowrelay.model.message import Content, Envelope
 from shadowrelay.model.ownership import StatusAnswer, StatusQuestion, StatusState
 from shadowrelay.model.peers import CopyOffer, DiscardReply, PeerIdentity
-from shadowrelay.model.replies import Reply
+from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, Reply
 from shadowrelay.model.routing import HostPort
+from shadowrelay.pipeline.pressure_rules import NO_PRESSURE, Pressure
 from shadowrelay.settings.values import Settings
 from shadowrelay.smtp.limits import Descriptors
 from shadowrelay.smtp.server import Factory, Listener, ReceiverServer, reception_for
 from shadowrelay.smtp.tls import TlsContexts
-from tests.kit.clock import PATIENCE_SECONDS
+from tests.kit.clients import Client
 
 OWN_DATABASE = DatabaseId("00000000-0000-4000-8000-000000000001")
 PEER_DATABASE = DatabaseId("00000000-0000-4000-8000-000000000002")
@@ -31,14 +31,8 @@ NOON = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
 HELLO = f"XSHADOW server=b.example boundary=default database={PEER_DATABASE} incarnation=1 began=0 position=5 span=60"
 
 HELD = Reply(250, "2.0.0", "Held")
+BANNER = "220 a.example ESMTP"
 NO_DISCARDS = DiscardReply((), 0)
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Let the loop run until this holds; for what nobody announces."""
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while not condition():
-            await asyncio.sleep(0)
 
 
 def files_in(directory: Path) -> list[str]:
@@ -69,14 +63,18 @@ class FakeAcceptor:
 
     reply: Reply | None = None
     error: Exception | None = None
-    mail_refusal: Reply | None = None
+    pressure: Pressure = NO_PRESSURE
+    refused_count: int = 0
     gate: asyncio.Event | None = None
     began: asyncio.Event = field(default_factory=asyncio.Event)
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     accepted: list[tuple[Envelope, Content, bytes]] = field(default_factory=list)
 
-    def refusal(self) -> Reply | None:
-        return self.mail_refusal
+    def refusal(self, *, is_inside: bool) -> Reply | None:
+        if not self.pressure.refuses(is_inside=is_inside):
+            return None
+        self.refused_count += 1
+        return INSUFFICIENT_RESOURCES
 
     async def accept(self, envelope: Envelope, content: Content) -> Reply:
         self.began.set()
@@ -108,15 +106,16 @@ class FakeDesk:
     gate: asyncio.Event | None = None
     began: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def own_identity(self, listener: ServerName) -> PeerIdentity:
+    def own_identity(self, listener: ServerName, database: DatabaseId = NO_DATABASE) -> PeerIdentity:
         name = ServerName("a.example")
         return PeerIdentity(name, BoundaryName("default"), OWN_DATABASE, 1, 0, self.position, timedelta(seconds=60))
 
     def refusal(self, identity: PeerIdentity) -> Reply | None:
         return self.conflict
 
-    async def greeted(self, identity: PeerIdentity) -> None:
-        self.told.append(("greeted", identity.server))
+    async def greeted(self, identity: PeerIdentity) -> PeerIdentity:
+        self.told.append(("greeted", identity.server, "draining") if identity.is_draining else ("greeted", identity.server))
+        return self.own_identity(identity.server)
 
     def offers_hold(self) -> bool:
         return self.is_offering
@@ -158,51 +157,6 @@ def without_trace(octets: bytes) -> bytes:
     return octets[end:]
 
 
-class Client:
-    """Octets out, replies in."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader = reader
-        self.writer = writer
-
-    async def send(self, octets: bytes) -> None:
-        self.writer.write(octets)
-        await self.writer.drain()
-
-    async def reply(self) -> str:
-        """The next reply as it came, lines joined by a newline."""
-        lines: list[str] = []
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while True:
-                line = (await self.reader.readuntil(b"\r\n")).decode()
-                lines.append(line[:-2])
-                if line[3] == " ":
-                    return "\n".join(lines)
-
-    async def replies(self, count: int) -> list[str]:
-        return [await self.reply() for _ in range(count)]
-
-    async def ask(self, text: str) -> str:
-        """One command, its reply."""
-        await self.send(text.encode() + b"\r\n")
-        return await self.reply()
-
-    async def rest(self) -> str:
-        """Everything up to the end of the connection, which must come."""
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            return (await self.reader.read()).decode()
-
-    async def start_tls(self, context: ssl.SSLContext, name: str) -> None:
-        await self.writer.start_tls(context, server_hostname=name)
-        # Python 3.11 leaves the reader with the old transport.
-        self.reader._transport = self.writer.transport
-
-    async def close(self) -> None:
-        self.writer.close()
-        with suppress(OSError):
-            await self.writer.wait_closed()
-
-
 @dataclass
 class Station:
     """A running receive connector."""
@@ -216,19 +170,16 @@ class Station:
 
     async def connect(self, greeting: bool = True) -> Client:
         """A new connection; the banner is read."""
-        address = self.server.address
-        client = Client(*await asyncio.open_connection(address.host, address.port))
+        client = await Client.to(self.server.address)
         self.clients.append(client)
         if greeting:
-            assert await client.reply() == "220 a.example ESMTP"
+            await client.begin(banner=BANNER)
         return client
 
     async def client_in(self, *commands: str) -> Client:
         """A new connection that has said all this, and was answered 2xx or 3xx each time."""
-        client = await self.connect()
-        for command in commands:
-            reply = await client.ask(command)
-            assert reply[0] in "23", (command, reply)
+        client = await self.connect(greeting=False)
+        await client.begin(*commands, banner=BANNER)
         return client
 
 

@@ -6,18 +6,30 @@ import re
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+
+from tests.kit.clock import PATIENCE_SECONDS
 
 SINK, SOURCE = Path("/usr/sbin/smtp-sink"), Path("/usr/sbin/smtp-source")
 BACKLOG = "1024"
-START_SECONDS_MAX = 60.0
 _MESSAGE_ID = re.compile(rb"^Message-Id: (\S+)", re.MULTILINE | re.IGNORECASE)
 
 
 def are_available() -> bool:
     """Both programs are there."""
     return SINK.exists() and SOURCE.exists()
+
+
+def greets(port: int, is_running: Callable[[], bool] = lambda: True) -> bool:
+    """Wait until the server on this port of 127.0.0.1 says 220. False: it does not run any more, or is silent for too long."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < deadline and is_running():
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
+            if connection.recv(3) == b"220":
+                return True
+        time.sleep(0.02)
+    return False
 
 
 class SmtpSink:
@@ -32,12 +44,8 @@ class SmtpSink:
 
     def wait_until_it_listens(self) -> None:
         """Raises: RuntimeError if it does not."""
-        deadline = time.monotonic() + START_SECONDS_MAX
-        while time.monotonic() < deadline and self.process.poll() is None:
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=1):
-                return
-            time.sleep(0.02)
-        raise RuntimeError(f"smtp-sink does not listen: {self.stop()}")
+        if not greets(self.port, lambda: self.process.poll() is None):
+            raise RuntimeError(f"smtp-sink does not listen: {self.stop()}")
 
     def stop(self) -> str:
         """End it; what it printed."""

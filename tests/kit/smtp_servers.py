@@ -1,12 +1,13 @@
-"""Small SMTP servers on loopback that do as they are told, mostly wrong; and a small DNS server.
+"""The next hop and the peer of tests: an SMTP server that does as it is told, mostly wrong; and a small DNS server.
 
 A scripted server answers each verb from its script: a text, a list of texts (one a time, the last one for ever), or one
-of the misdeeds below. It reads strictly: a line that does not end in CRLF, or a bare CR or LF in content, is a failure
+of the failures below. It reads strictly: a line that does not end in CRLF, or a bare CR or LF in content, is a failure
 that `stop` raises.
 """
 
 import asyncio
 import ssl
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -18,8 +19,6 @@ import dns.rcode
 import dns.rdatatype
 import dns.rrset
 
-from tests.kit.clock import PATIENCE_SECONDS
-
 CLOSE = "(close)"  # close the connection instead of answering
 HANG = "(hang)"  # never answer
 
@@ -30,16 +29,31 @@ NO_TLS = b"this is no TLS record\r\n"
 
 @dataclass
 class Session:
-    """What one connection said."""
+    """What one connection said. `recipients` are those that were accepted since the last MAIL."""
 
+    writer: asyncio.StreamWriter
     lines: list[str] = field(default_factory=list)
     blocks: list[bytes] = field(default_factory=list)  # of BDAT
+    recipients: list[str] = field(default_factory=list)
+    content: bytes = b""
+    client: str = ""
     is_tls: bool = False
+
+    @property
+    def address(self) -> str:
+        """In the last MAIL or RCPT."""
+        return self.lines[-1].partition("<")[2].partition(">")[0]
+
+    @property
+    def host(self) -> str:
+        """The client's address."""
+        return str(self.writer.get_extra_info("peername")[0])
 
 
 @dataclass
 class ScriptedServer:
-    """`script`: by verb (`GREETING`, `EHLO`, `MAIL`, …, `DOT` for the end of content, `XSHADOW COMMIT`).
+    """`script`: by verb (`GREETING`, `EHLO`, `MAIL`, …, `DOT` for the end of content, `XSHADOW COMMIT`). A subclass may override
+    `answer`, and a network without sockets may serve `factory`.
 
     STARTTLS among `extensions` without a `tls` context is a broken promise: the handshake is answered with something else.
     Units: `seconds_per_octet` passes before each octet of a reply.
@@ -55,15 +69,17 @@ class ScriptedServer:
     open_count_max: int = 0
     port: int = 0
     on_hang: Callable[[], None] = lambda: None  # called when it begins never to answer
-    _used: dict[str, int] = field(default_factory=dict)
+    _used: Counter[str] = field(default_factory=Counter)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
-    _failures: list[BaseException] = field(default_factory=list)
-    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+    failures: list[BaseException] = field(default_factory=list)
     _server: asyncio.Server | None = None
 
     async def start(self) -> None:
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", self.port, limit=64 * 1024 * 1024)
+        self._server = await asyncio.get_running_loop().create_server(self.factory, "127.0.0.1", self.port)
         self.port = self._server.sockets[0].getsockname()[1]
+
+    def factory(self) -> asyncio.StreamReaderProtocol:
+        return asyncio.StreamReaderProtocol(asyncio.StreamReader(limit=64 * 1024 * 1024), self._accept)
 
     async def stop(self) -> None:
         assert self._server is not None
@@ -74,15 +90,8 @@ class ScriptedServer:
             await asyncio.gather(*self._tasks, return_exceptions=True)
             await asyncio.sleep(0)
         await self._server.wait_closed()
-        if self._failures:
-            raise self._failures[0]
-
-    async def until(self, claim: Callable[[], bool]) -> None:
-        """Wait until it is true; a failure of the test if that takes too long."""
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while not claim():
-                self._changed.clear()
-                await self._changed.wait()
+        if self.failures:
+            raise self.failures[0]
 
     @property
     def lines(self) -> list[str]:
@@ -95,47 +104,51 @@ class ScriptedServer:
         self._tasks.add(task)
         self.open_count += 1
         self.open_count_max = max(self.open_count_max, self.open_count)
-        session = Session()
+        session = Session(writer)
         self.sessions.append(session)
         try:
-            await self._converse(session, reader, writer)
+            await self._converse(session, reader)
         except (ConnectionError, asyncio.IncompleteReadError, ssl.SSLError, asyncio.CancelledError):
             pass
         except BaseException as error:
-            self._failures.append(error)
+            self.failures.append(error)
         finally:
             self.open_count -= 1
             self._tasks.discard(task)
-            self._changed.set()
             writer.transport.abort()
 
-    async def _converse(self, session: Session, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if not await self._answer("GREETING", "", "220 test ESMTP", reader, writer):
+    async def _converse(self, session: Session, reader: asyncio.StreamReader) -> None:
+        if not await self._reply("GREETING", session, "220 test ESMTP", reader):
             return
         while line := await _line(reader):
             session.lines.append(line)
-            self._changed.set()
             words = line.upper().split(" ", 2)
             verb = " ".join(words[:2]) if words[:2] in (["XSHADOW", "ENVELOPE"], ["XSHADOW", "COMMIT"]) else words[0]
             if verb == "BDAT":
                 session.blocks.append(await reader.readexactly(int(words[1])))
-            elif words[:3] == ["XQDISCARD", "STATUS", "BDAT"] or line.upper().startswith("XQDISCARD STATUS BDAT "):
+            elif line.upper().startswith("XQDISCARD STATUS BDAT "):
                 session.blocks.append(await reader.readexactly(int(line.rsplit(" ", 1)[1])))
-            said = await self._answer(verb, line, self._default(verb), reader, writer)
+            elif verb == "EHLO":
+                session.client = line[5:].strip()
+            elif verb == "MAIL":
+                session.recipients = []
+            said = await self._reply(verb, session, self._default(verb), reader)
             if not said or verb == "QUIT":
                 return
+            if verb == "RCPT" and said.startswith("2"):
+                session.recipients.append(session.address)
             if verb == "DATA" and said.startswith("354"):
-                self.messages.append(await _content(reader))
-                self._changed.set()
-                if not await self._answer("DOT", "", "250 2.0.0 taken", reader, writer):
+                session.content = await _content(reader)
+                self.messages.append(session.content)
+                if not await self._reply("DOT", session, "250 2.0.0 taken", reader):
                     return
             if verb == "STARTTLS" and said.startswith("220"):
                 if self.tls is None:
                     await reader.read(1)
-                    writer.write(NO_TLS)
-                    await writer.drain()
+                    session.writer.write(NO_TLS)
+                    await session.writer.drain()
                     return
-                await writer.start_tls(self.tls)
+                await session.writer.start_tls(self.tls)
                 session.is_tls = True
 
     def _default(self, verb: str) -> str:
@@ -145,18 +158,20 @@ class ScriptedServer:
             return "\r\n".join([*(f"250-{text}" for text in more), f"250 {last}"])
         return {"DATA": "354 go on", "QUIT": "221 2.0.0 bye", "STARTTLS": "220 go"}.get(verb, "250 2.0.0 ok")
 
-    async def _answer(self, verb: str, line: str, default: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> str:
+    async def answer(self, verb: str, session: Session, default: str) -> str:
+        """What the script says."""
+        answer = self.script.get(verb, default)
+        if not isinstance(answer, str) and not callable(answer):
+            used = self._used[verb]
+            self._used[verb] += 1
+            answer = answer[min(used, len(answer) - 1)]
+        text = answer("" if verb in ("GREETING", "DOT") else session.lines[-1]) if callable(answer) else answer
+        return text if isinstance(text, str) else await text
+
+    async def _reply(self, verb: str, session: Session, default: str, reader: asyncio.StreamReader) -> str:
         """What was said; empty if the connection is to end."""
-        answers = self.script.get(verb, default)
-        if not isinstance(answers, str) and not callable(answers):
-            used = self._used.get(verb, 0)
-            self._used[verb] = used + 1
-            answer: Answer = answers[min(used, len(answers) - 1)]
-        else:
-            answer = answers
-        text = answer(line) if callable(answer) else answer
-        if not isinstance(text, str):
-            text = await text
+        writer = session.writer
+        text = await self.answer(verb, session, default)
         if text == CLOSE:
             return ""
         if text == HANG:

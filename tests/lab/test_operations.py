@@ -1,14 +1,101 @@
 """What is done to a lab is done in the right order, and the log of faults knows of it, whenever somebody presses Ctrl-C."""
 
-from collections.abc import Callable
+import itertools
+import json
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from shadowrelay.lab.compose import Lab
+from shadowrelay.lab.disturbance import Links
+from shadowrelay.lab.engine import Engine
 from shadowrelay.lab.fault_log import Change, faults
-from shadowrelay.lab.topology import LabError, WrongUse
-from tests.lab.fake_engine import SERVICES, FakeEngine, lab_with_fake
+from shadowrelay.lab.topology import MACHINES, RECEIVERS, SENDER, LabError, WrongUse
+
+# An engine without containers: it remembers what it was told to do, and does it to states in a dictionary.
+
+SERVICES = (*(one.short for one in MACHINES), *(one.network for one in MACHINES), "dns", SENDER, *RECEIVERS)
+NEXT = {"kill": "exited", "pause": "paused", "unpause": "healthy", "start": "healthy", "stop": "exited"}
+
+
+class FakeEngine:
+    """Shapes: `told` has every command; container ids are the names of services. `interrupts`: a command at whose beginning
+    somebody presses Ctrl-C. `keeps`: networks that it cannot remove."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.is_up = dict.fromkeys(SERVICES, "healthy")
+        self.told: list[tuple[str, ...]] = []
+        self.interrupts = ""
+        self.keeps: list[str] = []
+
+    def check(self) -> None: ...
+
+    def project(self) -> str:
+        return "fake"
+
+    def states(self) -> dict[str, str]:
+        return dict(self.is_up)
+
+    def containers(self) -> dict[str, str]:
+        return {service: service for service in self.is_up}
+
+    def container(self, service: str) -> str:
+        return self.containers()[service]
+
+    def _tell(self, *command: str) -> None:
+        self.told.append(command)
+        if self.interrupts and self.interrupts in command:
+            raise KeyboardInterrupt
+
+    def compose(self, *arguments: str, profiles: Sequence[str] = ()) -> bytes:
+        self._tell("compose", *arguments)
+        if arguments[0] == "up":
+            self.is_up = {
+                service: "healthy" if (was := self.is_up.get(service)) in (None, "exited", "created") else was for service in SERVICES
+            }
+        return b""
+
+    def remove(self) -> list[str]:
+        self._tell("remove")
+        self.is_up.clear()
+        return self.keeps
+
+    def docker(self, *arguments: str, data: bytes | None = None, seconds: float = 0.0) -> bytes:
+        self._tell(*arguments)
+        for identity in itertools.takewhile(lambda text: text in self.is_up, reversed(arguments)):
+            self.is_up[identity] = NEXT[arguments[0]]
+        return b""
+
+    def inspect(self, service: str) -> dict[str, Any]:
+        return {"State": {"FinishedAt": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f000Z")}}
+
+    def addresses(self, service: str) -> dict[str, str]:
+        (index,) = [index for index, one in enumerate(MACHINES) if one.network == service]
+        return {MACHINES[index].site: f"10.0.1.{index}", "link": f"10.0.3.{index}"}
+
+    def execute(self, service: str, *command: str, data: bytes | None = None, seconds: float = 0.0) -> bytes:
+        self._tell("execute", service, *command)
+        if command[0] == "ip":
+            networks = self.addresses(service)
+            return "".join(f"1: to-{name}    inet {address}/24 scope global\n" for name, address in networks.items()).encode()
+        if "drain" in command:
+            return json.dumps({"state": "inactive"}).encode()
+        if "ask" in command:
+            return json.dumps({"queues": [], "peers": []}).encode()
+        return b"0"
+
+
+def lab_with_fake(directory: Path) -> tuple[Lab, FakeEngine]:
+    """A lab that is up, as `lab up` makes it."""
+    lab, engine = Lab(directory), FakeEngine(directory)
+    lab.engine = cast("Engine", engine)
+    lab._links = Links(lab.engine)
+    lab.state.make()
+    return lab, engine
 
 
 @pytest.fixture
@@ -38,22 +125,31 @@ INTERRUPTED: list[tuple[str, Callable[[Lab], object], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("command", "deed", "fault"), INTERRUPTED, ids=lambda each: each if isinstance(each, str) else "")
-def test_a_deed_that_is_interrupted_is_a_fault_in_force(
-    lab: Lab, engine: FakeEngine, command: str, deed: Callable[[Lab], object], fault: str
+@pytest.mark.parametrize(("command", "action", "fault"), INTERRUPTED, ids=lambda each: each if isinstance(each, str) else "")
+def test_an_action_that_is_interrupted_is_a_fault_in_force(
+    lab: Lab, engine: FakeEngine, command: str, action: Callable[[Lab], object], fault: str
 ) -> None:
     engine.interrupts = command
     with pytest.raises(KeyboardInterrupt):
-        deed(lab)
+        action(lab)
 
     assert fault in lab.faults_in_force()
 
 
-@pytest.mark.parametrize(("deed", "end"), [("kill", "start"), ("pause", "unpause")])
-def test_a_fault_that_was_only_written_down_can_be_ended(lab: Lab, engine: FakeEngine, deed: str, end: str) -> None:
-    engine.interrupts = deed
+def test_a_node_is_drained_by_the_command_of_an_operator(lab: Lab, engine: FakeEngine) -> None:
+    assert {"state": "inactive"} == lab.drain("mx1.east")
+    assert ("execute", "mx1.east", "shadowrelay", "drain", "--config", "/etc/shadowrelay/node.toml", "--json") == engine.told[-1]
+    assert [] == lab.faults_in_force(), "it is no fault"
+    lab.kill("mx1.east")
+    with pytest.raises(LabError, match="does not run"):
+        lab.drain("mx1.east")
+
+
+@pytest.mark.parametrize(("action", "end"), [("kill", "start"), ("pause", "unpause")])
+def test_a_fault_that_was_only_written_down_can_be_ended(lab: Lab, engine: FakeEngine, action: str, end: str) -> None:
+    engine.interrupts = action
     with pytest.raises(KeyboardInterrupt):
-        getattr(lab, deed)("mx1.east")
+        getattr(lab, action)("mx1.east")
     getattr(lab, end)("mx1.east")
 
     assert ([], "healthy") == (lab.faults_in_force(), engine.is_up["mx1.east"])
@@ -76,12 +172,12 @@ def test_a_killed_node_died_when_docker_says_so(lab: Lab) -> None:
     assert died_at >= noted_at
 
 
-@pytest.mark.parametrize("deed", ["wipe", "restore_old_database"])
-def test_a_paused_node_dies_before_its_disk_is_touched(lab: Lab, engine: FakeEngine, deed: str) -> None:
+@pytest.mark.parametrize("action", ["wipe", "restore_old_database"])
+def test_a_paused_node_dies_before_its_disk_is_touched(lab: Lab, engine: FakeEngine, action: str) -> None:
     lab.save_database("mx1.east")
     lab.pause("mx1.east")
     engine.told.clear()
-    getattr(lab, deed)("mx1.east")
+    getattr(lab, action)("mx1.east")
 
     done = [command[0] if command[0] != "execute" else command[2] for command in engine.told]
     assert done.index("kill") < done.index("find") < done.index("start")
@@ -105,7 +201,7 @@ def test_an_empty_disk_is_not_full(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "deed", "words"),
+    ("before", "action", "words"),
     [
         ("pause", "pause", "mx1.east is paused: shadowrelay lab unpause mx1.east"),
         ("pause", "start", "mx1.east is paused, not killed: shadowrelay lab unpause mx1.east"),
@@ -114,10 +210,10 @@ def test_an_empty_disk_is_not_full(lab: Lab) -> None:
         ("kill", "unpause", "mx1.east is killed, not paused: shadowrelay lab start mx1.east"),
     ],
 )
-def test_a_deed_that_does_not_fit_says_which_one_does(lab: Lab, before: str, deed: str, words: str) -> None:
+def test_an_action_that_does_not_fit_says_which_one_does(lab: Lab, before: str, action: str, words: str) -> None:
     getattr(lab, before)("mx1.east")
     with pytest.raises(LabError) as caught:
-        getattr(lab, deed)("mx1.east")
+        getattr(lab, action)("mx1.east")
 
     assert words == str(caught.value)
 
@@ -210,9 +306,9 @@ def test_a_mail_server_that_has_ended_is_a_fault_and_named(lab: Lab, engine: Fak
     engine.is_up |= {"exim": "exited", "dns": "exited"}
 
     assert ["exim has stopped", "dns has stopped"] == lab.faults_in_force()
-    for deed in (lab.verify, lambda: lab.defer(True), lambda: lab.sending().__enter__()):
+    for action in (lab.verify, lambda: lab.defer(True), lambda: lab.sending().__enter__()):
         with pytest.raises(LabError, match="exim and dns of the lab has stopped: start it again with `shadowrelay lab up`"):
-            deed()
+            action()
     assert [] == noted(lab)
 
 
@@ -227,7 +323,7 @@ def test_who_plays_a_scenario_is_alone(lab: Lab, tmp_path: Path) -> None:
     other = Lab(tmp_path)
     other.engine = lab.engine
     with lab.playing("sites-apart"):
-        lab.kill("mx1.east")  # its own deeds are part of it
+        lab.kill("mx1.east")  # its own actions are part of it
         with pytest.raises(LabError, match=r"another command is changing this lab: shadowrelay lab scenario sites-apart \(process \d+\)"):
             other.start("mx1.east")
         with pytest.raises(LabError, match="another command is changing"), other.playing("new-database"):

@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import signal
-import smtplib
 import socket
 import subprocess
 import sys
@@ -22,8 +21,10 @@ from shadowrelay.lab.cluster import NodeProcess, Place, free_ports
 from shadowrelay.model.routing import HostPort
 from shadowrelay.node import GRACE_SECONDS
 from tests.kit import private
-from tests.kit.clock import PATIENCE_SECONDS
-from tests.kit.node_log import whole_lines
+from tests.kit.clients import submit
+from tests.kit.clock import PATIENCE_SECONDS, until
+from tests.kit.processes import whole_lines
+from tests.kit.smtp_servers import ScriptedServer
 
 ROOT = Path(__file__).parents[2]
 UNIT = ROOT / "configs/systemd/shadowrelay.service"
@@ -90,7 +91,7 @@ def place() -> Iterator[Path]:
 
 
 def sandboxed(state: Path, *command: str) -> list[str]:
-    kit = ROOT / "tests/kit/sandbox.py"
+    kit = ROOT / "tests/operations/sandbox.py"
     words = [str(SYSTEM_PYTHON), str(kit), "files", str(UNIT), USER, str(state), "--", *command]
     return private.private_command(words, {})
 
@@ -183,45 +184,37 @@ LARGE = b"Subject: one\r\n\r\n" + (b"x" * 900 + b"\r\n") * 2_000  # over 1 MiB: 
 @needs_sandbox
 @pytest.mark.slow
 async def test_a_node_takes_and_delivers_mail_reloads_and_drains_under_the_restrictions(place: Path) -> None:
-    delivered: list[bytes] = []
-    sink = await asyncio.start_server(lambda reader, writer: play_sink(reader, writer, delivered), "127.0.0.1", 0, limit=10_000_000)
+    sink = ScriptedServer()
+    await sink.start()
     admin = HostPort("127.0.0.1", free_ports(1)[0])
     address = HostPort("127.0.0.8", free_low_port("127.0.0.8"))  # the user is not root
     state = place / "state"
-    sink_port = sink.sockets[0].getsockname()[1]
-    (state / "node.toml").write_text(CONFIGURATION.format(smtp=address, sink=f"127.0.0.1:{sink_port}", admin=admin))
+    (state / "node.toml").write_text(CONFIGURATION.format(smtp=address, sink=f"127.0.0.1:{sink.port}", admin=admin))
     (state / "node.toml").chmod(0o644)  # whatever our umask is
     node = NodeProcess(Place("mx1.east.example", "east"), address, admin, state)
     command = sandboxed(state, str(SYSTEM_PYTHON), "-m", "shadowrelay", "serve", "--config", str(state / "node.toml"))
     with (place / "log").open("wb") as log:
         process = await asyncio.create_subprocess_exec(*command, stdout=log, stderr=log, cwd="/", env=ENVIRONMENT, start_new_session=True)
     try:
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while not await node._answers():
-                assert process.returncode is None, (place / "log").read_text()
-                await asyncio.sleep(0.1)
 
-        def send() -> None:
-            with smtplib.SMTP(address.host, address.port, timeout=PATIENCE_SECONDS) as client:
-                assert {} == client.sendmail("a@x.example", ["b@y.example"], LARGE)
+        async def answers() -> bool:
+            assert process.returncode is None, (place / "log").read_text()
+            return await node._answers()
 
-        await asyncio.to_thread(send)
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while not delivered:
-                await asyncio.sleep(0.1)
+        await until(answers)
+        await submit(address, "b@y.example", content=LARGE)
+        await until(lambda: sink.messages)
         first = private.children_of(process.pid)[0]
         assert int(USER) == Path(f"/proc/{first}").stat().st_uid
         os.kill(first, signal.SIGHUP)
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while "configuration.reloaded" not in events_in(place / "log"):
-                await asyncio.sleep(0.1)
+        await until(lambda: "configuration.reloaded" in events_in(place / "log"))
         os.kill(first, signal.SIGTERM)
         async with asyncio.timeout(PATIENCE_SECONDS):
             await process.wait()
     finally:
         for first in private.children_of(process.pid):
             os.kill(first, signal.SIGKILL)
-        sink.close()
+        await sink.stop()
         print((place / "log").read_text()[-3000:])  # pytest shows it when the test fails
     events = events_in(place / "log")
 
@@ -232,14 +225,3 @@ async def test_a_node_takes_and_delivers_mail_reloads_and_drains_under_the_restr
 
 def events_in(log: Path) -> list[str]:
     return [json.loads(line)["event"] for line in whole_lines(log) if line.startswith("{")]
-
-
-async def play_sink(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, delivered: list[bytes]) -> None:
-    """A next hop that takes everything."""
-    writer.write(b"220 sink ESMTP\r\n")
-    while line := await reader.readline():
-        if line.upper().startswith(b"DATA"):
-            writer.write(b"354 go on\r\n")
-            delivered.append(await reader.readuntil(b"\r\n.\r\n"))
-        writer.write(b"250 ok\r\n" if not line.upper().startswith(b"QUIT") else b"221 bye\r\n")
-    writer.close()

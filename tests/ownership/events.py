@@ -10,9 +10,9 @@ from typing import NamedTuple
 from shadowrelay.model.ids import DatabaseId, MessageId
 from shadowrelay.model.message import NO_ORDINALS
 from shadowrelay.model.ownership import Choice, Claim, DiscardEvent, DiscardStatus, Role, StatusState, Transition
-from shadowrelay.ownership import primary, shadow
+from shadowrelay.ownership import primary, rules, shadow
 from shadowrelay.ownership.rules import Note
-from tests.ownership.state import NODES, SERVERS, Claims, owner, party
+from tests.ownership.state import SERVERS, WIDTH, Claims, owner, party
 
 MESSAGE = MessageId("the-message")
 FIRST = frozenset({1})
@@ -60,7 +60,9 @@ class Facts(NamedTuple):
     ownership: int
     placement: int
     entries: tuple[Listed | None, ...]  # of each node
-    chosen: int | None
+    chosen: frozenset[int]
+    heir: int | None  # who would be told `yours`
+    is_redundant: bool
     primary: int | None
     database: DatabaseId
     has_asked: bool
@@ -68,15 +70,32 @@ class Facts(NamedTuple):
     lease_mask: int  # place t: t is on a primary's list
 
 
-NOTHING_KNOWN = Facts(None, False, 0, 0, (None,) * 3, None, None, DatabaseId(""), False, False, 0)
+NOTHING_KNOWN = Facts(None, False, 0, 0, (None,) * WIDTH, frozenset(), None, False, None, DatabaseId(""), False, False, 0)
 
 
 class Events:
-    """All events over one table of claims. `fresh` after a rule was replaced: what was remembered is wrong then."""
+    """All events over one table of claims. Make a new one after a rule was replaced: what was remembered is wrong then. `wanted` is how
+    many copies each node wants."""
 
-    def __init__(self) -> None:
+    def __init__(self, wanted: int = 1) -> None:
+        self.wanted = wanted
         self.claims = Claims()
-        for name in ("facts", "may_place", "place", "review", "choose_again", "answered", "alone", "lives", "hear", "acknowledge", "local"):
+        for name in (
+            "facts",
+            "may_place",
+            "place",
+            "review",
+            "choose_again",
+            "answered",
+            "alone",
+            "lives",
+            "hear",
+            "follow",
+            "acknowledge",
+            "local",
+            "is_older",
+            "claimed_again",
+        ):
             setattr(self, name, cache(getattr(self, "_" + name)))
 
     def claim_of(self, key: int) -> Claim:
@@ -89,19 +108,21 @@ class Events:
         if claim is None:
             return NOTHING_KNOWN
         copies = [claim.copy_on(server) for server in SERVERS]
-        chosen = claim.chosen() if claim.is_primary else None
+        heir = rules.heir(claim) if claim.is_primary else None
         return Facts(
             claim.role,
             claim.is_primary,
             claim.number.ownership,
             claim.number.placement,
             tuple(None if copy is None else Listed(copy.database, copy.choice) for copy in copies),
-            None if chosen is None else SERVERS.index(chosen.server),
+            frozenset(node for node, copy in enumerate(copies) if claim.is_primary and copy is not None and claim.is_chosen(copy.server)),
+            None if heir is None else SERVERS.index(heir.server),
+            claim.is_primary and not claim.missing_count,
             SERVERS.index(claim.primary) if claim.role is Role.SHADOW else None,
             claim.database,
             bool(claim.asked),
             claim.handed,
-            sum(1 << node for node in NODES if copies[node] is not None) if claim.is_primary else 0,
+            sum(1 << node for node, copy in enumerate(copies) if copy is not None) if claim.is_primary else 0,
         )
 
     def _after(self, transition: Transition) -> After:
@@ -110,14 +131,13 @@ class Events:
 
     def _answer(self, asked: Node, asker: Node, number_of: Claim, number=None) -> tuple[Transition, After]:
         """`asked` commits what the question does to it, and answers."""
-        before = self.claims[asked.claim]
+        before, me = self.claims[asked.claim], party(asker.node, asker.generation)
         number = primary.question_number(number_of, SERVERS[asked.node]) if number is None else number
         answer = shadow.answer_question(
-            before, party(asker.node, asker.generation), number, owner(number.database), asked.in_attempt
+            before, party(asked.node, asked.generation), me, number, owner(number.database), asked.in_attempt
         )  # fmt: skip
         after = self._after(answer)
         assert answer.answer is not None
-        me = party(asker.node, asker.generation)
         said = answer.answer
         held = not said.promoting and said.state is StatusState.SHADOW and said.primary == me.server and said.database == me.database
         listed = (
@@ -168,15 +188,28 @@ class Events:
         assert answer.answer is not None
         servers = frozenset(SERVERS[node] for node in reachable)
         return asked, self._after(
-            shadow.answered(claim, party(me.node, me.generation), party(other.node, other.generation), answer.answer, servers)
+            shadow.answered(claim, party(me.node, me.generation), party(other.node, other.generation), answer.answer, servers, self.wanted)
         )
 
     def _alone(self, me: Node, reachable: frozenset[int]) -> After:
         servers = frozenset(SERVERS[node] for node in reachable)
-        return self._after(shadow.alone(self.claim_of(me.claim), party(me.node, me.generation), servers))
+        return self._after(shadow.alone(self.claim_of(me.claim), party(me.node, me.generation), servers, self.wanted))
 
     def _lives(self, claim: int) -> After:
         return self._after(shadow.round_over(self.claim_of(claim)))
+
+    def _follow(self, me: Node, primary_node: Node, other: Node) -> tuple[After, After, After] | None:
+        """The primary after the question, the other after the question, the shadow server after both answers; `None` where the primary
+        has not yielded to the other."""
+        claim = self.claim_of(me.claim)
+        first, asked = self._answer(primary_node, me, claim)
+        assert first.answer is not None
+        theirs, mine = party(primary_node.node, primary_node.generation), party(me.node, me.generation)
+        if shadow.yielded_to(first.answer, theirs, mine) != SERVERS[other.node]:
+            return None
+        second, then_asked = self._answer(other, me, claim)
+        assert second.answer is not None
+        return asked, then_asked, self._after(shadow.followed(claim, party(other.node, other.generation), second.answer))
 
     # notifications
     def _hear(self, claim: int, speaker: Node, status: DiscardStatus) -> After:
@@ -189,9 +222,17 @@ class Events:
             return claim
         return self.claims.key(primary.released_acknowledged(before, party(asker.node, asker.generation), lease_runs).after)
 
+    # an older copy of the database
+    def _is_older(self, me: Node) -> bool:
+        claim = self.claims[me.claim]
+        return claim is not None and rules.is_of_older_copy(claim, party(me.node, me.generation))
+
+    def _claimed_again(self, me: Node) -> After:
+        return self._after(primary.claimed_again(self.claim_of(me.claim), party(me.node, me.generation)))
+
     # one node
     def _local(self, name: str, claim: int, server: int = 0) -> After:
-        """`gave_up`, `refused`, `handing_over`, `nobody_claims_more`, `recorded`."""
+        """`gave_up`, `refused`, `handing_over`, `draining`, `nobody_claims_more`, `recorded`."""
         before = self.claim_of(claim)
         if name == "gave_up":
             return self._after(primary.gave_up(before, SERVERS[server]))
@@ -199,6 +240,8 @@ class Events:
             return self._after(primary.refused(before))
         if name == "handing_over":
             return self._after(primary.handing_over(before))
+        if name == "draining":
+            return self._after(primary.draining(before))
         if name == "nobody_claims_more":
             return self._after(primary.nobody_claims_more(before, SERVERS[server]))
         return self._after(primary.recorded(before, FIRST))

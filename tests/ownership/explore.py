@@ -21,8 +21,10 @@ class Finding:
     wrong: dict[str, tuple[str, ...]] = field(default_factory=dict)  # twice, lost, stuck -> the trace
 
     def __str__(self) -> str:
-        late, crashes, disks, hands = self.budget
-        head = f"{self.policy}: {late} late, {crashes} crashes or cuts, {disks} disks, {hands} handed over: {self.states_count} states"
+        late, crashes, disks, hands, restores, nodes, wanted = self.budget
+        world = f"{self.policy}, {nodes} nodes, {wanted} copies"
+        faults = f"{late} late, {crashes} crashes or cuts, {disks} disks, {hands} handed over, {restores} put back"
+        head = f"{world}: {faults}: {self.states_count} states"
         return "\n".join([f"{head}, {', '.join(self.wrong) or 'nothing wrong'}", *map(self.trace, self.wrong)])
 
     def trace(self, what: str) -> str:
@@ -32,7 +34,7 @@ class Finding:
 def explore(policy: str, budget: Budget, *, is_first_enough: bool = False, beginning: Sequence[str] = ()) -> Finding:
     """Every state that can be reached. `is_first_enough`: stop at the first that is wrong. `beginning`: names of steps
     that are taken first, where all that can happen would take minutes."""
-    steps = Steps(policy)
+    steps = Steps(policy, budget)
     order = [first_state(steps.events.claims, budget)]
     came: list[tuple[str, int]] = [("", -1)]
     before: list[list[int]] = [[]]

@@ -1,4 +1,4 @@
-"""What the ring explores: one message on three nodes, as one value.
+"""What the ring explores: one message on three or four nodes, as one value.
 
 Claims are the very values of `model.ownership`, kept in a table so that a state holds small numbers and hashes fast.
 Time is abstract: a lease is a bit that may fall only while its holder cannot be reached.
@@ -13,8 +13,9 @@ from shadowrelay.model.ownership import Claim, CopyNumber, DiscardStatus, Role
 from shadowrelay.ownership import primary
 from shadowrelay.ownership.rules import Party
 
-NODES = (0, 1, 2)
-SERVERS = tuple(ServerName(f"node-{node}") for node in NODES)
+SERVERS = tuple(ServerName(f"node-{node}") for node in range(4))
+WIDTH = len(SERVERS)  # of the masks and of `State.told`, however many nodes there are
+ALL = (1 << WIDTH) - 1
 PLACEMENTS_MAX, CHOICES_MAX, OWNERS_MAX = 3, 9, 4  # bounds of the exploration
 
 OVER = (Role.DELIVERED, Role.RELEASED)
@@ -48,7 +49,7 @@ class State(NamedTuple):
     claims: tuple[int, ...]  # keys of `Claims`
     leases: int  # bit `lease_bit(n, t)`: the lease of primary n on server t runs
     attempt: tuple[Attempt, ...]
-    told: tuple[Told, ...]  # place 3 * speaker + asker
+    told: tuple[Told, ...]  # place WIDTH * speaker + asker
     client: Client
     arrived: int  # copies that the recipient got
     excused: bool  # a documented cause of a duplicate has happened
@@ -57,18 +58,22 @@ class State(NamedTuple):
     crashes: int
     disks: int
     hands: int
+    restores: int
+    backup: tuple[int, tuple[Told, ...]] | None  # of node 0: its claim, and what it has to tell
+    asked_older: int  # bit t: node 0 has asked t about a claim of the older copy
 
 
 class Budget(NamedTuple):
-    """How many faults may happen: late replies, crashes and cuts, destroyed disks, hand-overs.
-
-    "Rolled back" (restored disks) has its place here when its rule is built.
-    """
+    """How many faults may happen: late replies, crashes and cuts, destroyed disks, hand-overs, older copies of the database of node 0
+    that are put back. And of which world: how many nodes, and how many copies they want."""
 
     late: int = 0
     crashes: int = 0
     disks: int = 0
     hands: int = 0
+    restores: int = 0
+    nodes: int = 3
+    wanted: int = 1
 
 
 class Claims:
@@ -107,7 +112,7 @@ def owner(database_id: DatabaseId) -> ServerName:
 
 
 def lease_bit(node: int, server: int) -> int:
-    return 1 << (3 * node + server)
+    return 1 << (WIDTH * node + server)
 
 
 def put(values: tuple[Any, ...], index: int, value: Any) -> tuple[Any, ...]:
@@ -116,14 +121,14 @@ def put(values: tuple[Any, ...], index: int, value: Any) -> tuple[Any, ...]:
 
 def first_state(claims: Claims, budget: Budget) -> State:
     """Node 0 has taken the message and named no server yet."""
-    accepted = claims.key(primary.first_claim(party(0, 0), 1, None))
+    accepted = claims.key(primary.first_claim(party(0, 0), 1, wanted=budget.wanted))
     return State(
-        up=(True,) * 3,
-        generation=(0,) * 3,
-        claims=(accepted, 0, 0),
+        up=(True,) * budget.nodes,
+        generation=(0,) * budget.nodes,
+        claims=(accepted, *(0,) * (budget.nodes - 1)),
         leases=0,
-        attempt=(Attempt.IDLE,) * 3,
-        told=(Told(),) * 9,
+        attempt=(Attempt.IDLE,) * budget.nodes,
+        told=(Told(),) * WIDTH**2,
         client=Client.WAITS,
         arrived=0,
         excused=False,
@@ -132,4 +137,7 @@ def first_state(claims: Claims, budget: Budget) -> State:
         crashes=budget.crashes,
         disks=budget.disks,
         hands=budget.hands,
+        restores=budget.restores,
+        backup=None,
+        asked_older=0,
     )

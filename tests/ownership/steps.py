@@ -7,6 +7,7 @@ longer than others because every step of the world is told in one place. Every s
 """
 
 from collections.abc import Iterator
+from itertools import combinations
 from typing import Any
 
 from shadowrelay.model.ownership import Choice, DiscardStatus, Role
@@ -14,12 +15,14 @@ from shadowrelay.ownership import leases, rules
 from shadowrelay.ownership.rules import Note
 from tests.ownership.events import After, Events, Facts, Node, Tell
 from tests.ownership.state import (
+    ALL,
     CHOICES_MAX,
-    NODES,
     OWNERS_MAX,
     PLACEMENTS_MAX,
     SERVERS,
+    WIDTH,
     Attempt,
+    Budget,
     Client,
     State,
     Told,
@@ -28,21 +31,24 @@ from tests.ownership.state import (
     put,
 )
 
-FAULTS = ("crash", "destroy", "cut", "late", "hands")
+FAULTS = ("crash", "destroy", "cut", "late", "hands", "back up", "put back")
 Step = tuple[str, State]
 NOBODY_HIGHER = (Note.YIELDED, Note.DONE, Note.WAIT)
 
 
 class Steps:
-    """The steps under one policy for `delivery_without_lease`."""
+    """The steps under one policy for `delivery_without_lease`, in a world of so many nodes and copies."""
 
-    def __init__(self, policy: str) -> None:
+    def __init__(self, policy: str, budget: Budget) -> None:
         self.delivers_without_lease = policy == "deliver"
-        self.events = Events()
+        self.nodes = range(budget.nodes)
+        self.pairs = tuple(combinations(self.nodes, 2))
+        self.placements_max = PLACEMENTS_MAX + budget.wanted - 1
+        self.events = Events(budget.wanted)
 
     def of(self, s: State) -> Iterator[Step]:
         """Name and state after each step; names of faults begin with one of `FAULTS`."""
-        for n in NODES:
+        for n in self.nodes:
             mine = self.facts(s, n)
             if s.up[n]:
                 yield from self._attempt(s, n)
@@ -56,7 +62,7 @@ class Steps:
         if s.cut:
             yield "heal", s._replace(cut=())
         elif s.crashes:
-            for pair in ((0, 1), (1, 2), (0, 2)):
+            for pair in self.pairs:
                 yield f"cut {pair}", s._replace(cut=pair, crashes=s.crashes - 1)
 
     # looking
@@ -82,7 +88,7 @@ class Steps:
             told = self._queue(s, told, n, tell)
         leases = s.leases if leases is None else leases
         mask = self.events.facts(after.claim).lease_mask
-        leases &= ~(7 << 3 * n) | (mask << 3 * n)
+        leases &= ~(ALL << WIDTH * n) | (mask << WIDTH * n)
         return s._replace(claims=put(s.claims, n, after.claim), told=told, leases=leases, **changes)
 
     def _queue(self, s: State, told: tuple[Told, ...], speaker: int, tell: Tell) -> tuple[Told, ...]:
@@ -90,7 +96,7 @@ class Steps:
             return told  # for a database that is gone: nobody will ask
         if self.facts(s, tell.server).role is Role.DELIVERED and tell.status is not DiscardStatus.RELEASED:
             return told  # it knows all that there is to know
-        place = 3 * speaker + tell.server
+        place = WIDTH * speaker + tell.server
         return put(told, place, Told((*told[place].statuses, tell.status), told[place].heard))
 
     def _asked(self, s: State, o: int, asker: int, after: After, heard: After | None) -> State:
@@ -123,8 +129,11 @@ class Steps:
 
     # a primary
     def _primary(self, s: State, n: int, mine: Facts) -> Iterator[Step]:
+        if self.events.is_older(self.node(s, n)):
+            yield from self._older(s, n)
+            return
         idle = s.attempt[n] is Attempt.IDLE
-        for t in NODES:
+        for t in self.nodes:
             entry = mine.entries[t]
             if entry is None:
                 continue
@@ -136,26 +145,59 @@ class Steps:
         if not idle:
             return
         yield from self._starting(s, n, mine)
-        if mine.chosen is None and mine.role is Role.PRIMARY and mine.placement < PLACEMENTS_MAX:
-            for t in NODES[:2] if self._may_swap(s) else NODES:
-                yield from self._place(s, n, t)
-        if s.hands and s.client is Client.ACKNOWLEDGED and mine.chosen is not None and mine.role is Role.PRIMARY:
-            leases = s.leases & ~lease_bit(n, mine.chosen)
-            handed = self.commit(s, n, self.events.local("handing_over", s.claims[n]), leases, hands=s.hands - 1)
-            yield f"hands: {n} says yours to {mine.chosen}", handed
+        if not mine.is_redundant and mine.role is Role.PRIMARY and mine.placement < self.placements_max:
+            for t in self._different(s):
+                yield from self._place(s, n, t, mine)
+        if s.hands and s.client is Client.ACKNOWLEDGED and mine.heir is not None and mine.role is Role.PRIMARY:
+            leases = s.leases & ~lease_bit(n, mine.heir)
+            for event, why in (("handing_over", "says yours"), ("draining", "drains, says yours")):
+                handed = self.commit(s, n, self.events.local(event, s.claims[n]), leases, hands=s.hands - 1)
+                yield f"hands: {n} {why} to {mine.heir}", handed
         if n == 0 and s.client is Client.WAITS and mine.ownership == 1:
-            if mine.chosen is not None:
+            if mine.is_redundant:
                 yield "250 to the client", s._replace(client=Client.ACKNOWLEDGED)
             else:
                 refused = self.commit(s, n, self.events.local("refused", s.claims[n]), client=Client.REFUSED, excused=True)
                 yield "451 to the client", refused
 
-    @staticmethod
-    def _may_swap(s: State) -> bool:
-        """Nodes 1 and 2 are alike so far: what begins with one of them need not be tried with the other."""
-        return s.claims[1:] == (0, 0) and s.up[1] == s.up[2] and s.generation[1] == s.generation[2] and s.cut != (0, 1) and s.cut != (0, 2)
+    def _older(self, s: State, n: int) -> Iterator[Step]:
+        """A claim of an older copy of the database of n: all nodes are asked before anything else."""
+        me = self.node(s, n)
+        left = [t for t in self.nodes if t != n and not s.asked_older & 1 << t]
+        if not left or (self.delivers_without_lease and not any(self.reach(s, n, t) for t in left)):
+            again = self.commit(s, n, self.events.claimed_again(me), asked_older=0, excused=s.excused or bool(left))
+            yield f"{n}: claims again" + (f", {left} cannot be asked" if left else ""), again
+        for t in left:
+            if not self.reach(s, n, t):
+                continue
+            asked, heard = self.events.review(me, self.node(s, t), False)
+            after = self.commit(self._asked(s, t, n, asked, heard), n, heard)
+            if heard.note not in NOBODY_HIGHER:
+                after = after._replace(asked_older=s.asked_older | 1 << t)
+            if after != s:
+                yield f"{n}: asks {t} about an older copy: {heard.note or 'nothing new'}", after
+            if s.late:
+                yield (
+                    f"late: {n} asks {t} about an older copy, does not hear the answer",
+                    self._asked(s, t, n, asked, None)._replace(late=s.late - 1),
+                )
 
-    def _place(self, s: State, n: int, t: int) -> Iterator[Step]:
+    def _different(self, s: State) -> list[int]:
+        """The nodes without those that are like an earlier one so far: what begins with one of them need not be tried with the other."""
+        seen: set[tuple[Any, ...]] = set()
+        different = []
+        for t in self.nodes:
+            if s.claims[t] == 0 and t not in s.cut and not any(s.leases & lease_bit(n, t) for n in self.nodes):
+                entries = tuple(self.facts(s, n).entries[t] for n in self.nodes)
+                told = tuple(s.told[WIDTH * t + n] for n in self.nodes), tuple(s.told[WIDTH * n + t] for n in self.nodes)
+                looks = (s.up[t], s.generation[t], entries, told)
+                if looks in seen and not any(entries):
+                    continue
+                seen.add(looks)
+            different.append(t)
+        return different
+
+    def _place(self, s: State, n: int, t: int, mine: Facts) -> Iterator[Step]:
         if t == n or not self.reach(s, n, t):
             return
         me, server = self.node(s, n), self.node(s, t)
@@ -167,7 +209,7 @@ class Steps:
         began = s.leases | lease_bit(n, t)
         sent = self.commit(s, n, listed, began)
         stored = self.commit(sent, t, offered, sent.leases | lease_bit(t, n) if heard.note == Note.YIELDED else None)
-        if s.client is Client.WAITS and is_stored and s.crashes and n == 0:
+        if s.client is Client.WAITS and is_stored and s.crashes and n == 0 and len(mine.chosen) + 1 == self.events.wanted:
             # the 250 does not wait for the commit of the choice, only for that of the message and the copy
             answered = stored._replace(client=Client.ACKNOWLEDGED, crashes=s.crashes - 1, up=put(s.up, n, False))
             yield f"crash {n}: after it placed on {t} and said 250, before it recorded the choice", answered
@@ -210,24 +252,30 @@ class Steps:
             yield f"late: {n} chooses {t} again, does not hear the answer", unheard._replace(late=s.late - 1)
 
     def _everybody(self, s: State, n: int, t: int) -> Iterator[Step]:
-        """The copy on t is gone although its lease had ended: n asks the other node."""
-        other = next(node for node in NODES if node not in (n, t))
-        if not self.reach(s, n, other):
-            if self.delivers_without_lease:
-                gone = self.commit(s, n, self.events.local("nobody_claims_more", s.claims[n], t), excused=True)
-                yield f"{n}: {t} holds nothing, {other} cannot be asked", gone
-            return
-        asked, heard = self.events.review(self.node(s, n), self.node(s, other), self.lease(s, n, other))
-        said = self._asked(s, other, n, asked, heard)
-        leases = said.leases | lease_bit(n, other) if asked.is_held_for_asker else said.leases
-        after = self.commit(said, n, heard, leases)
-        if heard.note not in NOBODY_HIGHER:
-            after = self.commit(after, n, self.events.local("nobody_claims_more", after.claims[n], t))
-            yield f"{n}: {t} holds nothing, {other} claims nothing more", after
-        else:
-            yield f"{n}: {t} holds nothing, {other} is asked: {heard.note}", after
-        if s.late:
-            yield f"late: {n} asks {other}, does not hear the answer", self._asked(s, other, n, asked, None)._replace(late=s.late - 1)
+        """The copy on t is gone although its lease had ended: n asks all other nodes, one after the other."""
+        name, claim_before = f"{n}: {t} holds nothing", s.claims[n]
+        for other in self.nodes:
+            if other in (n, t):
+                continue
+            if not self.reach(s, n, other):
+                if not self.delivers_without_lease:
+                    if s.claims[n] != claim_before:
+                        yield f"{name}, {other} cannot be asked yet", s
+                    return
+                name, s = f"{name}, {other} cannot be asked", s._replace(excused=True)
+                continue
+            asked, heard = self.events.review(self.node(s, n), self.node(s, other), self.lease(s, n, other))
+            if s.late:
+                unheard = self._asked(s, other, n, asked, None)
+                yield f"late: {n} asks {other}, does not hear the answer", unheard._replace(late=s.late - 1)
+            said = self._asked(s, other, n, asked, heard)
+            leases = said.leases | lease_bit(n, other) if asked.is_held_for_asker else said.leases
+            s = self.commit(said, n, heard, leases)
+            if heard.note in NOBODY_HIGHER:
+                yield f"{name}, {other} is asked: {heard.note}", s
+                return
+            name = f"{name}, {other} claims nothing more"
+        yield name, self.commit(s, n, self.events.local("nobody_claims_more", s.claims[n], t))
 
     # a shadow server
     def _silent(self, s: State, n: int, mine: Facts) -> bool:
@@ -246,8 +294,10 @@ class Steps:
         if not self._silent(s, n, mine):
             if mine.has_asked and p is not None and self.reach(s, n, p):
                 yield f"{n}: its primary {p} lives", self.commit(s, n, self.events.lives(s.claims[n]))
+            if p is not None and self.reach(s, n, p) and self.events.wanted > 1:
+                yield from self._follow(s, n, p)
             return
-        others = [o for o in NODES if o != n and not (mine.handed and o == p)]
+        others = [o for o in self.nodes if o != n and not (mine.handed and o == p)]
         reachable = frozenset(o for o in others if self.reach(s, n, o))
         me = self.node(s, n)
         alone = self.events.alone(me, reachable)
@@ -271,6 +321,20 @@ class Steps:
                 if unheard != s:
                     yield f"late: {n} asks {o}, does not hear the answer", unheard._replace(late=s.late - 1)
 
+    def _follow(self, s: State, n: int, p: int) -> Iterator[Step]:
+        """The primary of n has yielded: n asks the server to which it did, when it was told so or once a span."""
+        for o in self.nodes:
+            if o in (n, p) or not self.reach(s, n, o):
+                continue
+            met = self.events.follow(self.node(s, n), self.node(s, p), self.node(s, o))
+            if met is None:
+                continue
+            asked, then_asked, heard = met
+            said = self._asked(self._asked(s, p, n, asked, heard), o, n, then_asked, heard)
+            after = self.commit(said, n, heard)
+            if after != s:
+                yield f"{n}: follows {p} to {o}: {heard.note or 'not now'}", after
+
     def _promoted(self, s: State, n: int, after: After, mine: Facts, others: list[int]) -> State:
         """A documented cause if somebody who could object cannot be reached: a second server has failed, or the
         primary died after a delivery that the shadow server had not heard of."""
@@ -285,8 +349,8 @@ class Steps:
 
     # discard notifications
     def _hearing(self, s: State, n: int) -> Iterator[Step]:
-        for p in NODES:
-            place = 3 * p + n
+        for p in self.nodes:
+            place = WIDTH * p + n
             told = s.told[place]
             if not told.statuses or not self.reach(s, n, p):
                 continue
@@ -302,7 +366,7 @@ class Steps:
             heard = self.events.hear(after.claims[n], self.node(s, p), status)
             after = self.commit(after, n, heard)
             asks = heard.note == Note.REVIEW
-        after = after._replace(told=put(after.told, 3 * p + n, Told(told.statuses, len(told.statuses))))
+        after = after._replace(told=put(after.told, WIDTH * p + n, Told(told.statuses, len(told.statuses))))
         name = f"{n}: hears {', '.join(news)} from {p}"
         if s.late and DiscardStatus.RELEASED in told.statuses:
             yield f"late: {name}, not yet acknowledged", after._replace(late=s.late - 1)
@@ -312,20 +376,20 @@ class Steps:
             yield from ((f"{name}; {what}", then) for what, then in self._review(after, n, p) if not what.startswith(FAULTS))
 
     def _acknowledged(self, s: State, n: int, p: int) -> State:
-        told = s.told[3 * p + n]
-        s = s._replace(told=put(s.told, 3 * p + n, Told(told.statuses[told.heard :])))
+        told = s.told[WIDTH * p + n]
+        s = s._replace(told=put(s.told, WIDTH * p + n, Told(told.statuses[told.heard :])))
         if DiscardStatus.RELEASED in told.statuses[: told.heard]:
             return self.commit(s, p, After(self.events.acknowledge(s.claims[p], self.node(s, n), self.lease(s, p, n)), (), Note.NOTHING))
         return s
 
     # what breaks
     def _leases_end(self, s: State, n: int, mine: Facts) -> Iterator[Step]:
-        if not s.leases & 7 << 3 * n:
+        if not s.leases & ALL << WIDTH * n:
             return
         during_attempt = s.up[n] and s.attempt[n] is not Attempt.IDLE
         if during_attempt and not leases.may_end_data(0, 1):
             return  # the final dot was sent only because the lease outlasts its reply
-        for t in NODES:
+        for t in self.nodes:
             if self.lease(s, n, t) and not self.reach(s, n, t):
                 yield f"lease of {n} on {t} ends", s._replace(leases=s.leases & ~lease_bit(n, t))
 
@@ -341,14 +405,19 @@ class Steps:
             yield f"crash {n}", crashed
         if not s.up[n]:
             # a lease does not survive the process: its clock does not
-            yield f"restart {n}", s._replace(up=put(s.up, n, True), leases=s.leases & ~(7 << 3 * n))
+            yield f"restart {n}", s._replace(up=put(s.up, n, True), leases=s.leases & ~(ALL << WIDTH * n))
+        if n == 0 and s.restores:
+            if s.backup is None and mine.is_primary and s.client is Client.ACKNOWLEDGED:
+                yield "back up 0", s._replace(backup=(s.claims[0], s.told[:WIDTH]))
+            elif s.backup is not None:
+                yield "put back 0", self._put_back(s, mine)
         if s.disks:
-            told = tuple(Told() if n in (place // 3, place % 3) else told for place, told in enumerate(s.told))
+            told = tuple(Told() if n in (place // WIDTH, place % WIDTH) else told for place, told in enumerate(s.told))
             destroyed = s._replace(
                 up=put(s.up, n, True),
                 generation=put(s.generation, n, s.generation[n] + 1),
                 claims=put(s.claims, n, 0),
-                leases=s.leases & ~(7 << 3 * n),
+                leases=s.leases & ~(ALL << WIDTH * n),
                 attempt=idle,
                 told=told,
                 client=unanswered,
@@ -356,3 +425,27 @@ class Steps:
                 disks=s.disks - 1,
             )
             yield f"destroy {n}", destroyed
+
+    def _put_back(self, s: State, mine: Facts) -> State:
+        """Node 0 runs on an older copy of its database, which gets a new id."""
+        assert s.backup is not None
+        claim, own = s.backup
+        told = tuple(Told() if place % WIDTH == 0 else told for place, told in enumerate(s.told))
+        told = (*(Told(of.statuses) for of in own), *told[WIDTH:])
+        # I4 (a), (b): nobody else knows of the delivery
+        knows = any(self.facts(s, t).role is Role.DELIVERED for t in self.nodes[1:])
+        is_unheard = s.attempt[0] is Attempt.ARRIVED or (mine.role is Role.DELIVERED and not knows)
+        # who was asking the others because 0 was lost asks all again: the incarnation of 0 is another one
+        rounds_over = [key if self.facts(s, t).primary != 0 else self.events.lives(key).claim for t, key in enumerate(s.claims)]
+        return s._replace(
+            up=put(s.up, 0, True),
+            generation=put(s.generation, 0, s.generation[0] + 1),
+            claims=put(tuple(rounds_over), 0, claim),
+            leases=s.leases & ~ALL,
+            attempt=put(s.attempt, 0, Attempt.IDLE),
+            told=told,
+            excused=s.excused or is_unheard,
+            restores=s.restores - 1,
+            backup=None,
+            asked_older=0,
+        )

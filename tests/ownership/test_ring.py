@@ -3,7 +3,7 @@
 import pytest
 
 from tests.ownership.explore import POLICIES, explore
-from tests.ownership.ring import LARGE, RULES, SMALL, main, without
+from tests.ownership.ring import LARGE, LARGE_TWO, RULES, SMALL, SMALL_TWO, Copies, main, without
 from tests.ownership.state import Budget
 
 pytestmark = [pytest.mark.ownership, pytest.mark.timeout(300)]  # seconds where the machine is free
@@ -28,6 +28,25 @@ def test_nothing_is_lost_doubled_or_stuck(budget: Budget, policy: str) -> None:
 @pytest.mark.parametrize("budget", LARGE, ids=_name)
 def test_nothing_is_lost_doubled_or_stuck_with_more_faults(budget: Budget, policy: str) -> None:
     finding = explore(policy, budget)
+
+    assert {} == finding.wrong, str(finding)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("two", SMALL_TWO, ids=lambda two: _name(two.budget))
+def test_with_two_copies_on_four_nodes_nothing_is_lost_doubled_or_stuck(two: Copies, policy: str) -> None:
+    finding = explore(policy, two.budget, beginning=two.beginning)
+
+    assert {} == finding.wrong, str(finding)
+
+
+@pytest.mark.heavy
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("two", LARGE_TWO, ids=lambda two: _name(two.budget))
+def test_with_two_copies_on_four_nodes_nothing_is_lost_doubled_or_stuck_with_more_faults(two: Copies, policy: str) -> None:
+    finding = explore(policy, two.budget, beginning=two.beginning)
 
     assert {} == finding.wrong, str(finding)
 

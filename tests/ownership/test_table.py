@@ -24,12 +24,13 @@ from shadowrelay.ownership import primary, shadow
 from shadowrelay.ownership.rules import Party
 
 ME, OWNER, OTHER = (Party(ServerName(f"mx{number}"), DatabaseId(str(number))) for number in range(3))
-STATES = ("unknown", "primary", "set aside", "shadow", "unreadable", "delivered", "released")
-LETTERS = {"P": "primary", "A": "set aside", "S": "shadow", "U": "unreadable", "D": "delivered", "R": "released"}
+STATES = ("unknown", "primary", "set aside", "handed over", "shadow", "unreadable", "delivered", "released")
+LETTERS = {"P": "primary", "A": "set aside", "H": "handed over", "S": "shadow", "U": "unreadable", "D": "delivered", "R": "released"}
 REASONS = {"late", "over", "other", "asked"}
 ROLES = {
     "primary": Role.PRIMARY,
     "set aside": Role.SET_ASIDE,
+    "handed over": Role.HANDED_OVER,
     "shadow": Role.SHADOW,
     "unreadable": Role.SET_ASIDE,
     "delivered": Role.DELIVERED,
@@ -67,7 +68,7 @@ def claims(state: str) -> Iterator[Claim | None]:
     for number in (CopyNumber(1, 1, ME.database), CopyNumber(2, 1, OWNER.database)):
         lists = ((), *((Copy(OWNER.server, database, choice),) for choice in Choice for database in (DatabaseId(""), OWNER.database)))
         for copies in lists:
-            for done in DONE[2:] if state == "delivered" else DONE[:2] if state in ("primary", "set aside") else DONE:
+            for done in DONE[2:] if state == "delivered" else DONE[:2] if state in ("primary", "set aside", "handed over") else DONE:
                 if state not in ("shadow", "unreadable"):
                     yield Claim(ROLES[state], number, 2, done, copies=copies)
                     continue
@@ -97,6 +98,8 @@ EVENTS: dict[str, Event] = {
     "choosing_again": lambda claim: (lambda party=party: primary.choosing_again(claim, ME, party.server) for party in PARTIES),
     "refused": lambda claim: iter((lambda: primary.refused(claim),)),
     "handing_over": lambda claim: iter((lambda: primary.handing_over(claim),)),
+    "draining": lambda claim: iter((lambda: primary.draining(claim),)),
+    "reminding": lambda claim: iter((lambda: primary.reminding(claim),)),
     "taken_back": lambda claim: iter((lambda: primary.taken_back(claim),)),
     "recorded": lambda claim: (lambda done=done: primary.recorded(claim, done) for done in DONE),
     "review": lambda claim: (
@@ -106,8 +109,9 @@ EVENTS: dict[str, Event] = {
         for runs in (True, False)
     ),
     "nobody_claims_more": lambda claim: (lambda party=party: primary.nobody_claims_more(claim, party.server) for party in PARTIES),
+    "claimed_again": lambda claim: iter((lambda: primary.claimed_again(claim, ME),)),
     "answer_question": lambda claim: (
-        lambda party=party, number=number, runs=runs: shadow.answer_question(claim, party, number, OWNER.server, runs)
+        lambda party=party, number=number, runs=runs: shadow.answer_question(claim, ME, party, number, OWNER.server, runs)
         for party in PARTIES
         for number in NUMBERS
         for runs in (True, False)
@@ -122,6 +126,9 @@ EVENTS: dict[str, Event] = {
     "heard released": heard(DiscardStatus.RELEASED),
     "heard yours": heard(DiscardStatus.YOURS),
     "heard promoted": heard(DiscardStatus.PROMOTED),
+    "followed": lambda claim: (
+        lambda party=party, answer=answer: shadow.followed(claim, party, answer) for party in PARTIES for answer in ANSWERS
+    ),
     "answered": lambda claim: (
         lambda party=party, answer=answer, reachable=reachable: shadow.answered(claim, ME, party, answer, reachable)
         for party in PARTIES

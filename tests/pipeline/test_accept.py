@@ -10,8 +10,9 @@ from shadowrelay.model.message import Content
 from shadowrelay.model.ownership import Role
 from shadowrelay.model.replies import NOT_MADE_REDUNDANT, STORE_UNAVAILABLE, Reply
 from shadowrelay.model.tracking import EventId
+from tests.kit.clock import until
 from tests.kit.ledger import a_spooled_content, an_envelope
-from tests.kit.nodes import EAST, NORTH, WEST, in_virtual_time, nodes, until
+from tests.kit.nodes import EAST, NORTH, WEST, in_virtual_time, nodes
 
 BUSY = Reply(451, "4.3.2", "not now")
 
@@ -33,6 +34,19 @@ async def test_a_message_is_answered_250_and_delivered_while_its_copy_is_discard
         assert [(EAST, "user1@corp.example")] == [(who, address) for who, address, _ in net.sink.arrived]
         assert [EventId.HAREDIRECT, EventId.RECEIVE] == names(east.log)[:2]
         assert 1 == len(west.log.rows(EventId.HADISCARD))
+
+
+@in_virtual_time
+async def test_a_node_is_the_primary_server_of_its_messages_and_the_shadow_server_of_others(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        east, west = net.nodes[EAST], net.nodes[WEST]
+        net.sink.answer = lambda address: BUSY
+
+        await east.accept()
+        await west.accept()
+
+        assert (Role.PRIMARY, Role.SHADOW) == (await east.role(east.last), await east.role(west.last))
+        assert (Role.SHADOW, Role.PRIMARY) == (await west.role(east.last), await west.role(west.last))
 
 
 # without a copy

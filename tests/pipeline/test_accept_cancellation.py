@@ -3,21 +3,18 @@ the whole process dies there. The promise is kept each time: what was answered 2
 not, and no server holds a copy that its primary does not know of."""
 
 import asyncio
-import logging
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from itertools import count
 from pathlib import Path
 
 import pytest
-import structlog
 
-from shadowrelay.model.ids import MessageId
-from shadowrelay.model.ownership import Role
+from shadowrelay.model.ids import MessageId, ServerName
+from shadowrelay.model.ownership import Claim, Role
 from shadowrelay.model.replies import Reply
-from tests.kit.clock import PATIENCE_SECONDS
+from tests.kit.clock import until
 from tests.kit.ledger import a_content, an_envelope
-from tests.kit.one_node import DATABASES, OneNode, Steps, World, listed
+from tests.kit.nodes import VirtualNode, in_virtual_time
+from tests.kit.played import DATABASES, Steps, World, one_node, told_to
 
 SCENARIOS: dict[str, tuple[list[str], dict[str, int]]] = {
     "the first stores": (["store"], {}),
@@ -41,51 +38,36 @@ SCENARIOS: dict[str, tuple[list[str], dict[str, int]]] = {
 CASES = [(name, True) for name in SCENARIOS] + [(name, False) for name in SCENARIOS if name.startswith(("all", "the second cannot"))]
 
 
-@pytest.fixture(autouse=True)
-def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-    monkeypatch.setattr("shadowrelay.pipeline.accept.RETRY_SECONDS", 0.0)
-    monkeypatch.setattr("shadowrelay.pipeline.outcomes.RECORD_AGAIN_SECONDS", 0.0)
-
-
-@asynccontextmanager
-async def a_node(directory: Path, world: World, steps: Steps, reject: bool, failures: dict[str, int]) -> AsyncIterator[OneNode]:
-    node = await OneNode.open(directory, world, steps, reject=reject, failures=failures)
-    try:
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            yield node
-    finally:
-        await node.end()
-
-
-def begin_to_accept(node: OneNode) -> tuple[MessageId, "asyncio.Task[Reply]"]:
+def begin_to_accept(node: VirtualNode) -> tuple[MessageId, "asyncio.Task[Reply]"]:
     envelope = an_envelope()
     return envelope.message_id, asyncio.ensure_future(node.services.accept.accept(envelope, a_content()))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("scenario", "reject"), CASES)
+@in_virtual_time
 async def test_a_client_that_leaves_at_any_await_changes_nothing_of_the_promise(tmp_path: Path, scenario: str, reject: bool) -> None:
     for target in count(1):
         script, failures = SCENARIOS[scenario]
         world, steps = World(list(script)), Steps(target)
-        async with a_node(tmp_path, world, steps, reject, dict(failures)) as node:
+        async with one_node(tmp_path, world, steps, failures=failures, reject_message_on_shadow_failure=reject) as node:
             message_id, client = begin_to_accept(node)
             steps.strike = client.cancel
             await asyncio.wait((client,))
             await node.idle()
 
             stored = await node.ledger.load(message_id)
-            told = {server: (await node.told(server)).get(message_id) for server in world.holders(message_id)}
+            told = {server: (await told_to(node, server)).get(message_id) for server in world.holders(message_id)}
             if stored is None:
                 assert failures.get("record_accepted"), f"step {target}: the message is gone"
-                assert [] == world.arrived
+                assert {} == node.context.leases.ends(message_id)
+                assert [] == world.sink.message_ids
                 assert {"released"} >= set(told.values()), f"step {target}"
             elif stored.claim.role is Role.RELEASED:
-                assert [] == world.arrived
+                assert [] == world.sink.message_ids
                 assert {"released"} >= set(told.values()), f"step {target}"
             else:
-                assert (Role.DELIVERED, [message_id]) == (stored.claim.role, world.arrived), f"step {target}"
+                assert (Role.DELIVERED, [message_id]) == (stored.claim.role, world.sink.message_ids), f"step {target}"
                 assert {"delivered"} >= set(told.values()), f"step {target}"
             if not client.cancelled():
                 is_accepted = stored is not None and stored.claim.role is Role.DELIVERED
@@ -97,11 +79,12 @@ async def test_a_client_that_leaves_at_any_await_changes_nothing_of_the_promise(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("scenario", "reject"), CASES)
+@in_virtual_time
 async def test_a_process_that_dies_at_any_await_keeps_its_word_when_it_is_back(tmp_path: Path, scenario: str, reject: bool) -> None:
     for target in count(1):
         script, failures = SCENARIOS[scenario]
         world, steps = World(list(script)), Steps(target)
-        async with a_node(tmp_path, world, steps, reject, dict(failures)) as node:
+        async with one_node(tmp_path, world, steps, failures=failures, reject_message_on_shadow_failure=reject) as node:
             message_id, client = begin_to_accept(node)
             steps.strike = steps.die
             over = asyncio.ensure_future(_over(node, client))
@@ -117,7 +100,7 @@ async def test_a_process_that_dies_at_any_await_keeps_its_word_when_it_is_back(t
     assert target >= 4
 
 
-async def _over(node: OneNode, client: "asyncio.Task[Reply]") -> None:
+async def _over(node: VirtualNode, client: "asyncio.Task[Reply]") -> None:
     await client
     await node.idle()
 
@@ -128,7 +111,7 @@ async def _come_back(
     """What the next process of the node finds, and what it makes of it."""
     is_accepted, is_refused = reply is not None and reply.code == 250, reply is not None and reply.code != 250
     world.script[:] = []
-    async with a_node(directory, world, Steps(0), reject, {}) as node:
+    async with one_node(directory, world, reject_message_on_shadow_failure=reject) as node:
         stored = await node.ledger.load(message_id)
         holders = world.holders(message_id)
         assert holders or not (is_accepted and reject), "acknowledged in reject mode, and nobody holds a copy"
@@ -137,21 +120,25 @@ async def _come_back(
             assert not is_refused or may_be_forgotten or not holders, "refused, and a shadow server does not hear of it"
         elif stored.claim.role is Role.RELEASED:
             assert not is_accepted, "acknowledged, and given up"
-            assert {"released"} >= {(await node.told(server)).get(message_id) for server in holders}
+            assert {"released"} >= {(await told_to(node, server)).get(message_id) for server in holders}
         elif stored.claim.role is Role.DELIVERED:
-            assert message_id in world.arrived
-            assert {"delivered"} >= {(await node.told(server)).get(message_id) for server in holders}
+            assert message_id in world.sink.message_ids
+            assert {"delivered"} >= {(await told_to(node, server)).get(message_id) for server in holders}
         else:
             assert not is_refused, "refused, and yet delivered"
             assert holders <= listed(stored.claim), "a copy that its primary does not know of"
             await _delivered(node, world, message_id)
 
 
-async def _delivered(node: OneNode, world: World, message_id: MessageId) -> None:
+def listed(claim: Claim) -> set[ServerName]:
+    """The servers on a primary's list."""
+    return {copy.server for copy in claim.copies}
+
+
+async def _delivered(node: VirtualNode, world: World, message_id: MessageId) -> None:
     """The node delivers what it found, and whoever holds a copy is told."""
     node.services.start()
-    while (await node.ledger.load_many([message_id]))[0].claim.role is not Role.DELIVERED:
-        await asyncio.sleep(0.005)
-    assert message_id in world.arrived
-    told = {server: (await node.told(server)).get(message_id) for server in DATABASES}
+    await until(node.in_role(message_id, Role.DELIVERED))
+    assert message_id in world.sink.message_ids
+    told = {server: (await told_to(node, server)).get(message_id) for server in DATABASES}
     assert world.holders(message_id) <= {server for server, status in told.items() if status == "delivered"}

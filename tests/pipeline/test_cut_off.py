@@ -9,7 +9,8 @@ from shadowrelay.model.ids import DatabaseId
 from shadowrelay.model.ownership import Claim, Copy, CopyNumber, Role
 from shadowrelay.model.replies import Reply
 from shadowrelay.pipeline.leases import Leases
-from tests.kit.nodes import EAST, OK, SPAN, WEST, VirtualClock, in_virtual_time, make_settings, message_id, nodes, until
+from tests.kit.clock import until
+from tests.kit.nodes import EAST, OK, SPAN, WEST, VirtualClock, in_virtual_time, make_settings, message_id, nodes
 
 BUSY = Reply(451, "4.7.1", "busy")
 COUNT = 20

@@ -13,9 +13,10 @@ from shadowrelay.model.ownership import Copy, Role
 from shadowrelay.model.queue import Origin
 from shadowrelay.model.replies import Reply, RequestRefused
 from shadowrelay.model.routing import HostPort
-from shadowrelay.model.tracking import EventId
+from shadowrelay.model.tracking import EventId, EventSource
 from shadowrelay.ownership.primary import gave_up
-from tests.kit.nodes import BASE, EAST, HEARTBEAT, OK, SPAN, WEST, Net, VirtualNode, in_virtual_time, nodes, until
+from tests.kit.clock import until
+from tests.kit.nodes import BASE, EAST, HEARTBEAT, OK, SPAN, WEST, Net, VirtualNode, in_virtual_time, nodes
 
 BUSY = Reply(451, "4.3.2", "not now")
 NO_SUCH_USER = Reply(550, "5.1.1", "no such user")
@@ -66,6 +67,7 @@ async def test_a_shadow_server_that_takes_over_delivers_only_to_those_who_are_no
 
         await until(west.in_role(east.last, Role.DELIVERED), 120)
         assert (["u@a.example"], ["u@b.example"]) == (net.sink.by(EAST), net.sink.by(WEST))
+        assert [("u@b.example",)] == [row.recipients for row in west.log.rows(EventId.RESUBMIT)]
 
 
 @in_virtual_time
@@ -187,6 +189,35 @@ async def test_what_has_expired_comes_back_to_its_sender_and_the_shadow_server_h
         await until(west.in_role(east.last, Role.DELIVERED), 60)
         assert ["a@x.example"] == net.sink.addresses()
         assert b"4.4.7" in net.sink.arrived[0][2]
+
+
+@in_virtual_time
+async def test_a_recipient_that_expires_in_an_attempt_is_logged_apart_from_one_that_is_refused(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, message_expiration_timeout=timedelta(seconds=30)) as net:
+        east = net.nodes[EAST]
+        loop = asyncio.get_running_loop()
+        expires_at = loop.time() + 29
+
+        def answer(address: str) -> Reply:
+            if address == "a@x.example":
+                return OK
+            return NO_SUCH_USER if address.startswith("no") and loop.time() > expires_at else BUSY
+
+        net.sink.answer = answer
+        await east.accept("busy@corp.example", "no@corp.example", "none@corp.example")
+
+        await until(east.in_role(east.last, Role.DELIVERED), 60)
+
+        rows = [
+            (row.event, row.source, row.recipients, [status[:9] for status in row.recipient_statuses])
+            for row in east.log.rows(EventId.EXPIRE) + east.log.rows(EventId.FAIL)
+        ]
+        assert [
+            (EventId.EXPIRE, EventSource.QUEUE, ("busy@corp.example",), ["550 4.4.7"]),
+            (EventId.FAIL, EventSource.SMTP, ("no@corp.example", "none@corp.example"), ["550 5.1.1"] * 2),
+            (EventId.FAIL, EventSource.QUEUE, ("busy@corp.example",), ["550 4.4.7"]),
+        ] == rows
+        assert ["", EAST] == [east.log.rows(EventId.EXPIRE)[0].client_hostname, east.log.rows(EventId.EXPIRE)[0].server_hostname]
 
 
 # redundancy before delivery

@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,11 @@ from shadowrelay.model.ids import ServerName
 from shadowrelay.model.ownership import Role
 from shadowrelay.model.queue import QueueKind, QueueStatus
 from shadowrelay.model.replies import Reply, RequestRefused, TransientDeliveryError
-from shadowrelay.model.tracking import EventId
+from shadowrelay.model.tracking import EventId, EventSource
 from shadowrelay.pipeline import dsn
 from shadowrelay.pipeline.delivery_rules import ARRIVING_PER_SESSION
-from tests.kit.nodes import EAST, HEARTBEAT, OK, SPAN, WEST, Net, in_virtual_time, nodes, until
+from tests.kit.clock import until
+from tests.kit.nodes import EAST, HEARTBEAT, OK, SPAN, WEST, Net, in_virtual_time, nodes
 
 BUSY = Reply(451, "4.3.2", "not now")
 NO_SUCH_USER = Reply(550, "5.1.1", "no such user")
@@ -153,6 +155,48 @@ async def test_a_next_hop_that_cannot_be_reached_is_probed_by_one_attempt_whatev
         assert (101, "451 4.4.1 nobody listens") == (row.count, row.last_error)
         assert row.next_retry_at is not None
         assert east.clock.now() < row.next_retry_at <= east.clock.now() + timedelta(seconds=11)
+
+
+STEPS = {
+    "queue_glitch_retry_count": 2,
+    "queue_glitch_retry_interval": timedelta(seconds=10),
+    "transient_failure_retry_count": 2,
+    "transient_failure_retry_interval": timedelta(seconds=40),
+    "outbound_connection_failure_retry_interval": timedelta(seconds=100),
+    "message_retry_interval": timedelta(seconds=200),
+}
+WAITS = [  # what is changed; the waits after a next hop that cannot be reached, and after one that refuses for now
+    ({}, [10, 10, 40, 40, 100, 100], [10, 200, 200]),
+    ({"queue_glitch_retry_count": 3}, [10, 10, 10, 40, 40, 100], [10, 200, 200]),
+    ({"queue_glitch_retry_interval": timedelta(seconds=20)}, [20, 20, 40, 40, 100, 100], [20, 200, 200]),
+    ({"transient_failure_retry_count": 1}, [10, 10, 40, 100, 100, 100], [10, 200, 200]),
+    ({"transient_failure_retry_interval": timedelta(seconds=60)}, [10, 10, 60, 60, 100, 100], [10, 200, 200]),
+    ({"outbound_connection_failure_retry_interval": timedelta(seconds=80)}, [10, 10, 40, 40, 80, 80], [10, 200, 200]),
+    ({"message_retry_interval": timedelta(seconds=150)}, [10, 10, 40, 40, 100, 100], [10, 150, 150]),
+]
+
+
+@pytest.mark.parametrize(("changes", "unreachable", "refused"), WAITS)
+@in_virtual_time
+async def test_each_setting_of_the_ladder_changes_its_own_step(
+    tmp_path: Path, changes: dict[str, Any], unreachable: list[int], refused: list[int]
+) -> None:
+    for answer, expected in ((GONE, unreachable), (BUSY, refused)):
+        async with nodes(tmp_path / str(len(expected)), EAST, routes=HOPS, send=STEPS | changes) as net:
+            east, attempts = net.nodes[EAST], []
+
+            def answered(address: str, answer: Any = answer, attempts: list[float] = attempts, now: Any = east.clock.awake) -> Any:
+                attempts.append(now())
+                return answer
+
+            net.sink.answer = answered
+            await east.accept("u@sick.example")
+            await until(lambda: len(attempts) > len(expected))  # noqa: B023
+
+            waits = [later - earlier for earlier, later in pairwise(attempts)]
+            assert [True] * len(expected) == [
+                wait <= found <= 1.1 * wait + 1 for wait, found in zip(expected, waits[: len(expected)], strict=True)
+            ], waits
 
 
 @in_virtual_time
@@ -367,7 +411,7 @@ async def test_a_message_that_loses_each_session_holds_up_no_other(tmp_path: Pat
         east = net.nodes[EAST]
         net.sink.answer = lambda address: LOST if address.startswith("bad") else OK
         await east.accept("bad@corp.example")
-        await asyncio.sleep(3600)
+        await asyncio.sleep(1200)
 
         await east.accept("good@corp.example")
 
@@ -483,7 +527,8 @@ async def test_mail_for_a_next_hop_that_cannot_be_reached_is_reported_late_and_e
         await until(lambda: 4 == len(net.sink.arrived), 60)
         await until(east.in_role(east.last, Role.DELIVERED), 10)
         assert {"a@x.example"} == set(net.sink.addresses())
-        assert 2 == len(east.log.rows(EventId.FAIL))
+        assert [EventSource.QUEUE] * 2 == [row.source for row in east.log.rows(EventId.FAIL)]
+        assert [("behind@sick.example",), ("first@sick.example",)] == sorted(row.recipients for row in east.log.rows(EventId.EXPIRE))
 
 
 @in_virtual_time

@@ -10,7 +10,8 @@ from shadowrelay.model.ids import NO_DATABASE, DatabaseId, ServerName
 from shadowrelay.model.ownership import Role
 from shadowrelay.ownership.rules import Party
 from shadowrelay.pipeline.peerbook import contradiction
-from tests.kit.nodes import EAST, NORTH, OK, WEST, Net, in_virtual_time, nodes, until
+from tests.kit.clock import until
+from tests.kit.nodes import EAST, NORTH, OK, WEST, Net, in_virtual_time, nodes
 
 ME = Party(ServerName("mx1.example"), DatabaseId("1"))
 PEER = Party(ServerName("mx2.example"), DatabaseId("2"))

@@ -9,13 +9,15 @@ import pytest
 
 from shadowrelay.model.ids import MessageId
 from shadowrelay.model.ownership import Role, Transition
+from shadowrelay.model.peers import DiscardReply
 from shadowrelay.model.queue import StoredMessage
 from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, LedgerUnavailable, Reply
 from shadowrelay.model.tracking import EventId
 from shadowrelay.pipeline.context import Tasks
 from shadowrelay.pipeline.leases import Attempts
 from shadowrelay.pipeline.place import Outcome
-from tests.kit.nodes import EAST, HEARTBEAT, OK, SPAN, WEST, in_virtual_time, nodes, until
+from tests.kit.clock import until
+from tests.kit.nodes import EAST, HEARTBEAT, OK, SPAN, WEST, in_virtual_time, nodes
 
 BUSY = Reply(451, "4.3.2", "not now")
 ONE, TWO = MessageId("1"), MessageId("2")
@@ -374,7 +376,62 @@ async def test_the_first_copy_after_a_quiet_time_is_asked_about_at_once(tmp_path
         await until(west.in_role(east.last, Role.DELIVERED), 3)
 
 
+POLLS = [  # heartbeat, poll interval; questions in a minute to an idle peer, and to one whose messages are held
+    ("5s", "500ms", 12, 120),
+    ("10s", "500ms", 6, 120),
+    ("5s", "1s", 12, 60),
+    ("5s", "20s", 12, 12),
+]
+
+
+@pytest.mark.parametrize(("heartbeat", "poll", "idle_count", "holding_count"), POLLS)
+@in_virtual_time
+async def test_an_idle_peer_is_asked_once_a_heartbeat_and_one_whose_messages_are_held_once_a_poll(
+    tmp_path: Path, heartbeat: str, poll: str, idle_count: int, holding_count: int
+) -> None:
+    async with nodes(tmp_path, EAST, WEST, shadow_heartbeat_frequency=heartbeat, discard_poll_interval=poll) as net:
+        east, link = net.nodes[EAST], net.nodes[WEST].context.links[EAST]
+        discards, asked = link.discards, [0]
+
+        async def counted(maximum: int, acknowledged: int) -> DiscardReply:
+            asked[0] += 1
+            return await discards(maximum, acknowledged)
+
+        link.discards = counted  # type: ignore[method-assign]
+
+        async def in_a_minute() -> int:
+            before = asked[0]
+            await asyncio.sleep(60)
+            return asked[0] - before
+
+        await asyncio.sleep(30)
+        idle = await in_a_minute()
+        net.sink.answer = lambda address: BUSY
+        await east.accept()
+        await asyncio.sleep(30)
+        holding = await in_a_minute()
+
+        assert (idle_count, holding_count) == (pytest.approx(idle, rel=0.1), pytest.approx(holding, rel=0.1))
+
+
 # housekeeping
+@pytest.mark.parametrize(("hold_time", "is_kept"), [("10s", False), ("1h", True)])
+@in_virtual_time
+async def test_how_long_safety_net_keeps_what_was_delivered_or_discarded_is_a_setting(
+    tmp_path: Path, hold_time: str, is_kept: bool
+) -> None:
+    async with nodes(tmp_path, EAST, WEST, safety_net_hold_time=hold_time) as net:
+        east, west = net.nodes[EAST], net.nodes[WEST]
+        await east.accept()
+        await until(west.in_role(east.last, Role.DELIVERED))
+        in_both = [len(await node.ledger.real.messages(f"SafetyNet\\{kind}", 10)) for node, kind in ((east, "Primary"), (west, "Shadow"))]
+
+        await asyncio.sleep(10 + 2 * HEARTBEAT)
+
+        left = [len(await node.ledger.real.messages(f"SafetyNet\\{kind}", 10)) for node, kind in ((east, "Primary"), (west, "Shadow"))]
+        assert ([1, 1], [int(is_kept)] * 2) == (in_both, left)
+
+
 @in_virtual_time
 async def test_safety_net_is_emptied_as_fast_as_it_fills(tmp_path: Path) -> None:
     short = {"safety_net_hold_time": timedelta(seconds=10), "message_expiration_timeout": timedelta(seconds=5)}
@@ -404,6 +461,26 @@ async def test_a_shadow_message_that_nobody_acknowledged_expires_with_a_row_that
 
         assert await west.message(east.last) is None
         assert [str(east.last)] == [event.network_message_id for event in west.log.rows(EventId.EXPIRE)]
+
+
+@in_virtual_time
+async def test_discard_status_survives_a_crash_and_is_told_afterwards(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        east, west = net.nodes[EAST], net.nodes[WEST]
+        net.sink.answer = lambda address: BUSY
+        await east.accept()
+        net.isolate(WEST)
+        net.sink.answer = lambda address: OK
+        await until(east.in_role(east.last, Role.DELIVERED), 2 * SPAN / 3)
+        await net.kill(EAST)
+        held = await west.role(east.last)
+
+        await net.start(EAST)
+        net.heal()
+
+        await until(west.in_role(east.last, Role.DELIVERED), 2 * HEARTBEAT)
+        assert Role.SHADOW is held
+        assert [EAST] == [who for who, _, _ in net.sink.arrived]
 
 
 @in_virtual_time

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from shadowrelay.model.ownership import Role
 from shadowrelay.model.replies import Reply
-from tests.kit.nodes import EAST, HEARTBEAT, NORTH, OK, WEST, VirtualNode, in_virtual_time, nodes, until
+from tests.kit.clock import until
+from tests.kit.nodes import EAST, HEARTBEAT, NORTH, OK, WEST, VirtualNode, in_virtual_time, nodes
 
 NO_USER = Reply(550, "5.1.1", "no such user")
 BUSY = Reply(451, "4.3.2", "not now")

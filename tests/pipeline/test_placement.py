@@ -1,15 +1,19 @@
 """Placing: who says no is left in peace, one message finds out, and what waits is woken and not looked for."""
 
 import asyncio
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from shadowrelay.model.ids import ServerName
 from shadowrelay.model.ownership import Role
 from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, PeerSaid, PeerUnavailable, Reply
 from shadowrelay.pipeline.deliver import DeliverService
+from tests.kit.clock import until
 from tests.kit.ledger import a_spooled_content, an_envelope
-from tests.kit.nodes import EAST, NORTH, WEST, VirtualNode, in_virtual_time, nodes, until
+from tests.kit.nodes import EAST, NORTH, WEST, VirtualNode, in_virtual_time, nodes
 
 BUSY = Reply(451, "4.3.2", "not now")
 
@@ -27,6 +31,11 @@ def count_holds(node: VirtualNode, *servers: str) -> list[str]:
 
         link.hold = counted
     return sent
+
+
+def sites_of(node: VirtualNode, server: str) -> list[str]:
+    """Where the node believes it to be."""
+    return [peer.site for peer in node.settings.peers if peer.name == server]
 
 
 def count_reads(node: VirtualNode) -> list[str]:
@@ -53,6 +62,40 @@ async def a_refusing_pair(net) -> tuple[VirtualNode, VirtualNode]:
     west.services.desk.hold = no_room
     await asyncio.sleep(1)
     return east, west
+
+
+PLACES = [  # attempts in the other site and in this one; a server is left alone after two
+    ({}, 2, 2),
+    ({"max_retries_for_remote_site_shadow": 1}, 1, 2),
+    ({"max_retries_for_remote_site_shadow": 0}, 0, 2),
+    ({"max_retries_for_local_site_shadow": 1}, 2, 1),
+    ({"max_retries_for_local_site_shadow": 0}, 2, 0),
+    ({"shadow_message_preference_setting": "RemoteOnly"}, 2, 0),
+    ({"shadow_message_preference_setting": "LocalOnly"}, 0, 2),
+    ({"peer": {WEST: {"site": "west"}}}, 4, 0),
+]
+
+
+@pytest.mark.parametrize(("changes", "remote_count", "local_count"), PLACES)
+@in_virtual_time
+async def test_preference_counts_and_sites_decide_where_a_copy_is_tried(
+    tmp_path: Path, changes: dict[str, Any], remote_count: int, local_count: int
+) -> None:
+    settings = {"peer": {WEST: {"site": "east"}}, "reject_message_on_shadow_failure": True} | changes
+    async with nodes(tmp_path, EAST, WEST, NORTH, **settings) as net:
+        east, tried = net.nodes[EAST], []
+        await asyncio.sleep(1)
+
+        def lost(primary: str, shadow: str) -> str:
+            tried.append(shadow)
+            raise PeerUnavailable(ServerName(shadow), "the connection is lost")
+
+        net.hold_fault = lost
+
+        assert 451 == (await east.accept()).code
+        places = Counter(east.settings.server.site == site for server in tried for site in sites_of(east, server))
+        assert (remote_count, local_count) == (places[False], places[True])
+        assert (tried[0] == WEST) is (not remote_count) or not local_count
 
 
 # a peer that says no
@@ -132,6 +175,32 @@ async def test_a_copy_that_only_itself_is_refused_closes_the_peer_to_nobody_else
 
         assert Role.SHADOW is await west.role(east.last)
         assert "closed" == east.context.peers.breaker_state(WEST)
+
+
+# the order of attempts
+@in_virtual_time
+async def test_all_attempts_in_other_sites_come_before_those_in_this_one(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST, NORTH, peer={NORTH: {"site": "east"}}) as net:
+        east = net.nodes[EAST]
+
+        async def not_this(offer, deadline, **patience):
+            raise PeerUnavailable(WEST, "552 5.3.4 too large", said=PeerSaid.NOT_THIS)
+
+        for server in (WEST, NORTH):
+            east.context.links[server].hold = not_this
+        sent = count_holds(east, WEST, NORTH)
+        await east.accept()
+
+        assert [WEST, WEST, WEST, WEST, NORTH, NORTH] == sent[:6]
+
+
+@in_virtual_time
+@pytest.mark.parametrize("preference", ["PreferRemote", "RemoteOnly", "LocalOnly"])
+async def test_where_the_boundary_has_one_site_its_servers_are_used_whatever_the_preference_says(tmp_path: Path, preference: str) -> None:
+    async with nodes(tmp_path, EAST, WEST, peer={WEST: {"site": "east"}}, shadow_message_preference_setting=preference) as net:
+        await net.nodes[EAST].accept()
+
+        assert Role.SHADOW is await net.nodes[WEST].role(net.nodes[EAST].last)
 
 
 # a peer that is silent

@@ -17,7 +17,8 @@ from shadowrelay.model.tracking import EventId, EventSource
 from shadowrelay.ownership.primary import gave_up
 from shadowrelay.pipeline.poison import SetAside
 from shadowrelay.store import SqliteLedger
-from tests.kit.nodes import BASE, EAST, OK, SPAN, WEST, Net, VirtualClock, in_virtual_time, nodes, until
+from tests.kit.clock import until
+from tests.kit.nodes import BASE, EAST, OK, SPAN, WEST, Net, VirtualClock, in_virtual_time, nodes
 
 BUSY = Reply(451, "4.3.2", "busy")
 BROKEN = TransientDeliveryError(BUSY, "sink", is_connection=True)
@@ -207,7 +208,7 @@ async def test_poison_without_a_chosen_copy_is_handed_over_when_the_holder_is_ba
     async with nodes(tmp_path, EAST, WEST) as net:
         poison = await make_poison(net, EAST)
         net.isolate(WEST)
-        ledger = await SqliteLedger.open(tmp_path / EAST, server=EAST, now=lambda: BASE, free_bytes_min=0, inline=True)
+        ledger = await SqliteLedger.open(tmp_path / EAST, server=EAST, now=lambda: BASE, inline=True)
         await ledger.transition([poison], lambda _, claim: gave_up(claim, WEST))
         ledger.abandon()
         await net.start(EAST)

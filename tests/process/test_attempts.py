@@ -4,26 +4,22 @@ And what waits for an attempt: it holds no drain and no memory.
 """
 
 import asyncio
-import re
 import signal
-import smtplib
 import socket
-import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from shadowrelay.admin.client import NodeClient, NodeError
-from shadowrelay.admin.token import read_token
+from shadowrelay.admin.client import NodeError
 from shadowrelay.lab.cluster import Cluster, NodeProcess, Place, Row, Table, recipients, rows
 from shadowrelay.model.routing import HostPort
 from shadowrelay.smtp.host_names import AT_ONCE
 from shadowrelay.store.content import RECENT_BYTES_MAX
-from tests.kit.clock import PATIENCE_SECONDS
-from tests.kit.greeted import wait_until_peers_know_each_other
-from tests.kit.node_log import operator_events, rss_kilobytes
+from tests.kit.clients import submit
+from tests.kit.clock import PATIENCE_SECONDS, until
+from tests.kit.processes import api_of, is_empty, operator_events, rss_kilobytes, wait_until_peers_know_each_other
 from tests.kit.smtp_servers import HANG, ScriptedServer, name_server, serving
 
 pytestmark = pytest.mark.slow
@@ -32,14 +28,6 @@ ONE = (Place("mx1.east.example", "east"),)
 TWO = (*ONE, Place("mx1.west.example", "west"))
 LONG_SPAN: Table = {"shadow_resubmit_time_span": "10m", "reject_message_on_shadow_failure": False}  # nobody takes anything over
 LATER = "451 4.2.1 Come back later"
-QUEUED_AS = re.compile(rb"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-
-
-async def until(claim: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not await asyncio.to_thread(claim):
-        assert time.monotonic() < deadline, f"not within {PATIENCE_SECONDS:.0f} s: {what}"
-        await asyncio.sleep(0.05)
 
 
 def hop(server: ScriptedServer) -> HostPort:
@@ -50,38 +38,20 @@ def routes_to(servers: Mapping[str, ScriptedServer]) -> dict[str, HostPort]:
     return {f"*@{name}.example": hop(server) for name, server in servers.items()}
 
 
-def submitted(node: NodeProcess, *addresses: str, body: bytes = b"hello\r\n") -> str:
-    """Send one message; its network message id."""
-    with smtplib.SMTP(node.address.host, node.address.port, timeout=PATIENCE_SECONDS) as client:
-        client.ehlo()
-        assert 250 == client.mail("sender@client.example")[0]
-        assert {250} == {client.rcpt(address)[0] for address in addresses}
-        code, text = client.data(b"Subject: hello\r\n\r\n" + body)
-    found = QUEUED_AS.search(text)
-    assert code == 250
-    assert found is not None
-    return found[0].decode()
+async def is_done(node: NodeProcess, message_id: str, ordinals: set[int]) -> bool:
+    """These are what the node knows to be done."""
 
+    def done() -> set[int]:
+        with api_of(node) as client:
+            try:
+                message = client.message(message_id)
+            except NodeError as error:
+                if error.status != 404:
+                    raise
+                return set()
+        return {one["ordinal"] for one in message["recipients"] if one["is_done"]}
 
-def asked(node: NodeProcess) -> NodeClient:
-    return NodeClient(f"http://{node.admin}", read_token(node.directory / "token"))
-
-
-def done(node: NodeProcess, message_id: str) -> set[int]:
-    """The ordinals that this node knows to be done."""
-    with asked(node) as client:
-        try:
-            message = client.message(message_id)
-        except NodeError as error:
-            if error.status != 404:
-                raise
-            return set()
-    return {one["ordinal"] for one in message["recipients"] if one["is_done"]}
-
-
-def is_empty(node: NodeProcess) -> bool:
-    with asked(node) as client:
-        return not sum(queue["count"] for queue in client.queues() if queue["kind"] in ("Submission", "Delivery"))
+    return ordinals == await asyncio.to_thread(done)
 
 
 def offered(server: ScriptedServer) -> Counter[str]:
@@ -91,6 +61,11 @@ def offered(server: ScriptedServer) -> Counter[str]:
 
 def of_kind(node: NodeProcess, event: str) -> list[Row]:
     return [row for row in rows(node.tracking) if row["event-id"] == event]
+
+
+def loaded(node: NodeProcess) -> Counter[str]:
+    """How often each message was loaded at a start."""
+    return Counter(row["network-message-id"] for row in of_kind(node, "LOAD"))
 
 
 class Gate:
@@ -116,15 +91,15 @@ async def test_a_fast_fork_is_recorded_and_reported_while_a_slow_one_is_open_and
     ):
         east, west = cluster.nodes.values()
         await asyncio.to_thread(wait_until_peers_know_each_other, [east, west])
-        message_id = await asyncio.to_thread(submitted, east, "u@fast.example", "u@slow.example")
-        await servers["slow"].until(lambda: len(servers["slow"].messages) == 1)
+        message_id = await submit(east.address, "u@fast.example", "u@slow.example")
+        await until(lambda: len(servers["slow"].messages) == 1)
 
-        await until(lambda: done(east, message_id) == {1}, "the fast fork is recorded")
-        await until(lambda: done(west, message_id) == {1}, "the shadow server has heard of it")
+        await until(lambda: is_done(east, message_id, {1}), what="the fast fork is recorded")
+        await until(lambda: is_done(west, message_id, {1}), what="the shadow server has heard of it")
         await east.kill()
         gate.opened.set()
         await east.start()
-        await until(lambda: is_empty(east), "the slow fork is delivered")
+        await until(lambda: is_empty(east), what="the slow fork is delivered")
 
     assert (1, 2) == (len(servers["fast"].messages), len(servers["slow"].messages))  # the second dot had no answer before the kill
     assert [["u@slow.example"]] == [recipients(row) for row in of_kind(east, "LOAD")]
@@ -137,16 +112,16 @@ async def test_each_transaction_of_a_hundred_recipients_is_recorded_by_itself(tm
     async with serving(last), Cluster(TWO, None, directory=tmp_path, transport=LONG_SPAN, routes=routes_to({"many": last})) as cluster:
         east, west = cluster.nodes.values()
         await asyncio.to_thread(wait_until_peers_know_each_other, [east, west])
-        message_id = await asyncio.to_thread(submitted, east, *addresses)
-        await last.until(lambda: len(last.messages) == 3)
+        message_id = await submit(east.address, *addresses)
+        await until(lambda: len(last.messages) == 3)
 
         first = set(range(1, 201))
-        await until(lambda: done(east, message_id) == first, "two transactions are recorded")
-        await until(lambda: done(west, message_id) == first, "the shadow server has heard of them")
+        await until(lambda: is_done(east, message_id, first), what="two transactions are recorded")
+        await until(lambda: is_done(west, message_id, first), what="the shadow server has heard of them")
         await east.kill()
         gate.opened.set()
         await east.start()
-        await until(lambda: is_empty(east), "the third one is delivered")
+        await until(lambda: is_empty(east), what="the third one is delivered")
 
     assert ({1}, {2}) == tuple({offered(last)[address] for address in part} for part in (addresses[:200], addresses[200:]))
 
@@ -155,13 +130,13 @@ async def test_every_start_loads_what_is_queued_into_the_log(tmp_path: Path) -> 
     server = ScriptedServer({"RCPT": LATER})
     async with serving(server), Cluster(ONE, hop(server), directory=tmp_path, transport=LONG_SPAN) as cluster:
         (node,) = cluster.nodes.values()
-        ids = [await asyncio.to_thread(submitted, node, f"u{number}@late.example") for number in range(3)]
-        await server.until(lambda: set(offered(server)) == {f"u{number}@late.example" for number in range(3)})
+        ids = [await submit(node.address, f"u{number}@late.example") for number in range(3)]
+        await until(lambda: set(offered(server)) == {f"u{number}@late.example" for number in range(3)})
         for start in (1, 2):
             await node.stop()
             await node.start()
             wanted = Counter(dict.fromkeys(ids, start))
-            await until(lambda wanted=wanted: wanted == Counter(row["network-message-id"] for row in of_kind(node, "LOAD")), f"{wanted}")
+            await until(lambda wanted=wanted: wanted == loaded(node), what=str(wanted))
 
 
 # An outcome survives its notice
@@ -187,9 +162,9 @@ async def test_an_outcome_is_recorded_although_its_notice_cannot_be_built(tmp_pa
     server = ScriptedServer({"RCPT": answer})
     async with serving(server), Cluster(ONE, hop(server), directory=tmp_path, transport=LONG_SPAN, program=WITHOUT_NOTICES) as cluster:
         (node,) = cluster.nodes.values()
-        message_id = await asyncio.to_thread(submitted, node, "good@here.example", "bad@here.example")
+        message_id = await submit(node.address, "good@here.example", "bad@here.example")
 
-        await until(lambda: is_empty(node), "both recipients are done")
+        await until(lambda: is_empty(node), what="both recipients are done")
         events = operator_events(node)
 
     about = [line for line in events if line.get("message_id") == message_id and line["level"] in ("warning", "error")]
@@ -224,11 +199,11 @@ async def test_a_clock_that_was_a_day_ahead_keeps_no_message_longer_than_its_int
         (node,) = cluster.nodes.values()
         addresses = [f"u{number}@late.example" for number in range(5)]
         for address in addresses:
-            await asyncio.to_thread(submitted, node, address)
+            await submit(node.address, address)
         days.write_text("1")
         before = offered(server)
-        await server.until(lambda: all(offered(server)[address] > before[address] + 1 for address in addresses))
-        await until(lambda: any(line["event"].startswith("clock.") for line in operator_events(node)), "the jump ahead is logged")
+        await until(lambda: all(offered(server)[address] > before[address] + 1 for address in addresses))
+        await until(lambda: operator_events(node, "clock."), what="the jump ahead is logged")
         if is_started_again:
             await node.stop()
         days.write_text("0")
@@ -236,8 +211,8 @@ async def test_a_clock_that_was_a_day_ahead_keeps_no_message_longer_than_its_int
         if is_started_again:
             await node.start()
 
-        await until(lambda: is_empty(node), "what was deferred by the wrong clock is delivered")
-        jumps = [line for line in operator_events(node) if line["event"].startswith("clock.")]
+        await until(lambda: is_empty(node), what="what was deferred by the wrong clock is delivered")
+        jumps = operator_events(node, "clock.")
 
     # an empty one ends a DATA for which no recipient was left; a delay notice may be made by the wrong clock
     assert len(addresses) == len([message for message in server.messages if message and b"multipart/report" not in message])
@@ -270,9 +245,9 @@ async def test_a_next_hop_that_is_slow_to_answer_the_dot_gets_each_message_once(
             await asyncio.to_thread(wait_until_peers_know_each_other, list(cluster.nodes.values()))
         addresses = [f"u{number}@slow.example" for number in range(5)]
         for address in addresses:
-            await asyncio.to_thread(submitted, east, address)
+            await submit(east.address, address)
 
-        await until(lambda: is_empty(east), "everything is delivered")
+        await until(lambda: is_empty(east), what="everything is delivered")
 
     assert Counter(addresses) == offered(server)
 
@@ -292,25 +267,26 @@ async def test_a_next_hop_that_comes_back_while_the_shadow_server_is_away_gets_i
             east, west = cluster.nodes.values()
             await asyncio.to_thread(wait_until_peers_know_each_other, [east, west])
             for address in addresses:
-                await asyncio.to_thread(submitted, east, address)
+                await submit(east.address, address)
             await west.kill()
-            await until(lambda: no_lease(east), "the lease on the shadow server has ended")
+            await until(lambda: no_lease(east), what="the lease on the shadow server has ended")
             refusing.close()
             async with serving(server):
-                await until(lambda: is_empty(east), "everything is delivered")
+                await until(lambda: is_empty(east), what="everything is delivered")
 
     assert Counter(addresses) == offered(server)
 
 
-def no_lease(node: NodeProcess) -> bool:
-    with asked(node) as client:
-        return [True] == [not peer["lease_seconds"] and not peer["is_reachable"] for peer in client.peers()]
+async def no_lease(node: NodeProcess) -> bool:
+    with api_of(node) as client:
+        peers = await asyncio.to_thread(client.peers)
+    return [True] == [not peer["lease_seconds"] and not peer["is_reachable"] for peer in peers]
 
 
 # What waits for a session
 
 SESSIONS = 5
-LARGE = (b"x" * 98 + b"\r\n") * 9_000
+LARGE = b"Subject: large\r\n\r\n" + (b"x" * 98 + b"\r\n") * 9_000
 WARM_UP_COUNT = RECENT_BYTES_MAX // len(LARGE) + SESSIONS  # fill the store's memory of what was written last
 LARGE_COUNT = 120
 WAITING_KILOBYTES_MAX = 40_000  # of 108,000 that wait; a session and its successor have 900 each
@@ -324,16 +300,16 @@ async def test_a_drain_finishes_what_is_in_a_session_and_lets_go_of_what_only_wa
     async with serving(server), Cluster(ONE, hop(server), directory=tmp_path, transport=LONG_SPAN, send=send) as cluster:
         (node,) = cluster.nodes.values()
         for address in addresses:
-            await asyncio.to_thread(submitted, node, address)
-        await server.until(lambda: len(server.messages) == SESSIONS)
+            await submit(node.address, address)
+        await until(lambda: len(server.messages) == SESSIONS)
         node.signal(signal.SIGTERM)
-        await until(lambda: any(line["event"] == "node.draining" for line in operator_events(node)), "it drains")
+        await until(lambda: operator_events(node, "node.draining"), what="it drains")
         gate.opened.set()
         assert node.process is not None
         await asyncio.wait_for(node.process.wait(), PATIENCE_SECONDS)
         in_the_drain = len(server.messages)
         await node.start()
-        await until(lambda: is_empty(node), "the rest is delivered after the start")
+        await until(lambda: is_empty(node), what="the rest is delivered after the start")
 
     assert SESSIONS == in_the_drain
     assert Counter(addresses) == offered(server)
@@ -345,8 +321,8 @@ async def test_a_drain_lets_go_of_what_only_waits_for_a_name(tmp_path: Path) -> 
         tables: dict[str, Table] = {"dns": {"nameservers": [f"127.0.0.1:{port}"]}}
         async with Cluster(ONE, None, directory=tmp_path, transport=LONG_SPAN, tables=tables) as cluster:
             (node,) = cluster.nodes.values()
-            await asyncio.to_thread(submitted, node, *(f"u@{name}" for name in names))
-            await until(lambda: len(set(server.asked)) >= AT_ONCE, "names are asked for")
+            await submit(node.address, *(f"u@{name}" for name in names))
+            await until(lambda: len(set(server.asked)) >= AT_ONCE, what="names are asked for")
             node.signal(signal.SIGTERM)
             assert node.process is not None
             await asyncio.wait_for(node.process.wait(), PATIENCE_SECONDS)
@@ -360,10 +336,10 @@ async def test_content_that_waits_for_a_session_is_not_in_memory(tmp_path: Path)
     async with serving(server), Cluster(ONE, hop(server), directory=tmp_path, transport=LONG_SPAN, send=send) as cluster:
         (node,) = cluster.nodes.values()
         for number in range(WARM_UP_COUNT):
-            await asyncio.to_thread(submitted, node, f"w{number}@silent.example", body=LARGE)
+            await submit(node.address, f"w{number}@silent.example", content=LARGE)
         before = rss_kilobytes(node)
         for number in range(LARGE_COUNT):
-            await asyncio.to_thread(submitted, node, f"u{number}@silent.example", body=LARGE)
+            await submit(node.address, f"u{number}@silent.example", content=LARGE)
         grown = rss_kilobytes(node) - before
         await server.stop()  # a greeting that never comes would keep the node from ending
 

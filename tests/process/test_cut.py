@@ -6,18 +6,22 @@ that all that it takes over arrives before the heal.
 """
 
 import asyncio
+import ctypes
+import os
 import random
+import shutil
+import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 import structlog
 
-from shadowrelay.admin.client import NodeClient
-from shadowrelay.admin.token import read_token
 from shadowrelay.lab.account import RECORD_SECONDS, Cause, Fault, FaultKind, Times, account
 from shadowrelay.lab.cluster import Cluster, NodeProcess, Place, Table
 from shadowrelay.lab.traffic import Arrival, Load, Sent, Sink
@@ -25,9 +29,112 @@ from shadowrelay.model.message import Content, Envelope
 from shadowrelay.model.replies import Reply
 from shadowrelay.ownership.leases import proof_age_max
 from shadowrelay.tracking import operator_log
-from tests.kit import namespaces
-from tests.kit.greeted import wait_until_peers_know_each_other
-from tests.kit.namespaces import Hub
+from tests.kit.clock import until
+from tests.kit.processes import held_by, wait_until_peers_know_each_other
+
+# Machines as network namespaces, each with a link of its own to the test, which carries packets between them until it cuts them apart.
+#
+# The test is in a namespace too while it has them: servers that it starts are on `Hub.host`, which all machines reach at all times. No
+# address and no interface is outside of these namespaces.
+
+NETWORK = "10.77.0.0/16"
+HUB_HOST = "10.77.0.1"
+CLONE_NEWNET = 0x40000000
+OWN_NAMESPACE = Path("/proc/thread-self/ns/net")
+FORWARDING = Path("/proc/sys/net/ipv4/ip_forward")  # of the namespace of the thread that opens it
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """`inside`: a command before another one, which then runs on this machine."""
+
+    host: str
+    inside: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Hub:
+    """In the order of the names that were asked for."""
+
+    machines: tuple[Machine, ...]
+    host: str = HUB_HOST
+    network: str = NETWORK
+
+    def cut(self) -> None:
+        """Packets between machines are dropped without a word."""
+        FORWARDING.write_text("0")
+
+    def heal(self) -> None:
+        """They are carried again."""
+        FORWARDING.write_text("1")
+
+
+def obstacle() -> str:
+    """Why there can be no such machines here; empty: there can."""
+    if os.geteuid() != 0:
+        return "network namespaces need root"
+    if shutil.which("ip") is None:
+        return "network namespaces need ip: apt-get install iproute2"
+    name = f"shadowrelay-{os.getpid()}-probe"
+    try:
+        with _namespace(name):
+            _ip("-n", name, "link", "add", "type", "veth")
+    except subprocess.CalledProcessError as error:
+        return f"no network namespaces here: {error.stderr.strip()}"
+    return ""
+
+
+@contextmanager
+def machines(names: Sequence[str]) -> Iterator[Hub]:
+    """So many machines. The calling thread, and what it starts, is in the hub until the end."""
+    with ExitStack() as stack:
+        prefix = f"shadowrelay-{os.getpid()}"
+        hub = stack.enter_context(_namespace(f"{prefix}-hub"))
+        _ip("-n", hub, "address", "add", HUB_HOST, "dev", "lo")
+        made = []
+        for number, name in enumerate(names, start=1):
+            machine, gateway, host = stack.enter_context(_namespace(f"{prefix}-{name}")), f"10.77.{number}.1", f"10.77.{number}.2"
+            _ip("-n", hub, "link", "add", name, "type", "veth", "peer", "name", "hub", "netns", machine)
+            for place, interface, address in ((hub, name, gateway), (machine, "hub", host)):
+                _ip("-n", place, "address", "add", f"{address}/24", "dev", interface)
+                _ip("-n", place, "link", "set", interface, "up")
+            _ip("-n", machine, "route", "add", "default", "via", gateway)
+            made.append(Machine(host, ("ip", "netns", "exec", machine)))
+        stack.enter_context(_inside(hub))
+        found = Hub(tuple(made))
+        found.heal()
+        yield found
+
+
+@contextmanager
+def _namespace(name: str) -> Iterator[str]:
+    _ip("netns", "add", name)
+    try:
+        _ip("-n", name, "link", "set", "lo", "up")
+        yield name
+    finally:
+        _ip("netns", "delete", name)
+
+
+@contextmanager
+def _inside(name: str) -> Iterator[None]:
+    """Of this thread alone, and those that it starts."""
+    with OWN_NAMESPACE.open() as before, Path("/run/netns", name).open() as there:
+        _enter(there.fileno())
+        try:
+            yield
+        finally:
+            _enter(before.fileno())
+
+
+def _enter(descriptor: int) -> None:
+    if ctypes.CDLL(None, use_errno=True).setns(descriptor, CLONE_NEWNET) != 0:  # os.setns: Python 3.12
+        raise OSError(ctypes.get_errno(), "setns")
+
+
+def _ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True, capture_output=True, text=True)
+
 
 EAST, WEST = "mx1.east.example", "mx1.west.example"
 SPAN, HEARTBEAT, POLL = 8.0, 1.0, 0.2
@@ -38,7 +145,6 @@ BEFORE_COUNT, BEFORE_RATE = 150, 20.0
 COPIED_COUNT = 140  # acknowledged when the cut begins, with a copy each
 AMID_COUNT, AMID_RATE = 50, 3.0
 SETTLE_SECONDS_MAX = 120.0
-KEPT_QUEUES = ("SafetyNetPrimary", "SafetyNetShadow")
 TRANSPORT: Table = {
     "shadow_resubmit_time_span": f"{SPAN:g}s",
     "shadow_heartbeat_frequency": f"{HEARTBEAT:g}s",
@@ -67,9 +173,9 @@ def _quiet() -> None:
 
 @pytest.fixture
 def hub() -> Iterator[Hub]:
-    if reason := namespaces.obstacle():
+    if reason := obstacle():
         pytest.skip(reason)
-    with namespaces.machines(["east", "west"]) as made:
+    with machines(["east", "west"]) as made:
         yield made
 
 
@@ -85,12 +191,12 @@ def test_where_no_namespaces_can_be_made_the_reason_is_known(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, user: int, program: str, reason: str
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(namespaces.os, "geteuid", lambda: user)
+    monkeypatch.setattr(os, "geteuid", lambda: user)
     if program:
         (tmp_path / "ip").write_text(f"#!/bin/sh\n{program}\n")
         (tmp_path / "ip").chmod(0o755)
 
-    assert namespaces.obstacle().endswith(reason)
+    assert obstacle().endswith(reason)
 
 
 @pytest.mark.heavy
@@ -184,23 +290,15 @@ async def _cut_amid(load: Load, hub: Hub) -> Fault:
 async def _queued_in_the_end(load: Load, sink: Sink, nodes: Sequence[NodeProcess]) -> list[str]:
     """Wait until everything has arrived and nothing is queued or held any more: then nothing can arrive twice either. What is left."""
     await _until(lambda: len({arrival.recipient for arrival in sink.arrivals}) == len(load.sent))
-    deadline = time.monotonic() + SETTLE_SECONDS_MAX
-    while (left := await asyncio.to_thread(_queued, nodes)) and time.monotonic() < deadline:
-        await asyncio.sleep(0.2)
-    return left
 
+    def left() -> list[str]:
+        return [line for node in nodes for line in held_by(node)]
 
-def _queued(nodes: Sequence[NodeProcess]) -> list[str]:
-    found = []
-    for node in nodes:
-        with NodeClient(f"http://{node.admin}", read_token(node.directory / "token")) as client:
-            queues = [queue for queue in client.queues() if queue["count"] and queue["kind"] not in KEPT_QUEUES]
-        found += [f"{node.name}: {queue['count']} in {queue['identity']}" for queue in queues]
-    return found
+    await _until(lambda: not left())
+    return left()
 
 
 async def _until(claim: Callable[[], bool]) -> None:
     """Or too long: the asserts say what is missing."""
-    deadline = time.monotonic() + SETTLE_SECONDS_MAX
-    while not claim() and time.monotonic() < deadline:
-        await asyncio.sleep(0.05)
+    with suppress(AssertionError):
+        await until(claim, SETTLE_SECONDS_MAX)

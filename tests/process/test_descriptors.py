@@ -1,16 +1,15 @@
 """A running node when descriptors are short: 421 before there are none, and it goes on listening when there are none all the same."""
 
 import asyncio
-import json
 import resource
 from pathlib import Path
 
 import pytest
 
 from shadowrelay.lab.cluster import NodeProcess
-from tests.kit.clock import PATIENCE_SECONDS
-from tests.kit.receiving import Client
-from tests.process.test_hostile_serve import a_served_node
+from tests.kit.clients import Client
+from tests.kit.clock import PATIENCE_SECONDS, until
+from tests.kit.processes import a_served_node, operator_events
 
 REFUSED = "421 4.3.2 Too many sessions, try again later\r\n"
 BANNER = "220 a.example ESMTP\r\n"
@@ -32,7 +31,7 @@ def used(node: NodeProcess) -> int:
 
 async def greeting(node: NodeProcess, clients: list[Client], seconds: float = PATIENCE_SECONDS) -> str:
     """What it says at the beginning; nothing, when it closes or is silent for so long."""
-    client = Client(*await asyncio.open_connection(node.address.host, node.address.port))
+    client = await Client.to(node.address)
     clients.append(client)
     try:
         async with asyncio.timeout(seconds):
@@ -47,16 +46,9 @@ async def close_all(clients: list[Client]) -> None:
     clients.clear()
 
 
-def events(node: NodeProcess) -> list[str]:
-    lines = (node.directory / "node.log").read_text().splitlines()
-    return [json.loads(line)["event"] for line in lines if '"event":"descriptors.' in line]
-
-
 async def logged(node: NodeProcess, count: int) -> list[str]:
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while len(found := events(node)) < count:
-            await asyncio.sleep(0.1)
-    return found
+    await until(lambda: len(operator_events(node, "descriptors.")) >= count)
+    return [line["event"] for line in operator_events(node, "descriptors.")]
 
 
 @pytest.mark.slow

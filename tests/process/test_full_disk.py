@@ -1,8 +1,7 @@
 """A node on a disk without an octet left: it starts, refuses mail in words, delivers what it has, and is well again by itself."""
 
-import asyncio
 import subprocess
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,11 +11,11 @@ from shadowrelay.lab.cluster import Cluster, NodeProcess, Place
 from shadowrelay.lab.traffic import Sink
 from shadowrelay.model.routing import HostPort
 from shadowrelay.store.content import RESERVE_NAME
-from tests.kit.clock import PATIENCE_SECONDS
-from tests.kit.node_log import operator_events
-from tests.kit.receiving import Client
+from tests.kit.clients import talking_to
+from tests.kit.clock import until
+from tests.kit.processes import operator_events
 
-VOLUME_BYTES = 100_000_000  # the floor of 54 MB, the reserve, and some
+VOLUME_BYTES = 100_000_000  # 54 MB that count as used, the reserve, and some
 NAME = "a.east.example"
 ALONE = {"reject_message_on_shadow_failure": False}
 
@@ -61,31 +60,14 @@ def fill(volume: Path) -> Path:
     return path
 
 
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while not condition():
-            await asyncio.sleep(0.05)
-
-
 async def mail_from(node: NodeProcess, count: int) -> list[str]:
     """The last reply to each of so many messages; that to MAIL where it is refused."""
-    client = Client(*await asyncio.open_connection(node.address.host, node.address.port))
-    await client.reply()
-    await client.ask("EHLO client.example")
-    replies = []
-    for number in range(count):
-        reply = await client.ask("MAIL FROM:<a@x.example>")
-        if reply.startswith("250"):
-            await client.ask(f"RCPT TO:<user{number}@corp.example>")
-            await client.ask("DATA")
-            reply = await client.ask("Subject: x\r\n\r\nhello\r\n.")
-        replies.append(reply)
-    await client.close()
-    return replies
+    async with talking_to(node.address) as client:
+        return [await client.mail([f"user{number}@corp.example"], sender="a@x.example") for number in range(count)]
 
 
 def said(node: NodeProcess, event: str) -> list[str]:
-    return [line.get("text", "") or line.get("reason", "") for line in operator_events(node) if line["event"] == event]
+    return [line.get("text", "") or line.get("reason", "") for line in operator_events(node, event)]
 
 
 async def test_a_node_starts_on_a_full_disk_delivers_and_takes_mail_when_there_is_room(
@@ -105,17 +87,20 @@ async def test_a_node_starts_on_a_full_disk_delivers_and_takes_mail_when_there_i
 
             refused = await mail_from(node, 2)
             await until(lambda: len(sink.arrivals) == 20)
-            await until(lambda: said(node, "space.low"))
+            await until(lambda: said(node, "pressure.increased"))
             filler.unlink()
-            await until(lambda: said(node, "space.recovered"))
+            await until(lambda: said(node, "pressure.decreased"))
             await until((volume / RESERVE_NAME).exists)
             again = await mail_from(node, 1)
 
             assert {"250"} == {reply[:3] for reply in again}
             assert ["452 4.3.1 Insufficient system resources"] * 2 == refused
-            assert (1, 1) == (len(said(node, "space.low")), len(said(node, "space.recovered")))
+            told = [line for line in operator_events(node) if line["event"].startswith("pressure.")]
+            assert [("error", "normal", "high"), ("warning", "high", "normal")] == [
+                (line["level"], line["before"], line["after"]) for line in told
+            ]
             assert any("reserve" in text for text in said(node, "database.note"))
-            assert not any(line["level"] == "error" and line["event"] != "space.low" for line in operator_events(node))
+            assert not any(line["level"] == "error" and line["event"] != "pressure.increased" for line in operator_events(node))
 
 
 async def test_a_start_that_a_full_disk_prevents_is_one_line(tmp_path: Path, next_hop: HostPort) -> None:

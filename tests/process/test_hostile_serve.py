@@ -1,62 +1,22 @@
 """The hostile inputs of `tests/smtp/test_hostile_input.py` again, over a socket to a running `shadowrelay serve`: the same
 replies, nothing accepted, and the same process alive and taking mail at the end."""
 
-import asyncio
 import contextlib
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
-from shadowrelay.lab.cluster import NodeProcess, Place, free_ports, rows
-from shadowrelay.model.routing import HostPort
-from tests.kit.receiving import Client
+from shadowrelay.lab.cluster import NodeProcess, rows
+from tests.kit.clients import Client
+from tests.kit.processes import a_served_node
 from tests.smtp.test_hostile_input import BARE, CLOSED, COMMANDS, ENDINGS, SMUGGLED
 
-CONFIGURATION = """
-[server]
-name = "a.example"
-site = "east"
-data_directory = "data"
-
-[[receive_connectors]]
-name = "in"
-listen = "{smtp}"
-accepted_domains = ["here.example"]
-accept_xshadow = false
-{connector}
-
-[[routes]]
-recipients = ["*"]
-next_hop = "127.0.0.1:9"
-
-[tracking]
-directory = "tracking"
-
-[admin]
-listen = "{admin}"
-"""
 INTO_DATA = b"EHLO client.example\r\nMAIL FROM:<a@x.example>\r\nRCPT TO:<b@here.example>\r\nDATA\r\n"
 
 
-@asynccontextmanager
-async def a_served_node(directory: Path, connector: str = "") -> AsyncIterator[NodeProcess]:
-    """`connector`: further lines of its receive connector."""
-    smtp, admin = (HostPort("127.0.0.1", port) for port in free_ports(2))
-    node = NodeProcess(Place("a.example", "east"), smtp, admin, directory / "a.example")
-    node.directory.mkdir()
-    (node.directory / "node.toml").write_text(CONFIGURATION.format(smtp=smtp, admin=admin, connector=connector))
-    try:
-        await node.start()
-        yield node
-    finally:
-        await node.stop()
-
-
 async def connect(node: NodeProcess) -> Client:
-    client = Client(*await asyncio.open_connection(node.address.host, node.address.port))
-    assert "220 a.example ESMTP" == await client.reply()
+    client = await Client.to(node.address)
+    await client.begin(banner="220 a.example ESMTP")
     return client
 
 
@@ -77,7 +37,7 @@ def differing(expected: list[str], answers: list[str]) -> bool:
 
 @pytest.mark.slow
 async def test_a_running_node_gives_each_hostile_input_its_reply_and_takes_mail_afterwards(tmp_path: Path) -> None:
-    async with a_served_node(tmp_path) as node:
+    async with a_served_node(tmp_path, "accept_xshadow = false") as node:
         wrong = {}
         for name, before, octets, expected in COMMANDS:
             answers = await answers_to(node, before, octets, expected)

@@ -1,15 +1,16 @@
 """What a running node holds in memory: bounded, whatever strangers do with their sessions, and given back afterwards."""
 
 import asyncio
-import re
 from pathlib import Path
 
+import httpx
 import pytest
 
 from shadowrelay.lab.cluster import NodeProcess
-from tests.kit.clock import PATIENCE_SECONDS
-from tests.kit.receiving import Client
-from tests.process.test_hostile_serve import INTO_DATA, a_served_node, connect
+from tests.kit.clients import Client
+from tests.kit.clock import until
+from tests.kit.processes import a_node_process, a_served_node, rss_kilobytes
+from tests.process.test_hostile_serve import INTO_DATA, connect
 
 MB = 1_000_000
 LINE = b"x" * 998 + b"\r\n"
@@ -18,10 +19,12 @@ BUDGET_MB = 128 + 40  # the default of content_memory_limit, and what the alloca
 
 
 def resident_mb(node: NodeProcess) -> int:
-    assert node.process is not None
-    found = re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{node.process.pid}/status").read_text())
-    assert found is not None
-    return int(found[1]) * 1024 // MB
+    return rss_kilobytes(node) * 1024 // MB
+
+
+def figure(node: NodeProcess, metric: str) -> float:
+    text = httpx.get(f"http://{node.admin}/metrics").raise_for_status().text
+    return next(float(line.split()[1]) for line in text.splitlines() if line.startswith(f"shadowrelay_{metric} "))
 
 
 async def in_content(node: NodeProcess, octets: bytes) -> Client:
@@ -45,13 +48,10 @@ async def test_unfinished_content_of_many_sessions_stays_within_the_budget_and_g
         await good.reply()
         for client in (*clients, good):
             client.writer.transport.abort()
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while (after := resident_mb(node)) > before + 40:
-                await asyncio.sleep(0.5)
+        await until(lambda: resident_mb(node) <= before + 40, what=lambda: f"{before} MB before, {resident_mb(node)} MB after")
 
     assert before <= EMPTY_NODE_MB
     assert held <= EMPTY_NODE_MB + BUDGET_MB
-    assert after <= before + 40
 
 
 async def deaf(node: NodeProcess) -> Client:
@@ -112,3 +112,23 @@ async def test_five_thousand_idle_sessions_are_cheap(tmp_path: Path) -> None:
             client.writer.transport.abort()
 
     assert held < 400
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("limit", "is_spooled_early"), [("8MB", True), ("128MB", False)])
+async def test_contents_go_to_disk_when_half_of_the_limit_is_used(tmp_path: Path, limit: str, is_spooled_early: bool) -> None:
+    node = a_node_process(tmp_path / "a.example")
+    file = node.directory / "node.toml"
+    file.write_text(file.read_text().replace("[server]", f'[server]\ncontent_memory_limit = "{limit}"'))
+    try:
+        await node.start()
+        clients = [await in_content(node, LINE * 900) for _ in range(10)]  # each below the 1 MiB above which content is spooled anyway
+        if is_spooled_early:
+            await until(lambda: figure(node, "contents_spooled_early_total") > 0)
+        else:
+            await until(lambda: figure(node, "content_memory_bytes") > 8 * MB, what=lambda: f"{figure(node, 'content_memory_bytes')}")
+            assert 0 == figure(node, "contents_spooled_early_total")
+        for client in clients:
+            client.writer.transport.abort()
+    finally:
+        await node.stop()

@@ -7,12 +7,14 @@ import shutil
 import sys
 from pathlib import Path
 
+import httpx
 import pytest
 
+from shadowrelay.admin.token import read_token
 from shadowrelay.lab.cluster import Cluster, Place, free_ports
 from shadowrelay.model.routing import HostPort
 from tests.kit.clock import PATIENCE_SECONDS
-from tests.kit.node_log import operator_events
+from tests.kit.processes import a_node_process, operator_events
 
 ROOT = Path(__file__).parents[2]
 
@@ -28,9 +30,36 @@ async def test_a_damaged_database_is_set_aside_and_said(tmp_path: Path) -> None:
             path.write_bytes(b"this is no database " * 500)
         await node.start()  # until it greets; what it found was said before that
 
-        notes = [line for line in operator_events(node) if line["event"] == "database.note"]
+        notes = operator_events(node, "database.note")
 
     assert [("warning", True)] == [(line["level"], line["text"].startswith("queue.db is damaged")) for line in notes]
+
+
+async def test_queue_token_and_api_are_where_the_settings_say(tmp_path: Path) -> None:
+    node = a_node_process(tmp_path / "a.example", tables='allowed_hosts = ["console.example"]\ntoken_file = "secret"')
+    try:
+        await node.start()
+        token = read_token(node.directory / "secret")
+        assert not (node.directory / "token").exists()
+        assert (node.directory / "data" / "queue.db").exists()
+        answers = {
+            (host, known): httpx.get(
+                f"http://{node.admin}/api/v1/node", headers={"Host": host, "Authorization": f"Bearer {token if known else 'x' * 40}"}
+            )
+            for host in ("console.example", "other.example", "a.example")
+            for known in (True, False)
+        }
+    finally:
+        await node.stop()
+
+    assert {
+        ("console.example", True): 200,
+        ("console.example", False): 401,
+        ("other.example", True): 421,
+        ("other.example", False): 421,
+        ("a.example", True): 200,
+        ("a.example", False): 401,
+    } == {key: answer.status_code for key, answer in answers.items()}
 
 
 @pytest.mark.parametrize("name", ["east1", "east2", "west1"])

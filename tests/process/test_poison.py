@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import json
 import signal
-import smtplib
 import sqlite3
 import subprocess
 import sys
@@ -17,8 +16,10 @@ import pytest
 from shadowrelay.lab.cluster import SERVE, Cluster, NodeProcess, Place, recipients, rows
 from shadowrelay.lab.traffic import Sink
 from shadowrelay.model.routing import HostPort
-from tests.kit.clock import PATIENCE_SECONDS
-from tests.kit.node_log import operator_events
+from tests.kit.clients import HELLO, talking_to
+from tests.kit.clock import PATIENCE_SECONDS, until
+from tests.kit.processes import operator_events
+from tests.kit.smtp_servers import HANG, ScriptedServer, serving
 
 pytestmark = pytest.mark.slow
 
@@ -38,13 +39,15 @@ app()
 """
 
 
-def send(node: NodeProcess, addresses: list[str], content: bytes = b"Subject: hello\r\n\r\nhello\r\n") -> int:
+async def send(node: NodeProcess, addresses: list[str], content: bytes = HELLO) -> int:
     """Each address gets a message; how many were acknowledged."""
     count = 0
-    with contextlib.suppress(smtplib.SMTPException, OSError), smtplib.SMTP(node.address.host, node.address.port, timeout=60) as session:
-        for address in addresses:
-            session.sendmail("sender@client.example", [address], content)
-            count += 1
+    with contextlib.suppress(OSError, EOFError):  # the node dies
+        async with talking_to(node.address) as client:
+            for address in addresses:
+                if not (await client.mail([address], content)).startswith("250 "):
+                    break
+                count += 1
     return count
 
 
@@ -53,66 +56,28 @@ def in_queue(node: NodeProcess, question: str = "SELECT role, deaths_count, coun
         return connection.execute(question).fetchall()
 
 
-async def until(claim: Callable[[], object], what: str) -> None:
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(2 * PATIENCE_SECONDS):  # a node that dies is started again and again
-            while not claim():
-                await asyncio.sleep(0.1)
-            return
-    raise AssertionError(what)
-
-
-class Hole:
-    """A next hop that never says something: no greeting, or no reply to the dot."""
-
-    def __init__(self, *, greets: bool) -> None:
-        self._greets = greets
-        self.dots_count = 0
-        self._sessions: set[asyncio.StreamWriter] = set()
-
-    async def start(self) -> HostPort:
-        self._server = await asyncio.start_server(self._session, "127.0.0.1", 0)
-        return HostPort("127.0.0.1", self._server.sockets[0].getsockname()[1])
-
-    async def _session(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._sessions.add(writer)
-        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
-            if self._greets:
-                writer.write(b"220 hole\r\n")
-            while line := await reader.readline():
-                writer.write(b"354 go on\r\n" if line.upper().startswith(b"DATA") else b"250 ok\r\n")
-                if line.upper().startswith(b"DATA"):
-                    await reader.readuntil(b"\r\n.\r\n")
-                    self.dots_count += 1
-                    await reader.read()  # until the other side has enough
-        self._sessions.discard(writer)
-        writer.close()
-
-    async def close(self) -> None:
-        self._server.close()
-        for writer in tuple(self._sessions):
-            writer.close()
-        while self._sessions:
-            await asyncio.sleep(0.05)
+SILENT = {"GREETING": HANG}
+MUTE_AFTER_THE_DOT = {"DOT": HANG}
 
 
 @contextlib.asynccontextmanager
-async def a_world(directory: Path, *places: Place, killers: tuple[Place, ...] = (), hole: Hole | None = None) -> AsyncIterator[Any]:
+async def a_world(
+    directory: Path, *places: Place, killers: tuple[Place, ...] = (), hole: ScriptedServer | None = None
+) -> AsyncIterator[Any]:
     """Nodes, and the server that takes what they deliver; recipients at hole.example are for the hole."""
     sink = Sink()
-    routes = {"*@hole.example": await hole.start()} if hole else {}
-    transport = {"reject_message_on_shadow_failure": len(places) > 1}
-    cluster = Cluster(places, await sink.start(), directory=directory, routes=routes, transport=transport)
     (directory / "killer.py").write_text(KILLER)
-    for place in killers:
-        cluster.nodes[place.name].program = (str(directory / "killer.py"), "serve")
     try:
-        async with cluster:
-            yield [cluster.nodes[place.name] for place in places], sink
+        async with serving(*[hole] if hole else []):
+            routes = {"*@hole.example": HostPort("127.0.0.1", hole.port)} if hole else {}
+            transport = {"reject_message_on_shadow_failure": len(places) > 1}
+            cluster = Cluster(places, await sink.start(), directory=directory, routes=routes, transport=transport)
+            for place in killers:
+                cluster.nodes[place.name].program = (str(directory / "killer.py"), "serve")
+            async with cluster:
+                yield [cluster.nodes[place.name] for place in places], sink
     finally:
         await sink.close()
-        if hole is not None:
-            await hole.close()
 
 
 async def heal(node: NodeProcess, sink: Sink) -> None:
@@ -123,9 +88,9 @@ async def heal(node: NodeProcess, sink: Sink) -> None:
 
 
 async def test_no_message_that_only_waits_is_set_aside_whoever_kills_the_node(tmp_path: Path) -> None:
-    async with a_world(tmp_path, EAST, hole=Hole(greets=False)) as ((node,), sink):
+    async with a_world(tmp_path, EAST, hole=ScriptedServer(SILENT)) as ((node,), sink):
         addresses = [f"user{number}@hole.example" for number in range(300)]
-        assert 300 == await asyncio.to_thread(send, node, addresses)
+        assert 300 == await send(node, addresses)
         for number in range(4):
             await asyncio.sleep(1)
             await node.kill()
@@ -134,31 +99,31 @@ async def test_no_message_that_only_waits_is_set_aside_whoever_kills_the_node(tm
         assert [("primary", 0, 300)] == in_queue(node)
 
         await heal(node, sink)
-        await until(lambda: 300 == len(sink.arrivals), "not all of them arrived")
+        await until(lambda: 300 == len(sink.arrivals), what="not all of them arrived")
 
         assert set(addresses) == {arrival.recipient for arrival in sink.arrivals}
 
 
 @pytest.mark.parametrize("asks_first", [True, False], ids=["docker stop", "kill"])
 async def test_a_next_hop_that_never_answers_the_dot_makes_no_poison(tmp_path: Path, asks_first: bool) -> None:
-    hole = Hole(greets=True)
+    hole = ScriptedServer(MUTE_AFTER_THE_DOT)
     async with a_world(tmp_path, EAST, hole=hole) as ((node,), sink):
-        assert 30 == await asyncio.to_thread(send, node, [f"user{number}@hole.example" for number in range(30)])
+        assert 30 == await send(node, [f"user{number}@hole.example" for number in range(30)])
         before = 0
         for number in range(4):
-            await until(lambda before=before: hole.dots_count >= before + 10, "nothing was tried")  # type: ignore[misc]
+            await until(lambda before=before: len(hole.messages) >= before + 10, what="nothing was tried")  # type: ignore[misc]
             if asks_first:
                 node.signal(signal.SIGTERM)
                 await asyncio.sleep(1)  # `docker stop` waits ten
                 assert node.is_running, "it waits for the attempts"
             await node.kill()
-            before = hole.dots_count
+            before = len(hole.messages)
             if number < 3:
                 await node.start()
 
         assert [("primary", 0, 30)] == in_queue(node)
         await heal(node, sink)
-        await until(lambda: 30 == len(sink.arrivals), "not all of them arrived")
+        await until(lambda: 30 == len(sink.arrivals), what="not all of them arrived")
 
 
 async def outlive(nodes: list[NodeProcess], claim: Callable[[], object], what: str) -> int:
@@ -177,7 +142,7 @@ async def outlive(nodes: list[NodeProcess], claim: Callable[[], object], what: s
 
     keeper = asyncio.create_task(keep_running())
     try:
-        await until(claim, what)
+        await until(claim, 2 * PATIENCE_SECONDS, what)  # a node that dies is started again and again
     finally:
         keeper.cancel()
         await asyncio.gather(keeper, return_exceptions=True)
@@ -187,9 +152,9 @@ async def outlive(nodes: list[NodeProcess], claim: Callable[[], object], what: s
 async def send_poison(node: NodeProcess) -> set[str]:
     """Among innocent messages. The innocents."""
     before = [f"before{number}@corp.example" for number in range(20)]
-    await until(lambda: send(node, ["first@corp.example"]), "the peer did not come")
-    assert 20 == await asyncio.to_thread(send, node, before)
-    await asyncio.to_thread(send, node, ["poison@corp.example"], b"Subject: poison\r\nX-Kills: yes\r\n\r\nhello\r\n")
+    await until(lambda: send(node, ["first@corp.example"]), what="the peer did not come")
+    assert 20 == await send(node, before)
+    await send(node, ["poison@corp.example"], b"Subject: poison\r\nX-Kills: yes\r\n\r\nhello\r\n")
     return {"first@corp.example", *before}
 
 
@@ -201,16 +166,16 @@ async def test_the_message_that_kills_is_found_and_its_shadow_server_delivers_it
             [east, west], lambda: "poison@corp.example" in {arrival.recipient for arrival in sink.arrivals}, "the poison did not arrive"
         )
         after = [f"after{number}@corp.example" for number in range(10)]
-        assert 10 == await asyncio.to_thread(send, east, after)
+        assert 10 == await send(east, after)
         wanted = innocents | set(after) | {"poison@corp.example"}
-        await until(lambda: wanted == {arrival.recipient for arrival in sink.arrivals}, "innocent messages did not arrive")
+        await until(lambda: wanted == {arrival.recipient for arrival in sink.arrivals}, what="innocent messages did not arrive")
 
         assert 3 == starts_count
-        (aside,) = [line for line in operator_events(east) if line["event"] == "message.set_aside"]
+        (aside,) = operator_events(east, "message.set_aside")
         assert "died 3 times" in str(aside["reason"])
         assert ["b.west.example"] == [arrival.client_name for arrival in sink.arrivals if arrival.recipient == "poison@corp.example"]
         assert 1 == len([row for row in rows(east.tracking) if row["event-id"] == "POISONMESSAGE"])
-        await until(lambda: not [row for row in in_queue(east) if row[0] == "set-aside"], "it did not yield")
+        await until(lambda: not [row for row in in_queue(east) if row[0] == "set-aside"], what="it did not yield")
 
 
 def command(node: NodeProcess, *words: str) -> Any:
@@ -228,7 +193,7 @@ async def test_the_message_that_kills_two_servers_stays_on_the_second_and_obeys_
             [east, west], lambda: innocents == {arrival.recipient for arrival in sink.arrivals}, "innocent messages did not arrive"
         )
         await until(
-            lambda: [("shadow", 1)] == in_queue(east, "SELECT role, count(*) FROM message WHERE deaths_count > 0"), "no copy is left"
+            lambda: [("shadow", 1)] == in_queue(east, "SELECT role, count(*) FROM message WHERE deaths_count > 0"), what="no copy is left"
         )
 
         (aside,) = await asyncio.to_thread(command, west, "list", "--queue", "Poison")
@@ -242,7 +207,8 @@ async def test_the_message_that_kills_two_servers_stays_on_the_second_and_obeys_
         await west.start()
         (released,) = await asyncio.to_thread(command, west, "release", "--all")
         assert {"message_id": aside["message_id"], "is_released": True} == released
-        await until(lambda: innocents | {"poison@corp.example"} == {arrival.recipient for arrival in sink.arrivals}, "it was not delivered")
+        everybody = innocents | {"poison@corp.example"}
+        await until(lambda: everybody == {arrival.recipient for arrival in sink.arrivals}, what="it was not delivered")
 
 
 async def test_poison_that_is_removed_is_told_to_its_sender_and_comes_back_from_nowhere(tmp_path: Path) -> None:
@@ -256,6 +222,6 @@ async def test_poison_that_is_removed_is_told_to_its_sender_and_comes_back_from_
         assert {"message_id": aside["message_id"], "is_removed": True, "is_sender_told": True} == removed
         wanted = innocents | {"sender@client.example"}
         await outlive([east, west], lambda: wanted == {arrival.recipient for arrival in sink.arrivals}, "the notice did not arrive")
-        await until(lambda: {"delivered"} == {role for role, *_ in (*in_queue(east), *in_queue(west))}, "something is left of it")
+        await until(lambda: {"delivered"} == {role for role, *_ in (*in_queue(east), *in_queue(west))}, what="something is left of it")
         (row,) = [row for row in rows(west.tracking) if row["event-id"] == "FAIL"]
         assert ("ADMIN", ("poison@corp.example",)) == (row["source"], tuple(recipients(row)))

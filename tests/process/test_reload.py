@@ -1,11 +1,8 @@
 """SIGHUP at a real node: what changes at once does, what needs a restart is named and stays, a wrong file changes nothing."""
 
-import asyncio
 import signal
-import smtplib
 from pathlib import Path
 
-import httpx
 import pytest
 import structlog
 
@@ -13,8 +10,9 @@ from shadowrelay.lab.cluster import Cluster, NodeProcess, Place
 from shadowrelay.model.routing import HostPort
 from shadowrelay.node import Node
 from shadowrelay.settings import configuration
-from tests.kit.clock import PATIENCE_SECONDS
-from tests.kit.node_log import operator_events
+from tests.kit.clients import talking_to
+from tests.kit.clock import until
+from tests.kit.processes import api_of, operator_events
 
 pytestmark = pytest.mark.slow
 
@@ -22,15 +20,10 @@ pytestmark = pytest.mark.slow
 async def reloaded(node: NodeProcess) -> dict[str, object]:
     """SIGHUP, and the line that it leaves."""
 
-    def answers() -> list[dict[str, object]]:
-        return [line for line in operator_events(node) if line["event"].startswith("configuration.")]
-
-    before = len(answers())
+    before = len(operator_events(node, "configuration."))
     node.signal(signal.SIGHUP)
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while len(answers()) == before:
-            await asyncio.sleep(0.05)
-    return answers()[before]
+    (line,) = await until(lambda: operator_events(node, "configuration.")[before:])
+    return line
 
 
 async def test_sighup_takes_what_it_can_and_names_the_rest(tmp_path: Path) -> None:
@@ -45,17 +38,16 @@ async def test_sighup_takes_what_it_can_and_names_the_rest(tmp_path: Path) -> No
         file.write_text("rubbish")
         wrong = await reloaded(node)
 
-        token = (node.directory / "token").read_text().strip()
-        async with httpx.AsyncClient(headers={"Authorization": f"Bearer {token}"}, timeout=PATIENCE_SECONDS) as client:
-            settings = (await client.get(f"http://{node.admin}/api/v1/node")).raise_for_status().json()["settings"]
-        with smtplib.SMTP(node.address.host, node.address.port, timeout=PATIENCE_SECONDS) as session:
-            session.ehlo()
+        with api_of(node) as api:
+            settings = api.node()["settings"]
+        async with talking_to(node.address) as client:
+            extensions = await client.ask("EHLO again")
 
     named = ["transport.safety_net_hold_time"]
     assert [named, named, None] == [line.get("needs_restart") for line in (first, again, wrong)]
     assert "configuration.refused" == wrong["event"]
     assert ("2d", "defer") == tuple(settings[f"transport.{key}"] for key in ("safety_net_hold_time", "delivery_without_lease"))
-    assert "4321" == session.esmtp_features["size"]
+    assert "250-SIZE 4321" in extensions.split("\n")
 
 
 async def test_a_sighup_while_the_node_starts_waits_for_that(tmp_path: Path) -> None:
@@ -69,13 +61,10 @@ async def test_a_sighup_while_the_node_starts_waits_for_that(tmp_path: Path) -> 
         with structlog.testing.capture_logs() as said:
             await node.start()
         try:
-            async with asyncio.timeout(PATIENCE_SECONDS):
-                reader, writer = await asyncio.open_connection(process.address.host, process.address.port)
-                writer.write(b"EHLO there\r\n")
-                answer = await reader.readuntil(b"SIZE 4321")
-                writer.close()
+            async with talking_to(process.address) as client:
+                extensions = await client.ask("EHLO again")
         finally:
             await node.stop()
 
     assert ["node.started", "configuration.reloaded"] == [line["event"] for line in said][-2:]
-    assert answer.startswith(b"220 ")
+    assert "250-SIZE 4321" in extensions.split("\n")

@@ -3,61 +3,21 @@
 import asyncio
 import json
 import re
-from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 
 import httpx
 import pytest
 
-from shadowrelay.lab.cluster import NodeProcess, Place, free_ports
-from shadowrelay.model.routing import HostPort
-from tests.kit.clock import PATIENCE_SECONDS
-from tests.kit.receiving import Client
+from tests.kit.clients import submit
+from tests.kit.clock import PATIENCE_SECONDS, until
+from tests.kit.processes import a_node_process
 
-CONFIGURATION = """
-[server]
-name = "a.example"
-site = "east"
-boundary = "corp"
-data_directory = "data"
-
-[[receive_connectors]]
-name = "in"
-listen = "{smtp}"
-accepted_domains = ["here.example"]
-
-[[routes]]
-recipients = ["*"]
-next_hop = "127.0.0.1:9"
-
-[tracking]
-directory = "tracking"
-
+SHIPPING = """
 [shipping]
 target = "{target}"
 interval = "1s"
-
-[admin]
-listen = "{admin}"
 """
-MAIL = b"EHLO client.example\r\nMAIL FROM:<a@x.example>\r\nRCPT TO:<b@here.example>\r\nDATA\r\n"
-
-
-async def deliver(node: NodeProcess) -> None:
-    client = Client(*await asyncio.open_connection(node.address.host, node.address.port))
-    await client.reply()
-    await client.send(MAIL)
-    await client.replies(4)
-    await client.send(b"Subject: hello\r\n\r\nhello\r\n.\r\n")
-    assert (await client.reply()).startswith("250 ")
-    await client.close()
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while not holds():
-            await asyncio.sleep(0.02)
 
 
 def rows_in(paths: list[Path]) -> list[bytes]:
@@ -72,11 +32,8 @@ def shipping_figures(metrics: str) -> dict[str, float]:
 
 @pytest.mark.slow
 async def test_a_running_node_ships_what_it_logged_and_loses_nothing_of_it_to_signals(tmp_path: Path) -> None:
-    smtp, admin = (HostPort("127.0.0.1", port) for port in free_ports(2))
-    node = NodeProcess(Place("a.example", "east"), smtp, admin, tmp_path / "a.example")
-    node.directory.mkdir()
     landing = tmp_path / "landing" / "a.example"
-    (node.directory / "node.toml").write_text(CONFIGURATION.format(smtp=smtp, admin=admin, target=f"file://{tmp_path}/landing"))
+    node = a_node_process(tmp_path / "a.example", tables=SHIPPING.format(target=f"file://{tmp_path}/landing"))
 
     def shipped() -> list[bytes]:
         return rows_in(list(landing.glob("MSGTRK*.LOG")))
@@ -86,7 +43,7 @@ async def test_a_running_node_ships_what_it_logged_and_loses_nothing_of_it_to_si
 
     try:
         await node.start()
-        await deliver(node)
+        await submit(node.address, "b@here.example")
         await until(lambda: len(shipped()) == 1)  # after the interval
         token = (node.directory / "token").read_text().strip()
         figures: dict[str, float] = {}
@@ -96,12 +53,12 @@ async def test_a_running_node_ships_what_it_logged_and_loses_nothing_of_it_to_si
         ):
             # it is counted a moment after it is there; a row that comes late has a second file
             while not figures.get("shipped_files_total") or figures["waiting_files"]:
-                figures = shipping_figures((await client.get(f"http://{admin}/metrics")).text)
-        await deliver(node)
+                figures = shipping_figures((await client.get(f"http://{node.admin}/metrics")).text)
+        await submit(node.address, "b@here.example")
         await node.stop()  # SIGTERM
         after_stop = len(shipped())
         await node.start()
-        await deliver(node)
+        await submit(node.address, "b@here.example")
         await until(lambda: logged() == 3)  # the reply leaves a pass of the loop before the row is in the file
         await node.kill()
         after_kill = logged()
@@ -123,9 +80,7 @@ async def test_a_running_node_ships_what_it_logged_and_loses_nothing_of_it_to_si
 
 
 async def test_a_target_without_its_package_ends_the_start_before_a_socket_opens(tmp_path: Path) -> None:
-    smtp, admin = (HostPort("127.0.0.1", port) for port in free_ports(2))
-    node = NodeProcess(Place("a.example", "east"), smtp, admin, tmp_path)
-    (tmp_path / "node.toml").write_text(CONFIGURATION.format(smtp=smtp, admin=admin, target="nonsense://u:hunter2@host/logs"))
+    node = a_node_process(tmp_path, tables=SHIPPING.format(target="nonsense://u:hunter2@host/logs"))
 
     with pytest.raises(RuntimeError, match=r"shipping\.target: nonsense:// is unknown to fsspec"):
         await node.start()

@@ -13,8 +13,8 @@ import trustme
 
 from shadowrelay.lab.cluster import Cluster, NodeProcess, Place
 from shadowrelay.model.routing import HostPort
-from tests.kit.clock import PATIENCE_SECONDS
-from tests.kit.node_log import operator_events
+from tests.kit.clock import PATIENCE_SECONDS, until
+from tests.kit.processes import operator_events
 
 pytestmark = pytest.mark.slow
 
@@ -44,19 +44,12 @@ def session(node: NodeProcess, authority: trustme.CA) -> smtplib.SMTP:
     return client
 
 
-def events(node: NodeProcess, name: str) -> list[dict[str, object]]:
-    """Lines of its operator log."""
-    return [line for line in operator_events(node) if line["event"] == name]
-
-
 async def reload(nodes: list[NodeProcess], event: str) -> None:
     """SIGHUP, until each has answered with one more of this event."""
-    before = [len(events(node, event)) for node in nodes]
+    before = [len(operator_events(node, event)) for node in nodes]
     for node in nodes:
         node.signal(signal.SIGHUP)
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while [len(events(node, event)) for node in nodes] != [count + 1 for count in before]:
-            await asyncio.sleep(0.05)
+    await until(lambda: [len(operator_events(node, event)) for node in nodes] == [count + 1 for count in before])
 
 
 def deliver(node: NodeProcess, authority: trustme.CA, message: email.message.EmailMessage) -> None:
@@ -102,7 +95,7 @@ async def test_certificates_are_renewed_by_sighup_in_both_directions_and_bad_fil
         for node in (first, second):  # each places its copy on the other; until they have met again, it answers 451
             await asyncio.to_thread(deliver, node, new, message)
 
-    assert [[]] == [line["needs_restart"] for line in events(first, "configuration.reloaded")]
-    refused = [str(line["error"]) for line in events(first, "configuration.refused")]
+    assert [[]] == [line["needs_restart"] for line in operator_events(first, "configuration.reloaded")]
+    refused = [str(line["error"]) for line in operator_events(first, "configuration.refused")]
     assert [True, True] == [key in text for key, text in zip(("tls.certificate", "tls.peer_authority"), refused, strict=True)]
-    assert all(line["tls"] for line in events(first, "peer.session_opened"))
+    assert all(line["tls"] for line in operator_events(first, "peer.session_opened"))

@@ -3,16 +3,18 @@
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.message import Envelope
 from shadowrelay.model.ownership import Choice, Claim, Role
 from shadowrelay.model.queue import AttemptRecord, NewMessage
-from shadowrelay.model.tracking import EventId, TrackingEvent
+from shadowrelay.model.tracking import EventId, EventSource, TrackingEvent
 from shadowrelay.ownership import rules
 from shadowrelay.settings.values import WithoutLease
 from shadowrelay.store.rows import Row
 from tests.simulation.machine import Machine
+from tests.simulation.power import Power
 from tests.simulation.sink import Arrival
 
 HOLDING = (Role.PRIMARY, Role.SHADOW, Role.SET_ASIDE)
@@ -32,12 +34,13 @@ class Violation:
 
 
 class Checker:
-    """Port `machine.Observer`. `claims` are as committed on each disk, by host."""
+    """Port `machine.Observer`. `claims` are as committed on each disk, by host. `copies`: as many disks may be destroyed at once."""
 
-    def __init__(self, now: Callable[[], float], note: Callable[[str], None]) -> None:
-        self._now, self._note = now, note
+    def __init__(self, now: Callable[[], float], note: Callable[[str], None], copies: int = 1) -> None:
+        self._now, self._note, self._copies = now, note, copies
         self.machines: Mapping[str, Machine] = {}
         self.could_meet: Callable[[str, str], bool] = lambda one, other: True  # by name; just now
+        self.power: Power | None = None
         self.violations: list[Violation] = []
         self.claims: dict[str, dict[MessageId, Claim]] = defaultdict(dict)
         self.envelopes: dict[MessageId, Envelope] = {}
@@ -55,6 +58,9 @@ class Checker:
         self._numbered_at: dict[tuple[str, MessageId], float] = {}
         self.notices: dict[MessageId, set[str]] = {}  # and which nodes made it
         self._contents: dict[MessageId, bytes] = {}
+        self._committed_on: dict[MessageId, set[str]] = defaultdict(set)  # names of servers that ever committed it
+        self.promotions_count = 0
+        self.recognised_count = 0  # recipients to whom a message that a client sent again was not delivered again
 
     def violation(self, invariant: str, text: str) -> None:
         found = Violation(self._now(), invariant, text)
@@ -73,6 +79,10 @@ class Checker:
             if self.arrived[attempt.message_id, ordinal]:
                 continue
             address = envelope.recipients[ordinal - 1].address
+            if self._is_sent_again(machine, envelope, address):
+                self.bounced[attempt.message_id][ordinal] = ()
+                self.recognised_count += 1
+                continue
             if not address.startswith("bad") and (attempt.message_id, address) not in self.refused:
                 self.violation("I1", f"{machine.name} gives up {attempt.message_id} for {address}, which nobody refused")
             for side in attempt.sides:
@@ -82,18 +92,62 @@ class Checker:
                 self.violation("I1", f"{machine.name} tells nobody that {attempt.message_id} failed for {address}")
             self.bounced[attempt.message_id][ordinal] = notices
 
+    def _is_sent_again(self, machine: Machine, envelope: Envelope, address: str) -> bool:
+        """This host has recorded that the same message reached that recipient. Its window is longer than the simulation."""
+        what = (envelope.internet_message_id, envelope.date, envelope.sender)
+        for message_id, other in self.envelopes.items():
+            if message_id == envelope.message_id or (other.internet_message_id, other.date, other.sender) != what or "" in what[:2]:
+                continue
+            for ordinal, recipient in enumerate(other.recipients, 1):
+                recorders = {host for _, host in self.recorded[message_id, ordinal]}
+                if recipient.address == address and self.arrived[message_id, ordinal] and machine.host in recorders:
+                    return True
+        return False
+
     def tracked(self, machine: Machine, event: TrackingEvent) -> None:
         message_id = MessageId(event.network_message_id)
         self.rows[message_id].append((machine.name, event))
+        if event.event in (EventId.RECEIVE, EventId.HARECEIVE, EventId.HAREDIRECT):
+            self._check_committed(machine, event, message_id)
+        if event.event is EventId.RESUBMIT and event.source is EventSource.REDUNDANCY:
+            self.promotions_count += 1
         if event.event is EventId.RECEIVE and ("Replication", "Success") in event.custom_data:
             self.redundant.add(message_id)
             self.check_copies(message_id)
         if event.event in (EventId.RESUBMIT, EventId.POISONMESSAGE):
             self._note(f"{machine.name}: {event.event} {message_id} {dict(event.custom_data)} {event.source_context}")
 
+    def _check_committed(self, machine: Machine, event: TrackingEvent, message_id: MessageId) -> None:
+        """I2. Such a row is written when the promise is made or was heard: it must be in a commit by now."""
+        server = event.server_hostname if event.event is EventId.HAREDIRECT else machine.name
+        if server not in self._committed_on[message_id]:
+            self.violation("I2", f"{machine.name}: {event.event} {message_id}, which {server} has not committed")
+
+    def acknowledged(self, host: str, message_id: MessageId) -> None:
+        """I2. A client has its 250."""
+        machine = self.machines[host]
+        if machine.name not in self._committed_on[message_id]:
+            self.violation("I2", f"{machine.name} says 250 to {message_id}, which it has not committed")
+
+    def opened(self, machine: Machine, rows: Sequence[Row], damaged: Sequence[MessageId]) -> None:
+        """I2: a process, or a loss of power, ends, and all that was committed is still there. I7: and is what the next one begins with."""
+        if self.power is None:
+            return
+        before, found = self.claims[machine.host], {row.message_id: row.claim for row in rows}
+        for message_id in before.keys() - found.keys():
+            self.violation("I2", f"{machine.name} is started and has lost {message_id}, {_text(before[message_id])}")
+        for message_id, claim in found.items():
+            if claim != before.get(message_id):
+                self.violation("I7", f"{machine.name} is started, and {_text(before.get(message_id))} of {message_id} is {_text(claim)}")
+        for message_id in damaged:
+            self.violation("I2", f"{machine.name} is started and has lost the content of {message_id}")
+
     def committed(self, machine: Machine, rows: Sequence[tuple[MessageId, Row | None]]) -> None:
+        if self.power is not None and (paths := self.power.unsynced(machine.directory)):
+            self.violation("I2", f"{machine.name} has committed, and not synced {paths}")
         claims = self.claims[machine.host]
         for message_id, row in rows:
+            self._committed_on[message_id].add(machine.name)
             before = claims.get(message_id)
             if row is None:
                 claims.pop(message_id, None)
@@ -103,7 +157,7 @@ class Checker:
                 if row.place is not None:
                     self._content(machine, message_id, row.place.sha256)
         for message_id, _ in rows:
-            if message_id in self.burnt and self.survives(message_id, ""):  # the copy burnt while its primary was still writing
+            if message_id in self.burnt and self.survives(message_id, ()):  # the copy burnt while its primary was still writing
                 self.burnt.discard(message_id)
                 self.exposed.add(message_id)
             if message_id in self.exposed and self.is_whole(message_id):
@@ -180,25 +234,30 @@ class Checker:
 
     # what faults do
 
-    def wiped(self, host: str) -> None:
+    def wiped(self, *hosts: str) -> None:
         """What is left now must be made redundant again; that takes time."""
-        for message_id, claim in self.claims.pop(host, {}).items():
+        for message_id, claim in [held for host in hosts for held in self.claims.pop(host, {}).items()]:
             if self.is_over(message_id):
                 if claim.role in HOLDING and not self.holders(message_id):
                     self.unrecorded.add(message_id)
-            elif not self.survives(message_id, "") and message_id not in self.redundant:
+            elif not self.survives(message_id, ()) and message_id not in self.redundant:
                 self.burnt.add(message_id)
             elif claim.role in HOLDING:
                 self.exposed.add(message_id)  # said to be redundant or not yet: its primary may still be told of this copy
         for message_id in self.redundant - self.exposed:
-            if not self.survives(message_id, ""):
-                self.violation("I1", f"{message_id} was only on {host}")
+            if not self.survives(message_id, ()):
+                self.violation("I1", f"{message_id} was only on {' and '.join(hosts)}")
             elif not self.is_over(message_id) and not self.is_whole(message_id):
                 self.exposed.add(message_id)
-        self.exposed |= {message_id for message_id in self.notices if len(self.holders(message_id)) == 1}
+        self.exposed |= {message_id for message_id in self.notices if 1 <= len(self.holders(message_id)) <= self._copies}
+
+    def put_back(self, host: str, claims: Mapping[MessageId, Claim]) -> None:
+        """Its disk is as it was earlier, with these claims."""
+        self.wiped(host)
+        self.claims[host] = dict(claims)
 
     def may_wipe(self, host: str) -> bool:
-        """All that was promised survives it, as far as an earlier destroyed disk is concerned: one disk at a time."""
+        """All that was promised survives it, as far as earlier destroyed disks are concerned: what they held is whole again."""
         return all(self.is_over(message_id) for message_id in self.exposed)
 
     # what must be true
@@ -207,14 +266,16 @@ class Checker:
         return [host for host, claims in self.claims.items() if (claim := claims.get(message_id)) and claim.role in HOLDING]
 
     def is_whole(self, message_id: MessageId) -> bool:
-        """Its primary has chosen a server that does hold it. An older copy elsewhere may be released any time."""
+        """Its primary has chosen as many servers as are wanted that do hold it. An older copy elsewhere may be released any time."""
         hosts = {machine.name: machine.host for machine in self.machines.values()}
         holders = self.holders(message_id)
-        chosen = [copy for host in holders if (copy := self.claims[host][message_id].chosen()) is not None]
-        return any(hosts[copy.server] in holders for copy in chosen)
+        claims = [self.claims[host][message_id] for host in holders]
+        return any(
+            sum(claim.is_chosen(copy.server) and hosts[copy.server] in holders for copy in claim.copies) >= self._copies for claim in claims
+        )
 
-    def is_resolved(self, message_id: MessageId, ordinal: int, without: str | None) -> bool:
-        """It arrived, or the sender is going to be told, even if that disk is destroyed. `None`: no disk survives."""
+    def is_resolved(self, message_id: MessageId, ordinal: int, without: Sequence[str] | None) -> bool:
+        """It arrived, or the sender is going to be told, even if those disks are destroyed. `None`: no disk survives."""
         if self.arrived[message_id, ordinal]:
             return True
         notices = self.bounced[message_id].get(ordinal)
@@ -222,15 +283,15 @@ class Checker:
             return False
         return all((without is not None and notice in self.exposed) or self.survives(notice, without) for notice in notices)
 
-    def survives(self, message_id: MessageId, without: str | None) -> bool:
-        """Each recipient has it, or will have it, even if that disk is destroyed."""
+    def survives(self, message_id: MessageId, without: Sequence[str] | None) -> bool:
+        """Each recipient has it, or will have it, even if those disks are destroyed."""
         envelope = self.envelopes[message_id]
         for ordinal in envelope.ordinals:
             if self.is_resolved(message_id, ordinal, without):
                 continue
             if without is None:
                 return False
-            holders = [host for host in self.holders(message_id) if host != without]
+            holders = [host for host in self.holders(message_id) if host not in without]
             if all(ordinal in self.claims[host][message_id].done for host in holders):
                 return False
         return True
@@ -239,13 +300,14 @@ class Checker:
         return self.survives(message_id, None)
 
     def check_copies(self, message_id: MessageId) -> None:
-        """I1: what was acknowledged as redundant survives the loss of any one disk."""
+        """I1: what was acknowledged as redundant survives the loss of any one disk, or of as many as there are copies."""
         if message_id in self.exposed:
             return
-        for host in self.holders(message_id) or [""]:
-            if not self.survives(message_id, host):
+        holders = self.holders(message_id)
+        for hosts in combinations(holders, min(self._copies, len(holders))):
+            if not self.survives(message_id, hosts):
                 state = {name: _text(claims.get(message_id)) for name, claims in self.claims.items()}
-                self.violation("I1", f"{message_id} would not survive the loss of {host or 'nothing'}: {state}")
+                self.violation("I1", f"{message_id} would not survive the loss of {' and '.join(hosts) or 'nothing'}: {state}")
                 self.exposed.add(message_id)  # said once
                 return
 
@@ -261,12 +323,7 @@ class Checker:
         if any(copy.choice is Choice.HANDED_OVER for copy in claim.copies):
             return False
         leases = machine.node._context.leases
-
-        def runs(server: ServerName) -> bool:
-            entry = claim.copy_on(server)
-            return entry is not None and leases.left(message_id, entry) > 0
-
-        return not rules.without_lease(claim, runs)
+        return not rules.without_lease(claim, lambda copy: leases.left(message_id, copy) > 0)
 
     def check_owner(self, message_id: MessageId) -> None:
         """I4: never two that are entitled, but for two heirs of a third server that could not ask each other: cause (d)."""

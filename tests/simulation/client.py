@@ -3,23 +3,17 @@
 import asyncio
 import hashlib
 import random
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 
+from shadowrelay.lab.traffic import Answer
+from shadowrelay.model.ids import MessageId
 from shadowrelay.model.routing import HostPort
+from tests.kit.clients import Client, queued_id
 from tests.simulation.network import Network
 
-QUEUED = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 CLIENT_HOST = "10.0.8.1"
 ANSWER_SECONDS = 60.0
-
-
-class Answer(Enum):
-    ACKNOWLEDGED = "acknowledged"
-    REFUSED = "refused"
-    NOTHING = "nothing"
 
 
 @dataclass(slots=True)
@@ -55,6 +49,8 @@ class Clients:
         self.sent: list[Sent] = []
         self.tasks: set[asyncio.Task[None]] = set()
         self.is_giving_up = False
+        self.on_acknowledged: Callable[[str, MessageId], None] = lambda host, message_id: None
+        self.refused_share = 0.08  # of messages, that have a recipient whom the next hop refuses
 
     def send(self) -> None:
         """One more message."""
@@ -63,14 +59,15 @@ class Clients:
         recipients = [f"user{number}@corp.example"]
         if chance.random() < 0.35:
             recipients.append(f"user{number}@branch.example")
-        if chance.random() < 0.08:
+        if chance.random() < self.refused_share:
             recipients.append(f"bad{number}@corp.example")
         sender = "" if chance.random() < 0.1 else f"sender{number}@home.example"
         body = bytes(chance.choices(b"abcdefghij klmnop", k=chance.choice((10, 300, 5000))))
         lines = b"\r\n".join(body[start : start + 70] for start in range(0, len(body), 70))
         if chance.random() < 0.2:
             lines += b"\r\n.\r\n..leading dots\r\n."
-        content = b"X-Sim: %d\r\nMessage-ID: <%d@client.example>\r\nSubject: %d\r\n\r\n%s\r\n" % (number, number, number, lines)
+        header = b"X-Sim: %d\r\nMessage-ID: <%d@client.example>\r\nSubject: %d\r\n" % (number, number, number)
+        content = b"%sDate: Sun, 1 Mar 2026 12:00:00 +0000\r\n\r\n%s\r\n" % (header, lines)
         one = Sent(number, sender, tuple(recipients), hashlib.sha256(content).hexdigest(), content)
         self.sent.append(one)
         task = asyncio.get_running_loop().create_task(self._deliver(one))
@@ -84,6 +81,8 @@ class Clients:
             answer, message_id = await self._try(one, host)
             one.tries.append(Try(loop.time(), host, answer, message_id))
             self._note(f"client: message {one.number} to {host}: {answer.value} {message_id}")
+            if answer is Answer.ACKNOWLEDGED:
+                self.on_acknowledged(host, MessageId(message_id))
             if answer is Answer.ACKNOWLEDGED or self.is_giving_up:
                 return
             await asyncio.sleep(self._chance.uniform(0.5, 4.0) * (attempt + 1))
@@ -98,32 +97,14 @@ class Clients:
             if connection is not None:
                 connection.close()
             return Answer.REFUSED, ""
-        is_sent = False
+        client = Client(reader, writer)
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
-                await _reply(reader)
-                recipients = [f"RCPT TO:<{recipient}>" for recipient in one.recipients]
-                for line in ("EHLO client.example", f"MAIL FROM:<{one.sender}>", *recipients, "DATA"):
-                    writer.write(line.encode() + b"\r\n")
-                    if (code_text := await _reply(reader))[0] not in "23":
-                        return Answer.REFUSED, code_text
-                data = one.content.replace(b"\r\n.", b"\r\n..")
-                is_sent = True
-                writer.write(data + b".\r\n")
-                text = await _reply(reader)
+                await client.reply()
+                await client.ask("EHLO client.example")
+                text = await client.mail(one.recipients, one.content, one.sender)
         except (OSError, TimeoutError, asyncio.IncompleteReadError):
-            return (Answer.NOTHING if is_sent else Answer.REFUSED), ""
+            return (Answer.NOTHING if client.has_sent_content else Answer.REFUSED), ""
         finally:
             writer.close()
-        if text[0] != "2":
-            return Answer.REFUSED, text
-        found = QUEUED.search(text)
-        assert found is not None, text
-        return Answer.ACKNOWLEDGED, found.group(0)
-
-
-async def _reply(reader: asyncio.StreamReader) -> str:
-    while True:
-        line = (await reader.readuntil(b"\r\n")).decode()
-        if line[3] != "-":
-            return line.strip()
+        return (Answer.ACKNOWLEDGED, queued_id(text)) if text[0] == "2" else (Answer.REFUSED, text)

@@ -5,10 +5,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from shadowrelay.lab.account import Cause, Fault, FaultKind, cause_of
+from shadowrelay.lab.traffic import Answer
 from shadowrelay.lab.traffic import Arrival as LabArrival
 from shadowrelay.model.ids import MessageId
 from tests.simulation.checks import ENDS
-from tests.simulation.client import Answer
 from tests.simulation.sink import Arrival
 
 if TYPE_CHECKING:
@@ -20,6 +20,9 @@ RECORD_SECONDS = 2.0
 def complaints(world: "World") -> list[str]:
     """Everything that is not as it must be."""
     world.counts["sent"] = len(world.clients.sent)
+    world.counts["promoted"] += world.checker.promotions_count
+    world.counts["virtual seconds"] = round(world.now())
+    world.counts["sent again and recognised"] += world.checker.recognised_count
     found = [f"still queued: {line}" for line in world.still_open()]
     return found + _lost(world) + _changed(world) + _duplicates(world) + _unexplained_rows(world)
 
@@ -113,6 +116,8 @@ def _cause(world: "World", message_id: MessageId, ordinal: int, first: Arrival, 
             if fault.stops_node and fault.node == first.client_name and fault.began_at <= until and fault.ended_at >= first.at:
                 return Cause.DIED_BEFORE_RECORD
     cause = cause_of([_lab(first), _lab(later)], world.faults, world.times)
+    if cause is Cause.NONE and _put_back_alone(world, first, later):
+        return Cause.TWO_FAILED
     if cause in (Cause.NONE, Cause.CUT_OFF):
         return Cause.CUT_OFF if _was_cut_off(world, first, later) else _two_failed(world, first, later)
     return cause
@@ -156,6 +161,17 @@ def _apart(world: "World", one: str, other: str) -> list[tuple[float, float]]:
         else:
             found.append((fault.began_at, fault.ended_at))
     return found
+
+
+def _put_back_alone(world: "World", first: Arrival, later: Arrival) -> bool:
+    """(d) The later one had an older copy of its database, and somebody whom it had to ask could not be reached for a heartbeat."""
+    for name, at in world.put_back_at:
+        if name != later.client_name or not at <= later.at:
+            continue
+        apart = [_apart(world, name, machine.name) for machine in world.machines if machine.name != name]
+        if any(began <= later.at and ended >= at for spans in apart for began, ended in spans):
+            return True
+    return False
 
 
 def _two_failed(world: "World", first: Arrival, later: Arrival) -> Cause:

@@ -134,6 +134,8 @@ class WorldLoop(async_solipsism.EventLoop):  # type: ignore[misc]
         self._ready.extend(process.parked)
         process.parked.clear()
 
+    start_tls = asyncio.BaseEventLoop.start_tls  # async-solipsism refuses it; its transports can do it
+
     async def create_server(self, protocol_factory: Any, host: Any = None, port: Any = None, **kwargs: Any) -> Any:
         return self.listen(protocol_factory, host, port)
 

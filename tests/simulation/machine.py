@@ -4,15 +4,19 @@ import asyncio
 import random
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Protocol
 
+from sqlalchemy import select
+
 from shadowrelay import __version__
 from shadowrelay.admin.metrics import Metrics
 from shadowrelay.model.ids import MessageId
+from shadowrelay.model.message import ContentPlace
 from shadowrelay.model.queue import AttemptRecord, NewMessage
+from shadowrelay.model.replies import ContentCorrupt
 from shadowrelay.model.routing import HostPort
 from shadowrelay.model.tracking import TrackingEvent
 from shadowrelay.node import Node, close_with
@@ -21,12 +25,15 @@ from shadowrelay.ports import DeliveryJob
 from shadowrelay.settings.configuration import LoadedSettings
 from shadowrelay.settings.values import Settings
 from shadowrelay.smtp.deliverer import SmtpDeliverer
+from shadowrelay.store import tables
 from shadowrelay.store.ledger import SqliteLedger
-from shadowrelay.store.rows import Row
+from shadowrelay.store.rows import KEPT, TO_BE_DELIVERED, Row, decode_row
+from tests.kit.machine import FakeMachine
 from tests.kit.receiving import VirtualListener
 from tests.simulation.disk import Disk, make_lagging
 from tests.simulation.loop import Process, WorldLoop
 from tests.simulation.network import Network
+from tests.simulation.power import Power
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -39,6 +46,7 @@ class Observer(Protocol):
     def attempted(self, machine: "Machine", attempt: AttemptRecord) -> None: ...
     def tracked(self, machine: "Machine", event: TrackingEvent) -> None: ...
     def ends_data(self, machine: "Machine", message_id: MessageId) -> None: ...
+    def opened(self, machine: "Machine", rows: Sequence[Row], damaged: Sequence[MessageId]) -> None: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -56,7 +64,8 @@ class Machine:
     wall_offset: float = 0.0
     process: Process | None = None
     node: "SimulatedNode | None" = None
-    runs_count: int = field(default=0)
+    watcher: "asyncio.Future[None] | None" = None  # starts the node again if its database is an older copy
+    backup: Path | None = None
 
     @property
     def is_up(self) -> bool:
@@ -108,8 +117,8 @@ class SimulatedNode(Node):
             return await network.dial(machine.host, to, process)
 
         loaded = LoadedSettings(machine.directory / "node.toml", machine.settings, {})
-        super().__init__(loaded, clock=VirtualClock(machine, loop), dial=dial, open_listener=VirtualListener.open)
-        self._machine, self._process, self._observer = machine, process, observer
+        super().__init__(loaded, clock=VirtualClock(machine, loop), dial=dial, open_listener=VirtualListener.open, machine=FakeMachine())
+        self._simulated, self._process, self._observer = machine, process, observer
         self._shipper = None  # the log is memory
 
     async def start(self) -> None:
@@ -123,14 +132,31 @@ class SimulatedNode(Node):
             inline=True,
         )
         close_with(self._opened, self._ledger.close)
+        await self._show_what_was_found()
         self._watch_ledger()
         self._metrics = Metrics(__version__, settings.server.name, now=self._clock.now, awake=self._clock.awake)
-        self._tracking = MemoryTrackingLog(self._machine, self._process, self._observer)  # type: ignore[assignment]
+        self._tracking = MemoryTrackingLog(self._simulated, self._process, self._observer)  # type: ignore[assignment]
         self._build_services()
         self._context.peers.remember(await self._ledger.peers())
         await self._start_receiver()
+        await self._services.rolled_back.introduce()
+        if self.is_rolled_back:
+            return
         self._start_services()
         self._services.view.is_running = True
+
+    async def _show_what_was_found(self) -> None:
+        """All rows, and the messages that have to be delivered and whose content is not as it was."""
+        ledger = self._ledger
+
+        def read(connection: Any) -> list[Row]:
+            return [decode_row(columns) for columns in connection.execute(select(*[tables.MESSAGE.c[name] for name in KEPT]))]
+
+        rows = await ledger._readers.ask(read)
+        damaged = [
+            row.message_id for row in rows if row.claim.role in TO_BE_DELIVERED and row.place and not _is_readable(ledger, row.place)
+        ]
+        self._observer.opened(self._simulated, rows, damaged)
 
     def _make_deliverer(self) -> SmtpDeliverer:
         deliverer = super()._make_deliverer()
@@ -140,7 +166,7 @@ class SimulatedNode(Node):
             def ends_data() -> bool:
                 may = job.may_end_data()
                 if may:
-                    self._observer.ends_data(self._machine, job.envelope.message_id)
+                    self._observer.ends_data(self._simulated, job.envelope.message_id)
                 return may
 
             return await deliver(replace(job, may_end_data=ends_data))
@@ -149,7 +175,7 @@ class SimulatedNode(Node):
         return deliverer
 
     def _watch_ledger(self) -> None:
-        ledger, observer, machine = self._ledger, self._observer, self._machine
+        ledger, observer, machine = self._ledger, self._observer, self._simulated
         make_lagging(ledger, machine.disk, lambda rows: observer.committed(machine, rows))
         accepted, hold, attempt = ledger.record_accepted, ledger.record_hold, ledger.record_attempt
 
@@ -175,25 +201,42 @@ class SimulatedNode(Node):
 class Machines:
     """Starting and ending processes."""
 
-    def __init__(self, loop: WorldLoop, network: Network, observer: Observer, chance: random.Random) -> None:
-        self._loop, self._network, self._observer, self._chance = loop, network, observer, chance
+    def __init__(self, loop: WorldLoop, network: Network, observer: Observer, chance: random.Random, power: Power | None) -> None:
+        self._loop, self._network, self._observer, self._chance, self._power = loop, network, observer, chance, power
 
     async def start(self, machine: Machine) -> None:
         """A new process on the disk as it is."""
         assert not machine.is_up
-        machine.runs_count += 1
         process = Process(machine.host, machine.rate)
         machine.process = process
         self._network.silent.discard(machine.host)
         self._network.flush()
         machine.node = process.context.run(SimulatedNode, machine, process, self._loop, self._network, self._observer)
+        machine.watcher = asyncio.ensure_future(self._started_again(machine, process, machine.node))
         await process.spawn(machine.node.start(), f"start {machine.name}")
 
+    async def _started_again(self, machine: Machine, process: Process, node: "SimulatedNode") -> None:
+        """What the process does itself in reality: end the node, and run another one."""
+        while not hasattr(node, "_services"):
+            await asyncio.sleep(0.01)
+        await node.rolled_back()
+        await process.spawn(node.abort(), f"abort {machine.name}")
+        if process.is_dead:
+            return
+        process.is_dead = True
+        self._network.died(process)
+        machine.process = machine.node = machine.watcher = None
+        await self.start(machine)
+
     async def kill(self, machine: Machine, *, is_silent: bool = False) -> None:
-        """Like SIGKILL; `is_silent` like a loss of power: no kernel is left to end its connections."""
+        """Like SIGKILL; `is_silent` like a loss of power: no kernel is left to end its connections, or to write what was not synced."""
         process, node = machine.process, machine.node
+        directory = machine.settings.server.data_directory
+        remains = self._power.fail(directory) if is_silent and self._power is not None else None
         assert process is not None
         assert node is not None
+        if machine.watcher is not None:
+            machine.watcher.cancel()
         process.is_dead = True
         if is_silent:
             self._network.silent.add(machine.host)
@@ -210,12 +253,16 @@ class Machines:
                 task.cancel()
             await asyncio.wait(tasks, timeout=5.0)
         await node._ledger._readers.close()
+        if remains is not None and self._power is not None:
+            self._power.put_back(directory, remains)
 
     async def stop(self, machine: Machine) -> None:
         """Like SIGTERM: the node ends by itself, and then its process."""
         process, node = machine.process, machine.node
         assert process is not None
         assert node is not None
+        if machine.watcher is not None:
+            machine.watcher.cancel()
         await process.spawn(node.stop(), f"stop {machine.name}")
         process.is_dead = True
         self._network.died(process)
@@ -225,3 +272,26 @@ class Machines:
         """Its disk is new."""
         assert not machine.is_up
         shutil.rmtree(machine.settings.server.data_directory, ignore_errors=True)
+
+    def back_up(self, machine: Machine) -> None:
+        """Keep a copy of its disk as it is."""
+        assert not machine.is_up
+        machine.backup = machine.directory.with_name(f"{machine.directory.name}-backup")
+        shutil.rmtree(machine.backup, ignore_errors=True)
+        shutil.copytree(machine.settings.server.data_directory, machine.backup)
+
+    def put_back(self, machine: Machine) -> None:
+        """Its disk is what it was at `back_up`."""
+        assert machine.backup is not None
+        self.wipe(machine)
+        shutil.copytree(machine.backup, machine.settings.server.data_directory)
+        if self._power is not None:
+            self._power.settle(machine.settings.server.data_directory)
+
+
+def _is_readable(ledger: SqliteLedger, place: ContentPlace) -> bool:
+    try:
+        ledger._contents.read(place)
+    except ContentCorrupt:
+        return False
+    return True

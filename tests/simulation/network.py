@@ -5,6 +5,7 @@ healed, even much later. Who loses a connection without an answer does not know 
 """
 
 import asyncio
+import contextvars
 import random
 import socket
 from collections import deque
@@ -31,7 +32,8 @@ class Stream:
         self._held: deque[bytes | None] = deque()
         self._octets = 0  # written and not yet read
         self._arrives_last = 0.0
-        self._eof = self._is_reset = self._is_ended = False
+        self._eof = self._is_ended = False
+        self.is_lost = False  # half open: nothing passes any more, and nobody says so
         self.connection: Connection
         self.on_read: list[tuple[int, Callable[[], None]]] = []  # when so many octets in all were read
         self.written_count = self._read_count = 0
@@ -73,14 +75,14 @@ class Stream:
 
     def _arrive(self) -> None:
         chunk = self._flight.popleft()
-        if self._held or not self._network.passes(self.source.host, self.target.host):
+        if self._held or self.is_lost or not self._network.passes(self.source.host, self.target.host):
             self._held.append(chunk)
         else:
             self._deliver(chunk)
 
     def healed(self) -> None:
         """What was held comes now."""
-        while self._held and self._network.passes(self.source.host, self.target.host):
+        while self._held and not self.is_lost and self._network.passes(self.source.host, self.target.host):
             self._deliver(self._held.popleft())
 
     def _deliver(self, chunk: bytes | None) -> None:
@@ -190,6 +192,7 @@ class Network:
         self.silent: set[str] = set()  # hosts without power: nobody there says that nobody is there
         self.slow: dict[tuple[str, str], float] = {}
         self._port = 1024
+        self._context = contextvars.copy_context()  # of whoever is no process
         loop.listen = self._listen
 
     def later(self, seconds: float, call: Callable[..., None], *arguments: Any) -> None:
@@ -256,7 +259,7 @@ class Network:
         there, back = connection.streams
         own, peer = (source, self._port), (target, to.port)
         server_socket = _Socket(there, back, peer, own)
-        context = None if owner is None else owner.context
+        context = self._context if owner is None else owner.context
         self.loop.call_soon(self._accepted, server_socket, factory, own, context=context)
         return _Socket(back, there, own, peer)
 

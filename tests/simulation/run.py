@@ -1,5 +1,6 @@
-"""`python -m tests.simulation.run SEED [--steps N]` replays a world and prints its trace; `--seeds 1-200` runs many,
-`--script NAME` a world in which nothing is left to chance but the grain of time.
+"""`python -m tests.simulation.run SEED [--steps N]` replays a world and prints its trace; `--seeds 1-200` runs many, `--jobs` at once, and
+says what they were in all; `--without RULE` switches a rule off; `--script NAME` runs a world in which nothing is left to chance but
+the grain of time; `--plain` one without loss of power, partitions, half-open connections and TLS.
 
 Runs itself again with hashing and addresses that are the same each time: sets decide the order of some things.
 """
@@ -7,15 +8,26 @@ Runs itself again with hashing and addresses that are the same each time: sets d
 import argparse
 import ctypes
 import os
+import pickle
 import sys
 import time
 import traceback
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
 
+from tests.simulation.rules_off import RULES, without
 from tests.simulation.scripts import SCRIPTS
 from tests.simulation.world import STEPS, Result, World
 
 NO_RANDOM_ADDRESSES = 0x0040000
 AGAIN = "SIMULATION_IS_FIXED"
+COMPLAINTS_SHOWN = 10
+FAULTS = (
+    *("kill", "power loss", "wipe", "put back", "pause", "cut", "cut one way", "partition, cut", "partition, cut one way", "half open"),
+    *("slow", "break", "clock jump", "full disk", "sink away"),
+)
+MESSAGES = ("sent", "acknowledged", "redundant", "lost with its only disk", "promoted", "sent again and recognised")
 
 
 def fix_order() -> None:
@@ -28,43 +40,97 @@ def fix_order() -> None:
     os.execv(sys.executable, [sys.executable, "-m", "tests.simulation.run", *sys.argv[1:]])
 
 
-def run(seed: int, steps: int, *, is_traced: bool = False, script: str = "") -> Result:
+def run(seed: int, arguments: argparse.Namespace, *, is_traced: bool) -> Result:
     """One world. Whatever fails in it is a complaint."""
-    world = SCRIPTS[script](is_traced=is_traced) if script else World(seed, steps=steps, is_traced=is_traced)
-    try:
-        return world.run()
-    except Exception:
-        return Result(seed, [traceback.format_exc()], world.__dict__.get("counts", {}), world.trace)
+    with without(*arguments.without) if arguments.without else nullcontext():
+        if arguments.script:
+            world: World = SCRIPTS[arguments.script](is_traced=is_traced)
+        else:
+            world = World(seed, steps=arguments.steps, is_traced=is_traced, is_plain=arguments.plain, copies=arguments.copies)
+        try:
+            return world.run()
+        except Exception:
+            return Result(seed, [traceback.format_exc()], world.__dict__.get("counts", Counter()), world.trace)
 
 
-def report(seed: int, steps: int, *, is_traced: bool, script: str = "") -> int:
-    """Run it in a process of its own, so that no world depends on the one before. 0, or 1 if it failed."""
-    child = os.fork()
-    if child:
-        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) and 1
+def begin(seed: int, arguments: argparse.Namespace, *, is_traced: bool) -> tuple[int, int]:
+    """Run it in a process of its own, so that no world depends on the one before: its id, and where its result can be read."""
+    reading, writing = os.pipe()
+    if child := os.fork():
+        os.close(writing)
+        return child, reading
+    os.close(reading)
     began = time.process_time()
-    result = run(seed, steps, is_traced=is_traced, script=script)
-    lines = [*result.trace, f"{result}  ({time.process_time() - began:.1f} s)" if not is_traced else str(result)]
-    print("\n".join([*lines, *(f"    {complaint}" for complaint in result.complaints[:10])]), flush=True)
-    os._exit(bool(result.complaints))
+    result = run(seed, arguments, is_traced=is_traced)
+    result.seconds = time.process_time() - began
+    with os.fdopen(writing, "wb") as pipe:
+        pickle.dump(result, pipe)
+    os._exit(0)
+
+
+def results(seeds: Iterable[int], arguments: argparse.Namespace, *, is_traced: bool = False) -> Iterator[Result]:
+    """In the order of the seeds; `--jobs` of them run at once."""
+    waiting = iter(seeds)
+    running: list[tuple[int, int, int]] = []
+    while True:
+        for seed in waiting:
+            running.append((seed, *begin(seed, arguments, is_traced=is_traced)))
+            if len(running) >= arguments.jobs:
+                break
+        if not running:
+            return
+        seed, child, reading = running.pop(0)
+        with os.fdopen(reading, "rb") as pipe:
+            data = pipe.read()
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        yield pickle.loads(data) if data else Result(seed, [f"its process ended with {code}"], Counter())
+
+
+def totals(counts: Counter[str], worlds_count: int, failed_count: int) -> str:
+    """What all of it was."""
+    causes = sorted(name for name in counts if name.startswith("duplicate ("))
+    hours = counts["virtual seconds"] / 3600
+    lines = [f"{worlds_count} worlds, {hours:.1f} virtual hours, {failed_count} failed", "", "faults"]
+    lines += [f"  {name:<28}{counts[name]:>9,}" for name in FAULTS]
+    lines += ["messages", *(f"  {name:<28}{counts[name]:>9,}" for name in MESSAGES)]
+    return "\n".join([*lines, "duplicates, by cause", *(f"  {name[-3:]:<28}{counts[name]:>9,}" for name in causes)])
+
+
+def many(seeds: Sequence[int], arguments: argparse.Namespace) -> int:
+    """Exit status 1 if one failed."""
+    counts: Counter[str] = Counter()
+    began, failed_count = time.monotonic(), 0
+    for number, result in enumerate(results(seeds, arguments), 1):
+        counts.update(result.counts)
+        failed_count += bool(result.complaints)
+        left = (time.monotonic() - began) / number * (len(seeds) - number)
+        print(f"{number:>5}/{len(seeds)}  {result}  ({result.seconds:.1f} s; {left / 60:.0f} min left)")
+        print("".join(f"    {complaint}\n" for complaint in result.complaints[:COMPLAINTS_SHOWN]), end="", flush=True)
+        if result.complaints and arguments.first:
+            break
+    print(f"\n{totals(counts, number, failed_count)}")
+    return min(failed_count, 1)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation.run", description=__doc__)
     parser.add_argument("seed", type=int, nargs="?")
     parser.add_argument("--seeds", help="from-to")
+    parser.add_argument("--jobs", type=int, default=1, help="worlds at once")
+    parser.add_argument("--first", action="store_true", help="end with the first that fails")
+    parser.add_argument("--plain", action="store_true")
+    parser.add_argument("--without", choices=sorted(RULES), action="append", default=[], metavar="RULE", help=", ".join(sorted(RULES)))
     parser.add_argument("--script", choices=sorted(SCRIPTS))
     parser.add_argument("--trace", action="store_true", help="of a script")
     parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--copies", type=int, default=1, help="shadow_copies; as many disks are destroyed at once")
     arguments = parser.parse_args()
-    if arguments.script:
-        return report(0, 0, is_traced=arguments.trace, script=arguments.script)
     if arguments.seeds:
         first, _, last = arguments.seeds.partition("-")
-        failed = sum(report(seed, arguments.steps, is_traced=False) for seed in range(int(first), int(last or first) + 1))
-        print(f"{failed} failed")
-        return min(failed, 1)
-    return report(arguments.seed, arguments.steps, is_traced=True)
+        return many(range(int(first), int(last or first) + 1), arguments)
+    (result,) = results([arguments.seed or 0], arguments, is_traced=arguments.trace or not arguments.script)
+    print("\n".join([*result.trace, str(result), *(f"    {complaint}" for complaint in result.complaints[:COMPLAINTS_SHOWN])]))
+    return bool(result.complaints)
 
 
 if __name__ == "__main__":

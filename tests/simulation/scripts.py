@@ -11,6 +11,7 @@ from tests.simulation.sink import CALM
 from tests.simulation.world import SINK_HOST, Shape, World
 
 HEARTBEAT, POLL = 1.0, 0.5
+SLOW = 0.9  # there and back is less than a heartbeat: nobody is cut off
 
 
 class Scripted(World):
@@ -19,17 +20,20 @@ class Scripted(World):
     count = 2
     span = 10.0
     policy = "deliver"
+    copies = 1
+    heartbeat = HEARTBEAT
 
     def __init__(self, *, is_traced: bool = False) -> None:
-        super().__init__(1, steps=0, is_traced=is_traced)
+        super().__init__(1, steps=0, is_traced=is_traced, copies=self.copies)
         transport = {
-            "shadow_heartbeat_frequency": f"{HEARTBEAT}s",
+            "shadow_heartbeat_frequency": f"{self.heartbeat}s",
             "shadow_resubmit_time_span": f"{self.span}s",
             "discard_poll_interval": f"{POLL}s",
             "shadow_timeout": "3s",
             "delivery_without_lease": self.policy,
+            "shadow_copies": self.copies,
         }
-        self.shape = Shape(self.count, 1, self.span, HEARTBEAT, POLL, transport)
+        self.shape = Shape(self.count, 1, self.span, self.heartbeat, POLL, transport)
 
     async def script(self) -> None:
         raise NotImplementedError
@@ -207,6 +211,113 @@ class TwoHeirs(Scripted):
         await self.processes.start(first)
 
 
+class CutWaiting(Scripted):
+    """What waits for its next hop is taken over in a cut; then the two meet."""
+
+    async def script(self) -> None:
+        first, second = self.machines
+        self.next_hop(is_there=False)
+        self.send(first, 4)
+        await self.settled()
+        self.network.cut(first.host, second.host, both=True)
+        await self.during(FaultKind.CUT, first, 2 * self.span, second)
+        self.network.heal(first.host, second.host)
+        await asyncio.sleep(5.0)
+        self.next_hop(is_there=True)
+
+
+class TwoHolders(Scripted):
+    """Two copies of each message, and their primary server burns: both servers ask at the same time, over a slow line."""
+
+    count = 3
+    copies = 2
+    heartbeat = 4.0
+    span = 20.0
+    calm_seconds_max = 100.0  # in case nobody takes it over
+
+    async def script(self) -> None:
+        first, second, third = self.machines
+        self.next_hop(is_there=False)
+        self.send(first, 4)
+        await self.settled()
+        for pair in ((second.host, third.host), (third.host, second.host)):
+            self.network.slow[pair] = SLOW
+        await self.burn(first)
+        self.next_hop(is_there=True)
+        await asyncio.sleep(2 * self.span)
+        self.network.slow.clear()
+        await self.processes.start(first)
+
+
+class PlacedElsewhere(Scripted):
+    """A server was away while its copies were placed elsewhere. The server that has them now is cut off from both others."""
+
+    count = 3
+    policy = "defer"
+
+    async def script(self) -> None:
+        first, second, third = self.machines
+        self.next_hop(is_there=False)
+        self.send(first, 4)
+        await self.settled()
+        self.network.cut(first.host, second.host, both=True)
+        await self.during(FaultKind.CUT, first, 5.0, second)
+        self.network.cut(first.host, third.host, both=True)
+        self.network.cut(second.host, third.host, both=True)
+        self.network.heal(first.host, second.host)
+        apart = asyncio.ensure_future(self.during(FaultKind.CUT, first, 2 * self.span, third))
+        await self.during(FaultKind.CUT, second, 2 * self.span, third)
+        await apart
+        self.network.heal_all()
+        self.next_hop(is_there=True)
+
+
+class FullElsewhere(Scripted):
+    """A server was away, and the other one that was to have its copies has a full disk: what it returns with is still needed."""
+
+    count = 3
+
+    async def script(self) -> None:
+        first, second, third = self.machines
+        self.next_hop(is_there=False)
+        self.send(first, 4)
+        await self.settled()
+        third.disk.is_full = True
+        full = asyncio.ensure_future(self.during(FaultKind.FULL, third, 12.0))
+        self.network.cut(first.host, second.host, both=True)
+        await self.during(FaultKind.CUT, first, 6.0, second)
+        self.network.heal(first.host, second.host)
+        await full
+        third.disk.is_full = False
+        self.next_hop(is_there=True)
+
+
+class PutBack(Scripted):
+    """An older copy of the disk is put back. What is delivered from then on must be heard, until the disk burns."""
+
+    span = 60.0
+
+    async def script(self) -> None:
+        first, _ = self.machines
+        await self.processes.kill(first)
+        self.processes.back_up(first)
+        kept = dict(self.checker.claims[first.host])
+        await self.processes.start(first)
+        self.send(first, 20)
+        await self.settled()
+        await asyncio.sleep(3.0)
+        await self.processes.kill(first)
+        self.processes.put_back(first)
+        self.checker.put_back(first.host, kept)
+        await self.processes.start(first)
+        await asyncio.sleep(3.0)
+        self.send(first, 4)
+        await self.settled()
+        await asyncio.sleep(8.0)
+        await self.burn(first)
+        await self.processes.start(first)
+
+
 SCRIPTS: dict[str, Callable[..., Scripted]] = {
     "stop": Stopped,
     "cut-deliver": Cut,
@@ -215,4 +326,9 @@ SCRIPTS: dict[str, Callable[..., Scripted]] = {
     "full-then-burnt": FullThenBurnt,
     "full-then-cut": FullThenCut,
     "two-heirs": TwoHeirs,
+    "cut-waiting": CutWaiting,
+    "two-holders": TwoHolders,
+    "placed-elsewhere": PlacedElsewhere,
+    "full-elsewhere": FullElsewhere,
+    "put-back": PutBack,
 }

@@ -1,15 +1,20 @@
 """A world from one seed: machines, network, clocks, a next hop, clients, and faults. The same seed is the same world.
 
-`run` does so many steps; then the faults stop, everything is put in order, and all that was promised must have happened.
+`run` does so many steps; then the faults stop, everything is put in order, and all that was promised must have happened. A `plain`
+world knows no power, no partitions, no half-open connections and no TLS: the first seeds that found something are of this kind.
 """
 
 import asyncio
 import random
+import sys
 import tempfile
 import uuid
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -17,16 +22,19 @@ from unittest import mock
 import structlog
 
 from shadowrelay.lab.account import Fault, FaultKind, Times
-from shadowrelay.model.ownership import Role
+from shadowrelay.model.ids import MessageId
+from shadowrelay.model.ownership import Claim, Role
 from shadowrelay.settings.values import Settings
-from tests.simulation import judge
+from tests.simulation import bounds, judge
 from tests.simulation.checks import Checker
 from tests.simulation.client import Clients
 from tests.simulation.disk import Disk
 from tests.simulation.loop import PROCESS, WorldLoop
 from tests.simulation.machine import Machine, Machines
 from tests.simulation.network import Network
-from tests.simulation.sink import CALM, Behaviour, Sink
+from tests.simulation.power import Power
+from tests.simulation.sink import CALM, Sink
+from tests.simulation.tls import tls_of
 
 SINK_HOST = "10.0.9.1"
 STEPS = 60
@@ -42,6 +50,7 @@ class Result:
     complaints: list[str]
     counts: Counter[str]
     trace: list[str] = field(default_factory=list)
+    seconds: float = 0.0  # of a processor
 
     def __str__(self) -> str:
         counts = ", ".join(f"{name} {count}" for name, count in sorted(self.counts.items()))
@@ -58,9 +67,11 @@ class Shape:
     heartbeat: float
     poll: float
     transport: dict[str, Any]
+    has_tls: bool = False
+    sessions: int = 20  # at once, to one next hop
 
 
-def shape_of(chance: random.Random) -> Shape:
+def shape_of(chance: random.Random, *, is_plain: bool) -> Shape:
     count = chance.choice((2, 3, 3, 3, 4))
     heartbeat = chance.choice((1.0, 2.0, 2.0, 4.0))
     span = heartbeat * chance.choice((5, 10))
@@ -73,18 +84,29 @@ def shape_of(chance: random.Random) -> Shape:
         "delivery_without_lease": chance.choice(("deliver", "deliver", "defer")),
         "reject_message_on_shadow_failure": chance.random() < 0.4,
     }
-    return Shape(count, chance.choice((1, 2)), span, heartbeat, poll, transport)
+    shape = Shape(count, chance.choice((1, 2)), span, heartbeat, poll, transport)
+    if not is_plain:
+        shape.has_tls, shape.sessions = chance.random() < 0.15, chance.choice((1, 3, 20))
+    return shape
 
 
 class World:
-    """Owns everything; `chance` decides everything."""
+    """Owns everything; `chance` decides everything. `copies`: of each message, and how many disks may be destroyed at once."""
 
-    def __init__(self, seed: int, *, steps: int = STEPS, is_traced: bool = False) -> None:
-        self.seed, self._steps, self._is_traced = seed, steps, is_traced
+    calm_seconds_max = CALM_SECONDS_MAX
+
+    def __init__(self, seed: int, *, steps: int = STEPS, is_traced: bool = False, is_plain: bool = False, copies: int = 1) -> None:
+        self.seed, self._steps, self._is_traced, self.is_plain = seed, steps, is_traced, is_plain
+        self._copies = copies
         self.chance = random.Random(seed)
-        self.shape = shape_of(self.chance)
+        self.shape = shape_of(self.chance, is_plain=is_plain)
+        if copies > 1:
+            self.shape.count = max(self.shape.count, copies + 2)
+            self.shape.transport["shadow_copies"] = copies
         self.trace: list[str] = []
         self.faults: list[Fault] = []
+        self.put_back_at: list[tuple[str, float]] = []
+        self._backups: dict[str, dict[MessageId, Claim]] = {}  # by host: the claims in the last copy of its disk
         self._undo: list[tuple[float, Callable[[], Awaitable[None]]]] = []  # due, what ends a fault
 
     @property
@@ -123,7 +145,11 @@ class World:
             mock.patch("uuid.uuid4", new_id),
             mock.patch("shadowrelay.store.opening.uuid4", new_id),
             mock.patch("shadowrelay.smtp.session.time_ns", self._nanoseconds),
+            ExitStack() as stack,
         ):
+            self.power = None if self.is_plain else Power(Path(directory), random.Random(self.seed ^ 0xF0F0))
+            if self.power is not None:
+                stack.enter_context(self.power.installed())
             self._build(Path(directory))
             with mock.patch("random.Random", Seeded):
                 asyncio.set_event_loop(self.loop)
@@ -150,8 +176,6 @@ class World:
             raise structlog.DropEvent
 
         def with_error(_: Any, method: str, event: dict[str, Any]) -> dict[str, Any]:
-            import sys
-
             if event.get("exc_info") is True:
                 event["exc_info"] = sys.exc_info()[1]
             return event
@@ -163,18 +187,19 @@ class World:
     def _build(self, directory: Path) -> None:
         chance = self.chance
         self.network = Network(self.loop, random.Random(chance.getrandbits(64)))
-        self.checker = Checker(self.now, self.note)
-        self.sink = Sink(
-            random.Random(chance.getrandbits(64)), self.now, self.checker.dot, self.checker.arrival, self.checker.refusal, Behaviour()
-        )
+        self.checker = Checker(self.now, self.note, self._copies)
+        self.sink = Sink(random.Random(chance.getrandbits(64)), self.now)
+        self.sink.on_dot, self.sink.on_arrival, self.sink.on_refusal = self.checker.dot, self.checker.arrival, self.checker.refusal
         self.network.serve(SINK_HOST, None, self.sink.factory)
         self.machines = self._machines(directory)
         self._names.update({machine.host: machine.name.split(".")[0] for machine in self.machines})
         self.checker.could_meet = self.could_meet
+        self.checker.power = self.power
         self.checker.machines = {machine.host: machine for machine in self.machines}
-        self.processes = Machines(self.loop, self.network, self.checker, random.Random(chance.getrandbits(64)))
+        self.processes = Machines(self.loop, self.network, self.checker, random.Random(chance.getrandbits(64)), self.power)
         hosts = [machine.host for machine in self.machines]
         self.clients = Clients(self.network, hosts, random.Random(chance.getrandbits(64)), self.note)
+        self.clients.on_acknowledged = self.checker.acknowledged
         self._complaints: list[str] = []
         self.counts: Counter[str] = Counter()
 
@@ -182,6 +207,8 @@ class World:
         shape, chance = self.shape, self.chance
         names = [(f"mx{n}.site{n % shape.sites}.example", f"10.0.0.{n}", f"site{n % shape.sites}") for n in range(1, shape.count + 1)]
         machines = []
+        tls = tls_of(directory, [name for name, _, _ in names]) if shape.has_tls else {}
+        secured = {} if shape.has_tls else {"externally_secured": ["10.0.0.0/24"]}
         for name, host, site in names:
             peers = [{"name": n, "site": s, "address": f"{h}:25", "boundary": "sim"} for n, h, s in names if n != name]
             settings = Settings.model_validate(
@@ -189,7 +216,7 @@ class World:
                     "server": {"name": name, "site": site, "boundary": "sim", "data_directory": str(directory / host)},
                     "transport": shape.transport,
                     "receive_connectors": [
-                        {"name": "in", "listen": f"{host}:25", "relay_from": ["10.0.8.0/24"], "externally_secured": ["10.0.0.0/24"]}
+                        {"name": "in", "listen": f"{host}:25", "relay_from": ["10.0.8.0/24"], **secured}
                     ],
                     "peers": peers,
                     "routes": [
@@ -199,8 +226,10 @@ class World:
                     "send": {
                         "queue_glitch_retry_interval": "1s", "transient_failure_retry_interval": "3s",
                         "outbound_connection_failure_retry_interval": "5s", "message_retry_interval": "4s",
+                        "concurrency_per_destination": shape.sessions,
                     },
                     "tracking": {"directory": str(directory / f"{host}-tracking")},
+                    **tls.get(name, {}),
                 }
             )  # fmt: skip
             disk = Disk(random.Random(chance.getrandbits(64)))
@@ -215,6 +244,7 @@ class World:
         for _ in range(self._steps):
             await self._step()
             self.checker.check_all_copies()
+            self._check_bounds()
             if self.checker.violations:
                 break
         if not self.checker.violations:
@@ -233,11 +263,21 @@ class World:
         for _ in range(chance.choice((0, 1, 1, 2, 4))):
             self.clients.send()
         if chance.random() < 0.45:
-            fault = chance.choices(
-                (self._kill, self._wipe, self._pause, self._cut, self._slow, self._break, self._jump, self._fill_disk, self._sink_away),
-                (5, 3, 3, 5, 2, 3, 1, 1, 2),
-            )[0]
-            await fault()
+            faults = {
+                self._kill: 5,
+                self._wipe: 3,
+                self._put_back: 2,
+                self._pause: 3,
+                self._cut: 5,
+                self._slow: 2,
+                self._break: 3,
+                self._jump: 1,
+                self._fill_disk: 1,
+                self._sink_away: 2,
+            }
+            if not self.is_plain:
+                faults |= {self._outage: 2, self._partition: 3, self._half_open: 2}
+            await chance.choices(list(faults), list(faults.values()))[0]()
 
     def could_meet(self, one: str, other: str) -> bool:
         """Nothing has kept these two apart for the time of a round of questions."""
@@ -276,17 +316,87 @@ class World:
     async def _kill(self) -> None:
         if (machine := self._a_machine()) is None:
             return
-        self._ends(FaultKind.KILL, machine.name, "", self._lasts(), lambda: self.processes.start(machine), "kill")
+        seconds, is_silent = self._lasts(), self.chance.random() < 0.3
+        what = "power loss" if is_silent and self.power is not None else "kill"
+        self._ends(FaultKind.KILL, machine.name, "", seconds, lambda: self.processes.start(machine), what)
+        await self.processes.kill(machine, is_silent=is_silent)
+        if self.chance.random() < 0.3:
+            self.note(f"back up {machine.name}")
+            self.processes.back_up(machine)
+            self._backups[machine.host] = dict(self.checker.claims[machine.host])
+
+    async def _outage(self) -> None:
+        """A whole site, or everything, is without power at the same moment."""
+        site = self.chance.choice([*{machine.site: None for machine in self.machines}, ""])
+        seconds = self._lasts()
+        self.counts["outage"] += 1
+        for machine in self.machines:
+            if machine.is_up and site in ("", machine.site):
+                back = seconds + self.chance.uniform(0, 2)
+                self._ends(FaultKind.KILL, machine.name, "", back, partial(self.processes.start, machine), "power loss")
+                await self.processes.kill(machine, is_silent=True)
+
+    async def _partition(self) -> None:
+        """Nothing passes between two groups, or nothing in one direction. The next hop is on one side, or on both."""
+        names = {machine.host: machine.name for machine in self.machines}
+        hosts = list(names)
+        sites = [[machine.host for machine in self.machines if machine.site == site] for site in {m.site: None for m in self.machines}]
+        ones = self.chance.choice(sites) if len(sites) > 1 and self.chance.random() < 0.5 else self.chance.sample(hosts, len(hosts) // 2)
+        others = [host for host in hosts if host not in ones]
+        both = self.chance.random() < 0.7
+        kind = FaultKind.CUT if both else FaultKind.HALF_CUT
+        if self.chance.random() < 0.3:
+            others.append(SINK_HOST)
+        if self.chance.random() < 0.5:
+            ones, others = others, ones
+        seconds = self._lasts()
+        self.counts["partition"] += 1
+        for one, other in product(ones, others):
+            self._ends(
+                kind, names.get(one, "sink"), names.get(other, "sink"), seconds, partial(self._heal, one, other), f"partition, {kind.value}"
+            )
+            self.network.cut(one, other, both=both)
+
+    async def _heal(self, one: str, other: str) -> None:
+        self.network.heal(one, other)
+
+    async def _half_open(self) -> None:
+        """Of some connections one direction passes nothing any more, and nobody says so."""
+        names = {machine.host: machine.name for machine in self.machines}
+        living = [connection for connection in self.network.living() if {end.host for end in connection.ends} & names.keys()]
+        for connection in self.chance.sample(living, min(len(living), self.chance.choice((1, 2, 8)))):
+            stream = self.chance.choice(connection.streams)
+            stream.is_lost = True
+            one, other = (names.get(end.host, "") for end in connection.ends)
+            if one and other:  # until who waits for it gives up and opens another
+                self._ends(FaultKind.HALF_CUT, one, other, 2 * self.shape.heartbeat + 2.0, _nothing, "half open to a peer")
+        self.counts["half open"] += 1
+        self.note("fault: half-open connections")
+
+    async def _put_back(self) -> None:
+        """Somebody starts it with an older copy of its disk."""
+        machine = self._a_machine()
+        if machine is None or machine.host not in self._backups or not self.checker.may_wipe(machine.host):
+            return
+        self.put_back_at.append((machine.name, self.now()))
+        self._ends(FaultKind.WIPE, machine.name, "", self._lasts(), lambda: self.processes.start(machine), "put back")
         await self.processes.kill(machine, is_silent=self.chance.random() < 0.3)
+        self.processes.put_back(machine)
+        self.checker.put_back(machine.host, self._backups[machine.host])
 
     async def _wipe(self) -> None:
         machine = self._a_machine()
         if machine is None or not self.checker.may_wipe(machine.host):
             return
-        self._ends(FaultKind.WIPE, machine.name, "", self._lasts(), lambda: self.processes.start(machine), "wipe")
-        await self.processes.kill(machine, is_silent=self.chance.random() < 0.3)
-        self.processes.wipe(machine)
-        self.checker.wiped(machine.host)
+        burning = [machine]
+        for _ in range(1, self._copies):
+            if (another := self._a_machine()) is not None and another not in burning:
+                burning.append(another)
+        for machine in burning:
+            self._ends(FaultKind.WIPE, machine.name, "", self._lasts(), partial(self.processes.start, machine), "wipe")
+            await self.processes.kill(machine, is_silent=self.chance.random() < 0.3)
+            self.processes.wipe(machine)
+        self.checker.wiped(*(machine.host for machine in burning))
 
     async def _pause(self) -> None:
         machine = self._a_machine()
@@ -366,16 +476,48 @@ class World:
             await end()
         self._undo.clear()
         self.network.heal_all()
+        for connection in list(self.network.living()):
+            if any(stream.is_lost for stream in connection.streams):
+                connection.break_now(self.network)
         self.network.serve(SINK_HOST, None, self.sink.factory)
         self.sink.behaviour = CALM
         self.clients.is_giving_up = True
-        until = self.now() + CALM_SECONDS_MAX
+        until = self.now() + self.calm_seconds_max
         while self.now() < until and not self.checker.violations and (self.clients.tasks or self._open()):
             await asyncio.sleep(1.0)
-        self.counts["seconds to drain"] = round(self.now() - until + CALM_SECONDS_MAX)
+        self.counts["seconds to drain"] = round(self.now() - until + self.calm_seconds_max)
         self.checker.check_all_copies()
+        if not self.is_plain and not self.checker.violations:
+            await self._start_again()
         self._complaints += judge.complaints(self)
-        self._complaints += self._failures
+        self._complaints += self._failures + [f"the next hop: {error!r}" for error in self.sink.failures]
+
+    def _check_bounds(self) -> None:
+        """I6."""
+        ends = [connection.ends for connection in self.network.living()]
+        sessions = Counter((source.host, target.host) for source, target in ends if not source.is_gone and not source.is_reset)
+        for machine in self.machines:
+            for text in bounds.exceeded(machine, sessions, SINK_HOST):
+                self.checker.violation("I6", f"{machine.name}: {text}")
+
+    async def _start_again(self) -> None:
+        """I7: where everything is done, a start has nothing to do, and does nothing. I6: nothing is left in memory."""
+        await asyncio.sleep(2 * self.shape.heartbeat)
+        for machine in self.machines:
+            for text in bounds.left_over(machine):
+                self.checker.violation("I6", f"{machine.name}, which has nothing to do: {text}")
+        arrivals_count = len(self.sink.arrivals)
+        for machine in self.machines:
+            if machine.is_up:
+                await self.processes.kill(machine, is_silent=True)
+        for machine in self.machines:
+            await self.processes.start(machine)
+        await asyncio.sleep(self.shape.span + 3 * self.shape.heartbeat)
+        self._check_bounds()
+        for arrival in self.sink.arrivals[arrivals_count:]:
+            self.checker.violation("I7", f"{arrival.client_name} was only started, and delivers {arrival.message_id}")
+        for line in self._open():
+            self.checker.violation("I7", f"only started, and now to be done: {line}")
 
     def _open(self) -> list[str]:
         return [
@@ -388,3 +530,7 @@ class World:
     def still_open(self) -> list[str]:
         """Queued messages, for the judge."""
         return self._open()
+
+
+async def _nothing() -> None:
+    return

@@ -21,7 +21,7 @@ def spark():
         check_spark()
     except SparkUnavailable as exc:
         pytest.skip(str(exc))
-    session = spark_session("local[2]", driver_memory="2g", shuffle_partitions=2, is_small=True)
+    session = spark_session("local[2]", driver_memory="2g", is_small=True)
     assert "UTC" == session.conf.get("spark.sql.session.timeZone")
     session.range(1).count()  # the first job loads half of Spark
     yield session
@@ -30,8 +30,12 @@ def spark():
 
 @pytest.fixture
 def compiling_spark(spark):
-    """The same session, making Java of its plans as it does for much input; `spark` interprets them as for little."""
-    settings = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}
+    """The same session, making Java of its plans and files of its tables as for much input; `spark` does as for little."""
+    settings = {
+        "spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK", "spark.sql.adaptive.enabled": "true",
+        "spark.sql.shuffle.partitions": "2", "spark.sql.leafNodeDefaultParallelism": "2",
+        "spark.sql.autoBroadcastJoinThreshold": "10485760", "spark.sql.optimizer.disableHints": "false",
+    }  # fmt: skip
     before = {name: spark.conf.get(name) for name in settings}
     assert QUICK_SQL == before
     for name, value in settings.items():

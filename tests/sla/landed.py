@@ -7,12 +7,11 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import parquet
 
-from shadowrelay.sla.land import land_files
+from shadowrelay.sla.land import ARROW_FILES, land_files
 from tests.kit.log_files import a_log, an_event
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
-FILES = ("server", "file", "bytes", "lines", "rows", "quarantined", "format", "version", "first_at", "last_at")
 
 
 def land(
@@ -24,7 +23,7 @@ def land(
     log.parent.mkdir(parents=True, exist_ok=True)
     values = {"recipients": ("a@b", "c@d")} | values
     log.write_bytes(a_log(an_event(f"{name}-{number}", at=NOW - each, **values) for number, each in enumerate(ago)))
-    rows = [dict(zip(FILES, row, strict=True)) for row in land_files([(str(log),)], str(directory / "w"), batch)]
+    rows = [dict(zip(ARROW_FILES.names, row, strict=True)) for row in land_files([(str(log),)], str(directory / "w"), batch)]
     place = directory / "w" / "files" / f"batch={batch}"
     place.mkdir(parents=True, exist_ok=True)
     parquet.write_table(pa.Table.from_pylist(rows), place / "part.parquet")

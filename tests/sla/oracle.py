@@ -12,8 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from tests.sla.oracle_logs import Logs, Row, read_logs
-from tests.sla.oracle_names import with_logged_names
+from tests.sla.oracle_logs import Logs, Row, read_logs, with_logged_names
 
 SECOND = 1_000_000
 UNITS = {"us": 1, "ms": 1000, "s": SECOND, "m": 60 * SECOND, "h": 3600 * SECOND, "d": 86_400 * SECOND}
@@ -36,6 +35,9 @@ NOT_LOGGED = {  # objectives about which a version of Exchange writes nothing at
     "exchange2013": {"shadow_latency", "takeover"},
     "exchange2016": {"shadow_latency", "takeover"},
 }
+REPLACING = ("EXPAND", "RESOLVE", "REDIRECT")
+ALREADY_RECIPIENTS = ("DUPLICATEEXPAND", "DUPLICATEREDIRECT")
+ENDING_IN_EXCHANGE = ("DROP", "BADMAIL", "MODERATORREJECT", "MODERATIONEXPIRE", "MODERATORSALLNDR")
 DEFAULTS: dict[str, dict[str, Any]] = {
     "times": {
         "shadow_heartbeat_frequency": "2m",
@@ -87,11 +89,24 @@ class Message:
     recipients: frozenset[str] = frozenset()  # those, and who took their place
     deliveries: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
     ends: dict[str, int] = field(default_factory=dict)
+    known_until: int | None = None
     done_at: int | None = None
 
     def those(self, *events: str) -> list[Row]:
         """Rows of these events, oldest first."""
         return [row for row in self.rows if row.event in events]
+
+    @property
+    def replacements(self) -> list[Row]:
+        """Exchange: the row's recipients take the place of the related ones."""
+        rows = self.those(*REPLACING) + [row for row in self.those(*ALREADY_RECIPIENTS) if row.related]
+        return [row for row in rows if row.format != "shadowrelay"]
+
+    @property
+    def ends_of_exchange(self) -> list[Row]:
+        """Exchange: the row's recipients get nothing more."""
+        rows = self.those(*ENDING_IN_EXCHANGE) + [row for row in self.those(*ALREADY_RECIPIENTS) if not row.related]
+        return [row for row in rows if row.format != "shadowrelay"]
 
     @property
     def takeovers(self) -> list[Row]:
@@ -113,7 +128,9 @@ class Message:
 class Oracle:
     """Facts of all messages, and the figures made of them."""
 
-    def __init__(self, logs: Logs, *, now: int | None = None, is_final: bool = False, objectives: Path | None = None) -> None:
+    def __init__(
+        self, logs: Logs, *, now: int | None = None, is_final: bool = False, objectives: Path | None = None, clock: int | None = None
+    ) -> None:
         settings = tomllib.loads(objectives.read_text(encoding="utf-8")) if objectives else {}
         times = DEFAULTS["times"] | settings.get("times", {})
         self.objectives = DEFAULTS["objectives"] | settings.get("objectives", {})
@@ -121,15 +138,21 @@ class Oracle:
         self.expiration = span(times["message_expiration_timeout"])
         self.hold = span(times["safety_net_hold_time"]) + self.expiration
         self.logs = logs
-        self.now = max((row.at for row in logs.rows), default=0) if now is None else now
+        limit = None if clock is None or now is not None else clock + HOUR
+        believed = [row for row in logs.rows if limit is None or row.at <= limit]
+        self.now = max((row.at for row in believed), default=clock or 0) if now is None else now
         self.is_final = is_final
         self.instants: dict[str, list[int]] = defaultdict(list)  # of each server's rows
         for row in logs.rows:
             self.instants[row.server].append(row.at)
-        self.last_row = {server: max(instants) for server, instants in self.instants.items()}
+        self.last_row: dict[str, int] = {}
+        for row in believed:
+            self.last_row[row.server] = max(row.at, self.last_row.get(row.server, row.at))
         by_message: dict[str, list[Row]] = defaultdict(list)
         self.dsns_by_reference: dict[str, list[Row]] = defaultdict(list)
         named = [with_logged_names(row, logs.logged) for row in logs.rows]
+        takeovers = [row for row in named if row.event == "RESUBMIT" and row.source == "REDUNDANCY"]
+        self.lost = {row.reference for row in takeovers if row.at >= self.last_row.get(row.reference, row.at)}
         for row in sorted(named, key=lambda row: (row.at, row.server, row.file, row.line)):
             by_message[row.message].append(row)
             if row.event == "DSN" and row.format != "shadowrelay":
@@ -144,6 +167,12 @@ class Oracle:
         """Section 2."""
         return self.is_final or self.now >= at
 
+    def known_until(self, server: str) -> int | None:
+        """Until when the logs tell what it did; None: they never do."""
+        if server in self.lost:
+            return self.now
+        return min(self.last_row[server], self.now) if server in self.last_row else None
+
     # facts of one message
 
     def _message(self, id: str, rows: list[Row]) -> Message:
@@ -153,22 +182,27 @@ class Oracle:
         found.is_dsn = bool(found.those("DSN"))
         named = found.those("RECEIVE") if receives and not found.is_dsn else [*copies, *takeovers]
         found.addressed = frozenset(address for row in named for address in row.recipients)
-        instead = [row for row in found.those("EXPAND", "RESOLVE", "REDIRECT") if row.format != "shadowrelay"]
-        found.recipients = found.addressed | {address for row in instead for address in row.recipients}
+        found.recipients = found.addressed | {address for row in found.replacements for address in row.recipients}
         if receives and not found.is_dsn:
             found.receive = receives[0]
             found.is_acknowledged, found.acknowledged_at, found.server = True, receives[0].at, receives[0].server
             made = [row for row in found.those("HAREDIRECT") if row.server == found.server and row.at <= found.acknowledged_at]
             found.other = made[-1].server_hostname if made else None
-        elif (copies or takeovers) and not found.those("RECEIVE") and not found.is_dsn and not self._is_refused(found):
+        elif (copies or takeovers) and not found.those("RECEIVE") and not found.is_dsn and not self._is_refused_or_made_here(found):
             first = min([*copies, *takeovers], key=lambda row: (row.at, row.server))
             found.is_acknowledged = found.is_reconstructed = True
             found.acknowledged_at = first.at
             found.server = first.client if first.event == "HARECEIVE" else first.reference
             found.other = copies[0].server if copies else None
+        known = [self.known_until(server) for server in (found.server, *(row.server for row in takeovers))]
+        found.known_until = max((at for at in known if at is not None), default=None)
         self._deliveries(found)
         self._ends(found)
         return found
+
+    def _is_refused_or_made_here(self, message: Message) -> bool:
+        made = [row for row in message.those("RESUBMIT") if row.source == "SAFETYNET" and row.format == "shadowrelay"]
+        return bool(made) or self._is_refused(message)
 
     def _is_refused(self, message: Message) -> bool:
         if message.those("HAREDIRECTFAIL"):
@@ -177,6 +211,7 @@ class Oracle:
         released = {row.server for row in message.those("HADISCARD") if row.context == "released"}
         other_ends = [row for row in message.those("HADISCARD") if row.tells_delivery]
         other_ends += message.those("SEND", "SENDEXTERNAL", "DELIVER", "FAIL", "DUPLICATEDELIVER")
+        other_ends += [row for row in message.those("EXPIRE") if not row.client] + message.ends_of_exchange
         return bool(holders) and holders <= released and not message.those("RESUBMIT") and not other_ends
 
     def _deliveries(self, message: Message) -> None:
@@ -184,7 +219,7 @@ class Oracle:
             is_exchange = row.format != "shadowrelay"
             is_hop = is_exchange and row.event == "SEND" and row.server_hostname in self.logs.logged
             if (row.event in ("SEND", "SENDEXTERNAL") and not is_hop) or (is_exchange and row.event == "DELIVER"):
-                for recipient in row.recipients:
+                for recipient in {*row.recipients}:
                     message.deliveries.setdefault(recipient, []).append((row.at, row.server))
 
     def _ends(self, message: Message) -> None:
@@ -195,8 +230,11 @@ class Oracle:
             if row.event != "EXPIRE" or not row.client:
                 for recipient in row.recipients:
                     ends[recipient].append(row.at)
-        for row in message.those("EXPAND", "RESOLVE", "REDIRECT"):
-            for recipient in {*row.related} - {*row.recipients} if row.format != "shadowrelay" else ():
+        for row in message.ends_of_exchange:
+            for recipient in row.recipients:
+                ends[recipient].append(row.at)
+        for row in message.replacements:
+            for recipient in {*row.related} - {*row.recipients}:
                 ends[recipient].append(row.at)
         if message.is_reconstructed:
             for row in message.those("HADISCARD"):
@@ -297,7 +335,7 @@ class Oracle:
         merged: list[list[Any]] = []
         for begin, _, cause in sorted(began):
             ends = [at for at in made if at > begin][:1] + ([message.done_at] if message.done_at is not None else [])
-            end = min(ends, default=self.now)
+            end = min(ends, default=self.now if message.known_until is None else message.known_until)
             if end <= begin:
                 continue
             if merged and begin < merged[-1][1]:
@@ -324,12 +362,14 @@ class Oracle:
                     {"message": message.id, "recipient": recipient, "count": len(deliveries), "cause": cause, "first_server": earlier,
                      "first_at": instant(first_at), "later_server": later, "later_at": instant(later_at)}
                 )  # fmt: skip
-        if self.time_is_up(message.acknowledged_at + self.expiration):
+        due = message.acknowledged_at + self.expiration
+        if self.time_is_up(due):
+            is_known = self.is_final or (message.known_until is not None and message.known_until >= due)
             for recipient in sorted(message.recipients - message.ends.keys()):
-                self._add(*belongs, recipients_lost=1)
+                self._add(*belongs, recipients_lost=is_known)
                 self.tables["losses"].append(
                     {"message": message.id, "recipient": recipient, "acknowledged_at": instant(message.acknowledged_at),
-                     "server": message.server, "cause": self._why_lost(message, recipient)}
+                     "server": message.server, "cause": self._why_lost(message, recipient) if is_known else "unknown: log ends"}
                 )  # fmt: skip
 
     def _why_twice(self, message: Message, earlier: str, first_at: int, later: str, later_at: int) -> str:
@@ -382,13 +422,16 @@ class Oracle:
                 self.events["discard_lag"].append((row.at, lag <= self.heartbeat))
             is_discarded = bool(discards) and named >= message.addressed
             is_promoted = any(each.server == server for each in message.takeovers)
-            if not is_discarded and not is_promoted and self.time_is_up(row.at + self.hold):
+            due = row.at + self.hold
+            if not is_discarded and not is_promoted and self.time_is_up(due):
                 cause = "never told"
-                if any(each.server == server for each in message.those("EXPIRE")):
+                if any(each.server == server and each.client for each in message.those("EXPIRE")):
                     cause = "expired"
-                elif self.last_row[server] < row.at + self.hold:
+                elif not self.is_final and (self.known_until(server) or -1) < due:
+                    cause = "unknown: log ends"
+                elif self.last_row.get(server, -1) < due:
                     cause = "log missing"
-                self._add(*belongs, shadows_orphaned=1)
+                self._add(*belongs, shadows_orphaned=cause != "unknown: log ends")
                 self.tables["orphans"].append(
                     {"message": message.id, "server": server, "primary": row.client, "at": instant(row.at), "cause": cause}
                 )
@@ -532,7 +575,13 @@ def _finished(values: dict[str, list[Any]]) -> dict[str, Any]:
 
 
 def judge(
-    directory: Path, *, sites: Path | None = None, now: int | None = None, is_final: bool = False, objectives: Path | None = None
+    directory: Path,
+    *,
+    sites: Path | None = None,
+    now: int | None = None,
+    is_final: bool = False,
+    objectives: Path | None = None,
+    clock: int | None = None,
 ) -> dict[str, Any]:
-    """The whole report on a directory of logs."""
-    return Oracle(read_logs(directory, sites), now=now, is_final=is_final, objectives=objectives).report()
+    """The whole report on a directory of logs. `clock`: of the machine that makes the report."""
+    return Oracle(read_logs(directory, sites), now=now, is_final=is_final, objectives=objectives, clock=clock).report()

@@ -9,14 +9,13 @@ import io
 import json
 import re
 import tomllib
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 ESCAPE = re.compile(r"\\u([0-9a-f]{4})")
-LISTS = ("recipient-address", "recipient-status")
 NUMBERS = ("total-bytes", "recipient-count")
 
 
@@ -210,3 +209,39 @@ def _format(fields: list[str], is_ours: bool) -> str:
     if "network-message-id" not in fields:
         return "exchange2010"
     return "exchange2016" if "log-id" in fields else "exchange2013"
+
+
+# Who is who in Exchange's logs. docs/sla.md, section 2.
+
+
+def meant(name: str, logged: Collection[str]) -> str:
+    """The logged server that Exchange means by a name; the name itself where none, or where it might be several."""
+    if name == "" or name in logged:
+        return name
+    alike = [server for server in logged if server.lower() == name.lower()]
+    if len(alike) == 1:
+        return alike[0]
+    namesakes = [server for server in logged if server.lower().split(".")[0] == name.lower().split(".")[0]]
+    if len(namesakes) == 1 and not ("." in name and "." in namesakes[0]):
+        return namesakes[0]
+    return name
+
+
+def _shadow_server(row: Row, logged: Collection[str]) -> str:
+    """`EX2.corp.example = 250 2.6.0 …` tells who has the copy; server-hostname is then the row's own server."""
+    told, _, reply = row.context.partition("=")
+    is_told = reply.split()[:1] == ["250"] and len(told.split()) == 1
+    name = told.strip() if is_told else row.server_hostname
+    return "" if meant(name, logged) == row.server else name
+
+
+def with_logged_names(row: Row, logged: Collection[str]) -> Row:
+    """A row of Exchange as if it named servers as the directories do; ours says what it means."""
+    if row.format == "shadowrelay":
+        return row
+    if row.event == "HAREDIRECT":
+        row = replace(row, server_hostname=_shadow_server(row, logged))
+    named = replace(row, client=meant(row.client, logged), server_hostname=meant(row.server_hostname, logged))
+    if (row.event, row.source) == ("RESUBMIT", "REDUNDANCY"):
+        named = replace(named, reference=meant(row.reference, logged))
+    return named

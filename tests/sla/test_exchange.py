@@ -23,7 +23,7 @@ from shadowrelay.sla.summary import placed_figures
 from tests.kit.log_files import read_log
 from tests.sla.agreement import COLUMNS, WINDOWS, disagreements
 from tests.sla.oracle import judge
-from tests.sla.oracle_names import meant
+from tests.sla.oracle_logs import meant
 
 BEGINNING = re.compile(rb"(?m)^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]+Z,")  # of a row
 SAMPLES = Path(__file__).parent / "exchange"
@@ -95,6 +95,14 @@ def test_what_exchange_says_of_redundancy_stands_in_the_columns_of_our_own():
         held["client_hostname"], held["server_hostname"], held["at"],
     )  # fmt: skip
     assert {"REDUNDANCY", "SAFETYNET"} == {row["source"] for row in rows if row["event"] == "RESUBMIT"}
+
+
+@pytest.mark.parametrize("year", ["2013", "2016"])
+def test_who_holds_the_copy_is_told_by_the_context_of_haredirect_whose_server_is_the_primary_itself(year: str) -> None:
+    (made,) = [row for row in read(year) if row["event"] == "HAREDIRECT"]
+
+    assert ("", "EX1") == (made["client_hostname"], made["server_hostname"])
+    assert re.match(r"EX2\.corp\.example ?= ?250 2\.6\.0 <.*> \[InternalId=.*] Queued mail for redundancy", made["source_context"])
 
 
 @pytest.mark.parametrize("year", ["2010", "2013", "2016"])

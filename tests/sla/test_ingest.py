@@ -10,10 +10,22 @@ from datetime import timedelta
 import pytest
 from pyspark.sql import functions as F
 
-from shadowrelay.sla.ingest import NoLogs, describe_servers, ingest, ingest_once, list_logs, temporary_warehouse
+from shadowrelay.sla import ingest as module
+from shadowrelay.sla.ingest import (
+    IngestFailed,
+    InUse,
+    NoLogs,
+    describe_servers,
+    ingest,
+    ingest_once,
+    list_logs,
+    temporary_warehouse,
+    the_only_one,
+)
 from shadowrelay.sla.land import land
 from shadowrelay.sla.sites import Site, read_servers, read_shipping
 from shadowrelay.sla.warehouse import EVENTS, read_events, read_files, read_quarantine, read_readings
+from shadowrelay.sla.watch import run_watch
 from tests.kit.log_files import a_log, an_event
 from tests.sla import landed
 
@@ -97,6 +109,51 @@ def test_a_directory_without_logs_is_said_before_anything_is_written(spark, tmp_
         ingest_once(spark, str(tmp_path / "logs"), str(tmp_path / "w"))
 
     assert not (tmp_path / "w").exists()
+
+
+def test_little_is_read_without_sparks_workers_and_much_with_them_to_the_same_end(spark, tmp_path, monkeypatch):
+    logs = tmp_path / "logs"
+    put(logs, "mx=1", ["m1", "m2"], torn=b"half a li")
+    put(logs, "mx2", ["m2"])
+    put(logs, ".hidden", ["m3"])
+    put_what_is_no_servers_log(logs, "mx2")
+    (logs / "mx2" / "MSGTRK2.LOG").symlink_to(tmp_path / "nowhere")
+    ways = {}
+
+    for name, little in (("here", module.LITTLE_BYTES), ("workers", -1)):
+        monkeypatch.setattr(module, "LITTLE_BYTES", little)
+        ingest_once(spark, str(logs), str(tmp_path / name))
+        tables = [read(spark, str(tmp_path / name)) for read in (read_events, read_quarantine, read_readings)]
+        ways[name] = [sorted(map(str, table.collect())) for table in tables]
+
+    assert ways["here"] == ways["workers"]
+    assert [4, 1, 3] == [len(rows) for rows in ways["here"]]
+
+
+def test_one_process_at_a_time_works_on_a_warehouse(tmp_path):
+    put(tmp_path / "logs", "mx1", ["m1"])
+    before_spark = None
+
+    with the_only_one(str(tmp_path / "w")):
+        with pytest.raises(InUse, match=r"/w: another `sla ingest` or `sla watch` works on this warehouse"):
+            ingest(before_spark, str(tmp_path / "logs"), str(tmp_path / "w"))
+        with pytest.raises(InUse):
+            run_watch(before_spark, str(tmp_path / "logs"), str(tmp_path / "w"), str(tmp_path / "o"))
+
+    assert [] == list((tmp_path / "w").iterdir())
+    with the_only_one(str(tmp_path / "w")):
+        pass
+
+
+def test_a_stream_that_fails_is_told_in_a_line(spark, tmp_path, monkeypatch):
+    def land_badly(*values):
+        raise OSError("disk full")
+
+    put(tmp_path / "logs", "mx1", ["m1"])
+    monkeypatch.setattr(module, "land", land_badly)
+
+    with pytest.raises(IngestFailed, match=r"^the stream failed: .*disk full$"):
+        ingest(spark, str(tmp_path / "logs"), str(tmp_path / "w"))
 
 
 def test_a_stream_reads_each_file_once_over_several_runs(spark, tmp_path):

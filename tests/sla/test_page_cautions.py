@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 
+from shadowrelay.sla.objectives import LOG_ENDS
+from shadowrelay.sla.page.cautions import ahead_of_clock
 from shadowrelay.sla.page.document import render
 from tests.kit import summaries
 from tests.kit.html_pages import Element, Page
@@ -25,6 +27,30 @@ GAPS: list[tuple[dict[str, Any], int, str]] = [
     ),
 ]
 LATE, EARLY = "2099-01-01T00:00:00Z", "2026-11-21T16:00:30Z"  # after the report was made, and within what clocks differ
+
+
+def test_what_is_unknown_because_a_log_ends_is_not_seen_and_no_loss() -> None:
+    summary = summaries.demo()
+    summary["causes"]["losses"] = {LOG_ENDS: 3}
+    page = Page(render(summary))
+
+    assert page.all("h1")[0].text.endswith("Not seen: what became of 3 recipients after a server's log ended.")
+    assert f"{LOG_ENDS}" in page.by_id("losses").text
+    assert "no recipient lost" in render(summary)
+
+
+def test_a_row_from_the_future_is_a_caution_on_standard_error_too() -> None:
+    summary = summaries.demo()
+    summary["input"]["last_at"] = summary["input"]["servers"][1]["last_at"] = LATE
+    named = summary["input"]["servers"][1]["name"]
+
+    assert f"The newest event is dated {LATE}, after this report was made: a clock was wrong, by the logs of {named}." == ahead_of_clock(
+        summary
+    )
+    assert "" == ahead_of_clock(summaries.demo()) == ahead_of_clock(summaries.empty())
+    assert f"All is judged as of {LATE}, which is still to come: --now sets the right instant." == ahead_of_clock(
+        summaries.demo() | {"now": LATE}
+    )
 
 
 def with_gaps(given: dict[str, Any], quarantined: int) -> dict[str, Any]:

@@ -97,6 +97,18 @@ def test_little_is_measured_over_the_logs_of_all_servers(tmp_path, monkeypatch):
     assert not ingest.is_little(str(tmp_path))
 
 
+def test_little_is_measured_over_the_parquet_of_a_warehouse(tmp_path, monkeypatch):
+    monkeypatch.setattr(ingest, "LITTLE_BYTES", 10 * ingest.PARQUET_SHARE)
+    for server, size in (("a", 6), ("b", 4)):
+        (tmp_path / "events" / "date=2026-11-21" / server).mkdir(parents=True)
+        (tmp_path / "events" / "date=2026-11-21" / server / "1.parquet").write_bytes(b"x" * size)
+    (tmp_path / "quarantine.parquet").write_bytes(b"no event")
+    assert ingest.is_little_warehouse(str(tmp_path))
+
+    (tmp_path / "events" / "date=2026-11-21" / "b" / "2.parquet").write_bytes(b"x")
+    assert not ingest.is_little_warehouse(str(tmp_path))
+
+
 def test_a_failure_of_spark_is_told_in_its_first_line():
     from pyspark.errors import AnalysisException
 

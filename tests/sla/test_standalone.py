@@ -6,7 +6,6 @@ import re
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 
 from benchmarks.sla_generate import generate
+from tests.kit.clock import wait_until
 
 LOOPBACK = "127.0.0.1"
 WORKERS = 2
@@ -45,11 +45,11 @@ def daemon(name: str, log: Path, *words: str) -> Iterator[subprocess.Popen]:
 
 
 def wait_for(text: str, log: Path, process: subprocess.Popen) -> None:
-    deadline = time.monotonic() + START_SECONDS_MAX
-    while text not in log.read_text(errors="replace"):
+    def is_there() -> bool:
         assert process.poll() is None, log.read_text()
-        assert time.monotonic() < deadline, log.read_text()
-        time.sleep(0.1)
+        return text in log.read_text(errors="replace")
+
+    wait_until(is_there, START_SECONDS_MAX, log.read_text)
 
 
 @pytest.fixture

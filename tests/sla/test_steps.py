@@ -3,13 +3,7 @@
 import pytest
 
 from shadowrelay.sla.watch import FAILURES_MAX, Step, WatchFailed
-
-
-class Clock:
-    now = 100.0
-
-    def __call__(self):
-        return self.now
+from tests.kit.clock import Hands
 
 
 @pytest.fixture
@@ -18,17 +12,17 @@ def told():
 
 
 def test_a_failure_waits_twice_as_long_each_time_until_it_works(told):
-    clock, outcomes, done = Clock(), ["bad batch\n\tat java.lang", "", None], []
+    clock, outcomes, done = Hands(100.0), ["bad batch\n\tat java.lang", "", None], []
 
     def do():
-        done.append(clock.now)
+        done.append(clock.at)
         if (text := outcomes.pop(0)) is not None:
             raise ValueError(text)
         step.worked()
 
     step = Step("live", do, told.append, clock)
     for second in range(5):
-        clock.now = 100.0 + second
+        clock.at = 100.0 + second
         if outcomes:
             step.run()
 
@@ -40,7 +34,7 @@ def test_a_failure_waits_twice_as_long_each_time_until_it_works(told):
 
 
 def test_what_does_not_pass_is_an_error(told):
-    clock = Clock()
+    clock = Hands(100.0)
 
     def do():
         raise OSError("disk full")
@@ -48,7 +42,7 @@ def test_what_does_not_pass_is_an_error(told):
     step = Step("feed", do, told.append, clock)
     for _ in range(FAILURES_MAX - 1):
         step.run()
-        clock.now += 61
+        clock.at += 61
 
     with pytest.raises(WatchFailed, match="feed failed 10 times running, the last time: OSError: disk full"):
         step.run()

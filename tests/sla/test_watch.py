@@ -20,6 +20,7 @@ from shadowrelay.sla.ingest import has_events
 from shadowrelay.sla.land import land
 from shadowrelay.sla.report import write_report
 from shadowrelay.sla.warehouse import read_events
+from tests.kit.clock import wait_until
 from tests.kit.log_files import a_log, an_event
 from tests.kit.summaries import empty
 
@@ -46,9 +47,9 @@ def stop_after(stop: threading.Event, looks: list[None], count: int, is_time=lam
 
     def run() -> None:
         try:
-            wait(is_time)
+            wait_until(is_time)
             last = len(looks) + count
-            wait(lambda: len(looks) >= last)
+            wait_until(lambda: len(looks) >= last)
         finally:
             stop.set()
 
@@ -115,7 +116,7 @@ def test_what_lands_before_the_first_report_is_reported_once_and_counted(spark, 
     put(tmp_path / "logs", "mx1", "2026112112-1", ["m1"], datetime.now(UTC))
 
     def describe_servers(_spark, _logs, warehouse, _sites):
-        wait(lambda: has_events(warehouse))  # after the look's feed, before its report
+        wait_until(lambda: has_events(warehouse))  # after the look's feed, before its report
 
     def report(_spark, _warehouse, _directory, **options):
         reports.append(options["watch"]["batches"])
@@ -127,13 +128,6 @@ def test_what_lands_before_the_first_report_is_reported_once_and_counted(spark, 
     watch.run_watch(spark, str(tmp_path / "logs"), str(tmp_path / "w"), str(tmp_path / "o"), interval=timedelta(seconds=1), stop=stop)
 
     assert [1] == reports
-
-
-def wait(is_time, seconds: float = 200) -> None:
-    deadline = time.monotonic() + seconds
-    while not is_time():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def test_what_does_not_pass_ends_the_watch_with_an_error(spark, tmp_path, monkeypatch):
@@ -161,12 +155,12 @@ def start(directory: Path, output) -> subprocess.Popen:
     return subprocess.Popen([sys.executable, "-m", "shadowrelay", *words], stdout=output, stderr=output, start_new_session=True)
 
 
-def wait_until(process: subprocess.Popen, is_time, seconds: float = 400) -> None:
+def wait_alive(process: subprocess.Popen, is_time, seconds: float = 400) -> None:
     def is_time_and_alive() -> bool:
         assert process.poll() is None
         return is_time()
 
-    wait(is_time_and_alive, seconds)
+    wait_until(is_time_and_alive, seconds)
 
 
 @pytest.mark.heavy
@@ -209,7 +203,7 @@ def test_killed_several_times_while_files_arrive_nothing_is_lost_or_doubled(spar
         for point in points:
             process = start(tmp_path, output)
             try:
-                wait_until(process, point)
+                wait_alive(process, point)
             finally:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait(30)
@@ -219,7 +213,7 @@ def test_killed_several_times_while_files_arrive_nothing_is_lost_or_doubled(spar
         process = start(tmp_path, output)
         rows = 50 * (len(sent) + sum(number % 4 == 3 for number in sent))
         try:
-            wait_until(process, lambda: _is_settled(tmp_path, rows, 50 * len(sent)))
+            wait_alive(process, lambda: _is_settled(tmp_path, rows, 50 * len(sent)))
             process.send_signal(signal.SIGTERM)
             assert 0 == process.wait(60), (tmp_path / "output").read_text()
         finally:

@@ -16,7 +16,7 @@ from shadowrelay.model.replies import Reply
 from shadowrelay.model.routing import HostPort
 from shadowrelay.smtp.client import Opening, TlsUse, open_session
 from shadowrelay.smtp.client_session import LIBRARY_ERRORS, SessionBroken, on_behalf, reply_from
-from tests.kit.clock import PATIENCE_SECONDS
+from tests.kit.clock import PATIENCE_SECONDS, until
 from tests.kit.smtp_servers import CLOSE, HANG, ScriptedServer, serving
 
 
@@ -176,7 +176,7 @@ async def test_an_opening_that_fails_leaves_no_connection(script, enhanced):
     async with serving(server):
         with pytest.raises(SessionBroken) as caught:
             await open_session(HostPort("127.0.0.1", server.port), "hop", opening)
-        await server.until(lambda: server.open_count == 0)
+        await until(lambda: server.open_count == 0)
 
     assert enhanced == caught.value.reply.enhanced
 
@@ -212,7 +212,7 @@ async def test_required_tls_is_never_done_without(name):
     async with serving(server):
         with pytest.raises(SessionBroken) as caught:
             await open_session(HostPort("127.0.0.1", server.port), name, Opening("me", TlsUse.REQUIRED, client_tls))
-        await server.until(lambda: server.open_count == 0)
+        await until(lambda: server.open_count == 0)
 
     assert "4.7.5" == caught.value.reply.enhanced
     assert 1 == len(server.sessions)

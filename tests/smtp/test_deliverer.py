@@ -25,7 +25,7 @@ from shadowrelay.smtp.host_names import HostNames, Lookups
 from shadowrelay.smtp.limits import Descriptors
 from shadowrelay.smtp.resolver import Exchange
 from shadowrelay.smtp.tls import opportunistic_context
-from tests.kit.clock import PATIENCE_SECONDS
+from tests.kit.clock import PATIENCE_SECONDS, until
 from tests.kit.smtp_servers import CLOSE, HANG, CancelledAt, ScriptedServer, cancelled_at, serving
 
 BODY = b"Subject: hello\r\n\r\n.dot\r\n"
@@ -145,7 +145,7 @@ async def test_a_session_serves_many_messages_and_then_takes_leave():
     async with serving(server), a_deliverer() as deliverer:
         for _ in range(MESSAGES_PER_SESSION_MAX + 1):
             await deliver(deliverer, route(at(server)))
-        await server.until(lambda: server.open_count == 1)
+        await until(lambda: server.open_count == 1)
 
     assert [MESSAGES_PER_SESSION_MAX, 1] == [session.lines.count("DATA") for session in server.sessions]
     assert "QUIT" == server.sessions[0].lines[-1]
@@ -164,14 +164,14 @@ async def test_an_idle_session_is_closed_after_its_time():
     server = ScriptedServer()
     async with serving(server), a_deliverer(idle_seconds=0.02) as deliverer:
         await deliver(deliverer, route(at(server)))
-        await server.until(lambda: server.open_count == 0)
+        await until(lambda: server.open_count == 0)
 
     assert "QUIT" == server.lines[-1]
 
 
-@pytest.mark.parametrize("misdeed", [CLOSE, "421 4.4.2 idle for too long"])
-async def test_a_session_that_went_stale_is_replaced_once_and_nobody_notices(misdeed):
-    server = ScriptedServer({"MAIL": ["250 ok", misdeed, "250 ok"]})
+@pytest.mark.parametrize("failure", [CLOSE, "421 4.4.2 idle for too long"])
+async def test_a_session_that_went_stale_is_replaced_once_and_nobody_notices(failure):
+    server = ScriptedServer({"MAIL": ["250 ok", failure, "250 ok"]})
     async with serving(server), a_deliverer() as deliverer:
         await deliver(deliverer, route(at(server)))
         report = await deliver(deliverer, route(at(server)))
@@ -214,7 +214,7 @@ async def test_a_lease_that_is_too_short_ends_the_attempt():
     async with serving(server), a_deliverer() as deliverer:
         with pytest.raises(LeaseTooShort):
             await deliver(deliverer, route(at(server)), may_end=False)
-        await server.until(lambda: server.open_count == 0)
+        await until(lambda: server.open_count == 0)
 
     assert [] == server.messages
 
@@ -414,7 +414,7 @@ async def test_a_cancellation_at_any_await_leaves_neither_a_connection_nor_a_slo
                 report = await deliver(deliverer, route(at(server)))
                 server.script = script
                 assert {1: TAKEN} == report.replies
-            await server.until(lambda: server.open_count == 0)
+            await until(lambda: server.open_count == 0)
             if not attempt.was_reached:
                 break
         else:
@@ -428,14 +428,14 @@ async def test_close_ends_idle_and_busy_sessions():
     async with serving(server), a_deliverer(concurrency=2) as deliverer:
         await deliver(deliverer, route(at(server)))
         busy = asyncio.ensure_future(deliver(deliverer, route(at(server))))
-        await server.until(lambda: len(server.messages) == 2)
+        await until(lambda: len(server.messages) == 2)
         await deliverer.close()
 
         with pytest.raises(TransientDeliveryError):
             await busy
         with pytest.raises(TransientDeliveryError, match="Could not connect"):
             await deliver(deliverer, route(at(server)))
-        await server.until(lambda: server.open_count == 0)
+        await until(lambda: server.open_count == 0)
 
 
 async def test_each_attempt_ends_in_one_line_of_the_operator_log():

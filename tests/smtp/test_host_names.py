@@ -10,9 +10,8 @@ import pytest
 
 from shadowrelay.model.routing import HostPort
 from shadowrelay.smtp.host_names import HostNames, Lookups, NoAddress, interleaved, names_to_try, parse_hosts
-from tests.kit.clock import PATIENCE_SECONDS
+from tests.kit.clock import PATIENCE_SECONDS, Hands
 from tests.kit.smtp_servers import name_server
-from tests.smtp.test_lookups import Hands
 
 HOSTS = b"""127.0.0.1 localhost
 # a comment
@@ -66,20 +65,22 @@ async def nobody(host: HostPort) -> socket.socket:
 
 def names_of(tmp_path: Path, port: int, *, clock=None, connect=nobody, hosts: bytes = b"", search: str = "", **times: float) -> HostNames:
     (tmp_path / "hosts").write_bytes(hosts)
-    lookups = Lookups((HostPort("127.0.0.1", port),), clock=clock or Hands(), lifetime_seconds=times.pop("lifetime", PATIENCE_SECONDS))
+    lookups = Lookups(
+        (HostPort("127.0.0.1", port),), clock=clock or Hands(1000.0), lifetime_seconds=times.pop("lifetime", PATIENCE_SECONDS)
+    )
     if search:
         lookups.search = lambda: ((dns.name.from_text(search),), 1)  # type: ignore[method-assign]
     return HostNames(lookups, hosts_file=tmp_path / "hosts", clock=lookups._clock, connect=connect, **times)
 
 
 async def test_the_hosts_file_comes_before_dns_and_is_read_again_when_it_changes(tmp_path: Path):
-    clock = Hands()
+    clock = Hands(1000.0)
     async with name_server({("mailstore", "A"): ["192.0.2.9"]}) as (server, port):
         names = names_of(tmp_path, port, clock=clock, hosts=b"192.0.2.1 MailStore\n")
         first = await names.addresses("mailstore")
         assert [] == server.asked
         (tmp_path / "hosts").write_bytes(b"")
-        clock.time += 2
+        clock.at += 2
         second = await names.addresses("mailstore")
 
     assert (("192.0.2.1",), ("192.0.2.9",)) == (first, second)
@@ -115,15 +116,15 @@ async def test_a_name_without_an_address_is_no_address(tmp_path: Path):
 
 
 async def test_the_last_good_address_is_used_while_the_resolver_fails(tmp_path: Path):
-    clock = Hands()
+    clock = Hands(1000.0)
     zone = {("mx1.example", "A"): ["192.0.2.1"]}
     async with name_server(zone) as (server, port):
         names = names_of(tmp_path, port, clock=clock)
         first = await names.addresses("mx1.example")
         server.zone = {("mx1.example", "A"): dns.rcode.REFUSED, ("mx1.example", "AAAA"): dns.rcode.REFUSED}
-        clock.time += 3600
+        clock.at += 3600
         later = await names.addresses("mx1.example")
-        clock.time += 4 * 86_400
+        clock.at += 4 * 86_400
         with pytest.raises(NoAddress):
             await names.addresses("mx1.example")
 
@@ -131,41 +132,41 @@ async def test_the_last_good_address_is_used_while_the_resolver_fails(tmp_path: 
 
 
 async def test_a_resolver_that_is_silent_does_not_hold_up_a_peer_whose_address_was_known(tmp_path: Path):
-    clock = Hands()
+    clock = Hands(1000.0)
     async with name_server({("mx1.example", "A"): ["192.0.2.1"]}) as (server, port):
         names = names_of(tmp_path, port, clock=clock, stale_after_seconds=0.05)
         await names.addresses("mx1.example")
         server.zone = {("mx1.example", "A"): None, ("mx1.example", "AAAA"): None}
-        clock.time += 3600
+        clock.at += 3600
 
         assert ("192.0.2.1",) == await names.addresses("mx1.example")
         await names._lookups.close()
 
 
 async def test_a_name_that_is_gone_is_gone(tmp_path: Path):
-    clock = Hands()
+    clock = Hands(1000.0)
     async with name_server({("mx1.example", "A"): ["192.0.2.1"]}) as (server, port):
         names = names_of(tmp_path, port, clock=clock)
         await names.addresses("mx1.example")
         server.zone = {("mx1.example", "A"): dns.rcode.NXDOMAIN, ("mx1.example", "AAAA"): dns.rcode.NXDOMAIN}
-        clock.time += 3600
+        clock.at += 3600
         with pytest.raises(NoAddress):
             await names.addresses("mx1.example")
 
 
 async def test_an_address_where_nobody_was_reached_is_asked_for_again_before_its_time(tmp_path: Path):
-    clock = Hands()
+    clock = Hands(1000.0)
     async with name_server({("mx1.example", "A"): ["192.0.2.1"]}) as (server, port):
 
         async def connect(host: HostPort) -> socket.socket:
-            clock.time += 0.1
+            clock.at += 0.1
             return await nobody(host)
 
         names = names_of(tmp_path, port, clock=clock, connect=connect)
         with pytest.raises(OSError, match="nobody connects"):
             await names.dial_peer(HostPort("mx1.example", 25))
         server.zone = {("mx1.example", "A"): ["192.0.2.2"]}
-        clock.time += 1.5
+        clock.at += 1.5
 
         assert ("192.0.2.2",) == await names.addresses("mx1.example")
 

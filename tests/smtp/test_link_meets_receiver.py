@@ -2,10 +2,12 @@
 
 import contextlib
 import hashlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from math import inf
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,12 +16,12 @@ from shadowrelay.model.message import BodyType, Content, Envelope, Recipient
 from shadowrelay.model.ownership import CopyNumber, DiscardEvent, DiscardStatus, StatusAnswer, StatusQuestion, StatusState
 from shadowrelay.model.peers import CopyOffer, DiscardReply, PeerIdentity
 from shadowrelay.model.replies import PeerUnavailable, Reply
-from shadowrelay.model.routing import Destination
+from shadowrelay.model.routing import Destination, HostPort
 from shadowrelay.ports import DeliveryJob
 from shadowrelay.protocol.xqdiscard import format_superseded
 from shadowrelay.smtp.client import Opening
 from shadowrelay.smtp.deliverer import SmtpDeliverer
-from shadowrelay.smtp.peer_link import LinkEvents, SmtpPeerLink
+from shadowrelay.smtp.peer_link import LinkEvents, SessionLink, SmtpPeerLink
 from shadowrelay.smtp.resolver import DnsResolver
 from tests.kit.receiving import OWN_DATABASE, PEER_DATABASE, FixedClock, Station, receiving
 
@@ -39,12 +41,24 @@ SMALL = b"Subject: x\r\n\r\n.\r\nQUIT\r\nbare \r and \n and \xff"
 LARGE = bytes(range(256)) * 12_000
 
 
+ME = PeerIdentity(ServerName("b.example"), BoundaryName("default"), PEER_DATABASE, 1, 0, 5, timedelta(seconds=60))
+
+
 @contextlib.asynccontextmanager
-async def a_pair(spool: Path) -> AsyncIterator[tuple[SmtpPeerLink, Station]]:
-    me = PeerIdentity(ServerName("b.example"), BoundaryName("default"), PEER_DATABASE, 1, 0, 5, timedelta(seconds=60))
-    async with receiving(spool, accept_xshadow=True, externally_secured=["127.0.0.1"]) as station:
+async def a_pair(
+    spool: Path,
+    own_identity: Callable[[], PeerIdentity] = lambda: ME,
+    poll: Callable[[SessionLink], Awaitable[None]] | None = None,
+    **connector: object,
+) -> AsyncIterator[tuple[SmtpPeerLink, Station]]:
+    async with receiving(spool, **({"accept_xshadow": True, "externally_secured": ["127.0.0.1"]} | connector)) as station:
         link = SmtpPeerLink(
-            ServerName("a.example"), station.server.address, Opening("b.example"), FixedClock(), LinkEvents(own_identity=lambda: me)
+            ServerName("a.example"),
+            station.server.address,
+            Opening("b.example"),
+            FixedClock(),
+            LinkEvents(own_identity=own_identity, on_open=poll),
+            idle_seconds=60.0,
         )
         try:
             yield link, station
@@ -61,6 +75,21 @@ def an_offer(spool: Path, data: bytes) -> CopyOffer:
     else:
         content = Content(len(data), digest, data)
     return CopyOffer(CopyNumber(3, 2, PEER_DATABASE), ENVELOPE, frozenset({2}), content)
+
+
+async def test_a_node_that_drains_says_so_in_the_session_that_is_open_and_asks_on_in_it(tmp_path: Path):
+    said = [ME]
+    async with a_pair(tmp_path, lambda: said[-1]) as (link, station):
+        await link.greet()
+        said.append(replace(ME, is_draining=True, position=6))
+        await link.announce()
+        said.append(replace(ME, position=7))
+        await link.announce()
+        await link.discards(10, 0)
+
+        greetings = [told for told in station.desk.told if told[0] == "greeted"]
+        assert [("greeted", "b.example"), ("greeted", "b.example", "draining"), ("greeted", "b.example")] == greetings
+        assert 1 == station.server.sessions_count
 
 
 @pytest.mark.parametrize("data", [SMALL, LARGE], ids=["small", "large"])
@@ -119,6 +148,13 @@ async def test_questions_are_answered_and_the_peer_learns_that_we_read_it(tmp_pa
         assert any(fact[0] == "proved" for fact in station.desk.told)
 
 
+def a_deliverer(**options: Any) -> SmtpDeliverer:
+    idle = timedelta(minutes=1)
+    return SmtpDeliverer(
+        Opening("b.example"), DnsResolver(()), concurrency_per_destination=1, connection_inactivity_timeout=idle, **options
+    )
+
+
 @pytest.mark.parametrize("is_large", [False, True], ids=["small", "large"])
 async def test_what_we_deliver_is_what_a_next_hop_like_us_receives(tmp_path: Path, is_large: bool):
     data = b"Subject: x\r\n\r\n.\r\n..\r\nend\r\n" + (b"." * 99 + b"\r\n") * (20_000 if is_large else 0)
@@ -128,9 +164,7 @@ async def test_what_we_deliver_is_what_a_next_hop_like_us_receives(tmp_path: Pat
     content = Content(len(data), digest, path=path) if is_large else Content(len(data), digest, data)
     envelope = Envelope(ENVELOPE.message_id, "", (Recipient("r@here.example"), Recipient("r@there.example")), ENVELOPE.arrived_at)
     async with receiving(tmp_path) as station:
-        deliverer = SmtpDeliverer(
-            Opening("b.example"), DnsResolver(()), concurrency_per_destination=1, connection_inactivity_timeout=timedelta(minutes=1)
-        )
+        deliverer = a_deliverer()
         destination = Destination("k", (station.server.address,))
 
         async def read_content() -> Content:
@@ -143,3 +177,72 @@ async def test_what_we_deliver_is_what_a_next_hop_like_us_receives(tmp_path: Pat
 
     assert ((250, "2.0.0"), (550, "5.7.1")) == tuple((report.replies[n].code, report.replies[n].enhanced) for n in (1, 2))
     assert [data] == station.acceptor.bodies
+
+
+# a next hop that is a peer
+async def deliver(deliverer: SmtpDeliverer, station: Station) -> tuple[int, ...]:
+    """One message to this station as a next hop; the codes of its replies."""
+    data = b"Subject: x\r\n\r\nhello\r\n"
+    envelope = Envelope(ENVELOPE.message_id, "", (Recipient("r@here.example"), Recipient("r@there.example")), ENVELOPE.arrived_at)
+
+    async def read_content() -> Content:
+        return Content(len(data), hashlib.sha256(data).digest(), data)
+
+    job = DeliveryJob(
+        Destination("k", (station.server.address,)), envelope, envelope.ordinals, b"", read_content, lambda: True, lambda: inf
+    )
+    report = await deliverer.deliver(job)
+    return tuple(report.replies[ordinal].code for ordinal in (1, 2))
+
+
+async def test_a_session_that_delivers_to_a_peer_fetches_its_notifications(tmp_path: Path):
+    events = (DiscardEvent(7, ENVELOPE.message_id, DiscardStatus.DELIVERED, frozenset({1})),)
+    heard: list[DiscardReply] = []
+
+    async def poll(session: SessionLink) -> None:
+        heard.append(await session.discards(400, 0))
+
+    async with a_pair(tmp_path, poll=poll) as (link, station):
+        station.desk.discard_reply = DiscardReply(events, 0)
+        deliverer = a_deliverer(to_peer=lambda address: link.for_delivery())
+        replies = [await deliver(deliverer, station) for _ in range(3)]
+
+        assert [(250, 550)] * 3 == replies, "for its mail a peer has no more rights than others"
+        assert [DiscardReply(events, 0)] == heard, "once in each session"
+        assert 1 == station.server.sessions_count
+        assert 3 == len(station.acceptor.bodies)
+        await deliverer.close()
+
+
+@pytest.mark.parametrize("connector", [{"accept_xshadow": False}, {"externally_secured": []}], ids=["switched off", "not secured"])
+async def test_a_peer_that_refuses_the_session_gets_its_mail_like_any_next_hop(tmp_path: Path, connector: dict[str, object]):
+    async with a_pair(tmp_path, **connector) as (link, station):
+        deliverer = a_deliverer(to_peer=lambda address: link.for_delivery())
+
+        assert (250, 550) == await deliver(deliverer, station)
+        await deliverer.close()
+
+
+async def test_a_poll_that_fails_does_not_hold_up_the_mail(tmp_path: Path):
+    async def poll(session: SessionLink) -> None:
+        raise PeerUnavailable(session.server, "planted")
+
+    async with a_pair(tmp_path, poll=poll) as (link, station):
+        deliverer = a_deliverer(to_peer=lambda address: link.for_delivery())
+
+        assert (250, 550) == await deliver(deliverer, station)
+        await deliverer.close()
+
+
+async def test_mail_to_a_next_hop_that_is_no_peer_asks_nothing(tmp_path: Path):
+    asked: list[HostPort] = []
+
+    async def nobody(address: HostPort) -> None:
+        asked.append(address)
+
+    async with receiving(tmp_path) as station:
+        deliverer = a_deliverer(to_peer=nobody)
+
+        assert (250, 550) == await deliver(deliverer, station)
+        assert [station.server.address] == asked
+        await deliverer.close()

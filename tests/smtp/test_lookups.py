@@ -10,18 +10,8 @@ import pytest
 from shadowrelay.model.routing import HostPort
 from shadowrelay.smtp import host_names
 from shadowrelay.smtp.host_names import Found, Freshness, Lookups
-from tests.kit.clock import PATIENCE_SECONDS
+from tests.kit.clock import PATIENCE_SECONDS, Hands
 from tests.kit.smtp_servers import name_server
-
-
-class Hands:
-    """A clock that is set by hand."""
-
-    def __init__(self) -> None:
-        self.time = 1000.0
-
-    def __call__(self) -> float:
-        return self.time
 
 
 def name(text: str) -> dns.name.Name:
@@ -30,12 +20,12 @@ def name(text: str) -> dns.name.Name:
 
 async def asked_twice(zone, seconds: float, negative_seconds: int | None = None) -> tuple[Found, int]:
     """What came for `x.example`, and how often the name server was asked when it was asked for again so much later."""
-    clock = Hands()
+    clock = Hands(1000.0)
     async with name_server(zone) as (server, port):
         server.negative_seconds = negative_seconds
         asking = Lookups((HostPort("127.0.0.1", port),), lifetime_seconds=PATIENCE_SECONDS, clock=clock)
         first = await asking.ask(name("x.example"), "A")
-        clock.time += seconds
+        clock.at += seconds
         await asking.ask(name("x.example"), "A")
         return first.found, len(set(enumerate(server.asked)))
 
@@ -60,7 +50,7 @@ async def test_what_was_answered_is_kept_for_its_time(zone, negative, later, fou
 
 
 async def test_a_name_that_nobody_answers_for_is_asked_for_less_and_less_often():
-    clock = Hands()
+    clock = Hands(1000.0)
     async with name_server({("x.example", "A"): dns.rcode.REFUSED}) as (server, port):
         asking = Lookups((HostPort("127.0.0.1", port),), clock=clock)
         times = []
@@ -68,18 +58,18 @@ async def test_a_name_that_nobody_answers_for_is_asked_for_less_and_less_often()
             before = len(server.asked)
             await asking.ask(name("x.example"), "A")
             if len(server.asked) > before:
-                times.append(clock.time - 1000)
-            clock.time += 1
+                times.append(clock.at - 1000)
+            clock.at += 1
     assert [0, 5, 15, 35, 75, 155, 315] == times
 
 
 async def test_an_answer_may_be_too_old_for_who_asks():
-    clock = Hands()
+    clock = Hands(1000.0)
     async with name_server({("x.example", "A"): ["192.0.2.1"]}) as (server, port):
         asking = Lookups((HostPort("127.0.0.1", port),), clock=clock)
         for _ in range(3):
             await asking.ask(name("x.example"), "A", freshness=Freshness(records=5.0, others=5.0))
-            clock.time += 4
+            clock.at += 4
     assert 2 == len(server.asked)
 
 
@@ -204,14 +194,14 @@ async def test_what_is_remembered_is_bounded(monkeypatch):
 
 
 async def test_the_systems_file_is_read_again_when_it_changes(tmp_path: Path):
-    clock = Hands()
+    clock = Hands(1000.0)
     conf = tmp_path / "resolv.conf"
     asking = Lookups(clock=clock, resolv_conf=conf)
     missing = asking.search()
     conf.write_text("nameserver 192.0.2.53\nsearch corp.example site.example\noptions ndots:2\n")
     first = asking.search()
     conf.write_text("nameserver 192.0.2.53\ndomain other.example\n")
-    clock.time += 2
+    clock.at += 2
     second = asking.search()
 
     assert ((), 1) == missing

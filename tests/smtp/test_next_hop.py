@@ -20,7 +20,7 @@ from shadowrelay.model.routing import HostPort
 from shadowrelay.smtp.client import Opened, Opening, open_session
 from shadowrelay.smtp.data import DotStuffer, stuffed_with_end
 from shadowrelay.smtp.deliverer import Limits, Transaction, Unfinished, Work
-from tests.kit.clock import PATIENCE_SECONDS
+from tests.kit.clock import PATIENCE_SECONDS, until
 from tests.kit.smtp_servers import CLOSE, EXTENSIONS, HANG, ScriptedServer, serving
 
 BODY = b"Subject: hello\r\n\r\nline\r\n.dot\r\n..two\r\n\r\n.\r\nend\r\n"
@@ -459,10 +459,10 @@ async def test_a_cancelled_attempt_ends_its_session_wherever_it_was():
 
     async with a_session(server) as session:
         task = asyncio.ensure_future(Transaction(session, some_work()).run())
-        await server.until(lambda: bool(server.messages))
+        await until(lambda: server.messages)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        await server.until(lambda: server.open_count == 0)
+        await until(lambda: server.open_count == 0)
 
         assert not session.pipeline.is_usable

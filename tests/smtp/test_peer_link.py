@@ -23,6 +23,7 @@ from shadowrelay.model.peers import CopyOffer, DiscardReply, PeerIdentity
 from shadowrelay.model.replies import STORE_UNAVAILABLE, LedgerUnavailable, PeerSaid, PeerUnavailable
 from shadowrelay.model.routing import HostPort
 from shadowrelay.protocol.xqdiscard import (
+    BAD_FORKS,
     format_answer,
     format_answer_lines,
     format_reply_lines,
@@ -33,7 +34,7 @@ from shadowrelay.protocol.xqdiscard import (
 from shadowrelay.protocol.xshadow import format_hello, parse_commit, parse_envelope, parse_hello, parse_hold
 from shadowrelay.smtp.client import Opening, TlsUse
 from shadowrelay.smtp.peer_link import Held, LinkEvents, SessionLink, SmtpPeerLink
-from tests.kit.clock import PATIENCE_SECONDS, let_pass
+from tests.kit.clock import PATIENCE_SECONDS, let_pass, until
 from tests.kit.smtp_servers import CLOSE, HANG, CancelledAt, ScriptedServer, cancelled_at, serving
 
 OURS = DatabaseId("11111111-1111-4111-8111-111111111111")
@@ -82,7 +83,7 @@ def an_offer(recipients_count: int = 2, content: Content | None = None) -> CopyO
 
 @contextlib.asynccontextmanager
 async def a_link(
-    server: ScriptedServer, *, opening: Opening | None = None, sessions_max: int = 32, **events: object
+    server: ScriptedServer, *, opening: Opening | None = None, sessions_max: int = 32, idle_seconds: float = 60.0, **events: object
 ) -> AsyncIterator[SmtpPeerLink]:
     link = SmtpPeerLink(
         PEER,
@@ -91,6 +92,7 @@ async def a_link(
         StillClock(),
         LinkEvents(**{"own_identity": lambda: ME, **events}),  # type: ignore[arg-type]
         sessions_max=sessions_max,
+        idle_seconds=idle_seconds,
         control_seconds=DEADLINE,
     )
     try:
@@ -138,7 +140,7 @@ async def test_who_does_not_prove_to_be_the_peer_gets_nothing_and_no_connection_
     server = a_peer(script, extensions=extensions)
     async with serving(server), a_link(server) as link:
         errors = [await refusal_of(link.hold(an_offer(), DEADLINE)), await refusal_of(link.greet())]
-        await server.until(lambda: server.open_count == 0)
+        await until(lambda: server.open_count == 0)
 
     assert [False, False] == [error.sent for error in errors]
     assert all(reason in error.reason for error in errors)
@@ -256,6 +258,29 @@ async def test_what_a_peer_says_no_to_is_told_from_what_it_does_not_answer(scrip
         assert {"XSHADOW HOLD" in extensions} == set(offers)
 
 
+OFFERS = {"XSHADOW HOLD FORKS": True, "XSHADOW FORKS": True, "xshadow hold forks": True, "XSHADOW HOLD": False, "XSHADOW FORKSX": False}
+
+
+@pytest.mark.parametrize(("offer", "is_offered"), OFFERS.items())
+async def test_each_session_says_whether_the_peer_understands_forks(offer: str, is_offered: bool):
+    offers: list[bool] = []
+    server = a_peer(extensions=("PIPELINING", offer))
+    async with serving(server), a_link(server, on_forks=lambda who, is_offered: offers.append(is_offered)) as link:
+        await link.greet()
+
+    assert [is_offered] == offers
+
+
+async def test_a_reply_with_forks_that_cannot_be_read_ends_the_session_and_acknowledges_nothing():
+    server = a_peer({"XQDISCARD": lines_of([f"4 {MESSAGE} delivered", f"5 {MESSAGE} forks 1", "remaining=0"])})
+    async with serving(server), a_link(server) as link:
+        errors = [await refusal_of(link.discards(400, acknowledged)) for acknowledged in (0, 4)]
+
+    assert [BAD_FORKS.text] * 2 == [error.reason for error in errors]
+    assert ["XQDISCARD 400 0"] * 2 == [line for line in server.lines if line.startswith("XQDISCARD")]
+    assert 2 == len(server.sessions)
+
+
 async def test_a_content_file_that_is_gone_is_no_copy(tmp_path: Path):
     server = a_peer()
     async with serving(server), a_link(server) as link:
@@ -294,7 +319,7 @@ async def test_without_a_reply_to_commit_it_may_be_stored(verb, reply):
     server = a_peer({verb: reply})
     async with serving(server), a_link(server) as link:
         error = await refusal_of(link.hold(an_offer(), DEADLINE))
-        await server.until(lambda: server.open_count == 0)
+        await until(lambda: server.open_count == 0)
 
     assert error.sent
     assert 1 == len(server.sessions)
@@ -350,6 +375,18 @@ async def test_a_session_that_the_peer_closed_while_idle_is_replaced_silently():
     assert 2 == len(server.sessions)
 
 
+@pytest.mark.parametrize(("idle_seconds", "expected"), [(0.05, 2), (60.0, 1)])
+async def test_an_idle_session_for_copies_is_closed_after_its_time(idle_seconds: float, expected: int):
+    server = a_peer()
+    async with serving(server), a_link(server, idle_seconds=idle_seconds) as link:
+        await link.hold(an_offer(), DEADLINE)
+        if expected == 2:
+            await until(lambda: "QUIT" in [line.upper() for line in server.sessions[0].lines])
+        await link.hold(an_offer(), DEADLINE)
+
+    assert expected == len(server.sessions)
+
+
 async def test_a_commit_is_never_repeated_blindly():
     server = a_peer({"MAIL": ["250 ok", CLOSE]})
     async with serving(server), a_link(server) as link:
@@ -364,7 +401,7 @@ async def test_a_hold_waits_for_a_session_no_longer_than_its_deadline():
     server = a_peer({"XSHADOW COMMIT": HANG}, on_hang=lambda: None)
     async with serving(server), a_link(server, sessions_max=1) as link:
         first = asyncio.ensure_future(link.hold(an_offer(), DEADLINE))
-        await server.until(lambda: bool(server.sessions) and bool(server.sessions[0].blocks))
+        await until(lambda: server.sessions) and bool(server.sessions[0].blocks)
         second = await refusal_of(link.hold(an_offer(), 0.05))
 
         assert not second.sent
@@ -527,25 +564,25 @@ async def test_a_server_with_another_certificate_is_not_told_who_we_are():
 # nothing is left
 
 
-@pytest.mark.parametrize("deed", ["hold", "discards"])
-async def test_a_cancellation_at_any_await_leaves_neither_a_connection_nor_a_slot(deed):
+@pytest.mark.parametrize("operation", ["hold", "discards"])
+async def test_a_cancellation_at_any_await_leaves_neither_a_connection_nor_a_slot(operation):
     server = a_peer({"XQDISCARD": lines_of(format_reply_lines(DiscardReply((), 0), 1))})
 
     async def on_open(session: SessionLink) -> None:
         await session.discards(1, 0)
 
-    deeds: dict[str, Callable[[SmtpPeerLink], Awaitable[object]]] = {
+    operations: dict[str, Callable[[SmtpPeerLink], Awaitable[object]]] = {
         "hold": lambda link: link.hold(an_offer(), DEADLINE),
         "discards": lambda link: link.discards(1, 0),
     }
     async with serving(server):
         for suspension in range(1, 100):
             async with a_link(server, on_open=on_open, sessions_max=1) as link:
-                attempt = CancelledAt(deeds[deed](link), suspension)  # type: ignore[arg-type]
+                attempt = CancelledAt(operations[operation](link), suspension)  # type: ignore[arg-type]
                 await cancelled_at(attempt)
                 async with asyncio.timeout(PATIENCE_SECONDS):
-                    await deeds[deed](link)
-            await server.until(lambda: server.open_count == 0)
+                    await operations[operation](link)
+            await until(lambda: server.open_count == 0)
             if not attempt.was_reached:
                 break
 
@@ -558,9 +595,9 @@ async def test_close_ends_all_sessions_and_what_runs():
         await link.greet()
         await link.hold(an_offer(), DEADLINE)
         running = asyncio.ensure_future(link.hold(an_offer(), DEADLINE))
-        await server.until(lambda: len(server.sessions[-1].blocks) == 2)
+        await until(lambda: len(server.sessions[-1].blocks) == 2)
         await link.close()
 
         assert (await refusal_of(running)).sent
         assert "this node is stopping" == (await refusal_of(link.greet())).reason
-        await server.until(lambda: server.open_count == 0)
+        await until(lambda: server.open_count == 0)

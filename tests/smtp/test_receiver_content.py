@@ -253,31 +253,64 @@ def test_the_trace_header_writes_an_ipv6_client_as_a_literal() -> None:
 @pytest.mark.parametrize(
     ("header", "expected"),
     [
-        (b"", ("", "", 0)),
-        (b"\r\nSubject: body\r\n", ("", "", 0)),
-        (b"SUBJECT:x\r\nMESSAGE-ID:  <1@x> \r\n\r\nSubject: body\r\n", ("<1@x>", "x", 0)),
-        (b"Subject: a\r\n\tb\r\n  c\r\nX: y\r\n\r\n", ("", "a\tb  c", 0)),
-        (b"Received: a\r\nreceived: b\r\n by c\r\nX-Received: d\r\n\r\nReceived: e\r\n", ("", "", 2)),
-        (b"Subject: \xe4\r\n\r\n", ("", "\ufffd", 0)),
-        (b"X-Subject: no\r\n\r\n", ("", "", 0)),
-        (b"Subject: " + b"x" * 900 + b"\r\n\r\n", ("", "x" * 500, 0)),
+        (b"", ("", "", "", 0)),
+        (b"\r\nSubject: body\r\n", ("", "", "", 0)),
+        (b"SUBJECT:x\r\nMESSAGE-ID:  <1@x> \r\n\r\nSubject: body\r\n", ("<1@x>", "x", "", 0)),
+        (b"Subject: a\r\n\tb\r\n  c\r\nX: y\r\n\r\n", ("", "a\tb  c", "", 0)),
+        (b"Received: a\r\nreceived: b\r\n by c\r\nX-Received: d\r\n\r\nReceived: e\r\n", ("", "", "", 2)),
+        (b"Subject: \xe4\r\n\r\n", ("", "\ufffd", "", 0)),
+        (b"X-Subject: no\r\n\r\n", ("", "", "", 0)),
+        (b"Subject: " + b"x" * 900 + b"\r\n\r\n", ("", "x" * 500, "", 0)),
+        (
+            b"Resent-Date: no\r\nDate: Sun, 1 Mar 2026\r\n 12:00:00 +0000 \r\nDate: no\r\n\r\n",
+            ("", "", "Sun, 1 Mar 2026 12:00:00 +0000", 0),
+        ),
+        (b"Date: " + b"x" * 900 + b"\r\n\r\n", ("", "", "x" * 100, 0)),
     ],
 )
-def test_what_is_read_out_of_a_header(header: bytes, expected: tuple[str, str, int]) -> None:
+def test_what_is_read_out_of_a_header(header: bytes, expected: tuple[str, str, str, int]) -> None:
     facts = header_facts(header)
 
-    assert expected == (facts.internet_message_id, facts.subject, facts.hop_count)
+    assert expected == (facts.internet_message_id, facts.subject, facts.date, facts.hop_count)
 
 
-@pytest.mark.parametrize(("hops", "expected"), [(60, "250 2.0.0 Queued"), (61, "554 5.4.6 Too many hops, message loops")])
-async def test_a_message_that_loops_is_refused(hops: int, expected: str, tmp_path: Path) -> None:
+def test_a_header_shows_whether_the_message_has_passed_this_node_before() -> None:
+    ours = trace_header("a.example", "ESMTP", "1", ("client.example", "192.0.2.1"), [], NOON)
+    header = b"Received: from x\r\n\tby other.example with ESMTP\r\n" + ours + b"Subject: x\r\n\r\n"
+
+    assert header_facts(header, "A.example").has_own_trace
+    assert not header_facts(header, "b.example").has_own_trace
+    assert not header_facts(header, "example").has_own_trace
+    assert not header_facts(b"Subject: x\r\n\r\n" + ours, "a.example").has_own_trace, "only its header counts"
+
+
+DATE = "Sun, 1 Mar 2026 12:00:00 +0000"
+
+
+@pytest.mark.parametrize(("trace", "expected"), [("", DATE), ("Received: from x\r\n\tby a.example with SMTP; y\r\n", "")])
+async def test_a_message_that_has_passed_this_node_before_is_no_duplicate(tmp_path: Path, trace: str, expected: str) -> None:
     async with receiving(tmp_path) as station:
+        client = await station.client_in(*TO_DATA)
+        header = f"{trace}Date: {DATE}\r\nMessage-ID: <1@x.example>\r\n\r\n"
+
+        await client.send(header.encode() + b"hello\r\n.\r\n")
+        await client.reply()
+
+        ((envelope, _, _),) = station.acceptor.accepted
+        assert (expected, "<1@x.example>") == (envelope.date, envelope.internet_message_id)
+
+
+@pytest.mark.parametrize("hops_max", [60, 20])
+@pytest.mark.parametrize(("over", "expected"), [(0, "250 2.0.0 Queued"), (1, "554 5.4.6 Too many hops, message loops")])
+async def test_a_message_that_loops_is_refused(hops_max: int, over: int, expected: str, tmp_path: Path) -> None:
+    hops = hops_max + over
+    async with receiving(tmp_path, **({} if hops_max == 60 else {"max_hop_count": hops_max})) as station:
         client = await station.client_in("EHLO client.example", "MAIL FROM:<a@x.example>", "RCPT TO:<b@here.example>", "DATA")
 
         await client.send(b"Received: from somewhere\r\n" * hops + b"\r\n" + b"body\r\n" * 200_000 + b".\r\n")
 
         assert expected == await client.reply()
-        assert (hops <= 60) == bool(files_in(tmp_path))
+        assert (not over) == bool(files_in(tmp_path))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,9 @@ import pytest
 from shadowrelay.memory import ContentBudget
 from shadowrelay.smtp.connection import Connection
 from shadowrelay.smtp.limits import READ_AHEAD_OCTETS, REPLIES_OCTETS_MAX, ROOM_SECONDS, UNCOUNTED_OCTETS, Descriptors
-from tests.kit.receiving import HELLO, Client, Station, files_in, receiving, until
+from tests.kit.clients import Client
+from tests.kit.clock import until
+from tests.kit.receiving import HELLO, Station, files_in, receiving
 from tests.smtp.test_receiver_sessions import OK, PEER, TO_DATA, in_virtual_time
 
 FULL = "452 4.3.1 Insufficient system resources"

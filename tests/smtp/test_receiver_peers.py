@@ -17,7 +17,9 @@ from shadowrelay.model.replies import STORE_UNAVAILABLE, LedgerUnavailable, Repl
 from shadowrelay.protocol.addresses import format_mail, format_rcpt
 from shadowrelay.protocol.xqdiscard import BLOCK_OCTETS_MAX, format_question_block
 from shadowrelay.protocol.xshadow import format_commit, format_envelope, format_hold
-from tests.kit.receiving import HELLO, OWN_DATABASE, PEER_DATABASE, Client, Station, files_in, receiving, until
+from tests.kit.clients import Client
+from tests.kit.clock import until
+from tests.kit.receiving import HELLO, OWN_DATABASE, PEER_DATABASE, Station, files_in, receiving
 
 PEER = {"accept_xshadow": True, "externally_secured": ["127.0.0.1"]}
 B = ServerName("b.example")
@@ -209,7 +211,7 @@ async def test_no_copy_is_taken_while_none_is_offered(tmp_path: Path) -> None:
         station.desk.is_offering = False
         client = await station.connect()
 
-        assert (await client.ask("EHLO b.example")).endswith("\n250 XSHADOW")
+        assert (await client.ask("EHLO b.example")).endswith("\n250 XSHADOW FORKS")
         await client.ask(HELLO)
         await client.send(a_copy(b"hello\r\n"))
 

@@ -13,10 +13,11 @@ import async_solipsism
 import pytest
 import structlog
 
-from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, STORE_UNAVAILABLE, LedgerUnavailable
+from shadowrelay.model.replies import STORE_UNAVAILABLE, LedgerUnavailable
 from shadowrelay.smtp.peer_receiver import PeerReceiver
-from tests.kit.clock import PATIENCE_SECONDS
-from tests.kit.receiving import HELLO, Client, Station, files_in, receiving, until
+from tests.kit.clients import Client
+from tests.kit.clock import PATIENCE_SECONDS, until
+from tests.kit.receiving import HELLO, Station, files_in, receiving
 
 TO_DATA = ("EHLO client.example", "MAIL FROM:<a@x.example>", "RCPT TO:<b@here.example>", "DATA")
 PEER = {"accept_xshadow": True, "externally_secured": ["127.0.0.1", "::1"]}
@@ -92,12 +93,14 @@ async def test_content_over_the_limit_is_read_to_its_end_and_refused(tmp_path: P
         assert ["552 5.3.4 Message size exceeds the limit", OK] == await client.replies(2)
 
 
-async def test_a_service_that_cannot_take_mail_refuses_it_at_mail(tmp_path: Path) -> None:
-    async with receiving(tmp_path) as station:
+@pytest.mark.parametrize("errors", [1, 5, 7])
+async def test_as_many_errors_are_answered_as_the_setting_says_and_the_next_ends_the_session(tmp_path: Path, errors: int) -> None:
+    async with receiving(tmp_path, max_protocol_errors=errors) as station:
         client = await station.client_in("EHLO client.example")
-        station.acceptor.mail_refusal = INSUFFICIENT_RESOURCES
 
-        assert "452 4.3.1 Insufficient system resources" == await client.ask("MAIL FROM:<a@x.example>")
+        await client.send(b"NONSENSE\r\n" * (errors + 1))
+
+        assert "500 5.5.1 Command not recognized\r\n" * errors + "421 4.7.0 Too many protocol errors\r\n" == await client.rest()
 
 
 # timeouts: a loop whose time jumps to the next event; 300 s inactivity, 600 s in all
@@ -123,11 +126,14 @@ async def ended_at(client: Client) -> tuple[float, bytes]:
 TIMED_OUT = b"421 4.4.2 Timeout, closing connection\r\n"
 
 
-def test_a_session_without_progress_is_closed(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("settings", "seconds"), [({}, 300.0), ({"connection_inactivity_timeout": "70s"}, 70.0), ({"role": "edge"}, 60.0)], ids=str
+)
+def test_a_session_without_progress_is_closed(tmp_path: Path, settings: dict[str, str], seconds: float) -> None:
     async def scenario(station: Station, client: Client) -> Any:
         return await ended_at(client)
 
-    assert (300.0, TIMED_OUT) == in_virtual_time(tmp_path, scenario)
+    assert (seconds, TIMED_OUT) == in_virtual_time(tmp_path, scenario, **settings)
 
 
 def test_every_octet_is_progress_within_a_command_and_within_content(tmp_path: Path) -> None:
@@ -145,22 +151,31 @@ def test_every_octet_is_progress_within_a_command_and_within_content(tmp_path: P
     assert rest.endswith(b"354 End data with <CR><LF>.<CR><LF>\r\n" + TIMED_OUT)
 
 
-def test_progress_does_not_save_a_session_from_the_connection_timeout(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("settings", "seconds", "replies_count"),
+    [({}, 600.0, 9), ({"connection_timeout": "400s"}, 400.0, 6), ({"role": "edge"}, 300.0, 6)],
+    ids=str,
+)
+def test_progress_does_not_save_a_session_from_the_connection_timeout(
+    tmp_path: Path, settings: dict[str, str], seconds: float, replies_count: int
+) -> None:
+    pause = 50 if "role" in settings else 70
+
     async def scenario(station: Station, client: Client) -> Any:
         async def drip() -> None:
             while True:
                 client.writer.write(b"NOOP\r\n")
-                await asyncio.sleep(70)
+                await asyncio.sleep(pause)
 
         task = asyncio.ensure_future(drip())
         at, rest = await ended_at(client)
         task.cancel()
         return at, rest
 
-    at, rest = in_virtual_time(tmp_path, scenario)
+    at, rest = in_virtual_time(tmp_path, scenario, **settings)
 
-    assert 600.0 == at
-    assert b"250 2.0.0 OK\r\n" * 9 + TIMED_OUT == rest
+    assert seconds == at
+    assert b"250 2.0.0 OK\r\n" * replies_count + TIMED_OUT == rest
 
 
 def test_no_timeout_comes_between_the_final_dot_and_its_reply(tmp_path: Path) -> None:
@@ -290,6 +305,54 @@ async def test_draining_ends_idle_sessions_now_and_others_after_their_transactio
         await draining
         with pytest.raises(ConnectionRefusedError):
             await asyncio.open_connection("127.0.0.1", port)
+
+
+NOT_ACTIVE = "421 4.3.2 Service not active, closing connection\r\n"
+
+
+async def test_a_drained_connector_listens_to_say_so_until_mail_is_welcome_again(tmp_path: Path) -> None:
+    async with receiving(tmp_path) as station:
+        idle = await station.client_in("EHLO client.example")
+        busy = await station.client_in(*TO_DATA)
+        refusing = asyncio.ensure_future(station.server.refuse_mail(PATIENCE_SECONDS))
+
+        assert NOT_ACTIVE == await idle.rest()
+        assert 1 == station.server.waited_for_count
+        await busy.send(b"x\r\n.\r\n")
+        assert f"250 2.0.0 Queued\r\n{NOT_ACTIVE}" == await busy.rest()
+        await refusing
+        late = await station.connect(greeting=False)
+        assert NOT_ACTIVE == await late.rest()
+
+        station.server.take_mail()
+
+        assert 0 == station.server.waited_for_count
+        await station.client_in("EHLO client.example", "MAIL FROM:<a@x.example>")
+
+
+async def test_a_drained_connector_greets_whoever_may_be_a_peer_and_refuses_its_mail(tmp_path: Path) -> None:
+    async with receiving(tmp_path, **PEER) as station:
+        await station.server.refuse_mail(0.0)
+        peer = await station.client_in("EHLO b.example", HELLO)
+
+        assert (await peer.ask("XQDISCARD 10")).startswith("250")
+        assert NOT_ACTIVE.strip() == await peer.ask("MAIL FROM:<a@x.example>")
+        assert 0 == station.server.waited_for_count
+
+
+async def test_a_transaction_whose_content_is_complete_is_not_cut_off_by_a_drain(tmp_path: Path) -> None:
+    async with receiving(tmp_path) as station:
+        station.acceptor.gate = asyncio.Event()
+        deciding, stuck = await station.client_in(*TO_DATA), await station.client_in(*TO_DATA)
+        await deciding.send(b"x\r\n.\r\n")
+        await until(lambda: any(session.is_deciding for session in station.server._sessions))
+
+        await station.server.refuse_mail(0.01)
+
+        assert "" == await stuck.rest()
+        assert 1 == station.server.waited_for_count
+        station.acceptor.gate.set()
+        assert (await deciding.rest()).startswith("250")
 
 
 async def test_draining_cuts_off_who_does_not_come_to_an_end(tmp_path: Path) -> None:

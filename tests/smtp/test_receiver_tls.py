@@ -12,7 +12,8 @@ from cryptography import x509
 from shadowrelay.model.replies import ConfigurationError
 from shadowrelay.settings.values import Tls
 from shadowrelay.smtp.tls import TlsContexts, anonymous_server_context, opportunistic_context, peer_context, server_context
-from tests.kit.receiving import HELLO, Client, receiving
+from tests.kit.clients import Client
+from tests.kit.receiving import HELLO, receiving
 
 XSHADOW = {"accept_xshadow": True}
 
@@ -82,7 +83,7 @@ async def test_a_peer_with_a_certificate_of_its_name_may_use_xshadow(authority: 
 
         hello = await secured(client, authority.context_of("b.example"))
 
-        assert hello.endswith("\n250 XSHADOW HOLD")
+        assert hello.endswith("\n250 XSHADOW HOLD FORKS")
         assert (await client.ask(HELLO)).startswith("250 2.0.0 server=a.example ")
 
 

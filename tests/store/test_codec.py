@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from shadowrelay.model.ids import NO_DATABASE, DatabaseId, ServerName
 from shadowrelay.model.message import BodyType, Recipient
 from shadowrelay.model.ownership import Choice, Copy
+from shadowrelay.model.queue import Delivery
 from shadowrelay.store import codec
 from tests.kit.ledger import an_envelope
 
@@ -39,7 +40,12 @@ def test_an_instant_of_another_zone_is_the_same_instant() -> None:
     assert at == codec.decode_instant(codec.encode_instant(at))
 
 
-COPIES = [(), (Copy(SERVER, NO_DATABASE),), tuple(Copy(ServerName(f"s{choice}"), DatabaseId("d"), choice) for choice in Choice)]
+COPIES = [
+    (),
+    (Copy(SERVER, NO_DATABASE),),
+    (Copy(SERVER, DatabaseId("d"), Choice.CHOSEN, 7), Copy(ServerName("s"), DatabaseId("e"))),
+    tuple(Copy(ServerName(f"s{choice}"), DatabaseId("d"), choice) for choice in Choice),
+]
 
 
 @pytest.mark.parametrize("copies", COPIES, ids=len)
@@ -78,3 +84,28 @@ def test_a_text_that_is_no_ordinals_is_a_value_error(text: str) -> None:
 def test_a_text_that_is_no_copies_is_a_value_error(text: str) -> None:
     with pytest.raises(ValueError, match=r"unpack|Choice|invalid literal"):
         codec.decode_copies(text)
+
+
+# deliveries
+@given(
+    st.lists(
+        st.builds(
+            Delivery,
+            st.datetimes(timezones=st.just(UTC), min_value=datetime(1970, 1, 1)),
+            st.text(st.characters(exclude_categories=["Cc", "Cs", "Zl", "Zp"]), min_size=1),
+            st.frozensets(st.integers(1, 300), min_size=1),
+            st.booleans(),
+        )
+    )
+)
+def test_any_deliveries_come_back(deliveries: list[Delivery]) -> None:
+    lines = [codec.encode_delivery(codec.encode_instant(each.at), each.next_hop, each.ordinals, each.is_inside) for each in deliveries]
+
+    assert tuple(deliveries) == codec.decode_deliveries("".join(lines))
+
+
+@pytest.mark.parametrize("text", ["rubbish", "1 i 1", "x i 1 hop", "1 i x hop", "999999999999999999999999 i 1 hop", "\x00"])
+def test_deliveries_that_make_no_sense_are_none_and_those_before_them_stay(text: str) -> None:
+    whole = codec.encode_delivery(1, "store:25", frozenset({1}), is_inside=True)
+
+    assert ["store:25"] == [each.next_hop for each in codec.decode_deliveries(whole + text)]

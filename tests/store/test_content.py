@@ -14,16 +14,17 @@ from shadowrelay.model.ownership import DiscardEvent, DiscardStatus, Role
 from shadowrelay.model.replies import ContentCorrupt, LedgerUnavailable
 from shadowrelay.store import SqliteLedger, content
 from shadowrelay.store.content import ContentStore, RecentContents
+from tests.kit.clock import Hands
 from tests.kit.ledger import (
     DAY,
     NOW,
     THEIR_DATABASE,
     THERE,
-    Wall,
     a_content,
     a_ledger,
     a_new_message,
     a_spooled_content,
+    accept,
     all_done,
     an_attempt,
     discarded,
@@ -43,17 +44,13 @@ def large_files(directory: Path) -> int:
     return len(list((directory / "content" / "large").iterdir()))
 
 
-async def accepted(ledger: SqliteLedger, data: bytes = b"hello\r\n"):  # type: ignore[no-untyped-def]
-    return await ledger.record_accepted(a_new_message(), a_content(data), decided=True)
-
-
 def forget_recent(ledger: SqliteLedger) -> None:
     ledger._contents.recent = RecentContents()
 
 
 async def test_contents_of_one_segment_do_not_overlap(tmp_path: Path) -> None:
     async with a_ledger(tmp_path) as ledger:
-        stored = [await accepted(ledger, bytes([65 + number]) * (number * 100)) for number in range(5)]
+        stored = [await accept(ledger, bytes([65 + number]) * (number * 100)) for number in range(5)]
         forget_recent(ledger)
 
         for number, message in enumerate(stored):
@@ -63,7 +60,7 @@ async def test_contents_of_one_segment_do_not_overlap(tmp_path: Path) -> None:
 
 async def test_an_empty_content_is_a_content(tmp_path: Path) -> None:
     async with a_ledger(tmp_path) as ledger:
-        stored = await accepted(ledger, b"")
+        stored = await accept(ledger, b"")
         forget_recent(ledger)
 
         assert b"" == (await ledger.read_content(stored.place)).data
@@ -71,20 +68,20 @@ async def test_an_empty_content_is_a_content(tmp_path: Path) -> None:
 
 async def test_a_segment_ends_at_its_size_after_its_time_and_with_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(content, "SEGMENT_BYTES_MAX", 10)
-    wall = Wall()
-    async with a_ledger(tmp_path, wall.now) as ledger:
-        numbers = [(await accepted(ledger, data)).place.segment for data in (b"12345", b"12345", b"1", b"1")]
+    wall = Hands(NOW)
+    async with a_ledger(tmp_path, wall) as ledger:
+        numbers = [(await accept(ledger, data)).place.segment for data in (b"12345", b"12345", b"1", b"1")]
         wall.at += HOUR
-        numbers.append((await accepted(ledger)).place.segment)
-    async with a_ledger(tmp_path, wall.now) as ledger:
-        numbers.append((await accepted(ledger)).place.segment)
+        numbers.append((await accept(ledger)).place.segment)
+    async with a_ledger(tmp_path, wall) as ledger:
+        numbers.append((await accept(ledger)).place.segment)
 
     assert [1, 1, 2, 2, 3, 4] == numbers
 
 
 async def test_content_that_was_just_written_does_not_come_from_the_disk(tmp_path: Path) -> None:
     async with a_ledger(tmp_path) as ledger:
-        stored = await accepted(ledger)
+        stored = await accept(ledger, b"hello\r\n")
         (tmp_path / "content" / "1.segment").unlink()
 
         assert b"hello\r\n" == (await ledger.read_content(stored.place)).data
@@ -93,7 +90,7 @@ async def test_content_that_was_just_written_does_not_come_from_the_disk(tmp_pat
 @pytest.mark.parametrize("damage", [b"hellO\r\n", b"hel", b""], ids=["changed", "cut short", "empty"])
 async def test_damaged_content_is_never_given_out(tmp_path: Path, damage: bytes) -> None:
     async with a_ledger(tmp_path) as ledger:
-        stored = await accepted(ledger)
+        stored = await accept(ledger, b"hello\r\n")
         forget_recent(ledger)
         (tmp_path / "content" / "1.segment").write_bytes(damage)
 
@@ -104,7 +101,7 @@ async def test_damaged_content_is_never_given_out(tmp_path: Path, damage: bytes)
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.ETIMEDOUT, errno.EACCES, errno.ESTALE])
 async def test_content_that_cannot_be_read_now_is_not_corrupt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     async with a_ledger(tmp_path) as ledger:
-        stored = await accepted(ledger)
+        stored = await accept(ledger, b"hello\r\n")
         forget_recent(ledger)
 
         def fail(*_: object) -> bytes:
@@ -119,7 +116,7 @@ async def test_content_that_cannot_be_read_now_is_not_corrupt(tmp_path: Path, mo
 
 async def test_content_is_not_corrupt_while_its_whole_directory_is_missing(tmp_path: Path) -> None:
     async with a_ledger(tmp_path) as ledger:
-        stored = await accepted(ledger)
+        stored = await accept(ledger, b"hello\r\n")
         forget_recent(ledger)
         (tmp_path / "content").rename(tmp_path / "elsewhere")
 
@@ -131,7 +128,7 @@ async def test_content_is_not_corrupt_while_its_whole_directory_is_missing(tmp_p
 
 async def test_no_descriptor_left_is_not_corrupt(tmp_path: Path) -> None:
     async with a_ledger(tmp_path, inline=True) as ledger:
-        stored = await accepted(ledger)
+        stored = await accept(ledger)
         forget_recent(ledger)
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         with open(os.devnull, "rb") as last:
@@ -164,13 +161,13 @@ async def test_a_small_content_that_came_as_a_file_is_read_into_memory(tmp_path:
 
 
 async def test_a_segment_goes_when_safety_net_needs_nothing_in_it_any_more(tmp_path: Path) -> None:
-    wall = Wall()
-    async with a_ledger(tmp_path, wall.now) as ledger:
-        first, second = await accepted(ledger), await accepted(ledger)
+    wall = Hands(NOW)
+    async with a_ledger(tmp_path, wall) as ledger:
+        first, second = await accept(ledger), await accept(ledger)
         for message in (first, second):
             await ledger.record_attempt(an_attempt(message.envelope.message_id, keep_until=NOW + 2 * DAY), all_done)
         wall.at += HOUR
-        await accepted(ledger)  # another segment is the one being written
+        await accept(ledger)  # another segment is the one being written
 
         await ledger.expire(NOW + 2 * DAY - HOUR, 9)
         assert [1, 2] == segments(tmp_path)
@@ -183,12 +180,12 @@ async def test_a_segment_goes_when_safety_net_needs_nothing_in_it_any_more(tmp_p
 
 
 async def test_one_unfinished_message_keeps_its_segment(tmp_path: Path) -> None:
-    wall = Wall()
-    async with a_ledger(tmp_path, wall.now) as ledger:
-        unfinished, done = await accepted(ledger, b"unfinished\r\n"), await accepted(ledger)
+    wall = Hands(NOW)
+    async with a_ledger(tmp_path, wall) as ledger:
+        unfinished, done = await accept(ledger, b"unfinished\r\n"), await accept(ledger)
         await ledger.record_attempt(an_attempt(done.envelope.message_id), all_done)
         wall.at += HOUR
-        await accepted(ledger)
+        await accept(ledger)
 
         await ledger.expire(NOW + 100 * DAY, 9)
 
@@ -199,12 +196,12 @@ async def test_one_unfinished_message_keeps_its_segment(tmp_path: Path) -> None:
 
 async def test_the_segment_being_written_stays_though_nothing_in_it_is_needed(tmp_path: Path) -> None:
     async with a_ledger(tmp_path) as ledger:
-        stored = await accepted(ledger)
+        stored = await accept(ledger)
         await ledger.transition([stored.envelope.message_id], remove)
         await ledger.expire(NOW + DAY, 9)
         assert [1] == segments(tmp_path)
 
-        later = await accepted(ledger, b"later\r\n")
+        later = await accept(ledger, b"later\r\n")
         forget_recent(ledger)
         assert b"later\r\n" == (await ledger.read_content(later.place)).data
 
@@ -216,11 +213,11 @@ def forget_pins(work) -> None:  # type: ignore[no-untyped-def]
 
 async def test_counts_that_are_too_low_do_not_lose_content(tmp_path: Path) -> None:
     """The rows are asked before anything is unlinked."""
-    wall = Wall()
-    async with a_ledger(tmp_path, wall.now) as ledger:
-        stored = await accepted(ledger)
+    wall = Hands(NOW)
+    async with a_ledger(tmp_path, wall) as ledger:
+        stored = await accept(ledger)
         wall.at += HOUR
-        await accepted(ledger)
+        await accept(ledger)
         await ledger._writer.submit(forget_pins)
 
         await ledger.expire(NOW + 100 * DAY, 9)
@@ -230,14 +227,14 @@ async def test_counts_that_are_too_low_do_not_lose_content(tmp_path: Path) -> No
 
 
 async def test_discarded_shadow_messages_stay_in_safety_net_and_then_go_with_their_segment(tmp_path: Path) -> None:
-    wall = Wall()
-    async with a_ledger(tmp_path, wall.now) as ledger:
+    wall = Hands(NOW)
+    async with a_ledger(tmp_path, wall) as ledger:
         message = a_new_message(Role.SHADOW)
         await ledger.record_hold(message, a_content(), keep_copy)
         event = DiscardEvent(1, message.envelope.message_id, DiscardStatus.DELIVERED)
         await ledger.record_discards(THERE, THEIR_DATABASE, 1, [event], discarded, NOW + 2 * DAY)
         wall.at += HOUR
-        await accepted(ledger)
+        await accept(ledger)
 
         found = await ledger.load(message.envelope.message_id)
         assert found is not None
@@ -269,7 +266,7 @@ async def test_a_large_content_goes_by_itself(tmp_path: Path, end: str) -> None:
 
 async def test_a_superseded_large_copy_leaves_no_file_in_the_store(tmp_path: Path) -> None:
     async with a_ledger(tmp_path) as ledger:
-        stored = await accepted(ledger)
+        stored = await accept(ledger)
         copy = replace(a_new_message(Role.SHADOW), envelope=stored.envelope)
 
         await ledger.record_hold(copy, a_spooled_content(tmp_path, b"x" * 2_000_000), release)

@@ -8,7 +8,7 @@ import pytest
 from shadowrelay.model.ids import MessageId
 from shadowrelay.model.ownership import Claim, Role, Transition
 from shadowrelay.store import SqliteLedger
-from tests.kit.ledger import THERE, a_content, a_ledger, a_new_message, all_done, an_attempt, choose, nothing
+from tests.kit.ledger import THERE, a_ledger, accept, all_done, an_attempt, choose, nothing
 
 DAMAGES = {
     "envelope is no JSON": "envelope = '[1,'",
@@ -24,7 +24,7 @@ DAMAGES = {
 
 async def a_damaged_and_a_healthy_message(directory: Path, damage: str) -> tuple[MessageId, MessageId]:
     async with a_ledger(directory) as ledger:
-        ids = [(await ledger.record_accepted(a_new_message(), a_content(), decided=True)).envelope.message_id for _ in range(2)]
+        ids = [(await accept(ledger)).envelope.message_id for _ in range(2)]
     with sqlite3.connect(directory / "queue.db") as connection:
         connection.execute(f"UPDATE message SET {damage} WHERE message_id = ?", (ids[0],))
     connection.close()

@@ -11,15 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from shadowrelay.model.ids import NO_SERVER, MessageId
 from shadowrelay.model.ownership import Choice, Claim, Copy, DiscardEvent, DiscardStatus, Role, Transition
 from shadowrelay.model.queue import FailureKind, QueueKind, ShadowGroup
 from shadowrelay.model.replies import IllegalTransition, LedgerUnavailable
+from shadowrelay.ownership.primary import draining
+from shadowrelay.ownership.rules import Note
 from shadowrelay.pipeline.delivery_rules import Step
 from shadowrelay.store import SqliteLedger
+from tests.kit.clock import Hands
 from tests.kit.ledger import (
     DAY,
     HERE,
@@ -29,7 +32,6 @@ from tests.kit.ledger import (
     THEIR_DATABASE,
     THERE,
     Refused,
-    Wall,
     a_content,
     a_ledger,
     a_message_id,
@@ -37,6 +39,7 @@ from tests.kit.ledger import (
     a_retry,
     a_side,
     a_spooled_content,
+    accept,
     all_done,
     an_attempt,
     an_identity,
@@ -71,30 +74,38 @@ def handed(_: MessageId, before: Claim | None) -> Transition:
     return Transition(before, None if before is None else replace(before, handed=not before.handed))
 
 
+def forked(_: DiscardEvent, before: Claim | None) -> Transition:
+    return Transition(before, before, note=Note.FORKS)
+
+
+def drained(_: MessageId, before: Claim | None) -> Transition:
+    return Transition(before, before) if before is None else draining(before)
+
+
 class Driver:
     """Does what numbers say to a ledger; a promise that makes no sense for the message is refused, and that is all right."""
 
-    def __init__(self, ledger: SqliteLedger, wall: Wall, spool: Path) -> None:
+    def __init__(self, ledger: SqliteLedger, wall: Hands, spool: Path) -> None:
         self.ledger, self.wall, self.spool = ledger, wall, spool
         self.ids: list[MessageId] = []
 
-    def step(self, deed: str, which: int, detail: int) -> Any:
+    def step(self, operation: str, which: int, detail: int) -> Any:
         ledger = self.ledger
         message_id = self.ids[which % len(self.ids)] if self.ids else a_message_id()
         copies = COPIES[detail % len(COPIES)]
-        match deed:
+        match operation:
             case "accept":
                 message = a_new_message(recipients_count=3, copies=copies)
                 self.ids.append(message.envelope.message_id)
                 return ledger.record_accepted(message, a_content(b"x" * (detail + 1)), decided=bool(detail % 2))
             case "accept again":  # SQLite refuses it: the promises of its commit are made under savepoints
-                return ledger.record_accepted(a_new_message(message_id=message_id), a_content(), decided=True)
+                return accept(ledger, message_id=message_id)
             case "accept large":
                 message = a_new_message(copies=copies)
                 self.ids.append(message.envelope.message_id)
                 return ledger.record_accepted(message, a_spooled_content(self.spool, b"x" * 1_100_000), decided=True)
             case "hold" | "hold anew":
-                message = a_new_message(Role.SHADOW, message_id=message_id if deed == "hold anew" else None)
+                message = a_new_message(Role.SHADOW, detail % 3 + 1, message_id if operation == "hold anew" else None)
                 self.ids.append(message.envelope.message_id)
                 return ledger.record_hold(message, a_content(b"y" * (detail + 2)), keep_copy)
             case "retry":
@@ -117,6 +128,14 @@ class Driver:
             case "discarded":
                 event = DiscardEvent(1, message_id, DiscardStatus.DELIVERED)
                 return ledger.record_discards(THERE, THEIR_DATABASE, 1, [event], discarded, NOW + timedelta(minutes=detail))
+            case "fork":
+                events = [
+                    DiscardEvent(place, message_id, DiscardStatus.FORKS, frozenset({place % 3 + 1}), NEXT_HOPS[(place + detail) % 3])
+                    for place in range(1, detail + 2)
+                ]
+                return ledger.record_discards(THERE, THEIR_DATABASE, 1, events, forked, NOW)
+            case "offered":
+                return asyncio.to_thread(ledger.note_forks_offered, THERE if which % 2 else OTHER, bool(detail % 3))
             case "heard":
                 return ledger.record_peer(an_identity(database=(THEIR_DATABASE, NEW_DATABASE)[detail % 2], position=detail), NOW)
             case "acknowledge":
@@ -136,32 +155,56 @@ class Driver:
                 decide = {
                     "list": listing(copies),
                     "hand": handed,
+                    "drain": drained,
                     "promote": promote,
                     "release": release,
                     "remove": remove,
                     "yield": yield_to(OTHER, NEW_DATABASE),
+                    "some done": some_done(detail % 3 + 1),
                     "refuse": refuse,
-                }[deed]
+                }[operation]
                 return ledger.transition([message_id], decide)
 
 
-DEEDS = (
+OPERATIONS = (
     *("accept", "accept", "accept large", "hold", "hold anew", "retry", "retry", "deliver some", "deliver", "bounce", "discarded", "heard"),
-    *("acknowledge", "forget", "set aside", "verdict", "expire", "forget unasked", "list", "hand", "promote", "release", "remove", "yield"),
-    *("refuse", "accept again", "wake", "hasten"),
+    *(
+        "acknowledge",
+        "forget",
+        "set aside",
+        "verdict",
+        "expire",
+        "forget unasked",
+        "list",
+        "hand",
+        "drain",
+        "promote",
+        "release",
+        "remove",
+        "yield",
+    ),
+    *("refuse", "accept again", "wake", "hasten", "fork", "fork", "offered", "some done"),
 )
-STEP = st.tuples(st.sampled_from(DEEDS), st.integers(0, 9), st.integers(0, 9))
+STEP = st.tuples(st.sampled_from(OPERATIONS), st.integers(0, 9), st.integers(0, 9))
 IMPOSSIBLE = (LedgerUnavailable, IllegalTransition, Refused, AssertionError, AttributeError)
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.lists(STEP, min_size=1, max_size=6), min_size=1, max_size=12), st.booleans())
+@example(  # made and removed in two savepoints of one transaction
+    [
+        [("accept", 0, 0)] * 4,
+        [("hold", 0, 0), ("remove", 4, 0), ("accept again", 0, 0)],
+        [("deliver", 4, 0)],
+    ],
+    False,
+)
 def test_whatever_is_done_the_counters_are_what_the_tables_say(batches: list[list[tuple[str, int, int]]], is_inline: bool) -> None:
     """Each batch is promised at once, so it is one transaction, or savepoints where one of it fails."""
 
     async def run(directory: Path) -> None:
-        wall = Wall()
-        async with a_ledger(directory / "data", wall.now, inline=is_inline) as ledger:
+        wall = Hands(NOW)
+        async with a_ledger(directory / "data", wall, inline=is_inline) as ledger:
             driver = Driver(ledger, wall, directory)
             for batch in batches:
                 promises = [driver.step(*step) for step in batch]
@@ -177,7 +220,7 @@ def test_whatever_is_done_the_counters_are_what_the_tables_say(batches: list[lis
 
 async def test_a_commit_that_fails_counts_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with a_ledger(tmp_path) as ledger:
-        first = await ledger.record_accepted(a_new_message(), a_content(), decided=True)
+        first = await accept(ledger)
         before, _ = await counts_in(ledger)
 
         def full(*_: object) -> None:
@@ -185,9 +228,7 @@ async def test_a_commit_that_fails_counts_nothing(tmp_path: Path, monkeypatch: p
 
         with monkeypatch.context() as patched:
             patched.setattr(ledger._contents, "sync", full)
-            outcomes = await asyncio.gather(
-                *(ledger.record_accepted(a_new_message(), a_content(), decided=True) for _ in range(3)), return_exceptions=True
-            )
+            outcomes = await asyncio.gather(*(accept(ledger) for _ in range(3)), return_exceptions=True)
         assert {LedgerUnavailable} == {type(outcome) for outcome in outcomes}
         assert (before, before) == await counts_in(ledger)
 
@@ -197,14 +238,14 @@ async def test_a_commit_that_fails_counts_nothing(tmp_path: Path, monkeypatch: p
 
 
 async def test_a_message_in_safety_net_is_counted_until_its_minute_is_over(tmp_path: Path) -> None:
-    wall = Wall()
+    wall = Hands(NOW)
 
     async def count(ledger: SqliteLedger) -> int:
         (row,) = [row for row in await ledger.queues() if row.kind is QueueKind.SAFETY_NET_PRIMARY]
         return row.count
 
-    async with a_ledger(tmp_path, wall.now) as ledger:
-        stored = await ledger.record_accepted(a_new_message(), a_content(), decided=True)
+    async with a_ledger(tmp_path, wall) as ledger:
+        stored = await accept(ledger)
         await ledger.record_attempt(an_attempt(stored.envelope.message_id, keep_until=NOW + DAY, remember_until=NOW + 2 * DAY), all_done)
         counts = []
         for wall.at in (NOW + DAY - timedelta(seconds=1), NOW + DAY + timedelta(minutes=1), NOW + timedelta(days=1.5), NOW):
@@ -216,8 +257,8 @@ async def test_a_message_in_safety_net_is_counted_until_its_minute_is_over(tmp_p
 async def test_the_octets_of_a_queue_are_those_of_its_contents(tmp_path: Path) -> None:
     async with a_ledger(tmp_path) as ledger:
         for size in (10, 20):
-            await ledger.record_accepted(a_new_message(), a_content(b"x" * size), decided=True)
-        waiting = await ledger.record_accepted(a_new_message(), a_content(b"x" * 40), decided=True)
+            await accept(ledger, b"x" * size)
+        waiting = await accept(ledger, b"x" * 40)
         await ledger.record_queued(waiting.envelope.message_id, tuple(a_retry(hop) for hop in NEXT_HOPS[:2]))
 
         octets = {row.identity: row.octets for row in await ledger.queues() if row.octets}
@@ -228,7 +269,7 @@ async def test_the_octets_of_a_queue_are_those_of_its_contents(tmp_path: Path) -
 async def test_peers_are_counted_by_what_they_may_hold(tmp_path: Path) -> None:
     async with a_ledger(tmp_path) as ledger:
         for copies in COPIES:
-            await ledger.record_accepted(a_new_message(copies=copies), a_content(), decided=True)
+            await accept(ledger, copies=copies)
 
         assert {THERE: 2, OTHER: 2} == await ledger.listed_counts()
         with suppress(LedgerUnavailable):
@@ -243,7 +284,7 @@ async def test_what_is_to_be_taken_over_or_delivered_does_not_hang_on_a_counter(
         await ledger.record_hold(other, a_content(), keep_copy)
         await ledger.transition([other.envelope.message_id], yield_to(OTHER, NEW_DATABASE))
         await ledger.transition([other.envelope.message_id], handed)
-        waiting = await ledger.record_accepted(a_new_message(), a_content(), decided=True)
+        waiting = await accept(ledger)
         await ledger.record_queued(waiting.envelope.message_id, tuple(a_retry(hop) for hop in NEXT_HOPS[:2]))
     with closing(sqlite3.connect(tmp_path / "queue.db")) as connection, connection:
         connection.execute("DELETE FROM counter")

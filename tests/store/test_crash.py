@@ -77,11 +77,11 @@ import asyncio, sys
 from pathlib import Path
 from shadowrelay.store import SqliteLedger
 from tests.kit.clock import PATIENCE_SECONDS
-from tests.kit.ledger import HERE, NOW, a_content, a_new_message
+from tests.kit.ledger import HERE, NOW, accept
 
 async def main():
     ledger = await SqliteLedger.open(Path(sys.argv[1]), server=HERE, now=lambda: NOW)
-    stored = await ledger.record_accepted(a_new_message(), a_content(), decided=True)
+    stored = await accept(ledger)
     await ledger.load(stored.envelope.message_id)
     await ledger.close()
 

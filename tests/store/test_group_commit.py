@@ -14,7 +14,20 @@ from shadowrelay.model.replies import LedgerUnavailable
 from shadowrelay.store import SqliteLedger
 from shadowrelay.store.commit import BATCH_MAX, LIGHT_ROWS_MAX, WAITING_MAX
 from tests.kit.clock import PATIENCE_SECONDS
-from tests.kit.ledger import THERE, Refused, a_content, a_ledger, a_message_id, a_new_message, all_done, an_attempt, choose, nothing, refuse
+from tests.kit.ledger import (
+    THERE,
+    Refused,
+    a_content,
+    a_ledger,
+    a_message_id,
+    a_new_message,
+    accept,
+    all_done,
+    an_attempt,
+    choose,
+    nothing,
+    refuse,
+)
 
 
 @contextmanager
@@ -44,7 +57,7 @@ async def test_promises_that_wait_together_are_one_commit(tmp_path: Path) -> Non
     async with a_ledger(tmp_path) as ledger:
         before = ledger.position
         with held_up(ledger):
-            tasks = await promised(*(ledger.record_accepted(a_new_message(), a_content(), decided=True) for _ in range(20)))
+            tasks = await promised(*(accept(ledger) for _ in range(20)))
 
         await asyncio.gather(*tasks)
 
@@ -72,7 +85,7 @@ async def test_the_event_loop_goes_on_while_the_disk_is_waited_for(tmp_path: Pat
             inner()
 
         monkeypatch.setattr(ledger._contents, "sync", slow_disk)
-        (task,) = await promised(ledger.record_accepted(a_new_message(), a_content(), decided=True))
+        (task,) = await promised(accept(ledger))
         while ledger._writer._waiting:  # type: ignore[union-attr]
             await asyncio.sleep(0)
         before = ledger.position
@@ -87,7 +100,7 @@ async def test_a_batch_is_bounded(tmp_path: Path) -> None:
     async with a_ledger(tmp_path) as ledger:
         before = ledger.position
         with held_up(ledger):
-            calls = (ledger.record_accepted(a_new_message(), a_content(), decided=True) for _ in range(BATCH_MAX + 1))
+            calls = (accept(ledger) for _ in range(BATCH_MAX + 1))
             tasks = await promised(*calls)
 
         await asyncio.gather(*tasks)
@@ -97,7 +110,7 @@ async def test_a_batch_is_bounded(tmp_path: Path) -> None:
 
 async def test_a_decide_that_raises_fails_only_its_own_promise(tmp_path: Path) -> None:
     async with a_ledger(tmp_path) as ledger:
-        stored = [await ledger.record_accepted(a_new_message(), a_content(), decided=True) for _ in range(3)]
+        stored = [await accept(ledger) for _ in range(3)]
         ids = [message.envelope.message_id for message in stored]
         before = ledger.position
         with held_up(ledger):
@@ -118,7 +131,7 @@ async def test_a_decide_that_raises_fails_only_its_own_promise(tmp_path: Path) -
 
 async def test_a_statement_that_sqlite_refuses_fails_only_its_own_promise(tmp_path: Path) -> None:
     async with a_ledger(tmp_path) as ledger:
-        there = await ledger.record_accepted(a_new_message(), a_content(), decided=True)
+        there = await accept(ledger)
         ledger._state.rows.clear()  # so that only the INSERT finds out
         fresh = [a_new_message() for _ in range(2)]
         with held_up(ledger):
@@ -174,7 +187,7 @@ async def test_cancelling_the_waiter_does_not_take_the_promise_back(tmp_path: Pa
 async def test_a_promise_on_a_rolled_back_row_sees_the_row_as_it_is(tmp_path: Path) -> None:
     """The writer's memory of rows must not keep what a failed transaction did to them."""
     async with a_ledger(tmp_path) as ledger:
-        stored = await ledger.record_accepted(a_new_message(), a_content(), decided=True)
+        stored = await accept(ledger)
         message_id = stored.envelope.message_id
         seen: list[Claim | None] = []
 
@@ -196,7 +209,7 @@ async def test_a_promise_on_a_rolled_back_row_sees_the_row_as_it_is(tmp_path: Pa
 
 async def test_a_server_that_goes_off_a_list_and_comes_back_in_one_commit_is_listed(tmp_path: Path) -> None:
     async with a_ledger(tmp_path) as ledger:
-        stored = await ledger.record_accepted(a_new_message(), a_content(), decided=True)
+        stored = await accept(ledger)
         ids = [stored.envelope.message_id]
 
         def without(_, before):  # type: ignore[no-untyped-def]
@@ -218,7 +231,7 @@ async def test_a_server_that_goes_off_a_list_and_comes_back_in_one_commit_is_lis
 
 async def test_a_promise_that_changes_nothing_does_not_raise_the_position(tmp_path: Path) -> None:
     async with a_ledger(tmp_path) as ledger:
-        stored = await ledger.record_accepted(a_new_message(), a_content(), decided=True)
+        stored = await accept(ledger)
         before = ledger.position
 
         await ledger.transition([stored.envelope.message_id], nothing)
@@ -231,7 +244,7 @@ async def test_too_many_waiting_promises_are_refused_with_452(tmp_path: Path, mo
     monkeypatch.setattr("shadowrelay.store.commit.WAITING_MAX", 2)
     async with a_ledger(tmp_path) as ledger:
         with held_up(ledger):
-            calls = (ledger.record_accepted(a_new_message(), a_content(), decided=True) for _ in range(8))
+            calls = (accept(ledger) for _ in range(8))
             tasks = await promised(*calls)
 
         outcomes = await asyncio.gather(*tasks, return_exceptions=True)
@@ -246,7 +259,7 @@ async def test_a_closed_ledger_refuses_and_may_be_closed_again(tmp_path: Path) -
         pass
 
     with pytest.raises(LedgerUnavailable, match="closed"):
-        await ledger.record_accepted(a_new_message(), a_content(), decided=True)
+        await accept(ledger)
     await ledger.close()
 
 
@@ -263,7 +276,7 @@ async def test_what_was_promised_before_close_is_kept(tmp_path: Path) -> None:
 async def test_no_thread_is_left_after_close(tmp_path: Path) -> None:
     before = set(threading.enumerate())  # those of earlier tests may end meanwhile
     async with a_ledger(tmp_path) as ledger:
-        stored = await ledger.record_accepted(a_new_message(), a_content(), decided=True)
+        stored = await accept(ledger)
         await asyncio.gather(*(ledger.load(stored.envelope.message_id) for _ in range(8)))
         await ledger.record_verdict(stored.envelope.message_id, choose)
 
@@ -272,7 +285,7 @@ async def test_no_thread_is_left_after_close(tmp_path: Path) -> None:
 
 async def test_a_cancelled_reader_leaves_the_others_working(tmp_path: Path) -> None:
     async with a_ledger(tmp_path) as ledger:
-        stored = await ledger.record_accepted(a_new_message(), a_content(), decided=True)
+        stored = await accept(ledger)
         for turns in range(12):
             task = asyncio.ensure_future(ledger.load(stored.envelope.message_id))
             for _ in range(turns):

@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 from shadowrelay.store import SqliteLedger
 from shadowrelay.store import connection as connections
 from shadowrelay.store import ledger as ledger_module
-from tests.kit.ledger import a_content, a_ledger, a_new_message
+from tests.kit.ledger import a_ledger, accept
 
 LOG_BYTES_MAX = 1_000_000
 LONG = (
@@ -29,9 +29,9 @@ def _small_log(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "PRAGMAS", pragmas)
 
 
-async def accept(ledger: SqliteLedger, count: int) -> None:
+async def fill(ledger: SqliteLedger, count: int) -> None:
     for _ in range(count):
-        await asyncio.gather(*(ledger.record_accepted(a_new_message(), a_content(), decided=True) for _ in range(10)))
+        await asyncio.gather(*(accept(ledger) for _ in range(10)))
 
 
 def read_long(connection: Connection) -> None:
@@ -46,7 +46,7 @@ async def overlapping(ledger: SqliteLedger, work: Callable[[], object], offset: 
 
 async def test_reads_that_overlap_do_not_let_the_log_grow(tmp_path: Path) -> None:
     async with a_ledger(tmp_path) as ledger:
-        accepting = asyncio.create_task(accept(ledger, 300))
+        accepting = asyncio.create_task(fill(ledger, 300))
         readers = [asyncio.create_task(overlapping(ledger, accepting.done, offset)) for offset in (0.0, 0.002, 0.004)]
         largest = 0
         while not accepting.done():
@@ -64,13 +64,13 @@ async def test_a_reader_of_another_process_holds_up_nothing(tmp_path: Path, monk
         with closing(sqlite3.connect(tmp_path / "queue.db", isolation_level=None)) as shell:
             shell.execute("BEGIN")
             shell.execute("SELECT count(*) FROM message").fetchall()
-            await accept(ledger, 60)
+            await fill(ledger, 60)
             grown = ledger.log_bytes
             assert 600 == sum(row.count for row in await ledger.queues())
             shell.execute("COMMIT")
-        await accept(ledger, 1)
+        await fill(ledger, 1)
 
         assert LOG_BYTES_MAX < grown
         async with asyncio.timeout(10):
             while ledger.log_bytes > LOG_BYTES_MAX:
-                await accept(ledger, 1)
+                await fill(ledger, 1)

@@ -5,6 +5,7 @@ import sqlite3
 import subprocess
 import sys
 import zipfile
+from collections.abc import Callable
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
@@ -25,9 +26,11 @@ from shadowrelay.store import versions
 from shadowrelay.store.opening import DATABASE_NAME
 from shadowrelay.store.tables import METADATA
 from tests.kit.clock import PATIENCE_SECONDS
-from tests.kit.ledger import NOW, OUR_DATABASE, THEIR_DATABASE, THERE, a_content, a_ledger, a_new_message, a_retry, counts_in
+from tests.kit.ledger import NOW, OUR_DATABASE, THEIR_DATABASE, THERE, a_content, a_ledger, a_retry, accept, counts_in
 from tests.tidy.house import ROOT
 
+VERSION, NEXT_VERSION = versions.VERSION, versions.VERSION + 1
+STAMP = (VERSION, [f"{VERSION:04}"])
 VERSION_1 = Path(__file__).with_name("queue_version_1.sql")  # `.dump` of a database that commit af667f9 wrote
 IDS = [MessageId(f"{number:08x}-0000-4000-8000-000000000000") for number in range(1, 18)]
 WITHOUT_VERDICT, DUE, WITHOUT_COPY, PLACED, IN_TWO_QUEUES, IN_ONE_QUEUE, DELIVERED, *_ = IDS
@@ -41,6 +44,31 @@ def make_version_1(directory: Path) -> None:
     with closing(sqlite3.connect(directory / DATABASE_NAME)) as connection:
         connection.executescript(VERSION_1.read_text(encoding="utf-8"))
         connection.execute("PRAGMA user_version = 1")
+
+
+def make_version_2(directory: Path) -> None:
+    """The same mail, in a database that has been opened by the version after."""
+    make_version_1(directory)
+    upgrade(directory, "0001", "0002")
+    change(directory, "PRAGMA user_version = 2")
+
+
+def make_version_3(directory: Path) -> None:
+    """The same mail, in a database that has been opened by the version after that."""
+    make_version_2(directory)
+    upgrade(directory, "0002", "0003")
+    change(directory, "PRAGMA user_version = 3")
+
+
+def upgrade(directory: Path, found: str, wanted: str) -> None:
+    engine = create_engine(f"sqlite:///{directory / DATABASE_NAME}")
+    config = Config(attributes={})
+    config.set_main_option("script_location", str(versions.SCRIPTS))
+    with engine.begin() as connection:
+        config.attributes["connection"] = connection
+        command.stamp(config, found)
+        command.upgrade(config, wanted)
+    engine.dispose()
 
 
 def schema_of(path: Path) -> dict[str, object]:
@@ -69,25 +97,27 @@ def change(directory: Path, *statements: str) -> None:
 
 
 @pytest.fixture
-def revision_3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def next_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A script for what comes next, and a program that knows it. A test writes into it what it does."""
     scripts = tmp_path / "migrations %d"  # a per cent sign means something to Alembic's configuration
     shutil.copytree(versions.SCRIPTS, scripts, ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.setattr(versions, "SCRIPTS", scripts)
-    monkeypatch.setattr(versions, "VERSION", 3)
-    return scripts / "versions" / "version_3.py"
+    monkeypatch.setattr(versions, "VERSION", NEXT_VERSION)
+    return scripts / "versions" / f"version_{NEXT_VERSION}.py"
 
 
-NEXT = """
+NEXT = f"""
 from alembic import op
-revision, down_revision = "0003", "0002"
+revision, down_revision = "{NEXT_VERSION:04}", "{VERSION:04}"
 def upgrade():
     op.execute("CREATE TABLE later (id INTEGER PRIMARY KEY)")
 """
 
 
-async def test_version_1_keeps_its_mail_in_every_state(tmp_path: Path) -> None:
-    make_version_1(tmp_path)
+@pytest.mark.parametrize("make", [make_version_1, make_version_2, make_version_3])
+async def test_an_older_version_keeps_its_mail_in_every_state(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    make(tmp_path)
+    found_version, _ = versions_of(tmp_path)
 
     async with a_ledger(tmp_path) as ledger:
         roles = {message.envelope.message_id: message.claim.role for message in await ledger.messages("", 99)}
@@ -120,7 +150,7 @@ async def test_version_1_keeps_its_mail_in_every_state(tmp_path: Path) -> None:
         assert [1, 2, 3] == [event.sequence for event in discards.events]
         assert 300_000 * 5 == content.size
         assert THERE == ledger.server_of(THEIR_DATABASE)
-        assert ("queue.db migrated from schema version 1 to 2",) == ledger.notes[:1]
+        assert (f"queue.db migrated from schema version {found_version} to {VERSION}",) == ledger.notes[:1]
 
 
 async def test_the_counters_of_a_migrated_database_are_what_its_tables_say(tmp_path: Path) -> None:
@@ -183,7 +213,7 @@ def test_the_last_revision_is_the_version_that_the_program_wants() -> None:
 async def test_a_migrated_database_goes_on(tmp_path: Path) -> None:
     make_version_1(tmp_path)
     async with a_ledger(tmp_path) as ledger:
-        stored = await ledger.record_accepted(a_new_message(due_at=NOW + timedelta(minutes=1)), a_content(), decided=True)
+        stored = await accept(ledger, due_at=NOW + timedelta(minutes=1))
     async with a_ledger(tmp_path) as ledger:
         assert stored == await ledger.load(stored.envelope.message_id)
         assert 3 == ledger.identity.incarnation
@@ -193,36 +223,38 @@ async def test_a_new_database_has_the_newest_version(tmp_path: Path) -> None:
     async with a_ledger(tmp_path) as ledger:
         assert () == ledger.notes
 
-    assert (2, ["0002"]) == versions_of(tmp_path)
+    assert STAMP == versions_of(tmp_path)
 
 
 async def test_a_database_from_before_alembic_gets_its_revision_and_goes_on(tmp_path: Path) -> None:
     async with a_ledger(tmp_path) as ledger:
-        stored = await ledger.record_accepted(a_new_message(), a_content(), decided=True)
+        stored = await accept(ledger)
     change(tmp_path, "DROP TABLE alembic_version")
-    assert (2, []) == versions_of(tmp_path)
+    assert (VERSION, []) == versions_of(tmp_path)
 
     async with a_ledger(tmp_path) as ledger:
         assert stored == await ledger.load(stored.envelope.message_id)
         assert () == ledger.notes
-    assert (2, ["0002"]) == versions_of(tmp_path)
+    assert STAMP == versions_of(tmp_path)
 
 
-async def test_an_older_database_migrates_forward_and_says_so(tmp_path: Path, revision_3: Path) -> None:
+async def test_an_older_database_migrates_forward_and_says_so(tmp_path: Path, next_revision: Path) -> None:
     make_version_1(tmp_path)
-    revision_3.write_text(NEXT)
+    next_revision.write_text(NEXT)
 
     async with a_ledger(tmp_path) as ledger:
         assert 13 == len(await ledger.messages("", 99))
-        assert "queue.db migrated from schema version 1 to 3" == ledger.notes[0]
+        assert f"queue.db migrated from schema version 1 to {NEXT_VERSION}" == ledger.notes[0]
 
-    assert (3, ["0003"]) == versions_of(tmp_path), "a program from before Alembic knows by user_version that it must not open this"
+    assert (NEXT_VERSION, [f"{NEXT_VERSION:04}"]) == versions_of(tmp_path), (
+        "a program from before Alembic knows by user_version that it must not open this"
+    )
 
 
-async def test_a_migration_that_fails_changes_nothing(tmp_path: Path, revision_3: Path) -> None:
+async def test_a_migration_that_fails_changes_nothing(tmp_path: Path, next_revision: Path) -> None:
     make_version_1(tmp_path)
     before = schema_of(tmp_path / DATABASE_NAME)
-    revision_3.write_text(f"{NEXT}    op.execute('SELECT * FROM nowhere')\n")
+    next_revision.write_text(f"{NEXT}    op.execute('SELECT * FROM nowhere')\n")
 
     with pytest.raises(LedgerUnavailable, match="nowhere"):
         async with a_ledger(tmp_path):
@@ -230,7 +262,7 @@ async def test_a_migration_that_fails_changes_nothing(tmp_path: Path, revision_3
 
     assert (1, []) == versions_of(tmp_path)
     assert before == schema_of(tmp_path / DATABASE_NAME)
-    revision_3.write_text(NEXT)
+    next_revision.write_text(NEXT)
     async with a_ledger(tmp_path) as ledger:
         assert 13 == len(await ledger.messages("", 99))
 
@@ -244,9 +276,9 @@ import asyncio, os, signal
 from pathlib import Path
 from alembic import op
 from shadowrelay.store import SqliteLedger
-from tests.kit.ledger import HERE, Wall
+from tests.kit.ledger import HERE, NOW
 op.create_table = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
-asyncio.run(SqliteLedger.open(Path({str(tmp_path)!r}), server=HERE, now=Wall().now))
+asyncio.run(SqliteLedger.open(Path({str(tmp_path)!r}), server=HERE, now=lambda: NOW))
 """
     finished = subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=False, timeout=PATIENCE_SECONDS)
 
@@ -255,14 +287,14 @@ asyncio.run(SqliteLedger.open(Path({str(tmp_path)!r}), server=HERE, now=Wall().n
     assert before == schema_of(tmp_path / DATABASE_NAME)
     async with a_ledger(tmp_path) as ledger:
         assert 13 == len(await ledger.messages("", 99))
-        assert ("queue.db migrated from schema version 1 to 2",) == ledger.notes[:1]
+        assert (f"queue.db migrated from schema version 1 to {VERSION}",) == ledger.notes[:1]
 
 
 @pytest.mark.parametrize(
     ("statement", "error"),
     [
-        ("PRAGMA user_version = 77", "schema version 77, this program knows versions up to 2"),
-        ("UPDATE alembic_version SET version_num = '0077'", "schema version 77, this program knows versions up to 2"),
+        ("PRAGMA user_version = 77", f"schema version 77, this program knows versions up to {VERSION}"),
+        ("UPDATE alembic_version SET version_num = '0077'", f"schema version 77, this program knows versions up to {VERSION}"),
         ("UPDATE alembic_version SET version_num = '1975ea83b712'", "schema revision '1975ea83b712', which no shadowrelay made"),
     ],
 )
@@ -278,9 +310,9 @@ async def test_a_database_of_a_newer_version_is_refused(tmp_path: Path, statemen
     assert before == versions_of(tmp_path)
 
 
-async def test_scripts_that_are_missing_are_an_error_that_names_the_remedy(tmp_path: Path, revision_3: Path) -> None:
+async def test_scripts_that_are_missing_are_an_error_that_names_the_remedy(tmp_path: Path, next_revision: Path) -> None:
     make_version_1(tmp_path)
-    shutil.rmtree(revision_3.parents[1])
+    shutil.rmtree(next_revision.parents[1])
 
     with pytest.raises(ConfigurationError, match=r"queue\.db cannot be migrated: .*; install shadowrelay again"):
         async with a_ledger(tmp_path):
@@ -295,10 +327,10 @@ def test_alembic_is_imported_only_where_there_is_something_to_migrate(tmp_path: 
 import asyncio, sys
 from pathlib import Path
 from shadowrelay.store import SqliteLedger
-from tests.kit.ledger import HERE, Wall
+from tests.kit.ledger import HERE, NOW
 async def main():
     for _ in range(2):
-        await (await SqliteLedger.open(Path({str(tmp_path)!r}), server=HERE, now=Wall().now)).close()
+        await (await SqliteLedger.open(Path({str(tmp_path)!r}), server=HERE, now=lambda: NOW)).close()
 asyncio.run(main())
 sys.exit("alembic" in sys.modules)
 """

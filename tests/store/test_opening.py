@@ -1,5 +1,6 @@
 """Opening: identity, incarnation, migrations, what was found damaged, and what the last process was working on."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,16 +12,16 @@ from shadowrelay.model.ownership import Role
 from shadowrelay.model.replies import ConfigurationError, LedgerUnavailable
 from shadowrelay.store import connection as connections
 from shadowrelay.store.working import read_boot_id
-from tests.kit.clock import PATIENCE_SECONDS
+from tests.kit.clock import PATIENCE_SECONDS, Hands
 from tests.kit.ledger import (
     NOW,
     THERE,
-    Wall,
     a_content,
     a_ledger,
     a_message_id,
     a_new_message,
     a_spooled_content,
+    accept,
     all_done,
     an_attempt,
     an_identity,
@@ -30,16 +31,16 @@ from tests.kit.ledger import (
 )
 
 
-async def test_each_opening_is_a_new_incarnation_of_the_same_database_that_began_where_it_stands(tmp_path: Path) -> None:
+async def test_each_opening_is_a_new_incarnation_of_the_same_database_that_begins_above_the_last_one(tmp_path: Path) -> None:
     async with a_ledger(tmp_path) as ledger:
-        await ledger.record_accepted(a_new_message(), a_content(), decided=True)
+        await accept(ledger)
         first, ended = ledger.identity, ledger.position
     async with a_ledger(tmp_path) as ledger:
         second = ledger.identity
 
-        assert (1, 1) == (first.incarnation, first.began)
-        assert (first.database, 2, ended + 1) == (second.database, second.incarnation, second.began)
-        assert second.began == ledger.position
+        assert (1, 2) == (first.incarnation, second.incarnation)
+        assert (first.database, ended) == (second.database, second.openings[2].found)
+        assert second.began == ledger.position > ended
         assert (False, False) == (ledger.is_new, ledger.was_damaged)
 
 
@@ -69,7 +70,7 @@ async def test_ids_and_sequences_are_not_given_twice(tmp_path: Path) -> None:
     sequences, ids = [], []
     for _ in range(2):
         async with a_ledger(tmp_path) as ledger:
-            stored = await ledger.record_accepted(a_new_message(), a_content(), decided=True)
+            stored = await accept(ledger)
             ids.append(stored.internal_id)
             await ledger.record_attempt(an_attempt(stored.envelope.message_id), all_done)
             reply = await ledger.discards_for(THERE, an_identity().database, 9)
@@ -127,7 +128,7 @@ async def test_a_directory_that_can_never_be_used_names_the_key_and_the_remedy(t
 
 async def test_what_is_kept_of_mail_is_for_its_owner_alone(tmp_path: Path) -> None:
     async with a_ledger(tmp_path / "data") as ledger:
-        await ledger.record_accepted(a_new_message(), a_content(), decided=True)
+        await accept(ledger)
         files = [path for path in (tmp_path / "data").rglob("*") if path.is_file()]
 
         assert 0o700 == (tmp_path / "data").stat().st_mode & 0o777
@@ -143,7 +144,7 @@ async def test_readers_cannot_write(tmp_path: Path) -> None:
 # damage
 async def test_a_file_that_is_no_database_is_put_aside_and_a_new_one_begins(tmp_path: Path) -> None:
     async with a_ledger(tmp_path) as ledger:
-        stored = await ledger.record_accepted(a_new_message(), a_content(), decided=True)
+        stored = await accept(ledger)
         first = ledger.identity.database
     (tmp_path / "queue.db").write_bytes(b"this was a database once" * 1000)
 
@@ -158,7 +159,7 @@ async def test_a_file_that_is_no_database_is_put_aside_and_a_new_one_begins(tmp_
 
 async def test_a_schema_that_is_damaged_is_put_aside(tmp_path: Path) -> None:
     async with a_ledger(tmp_path) as ledger:
-        await ledger.record_accepted(a_new_message(), a_content(), decided=True)
+        await accept(ledger)
     data = bytearray((tmp_path / "queue.db").read_bytes())
     data[100:4096] = b"\xff" * 3996
     (tmp_path / "queue.db").write_bytes(data)
@@ -174,11 +175,11 @@ def die_while_handling(directory: Path, message_id: str, before: str = "pass") -
 import asyncio, os, signal, sys
 from pathlib import Path
 from tests.kit.clock import PATIENCE_SECONDS
-from tests.kit.ledger import HERE, Wall
+from tests.kit.ledger import HERE, NOW
 from shadowrelay.store import SqliteLedger
 
 async def main():
-    ledger = await SqliteLedger.open(Path({str(directory)!r}), server=HERE, now=Wall().now)
+    ledger = await SqliteLedger.open(Path({str(directory)!r}), server=HERE, now=lambda: NOW)
     {before}
     with ledger.handling({message_id!r}):
         os.kill(os.getpid(), signal.SIGKILL)
@@ -197,8 +198,8 @@ async def deaths_of(directory: Path, *message_ids: MessageId) -> tuple[list[int]
 
 async def two_messages(directory: Path) -> tuple[MessageId, MessageId]:
     async with a_ledger(directory) as ledger:
-        one = await ledger.record_accepted(a_new_message(), a_content(), decided=True)
-        other = await ledger.record_accepted(a_new_message(), a_content(), decided=True)
+        one = await accept(ledger)
+        other = await accept(ledger)
     return one.envelope.message_id, other.envelope.message_id
 
 
@@ -281,7 +282,7 @@ async def test_handling_a_message_that_is_not_there_harms_nothing(tmp_path: Path
 # what was left behind
 async def test_content_that_no_message_refers_to_is_removed_at_opening(tmp_path: Path) -> None:
     async with a_ledger(tmp_path) as ledger:
-        stored = await ledger.record_accepted(a_new_message(), a_content(), decided=True)
+        stored = await accept(ledger)
         large = await ledger.record_accepted(a_new_message(), a_spooled_content(tmp_path, b"x" * 2_000_000), decided=True)
     (tmp_path / "content" / "900.segment").write_bytes(b"orphan")
     (tmp_path / "content" / "large" / "900").write_bytes(b"orphan")
@@ -296,11 +297,27 @@ async def test_content_that_no_message_refers_to_is_removed_at_opening(tmp_path:
 
 
 async def test_abandoned_in_the_middle_everything_committed_is_there(tmp_path: Path) -> None:
-    wall = Wall()
-    async with a_ledger(tmp_path, wall.now, inline=True) as ledger:
-        stored = await ledger.record_accepted(a_new_message(), a_content(), decided=True)
+    wall = Hands(NOW)
+    async with a_ledger(tmp_path, wall, inline=True) as ledger:
+        stored = await accept(ledger)
         await ledger.record_verdict(stored.envelope.message_id, choose)
         ledger.abandon()
-    async with a_ledger(tmp_path, wall.now, inline=True) as ledger:
+    async with a_ledger(tmp_path, wall, inline=True) as ledger:
         (found,) = await ledger.submission(9)
         assert stored.envelope == found.envelope
+
+
+async def test_the_directories_of_contents_have_names_that_survive_a_power_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each name was on the disk when the database was open: what was synced, and what was there then."""
+    synced: dict[str, set[str]] = {}
+    fsync = os.fsync
+
+    def noted(descriptor: int) -> None:
+        fsync(descriptor)
+        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        if path.is_dir():
+            synced[path.name] = {entry.name for entry in path.iterdir()}
+
+    monkeypatch.setattr(os, "fsync", noted)
+    async with a_ledger(tmp_path / "data"):
+        assert (True, True) == ("content" in synced["data"], "large" in synced["content"])

@@ -1,5 +1,6 @@
 """Each hot statement uses its index; a plan with a full scan of a growing table is an error."""
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -7,12 +8,18 @@ from sqlalchemy import Connection
 from sqlalchemy.sql.elements import ClauseElement
 
 from shadowrelay.model.ids import DatabaseId, ServerName
-from shadowrelay.store import counters, opening, promises, queues, reading, tables, work
+from shadowrelay.protocol.filters import MESSAGE_PROPERTIES, parse_filter
+from shadowrelay.store import counters, filters, opening, promises, queues, reading, resubmit_requests, tables, work
 from tests.kit.ledger import a_ledger
 
 Statement = str | ClauseElement
 SERVER, DATABASE = ServerName("s"), DatabaseId("d")
 SHADOWS = reading.shadows_of(SERVER, DATABASE)
+WITHOUT_FORKS = queues.without_forks(SERVER, DATABASE)
+EVERY_PROPERTY = " -and ".join(f"{name} -ne $null" for name in MESSAGE_PROPERTIES)
+FILTERED = queues.by_internal_id([]).where(
+    filters.condition(parse_filter(EVERY_PROPERTY, MESSAGE_PROPERTIES), datetime.now(UTC), timedelta(days=2), SERVER)
+)
 PLANS: dict[str, tuple[Statement, str]] = {
     "rows of a batch": (work.SELECT_ROWS, "USING INDEX sqlite_autoindex_message_1"),
     "load": (reading.SELECT_MANY, "USING INDEX sqlite_autoindex_message_1"),
@@ -29,11 +36,11 @@ PLANS: dict[str, tuple[Statement, str]] = {
     "listed on": (reading.listed_on(SERVER, 0, 1), "USING PRIMARY KEY (server=? AND message>?)"),
     "shadows of": (
         reading.page(SHADOWS, 0, 1),
-        "message_shadow (role=? AND primary_server=? AND primary_database=? AND rowid>?)",
+        "message_shadow (role=? AND primary_server=? AND primary_database=? AND internal_id>?)",
     ),
     "copies of": (
         reading.page(SHADOWS, 0, 1).with_only_columns(*reading.OF_A_COPY),
-        "message_shadow (role=? AND primary_server=? AND primary_database=? AND rowid>?)",
+        "message_shadow (role=? AND primary_server=? AND primary_database=? AND internal_id>?)",
     ),
     "handed": (reading.page(reading.shadows_of(SERVER, DATABASE, handed_only=True), 0, 1), "message_handed"),
     "first server with a group": (reading.SELECT_GROUP_SERVERS, "COVERING INDEX message_shadow (role=?)"),
@@ -53,6 +60,12 @@ PLANS: dict[str, tuple[Statement, str]] = {
     "discards": (reading.SELECT_DISCARDS, "USING INDEX discard_asker (asker=?)"),
     "untold": (reading.SELECT_UNTOLD, "USING INDEX discard_asker (asker=?)"),
     "discards of an asker": (promises.first_discards("s"), "USING INDEX discard_asker (asker=?)"),
+    "delivered before": (reading.delivered([b"key"], 0, 1), "SEARCH delivered_to USING PRIMARY KEY (key=?)"),
+    "newest deliveries": (opening.SELECT_NEWEST_DELIVERED, "SCAN delivered_to USING COVERING INDEX delivered_to_at"),
+    "old deliveries": (
+        promises.old_deliveries(tables.DELIVERED_TO.c.delivered_at <= 0),
+        "USING COVERING INDEX delivered_to_at (delivered_at<?)",
+    ),
     "waiting": (work.SELECT_WAITING, "USING INDEX waiting_side (side=?)"),
     "expired": (promises.expired(0, 1), "USING INDEX message_expires (expires_at<?)"),
     "pinned": (promises.pinned(1), "USING INDEX message_content (segment=?)"),
@@ -72,6 +85,19 @@ PLANS: dict[str, tuple[Statement, str]] = {
         queues.oldest_in_safety_net(0, 0),
         "message_safety_net (role=? AND is_shadow_side=? AND keep_until>?)",
     ),
+    "oldest without forks": (queues.oldest(WITHOUT_FORKS), "message_shadow (role=? AND primary_server=? AND primary_database=?)"),
+    "page without forks": (
+        reading.page(WITHOUT_FORKS, 0, 1),
+        "message_shadow (role=? AND primary_server=? AND primary_database=? AND internal_id>?)",
+    ),
+    "oldest in a shadow queue of forks": (queues.SHADOW_FORKS, "SEARCH shadow_fork USING COVERING INDEX shadow_fork_queue (queue=?)"),
+    "page of a shadow queue of forks": (queues.shadow_fork_page("q", 0, 1), "shadow_fork_queue (queue=? AND message>?)"),
+    "reported forks": (reading.SELECT_SHADOW_FORKS, "SEARCH shadow_fork USING PRIMARY KEY (message=?)"),
+    "reported forks that go": (work.SELECT_SHADOW_FORKS_GONE, "SEARCH shadow_fork USING PRIMARY KEY (message=?)"),
+    "reported forks of one": (work.SELECT_SHADOW_FORKS, "SEARCH shadow_fork USING PRIMARY KEY (message=?)"),
+    "forks not heard": (work.DELETE_FORKS, "USING INDEX discard_forks (message_id=?)"),
+    "discards but forks": (reading.SELECT_DISCARDS_BUT_FORKS, "USING INDEX discard_asker (asker=?)"),
+    "forks of a filtered shadow page": (FILTERED, "SEARCH shadow_fork USING PRIMARY KEY (message=?)"),
     "oldest of poison": (queues.oldest(queues.SET_ASIDE), "USING INDEX message_set_aside (role=?)"),
     "oldest of a delivery queue": (queues.DELIVERY, "SEARCH retry USING COVERING INDEX retry_next_hop (next_hop=?)"),
     "next retry of a delivery queue": (queues.DELIVERY, "SEARCH retry USING COVERING INDEX retry_due (next_hop=?)"),
@@ -87,17 +113,29 @@ PLANS: dict[str, tuple[Statement, str]] = {
     ),
     "ids of a merged page": (
         reading.page(SHADOWS, 0, 1).with_only_columns(tables.MESSAGE.c.internal_id),
-        "COVERING INDEX message_shadow (role=? AND primary_server=? AND primary_database=? AND rowid>?)",
+        "COVERING INDEX message_shadow (role=? AND primary_server=? AND primary_database=? AND internal_id>?)",
     ),
     "rows of a merged page": (queues.by_internal_id([]), "SEARCH message USING INTEGER PRIMARY KEY (rowid=?)"),
+    "page of what was handed over": (reading.page(queues.GIVEN_AWAY, 0, 1), "message_handed_over (role=? AND rowid>?)"),
+    "oldest of what was handed over": (queues.oldest(queues.GIVEN_AWAY), "USING INDEX message_handed_over (role=?)"),
+    "rows of a filtered page": (FILTERED, "SEARCH message USING INTEGER PRIMARY KEY (rowid=?)"),
+    "forks of a filtered page": (FILTERED, "SEARCH retry USING PRIMARY KEY (message=?)"),
+    "delivered": (
+        resubmit_requests.delivered(0, 0, 0, 1),
+        "USING INDEX message_delivered (is_shadow_side=? AND delivered_at>? AND delivered_at<?)",
+    ),
     "page of poison": (reading.page(queues.SET_ASIDE, 0, 1), "message_set_aside (role=? AND rowid>?)"),
 }
-SORTS_FEW = (reading.SELECT_RETRIES, work.SELECT_RETRIES_GONE)  # the forks of the messages of one page
-GROWING = ("message", "retry", "listing", "discard")
+SORTS_FEW = (reading.SELECT_RETRIES, work.SELECT_RETRIES_GONE, FILTERED)  # the forks of the messages of one page
+GROWING = ("message", "retry", "shadow_fork", "listing", "discard", "delivered_to")
 
 
 def plan_of(connection: Connection, statement: Statement) -> list[str]:
-    text = statement if isinstance(statement, str) else str(statement.compile(dialect=connection.dialect))
+    text = (
+        statement
+        if isinstance(statement, str)
+        else str(statement.compile(dialect=connection.dialect, compile_kwargs={"render_postcompile": True}))
+    )
     return [row[3] for row in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {text}", (None,) * text.count("?")).fetchall()]
 
 

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, LedgerUnavailable
+from shadowrelay.model.replies import LedgerUnavailable
 from shadowrelay.store import connection as connections
 from shadowrelay.store import content, opening
-from tests.kit.ledger import a_content, a_ledger, a_new_message, all_done, an_attempt
+from tests.kit.ledger import a_ledger, accept, all_done, an_attempt
 
 
 def size_of(directory: Path) -> int | None:
@@ -22,40 +22,38 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_a_reserve_is_made_where_there_is_room(tmp_path: Path) -> None:
     async with a_ledger(tmp_path) as ledger:
-        await ledger.keep_reserve()
-        await ledger.keep_reserve()
+        await ledger.keep_reserve(0)
+        await ledger.keep_reserve(0)
 
         assert 100_000 == size_of(tmp_path)
 
 
 async def test_no_reserve_is_made_of_what_mail_needs(tmp_path: Path) -> None:
-    async with a_ledger(tmp_path, free_bytes_min=10**18) as ledger:
-        await ledger.keep_reserve()
+    async with a_ledger(tmp_path) as ledger:
+        await ledger.keep_reserve(10**18)
 
     assert size_of(tmp_path) is None
 
 
 async def test_a_start_without_room_takes_the_reserve_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with a_ledger(tmp_path) as ledger:
-        await ledger.keep_reserve()
-        stored = await ledger.record_accepted(a_new_message(), a_content(), decided=True)
+        await ledger.keep_reserve(0)
+        stored = await accept(ledger)
     with monkeypatch.context() as patched:
         patched.setattr(content, "free_bytes", lambda _: 0)
         async with a_ledger(tmp_path) as ledger:
             notes = ledger.notes
-            refusal = ledger.unavailable_reason()
             await ledger.record_attempt(an_attempt(stored.envelope.message_id), all_done)
-            await ledger.keep_reserve()
+            await ledger.keep_reserve(0)
             taken = size_of(tmp_path)
 
     assert (opening.RESERVE_TAKEN,) == notes
-    assert INSUFFICIENT_RESOURCES == refusal
     assert taken is None
 
 
 async def test_a_start_that_a_quota_ends_takes_the_reserve_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with a_ledger(tmp_path) as ledger:
-        await ledger.keep_reserve()
+        await ledger.keep_reserve(0)
     real = opening._read_or_make
 
     def without_room(*arguments):  # type: ignore[no-untyped-def]

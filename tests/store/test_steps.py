@@ -28,6 +28,7 @@ QUESTIONS: dict[str, Ask] = {
     "due": lambda ledger, other: ledger.due(NEXT_HOPS[1], LATER, PAGE),
     "next due": lambda ledger, other: ledger.next_due_at(NEXT_HOPS[0], LATER - timedelta(days=2)),
     "delivery queues": lambda ledger, other: ledger.delivery_queues(),
+    "delivered before": lambda ledger, other: ledger.delivered_before([bytes(16)], LATER - timedelta(days=2), LATER),
     "notices": lambda ledger, other: ledger.notices_due(LATER, PAGE),
     "who is waited for": lambda ledger, other: ledger.waited_for(),
     "unplaced": lambda ledger, other: ledger.unplaced(PAGE),

@@ -15,7 +15,6 @@ from shadowrelay.model.ownership import Role
 from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, STORE_UNAVAILABLE, LedgerUnavailable
 from shadowrelay.store import SqliteLedger, content
 from shadowrelay.store import connection as connections
-from shadowrelay.store import ledger as ledger_module
 from tests.kit.clock import PATIENCE_SECONDS
 from tests.kit.ledger import (
     NOW,
@@ -25,16 +24,13 @@ from tests.kit.ledger import (
     a_ledger,
     a_new_message,
     a_spooled_content,
+    accept,
     all_done,
     an_attempt,
     an_identity,
     choose,
 )
 from tests.store.test_group_commit import held_up, promised
-
-
-async def accepted(ledger: SqliteLedger, data: bytes = b"hello\r\n"):  # type: ignore[no-untyped-def]
-    return await ledger.record_accepted(a_new_message(), a_content(data), decided=True)
 
 
 async def limit_pages(ledger: SqliteLedger, more: int | None) -> None:
@@ -49,7 +45,7 @@ async def limit_pages(ledger: SqliteLedger, more: int | None) -> None:
 
 async def test_a_full_database_is_452_and_recovers(tmp_path: Path) -> None:
     async with a_ledger(tmp_path) as ledger:
-        first = await accepted(ledger)
+        first = await accept(ledger)
         await limit_pages(ledger, 1)
         message = a_new_message(recipients_count=2000)
 
@@ -66,12 +62,12 @@ async def test_a_full_database_is_452_and_recovers(tmp_path: Path) -> None:
 
 async def test_a_full_database_fails_only_those_that_need_room(tmp_path: Path) -> None:
     async with a_ledger(tmp_path) as ledger:
-        stored = [await accepted(ledger) for _ in range(2)]
+        stored = [await accept(ledger) for _ in range(2)]
         await limit_pages(ledger, 1)
         with held_up(ledger):
             tasks = await promised(
                 ledger.record_attempt(an_attempt(stored[0].envelope.message_id), all_done),
-                ledger.record_accepted(a_new_message(recipients_count=2000), a_content(), decided=True),
+                accept(ledger, recipients_count=2000),
                 ledger.record_attempt(an_attempt(stored[1].envelope.message_id), all_done),
             )
 
@@ -83,7 +79,7 @@ async def test_a_full_database_fails_only_those_that_need_room(tmp_path: Path) -
 
 async def test_no_room_for_content_is_452_and_recovers_with_a_new_segment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with a_ledger(tmp_path) as ledger:
-        first = await accepted(ledger, b"first\r\n")
+        first = await accept(ledger, b"first\r\n")
 
         def partly_written(descriptor: int, data: bytes) -> None:
             os.write(descriptor, bytes(data)[:3])
@@ -92,12 +88,12 @@ async def test_no_room_for_content_is_452_and_recovers_with_a_new_segment(tmp_pa
         with monkeypatch.context() as patched:
             patched.setattr(content, "write_all", partly_written)
             with pytest.raises(LedgerUnavailable, match="No space left") as caught:
-                await accepted(ledger)
+                await accept(ledger)
             # what needs no room goes on
             await ledger.record_verdict(first.envelope.message_id, choose)
         assert INSUFFICIENT_RESOURCES == caught.value.reply
 
-        second = await accepted(ledger, b"second\r\n")
+        second = await accept(ledger, b"second\r\n")
         assert first.place is not None
         assert second.place is not None
         assert second.place.segment > first.place.segment
@@ -131,13 +127,13 @@ async def test_a_locked_database_is_451_and_recovers(tmp_path: Path, monkeypatch
         other = sqlite3.connect(tmp_path / "queue.db", isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
 
-        outcomes = await asyncio.gather(*(accepted(ledger) for _ in range(6)), return_exceptions=True)
+        outcomes = await asyncio.gather(*(accept(ledger) for _ in range(6)), return_exceptions=True)
         assert {STORE_UNAVAILABLE} == {error.reply for error in outcomes if isinstance(error, LedgerUnavailable)}
         assert 6 == len([error for error in outcomes if isinstance(error, LedgerUnavailable)])
 
         other.execute("ROLLBACK")
         other.close()
-        stored = await accepted(ledger)
+        stored = await accept(ledger)
         assert stored == await ledger.load(stored.envelope.message_id)
 
 
@@ -147,11 +143,11 @@ async def test_a_read_only_database_is_451_and_recovers(tmp_path: Path) -> None:
         await ledger._writer.submit(lambda work: work.connection.exec_driver_sql("PRAGMA query_only = ON") and None)
 
         with pytest.raises(LedgerUnavailable, match="readonly") as caught:
-            await accepted(ledger)
+            await accept(ledger)
         assert STORE_UNAVAILABLE == caught.value.reply
 
         # the writer has opened a new connection, on which the pragma is not set
-        stored = await accepted(ledger)
+        stored = await accept(ledger)
         assert stored == await ledger.load(stored.envelope.message_id)
 
 
@@ -160,7 +156,7 @@ async def test_a_commit_that_fails_is_rolled_back_and_the_writer_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     async with a_ledger(tmp_path) as ledger:
-        first = await accepted(ledger)
+        first = await accept(ledger)
         before = ledger.position
 
         def fail(_: object) -> None:
@@ -176,7 +172,7 @@ async def test_a_commit_that_fails_is_rolled_back_and_the_writer_goes_on(
 
         assert before == ledger.position
         assert first == await ledger.load(first.envelope.message_id)
-        assert ledger.seen(THERE) is None
+        assert ledger.seen(THERE, THEIR_DATABASE) is None
         assert NO_SERVER == ledger.server_of(THEIR_DATABASE)
         await ledger.record_verdict(first.envelope.message_id, choose)
         assert before + 1 == ledger.position
@@ -231,13 +227,10 @@ asyncio.run(main())
     assert len(ids) == len(found)
 
 
-async def test_too_little_room_is_known_before_mail_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with a_ledger(tmp_path, free_bytes_min=0) as roomy:
-        assert roomy.unavailable_reason() is None
-    monkeypatch.setattr(ledger_module, "SPACE_CHECKED_EVERY_SECONDS", 3600.0)
-    async with a_ledger(tmp_path, free_bytes_min=10**18) as full:
-        assert INSUFFICIENT_RESOURCES == full.unavailable_reason()
-        monkeypatch.setattr(full, "_free_bytes_min", 0)
-        assert INSUFFICIENT_RESOURCES == full.unavailable_reason()  # looked at a moment ago
-        monkeypatch.setattr(ledger_module, "SPACE_CHECKED_EVERY_SECONDS", 0.0)
-        assert full.unavailable_reason() is None
+async def test_promises_that_wait_for_their_commit_are_counted(tmp_path: Path) -> None:
+    async with a_ledger(tmp_path) as ledger:
+        promised = [ledger.record_accepted(a_new_message(), a_content(), decided=True) for _ in range(200)]
+        waiting_count = ledger.waiting_count
+        await asyncio.gather(*promised)
+
+        assert (200, 0) == (waiting_count, ledger.waiting_count)

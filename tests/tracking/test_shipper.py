@@ -18,23 +18,16 @@ import pytest
 import structlog
 
 from shadowrelay.model.tracking import EventId, EventSource, TrackingEvent
+from shadowrelay.settings.values import Settings
 from shadowrelay.tracking import shipper
 from shadowrelay.tracking.book import NAME, Book, Origin
-from shadowrelay.tracking.shipper import Shipper
+from shadowrelay.tracking.shipper import Shipper, make_tracking
 from shadowrelay.tracking.target import TEMP_PREFIX, open_target
 from shadowrelay.tracking.writer import FileTrackingLog, tracking_files
-from tests.kit.clock import PATIENCE_SECONDS, let_pass
+from tests.kit.clock import Hands, let_pass, until
 
 START = datetime(2026, 11, 21, 10, 30, tzinfo=UTC)
 ORIGIN = Origin("mx1.example", "east", "corp")
-
-
-class FakeNow:
-    def __init__(self):
-        self.at = START
-
-    def __call__(self):
-        return self.at
 
 
 class Faulty:
@@ -94,13 +87,8 @@ class Station:
         await self.log.close()
         await self.shipper.close()
 
-    async def until(self, holds):
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while not holds():
-                await asyncio.sleep(0.005)
-
     async def until_shipped(self, count):
-        await self.until(lambda: len(self.manifest()["files"]) == count and not len(self.shipper.files))
+        await until(lambda: len(self.manifest()["files"]) == count and not len(self.shipper.files))
 
     def manifest(self):
         octets = self.target.target.read("manifest.json")
@@ -129,7 +117,7 @@ def failing(error):
 
 @pytest.fixture
 def now():
-    return FakeNow()
+    return Hands(START)
 
 
 @pytest.fixture(autouse=True)
@@ -207,6 +195,53 @@ async def test_a_quiet_node_ships_its_file_after_the_interval(tmp_path, now):
     await station.end()
 
     assert ["MSGTRK2026112110-1.LOG", "MSGTRK2026112110-2.LOG"] == sorted(station.local())
+
+
+def node_settings(tmp_path, tracking, shipping):
+    tables = {"tracking": {"directory": tmp_path / "logs", **tracking}, "shipping": shipping}
+    return Settings.model_validate({"server": {"name": ORIGIN.server, "site": "east"}, **tables})
+
+
+LIMITS = [  # what is changed; how many files are left of five hours with 40 rows each, and whether rows are missing
+    ({}, 5, False),
+    ({"max_file_size": "5kB"}, 10, False),
+    ({"max_file_size": "5kB", "max_directory_size": "20kB"}, 4, True),
+    ({"max_age": "2h"}, 3, True),
+    ({"max_age": "0s"}, 5, False),
+]
+
+
+@pytest.mark.parametrize(("changes", "files_count", "are_rows_missing"), LIMITS)
+async def test_the_limits_of_a_nodes_log_are_its_settings(tmp_path, now, changes, files_count, are_rows_missing):
+    log, _ = make_tracking(node_settings(tmp_path, changes, {}), now, "1")
+    for hour in range(5):
+        now.at = START + timedelta(hours=hour)
+        for number in range(40):
+            log.write(TrackingEvent(now.at, EventId.RECEIVE, EventSource.SMTP, number, f"id-{number}"))
+            await log.sync()
+    await log.close()
+
+    files = list((tmp_path / "logs").glob("MSGTRK*.LOG"))
+    rows_count = sum(line.startswith(b"2026") for path in files for line in path.read_bytes().splitlines())
+    assert (files_count, are_rows_missing) == (len(files), rows_count < 200)
+
+
+@pytest.mark.parametrize(("interval", "seconds", "shipped_count"), [("2m", 121, 1), ("5m", 121, 0), ("5m", 301, 1)])
+async def test_a_node_closes_and_ships_a_file_when_the_interval_of_its_settings_is_over(tmp_path, now, interval, seconds, shipped_count):
+    settings = node_settings(tmp_path, {}, {"target": str(tmp_path / "target"), "interval": interval})
+    log, custodian = make_tracking(settings, now, "1")
+    custodian.start()
+    log.write(TrackingEvent(START, EventId.RECEIVE, EventSource.SMTP, 1, "id-1"))
+    await log.sync()
+
+    let_pass(seconds)
+    if shipped_count:
+        await until(lambda: remote(str(tmp_path / "target")))
+    else:
+        await asyncio.sleep(0.1)
+    assert shipped_count == len(remote(str(tmp_path / "target")))
+    await log.close()
+    await custodian.close()
 
 
 async def test_files_of_an_earlier_process_are_shipped_a_torn_last_line_too(station, url):
@@ -315,11 +350,19 @@ async def test_a_manifest_that_was_not_there_because_the_target_was_not_is_not_f
     shutil.rmtree(station.logs)
     target.rename(target.with_name("unmounted"))
 
+    is_back = threading.Event()
+
+    def fault(verb, name):
+        if verb == "read" and is_back.is_set() and not target.exists():  # between two attempts, never within one
+            target.with_name("unmounted").rename(target)
+        if verb == "replace" and not target.exists():
+            raise OSError("read-only")
+
     station.begin()
-    station.target.fault = lambda verb, name: failing(OSError("read-only"))() if verb == "replace" and not target.exists() else None
+    station.target.fault = fault
     station.shipper.start()
-    await station.until(lambda: station.shipper._failures_count)
-    target.with_name("unmounted").rename(target)
+    await until(lambda: station.shipper._failures_count)
+    is_back.set()
     await station.write_file(2)
     await station.until_shipped(2)
 
@@ -332,14 +375,14 @@ async def test_a_directory_that_is_destroyed_while_it_waits_is_told_as_lost(in_d
     station.shipper.start()
     await station.write_file(1, "lost")
     size = (station.logs / "MSGTRK2026112110-1.LOG").stat().st_size
-    await station.until(lambda: station.shipper._failures_count)
+    await until(lambda: station.shipper._failures_count)
     shutil.rmtree(station.logs)
     station.logs.mkdir()
     await station.write_file(2, "of the same name")
     station.target.fault = lambda verb, name: None
     await station.until_shipped(1)
 
-    await station.until(lambda: station.manifest()["dropped"])
+    await until(lambda: station.manifest()["dropped"])
 
     assert [("MSGTRK2026112110-1.LOG", size)] == [(each["name"], each["bytes"]) for each in station.manifest()["dropped"]]
     assert renamed(station.local()) == remote(station.url)
@@ -359,12 +402,12 @@ async def test_a_target_that_is_down_is_tried_again_and_nothing_is_lost(station,
     with structlog.testing.capture_logs() as logs:
         for number in range(3):
             await station.write_file(number)
-        await station.until(lambda: station.shipper._failures_count >= 4)
+        await until(lambda: station.shipper._failures_count >= 4)
         station.now.at = datetime.now(UTC) + timedelta(seconds=60)
         assert (3, True) == (len(station.shipper.files), 60 <= station.shipper.oldest_age_seconds < 120)
         is_down = False
         await station.until_shipped(3)
-        await station.until(lambda: "shipping.recovered" in [line["event"] for line in logs])
+        await until(lambda: "shipping.recovered" in [line["event"] for line in logs])
 
     failed = [line for line in logs if line["event"] == "shipping.failed"]
     assert renamed(station.local()) == remote(url)
@@ -389,12 +432,12 @@ async def test_a_target_that_hangs_is_given_up_on_and_tried_anew(in_directory):
     station.shipper.start()
     with structlog.testing.capture_logs() as logs:
         await station.write_file(1)
-        await station.until(hangs.is_set)  # a loop that were held up by it would never come back here
+        await until(hangs.is_set)  # a loop that were held up by it would never come back here
         let_pass(2 * shipper.STEP_SECONDS)
         await station.until_shipped(1)
     assert 1 == station.shipper._threads.hung_count
     may_go_on.set()
-    await station.until(lambda: not station.shipper._threads.hung_count)
+    await until(lambda: not station.shipper._threads.hung_count)
     await station.end()
 
     assert "no answer within 60 s" in next(line["error"] for line in logs if line["event"] == "shipping.failed")
@@ -413,7 +456,7 @@ async def test_a_file_that_the_target_refuses_does_not_hold_up_the_others(in_dir
     station.shipper.start()
     for number in range(4):
         await station.write_file(number)
-    await station.until(lambda: len(station.manifest()["files"]) == 3)
+    await until(lambda: len(station.manifest()["files"]) == 3)
 
     assert 1 == len(station.shipper.files)
     assert not any(name.startswith("MSGTRK2026112110-1.") for name in remote(station.url))
@@ -427,7 +470,7 @@ async def test_a_file_that_cannot_be_read_waits_and_the_others_go(in_directory, 
     with structlog.testing.capture_logs() as logs:
         await station.write_file(1)
         await station.write_file(2)
-        await station.until(lambda: len(station.manifest()["files"]) == 1)
+        await until(lambda: len(station.manifest()["files"]) == 1)
 
     assert 1 == len(station.shipper.files)
     assert ["shipping.file_unreadable"] == [line["event"] for line in logs if line["log_level"] == "error"]
@@ -435,7 +478,15 @@ async def test_a_file_that_cannot_be_read_waits_and_the_others_go(in_directory, 
 
 async def test_a_full_disk_at_the_target_leaves_no_half_file_there(in_directory, monkeypatch):
     station = in_directory
-    copy, is_full = shutil.copyfileobj, True
+    copy, put, is_full = shutil.copyfileobj, station.target.put, True
+    left = []  # what each attempt that failed has left there
+
+    def put_and_look(*arguments):
+        try:
+            put(*arguments)
+        except OSError:
+            left.append([path.name for path in (station.logs.parent / "target" / ORIGIN.server).iterdir()])
+            raise
 
     def copy_some(source, file, length):
         if is_full:
@@ -445,14 +496,14 @@ async def test_a_full_disk_at_the_target_leaves_no_half_file_there(in_directory,
         copy(source, file, length)
 
     monkeypatch.setattr(shutil, "copyfileobj", copy_some)
+    monkeypatch.setattr(station.target, "put", put_and_look)
     station.shipper.start()
     await station.write_file(1)
-    await station.until(lambda: station.shipper._failures_count >= 2)
-    there = [path.name for path in (station.logs.parent / "target" / ORIGIN.server).iterdir()]
+    await until(lambda: station.shipper._failures_count >= 2)
     is_full = False
     await station.until_shipped(1)
 
-    assert ["manifest.json"] == there
+    assert {("manifest.json",)} == {tuple(names) for names in left}
     assert renamed(station.local()) == remote(station.url)
 
 
@@ -461,7 +512,7 @@ async def test_a_manifest_that_nobody_can_read_is_kept_aside(station, url):
     station.shipper.start()
     with structlog.testing.capture_logs() as logs:
         await station.write_file(1)
-        await station.until(lambda: b"half" not in station.target.target.read("manifest.json"))
+        await until(lambda: b"half" not in station.target.target.read("manifest.json"))
         await station.until_shipped(1)
 
     kept = next(line["kept_as"] for line in logs if line["event"] == "shipping.manifest_unreadable")
@@ -486,7 +537,7 @@ async def test_when_the_directory_is_full_the_oldest_unshipped_goes_and_everybod
     dropped = [line["file"] for line in logs if line["event"] == "tracking.dropped_unshipped"]
     is_down = False
     await station.until_shipped(len(kept))
-    await station.until(lambda: len(station.manifest()["dropped"]) == len(dropped))
+    await until(lambda: len(station.manifest()["dropped"]) == len(dropped))
     await station.end()
 
     assert 2 <= len(dropped) == station.shipper.files.dropped_count

@@ -20,22 +20,14 @@ from shadowrelay.model.tracking import EventId, EventSource, TrackingEvent
 from shadowrelay.protocol.tracking import FIELDS, format_line, parse_line
 from shadowrelay.tracking import writer
 from shadowrelay.tracking.writer import FileTrackingLog
-from tests.kit.clock import PATIENCE_SECONDS
+from tests.kit.clock import PATIENCE_SECONDS, Hands
 
 START = datetime(2026, 11, 21, 10, 30, tzinfo=UTC)
 
 
-class FakeNow:
-    def __init__(self):
-        self.at = START
-
-    def __call__(self):
-        return self.at
-
-
 @pytest.fixture
 def now():
-    return FakeNow()
+    return Hands(START)
 
 
 @pytest.fixture

@@ -90,6 +90,8 @@ OVERRIDES: list[tuple[str, str, Callable[[Settings], Any], Any]] = [
     ("ROUTES", '[{"recipients": ["*"], "next_hop": "c"}]', lambda s: s.routes[0].next_hop, (HostPort("c", 25),)),
     ("RECEIVE_CONNECTORS__0__RELAY_FROM", "[]", lambda s: s.receive_connectors[0].relay_from, ()),
     ("RECEIVE_CONNECTORS__0__MAX_SESSIONS", "3", lambda s: s.receive_connectors[0].max_sessions, 3),
+    ("BACK_PRESSURE__SUBMISSION_QUEUE__LOW_TO_MEDIUM", "5000", lambda s: dict(s.back_pressure.submission_queue)["low_to_medium"], 5000),
+    ("BACK_PRESSURE__SUBMISSION_QUEUE", '{"low_to_medium": 5000}', lambda s: s.back_pressure.submission_queue.medium_to_low, 2000),
     ("SERVER__SITE", "5", lambda s: s.server.site, "5"),
     ("SHIPPING__TARGET", "s3://bucket/tracking", lambda s: s.shipping.target, "s3://bucket/tracking"),
     ("SHIPPING__OPTIONS", '{"anon": true}', lambda s: s.shipping.options, {"anon": True}),
@@ -149,7 +151,7 @@ PROBLEMS = [
         "zzz = 1\n" + SERVER,
         [
             "{path}: zzz: unknown key; known here: "
-            "server, transport, receive_connectors, peers, routes, tls, send, tracking, shipping, admin, dns"
+            "server, transport, receive_connectors, peers, routes, tls, send, back_pressure, tracking, shipping, admin, dns"
         ],
     ),
     (
@@ -369,6 +371,40 @@ def test_the_example_with_every_comment_removed_is_valid_and_says_the_defaults(t
     assert {Origin.FILE} == set(everything.origins.values())
 
 
+def test_thresholds_of_back_pressure_are_shown_with_the_origin_of_each(write: Write) -> None:
+    loaded = load(write(NODE + "[back_pressure]\nused_disk_space = { low_to_medium = 85, high_to_medium = 86 }\n"), {})
+    shown = dict(effective(loaded))
+
+    assert [(85, "file"), (99, "default"), (86, "file"), (80, "default")] == [
+        (shown[key], loaded.origins[key])
+        for key in (f"back_pressure.used_disk_space.{name}" for name in type(loaded.settings.back_pressure.used_disk_space).model_fields)
+    ]
+    assert {"default"} == {origin for key, origin in loaded.origins.items() if key.startswith("back_pressure.") and "used_disk" not in key}
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("used_disk_space = { low_to_medum = 85 }", "back_pressure.used_disk_space.low_to_medum: unknown key; did you mean low_to_medium?"),
+        ("used_disk_space = { low_to_medium = 100 }", "back_pressure.used_disk_space: must be in order"),
+        ("used_disk_space = 89", "back_pressure.used_disk_space: 89 is not a table"),
+        ('used_disk_space = { low_to_medium = "85" }', 'back_pressure.used_disk_space.low_to_medium: "85" is not a whole number'),
+        ("used_disk_space = { medium_to_low = -1 }", "back_pressure.used_disk_space.medium_to_low: -1 is too small; give at least 0"),
+        (
+            "smtp_max_throttling_delay_interval = '5m'",
+            'back_pressure.smtp_max_throttling_delay_interval: "5m" is too large',
+        ),
+    ],
+)
+def test_a_wrong_threshold_is_named_with_its_remedy(write: Write, text: str, problem: str) -> None:
+    path = write(NODE + f"[back_pressure]\n{text}\n")
+
+    with pytest.raises(ConfigurationError) as caught:
+        load(path, {})
+
+    assert str(caught.value).startswith(f"{path}: {problem}")
+
+
 def with_certificate(tmp_path: Path, name: str, not_after: datetime | None = None) -> str:
     authority = trustme.CA()
     certificate = authority.issue_cert(name, not_after=not_after)
@@ -423,7 +459,21 @@ WARNINGS = [
         TRANSPORT + "shadow_message_preference_setting = 'LocalOnly'\n",
         "but no peer stands in site east: messages are accepted without a copy",
     ),
-    (TRANSPORT + "max_retries_for_remote_site_shadow = 0\n", "no attempt to make a copy is allowed"),
+    (TRANSPORT + "max_retries_for_remote_site_shadow = 0\n", "without a copy; raise max_retries_for_remote_site_shadow"),
+    (
+        SERVER + CONNECTOR + LOCAL_PEER + "[transport]\nmax_retries_for_local_site_shadow = 0\n",
+        "without a copy; raise max_retries_for_local_site_shadow",
+    ),
+    (
+        TRANSPORT + "shadow_message_preference_setting = 'RemoteOnly'\nmax_retries_for_local_site_shadow = 3\n",
+        "max_retries_for_local_site_shadow has no effect",
+    ),
+    (TRANSPORT + "shadow_copies = 2\n", "shadow_copies is 2, but only 1 of the peers may get copies: messages have fewer copies"),
+    (
+        NODE + LOCAL_PEER + "[transport]\nshadow_copies = 2\nshadow_message_preference_setting = 'LocalOnly'\n"
+        "reject_message_on_shadow_failure = true\n",
+        "only 1 of the peers may get copies: every message will be refused with 451",
+    ),
     (TRANSPORT + "shadow_resubmit_time_span = '2m'\n", "one missed heartbeat takes mail over"),
     (TRANSPORT + "shadow_resubmit_time_span = '29m'\n", "with 580 s left for its reply"),
     (TRANSPORT + "discard_poll_interval = '5m'\n", "discard_poll_interval is longer than shadow_heartbeat_frequency"),
@@ -437,6 +487,12 @@ WARNINGS = [
     (SERVER + PEER, "there is no receive connector"),
     (NODE + '[tracking]\ndirectory = "/var/lib/shadowrelay/log"\n', "tracking.directory is inside server.data_directory"),
     (NODE + '[admin]\nlisten = "0.0.0.0:8025"\n', "the token travels unencrypted"),
+    (
+        NODE.replace('name = "in"', 'name = "in"\nmax_message_size = "36001kB"'),
+        "one message may fill the disk; make it 54001500B",
+    ),
+    (NODE + "[back_pressure]\nenable_resource_monitoring = false\n", "mail is accepted until the disk is full"),
+    (NODE + '[back_pressure]\nprivate_bytes_limit = "200MB"\n', "ordinary load refuses mail"),
 ]
 
 
@@ -445,7 +501,9 @@ def test_what_is_probably_not_meant_is_warned_of(text: str, part: str, tmp_path:
     assert part in warned(text, tmp_path)
 
 
-@pytest.mark.parametrize("text", [NODE, NODE + LOCAL_PEER, NODE + '[admin]\nlisten = "localhost:8025"\n'])
+@pytest.mark.parametrize(
+    "text", [NODE, NODE + LOCAL_PEER, NODE + LOCAL_PEER + "[transport]\nshadow_copies = 2\n", NODE + '[admin]\nlisten = "localhost:8025"\n']
+)
 def test_an_ordinary_configuration_is_not_warned_of(text: str, tmp_path: Path) -> None:
     assert "" == warned(text, tmp_path)
 

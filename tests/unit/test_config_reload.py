@@ -52,6 +52,7 @@ def test_everything_else_is_followed_at_once() -> None:
     found = settings(
         transport={"reject_message_on_shadow_failure": True, "discard_poll_interval": "2s", "delivery_without_lease": "defer"},
         send={"message_retry_interval": "1m"},
+        back_pressure={"submission_queue": {"low_to_medium": 7, "medium_to_low": 3}},
         routes=[{"recipients": ["*"], "next_hop": "mail.example"}],
         receive_connectors=connectors,
     )

@@ -40,7 +40,8 @@ def database(lab: Lab, node: str) -> Database:
     """The queue database of a running node, from its API. Raises: LabError if it does not answer."""
     answer = ask(lab.engine, node, "/api/v1/node")
     started_at = datetime.fromisoformat(answer["started_at"]).timestamp()
-    return Database(str(answer["database"]), int(answer["incarnation"]), int(answer["began"]), int(answer["position"]), started_at)
+    former = str(answer["former_database"])
+    return Database(str(answer["database"]), int(answer["incarnation"]), int(answer["began"]), int(answer["position"]), started_at, former)
 
 
 def collect(
@@ -222,6 +223,7 @@ class _Player:
             Operation.WIPE: lab.wipe,
             Operation.PAUSE: lab.pause,
             Operation.UNPAUSE: lab.unpause,
+            Operation.DRAIN: lab.drain,
             Operation.FILL: lab.fill_disk,
             Operation.FREE: lab.free_disk,
             Operation.SAVE: lab.save_database,

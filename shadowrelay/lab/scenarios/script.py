@@ -32,6 +32,7 @@ class Operation(Enum):
     FILL = "fill disk"
     FREE = "free disk"
     ROLL = "roll"
+    DRAIN = "drain"
     SAVE = "save database"
     RESTORE = "restore old database"
     LOOK = "count what waits"
@@ -74,7 +75,7 @@ class Scenario:
     """One recovery scenario.
 
     Shapes: `story` says what will happen; `exchange` what Exchange's documents say about the same case, in our words, with `sources`
-    (ids of docs/sources.md); `excused` are invariants that are reported but not judged, and `excuse` is the reason.
+    (ids of docs/sources.md).
     """
 
     name: str
@@ -84,8 +85,6 @@ class Scenario:
     sources: tuple[str, ...]
     steps: tuple[Step, ...]
     expectations: tuple[Expectation, ...]
-    excused: tuple[str, ...] = ()
-    excuse: str = ""
 
     def without_fault(self) -> "Scenario":
         """The scenario without its fault steps."""

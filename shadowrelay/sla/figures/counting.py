@@ -15,8 +15,9 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from shadowrelay.sla.figures.evidence import Evidence, sent_again
-from shadowrelay.sla.figures.exact import DSN, RECONSTRUCTED, is_counted
+from shadowrelay.sla.figures.exact import COUNTED, DSN, RECONSTRUCTED
 from shadowrelay.sla.figures.first_pass import server_names
+from shadowrelay.sla.figures.incidents import without_unknown
 from shadowrelay.sla.objectives import BURN_WINDOWS_HOURS
 
 # ---- cells
@@ -35,112 +36,116 @@ COUNTS = (
 """Counts that are summed over cells."""
 
 
-def placed(frame: DataFrame, at: Column, server: str, pair_from: str, pair_to: str, *, now: int) -> DataFrame:
-    """Add the columns of `KEY`. A pair without one of its servers does not count as a pair."""
-    is_pair = (F.col(pair_from) != "") & (F.col(pair_to) != "")
+def placed(frame: DataFrame, server: str, pair_from: str, pair_to: str, *, now: int) -> DataFrame:
+    """Add the columns of `KEY`, by the column `at`. A pair without one of its servers does not count as a pair."""
+    is_pair = f"{pair_from} <> '' AND {pair_to} <> ''"
     named = {
-        "hour": at - F.pmod(at, F.lit(HOUR_US)),
-        "age": F.floor((F.lit(now) - at) / F.lit(HOUR_US)),
-        "server": F.col(server),
-        "pair_from": F.when(is_pair, F.col(pair_from)),
-        "pair_to": F.when(is_pair, F.col(pair_to)),
+        "hour": f"`at` - pmod(`at`, {HOUR_US}L)",
+        "age": f"floor(({now}L - `at`) / {HOUR_US}L)",
+        "server": server,
+        "pair_from": f"CASE WHEN {is_pair} THEN {pair_from} END",
+        "pair_to": f"CASE WHEN {is_pair} THEN {pair_to} END",
     }
-    return frame.withColumns(named)
+    return frame.withColumns({name: F.expr(text) for name, text in named.items()})
 
 
 def placed_messages(messages: DataFrame, *, now: int) -> DataFrame:
     """The place of a message: when and by which server it was acknowledged."""
-    return placed(messages.where(F.col("at").isNotNull()), F.col("at"), "server", "server", "pair_server", now=now)
+    return placed(messages.where("`at` IS NOT NULL"), "server", "server", "pair_server", now=now)
 
 
 def placed_copies(copies: DataFrame, *, now: int) -> DataFrame:
     """The place of a copy: its HARECEIVE."""
-    renamed = copies.withColumnRenamed("server", "shadow")
-    return placed(renamed, F.col("at"), "primary", "primary", "shadow", now=now)
+    return placed(copies.withColumnRenamed("server", "shadow"), "primary", "primary", "shadow", now=now)
 
 
 def placed_promotions(promotions: DataFrame, *, now: int) -> DataFrame:
     """The place of a RESUBMIT row."""
-    return placed(promotions, F.col("at"), "new_primary", "old_primary", "new_primary", now=now)
+    return placed(promotions, "new_primary", "old_primary", "new_primary", now=now)
+
+
+IS_COUNTED = f"kind IN {COUNTED}"
+DELIVERY_US = f"CASE WHEN {IS_COUNTED} AND kind <> '{RECONSTRUCTED}' THEN last_delivery_at - `at` END"
+"""RECEIVE to the last delivery; null for a reconstructed message, whose RECEIVE is unknown. May be negative."""
 
 
 def message_facts(placed: DataFrame, *, shadow_within_us: int, delivery_within_us: int, exposure_within_us: int) -> DataFrame:
     """The counts of each message. Shapes: `placed` as from `placed_messages`. Units: microseconds."""
-    acknowledged, delivery_us = is_counted(), delivery_us_of()
-    has_both = F.col("shadow_us").isNotNull() & F.col("ack_us").isNotNull()
-    is_judged = acknowledged & F.col("is_redundant").isNotNull()
+    is_judged = f"{IS_COUNTED} AND is_redundant IS NOT NULL"
     conditions = {
-        "messages_acknowledged": acknowledged,
-        "messages_reconstructed": F.col("kind") == RECONSTRUCTED,
-        "messages_redundant": acknowledged & F.col("is_redundant"),
-        "messages_not_redundant": acknowledged & ~F.col("is_redundant"),
-        "messages_dsn": F.col("kind") == DSN,
-        "messages_done": acknowledged & F.col("done_at").isNotNull(),
-        "shadow_count": F.col("shadow_us").isNotNull(),
-        "shadow_good": F.col("shadow_us") <= shadow_within_us,
-        "delivery_count": delivery_us.isNotNull(),
-        "delivery_good": delivery_us <= delivery_within_us,
+        "messages_acknowledged": IS_COUNTED,
+        "messages_reconstructed": f"kind = '{RECONSTRUCTED}'",
+        "messages_redundant": f"{IS_COUNTED} AND is_redundant",
+        "messages_not_redundant": f"{IS_COUNTED} AND NOT is_redundant",
+        "messages_dsn": f"kind = '{DSN}'",
+        "messages_done": f"{IS_COUNTED} AND done_at IS NOT NULL",
+        "shadow_count": "shadow_us IS NOT NULL",
+        "shadow_good": f"shadow_us <= {shadow_within_us}L",
+        "delivery_count": f"({DELIVERY_US}) IS NOT NULL",
+        "delivery_good": f"({DELIVERY_US}) <= {delivery_within_us}L",
         "exposure_judged": is_judged,
-        "exposure_bad": is_judged & (F.col("exposure_us") > exposure_within_us),
-        "clock_skews": delivery_us < 0,
+        "exposure_bad": f"{is_judged} AND exposure_us > {exposure_within_us}L",
+        "clock_skews": f"({DELIVERY_US}) < 0L",
     }
+    has_both = "shadow_us IS NOT NULL AND ack_us IS NOT NULL"
     numbers = {
-        "shadow_share_us": F.when(has_both, F.col("shadow_us")),
-        "ack_share_us": F.when(has_both, F.col("ack_us")),
-        "exposure_count": F.col("exposure_count"),
-        "exposure_us": F.col("exposure_us"),
-        "exposure_max_us": F.col("exposure_max_us"),
-        "recipients": F.when(acknowledged, F.col("recipients_count")),
-        "recipients_lost": F.col("lost"),
-        "recipients_duplicated": F.col("duplicated"),
-        "recipients_duplicated_unexplained": F.col("unexplained"),
+        "shadow_share_us": f"CASE WHEN {has_both} THEN shadow_us END",
+        "ack_share_us": f"CASE WHEN {has_both} THEN ack_us END",
+        "exposure_count": "exposure_count",
+        "exposure_us": "exposure_us",
+        "exposure_max_us": "exposure_max_us",
+        "recipients": f"CASE WHEN {IS_COUNTED} THEN recipients_count END",
+        "recipients_lost": "lost",
+        "recipients_duplicated": "duplicated",
+        "recipients_duplicated_unexplained": "unexplained",
     }
     return _facts(placed, conditions, numbers)
 
 
 def delivery_us_of() -> Column:
-    """RECEIVE to the last delivery; null for a reconstructed message, whose RECEIVE is unknown. May be negative."""
-    return F.when(is_counted() & (F.col("kind") != RECONSTRUCTED), F.col("last_delivery_at") - F.col("at"))
+    """`DELIVERY_US` as a column."""
+    return F.expr(DELIVERY_US)
 
 
 def copy_facts(placed: DataFrame, *, lag_within_us: int) -> DataFrame:
     """The counts of each copy. Shapes: `placed` as from `placed_copies`. Units: microseconds."""
-    lag_us = F.col("lag_us")
     conditions = {
-        "copies": F.lit(True),
-        "lag_count": lag_us.isNotNull(),
-        "discards_late": lag_us > lag_within_us,
-        "clock_skews": lag_us < 0,
+        "copies": "true",
+        "lag_count": "lag_us IS NOT NULL",
+        "discards_late": f"lag_us > {lag_within_us}L",
+        "clock_skews": "lag_us < 0L",
     }
     return _facts(placed, conditions)
 
 
 def promotion_facts(placed: DataFrame) -> DataFrame:
     """The counts of each RESUBMIT row. Shapes: `placed` as from `placed_promotions`."""
-    in_time = {"takeovers_in_time": F.col("is_in_time"), "takeovers_late": ~F.col("is_in_time")}
-    return _facts(placed, in_time, {"clock_skews": _one(F.col("detection_us") < 0) + _one(F.col("silence_us") < 0)})
+    in_time = {"takeovers_in_time": "is_in_time", "takeovers_late": "NOT is_in_time"}
+    return _facts(placed, in_time, {"clock_skews": f"{_one('detection_us < 0L')} + {_one('silence_us < 0L')}"})
 
 
 def single_facts(placed: DataFrame, name: str) -> DataFrame:
     """Each line counts once in `name`: a takeover, an orphan, a message that was sent again."""
-    return _facts(placed, {name: F.lit(True)})
+    return _facts(placed, {name: "true"})
 
 
-def _facts(placed: DataFrame, conditions: Mapping[str, Column], numbers: Mapping[str, Column] | None = None) -> DataFrame:
-    """CELL_KEY, COUNTS and MAXIMA; 0 for counts that are not given."""
+def _facts(placed: DataFrame, conditions: Mapping[str, str], numbers: Mapping[str, str] | None = None) -> DataFrame:
+    """CELL_KEY, COUNTS and MAXIMA; 0 for counts that are not given.
+
+    Shapes: conditions and numbers are SQL: as objects, each would be dozens of calls to the JVM.
+    """
     said = {name: _one(condition) for name, condition in conditions.items()} | dict(numbers or {})
-    none = F.lit(0).cast("long")
-    values = [F.coalesce(said[name], none) if name in said else none for name in (*COUNTS, *MAXIMA)]
-    return placed.select(*CELL_KEY, *[value.alias(name) for name, value in zip((*COUNTS, *MAXIMA), values, strict=True)])
+    values = [f"coalesce({said.get(name, '0L')}, 0L) AS {name}" for name in (*COUNTS, *MAXIMA)]
+    return placed.selectExpr(*CELL_KEY, *values)
 
 
-def _one(condition: Column) -> Column:
-    return F.when(condition, F.lit(1).cast("long")).otherwise(F.lit(0).cast("long"))
+def _one(condition: str) -> str:
+    return f"CASE WHEN {condition} THEN 1L ELSE 0L END"
 
 
 def added() -> list[Column]:
     """Sums of COUNTS and MAXIMA over several lines."""
-    return [*[F.sum(name).alias(name) for name in COUNTS], *[F.max(name).alias(name) for name in MAXIMA]]
+    return [F.expr(f"{how}({name}) AS {name}") for how, names in (("sum", COUNTS), ("max", MAXIMA)) for name in names]
 
 
 def cells(facts: list[DataFrame]) -> DataFrame:
@@ -237,7 +242,7 @@ def figures(cells: DataFrame, histogram: DataFrame, promoted: DataFrame, sites: 
 def _number(name: str) -> Column:
     """At most one of the lines of a window and scope has the value. A time without events stays null; a count is 0."""
     is_time = name in TIMES and not name.endswith("_count")
-    return (F.max(name) if is_time else F.coalesce(F.max(name), F.lit(0).cast("long"))).alias(name)
+    return F.expr(f"max({name}) AS {name}" if is_time else f"coalesce(max({name}), 0L) AS {name}")
 
 
 def _merged(histogram: DataFrame, sites: DataFrame) -> DataFrame:
@@ -330,14 +335,14 @@ def counted(found: Evidence, sites: DataFrame, logged: DataFrame, *, now: int, w
     copies = placed_copies(found.copies, now=now)
     promotions = placed_promotions(found.promotions, now=now)
     taken = placed_promotions(found.takeovers.withColumn("at", F.col("first_resubmit_at")), now=now)
-    again = placed(sent_again(found.messages, server_names(logged)), F.col("at"), "server", "server", "pair_server", now=now)
+    again = placed(sent_again(found.messages, server_names(logged)), "server", "server", "pair_server", now=now)
     facts = [
         message_facts(
             messages, shadow_within_us=within.shadow_us, delivery_within_us=within.delivery_us, exposure_within_us=within.exposure_us
         ),
         single_facts(again, "messages_sent_again"),
         copy_facts(copies, lag_within_us=within.lag_us),
-        single_facts(placed_copies(found.orphans, now=now), "shadows_orphaned"),
+        single_facts(placed_copies(without_unknown(found.orphans), now=now), "shadows_orphaned"),
         promotion_facts(promotions),
         single_facts(taken, "promotions"),
     ]

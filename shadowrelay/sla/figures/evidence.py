@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from shadowrelay.sla.figures.exact import copies, ends, is_counted, recipients, timelines
+from shadowrelay.sla.figures.exact import copies, ends, is_counted, known_until, recipients, timelines
 from shadowrelay.sla.figures.first_pass import id_high, id_low, plain_copies, plain_messages
 from shadowrelay.sla.figures.incidents import (
     UNEXPLAINED,
@@ -56,7 +56,7 @@ def evidence(
     seen: DataFrame | None,
     odd: DataFrame,
     events: DataFrame,
-    log_ends: DataFrame,
+    log_ends: Mapping[str, int | None],
     *,
     logged_servers: Sequence[str],
     rules: Rules,
@@ -64,11 +64,13 @@ def evidence(
 ) -> Evidence:
     """Combine `seen` from `first_pass` (None: treat no message as plain) with the `odd` events: all events of the other messages.
 
-    Shapes: `log_ends`: server, last_at (of its log). `keep` stores frames under their names and returns the stored frames, so
+    Shapes: `log_ends`: last row of each server's log, None if it has none.
+    `keep` stores frames under their names and returns the stored frames, so
     that each is computed once, and plans stay small.
     """
     rows = keep({"rows": lambda: exact_rows(odd, logged_servers)})["rows"]
-    gathered = keep({"gathered": lambda: timelines(rows)})["gathered"]
+    known = known_until(rows, log_ends, now=rules.now)
+    gathered = keep({"gathered": lambda: timelines(rows, known)})["gathered"]
     named = keep(
         {"recipients": lambda: recipients(rows, gathered, now=rules.now, is_final=rules.is_final, expiration_us=rules.expiration_us)}
     )
@@ -87,7 +89,7 @@ def evidence(
     each |= keep(
         {
             "exact_messages": lambda: exact_messages(lines, exposures_by_message(each["exposures"]), each["duplicates"]),
-            "orphans": lambda: orphans(held, log_ends, now=rules.now, is_final=rules.is_final, hold_us=hold_us),
+            "orphans": lambda: orphans(held, log_ends, known, now=rules.now, is_final=rules.is_final, hold_us=hold_us),
             "takeovers": lambda: with_return(takeovers(each["promotions"], lines.select("message", "done_at")), events),
         }
     )

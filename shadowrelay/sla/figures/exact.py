@@ -6,14 +6,19 @@ shadow servers and how late each was discarded (`copies`). The lists of rows in 
 are too large to be built for all mail.
 """
 
+from collections.abc import Mapping
+
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from shadowrelay.sla.figures.rows import (
     has_no_recipients,
+    instant_of_server,
     is_acknowledgement,
     is_end,
     is_event,
+    is_expired_copy,
+    is_from_safety_net,
     is_own,
     is_promotion,
     is_replacement,
@@ -32,8 +37,20 @@ def is_counted() -> Column:
     return F.col("kind").isin(*COUNTED)
 
 
-def timelines(rows: DataFrame) -> DataFrame:
-    """Shapes: `rows` as from `exact_rows`; one line per message. `pair_server` is null if there is no pair."""
+def known_until(rows: DataFrame, log_ends: Mapping[str, int | None], *, now: int) -> dict[str, int]:
+    """Until when the logs tell what a server did: its last row. A server that was lost has nothing more to tell: until now.
+
+    Shapes: `rows` as from `exact_rows`; `log_ends`: last row of each server's log. A server without an entry is not known at all.
+    """
+    taken = rows.where(is_promotion()).groupBy("reference").agg(F.max("at").alias("at")).collect()
+    known = {server: min(at, now) for server, at in log_ends.items() if at is not None}
+    lost = {row["reference"] for row in taken if (log_ends.get(row["reference"]) or row["at"]) <= row["at"]}
+    return known | dict.fromkeys(lost, now)
+
+
+def timelines(rows: DataFrame, known: Mapping[str, int]) -> DataFrame:
+    """Shapes: `rows` as from `exact_rows`, `known` as from `known_until`; one line per message. `pair_server` is null if there is no pair,
+    `known_until` if no server that is responsible for the message is known."""
     lines = _gathered(rows)
     lines = lines.join(_exchange_notifications(rows), on="internet_message_id", how="left")
     lines = lines.withColumn("kind", _kind())
@@ -45,6 +62,7 @@ def timelines(rows: DataFrame) -> DataFrame:
     lines = lines.withColumns({"at": F.col("belongs.at"), "server": F.col("belongs.server")})
     is_earlier = F.filter("redirects", lambda row: (row["at"] <= F.col("at")) & (row["server"] == F.col("server")))
     pair_server = F.when(F.col("kind") == ACKNOWLEDGED, F.try_element_at(is_earlier, F.lit(-1))["to"])
+    responsible = F.array_union(F.array("server"), F.transform("promotions", lambda row: row["server"]))
     return lines.select(
         "message", "internet_message_id", "kind", "at", "server",
         F.when(is_reconstructed, F.col("held.server")).otherwise(pair_server).alias("pair_server"),
@@ -54,6 +72,7 @@ def timelines(rows: DataFrame) -> DataFrame:
         F.when(F.col("kind") == ACKNOWLEDGED, F.col("received_by")).otherwise(F.col("held_for")).alias("recipients"),
         "last_delivery_at", "redirects", "promotions", "loads", "notified_at", "discarded_for_all_at",
         "last_row.is_set_aside", "last_try_at", "rows_count",
+        F.array_max(F.transform(responsible, lambda server: instant_of_server(server, known))).alias("known_until"),
         F.when(F.col("kind") == ACKNOWLEDGED, F.col("receive.recipients_hash"))
         .otherwise(F.col("holder.recipients_hash"))
         .alias("addressed"),
@@ -91,6 +110,7 @@ def _gathered(rows: DataFrame) -> DataFrame:
         F.max(is_event("RECEIVE")).alias("is_received"),
         F.max(is_event("HAREDIRECTFAIL")).alias("is_redirect_failed"),
         F.max(is_event("RESUBMIT")).alias("is_resubmitted"),
+        F.max(is_from_safety_net()).alias("is_from_safety_net"),
         F.max(is_end() | is_told_delivered()).alias("is_ended"),
         F.count(F.lit(1)).alias("rows_count"),
     )
@@ -108,7 +128,7 @@ def _kind() -> Column:
         F.when(F.col("notification").isNotNull(), DSN)
         .when(F.col("receive").isNotNull(), ACKNOWLEDGED)
         .when(is_refused, REFUSED)
-        .when(~F.col("is_received") & F.col("holder").isNotNull(), RECONSTRUCTED)
+        .when(~F.col("is_received") & ~F.col("is_from_safety_net") & F.col("holder").isNotNull(), RECONSTRUCTED)
         .otherwise(UNKNOWN)
     )
 
@@ -138,7 +158,8 @@ def _exchange_notifications(rows: DataFrame) -> DataFrame:
 
 
 def recipients(rows: DataFrame, lines: DataFrame, *, now: int, is_final: bool, expiration_us: int) -> DataFrame:
-    """One line for each recipient in a message's rows. `is_named`: an original recipient, or a replacement of one.
+    """One line for each recipient in a message's rows. `is_named`: an original recipient, or a replacement of one. `is_unknown`: its time
+    is up, but the message is not known until then.
 
     Shapes: `rows` from `exact_rows`, `lines` from `timelines`; `deliveries` are the two earliest, (at, server). Units: microseconds.
     """
@@ -160,15 +181,19 @@ def recipients(rows: DataFrame, lines: DataFrame, *, now: int, is_final: bool, e
         )
     )
     of_message = lines.select(
-        "message", "kind", "discarded_for_all_at", "notified_at", F.col("at").alias("acknowledged_at"), F.col("server").alias("primary")
-    )
+        "message", "kind", "discarded_for_all_at", "notified_at", F.col("at").alias("acknowledged_at"), F.col("server").alias("primary"),
+        "known_until",
+    )  # fmt: skip
     is_named = F.when(F.col("kind") == ACKNOWLEDGED, F.col("is_received")).otherwise(F.col("is_held"))
     joined = said.join(of_message, on="message", how="inner").withColumns({"end_at": _end_at(), "is_named": is_named})
-    is_up = F.lit(is_final) | (F.col("acknowledged_at") + expiration_us <= now)
+    due_at = F.col("acknowledged_at") + expiration_us
+    is_open = is_counted() & F.col("is_named") & F.col("end_at").isNull()
+    is_up = F.lit(is_final) | F.coalesce(due_at <= F.col("known_until"), F.lit(False))
     return joined.select(
         "message", "recipient", "kind", "acknowledged_at", "primary", "is_named", "end_at", "deliveries_count", "deliveries",
         "discarded_at",
-        (is_counted() & F.col("is_named") & F.col("end_at").isNull() & is_up).alias("is_lost"),
+        (is_open & is_up).alias("is_lost"),
+        (is_open & ~is_up & (due_at <= now)).alias("is_unknown"),
         (is_counted() & (F.col("deliveries_count") > 1)).alias("is_duplicated"),
     )  # fmt: skip
 
@@ -210,7 +235,7 @@ def copies(rows: DataFrame, lines: DataFrame) -> DataFrame:
         F.array_distinct(F.flatten(F.collect_list(F.when(is_discard, F.col("recipients"))))).alias("discarded_for"),
         F.max(F.when(is_told_delivered(), F.col("at"))).alias("told_at"),
         F.max(is_promotion()).alias("is_promoted"),
-        F.max(is_event("EXPIRE")).alias("is_expired"),
+        F.max(is_expired_copy()).alias("is_expired"),
     )
     held = held.where(F.col("first").isNotNull())
     joined = held.join(lines.select("message", "kind", "recipients", "done_at"), on="message", how="inner")

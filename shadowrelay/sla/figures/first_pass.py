@@ -99,10 +99,11 @@ def _kind() -> Column:
     has_each_once = F.col("recipients_hash").isNotNull()
     return (
         F.when(~is_own(), ODD)
+        .when(~has_each_once, ODD)  # a sum of hashes says nothing of it
         .when(is_event("SEND", "SENDEXTERNAL") & (size > 0), 0)
         .when(is_event("HAREDIRECT"), REDIRECT)
         .when(is_event("HARECEIVE"), HOLD)
-        .when(is_acknowledgement() & is_redundant & has_each_once, RECEIVE)
+        .when(is_acknowledgement() & is_redundant, RECEIVE)
         .when(is_told_delivered(), DISCARD)
         .when(is_event("TRANSFER"), 0)
         .otherwise(ODD)

@@ -5,13 +5,14 @@ that was neither discarded nor promoted. An exposure is a time in which an ackno
 takeover is all that one shadow server promoted for a lost primary.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from shadowrelay.sla.figures.exact import is_counted
-from shadowrelay.sla.figures.rows import is_promotion
+from shadowrelay.sla.figures.rows import instant_of_server, is_promotion
+from shadowrelay.sla.objectives import LOG_ENDS
 
 # ---- duplicates, losses, orphans
 
@@ -87,15 +88,20 @@ def _cause_of_duplicate(together_us: int) -> Column:
     )
 
 
-def losses(recipients: DataFrame, lines: DataFrame, log_ends: DataFrame, *, expiration_us: int) -> DataFrame:
-    """One line for each recipient that was lost.
+def losses(recipients: DataFrame, lines: DataFrame, log_ends: Mapping[str, int | None], *, expiration_us: int) -> DataFrame:
+    """One line for each recipient that was lost, or of which nobody knows whether it was (`LOG_ENDS`).
 
-    Shapes: `log_ends`: server, last_at (of its log). Units: microseconds.
+    Shapes: `log_ends`: last row of each server's log. Units: microseconds.
     """
     of_message = lines.select("message", "server", "promotions", "is_set_aside", "last_try_at", "discarded_for_all_at")
-    lost = recipients.where(F.col("is_lost")).join(of_message, on="message", how="inner")
-    lost = lost.join(F.broadcast(log_ends.select("server", "last_at")), on="server", how="left")
+    lost = recipients.where(F.col("is_lost") | F.col("is_unknown")).join(of_message, on="message", how="inner")
+    lost = lost.withColumn("last_at", instant_of_server(F.col("server"), with_rows(log_ends)))
     return lost.select("message", "recipient", "acknowledged_at", "server", _cause_of_loss(expiration_us).alias("cause"))
+
+
+def with_rows(log_ends: Mapping[str, int | None]) -> dict[str, int]:
+    """The ends of logs that have a row."""
+    return {server: at for server, at in log_ends.items() if at is not None}
 
 
 def _cause_of_loss(expiration_us: int) -> Column:
@@ -103,7 +109,8 @@ def _cause_of_loss(expiration_us: int) -> Column:
     is_discarded = F.col("discarded_at").isNotNull() | F.col("discarded_for_all_at").isNotNull()
     is_log_over = F.col("last_at").isNull() | (F.col("last_at") < due_at)
     return (
-        F.when(F.col("is_set_aside"), "set aside")
+        F.when(F.col("is_unknown"), LOG_ENDS)
+        .when(F.col("is_set_aside"), "set aside")
         .when(is_discarded, "discarded without delivery")
         .when((F.size("promotions") == 0) & is_log_over, "both copies gone")
         .when(F.col("last_try_at") >= due_at, "still queued")
@@ -111,20 +118,30 @@ def _cause_of_loss(expiration_us: int) -> Column:
     )
 
 
-def orphans(copies: DataFrame, log_ends: DataFrame, *, now: int, is_final: bool, hold_us: int) -> DataFrame:
-    """Copies neither discarded nor promoted although their time is up, with the cause.
+def orphans(
+    copies: DataFrame, log_ends: Mapping[str, int | None], known: Mapping[str, int], *, now: int, is_final: bool, hold_us: int
+) -> DataFrame:
+    """Copies neither discarded nor promoted although their time is up, with the cause; also those of which nobody knows it (`LOG_ENDS`).
 
-    Shapes: `log_ends`: server, last_at (of its log). Units: microseconds; `hold_us` is safety_net_hold_time + message_expiration_timeout.
+    Shapes: `log_ends`: last row of each server's log; `known` as from `exact.known_until`. Units: microseconds; `hold_us` is
+    safety_net_hold_time + message_expiration_timeout.
     """
-    is_up = F.lit(is_final) | (F.col("at") + hold_us <= now)
-    left = copies.where(~F.col("is_discarded") & ~F.col("is_promoted") & is_up)
-    left = left.join(F.broadcast(log_ends.select("server", "last_at")), on="server", how="left")
-    return left.select("message", "server", "primary", "at", _cause_of_orphan(hold_us).alias("cause"))
+    due_at = F.col("at") + hold_us
+    is_up = F.lit(is_final) | F.coalesce(due_at <= instant_of_server(F.col("server"), known), F.lit(False))
+    left = copies.where(~F.col("is_discarded") & ~F.col("is_promoted") & (is_up | (due_at <= now)))
+    last_at = instant_of_server(F.col("server"), with_rows(log_ends))
+    cause = (
+        F.when(F.col("is_expired"), "expired")
+        .when(~is_up, LOG_ENDS)
+        .when(last_at.isNull() | (last_at < due_at), "log missing")
+        .otherwise("never told")
+    )
+    return left.select("message", "server", "primary", "at", cause.alias("cause"))
 
 
-def _cause_of_orphan(hold_us: int) -> Column:
-    is_log_missing = F.col("last_at").isNull() | (F.col("last_at") < F.col("at") + hold_us)
-    return F.when(F.col("is_expired"), "expired").when(is_log_missing, "log missing").otherwise("never told")
+def without_unknown(table: DataFrame) -> DataFrame:
+    """Losses or orphans that are some."""
+    return table.where(F.col("cause") != LOG_ENDS)
 
 
 # ---- exposures
@@ -133,18 +150,18 @@ NO_COPY, HOLDER_LOST = "no copy at acknowledgement", "holder lost"
 
 
 def exposures(lines: DataFrame, *, now: int) -> DataFrame:
-    """One line per interval; overlapping intervals are merged, empty ones dropped.
+    """One line per interval; overlapping intervals are merged, empty ones dropped. An open one lasts until the log of its server ends.
 
     Shapes: `lines` as from `timelines`, with `done_at`. Units: microseconds.
     """
     begun = lines.where(is_counted()).select(
-        "message", "server", "at", "done_at", "redirects", F.explode(F.array_distinct(_beginnings())).alias("beginning")
+        "message", "server", "at", "done_at", "known_until", "redirects", F.explode(F.array_distinct(_beginnings())).alias("beginning")
     )
     began_at = F.col("beginning.began_at")
     later = F.filter("redirects", lambda row: row["at"] > F.col("beginning.began_at"))
     over_at = F.least(F.try_element_at(later, F.lit(1))["at"], F.col("done_at"))
     parts = begun.select(
-        "message", "server", "at", began_at.alias("began_at"), F.coalesce(over_at, F.lit(now)).alias("ended_at"),
+        "message", "server", "at", began_at.alias("began_at"), F.coalesce(over_at, "known_until", F.lit(now)).alias("ended_at"),
         over_at.isNull().alias("is_open"), F.col("beginning.is_holder_lost").alias("is_holder_lost"),
     )  # fmt: skip
     return _united(parts.where(F.col("ended_at") > F.col("began_at")))

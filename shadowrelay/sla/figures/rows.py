@@ -27,7 +27,7 @@ def is_own() -> Column:
 
 def is_event(*names: str) -> Column:
     """The row has one of these event-ids."""
-    return F.col("event").isin(*names)
+    return F.expr(f"event IN ({', '.join(map(repr, names))})")  # as text: a call to the JVM for each name takes longer than planning
 
 
 def is_acknowledgement() -> Column:
@@ -40,14 +40,39 @@ def is_promotion() -> Column:
     return is_event("RESUBMIT") & (F.col("source") == "REDUNDANCY")
 
 
+def is_from_safety_net() -> Column:
+    """RESUBMIT of source SAFETYNET in our own log: the message was made of one in Safety Net. Exchange keeps the original's id."""
+    return is_event("RESUBMIT") & (F.col("source") == "SAFETYNET") & is_own()
+
+
+def is_side_message() -> Column:
+    """The row says that a DSN or a journal report was made, under its own id."""
+    return is_event("DSN") | (is_event("RECEIVE") & (F.col("source") == "AGENT"))
+
+
 def is_told_delivered() -> Column:
     """HADISCARD because the primary was done, and not because the copy was not needed. Exchange does not log the reason."""
     return is_event("HADISCARD") & (~is_own() | (F.col("source_context") == "delivered"))
 
 
+ALREADY_RECIPIENTS = ("DUPLICATEEXPAND", "DUPLICATEREDIRECT")
+ENDING = ("DROP", "BADMAIL", "MODERATORREJECT", "MODERATIONEXPIRE", "MODERATORSALLNDR")
+
+
 def is_replacement() -> Column:
-    """Exchange: other recipients replace the related one: members, the resolved address, or forwarding addresses."""
-    return is_event("EXPAND", "RESOLVE", "REDIRECT") & ~is_own()
+    """Exchange: other recipients replace the related one: members, the resolved address, forwarding addresses, or one that is a
+    recipient already."""
+    is_named = is_event(*ALREADY_RECIPIENTS) & (F.col("related_recipient") != "")
+    return (is_event("EXPAND", "RESOLVE", "REDIRECT") | is_named) & ~is_own()
+
+
+def is_end_of_exchange() -> Column:
+    """Exchange: the row's recipients get nothing, and need nothing: dropped without a DSN, rejected by a moderator, or a recipient already.
+
+    Source: msd-mt
+    """
+    is_duplicate = is_event(*ALREADY_RECIPIENTS) & (F.col("related_recipient") == "")
+    return (is_event(*ENDING) | is_duplicate) & ~is_own()
 
 
 def has_no_recipients() -> Column:
@@ -55,10 +80,15 @@ def has_no_recipients() -> Column:
     return F.size("recipients") == 0
 
 
+def is_expired_copy() -> Column:
+    """EXPIRE of a shadow server, which names the primary. The row of the primary names nobody."""
+    return is_event("EXPIRE") & (F.col("client_hostname") != "")
+
+
 def is_end() -> Column:
     """The row ends its recipients, whichever server acknowledged the message. Needs `is_delivery`."""
-    is_expired = is_event("EXPIRE") & (F.col("client_hostname") == "")
-    return F.col("is_delivery") | is_event("FAIL", "DUPLICATEDELIVER") | is_expired
+    is_expired = is_event("EXPIRE") & ~is_expired_copy()
+    return F.col("is_delivery") | is_event("FAIL", "DUPLICATEDELIVER") | is_expired | is_end_of_exchange()
 
 
 def exact_rows(events: DataFrame, logged_servers: Sequence[str]) -> DataFrame:
@@ -71,16 +101,30 @@ def exact_rows(events: DataFrame, logged_servers: Sequence[str]) -> DataFrame:
     is_hop = F.col("server_hostname").isin(*logged_servers)
     is_exchange_delivery = is_event("SENDEXTERNAL", "DELIVER") | (is_event("SEND") & ~is_hop)
     is_delivery = F.when(is_own(), is_event("SEND", "SENDEXTERNAL")).otherwise(is_exchange_delivery)
+    is_itself = F.col("server_hostname") == F.col("server")
     return (
         events.select(*COLUMNS)
         .repartition("message")
         .dropDuplicates(["message", "row_id"])
         .withColumns({name: F.unix_micros(name) for name in ("at", "silent_since", "detected_at")})
+        .withColumn("server_hostname", F.when(_is_exchange_redirect(), _shadow_server()).otherwise(F.col("server_hostname")))
         .withColumns(_servers(logged_servers))
+        .withColumn("server_hostname", F.when(_is_exchange_redirect() & is_itself, "").otherwise(F.col("server_hostname")))
         .withColumn("recipients", F.when(is_own(), F.col("recipients")).otherwise(_lower(F.col("recipients"))))
         .withColumn("replaced", _replaced())
         .withColumn("is_delivery", is_delivery & ~has_no_recipients())
     )
+
+
+def _is_exchange_redirect() -> Column:
+    return is_event("HAREDIRECT") & ~is_own()
+
+
+def _shadow_server() -> Column:
+    """Exchange's HAREDIRECT has its own server as server-hostname, and the shadow server in source-context, as
+    `EX2.corp.example = 250 2.6.0 … Queued mail for redundancy`. Source: kinesis"""
+    named = F.regexp_extract("source_context", r"^\s*([^\s=]+)\s*=\s*250\b", 1)
+    return F.when(named != "", named).otherwise(F.col("server_hostname"))
 
 
 def _lower(addresses: Column) -> Column:
@@ -120,5 +164,14 @@ def _by(key: Callable[[str], str], servers: Sequence[str]) -> dict[str, str]:
 
 
 def _found(key: Column, servers: Mapping[str, str]) -> Column:
+    return F.try_element_at(_literal(servers, "string"), key)
+
+
+def instant_of_server(server: Column, instants: Mapping[str, int]) -> Column:
+    """The server's entry, null if there is none. Units: microseconds."""
+    return F.try_element_at(_literal(instants, "bigint"), server)
+
+
+def _literal(values: Mapping[str, str] | Mapping[str, int], kind: str) -> Column:
     # as one literal: building a map from hundreds of columns takes seconds
-    return F.try_element_at(F.from_json(F.lit(json.dumps(servers)), "map<string,string>"), key)
+    return F.from_json(F.lit(json.dumps(values)), f"map<string,{kind}>")

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from shadowrelay.sla.objectives import LOG_ENDS
 from shadowrelay.sla.page.summary_types import Summary
 from shadowrelay.sla.page.wording import counted, parsed
 
@@ -21,11 +22,13 @@ def unseen(summary: Summary) -> str:
     unreadable = sum(one["count"] for one in given["quarantine"] if one["reason"] == _UNREADABLE)
     lines = summary["overall"]["lines_quarantined"] - unreadable  # such a file is one line there
     dropped = dropped_count(summary)
+    ended = summary["causes"].get("losses", {}).get(LOG_ENDS, 0)
     parts = [
         counted(given["files_missing"], "missing log file") if given["files_missing"] else "",
         f"{counted(dropped, 'file')} dropped before {'it was' if dropped == 1 else 'they were'} shipped" if dropped else "",
         counted(unreadable, "unreadable file") if unreadable else "",
         f"{counted(lines, 'line')} in quarantine" if lines > 0 else "",
+        f"what became of {counted(ended, 'recipient')} after a server's log ended" if ended else "",
     ]
     return ", ".join(part for part in parts if part)
 
@@ -62,6 +65,20 @@ def clock_caution(summary: Summary) -> ClockCaution | None:
     now = summary["now"] if _is_after(summary["now"], made) else None
     servers = [one["name"] for one in given["servers"] if _is_after(one["last_at"], made)]
     return ClockCaution(newest_at, _named(servers), now) if newest_at or now else None
+
+
+def ahead_of_clock(summary: Summary) -> str:
+    """`clock_caution` as plain text; empty if there is none."""
+    caution = clock_caution(summary)
+    if caution is None:
+        return ""
+    by = f", by the logs of {caution.servers}" if caution.servers else ""
+    newest = (
+        f"the newest event is dated {caution.newest_at}, after this report was made: a clock was wrong{by}" if caution.newest_at else ""
+    )
+    judged = f"all is judged as of {caution.now}, which is still to come: --now sets the right instant" if caution.now else ""
+    text = "; ".join(part for part in (newest, judged) if part)
+    return f"{text[:1].upper()}{text[1:]}."
 
 
 def _is_after(text: str | None, made: datetime) -> bool:

@@ -102,7 +102,7 @@ EVENTS = {
     "SENDEXTERNAL": "delivered to the next hop",
     "DELIVER": "delivered",
     "DEFER": "delivery put off",
-    "FAIL": "refused for good",
+    "FAIL": "failed for good",
     "DSN": "sender notified",
     "EXPIRE": "given up: too old",
     "RESUBMIT": "taken over: queued for delivery here",

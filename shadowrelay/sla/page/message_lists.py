@@ -74,6 +74,8 @@ def _event(row: TraceRow, first_at: str) -> Event:
     meaning = EVENTS.get(row["event"], "")
     if row["event"] == "RESUBMIT" and row["source"] == "SAFETYNET":
         meaning = "delivered once more on request"
+    elif row["event"] == "RECEIVE" and row["source"] == "AGENT":
+        meaning = "journal report made"
     return Event(row, f"+{duration(since)}" if since and since > 0 else "", meaning, _recipients(row))
 
 

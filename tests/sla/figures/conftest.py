@@ -23,6 +23,7 @@ class Judged:
     warehouse: Path
     output: Path
     summary: dict[str, Any]
+    jobs: int
 
     def figures(self, case: str, window: str = "all", start: datetime | None = None) -> dict[str, Any]:
         """Of the case's boundary, flat as in tables/figures; nothing where nothing happened."""
@@ -59,9 +60,12 @@ def _short(value: Any, case: str) -> Any:
 def judged(spark, tmp_path_factory) -> Judged:
     """The report on all of `judged_cases`, at NOW."""
     directory = tmp_path_factory.mktemp("figures")
+    scheduler = spark.sparkContext._jsc.sc().dagScheduler()
     write_warehouse(spark, judged_cases.all_cases(), directory / "warehouse")
+    before = scheduler.numTotalJobs()
     summary = write_report(spark, str(directory / "warehouse"), str(directory / "report"), now=NOW, textfile=str(directory / "sla.prom"))
-    return Judged(directory / "warehouse", directory / "report", summary)
+    jobs = scheduler.numTotalJobs() - before
+    return Judged(directory / "warehouse", directory / "report", summary, jobs)
 
 
 def case_named(name: str) -> Case:

@@ -78,6 +78,28 @@ def notified(case: Case) -> None:
     case.discard(9, "notification")
 
 
+def journaled(case: Case) -> None:
+    case.held(0, "original")
+    case.send(1, "original")
+    case.row(
+        "RECEIVE", 1, "p", "report", source="AGENT", to=["journal@x"], source_context="JournalReport", original_message="journaled/original"
+    )
+    case.redirect(2, "report", to=["journal@x"])
+    case.hold(2, "report", to=["journal@x"])
+    case.discard(3, "original")
+    case.send(4, "report", to=["journal@x"])
+    case.discard(6, "report")
+
+
+def resubmitted(case: Case) -> None:
+    case.plain(0, "original")
+    case.row("RESUBMIT", 100, "p", "again", source="SAFETYNET", reference="original", source_context="request 1")
+    case.redirect(101, "again")
+    case.hold(101, "again")
+    case.send(102, "again")
+    case.discard(103, "again")
+
+
 def told(case: Case) -> None:
     for message, done, *discards in (
         ("parts", 10, (20, [A]), (30, [B])),
@@ -104,9 +126,11 @@ def ended(case: Case) -> None:
     case.send(1, "each way", to=["sent"])
     case.row("FAIL", 2, "p", "each way", to=["failed"])
     case.row("EXPIRE", 3, "p", "each way", to=["expired"])
+    case.row("FAIL", 3, "p", "each way", source="QUEUE", to=["expired"])
     case.row("DUPLICATEDELIVER", 4, "p", "each way", to=["had it"])
     case.row("EXPIRE", 5, "s", "each way", to=["expired at the shadow server"], client="p")
     case.row("DEFER", 6, "p", "each way")
+    case.lives(3 * DAY, "p")
 
 
 def lost(case: Case) -> None:
@@ -120,13 +144,27 @@ def lost(case: Case) -> None:
     case.discard(5, "released", said="released")
     case.receive(0, "both gone", server="burnt", to=[A])
     case.redirect(0, "both gone", server="burnt")
+    case.hold(0, "rescued", primary="burnt")
+    case.promote(700, "rescued", old="burnt")
+    case.send(701, "rescued", server="s")
     case.held(0, "queued", to=[A])
     case.row("DEFER", 2 * DAY, "p", "queued", to=[A])
     case.held(0, "nothing", to=[A])
     case.row("DEFER", 2 * DAY - 1, "p", "nothing", to=[A])
     case.receive(8 * DAY, "just due", to=[A])
     case.receive(8 * DAY + 0.000_001, "has a microsecond", to=[A])
-    case.lives(9 * DAY, "p", "s")
+    case.lives(10 * DAY, "p", "s")
+
+
+def logends(case: Case) -> None:
+    """Logs that end before the time of their mail is up, and nobody took the servers over."""
+    case.receive(0, "seconds before", to=[A], replication="Failed")
+    case.row("DEFER", 5, "p", "seconds before", to=[A])
+    case.receive(0, "known by its heir", server="q", to=[A])
+    case.promote(700, "known by its heir", old="q", to=[A])
+    case.hold(1, "no log at all", primary="elsewhere", to=[A])
+    case.receive(0, "elsewhere", server="s", to=[A])
+    case.lives(10 * DAY, "s")
 
 
 def twice(case: Case) -> None:
@@ -198,6 +236,7 @@ def orphaned(case: Case) -> None:
         ("expired", "s"),
         ("silent", "gone"),
         ("never told", "s"),
+        ("expired as a primary server", "s"),
         ("promoted", "s"),
         ("one recipient", "s"),
         ("told", "s"),
@@ -207,12 +246,13 @@ def orphaned(case: Case) -> None:
         case.receive(0, message)
         case.send(1, message)
     case.row("EXPIRE", 4 * DAY, "s", "expired", client="p")
+    case.row("EXPIRE", 4 * DAY, "s", "expired as a primary server")
     case.promote(700, "promoted")
     case.discard(5, "one recipient", to=[A])
     case.discard(5, "told", to=BOTH)
     case.hold(6 * DAY, "just due")
     case.hold(6 * DAY + 0.000_001, "has a microsecond")
-    case.lives(4 * DAY, "s")
+    case.lives(10 * DAY, "s")
     case.lives(4 * DAY - 1, "gone")
 
 
@@ -264,6 +304,10 @@ def traps(case: Case) -> None:
     case.held(60, "another says discarded")
     case.send(61, "another says discarded")
     case.discard(62, "another says discarded", shadow="q")
+    case.held(63, "twice in one row", to=[A])
+    case.send(64, "twice in one row", to=[A, A])
+    case.send(65, "twice in one row", to=[A])
+    case.discard(66, "twice in one row")
     case.plain(70, "deferred once")
     case.row("DEFER", 70.5, "p", "deferred once")
 
@@ -292,7 +336,20 @@ def replaced(case: Case) -> None:
         case.row("RESOLVE", 1, "p", message, to=["bert.M@x"], source="RESOLVER", related_recipient="bert@x")
         case.row("REDIRECT", 1, "p", message, to=["f@x"], source="ROUTING", related_recipient="fred@x;f@x")
         case.row("DELIVER", 2, "p", message, to=delivered, source="STOREDRIVER")
+    case.receive(10, "ended otherwise", to=["a@x", "b@x", "c@x", "d@x", "e@x", "f@x"], replication="")
+    case.row("DUPLICATEREDIRECT", 11, "p", "ended otherwise", to=["b@x"], source="ROUTING", related_recipient="A@x")
+    for event, recipient in (("DROP", "b@x"), ("DUPLICATEEXPAND", "c@x"), ("MODERATORREJECT", "d@x"), ("MODERATIONEXPIRE", "E@x")):
+        case.row(event, 12, "p", "ended otherwise", to=[recipient], source="ROUTING")
     case.lives(3 * DAY, "p")
+
+
+def redirected(case: Case) -> None:
+    said = "S.redirected = 250 2.6.0 <1@x> [InternalId=5, Hostname=S.redirected] Queued mail for redundancy"
+    for message, peer, context in (("said", "p", said), ("says nothing", "p", "08DC1DB5A1B2C3D5"), ("named", "s", "")):
+        case.redirect(0, message, shadow=peer, source_context=context)
+        case.receive(0.5, message, replication="")
+        case.row("DELIVER", 1, "p", message, source="STOREDRIVER")
+    case.lives(1, "s")
 
 
 def exchange10(case: Case) -> None:
@@ -305,8 +362,8 @@ def nowhere(case: Case) -> None:
 
 
 _CASES: tuple[Callable[[Case], None], ...] = (
-    plain, exposed, rebuilt, refused, notified, told, ended, lost, twice, again, orphaned, takenover, repeated,
-    traps, exchange16, replaced, exchange10, nowhere,
+    plain, exposed, rebuilt, refused, notified, journaled, resubmitted, told, ended, lost, logends, twice, again, orphaned,
+    takenover, repeated, traps, exchange16, replaced, redirected, exchange10, nowhere,
 )  # fmt: skip
 
 
@@ -314,7 +371,7 @@ def all_cases() -> list[Case]:
     cases = []
     for play in _CASES:
         name = play.__name__
-        formats = {"exchange16": "exchange2016", "replaced": "exchange2013", "exchange10": "exchange2010"}
+        formats = {"exchange16": "exchange2016", "replaced": "exchange2013", "redirected": "exchange2013", "exchange10": "exchange2010"}
         case = Case(name, format=formats.get(name, "shadowrelay"), has_sites=name != "nowhere")
         play(case)
         cases.append(case)

@@ -97,13 +97,30 @@ def test_each_loss_has_its_cause(judged):
         ("both gone", a): "both copies gone",
         ("queued", a): "still queued",
         ("nothing", a): "no trace",
-        ("just due", a): "both copies gone",
+        ("just due", a): "no trace",
     } == {(line["message"], line["recipient"]): line["cause"] for line in judged.lines("losses", "lost")}
     assert 9 == judged.figures("lost")["recipients_lost"]
 
 
 def test_each_orphan_has_its_cause(judged):
     assert {
-        "expired": "expired", "silent": "log missing", "never told": "never told", "one recipient": "never told", "just due": "log missing",
+        "expired": "expired", "silent": "unknown: log ends", "never told": "never told", "one recipient": "never told",
+        "just due": "never told",
+        "expired as a primary server": "never told",
     } == {line["message"]: line["cause"] for line in judged.lines("orphans", "orphaned")}  # fmt: skip
     assert 5 == judged.figures("orphaned")["shadows_orphaned"]
+
+
+def test_a_server_is_judged_as_long_as_its_own_log_goes_on(judged):
+    losses = {line["message"]: (line["server"], line["cause"]) for line in judged.lines("losses", "logends")}
+    exposures = {line["message"]: (line["began_at"], line["ended_at"], line["is_open"]) for line in judged.lines("exposures", "logends")}
+
+    assert {
+        "seconds before": ("p", "unknown: log ends"),
+        "no log at all": ("elsewhere", "unknown: log ends"),
+        "known by its heir": ("q", "no trace"),
+        "elsewhere": ("s", "no trace"),
+    } == losses
+    assert 2 == judged.figures("logends")["recipients_lost"]
+    assert (at(0), at(5), True) == exposures["seconds before"]
+    assert (at(100), at(10 * DAY), True) == exposures["known by its heir"]

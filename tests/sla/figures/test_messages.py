@@ -71,6 +71,24 @@ def test_a_notification_is_no_acknowledged_message_and_its_copy_is_told(judged):
     assert (1, 2000) == tuple(found[f"delivery_latency_{name}"] for name in ("count", "max"))
 
 
+def test_a_journal_report_is_no_acknowledged_message_and_its_copy_is_told(judged):
+    found = judged.figures("journaled")
+
+    assert (1, 0, 0, 1) == tuple(found[f"messages_{name}"] for name in ("acknowledged", "reconstructed", "dsn", "done"))
+    assert (2, 2000) == tuple(found[f"discard_lag_{name}"] for name in ("count", "max"))
+    assert (0, 0) == (found["shadows_orphaned"], found["recipients_lost"])
+
+
+def test_a_message_from_safety_net_is_no_acknowledged_message_and_no_lost_log(judged):
+    found = judged.figures("resubmitted")
+    kinds = {line["message"]: line["kind"] for line in judged.lines("messages", "resubmitted")}
+
+    assert (1, 0, 1, 0) == tuple(found[f"messages_{name}"] for name in ("acknowledged", "reconstructed", "done", "dsn"))
+    assert "acknowledged" == kinds["original"]
+    assert 2 == found["discard_lag_count"]
+    assert 0 == found["promotions"]
+
+
 def test_discard_lag_is_to_the_last_row_and_negative_is_a_skew(judged):
     found = judged.figures("told")
     copies = {line["message"]: line for line in judged.lines("copies", "told")}
@@ -114,8 +132,17 @@ def test_exchange_rows(judged):
 def test_who_takes_the_place_of_a_recipient_of_exchange(judged):
     found = judged.figures("replaced")
 
-    assert (2, 1, 1) == tuple(found[name] for name in ("messages_acknowledged", "messages_done", "recipients_lost"))
-    assert ["m2@x"] == [line["recipient"] for line in judged.lines("losses", "replaced")]
+    assert (3, 1, 2) == tuple(found[name] for name in ("messages_acknowledged", "messages_done", "recipients_lost"))
+    assert {("one missing", "m2@x"), ("ended otherwise", "f@x")} == {
+        (line["message"], line["recipient"]) for line in judged.lines("losses", "replaced")
+    }
+
+
+def test_the_shadow_server_of_exchange_is_the_one_that_answered(judged):
+    pairs = {line["message"]: line["pair_server"] for line in judged.lines("messages", "redirected")}
+
+    assert ("s", "", "s") == (pairs["said"], pairs["says nothing"], pairs["named"])
+    assert 3 == judged.figures("redirected")["messages_redundant"]
 
 
 def test_what_exchange_does_not_log_is_not_computable(judged):

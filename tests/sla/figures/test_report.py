@@ -14,7 +14,26 @@ from shadowrelay.sla.warehouse import read_events
 from tests.sla.figures.cases import at
 from tests.sla.figures.conftest import NOW
 
+JOBS_MAX = 40  # of a small report; it had 105
 TABLES = {"messages", "copies", "takeovers", "duplicates", "losses", "orphans", "exposures", "figures", "quarantine"}
+
+
+def test_a_small_report_is_few_jobs(judged):
+    assert 0 < judged.jobs <= JOBS_MAX
+
+
+@pytest.mark.heavy
+@pytest.mark.timeout(300, func_only=True)
+def test_little_and_much_are_reported_alike(judged, compiling_spark, tmp_path):
+    summary = write_report(compiling_spark, str(judged.warehouse), str(tmp_path), now=NOW)
+
+    made_at = {"generated_at": judged.summary["generated_at"]}
+    assert json.dumps(judged.summary) == json.dumps(summary | made_at)
+    for name in sorted(TABLES):
+        lines, others = (
+            sorted(str(line) for line in parquet.read_table(path / "tables" / name).to_pylist()) for path in (judged.output, tmp_path)
+        )
+        assert lines == others, name
 
 
 @pytest.mark.heavy
@@ -37,6 +56,7 @@ def test_nearly_plain_messages_go_the_exact_way(judged):
 
     assert None is messages["copy after"]["pair_server"]
     assert (1, 1) == (messages["one name twice"]["recipients_count"], messages["one name twice"]["duplicated"])
+    assert (1, 1) == (messages["twice in one row"]["recipients_count"], messages["twice in one row"]["duplicated"])
     assert None is messages["half"]["done_at"]
     assert None is messages["nobody"]["done_at"]
     assert "q" == copies["another primary at the copy", "s"]["primary"]
@@ -66,11 +86,14 @@ def test_of_nothing_every_figure_is_there_and_takes_the_place_of_the_report_befo
 def test_the_lists_begin_with_the_worst(judged):
     summary = judged.summary
 
-    assert ["unexplained"] * 5 == [line["cause"] for line in summary["duplicates"][:5]]
-    assert "unexplained" not in {line["cause"] for line in summary["duplicates"][5:]}
+    assert ["unexplained"] * 6 == [line["cause"] for line in summary["duplicates"][:6]]
+    assert "unexplained" not in {line["cause"] for line in summary["duplicates"][6:]}
     assert sorted(line["seconds"] for line in summary["exposures"])[::-1] == [line["seconds"] for line in summary["exposures"]]
     assert len(summary["losses"]) == sum(summary["causes"]["losses"].values())
-    assert 5 == summary["causes"]["duplicates"]["unexplained"]
+    assert 6 == summary["causes"]["duplicates"]["unexplained"]
+    is_unknown = [line["cause"] == "unknown: log ends" for line in summary["losses"]]
+    assert sorted(is_unknown) == is_unknown
+    assert {True, False} == {*is_unknown}
     assert "2026-11-21T15:03:20Z" in {line["first_resubmit_at"] for line in summary["takeovers"]}
 
 
@@ -106,6 +129,12 @@ def test_a_trace_tells_each_row_once_in_order(judged, spark):
     by_internet_id = trace(spark, str(judged.warehouse), "same@again")
     assert {f"again/{name}" for name in ("first", "second", "third", "relayed", "to fewer")} == {row["message"] for row in by_internet_id}
     assert at(0).isoformat().replace("+00:00", "Z") == by_internet_id[0]["at"]
+
+
+def test_a_trace_has_the_journal_report_about_the_message(judged, spark):
+    rows = trace(spark, str(judged.warehouse), "journaled/original")
+
+    assert [("journaled/report", "AGENT")] == [(row["message"], row["source"]) for row in rows if row["message"] != "journaled/original"]
 
 
 def test_figures_that_do_not_fit_are_the_oldest_of_the_smallest_and_counted(judged, spark, monkeypatch):

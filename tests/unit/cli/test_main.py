@@ -1,5 +1,7 @@
+import errno
 import json
 import re
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,7 +22,8 @@ NODE = '[server]\nname = "mx1.east.example"\nsite = "east"\n[[receive_connectors
 @pytest.fixture
 def node_file(tmp_path: Path) -> Path:
     path = tmp_path / "node.toml"
-    path.write_text(NODE, encoding="utf-8")
+    places = 'data_directory = "data"\n', '[tracking]\ndirectory = "tracking"\n'
+    path.write_text(NODE.replace("[[", f"{places[0]}{places[1]}[["), encoding="utf-8")
     return path
 
 
@@ -73,6 +76,21 @@ def test_check_as_json_is_one_document(node_file: Path) -> None:
     assert {"value": "3h", "origin": "default"} == document["settings"]["transport.shadow_resubmit_time_span"]
 
 
+def test_check_says_which_sites_and_servers_the_boundary_spans_and_whether_somebody_named_it(node_file: Path) -> None:
+    peer = '[[peers]]\nname = "mx1.west.example"\nsite = "west"\naddress = "mx1.west.example:2525"\n'
+    node_file.write_text(NODE + peer, encoding="utf-8")
+    plain, as_json = run("check", "--config", node_file).output, run("check", "--config", node_file, "--json").output
+
+    assert (
+        "boundary default, which the configuration does not name, spans 2 sites: east (mx1.east.example), west (mx1.west.example)" in plain
+    )
+    sites = {"east": ["mx1.east.example"], "west": ["mx1.west.example"]}
+    assert {"name": "default", "sites": sites} == json.loads(as_json)["boundary"]
+
+    node_file.write_text(NODE.replace("[server]", '[server]\nboundary = "corp"'), encoding="utf-8")
+    assert "boundary corp spans 1 site: east (mx1.east.example)" in run("check", "--config", node_file).output
+
+
 def test_check_of_a_wrong_file_lists_every_problem_and_ends_with_2(node_file: Path) -> None:
     node_file.write_text(NODE + "nope = 1\n[transport]\nshadow_timeout = 5\n", encoding="utf-8")
 
@@ -81,6 +99,66 @@ def test_check_of_a_wrong_file_lists_every_problem_and_ends_with_2(node_file: Pa
     assert (2, 2) == (plain.exit_code, as_json.exit_code)
     assert ["transport.shadow_timeout", "receive_connectors[0].nope"] == re.findall(r"(?m)^shadowrelay: \S+: ([^:]+): ", plain.stderr)
     assert (False, 2) == ((document := json.loads(as_json.output))["is_valid"], len(document["errors"]))
+
+
+@pytest.fixture
+def sealed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory in which this user can make nothing; root can everywhere."""
+    directory = tmp_path / "sealed"
+    directory.mkdir()
+    real = tempfile.TemporaryFile
+
+    def refused(dir: Path) -> Any:
+        if dir == directory:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return real(dir=dir)
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", refused)
+    return directory
+
+
+def problem_of(key: str, directory: Path, node_file: Path) -> tuple[int, str]:
+    """With the data directory, or the token, there."""
+    value = directory if key == "server.data_directory" else directory / "token"
+    variable = f"SHADOWRELAY_{key.upper().replace('.', '__')}"
+    result = CliRunner(env={variable: str(value)}).invoke(app, ["check", "--config", str(node_file)])
+    return result.exit_code, result.stderr
+
+
+@pytest.mark.parametrize("key", ["server.data_directory", "admin.token_file"])
+def test_check_tries_the_places_that_a_node_needs(key: str, node_file: Path, sealed: Path) -> None:
+    (node_file.parent / "file").write_text("", encoding="utf-8")
+    places = {
+        sealed: f"{sealed} cannot be written (Permission denied)",
+        sealed / "a" / "b": f"{sealed / 'a' / 'b'} cannot be made in {sealed} (Permission denied)",
+        node_file.parent / "file" / "a": f"{node_file.parent / 'file'} is not a directory",
+    }
+
+    for place, reason in places.items():
+        code, said = problem_of(key, place, node_file)
+        assert (2, True) == (code, said.startswith(f"shadowrelay: {node_file}: {key}: "))
+        assert f"{reason}; name a " in said
+    assert (0, "") == problem_of(key, node_file.parent / "new" / "deep", node_file)
+    assert not (node_file.parent / "new").exists(), "check makes nothing"
+
+
+def test_check_only_warns_of_places_without_which_a_node_starts(node_file: Path, sealed: Path) -> None:
+    given = {"SHADOWRELAY_TRACKING__DIRECTORY": str(sealed / "log"), "SHADOWRELAY_SHIPPING__TARGET": str(sealed / "shipped")}
+    result = CliRunner(env=given).invoke(app, ["check", "--config", str(node_file)])
+
+    assert 0 == result.exit_code
+    for key, consequence in (("tracking.directory", "mail is relayed without evidence"), ("shipping.target", "nothing is shipped")):
+        reason = rf"cannot be made in {sealed} \(Permission denied\)"
+        assert re.search(rf"(?m)^warning: {key}: \S+ {reason}: {consequence}; name a directory", result.output)
+
+
+def test_a_full_disk_is_no_error_of_the_configuration(node_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(dir: Path) -> Any:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", full)
+
+    assert 0 == run("check", "--config", node_file).exit_code
 
 
 def test_check_prints_the_example() -> None:

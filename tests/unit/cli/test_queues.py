@@ -35,11 +35,24 @@ FULL = {
     "retries": [
         {"next_hop": "store:25", "ordinals": [2], "failures_count": 3, "attempts_next_at": LONG_AGO, "last_reply": "450 4.2.0 later"}
     ],
+    "deliveries": [{"next_hop": "mail:25", "ordinals": [1], "at": "2026-01-02T03:04:05Z", "is_inside": True}],
 }
 PEER = {
     "name": "mx2.example", "site": "west", "boundary": "default", "address": "mx2.example:2525", "database": "d2", "heard_at": LONG_AGO,
     "heartbeat_age_seconds": 1.5, "is_reachable": True, "lease_seconds": 10000.0, "breaker": "closed", "held_for_count": 40,
     "held_by_count": 2, "is_forgotten": False,
+}  # fmt: skip
+
+
+PRESSURE: dict[str, Any] = {
+    "level": "medium", "effect": "mail from outside and copies are refused", "tarpit_seconds": 0.0, "reasons": ["why: 1 GB is free"],
+    "resources": [
+        {
+            "resource": "database_used_space", "use": 97.46, "unit": "%", "detail": "1 of 50 GB", "level": "medium", "measured": "medium",
+            "samples_count": 1, "history_depth": 1, "since": None,
+            "low_to_medium": 96, "medium_to_high": 99, "high_to_medium": 97, "medium_to_low": 94,
+        }
+    ],
 }  # fmt: skip
 
 
@@ -62,17 +75,19 @@ class FakeClient:
     def __exit__(self, *_: object) -> None:
         return None
 
-    def queues(self) -> list[dict[str, Any]]:
+    def queues(self, filter_text: str = "") -> list[dict[str, Any]]:
         if self.error is not None:
             raise self.error
+        if filter_text:
+            self.asked.append(filter_text)
         return self.rows
 
     def retry_queue(self, identity: str) -> dict[str, Any]:
         return self._command("retried", identity)
 
-    def messages(self, queue: str, limit: int, after: int) -> list[dict[str, Any]]:
-        self.asked.append((queue, limit, after))
-        return [MESSAGE]
+    def messages(self, queue: str, limit: int, after: int, filter_text: str = "") -> list[dict[str, Any]]:
+        self.asked.append((queue, limit, after, filter_text) if filter_text else (queue, limit, after))
+        return [MESSAGE, {**MESSAGE, "message_id": "a-copy", "role": "shadow"}] if filter_text else [MESSAGE]
 
     def message(self, message_id: str) -> dict[str, Any]:
         self.asked.append(message_id)
@@ -90,13 +105,33 @@ class FakeClient:
     def remove_message(self, message_id: str, *, with_dsn: bool) -> dict[str, Any]:
         return self._command("removed" if with_dsn else "dropped", message_id)
 
-    def export_message(self, message_id: str, file: BinaryIO) -> int:
+    def suspend_queue(self, identity: str, by: str, *, is_hold: bool = False) -> dict[str, Any]:
+        return self._command("held" if is_hold else "suspended", f"{identity} by {by}")
+
+    def resume_queue(self, identity: str, by: str) -> dict[str, Any]:
+        return self._command("resumed", f"{identity} by {by}")
+
+    def suspend_message(self, message_id: str, by: str) -> dict[str, Any]:
+        return self._command("suspended", f"{message_id} by {by}")
+
+    def resume_message(self, message_id: str, by: str) -> dict[str, Any]:
+        return self._command("resumed", f"{message_id} by {by}")
+
+    def resubmit_message(self, message_id: str, by: str) -> dict[str, Any]:
+        return self._command("resubmitted", f"{message_id} by {by}")
+
+    def export_message(self, message_id: str, file: BinaryIO, *, with_envelope: bool = False) -> int:
+        if with_envelope:
+            file.write(b"X-Sender: <>\r\n")
         if message_id in self.refusals:
             raise self.refusals[message_id]
         return file.write(b"Subject: x\r\n\r\n")
 
     def peers(self) -> list[dict[str, Any]]:
         return [PEER]
+
+    def pressure(self) -> dict[str, Any]:
+        return PRESSURE
 
     def forget_peer(self, name: str) -> dict[str, Any]:
         self.asked.append(name)
@@ -121,6 +156,34 @@ def test_queue_list_shows_depth_and_oldest_age_and_counts_shadow_queues_apart(no
     assert 0 == result.exit_code
     assert [True, True] == ["mx1\\Shadow\\3" in result.output, "[lost]" in result.output]
     assert "2 to deliver, 40 held for others" == result.output.splitlines()[-1]
+
+
+OF_FORKS = QUEUES[1] | {"identity": "mx1\\Shadow\\mx2.example\\store:25", "next_hop": "store:25", "primary": "mx2.example", "count": 8}
+
+
+@pytest.mark.parametrize(
+    ("identity", "count"),
+    [
+        ("mx1\\Shadow\\3", 40),
+        ("Shadow\\mx2.example", 40),
+        ("Shadow\\mx2.example\\store:25", 8),
+        ("mx1\\Shadow\\mx2.example\\store:25", 8),
+        ("Shadow\\store:25", None),
+    ],
+)
+def test_shadow_queues_by_next_hop_are_named_by_both(node: FakeClient, identity: str, count: int | None) -> None:
+    node.rows = [OF_FORKS, QUEUES[1] | {"primary": "mx2.example"}]
+
+    result = run("queue", "show", identity, "--json")
+
+    assert (0 if count else 1) == result.exit_code
+    assert count == (json.loads(result.stdout)["count"] if count else None)
+
+
+def test_a_shadow_message_shows_what_waits_for_which_next_hop(node: FakeClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(FULL, "forks", [{"next_hop": "store:25", "ordinals": [1, 2]}])
+
+    assert [True, True] == [text in run("messages", "show", "0193-aa").output for text in ("At its primary server waits for", "1, 2")]
 
 
 @pytest.mark.parametrize("identity", ["mx1\\Shadow\\3", "Shadow\\3"])
@@ -161,6 +224,7 @@ def test_all_queues_that_can_be_retried_are(node: FakeClient) -> None:
         (("messages", "list"), [MESSAGE]),
         (("messages", "show", "0193-aa"), FULL),
         (("peers", "list"), [PEER]),
+        (("pressure",), PRESSURE),
         (("peers", "forget", "mx2.example"), {"name": "mx2.example", "is_forgotten": True}),
     ],
 )
@@ -180,6 +244,7 @@ def test_messages_show_prints_fields_recipients_copies_and_retries(node: FakeCli
     result = run("messages", "show", "0193-aa")
 
     parts = ("[bold]not markup", "ownership=1 placement=2 database=d", "a@b.example", "chosen", "store:25", "450 4.2.0 later")
+    parts += ("mail:25", "2026-01-02T03:04:05Z")
     assert ("0193-aa", []) == (node.asked[-1], [part for part in parts if part not in result.output])
 
 
@@ -187,6 +252,14 @@ def test_peers_list_shows_lease_and_last_sign_of_life(node: FakeClient) -> None:
     output = run("peers", "list").output
 
     assert [] == [part for part in ("mx2.example", "2h 46m", "1s", "closed", "yes") if part not in output]
+
+
+def test_pressure_shows_every_resource_with_its_thresholds_and_why_mail_is_refused(node: FakeClient) -> None:
+    output = run("pressure").output
+
+    for text in ("database_used_space", "97.46", "1/1", "96", "99", "97", "94", "1 of 50 GB"):
+        assert text in output
+    assert output.endswith("medium: mail from outside and copies are refused\nwhy: 1 GB is free\n")
 
 
 def test_peers_forget_says_what_it_did(node: FakeClient) -> None:
@@ -223,6 +296,25 @@ def test_address_and_token_come_from_the_nodes_configuration(node: FakeClient, m
     assert [("http://[::1]:9", TOKEN), ("http://127.0.0.1:5", TOKEN)] == node.asked
 
 
+@pytest.mark.parametrize(
+    ("url", "remedy"),
+    [
+        ("127.0.0.1:8025", "write --node http://127.0.0.1:8025"),
+        ("mx1.east.example", "write --node http://mx1.east.example"),
+        ("localhost:8025", "write --node http://localhost:8025"),
+        ("[::1]:8025", "write --node http://[::1]:8025"),
+        ("http://", "write --node http://127.0.0.1:8025"),
+        ("http://mx1:port", "write --node http://127.0.0.1:8025"),
+        ("ftp://mx1:8025", "write --node http://127.0.0.1:8025"),
+    ],
+)
+def test_an_address_that_is_no_url_is_a_usage_error_with_the_right_one(node: FakeClient, url: str, remedy: str) -> None:
+    by_option, by_variable = run("queue", "list", "--node", url), CliRunner(env={"SHADOWRELAY_NODE": url}).invoke(app, ["queue", "list"])
+
+    assert (2, 2, []) == (by_option.exit_code, by_variable.exit_code, node.asked)
+    assert by_option.stderr == by_variable.stderr == f"shadowrelay: {url} is not the URL of a node; {remedy}\n"
+
+
 def test_ages_are_two_units_at_most() -> None:
     now = datetime(2026, 11, 21, 12, tzinfo=UTC)
     instants = [now - timedelta(seconds=40), now - timedelta(seconds=200), now - timedelta(hours=28), now + timedelta(seconds=40)]
@@ -255,7 +347,10 @@ def test_release_wants_messages_or_all_and_not_both(node: FakeClient, words: tup
     assert (2, []) == (run("messages", "release", *words).exit_code, node.asked)
 
 
-@pytest.mark.parametrize(("words", "verb"), [((), "removed"), (("--dsn",), "removed"), (("--no-dsn",), "dropped")])
+@pytest.mark.parametrize(
+    ("words", "verb"),
+    [((), "removed"), (("--dsn",), "removed"), (("--no-dsn",), "dropped"), (("--with-ndr",), "removed"), (("--without-ndr",), "dropped")],
+)
 def test_a_removed_message_is_told_to_its_sender_unless_that_is_said(node: FakeClient, words: tuple[str, ...], verb: str) -> None:
     result = run("messages", "remove", "a", *words, "--json")
 
@@ -281,6 +376,81 @@ def test_a_message_is_exported_into_a_new_file(node: FakeClient, tmp_path: Path)
     assert 2 == run("messages", "export", "a", "--output", file).exit_code
 
 
+def test_an_export_without_a_name_has_the_id_as_its_name_and_goes_to_standard_output_with_a_dash(
+    node: FakeClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    named = run("messages", "export", "../a-1", "--envelope")
+    shown = run("messages", "export", "a-1", "--output", "-")
+
+    assert (0, ["___a-1.eml"]) == (named.exit_code, [path.name for path in tmp_path.iterdir()])
+    assert b"X-Sender: <>\r\nSubject: x\r\n\r\n" == (tmp_path / "___a-1.eml").read_bytes()
+    assert (0, "Subject: x\r\n\r\n") == (shown.exit_code, shown.stdout_bytes.decode())
+
+
+@pytest.mark.parametrize(
+    ("words", "asked"),
+    [
+        (("queue", "suspend", "x.example"), ("suspended", "x.example by ann")),
+        (("queue", "suspend", "x.example", "--hold"), ("held", "x.example by ann")),
+        (("queue", "resume", "x.example"), ("resumed", "x.example by ann")),
+        (("messages", "suspend", "a"), ("suspended", "a by ann")),
+        (("messages", "resume", "a"), ("resumed", "a by ann")),
+        (("messages", "resubmit", "a"), ("resubmitted", "a by ann")),
+    ],
+)
+def test_who_suspends_or_resumes_is_said(node: FakeClient, words: tuple[str, ...], asked: tuple[str, str]) -> None:
+    assert 0 == run(*words, "--by", "ann").exit_code
+    assert [asked] == node.asked[1:]
+
+    run(*words)
+    assert "@" in node.asked[-1][1], "user and host, unless it is said"
+
+
+@pytest.mark.parametrize(
+    ("words", "done"),
+    [
+        (("messages", "suspend", "--by", "ann"), ("suspended", "0193-aa by ann")),
+        (("messages", "resume", "--by", "ann"), ("resumed", "0193-aa by ann")),
+        (("messages", "resubmit", "--by", "ann"), ("resubmitted", "0193-aa by ann")),
+        (("messages", "remove"), ("removed", "0193-aa")),
+    ],
+)
+def test_a_filter_selects_messages_but_no_copies_held_for_others(node: FakeClient, words: tuple[str, ...], done: tuple[str, str]) -> None:
+    result = run(*words, "--filter", "Size -gt 1MB")
+
+    assert (0, [("", 1_000_000, 0, "Size -gt 1MB"), done]) == (result.exit_code, node.asked[1:])
+    assert [2, 2] == [run(*words, *more).exit_code for more in ((), ("a", "--filter", "Size -gt 1MB"))], "one way to say which"
+
+
+def test_a_filter_selects_queues(node: FakeClient) -> None:
+    node.rows = [QUEUES[0], {**QUEUES[1], "identity": "mx1\\x.example", "kind": "Delivery"}]
+
+    assert 0 == run("queue", "suspend", "--filter", "MessageCount -gt 1", "--by", "ann").exit_code
+    assert ["MessageCount -gt 1", ("suspended", "mx1\\x.example by ann")] == node.asked[1:]
+    assert 0 == run("queue", "list", "--filter", "MessageCount -gt 2").exit_code
+    assert "MessageCount -gt 2" == node.asked[-1]
+
+
+def test_the_mistake_in_a_filter_is_shown_with_a_caret_below_it(node: FakeClient) -> None:
+    node.error = admin_client.NodeError("filter, character 8: an operator is expected here\nStatus Retry\n       ^", 400)
+
+    result = run("queue", "list", "--filter", "Status Retry")
+
+    assert 2 == result.exit_code
+    assert "shadowrelay: Status Retry\nshadowrelay:        ^\n" in result.output
+
+
+def test_every_suspended_queue_is_resumed_by_its_listing(node: FakeClient) -> None:
+    node.rows = [QUEUES[0], {**QUEUES[1], "identity": "mx1\\held.example", "suspended_since": LONG_AGO, "suspended_by": "ann"}]
+
+    result = run("queue", "resume", "--all", "--by", "bob")
+
+    assert (0, [("resumed", "mx1\\held.example by bob")]) == (result.exit_code, node.asked[1:])
+    assert 2 == run("queue", "resume").exit_code
+
+
 def test_an_export_leaves_the_files_of_others_alone(node: FakeClient, tmp_path: Path) -> None:
     other = tmp_path / "it.eml.part"
     other.write_bytes(b"of somebody else")
@@ -300,3 +470,9 @@ def test_an_export_that_fails_leaves_no_file(node: FakeClient, tmp_path: Path) -
     assert 1 == run("messages", "export", "a", "--output", tmp_path / "it.eml").exit_code
     assert 2 == run("messages", "export", "b", "--output", tmp_path / "no such directory" / "it.eml").exit_code
     assert [] == list(tmp_path.iterdir())
+
+
+def test_messages_show_needs_no_deliveries_from_an_older_node(node: FakeClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(FULL, "deliveries")
+
+    assert 0 == run("messages", "show", "0193-aa").exit_code

@@ -56,7 +56,7 @@ class Job:
             check_spark=self._check, spark_session=spark_session, failure_of=self.told, require_settings=session_module.require_settings
         )
 
-    cautions = SimpleNamespace(misnamed=lambda summary: "no log of mx1.east \x1b[31m")
+    cautions = SimpleNamespace(misnamed=lambda summary: "no log of mx1.east \x1b[31m", ahead_of_clock=lambda summary: "dated 2190")
     objectives = objectives_module
 
     def _check(self) -> None:
@@ -84,6 +84,7 @@ class Job:
             require_logs=note,
             require_warehouse=note,
             is_little=lambda logs: logs == self.little,
+            is_little_warehouse=lambda warehouse: warehouse == self.little,
         )
 
     @property
@@ -127,15 +128,16 @@ def test_a_report_from_logs_goes_through_a_temporary_warehouse(job: Job) -> None
     assert [("/l", {"may_be_empty": False}), ("temporary", "/l", {}), ("local[*] 4g", "/temporary", "/o", options)] == job.asked
     assert "met" in result.stdout
     assert "0.99995" in result.stdout
-    assert result.stderr.endswith("shadowrelay: no log of mx1.east \\u001b[31m\n")
+    assert result.stderr.endswith("shadowrelay: no log of mx1.east \\u001b[31m\nshadowrelay: dated 2190\n")
     assert result.stdout.endswith("/o/report.html\n")
 
 
+@pytest.mark.parametrize("source", ["--logs", "--warehouse"])
 @pytest.mark.parametrize("words", [["report", "--output", "/o"], ["trace", "x"]])
-def test_little_that_is_read_once_is_not_worth_compiling_for(job: Job, words: list[str]) -> None:
+def test_little_that_is_read_once_is_not_worth_compiling_for(job: Job, words: list[str], source: str) -> None:
     job.little = "/l"
 
-    run(*words, "--logs", "/l")
+    run(*words, source, "/l")
 
     assert "local[*] 4g small" == job.asked[-1][0]
 

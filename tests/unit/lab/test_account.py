@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from shadowrelay.lab.account import Cause, Fault, FaultKind, Times, account, cause_of, explains_repetition
+from shadowrelay.lab.account import Cause, Fault, FaultKind, Times, account, cause_of, explains_repetition, has_all_arrived
 from shadowrelay.lab.traffic import Answer, Arrival, Sent, Submission
 
 TIMES = Times(span=5.0, heartbeat=1.0, poll=0.25)
@@ -43,6 +43,30 @@ def test_what_the_client_sent_again_does_not_stand_for_what_was_acknowledged() -
     result = account([a_sent()], [an_arrival(network_id="id-2")], [], TIMES)
 
     assert ["id-1"] == result.lost
+
+
+SENT_AGAIN = a_sent(Submission(100.0, EAST, Answer.NOTHING), Submission(104.0, EAST, Answer.ACKNOWLEDGED, "id-2"), recipients=(ONE, TWO))
+
+
+def test_a_message_that_was_recognised_as_sent_again_is_delivered() -> None:
+    result = account([SENT_AGAIN], [an_arrival(), an_arrival(recipient=TWO)], [], TIMES)
+
+    assert (1, 1, True) == (result.accepted, result.delivered, result.is_good)
+    assert has_all_arrived([SENT_AGAIN], [an_arrival(), an_arrival(recipient=TWO)])
+
+
+def test_what_was_sent_again_has_to_reach_every_recipient_under_one_of_its_ids() -> None:
+    some = [an_arrival(), an_arrival(network_id="id-2")]
+
+    assert ["id-2"] == account([SENT_AGAIN], some, [], TIMES).lost
+    assert not has_all_arrived([SENT_AGAIN], some)
+    assert has_all_arrived([SENT_AGAIN], [*some, an_arrival(network_id="id-2", recipient=TWO)])
+
+
+def test_a_try_after_the_acknowledgement_explains_nothing() -> None:
+    late = a_sent(Submission(100.0, EAST, Answer.ACKNOWLEDGED, "id-1"), Submission(104.0, EAST, Answer.NOTHING))
+
+    assert ["id-1"] == account([late], [an_arrival(network_id="id-2")], [], TIMES).lost
 
 
 def test_changed_bytes_are_found() -> None:

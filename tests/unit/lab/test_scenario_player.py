@@ -34,14 +34,14 @@ class FakeLab:
         self.engine = SimpleNamespace(states=lambda: self.states)
 
     def __getattr__(self, name: str) -> Any:
-        def deed(*places: object) -> None:
+        def action(*places: object) -> None:
             self.done.append((name, *map(str, places)))
             if name == self.breaks:
                 raise LabError(f"{name} broke")
             state = {"kill": "exited", "pause": "paused", "start": "healthy", "unpause": "healthy"}.get(name)
             self.states |= {str(place): state for place in places} if state else {}
 
-        return deed
+        return action
 
     def _send(self, count: int, rate: float, size: int) -> Sending:
         self.done.append(("send", str(count)))
@@ -193,6 +193,16 @@ def test_every_scenario_can_be_played_and_left_out(asked: list[dict[str, Any]], 
     player.play(lab, SCENARIOS[name], say=lambda text: None)  # type: ignore[arg-type]
     player.play(calm, SCENARIOS[name].without_fault(), say=lambda text: None)  # type: ignore[arg-type]
 
-    assert {"send", "verify", "defer", "heal"} <= {deed[0] for deed in calm.done}
-    assert set() == {deed[0] for deed in calm.done} & {"kill", "wipe", "pause", "cut", "slow", "fill_disk", "restore_old_database", "roll"}
+    actions = {action[0] for action in calm.done}
+    assert {"send", "verify", "defer", "heal"} <= actions
+    assert set() == actions & {
+        "kill",
+        "wipe",
+        "pause",
+        "cut",
+        "slow",
+        "fill_disk",
+        "restore_old_database",
+        "roll",
+    }
     assert len(calm.done) < len(lab.done)

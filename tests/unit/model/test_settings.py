@@ -9,6 +9,7 @@ from shadowrelay.model.ids import BoundaryName, ServerName, SiteName
 from shadowrelay.model.routing import HostPort
 from shadowrelay.settings.values import (
     Admin,
+    BackPressure,
     Dns,
     Peer,
     Preference,
@@ -19,6 +20,7 @@ from shadowrelay.settings.values import (
     Settings,
     Tls,
     Tracking,
+    Transitions,
     Transport,
     WithoutLease,
 )
@@ -37,20 +39,22 @@ def a_peer(name: str = "mx1.west.example", **keys: Any) -> dict[str, Any]:
 def test_the_defaults_are_those_of_the_design() -> None:
     transport = settings_with().transport
 
-    assert (True, False, Preference.PREFER_REMOTE, 4, 2) == (
+    assert (True, False, 1, Preference.PREFER_REMOTE, 4, 2) == (
         transport.shadow_redundancy_enabled,
         transport.reject_message_on_shadow_failure,
+        transport.shadow_copies,
         transport.shadow_message_preference_setting,
         transport.max_retries_for_remote_site_shadow,
         transport.max_retries_for_local_site_shadow,
     )
-    assert (2 * MINUTE, 180 * MINUTE, timedelta(days=2), timedelta(days=2), timedelta(days=2), 60 * MINUTE) == (
+    assert (2 * MINUTE, 180 * MINUTE, timedelta(days=2), timedelta(days=2), timedelta(days=2), 60 * MINUTE, 15 * MINUTE) == (
         transport.shadow_heartbeat_frequency,
         transport.shadow_resubmit_time_span,
         transport.shadow_message_auto_discard_interval,
         transport.safety_net_hold_time,
         transport.message_expiration_timeout,
         transport.duplicate_detection_window,
+        transport.duplicate_cleanup_interval,
     )
     assert (timedelta(seconds=5), timedelta(seconds=1), WithoutLease.DELIVER) == (
         transport.shadow_timeout,
@@ -62,7 +66,7 @@ def test_the_defaults_are_those_of_the_design() -> None:
 def test_the_retry_ladder_is_exchanges() -> None:
     send = settings_with().send
 
-    assert (4, MINUTE, 6, 5 * MINUTE, 10 * MINUTE, 15 * MINUTE, 240 * MINUTE, 10 * MINUTE, 20) == (
+    assert (4, MINUTE, 6, 5 * MINUTE, 10 * MINUTE, 15 * MINUTE, 240 * MINUTE, 10 * MINUTE, MINUTE, 20) == (
         send.queue_glitch_retry_count,
         send.queue_glitch_retry_interval,
         send.transient_failure_retry_count,
@@ -71,6 +75,7 @@ def test_the_retry_ladder_is_exchanges() -> None:
         send.message_retry_interval,
         send.delay_notification_timeout,
         send.connection_inactivity_timeout,
+        send.peer_connection_inactivity_timeout,
         send.concurrency_per_destination,
     )
 
@@ -108,29 +113,36 @@ def test_the_inactivity_timeout_must_be_less_than_the_connection_timeout() -> No
         ReceiveConnector(name="in", listen=HostPort("127.0.0.1", 0), connection_timeout=5 * MINUTE)
 
 
-@pytest.mark.parametrize(("preference", "remote", "local"), [("PreferRemote", 4, 2), ("RemoteOnly", 4, 0), ("LocalOnly", 0, 2)])
+@pytest.mark.parametrize(("preference", "remote", "local"), [("PreferRemote", 4, 2), ("RemoteOnly", 4, 2), ("LocalOnly", 0, 2)])
 def test_an_unset_retry_count_follows_the_preference(preference: str, remote: int, local: int) -> None:
     transport = Transport.model_validate({"shadow_message_preference_setting": preference})
 
     assert (remote, local) == (transport.max_retries_for_remote_site_shadow, transport.max_retries_for_local_site_shadow)
 
 
-@pytest.mark.parametrize(
-    ("preference", "key"), [("LocalOnly", "max_retries_for_remote_site_shadow"), ("RemoteOnly", "max_retries_for_local_site_shadow")]
-)
-def test_only_an_explicit_contradiction_of_preference_and_retry_count_is_an_error(preference: str, key: str) -> None:
-    assert 0 == getattr(Transport.model_validate({"shadow_message_preference_setting": preference, key: 0}), key)
+def test_only_an_explicit_contradiction_of_preference_and_retry_count_is_an_error() -> None:
+    key, local_only = "max_retries_for_remote_site_shadow", {"shadow_message_preference_setting": "LocalOnly"}
+    assert 0 == getattr(Transport.model_validate({key: 0, **local_only}), key)
     with pytest.raises(ValidationError, match="remove this key or set it to 0, or choose another shadow_message_preference_setting"):
-        Transport.model_validate({key: 3, "shadow_message_preference_setting": preference})
+        Transport.model_validate({key: 3, **local_only})
+
+
+def test_remote_only_may_have_a_local_count_for_a_boundary_of_one_site() -> None:
+    transport = {"shadow_message_preference_setting": "RemoteOnly", "max_retries_for_local_site_shadow": 3}
+
+    assert 3 == Transport.model_validate(transport).max_retries_for_local_site_shadow
 
 
 RANGES = [
+    ("transport", "shadow_copies", 0, 1, 3, 4),
     ("transport", "max_retries_for_remote_site_shadow", -1, 0, 255, 256),
     ("transport", "shadow_heartbeat_frequency", "0.9s", "1s", "1d", "25h"),
     ("transport", "shadow_resubmit_time_span", "0.9s", "1s", "1d", "25h"),
     ("transport", "shadow_message_auto_discard_interval", "4s", "5s", "90d", "91d"),
     ("transport", "message_expiration_timeout", "4s", "5s", "90d", "91d"),
     ("transport", "duplicate_detection_window", "-1s", "0s", "49d", "50d"),
+    ("transport", "duplicate_cleanup_interval", "0.9s", "1s", "1d", "25h"),
+    ("send", "peer_connection_inactivity_timeout", "9ms", "10ms", "1d", "25h"),
     ("send", "concurrency_per_destination", 0, 1, 1000, 1001),
 ]
 
@@ -199,6 +211,13 @@ def test_candidates_for_copies_are_the_peers_of_the_boundary_that_may_get_them()
     assert ["a", "d"] == [peer.name for peer in settings.shadow_candidates]
 
 
+def test_a_boundary_that_nobody_names_spans_all_sites_of_the_peers_that_name_none_either() -> None:
+    settings = settings_with(peers=[a_peer("a"), a_peer("b", boundary="other"), a_peer("c", send_xshadow=False), a_peer("d", site="east")])
+
+    assert BoundaryName("default") == settings.server.boundary
+    assert {"east": ("d", "mx1.east.example"), "west": ("a", "c")} == settings.servers_by_site
+
+
 @pytest.mark.parametrize(
     ("tables", "message"),
     [
@@ -224,7 +243,7 @@ def test_sessions_to_peers_use_mutual_tls_where_an_authority_is_configured() -> 
 
 
 def test_every_setting_says_what_it_is_for() -> None:
-    sections = [Server, Transport, ReceiveConnector, Peer, Route, Tls, Send, Tracking, Admin, Dns]
+    sections = [Server, Transport, ReceiveConnector, Peer, Route, Tls, Send, BackPressure, Transitions, Tracking, Admin, Dns]
     undocumented = [
         f"{section.__name__}.{name}" for section in sections for name, field in section.model_fields.items() if not field.description
     ]

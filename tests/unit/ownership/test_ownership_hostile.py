@@ -93,7 +93,7 @@ def test_whatever_is_offered_and_answered_is_held_within_bounds_and_ends(
 
 @given(claims(), peers, numbers, st.booleans())
 def test_whatever_is_asked_leaves_the_claim_within_bounds(claim: Claim | None, asker: Party, number: CopyNumber, in_attempt: bool) -> None:
-    check(shadow.answer_question(claim, asker, number, OTHER.server, in_attempt))
+    check(shadow.answer_question(claim, ME, asker, number, OTHER.server, in_attempt))
 
 
 @given(claims(), peers, st.sampled_from(DiscardStatus), ordinals)

@@ -25,11 +25,11 @@ def claim(*copies: Copy, role: Role = Role.PRIMARY) -> Claim:
 
 
 def test_a_first_claim_names_the_server_that_is_sent_the_copy() -> None:
-    assert Claim(Role.PRIMARY, CopyNumber(1, 1, ME.database), 2, copies=(entry(ONE),)) == primary.first_claim(ME, 2, ONE)
+    assert Claim(Role.PRIMARY, CopyNumber(1, 1, ME.database), 2, copies=(entry(ONE),)) == primary.first_claim(ME, 2, (ONE,))
 
 
 def test_a_first_claim_without_a_server_becomes_by_placing_what_it_is_with_one() -> None:
-    assert primary.first_claim(ME, 2, ONE) == primary.placing(primary.first_claim(ME, 2, None), ME, ONE).after
+    assert primary.first_claim(ME, 2, (ONE,)) == primary.placing(primary.first_claim(ME, 2), ME, ONE).after
 
 
 @pytest.mark.parametrize(
@@ -74,8 +74,8 @@ def test_an_event_of_an_unknown_message_is_illegal() -> None:
 
 
 def test_a_server_that_was_sent_nothing_goes_off_the_list() -> None:
-    assert claim(entry(TWO)) == primary.not_sent(claim(entry(ONE), entry(TWO)), ONE.server)
-    assert claim(entry(ONE)) == primary.not_sent(claim(entry(ONE)), None)
+    assert claim(entry(TWO)) == primary.not_sent(claim(entry(ONE), entry(TWO)), (ONE.server,))
+    assert claim(entry(ONE)) == primary.not_sent(claim(entry(ONE)), ())
 
 
 def test_the_confirmed_server_is_chosen_and_the_others_stay_listed_untold() -> None:
@@ -176,7 +176,7 @@ def test_a_hand_over_keeps_copy_and_list_and_is_said_once() -> None:
 def test_a_hand_over_that_comes_to_nothing_is_claimed_again() -> None:
     handed = claim(entry(ONE, Choice.HANDED_OVER), role=Role.SET_ASIDE)
 
-    assert claim() == primary.not_sent(handed, ONE.server)
+    assert claim() == primary.not_sent(handed, (ONE.server,))
 
 
 def test_every_server_on_the_list_is_told_what_is_done_and_only_what_is_new() -> None:

@@ -35,6 +35,7 @@ ALL = frozenset({ONE.server, TWO.server})
 HELD = Claim(Role.SHADOW, NUMBER, 2, primary=ONE.server, database=ONE.database)
 HANDED = replace(HELD, handed=True)
 ASKED = replace(HELD, asked=frozenset({ONE.server}))
+OWNER = Party(ME.server, NUMBER.database)
 OWN = Claim(Role.PRIMARY, NUMBER, 2)
 
 
@@ -159,10 +160,13 @@ def test_a_primary_that_hears_promoted_asks_the_speaker() -> None:
         (ASKED, TWO, StatusAnswer(StatusState.SHADOW, HIGHER, ONE.server, ONE.database), Note.WAIT, HELD),
         (HELD, TWO, StatusAnswer(StatusState.SHADOW, HIGHER, ONE.server, ONE.database), Note.WAIT, HELD),
         (HELD, TWO, StatusAnswer(StatusState.SHADOW, HIGHER, ME.server, ME.database, True), Note.WAIT, HELD),
-        (ASKED, TWO, StatusAnswer(StatusState.SHADOW, HIGHER, ME.server, ME.database), Note.PROMOTED, None),
+        (
+            ASKED, TWO, StatusAnswer(StatusState.SHADOW, HIGHER, ME.server, ME.database), Note.PROMOTED,
+            Claim(Role.PRIMARY, CopyNumber(3, 0, ME.database), 2, copies=(Copy(TWO.server, TWO.database),)),  # it holds a copy for us
+        ),
         (ASKED, TWO, StatusAnswer(StatusState.SHADOW, LOWER, ONE.server, ONE.database), Note.PROMOTED, None),
     ],
-)
+)  # fmt: skip
 def test_an_answer_in_the_round_before_a_promotion(before: Claim, peer: Party, answer: StatusAnswer, note: Note, after: Claim) -> None:
     transition = shadow.answered(before, ME, peer, answer, ALL)
 
@@ -191,6 +195,33 @@ def test_a_shadow_server_promotes_alone_when_all_in_reach_were_heard_and_tells_t
 
 def test_nobody_is_told_of_a_promotion_whose_primary_is_unknown() -> None:
     assert () == shadow.alone(replace(HELD, primary=NO_SERVER), ME, frozenset()).tell
+
+
+FORKS = DiscardEvent(1, MessageId("m"), DiscardStatus.FORKS, frozenset({1}), "a:25")
+
+
+@pytest.mark.parametrize("claim", [HELD, HANDED, ASKED, replace(HELD, number=LOWER)], ids=["held", "handed", "asked", "yielded"])
+def test_forks_are_noted_and_decide_nothing(claim: Claim) -> None:
+    transition = shadow.heard(claim, ONE, FORKS)
+
+    assert (False, Note.FORKS) == (transition.changed, transition.note)
+
+
+@pytest.mark.parametrize(
+    ("claim", "speaker"),
+    [
+        (None, ONE),
+        (OWN, ONE),
+        (HELD, TWO),
+        (HELD, Party(ONE.server, TWO.database)),
+        (replace(HELD, role=Role.DELIVERED), ONE),
+        (replace(HELD, role=Role.RELEASED), ONE),
+        (replace(HELD, role=Role.SET_ASIDE), ONE),
+    ],
+    ids=["unknown", "own", "of another server", "of another database", "delivered", "released", "set aside"],
+)
+def test_forks_of_anything_but_a_copy_held_for_the_speaker_are_ignored(claim: Claim | None, speaker: Party) -> None:
+    assert Transition(claim, claim) == shadow.heard(claim, speaker, FORKS)
 
 
 def test_a_shadow_server_does_not_promote_before_all_in_reach_were_heard() -> None:
@@ -225,15 +256,15 @@ def test_an_unknown_message_has_no_round() -> None:
 def test_what_a_question_does_to_the_claim_of_a_shadow_server(
     before: Claim | None, asker: Party, number: CopyNumber, after: Claim | None
 ) -> None:
-    transition = shadow.answer_question(before, asker, number, NO_SERVER, False)
+    transition = shadow.answer_question(before, OWNER, asker, number, NO_SERVER, False)
 
     assert (after, shadow.status_of(after)) == (transition.after, transition.answer)
 
 
 def test_a_higher_question_ends_a_primary_between_two_attempts() -> None:
     before = replace(OWN, copies=(Copy(TWO.server, TWO.database), Copy(ONE.server, ONE.database, Choice.CHOSEN)))
-    ended = shadow.answer_question(before, TWO, HIGHER, NO_SERVER, False)
-    running = shadow.answer_question(before, TWO, HIGHER, NO_SERVER, True)
+    ended = shadow.answer_question(before, OWNER, TWO, HIGHER, NO_SERVER, False)
+    running = shadow.answer_question(before, OWNER, TWO, HIGHER, NO_SERVER, True)
     dismissed = (Copy(ONE.server, ONE.database, Choice.DISMISSED),)
 
     below = replace(NUMBER, placement=0)
@@ -244,7 +275,7 @@ def test_a_higher_question_ends_a_primary_between_two_attempts() -> None:
 
 
 def test_a_primary_ended_by_anothers_shadow_server_shadows_that_primary() -> None:
-    after = shadow.answer_question(OWN, TWO, replace(HIGHER, database=DatabaseId("dx")), ServerName("x"), False).after
+    after = shadow.answer_question(OWN, OWNER, TWO, replace(HIGHER, database=DatabaseId("dx")), ServerName("x"), False).after
 
     assert after is not None
     assert (ServerName("x"), DatabaseId("dx")) == (after.primary, after.database)
@@ -262,7 +293,7 @@ def test_a_primary_ended_by_anothers_shadow_server_shadows_that_primary() -> Non
     ],
 )
 def test_who_asks_with_a_lower_number_may_hold_a_copy_and_is_listed(listed: tuple[Copy, ...], after: Choice | None) -> None:
-    transition = shadow.answer_question(replace(OWN, copies=listed), TWO, LOWER, NO_SERVER, False)
+    transition = shadow.answer_question(replace(OWN, copies=listed), OWNER, TWO, LOWER, NO_SERVER, False)
     copies = listed if after is None else (Copy(TWO.server, TWO.database, after),)
 
     assert replace(OWN, copies=copies) == transition.after
@@ -320,7 +351,7 @@ def transitions(draw: st.DrawFn) -> Transition:
     party, answer, number = draw(parties), draw(answers), draw(numbers)
     claim = draw(st.one_of(mine, held))
     moves = [
-        lambda: shadow.answer_question(claim, party, number, NO_SERVER, draw(st.booleans())),
+        lambda: shadow.answer_question(claim, ME, party, number, NO_SERVER, draw(st.booleans())),
         lambda: shadow.heard(claim, party, draw(events)),
         lambda: shadow.hold(claim, ME, party, number, 3, draw(ordinals)),
         lambda: primary.recorded(claim, draw(ordinals)),

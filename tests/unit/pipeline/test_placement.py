@@ -25,15 +25,16 @@ PLANS = [
     ("nobody is there", [], rule(), ""),
     ("remote ones come first", [L1, R1, L2, R2], rule(remote=2), "r1 r2 l1 l2"),
     ("no more than the counts", [R1, R2, R3, L1, L2, L3], rule(remote=2, local=1), "r1 r2 l1"),
-    ("a repeat comes after all that is untried", [R1, L1], rule(), "r1 l1 r1 r1 r1 l1"),
-    ("repeats go round", [R1, R2, L1], rule(remote=3, local=1), "r1 r2 l1 r1"),
-    ("remote only", [R1, L1], rule(Preference.REMOTE_ONLY, 1, 0), "r1"),
-    ("remote only does not go local when the remote ones are down", [R1_DOWN, L1], rule(Preference.REMOTE_ONLY, 4, 0), ""),
+    ("all remote attempts come before the local ones", [R1, L1], rule(), "r1 r1 r1 r1 l1 l1"),
+    ("of each, a repeat comes after all that is untried", [R1, R2, R3, L1, L2], rule(remote=5, local=3), "r1 r2 r3 r1 r2 l1 l2 l1"),
+    ("remote only", [R1, L1], rule(Preference.REMOTE_ONLY, 1, 2), "r1"),
+    ("remote only does not go local when the remote ones are down", [R1_DOWN, L1], rule(Preference.REMOTE_ONLY, 4, 2), ""),
     ("local only", [R1, L1, L2], rule(Preference.LOCAL_ONLY, 0, 2), "l1 l2"),
     ("one site: local with PreferRemote", [L1, L2], rule(), "l1 l2"),
-    ("one site: local with RemoteOnly, as often as it would try remote ones", [L1, L2], rule(Preference.REMOTE_ONLY, 3, 0), "l1 l2 l1"),
+    ("one site: local with RemoteOnly, by the local count", [L1, L2, L3], rule(Preference.REMOTE_ONLY, 4, 2), "l1 l2"),
+    ("one site: local with LocalOnly", [L1], rule(Preference.LOCAL_ONLY, 0, 2), "l1 l1"),
     ("one site: a local count of 0 that somebody wrote is obeyed", [L1], rule(local=0), ""),
-    ("two sites are known of though only local candidates are left", [L1], rule(Preference.REMOTE_ONLY, 4, 0, multi=True), ""),
+    ("two sites are known of though only local candidates are left", [L1], rule(Preference.REMOTE_ONLY, 4, 2, multi=True), ""),
     ("servers known to be down are skipped", [R1_DOWN, R2, L1_DOWN], rule(remote=1), "r2"),
     ("nothing is tried when all are down", [R1_DOWN, L1_DOWN], rule(), ""),
     ("no remote attempts allowed", [R1, L1], rule(remote=0, local=1), "l1"),
@@ -46,12 +47,34 @@ def test_the_order_of_attempts(candidates, given, expected):
     assert tuple(expected.split()) == plan(candidates, given)
 
 
+NORTH = SiteName("north")
+SEVERAL = [
+    ("to different sites first", [R1, R2, at(NORTH, "n1")], rule(), "r1 n1 r2"),
+    ("the counts are for each copy", [L1, L2, L3], rule(local=1), "l1 l2"),
+    ("a local one beside the only remote one", [L1, R1], rule(remote=1, local=1), "r1 l1 r1 l1"),
+]
+
+
+@pytest.mark.parametrize(("candidates", "given", "expected"), [case[1:] for case in SEVERAL], ids=[case[0] for case in SEVERAL])
+def test_the_order_of_attempts_for_two_copies(candidates, given, expected):
+    ordered = plan(candidates, given, 2)
+
+    assert tuple(expected.split()) == ordered[: len(expected.split())]
+    assert len(ordered) <= 2 * (given.remote_retries + given.local_retries)
+
+
 def test_the_rule_has_the_settings_counts():
     assert PlacementRule(Preference.PREFER_REMOTE, 4, 2, EAST) == rule_of(Transport(), EAST)
 
 
 def test_the_rule_knows_of_other_sites_when_it_is_told():
     assert [True, False] == [rule_of(Transport(), EAST, sites).is_multi_site for sites in ((EAST, WEST), (EAST,))]
+
+
+def test_remote_only_leaves_the_local_count_for_a_boundary_of_one_site():
+    transport = Transport(shadow_message_preference_setting=Preference.REMOTE_ONLY)
+    assert ("l1", "l1") == plan([L1], rule_of(transport, EAST, [EAST]))
+    assert ("r1",) * 4 == plan([L1, R1], rule_of(transport, EAST, [EAST, WEST]))
 
 
 def test_local_only_sets_the_remote_count_to_nothing():

@@ -51,7 +51,7 @@ def test_what_is_handed_over_goes_to_a_good_copy_or_to_one_more_server(reason: s
     [
         (stored(ASIDE, delivery_rules.reason_of(3)), "", ""),
         (stored(HANDED, delivery_rules.reason_of(3)), f"handed over to {WEST}", f"handed over to {WEST}"),
-        (stored(replace(ASIDE, role=Role.PRIMARY)), "not set aside", "not set aside"),
+        (stored(replace(ASIDE, role=Role.PRIMARY)), "not set aside", ""),
         (stored(ASIDE, "corrupt row: ValueError()"), "row in the queue database cannot be read", ""),
         (stored(HELD, "corrupt row: ValueError()"), f"a copy held for {WEST}", ""),
     ],

@@ -127,3 +127,23 @@ def test_more_domains_than_are_remembered_still_find_their_way(monkeypatch):
     router = Router()
     expected = [f"d{number}.example" for number in (1, 2, 3, 1)]
     assert expected == [router.destination(f"a@{domain}").key for domain in expected]
+
+
+def test_each_journal_recipient_of_the_routes_of_a_message_is_named_once() -> None:
+    routes = [
+        Route(recipients=("boss@corp.example",), next_hop="a:25", journal_recipient="Board@archive.example"),
+        Route(recipients=("*@corp.example",), next_hop="a:25", journal_recipient="journal@archive.example"),
+        Route(recipients=("*@partner.example",), next_hop="b:25", journal_recipient="JOURNAL@archive.example"),
+        Route(recipients=("*@plain.example",), next_hop="a:25"),
+    ]
+    router = Router(routes)
+
+    def named(*addresses: str) -> tuple[str, ...]:
+        return router.journal_recipients([Recipient(address) for address in addresses])
+
+    assert router.is_journaling
+    assert () == named("u@plain.example", "u@elsewhere.example")
+    assert ("journal@archive.example",) == named("u@plain.example", "u@corp.example", "v@partner.example")
+    assert ("Board@archive.example", "journal@archive.example") == named("boss@corp.example", "u@corp.example")
+    assert router.destination("boss@corp.example") is router.destination("u@corp.example"), "journaling makes no queue of its own"
+    assert not Router(routes[3:]).is_journaling

@@ -6,7 +6,7 @@ from email.utils import format_datetime
 import pytest
 
 from shadowrelay.model.ids import MessageId, ServerName
-from shadowrelay.pipeline.dsn import format_date, promotion_header
+from shadowrelay.pipeline.dsn import format_date, promotion_header, resubmission_header
 
 NOW = datetime(2026, 3, 5, 7, 8, 9, 123456, tzinfo=UTC)
 ID = MessageId("0c8aa5f0-3f9d-4a0b-9d69-0d9f3a1d2b11")
@@ -39,3 +39,16 @@ def test_a_hostile_name_adds_no_line():
 def test_monstrous_names_are_cut():
     header = promotion_header(ServerName("a" * 5000), ServerName("b" * 5000), MessageId("c" * 5000), NOW)
     assert all(len(line) <= 998 for line in header.split(b"\r\n"))
+
+
+def test_the_header_of_a_resubmitted_message_names_it_its_original_and_the_request() -> None:
+    header = resubmission_header(ServerName("mx1.east.example"), ID, MessageId("original"), 12, NOW)
+
+    lines = header.decode("ascii").split("\r\n")
+    assert [
+        "Received: from mx1.east.example by mx1.east.example",
+        f"\twith SafetyNet id {ID}",
+        "\t(resubmitted original request 12);",
+        f"\t{format_date(NOW)}",
+        "",
+    ] == lines

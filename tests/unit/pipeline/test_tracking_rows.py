@@ -45,7 +45,7 @@ EVENTS = [
     rows.send(NODE, STORED, at=AT, server="mx [192.0.2.9]:25", replies={1: OK}, external=True, elapsed=timedelta(0)),
     rows.defer(NODE, STORED, at=AT, server="mx [192.0.2.9]:25", replies={1: LATER}),
     rows.fail(NODE, STORED, at=AT, server="", replies={1: rows.EXPIRED}, source=EventSource.DNS),
-    rows.duplicate(NODE, STORED, at=AT, ordinals=frozenset({3}), reason="superseded"),
+    rows.duplicate(NODE, STORED, at=AT, ordinals=frozenset({3}), first=MessageId("the-first")),
     rows.dsn(NODE, replace(ENVELOPE, sender=""), at=AT, original=ENVELOPE, action="failed", size=900),
     rows.resubmit(NODE, STORED, at=AT, primary=OTHER, reason=ResubmitReason.SILENCE, silent_since=AT, detected_at=AT),
     rows.load(NODE, STORED, at=AT),
@@ -91,6 +91,13 @@ def test_at_receive_the_client_is_the_client_and_the_server_is_this_server():
     assert ("192.0.2.7", "client.example", NODE) == (event.client_ip, event.client_hostname, event.server_hostname)
     assert "mx1.east.example\\inbound" == event.connector_id
     assert (("Replication", "Success"), ("AckElapsed", "0.002500"), ("ShadowElapsed", "0.002001")) == event.custom_data
+
+
+@pytest.mark.parametrize(("copies", "said"), [((1, 1), None), ((0, 1), None), ((1, 2), "1/2"), ((3, 3), "3/3")])
+def test_receive_says_how_many_copies_of_how_many_where_more_than_one_is_wanted(copies, said):
+    event = rows.receive(NODE, STORED, at=AT, replication=Replication.FAILED, ack_elapsed=timedelta(0), copies=copies)
+
+    assert said == dict(event.custom_data).get("Copies")
 
 
 def test_receive_without_a_copy_has_no_shadow_latency_and_without_a_connector_no_connector():
@@ -159,13 +166,14 @@ def test_defer_and_fail_say_who_failed():
     assert (EventId.FAIL, EventSource.DNS, (str(rows.EXPIRED),)) == (failed.event, failed.source, failed.recipient_statuses)
 
 
-def test_a_duplicate_says_how_it_is_known():
-    event = rows.duplicate(NODE, STORED, at=AT, ordinals=frozenset({2}), reason="delivered by mx1.west.example")
+def test_a_duplicate_names_the_message_that_was_delivered():
+    event = rows.duplicate(NODE, STORED, at=AT, ordinals=frozenset({2}), first=MessageId("the-first"))
 
-    assert (EventId.DUPLICATEDELIVER, ("c@x.example",), "delivered by mx1.west.example") == (
+    assert (EventId.DUPLICATEDELIVER, ("c@x.example",), "delivered as the-first", "the-first") == (
         event.event,
         event.recipients,
         event.source_context,
+        event.reference,
     )
 
 

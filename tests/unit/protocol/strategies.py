@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from shadowrelay.model.ids import BoundaryName, DatabaseId, MessageId, ServerName
+from shadowrelay.model.ids import NO_MESSAGE, BoundaryName, DatabaseId, MessageId, ServerName
 from shadowrelay.model.message import BodyType, Envelope, Recipient
 from shadowrelay.model.ownership import (
     CopyNumber,
@@ -36,6 +36,8 @@ some_ordinals = st.frozensets(st.integers(1, ORDINAL_MAX), min_size=1, max_size=
 instants = st.datetimes(timezones=st.just(UTC))
 texts = st.text(st.characters(codec=None, exclude_categories=()), max_size=60)  # lone surrogates and controls too
 uncut_texts = texts.map(lambda text: text[:33])  # 33 x 12 octets of JSON = 396, less than any limit of an envelope
+names_of_settings = st.from_regex(r"[a-z0-9_]{1,20}", fullmatch=True)
+values_of_settings = st.from_regex(r"[a-z0-9.]{1,9}", fullmatch=True)
 identities = st.builds(
     PeerIdentity,
     server=servers,
@@ -46,6 +48,8 @@ identities = st.builds(
     position=counters,
     span=st.timedeltas(timedelta(microseconds=1), timedelta(days=1)),
     seen=st.none() | st.builds(Seen, counters, counters, counters),
+    is_draining=st.booleans(),
+    common=st.lists(st.tuples(names_of_settings, values_of_settings), max_size=9).map(tuple),
 )
 envelopes = st.builds(
     Envelope,
@@ -62,6 +66,8 @@ envelopes = st.builds(
     connector=uncut_texts,
     internet_message_id=uncut_texts,
     subject=uncut_texts,
+    date=uncut_texts,
+    resubmitted_from=st.just(NO_MESSAGE) | message_ids,
 )
 questions = st.builds(StatusQuestion, message_ids, numbers)
 answers = st.one_of(
@@ -70,8 +76,12 @@ answers = st.one_of(
     st.builds(StatusAnswer, st.just(StatusState.RELEASED), numbers, done=ordinals),
     st.builds(StatusAnswer, st.sampled_from([StatusState.DELIVERED, StatusState.UNKNOWN]), done=ordinals),
 )
+next_hops = st.text(st.characters(exclude_categories=("C", "Z"), exclude_characters="\\"), min_size=1, max_size=20)
 event_lists = st.lists(
-    st.builds(DiscardEvent, counters, message_ids, st.sampled_from(DiscardStatus), ordinals),
+    st.one_of(
+        st.builds(DiscardEvent, counters, message_ids, st.sampled_from([*set(DiscardStatus) - {DiscardStatus.FORKS}]), ordinals),
+        st.builds(DiscardEvent, counters, message_ids, st.just(DiscardStatus.FORKS), ordinals.filter(bool), next_hops),
+    ),
     max_size=6,
     unique_by=lambda event: event.sequence,
 ).map(lambda events: tuple(sorted(events, key=lambda event: event.sequence)))

@@ -4,8 +4,9 @@ from hypothesis import strategies as st
 
 from shadowrelay.model.ownership import DiscardEvent, DiscardStatus
 from shadowrelay.model.peers import DiscardReply
-from shadowrelay.protocol.fields import ORDINAL_MAX
+from shadowrelay.protocol.fields import NEXT_HOP_OCTETS_MAX, ORDINAL_MAX
 from shadowrelay.protocol.xqdiscard import (
+    BAD_FORKS,
     LINE_OVERHEAD_OCTETS,
     REPLY_LINES_MAX,
     REPLY_OCTETS_MAX,
@@ -40,6 +41,27 @@ REPLIES = [
         ),
     ),
 ]
+
+
+FORKS = DiscardStatus.FORKS
+REPLIES.append(
+    (
+        [
+            f"7 {ID} forks 1-2,4 store.corp.example:25",
+            f"8 {ID} forks 3 [2001:db8::1]:25",
+            f"9 {ID} forks 5 b+C3+BCcher.example#2",
+            "remaining=0",
+        ],
+        DiscardReply(
+            (
+                DiscardEvent(7, ID, FORKS, frozenset({1, 2, 4}), "store.corp.example:25"),
+                DiscardEvent(8, ID, FORKS, frozenset({3}), "[2001:db8::1]:25"),
+                DiscardEvent(9, ID, FORKS, frozenset({5}), "b\u00fccher.example#2"),
+            ),
+            0,
+        ),
+    )
+)
 
 
 def octets_of(lines):
@@ -97,6 +119,54 @@ def test_an_event_of_the_greatest_number_of_recipients_always_fits():
     assert len(lines) == 25
     assert octets_of(lines) <= REPLY_OCTETS_MAX
     assert parse_reply_lines(lines) == reply
+
+
+def test_the_largest_fork_always_fits():
+    reply = DiscardReply((DiscardEvent(2**63 - 1, ID, FORKS, EVERY_SECOND, "n" * NEXT_HOP_OCTETS_MAX),), 0)
+    lines = format_reply_lines(reply, position=2**63 - 1)
+
+    assert (25, reply) == (len(lines), parse_reply_lines(lines))
+    assert octets_of(lines) <= REPLY_OCTETS_MAX
+
+
+@pytest.mark.parametrize(
+    ("next_hop", "written"),
+    [
+        ("", "?"),
+        ("two words", "two?words"),
+        ("a\\b", "a?b"),
+        ("line\r\nend", "line??end"),
+        ("n" * 400, "n" * 300),
+        ("\u00fc" * 99, "+C3+BC" * 50),
+    ],
+)
+def test_a_next_hop_that_the_grammar_does_not_allow_is_written_as_well_as_it_can_be(next_hop, written):
+    (line, _) = format_reply_lines(DiscardReply((DiscardEvent(7, ID, FORKS, frozenset({1}), next_hop),), 0))
+
+    assert f"7 {ID} forks 1 {written}" == line
+    assert parse_reply_lines([line, "remaining=0"]).events
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        *("", " 1", " 1 ", "  a:25", " x a:25", " 2-1 a:25", " 5001 a:25", " 1 a:25 b:25"),
+        *(" 1 a+20b", " 1 a+5Cb", " 1 a+0Ab", " 1 +zz", " 1 +FF", f" 1 {'n' * 301}", f" {'1,' * 300}1 a:25"),
+    ],
+)
+def test_a_fork_that_cannot_be_read_is_refused_and_says_so(rest):
+    assert refusal(parse_reply_lines, [f"7 {ID} delivered", f"8 {ID} forks{rest}", "remaining=0"]) == str(BAD_FORKS)
+
+
+@pytest.mark.parametrize("line", [f"x {ID} forks 1 a:25", "8 y forks 1 a:25", f"8 {ID} delivered 1 a:25", f"8 {ID} fork 1 a:25"])
+def test_other_lines_are_refused_like_any(line):
+    assert refusal(parse_reply_lines, [line, "remaining=0"]) == GARBLED
+
+
+def test_further_lines_of_a_fork_repeat_its_next_hop():
+    lines = [f"8 {ID} forks 1 a:25", f"8 {ID} forks 2 b:25", "remaining=0"]
+
+    assert refusal(parse_reply_lines, lines) == GARBLED
 
 
 def test_events_that_do_not_fit_remain():

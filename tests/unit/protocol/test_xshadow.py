@@ -39,6 +39,11 @@ HELLOS = [
         f"server=b boundary=DAG+201 database={B} incarnation=0 began=0 position=0 span=0.25 seen=3:120:4700",
         PeerIdentity("b", "DAG 1", B, 0, 0, 0, timedelta(milliseconds=250), Seen(3, 120, 4700)),
     ),
+    (
+        f"server=mx1.east.example boundary=default database={A} incarnation=3 began=120 position=4711 span=10800"
+        " settings=reject_message_on_shadow_failure:true,safety_net_hold_time:172800.5",
+        replace(PLAIN, common=(("reject_message_on_shadow_failure", "true"), ("safety_net_hold_time", "172800.5"))),
+    ),
 ]
 HELLO = HELLOS[1][0]
 ENVELOPE = Envelope(ID, "a@b.example", (Recipient("c@d.example"),), ARRIVED)
@@ -64,7 +69,7 @@ def test_the_word_after_the_verb_decides_its_form(argument, form, rest):
 
 
 def test_the_keyword_says_whether_copies_are_taken():
-    assert [format_keyword(hold) for hold in (True, False)] == ["XSHADOW HOLD", "XSHADOW"]
+    assert [format_keyword(hold) for hold in (True, False)] == ["XSHADOW HOLD FORKS", "XSHADOW FORKS"]
 
 
 @pytest.mark.parametrize(("text", "identity"), HELLOS)
@@ -126,6 +131,31 @@ def test_a_hello_with_a_bad_value_is_refused(old, new, what):
 @pytest.mark.parametrize("text", ["", " ", "HOLD", HELLO + "\r", HELLO + " x", HELLO.replace(" ", "  "), HELLO.replace(" ", "\t")])
 def test_a_hello_that_is_not_pairs_is_refused(text):
     assert refusal(parse_hello, text) == "501 5.5.4 XSHADOW wants key=value"
+
+
+STRANGE_SETTINGS = ["", "a", "a:", ":b", "a:b,", "a:b,,c:d", "a:b:c", "a" * 65 + ":b", "a:" + "b" * 65, ",".join(["a:b"] * 33)]
+
+
+@pytest.mark.parametrize("value", STRANGE_SETTINGS)
+def test_settings_that_are_not_understood_are_left_out_and_refuse_nobody(value):
+    assert parse_hello(f"{HELLOS[0][0]} settings={value}") == PLAIN
+
+
+def test_at_most_so_many_settings_of_such_a_length_are_read():
+    pairs = tuple(("a" * 10 + str(number), "b" * 20) for number in range(32))
+
+    assert pairs == parse_hello(format_hello(replace(PLAIN, common=pairs))).common
+    assert refusal(parse_hello, f"{HELLO} settings=a:b settings=a:b") == "501 5.5.4 XSHADOW with settings= twice"
+
+
+@pytest.mark.parametrize(("value", "is_draining"), [("draining", True), ("DRAINING", True), ("resting", False), ("", False)])
+def test_a_state_that_is_not_known_means_nothing(value, is_draining):
+    assert replace(PLAIN, is_draining=is_draining) == parse_hello(f"{HELLOS[0][0]} state={value}")
+
+
+def test_a_state_is_said_once_and_only_while_draining():
+    assert f"{HELLOS[0][0]} state=draining" == format_hello(replace(PLAIN, is_draining=True))
+    assert refusal(parse_hello, f"{HELLO} state=draining state=draining") == "501 5.5.4 XSHADOW with state= twice"
 
 
 def test_a_hello_is_bounded():
@@ -230,6 +260,7 @@ def test_an_envelope_carries_what_mail_and_rcpt_do_not():
         connector="inbound",
         subject="Gr\u00fc\u00dfe\ud800",
         internet_message_id="<1@x>",
+        date="Sun, 1 Mar 2026 12:00:00 +0100",
         ret="FULL",
         envid="QQ314159",
     )
@@ -246,7 +277,15 @@ def test_an_envelope_without_anything_is_short():
 def test_long_texts_are_cut_and_the_envelope_stays_within_its_limit():
     long = "\U0001f600" * 5_000
     envelope = replace(
-        ENVELOPE, client_address=long, client_name=long, connector=long, internet_message_id=long, subject=long, ret="FULL", envid="x" * 100
+        ENVELOPE,
+        client_address=long,
+        client_name=long,
+        connector=long,
+        internet_message_id=long,
+        subject=long,
+        date=long,
+        ret="FULL",
+        envid="x" * 100,
     )
     text = format_envelope(envelope, frozenset(range(1, 5_001, 2)))
     extras = parse_envelope(text)
@@ -309,6 +348,8 @@ def test_any_envelope_survives(envelope, done):
         connector=envelope.connector,
         internet_message_id=envelope.internet_message_id,
         subject=envelope.subject,
+        date=envelope.date,
+        resubmitted_from=envelope.resubmitted_from,
         ret=envelope.ret,
         envid=envelope.envid,
     )

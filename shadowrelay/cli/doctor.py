@@ -1,0 +1,39 @@
+"""`shadowrelay doctor`: prints what `shadowrelay.doctor` finds. docs/operations.md "Doctor"."""
+
+import asyncio
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from shadowrelay.cli.output import AsJson, ExitCode, configuration_errors, print_json, visible
+from shadowrelay.settings import configuration
+
+
+def doctor(
+    config_file: Annotated[Path, typer.Option("--config", help="The node's configuration (TOML).")],
+    as_json: AsJson = False,
+) -> None:
+    """Try what a node relies on: directories, certificate, name servers, peers, next hops. Exit code 1 if something is wrong."""
+    from shadowrelay.doctor import Level, examine  # imports SMTP, DNS and HTTP
+
+    with configuration_errors():
+        findings = asyncio.run(examine(configuration.load(config_file)))
+    errors_count = sum(finding.level is Level.ERROR for finding in findings)
+    warnings_count = sum(finding.level is Level.WARNING for finding in findings)
+    if as_json:
+        names = ("level", "subject", "text", "remedy")
+        print_json(
+            {
+                "errors": errors_count,
+                "warnings": warnings_count,
+                "findings": [{name: getattr(one, name) for name in names} for one in findings],
+            }
+        )
+    else:
+        for finding in findings:
+            typer.echo(visible(f"{finding.level.value:<7}  {finding.subject}: {finding.text}"))
+            if finding.remedy:
+                typer.echo(visible(f"         -> {finding.remedy}"))
+        typer.echo(f"\n{errors_count} errors, {warnings_count} warnings")
+    raise typer.Exit(ExitCode.FAILED if errors_count else ExitCode.OK)

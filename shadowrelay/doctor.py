@@ -1,0 +1,298 @@
+"""`shadowrelay doctor`: tries what a node's configuration relies on, and says what is wrong and what to do. docs/operations.md "Doctor".
+
+Everything is tried as the node itself does it: the same resolver, the same TLS contexts, the same EHLO. It never says XSHADOW HELLO to a
+peer, because a second process with the node's name and another database would look like a node whose disk was lost.
+All trials run at once, each bounded, so that a dead host costs seconds. Nothing is changed but a file that is written and removed.
+"""
+
+import asyncio
+import os
+import socket
+import ssl
+import statistics
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from enum import StrEnum
+from pathlib import Path
+
+from shadowrelay.admin.client import Json, NodeClient, NodeError
+from shadowrelay.admin.token import read_token
+from shadowrelay.machine import LinuxMachine
+from shadowrelay.model.replies import ConfigurationError
+from shadowrelay.model.routing import HostPort
+from shadowrelay.model.values import dataclass
+from shadowrelay.settings import configuration, places
+from shadowrelay.settings.configuration import LoadedSettings
+from shadowrelay.settings.values import Peer, Settings, format_size
+from shadowrelay.smtp.client import Opening, TlsUse, open_session, reason_of
+from shadowrelay.smtp.client_session import TLS_FAILED, SessionBroken
+from shadowrelay.smtp.host_names import HostNames, Lookups, NoAddress, name_server_failure
+from shadowrelay.smtp.tls import TlsContexts, opportunistic_context
+
+TRIAL_SECONDS = 10.0  # for each name, and for each step of a session
+SYNCS_COUNT = 20
+SYNC_SECONDS_SLOW = 0.02  # a message needs two syncs on its way to the 250
+BLOCK = 4096
+
+
+class Level(StrEnum):
+    """How bad it is."""
+
+    OK = "ok"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Shapes: `subject` is what was tried, like "peer mx1.west.example". `remedy` is empty where nothing is to be done."""
+
+    level: Level
+    subject: str
+    text: str
+    remedy: str = ""
+
+
+async def examine(loaded: LoadedSettings) -> list[Finding]:
+    """All findings, in the order of the trials. Raises: ConfigurationError for certificates that cannot be read."""
+    settings = loaded.settings
+    contexts = None if settings.tls is None else TlsContexts.read(settings.tls)
+    lookups = Lookups(settings.dns.nameservers, lifetime_seconds=TRIAL_SECONDS)
+    hosts = HostNames(lookups)
+    trials: list[Awaitable[list[Finding]]] = [
+        asyncio.to_thread(_places, settings),
+        asyncio.to_thread(_certificate, settings, contexts),
+        *(_name_server(server, settings.server.name) for server in settings.dns.nameservers),
+        *(_peer(settings, contexts, peer, hosts) for peer in settings.peers),
+        *(_next_hop(settings, host, hosts) for host in _next_hops(settings)),
+        asyncio.to_thread(_running_node, settings),
+    ]
+    try:
+        found = await asyncio.gather(*trials)
+    finally:
+        await lookups.close()
+    doubts = [Finding(Level.WARNING, "configuration", text) for text in configuration.warnings(settings)]
+    return [*doubts, *(finding for findings in found for finding in findings)]
+
+
+# ---- this machine
+
+
+def _places(settings: Settings) -> list[Finding]:
+    """Directories: may this user write there, is there space, how long does a sync take."""
+    directories = {"data_directory": settings.server.data_directory, "tracking.directory": settings.tracking.directory}
+    return [_place(name, path, is_synced=name == "data_directory") for name, path in directories.items()]
+
+
+def _place(name: str, path: Path, *, is_synced: bool) -> Finding:
+    subject = f"{name} {path}"
+    if reason := places.why_not(path):
+        remedy = f"let user {os.geteuid()} write there, run this as the node's user, or name another directory"
+        return Finding(Level.ERROR, subject, reason, remedy)
+    there = next(each for each in (path, *path.parents) if each.exists())
+    disk = LinuxMachine().disk(there)
+    text = f"{format_size(disk.free // 1_000_000 * 1_000_000)} free of {format_size(disk.size // 1_000_000 * 1_000_000)}"
+    if there != path:
+        return Finding(Level.OK, subject, f"will be made in {there}; {text}")
+    if not is_synced:
+        return Finding(Level.OK, subject, text)
+    try:
+        seconds = _sync_seconds(path)
+    except OSError as exc:
+        return Finding(Level.ERROR, subject, f"nothing can be written there ({exc.strerror})", "make room, or repair the file system")
+    text = f"{text}; a sync takes {seconds * 1000:.1f} ms"
+    if seconds > SYNC_SECONDS_SLOW:
+        return Finding(Level.WARNING, subject, text, "each message waits for two: use a faster disk, or one with a protected write cache")
+    return Finding(Level.OK, subject, text)
+
+
+def _sync_seconds(directory: Path) -> float:
+    """The median time of writing a block and syncing it. Raises: OSError."""
+    seconds: list[float] = []
+    with tempfile.TemporaryFile(dir=directory) as file:
+        for _ in range(SYNCS_COUNT):
+            began = time.perf_counter()
+            file.write(b"\0" * BLOCK)
+            file.flush()
+            os.fdatasync(file.fileno())
+            seconds.append(time.perf_counter() - began)
+    return statistics.median(seconds)
+
+
+def _certificate(settings: Settings, contexts: TlsContexts | None) -> list[Finding]:
+    """Whether our own certificate passes as a peer would check it, if its authority is ours."""
+    subject = "certificate"
+    if contexts is None:
+        return [
+            Finding(
+                Level.WARNING, subject, "there is no [tls]: peers are known by their address only", "shadowrelay init writes certificates"
+            )
+        ]
+    ends = f"ends on {contexts.ends['certificate']:%Y-%m-%d}"
+    reason = _handshake_failure(contexts.asking, contexts.to_peers, settings.server.name)
+    if reason:
+        remedy = "have peer_authority sign a certificate with this name: docs/operations.md, Certificates; shadowrelay init --renew"
+        return [Finding(Level.ERROR, subject, f"a peer with the same peer_authority refuses it: {reason}", remedy)]
+    return [Finding(Level.OK, subject, f"{settings.server.name} by tls.peer_authority; {ends}")]
+
+
+def _handshake_failure(serving: ssl.SSLContext, asking: ssl.SSLContext, name: str) -> str:
+    """Why a handshake of both contexts in memory fails; "" if it succeeds, in both directions."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = asking.wrap_bio(to_client, to_server, server_hostname=name)
+    server = serving.wrap_bio(to_server, to_client, server_side=True)
+    steps: list[Callable[[], object]] = [client.do_handshake, server.do_handshake]
+    try:
+        for _ in range(10):  # a handshake of TLS 1.3 takes three turns
+            for step in tuple(steps):
+                try:
+                    step()
+                    steps.remove(step)
+                except ssl.SSLWantReadError:
+                    pass
+    except ssl.SSLError as error:
+        return reason_of(error)
+    return "it did not end" if steps else ""
+
+
+async def _name_server(server: HostPort, name: str) -> list[Finding]:
+    failure = await name_server_failure(server, name, TRIAL_SECONDS)
+    if failure:
+        return [Finding(Level.ERROR, f"name server {server}", failure, "correct dns.nameservers, or start it")]
+    return [Finding(Level.OK, f"name server {server}", "answers")]
+
+
+# ---- other servers
+
+
+async def _peer(settings: Settings, contexts: TlsContexts | None, peer: Peer, hosts: HostNames) -> list[Finding]:
+    subject = f"peer {peer.name} at {peer.address}"
+    if found := await _ourselves(settings, peer.address, hosts, subject):
+        return [found]
+    is_tls = contexts is not None and settings.peer_requires_tls(peer)
+    opening = _opening(settings, hosts, TlsUse.REQUIRED if is_tls else TlsUse.NEVER, contexts.to_peers if contexts and is_tls else None)
+    try:
+        session = await open_session(peer.address, peer.name, opening)
+    except SessionBroken as broken:
+        return [Finding(Level.ERROR, subject, broken.reply.text, _remedy_for_peer(broken.reply.text))]
+    offer = session.extensions.get("xshadow")
+    session.pipeline.abort()
+    await session.pipeline.closed()
+    if offer is None:
+        remedy = (
+            "there: accept_xshadow on that connector, this node among its [[peers]], and a [tls] peer_authority that signed our "
+            "certificate (without TLS: our address in externally_secured)"
+        )
+        return [Finding(Level.ERROR, subject, "it does not offer XSHADOW to this node", remedy)]
+    protected = "mutual TLS" if session.is_tls else "no TLS"
+    if "HOLD" not in offer.upper().split():
+        return [
+            Finding(Level.WARNING, subject, f"reached with {protected}; it takes no copies now", "see shadowrelay pressure and drain there")
+        ]
+    return [Finding(Level.OK, subject, f"reached with {protected}; it takes copies")]
+
+
+def _remedy_for_peer(text: str) -> str:
+    lower = text.lower()
+    if "does not offer starttls" in lower:
+        return "give that node a [tls] table, or set require_tls = false for this peer"
+    if "hostname mismatch" in lower or "not valid for" in lower:
+        return (
+            "the certificate there must have the peer's name among its DNS names; or [[peers]] name and address belong to different nodes"
+        )
+    if "verify failed" in lower:
+        return "its certificate must be signed by our tls.peer_authority, and be valid now"
+    if text.startswith(TLS_FAILED.text):  # TLS 1.3 lets a server refuse our certificate by ending the session
+        return "that node probably does not accept our certificate: both need the same peer_authority"
+    return "start that node, or correct its address; between them no firewall may stop this port"
+
+
+def _next_hops(settings: Settings) -> Sequence[HostPort]:
+    """Each once, in the order of the routes."""
+    return tuple(dict.fromkeys(host for route in settings.routes for host in route.next_hop))
+
+
+async def _next_hop(settings: Settings, host: HostPort, hosts: HostNames) -> list[Finding]:
+    subject = f"next hop {host}"
+    if found := await _ourselves(settings, host, hosts, subject):
+        return [found]
+    opening = _opening(settings, hosts, TlsUse.OPPORTUNISTIC, opportunistic_context())
+    try:
+        session = await open_session(host, host.host, opening)
+    except SessionBroken as broken:
+        remedy = "mail for it waits until it answers: start it, or correct next_hop in [[routes]]"
+        return [Finding(Level.ERROR, subject, str(broken.reply), remedy)]
+    session.pipeline.abort()
+    await session.pipeline.closed()
+    text = f"answers, {'with' if session.is_tls else 'without'} TLS"
+    size = session.extensions.get("size", "")
+    if size.isdigit() and int(size):
+        text += f", takes up to {format_size(int(size))}"
+    return [Finding(Level.OK, subject, text)]
+
+
+def _opening(settings: Settings, hosts: HostNames, tls: TlsUse, context: ssl.SSLContext | None) -> Opening:
+    seconds = TRIAL_SECONDS
+    return Opening(settings.server.name, tls, context, hosts.dial, seconds, seconds, seconds)
+
+
+async def _ourselves(settings: Settings, host: HostPort, hosts: HostNames, subject: str) -> Finding | None:
+    """A finding if this address is a receive connector of this very node, or has no address at all."""
+    try:
+        async with asyncio.timeout(TRIAL_SECONDS):
+            addresses = await hosts.addresses(host.host)
+    except (NoAddress, TimeoutError) as error:
+        reason = str(error) or "no answer"
+        return Finding(Level.ERROR, subject, f"its name is not found: {reason}", "correct the name, DNS or the hosts file")
+    ours = [each.listen for each in settings.receive_connectors if each.listen.port == host.port]
+    if any(_is_here(address) and any(listen.host in ("0.0.0.0", "::", address) for listen in ours) for address in addresses):
+        return Finding(Level.ERROR, subject, "that is this node itself: mail would go round in a circle", "correct the address")
+    return None
+
+
+def _is_here(address: str) -> bool:
+    """Whether this machine has the address: only then a socket can be bound to it."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.bind((address, 0))
+    except OSError:
+        return False
+    return True
+
+
+# ---- the node, if it runs
+
+
+def _running_node(settings: Settings) -> list[Finding]:
+    subject = f"node at {settings.admin.listen}"
+    try:
+        token = read_token(settings.admin.token_file)
+    except ConfigurationError:
+        return [Finding(Level.WARNING, subject, f"not asked: {settings.admin.token_file} cannot be read", "run this as the node's user")]
+    try:
+        with NodeClient(f"http://{settings.admin.listen}", token) as client:
+            readiness, peers = client.ready(), client.peers()
+    except NodeError as error:
+        if error.status:
+            return [Finding(Level.ERROR, subject, str(error), "another program or another node may listen there")]
+        return [Finding(Level.WARNING, subject, "it does not run", "start it: shadowrelay serve, or systemctl start shadowrelay")]
+    level = Level.ERROR if not readiness["is_ready"] else Level.WARNING if readiness["reasons"] else Level.OK
+    text = "; ".join(readiness["reasons"]) or "it runs and accepts mail"
+    return [Finding(level, subject, text), *(finding for peer in peers for finding in _known_of(peer))]
+
+
+def _known_of(peer: Json) -> list[Finding]:
+    """What the running node knows about a peer and a trial from outside cannot."""
+    subject = f"peer {peer['name']}, says the node"
+    found: list[Finding] = []
+    if peer["conflict"]:
+        found.append(Finding(Level.ERROR, subject, peer["conflict"], "give one of the two another name and an empty data directory"))
+    if peer["differs"]:
+        found.append(Finding(Level.WARNING, subject, peer["differs"], "give both nodes the same value"))
+    if peer["refusal"]:
+        found.append(
+            Finding(Level.WARNING, subject, f"it refused the last copy: {peer['refusal']}", "look at that node's disk and settings")
+        )
+    return found

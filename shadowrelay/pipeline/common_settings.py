@@ -1,0 +1,58 @@
+"""Settings that should be the same on all nodes of a boundary, and are told to peers to find out. docs/operations.md "Settings".
+
+Exchange has one value of each for its whole organization. Here every node has a file of its own, so that they may differ by mistake, or
+while a change is rolled out. Nothing is refused for that: the two nodes work together, but not as somebody expects.
+"""
+
+from collections.abc import Mapping
+from datetime import timedelta
+
+from shadowrelay.model.peers import PeerIdentity
+from shadowrelay.protocol.fields import format_span
+from shadowrelay.settings.values import Transport, format_duration
+
+SPAN = "shadow_resubmit_time_span"  # has a key of its own in XSHADOW, because takeovers depend on it
+COMMON = (
+    "shadow_redundancy_enabled",
+    "reject_message_on_shadow_failure",
+    "shadow_copies",
+    "shadow_heartbeat_frequency",
+    "shadow_message_auto_discard_interval",
+    "safety_net_hold_time",
+    "message_expiration_timeout",
+)
+
+
+def common_settings(transport: Transport) -> tuple[tuple[str, str], ...]:
+    """What a node says of itself: names and values as written on the wire. Source: docs"""
+    return tuple([(name, _on_wire(getattr(transport, name))) for name in COMMON])
+
+
+def differences(here: Transport, there: PeerIdentity) -> Mapping[str, tuple[str, str]]:
+    """The settings that differ: name to the values here and there, as written in a configuration. What the peer did not say does not
+    differ: it is of a version that does not tell that setting."""
+    said = {SPAN: format_span(there.span), **dict(there.common)}
+    values = {name: getattr(here, name) for name in (SPAN, *COMMON)}
+    return {
+        name: (_in_file(value), _as_in_file(value, said[name]))
+        for name, value in values.items()
+        if name in said and said[name] != _on_wire(value)
+    }
+
+
+def _on_wire(value: timedelta | int) -> str:
+    return format_span(value) if isinstance(value, timedelta) else str(value).lower()
+
+
+def _in_file(value: timedelta | int) -> str:
+    return format_duration(value) if isinstance(value, timedelta) else str(value).lower()
+
+
+def _as_in_file(value: timedelta | int, said: str) -> str:
+    """A peer's value of the same kind as ours; one that is of another kind is shown as it was said."""
+    if isinstance(value, timedelta):
+        try:
+            return format_duration(timedelta(seconds=float(said)))
+        except (ValueError, OverflowError):
+            return said
+    return said

@@ -1,0 +1,258 @@
+"""What administrators do with single messages: suspend, resume, resubmit, release, remove, export.
+
+docs/operations.md "Queues and messages by hand" describes it. Each request is checked twice: on the message as read, so that a refusal
+states the reason, and again in the transaction. The commit and what follows it in memory are one task of the node, which ends even if the
+administrator does not wait for the answer.
+
+A message that is delivered in the usual way may be removed only as it may expire: with the leases of the servers on its list, or where
+`delivery_without_lease` waives them, and while no attempt runs. Otherwise another server could deliver what its sender is told was
+removed.
+"""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+
+import structlog
+
+from shadowrelay.model.ids import MessageId, ServerName
+from shadowrelay.model.message import NO_ORDINALS, Content
+from shadowrelay.model.ownership import Claim, Role, Transition
+from shadowrelay.model.queue import AttemptRecord, SideMessage, StoredMessage, Suspension
+from shadowrelay.model.replies import ContentCorrupt, Reply, RequestRefused
+from shadowrelay.model.tracking import EventSource
+from shadowrelay.ownership import primary, rules, shadow
+from shadowrelay.pipeline import ages, delivery_rules, tracking_rows
+from shadowrelay.pipeline.context import Context
+from shadowrelay.pipeline.deliver import DeliverService
+from shadowrelay.pipeline.delivery_rules import AttemptOutcome
+from shadowrelay.pipeline.dsn import promotion_header
+from shadowrelay.pipeline.forks import Notices
+from shadowrelay.pipeline.review import ReviewService
+from shadowrelay.protocol.replay import format_envelope_lines
+
+REMOVED = Reply(554, "5.3.0", "Removed from the queue by an administrator")  # RFC 3463 X.3.0
+CHANGED = "it changed at this moment: look at it again"
+WAIT_SECONDS = 4.0  # for leases and for an attempt to end; less than the client of the API waits
+LOOK_SECONDS = 0.1
+
+_log = structlog.get_logger()
+
+
+async def withheld_content() -> Content:
+    """The content may be poison: the DSN does not read it, and quotes an empty header."""
+    return Content(1, b"", b"")
+
+
+class MessageDesk:
+    """All methods raise RequestRefused, with reason and remedy, or LedgerUnavailable. `False`: there is no such message."""
+
+    def __init__(self, context: Context, deliver: DeliverService, review: ReviewService, wake_placement: Callable[[], None]) -> None:
+        self._context = context
+        self._deliver = deliver
+        self._review = review
+        self._wake_placement = wake_placement
+        self._notices = Notices(context)
+
+    async def suspend(self, message_id: MessageId, by: str) -> bool:
+        """Start no attempt on it any more. It keeps its copy, and expires as usual."""
+        stored = await self._context.ledger.load(message_id)
+        if stored is None:
+            return False
+        _refuse_if(delivery_rules.no_suspension(stored))
+        suspension = Suspension(self._context.now(), by)
+        await self._context.tasks.whole(self._record_suspended(stored, suspension), "suspend")
+        return True
+
+    async def resume(self, message_id: MessageId, by: str) -> bool:
+        """Attempt all its forks now. A message that was set aside is released."""
+        stored = await self._context.ledger.load(message_id)
+        if stored is None:
+            return False
+        if stored.claim.role is Role.SET_ASIDE:
+            return await self.release(message_id)
+        _refuse_if("" if stored.suspended is not None else "it is not suspended")
+        await self._context.tasks.whole(self._record_suspended(stored, None, by), "resume")
+        return True
+
+    async def _record_suspended(self, stored: StoredMessage, suspension: Suspension | None, by: str = "") -> None:
+        context = self._context
+        message_id = stored.envelope.message_id
+        forks = [] if stored.retries or suspension is None else self._deliver.forks_of(stored)
+        next_hops = await context.ledger.record_suspended(message_id, suspension, forks)
+        self._deliver.changed(message_id, next_hops)
+        if not next_hops:
+            return  # it was already
+        if suspension is not None:
+            _log.warning("message.suspended", message_id=message_id, by=suspension.by)
+        elif stored.suspended is not None:
+            _log.warning("message.resumed", message_id=message_id, by=by, suspended_since=stored.suspended.since.isoformat())
+
+    async def release(self, message_id: MessageId) -> bool:
+        """Put a message that was set aside back into delivery, no longer as a suspect."""
+        context = self._context
+        stored = await context.ledger.load(message_id)
+        if stored is None:
+            return False
+        _refuse_if(delivery_rules.no_release(stored))
+        await context.tasks.whole(self._record_released(stored), "release")
+        return True
+
+    async def _record_released(self, stored: StoredMessage) -> None:
+        context = self._context
+        message_id = stored.envelope.message_id
+        transition = await context.ledger.record_taken_back(message_id, lambda _, claim: primary.taken_back(claim))
+        _refuse_if("" if transition.changed else CHANGED)
+        _log.warning("message.released", message_id=message_id, was=stored.set_aside_reason)
+        reason = f"released by an administrator; it was set aside because {stored.set_aside_reason}"
+        context.tracking.write(tracking_rows.poison(context.me.server, stored, at=context.now(), reason=reason))
+        self._deliver.wake()
+
+    async def remove(self, message_id: MessageId, *, with_dsn: bool) -> bool:
+        """End it for all remaining recipients: FAIL, a DSN to the sender if `with_dsn`, and notifications to the servers that may
+        hold a copy, in one commit."""
+        context = self._context
+        stored = await context.ledger.load(message_id)
+        if stored is None:
+            return False
+        _refuse_if(delivery_rules.no_removal(stored))
+        if stored.claim.role is not Role.PRIMARY:
+            await context.tasks.whole(self._record_removed(stored, with_dsn=with_dsn), "remove")
+            return True
+        _refuse_if(self._unasked(stored))
+        await self._wait_for_leases(stored)
+        await self._reserve(message_id)
+        await context.tasks.whole(self._remove_reserved(message_id, with_dsn=with_dsn), "remove")
+        return True
+
+    def _unasked(self, stored: StoredMessage) -> str:
+        """Rule *rolled back*: nothing ends before all nodes were asked about it."""
+        is_older = rules.is_of_older_copy(stored.claim, self._context.me)
+        return (
+            "it is from an older copy of the queue database, and other nodes are asked about it first: try again later" if is_older else ""
+        )
+
+    def _without_lease(self, stored: StoredMessage) -> frozenset[ServerName]:
+        """The servers that could take the message over, or have."""
+        missing = frozenset(rules.without_lease(stored.claim, partial(self._context.leases.suffices, stored.envelope.message_id)))
+        return NO_SERVERS if self._review.may_go_without(missing) else missing
+
+    async def _wait_for_leases(self, stored: StoredMessage) -> None:
+        """After a start nobody has asked the servers on the list yet: nothing was to be attempted."""
+        if not self._without_lease(stored):
+            return
+        message_id = stored.envelope.message_id
+        self._review.request(message_id)
+        end_at = self._context.clock.awake() + WAIT_SECONDS
+        while missing := self._without_lease(stored):
+            if self._context.clock.awake() >= end_at:
+                raise RequestRefused(f"{', '.join(sorted(missing))} may hold a copy and deliver it, and does not answer: try again later")
+            await asyncio.sleep(LOOK_SECONDS)
+            current = await self._context.ledger.load(message_id)
+            stored = current or stored
+
+    async def _reserve(self, message_id: MessageId) -> None:
+        """From now on nothing else is attempted, and its claim does not end, until `Attempts.end`."""
+        attempts = self._context.attempts
+        end_at = self._context.clock.awake() + WAIT_SECONDS
+        while not attempts.begin(message_id):
+            if self._context.clock.awake() >= end_at:
+                raise RequestRefused("an attempt to deliver it is running: suspend it, and remove it when that attempt has ended")
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def _remove_reserved(self, message_id: MessageId, *, with_dsn: bool) -> None:
+        """An attempt that ended a moment ago is recorded by now."""
+        context = self._context
+        try:
+            stored = await context.ledger.load(message_id)
+            _refuse_if(CHANGED if stored is None or stored.claim.role is not Role.PRIMARY or not stored.is_decided else "")
+            assert stored is not None
+            _refuse_if(CHANGED if self._without_lease(stored) else self._unasked(stored))
+            await self._record_removed(stored, with_dsn=with_dsn)
+        finally:
+            context.attempts.end(message_id)
+
+    async def _record_removed(self, stored: StoredMessage, *, with_dsn: bool) -> None:
+        context = self._context
+        message_id = stored.envelope.message_id
+        if not stored.claim.is_primary:  # an unreadable copy: its primary has the message
+            (transition,) = await context.ledger.transition([message_id], lambda _, claim: shadow.dropped(claim))
+            _refuse_if("" if transition.changed else CHANGED)
+            _log.warning("message.removed", message_id=message_id, recipients=0, dsn=False)
+            return
+        left = stored.envelope.ordinals - stored.claim.done
+        outcome = AttemptOutcome(NO_ORDINALS, dict.fromkeys(sorted(left), REMOVED), None)
+        sides: tuple[SideMessage, ...] = ()
+        is_readable = stored.claim.role is Role.PRIMARY and stored.place is not None and not stored.deaths_count
+        if with_dsn:
+            read = partial(context.read_content, stored.place) if is_readable and stored.place is not None else withheld_content
+            sides = await self._notices.about(stored, read, outcome, "", passes_dsn=False)
+        transport = context.settings.transport
+        now = context.now()
+        keep_until, remember_until = ages.safety_net_until(now, transport), ages.remember_until(now, transport)
+        record = AttemptRecord(message_id, "", left, None, (), sides, keep_until, remember_until)
+
+        def decide(_: MessageId, claim: Claim | None) -> Transition:
+            if claim is None or claim.role is not stored.claim.role or claim.done != stored.claim.done or delivery_rules.handed_to(claim):
+                raise RequestRefused(CHANGED)
+            return primary.recorded(claim, left)
+
+        if stored.claim.role is Role.PRIMARY and not stored.is_promoted:  # promoted: all nodes are asked first, see `Notices`
+            for side in sides:
+                context.leases.inherit(side.message.envelope.message_id, message_id)
+        await context.ledger.record_attempt(record, decide)
+        context.leases.forget(message_id)
+        _log.warning("message.removed", message_id=message_id, recipients=len(left), dsn=bool(sides))
+        context.tracking.write(
+            tracking_rows.fail(context.me.server, stored, at=now, server="", replies=outcome.failed, source=EventSource.ADMIN)
+        )
+        for side in sides:
+            context.tracking.write(tracking_rows.side(context.me.server, side, at=now, original=stored.envelope))
+        if sides:
+            self._wake_placement()
+            self._deliver.wake()
+
+    async def resubmit(self, message_id: MessageId, by: str) -> bool:
+        """Route it anew and attempt it at once; forks that wait for a server or a copy go on waiting. A message that was set aside
+        is released."""
+        stored = await self._context.ledger.load(message_id)
+        if stored is None:
+            return False
+        if stored.claim.role is Role.SET_ASIDE:
+            return await self.release(message_id)
+        _refuse_if(delivery_rules.no_suspension(stored))
+        _refuse_if("it is suspended: resume it" if stored.suspended is not None else "")
+        await self._context.tasks.whole(self._record_resubmitted(message_id, by), "resubmit")
+        return True
+
+    async def _record_resubmitted(self, message_id: MessageId, by: str) -> None:
+        next_hops = await self._context.ledger.record_resubmitted(message_id)
+        self._deliver.changed(message_id, next_hops)
+        self._deliver.wake()
+        _log.warning("message.resubmitted", message_id=message_id, by=by)
+
+    async def content(self, message_id: MessageId, *, with_envelope: bool = False) -> tuple[bytes, Content] | None:
+        """What would be delivered: header lines before the content, and the content; `with_envelope`: before these the envelope.
+        None: there is no such message."""
+        context = self._context
+        stored = await context.ledger.load(message_id)
+        if stored is None:
+            return None
+        if stored.place is None:
+            raise RequestRefused("its content is not here any more")
+        try:
+            content = await context.ledger.read_content(stored.place)
+        except ContentCorrupt as error:
+            raise RequestRefused(f"its content is damaged: {error}") from error
+        prefix = promotion_header(stored.promoted_from, context.me.server, message_id, context.now()) if stored.is_promoted else b""
+        if with_envelope:
+            prefix = format_envelope_lines(stored.envelope, stored.claim.done) + prefix
+        return prefix, content
+
+
+NO_SERVERS: frozenset[ServerName] = frozenset()
+
+
+def _refuse_if(reason: str) -> None:
+    if reason:
+        raise RequestRefused(reason)

@@ -1,0 +1,49 @@
+"""How fast queues drain: Exchange's Velocity, messages a second that left a queue less those that came, over the last minute.
+
+That difference is the change of the queue's depth, so depths are sampled instead of counting each message. Source: msd-qp
+"""
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+
+from shadowrelay.model.queue import QueueKind
+from shadowrelay.model.replies import LedgerUnavailable
+from shadowrelay.ports import Clock
+
+EVERY_SECONDS = 10.0
+SPAN_SECONDS = 60.0
+
+Depths = Mapping[tuple[QueueKind, str], int]
+"""Messages by kind and next hop of a queue; none for a queue that is empty."""
+
+
+class Velocities:
+    """The depths of the last minute."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._samples: deque[tuple[float, Depths]] = deque()
+
+    async def run(self, depths: Callable[[], Awaitable[Depths]]) -> None:
+        """Sample forever."""
+        while True:
+            with contextlib.suppress(LedgerUnavailable):  # the older samples stand meanwhile
+                self.note(await depths())
+            await asyncio.sleep(EVERY_SECONDS)
+
+    def note(self, depths: Depths) -> None:
+        """These are the depths now."""
+        now = self._clock.awake()
+        self._samples.append((now, depths))
+        while self._samples[0][0] < now - SPAN_SECONDS - EVERY_SECONDS / 2:
+            self._samples.popleft()
+
+    def of(self, kind: QueueKind, next_hop: str, count: int) -> float:
+        """Of the queue that has `count` messages now."""
+        if not self._samples:
+            return 0.0
+        at, depths = self._samples[0]
+        seconds = self._clock.awake() - at
+        return (depths.get((kind, next_hop), 0) - count) / seconds if seconds >= 1.0 else 0.0

@@ -1,0 +1,241 @@
+"""Writes the files of a new cluster: `shadowrelay init`. docs/operations.md "Two nodes in ten minutes".
+
+What is planned is a value (`Cluster`), its texts are functions of it; `write` puts them into a directory. Nothing that exists is
+overwritten: a file that would be different now is written beside the old one, so that a node can be added to a running cluster.
+"""
+
+import json
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import TypeVar
+
+from shadowrelay.model.replies import ConfigurationError
+from shadowrelay.model.routing import HostPort
+from shadowrelay.model.values import dataclass
+from shadowrelay.settings.authority import make_authority, read_authority, signed_pems, write_file
+from shadowrelay.settings.values import parse_domain, parse_host_port, parse_name, parse_network, parse_next_hops
+
+AUTHORITY_LIFE = timedelta(days=3650)
+CERTIFICATE_LIFE = timedelta(days=365)
+ADMIN_PORT = 8025
+ANYWHERE = "0.0.0.0"
+PRIVATE, READABLE = 0o600, 0o644
+UNIT = Path(__file__).with_name("shadowrelay.service")
+
+AUTHORITY_NAME = "mail nodes"
+AUTHORITY_FILES = ("authority.pem", "authority.key")
+
+Parsed = TypeVar("Parsed")
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedNode:
+    """Shapes: `address` is where peers and clients connect to; `admin` where its API listens."""
+
+    name: str
+    site: str
+    address: HostPort
+    admin: HostPort
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Shapes: `is_on_one_machine`: two nodes have the same host, so each keeps its data beside its configuration and listens on its own
+    address only."""
+
+    nodes: tuple[PlannedNode, ...]
+    boundary: str
+    accepted_domains: tuple[str, ...]
+    relay_from: tuple[str, ...]
+    next_hops: tuple[HostPort, ...]
+    is_on_one_machine: bool
+
+
+def planned(
+    nodes: Sequence[str],
+    *,
+    boundary: str = "default",
+    accepted_domains: Sequence[str] = (),
+    relay_from: Sequence[str] = (),
+    next_hops: Sequence[str] = (),
+) -> Cluster:
+    """Shapes: `nodes` are "name,site" or "name,site,host:port"; the port is 25 if it is missing, the host the name.
+
+    Raises: ConfigurationError with every mistake, one a line, each with its option and the remedy.
+    """
+    errors: list[str] = []
+
+    def read(option: str, values: Iterable[str], parse: Callable[[str], Parsed]) -> list[Parsed]:
+        found: list[Parsed] = []
+        for value in values:
+            try:
+                found.append(parse(value))
+            except ValueError as exc:
+                errors.append(f"{option} {value}: {exc}")
+        return found
+
+    found = read("--node", nodes, _node)
+    accepted = read("--accept", accepted_domains, parse_domain)
+    networks = read("--relay-from", relay_from, parse_network)
+    hops = [hop for one in read("--next-hop", next_hops, parse_next_hops) for hop in one]
+    if len(nodes) < 2:
+        errors.append("--node: name two nodes at least: a node alone has nobody who could hold a copy")
+    for what in ("name", "address"):
+        seen = [str(getattr(one, what)) for one in found]
+        errors += [f"--node: two nodes have the {what} {one}; give each its own" for one in sorted({x for x in seen if seen.count(x) > 1})]
+    if not accepted_domains and not relay_from:
+        errors.append("--accept or --relay-from: name the domains that anybody may send to, or the networks that may send anywhere")
+    if accepted_domains and not next_hops:
+        errors.append("--next-hop: name the server that takes the mail for --accept; the MX records of such a domain name these nodes")
+    if any(hop == one.address for hop in hops for one in found):
+        errors.append("--next-hop: is one of the nodes, so that mail would go round in a circle; name the mail store")
+    if errors:
+        raise ConfigurationError("\n".join(errors))
+    hosts = [one.address.host for one in found]
+    is_on_one_machine = len(set(hosts)) < len(hosts)
+    numbered = [
+        PlannedNode(one.name, one.site, one.address, HostPort("127.0.0.1", ADMIN_PORT + (number if is_on_one_machine else 0)))
+        for number, one in enumerate(found)
+    ]
+    return Cluster(tuple(numbered), boundary, tuple(accepted), tuple(map(str, networks)), tuple(hops), is_on_one_machine)
+
+
+def _node(text: str) -> PlannedNode:
+    """Raises: ValueError with the remedy."""
+    parts = [part.strip() for part in text.split(",")]
+    if not 2 <= len(parts) <= 3 or not all(parts) or " " in parts[1]:
+        raise ValueError('is not a node; write "name,site" or "name,site,host:port", like "mx1.east.example,east,192.0.2.11:25"')
+    name, site = parse_name(parts[0]), parts[1]
+    where = parse_host_port(parts[-1] if len(parts) == 3 else name, port_default=25)
+    if not where.port:
+        raise ValueError("has the port 0; the other nodes must know the port")
+    return PlannedNode(name, site, where, HostPort("127.0.0.1", ADMIN_PORT))
+
+
+def node_toml(cluster: Cluster, node: PlannedNode) -> str:
+    """The configuration of one of its nodes."""
+    return "\n".join(_lines(cluster, node)) + "\n"
+
+
+def _lines(cluster: Cluster, node: PlannedNode) -> Iterator[str]:
+    where = {"data": "data", "tracking": "tracking"}
+    if not cluster.is_on_one_machine:
+        where = {"data": "/var/lib/shadowrelay/data", "tracking": "/var/log/shadowrelay/tracking"}
+    listen = node.address if cluster.is_on_one_machine else HostPort(ANYWHERE, node.address.port)
+    yield "# Written by `shadowrelay init`. Every setting, explained: shadowrelay check --example"
+    yield from _table("[server]", name=node.name, site=node.site, boundary=cluster.boundary, data_directory=where["data"])
+    yield from (
+        "",
+        "[transport]",
+        "# A message that no other node can hold a copy of is refused with 451, and the sender tries again. false: it is",
+    )
+    yield from ("# accepted with a single copy, which is lost with this node's disk.", "reject_message_on_shadow_failure = true")
+    yield "# Silence of a node after which the others deliver its mail; the same on all nodes. Minutes suit nodes that are near each other."
+    yield '#shadow_resubmit_time_span = "3h"'
+    grants: dict[str, object] = {"accepted_domains": list(cluster.accepted_domains), "relay_from": list(cluster.relay_from)}
+    granted = {key: value for key, value in grants.items() if value}
+    yield from _table("[[receive_connectors]]", name="inbound", listen=str(listen), **granted)
+    for peer in cluster.nodes:
+        if peer != node:
+            yield from _table("[[peers]]", name=peer.name, site=peer.site, boundary=cluster.boundary, address=str(peer.address))
+    if cluster.next_hops:
+        patterns = [f"*@{domain}" for domain in cluster.accepted_domains] or ["*"]
+        hops = [str(hop) for hop in cluster.next_hops]
+        yield from _table("[[routes]]", recipients=patterns, next_hop=hops, inside_boundary=bool(cluster.accepted_domains))
+    yield from _table("[tls]", certificate="node.pem", key="node.key", peer_authority="peers.pem")
+    yield from _table("[tracking]", directory=where["tracking"])
+    yield from _table("[admin]", listen=str(node.admin), token_file="token")
+
+
+def _table(title: str, **values: object) -> list[str]:
+    """TOML writes text, lists and booleans like JSON."""
+    return ["", title, *(f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in values.items())]
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """Paths. `differing`: what exists differs from what would be written now, which is beside it with the ending `.new`."""
+
+    new: tuple[Path, ...]
+    kept: tuple[Path, ...]
+    differing: tuple[Path, ...]
+
+
+def write(cluster: Cluster, directory: Path, *, is_renewal: bool = False) -> Written:
+    """Write what is missing: the authority, and in a directory for each node its configuration, certificate, key, token and systemd unit.
+
+    `is_renewal`: new certificates and keys for all nodes, by the same authority.
+    Raises: ConfigurationError naming the file and the remedy.
+    """
+    new: list[Path] = []
+    kept: list[Path] = []
+    differing: list[Path] = []
+
+    def put(path: Path, data: bytes, mode: int = READABLE) -> None:
+        if not path.exists():
+            write_file(path, data, mode)
+            new.append(path)
+        elif path.read_bytes() == data:
+            kept.append(path)
+        else:
+            beside = path.with_name(f"{path.name}.new")
+            write_file(beside, data, mode)
+            differing.append(path)
+
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        pem, key = (directory / name for name in AUTHORITY_FILES)
+        if pem.exists() or key.exists():
+            authority = read_authority(pem, key)
+            kept += [pem, key]
+        else:
+            authority = make_authority(AUTHORITY_NAME, AUTHORITY_LIFE)
+            put(key, authority.key_pem, PRIVATE)
+            put(pem, authority.pem)
+        token = _token(directory, cluster)
+        for node in cluster.nodes:
+            place = directory / node.name
+            place.mkdir(mode=0o700, exist_ok=True)
+            pair = (place / "node.pem", place / "node.key")
+            if is_renewal or not all(path.exists() for path in pair):
+                for path, data, mode in zip(pair, signed_pems(authority, node.name, CERTIFICATE_LIFE), (READABLE, PRIVATE), strict=True):
+                    write_file(path, data, mode)
+                    new.append(path)
+            else:
+                kept += pair
+            put(place / "peers.pem", authority.pem)
+            put(place / "token", token, PRIVATE)
+            put(place / "node.toml", node_toml(cluster, node).encode())
+            if not cluster.is_on_one_machine:
+                put(place / "shadowrelay.service", UNIT.read_bytes())
+    except OSError as exc:
+        raise ConfigurationError(f"{exc.filename or directory} cannot be written ({exc.strerror}); name a directory where you may") from exc
+    return Written(tuple(new), tuple(kept), tuple(differing))
+
+
+def _token(directory: Path, cluster: Cluster) -> bytes:
+    """The same for all nodes, and for those that are added later."""
+    for node in cluster.nodes:
+        path = directory / node.name / "token"
+        if path.exists():
+            return path.read_bytes()
+    return f"{secrets.token_urlsafe(32)}\n".encode("ascii")
+
+
+def next_commands(cluster: Cluster, directory: Path) -> list[str]:
+    """What to type next, in order."""
+    first = cluster.nodes[0]
+    if cluster.is_on_one_machine:
+        return [
+            *(f"shadowrelay serve --config {directory / node.name}/node.toml &" for node in cluster.nodes),
+            f"shadowrelay peers list --config {directory / first.name}/node.toml",
+        ]
+    return [
+        "on each: mkdir -p /etc/shadowrelay",
+        *(f"scp -r {directory / node.name}/. root@{node.address.host}:/etc/shadowrelay/" for node in cluster.nodes),
+        "on each: chown -R root:shadowrelay /etc/shadowrelay && chmod -R g+rX /etc/shadowrelay",
+        "on each: mv /etc/shadowrelay/shadowrelay.service /etc/systemd/system/ && systemctl enable --now shadowrelay",
+        "on one:  shadowrelay peers list --config /etc/shadowrelay/node.toml",
+    ]

@@ -1,0 +1,173 @@
+"""Requests to resubmit from Safety Net: what the ledger promises about them, and reads of them. docs/design.md 6.3.
+
+A step of a request is one transaction: the message that it makes, its place in the interval, and its counts. So a crash resubmits
+nothing twice and forgets nothing. There are at most `REQUESTS_MAX` requests, and few messages that an active one waits for.
+"""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from sqlalchemy import Connection, Row, Select, delete, func, insert, select, tuple_, update
+
+from shadowrelay.model.ids import MessageId
+from shadowrelay.model.queue import NewMessage, StoredMessage
+from shadowrelay.model.resubmission import Criteria, Progress, RequestState, ResubmitRequest, Resubmitted
+from shadowrelay.store import codec, tables
+from shadowrelay.store.dialect import through
+from shadowrelay.store.promises import Placed
+from shadowrelay.store.rows import stored_message
+from shadowrelay.store.work import Work
+
+REQUESTS_MAX = 1_000
+INSTANT_MAX = 2**62
+
+_M, _Q, _U = tables.MESSAGE.c, tables.RESUBMIT_REQUEST.c, tables.RESUBMITTED.c
+_TEXTS = ("next_hop", "sender", "recipient", "message_id", "primary_server")
+_COUNTS = ("examined_count", "resubmitted_count", "redundant_count", "outside_count", "missing_count", "elsewhere_count")
+BEFORE = {  # which state may become this one at an administrator's request, or when all is done
+    RequestState.PENDING: (RequestState.DISABLED,),
+    RequestState.DISABLED: (RequestState.PENDING, RequestState.RUNNING),
+    RequestState.DONE: (RequestState.RUNNING,),
+}
+
+
+# reading
+def requests(connection: Connection) -> tuple[ResubmitRequest, ...]:
+    """Without those that make no sense: a corrupt row must not stop the others."""
+    found = []
+    for row in connection.execute(select(tables.RESUBMIT_REQUEST).order_by(_Q.number)).fetchall():
+        with suppress(ValueError, TypeError, OverflowError):
+            found.append(_decoded(row))
+    return tuple(found)
+
+
+def unfinished(connection: Connection, number: int) -> tuple[Resubmitted, ...]:
+    found = connection.execute(select(_U.message_id, _U.is_redundant).where(_U.number == number)).fetchall()
+    return tuple([Resubmitted(MessageId(message_id), bool(is_redundant)) for message_id, is_redundant in found])
+
+
+def delivered(side: int, after_at: int, after_id: int, limit: int) -> Select[Any]:
+    """Side 0: what this node delivered, in the order of the last delivery of each message. 1: what was delivered while this node was its
+    shadow server, in the order of the discards."""
+    found = through(tables.DELIVERED, tables.MESSAGE).where(_M.is_shadow_side == side)
+    found = found.where(_M.delivered_at <= INSTANT_MAX)  # not what a damaged row has there
+    found = found.where(tuple_(_M.delivered_at, _M.internal_id) > (after_at, after_id))
+    return found.order_by(_M.delivered_at, _M.internal_id).limit(limit)
+
+
+def _decoded(row: Row[Any]) -> ResubmitRequest:
+    columns = row._mapping
+    criteria = Criteria(
+        codec.decode_instant(columns["from_at"]), codec.decode_instant(columns["to_at"]), *[columns[name] for name in _TEXTS]
+    )
+    return ResubmitRequest(
+        columns["number"],
+        criteria,
+        RequestState(columns["state"]),
+        codec.decode_instant(columns["created_at"]),
+        bool(columns["is_examined"]),
+        codec.decode_instant(columns["examined_at"]),
+        columns["examined_id"],
+        *[columns[name] for name in _COUNTS],
+    )
+
+
+# promises
+def add(work: Work, criteria: Criteria) -> ResubmitRequest | None:
+    """None: there are too many."""
+    if (work.connection.scalar(select(func.count()).select_from(tables.RESUBMIT_REQUEST)) or 0) >= REQUESTS_MAX:
+        return None
+    work.changes_count += 1
+    from_at = codec.encode_instant(criteria.from_at)
+    values = {
+        "created_at": work.now_microseconds,
+        "from_at": from_at,
+        "to_at": codec.encode_instant(criteria.to_at),
+        **{name: getattr(criteria, name) for name in _TEXTS},
+        "state": RequestState.PENDING.value,
+        "is_examined": 0,
+        "examined_at": from_at,
+        "examined_id": 0,
+        **dict.fromkeys(_COUNTS, 0),
+    }
+    return _decoded(work.connection.execute(insert(tables.RESUBMIT_REQUEST).values(values).returning(tables.RESUBMIT_REQUEST)).one())
+
+
+def change_state(work: Work, number: int, state: RequestState) -> ResubmitRequest | None:
+    """None: its present state does not allow that. A request is done when no message of it lacks a copy."""
+    before = _of(work, number)
+    if before is None or before.state not in BEFORE[state]:
+        return None
+    if state is RequestState.DONE:
+        waits = select(_U.message_id).where(_U.number == number, _U.is_redundant == 0).limit(1)
+        if not before.is_examined or work.connection.scalar(waits) is not None:
+            return None
+        work.connection.execute(delete(tables.RESUBMITTED).where(_U.number == number))
+    _change(work, number, state=state.value)
+    return _of(work, number)
+
+
+def remove(work: Work, number: int) -> bool:
+    """Unless it is active. What it resubmitted stays."""
+    before = _of(work, number)
+    if before is None or before.state.is_active:
+        return False
+    work.changes_count += 1
+    work.connection.execute(delete(tables.RESUBMITTED).where(_U.number == number))
+    work.connection.execute(delete(tables.RESUBMIT_REQUEST).where(_Q.number == number))
+    return True
+
+
+def progressed(work: Work, number: int, progress: Progress, message: NewMessage | None, placed: Placed | None) -> StoredMessage | None:
+    """The message as it was stored; None also where the request is not active any more, or has come further."""
+    before = _of(work, number)
+    at = codec.encode_instant(progress.examined_at)
+    if before is None or not before.state.is_active or (at, progress.examined_id) < _place(before) or before.is_examined:
+        return None
+    made = None
+    if message is not None and placed is not None and work.row(message.envelope.message_id) is None:
+        row = work.insert(message, work.keep(*placed), is_decided=True)
+        made = stored_message(row, message.envelope, ())
+        if row.place is not None and placed[0].data is not None:
+            work.after_commit.append(partial(work.state.contents.recent.put, row.place, placed[0].data))
+        values = {"number": number, "message_id": message.envelope.message_id, "is_redundant": 0}
+        work.connection.execute(insert(tables.RESUBMITTED).values(values))
+    _change(
+        work,
+        number,
+        state=RequestState.RUNNING.value,
+        examined_at=at,
+        examined_id=progress.examined_id,
+        is_examined=int(progress.is_examined),
+        examined_count=_Q.examined_count + progress.examined_count,
+        resubmitted_count=_Q.resubmitted_count + int(made is not None),
+        outside_count=_Q.outside_count + progress.outside_count,
+        missing_count=_Q.missing_count + progress.missing_count,
+        elsewhere_count=_Q.elsewhere_count + progress.elsewhere_count,
+    )
+    return made
+
+
+def settled(work: Work, number: int, redundant: Sequence[MessageId], finished: Sequence[MessageId]) -> None:
+    """Some are redundant now; others are finished, and not waited for any longer."""
+    work.changes_count += 1
+    mine = (_U.number == number, _U.is_redundant == 0, _U.message_id.in_([*redundant, *finished]))
+    counted = work.connection.execute(update(tables.RESUBMITTED).where(*mine).values(is_redundant=1)).rowcount
+    work.connection.execute(delete(tables.RESUBMITTED).where(_U.number == number, _U.message_id.in_(finished)))
+    _change(work, number, redundant_count=_Q.redundant_count + counted)
+
+
+def _of(work: Work, number: int) -> ResubmitRequest | None:
+    row = work.connection.execute(select(tables.RESUBMIT_REQUEST).where(_Q.number == number)).one_or_none()
+    return None if row is None else _decoded(row)
+
+
+def _place(request: ResubmitRequest) -> tuple[int, int]:
+    return codec.encode_instant(request.examined_at), request.examined_id
+
+
+def _change(work: Work, number: int, **values: Any) -> None:
+    work.changes_count += 1
+    work.connection.execute(update(tables.RESUBMIT_REQUEST).where(_Q.number == number).values(values))

@@ -1,0 +1,214 @@
+"""Filtered listings of messages: what SQL finds is what the rules of `protocol.filters` say, page by page, and never too much at once."""
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from shadowrelay.model.message import Recipient
+from shadowrelay.model.ownership import Role, Transition
+from shadowrelay.model.queue import StoredMessage, Suspension
+from shadowrelay.ports import Ledger
+from shadowrelay.protocol.filters import MESSAGE_PROPERTIES, Kind, Value, matches, parse_filter
+from shadowrelay.store import SqliteLedger, queues
+from tests.kit.ledger import HERE, NOW, THERE, a_content, a_ledger, a_new_message, a_retry, all_done, an_attempt
+
+HOP = "store.corp.example:25"
+EXPIRY = timedelta(days=2)
+WORDS = ("", "hello", "Hello 100%", "under_score", "back\\\\slash".replace("\\\\", "\\"), "it's", "x")
+
+
+@pytest.fixture
+async def ledger(tmp_path: Path) -> AsyncIterator[SqliteLedger]:
+    async with a_ledger(tmp_path, lambda: NOW, inline=True) as opened:
+        yield opened
+
+
+async def accept(ledger: Ledger, size: int = 25, **envelope: Any) -> StoredMessage:
+    message = a_new_message(recipients_count=len(envelope.get("recipients", "x")))
+    message = replace(message, envelope=replace(message.envelope, **envelope))
+    return await ledger.record_accepted(message, a_content(b"x" * size), decided=True)
+
+
+async def find(ledger: Ledger, text: str, queue: str = "") -> list[int]:
+    found: list[int] = []
+    after: int | None = 0
+    while after is not None:
+        page = await ledger.filtered(queue, parse_filter(text, MESSAGE_PROPERTIES), EXPIRY, 3, after)
+        found += [stored.internal_id for stored in page.messages]
+        after = page.next_after
+    return found
+
+
+async def test_each_property_is_found_by_its_value(ledger: SqliteLedger) -> None:
+    other = await accept(ledger, 2_000, sender="b@other.example", subject="other", internet_message_id="<2@x>", connector="outbound")
+    one = await accept(
+        ledger,
+        sender="a@x.example",
+        subject="100% off",
+        client_address="192.0.2.77",
+        recipients=(Recipient("first@y.example"), Recipient("second@z.example", notify="NEVER")),
+        arrived_at=NOW - timedelta(hours=3),
+    )
+    await ledger.record_queued(
+        one.envelope.message_id,
+        [a_retry(HOP, frozenset({1, 2}), failures_count=4, last_reply="451 4.3.0 Greylisted", attempts_next_at=NOW)],
+    )
+    queue = f"{HERE}\\\\{HOP}".replace("\\\\", "\\")
+    for text in (
+        "FromAddress -eq 'A@X.example'",
+        "Subject -like '100% *'",
+        "InternetMessageId -eq '<1@elsewhere.example>'",
+        "Recipients -like '*@z.example'",
+        "Recipients -eq first@y.example",
+        "SourceIP -eq 192.0.2.77",
+        "MessageSourceName -eq 'SMTP:inbound'",
+        f"NetworkMessageId -eq {one.envelope.message_id}",
+        "Size -lt 1KB",
+        "RetryCount -ge 4",
+        "Status -eq Retry",
+        "LastError -like '*greylisted'",
+        "LastError -ne $null",
+        "DateReceived -lt '2026-03-01T10:00Z'",
+        "MessageLatency -ge 3h",
+        "ExpirationTime -lt '2026-03-03T12:00Z'",
+        f"Queue -eq {HOP}",
+        f"Queue -eq '{queue}'",
+    ):
+        assert [one.internal_id] == await find(ledger, text), text
+        assert [other.internal_id] == await find(ledger, f"-not ({text})"), text
+    assert [other.internal_id] == await find(ledger, "Queue -eq Submission")
+    assert [one.internal_id] == await find(ledger, "Recipients -notlike '*corp*'"), "no recipient is like it"
+
+
+async def test_other_queues_are_filtered_too(ledger: SqliteLedger) -> None:
+    held = a_new_message(Role.SHADOW)
+    await ledger.record_hold(held, a_content(), lambda _, claim: Transition(claim, held.claim))
+    done, aside, suspended = [await accept(ledger) for _ in range(3)]
+    await ledger.record_attempt(an_attempt(done.envelope.message_id), all_done)
+    await ledger.record_set_aside(aside.envelope.message_id, "died 3 times")
+    await ledger.record_suspended(suspended.envelope.message_id, Suspension(NOW, "ann"), [a_retry(HOP)])
+
+    by_status = [await find(ledger, f"Status -eq {status}") for status in ("Suspended", "Ready")]
+
+    assert [[aside.internal_id, suspended.internal_id], [1]] == by_status
+    assert [1] == await find(ledger, f"Queue -like '*Shadow*{THERE}'")
+    assert [1] == await find(ledger, "Size -gt 1", f"Shadow\\\\{THERE}".replace("\\\\", "\\"))
+    assert [aside.internal_id] == await find(ledger, "LastError -like 'died*'", "Poison")
+    assert [done.internal_id] == await find(ledger, "Queue -like 'SafetyNet*'", "SafetyNet\\\\Primary".replace("\\\\", "\\"))
+    assert [] == await find(ledger, "Size -gt 1", "nowhere.example")
+
+
+async def test_a_page_looks_at_a_bounded_number_and_says_where_the_next_one_begins(
+    ledger: SqliteLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queues, "EXAMINED_MAX", 4)
+    ids = [(await accept(ledger, subject="odd" if number % 6 == 5 else "even")).internal_id for number in range(20)]
+    expression = parse_filter("Subject -eq odd", MESSAGE_PROPERTIES)
+
+    first = await ledger.filtered("", expression, EXPIRY, 100)
+
+    assert ((), ids[3]) == (first.messages, first.next_after)
+    assert [ids[5], ids[11], ids[17]] == await find(ledger, "Subject -eq odd")
+    whole = await ledger.filtered("", parse_filter("Subject -eq even", MESSAGE_PROPERTIES), EXPIRY, 2)
+    assert (2, ids[1]) == (len(whole.messages), whole.next_after)
+
+
+async def test_an_envelope_that_cannot_be_read_has_no_values_and_spoils_no_page(ledger: SqliteLedger) -> None:
+    broken, whole = await accept(ledger, subject="a"), await accept(ledger, subject="b")
+    connection = ledger._committer.connection.get()
+    with connection.begin():
+        connection.exec_driver_sql("UPDATE message SET envelope = '[\"cut' WHERE internal_id = ?", (broken.internal_id,))
+
+    assert [whole.internal_id] == await find(ledger, "Subject -eq b")
+    assert [broken.internal_id] == await find(ledger, "Recipients -notlike '*@*'")
+
+
+def values_of(stored: StoredMessage) -> Mapping[str, Value]:
+    """What the properties with one value are, without SQL."""
+    envelope, retries = stored.envelope, stored.retries
+    failures_count = max((retry.failures_count for retry in retries), default=0)
+    last = max(retries, key=lambda retry: retry.attempts_next_at, default=None)
+    return {
+        "DateReceived": envelope.arrived_at,
+        "ExpirationTime": envelope.arrived_at + EXPIRY,
+        "FromAddress": envelope.sender,
+        "InternetMessageId": envelope.internet_message_id,
+        "LastError": "" if last is None else last.last_reply,
+        "MessageLatency": NOW - envelope.arrived_at,
+        "MessageSourceName": f"SMTP:{envelope.connector}",
+        "NetworkMessageId": envelope.message_id,
+        "RetryCount": failures_count,
+        "Size": None if stored.place is None else stored.place.size,
+        "SourceIP": envelope.client_address,
+        "Status": "Retry" if failures_count else "Ready",
+        "Subject": envelope.subject,
+    }
+
+
+SINGLE = sorted(set(MESSAGE_PROPERTIES) - {"Recipients", "Queue"})
+
+
+@st.composite
+def comparisons(draw: st.DrawFn) -> str:
+    name = draw(st.sampled_from(SINGLE))
+    known = MESSAGE_PROPERTIES[name]
+    is_text = known.kind is Kind.TEXT
+    operator = draw(st.sampled_from(["-eq", "-ne", "-like", "-notlike"] if is_text else ["-eq", "-ne", "-gt", "-ge", "-lt", "-le"]))
+    if operator in ("-eq", "-ne") and draw(st.integers(0, 9)) == 0:
+        return f"{name} {operator} $null"
+    if known.values:
+        value = draw(st.sampled_from(known.values))
+    elif is_text:
+        value = draw(st.sampled_from(WORDS)).replace("'", "''")
+        if operator.endswith("like"):
+            value = draw(st.sampled_from(["{}", "*{}", "{}*", "*{}*"])).format(value)
+    else:
+        choices = {
+            Kind.NUMBER: ("0", "1", "2"),
+            Kind.SIZE: ("1B", "25", "1KB"),
+            Kind.DURATION: ("0s", "1h", "3h"),
+            Kind.INSTANT: ("2026-03-01T12:00:00.123456Z", "2026-03-01T10:00Z", "2026-03-03T12:00:00.123456Z"),
+        }
+        value = draw(st.sampled_from(choices[known.kind]))
+    return f"{name} {operator} '{value}'"
+
+
+FILTERS = st.recursive(
+    comparisons(),
+    lambda inner: st.one_of(
+        inner.map("-not ({})".format),
+        st.tuples(inner, st.sampled_from(["-and", "-or"]), inner).map(lambda it: f"({it[0]}) {it[1]} ({it[2]})"),
+    ),
+    max_leaves=6,
+)
+
+
+@given(FILTERS)
+@example("LastError -like '*'")
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+async def test_sql_finds_what_the_rules_say(filled: tuple[SqliteLedger, list[StoredMessage]], text: str) -> None:
+    ledger, messages = filled
+
+    expected = [stored.internal_id for stored in messages if matches(parse_filter(text, MESSAGE_PROPERTIES), values_of(stored))]
+
+    assert expected == await find(ledger, text)
+
+
+@pytest.fixture
+async def filled(ledger: SqliteLedger) -> tuple[SqliteLedger, list[StoredMessage]]:
+    """Messages that differ in everything."""
+    for number in range(14):
+        word = WORDS[number % len(WORDS)]
+        at: datetime = NOW - timedelta(hours=number % 4)
+        texts = {"sender": word, "subject": WORDS[number % 5], "internet_message_id": word, "connector": word, "client_address": word}
+        stored = await accept(ledger, (1, 25, 1_000)[number % 3], arrived_at=at, **texts)
+        if number % 3:
+            retry = a_retry(HOP, failures_count=number % 3 - 1, last_reply=WORDS[number % 4], attempts_next_at=NOW)
+            await ledger.record_queued(stored.envelope.message_id, [retry])
+    return ledger, list(await ledger.messages("", 99))

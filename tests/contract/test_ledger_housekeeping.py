@@ -1,0 +1,199 @@
+"""The port `Ledger`: peers, expiry, and the queues as they are listed."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from shadowrelay.model.ids import NO_DATABASE, NO_SERVER, DatabaseId
+from shadowrelay.model.ownership import Choice, Copy, DiscardEvent, DiscardStatus, Role
+from shadowrelay.model.peers import PeerIdentity, Seen
+from shadowrelay.model.queue import QueueKind
+from shadowrelay.model.replies import ContentCorrupt
+from shadowrelay.ownership.primary import handing_over
+from shadowrelay.ports import Ledger
+from tests.kit.ledger import (
+    DAY,
+    HERE,
+    NEW_DATABASE,
+    NOW,
+    SECOND,
+    THEIR_DATABASE,
+    THERE,
+    accept,
+    all_done,
+    an_attempt,
+    an_identity,
+    discarded,
+    hold,
+    queue,
+)
+
+
+# peers
+async def test_a_peer_is_remembered_with_the_highest_position_seen(ledger: Ledger) -> None:
+    assert ledger.seen(THERE, THEIR_DATABASE) is None
+    await ledger.record_peer(an_identity(position=10), NOW)
+    await ledger.record_peer(an_identity(position=7), NOW + SECOND)
+
+    (row,) = await ledger.peers()
+    assert Seen(1, 1, 10) == ledger.seen(THERE, THEIR_DATABASE)
+    assert (THERE, THEIR_DATABASE, NOW + SECOND, False) == (row.server, row.database, row.heard_at, row.is_forgotten)
+
+
+@pytest.mark.parametrize(
+    "older",
+    [
+        pytest.param(an_identity(incarnation=4, began=30, position=99), id="an earlier incarnation"),
+        pytest.param(an_identity(incarnation=5, began=41, position=99), id="the same incarnation, begun elsewhere"),
+        pytest.param(an_identity(incarnation=6, began=50, position=99), id="a later one that began in the past"),
+    ],
+)
+async def test_an_older_copy_of_a_peers_database_does_not_replace_what_was_seen(ledger: Ledger, older: PeerIdentity) -> None:
+    """Otherwise the peer would never learn that it runs on an older copy."""
+    await ledger.record_peer(an_identity(incarnation=5, began=40, position=50), NOW)
+    await ledger.record_peer(older, NOW + SECOND)
+    assert Seen(5, 40, 50) == ledger.seen(THERE, THEIR_DATABASE)
+
+    await ledger.record_peer(an_identity(database=NEW_DATABASE), NOW)
+    await ledger.record_peer(older, NOW + SECOND)
+    assert Seen(5, 40, 50) == ledger.seen(THERE, THEIR_DATABASE), "also if the peer had another database meanwhile"
+
+
+async def test_every_database_of_a_server_is_recognised_this_nodes_own_too(ledger: Ledger) -> None:
+    await ledger.record_peer(an_identity(), NOW)
+    await ledger.record_peer(an_identity(database=NEW_DATABASE, position=2), NOW)
+
+    assert ledger.seen(THERE, NO_DATABASE) is None
+    assert Seen(1, 1, 2) == ledger.seen(THERE, NEW_DATABASE)
+    assert Seen(1, 1, 10) == ledger.seen(THERE, THEIR_DATABASE), "of a former database, too: it may be put back"
+    assert [THERE, THERE, HERE] == [ledger.server_of(each) for each in (THEIR_DATABASE, NEW_DATABASE, ledger.identity.database)]
+    assert NO_SERVER == ledger.server_of(DatabaseId("unknown"))
+
+
+async def test_a_forgotten_peer_is_off_every_list_until_it_is_heard_again(ledger: Ledger) -> None:
+    await ledger.record_peer(an_identity(), NOW)
+    stored, done = await accept(ledger), await accept(ledger)
+    await ledger.record_attempt(an_attempt(done.envelope.message_id), all_done)
+
+    await ledger.record_forgotten(THERE)
+
+    assert () == await ledger.primaries_listed_on(THERE, 9)
+    assert () == (await ledger.load(stored.envelope.message_id)).claim.copies  # type: ignore[union-attr]
+    assert () == (await ledger.discards_for(THERE, THEIR_DATABASE, 9)).events
+    assert (await ledger.peers())[0].is_forgotten
+    await ledger.record_peer(an_identity(), NOW)
+    assert not (await ledger.peers())[0].is_forgotten
+
+
+async def test_a_message_handed_over_to_a_peer_that_is_forgotten_is_claimed_again(ledger: Ledger) -> None:
+    stored = await accept(ledger, role=Role.PRIMARY, copies=(Copy(THERE, THEIR_DATABASE, Choice.CHOSEN),))
+    await ledger.transition([stored.envelope.message_id], lambda _, before: handing_over(before))
+    assert () == await ledger.submission(9)
+
+    await ledger.record_forgotten(THERE)
+
+    assert [Role.PRIMARY] == [found.claim.role for found in await ledger.submission(9)]
+
+
+# housekeeping
+async def test_expired_shadow_messages_are_given_back_and_gone(ledger: Ledger) -> None:
+    stored = await hold(ledger)
+
+    assert () == await ledger.expire(NOW + 4 * DAY - SECOND, 9)
+    assert (stored,) == await ledger.expire(NOW + 4 * DAY, 9)
+    assert await ledger.load(stored.envelope.message_id) is None
+
+
+async def test_a_delivered_message_stays_known_until_its_time_and_no_longer(ledger: Ledger) -> None:
+    stored = await accept(ledger)
+    await ledger.record_attempt(an_attempt(stored.envelope.message_id), all_done)
+
+    assert () == await ledger.expire(NOW + 4 * DAY - SECOND, 9)
+    assert await ledger.load(stored.envelope.message_id) is not None
+    assert () == await ledger.expire(NOW + 4 * DAY, 9)
+    assert await ledger.load(stored.envelope.message_id) is None
+
+
+async def test_a_delivered_message_is_remembered_as_long_as_the_attempt_says(ledger: Ledger) -> None:
+    stored = await accept(ledger)
+    await ledger.record_attempt(an_attempt(stored.envelope.message_id, remember_until=NOW + 9 * DAY), all_done)
+
+    await ledger.expire(NOW + 9 * DAY - SECOND, 9)
+    assert await ledger.load(stored.envelope.message_id) is not None
+    await ledger.expire(NOW + 9 * DAY, 9)
+    assert await ledger.load(stored.envelope.message_id) is None
+
+
+async def test_an_unfinished_message_does_not_expire(ledger: Ledger) -> None:
+    stored = await accept(ledger)
+
+    await ledger.expire(NOW + 1000 * DAY, 9)
+
+    assert stored == await ledger.load(stored.envelope.message_id)
+
+
+async def test_expire_is_not_held_up_by_what_it_need_not_give_back(ledger: Ledger) -> None:
+    done = [await accept(ledger) for _ in range(5)]
+    for message in done:
+        await ledger.record_attempt(an_attempt(message.envelope.message_id), all_done)
+    stored = await hold(ledger)
+
+    assert (stored,) == await ledger.expire(NOW + 5 * DAY, 2)
+    assert () == await ledger.load_many([message.envelope.message_id for message in done])
+
+
+async def test_expire_takes_at_most_its_limit(ledger: Ledger) -> None:
+    for _ in range(5):
+        await hold(ledger)
+
+    assert [2, 2, 1] == [len(await ledger.expire(NOW + 5 * DAY, 2)) for _ in range(3)]
+
+
+async def test_the_queues_are_listed_with_depth_and_oldest_age(ledger: Ledger) -> None:
+    await accept(ledger)
+    await queue(ledger, at=NOW + timedelta(minutes=1))
+    done = await accept(ledger)
+    await ledger.record_attempt(an_attempt(done.envelope.message_id), all_done)
+    held = [await hold(ledger) for _ in range(2)]
+    event = DiscardEvent(1, held[0].envelope.message_id, DiscardStatus.DELIVERED)
+    await ledger.record_discards(THERE, THEIR_DATABASE, 1, [event], discarded, NOW + 2 * DAY)
+
+    found = {row.identity.partition("\\")[2]: row for row in await ledger.queues()}
+
+    counts = {name: row.count for name, row in found.items()}
+    names = {"Submission": 1, "store.corp.example:25": 1, "Shadow\\1": 1, "SafetyNet\\Primary": 1, "SafetyNet\\Shadow": 1, "Poison": 0}
+    assert names == counts
+    delivery, shadow = found["store.corp.example:25"], found["Shadow\\1"]
+    assert (QueueKind.DELIVERY, "421 4.4.1 no", NOW + timedelta(minutes=1)) == (delivery.kind, delivery.last_error, delivery.next_retry_at)
+    assert (QueueKind.SHADOW, THERE, NOW) == (shadow.kind, shadow.next_hop, shadow.oldest_at)
+    assert found["Poison"].oldest_at is None
+
+
+async def test_every_listed_queue_gives_its_messages(ledger: Ledger) -> None:
+    await accept(ledger)
+    await queue(ledger)
+    await hold(ledger)
+    aside = await accept(ledger)
+    await ledger.record_set_aside(aside.envelope.message_id, "no")
+    done = await accept(ledger)
+    await ledger.record_attempt(an_attempt(done.envelope.message_id), all_done)
+
+    for row in await ledger.queues():
+        assert row.count == len(await ledger.messages(row.identity, 9)), row.identity
+        assert () == await ledger.messages(row.identity, 9, after=1000)
+    unfinished = [row for row in await ledger.queues() if row.kind not in (QueueKind.SAFETY_NET_PRIMARY, QueueKind.SAFETY_NET_SHADOW)]
+    assert sum(row.count for row in unfinished) == len(await ledger.messages("", 99))
+
+
+async def test_messages_of_an_unknown_queue_are_none(ledger: Ledger) -> None:
+    assert () == await ledger.messages("Server\\nowhere:25", 9)
+    assert () == await ledger.messages("Server\\Shadow\\7", 9) == await ledger.messages("Shadow\\7", 9)
+
+
+async def test_content_that_is_gone_is_corrupt(ledger: Ledger) -> None:
+    stored = await accept(ledger)
+    assert stored.place is not None
+
+    with pytest.raises(ContentCorrupt):
+        await ledger.read_content(replace(stored.place, segment=99))

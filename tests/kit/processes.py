@@ -1,0 +1,110 @@
+"""Nodes as processes: a configured one alone, what it shows, and what its API says. Several together: `shadowrelay.lab.cluster`."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from shadowrelay.admin.client import NodeClient
+from shadowrelay.admin.token import read_token
+from shadowrelay.lab.cluster import NodeProcess, Place, free_ports
+from shadowrelay.model.routing import HostPort
+from tests.kit.clock import wait_until
+
+CONFIGURATION = """
+[server]
+name = "{name}"
+site = "east"
+boundary = "corp"
+data_directory = "data"
+
+[[receive_connectors]]
+name = "in"
+listen = "{smtp}"
+accepted_domains = ["here.example"]
+{connector}
+
+[[routes]]
+recipients = ["*"]
+next_hop = "127.0.0.1:9"
+
+[tracking]
+directory = "tracking"
+
+[admin]
+listen = "{admin}"
+{tables}
+"""
+RUNNING_QUEUES = ("Submission", "Delivery")
+
+
+def a_node_process(directory: Path, *, connector: str = "", tables: str = "") -> NodeProcess:
+    """Configured, not started: it takes mail for here.example. `connector`: further lines of its receive connector."""
+    smtp, admin = (HostPort("127.0.0.1", port) for port in free_ports(2))
+    node = NodeProcess(Place("a.example", "east"), smtp, admin, directory)
+    node.directory.mkdir(exist_ok=True)
+    text = CONFIGURATION.format(name=node.name, smtp=smtp, admin=admin, connector=connector, tables=tables)
+    (node.directory / "node.toml").write_text(text)
+    return node
+
+
+@asynccontextmanager
+async def a_served_node(directory: Path, connector: str = "") -> AsyncIterator[NodeProcess]:
+    """Running."""
+    node = a_node_process(directory / "a.example", connector=connector)
+    try:
+        await node.start()
+        yield node
+    finally:
+        await node.stop()
+
+
+# what it shows
+def whole_lines(path: Path) -> list[str]:
+    """Without the last one while it is being written: a reader may come in the middle of a write."""
+    return path.read_text().rpartition("\n")[0].splitlines()
+
+
+def operator_events(node: NodeProcess, event: str = "") -> list[dict[str, Any]]:
+    """What stands in its operator log now, of events that begin so."""
+    found = [json.loads(line) for line in whole_lines(node.directory / "node.log") if line.startswith("{")]
+    return [line for line in found if line["event"].startswith(event)]
+
+
+def rss_kilobytes(node: NodeProcess) -> int:
+    """Resident memory."""
+    assert node.process is not None
+    status = Path(f"/proc/{node.process.pid}/status").read_text()
+    return int(status.partition("VmRSS:")[2].split()[0])
+
+
+# what its API says
+def api_of(node: NodeProcess) -> NodeClient:
+    return NodeClient(f"http://{node.admin}", read_token(node.directory / "token"))
+
+
+def queues_of(node: NodeProcess) -> dict[str, tuple[int, str]]:
+    """Next hop, "" for Submission -> how many messages wait for it, and the last error."""
+    with api_of(node) as client:
+        return {queue["next_hop"]: (queue["count"], queue["last_error"]) for queue in client.queues() if queue["kind"] in RUNNING_QUEUES}
+
+
+def held_by(node: NodeProcess) -> list[str]:
+    """Queues that are not empty, Safety Net apart."""
+    with api_of(node) as client:
+        queues = [queue for queue in client.queues() if queue["count"] and not queue["kind"].startswith("SafetyNet")]
+    return [f"{node.name}: {queue['count']} in {queue['identity']} ({queue['next_hop']})" for queue in queues]
+
+
+async def is_empty(node: NodeProcess) -> bool:
+    """Everything is delivered."""
+    return not sum(count for count, _ in (await asyncio.to_thread(queues_of, node)).values())
+
+
+def wait_until_peers_know_each_other(nodes: Sequence[NodeProcess]) -> None:
+    """Their kept sessions are open. Until then a message finds no shadow server, and is refused where that is wanted."""
+    for node in nodes:
+        with api_of(node) as client:
+            wait_until(lambda: all(peer["heard_at"] and peer["database"] for peer in client.peers()), what=f"{node.name} hears its peers")

@@ -1,0 +1,448 @@
+"""A message that a client sends again: recognised at its attempt, by what was delivered before. docs/design.md 6.5."""
+
+import asyncio
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shadowrelay.model.ownership import Role
+from shadowrelay.model.queue import Origin
+from shadowrelay.model.replies import Reply, TransientDeliveryError
+from shadowrelay.model.tracking import EventId
+from tests.kit.nodes import EAST, OK, SPAN, WEST, VirtualNode, in_virtual_time, nodes, until
+
+BUSY = Reply(451, "4.3.2", "not now")
+DATE = "Sun, 1 Mar 2026 12:00:00 +0000"
+HEADERS = {"internet_message_id": "<1@x.example>", "date": DATE}
+WINDOW, CLEANUP = 600.0, 60.0
+SETTINGS = {"duplicate_detection_window": timedelta(seconds=WINDOW), "duplicate_cleanup_interval": timedelta(seconds=CLEANUP)}
+TWO_HOPS = [{"recipients": ["*@a.example"], "next_hop": "a.example:25"}, {"recipients": ["*@b.example"], "next_hop": "b.example:25"}]
+
+
+async def rows_of(node: VirtualNode) -> int:
+    """Recorded deliveries."""
+    ask = node.ledger.real._readers.ask
+    count: int = await ask(lambda connection: connection.exec_driver_sql("SELECT count(*) FROM delivered_to").scalar_one())
+    return count
+
+
+async def send(node: VirtualNode, *recipients: str, **fields: Any) -> str:
+    """A message that is delivered, or ends; its id."""
+    await node.accept(*recipients, **{**HEADERS, **fields})
+    await until(node.in_role(node.last, Role.DELIVERED), 30)
+    return node.last
+
+
+# the second message
+@in_virtual_time
+async def test_a_message_that_a_client_sends_again_ends_as_delivered(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST, **SETTINGS) as net:
+        east, west = net.nodes[EAST], net.nodes[WEST]
+        first = await send(east, "u@a.example")
+
+        second = await send(east, "u@a.example")
+
+        assert ["u@a.example"] == net.sink.addresses()
+        (row,) = east.log.rows(EventId.DUPLICATEDELIVER)
+        assert (second, ("u@a.example",), f"delivered as {first}", first) == (
+            row.network_message_id,
+            row.recipients,
+            row.source_context,
+            row.reference,
+        )
+        assert 1 == east.log.counts["attempt duplicate"]
+        assert [first] == [sent.network_message_id for sent in east.log.rows(EventId.SENDEXTERNAL)]
+        await until(west.in_role(second, Role.DELIVERED), 30), "its discard is as usual"
+
+
+@in_virtual_time
+async def test_only_the_recipients_that_were_reached_are_left_out(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, routes=TWO_HOPS, **SETTINGS) as net:
+        east = net.nodes[EAST]
+        await send(east, "one@a.example", "two@b.example")
+
+        await send(east, "new@a.example", "one@a.example", "two@b.example", "new@b.example")
+
+        assert ["new@a.example", "new@b.example", "one@a.example", "two@b.example"] == net.sink.addresses()
+        assert [("one@a.example",), ("two@b.example",)] == sorted(row.recipients for row in east.log.rows(EventId.DUPLICATEDELIVER))
+
+
+@in_virtual_time
+async def test_more_recipients_than_one_transaction_has(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, **SETTINGS) as net:
+        east = net.nodes[EAST]
+        await send(east, *(f"u{number}@a.example" for number in range(0, 250)))
+
+        await send(east, *(f"u{number}@a.example" for number in range(100, 350)))
+
+        assert sorted(f"u{number}@a.example" for number in range(350)) == net.sink.addresses()
+        assert 150 == sum(len(row.recipients) for row in east.log.rows(EventId.DUPLICATEDELIVER))
+
+
+@in_virtual_time
+async def test_a_recipient_named_twice_in_one_message_gets_it_twice_as_before(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, **SETTINGS) as net:
+        recipients = [f"u{number}@a.example" for number in range(100)] + ["u0@a.example"]
+        answers = iter((OK, BUSY, OK))  # the second one in a transaction of its own, and again after the first is recorded
+        net.sink.answer = lambda address: next(answers) if address == "u0@a.example" else OK
+
+        await send(net.nodes[EAST], *recipients)
+
+        assert sorted(recipients) == net.sink.addresses()
+        assert [] == net.nodes[EAST].log.rows(EventId.DUPLICATEDELIVER)
+
+
+@in_virtual_time
+async def test_the_sender_hears_of_the_delivery_once(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, **SETTINGS) as net:
+        east = net.nodes[EAST]
+        await send(east, "u@a.example")
+        await send(east, "u@a.example")
+        await asyncio.sleep(5)
+
+        assert [] == [message for message in await east.ledger.real.messages("", 9) if message.origin is Origin.DSN]
+        assert [] == east.log.rows(EventId.DSN)
+
+
+# what counts as delivered
+@in_virtual_time
+async def test_a_refusal_is_no_delivery(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, **SETTINGS) as net:
+        east = net.nodes[EAST]
+        net.sink.answer = lambda address: Reply(550, "5.1.1", "no such user") if address == "u@a.example" else OK
+        await send(east, "u@a.example")
+        net.sink.answer = lambda address: OK
+
+        await send(east, "u@a.example")
+
+        assert ["a@x.example", "u@a.example"] == net.sink.addresses(), "the notice, and the second message"
+
+
+@in_virtual_time
+async def test_a_delivery_without_an_answer_to_the_dot_is_not_counted(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, **SETTINGS) as net:
+        east = net.nodes[EAST]
+        lost = TransientDeliveryError(BUSY, "sink.example", is_connection=True, dot_sent_unanswered=True)
+        net.sink.answer = lambda address: lost
+        await east.accept("u@a.example", **HEADERS)
+        await until(lambda: 1 == len(east.log.rows(EventId.DEFER)))
+        first = east.last
+        net.sink.answer = lambda address: OK
+
+        second = await send(east, "u@a.example")
+        await until(east.in_role(first, Role.DELIVERED), 600)
+
+        assert [second] == [row.network_message_id for row in east.log.rows(EventId.SENDEXTERNAL)]
+        (row,) = east.log.rows(EventId.DUPLICATEDELIVER)
+        assert first == row.network_message_id, "whichever is delivered first, the other is the duplicate"
+
+
+# the window
+@in_virtual_time
+async def test_when_the_window_is_over_it_is_delivered_again(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, **SETTINGS) as net:
+        east = net.nodes[EAST]
+        await send(east, "u@a.example")
+        await asyncio.sleep(WINDOW - 10)
+        await send(east, "u@a.example")
+        assert 1 == len(net.sink.arrived), "a duplicate does not lengthen the window"
+
+        await asyncio.sleep(15)
+        await send(east, "u@a.example")
+        assert 2 == len(net.sink.arrived)
+
+        await asyncio.sleep(WINDOW - 10)
+        await send(east, "u@a.example")
+        assert 2 == len(net.sink.arrived), "the window begins anew with each delivery"
+
+
+@in_virtual_time
+async def test_the_length_of_the_window_is_the_setting(tmp_path: Path) -> None:
+    for seconds, expected in ((60, 2), (120, 1)):
+        async with nodes(tmp_path / str(seconds), EAST, duplicate_detection_window=timedelta(seconds=seconds)) as net:
+            east = net.nodes[EAST]
+            await send(east, "u@a.example")
+            await asyncio.sleep(90)
+            await send(east, "u@a.example")
+
+            assert expected == len(net.sink.arrived)
+
+
+@in_virtual_time
+async def test_with_a_window_of_zero_nothing_is_compared_or_recorded(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, duplicate_detection_window=timedelta(0)) as net:
+        east = net.nodes[EAST]
+        await send(east, "u@a.example")
+        await send(east, "u@a.example")
+
+        assert ["u@a.example"] * 2 == net.sink.addresses()
+        assert 0 == await rows_of(east)
+        assert 0 == east.ledger.counts["may_be_delivered"]
+
+
+# what is not recognised, as documented
+@pytest.mark.parametrize(
+    "difference",
+    [{"internet_message_id": "<2@x.example>"}, {"date": "Sun, 1 Mar 2026 12:00:01 +0000"}, {"sender": "other@x.example"}],
+)
+def test_a_message_that_differs_is_another(tmp_path: Path, difference: dict[str, str]) -> None:
+    @in_virtual_time
+    async def both() -> None:
+        async with nodes(tmp_path, EAST, **SETTINGS) as net:
+            await send(net.nodes[EAST], "u@a.example")
+            await send(net.nodes[EAST], "u@a.example", **difference)
+            assert ["u@a.example"] * 2 == net.sink.addresses()
+
+    both()
+
+
+@pytest.mark.parametrize("missing", ["internet_message_id", "date"])
+def test_a_message_without_message_id_or_date_is_never_a_duplicate(tmp_path: Path, missing: str) -> None:
+    @in_virtual_time
+    async def both() -> None:
+        async with nodes(tmp_path, EAST, **SETTINGS) as net:
+            await send(net.nodes[EAST], "u@a.example", **{missing: ""})
+            await send(net.nodes[EAST], "u@a.example", **{missing: ""})
+            assert ["u@a.example"] * 2 == net.sink.addresses()
+            assert 0 == await rows_of(net.nodes[EAST])
+
+    both()
+
+
+@in_virtual_time
+async def test_another_node_does_not_know_of_the_delivery(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST, **SETTINGS) as net:
+        await send(net.nodes[EAST], "u@a.example")
+        await send(net.nodes[WEST], "u@a.example")
+
+        assert (["u@a.example"], ["u@a.example"]) == (net.sink.by(EAST), net.sink.by(WEST))
+
+
+# with a shadow server
+@in_virtual_time
+async def test_a_promoted_message_that_its_client_sent_again_here_is_recognised(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST, **SETTINGS) as net:
+        east, west = net.nodes[EAST], net.nodes[WEST]
+        net.sink.answer = lambda address: BUSY
+        await east.accept("u@a.example", **HEADERS)
+        first = east.last
+        await until(west.in_role(first, Role.SHADOW), 10)
+        await net.kill(EAST)
+        net.sink.answer = lambda address: OK
+        second = await send(west, "u@a.example")  # its client had no reply from the first node
+
+        await until(west.in_role(first, Role.DELIVERED), SPAN * 3)
+
+        assert ["u@a.example"] == net.sink.addresses()
+        (row,) = west.log.rows(EventId.DUPLICATEDELIVER)
+        assert (first, second) == (row.network_message_id, row.reference)
+
+
+@in_virtual_time
+async def test_a_copy_from_a_version_that_does_not_say_its_date_is_delivered(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST, **SETTINGS) as net:
+        east, west = net.nodes[EAST], net.nodes[WEST]
+        net.sink.answer = lambda address: BUSY
+        await east.accept("u@a.example", internet_message_id=HEADERS["internet_message_id"])
+        await until(west.in_role(east.last, Role.SHADOW), 10)
+        await net.kill(EAST)
+        net.sink.answer = lambda address: OK
+        await send(west, "u@a.example")
+
+        await until(west.in_role(east.last, Role.DELIVERED), SPAN * 3)
+
+        assert ["u@a.example"] * 2 == net.sink.addresses()
+
+
+# two at a time
+@in_virtual_time
+async def test_while_one_is_being_delivered_the_other_waits_for_its_outcome(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, **SETTINGS) as net:
+        east = net.nodes[EAST]
+        gate = asyncio.Event()
+        net.sink.hang = lambda address: gate
+        await east.accept("u@a.example", **HEADERS)
+        first = east.last
+        await until(lambda: 1 == net.sink.attempts_count)
+
+        await east.accept("u@a.example", **HEADERS)
+        await asyncio.sleep(30)
+        assert 1 == net.sink.attempts_count
+        gate.set()
+
+        await until(east.in_role(east.last, Role.DELIVERED), 60)
+        assert ["u@a.example"] == net.sink.addresses()
+        (row,) = east.log.rows(EventId.DUPLICATEDELIVER)
+        assert first == row.reference
+
+
+@in_virtual_time
+async def test_if_the_one_fails_the_other_is_delivered(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, **SETTINGS) as net:
+        east = net.nodes[EAST]
+        gate = asyncio.Event()
+        net.sink.hang = lambda address: gate
+        answers = iter((Reply(550, "5.7.1", "no"), OK, OK))
+        net.sink.answer = lambda address: next(answers) if address == "u@a.example" else OK
+        await east.accept("u@a.example", **HEADERS)
+        await until(lambda: 1 == net.sink.attempts_count)
+        await east.accept("u@a.example", **HEADERS)
+        gate.set()
+
+        await until(east.in_role(east.last, Role.DELIVERED), 60)
+
+        assert net.sink.addresses().count("u@a.example") == 1
+        assert [] == east.log.rows(EventId.DUPLICATEDELIVER)
+
+
+@in_virtual_time
+async def test_a_whole_queue_of_the_same_message_is_delivered_once(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, **SETTINGS) as net:
+        east = net.nodes[EAST]
+        net.sink.answer = lambda address: TransientDeliveryError(BUSY, "sink.example", is_connection=True, is_unreachable=True)
+        ids = []
+        for _ in range(30):
+            await east.accept("u@a.example", **HEADERS)
+            ids.append(east.last)
+        await asyncio.sleep(60)
+        net.sink.answer = lambda address: OK
+
+        for message_id in ids:
+            await until(east.in_role(message_id, Role.DELIVERED), 1_200)
+
+        assert ["u@a.example"] == net.sink.addresses()
+        assert 29 == len(east.log.rows(EventId.DUPLICATEDELIVER))
+
+
+# a queue in Retry
+@in_virtual_time
+async def test_a_duplicate_says_nothing_about_the_next_hop(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, **SETTINGS) as net:
+        east = net.nodes[EAST]
+        await send(east, "u@a.example")
+        net.sink.answer = lambda address: TransientDeliveryError(BUSY, "sink.example", is_connection=True, is_unreachable=True)
+        await east.accept("other@a.example")
+        queue = lambda: east.services.deliver.queues()["sink.example:25"].state  # noqa: E731
+        await until(lambda: queue().retry is not None)
+        since = queue().retry.since
+
+        await east.accept("u@a.example", **HEADERS)
+        await until(east.in_role(east.last, Role.DELIVERED), 600)
+
+        assert since == queue().retry.since
+
+
+# the ledger
+@in_virtual_time
+async def test_after_a_crash_the_deliveries_are_still_known(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, **SETTINGS) as net:
+        await send(net.nodes[EAST], "u@a.example")
+        await net.kill(EAST)
+        east = await net.start(EAST)
+
+        await send(east, "u@a.example")
+
+        assert ["u@a.example"] == net.sink.addresses()
+
+
+@in_virtual_time
+async def test_an_outcome_that_is_not_recorded_is_no_delivery(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, **SETTINGS) as net:
+        east = net.nodes[EAST]
+        east.ledger.fail("record_attempt", 10_000)
+        await east.accept("u@a.example", **HEADERS)
+        await until(lambda: bool(net.sink.arrived))
+        await net.kill(EAST)
+        east = await net.start(EAST)
+
+        await until(lambda: 2 == len(net.sink.arrived), 60)
+
+        assert [] == east.log.rows(EventId.DUPLICATEDELIVER)
+
+
+@in_virtual_time
+async def test_while_the_ledger_cannot_be_read_a_likely_duplicate_waits(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, **SETTINGS) as net:
+        east = net.nodes[EAST]
+        await send(east, "u@a.example")
+        east.ledger.fail("delivered_before", 2)
+
+        await send(east, "u@a.example")
+
+        assert ["u@a.example"] == net.sink.addresses()
+        assert 3 == east.ledger.counts["delivered_before"]
+
+
+@in_virtual_time
+async def test_an_ordinary_message_needs_no_look_up(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, **SETTINGS) as net:
+        for number in range(20):
+            await send(net.nodes[EAST], "u@a.example", internet_message_id=f"<{number}@x.example>")
+
+        assert 20 == net.nodes[EAST].ledger.counts["may_be_delivered"]
+        assert 0 == net.nodes[EAST].ledger.counts["delivered_before"]
+
+
+# cleaning up
+@in_virtual_time
+async def test_old_deliveries_are_removed_at_the_cleanup_interval(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, **SETTINGS) as net:
+        east = net.nodes[EAST]
+        began = asyncio.get_running_loop().time()
+        await asyncio.sleep(CLEANUP / 2)
+        await send(east, "u@a.example")
+        await asyncio.sleep(began + WINDOW + CLEANUP - 1 - asyncio.get_running_loop().time())
+        assert 1 == await rows_of(east), "its window is over, but no cleanup was due"
+
+        await asyncio.sleep(2)
+
+        assert 0 == await rows_of(east)
+
+
+@in_virtual_time
+async def test_a_shorter_interval_removes_them_sooner(tmp_path: Path) -> None:
+    for interval, expected in ((50.0, 1), (5.0, 0)):
+        settings = {
+            "duplicate_detection_window": timedelta(seconds=30),
+            "duplicate_cleanup_interval": timedelta(seconds=interval),
+        }
+        async with nodes(tmp_path / str(interval), EAST, **settings) as net:
+            await send(net.nodes[EAST], "u@a.example")
+            await asyncio.sleep(40)
+
+            assert expected == await rows_of(net.nodes[EAST])
+
+
+@in_virtual_time
+async def test_a_reload_changes_window_and_interval(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, **{**SETTINGS, "duplicate_cleanup_interval": timedelta(days=1)}) as net:
+        east = net.nodes[EAST]
+        await send(east, "u@a.example")
+        changes = {"duplicate_detection_window": timedelta(0), "duplicate_cleanup_interval": timedelta(seconds=10)}
+        transport = east.context.settings.transport.model_copy(update=changes)
+        east.context.settings = east.context.settings.model_copy(update={"transport": transport})
+
+        await send(east, "u@a.example")
+        assert 2 == len(net.sink.arrived)
+        await asyncio.sleep(70)
+
+        assert 0 == await rows_of(east)
+
+
+@in_virtual_time
+async def test_a_delivery_recorded_by_a_clock_that_was_years_ahead_is_forgotten(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, **SETTINGS) as net:
+        east = net.nodes[EAST]
+        east.clock.wall_shift = timedelta(days=3_650)
+        await send(east, "u@a.example")
+        east.clock.wall_shift = timedelta(0)
+
+        await send(east, "u@a.example")
+        assert 2 == len(net.sink.arrived)
+        await asyncio.sleep(CLEANUP * 2)
+
+        assert 1 == await rows_of(east)
+        await send(east, "u@a.example")
+        assert 2 == len(net.sink.arrived)

@@ -1,0 +1,189 @@
+"""`peers forget`: who is gone for good is neither asked nor given copies, until it is heard. docs/design.md 6.4."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from structlog.testing import CapturingLogger
+
+from shadowrelay.model.ownership import Role
+from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, LedgerUnavailable, Reply
+from shadowrelay.pipeline import peerbook
+from tests.kit.nodes import EAST, HEARTBEAT, NORTH, OK, SPAN, WEST, Net, VirtualNode, in_virtual_time, nodes, until
+
+BUSY = Reply(451, "4.3.2", "not now")
+
+
+async def is_shown(node: VirtualNode) -> bool:
+    """In `peers list`, about west."""
+    return {row.name: row.is_forgotten for row in await node.services.view.peers()}[WEST]
+
+
+async def is_recorded(node: VirtualNode) -> bool:
+    return WEST in [row.server for row in await node.ledger.peers() if row.is_forgotten]
+
+
+async def without_west(net: Net) -> VirtualNode:
+    """East, which was told that west is gone for good."""
+    await asyncio.sleep(HEARTBEAT)
+    await net.kill(WEST)
+    east = net.nodes[EAST]
+    await until(lambda: not east.context.peers.is_back(WEST), 2 * HEARTBEAT)
+    assert await east.services.view.forget(WEST)
+    return east
+
+
+def count_questions(node: VirtualNode) -> list[str]:
+    """What is asked of west, or sent to it, from now on. Its return is looked for by `greet`."""
+    asked: list[str] = []
+    link = node.context.links[WEST]
+    status, hold = link.status, link.hold
+
+    async def counted_status(questions):
+        asked.append("status")
+        return await status(questions)
+
+    async def counted_hold(offer, deadline, **patience):
+        asked.append("hold")
+        return await hold(offer, deadline, **patience)
+
+    link.status, link.hold = counted_status, counted_hold
+    return asked
+
+
+@in_virtual_time
+async def test_a_forgotten_peer_is_asked_nothing_and_sent_no_copy_until_it_is_heard(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST, NORTH, delivery_without_lease="defer") as net:
+        net.sink.answer = lambda address: BUSY
+        for _ in range(4):
+            await net.nodes[EAST].accept()
+        east = await without_west(net)
+        asked = count_questions(east)
+        for _ in range(4):
+            await east.accept()
+        east.services.place.wake(0)
+        net.sink.answer = lambda address: OK
+        await until(lambda: 8 == len(net.sink.arrived), 3 * HEARTBEAT)
+        assert ([], 1) == (asked, east.context.peers.forgotten())
+
+        await net.start(WEST)
+        await until(lambda: not east.context.peers.is_forgotten(WEST), 3 * HEARTBEAT)
+        await net.kill(NORTH)
+        net.sink.answer = lambda address: BUSY
+        await east.accept()
+        await until(lambda: "hold" in asked, 3 * HEARTBEAT)
+
+
+@in_virtual_time
+async def test_where_all_nodes_must_be_asked_it_is_left_out(tmp_path: Path) -> None:
+    """The lease on north has ended and its disk is new: rule *everybody*. docs/design.md 6.2."""
+    async with nodes(tmp_path, EAST, WEST, NORTH, delivery_without_lease="defer") as net:
+        net.sink.answer = lambda address: BUSY
+        for _ in range(4):
+            await net.nodes[EAST].accept()
+        east = await without_west(net)
+        await asyncio.sleep(HEARTBEAT)  # all have a copy on north now
+        await net.wipe(NORTH)
+        await asyncio.sleep(1.5 * SPAN)
+        asked = count_questions(east)
+        net.sink.answer = lambda address: OK
+        await net.start(NORTH)
+
+        await until(lambda: 4 == len(net.sink.arrived), SPAN)
+        assert [] == asked
+
+
+@in_virtual_time
+async def test_it_stays_forgotten_over_restarts_and_its_return_is_noticed_recorded_and_logged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = CapturingLogger()
+    monkeypatch.setattr(peerbook, "_log", log)
+    async with nodes(tmp_path, EAST, WEST) as net:
+        await without_west(net)
+        await net.kill(EAST)
+        east = await net.start(EAST)
+        await asyncio.sleep(3 * HEARTBEAT)
+        assert (True, True) == (await is_shown(east), await is_recorded(east))
+
+        await net.start(WEST)
+        await until(lambda: not east.context.peers.is_forgotten(WEST), 3 * HEARTBEAT)
+        await asyncio.sleep(1)
+
+        assert (False, False) == (await is_shown(east), await is_recorded(east))
+        assert [WEST] == [call.kwargs["server"] for call in log.calls if call.args[0] == "peer.remembered"]
+
+
+@in_virtual_time
+async def test_a_sign_of_life_in_a_session_that_was_open_before_counts_as_well(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        east = await without_west(net)
+        east.services.desk.heard(WEST, east.context.peers.party(WEST).database)
+        await asyncio.sleep(1)
+
+        assert (False, False) == (await is_shown(east), await is_recorded(east))
+
+
+@in_virtual_time
+async def test_what_cannot_be_recorded_is_not_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        await net.kill(WEST)
+        east = net.nodes[EAST]
+        await until(lambda: not east.context.peers.is_back(WEST), 2 * HEARTBEAT)
+
+        async def full(server):
+            raise LedgerUnavailable(INSUFFICIENT_RESOURCES, "disk full")
+
+        monkeypatch.setattr(east.ledger, "record_forgotten", full)
+        with pytest.raises(LedgerUnavailable):
+            await east.services.view.forget(WEST)
+
+        assert not await is_shown(east)
+
+
+@in_virtual_time
+async def test_a_forgotten_primary_that_comes_back_too_late_with_its_old_queue_delivers_nothing_again(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        net.sink.answer = lambda address: BUSY
+        await net.nodes[WEST].accept()
+        message_id = net.nodes[WEST].last
+        east = await without_west(net)
+        net.sink.answer = lambda address: OK
+        await until(east.in_role(message_id, Role.DELIVERED), 2 * SPAN)
+
+        west = await net.start(WEST)
+        await until(west.in_role(message_id, Role.DELIVERED), 3 * HEARTBEAT)
+
+        assert [EAST] == [who for who, _, _ in net.sink.arrived]
+
+
+@in_virtual_time
+async def test_a_forgotten_primary_that_comes_back_in_time_delivers_its_mail_itself(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        net.sink.answer = lambda address: BUSY
+        await net.nodes[WEST].accept()
+        message_id = net.nodes[WEST].last
+        east = await without_west(net)
+        net.sink.answer = lambda address: OK
+        await net.start(WEST)
+        await until(east.in_role(message_id, Role.DELIVERED), SPAN)
+
+        assert [WEST] == [who for who, _, _ in net.sink.arrived]
+
+
+@in_virtual_time
+async def test_a_forgotten_shadow_server_that_comes_back_with_its_copy_neither_stops_nor_repeats_the_delivery(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST, delivery_without_lease="defer") as net:
+        net.sink.answer = lambda address: BUSY
+        await net.nodes[EAST].accept()
+        message_id = net.nodes[EAST].last
+        assert Role.SHADOW is await net.nodes[WEST].role(message_id)
+        east = await without_west(net)
+        west = await net.start(WEST)
+        await asyncio.sleep(2 * SPAN)
+        net.sink.answer = lambda address: OK
+        await until(east.in_role(message_id, Role.DELIVERED), 2 * HEARTBEAT)
+        await asyncio.sleep(3 * SPAN)
+
+        assert [EAST] == [who for who, _, _ in net.sink.arrived]
+        assert await west.role(message_id) in (Role.DELIVERED, Role.RELEASED)

@@ -1,0 +1,128 @@
+"""Peers that disagree about a setting that should be one, and peers that an administrator gave up: what is shown, and what happens when."""
+
+import asyncio
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import CapturingLogger
+
+from shadowrelay.model.ownership import Role
+from shadowrelay.model.replies import Reply
+from shadowrelay.pipeline import peerbook
+from shadowrelay.settings.values import format_duration
+from tests.kit.nodes import EAST, HEARTBEAT, OK, SPAN, WEST, Net, in_virtual_time, nodes, until
+
+BUSY = Reply(451, "4.3.2", "not now")
+Said = Callable[[], list[tuple[str, dict[str, Any]]]]
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch) -> Said:
+    log = CapturingLogger()
+    monkeypatch.setattr(peerbook, "_log", log)
+    return lambda: [(call.args[0], call.kwargs) for call in log.calls]
+
+
+async def differs(net: Net, name: Any) -> str:
+    (row,) = await net.nodes[name].services.view.peers()
+    return row.differs
+
+
+@in_virtual_time
+async def test_a_peer_with_another_span_is_shown_and_logged_once_until_it_has_the_same(tmp_path: Path, said: Said) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        await asyncio.sleep(HEARTBEAT)
+        assert ("", []) == (await differs(net, EAST), said())
+        await net.kill(WEST)
+        await net.start(WEST, shadow_resubmit_time_span=timedelta(seconds=2 * SPAN))
+        await asyncio.sleep(5 * HEARTBEAT)
+
+        here, there = (format_duration(timedelta(seconds=span)) for span in (2 * SPAN, SPAN))
+        assert f"shadow_resubmit_time_span is {here} here, {there} there" == await differs(net, WEST)
+        assert 1 == net.nodes[EAST].context.peers.differing()
+        assert {EAST, WEST} == {facts["server"] for event, facts in said() if event == "peer.setting_differs"}
+        assert 2 == len(said())
+
+        await net.kill(WEST)
+        await net.start(WEST)
+        await asyncio.sleep(5 * HEARTBEAT)
+
+        assert ("", 0) == (await differs(net, EAST), net.nodes[EAST].context.peers.differing())
+        assert ("peer.setting_agrees", {"server": WEST, "setting": "shadow_resubmit_time_span"}) == said()[-1]
+        assert 3 == len(said())
+
+
+@pytest.mark.parametrize(
+    ("changes", "role"),
+    [({}, Role.SHADOW), ({"boundary": "other"}, None), ({"peer": {WEST: {"boundary": "other"}}}, None)],
+    ids=["both of one", "the node of another", "its peer of another"],
+)
+@in_virtual_time
+async def test_copies_stay_within_the_boundary(tmp_path: Path, changes: dict[str, Any], role: Role | None) -> None:
+    async with nodes(tmp_path) as net:
+        await net.start(WEST, peers=(EAST,))
+        east = await net.start(EAST, peers=(WEST,), **changes)
+        net.sink.answer = lambda address: BUSY
+
+        await east.accept()
+
+        assert role is await net.nodes[WEST].role(east.last)
+
+
+@in_virtual_time
+async def test_other_settings_of_the_organization_are_shown_and_logged_in_the_same_way(tmp_path: Path, said: Said) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        await net.kill(WEST)
+        await net.start(WEST, safety_net_hold_time=timedelta(hours=1), reject_message_on_shadow_failure=True)
+        await asyncio.sleep(5 * HEARTBEAT)
+
+        expected = "reject_message_on_shadow_failure is false here, true there; safety_net_hold_time is 2d here, 1h there"
+        assert (expected, 1) == (await differs(net, EAST), net.nodes[EAST].context.peers.differing())
+        names = [facts["setting"] for event, facts in said() if (event, facts["server"]) == ("peer.setting_differs", WEST)]
+        assert ["reject_message_on_shadow_failure", "safety_net_hold_time"] == names
+
+
+@in_virtual_time
+async def test_a_reload_compares_again(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        await asyncio.sleep(HEARTBEAT)
+        east = net.nodes[EAST].context
+        east.peers.compare(east.settings.transport.model_copy(update={"reject_message_on_shadow_failure": True}))
+
+        assert "reject_message_on_shadow_failure is true here, false there" == await differs(net, EAST)
+
+
+@in_virtual_time
+async def test_a_forgotten_primary_is_taken_over_when_it_can_have_no_lease_any_more_and_not_before(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        net.sink.answer = lambda address: BUSY
+        east, west = net.nodes[EAST], net.nodes[WEST]
+        await east.accept()
+        held = east.last
+        await net.kill(EAST)
+        net.sink.answer = lambda address: OK
+        await asyncio.sleep(2 * HEARTBEAT)
+
+        assert await west.services.view.forget(EAST)
+
+        await asyncio.sleep(SPAN - 3 * HEARTBEAT)
+        assert (Role.SHADOW, []) == (await west.role(held), net.sink.arrived)
+        await until(lambda: [WEST] == [who for who, _, _ in net.sink.arrived], 4 * HEARTBEAT)
+
+
+@in_virtual_time
+async def test_what_is_held_for_a_primary_that_is_no_longer_configured_is_taken_over_after_a_span(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        net.sink.answer = lambda address: BUSY
+        await net.nodes[EAST].accept()
+        await net.kill(EAST)
+        await net.kill(WEST)
+        net.sink.answer = lambda address: OK
+        await net.start(WEST, peers=())
+
+        await asyncio.sleep(SPAN - HEARTBEAT)
+        assert [] == net.sink.arrived
+        await until(lambda: [WEST] == [who for who, _, _ in net.sink.arrived], 4 * HEARTBEAT)

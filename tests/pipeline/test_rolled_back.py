@@ -1,0 +1,213 @@
+"""Rule *rolled back*: a node whose queue database is an older copy delivers nothing before it has asked everybody. docs/design.md 6.2."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from shadowrelay.model.ids import NO_DATABASE
+from shadowrelay.model.ownership import Role
+from shadowrelay.model.peers import PeerIdentity
+from shadowrelay.model.replies import Reply
+from shadowrelay.model.tracking import EventId, ResubmitReason
+from shadowrelay.ownership import rules
+from tests.kit.nodes import EAST, HEARTBEAT, SPAN, WEST, FakeLink, Net, VirtualNode, in_virtual_time, nodes, until
+
+LATER = Reply(451, "4.3.0", "later")
+
+
+async def with_older_copy(net: Net, *recipients: str) -> tuple[VirtualNode, list[str]]:
+    """East has a message for each recipient that is not delivered, is stopped, backed up and started again. Their ids."""
+    net.sink.answer = lambda address: LATER
+    east = net.nodes[EAST]
+    ids = []
+    for recipient in recipients:
+        assert (await east.accept(recipient)).is_positive
+        ids.append(east.last)
+    await asyncio.sleep(3)
+    await net.stop(EAST)
+    net.back_up(EAST)
+    return await net.start(EAST), ids
+
+
+async def put_back(net: Net) -> VirtualNode:
+    await net.stop(EAST)
+    net.put_back(EAST)
+    await asyncio.sleep(0.012345)  # the incarnation begins at another microsecond, and so at another position
+    return await net.start(EAST, introduced=True)
+
+
+@in_virtual_time
+async def test_what_was_delivered_since_the_copy_is_not_delivered_again(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        east, (delivered,) = await with_older_copy(net, "user1@corp.example")
+        former = east.ledger.identity.database
+        net.sink.answer = lambda address: Reply(250, "2.0.0", "OK")
+        await until(east.in_role(delivered, Role.DELIVERED))
+        await until(net.nodes[WEST].in_role(delivered, Role.DELIVERED))
+
+        east = await put_back(net)
+
+        assert (former, True) == (east.ledger.identity.former, east.ledger.identity.database not in (former, NO_DATABASE))
+        await until(east.in_role(delivered, Role.DELIVERED), 4 * HEARTBEAT)
+        await asyncio.sleep(2 * SPAN)
+        assert [EAST] == [server for server, *_ in net.sink.arrived]
+
+
+@in_virtual_time
+async def test_what_is_undelivered_is_taken_over_by_the_server_with_the_copy_and_arrives_once(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        _, (waiting,) = await with_older_copy(net, "user1@corp.example")
+        await asyncio.sleep(1)
+
+        east = await put_back(net)
+        net.sink.answer = lambda address: Reply(250, "2.0.0", "OK")
+
+        west = net.nodes[WEST]
+        await until(west.in_role(waiting, Role.DELIVERED), 4 * HEARTBEAT)
+        await until(east.in_role(waiting, Role.DELIVERED), 4 * SPAN)
+        (row,) = west.log.rows(EventId.RESUBMIT)
+        assert ("Reason", ResubmitReason.DATABASE_ROLLED_BACK) in row.custom_data
+        assert [WEST] == [server for server, *_ in net.sink.arrived]
+
+
+@in_virtual_time
+async def test_what_was_accepted_since_the_copy_is_taken_over(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        east, _ = await with_older_copy(net, "user1@corp.example")
+        await asyncio.sleep(1)
+        assert (await east.accept("user2@corp.example")).is_positive
+        unknown = east.last
+
+        await put_back(net)
+        net.sink.answer = lambda address: Reply(250, "2.0.0", "OK")
+
+        await until(net.nodes[WEST].in_role(unknown, Role.DELIVERED), 4 * HEARTBEAT)
+        await asyncio.sleep(2 * SPAN)
+        assert ["user1@corp.example", "user2@corp.example"] == net.sink.addresses()
+
+
+@in_virtual_time
+async def test_what_no_other_server_knows_is_claimed_again_and_delivered(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        await net.kill(WEST)
+        west = await net.start(WEST, shadow_redundancy_enabled=False)  # holds no copies, but polls
+        await asyncio.sleep(HEARTBEAT)
+        _, (alone,) = await with_older_copy(net, "user1@corp.example")
+        await asyncio.sleep(HEARTBEAT)
+
+        east = await put_back(net)
+        net.sink.answer = lambda address: Reply(250, "2.0.0", "OK")
+
+        await until(east.in_role(alone, Role.DELIVERED), 10 * HEARTBEAT)
+        message = await east.message(alone)
+        assert message is not None
+        assert east.ledger.identity.database == message.claim.number.database
+        assert await west.role(alone) is None
+        assert [EAST] == [server for server, *_ in net.sink.arrived]
+
+
+@in_virtual_time
+async def test_under_defer_nothing_is_delivered_until_every_peer_has_answered(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST, delivery_without_lease="defer") as net:
+        _, (waiting,) = await with_older_copy(net, "user1@corp.example")
+        await asyncio.sleep(1)
+        east = await put_back(net)
+        net.isolate(EAST)
+        net.sink.answer = lambda address: LATER
+        message = await east.message(waiting)
+        assert message is not None
+        assert rules.is_of_older_copy(message.claim, east.context.me)
+        assert east.services.rolled_back.is_asking
+
+        _, reasons = east.services.view.is_ready()
+        await asyncio.sleep(2 * SPAN)
+        assert [] == net.sink.by(EAST)
+        assert any("older copy" in reason for reason in reasons)
+
+        net.heal()
+        net.sink.answer = lambda address: Reply(250, "2.0.0", "OK")
+        await until(east.in_role(waiting, Role.DELIVERED), 4 * SPAN)
+        await until(lambda: not east.services.rolled_back.is_asking, 4 * SPAN)
+        assert 1 == len(net.sink.arrived)
+
+
+@in_virtual_time
+async def test_a_peer_that_cannot_be_reached_at_the_start_tells_it_later(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        await with_older_copy(net, "user1@corp.example")
+        await asyncio.sleep(1)
+        net.isolate(EAST)
+        east, west = await put_back(net), net.nodes[WEST]
+        assert not east.services.rolled_back.found.is_set()
+
+        refusal = east.services.desk.refusal(west.services.desk.own_identity(EAST))
+
+        assert refusal is not None
+        assert 451 == refusal.code
+        assert east.services.rolled_back.found.is_set()
+        ready, reasons = east.services.view.is_ready()
+        assert (False, True) == (ready, any("older copy" in reason for reason in reasons))
+
+
+@in_virtual_time
+async def test_what_a_peer_has_seen_of_a_former_database_says_nothing_about_the_present_one(tmp_path: Path) -> None:
+    """A node with an empty queue is not refused, nor are its peers, whatever they knew of the old queue."""
+    async with nodes(tmp_path, EAST, WEST) as net:
+        await asyncio.sleep(1)
+        old = net.nodes[WEST].services.desk.own_identity(EAST)
+        await net.wipe(EAST)
+        east = await net.start(EAST, introduced=True)
+
+        assert old.seen is not None
+        assert east.services.desk.refusal(old) is None
+        await asyncio.sleep(2 * HEARTBEAT)
+        assert not east.services.rolled_back.found.is_set()
+        assert east.ledger.identity.database == net.nodes[WEST].context.peers.party(EAST).database
+
+
+@in_virtual_time
+async def test_a_server_whose_copy_is_damaged_does_not_hold_up_the_older_copy(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        _, (waiting,) = await with_older_copy(net, "user1@corp.example")
+        await asyncio.sleep(1)
+        net.nodes[WEST].corrupt()
+
+        east = await put_back(net)
+        net.sink.answer = lambda address: Reply(250, "2.0.0", "OK")
+
+        await until(east.in_role(waiting, Role.DELIVERED), 4 * SPAN)
+        assert [EAST] == [server for server, *_ in net.sink.arrived]
+
+
+@in_virtual_time
+async def test_many_messages_that_wait_are_scheduled_once_each(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST, delivery_without_lease="defer") as net:
+        _, ids = await with_older_copy(net, *(f"user{number}@corp.example" for number in range(20)))
+        await asyncio.sleep(1)
+        east = await put_back(net)
+        net.isolate(EAST)
+        await asyncio.sleep(20 * HEARTBEAT)
+
+        assert len(east.services.review._later_at) <= len(ids)
+        assert len(east.services.review._later) <= 3 * len(ids)
+
+
+@in_virtual_time
+async def test_a_peer_that_never_answers_holds_up_a_start_for_shadow_timeout_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        await net.stop(EAST)
+        greet = FakeLink.greet
+
+        async def silent(self: FakeLink) -> PeerIdentity:
+            if self.server == WEST:
+                await asyncio.sleep(1000)
+            return await greet(self)
+
+        monkeypatch.setattr(FakeLink, "greet", silent)
+        began = asyncio.get_running_loop().time()
+        east = await net.start(EAST, introduced=True)
+
+        timeout = east.settings.transport.shadow_timeout.total_seconds()
+        assert pytest.approx(timeout, abs=0.5) == asyncio.get_running_loop().time() - began
+        assert not east.services.rolled_back.found.is_set()

@@ -1,0 +1,171 @@
+"""`shadowrelay doctor` against real nodes and servers: each mistake is named with its remedy, and a healthy node gets no error."""
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from shadowrelay.doctor import Finding, Level, examine
+from shadowrelay.lab.cluster import NodeProcess, Place, free_ports
+from shadowrelay.model.routing import HostPort
+from shadowrelay.settings import cluster, configuration
+from tests.kit.processes import wait_until_peers_know_each_other
+from tests.kit.smtp_servers import HANG, ScriptedServer, name_server, serving
+
+pytestmark = pytest.mark.slow
+
+EAST, WEST = "mx1.east.example", "mx1.west.example"
+
+
+class Pair:
+    """Two configured nodes, not started."""
+
+    def __init__(self, directory: Path, next_hop: HostPort) -> None:
+        self.directory = directory
+        ports = free_ports(4)
+        addresses = [HostPort("127.0.0.1", port) for port in ports[:2]]
+        plan = cluster.planned(
+            [f"{EAST},east,{addresses[0]}", f"{WEST},west,{addresses[1]}"], accepted_domains=["corp.example"], next_hops=[str(next_hop)]
+        )
+        cluster.write(plan, directory)
+        self.nodes: list[NodeProcess] = []
+        for node, address, port in zip(plan.nodes, addresses, ports[2:], strict=True):
+            self.edit(node.name, f'listen = "{node.admin}"', f'listen = "127.0.0.1:{port}"')
+            self.nodes.append(NodeProcess(Place(node.name, node.site), address, HostPort("127.0.0.1", port), directory / node.name))
+
+    def edit(self, name: str, old: str, new: str) -> None:
+        path = self.directory / name / "node.toml"
+        text = path.read_text()
+        assert old in text
+        path.write_text(text.replace(old, new))
+
+    async def findings(self, name: str = EAST) -> dict[str, Finding]:
+        """Those that are not ok, by subject."""
+        found = await examine(configuration.load(self.directory / name / "node.toml"))
+        return {one.subject: one for one in found if one.level is not Level.OK}
+
+
+@asynccontextmanager
+async def a_pair(directory: Path, *started: str) -> AsyncIterator[Pair]:
+    """With a next hop that answers."""
+    sink = ScriptedServer()
+    async with serving(sink):
+        pair = Pair(directory, HostPort("127.0.0.1", sink.port))
+        running = [node for node in pair.nodes if node.name in started]
+        try:
+            await asyncio.gather(*(node.start() for node in running))
+            yield pair
+        finally:
+            await asyncio.gather(*(node.stop() for node in running))
+
+
+async def test_a_healthy_node_gets_no_finding(tmp_path: Path) -> None:
+    async with a_pair(tmp_path, EAST, WEST) as pair:
+        await asyncio.to_thread(wait_until_peers_know_each_other, pair.nodes)
+
+        assert {} == await pair.findings()
+
+
+async def test_its_questions_leave_no_trace_on_a_peer(tmp_path: Path) -> None:
+    """It is no second node with the same name, whose mail would be taken over."""
+    async with a_pair(tmp_path, EAST, WEST) as pair:
+        await asyncio.to_thread(wait_until_peers_know_each_other, pair.nodes)
+        await pair.findings()
+        log = (pair.nodes[1].directory / "node.log").read_text()
+
+        assert ("peer.database_new" in log, "peer.conflict" in log) == (False, False)
+        assert {} == await pair.findings(WEST)
+
+
+def of_another_authority(pair: Pair) -> None:
+    plan = cluster.planned([f"{EAST},east,127.0.0.1:1", f"{WEST},west,127.0.0.1:2"], relay_from=["10.0.0.0/8"])
+    cluster.write(plan, pair.directory / "others")
+    for file in ("node.pem", "node.key"):
+        shutil.copy(pair.directory / "others" / EAST / file, pair.directory / EAST / file)
+
+
+def another_name(pair: Pair) -> None:
+    pair.edit(EAST, f'name = "{WEST}"', 'name = "mx2.west.example"')
+
+
+def without_tls(pair: Pair) -> None:
+    pair.edit(EAST, 'site = "west"', 'site = "west"\nrequire_tls = false')
+
+
+def a_route_to(next_hop: object) -> Callable[[Pair], None]:
+    return lambda pair: pair.edit(EAST, "[tracking]", f'[[routes]]\nrecipients = ["*"]\nnext_hop = "{next_hop}"\n\n[tracking]')
+
+
+def a_route_to_itself(pair: Pair) -> None:
+    a_route_to(pair.nodes[0].address)(pair)
+
+
+def a_peer_that_is_itself(pair: Pair) -> None:
+    pair.edit(EAST, f'address = "{pair.nodes[1].address}"', f'address = "{pair.nodes[0].address}"')
+
+
+def a_file_for_a_directory(pair: Pair) -> None:
+    pair.edit(EAST, 'data_directory = "data"', 'data_directory = "node.pem"')
+
+
+MISTAKES = (
+    (of_another_authority, "certificate", "refuses it: certificate verify failed", "--renew"),
+    (of_another_authority, f"peer {WEST}", "", "same peer_authority"),
+    (another_name, "peer mx2.west.example", "mx2.west.example", "DNS names"),
+    (without_tls, f"peer {WEST}", "does not offer XSHADOW", "peer_authority"),
+    (a_route_to("127.0.0.1:1"), "next hop 127.0.0.1:1", "connection refused", "start it"),
+    (a_route_to_itself, "next hop", "this node itself", "correct"),
+    (a_peer_that_is_itself, f"peer {WEST}", "this node itself", "correct"),
+    (a_file_for_a_directory, "data_directory", "is not a directory", "another"),
+    (lambda pair: None, "node at", "it does not run", "start it"),
+)
+
+
+async def test_a_mistake_is_named_with_its_remedy(tmp_path: Path) -> None:
+    wrong = []
+    async with a_pair(tmp_path, WEST) as pair:
+        kept = {path: path.read_bytes() for path in (tmp_path / EAST).iterdir()}
+        for mistake, subject, text, remedy in MISTAKES:
+            mistake(pair)
+            found = await pair.findings()
+            named = [one for name, one in found.items() if name.startswith(subject) and text in one.text and remedy in one.remedy]
+            if not named:
+                wrong.append((subject, text, remedy, found))
+            for path, octets in kept.items():
+                path.write_bytes(octets)
+
+    assert [] == wrong
+
+
+async def test_a_peer_that_is_down_and_one_that_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shadowrelay.doctor.TRIAL_SECONDS", 0.5)
+    silent = ScriptedServer({"GREETING": HANG})
+    async with serving(silent), a_pair(tmp_path) as pair:
+        port = silent.port
+        west = f"peer {WEST} at {pair.nodes[1].address}"
+        down = (await pair.findings())[west]
+        pair.edit(EAST, f'address = "{pair.nodes[1].address}"', f'address = "127.0.0.1:{port}"')
+        hangs = (await pair.findings())[f"peer {WEST} at 127.0.0.1:{port}"]
+
+    assert ("connection refused" in down.text, "start that node" in down.remedy) == (True, True)
+    assert Level.ERROR is hangs.level
+
+
+async def test_names_and_name_servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shadowrelay.doctor.TRIAL_SECONDS", 2.0)
+    async with name_server({(WEST, "A"): ["127.0.0.1"]}) as (_, port), a_pair(tmp_path, WEST) as pair:
+        address = pair.nodes[1].address
+        pair.edit(EAST, f'address = "{address}"', f'address = "{WEST}:{address.port}"')
+        pair.edit(EAST, "[tracking]", f'[dns]\nnameservers = ["127.0.0.1:{port}"]\n[tracking]')
+        known = await pair.findings()
+        pair.edit(EAST, f'address = "{WEST}:', 'address = "nowhere.example:')
+        unknown = await pair.findings()
+        pair.edit(EAST, f'["127.0.0.1:{port}"]', '["127.0.0.1:9"]')
+        dead = await pair.findings()
+
+    assert ["node at"] == [subject[:7] for subject in known]
+    assert "its name is not found" in unknown[f"peer {WEST} at nowhere.example:{address.port}"].text
+    assert Level.ERROR is dead["name server 127.0.0.1:9"].level

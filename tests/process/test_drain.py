@@ -1,0 +1,165 @@
+"""Three nodes are drained, restarted and undrained one after the other, by the commands, while clients send. docs/design.md 6.11."""
+
+import asyncio
+import json
+import random
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+
+from shadowrelay.admin.client import NodeClient
+from shadowrelay.admin.token import read_token
+from shadowrelay.lab.account import Fault, FaultKind, Times, account
+from shadowrelay.lab.cluster import Cluster, NodeProcess, Place, rows
+from shadowrelay.lab.traffic import DEFERRED, Answer, Load, Sink
+from shadowrelay.model.ids import ServerName
+from shadowrelay.pipeline.context import SystemClock
+from shadowrelay.smtp.limits import NOT_ACTIVE
+from shadowrelay.smtp.server import ReceiverServer
+from shadowrelay.store import SqliteLedger
+from shadowrelay.tracking import operator_log
+from tests.process.test_closing import a_node
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+NAMES = ("mx1.east.example", "mx1.west.example", "mx2.west.example")
+PLACES = tuple(Place(name, name.split(".")[1]) for name in NAMES)
+TIMES = Times(span=20.0, heartbeat=1.0, poll=0.25)
+TRANSPORT = {"shadow_resubmit_time_span": f"{TIMES.span:g}s", "shadow_heartbeat_frequency": "1s", "discard_poll_interval": "250ms"}
+RETRIES = {"message_retry_interval": "4s"}  # long enough that something waits on every node when it is drained
+RATE, SHARE_DEFERRED = 12.0, 0.3
+SETTLE_SECONDS_MAX = 90.0
+COMMAND_SECONDS_MAX = 100.0
+KEPT_QUEUES = ("SafetyNetPrimary", "SafetyNetShadow")
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> None:
+    structlog.reset_defaults()
+    operator_log.configure("critical")
+
+
+async def command(node: NodeProcess, *words: str, exit_code: int = 0) -> dict[str, Any]:
+    """The command as an operator gives it; its JSON."""
+    config = str(node.directory / "node.toml")
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "shadowrelay", *words, "--config", config, "--json",
+        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    async with asyncio.timeout(COMMAND_SECONDS_MAX):
+        said, errors = await process.communicate()
+    assert exit_code == process.returncode, f"{words}: {said.decode()} {errors.decode()} {node.log_tail()}"
+    status: dict[str, Any] = json.loads(said)
+    return status
+
+
+def asked(node: NodeProcess) -> NodeClient:
+    return NodeClient(f"http://{node.admin}", read_token(node.directory / "token"))
+
+
+async def wait_until_known(cluster: Cluster) -> None:
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        reachable = 0
+        for node in cluster.nodes.values():
+            with asked(node) as client:
+                reachable += sum(peer["is_reachable"] for peer in client.peers())
+        if reachable == len(NAMES) * (len(NAMES) - 1):
+            return
+        await asyncio.sleep(0.1)
+    raise AssertionError("the nodes do not know each other")
+
+
+def still_queued(cluster: Cluster) -> list[str]:
+    found = []
+    for node in cluster.nodes.values():
+        with asked(node) as client:
+            found += [f"{row['identity']}: {row['count']}" for row in client.queues() if row["count"] and row["kind"] not in KEPT_QUEUES]
+    return found
+
+
+async def settled(cluster: Cluster, load: Load, sink: Sink) -> None:
+    deadline = time.monotonic() + SETTLE_SECONDS_MAX
+    while True:
+        wanted = {network_id for sent in load.sent for network_id in sent.acknowledged_ids}
+        if wanted <= {arrival.network_id for arrival in sink.arrivals} and not still_queued(cluster):
+            return
+        assert time.monotonic() < deadline, still_queued(cluster)
+        await asyncio.sleep(0.2)
+
+
+async def test_a_drained_node_that_starts_takes_no_mail_from_the_first_connection_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "data").mkdir()
+    ledger = await SqliteLedger.open(tmp_path / "data", server=ServerName("mx1.east.example"), now=SystemClock.now)
+    await ledger.record_draining(SystemClock.now())
+    await ledger.close()
+    answers: list[object] = []
+    listen = ReceiverServer.start
+
+    async def note_and_listen(server: ReceiverServer) -> None:
+        answers.append(server.reception.closed_with)
+        await listen(server)
+
+    monkeypatch.setattr(ReceiverServer, "start", note_and_listen)
+    node = a_node(tmp_path)
+    await node.start()
+    await node.stop()
+
+    assert [NOT_ACTIVE] == answers
+
+
+@pytest.mark.parametrize("is_killed", [False, True], ids=["restarted", "killed in the middle too"])
+async def test_a_rolling_restart_under_load_loses_doubles_and_refuses_nothing(tmp_path: Path, is_killed: bool) -> None:
+    sink, chance, faults = Sink(), random.Random(12), list[Fault]()
+    sink.decide = lambda envelope: DEFERRED if chance.random() < SHARE_DEFERRED else None
+    next_hop = await sink.start()
+    try:
+        async with Cluster(PLACES, next_hop, directory=tmp_path, transport=TRANSPORT, send=RETRIES) as cluster:
+            await wait_until_known(cluster)
+            load = Load({name: node.address for name, node in cluster.nodes.items()}, chance, size=2048)
+            sending = asyncio.create_task(load.run(10_000, rate=RATE))
+            try:
+                for node in cluster.nodes.values():
+                    await asyncio.sleep(1.5)
+                    if is_killed:
+                        await command(node, "drain", "--no-wait")
+                        began_at = time.time()
+                        await asyncio.sleep(chance.uniform(0.0, 0.6))
+                        await node.kill()
+                        await node.start()
+                        faults.append(Fault(FaultKind.KILL, node.name, began_at, time.time()))
+                    status = await command(node, "drain")
+                    assert ("inactive", 0, 0, []) == tuple(
+                        status[key] for key in ("state", "undelivered_count", "handed_over_count", "waits_for")
+                    )
+                    await node.stop()
+                    await node.start()
+                    with asked(node) as client:
+                        assert client.drain_status()["state"] in ("draining", "inactive"), "a restart does not end it"
+                        assert not client.ready()["is_ready"]
+                    assert "active" == (await command(node, "undrain"))["state"]
+            finally:
+                load.stop()
+                await sending
+                await load.close()
+            sink.decide = lambda envelope: None
+            await settled(cluster, load, sink)
+    finally:
+        await sink.close()
+
+    result = account(load.sent, sink.arrivals, faults, TIMES)
+    assert ([], []) == (result.lost, result.changed)
+    assert [] == (result.unexplained if is_killed else result.duplicates)
+    assert result.accepted > 100
+    tries = Counter(len(sent.tries) for sent in load.sent if sent.acknowledged_ids)
+    assert max(tries) <= len(NAMES), f"tries until a node took it: {tries}"
+    assert all(one.answer is not Answer.NOTHING for sent in load.sent for one in sent.tries) or is_killed
+    handed_over = sum(row["event-id"] == "RESUBMIT" for node in cluster.nodes.values() for row in rows(node.tracking))
+    assert handed_over, "a third is deferred, so something must have waited in each queue"

@@ -1,0 +1,90 @@
+"""Resubmission from Safety Net with real nodes and the command: a killed node goes on, and shadow servers step in for a burnt one."""
+
+import asyncio
+import json
+import random
+import sys
+from collections import Counter
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from shadowrelay.lab.cluster import Cluster, NodeProcess, Place
+from shadowrelay.lab.traffic import Load, Sink
+from tests.kit.clock import PATIENCE_SECONDS
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+
+EAST, WEST, NORTH = "mx1.east.example", "mx1.west.example", "mx1.north.example"
+PLACES = (Place(EAST, "east"), Place(WEST, "west"), Place(NORTH, "north"))
+
+
+async def command(node: NodeProcess, *words: str) -> Any:
+    """What `shadowrelay safety-net …` answers as JSON."""
+    arguments = ("-c", "from shadowrelay.cli.main import app; app()", "safety-net", *words, "--json", "--config", "node.toml")
+    process = await asyncio.create_subprocess_exec(sys.executable, *arguments, cwd=node.directory, stdout=asyncio.subprocess.PIPE)
+    output, _ = await process.communicate()
+    assert 0 == process.returncode
+    return json.loads(output)
+
+
+async def done(node: NodeProcess, number: int) -> Any:
+    """The request once it is done."""
+    token = (node.directory / "token").read_text().strip()
+    async with httpx.AsyncClient(headers={"Authorization": f"Bearer {token}"}, timeout=PATIENCE_SECONDS) as client:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while True:
+                response = await client.get(f"http://{node.admin}/api/v1/safety-net/requests/{number}")
+                if (request := response.raise_for_status().json())["state"] == "done":
+                    return request
+                await asyncio.sleep(0.2)
+
+
+async def arrived(sink: Sink, count: int) -> Counter[str]:
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while len(sink.arrivals) < count:
+            await asyncio.sleep(0.05)
+    return Counter(arrival.internet_message_id for arrival in sink.arrivals)
+
+
+async def test_a_killed_node_goes_on_and_shadow_servers_step_in_for_a_burnt_one(tmp_path: Path) -> None:
+    sink = Sink()
+    next_hop = await sink.start()
+    try:
+        async with Cluster(PLACES, next_hop, directory=tmp_path) as cluster:
+            east, west, north = (cluster.nodes[name] for name in (EAST, WEST, NORTH))
+            load = Load({EAST: east.address}, random.Random(1))
+            await load.run(30, rate=100)
+            await load.close()
+            await arrived(sink, 30)
+            await asyncio.sleep(1)  # discards are fetched
+            interval = ("--from", "2026-01-01", "--to", datetime.now(UTC).isoformat())
+
+            sink.is_deferring = True
+            made = await command(east, "resubmit", *interval)
+            await asyncio.sleep(1)
+            await east.kill()
+            sink.is_deferring = False
+            await east.start()
+            request = await done(east, made["number"])
+            twice = await arrived(sink, 60)
+
+            assert (30, 30, 0) == (request["resubmitted_count"], request["redundant_count"], request["missing_count"])
+            assert {2} == set(twice.values())
+
+            await asyncio.sleep(1)
+            await east.kill()
+            east.wipe()
+            await asyncio.sleep(10)  # the span, and a heartbeat
+            for node in (west, north):
+                await done(node, (await command(node, "resubmit", *interval, "--primary", EAST))["number"])
+            thrice = await arrived(sink, 90)
+            await asyncio.sleep(2)
+
+            assert 90 == len(sink.arrivals)
+            assert {3} == set(thrice.values())
+    finally:
+        await sink.close()

@@ -1,0 +1,191 @@
+"""What a world finds when a rule of docs/design.md is switched off: each rule, what stands in for it, and a seed that shows it.
+
+`python -m tests.simulation.run --without RULE --seeds A-B` (or `--script NAME`) looks for others. The ownership rules are those of
+`tests.ownership.ring`, which shows in every interleaving what this ring shows with whole nodes.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+from unittest.mock import patch
+
+from shadowrelay.model.ids import MessageId
+from shadowrelay.model.message import NO_ORDINALS, Ordinals
+from shadowrelay.model.ownership import Claim, Transition
+from shadowrelay.model.replies import Reply
+from shadowrelay.model.tracking import EventId, TrackingEvent
+from shadowrelay.ownership import leases, primary, rules
+from shadowrelay.pipeline import dsn, tracking_rows
+from shadowrelay.pipeline.leases import Leases
+from shadowrelay.smtp import deliverer
+from shadowrelay.store import connection, content
+from shadowrelay.store.commit import Prepared, Promise, settle
+from shadowrelay.store.work import Work
+from tests.ownership.ring import RULES as OWNERSHIP
+from tests.simulation.disk import LaggingWriter
+
+
+@dataclass(frozen=True, slots=True)
+class Off:
+    """`off`: what is replaced by what. `worlds` are seeds and scripts that find a violation then: `finds` is in the first complaint.
+    None: the ownership ring shows it, and no world that was tried."""
+
+    text: str
+    off: tuple[tuple[Any, str, Any], ...]
+    worlds: tuple[int | str, ...] = ()
+    finds: str = ""
+
+
+def _ownership(name: str, finds: str = "", *worlds: int | str) -> Off:
+    rule = OWNERSHIP[name]
+    return Off(rule.text, ((rule.module, rule.function, rule.off),), worlds, finds)
+
+
+def _without_sync() -> tuple[tuple[str, str, object], ...]:
+    return tuple((name, "OFF", 0) if name == "synchronous" else (name, wanted, found) for name, wanted, found in connection.PRAGMAS)
+
+
+def _quarter(limit: Callable[..., float]) -> Callable[..., float]:
+    return lambda mine, theirs: limit(mine, theirs) / 4
+
+
+def _double(length: Callable[..., float]) -> Callable[..., float]:
+    return lambda mine, theirs: 2 * length(mine, theirs)
+
+
+def _all_done(recorded: Callable[[Claim | None, Ordinals], Transition]) -> Callable[..., Transition]:
+    return lambda claim, done: recorded(claim, rules.everyone(rules.known(claim)))
+
+
+def _tells_nobody(refused: Callable[[Claim | None], Transition]) -> Callable[..., Transition]:
+    return lambda claim: replace(refused(claim), tell=())
+
+
+def _as_deferred(send: Callable[..., TrackingEvent]) -> Callable[..., TrackingEvent]:
+    return lambda *arguments, **named: replace(send(*arguments, **named), event=EventId.DEFER)
+
+
+def _without_sides(tell: Callable[..., None]) -> Callable[..., None]:
+    def at_once(self: Work, message_id: MessageId, transition: Transition, sides: Any = ()) -> None:
+        tell(self, message_id, transition)
+
+    return at_once
+
+
+def _says_first(finish: Callable[..., None]) -> Callable[..., None]:
+    def said(self: LaggingWriter, batch: list[Promise], prepared: Prepared) -> None:
+        settle(batch)
+        self._later(finish, self, batch, prepared)
+
+    return said
+
+
+class _WithoutDsync:
+    """`os` as it is, but a write returns when the kernel has it."""
+
+    O_DSYNC = 0
+
+    def __getattr__(self, name: str) -> Any:
+        import os
+
+        return getattr(os, name)
+
+
+RULES: dict[str, Off] = {
+    "lease": _ownership("lease", "I4", "cut-waiting"),
+    "dot": _ownership("dot"),
+    "higher": _ownership("higher", "still queued", "two-holders"),
+    "placement": _ownership("placement"),
+    "ask": _ownership("ask", "without a cause", "two-holders"),
+    "again": _ownership("again"),
+    "wait": _ownership("wait"),
+    "list": _ownership("list", "I4", "placed-elsewhere"),
+    "keep": _ownership("keep", "I1", "full-elsewhere"),
+    "everybody": _ownership("everybody"),
+    "meet": _ownership("meet"),
+    "rolled back": Off(
+        "a database that is an older copy gets a new id, and its messages are asked about",
+        ((rules, "is_older_copy", lambda openings, position, seen: False), (rules, "shows_older_copy", lambda seen, identity: False)),
+        ("put-back",), "without a cause",
+    ),
+    "silence": Off(
+        "a shadow server promotes only after the whole span",
+        ((leases, "silence_limit", _quarter(leases.silence_limit)),),
+        ("cut-defer",), "I4",
+    ),
+    "lease length": Off(
+        "a lease ends before the silence does",
+        ((leases, "lease_length", _double(leases.lease_length)),),
+        ("cut-defer",), "I4",
+    ),
+    "sync": Off(
+        "a commit is synced before anybody hears of it",
+        ((connection, "PRAGMAS", _without_sync()),),
+        (30000,), "I2",
+    ),
+    "content": Off(
+        "content is on the disk before the row that names it",
+        ((content, "os", _WithoutDsync()),),
+        (30000,), "lost the content",
+    ),
+    "names": Off(
+        "the name of a file is on the disk before the row that names it",
+        ((content, "sync_directory", lambda directory: None),),
+        (30000,), "I2",
+    ),
+    "said": Off(
+        "nobody hears of a promise before its commit",
+        ((LaggingWriter, "_finish", _says_first(LaggingWriter._finish)),),
+        (30000,), "I2",
+    ),
+    "done": Off(
+        "a message is done only after every fork",
+        ((primary, "recorded", _all_done(primary.recorded)),),
+        (30000,), "I3",
+    ),
+    "notices": Off(
+        "a recipient is not reported done while its DSN exists on one disk only",
+        ((Work, "tell", _without_sides(Work.tell)),),
+        (30001,), "I1",
+    ),
+    "failures": Off(
+        "the sender is told what failed",
+        ((dsn, "notifiable", lambda original, ordinals, kind: NO_ORDINALS),),
+        (30000,), "tells nobody",
+    ),
+    "transient": Off(
+        "only a permanent refusal ends a recipient",
+        ((Reply, "is_permanent", property(lambda reply: reply.code >= 400)),),
+        (30000,), "nobody refused",
+    ),
+    "rows": Off(
+        "what became of a recipient is in the tracking log",
+        ((tracking_rows, "send", _as_deferred(tracking_rows.send)),),
+        (30000,), "no row says",
+    ),
+    "released": Off(
+        "a refused message is released on every server that may hold it",
+        ((primary, "refused", _tells_nobody(primary.refused)),),
+    ),
+    "bytes": Off(
+        "a line that begins with a dot gets another one",
+        ((deliverer, "stuffed_with_end", lambda data, server: data + (b".\r\n" if data.endswith(b"\r\n") else b"\r\n.\r\n")),),
+        (30000,), "other bytes",
+    ),
+    "forget": Off(
+        "nothing is kept in memory for a message that is done",
+        ((Leases, "forget", lambda self, message_id: None),),
+        (30000,), "I6",
+    ),
+}  # fmt: skip
+
+
+@contextmanager
+def without(*names: str) -> Iterator[None]:
+    """These rules are off."""
+    with ExitStack() as stack:
+        for name in names:
+            for owner, attribute, off in RULES[name].off:
+                stack.enter_context(patch.object(owner, attribute, off))
+        yield

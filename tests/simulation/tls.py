@@ -1,0 +1,21 @@
+"""Certificates by which the nodes of a world prove their names to each other, in place of their addresses."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import trustme
+
+
+def tls_of(directory: Path, names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """By name: what its settings have more."""
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(directory / "peers.pem")
+    found = {}
+    for name in names:
+        issued = authority.issue_cert(name)
+        certificate, key = directory / f"{name}.pem", directory / f"{name}.key"
+        certificate.write_bytes(b"".join(one.bytes() for one in issued.cert_chain_pems))
+        issued.private_key_pem.write_to_path(key)
+        found[name] = {"tls": {"certificate": str(certificate), "key": str(key), "peer_authority": str(directory / "peers.pem")}}
+    return found

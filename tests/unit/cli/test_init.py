@@ -1,0 +1,169 @@
+"""`shadowrelay init`: what it writes, what it keeps, and how it answers mistakes."""
+
+import json
+import os
+import pty
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from typer.testing import CliRunner, Result
+
+from shadowrelay.cli.main import app
+from shadowrelay.settings import configuration
+from tests.tidy.house import ROOT
+
+EAST, WEST, SOUTH = "mx1.east.example,east,192.0.2.11", "mx1.west.example,west,198.51.100.11:2525", "mx1.south.example,south"
+MAIL = ("--accept", "corp.example", "--next-hop", "store.corp.example")
+
+
+def run(directory: Path, *words: str) -> Result:
+    return CliRunner().invoke(app, ["init", str(directory), *words])
+
+
+def nodes(*all_nodes: str) -> list[str]:
+    return [word for node in all_nodes for word in ("--node", node)]
+
+
+def certificate(directory: Path, name: str) -> x509.Certificate:
+    return x509.load_pem_x509_certificate((directory / name / "node.pem").read_bytes())
+
+
+def test_every_node_gets_what_it_needs_and_may_start(tmp_path: Path) -> None:
+    result = run(tmp_path, *nodes(EAST, WEST, SOUTH), *MAIL, "--relay-from", "10.0.0.0/8", "--json")
+    said = json.loads(result.output)
+    east = configuration.load(tmp_path / "mx1.east.example" / "node.toml").settings
+
+    assert {name: [] for name in ("mx1.east.example", "mx1.west.example", "mx1.south.example")} == said["warnings"]
+    assert ["198.51.100.11:2525", "mx1.south.example:25"] == [str(peer.address) for peer in east.peers]
+    assert ("0.0.0.0:25", True) == (str(east.receive_connectors[0].listen), east.transport.reject_message_on_shadow_failure)
+    assert ["store.corp.example:25"] == [str(hop) for hop in east.routes[0].next_hop]
+    assert (ROOT / "configs/systemd/shadowrelay.service").read_bytes() == (
+        tmp_path / "mx1.west.example" / "shadowrelay.service"
+    ).read_bytes()
+    assert {"192.0.2.11", "198.51.100.11", "mx1.south.example"} == {
+        command.partition("root@")[2].partition(":")[0] for command in said["next"] if "scp" in command
+    }
+
+
+def test_keys_and_tokens_are_for_their_owner_only_and_the_token_is_the_same(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        run(tmp_path, *nodes(EAST, WEST), *MAIL)
+    finally:
+        os.umask(before)
+    secret = [tmp_path / "authority.key", *tmp_path.glob("*/node.key"), *tmp_path.glob("*/token")]
+
+    assert {0o600} == {stat.S_IMODE(path.stat().st_mode) for path in secret}
+    assert 5 == len(secret)
+    assert 1 == len({path.read_text() for path in tmp_path.glob("*/token")})
+
+
+def test_a_node_that_is_added_changes_nothing_of_the_others(tmp_path: Path) -> None:
+    run(tmp_path, *nodes(EAST, WEST), *MAIL)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    result = run(tmp_path, *nodes(EAST, WEST, SOUTH), *MAIL)
+    east = tmp_path / "mx1.east.example"
+    (east / "node.toml.new").rename(east / "node.toml")
+
+    assert before | {east / "node.toml": b""} == {path: path.read_bytes() for path in before} | {east / "node.toml": b""}
+    assert f"differs  {east / 'node.toml'}" in result.output
+    assert 2 == len(configuration.load(east / "node.toml").settings.peers)
+    assert certificate(tmp_path, "mx1.south.example").issuer == certificate(tmp_path, "mx1.east.example").issuer
+    certificate(tmp_path, "mx1.south.example").verify_directly_issued_by(x509.load_pem_x509_certificate((east / "peers.pem").read_bytes()))
+
+
+def test_the_same_again_keeps_everything(tmp_path: Path) -> None:
+    run(tmp_path, *nodes(EAST, WEST), *MAIL)
+    said = json.loads(run(tmp_path, *nodes(EAST, WEST), *MAIL, "--json").output)
+
+    assert ([], []) == (said["files"]["new"], said["files"]["differing"])
+    assert [] == list(tmp_path.rglob("*.new"))
+
+
+def test_a_renewal_makes_certificates_that_the_same_peers_trust(tmp_path: Path) -> None:
+    run(tmp_path, *nodes(EAST, WEST), *MAIL)
+    before = certificate(tmp_path, "mx1.east.example")
+    result = run(tmp_path, *nodes(EAST, WEST), *MAIL, "--renew")
+    after = certificate(tmp_path, "mx1.east.example")
+
+    assert (0, True) == (result.exit_code, before.serial_number != after.serial_number)
+    after.verify_directly_issued_by(x509.load_pem_x509_certificate((tmp_path / "authority.pem").read_bytes()))
+    configuration.load(tmp_path / "mx1.east.example" / "node.toml")  # certificate and key belong together
+
+
+def test_nodes_on_one_machine_have_their_own_ports_and_data(tmp_path: Path) -> None:
+    run(tmp_path, *nodes("a.example,here,127.0.0.1:2601", "b.example,here,127.0.0.1:2602"), *MAIL)
+    found = [configuration.load(tmp_path / name / "node.toml").settings for name in ("a.example", "b.example")]
+
+    assert ["127.0.0.1:2601", "127.0.0.1:2602"] == [str(one.receive_connectors[0].listen) for one in found]
+    assert 2 == len({str(one.admin.listen) for one in found})
+    assert {tmp_path / "a.example" / "data", tmp_path / "b.example" / "data"} == {one.server.data_directory for one in found}
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        (nodes(EAST), "name two nodes at least"),
+        (nodes(EAST, EAST), "two nodes have the name mx1.east.example"),
+        (nodes(EAST, "other.example,west,192.0.2.11"), "two nodes have the address 192.0.2.11:25"),
+        (nodes(EAST, "mx1.west.example"), '--node mx1.west.example: is not a node; write "name,site"'),
+        (nodes(EAST, "mx1.west.example,west,host:port"), "has the port 'port'"),
+        (nodes(EAST, "mx1.west.example,west,host:0"), "has the port 0"),
+        (nodes(EAST, "under_score!,west"), "is not a host name"),
+        ([*nodes(EAST, WEST), "--relay-from", "10.0.0.1/8"], "--relay-from 10.0.0.1/8: is not a network"),
+        ([*nodes(EAST, WEST), "--accept", "corp example"], "--accept corp example: is not a domain"),
+    ],
+)
+def test_a_mistake_is_named_with_its_remedy_and_nothing_is_written(tmp_path: Path, words: list[str], answer: str) -> None:
+    result = run(tmp_path / "new", *words, *MAIL)
+
+    assert (2, True) == (result.exit_code, answer in result.stderr), result.stderr
+    assert not (tmp_path / "new").exists()
+
+
+def test_all_mistakes_are_named_at_once(tmp_path: Path) -> None:
+    result = run(tmp_path / "new", *nodes("x", "y"), "--next-hop", "a b")
+
+    assert 4 == len(result.stderr.splitlines()), result.stderr
+
+
+def test_mail_needs_a_destination_that_is_not_a_node(tmp_path: Path) -> None:
+    without = run(tmp_path / "new", *nodes(EAST, WEST), "--accept", "corp.example")
+    circle = run(tmp_path / "new", *nodes(EAST, WEST), "--relay-from", "10.0.0.0/8", "--next-hop", "192.0.2.11")
+
+    assert "--next-hop: name the server" in without.stderr
+    assert "round in a circle" in circle.stderr
+
+
+def test_a_damaged_authority_is_not_replaced(tmp_path: Path) -> None:
+    run(tmp_path, *nodes(EAST, WEST), *MAIL)
+    (tmp_path / "authority.key").write_text("no key")
+    result = run(tmp_path, *nodes(EAST, WEST, SOUTH), *MAIL)
+
+    assert (2, True) == (result.exit_code, "authority.key cannot be read" in result.stderr)
+    assert not (tmp_path / "mx1.south.example").exists()
+
+
+def test_it_asks_at_a_terminal_and_says_what_to_name_elsewhere(tmp_path: Path) -> None:
+    answers = ("a.example", "east", "192.0.2.11", "b.example", "west", "", "", "corp.example", "10.0.0.0/8", "store.example")
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "shadowrelay", "init", str(tmp_path / "cluster")]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    asked = subprocess.Popen(command, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment)
+    os.write(ours, "".join(f"{answer}\n" for answer in answers).encode())
+    output, _ = asked.communicate(timeout=60)
+    os.close(ours)
+    os.close(theirs)
+    found = configuration.load(tmp_path / "cluster" / "a.example" / "node.toml").settings
+    elsewhere = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=environment, check=False)
+
+    assert 0 == asked.returncode, output
+    assert ("b.example:25", "192.0.2.11:25") == (
+        str(found.peers[0].address),
+        str(configuration.load(tmp_path / "cluster" / "b.example" / "node.toml").settings.peers[0].address),
+    )
+    assert (2, True) == (elsewhere.returncode, "name at least two nodes" in elsewhere.stderr)

@@ -1,0 +1,111 @@
+"""Rule *rolled back*: an older copy of the queue database is recognised, and its claims wait until all nodes were asked."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from shadowrelay.model.ids import NO_DATABASE, BoundaryName, DatabaseId, ServerName
+from shadowrelay.model.ownership import Choice, Claim, Copy, CopyNumber, Role, StatusAnswer, StatusState
+from shadowrelay.model.peers import PeerIdentity, Seen
+from shadowrelay.model.queue import Beginning
+from shadowrelay.ownership import primary, rules, shadow
+from shadowrelay.ownership.rules import Note, Party
+
+ME, FORMER = Party(ServerName("me"), DatabaseId("new")), DatabaseId("former")
+HOLDER = Party(ServerName("holder"), DatabaseId("dh"))
+OLDER = Claim(Role.PRIMARY, CopyNumber(1, 2, FORMER), 1, copies=(Copy(HOLDER.server, HOLDER.database, Choice.CHOSEN),))
+OPENINGS = {3: Beginning(100, 90), 4: Beginning(150, 140), 5: Beginning(200, 190)}
+
+
+@pytest.mark.parametrize(
+    ("seen", "is_older"),
+    [
+        pytest.param(Seen(5, 200, 230), False, id="the present incarnation"),
+        pytest.param(Seen(4, 150, 190), False, id="an earlier one, to its end"),
+        pytest.param(Seen(2, 60, 90), False, id="one that is not remembered"),
+        pytest.param(Seen(6, 260, 300), True, id="one that is still to come"),
+        pytest.param(Seen(5, 201, 230), True, id="another one of the same number"),
+        pytest.param(Seen(5, 200, 301), True, id="a position of the present one that is still to come"),
+        pytest.param(Seen(4, 140, 149), True, id="another earlier one: the copy was opened more than once"),
+        pytest.param(Seen(4, 150, 191), True, id="an earlier one went on for longer than this file knows"),
+        pytest.param(Seen(2, 60, 91), True, id="one that is not remembered went on for longer"),
+    ],
+)
+def test_what_a_peer_has_seen_shows_whether_this_database_is_an_older_copy(seen: Seen, is_older: bool) -> None:
+    assert is_older == rules.is_older_copy(OPENINGS, 300, seen)
+
+
+@pytest.mark.parametrize(
+    ("incarnation", "began", "is_older"),
+    [(5, 200, False), (6, 231, False), (7, 400, False), (5, 199, True), (4, 150, True), (6, 230, True), (8, 100, True)],
+)
+def test_a_peer_recognises_an_older_copy_by_what_it_shows(incarnation: int, began: int, is_older: bool) -> None:
+    identity = PeerIdentity(ME.server, BoundaryName("b"), FORMER, incarnation, began, began, timedelta(hours=3))
+
+    assert is_older == rules.shows_older_copy(Seen(5, 200, 230), identity)
+
+
+def test_only_claims_under_another_database_are_of_an_older_copy() -> None:
+    assert rules.is_of_older_copy(OLDER, ME)
+    assert rules.is_of_older_copy(replace(OLDER, role=Role.SET_ASIDE), ME)
+    assert not rules.is_of_older_copy(replace(OLDER, number=CopyNumber(1, 2, ME.database)), ME)
+    assert not rules.is_of_older_copy(replace(OLDER, role=Role.SHADOW, primary=HOLDER.server), ME)
+
+
+@pytest.mark.parametrize("number", [OLDER.number, CopyNumber(1, 1, FORMER), CopyNumber(1, 3, FORMER), CopyNumber(2, 1, HOLDER.database)])
+def test_a_question_does_not_end_a_claim_of_an_older_copy(number: CopyNumber) -> None:
+    """The asker may not be able to promote: its copy may be damaged."""
+    after = shadow.answer_question(OLDER, ME, HOLDER, number, ME.server, in_attempt=False)
+
+    assert (OLDER, StatusAnswer(StatusState.PRIMARY, OLDER.number)) == (after.after, after.answer)
+
+
+@pytest.mark.parametrize("placement", [1, 2])
+def test_whoever_holds_the_copy_promotes_although_the_older_copy_claims_the_message(placement: int) -> None:
+    held = Claim(Role.SHADOW, OLDER.number, 1, primary=ME.server, database=FORMER)
+    claims = StatusAnswer(StatusState.PRIMARY, CopyNumber(1, placement, FORMER))
+
+    promoted = shadow.answered(held, HOLDER, ME, claims, {ME.server})
+
+    assert promoted.after is not None
+    assert (Note.PROMOTED, CopyNumber(2, 0, HOLDER.database)) == (promoted.note, promoted.after.number)
+
+
+def test_a_copy_from_before_the_older_one_yields_to_its_claim() -> None:
+    held = Claim(Role.SHADOW, CopyNumber(1, 1, FORMER), 1, primary=ME.server, database=FORMER)
+
+    after = shadow.answered(held, HOLDER, ME, StatusAnswer(StatusState.PRIMARY, OLDER.number), {ME.server})
+
+    assert after.after is not None
+    assert (Note.YIELDED, ME.server, ME.database) == (after.note, after.after.primary, after.after.database)
+
+
+def test_a_claim_that_nobody_else_has_is_claimed_again_under_the_new_database() -> None:
+    after = primary.claimed_again(OLDER, ME)
+
+    assert Note.CLAIMED_AGAIN == after.note
+    assert replace(OLDER, number=CopyNumber(1, 3, ME.database), copies=(Copy(HOLDER.server, HOLDER.database),)) == after.after
+
+
+@pytest.mark.parametrize("claim", [replace(OLDER, number=CopyNumber(1, 2, ME.database)), replace(OLDER, role=Role.DELIVERED)])
+def test_no_other_claim_is_claimed_again(claim: Claim) -> None:
+    assert not primary.claimed_again(claim, ME).changed
+
+
+def test_a_copy_for_the_former_database_promotes_first() -> None:
+    """It knows what happened since: the primary waits until it was taken over."""
+    holds = StatusAnswer(StatusState.SHADOW, OLDER.number, ME.server, FORMER)
+
+    assert Note.WAIT == primary.review(OLDER, ME, HOLDER, holds, lease_runs=False).note
+
+
+def test_who_yields_to_a_server_that_is_about_to_promote_is_on_its_list_afterwards() -> None:
+    held = Claim(Role.SHADOW, OLDER.number, 1, primary=ME.server, database=FORMER)
+    yielded = StatusAnswer(StatusState.SHADOW, CopyNumber(1, 0, FORMER), HOLDER.server, HOLDER.database)
+
+    promoted = shadow.answered(held, HOLDER, ME, yielded, {ME.server})
+
+    assert promoted.after is not None
+    assert (Role.PRIMARY, (Copy(ME.server, ME.database),)) == (promoted.after.role, promoted.after.copies)
+    assert NO_DATABASE != promoted.after.number.database

@@ -1,0 +1,125 @@
+"""The key by which a message that is sent again is recognised."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shadowrelay.model.ids import MessageId
+from shadowrelay.model.message import Envelope, Recipient
+from shadowrelay.pipeline.duplicates import DATE_CHARACTERS_MAX, MESSAGE_ID_CHARACTERS_MAX, keys_of
+from shadowrelay.protocol.xshadow import format_envelope, parse_envelope
+from shadowrelay.smtp import limits
+
+ENVELOPE = Envelope(
+    MessageId("11111111-1111-4111-8111-111111111111"),
+    "Alice@x.example",
+    (Recipient("Bob@corp.example"), Recipient("carol@corp.example")),
+    datetime(2026, 3, 1, 12, tzinfo=UTC),
+    internet_message_id="<1@x.example>",
+    date="Sun, 1 Mar 2026 12:00:00 +0000",
+)
+SENT_AGAIN = replace(
+    ENVELOPE,
+    message_id=MessageId("22222222-2222-4222-8222-222222222222"),
+    arrived_at=datetime(2026, 3, 1, 12, 5, tzinfo=UTC),
+    client_address="192.0.2.7",
+    subject="not part of it",
+    envid="neither",
+)
+
+
+def key(envelope: Envelope, ordinal: int = 1) -> bytes | None:
+    return keys_of(envelope, frozenset({ordinal})).get(ordinal)
+
+
+def test_a_message_that_is_sent_again_has_the_same_keys() -> None:
+    assert keys_of(ENVELOPE, ENVELOPE.ordinals) == keys_of(SENT_AGAIN, SENT_AGAIN.ordinals)
+    assert 2 == len(set(keys_of(ENVELOPE, ENVELOPE.ordinals).values())), "one for each recipient"
+
+
+def test_the_place_of_a_recipient_does_not_matter() -> None:
+    assert key(ENVELOPE, 1) == key(replace(ENVELOPE, recipients=ENVELOPE.recipients[::-1]), 2)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"internet_message_id": "<2@x.example>"},
+        {"date": "Sun, 1 Mar 2026 12:00:01 +0000"},
+        {"sender": "mallory@x.example"},
+        {"sender": ""},
+        {"sender": "alice@x.example"},  # local parts have case, RFC 5321 2.4
+        {"recipients": (Recipient("bob@corp.example"),)},
+        {"recipients": (Recipient("Bob@corp2.example"),)},
+    ],
+)
+def test_a_message_that_differs_in_one_of_the_four_is_another(change: dict[str, object]) -> None:
+    assert key(ENVELOPE) != key(replace(ENVELOPE, **change))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"sender": "Alice@X.Example"}, {"recipients": (Recipient("Bob@CORP.example"),)}],
+)
+def test_domains_are_compared_without_case(change: dict[str, object]) -> None:
+    assert key(ENVELOPE) == key(replace(ENVELOPE, **change))
+
+
+def test_a_message_resubmitted_from_safety_net_is_no_duplicate_of_its_original() -> None:
+    assert {} == keys_of(replace(SENT_AGAIN, resubmitted_from=ENVELOPE.message_id), ENVELOPE.ordinals)
+
+
+def test_postmaster_has_no_case() -> None:
+    assert key(replace(ENVELOPE, recipients=(Recipient("Postmaster"),))) == key(replace(ENVELOPE, recipients=(Recipient("POSTMASTER"),)))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"internet_message_id": ""},
+        {"date": ""},
+        {"internet_message_id": "<" + "x" * MESSAGE_ID_CHARACTERS_MAX},
+        {"date": "x" * (DATE_CHARACTERS_MAX + 1)},
+        {"internet_message_id": "<\ufffd@x.example>"},
+        {"date": "\ufffd"},
+        {"internet_message_id": "<a\nb@x.example>"},
+    ],
+)
+def test_a_message_that_cannot_be_told_from_another_has_no_key(change: dict[str, object]) -> None:
+    assert {} == keys_of(replace(ENVELOPE, **change), frozenset({1}))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"internet_message_id": "<1>a", "date": "b"}, {"internet_message_id": "<1>", "date": "ab"}),
+        ({"sender": "a@x.example", "date": "d"}, {"sender": "@x.example", "date": "da"}),
+    ],
+)
+def test_parts_do_not_run_into_each_other(one: dict[str, object], other: dict[str, object]) -> None:
+    assert key(replace(ENVELOPE, **one)) != key(replace(ENVELOPE, **other))
+
+
+@given(st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=limits.MESSAGE_ID_CHARACTERS_MAX))
+def test_a_field_that_was_cut_for_a_peer_has_no_key(message_id: str) -> None:
+    envelope = replace(ENVELOPE, internet_message_id=message_id)
+    received = parse_envelope(format_envelope(envelope, frozenset())).apply_to(envelope)
+
+    assert keys_of(received, frozenset({1})) in (keys_of(envelope, frozenset({1})), {})
+    if received.internet_message_id != message_id:
+        assert {} == keys_of(received, frozenset({1}))
+
+
+def test_a_field_that_the_receiver_has_cut_has_no_key() -> None:
+    assert DATE_CHARACTERS_MAX < limits.DATE_CHARACTERS_MAX
+    assert MESSAGE_ID_CHARACTERS_MAX < limits.MESSAGE_ID_CHARACTERS_MAX
+
+
+def test_not_even_one_that_is_all_quotes() -> None:
+    for length in range(MESSAGE_ID_CHARACTERS_MAX, limits.MESSAGE_ID_CHARACTERS_MAX + 1):
+        envelope = replace(ENVELOPE, internet_message_id='"' * length)
+        received = parse_envelope(format_envelope(envelope, frozenset())).apply_to(envelope)
+        assert keys_of(envelope, frozenset({1})) == keys_of(received, frozenset({1})), length

@@ -1,0 +1,44 @@
+"""How fast queues drain: the change of their depth over the last minute."""
+
+from types import SimpleNamespace
+
+from shadowrelay.model.queue import QueueKind
+from shadowrelay.pipeline.velocity import EVERY_SECONDS, Velocities
+
+KEY = (QueueKind.DELIVERY, "x.example")
+
+
+class Awake:
+    at = 1000.0
+
+    def awake(self) -> float:
+        return self.at
+
+
+def test_a_queue_that_drains_is_positive_and_one_that_grows_negative() -> None:
+    clock = Awake()
+    velocities = Velocities(clock)  # type: ignore[arg-type]
+    velocities.note({KEY: 100, (QueueKind.SHADOW, "x.example"): 5})
+    clock.at += 20
+
+    assert (2.0, -5.0) == (velocities.of(*KEY, 60), velocities.of(*KEY, 200))
+    assert -0.5 == velocities.of(QueueKind.DELIVERY, "new.example", 10), "what was empty then"
+    assert 0.25 == velocities.of(QueueKind.SHADOW, "x.example", 0)
+
+
+def test_only_the_last_minute_counts_and_nothing_is_kept_longer() -> None:
+    clock = Awake()
+    velocities = Velocities(clock)  # type: ignore[arg-type]
+    for count in range(0, 6_000, 100):  # ten a second come
+        velocities.note({KEY: count})
+        clock.at += EVERY_SECONDS
+    assert len(velocities._samples) <= 8
+
+    assert -10.0 == velocities.of(*KEY, 6_000)
+
+
+def test_a_node_that_has_just_started_has_no_velocity_yet() -> None:
+    velocities = Velocities(SimpleNamespace(awake=lambda: 5.0))  # type: ignore[arg-type]
+    assert 0.0 == velocities.of(*KEY, 100)
+    velocities.note({KEY: 1})
+    assert 0.0 == velocities.of(*KEY, 100)
