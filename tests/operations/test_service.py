@@ -27,7 +27,7 @@ from tests.kit.processes import whole_lines
 from tests.kit.smtp_servers import ScriptedServer
 
 ROOT = Path(__file__).parents[2]
-UNIT = ROOT / "configs/systemd/shadowrelay.service"
+UNIT = ROOT / "shadowrelay/settings/shadowrelay.service"
 EXPOSURE_MAX = 1.5
 USER = "60123"
 SYSTEM_PYTHON = Path(f"/usr/bin/python3.{sys.version_info.minor}")  # one that another user may run

@@ -41,7 +41,7 @@ def test_every_node_gets_what_it_needs_and_may_start(tmp_path: Path) -> None:
     assert ["198.51.100.11:2525", "mx1.south.example:25"] == [str(peer.address) for peer in east.peers]
     assert ("0.0.0.0:25", True) == (str(east.receive_connectors[0].listen), east.transport.reject_message_on_shadow_failure)
     assert ["store.corp.example:25"] == [str(hop) for hop in east.routes[0].next_hop]
-    assert (ROOT / "configs/systemd/shadowrelay.service").read_bytes() == (
+    assert (ROOT / "shadowrelay/settings/shadowrelay.service").read_bytes() == (
         tmp_path / "mx1.west.example" / "shadowrelay.service"
     ).read_bytes()
     assert {"192.0.2.11", "198.51.100.11", "mx1.south.example"} == {
