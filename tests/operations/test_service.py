@@ -55,7 +55,7 @@ def test_systemd_finds_no_fault_in_the_unit(tmp_path: Path) -> None:
     assert text.count("\n#ReadWritePaths=/") == 1  # the line that shipping to a directory needs
     path.write_text(text.replace("\n#ReadWritePaths=/", "\nReadWritePaths=/"))
     (tmp_path / "shadowrelay.service.d").mkdir()
-    shutil.copy(UNIT.with_name("credentials.conf"), tmp_path / "shadowrelay.service.d")
+    shutil.copy(ROOT / "configs/systemd/credentials.conf", tmp_path / "shadowrelay.service.d")
     done = subprocess.run(["systemd-analyze", "verify", "--man=no", str(path)], capture_output=True, text=True, check=False)
 
     assert ("", 0) == (done.stderr, done.returncode)
