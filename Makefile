@@ -10,7 +10,7 @@ STAMP := .venv/.shadowrelay-setup
 LOCK := env -u PIP_FIND_LINKS $(BIN)/pip-compile --quiet --generate-hashes --strip-extras --allow-unsafe \
 	--no-emit-find-links --no-emit-index-url --no-emit-trusted-host
 
-.PHONY: help setup demo test test-all test-lab lint types check simulate bench lock format clean
+.PHONY: help setup demo test test-all test-lab lint types check simulate bench package lock format clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -52,6 +52,9 @@ simulate: setup ## whole nodes in virtual time, SEEDS=20000-20100, two worlds at
 bench: setup ## messages per second against Debian's Postfix, in one run
 	@./requirements/setup.sh interop
 	@$(BIN)/python benchmarks/relay.py
+
+package: setup ## a wheel, and a package for the Debian that this is, in dist/
+	@./packaging/build.sh
 
 format: setup ## let ruff rewrite what it can
 	@$(BIN)/ruff check --fix .
