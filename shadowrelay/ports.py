@@ -136,7 +136,7 @@ class Ledger(Protocol):
         memory is handed over by the call itself, before the first await."""
         ...
 
-    async def record_hold(self, message: NewMessage, content: Content, decide: Decide) -> Transition:
+    def record_hold(self, message: NewMessage, content: Content, decide: Decide) -> Awaitable[Transition]:
         """A shadow copy. `decide` receives the current claim. If `after` is a shadow claim, insert or replace the message with
         this envelope and content; if `after == before`, the copy is superseded: `answer` is set, the content dropped."""
         ...
@@ -186,7 +186,7 @@ class Ledger(Protocol):
         ...
 
     # delivery
-    async def record_attempt(self, attempt: AttemptRecord, decide: Decide) -> Transition:
+    def record_attempt(self, attempt: AttemptRecord, decide: Decide) -> Awaitable[Transition]:
         """Outcomes, side messages and their notifications in one transaction. Notifications of ordinals whose DSN is
         in `sides` wait until that side message has a chosen copy, is done, or is removed."""
         ...
@@ -266,6 +266,10 @@ class Ledger(Protocol):
     # reading (never blocks the writer)
     async def load(self, message_id: MessageId) -> StoredMessage | None: ...
     async def load_many(self, message_ids: Sequence[MessageId]) -> tuple[StoredMessage, ...]: ...
+
+    async def envelopes(self, message_ids: Sequence[MessageId]) -> Mapping[MessageId, tuple[int, Envelope]]:
+        """Internal id and envelope of each message that is known, finished ones included."""
+        ...
 
     async def submission(self, limit: int, after: int = 0) -> tuple[StoredMessage, ...]:
         """Decided primary messages in no delivery queue, internal_id > after, ascending, including those whose first delivery

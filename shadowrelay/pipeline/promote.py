@@ -53,23 +53,23 @@ async def track(context: Context, primary: ServerName, events: list[DiscardEvent
     """Write one row each; after the commit, so that no row reports what did not happen. Raises: LedgerUnavailable."""
     if not events:
         return
-    stored = {message.envelope.message_id: message for message in await context.ledger.load_many([event.message_id for event in events])}
+    envelopes = await context.ledger.envelopes([event.message_id for event in events])
     now = context.now()
     for event in events:
-        message = stored.get(event.message_id)
+        internal_id, envelope = envelopes.get(event.message_id, (0, None))
         context.tracking.write(
             tracking_rows.hadiscard(
                 context.me.server,
                 event.message_id,
                 at=now,
                 primary=primary,
-                envelope=message.envelope if message else None,
+                envelope=envelope,
                 ordinals=event.ordinals,
                 status=event.status.value,
-                internal_id=message.internal_id if message else 0,
+                internal_id=internal_id,
             )
         )
-    context.metrics.discarded(sum(event.status is DiscardStatus.DELIVERED for event in events))
+    context.metrics.discarded([event.status for event in events].count(DiscardStatus.DELIVERED))
 
 
 @dataclass(slots=True)

@@ -15,15 +15,14 @@ from shadowrelay.model.ownership import Choice, Copy
 from shadowrelay.model.queue import Delivery
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-MICROSECONDS_PER_DAY = 86_400_000_000
+MICROSECOND = timedelta(microseconds=1)
 ONLY_THE_FIRST: Ordinals = frozenset((1,))  # by far the most frequent set
 _dumps = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
 
 def encode_instant(at: datetime) -> int:
     """Units: microseconds since 1970, exact."""
-    since = at - EPOCH
-    return since.days * MICROSECONDS_PER_DAY + since.seconds * 1_000_000 + since.microseconds
+    return (at - EPOCH) // MICROSECOND
 
 
 def decode_instant(microseconds: int) -> datetime:
@@ -102,8 +101,9 @@ def decode_servers(text: str) -> frozenset[ServerName]:
     return frozenset(map(ServerName, text.split())) if text else frozenset()
 
 
-def encode_envelope(envelope: Envelope) -> str:
-    """One JSON array; a recipient without parameters is its address alone. Lone surrogates survive, being escaped."""
+def encode_envelope(envelope: Envelope, arrived_at: int) -> str:
+    """One JSON array; a recipient without parameters is its address alone. Lone surrogates survive, being escaped. `arrived_at` is that of
+    the envelope, as `encode_instant` writes it."""
     recipients: list[Any] = [
         each.address if each.notify is None and each.orcpt is None else [each.address, each.notify, each.orcpt]
         for each in envelope.recipients
@@ -112,7 +112,7 @@ def encode_envelope(envelope: Envelope) -> str:
         [
             envelope.sender,
             recipients,
-            encode_instant(envelope.arrived_at),
+            arrived_at,
             str(envelope.body),
             1 if envelope.smtputf8 else 0,
             envelope.ret,

@@ -124,8 +124,8 @@ class Committer:
         transaction = self.connection.get().begin()
         work = Work(self.connection, self.state)
         try:
-            if any(promise.wants for promise in promises):
-                work.preload([message_id for promise in promises for message_id in promise.wants])
+            if wanted := [message_id for promise in promises for message_id in promise.wants]:
+                work.preload(wanted)
             for promise in promises:
                 self._run(promise, work)
             if work.changes_count:
@@ -357,7 +357,7 @@ class ThreadedWriter:
         batch, self._waiting = self._waiting[:BATCH_MAX], self._waiting[BATCH_MAX:]
         committer = self._committer
         assert committer is not None
-        if any(promise.is_heavy for promise in batch):
+        if [promise for promise in batch if promise.is_heavy]:
             self._jobs.put((batch, partial(committer.commit, batch)))
             return
         try:

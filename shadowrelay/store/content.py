@@ -161,7 +161,7 @@ class ContentStore:
             for segment, many in groupby(waiting, key=itemgetter(0)):
                 if segment != self._written_segment:
                     self._open_segment(segment)
-                for joined in _joined(data for _, data in many):
+                for joined in _joined([data for _, data in many]):
                     write_all(self._descriptor, joined)
         except OSError:
             self.end_segment()

@@ -17,7 +17,7 @@ from uuid import uuid4
 from sqlalchemy import Connection
 
 from shadowrelay.model.ids import DatabaseId, MessageId, ServerName
-from shadowrelay.model.message import Content, ContentPlace, Ordinals
+from shadowrelay.model.message import Content, ContentPlace, Envelope, Ordinals
 from shadowrelay.model.ownership import Claim, DiscardEvent, Role, Transition
 from shadowrelay.model.peers import DiscardReply, PeerIdentity, Seen
 from shadowrelay.model.queue import (
@@ -179,25 +179,20 @@ class SqliteLedger:
 
     # accepting and holding
     def record_accepted(self, message: NewMessage, content: Content, *, decided: bool) -> Awaitable[StoredMessage]:
-        def run(place: ContentPlace | None) -> Any:
-            return self._writer.submit(partial(promises.accepted, message=message, placed=(content, place), decided=decided))
+        run = partial(promises.accepted, message=message, decided=decided)
+        if content.path is None:
+            return self._writer.submit(partial(run, placed=(content, None)))
+        return self._large.promise(
+            (content,), lambda places: self._writer.submit(partial(run, placed=(content, places[0]))), lambda _: True
+        )
 
-        if content.path is not None:
-            return self._large.promise((content,), lambda places: run(places[0]), lambda _: True)
-        promised: asyncio.Future[StoredMessage] = run(None)
-        return promised
-
-    async def record_hold(self, message: NewMessage, content: Content, decide: Decide) -> Transition:
-        wants = (message.envelope.message_id,)
-
-        def run(place: ContentPlace | None) -> Any:
-            return self._writer.submit(partial(promises.hold, message=message, placed=(content, place), decide=decide), wants)
-
-        if content.path is not None:
-            transition: Transition = await self._large.promise((content,), lambda places: run(places[0]), promises.is_kept)
-            return transition
-        transition = await run(None)
-        return transition
+    def record_hold(self, message: NewMessage, content: Content, decide: Decide) -> Awaitable[Transition]:
+        run, wants = partial(promises.hold, message=message, decide=decide), (message.envelope.message_id,)
+        if content.path is None:
+            return self._writer.submit(partial(run, placed=(content, None)), wants)
+        return self._large.promise(
+            (content,), lambda places: self._writer.submit(partial(run, placed=(content, places[0])), wants), promises.is_kept
+        )
 
     # ownership
     async def transition(self, message_ids: Sequence[MessageId], decide: Decide) -> tuple[Transition, ...]:
@@ -256,19 +251,13 @@ class SqliteLedger:
             self._state.tells_forks_to.discard(server)
 
     # delivery
-    async def record_attempt(self, attempt: AttemptRecord, decide: Decide) -> Transition:
+    def record_attempt(self, attempt: AttemptRecord, decide: Decide) -> Awaitable[Transition]:
         has_survived = self._opening.working.has_survived(attempt.message_id)
-
-        def run(places: list[ContentPlace | None]) -> Any:
-            promise = partial(promises.attempt, record=attempt, places=places, decide=decide, has_survived=has_survived)
-            return self._writer.submit(promise, (attempt.message_id,))
-
+        run, wants = partial(promises.attempt, record=attempt, decide=decide, has_survived=has_survived), (attempt.message_id,)
         contents = [side.content for side in attempt.sides] if attempt.sides else []
-        if contents and any(content.path is not None for content in contents):
-            done: Transition = await self._large.promise(contents, run, lambda _: True)
-        else:
-            done = await run([None] * len(contents))
-        return done
+        if not contents or all(content.path is None for content in contents):
+            return self._writer.submit(partial(run, places=[None] * len(contents)), wants)
+        return self._large.promise(contents, lambda places: self._writer.submit(partial(run, places=places), wants), lambda _: True)
 
     async def record_queued(
         self, message_id: MessageId, retries: Sequence[ForkRetry], gone: Sequence[str] = (), decide: Decide | None = None
@@ -330,6 +319,9 @@ class SqliteLedger:
 
     async def load_many(self, message_ids: Sequence[MessageId]) -> tuple[StoredMessage, ...]:
         return await self._ask(partial(reading.load_many, message_ids=tuple(message_ids), contents=self._contents))
+
+    async def envelopes(self, message_ids: Sequence[MessageId]) -> Mapping[MessageId, tuple[int, Envelope]]:
+        return await self._readers.ask(partial(reading.envelopes, message_ids=tuple(message_ids)))
 
     async def _find(self, statement: reading.Statement) -> tuple[StoredMessage, ...]:
         return await self._ask(partial(reading.found, statement=statement, contents=self._contents))

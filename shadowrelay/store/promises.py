@@ -28,7 +28,7 @@ from shadowrelay.pipeline.delivery_rules import Step
 from shadowrelay.ports import Decide
 from shadowrelay.store import codec, counters, reading, tables
 from shadowrelay.store.dialect import compiled, constant, through, upsert
-from shadowrelay.store.rows import LARGE, TO_BE_DELIVERED, Row, stored_message
+from shadowrelay.store.rows import LARGE, TO_BE_DELIVERED, Row
 from shadowrelay.store.work import Work, write_retries
 
 _R, _D, _W = tables.RETRY.c, tables.DISCARD.c, tables.WAITING.c
@@ -66,7 +66,10 @@ def accepted(work: Work, message: NewMessage, placed: Placed, decided: bool) -> 
     row = work.insert(message, work.keep(content, place), is_decided=decided)
     if row.place is not None and content.data is not None:
         work.after_commit.append(partial(work.state.contents.recent.put, row.place, content.data))
-    return stored_message(row, message.envelope, ())
+    return StoredMessage(
+        row.internal_id, message.envelope, message.claim, message.origin, row.place, message.due_at,
+        is_decided=decided, keep_until=message.keep_until,
+    )  # fmt: skip
 
 
 def hold(work: Work, message: NewMessage, placed: Placed, decide: Decide) -> Transition:
@@ -123,7 +126,8 @@ def attempt(
 ) -> Transition:
     """`has_survived`: the content was handled, and the process lives: what killed an earlier one was another message."""
     message_id = record.message_id
-    claim = work.claim(message_id)
+    row = work.row(message_id)
+    claim = None if row is None else row.claim
     transition = decide(message_id, claim)
     if record.delivered:
         work.changes_count += 1
@@ -636,7 +640,7 @@ def forget_unasked(work: Work, older_than: datetime) -> tuple[int, bool]:
             if not is_replaced and not (is_unasked and created_at < before):
                 break  # those behind it are younger
             gone.append((sequence,))
-            work.count((counters.DISCARD, f"{asker} {database}", 0), -1)
+            work.counts.append(((counters.DISCARD, f"{asker} {database}", 0), -1, 0))
             count += 1
         has_more |= count == DISCARDS_PER_STEP
     if gone:

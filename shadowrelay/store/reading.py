@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import Connection, Select, and_, bindparam, func, or_, select
 
 from shadowrelay.model.ids import NO_DATABASE, DatabaseId, MessageId, ServerName
-from shadowrelay.model.message import NO_ORDINALS, Ordinals
+from shadowrelay.model.message import NO_ORDINALS, Envelope, Ordinals
 from shadowrelay.model.ownership import CopyNumber, DiscardEvent, DiscardStatus, Role
 from shadowrelay.model.peers import DiscardReply
 from shadowrelay.model.queue import NEVER, DeliveredTo, HeldCopy, ShadowGroup, StoredMessage
@@ -29,6 +29,11 @@ _RETRIES = CrossJoin(tables.RETRY, tables.MESSAGE, _M.internal_id == _R.message)
 
 # On the road of a message, and of every poll: compiled once.
 SELECT_MANY = compiled(select(tables.MESSAGE).select_from(CrossJoin(_WANTED, tables.MESSAGE, _M.message_id == _WANTED.c.value)))
+SELECT_ENVELOPES = compiled(
+    select(_M.internal_id, _M.message_id, _M.recipients_count, _M.arrived_at, _M.envelope).select_from(
+        CrossJoin(_WANTED, tables.MESSAGE, _M.message_id == _WANTED.c.value)
+    )
+)
 SELECT_SUBMISSION = compiled(
     through(tables.SUBMISSION, tables.MESSAGE).where(_M.internal_id > bindparam("after")).order_by(_M.internal_id).limit(bindparam("limit"))
 )
@@ -178,6 +183,21 @@ def load_many(connection: Connection, message_ids: Collection[MessageId], conten
     if not message_ids:
         return Found(())
     return found(connection, (SELECT_MANY, (json.dumps(list(message_ids)),)), contents)
+
+
+def envelopes(connection: Connection, message_ids: Collection[MessageId]) -> dict[MessageId, tuple[int, Envelope]]:
+    """Internal ids and envelopes; unknown messages are left out. An envelope that cannot be read has only its recipients' number."""
+    found = {}
+    for internal_id, message_id, recipients_count, arrived_at, text in fetch(
+        connection, (SELECT_ENVELOPES, (json.dumps(list(message_ids)),))
+    ):
+        try:
+            envelope = codec.decode_envelope(message_id, text)
+        except (ValueError, TypeError, KeyError):
+            at = codec.decode_instant(rows.whole_number(arrived_at))
+            envelope = rows.empty_envelope(message_id, rows.whole_number(recipients_count), at)
+        found[message_id] = (internal_id, envelope)
+    return found
 
 
 def delivered(keys: Sequence[bytes], earliest: int, latest: int) -> Select[Any]:

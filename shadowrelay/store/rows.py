@@ -126,13 +126,13 @@ class Row:
             number.ownership,
             number.placement,
             number.database,
-            codec.encode_ordinals(claim.done),
+            codec.encode_ordinals(claim.done) if claim.done else "",
             claim.primary,
             claim.database,
             codec.encode_servers(claim.asked) if claim.asked else "",
             1 if claim.handed else 0,
             codec.encode_copies(copies) if copies else "",
-            1 if copies and self.is_placed else 0,
+            1 if copies and not claim.missing_count else 0,
             self.due_at,
             self.keep_until,
             self.remember_until,
@@ -186,27 +186,15 @@ class Row:
             number.ownership,
             number.placement,
             number.database,
-            codec.encode_ordinals(claim.done),
+            codec.encode_ordinals(claim.done) if claim.done else "",
             codec.encode_servers(claim.asked) if claim.asked else "",
             codec.encode_copies(copies) if copies else "",
-            1 if copies and self.is_placed else 0,
+            1 if copies and not claim.missing_count else 0,
             1 if self.is_decided else 0,
             1 if self.is_awaited else 0,
             self.deaths_count,
             self.set_aside_reason,
             self.retries_count,
-        )
-
-    def whole(self, envelope: str) -> tuple[Any, ...]:
-        """All columns, for the INSERT."""
-        return (
-            self.internal_id,
-            self.message_id,
-            str(self.origin),
-            self.arrived_at,
-            envelope,
-            self.claim.recipients_count,
-            *self.changing(),
         )
 
 
@@ -246,31 +234,31 @@ def decode_row(columns: Sequence[Any]) -> Row:
         internal_id=internal_id,
         message_id=MessageId(message_id),
         origin=ORIGINS.get(origin, Origin.CLIENT),
-        arrived_at=_whole_number(arrived_at),
+        arrived_at=whole_number(arrived_at),
         claim=claim,
-        due_at=None if fault or due_at is None else _whole_number(due_at),
-        keep_until=_whole_number(keep_until),
-        remember_until=_whole_number(remember_until),
+        due_at=None if fault or due_at is None else whole_number(due_at),
+        keep_until=whole_number(keep_until),
+        remember_until=whole_number(remember_until),
         is_decided=bool(is_decided),
         is_promoted=bool(is_promoted),
         promoted_from=ServerName(promoted_from),
         is_shadow_side=bool(is_shadow_side),
         is_awaited=bool(is_awaited),
-        deaths_count=_whole_number(deaths),
+        deaths_count=whole_number(deaths),
         set_aside_reason=fault or reason,
-        retries_count=_whole_number(retries),
+        retries_count=whole_number(retries),
         place=_decode_place(changing[23:27]),
         suspended_at=changing[27] if isinstance(changing[27], int) else None,
         suspended_by=str(changing[28]),
-        delivered_at=None if changing[_DELIVERED_AT] is None else _whole_number(changing[_DELIVERED_AT]),
+        delivered_at=None if changing[_DELIVERED_AT] is None else whole_number(changing[_DELIVERED_AT]),
         deliveries=str(changing[_DELIVERIES]),
-        forks_count=_whole_number(changing[_FORKS_COUNT]),
+        forks_count=whole_number(changing[_FORKS_COUNT]),
     )
     row.listed = row.should_be_listed()
     # By the columns themselves: a row that makes no sense is still counted as what it was.
     role, primary, database, handed = changing[0], changing[5], changing[6], changing[8]
     key = counters.queue_of(role, row.retries_count, primary, database, handed, row.forks_count, row.is_shadow_side, row.keep_until)
-    row.counted = None if key is None else (key, _whole_number(changing[25]))
+    row.counted = None if key is None else (key, whole_number(changing[25]))
     if not fault:
         row.written = row.beside()
     return row
@@ -292,14 +280,14 @@ def _decode_claim(recipients_count: Any, changing: Sequence[Any]) -> Claim:
         asked=codec.decode_servers(asked),
         handed=bool(handed),
         copies=codec.decode_copies(copies),
-        wanted=max(1, _whole_number(changing[_COPIES_WANTED])),
+        wanted=max(1, whole_number(changing[_COPIES_WANTED])),
     )
 
 
 def _salvaged_claim(recipients_count: Any, changing: Sequence[Any]) -> Claim:
     role, ownership, placement, number_database, done, primary, database, *_ = changing
-    number = CopyNumber(_whole_number(ownership), _whole_number(placement), DatabaseId(str(number_database)))
-    claim = Claim(Role.SET_ASIDE, number, _whole_number(recipients_count))
+    number = CopyNumber(whole_number(ownership), whole_number(placement), DatabaseId(str(number_database)))
+    claim = Claim(Role.SET_ASIDE, number, whole_number(recipients_count))
     if role == Role.SHADOW or (role == Role.SET_ASIDE and primary):  # no claim of this node
         claim = replace(claim, primary=ServerName(str(primary)), database=DatabaseId(str(database)))
     try:
@@ -309,7 +297,7 @@ def _salvaged_claim(recipients_count: Any, changing: Sequence[Any]) -> Claim:
         return claim
 
 
-def _whole_number(value: Any) -> int:
+def whole_number(value: Any) -> int:
     return value if isinstance(value, int) else 0
 
 

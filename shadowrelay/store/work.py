@@ -136,7 +136,7 @@ class Work:
         self.shadow_forks: dict[int, dict[str, Ordinals]] = {}  # by internal id: what its rows in `shadow_fork` shall be, by queue
         self.shadow_forks_gone: list[int] = []  # which had some before
         self.shadow_forks_octets: dict[int, int] = {}
-        self.counts: dict[counters.Key, list[int]] = {}  # changes of `counter`: messages, octets
+        self.counts: list[tuple[counters.Key, int, int]] = []  # changes of `counter`: so many more messages and octets in that queue
         self.delivered: list[tuple[bytes, int, MessageId]] = []  # rows of `delivered_to`
         self.discards: list[tuple[Any, ...]] = []
         self.waiting: list[tuple[Any, ...]] = []
@@ -190,7 +190,7 @@ class Work:
         self.state.internal_id += 1
         row = rows.new_row(self.state.internal_id, message, place, is_decided=is_decided)
         self.rows[message_id] = row
-        self.new[message_id] = codec.encode_envelope(message.envelope)
+        self.new[message_id] = codec.encode_envelope(message.envelope, row.arrived_at)
         if row.claim.role in TO_BE_DELIVERED:
             self._pin(row, 1, 0)
         self._list(row)
@@ -305,7 +305,7 @@ class Work:
         self.state.rows.drop(row.message_id)
         self.dirty.pop(row.message_id, None)
         if row.counted is not None:
-            self.count(row.counted[0], -1, -row.counted[1])
+            self.counts.append((row.counted[0], -1, -row.counted[1]))
         if self.new.pop(row.message_id, None) is None:
             self.deleted.append(row.internal_id)
 
@@ -398,15 +398,6 @@ class Work:
         self.shadow_forks_octets[row.internal_id] = 0 if row.place is None else row.place.size
         self._mark(row)
 
-    def count(self, key: counters.Key, by: int, octets: int = 0) -> None:
-        """So much more is in that queue."""
-        change = self.counts.get(key)
-        if change is None:
-            self.counts[key] = [by, octets]
-        else:
-            change[0] += by
-            change[1] += octets
-
     def _mark(self, row: Row) -> None:
         self.changes_count += 1
         if row.message_id not in self.new:
@@ -471,7 +462,7 @@ class Work:
         self.changes_count += 1
         grouped = select(_D.asker, _D.asker_database, func.count()).where(condition).group_by(_D.asker, _D.asker_database)
         for asker, database, count in self.connection.execute(grouped).fetchall():
-            self.count((counters.DISCARD, f"{asker} {database}", 0), -count)
+            self.counts.append(((counters.DISCARD, f"{asker} {database}", 0), -count, 0))
         self.connection.execute(delete(tables.DISCARD).where(condition))
 
     def _awaited(self, message_id: MessageId) -> list[MessageId]:
@@ -482,7 +473,7 @@ class Work:
         return [side for side in sides if (row := self.row(side)) is not None and row.is_awaited]
 
     def notification(self, message_id: MessageId, notification: Notification) -> tuple[Any, ...]:
-        ordinals = codec.encode_ordinals(notification.ordinals)
+        ordinals = codec.encode_ordinals(notification.ordinals) if notification.ordinals else ""
         return (notification.server, notification.database, message_id, str(notification.status), ordinals, self.now_microseconds)
 
     def release_side(self, row: Row) -> None:
@@ -498,9 +489,7 @@ def flush(work: Work) -> None:
     if work.deleted:
         work.execute_many(DELETE_MESSAGE, [(internal_id,) for internal_id in work.deleted])
     if work.new:
-        work.execute_many(
-            INSERT_MESSAGE, [_whole(work, row, text) for message_id, text in work.new.items() if (row := work.rows[message_id])]
-        )
+        _insert(work)
     _release_sides(work)
     if work.dirty:
         _update(work)
@@ -515,7 +504,7 @@ def flush(work: Work) -> None:
     if work.discards:
         work.execute_many(INSERT_DISCARD, work.discards)
         for _, asker, database, *_ in work.discards:
-            work.count((counters.DISCARD, f"{asker} {database}", 0), 1)
+            work.counts.append(((counters.DISCARD, f"{asker} {database}", 0), 1, 0))
     if work.segments:
         changes = [
             (number, change.pinned_count, change.keep_until, change.first_id, change.last_id)
@@ -529,10 +518,16 @@ def flush(work: Work) -> None:
         _write_counters(work)
 
 
-def _whole(work: Work, row: Row, envelope: str) -> tuple[Any, ...]:
-    row.written = row.beside()
-    _count(work, row)
-    return row.whole(envelope)
+def _insert(work: Work) -> None:
+    fresh = []
+    for message_id, envelope in work.new.items():
+        if (row := work.rows[message_id]) is not None:
+            row.written = row.beside()
+            _count(work, row)
+            fresh.append(
+                (row.internal_id, message_id, str(row.origin), row.arrived_at, envelope, row.claim.recipients_count, *row.changing())
+            )  # the columns `rows.ALL`
+    work.execute_many(INSERT_MESSAGE, fresh)
 
 
 def _count(work: Work, row: Row) -> None:
@@ -541,9 +536,9 @@ def _count(work: Work, row: Row) -> None:
     if before == after:
         return
     if before is not None:
-        work.count(before[0], -1, -before[1])
+        work.counts.append((before[0], -1, -before[1]))
     if after is not None:
-        work.count(after[0], 1, after[1])
+        work.counts.append((after[0], 1, after[1]))
     row.counted = after
 
 
@@ -551,14 +546,19 @@ def _count_retries(work: Work) -> None:
     """Before they are written: the rows that go are asked for by which queues they are in."""
     if work.retries_gone:
         for internal_id, next_hop in work.select(SELECT_RETRIES_GONE, (json.dumps(list(set(work.retries_gone))),)):
-            work.count((counters.DELIVERY, next_hop, 0), -1, -work.retries_octets[internal_id])
+            work.counts.append(((counters.DELIVERY, next_hop, 0), -1, -work.retries_octets[internal_id]))
     for internal_id, forks in work.retries.items():
         for next_hop in forks:
-            work.count((counters.DELIVERY, next_hop, 0), 1, work.retries_octets[internal_id])
+            work.counts.append(((counters.DELIVERY, next_hop, 0), 1, work.retries_octets[internal_id]))
 
 
 def _write_counters(work: Work) -> None:
-    changes = [(*key, count, octets) for key, (count, octets) in work.counts.items() if count or octets]
+    sums: dict[counters.Key, list[int]] = {}
+    for key, count, octets in work.counts:
+        change = sums.setdefault(key, [0, 0])
+        change[0] += count
+        change[1] += octets
+    changes = [(*key, count, octets) for key, (count, octets) in sums.items() if count or octets]
     work.execute_many(UPSERT_COUNTER, changes)
     work.execute_many(DELETE_COUNTER, [(kind, name, number) for kind, name, number, count, _ in changes if count < 0])
 
@@ -599,7 +599,7 @@ def _write_lists(work: Work) -> None:
         work.execute_many(DELETE_LISTING, work.listing_gone)
     for entries, by in ((work.listing_new, 1), (work.listing_gone, -1)):
         for server, _ in entries:
-            work.count((counters.LISTED, server, 0), by)
+            work.counts.append(((counters.LISTED, server, 0), by, 0))
     write_retries(work)
 
 
@@ -608,12 +608,12 @@ def _write_shadow_forks(work: Work) -> None:
     octets = work.shadow_forks_octets
     if work.shadow_forks_gone:
         for internal_id, queue in work.select(SELECT_SHADOW_FORKS_GONE, (json.dumps(list(set(work.shadow_forks_gone))),)):
-            work.count((counters.SHADOW_FORK, queue, 0), -1, -octets[internal_id])
+            work.counts.append(((counters.SHADOW_FORK, queue, 0), -1, -octets[internal_id]))
         work.execute_many(DELETE_SHADOW_FORKS, [(internal_id,) for internal_id in work.shadow_forks_gone])
     fresh = []
     for internal_id, forks in work.shadow_forks.items():
         for queue, ordinals in forks.items():
-            work.count((counters.SHADOW_FORK, queue, 0), 1, octets[internal_id])
+            work.counts.append(((counters.SHADOW_FORK, queue, 0), 1, octets[internal_id]))
             fresh.append((internal_id, queue, codec.encode_ordinals(ordinals)))
     if fresh:
         work.execute_many(INSERT_SHADOW_FORK, fresh)
@@ -623,7 +623,7 @@ def _tell_forks(work: Work) -> None:
     """To each shadow server that understands it, in place of what it has not heard yet."""
     if work.forks_old:
         for asker, database in work.select(DELETE_FORKS, (json.dumps(work.forks_old),)):
-            work.count((counters.DISCARD, f"{asker} {database}", 0), -1)
+            work.counts.append(((counters.DISCARD, f"{asker} {database}", 0), -1, 0))
     for message_id in work.forks_new:
         row = work.rows.get(message_id)
         if row is None or row.claim.role is not Role.PRIMARY:

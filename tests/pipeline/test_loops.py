@@ -1,16 +1,16 @@
 """What keeps the node going: loops that survive, sets that empty, questions that are asked in time, what is cleared away."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from shadowrelay.model.ids import MessageId
+from shadowrelay.model.message import Envelope
 from shadowrelay.model.ownership import Role, Transition
 from shadowrelay.model.peers import DiscardReply
-from shadowrelay.model.queue import StoredMessage
 from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, LedgerUnavailable, Reply
 from shadowrelay.model.tracking import EventId
 from shadowrelay.pipeline.context import Tasks
@@ -199,14 +199,14 @@ async def test_what_work_that_is_done_to_its_end_fails_with_is_its_callers() -> 
 async def test_discards_that_are_committed_are_told_in_the_log_although_the_node_ends(tmp_path: Path) -> None:
     async with nodes(tmp_path, EAST, WEST) as net:
         east, west = net.nodes[EAST], net.nodes[WEST]
-        load_many, is_telling = west.context.ledger.load_many, asyncio.Event()
+        envelopes, is_telling = west.context.ledger.envelopes, asyncio.Event()
 
-        async def slow(ids: Sequence[MessageId]) -> tuple[StoredMessage, ...]:
+        async def slow(ids: Sequence[MessageId]) -> Mapping[MessageId, tuple[int, Envelope]]:
             is_telling.set()
             await asyncio.sleep(1)
-            return await load_many(ids)
+            return await envelopes(ids)
 
-        west.context.ledger.load_many = slow
+        west.context.ledger.envelopes = slow
         await east.accept()
         await is_telling.wait()
         assert [] == west.log.rows(EventId.HADISCARD)
@@ -262,7 +262,8 @@ async def test_every_loop_survives_an_unexpected_error(tmp_path: Path) -> None:
         net.sink.answer = lambda address: BUSY
         await east.accept()
         for node in (east, west):
-            for name in ("due", "unplaced", "shadow_groups", "record_discards", "load_many", "expire", "primaries_listed_on", "messages"):
+            reads = ("due", "unplaced", "shadow_groups", "load_many", "envelopes", "primaries_listed_on", "messages")
+            for name in (*reads, "record_discards", "expire"):
                 node.ledger.fail(name, 3, UNEXPECTED)
         await asyncio.sleep(4 * HEARTBEAT)
         net.sink.answer = lambda address: OK

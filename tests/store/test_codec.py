@@ -65,7 +65,9 @@ def test_an_envelope_comes_back_with_every_field() -> None:
         subject='a "quoted"\ttab, lone surrogate \udce9',
     )
 
-    assert envelope == codec.decode_envelope(envelope.message_id, codec.encode_envelope(envelope))
+    assert envelope == codec.decode_envelope(
+        envelope.message_id, codec.encode_envelope(envelope, codec.encode_instant(envelope.arrived_at))
+    )
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "[1]", "null", "3", '{"a":1}', '["a",1,1,"7BIT",0,null,null,"","","","",""]', "[" * 5000])
