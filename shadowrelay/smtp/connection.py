@@ -29,6 +29,7 @@ from shadowrelay.smtp.limits import (
     COMMAND_OCTETS_MAX,
     COMMAND_OCTETS_MAX_BY_VERB,
     COMMAND_TOO_LONG,
+    EXCHANGE_STARTS,
     FAILED_IN_CONTENT,
     NO_SMTP_CLIENT,
     NOT_IMPLEMENTED,
@@ -97,6 +98,7 @@ class Connection(SMTP):
         self._is_counted_only = False  # refused with many others: a log line for each would add to the flood
         self._refused_at_once: Reply | None = None
         self.progress_at = self._began_at = 0.0
+        self.heard_at = 0.0  # the `progress_at` of the last command that was reported to `heard`
 
     # life cycle
 
@@ -254,18 +256,9 @@ class Connection(SMTP):
         else:
             self.hang_up(TIMED_OUT, "timeout")
 
-    async def deciding(self, decision: Awaitable[Reply]) -> Reply:
-        """Wait for the reply to content. No timeout ends a session between the final dot and its reply."""
-        self._is_deciding = self._is_our_time = True
-        try:
-            return await decision
-        finally:
-            self._is_deciding = False
-            self._end_our_time()
-
     def _end_our_time(self) -> None:
         """The client waited for us: no timeout ended its session, and its inactivity restarts from zero."""
-        self._is_our_time = False
+        self._is_deciding = self._is_our_time = False
         self.progress_at = self.loop.time()
         if self._is_timer_due and self.transport is not None and not self._is_ending:
             self._reset_timeout()
@@ -369,22 +362,22 @@ class Connection(SMTP):
                 self.hang_up(refusal, "drain" if self._refused_at_once is None else "too many sessions")
                 return
             self._collect(f"220 {self.reception.name} ESMTP\r\n".encode())  # no software, no version
+            reader = self.own_reader
             while not self._is_ending and self.transport is not None:
                 is_flood = self._replies_octets > REPLIES_OCTETS_MAX
-                line = self._reader.take_line() if self._reader.buffered and not is_flood else None
-                if line is None:
-                    if self._replies:
-                        if self._write():
-                            await self._drained()
-                        if is_flood:
-                            await asyncio.sleep(0)  # let other sessions run: neither reading nor writing blocked
+                line = None if is_flood else reader.take_line()
+                if line is not None:
+                    await self._execute(line)
+                elif self._replies and self._write():
+                    await self._drained()
+                elif is_flood:
+                    await asyncio.sleep(0)  # let other sessions run: neither reading nor writing blocked
+                else:
                     try:
-                        line = await self._reader.line()
+                        await reader.more()
                     except asyncio.LimitOverrunError as overrun:
                         await self._skip_line(overrun.consumed)
                         self.refuse(COMMAND_TOO_LONG)
-                if line is not None:
-                    await self._execute(line)
                 if self._is_draining and self.is_idle() and not self.account.peer:
                     self._hang_up_drained()
         except (OSError, asyncio.IncompleteReadError):
@@ -425,7 +418,7 @@ class Connection(SMTP):
             self.refuse(NOT_UTF8)
             return
         try:
-            if self.account.peer:
+            if self.account.peer and (self.heard_at != self.progress_at or name in EXCHANGE_STARTS):
                 self.heard(name)
             await command(self, argument)
         except WireError as error:
@@ -454,7 +447,7 @@ class Connection(SMTP):
             self.refuse(NOT_IMPLEMENTED if name in KNOWN_ELSEWHERE else UNKNOWN_COMMAND)
 
     def heard(self, name: str) -> None:
-        """A peer sent a command. For subclasses."""
+        """A peer sent a command; of those that arrived together, this is the first, or it starts an exchange. For subclasses."""
 
     def after_failure(self, reply: Reply) -> None:
         """Reply to a command that failed on this side, and prepare for the next transaction. For subclasses."""

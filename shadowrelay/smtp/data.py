@@ -121,20 +121,11 @@ class CommandReader(asyncio.StreamReader):
             self._maybe_resume_transport()
         return line
 
-    async def line(self) -> bytes:
-        """The next line. Raises as `readuntil` does."""
-        while True:
-            if self._buffer and (line := self.take_line()) is not None:
-                return line
-            if self._eof or self._exception is not None or len(self._buffer) >= READ_AHEAD_OCTETS:
-                return await self.readuntil(b"\n")  # raises the right exception
-            await self._more()
-
-    def _more(self) -> "asyncio.Future[None]":
-        """Done when more data, or EOF, has arrived. Like `_wait_for_data`, without a coroutine for each line. Raises:
-        ConnectionResetError if the connection is already closed, because no further callback would come."""
-        if self._exception is not None:
-            raise ConnectionResetError("the connection was lost")
+    def more(self) -> Awaitable[object]:
+        """Wait for more of a line that is not complete: done when more data, or EOF, has arrived. Like `_wait_for_data`, without a
+        coroutine for each line. Raises, when awaited, as `readuntil` does: the client is gone, or the line is too long."""
+        if self._eof or self._exception is not None or len(self._buffer) >= READ_AHEAD_OCTETS:
+            return self.readuntil(b"\n")
         if self._paused:
             self._paused = False
             assert self._transport is not None
@@ -166,15 +157,10 @@ class CommandReader(asyncio.StreamReader):
         """Read from this transport from now on."""
         self._transport = transport
 
-    async def block(self, count_max: int) -> bytes:
-        """The buffered octets, after waiting for READ_AHEAD_OCTETS, at most `count_max`. Raises as `readexactly` does."""
-        count = min(count_max, max(READ_AHEAD_OCTETS, len(self._buffer)))
-        return await self.readexactly(count)
-
     async def begins_with(self, text: bytes) -> bool:
         """Whether the next octets are `text`. Waits until that is certain; consumes nothing."""
         while len(self._buffer) < len(text) and text.startswith(self._buffer) and not self._eof:
-            await self._more()
+            await self.more()
         return self._buffer.startswith(text)
 
 
@@ -243,10 +229,11 @@ class ContentSink:
 
 
 class DataFilter:
-    """Checks the octets of DATA and writes them, without stuffing, to the sink. Accepts blocks split anywhere."""
+    """Checks the octets of DATA and writes them, without stuffing, to the sink, after our `trace` header. Takes blocks split anywhere."""
 
-    def __init__(self, sink: ContentSink, size_max: int) -> None:
+    def __init__(self, sink: ContentSink, size_max: int, trace: bytes = b"") -> None:
         self._sink = sink
+        self._unwritten = trace
         self._size_max = size_max
         self._size = 0
         self._begun_line = b""  # octets after the last CRLF
@@ -254,13 +241,6 @@ class DataFilter:
         self._ended_with_cr = False
         self._refusal: Reply | None = None
         self.is_ascii = True
-
-    def begin(self, trace: bytes) -> None:
-        """Write our trace header first. Never raises."""
-        try:
-            self._sink.write(trace)
-        except OSError:
-            self.refuse(INSUFFICIENT_RESOURCES)
 
     def take(self, block: bytes) -> None:
         """The next block, still dot-stuffed. Never raises."""
@@ -291,7 +271,8 @@ class DataFilter:
             return
         self.is_ascii = self.is_ascii and text.isascii()
         try:
-            self._sink.write(text)
+            self._sink.write(self._unwritten + text)
+            self._unwritten = b""
         except OSError:
             self.refuse(INSUFFICIENT_RESOURCES)
 
@@ -337,6 +318,7 @@ async def receive_data(reader: CommandReader, data: DataFilter, has_room: HasRoo
     """
     if await reader.begins_with(END_OF_DATA[2:]):  # its CRLF is that of the command line: an empty message
         await reader.readexactly(3)
+        data.take(b"")
         return
     reader.is_in_content = True
     try:
@@ -356,19 +338,14 @@ async def receive_data(reader: CommandReader, data: DataFilter, has_room: HasRoo
 
 async def receive_octets(reader: CommandReader, count: int, sink: ContentSink | None, has_room: HasRoom = _always) -> bool:
     """Read `count` octets; False if there was no room for them. Raises: IncompleteReadError, ConnectionError."""
+    is_kept = True
     reader.is_in_content = True
     try:
-        return await _receive_count(reader, count, sink, has_room)
-    finally:
-        reader.is_in_content = False
-
-
-async def _receive_count(reader: CommandReader, count: int, sink: ContentSink | None, has_room: HasRoom) -> bool:
-    is_kept = sink is not None
-    while count:
-        block = await reader.block(count)
-        count -= len(block)
-        if is_kept and sink is not None:
+        while count:
+            block = await reader.readexactly(min(count, max(READ_AHEAD_OCTETS, len(reader.buffered))))
+            count -= len(block)
+            if sink is None or not is_kept:
+                continue
             try:
                 sink.write(block)
             except OSError:
@@ -377,7 +354,9 @@ async def _receive_count(reader: CommandReader, count: int, sink: ContentSink | 
                 is_kept = False
             if not is_kept:
                 sink.discard()
-    return is_kept or sink is None
+        return is_kept
+    finally:
+        reader.is_in_content = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,6 +64,7 @@ OUT_OF_STEP = Reply(421, "4.7.0", "Protocol synchronization error")  # octets wh
 FAILED_IN_CONTENT = Reply(421, "4.3.0", "Local error in processing, closing connection")
 
 # for peers
+EXCHANGE_STARTS = frozenset({"EHLO", "MAIL", "NOOP", "QUIT", "RSET", "XQDISCARD"})  # sent only after all earlier replies were read
 AUTHENTICATION_NEEDED = Reply(530, "5.7.0", "Authentication required")
 NOT_YOUR_NAME = Reply(550, "5.7.1", "You have not proved that name, or it is no peer's")
 OTHER_BOUNDARY = Reply(550, "5.7.1", "Another transport high availability boundary")

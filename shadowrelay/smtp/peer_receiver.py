@@ -41,8 +41,8 @@ from shadowrelay.smtp.data import ContentSink, receive_octets
 from shadowrelay.smtp.limits import (
     AUTHENTICATION_NEEDED,
     BAD_CHUNK,
-    BDAT_WANTED,
     ENVELOPE_OK,
+    EXCHANGE_STARTS,
     HELLO_FIRST,
     HOLD_HAS_FAILED,
     HOLD_IS_INCOMPLETE,
@@ -65,8 +65,6 @@ from shadowrelay.smtp.receiver import Receiver
 from shadowrelay.smtp.session import MAIL_PARAMETERS, Hold, Transaction
 from shadowrelay.smtp.tls import names_in_certificate
 
-EXCHANGE_STARTS = frozenset({"EHLO", "MAIL", "NOOP", "QUIT", "RSET", "XQDISCARD"})
-
 
 class PeerReceiver(Receiver):
     """A session whose client may be a peer."""
@@ -74,7 +72,6 @@ class PeerReceiver(Receiver):
     identity: PeerIdentity | None = None
     _proved_names: frozenset[str] = frozenset()
     _answered_awake: float | None = None
-    _heard_at = 0.0
 
     # rights
 
@@ -98,14 +95,14 @@ class PeerReceiver(Receiver):
         may_prove = self.reception.connector.accept_xshadow and self.reception.tls_context is not None
         return refusal if is_for_all or not (may_prove or self.may_use_xshadow()) else None
 
-    def require_right(self) -> None:
-        """Raises: WireError 530, or 502 if the connector does not accept XSHADOW."""
-        if not self.may_use_xshadow():
-            raise WireError(AUTHENTICATION_NEEDED if self.reception.connector.accept_xshadow else NOT_IMPLEMENTED)
+    def refusal_of_right(self) -> WireError:
+        """530, or 502 if the connector does not accept XSHADOW."""
+        return WireError(AUTHENTICATION_NEEDED if self.reception.connector.accept_xshadow else NOT_IMPLEMENTED)
 
     def require_peer(self) -> PeerIdentity:
         """The peer's identity. Raises: WireError 530, 502; 503 before its XSHADOW hello."""
-        self.require_right()
+        if not self.may_use_xshadow():
+            raise self.refusal_of_right()
         if self.identity is None:
             raise WireError(XSHADOW_FIRST)
         return self.identity
@@ -123,8 +120,8 @@ class PeerReceiver(Receiver):
         """Each command is a proof of life; one that starts an exchange also proves that the peer has read our last reply."""
         if (identity := self.identity) is None:
             return
-        if self._heard_at != self.progress_at:  # commands that arrived together count once
-            self._heard_at = self.progress_at
+        if self.heard_at != self.progress_at:  # commands that arrived together count once
+            self.heard_at = self.progress_at
             self.reception.desk.heard(identity.server, identity.database)
         if self._answered_awake is not None and name in EXCHANGE_STARTS:
             self.reception.desk.proved(identity.server, identity.database, self._answered_awake)
@@ -138,7 +135,8 @@ class PeerReceiver(Receiver):
 
     async def meet(self, argument: str) -> None:
         """XSHADOW server=…: check and record the peer's identity, answer with ours."""
-        self.require_right()
+        if not self.may_use_xshadow():
+            raise self.refusal_of_right()
         if not self.account.client_name:
             raise WireError(HELLO_FIRST)
         if self.transaction is not None:
@@ -206,11 +204,6 @@ class PeerReceiver(Receiver):
         """The XSHADOW parameter is known only in sessions that may use it."""
         return PEER_MAIL_PARAMETERS if self.may_use_xshadow() else MAIL_PARAMETERS
 
-    async def smtp_MAIL(self, argument: str) -> None:
-        if (hold := self._hold()) is not None and hold.has_failed:
-            self.reset()  # the peer abandoned the failed copy without XSHADOW COMMIT
-        await super().smtp_MAIL(argument)
-
     def refusal_of_mail(self, transaction: Transaction, parameters: Mapping[str, str], size: int) -> Reply | None:
         """A copy is exempt from the limits for other clients."""
         value = parameters.get(KEYWORD)
@@ -244,12 +237,8 @@ class PeerReceiver(Receiver):
             return HOLD_HAS_FAILED
         return TOO_MANY_RECIPIENTS if len(transaction.recipients) >= HOLD_RECIPIENTS_MAX else None
 
-    def refusal_of_content(self, transaction: Transaction) -> Reply | None:
-        """A copy's content arrives by BDAT."""
-        return super().refusal_of_content(transaction) if transaction.hold is None else BDAT_WANTED
-
     def _live_hold(self) -> Hold:
-        hold = self._hold()
+        hold = None if self.transaction is None else self.transaction.hold
         if hold is None:
             raise WireError(NO_HOLD)
         if hold.has_failed:
@@ -271,12 +260,12 @@ class PeerReceiver(Receiver):
         count = int(found[1])
         if not self._reader.has_octets(count):
             await self.flush()
-        hold = self._hold()
-        if hold is not None and not hold.has_failed and hold.sink.size + count > HOLD_SIZE_MAX:
+        hold = None if self.transaction is None else self.transaction.hold
+        sink = None if hold is None or hold.has_failed else hold.sink
+        if sink is not None and sink.size + count > HOLD_SIZE_MAX:
             await self._read_octets(count, None)
             raise WireError(MESSAGE_TOO_BIG)
-        is_wanted = hold is not None and not hold.has_failed
-        is_kept = await self._read_octets(count, hold.sink if hold is not None and is_wanted else None)
+        is_kept = await self._read_octets(count, sink)
         self._live_hold()
         if not is_kept:
             raise WireError(INSUFFICIENT_RESOURCES)
@@ -290,7 +279,8 @@ class PeerReceiver(Receiver):
 
     async def _commit(self, argument: str) -> None:
         identity = self.require_peer()
-        transaction, hold = self.transaction, self._hold()
+        transaction = self.transaction
+        hold = None if transaction is None else transaction.hold
         self.was_mail_refused = False  # the pipelined group ends here
         if transaction is None or hold is None:
             raise WireError(NO_HOLD)
@@ -300,11 +290,14 @@ class PeerReceiver(Receiver):
         except BaseException:
             hold.sink.discard()
             raise
+        self._is_deciding = self._is_our_time = True  # as in `smtp_DATA`
         try:
-            reply = await self.deciding(self.reception.desk.hold(identity, offer))
+            reply = await self.reception.desk.hold(identity, offer)
         except BaseException:
             hold.sink.discard()
             raise
+        finally:
+            self._end_our_time()
         if reply.code < 300:
             self.account.copies_count += 1
         else:

@@ -17,6 +17,7 @@ from shadowrelay.smtp.limits import (
     ARGUMENT_NEEDED,
     BAD_HELLO_NAME,
     BARE_CR_OR_LF,
+    BDAT_WANTED,
     BYE,
     CANNOT_VERIFY,
     FAILED_IN_CONTENT,
@@ -172,19 +173,22 @@ class Receiver(Connection):
         if not self.account.client_name:
             self.refuse(HELLO_FIRST)
             return
-        if self.transaction is not None:
-            self.refuse(NESTED_MAIL)
-            return
+        if (before := self.transaction) is not None:
+            if before.hold is None or not before.hold.has_failed:
+                self.refuse(NESTED_MAIL)
+                return
+            self.reset()  # the peer abandoned the failed copy without XSHADOW COMMIT
         self.was_mail_refused = True
         command = parse_mail(argument, lenient=self.reception.connector.lenient_addresses)
-        if command.parameters and not self.is_extended:
-            self.refuse(UNKNOWN_PARAMETER)
-            return
         transaction = Transaction(command.address)
-        size = take_mail_parameters(transaction, command.parameters, self.mail_parameters())
-        if refusal := self.refusal_of_mail(transaction, command.parameters, size):
-            self.refuse(refusal)
-            return
+        if command.parameters:
+            if not self.is_extended:
+                self.refuse(UNKNOWN_PARAMETER)
+                return
+            size = take_mail_parameters(transaction, command.parameters, self.mail_parameters())
+            if refusal := self.refusal_of_mail(transaction, command.parameters, size):
+                self.refuse(refusal)
+                return
         if self.reception.acceptor.pressure.is_felt and (refusal := await self.refusal_under_pressure(command.parameters)):
             self.refuse(refusal)
             return
@@ -197,7 +201,7 @@ class Receiver(Connection):
         return MAIL_PARAMETERS
 
     def refusal_of_mail(self, transaction: Transaction, parameters: Mapping[str, str], size: int) -> Reply | None:
-        """Why this transaction cannot begin; `size` 0 if not declared."""
+        """Why a transaction with these parameters cannot begin; `size` 0 if not declared."""
         return MESSAGE_TOO_BIG if size > self.reception.connector.max_message_size else None
 
     async def refusal_under_pressure(self, parameters: Mapping[str, str]) -> Reply | None:
@@ -224,7 +228,7 @@ class Receiver(Connection):
             if command.parameters and not self.is_extended:
                 raise WireError(UNKNOWN_PARAMETER)
             address = command.address if "@" in command.address else self._with_home(transaction, command.address)
-            recipient = recipient_of(address, command.parameters)
+            recipient = recipient_of(address, command.parameters) if command.parameters else Recipient(address)
         except WireError:
             transaction.refused_count += 1
             raise
@@ -268,35 +272,17 @@ class Receiver(Connection):
                 self.hang_up(OUT_OF_STEP, "out of step")
             return
         assert self.transaction is not None
-        transaction = self.transaction
+        transaction, reception, account = self.transaction, self.reception, self.account
         self.say(START_DATA)
         if self._write():
             await self._drained()
-        await self._take_content(transaction)
-
-    def _refusal_of_data(self, argument: str) -> Reply | None:
-        if argument.strip():
-            return NO_ARGUMENT_ALLOWED
-        if self.transaction is None:
-            return MAIL_FIRST
-        return self.refusal_of_content(self.transaction)
-
-    def refusal_of_content(self, transaction: Transaction) -> Reply | None:
-        """Why DATA is not possible now."""
-        if transaction.recipients:
-            return None
-        return NO_VALID_RECIPIENTS if transaction.refused_count else RCPT_FIRST
-
-    async def _take_content(self, transaction: Transaction) -> None:
-        reception, account = self.reception, self.account
         message_id = reception.new_message_id()
         sink = ContentSink(f"{reception.spool_directory}/{message_id}.part", reception.budget.portion(), reception.descriptors)
         client = (account.client_name, account.address)
         trace = trace_header(reception.name, self._protocol(transaction), message_id, client, transaction.recipients, reception.clock.now())
-        data = DataFilter(sink, reception.connector.max_message_size)
+        data = DataFilter(sink, reception.connector.max_message_size, trace)
         self._is_in_content = True
         try:
-            data.begin(trace)
             await receive_data(self._reader, data, partial(self.has_room, ROOM_SECONDS))
         except BaseException:
             sink.discard()
@@ -334,17 +320,32 @@ class Receiver(Connection):
             subject=facts.subject,
             date="" if facts.has_own_trace else facts.date,  # a loop is no message sent again: the hop count ends it, with a notice
         )
+        self._is_deciding = self._is_our_time = True  # no timeout ends a session between the final dot and its reply
         try:
-            reply = await self.deciding(reception.acceptor.accept(envelope, content))
+            reply = await reception.acceptor.accept(envelope, content)
         except BaseException:
             sink.discard()
             raise
+        finally:
+            self._end_our_time()
         if reply.code < 300:
-            self.account.messages_count += 1
+            account.messages_count += 1
             self.say(reply)
         else:
             sink.discard()
             self._refuse_content(reply)
+
+    def _refusal_of_data(self, argument: str) -> Reply | None:
+        transaction = self.transaction
+        if argument.strip():
+            return NO_ARGUMENT_ALLOWED
+        if transaction is None:
+            return MAIL_FIRST
+        if transaction.hold is not None:
+            return BDAT_WANTED
+        if transaction.recipients:
+            return None
+        return NO_VALID_RECIPIENTS if transaction.refused_count else RCPT_FIRST
 
     def _refuse_content(self, reply: Reply) -> None:
         if reply is BARE_CR_OR_LF:

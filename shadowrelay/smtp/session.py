@@ -47,7 +47,7 @@ def new_message_id() -> MessageId:
         digits = _drawn.popleft()
     except IndexError:
         fresh = os.urandom(16 * IDS_DRAWN_AT_ONCE).hex()
-        _drawn.extend(fresh[start : start + 32] for start in range(32, len(fresh), 32))
+        _drawn.extend([fresh[start : start + 32] for start in range(32, len(fresh), 32)])
         digits = fresh[:32]
     at = f"{time_ns() // 1_000_000:012x}"
     variant = "89ab"[int(digits[16], 16) & 3]
@@ -160,8 +160,6 @@ def take_mail_parameters(transaction: Transaction, parameters: Mapping[str, str]
 
     Raises: WireError 555 for a parameter that is not `known`, 501 for a bad value.
     """
-    if not parameters:
-        return 0
     if parameters.keys() - known:
         raise WireError(UNKNOWN_PARAMETER)
     for key, value in parameters.items():
@@ -191,8 +189,6 @@ def _take(transaction: Transaction, key: str, value: str) -> bool:
 
 def recipient_of(address: str, parameters: Mapping[str, str]) -> Recipient:
     """A recipient with its parameters. Raises: WireError 555 for an unknown parameter, 501 for a bad value."""
-    if not parameters:
-        return Recipient(address)
     if parameters.keys() - _RCPT_PARAMETERS:
         raise WireError(UNKNOWN_PARAMETER)
     notify, orcpt = parameters.get("NOTIFY"), parameters.get("ORCPT")
