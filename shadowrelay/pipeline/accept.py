@@ -20,7 +20,7 @@ from functools import partial
 
 import structlog
 
-from shadowrelay.model.ids import MessageId, ServerName
+from shadowrelay.model.ids import MessageId
 from shadowrelay.model.message import Content, Envelope
 from shadowrelay.model.ownership import Claim, DiscardStatus, Notification, Transition
 from shadowrelay.model.queue import NewMessage, Origin, StoredMessage
@@ -73,60 +73,70 @@ class AcceptService:
     def accept(self, envelope: Envelope, content: Content) -> Awaitable[Reply]:
         """See `ports.Acceptor`."""
         answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        self._context.tasks.spawn(self._supervised(envelope, content), "accept").add_done_callback(partial(_pass_on, answer))
+        self._context.tasks.spawn(self._accept(envelope, content), "accept").add_done_callback(partial(_pass_on, answer))
         return answer
 
-    async def _supervised(self, envelope: Envelope, content: Content) -> Reply:
+    async def _accept(self, envelope: Envelope, content: Content) -> Reply:
+        context, message_id = self._context, envelope.message_id
+        started = context.clock.awake()
+        transport = context.settings.transport
+        is_enabled, wanted = transport.shadow_redundancy_enabled, transport.shadow_copies
+        reject = is_enabled and transport.reject_message_on_shadow_failure
         try:
-            return await self._accept(envelope, content)
+            plan = self._copier.plan(message_id, copies=wanted) if is_enabled else ()
+            firsts = plan[:1] if wanted == 1 else tuple(dict.fromkeys(plan))[:wanted]
+            parties = tuple([context.peers.party(server) for server in firsts])
+            claim = primary.first_claim(context.me, len(envelope.recipients), parties, wanted)
+            now = context.now()
+            message = NewMessage(envelope, claim, Origin.CLIENT, now, ages.remember_until(now, transport))
+            if reject and len(firsts) < wanted:
+                return self._refuse(StoredMessage(0, envelope, claim, Origin.CLIENT, None, None), [], content.size)
+            context.attempts.begin(message_id)  # the claim must not end while the message is being accepted
+            if not plan:
+                stored = await context.ledger.record_accepted(message, content, decided=True)
+                return self._acknowledge(stored, content, started, None)
+            context.placements.add(message_id)
+            commit = context.ledger.record_accepted(message, content, decided=False)
+            moved = None
+            if content.path is not None:  # the file moves into the store: the copy is read from there
+                moved = await commit
+                content = await self._moved(moved, claim)
+            try:
+                result = await self._copier.copy(
+                    envelope, content, claim, plan,
+                    listed_count=len(claim.copies), is_client_waiting=True, copies=claim.wanted, started=started,
+                )  # fmt: skip
+            except Exception as error:
+                # Continue without a copy. Servers that may have received one are on the list.
+                _log.exception("copy.failed", message_id=message_id)
+                result = CopyResult(claim, failures=[repr(error)])
+            try:
+                stored = moved or await commit
+            except Exception:
+                self._release(message_id, result.known(claim))
+                raise
+            if reject and len(result.stored) < wanted:
+                await self._unwind(message_id, result)
+                context.leases.forget(message_id)
+                return self._refuse(stored, result.failures, content.size)
+            self._verdicts.add(message_id, result.verdict)
+            after = result.verdict(message_id, result.claim).after
+            assert after is not None
+            stored = StoredMessage(stored.internal_id, envelope, after, stored.origin, stored.place, stored.due_at)
+            return self._acknowledge(stored, content, started, result)
         except LedgerUnavailable as error:
-            self._context.metrics.refused("ledger")
-            _log.warning("message.refused", message_id=envelope.message_id, reason=error.reason)
+            context.metrics.refused("ledger")
+            _log.warning("message.refused", message_id=message_id, reason=error.reason)
             reply = error.reply
         except Exception:
             # An unknown error is transient: never 5xx, and the node keeps running.
-            self._context.metrics.refused("error")
-            _log.exception("message.failed", message_id=envelope.message_id)
+            context.metrics.refused("error")
+            _log.exception("message.failed", message_id=message_id)
             reply = LOCAL_ERROR
-        self._context.attempts.end(envelope.message_id)
-        self._context.placements.discard(envelope.message_id)
-        self._context.leases.forget(envelope.message_id)  # a copy was perhaps stored, and nothing else ends this entry
+        context.attempts.end(message_id)
+        context.placements.discard(message_id)
+        context.leases.forget(message_id)  # a copy was perhaps stored, and nothing else ends this entry
         return reply
-
-    async def _accept(self, envelope: Envelope, content: Content) -> Reply:
-        context = self._context
-        started = context.clock.awake()
-        transport = context.settings.transport
-        reject = context.is_enabled and transport.reject_message_on_shadow_failure
-        wanted = transport.shadow_copies
-        plan = self._copier.plan(envelope.message_id, copies=wanted) if context.is_enabled else ()
-        firsts = plan[:1] if wanted == 1 else tuple(dict.fromkeys(plan))[:wanted]
-        claim = primary.first_claim(context.me, len(envelope.recipients), tuple([context.peers.party(server) for server in firsts]), wanted)
-        now = context.now()
-        message = NewMessage(envelope, claim, Origin.CLIENT, now, ages.remember_until(now, transport))
-        if reject and len(firsts) < wanted:
-            return self._refuse(StoredMessage(0, envelope, claim, Origin.CLIENT, None, None), [], content.size)
-        context.attempts.begin(envelope.message_id)  # the claim must not end while the message is being accepted
-        if not plan:
-            stored = await context.ledger.record_accepted(message, content, decided=True)
-            return self._acknowledge(stored, content, started, None)
-        context.placements.add(envelope.message_id)
-        if content.path is not None:  # the file moves into the store: the copy is read from there
-            stored = await context.ledger.record_accepted(message, content, decided=False)
-            content = await self._moved(stored, claim)
-            result = await self._copy(envelope, content, claim, plan, started)
-        else:
-            commit = asyncio.ensure_future(context.ledger.record_accepted(message, content, decided=False))
-            result = await self._copy(envelope, content, claim, plan, started)
-            stored = await self._committed(commit, envelope.message_id, claim, result)
-        if reject and len(result.stored) < wanted:
-            await self._unwind(envelope.message_id, result)
-            context.leases.forget(envelope.message_id)
-            return self._refuse(stored, result.failures, content.size)
-        self._verdicts.add(envelope.message_id, result.verdict)
-        after = result.verdict(envelope.message_id, result.claim).after
-        assert after is not None
-        return self._acknowledge(with_claim(stored, after), content, started, result)
 
     async def _moved(self, stored: StoredMessage, claim: Claim) -> Content:
         """The content at its place in the store. A message whose content cannot be read back is not accepted."""
@@ -138,27 +148,11 @@ class AcceptService:
             await self._unwind(stored.envelope.message_id, CopyResult(claim, unsent=nothing_sent))
             raise
 
-    async def _copy(self, envelope: Envelope, content: Content, claim: Claim, plan: tuple[ServerName, ...], started: float) -> CopyResult:
-        try:
-            return await self._copier.copy(
-                envelope, content, claim, plan,
-                listed_count=len(claim.copies), is_client_waiting=True, copies=claim.wanted, started=started,
-            )  # fmt: skip
-        except Exception as error:
-            # Continue without a copy. Servers that may have received one are on the list.
-            _log.exception("copy.failed", message_id=envelope.message_id)
-            return CopyResult(claim, failures=[repr(error)])
-
-    async def _committed(
-        self, commit: "asyncio.Future[StoredMessage]", message_id: MessageId, claim: Claim, result: CopyResult
-    ) -> StoredMessage:
-        try:
-            return await commit
-        except Exception:
-            if copies := result.known(claim).copies:
-                tell = tuple(Notification(copy.server, copy.database, DiscardStatus.RELEASED) for copy in copies)
-                self._context.tasks.spawn(self._until_committed(message_id, tell), "release")
-            raise
+    def _release(self, message_id: MessageId, claim: Claim) -> None:
+        """The message could not be committed: its copies are not needed."""
+        if copies := claim.copies:
+            tell = tuple(Notification(copy.server, copy.database, DiscardStatus.RELEASED) for copy in copies)
+            self._context.tasks.spawn(self._until_committed(message_id, tell), "release")
 
     def _acknowledge(self, stored: StoredMessage, content: Content, started: float, result: CopyResult | None) -> Reply:
         context = self._context
@@ -229,11 +223,6 @@ def _pass_on(answer: "asyncio.Future[Reply]", task: "asyncio.Task[Reply]") -> No
         answer.set_exception(error)
     else:
         answer.set_result(task.result())
-
-
-def with_claim(stored: StoredMessage, claim: Claim) -> StoredMessage:
-    """The stored message with its claim after the verdict."""
-    return StoredMessage(stored.internal_id, stored.envelope, claim, stored.origin, stored.place, stored.due_at)
 
 
 def _why(result: CopyResult | None) -> str:

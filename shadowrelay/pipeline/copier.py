@@ -118,6 +118,7 @@ class Copier:
         context = self._context
         settings = context.settings
         candidates: list[placement.Candidate] = []
+        now = context.clock.awake()
         if claim is not None and rules.is_of_older_copy(claim, context.me):
             return ()  # of an older copy of the database: other nodes are asked first
         for peer in settings.shadow_candidates:
@@ -126,10 +127,10 @@ class Copier:
                 continue
             if claim is not None and not self._may_place_on(message_id, claim, state.party):
                 continue
-            was_silent = context.peers.breaker_state(peer.name) == "half-open"
-            candidates.append(
-                placement.Candidate(peer.name, peer.site, context.peers.may_try(peer.name), state.copies_in_flight, was_silent)
-            )
+            breaker = state.breaker
+            may_try = not state.is_forgotten and placement.may_try(breaker, now)
+            was_silent = breaker.opened_at is not None and placement.state_of(breaker, now) == "half-open"
+            candidates.append(placement.Candidate(peer.name, peer.site, may_try, state.copies_in_flight, was_silent))
         if len(candidates) > 1:
             self._chance.shuffle(candidates)
         if context.redirect_to:  # an administrator named them, so the sites do not matter
@@ -244,9 +245,17 @@ class Copier:
                     whole_seconds=job.whole,
                 )
             offer = CopyOffer(number, job.envelope, result.said, job.content)
-            turns = context.peers.states[server].turns if job.is_client_waiting else context.peers.states[server].repair_turns
-            bounds = (job.deadline, seconds) if job.is_large else (context.clock.awake() + seconds, None)
-            if await self._attempt(server, offer, bounds, was_listed, turns, result):
+            state = context.peers.states[server]
+            state.copies_in_flight += 1  # counts as load for other messages
+            try:
+                if job.is_large:
+                    turns = state.turns if job.is_client_waiting else state.repair_turns
+                    is_over = await self._try_in_turn(server, offer, (job.deadline, seconds), was_listed, turns, result)
+                else:
+                    is_over = await self._try(server, offer, (context.clock.awake() + seconds, None), was_listed, result)
+            finally:
+                state.copies_in_flight -= 1
+            if is_over:
                 return
             job.busy.discard(server)
             job.still -= seconds
@@ -260,21 +269,11 @@ class Copier:
         self._context.attempts.changed(message_id)  # attempts that read the old list must not start with it
         return transition.after
 
-    async def _attempt(
-        self,
-        server: ServerName,
-        offer: CopyOffer,
-        bounds: tuple[float, float | None],
-        was_listed: bool,
-        turns: Turns,
-        result: CopyResult,
+    async def _try_in_turn(
+        self, server: ServerName, offer: CopyOffer, bounds: tuple[float, float], was_listed: bool, turns: Turns, result: CopyResult
     ) -> bool:
-        """Try one server, in its turn; True: stop trying. `bounds`: deadline and `still` of `PeerLink.hold`."""
-        state = self._context.peers.states[server]
-        state.copies_in_flight += 1  # counts as load for other messages
+        """`_try` for a large copy."""
         try:
-            if bounds[1] is None:
-                return await self._try(server, offer, bounds, was_listed, result)
             async with asyncio.timeout(bounds[0] - self._context.clock.awake()) as waiting:
                 async with turns.turn(offer.content.size):
                     waiting.reschedule(None)
@@ -284,12 +283,11 @@ class Copier:
             if not was_listed:
                 result.unsent += (server,)
             return False
-        finally:
-            state.copies_in_flight -= 1
 
     async def _try(
         self, server: ServerName, offer: CopyOffer, bounds: tuple[float, float | None], was_listed: bool, result: CopyResult
     ) -> bool:
+        """Try one server; True: stop trying. `bounds`: deadline and `still` of `PeerLink.hold`."""
         context = self._context
         state = context.peers.states[server]
         message_id = offer.envelope.message_id
@@ -314,7 +312,8 @@ class Copier:
                 result.unsent += (server,)
             return False
         finally:
-            context.peers.give_back(server, trial)
+            if trial:
+                context.peers.give_back(server, trial)
         party = Party(server, answer.server_database)
         if answer.superseded is not None:
             result.failures.append(f"{server}: superseded by {answer.superseded.state} {answer.superseded.number}")

@@ -80,7 +80,7 @@ class PeerState:
     began: int = 0
     former: DatabaseId = NO_DATABASE  # the id of its database before it was found to be an older copy
     heard_awake: float | None = None
-    breaker: circuit.Breaker = field(default_factory=circuit.closed)
+    breaker: circuit.Breaker = circuit.CLOSED
     copies_in_flight: int = 0
     turns: Turns = field(default_factory=Turns)  # of copies that clients wait for
     repair_turns: Turns = field(default_factory=Turns)  # of all other copies, which may take an hour
@@ -213,7 +213,8 @@ class PeerBook:
         state.heard_awake = self._clock.awake()
         if state.is_forgotten:
             self._remembered(state)
-        self._now(state, circuit.after_sign_of_life(state.breaker))
+        if state.breaker is not circuit.CLOSED:
+            self._now(state, circuit.after_sign_of_life(state.breaker))
         if state.unreachable_since is not None:
             seconds = self._clock.ran() - state.unreachable_since
             state.unreachable_since = None
@@ -264,7 +265,8 @@ class PeerBook:
     def stored(self, server: ServerName) -> None:
         """The peer has stored a copy."""
         state = self.states[server]
-        self._now(state, circuit.after_copy(state.breaker))
+        if state.breaker is not circuit.CLOSED:
+            self._now(state, circuit.after_copy(state.breaker))
 
     def _now(self, state: PeerState, after: circuit.Breaker) -> None:
         before, state.breaker = state.breaker, after
@@ -285,12 +287,12 @@ class PeerBook:
         return circuit.state_of(self.states[server].breaker, self._clock.awake())
 
     def begin(self, server: ServerName) -> int | None:
-        """Begin an attempt; None if another one is on trial, or it is too early. The number must be passed to `give_back`."""
+        """Begin an attempt; None if another one is on trial, or it is too early. A number other than 0 must be passed to `give_back`."""
+        state = self.states[server]
+        if state.breaker.opened_at is None and not state.is_forgotten:
+            return 0
         if not self.may_try(server):
             return None
-        state = self.states[server]
-        if state.breaker.opened_at is None:
-            return 0
         self._trials_count += 1
         state.breaker = circuit.begun(state.breaker, self._trials_count)
         return self._trials_count

@@ -51,12 +51,7 @@ class Breaker:
     reason: str = ""
 
 
-_CLOSED = Breaker()
-
-
-def closed() -> Breaker:
-    """A closed breaker without failures."""
-    return _CLOSED
+CLOSED = Breaker()  # without failures
 
 
 def may_try(breaker: Breaker, now: float) -> bool:
@@ -96,17 +91,17 @@ def after_refusal(breaker: Breaker, now: float, heartbeat_seconds: float, refuse
 
 def after_sign_of_life(breaker: Breaker) -> Breaker:
     """It was heard, in either direction. A refusal stays in force."""
-    return breaker if breaker.refused is not None else _CLOSED
+    return breaker if breaker.refused is not None else CLOSED
 
 
 def after_offer(breaker: Breaker) -> Breaker:
     """It offered HOLD in the EHLO of a session."""
-    return breaker if breaker.refused is Refused.COPY else _CLOSED
+    return breaker if breaker.refused is Refused.COPY else CLOSED
 
 
 def after_copy(breaker: Breaker) -> Breaker:
     """It stored a copy, or restarted: the breaker closes."""
-    return _CLOSED
+    return CLOSED
 
 
 def state_of(breaker: Breaker, now: float) -> str:
@@ -138,7 +133,7 @@ REPAIR_STILL_SECONDS = 30.0
 PAUSE_SECONDS_FIRST, PAUSE_SECONDS_MAX = 1.0, 300.0  # between the attempts to place one message
 _DOUBLINGS_MAX = 9  # 2**9 s is more than the longest pause
 
-_by_load = attrgetter("was_silent", "load")
+_may_be_tried, _by_load = attrgetter("may_try"), attrgetter("was_silent", "load")
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,12 +179,14 @@ def plan(candidates: Sequence[Candidate], rule: PlacementRule, copies: int = 1) 
     Source: seed-000 "Shadow message creation parameters"
     """
     remote_count, local_count = _counts(candidates, rule)
-    usable = sorted([candidate for candidate in candidates if candidate.may_try], key=_by_load)
+    usable = sorted(filter(_may_be_tried, candidates), key=_by_load)
     if copies > 1:
         remote_count, local_count = remote_count * copies, local_count * copies
         usable = _spread(usable)
-    remote = [candidate.server for candidate in usable if candidate.site != rule.home]
-    local = [candidate.server for candidate in usable if candidate.site == rule.home]
+    remote: list[ServerName] = []
+    local: list[ServerName] = []
+    for candidate in usable:
+        (local if candidate.site == rule.home else remote).append(candidate.server)
     if copies == 1:
         return (*islice(cycle(remote), remote_count), *islice(cycle(local), local_count))
     return (

@@ -117,6 +117,8 @@ class PeerSession:
         self._identity: PeerIdentity | None = None
         self._position = 0
         self.pipeline: Pipeline = opened_session.pipeline
+        offered = opened_session.extensions.get("xshadow", "").upper().split()
+        self.offers_hold, self.offers_forks = "HOLD" in offered, FORKS in offered  # in its EHLO reply
         self.pipeline.reply_octets_max = ANSWERS_OCTETS_MAX  # for 400 answers to STATUS
 
     @property
@@ -137,16 +139,6 @@ class PeerSession:
         """`identity.database`, without building an identity."""
         assert self._identity is not None
         return self._identity.database
-
-    @property
-    def offers_hold(self) -> bool:
-        """Whether HOLD was in its EHLO reply."""
-        return "HOLD" in self.opened.extensions.get("xshadow", "").upper().split()
-
-    @property
-    def offers_forks(self) -> bool:
-        """Whether FORKS was in its EHLO reply."""
-        return FORKS in self.opened.extensions.get("xshadow", "").upper().split()
 
     @property
     def is_tls(self) -> bool:
@@ -414,24 +406,21 @@ class SmtpPeerLink:
                     copy.on_progress = _extending(bound, seconds, still)
                 await self._pool.enter()
                 try:
-                    return await self._hold(copy)
+                    session = self._pool.take(self._server)
+                    if session is not None:
+                        try:
+                            return await self._place(session, copy)
+                        except SessionBroken:
+                            if copy.sent:
+                                raise
+                            # The session was dead and nothing can have been stored: retry once on a new one.
+                    session = await self._open("copy")
+                    self._pool.add(session)
+                    return await self._place(session, copy)
                 finally:
                     self._pool.leave()
         except (SessionBroken, OSError, ValueError) as error:
             raise self._unavailable(error, seconds if still is None else min(seconds, still), is_sent=copy.sent) from error
-
-    async def _hold(self, copy: CopyInFlight) -> Held:
-        session = self._pool.take(self._server)
-        if session is not None:
-            try:
-                return await self._place(session, copy)
-            except SessionBroken:
-                if copy.sent:
-                    raise
-                # The session was dead and nothing can have been stored: retry once on a new one.
-        session = await self._open("copy")
-        self._pool.add(session)
-        return await self._place(session, copy)
 
     async def _place(self, session: PeerSession, copy: CopyInFlight) -> Held:
         copy.began_awake = self._clock.awake()
@@ -445,9 +434,10 @@ class SmtpPeerLink:
             raise
         finally:
             session.pipeline.on_progress = None
-        self._heard(session)
+        database = session.database
+        self._events.on_heard(self._server, database)
         self._pool.keep(self._server, session)
-        return Held(superseded, copy.began_awake, session.database)
+        return Held(superseded, copy.began_awake, database)
 
     async def greet(self) -> PeerIdentity:
         """See `ports.PeerLink`."""

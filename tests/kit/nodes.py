@@ -149,6 +149,8 @@ class LedgerTap:
                 await self._step()
             return result
 
+        if name == "record_accepted":  # begins with the call, and is waited for later
+            return lambda *arguments, **named: asyncio.ensure_future(tapped(*arguments, **named))
         return tapped
 
 
