@@ -1,18 +1,20 @@
 """Prometheus metrics of one node, in a registry per node, so that several nodes fit into one process. docs/operations.md "Watching".
 
-Services count through the port `Metrics` into plain numbers, which are passed to the library at each scrape, or when many have
-accumulated: the library's locks and checks would cost a message more than its routing does. States (queues, heartbeat ages, database)
-are read at each scrape. Nothing here blocks the relay or raises into it. Labels have a bounded number of values; further ones become
-"other".
+Services count through the port `Metrics` into plain numbers, which are passed to the library at each scrape: the library's locks and
+checks would cost a message more than its routing does. States (queues, heartbeat ages, database) are read at each scrape. Nothing here
+blocks the relay or raises into it. Labels have a bounded number of values; further ones become "other".
 """
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime
+from itertools import accumulate
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from shadowrelay.model.ids import ServerName
@@ -22,7 +24,6 @@ from shadowrelay.model.tracking import Replication, ResubmitReason
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 REFUSALS = ("back pressure", "error", "ledger", "not redundant")
 RESULTS = ("deferred", "delivered", "duplicate", "failed", "partly")
-LATENCIES_KEPT_MAX = 1_000  # between two scrapes
 LABEL_VALUES_MAX = 50  # of one label; reasons taken from a peer's text must not fill the memory
 
 # from a copy on the same switch to the default shadow_timeout of 5 s, and beyond
@@ -38,7 +39,8 @@ class Metrics:
         self._awake = awake
         self._heard: dict[ServerName, float] = {}
         self._counted: defaultdict[Counter, float] = defaultdict(float)  # since the last scrape
-        self._latencies: list[float] = []
+        self._latencies = [0] * (len(LATENCY_BUCKETS_SECONDS) + 1)  # copies by bucket
+        self._latencies_sum = 0.0
         self._queues: tuple[QueueRow, ...] = ()
         self._labelled: dict[str, tuple[str, str, Callable[[], Mapping[str, float]]]] = {}
         self._states: dict[str, tuple[type[GaugeMetricFamily | CounterMetricFamily], str, Callable[[], float]]] = {}
@@ -51,12 +53,6 @@ class Metrics:
         self._attempts = _Bounded(self._counter("delivery_attempts", "Delivery attempts of forks, by result.", "result"), RESULTS)
         self._resubmitted = self._counter("resubmitted_messages", "Messages made from those in Safety Net, on request.")
         self._discarded = self._counter("discarded", "Shadow messages discarded because their primary was done.")
-        self._latency = Histogram(
-            "shadowrelay_shadow_latency_seconds",
-            "End of content until the shadow copy was stored.",
-            buckets=LATENCY_BUCKETS_SECONDS,
-            registry=self.registry,
-        )
         self._database = self._gauge(
             "database_info", "Queue database, and the durability it runs with; always 1.", "database", "incarnation", "synchronous"
         )
@@ -76,9 +72,8 @@ class Metrics:
 
     def shadow_latency(self, seconds: float) -> None:
         """Count one copy, and its latency. Units: seconds."""
-        self._latencies.append(seconds)
-        if len(self._latencies) >= LATENCIES_KEPT_MAX:
-            self._settle()
+        self._latencies[bisect_left(LATENCY_BUCKETS_SECONDS, seconds)] += 1
+        self._latencies_sum += seconds
 
     def discarded(self, count: int) -> None:
         """Count discarded shadow messages."""
@@ -143,9 +138,6 @@ class Metrics:
         counted, self._counted = self._counted, defaultdict(float)
         for counter, amount in counted.items():
             counter.inc(amount)
-        latencies, self._latencies = self._latencies, []
-        for seconds in latencies:
-            self._latency.observe(seconds)
 
     def _counter(self, name: str, documentation: str, *labels: str) -> Counter:
         return Counter(f"shadowrelay_{name}", documentation, labels, registry=self.registry)
@@ -153,8 +145,15 @@ class Metrics:
     def _gauge(self, name: str, documentation: str, *labels: str) -> Gauge:
         return Gauge(f"shadowrelay_{name}", documentation, labels, registry=self.registry)
 
-    def _collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
+    def _collect(self) -> Iterator[Metric]:
         yield from queue_families(self._queues, self._now())
+        bounds = [*map(str, LATENCY_BUCKETS_SECONDS), "+Inf"]
+        yield HistogramMetricFamily(
+            "shadowrelay_shadow_latency_seconds",
+            "End of content until the shadow copy was stored.",
+            buckets=list(zip(bounds, accumulate(self._latencies), strict=True)),
+            sum_value=self._latencies_sum,
+        )
         ages = GaugeMetricFamily("shadowrelay_heartbeat_age_seconds", "Since the last proof of life of a peer.", labels=["server"])
         awake = self._awake()
         for server, heard in self._heard.items():
@@ -240,10 +239,10 @@ class _Bounded:
 
 
 class _AtScrape(Collector):
-    def __init__(self, collect: Callable[[], Iterator[GaugeMetricFamily | CounterMetricFamily]]) -> None:
+    def __init__(self, collect: Callable[[], Iterator[Metric]]) -> None:
         self._collect = collect
 
-    def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
+    def collect(self) -> Iterator[Metric]:
         return self._collect()
 
     def describe(self) -> Iterator[GaugeMetricFamily]:

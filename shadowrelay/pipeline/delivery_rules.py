@@ -177,7 +177,7 @@ def settle_attempt(
         delivered, failed = NO_ORDINALS, dict[int, Reply]()
     else:
         kind, replies = FailureKind.MESSAGE, result
-        delivered = frozenset(ordinal for ordinal in ordinals if ordinal in result and result[ordinal].is_positive)
+        delivered = frozenset([ordinal for ordinal in ordinals if ordinal in result and 200 <= result[ordinal].code < 300])
         if len(delivered) == len(ordinals):
             return AttemptOutcome(delivered, {}, None)
         failed = {ordinal: result[ordinal] for ordinal in sorted(ordinals) if ordinal in result and result[ordinal].is_permanent}

@@ -385,7 +385,7 @@ class Forks:
         is_whole = len(outcome.delivered) == len(result.ordinals)
         self._context.metrics.attempt("delivered" if is_whole else _metric_label(outcome))
         try:
-            self._track(attempt, result, outcome, _source(result.result))
+            self._track(attempt, result, outcome, EventSource.SMTP if is_whole else _source(result.result))
         except Exception:
             _log.exception("attempt.untracked", message_id=attempt.stored.envelope.message_id)  # the outcome stands nevertheless
         return outcome
@@ -449,7 +449,7 @@ class Forks:
             others = tuple(self.queued(stored, other, now) for other in self.of(stored) if other.destination.key != key)
         sides: tuple[SideMessage, ...] = ()
         # The sender may have requested any of these reports.
-        if result is not None and (outcome.failed or outcome.delayed_dsn or outcome.delivered):
+        if result is not None and (outcome.failed or outcome.delayed_dsn or (outcome.delivered and not result.passes_dsn)):
             sides = await self._notices.about(stored, attempt.read_content, outcome, result.server, passes_dsn=result.passes_dsn)
         return AttemptRecord(
             stored.envelope.message_id,
@@ -465,15 +465,14 @@ class Forks:
             is_inside=attempt.fork.destination.inside_boundary,
         )
 
-    async def _commit(self, attempt: ForkAttempt, record: Record, outcome: AttemptRecord) -> None:
+    def _commit(self, attempt: ForkAttempt, record: Record, outcome: AttemptRecord) -> Awaitable[None]:
         """Record the outcome; with journal reports if it is the first for one of the message's recipients."""
         stored, router = attempt.stored, self._router
         if router.is_journaling and outcome.done and not stored.claim.done and journal.is_journaled(stored.envelope):
             journal_recipients = router.journal_recipients(stored.envelope.recipients)
             if journal_recipients:
-                await self._journaling.record(stored, outcome, journal_recipients, attempt.read_content, record)
-                return
-        await record(outcome)
+                return self._journaling.record(stored, outcome, journal_recipients, attempt.read_content, record)
+        return record(outcome)
 
 
 def _news(result: TransactionResult) -> NextHopNews:

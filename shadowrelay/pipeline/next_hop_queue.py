@@ -92,11 +92,6 @@ class NextHopQueue:
         """Whether due mail waits in the ledger."""
         return self.due_at is not None and self.due_at <= now
 
-    @property
-    def is_idle(self) -> bool:
-        """Nothing is loaded and nothing waits. An earlier failure of the next hop need not be kept for the next message."""
-        return not self.loaded and self.due_at is None and not self.arriving
-
 
 class NextHopQueues:
     """All queues in memory, by next hop, and when each needs a turn. `wake` is called when one needs it now.
@@ -147,8 +142,9 @@ class NextHopQueues:
         return queue
 
     def forget_if_idle(self, queue: NextHopQueue) -> bool:
-        """Drop the queue if it is idle; returns whether it was."""
-        if queue.is_idle:
+        """Drop the queue if nothing is loaded and nothing waits; returns whether it did. An earlier failure of the next hop need not be
+        kept for the next message."""
+        if not queue.loaded and queue.due_at is None and not queue.arriving:
             self._queues.pop(queue.key, None)
             return True
         return False
@@ -173,8 +169,9 @@ class NextHopQueues:
         """How many more forks it may load now."""
         if queue.is_suspended:
             return 0
-        share = delivery_rules.share(self._busy_count + (not queue.loaded), queue.working_count, self.running_count)
-        return delivery_rules.room(queue.state, queue.working_count, share, now)
+        working_count = queue.working_count
+        share = delivery_rules.share(self._busy_count + (not queue.loaded), working_count, self.running_count)
+        return delivery_rules.room(queue.state, working_count, share, now)
 
     def add(self, queue: NextHopQueue, message_id: MessageId) -> None:
         """Give this message a place in the queue."""
@@ -186,8 +183,10 @@ class NextHopQueues:
         queue.loaded.remove(message_id)
         queue.reviewing.discard(message_id)
         self._busy_count -= not queue.loaded
-        if not self.forget_if_idle(queue):
+        if queue.due_at is not None:
             self.use_room(queue)
+        elif not queue.loaded:
+            self.forget_if_idle(queue)
 
     # turns
 

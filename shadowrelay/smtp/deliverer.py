@@ -253,7 +253,7 @@ class Transaction:
             self.dot_sent = True
             pipeline.write(end, 1)
         left = work.reply_seconds()
-        answer = await (pipeline.answer(work.limits.dot) if left >= work.limits.dot else self._reply_while_leased(left))
+        answer = (await pipeline.answers(1, work.limits.dot))[0] if left >= work.limits.dot else await self._reply_while_leased(left)
         if 300 <= answer.code < 400:
             raise self._out_of_place(answer)
         return answer
