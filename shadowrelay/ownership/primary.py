@@ -198,10 +198,10 @@ def taken_back(claim: Claim | None) -> Transition:
 def recorded(claim: Claim | None, done: Ordinals) -> Transition:
     """Attempts have ended for `done`: delivered, failed with their DSN, or expired. Notify every server on the list."""
     claim = rules.known(claim)
-    news = done - claim.done
-    after = replace(claim, done=claim.done | done)
-    if after.is_done:
-        return rules.all_done(claim, after)
+    news, done = done - claim.done, claim.done | done
+    if len(done) >= claim.recipients_count:
+        return rules.all_done(claim, claim, done)
+    after = replace(claim, done=done)
     if claim.role is Role.SHADOW:
         return Transition(claim, after)
     return Transition(claim, after, rules.notify(claim.copies, DiscardStatus.DELIVERED, news) if news else ())

@@ -132,9 +132,11 @@ def heard(claim: Claim | None, speaker: Party, event: DiscardEvent) -> Transitio
         claim.role is Role.SHADOW and claim.primary == speaker.server and speaker.database == claim.database == claim.number.database
     )
     if event.status is DiscardStatus.DELIVERED:
-        after = rules.with_done(claim, event.ordinals or rules.everyone(claim))
         if claim.role in (Role.DELIVERED, Role.RELEASED):
             return Transition(claim, claim)
+        if not event.ordinals:
+            return rules.all_done(claim, claim, rules.everyone(claim))
+        after = rules.with_done(claim, event.ordinals)
         return rules.all_done(claim, after) if after.is_done else Transition(claim, after)
     if event.status is DiscardStatus.RELEASED and of_speaker:
         return Transition(claim, replace(claim, role=Role.RELEASED, asked=rules.NOBODY), note=Note.RELEASED)

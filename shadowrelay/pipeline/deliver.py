@@ -28,7 +28,7 @@ import structlog
 from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.message import Content, Ordinals
 from shadowrelay.model.ownership import Role
-from shadowrelay.model.queue import WAITS_FOR_COPY, AttemptRecord, ForkRetry, StoredMessage
+from shadowrelay.model.queue import WAITS_FOR_COPY, ForkRetry, StoredMessage
 from shadowrelay.model.replies import ContentCorrupt, LeaseTooShort, LedgerUnavailable
 from shadowrelay.model.routing import Destination, Fork
 from shadowrelay.ownership import rules
@@ -81,7 +81,8 @@ class DeliverService:
         self._event = asyncio.Event()
         self._queues = queues = NextHopQueues(context, self._event.set)
         self._enqueuer = Enqueuer(context, forks, verdicts, queues, want_copy)
-        self._outcomes = Outcomes(context, verdicts, queues, self.committed)
+        self._loaded_since_start: set[int] = set()  # internal ids of earlier messages that have had their LOAD
+        self._outcomes = Outcomes(context, verdicts, queues, self.committed, self._loaded_since_start.discard)
         self._fresh: dict[MessageId, None] = {}  # new in the ledger, or just placed: to be examined
         self._in_hand: dict[MessageId, dict[str, Ordinals]] = {}  # of the loaded forks, by next hop
         self._in_review: dict[MessageId, dict[str, bool]] = {}  # by next hop: is it only aging?
@@ -92,7 +93,6 @@ class DeliverService:
         self._are_queues_known = False  # those of the ledger
         self._submission_at = 0.0
         self._notices_at = 0.0
-        self._loaded_since_start: set[int] = set()  # internal ids of earlier messages that have had their LOAD
         self._started_at = context.now()
         self._set_backs_count = -1  # the clock may have been set back before the start
 
@@ -674,7 +674,7 @@ class DeliverService:
 
         attempt = ForkAttempt(stored, fork, retry, read_content, lease.may_end_data, lease.reply_seconds)
 
-        record = partial(self._record, stored)
+        record = partial(self._outcomes.record, stored)
         began_at = context.clock.awake()
         try:
             if is_aging:
@@ -748,7 +748,3 @@ class DeliverService:
                 if is_over and queue.state.retry is None and now < retry.notice_at + grace:
                     continue  # its last attempt is due now
                 self._load(stored, forks[retry.next_hop], retry, None, is_aging=True)
-
-    async def _record(self, stored: StoredMessage, record: AttemptRecord) -> None:
-        if await self._outcomes.record(stored, record):
-            self._loaded_since_start.discard(stored.internal_id)

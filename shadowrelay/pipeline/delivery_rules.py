@@ -147,6 +147,13 @@ class AttemptOutcome:
         return self.delivered | frozenset(self.failed)
 
 
+def delivered_of(ordinals: Ordinals, result: Mapping[int, Reply] | DeliveryError) -> Ordinals:
+    """The recipients of this attempt that were delivered."""
+    if isinstance(result, DeliveryError):
+        return NO_ORDINALS
+    return frozenset([ordinal for ordinal in ordinals if ordinal in result and 200 <= result[ordinal].code < 300])
+
+
 def settle_attempt(
     next_hop: str,
     ordinals: Ordinals,
@@ -177,7 +184,7 @@ def settle_attempt(
         delivered, failed = NO_ORDINALS, dict[int, Reply]()
     else:
         kind, replies = FailureKind.MESSAGE, result
-        delivered = frozenset([ordinal for ordinal in ordinals if ordinal in result and 200 <= result[ordinal].code < 300])
+        delivered = delivered_of(ordinals, result)
         if len(delivered) == len(ordinals):
             return AttemptOutcome(delivered, {}, None)
         failed = {ordinal: result[ordinal] for ordinal in sorted(ordinals) if ordinal in result and result[ordinal].is_permanent}

@@ -381,8 +381,9 @@ class Forks:
         return TransactionResult(ordinals, failure, server, elapsed, dot_sent_unanswered=failure.dot_sent_unanswered)
 
     def _settle(self, attempt: ForkAttempt, result: TransactionResult) -> AttemptOutcome:
-        outcome = self._outcome(attempt, result)
-        is_whole = len(outcome.delivered) == len(result.ordinals)
+        delivered = delivery_rules.delivered_of(result.ordinals, result.result)
+        is_whole = len(delivered) == len(result.ordinals)
+        outcome = AttemptOutcome(delivered, {}, None) if is_whole else self._outcome(attempt, result)
         self._context.metrics.attempt("delivered" if is_whole else _metric_label(outcome))
         try:
             self._track(attempt, result, outcome, EventSource.SMTP if is_whole else _source(result.result))

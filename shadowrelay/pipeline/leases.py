@@ -118,7 +118,8 @@ class Attempts:
         return message_id in self._changed_in_acceptance
 
     def _note_changed(self, message_id: MessageId) -> None:
-        self._make_stale(message_id)
+        if message_id in self._waiting:
+            self._make_stale(message_id)
         self._changed.add(message_id)
         if ACCEPT in self._running.get(message_id, ()):
             self._changed_in_acceptance.add(message_id)
@@ -152,7 +153,8 @@ class Attempts:
             return message_id in self._running or message_id in self._waiting
 
     def _make_stale(self, message_id: MessageId) -> None:
-        self._stale.update((message_id, next_hop) for next_hop in self._waiting.get(message_id, ()))
+        for next_hop in self._waiting.get(message_id, ()):
+            self._stale.add((message_id, next_hop))
 
     def _stop_waiting(self, message_id: MessageId, next_hop: str) -> None:
         waiting = self._waiting.get(message_id)

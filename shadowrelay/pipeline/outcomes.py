@@ -26,18 +26,27 @@ _log = structlog.get_logger()
 
 
 class Outcomes:
-    """`on_side` is called with the id of each side message that was committed with an outcome."""
+    """`on_side` is called with the id of each side message that was committed with an outcome, `on_done` with the internal id of each
+    message that is done."""
 
-    def __init__(self, context: Context, verdicts: Verdicts, queues: NextHopQueues, on_side: Callable[[MessageId], None]) -> None:
+    def __init__(
+        self,
+        context: Context,
+        verdicts: Verdicts,
+        queues: NextHopQueues,
+        on_side: Callable[[MessageId], None],
+        on_done: Callable[[int], None],
+    ) -> None:
         self._context = context
         self._verdicts = verdicts
         self._queues = queues
         self._on_side = on_side
+        self._on_done = on_done
         self.can_record = asyncio.Event()
         self.can_record.set()
 
-    async def record(self, stored: StoredMessage, record: AttemptRecord) -> bool:
-        """Return once the outcome is recorded, however long that takes: whether the message is done.
+    async def record(self, stored: StoredMessage, record: AttemptRecord) -> None:
+        """Return once the outcome is recorded, however long that takes.
 
         Raises: the ledger's error if the outcome can never be recorded. The message is then set aside.
         """
@@ -74,10 +83,9 @@ class Outcomes:
         for side in record.sides:
             context.tracking.write(tracking_rows.side(context.me.server, side, at=context.now(), original=stored.envelope))
             self._on_side(side.message.envelope.message_id)
-        is_done = transition.after is not None and transition.after.is_done
-        if is_done:
+        if transition.after is not None and transition.after.is_done:
             context.leases.forget(message_id)
-        return is_done
+            self._on_done(stored.internal_id)
 
     async def _set_aside_delivered(self, stored: StoredMessage) -> None:
         while True:

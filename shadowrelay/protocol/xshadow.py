@@ -12,11 +12,11 @@ from datetime import datetime
 from enum import StrEnum
 
 from shadowrelay.model.ids import NO_DATABASE, NO_MESSAGE, DatabaseId, MessageId
-from shadowrelay.model.message import NO_ORDINALS, Envelope, Ordinals
+from shadowrelay.model.message import NO_ORDINALS, BodyType, Envelope, Ordinals, Recipient
 from shadowrelay.model.ownership import CopyNumber
 from shadowrelay.model.peers import PeerIdentity, Seen
 from shadowrelay.model.replies import WireError
-from shadowrelay.model.values import dataclass, replace
+from shadowrelay.model.values import dataclass
 from shadowrelay.protocol.fields import (
     COUNTER_MAX,
     TRACK_NOT_OFFERED,
@@ -224,11 +224,17 @@ class EnvelopeExtras:
     envid: str | None = None
     done: Ordinals = NO_ORDINALS
 
-    def apply_to(self, envelope: Envelope) -> Envelope:
-        """The envelope with these fields filled in."""
-        return replace(
-            envelope,
-            arrived_at=self.arrived_at,
+    def envelope(
+        self, message_id: MessageId, sender: str, recipients: tuple[Recipient, ...], body: BodyType, *, smtputf8: bool
+    ) -> Envelope:
+        """The whole envelope, with the fields that MAIL and RCPT carry."""
+        return Envelope(
+            message_id,
+            sender,
+            recipients,
+            self.arrived_at,
+            body,
+            smtputf8,
             client_address=self.client_address,
             client_name=self.client_name,
             connector=self.connector,

@@ -228,8 +228,8 @@ class Transaction:
         extra = "BODY=8BITMIME" if is_8bit and envelope.body is not BodyType.EIGHT_BIT_MIME else ""
         try:
             mail = format_mail(envelope, work.size if "size" in offered else None, extra=extra, dsn=dsn, body="8bitmime" in offered)
-            rcpts = [format_rcpt(envelope.recipients[ordinal - 1], dsn=dsn) for ordinal in work.ordinals]
-            return f"MAIL {mail}\r\n".encode(), [f"RCPT {rcpt}\r\n".encode() for rcpt in rcpts]
+            rcpts = [f"RCPT {format_rcpt(envelope.recipients[ordinal - 1], dsn=dsn)}\r\n".encode() for ordinal in work.ordinals]
+            return f"MAIL {mail}\r\n".encode(), rcpts
         except ValueError as error:  # control characters, lone surrogates
             raise PermanentDeliveryError(BAD_ENVELOPE, server) from error
 
@@ -358,7 +358,10 @@ class SmtpDeliverer:
         destination = job.destination
         if self._is_closed:
             raise TransientDeliveryError(CONNECTION_FAILED, destination.key, is_unreachable=True)
-        pool = self._pool(destination.key)
+        pool = self._pools.get(destination.key)
+        if pool is None:
+            self._forget_empty_pools()
+            pool = self._pools[destination.key] = SessionPool(self._concurrency, self._idle_seconds)
         await pool.enter()
         began = asyncio.get_running_loop().time()
         report: Report | None = None
@@ -384,7 +387,7 @@ class SmtpDeliverer:
             raise
         finally:
             pool.leave()
-            if pool.is_unused:
+            if not pool.users_count and pool.is_unused:
                 self._pools.pop(destination.key, None)
             _log_attempt(job, began, report, error)
             failed = error = None  # break the cycle from frame to exception, which would keep the attempt's content alive
@@ -395,13 +398,6 @@ class SmtpDeliverer:
         pools = list(self._pools.values())
         self._pools.clear()
         await asyncio.gather(*(pool.close() for pool in pools))
-
-    def _pool(self, key: str) -> SessionPool[Opened]:
-        pool = self._pools.get(key)
-        if pool is None:
-            self._forget_empty_pools()
-            pool = self._pools[key] = SessionPool(self._concurrency, self._idle_seconds)
-        return pool
 
     def _forget_empty_pools(self) -> None:
         """Remove pools whose sessions have all ended, and end idle sessions above the total limit."""

@@ -14,7 +14,7 @@ import ssl
 from collections.abc import Mapping
 from functools import partial
 
-from shadowrelay.model.message import Envelope, Recipient
+from shadowrelay.model.message import Recipient
 from shadowrelay.model.peers import CopyOffer, PeerIdentity
 from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, SUPERSEDED, Reply, WireError
 from shadowrelay.protocol.xqdiscard import (
@@ -317,15 +317,10 @@ class PeerReceiver(Receiver):
             raise WireError(INSUFFICIENT_RESOURCES) from None
         if (size, sha256) != (content.size, content.sha256):
             raise WireError(NOT_WHAT_WAS_SENT)
-        envelope = Envelope(
-            message_id=hold.message_id,
-            sender=transaction.sender,
-            recipients=tuple(transaction.recipients),
-            arrived_at=hold.extras.arrived_at,
-            body=transaction.body,
-            smtputf8=transaction.smtputf8,
+        envelope = hold.extras.envelope(
+            hold.message_id, transaction.sender, tuple(transaction.recipients), transaction.body, smtputf8=transaction.smtputf8
         )
-        return CopyOffer(hold.number, hold.extras.apply_to(envelope), hold.extras.done, content)
+        return CopyOffer(hold.number, envelope, hold.extras.done, content)
 
     def _say_with_position(self, reply: Reply) -> None:
         if reply.text.startswith(SUPERSEDED):  # followed by the answer to STATUS only, without a position

@@ -103,10 +103,15 @@ def test_parts_do_not_run_into_each_other(one: dict[str, object], other: dict[st
     assert key(replace(ENVELOPE, **one)) != key(replace(ENVELOPE, **other))
 
 
+def over_the_wire(sent: Envelope) -> Envelope:
+    extras = parse_envelope(format_envelope(sent, frozenset()))
+    return extras.envelope(sent.message_id, sent.sender, sent.recipients, sent.body, smtputf8=sent.smtputf8)
+
+
 @given(st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=limits.MESSAGE_ID_CHARACTERS_MAX))
 def test_a_field_that_was_cut_for_a_peer_has_no_key(message_id: str) -> None:
     envelope = replace(ENVELOPE, internet_message_id=message_id)
-    received = parse_envelope(format_envelope(envelope, frozenset())).apply_to(envelope)
+    received = over_the_wire(envelope)
 
     assert keys_of(received, frozenset({1})) in (keys_of(envelope, frozenset({1})), {})
     if received.internet_message_id != message_id:
@@ -121,5 +126,5 @@ def test_a_field_that_the_receiver_has_cut_has_no_key() -> None:
 def test_not_even_one_that_is_all_quotes() -> None:
     for length in range(MESSAGE_ID_CHARACTERS_MAX, limits.MESSAGE_ID_CHARACTERS_MAX + 1):
         envelope = replace(ENVELOPE, internet_message_id='"' * length)
-        received = parse_envelope(format_envelope(envelope, frozenset())).apply_to(envelope)
+        received = over_the_wire(envelope)
         assert keys_of(envelope, frozenset({1})) == keys_of(received, frozenset({1})), length
