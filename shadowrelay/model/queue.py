@@ -132,8 +132,8 @@ class AttemptRecord:
     Shapes: `done` are the ordinals that ended in it (delivered, failed with their DSN in `sides`, expired); `retry` is the rest
     of the fork. `others` are the message's other forks, queued together with `retry` if the message was in no queue before.
     `keep_until` is when Safety Net may drop the content, `remember_until` when the row may be deleted. `delivered` are the keys
-    (`pipeline.duplicates`) of the recipients that the next hop accepted, `sent` their ordinals; `is_inside`: by a route inside the
-    boundary.
+    (`pipeline.delivery_rules.keys_of`) of the recipients that the next hop accepted, `sent` their ordinals; `is_inside`: by a route
+    inside the boundary.
     """
 
     message_id: MessageId

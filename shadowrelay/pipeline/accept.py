@@ -39,9 +39,9 @@ from shadowrelay.pipeline import ages, tracking_rows
 from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.copier import Copier, CopyResult
 from shadowrelay.pipeline.deliver import DeliverService
+from shadowrelay.pipeline.outcomes import Verdicts
 from shadowrelay.pipeline.place import PlaceService
 from shadowrelay.pipeline.pressure_rules import Pressure
-from shadowrelay.pipeline.verdicts import Verdicts
 
 _log = structlog.get_logger()
 

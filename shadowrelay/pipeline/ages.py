@@ -13,8 +13,8 @@ from shadowrelay.settings.values import Transport
 
 
 def shadow_keep_until(held_at: datetime, transport: Transport) -> datetime:
-    """When a shadow message that was never acknowledged expires."""
-    return held_at + transport.shadow_expiration_timeout
+    """When a shadow message that was never acknowledged expires. Source: seed-000"""
+    return held_at + transport.safety_net_hold_time + transport.message_expiration_timeout
 
 
 def safety_net_until(left_at: datetime, transport: Transport) -> datetime:
@@ -24,7 +24,7 @@ def safety_net_until(left_at: datetime, transport: Transport) -> datetime:
 
 def remember_until(last_copy_sent_at: datetime, transport: Transport) -> datetime:
     """Until when a primary's row answers STATUS: no shadow message of it is older than that."""
-    return last_copy_sent_at + transport.shadow_expiration_timeout
+    return last_copy_sent_at + transport.safety_net_hold_time + transport.message_expiration_timeout
 
 
 TOLERANCE = timedelta(seconds=5)  # between two readings: slewing, and delays on a busy machine

@@ -25,6 +25,7 @@ from shadowrelay.pipeline.forks import Forks
 from shadowrelay.pipeline.heartbeat import HeartbeatService
 from shadowrelay.pipeline.leases import Attempts, Leases
 from shadowrelay.pipeline.message_desk import MessageDesk
+from shadowrelay.pipeline.outcomes import Verdicts
 from shadowrelay.pipeline.peerbook import PeerBook
 from shadowrelay.pipeline.place import PlaceService
 from shadowrelay.pipeline.pressure import PressureService
@@ -33,7 +34,6 @@ from shadowrelay.pipeline.review import ReviewService
 from shadowrelay.pipeline.rolled_back import RolledBackService
 from shadowrelay.pipeline.safety_net import SafetyNetService
 from shadowrelay.pipeline.sweep import SweepService
-from shadowrelay.pipeline.verdicts import Verdicts
 from shadowrelay.pipeline.view import View
 from shadowrelay.ports import Clock, Deliverer, Ledger, Machine, Metrics, PeerLink, TrackingLog
 from shadowrelay.settings.values import Peer, Settings

@@ -39,9 +39,8 @@ from shadowrelay.pipeline.enqueue import Enqueuer
 from shadowrelay.pipeline.forks import ForkAttempt, Forks, NextHopNews, SameInProgress, reply_of
 from shadowrelay.pipeline.leases import ACCEPT, AttemptLease
 from shadowrelay.pipeline.next_hop_queue import Arriving, NextHopQueue, NextHopQueues
-from shadowrelay.pipeline.outcomes import Outcomes
+from shadowrelay.pipeline.outcomes import Outcomes, Verdicts
 from shadowrelay.pipeline.poison import Suspects, set_aside_corrupt, set_aside_poison
-from shadowrelay.pipeline.verdicts import Verdicts
 
 PAGE = 400  # messages per step, of Submission or of a wake-up
 NOTICES_PAGE = 200
@@ -49,7 +48,7 @@ TICK_SECONDS = 1.0  # how often the wall clock is checked and failed steps are r
 SUBMISSION_SECONDS = 15.0  # between unrequested reads of Submission; only messages in progress stay there longer
 NOTICES_SECONDS = 5.0  # how late a delay notice or an expiry may be without an attempt
 PARKED_MAX = timedelta(minutes=30)  # a message that waits for a server is checked again, in case the event was missed
-ARRIVING_SECONDS = 0.2  # less than `pipeline.verdicts.OWN_COMMIT_AFTER_SECONDS`
+ARRIVING_SECONDS = 0.2  # less than `pipeline.outcomes.OWN_COMMIT_AFTER_SECONDS`
 ARRIVING_GRAIN_SECONDS = 0.01  # messages whose wait ends within this time are handled together
 ALL = 2**31  # no limit on the messages to wake
 NO_SERVERS: frozenset[ServerName] = frozenset()
@@ -658,7 +657,7 @@ class DeliverService:
             return False
         if self._without_lease(stored, lease.excused):
             return True
-        if self._enqueuer.needs_copy_first(stored):
+        if context.settings.transport.reject_message_on_shadow_failure and self._enqueuer.needs_copy_first(stored):
             await self._enqueuer.parked_for_copy(stored)
             return False
         read, has_session = content, False

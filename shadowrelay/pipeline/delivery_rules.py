@@ -1,4 +1,4 @@
-"""Rules of delivery: outcomes of attempts, retry times, room in queues, poison. docs/design.md 6.9, 6.10.
+"""Rules of delivery: outcomes of attempts, retry times, room in queues, poison. docs/design.md 6.5, 6.9, 6.10.
 
 **The ladder** sets the time of the next retry, for a fork and for the queue of a next hop. Source: msd-int
 
@@ -43,14 +43,20 @@ fair share of the node's total, so that many slow next hops cannot crowd out a h
 `deaths_count` counts only such deaths: not of a process that had been asked to stop, not of the machine, and not while the
 message waited for a lease, a session, or the reply to its final dot. One death may be chance. After two the message is a
 suspect, and suspects are attempted one at a time. After the third it is set aside.
+
+**A message that a client sends again** is recognised by the key of a delivery to one recipient. docs/design.md 6.5. Source: seed-004
+Two messages are the same for a recipient if Message-ID, Date, sender and recipient are. The key is a hash of the four, because they
+may be long. No loss is worth an avoided duplicate: a message without one of the two header fields has no key, and neither has one
+whose fields may have been cut, here or on the wire, or are not printable ASCII.
 """
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from enum import StrEnum
+from hashlib import blake2b
 
 from shadowrelay.model.ids import MessageId
-from shadowrelay.model.message import NO_ORDINALS, Ordinals
+from shadowrelay.model.message import NO_ORDINALS, Envelope, Ordinals
 from shadowrelay.model.ownership import Choice, Claim, Role
 from shadowrelay.model.queue import FailureKind, ForkRetry, StoredMessage
 from shadowrelay.model.replies import DeliveryError, PermanentDeliveryError, Reply
@@ -410,3 +416,34 @@ def no_suspension(stored: StoredMessage) -> str:
     if role is not Role.PRIMARY:
         return f"nothing is to be delivered: its role is {role}"
     return "" if stored.is_decided else "it is being accepted at this moment: try again"
+
+
+KEY_OCTETS = 16
+# Longer ones may have been cut: XSHADOW ENVELOPE leaves at least 1,100 / 2 x 7/8 characters of a Message-ID, docs/protocol.md 6.
+MESSAGE_ID_CHARACTERS_MAX = 450
+DATE_CHARACTERS_MAX = 99  # the receiver records 100
+
+
+def keys_of(envelope: Envelope, ordinals: Ordinals) -> dict[int, bytes]:
+    """The key of each of these recipients; empty if the message cannot be recognised.
+
+    Domains are compared without case, local parts with it, and `Postmaster` without. RFC 5321 2.4, 4.5.1.
+    """
+    message_id, date = envelope.internet_message_id, envelope.date
+    if envelope.resubmitted_from:
+        return {}  # it is delivered again on request
+    if not message_id or not date or len(message_id) > MESSAGE_ID_CHARACTERS_MAX or len(date) > DATE_CHARACTERS_MAX:
+        return {}
+    both = message_id + date
+    if not both.isascii() or not both.isprintable():
+        return {}
+    local, at, domain = envelope.sender.rpartition("@")
+    # No part has a line end, so two parts cannot run into each other.
+    begun = blake2b(f"{message_id}\n{date}\n{local}{at}{domain.lower()}\n".encode("utf-8", "surrogatepass"), digest_size=KEY_OCTETS)
+    keys = {}
+    for ordinal in ordinals:
+        local, at, domain = envelope.recipients[ordinal - 1].address.rpartition("@")
+        whole = begun.copy()
+        whole.update(f"{local}{at}{domain.lower()}".encode("utf-8", "surrogatepass"))
+        keys[ordinal] = whole.digest()
+    return keys

@@ -19,7 +19,7 @@ from shadowrelay.model.values import replace
 from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.forks import Forks
 from shadowrelay.pipeline.next_hop_queue import NextHopQueues
-from shadowrelay.pipeline.verdicts import Verdicts
+from shadowrelay.pipeline.outcomes import Verdicts
 
 RECORD_AGAIN_SECONDS = 1.0
 OF_NO_CLIENT = (Origin.DSN, Origin.JOURNAL, Origin.SAFETY_NET)

@@ -35,7 +35,7 @@ from shadowrelay.model.routing import Destination, Fork
 from shadowrelay.model.tracking import EventSource
 from shadowrelay.model.values import dataclass, replace
 from shadowrelay.ownership import primary
-from shadowrelay.pipeline import ages, delivery_rules, dsn, duplicates, journal, tracking_rows
+from shadowrelay.pipeline import ages, delivery_rules, dsn, journal, tracking_rows
 from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.delivery_rules import NO_REPLY, AttemptOutcome
 from shadowrelay.pipeline.dsn import Action, DsnKind, RecipientReport, promotion_header
@@ -208,7 +208,7 @@ class Forks:
         self._notices = Notices(context)
         self._journaling = Journaling(context)
         self._chance = random.Random()
-        self._in_progress: set[bytes] = set()  # keys of what is being delivered: `pipeline.duplicates`
+        self._in_progress: set[bytes] = set()  # keys of what is being delivered: `delivery_rules.keys_of`
         self.configure(context.settings)
 
     def configure(self, settings: Settings) -> None:
@@ -221,8 +221,8 @@ class Forks:
 
     def of(self, stored: StoredMessage) -> tuple[Fork, ...]:
         """The forks of the recipients that are not done."""
-        done = stored.claim.done
-        return self._router.forks(stored.envelope.recipients, stored.envelope.ordinals - done if done else stored.envelope.ordinals)
+        recipients = stored.envelope.recipients
+        return self._router.forks(recipients, frozenset(range(1, len(recipients) + 1)) - stored.claim.done)
 
     def next_hop_of(self, name: str) -> Destination | None:
         """The next hop with this key, or for mail to this domain. Patterns for single addresses may send some of it elsewhere."""
@@ -253,7 +253,7 @@ class Forks:
         """
         context, stored, ordinals = self._context, attempt.stored, attempt.fork.ordinals
         window = context.settings.transport.duplicate_detection_window
-        keys = duplicates.keys_of(stored.envelope, ordinals) if window else NO_KEYS
+        keys = delivery_rules.keys_of(stored.envelope, ordinals) if window else NO_KEYS
         if not self._in_progress.isdisjoint(keys.values()):
             raise SameInProgress
         self._in_progress.update(keys.values())

@@ -21,6 +21,7 @@ from shadowrelay.ownership import leases
 from shadowrelay.ports import Clock
 from shadowrelay.settings.values import Transport, WithoutLease
 
+LONGEST_REPLY_SECONDS = leases.REPLY_ALLOWANCE_MAX.total_seconds()  # nobody waits longer for the reply to a final dot
 ACCEPT = ""  # stands for the next hop while a message is being accepted
 
 Fork = tuple[MessageId, str]
@@ -317,4 +318,6 @@ class AttemptLease:
 
     def reply_seconds(self) -> float:
         """Seconds that the leases still last."""
+        if self._leases.reply_allowance >= LONGEST_REPLY_SECONDS:  # `may_end_data` has found that they last so long
+            return math.inf
         return self._leases.dot_left(self._message_id, self._claim, self.excused, self._known)

@@ -366,11 +366,6 @@ class Transport(Section):
             )
         return value
 
-    @property
-    def shadow_expiration_timeout(self) -> timedelta:
-        """When a shadow message that was never acknowledged expires, from its arrival. Source: seed-000"""
-        return self.safety_net_hold_time + self.message_expiration_timeout
-
 
 def _inactivity_timeout(values: dict[str, Any]) -> timedelta:
     return MINUTE if values.get("role") is ConnectorRole.EDGE else 5 * MINUTE

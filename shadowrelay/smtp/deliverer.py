@@ -310,8 +310,6 @@ MESSAGES_PER_SESSION_MAX = 100  # some servers defer after about as many
 IDLE_SESSIONS_MAX = 200  # over all destinations
 SMTP_PORT = 25
 
-_log = structlog.get_logger()
-
 
 @dataclass(frozen=True, slots=True)
 class Report:
@@ -350,6 +348,7 @@ class SmtpDeliverer:
         self._concurrency = concurrency_per_destination
         self._idle_seconds = connection_inactivity_timeout.total_seconds()
         self._limits = limits
+        self._log = structlog.get_logger().bind()
         self._pools: dict[str, SessionPool[Opened]] = {}
         self._is_closed = False
 
@@ -389,7 +388,7 @@ class SmtpDeliverer:
             pool.leave()
             if not pool.users_count and pool.is_unused:
                 self._pools.pop(destination.key, None)
-            _log_attempt(job, began, report, error)
+            self._log_attempt(job, began, report, error)
             failed = error = None  # break the cycle from frame to exception, which would keep the attempt's content alive
 
     async def close(self) -> None:
@@ -476,27 +475,26 @@ class SmtpDeliverer:
         else:
             pool.finish(session)
 
-
-def _log_attempt(job: DeliveryJob, began: float, report: Report | None, error: BaseException | None) -> None:
-    """Log one attempt. Successes only at debug level: the tracking log has them, and a busy server has hundreds a second."""
-    replies = tuple(report.replies.values()) if report is not None else ()
-    negative = [reply for reply in replies if reply.code >= 300]
-    if report is not None:
-        reply, server = str(negative[0] if negative else replies[0]), report.server
-    elif isinstance(error, DeliveryError):
-        reply, server = str(error.reply), error.server
-    else:
-        reply, server = type(error).__name__, job.destination.key
-    said = {
-        "message_id": job.envelope.message_id,
-        "next_hop": job.destination.key,
-        "server": server,
-        "recipients": len(job.ordinals),
-        "accepted": len(replies) - len(negative),
-        "reply": reply,
-        "seconds": round(asyncio.get_running_loop().time() - began, 6),
-    }
-    if report is not None and not negative:
-        _log.debug("attempt.finished", **said)
-    else:
-        _log.info("attempt.finished", **said)
+    def _log_attempt(self, job: DeliveryJob, began: float, report: Report | None, error: BaseException | None) -> None:
+        """Log one attempt. Successes only at debug level: the tracking log has them, and a busy server has hundreds a second."""
+        replies = tuple(report.replies.values()) if report is not None else ()
+        negative = [reply for reply in replies if reply.code >= 300]
+        if report is not None:
+            reply, server = str(negative[0] if negative else replies[0]), report.server
+        elif isinstance(error, DeliveryError):
+            reply, server = str(error.reply), error.server
+        else:
+            reply, server = type(error).__name__, job.destination.key
+        said = {
+            "message_id": job.envelope.message_id,
+            "next_hop": job.destination.key,
+            "server": server,
+            "recipients": len(job.ordinals),
+            "accepted": len(replies) - len(negative),
+            "reply": reply,
+            "seconds": round(asyncio.get_running_loop().time() - began, 6),
+        }
+        if report is not None and not negative:
+            self._log.debug("attempt.finished", **said)
+        else:
+            self._log.info("attempt.finished", **said)

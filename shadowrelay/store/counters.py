@@ -57,7 +57,7 @@ _IN_SAFETY_NET = (cast(_M.is_shadow_side, Text), _M.keep_until // constant(MICRO
 _FORKS = tables.RETRY.outerjoin(tables.MESSAGE, _M.internal_id == _R.message)
 _SHADOW_FORKS = tables.SHADOW_FORK.outerjoin(tables.MESSAGE, _M.internal_id == _F.message)
 _WITH_FORKS = constant(2) * cast(_M.forks_count > _ZERO, Integer)
-RECOUNT = compiled(  # the same as `queue_of` and `flush`, over all rows
+RECOUNT = compiled(  # the same as `rows.queue_of` and `flush`, over all rows
     union_all(
         _counted(SUBMISSION, octets=_M.size).where(_M.role == constant(Role.PRIMARY), _M.retries_count == _ZERO),
         _counted(SHADOW, _M.primary_server + constant(" ") + _M.primary_database, _M.handed + _WITH_FORKS, _M.size).where(
@@ -72,28 +72,6 @@ RECOUNT = compiled(  # the same as `queue_of` and `flush`, over all rows
         _counted(DISCARD, _D.asker + constant(" ") + _D.asker_database),
     )
 )
-
-
-def queue_of(
-    role: object,
-    retries_count: object,
-    primary_server: object,
-    primary_database: object,
-    handed: object,
-    forks_count: object,
-    side: object,
-    keep_until: int,
-) -> Key | None:
-    """Under which key a row of `message` counts, by its columns as they are in the file."""
-    if role == Role.PRIMARY:
-        return None if retries_count else IN_SUBMISSION
-    if role == Role.SHADOW:
-        return (SHADOW, f"{primary_server} {primary_database}", (1 if handed else 0) + (2 if forks_count else 0))
-    if role == Role.DELIVERED:
-        return (SAFETY_NET, "1" if side else "0", keep_until // MICROSECONDS_PER_MINUTE)
-    if role == Role.HANDED_OVER:
-        return IN_HANDED_OVER
-    return IN_POISON if role == Role.SET_ASIDE else None
 
 
 def of_kind(connection: Connection, kind: str) -> list[tuple[str, int, int, int]]:

@@ -104,7 +104,7 @@ class Row:
     def to_be_counted(self) -> tuple[counters.Key, int] | None:
         """What `counted` is once this row is written."""
         claim = self.claim
-        key = counters.queue_of(
+        key = queue_of(
             claim.role,
             self.retries_count,
             claim.primary,
@@ -198,6 +198,28 @@ class Row:
         )
 
 
+def queue_of(
+    role: object,
+    retries_count: object,
+    primary_server: object,
+    primary_database: object,
+    handed: object,
+    forks_count: object,
+    side: object,
+    keep_until: int,
+) -> counters.Key | None:
+    """Under which key a row of `message` counts, by its columns as they are in the file."""
+    if role == Role.PRIMARY:
+        return None if retries_count else counters.IN_SUBMISSION
+    if role == Role.SHADOW:
+        return (counters.SHADOW, f"{primary_server} {primary_database}", (1 if handed else 0) + (2 if forks_count else 0))
+    if role == Role.DELIVERED:
+        return (counters.SAFETY_NET, "1" if side else "0", keep_until // counters.MICROSECONDS_PER_MINUTE)
+    if role == Role.HANDED_OVER:
+        return counters.IN_HANDED_OVER
+    return counters.IN_POISON if role == Role.SET_ASIDE else None
+
+
 def new_row(internal_id: int, message: NewMessage, place: ContentPlace, *, is_decided: bool) -> Row:
     envelope = message.envelope
     keep_until = codec.encode_instant(message.keep_until)
@@ -257,7 +279,7 @@ def decode_row(columns: Sequence[Any]) -> Row:
     row.listed = row.should_be_listed()
     # By the columns themselves: a row that makes no sense is still counted as what it was.
     role, primary, database, handed = changing[0], changing[5], changing[6], changing[8]
-    key = counters.queue_of(role, row.retries_count, primary, database, handed, row.forks_count, row.is_shadow_side, row.keep_until)
+    key = queue_of(role, row.retries_count, primary, database, handed, row.forks_count, row.is_shadow_side, row.keep_until)
     row.counted = None if key is None else (key, whole_number(changing[25]))
     if not fault:
         row.written = row.beside()

@@ -80,10 +80,6 @@ def test_the_retry_ladder_is_exchanges() -> None:
     )
 
 
-def test_unacknowledged_shadow_messages_expire_after_hold_time_and_expiration_together() -> None:
-    assert timedelta(days=4) == settings_with().transport.shadow_expiration_timeout
-
-
 @pytest.mark.parametrize(
     ("role", "inactivity", "total"),
     [("transport", 5 * MINUTE, 10 * MINUTE), ("frontend", 5 * MINUTE, 10 * MINUTE), ("edge", MINUTE, 5 * MINUTE)],

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from shadowrelay.model.ids import MessageId
 from shadowrelay.model.message import Envelope, Recipient
-from shadowrelay.pipeline.duplicates import DATE_CHARACTERS_MAX, MESSAGE_ID_CHARACTERS_MAX, keys_of
+from shadowrelay.pipeline.delivery_rules import DATE_CHARACTERS_MAX, MESSAGE_ID_CHARACTERS_MAX, keys_of
 from shadowrelay.protocol.xshadow import format_envelope, parse_envelope
 from shadowrelay.smtp import limits
 

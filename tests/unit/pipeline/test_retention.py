@@ -11,6 +11,7 @@ TRANSPORT = Transport(safety_net_hold_time=timedelta(days=3))
 
 def test_an_unacknowledged_shadow_message_stays_hold_time_and_expiration_together():
     assert NOW + timedelta(days=5) == shadow_keep_until(NOW, TRANSPORT)
+    assert NOW + timedelta(days=4) == shadow_keep_until(NOW, Transport())
 
 
 def test_safety_net_keeps_for_its_hold_time():
