@@ -203,7 +203,7 @@ class DeliverService:
             return
         forks = self._forks.of(stored)
         self._forks.track_transfer(stored, forks)
-        if not [fork for fork in forks if not self._queues.has_room(fork)]:
+        if all(map(self._queues.has_room, forks)):
             for fork in forks:
                 self._load(stored, fork, None, content)
             self._context.attempts.end(message_id)

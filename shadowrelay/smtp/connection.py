@@ -367,7 +367,14 @@ class Connection(SMTP):
                 is_flood = self._replies_octets > REPLIES_OCTETS_MAX
                 line = None if is_flood else reader.take_line()
                 if line is not None:
-                    await self._execute(line)
+                    name, command, argument = self._parsed(line)
+                    if command is not None:
+                        try:
+                            if self.account.peer and (self.heard_at != self.progress_at or name in EXCHANGE_STARTS):
+                                self.heard(name)
+                            await command(self, argument)
+                        except Exception as error:
+                            self._command_failed(name, error)
                 elif self._replies and self._write():
                     await self._drained()
                 elif is_flood:
@@ -399,37 +406,35 @@ class Connection(SMTP):
             except asyncio.LimitOverrunError as overrun:
                 consumed = overrun.consumed
 
-    async def _execute(self, line: bytes) -> None:
+    def _parsed(self, line: bytes) -> tuple[str, Command | None, str]:
+        """The verb, the command and its argument; no command if the line was refused."""
         if not line.endswith(b"\r\n") or line.find(b"\r") != len(line) - 2:
             self.hang_up(BARE_CR_OR_LF, "bare CR or LF")
-            return
+            return "", None, ""
         verb, _, octets = line[:-2].partition(b" ")
         name = verb.decode("ascii", "replace").upper()
         command = self.commands.get(name)
         if len(line) > COMMAND_OCTETS_MAX_BY_VERB.get(name, COMMAND_OCTETS_MAX):
             self.refuse(COMMAND_TOO_LONG)
-            return
+            return name, None, ""
         if command is None:
             self._unknown(name)
-            return
+            return name, None, ""
         try:
-            argument = octets.decode("utf-8")
+            return name, command, octets.decode("utf-8")
         except UnicodeDecodeError:
             self.refuse(NOT_UTF8)
-            return
-        try:
-            if self.account.peer and (self.heard_at != self.progress_at or name in EXCHANGE_STARTS):
-                self.heard(name)
-            await command(self, argument)
-        except WireError as error:
+            return name, None, ""
+
+    def _command_failed(self, name: str, error: Exception) -> None:
+        """Raises: the error, if the connection is lost."""
+        if isinstance(error, WireError):
             self.refuse(error.reply)
-        except LedgerUnavailable as error:
+        elif isinstance(error, LedgerUnavailable):
             self._failed(name, error, error.reply)
-        except (ConnectionError, asyncio.IncompleteReadError):
-            raise
-        except Exception as error:
-            if isinstance(error, OSError) and self.transport is None:
-                raise
+        elif isinstance(error, ConnectionError | asyncio.IncompleteReadError) or (isinstance(error, OSError) and self.transport is None):
+            raise error
+        else:
             self._failed(name, error, LOCAL_ERROR)
 
     def _failed(self, name: str, error: Exception, reply: Reply) -> None:

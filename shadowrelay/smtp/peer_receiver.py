@@ -11,10 +11,9 @@ The rules here:
 
 import re
 import ssl
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from functools import partial
 
-from shadowrelay.model.message import Recipient
 from shadowrelay.model.peers import CopyOffer, PeerIdentity
 from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, SUPERSEDED, Reply, WireError
 from shadowrelay.protocol.xqdiscard import (
@@ -47,7 +46,6 @@ from shadowrelay.smtp.limits import (
     HOLD_HAS_FAILED,
     HOLD_IS_INCOMPLETE,
     HOLD_NOT_OFFERED,
-    HOLD_RECIPIENTS_MAX,
     HOLD_SIZE_MAX,
     IN_TRANSACTION,
     MESSAGE_TOO_BIG,
@@ -58,7 +56,6 @@ from shadowrelay.smtp.limits import (
     OTHER_BOUNDARY,
     READ_AHEAD_OCTETS,
     ROOM_FOR_COPY_SECONDS,
-    TOO_MANY_RECIPIENTS,
     XSHADOW_FIRST,
 )
 from shadowrelay.smtp.receiver import Receiver
@@ -189,14 +186,11 @@ class PeerReceiver(Receiver):
 
     # identity
 
-    async def smtp_XSHADOW(self, argument: str) -> None:
+    def smtp_XSHADOW(self, argument: str) -> Awaitable[None]:
         form, rest = parse_form(argument)
         if form is XshadowForm.HELLO:
-            await self.meet(rest)
-        elif form is XshadowForm.ENVELOPE:
-            self._take_envelope(rest)
-        else:
-            await self._commit(rest)
+            return self.meet(rest)
+        return self._take_envelope(rest) if form is XshadowForm.ENVELOPE else self._commit(rest)
 
     # a copy
 
@@ -228,15 +222,6 @@ class PeerReceiver(Receiver):
         """A peer is one of ours."""
         return self.identity is not None or super().is_inside()
 
-    def refusal_of_recipient(self, transaction: Transaction, recipient: Recipient) -> Reply | None:
-        """A copy must have all original recipients, or it fails."""
-        hold = transaction.hold
-        if hold is None:
-            return super().refusal_of_recipient(transaction, recipient)
-        if hold.has_failed:
-            return HOLD_HAS_FAILED
-        return TOO_MANY_RECIPIENTS if len(transaction.recipients) >= HOLD_RECIPIENTS_MAX else None
-
     def _live_hold(self) -> Hold:
         hold = None if self.transaction is None else self.transaction.hold
         if hold is None:
@@ -245,7 +230,7 @@ class PeerReceiver(Receiver):
             raise WireError(HOLD_HAS_FAILED)
         return hold
 
-    def _take_envelope(self, argument: str) -> None:
+    async def _take_envelope(self, argument: str) -> None:
         self.require_peer()
         hold = self._live_hold()
         hold.extras = parse_envelope(argument)
@@ -258,7 +243,7 @@ class PeerReceiver(Receiver):
             self.hang_up(BAD_CHUNK, "bad BDAT")  # the start of the next command is unknown
             return
         count = int(found[1])
-        if not self._reader.has_octets(count):
+        if len(self._reader.buffered) < count:
             await self.flush()
         hold = None if self.transaction is None else self.transaction.hold
         sink = None if hold is None or hold.has_failed else hold.sink

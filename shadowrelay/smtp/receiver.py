@@ -25,6 +25,8 @@ from shadowrelay.smtp.limits import (
     HELLO_FIRST,
     HELLO_NAME_OCTETS_MAX,
     HELP,
+    HOLD_HAS_FAILED,
+    HOLD_RECIPIENTS_MAX,
     LOOP,
     MAIL_FIRST,
     MESSAGE_TOO_BIG,
@@ -252,7 +254,11 @@ class Receiver(Connection):
         return f"{address}@{home}"
 
     def refusal_of_recipient(self, transaction: Transaction, recipient: Recipient) -> Reply | None:
-        """Why this recipient is refused."""
+        """Why this recipient is refused. A copy must have all original recipients, or it fails."""
+        if (hold := transaction.hold) is not None:
+            if hold.has_failed:
+                return HOLD_HAS_FAILED
+            return TOO_MANY_RECIPIENTS if len(transaction.recipients) >= HOLD_RECIPIENTS_MAX else None
         if len(transaction.recipients) >= self.reception.connector.max_recipients_per_message:
             return TOO_MANY_RECIPIENTS
         rights = self.reception.rights

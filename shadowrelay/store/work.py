@@ -193,7 +193,8 @@ class Work:
         self.new[message_id] = codec.encode_envelope(message.envelope, row.arrived_at)
         if row.claim.role in TO_BE_DELIVERED:
             self._pin(row, 1, 0)
-        self._list(row)
+        if row.claim.copies:
+            self._list(row)
         if row.claim.role is Role.SHADOW and row.claim.primary not in self.state.shadow_queues:
             self._add_shadow_queue(row.claim.primary)
         return row
@@ -220,7 +221,8 @@ class Work:
         if row.claim.role is Role.SHADOW and row.claim.primary not in self.state.shadow_queues:
             self._add_shadow_queue(row.claim.primary)
         self._mark(row)
-        self._list(row)
+        if after.copies or row.listed:
+            self._list(row)
         if row.is_awaited and (after.role is not Role.PRIMARY or row.is_placed):
             self.release_side(row)
         if row.retries_count and after.missing_count < before.missing_count:
@@ -522,8 +524,9 @@ def _insert(work: Work) -> None:
     fresh = []
     for message_id, envelope in work.new.items():
         if (row := work.rows[message_id]) is not None:
-            row.written = row.beside()
-            _count(work, row)
+            row.written, row.counted = row.beside(), row.to_be_counted()
+            if row.counted is not None:
+                work.counts.append((row.counted[0], 1, row.counted[1]))
             fresh.append(
                 (row.internal_id, message_id, str(row.origin), row.arrived_at, envelope, row.claim.recipients_count, *row.changing())
             )  # the columns `rows.ALL`
