@@ -128,7 +128,7 @@ class PeerBook:
     def party(self, server: ServerName) -> Party:
         """The peer in the database that it last reported."""
         state = self.states.get(server)
-        return Party(server, NO_DATABASE) if state is None else state.party
+        return Party(server, NO_DATABASE if state is None else state.database)
 
     def entries(self) -> tuple[Copy, ...]:
         """The list of a message that any peer may have as well: those that answer."""

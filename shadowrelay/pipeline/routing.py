@@ -91,7 +91,7 @@ class Router:
         """Bifurcate the recipients that are not done, in the order of their first ordinals."""
         if len(undone) == 1:
             (ordinal,) = undone
-            return (Fork(self.destination(recipients[ordinal - 1].address), undone),)
+            return (Fork(self._choice(recipients[ordinal - 1].address)[1], undone),)
         shared: dict[Destination, list[int]] = {}
         for ordinal in sorted(undone):
             shared.setdefault(self.destination(recipients[ordinal - 1].address), []).append(ordinal)

@@ -135,9 +135,12 @@ class Transaction:
             self._is_clean = True
             raise failure(answers[0].reply, self.session.server)
         for ordinal, answer in zip(self.work.ordinals, answers[1:], strict=True):
-            self._note_recipient(ordinal, answer)
+            if answer.code < 300:
+                self.accepted.append(ordinal)
+            else:
+                self._note_recipient(ordinal, answer)
         if self.accepted:
-            return await self._may_follow(data)
+            return data.code == 354 or await self._may_follow(data)
         if data.code == 354:  # RFC 2920 3.1: the client must still end the content
             await self._settle(b".\r\n", limits.dot)
         else:

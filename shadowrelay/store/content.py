@@ -59,7 +59,8 @@ class RecentContents:
         with self._lock:
             self._contents[place.segment, place.offset] = data
             self._size += len(data)
-            self._shrink()
+            if self._size > self._bytes_max:
+                self._shrink()
 
     def get(self, place: ContentPlace) -> bytes | None:
         return self._contents.get((place.segment, place.offset))
@@ -140,7 +141,8 @@ class ContentStore:
         """Give a small content its place; it is on disk after the next `sync`. Touches no file."""
         data = content.data
         assert data is not None
-        if self._segment is None or self._end >= SEGMENT_BYTES_MAX or self._is_old(now):
+        is_old = self._opened_at is None or now - self._opened_at >= SEGMENT_AGE_MAX
+        if self._segment is None or self._end >= SEGMENT_BYTES_MAX or is_old:
             self._last_segment += 1
             self._segment, self._end, self._opened_at = self._last_segment, 0, now
             self.segments.add(self._segment)
@@ -148,9 +150,6 @@ class ContentStore:
         self._waiting.append((self._segment, data))
         self._end += len(data)
         return place
-
-    def _is_old(self, now: datetime) -> bool:
-        return self._opened_at is None or now - self._opened_at >= SEGMENT_AGE_MAX
 
     def sync(self) -> None:
         """Write and sync what waits. Raises: OSError; the segment is then not used any more."""
