@@ -428,14 +428,22 @@ class Ledger(Protocol):
         behind a space its next hop, if that is known)."""
         ...
 
-    async def messages(self, queue: str, limit: int, after: int = 0) -> tuple[StoredMessage, ...]:
+    async def messages(self, queue: str, limit: int, after: int = 0, *, newest: bool = False) -> tuple[StoredMessage, ...]:
         """A page of one queue: messages after the one with internal id `after`, by internal id; in Safety Net by expiry time.
-        `queue` is the identity of a QueueRow; empty: all queues except Safety Net."""
+        `queue` is the identity of a QueueRow; empty: all queues except Safety Net; `Undelivered`: of these all but the shadow queues, which
+        are `Shadows`. `newest`: the other way round, from the newest where `after` is 0."""
         ...
 
-    async def filtered(self, queue: str, expression: Expression, expiry: timedelta, limit: int, after: int = 0) -> MessagePage:
+    async def filtered(
+        self, queue: str, expression: Expression, expiry: timedelta, limit: int, after: int = 0, *, newest: bool = False
+    ) -> MessagePage:
         """As `messages`, those that satisfy the filter. A page ends after `limit` messages, or after a fixed number that were looked at.
         `expiry`: message_expiration_timeout."""
+        ...
+
+    async def searched(self, expression: Expression, expiry: timedelta, limit: int, after: int = 0) -> MessagePage:
+        """Of all messages of which there is a row, Safety Net included, those that satisfy the filter, newest first. Pages as in
+        `filtered`."""
         ...
 
 
@@ -595,6 +603,10 @@ class TrackingLog(Protocol):
     def write(self, event: TrackingEvent) -> None: ...
     async def sync(self) -> None: ...
 
+    async def about(self, message_id: MessageId, since: datetime | None) -> Sequence[TrackingEvent]:
+        """The rows that name this message, oldest first; `since`: when it came, `None` if that is not known. Raises: OSError."""
+        ...
+
 
 class Metrics(Protocol):
     """Counters for monitoring. Never block, never raise. `reason` and `result` take a few fixed values."""
@@ -641,15 +653,25 @@ class AdminView(Protocol):
         """Deliver from it again, at once. Returns and raises as `retry_queue`."""
         ...
 
-    async def messages(self, queue: str, limit: int, after: int = 0) -> tuple[StoredMessage, ...]:
+    async def messages(self, queue: str, limit: int, after: int = 0, *, newest: bool = False) -> tuple[StoredMessage, ...]:
         """See `Ledger.messages`."""
         ...
 
-    async def filtered_messages(self, queue: str, expression: Expression, limit: int, after: int = 0) -> MessagePage:
+    async def filtered_messages(
+        self, queue: str, expression: Expression, limit: int, after: int = 0, *, newest: bool = False
+    ) -> MessagePage:
         """See `Ledger.filtered`."""
         ...
 
+    async def searched_messages(self, expression: Expression, limit: int, after: int = 0) -> MessagePage:
+        """See `Ledger.searched`."""
+        ...
+
     async def message(self, message_id: MessageId) -> StoredMessage | None: ...
+
+    async def events(self, message_id: MessageId) -> Sequence[TrackingEvent]:
+        """The rows of this node's tracking log that name this message, oldest first. Raises: RequestRefused if it cannot be read."""
+        ...
 
     async def content(self, message_id: MessageId, *, with_envelope: bool = False) -> tuple[bytes, Content] | None:
         """The header lines to prepend and the content, as it would be delivered; `with_envelope`: the lines begin with the envelope

@@ -25,6 +25,7 @@ from shadowrelay.admin.gate import Gate, problem
 from shadowrelay.admin.metrics import CONTENT_TYPE, Metrics
 from shadowrelay.admin.token import is_token
 from shadowrelay.model.ids import MessageId, ServerName
+from shadowrelay.model.queue import MessagePage
 from shadowrelay.model.replies import LedgerUnavailable, RequestRefused
 from shadowrelay.model.resubmission import Criteria
 from shadowrelay.ports import AdminView
@@ -50,6 +51,8 @@ QUEUE_NAME_MAX = 1_024  # two servers of 255, a next hop of 300, and what stands
 QueueName = Annotated[str, Query(min_length=1, max_length=QUEUE_NAME_MAX, description="identity of a queue, with or without the server")]
 Filter = Annotated[str, Query(max_length=LENGTH_MAX, description="as in Exchange, such as MessageCount -gt 10 -and Status -eq 'Retry'")]
 By = Annotated[str, Query(min_length=1, max_length=128, description="who requests it, for listings and the operator log")]
+Limit = Annotated[int, Query(ge=1, le=LISTED_MAX)]
+After = Annotated[int, Query(ge=0, le=INTERNAL_ID_MAX, description="next_after of the page before")]
 
 CRITERION_MAX = 1_000  # an address has 254 octets, a header line 998
 Criterion = Annotated[str, Query(max_length=CRITERION_MAX)]
@@ -172,19 +175,33 @@ def _api(view: AdminView, now: Callable[[], datetime]) -> APIRouter:
 
     @api.get("/messages")
     async def messages(
-        queue: Annotated[str, Query(max_length=QUEUE_NAME_MAX, description="identity of a queue; empty = all but Safety Net")] = "",
-        limit: Annotated[int, Query(ge=1, le=LISTED_MAX)] = LISTED_DEFAULT,
-        after: Annotated[int, Query(ge=0, le=INTERNAL_ID_MAX, description="next_after of the page before")] = 0,
+        queue: Annotated[
+            str,
+            Query(max_length=QUEUE_NAME_MAX, description="a queue; empty = all but Safety Net; Undelivered, Shadows = parts of that"),
+        ] = "",
+        limit: Limit = LISTED_DEFAULT,
+        after: After = 0,
         filter: Filter = "",
+        newest: Annotated[bool, Query(description="newest first; oldest first otherwise")] = False,
     ) -> resources.Messages:
         """Messages of one queue, or of all but Safety Net, by pages: by internal id, in Safety Net by the time they leave it. With a
         filter a page may have few messages, or none, and not be the last: `next_after` says so."""
         if (expression := _parsed(filter, MESSAGE_PROPERTIES)) is not None:
-            found = await view.filtered_messages(queue, expression, limit, after)
-            return resources.Messages(messages=[resources.summary_of(stored) for stored in found.messages], next_after=found.next_after)
-        page = await view.messages(queue, limit, after)
-        next_after = page[-1].internal_id if len(page) == limit else None
-        return resources.Messages(messages=[resources.summary_of(stored) for stored in page], next_after=next_after)
+            return resources.page_of(await view.filtered_messages(queue, expression, limit, after, newest=newest))
+        page = await view.messages(queue, limit, after, newest=newest)
+        return resources.page_of(MessagePage(page, page[-1].internal_id if len(page) == limit else None))
+
+    @api.get("/search")
+    async def search(
+        filter: Annotated[str, Query(min_length=1, max_length=LENGTH_MAX, description="such as Recipients -like '*@x.example'")],
+        limit: Limit = LISTED_DEFAULT,
+        after: After = 0,
+    ) -> resources.Messages:
+        """Of all messages that this node knows, delivered ones included, those that satisfy the filter, newest first. A page may have few
+        messages, or none, and not be the last: `next_after` says so."""
+        expression = _parsed(filter, MESSAGE_PROPERTIES)
+        assert expression is not None
+        return resources.page_of(await view.searched_messages(expression, limit, after))
 
     @api.get("/messages/{message_id}")
     async def message(message_id: UUID) -> resources.Message:
@@ -193,6 +210,11 @@ def _api(view: AdminView, now: Callable[[], datetime]) -> APIRouter:
         if stored is None:
             raise HTTPException(HTTPStatus.NOT_FOUND, f"this node knows no message {message_id}")
         return resources.message_of(stored)
+
+    @api.get("/messages/{message_id}/events")
+    async def events(message_id: UUID) -> resources.Events:
+        """The rows of this node's message tracking log about a message, oldest first; none where it knows nothing of it."""
+        return resources.Events(events=[resources.event_of(row) for row in await view.events(MessageId(str(message_id)))])
 
     @api.get("/messages/{message_id}/content", response_class=Response, responses={200: {"content": {CONTENT_OF_A_MESSAGE: {}}}})
     async def content(

@@ -1,6 +1,7 @@
 """Synchronous client of a node's API, for the commands. Returns plain dicts; errors include the remedy. docs/operations.md "Commands"."""
 
 import os
+import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -54,8 +55,16 @@ def checked_url(text: str) -> str:
 class NodeClient:
     """One node's API. `url` is like "http://127.0.0.1:8025". All methods raise NodeError. Use it as a context manager."""
 
-    def __init__(self, url: str, token: str, *, transport: httpx.BaseTransport | None = None) -> None:
+    def __init__(self, url: str, token: str, *, transport: httpx.BaseTransport | None = None, authority: Path | None = None) -> None:
+        """`authority`: a file with certificates; one of them must have signed that of an https URL. `None`: a public one.
+
+        Raises: NodeError if that file cannot be used.
+        """
         self.url = url.rstrip("/")
+        try:
+            trusted: ssl.SSLContext | bool = ssl.create_default_context(cafile=authority) if authority else True
+        except OSError as exc:  # an ssl.SSLError is one
+            raise NodeError(f"{authority} has no usable certificates: {exc.strerror or exc}") from exc
         # trust_env off: a proxy from the environment must not see the token, and cannot reach a node on loopback
         self._http = httpx.Client(
             base_url=self.url,
@@ -64,6 +73,7 @@ class NodeClient:
             trust_env=False,
             follow_redirects=False,
             transport=transport,
+            verify=trusted,
         )
 
     def __enter__(self) -> "NodeClient":
@@ -97,12 +107,19 @@ class NodeClient:
         """Deliver from it again. NodeError.status as for `retry_queue`."""
         return self._ask("POST", "/api/v1/queues/resume", {"queue": identity, "by": by})
 
-    def messages(self, queue: str = "", limit: int = 100, after: int = 0, filter_text: str = "") -> list[Json]:
+    def messages(self, queue: str = "", limit: int = 100, after: int = 0, filter_text: str = "", *, newest: bool = False) -> list[Json]:
         """Up to `limit` messages of a queue (empty = all), in as many pages as needed. A wrong filter as in `queues`."""
+        parameters = {"queue": queue} | ({"filter": filter_text} if filter_text else {}) | ({"newest": "true"} if newest else {})
+        return self._pages("/api/v1/messages", parameters, limit, after)
+
+    def search(self, filter_text: str, limit: int = 100) -> list[Json]:
+        """The newest messages that satisfy the filter, of all that the node knows. A wrong filter as in `queues`."""
+        return self._pages("/api/v1/search", {"filter": filter_text}, limit, 0)
+
+    def _pages(self, path: str, parameters: Mapping[str, str], limit: int, after: int) -> list[Json]:
         found: list[Json] = []
         while len(found) < limit:
-            parameters = {"queue": queue, "limit": str(min(limit - len(found), PAGE)), "after": str(after)}
-            page = self._ask("GET", "/api/v1/messages", parameters | ({"filter": filter_text} if filter_text else {}))
+            page = self._ask("GET", path, {**parameters, "limit": str(min(limit - len(found), PAGE)), "after": str(after)})
             found += page["messages"]
             if page["next_after"] is None:
                 break
@@ -112,6 +129,11 @@ class NodeClient:
     def message(self, message_id: str) -> Json:
         """Everything about one message. NodeError.status is 404 if the node does not know it."""
         return self._ask("GET", f"/api/v1/messages/{quote(message_id, safe='')}")
+
+    def events(self, message_id: str) -> list[Json]:
+        """The rows of the node's message tracking log about a message, oldest first."""
+        events: list[Json] = self._ask("GET", f"/api/v1/messages/{quote(message_id, safe='')}/events")["events"]
+        return events
 
     def suspend_message(self, message_id: str, by: str) -> Json:
         """Attempt nothing on it. NodeError.status is 409 if the node refuses, with the reason."""

@@ -8,7 +8,8 @@ from pydantic import BaseModel
 from shadowrelay.model import resubmission
 from shadowrelay.model.drain import DrainView
 from shadowrelay.model.ownership import Choice, CopyNumber, Role
-from shadowrelay.model.queue import NEVER, ForkRetry, NodeView, PeerView, QueueKind, QueueRow, QueueStatus, StoredMessage
+from shadowrelay.model.queue import NEVER, ForkRetry, MessagePage, NodeView, PeerView, QueueKind, QueueRow, QueueStatus, StoredMessage
+from shadowrelay.model.tracking import TrackingEvent
 from shadowrelay.pipeline.pressure_rules import EFFECTS, UNITS, Pressure, history_depth_of, reasons, thresholds_of
 from shadowrelay.protocol.filters import Value
 from shadowrelay.settings.values import BackPressure as Thresholds
@@ -63,8 +64,12 @@ class Number(BaseModel):
     database: str
 
 
+RECIPIENTS_LISTED = 20
+
+
 class MessageSummary(BaseModel):
-    """A message in a listing."""
+    """A message in a listing. Shapes: `to` has the first `RECIPIENTS_LISTED` recipients. `primary`: of a shadow message, its primary
+    server; of a delivered one, the other server that delivered it (empty: this node did)."""
 
     internal_id: int
     message_id: str
@@ -72,6 +77,7 @@ class MessageSummary(BaseModel):
     role: str
     origin: str
     sender: str
+    to: list[str]
     recipients_count: int
     done_count: int
     size: int | None
@@ -85,6 +91,8 @@ class MessageSummary(BaseModel):
     status: str
     suspended_since: datetime | None
     suspended_by: str
+    promoted_from: str
+    delivered_at: datetime | None
 
 
 class Recipient(BaseModel):
@@ -149,10 +157,8 @@ class Message(MessageSummary):
     retries: list[Retry]
     is_decided: bool
     is_promoted: bool
-    promoted_from: str
     deaths_count: int
     keep_until: datetime | None
-    delivered_at: datetime | None
     deliveries: list[Delivery]
     forks: list[Fork]
     resubmitted_from: str
@@ -164,6 +170,31 @@ class Messages(BaseModel):
 
     messages: list[MessageSummary]
     next_after: int | None
+
+
+class Event(BaseModel):
+    """A row of the message tracking log. `network_message_id` is another one where the row only refers to the message."""
+
+    at: datetime
+    event: str
+    source: str
+    network_message_id: str
+    client: str
+    server: str
+    context: str
+    next_hop: str
+    recipients: list[str]
+    replies: list[str]
+    reference: str
+    sender: str
+    subject: str
+    custom_data: dict[str, str]
+
+
+class Events(BaseModel):
+    """What one node logged about a message, oldest first."""
+
+    events: list[Event]
 
 
 class Peer(BaseModel):
@@ -409,6 +440,11 @@ def summary_of(stored: StoredMessage) -> MessageSummary:
     return MessageSummary(**_summary(stored))
 
 
+def page_of(page: MessagePage) -> Messages:
+    """The resource for a page of a listing."""
+    return Messages(messages=[summary_of(stored) for stored in page.messages], next_after=page.next_after)
+
+
 def message_of(stored: StoredMessage) -> Message:
     """The resource for one message in full."""
     envelope, claim = stored.envelope, stored.claim
@@ -423,8 +459,8 @@ def message_of(stored: StoredMessage) -> Message:
         primary_database=claim.database, asked=sorted(claim.asked), is_handed_over=claim.handed,
         copies=[Copy(server=each.server, database=each.database, choice=_choice_name(each.choice)) for each in claim.copies],
         retries=[_retry_of(retry) for retry in stored.retries],
-        is_decided=stored.is_decided, is_promoted=stored.is_promoted, promoted_from=stored.promoted_from,
-        deaths_count=stored.deaths_count, keep_until=stored.keep_until, delivered_at=stored.delivered_at,
+        is_decided=stored.is_decided, is_promoted=stored.is_promoted,
+        deaths_count=stored.deaths_count, keep_until=stored.keep_until,
         deliveries=[
             Delivery(at=each.at, next_hop=each.next_hop, ordinals=sorted(each.ordinals), is_inside=each.is_inside)
             for each in stored.deliveries
@@ -432,6 +468,16 @@ def message_of(stored: StoredMessage) -> Message:
         forks=[Fork(next_hop=each.next_hop, ordinals=sorted(each.ordinals)) for each in stored.forks],
         resubmitted_from=envelope.resubmitted_from,
         sha256=stored.place.sha256.hex() if stored.place is not None else None,
+    )  # fmt: skip
+
+
+def event_of(row: TrackingEvent) -> Event:
+    """The resource for one row."""
+    return Event(
+        at=row.at, event=row.event.value, source=row.source.value, network_message_id=row.network_message_id,
+        client=row.client_hostname or row.client_ip, server=row.server_hostname or row.server_ip, context=row.source_context,
+        next_hop=row.connector_id, recipients=list(row.recipients), replies=list(row.recipient_statuses), reference=row.reference,
+        sender=row.sender, subject=row.subject, custom_data=dict(row.custom_data),
     )  # fmt: skip
 
 
@@ -518,6 +564,7 @@ def _summary(stored: StoredMessage) -> dict[str, Any]:
         "role": claim.role.value,
         "origin": stored.origin.value,
         "sender": envelope.sender,
+        "to": [each.address for each in envelope.recipients[:RECIPIENTS_LISTED]],
         "recipients_count": len(envelope.recipients),
         "done_count": len(claim.done),
         "size": stored.place.size if stored.place is not None else None,
@@ -531,6 +578,8 @@ def _summary(stored: StoredMessage) -> dict[str, Any]:
         "status": _status_of(stored).value,
         "suspended_since": None if stored.suspended is None else stored.suspended.since,
         "suspended_by": "" if stored.suspended is None else stored.suspended.by,
+        "promoted_from": stored.promoted_from,
+        "delivered_at": stored.delivered_at,
     }
 
 

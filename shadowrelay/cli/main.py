@@ -9,11 +9,14 @@ import typer
 from shadowrelay import __version__
 from shadowrelay.cli import drain, queues
 from shadowrelay.cli.doctor import doctor
+from shadowrelay.cli.find import find
 from shadowrelay.cli.init import init
 from shadowrelay.cli.lab import lab
 from shadowrelay.cli.output import AsJson, ExitCode, configuration_errors, print_json, print_table
 from shadowrelay.cli.resubmissions import safety_net
 from shadowrelay.cli.sla import sla
+from shadowrelay.cli.status import status
+from shadowrelay.cli.trace import trace
 from shadowrelay.model.replies import ConfigurationError
 from shadowrelay.settings import configuration, places
 
@@ -32,6 +35,9 @@ app.command("doctor")(doctor)
 app.add_typer(queues.queue, name="queue")
 app.add_typer(queues.messages, name="messages")
 app.add_typer(queues.peers, name="peers")
+queues.messages.command("find")(find)
+queues.messages.command("trace")(trace)
+app.command("status")(status)
 queues.queue.command("redirect")(drain.redirect)
 app.command("drain")(drain.drain)
 app.command("undrain")(drain.undrain)

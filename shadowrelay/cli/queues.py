@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from shadowrelay.cli.find import print_messages
 from shadowrelay.cli.output import AsJson, Config, ExitCode, Node, TokenFile, age, asked_node, duration, print_json, print_table, stop
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 HELD_FOR_OTHERS = "Shadow"
 SET_ASIDE = "Poison"
+HANDED_OVER = "HandedOver"
+UNDELIVERED, SHADOWS = "Undelivered", "Shadows"  # what all queues but Safety Net hold, in two parts
 ALL_MAX = 1_000_000
 REFUSED = (400, 404, 409)  # HTTP statuses that concern one message; any other concerns the node
 DELIVERY = "Delivery"
@@ -83,13 +86,11 @@ def show_queue(
     """Show one queue. In Retry: since when, why, and until when."""
     with asked_node(node, token_file, config) as client:
         rows = client.queues()
-    found = [row for row in rows if identity in _names_of(row)]
-    if not found:
-        stop(f"no such queue: {identity}; there are {', '.join(row['identity'] for row in rows)}", ExitCode.FAILED)
+    found = _named(rows, identity)
     if as_json:
-        print_json(found[0])
+        print_json(found)
         return
-    print_table(("Field", "Value"), [(name.replace("_", " "), value) for name, value in found[0].items()], "")
+    print_table(("Field", "Value"), [(name.replace("_", " "), value) for name, value in found.items()], "")
 
 
 @queue.command("retry")
@@ -150,57 +151,31 @@ def resume_queues(
 def list_messages(
     in_queue: Annotated[str, typer.Option("--queue", help="Queue identity from `queue list`. Default: all queues except Safety Net.")] = "",
     limit: Annotated[int, typer.Option("--limit", min=1, max=250_000, help="Maximum number of messages.")] = 100,
-    after: Annotated[
-        int, typer.Option("--after", min=0, help="Start after this internal id (first column), the last one of the previous page.")
-    ] = 0,
+    after: Annotated[int, typer.Option("--after", min=0, help="With --queue: the next page, after the message with this number.")] = 0,
     filter_text: MessageFilter = "",
     node: Node = None,
     token_file: TokenFile = None,
     config: Config = None,
     as_json: AsJson = False,
 ) -> None:
-    """List messages, oldest first."""
+    """List messages, newest first. Without --queue: what is to be delivered, then copies held for other nodes."""
+    if after and not in_queue:
+        raise typer.BadParameter("pages belong to one queue: name it by --queue, or raise --limit", param_hint="--after")
     with asked_node(node, token_file, config) as client:
-        rows = client.messages(in_queue, limit, after, filter_text)
-        queues = client.queues() if in_queue and not rows and not filter_text and not as_json else []
+        if in_queue:
+            rows = client.messages(in_queue, limit, after, filter_text, newest=True)
+            if not rows:
+                _require_queue(client, in_queue)
+        else:
+            rows = client.messages(UNDELIVERED, limit, 0, filter_text, newest=True)
+            if len(rows) < limit:
+                rows += client.messages(SHADOWS, limit - len(rows), 0, filter_text, newest=True)
     if as_json:
         print_json(rows)
         return
-    columns = (
-        "#No",
-        "Message id",
-        "Role",
-        "Status",
-        "Sender",
-        "#Done",
-        "#Size",
-        "#Age",
-        "Primary",
-        "Shadow",
-        "Last reply, or why it is set aside",
-    )
-    table = [
-        (
-            row["internal_id"],
-            row["message_id"],
-            row["role"],
-            row.get("status"),
-            row["sender"] or "<>",
-            f"{row['done_count']}/{row['recipients_count']}",
-            row["size"],
-            age(row["arrived_at"]),
-            row["primary"],
-            row["shadow"],
-            row["set_aside_reason"] or row["last_reply"],
-        )
-        for row in rows
-    ]
-    none = "no messages"
-    if queues and not any(in_queue in _names_of(row) for row in queues):
-        none += f": of the queues {', '.join(row['identity'] for row in queues)} none is {in_queue}"
-    print_table(columns, table, none)
+    print_messages(rows, "no messages")
     if len(rows) == limit:
-        typer.echo(f"there may be more: --after {rows[-1]['internal_id']}")
+        typer.echo(f"there may be more: --after {rows[-1]['internal_id']}" if in_queue else "there may be more: raise --limit")
 
 
 @messages.command("show")
@@ -445,6 +420,19 @@ def show_pressure(node: Node = None, token_file: TokenFile = None, config: Confi
     typer.echo(f"{found['level']}: {found['effect']}")
     for reason in found["reasons"]:
         typer.echo(reason)
+
+
+def _named(queues: list[dict[str, Any]], identity: str) -> dict[str, Any]:
+    """The queue with this name. Ends the command if there is none."""
+    for row in queues:
+        if identity in _names_of(row):
+            return row
+    stop(f"no such queue: {identity}; there are {', '.join(row['identity'] for row in queues)}", ExitCode.FAILED)
+
+
+def _require_queue(client: "NodeClient", identity: str) -> None:
+    if identity.rpartition("\\")[2] != HANDED_OVER:  # which is listed only while something is in it
+        _named(client.queues(), identity)
 
 
 def _is_tried(row: dict[str, Any]) -> bool:

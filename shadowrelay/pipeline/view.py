@@ -12,6 +12,7 @@ from shadowrelay.model.message import Content
 from shadowrelay.model.queue import MessagePage, NodeView, PeerRow, PeerView, QueueKind, QueueRow, QueueStatus, StoredMessage, Suspension
 from shadowrelay.model.replies import LedgerUnavailable, RequestRefused
 from shadowrelay.model.resubmission import Criteria, ResubmitRequest
+from shadowrelay.model.tracking import TrackingEvent
 from shadowrelay.model.values import replace
 from shadowrelay.pipeline import pressure_rules
 from shadowrelay.pipeline.context import Context
@@ -162,18 +163,33 @@ class View:
         _log.info("queue.retry_requested", queue=found.identity, count=found.count)
         return found
 
-    async def messages(self, queue: str, limit: int, after: int = 0) -> tuple[StoredMessage, ...]:
+    async def messages(self, queue: str, limit: int, after: int = 0, *, newest: bool = False) -> tuple[StoredMessage, ...]:
         """See `ports.AdminView`."""
-        return await self._context.ledger.messages(queue, limit, after)
+        return await self._context.ledger.messages(queue, limit, after, newest=newest)
 
-    async def filtered_messages(self, queue: str, expression: Expression, limit: int, after: int = 0) -> MessagePage:
+    async def filtered_messages(
+        self, queue: str, expression: Expression, limit: int, after: int = 0, *, newest: bool = False
+    ) -> MessagePage:
         """See `ports.AdminView`."""
         expiry = self._context.settings.transport.message_expiration_timeout
-        return await self._context.ledger.filtered(queue, expression, expiry, limit, after)
+        return await self._context.ledger.filtered(queue, expression, expiry, limit, after, newest=newest)
+
+    async def searched_messages(self, expression: Expression, limit: int, after: int = 0) -> MessagePage:
+        """See `ports.AdminView`."""
+        expiry = self._context.settings.transport.message_expiration_timeout
+        return await self._context.ledger.searched(expression, expiry, limit, after)
 
     async def message(self, message_id: MessageId) -> StoredMessage | None:
         """See `ports.AdminView`."""
         return await self._context.ledger.load(message_id)
+
+    async def events(self, message_id: MessageId) -> Sequence[TrackingEvent]:
+        """See `ports.AdminView`."""
+        stored = await self._context.ledger.load(message_id)
+        try:
+            return await self._context.tracking.about(message_id, None if stored is None else stored.envelope.arrived_at)
+        except OSError as error:
+            raise RequestRefused(f"the message tracking log cannot be read: {error}") from error
 
     async def content(self, message_id: MessageId, *, with_envelope: bool = False) -> tuple[bytes, Content] | None:
         """See `ports.AdminView`."""

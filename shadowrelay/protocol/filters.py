@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import NoReturn
 
+from shadowrelay.model.ownership import Role
 from shadowrelay.model.values import dataclass
 
 LENGTH_MAX = 2_000  # characters
@@ -64,6 +65,7 @@ class Property:
 
 TEXT, NUMBER = Property(Kind.TEXT), Property(Kind.NUMBER)
 INSTANT, DURATION = Property(Kind.INSTANT), Property(Kind.DURATION)
+ROLES = tuple(map(str, Role))
 DELIVERY_TYPES = ("Undefined", "DnsConnectorDelivery", "SmartHostConnectorDelivery", "ShadowRedundancy")
 
 QUEUE_PROPERTIES: Mapping[str, Property] = {
@@ -92,6 +94,7 @@ MESSAGE_PROPERTIES: Mapping[str, Property] = {
     "Queue": TEXT,
     "Recipients": TEXT,
     "RetryCount": NUMBER,
+    "Role": Property(Kind.TEXT, ROLES),  # not one of Exchange's
     "Size": Property(Kind.SIZE),
     "SourceIP": TEXT,
     "Status": Property(Kind.TEXT, ("Ready", "Retry", "Suspended")),

@@ -139,7 +139,8 @@ def _lines(cluster: Cluster, node: PlannedNode) -> Iterator[str]:
     yield from _table("[[receive_connectors]]", name="inbound", listen=str(listen), **granted)
     for peer in cluster.nodes:
         if peer != node:
-            yield from _table("[[peers]]", name=peer.name, site=peer.site, boundary=cluster.boundary, address=str(peer.address))
+            asked = {"admin": f"http://{peer.admin}"} if cluster.is_on_one_machine else {}
+            yield from _table("[[peers]]", name=peer.name, site=peer.site, boundary=cluster.boundary, address=str(peer.address), **asked)
     if cluster.next_hops:
         patterns = [f"*@{domain}" for domain in cluster.accepted_domains] or ["*"]
         hops = [str(hop) for hop in cluster.next_hops]

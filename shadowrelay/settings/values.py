@@ -236,6 +236,18 @@ def parse_domain(value: object) -> str:
     return value.strip().rstrip(".").lower()
 
 
+def parse_admin_url(value: object) -> str:
+    """The address of a node's API, or nothing. Raises: ValueError with the remedy."""
+    text = value.strip().rstrip("/") if isinstance(value, str) else "?"
+    scheme, _, where = text.partition("://")
+    try:
+        if text and (scheme not in ("http", "https") or not parse_host_port(where, port_default=443).port):
+            raise ValueError
+    except ValueError:
+        raise ValueError('is not the URL of a node\'s [admin] listen; write one like "https://mx1.west.example:8025"') from None
+    return text
+
+
 def parse_mailbox(value: object) -> str:
     """An ASCII address, its domain made lower case; empty for none. Raises: ValueError with the remedy."""
     text = value.strip() if isinstance(value, str) else "?"
@@ -248,6 +260,7 @@ def parse_mailbox(value: object) -> str:
 _AS_TEXT = PlainSerializer(str, when_used="json")
 Duration = Annotated[timedelta, BeforeValidator(parse_duration), PlainSerializer(format_duration, when_used="json")]
 Size = Annotated[int, BeforeValidator(parse_size), PlainSerializer(format_size, when_used="json")]
+AdminUrl = Annotated[str, BeforeValidator(parse_admin_url)]
 Address = Annotated[HostPort, BeforeValidator(parse_host_port), _AS_TEXT]
 NameServer = Annotated[HostPort, BeforeValidator(parse_name_server), _AS_TEXT]
 NextHops = Annotated[tuple[Annotated[HostPort, _AS_TEXT], ...], BeforeValidator(parse_next_hops)]
@@ -435,6 +448,8 @@ class Peer(Section):
     """Place copies on it, and poll it. Source: seed-003"""
     require_tls: bool | None = None
     """Sessions to it by mutual TLS only. Unset: true if [tls] has a peer_authority, else plain (it must list us as externally secured)."""
+    admin: AdminUrl = ""
+    """URL of its [admin] listen, for commands that ask all nodes. https: peer_authority signs the certificate. Empty: it is not asked."""
 
 
 class Route(Section):

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, and_
 
 from shadowrelay.model.ids import DatabaseId, MessageId, ServerName
 from shadowrelay.model.message import Content, ContentPlace, Envelope, Ordinals
@@ -536,7 +536,7 @@ class SqliteLedger:
     async def depths(self) -> Mapping[tuple[QueueKind, str], int]:
         return await self._readers.ask(queues.depths)
 
-    async def messages(self, queue: str, limit: int, after: int = 0) -> tuple[StoredMessage, ...]:
+    async def messages(self, queue: str, limit: int, after: int = 0, *, newest: bool = False) -> tuple[StoredMessage, ...]:
         question = partial(
             queues.messages,
             queue=queue,
@@ -545,10 +545,13 @@ class SqliteLedger:
             now=self._state.now(),
             numbers=dict(self._state.shadow_queues),
             contents=self._contents,
+            newest=newest,
         )
         return await self._ask(question)
 
-    async def filtered(self, queue: str, expression: Expression, expiry: timedelta, limit: int, after: int = 0) -> MessagePage:
+    async def filtered(
+        self, queue: str, expression: Expression, expiry: timedelta, limit: int, after: int = 0, *, newest: bool = False
+    ) -> MessagePage:
         now = self._state.now()
         next_after: int | None = None
 
@@ -563,7 +566,21 @@ class SqliteLedger:
                 now,
                 dict(self._state.shadow_queues),
                 self._contents,
+                newest=newest,
             )
+            return found
+
+        messages = await self._ask(ask)
+        return MessagePage(messages, next_after)
+
+    async def searched(self, expression: Expression, expiry: timedelta, limit: int, after: int = 0) -> MessagePage:
+        next_after: int | None = None
+        condition = filters.condition(expression, self._state.now(), expiry, self._opening.server)
+        wanted = and_(filters.needed(expression), condition)
+
+        def ask(connection: Connection) -> reading.Found:
+            nonlocal next_after
+            found, next_after = queues.searched(connection, wanted, filters.id_prefix(expression), limit, after, self._contents)
             return found
 
         messages = await self._ask(ask)

@@ -4,7 +4,8 @@ A listing reads counters, and for each queue the one row that is the oldest. The
 longest time (the lowest internal id; in Safety Net the first that leaves): its arrival is told, and one that came here late, with an
 earlier arrival, is told of when it is the first.
 
-Pages are in the order of the internal id; in Safety Net of the time at which a message leaves, then of the internal id.
+Pages are in the order of the internal id; in Safety Net of the time at which a message leaves, then of the internal id; or the other way
+round, newest first. A search looks at every row there is, newest first: a million of them in a second.
 """
 
 import json
@@ -13,14 +14,14 @@ from datetime import datetime
 from operator import itemgetter
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Index, ScalarSelect, Select, func, select, tuple_
+from sqlalchemy import ColumnElement, Connection, Index, ScalarSelect, Select, false, func, select, tuple_
 
 from shadowrelay.model.ids import NO_SERVER, DatabaseId, ServerName
 from shadowrelay.model.queue import QueueKind, QueueRow, Suspension
 from shadowrelay.store import codec, counters, tables
 from shadowrelay.store.content import ContentStore
 from shadowrelay.store.dialect import CrossJoin, by_way_of, constant, through
-from shadowrelay.store.reading import NEVER_DUE, Found, fetch, found, page, shadows_of
+from shadowrelay.store.reading import NEVER_DUE, Found, fetch, found, in_order, page, shadows_of
 from shadowrelay.store.rows import shadow_queue
 
 SUBMISSION = "Submission"
@@ -29,6 +30,7 @@ SAFETY_NET_PRIMARY = "SafetyNet\\Primary"
 SAFETY_NET_SHADOW = "SafetyNet\\Shadow"
 POISON = "Poison"
 HANDED_OVER = "HandedOver"
+UNDELIVERED, SHADOWS = "Undelivered", "Shadows"  # no queues, but the two halves of what all but Safety Net hold
 
 _M, _R, _F, _QUEUE = tables.MESSAGE.c, tables.RETRY.c, tables.SHADOW_FORK.c, tables.COUNTER.c
 DECIDED = through(tables.SUBMISSION, tables.MESSAGE)
@@ -85,12 +87,18 @@ def oldest_in_safety_net(side: int, now: int) -> Select[Any]:
     return safety_net(side, now).with_only_columns(_M.arrived_at).limit(1)
 
 
-def safety_net_page(connection: Connection, side: int, now: int, after: int, limit: int) -> Select[Any]:
+def safety_net_page(connection: Connection, side: int, now: int, after: int, limit: int, *, newest: bool = False) -> Select[Any]:
     """Which page stands behind `after` depends on when that message leaves."""
     kept_until = None
     if after:
         last = select(_M.keep_until).where(_M.internal_id == after, _M.role == "delivered", _M.is_shadow_side == side)
         kept_until = connection.scalar(last)
+    if newest:
+        kept = safety_net(side, now).order_by(None).order_by(_M.keep_until.desc(), _M.internal_id.desc()).limit(limit)
+        if not after:
+            return kept
+        # when it has left Safety Net, everything behind it has left, too
+        return kept.where(false() if kept_until is None else tuple_(_M.keep_until, _M.internal_id) < (kept_until, after))
     if kept_until is None:
         return safety_net(side, now).where(_M.internal_id > after).limit(limit)
     if kept_until <= now:  # it has left Safety Net since the page before, and so has all that stood before it
@@ -103,18 +111,18 @@ def safety_net_after(side: int, kept_until: int, after: int) -> Select[Any]:
     return kept.where(tuple_(_M.keep_until, _M.internal_id) > (kept_until, after)).order_by(_M.keep_until, _M.internal_id)
 
 
-def delivery_page(next_hop: str, after: int, limit: int) -> Select[Any]:
+def delivery_page(next_hop: str, after: int, limit: int, *, newest: bool = False) -> Select[Any]:
     """Of one delivery queue."""
     forks = CrossJoin(tables.RETRY, tables.MESSAGE, _M.internal_id == _R.message)
     queued = by_way_of(tables.BY_NEXT_HOP, select(tables.MESSAGE).select_from(forks))
-    return queued.where(_R.next_hop == next_hop, _R.message > after, _M.role == "primary").order_by(_R.message).limit(limit)
+    return in_order(queued.where(_R.next_hop == next_hop, _M.role == "primary"), _R.message, after, limit, newest=newest)
 
 
-def shadow_fork_page(queue: str, after: int, limit: int) -> Select[Any]:
+def shadow_fork_page(queue: str, after: int, limit: int, *, newest: bool = False) -> Select[Any]:
     """Of a shadow queue by next hop."""
     forks = CrossJoin(tables.SHADOW_FORK, tables.MESSAGE, _M.internal_id == _F.message)
     held = by_way_of(tables.BY_SHADOW_QUEUE, select(tables.MESSAGE).select_from(forks))
-    return held.where(_F.queue == queue, _F.message > after, _M.role == "shadow").order_by(_F.message).limit(limit)
+    return in_order(held.where(_F.queue == queue, _M.role == "shadow"), _F.message, after, limit, newest=newest)
 
 
 def without_forks(primary: ServerName, database: DatabaseId) -> Select[Any]:
@@ -122,10 +130,11 @@ def without_forks(primary: ServerName, database: DatabaseId) -> Select[Any]:
     return shadows_of(primary, database).where(_M.forks_count == constant(0))
 
 
-def queued_page(after: int, limit: int) -> Select[Any]:
+def queued_page(after: int, limit: int, *, newest: bool = False) -> Select[Any]:
     """Of all delivery queues, each message once."""
-    queued = select(_R.message).where(_R.message > after).distinct().order_by(_R.message).limit(limit)
-    return select(tables.MESSAGE).where(_M.internal_id.in_(queued)).order_by(_M.internal_id)
+    queued = in_order(select(_R.message).distinct(), _R.message, after, limit, newest=newest)
+    order = _M.internal_id.desc() if newest else _M.internal_id
+    return select(tables.MESSAGE).where(_M.internal_id.in_(queued)).order_by(order)
 
 
 def by_internal_id(internal_ids: Sequence[int]) -> Select[Any]:
@@ -201,27 +210,46 @@ def _shadows(connection: Connection, *, forked: bool) -> dict[ServerName, dict[D
 
 
 def messages(
-    connection: Connection, queue: str, limit: int, after: int, now: datetime, numbers: dict[ServerName, int], contents: ContentStore
+    connection: Connection,
+    queue: str,
+    limit: int,
+    after: int,
+    now: datetime,
+    numbers: dict[ServerName, int],
+    contents: ContentStore,
+    *,
+    newest: bool = False,
 ) -> Found:
     """Of the queue with that identity; the server before the first backslash is not looked at, and may be missing. Empty: of all
-    queues but Safety Net, where nothing waits."""
-    return _merged(connection, _pages(connection, queue, limit, after, now, numbers), limit, contents)
+    queues but Safety Net, where nothing waits. `UNDELIVERED` and `SHADOWS`: the two halves of that."""
+    return _merged(connection, _pages(connection, queue, limit, after, now, numbers, newest=newest), limit, contents, newest=newest)
 
 
-def _pages(connection: Connection, queue: str, limit: int, after: int, now: datetime, numbers: dict[ServerName, int]) -> list[Select[Any]]:
+def _pages(
+    connection: Connection, queue: str, limit: int, after: int, now: datetime, numbers: dict[ServerName, int], *, newest: bool = False
+) -> list[Select[Any]]:
     """What finds the messages of a page; of Safety Net in its order, of the others by internal id."""
+
+    def page(statement: Select[Any], after: int, limit: int) -> Select[Any]:
+        return in_order(statement, _M.internal_id, after, limit, newest=newest)
+
     is_short = queue in (SUBMISSION, POISON, HANDED_OVER, SAFETY_NET_PRIMARY, SAFETY_NET_SHADOW) or queue.startswith(SHADOW)
     name = queue if is_short else queue.partition("\\")[2] or queue
     if name in (SAFETY_NET_PRIMARY, SAFETY_NET_SHADOW):
         side = 1 if name == SAFETY_NET_SHADOW else 0
-        return [safety_net_page(connection, side, codec.encode_instant(now), after, limit)]
+        return [safety_net_page(connection, side, codec.encode_instant(now), after, limit, newest=newest)]
     submission = [page(DECIDED, after, limit), page(UNDECIDED, after, limit)]
     poison = [page(SET_ASIDE, after, limit)]
     given_away = [page(GIVEN_AWAY, after, limit)]
     shadows = _shadows(connection, forked=True)
+    undelivered = [*submission, queued_page(after, limit, newest=newest), *poison, *given_away]
+    every_shadow = [page(shadows_of(primary, database), after, limit) for primary in shadows for database in shadows[primary]]
     if not name:
-        every_shadow = [page(shadows_of(primary, database), after, limit) for primary in shadows for database in shadows[primary]]
-        return [*submission, queued_page(after, limit), *every_shadow, *poison, *given_away]
+        return [*undelivered, *every_shadow]
+    if name == UNDELIVERED:
+        return undelivered
+    if name == SHADOWS:
+        return every_shadow
     if name == SUBMISSION:
         return submission
     if name == POISON:
@@ -232,9 +260,9 @@ def _pages(connection: Connection, queue: str, limit: int, after: int, now: date
         wanted, _, next_hop = name.removeprefix(SHADOW).partition("\\")
         primary = next((server for server, number in numbers.items() if wanted in (str(number), server)), NO_SERVER)
         if next_hop:
-            return [shadow_fork_page(f"{primary} {next_hop}", after, limit)]
+            return [shadow_fork_page(f"{primary} {next_hop}", after, limit, newest=newest)]
         return [page(without_forks(primary, database), after, limit) for database in shadows.get(primary, ())]
-    return [delivery_page(name, after, limit)]
+    return [delivery_page(name, after, limit, newest=newest)]
 
 
 EXAMINED_MAX = 5_000  # rows for one page of a filtered listing: a tenth of a second
@@ -249,21 +277,62 @@ def filtered(
     now: datetime,
     numbers: dict[ServerName, int],
     contents: ContentStore,
+    *,
+    newest: bool = False,
 ) -> tuple[Found, int | None]:
     """The messages of a page that satisfy the condition, and after which one the next page begins, `None` after the last. The page ends
     after `limit` messages, or where `EXAMINED_MAX` were looked at, so that it may have few messages, or none."""
-    pages = _pages(connection, queue, EXAMINED_MAX, after, now, numbers)
-    ids = _internal_ids(connection, pages)[:EXAMINED_MAX]
+    pages = _pages(connection, queue, EXAMINED_MAX, after, now, numbers, newest=newest)
+    ids = _internal_ids(connection, pages, newest=newest)[:EXAMINED_MAX]
     page_found = found(connection, by_internal_id(ids).where(condition).limit(limit), contents)
     if len(page_found.messages) == limit:
         return page_found, page_found.messages[-1].internal_id
     return page_found, ids[-1] if len(ids) == EXAMINED_MAX else None
 
 
-def _internal_ids(connection: Connection, pages: Sequence[Select[Any]]) -> list[int]:
+SEARCHED_STEP = 10_000  # internal ids that one statement looks at: 10 ms
+SEARCHED_STEPS = 5  # for one page of a search
+
+
+def step_of_search(wanted: ColumnElement[bool], least: int, most: int, limit: int) -> Select[Any]:
+    """Of the rows with these internal ids, the newest that are wanted. No index: reading them in their order is the quickest way."""
+    rows_of_step = select(_M.internal_id).with_hint(tables.MESSAGE, "NOT INDEXED", "sqlite")
+    return rows_of_step.where(_M.internal_id >= least, _M.internal_id <= most, wanted).order_by(_M.internal_id.desc()).limit(limit)
+
+
+def by_message_id(prefix: str, wanted: ColumnElement[bool], after: int) -> Select[Any]:
+    """The messages whose id begins so, which the index of ids finds; those before internal id `after`, unless that is 0."""
+    begins_so = select(_M.internal_id).where(_M.message_id >= prefix, _M.message_id <= f"{prefix}~", wanted)
+    return begins_so.where(_M.internal_id < after) if after else begins_so
+
+
+def searched(
+    connection: Connection, wanted: ColumnElement[bool], prefix: str, limit: int, after: int, contents: ContentStore
+) -> tuple[Found, int | None]:
+    """Of all that this database has a row of, Safety Net and what is kept for answers included: the newest that are wanted, before internal
+    id `after` (0: from the newest), and after which one the next page begins, `None` after the last. `prefix`: of their ids, or empty. A
+    page may have few messages, or none: it ends after so many steps."""
+    if prefix:
+        ids = sorted((internal_id for (internal_id,) in fetch(connection, by_message_id(prefix, wanted, after))), reverse=True)
+        return found(connection, by_internal_id(ids[:limit]), contents), ids[limit - 1] if len(ids) > limit else None
+    ids = []
+    before = after
+    for _ in range(SEARCHED_STEPS):
+        newest = select(func.max(_M.internal_id))
+        most = connection.scalar(newest.where(_M.internal_id < before) if before else newest)
+        if most is None:
+            return found(connection, by_internal_id(ids), contents), None
+        before = max(most - SEARCHED_STEP, 0) + 1
+        ids += [internal_id for (internal_id,) in fetch(connection, step_of_search(wanted, before, most, limit - len(ids)))]
+        if len(ids) == limit:
+            return found(connection, by_internal_id(ids), contents), ids[-1]
+    return found(connection, by_internal_id(ids), contents), before
+
+
+def _internal_ids(connection: Connection, pages: Sequence[Select[Any]], *, newest: bool = False) -> list[int]:
     """Of what all of them find, in the order of one page."""
     ids = [internal_id for each in pages for (internal_id,) in fetch(connection, each.with_only_columns(_M.internal_id))]
-    return ids if len(pages) == 1 else sorted(ids)
+    return ids if len(pages) == 1 else sorted(ids, reverse=newest)
 
 
 def undelivered(connection: Connection, limit: int, after: int, contents: ContentStore) -> Found:
@@ -271,8 +340,10 @@ def undelivered(connection: Connection, limit: int, after: int, contents: Conten
     return _merged(connection, [page(DECIDED, after, limit), queued_page(after, limit)], limit, contents)
 
 
-def _merged(connection: Connection, statements: Sequence[Select[Any]], limit: int, contents: ContentStore) -> Found:
+def _merged(
+    connection: Connection, statements: Sequence[Select[Any]], limit: int, contents: ContentStore, *, newest: bool = False
+) -> Found:
     """The first of what all of them find, by internal id. Where they are several, first the ids, then the rows of one page."""
     if len(statements) == 1:
         return found(connection, statements[0], contents)
-    return found(connection, by_internal_id(_internal_ids(connection, statements)[:limit]), contents)
+    return found(connection, by_internal_id(_internal_ids(connection, statements, newest=newest)[:limit]), contents)

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from sqlalchemy import Connection, Select, and_, bindparam, func, or_, select
+from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, func, or_, select
 
 from shadowrelay.model.ids import NO_DATABASE, DatabaseId, MessageId, ServerName
 from shadowrelay.model.message import NO_ORDINALS, Envelope, Ordinals
@@ -89,7 +89,14 @@ Statement = Select[Any] | tuple[str, tuple[Any, ...]]
 
 def page(statement: Select[Any], after: int, limit: int) -> Select[Any]:
     """These messages by internal id, from behind `after`."""
-    return statement.where(_M.internal_id > after).order_by(_M.internal_id).limit(limit)
+    return in_order(statement, _M.internal_id, after, limit)
+
+
+def in_order(statement: Select[Any], column: ColumnElement[int], after: int, limit: int, *, newest: bool = False) -> Select[Any]:
+    """By this column of internal ids, from behind `after`; `newest`: downward, and from the last where `after` is 0."""
+    if newest:
+        return (statement.where(column < after) if after else statement).order_by(column.desc()).limit(limit)
+    return statement.where(column > after).order_by(column).limit(limit)
 
 
 def unplaced(after: int, limit: int) -> Select[Any]:

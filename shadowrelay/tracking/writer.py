@@ -27,13 +27,15 @@ from typing import NamedTuple, Protocol
 
 import structlog
 
-from shadowrelay.model.ids import ServerName
+from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.tracking import TrackingEvent
 from shadowrelay.protocol.tracking import format_header, format_line
+from shadowrelay.tracking import search
 
 PAGE_BYTES = 4096  # the smallest page of Linux; larger ones are multiples of it
 ROOM_BYTES_MIN = 1024  # left in the page at the end of a write, for the next line (about 500 octets). Costs about 10 % of the space
 LINE_END = b"\r\n"
+CLOCKS_APART = timedelta(hours=1)  # of two nodes; a message that came at five is not searched for before four
 
 _NAME = re.compile(r"MSGTRK(\d{10})-(\d+)\.LOG")
 
@@ -306,6 +308,14 @@ class FileTrackingLog:
             return
         covers = self._running is not None and not self._running.done() and self._running_mark >= self._written_mark
         await asyncio.shield(self._running if covers and self._running is not None else self._next_round())
+
+    async def about(self, message_id: MessageId, since: datetime | None) -> Sequence[TrackingEvent]:
+        """See `ports.TrackingLog`."""
+        self._flush()
+        earliest = None if since is None else since - CLOCKS_APART
+        keys = await asyncio.to_thread(tracking_files, self.directory)
+        files = [self.directory / key.name for key in keys if earliest is None or _ends_at(key, self._now()) >= earliest]
+        return await asyncio.to_thread(search.rows_about, message_id, files)
 
     def rotate_if_due(self) -> None:
         """Close the file of a past hour even if no row follows. Call it regularly."""

@@ -14,6 +14,7 @@ from shadowrelay.model.ownership import Choice, Claim, Copy, CopyNumber, Role
 from shadowrelay.model.queue import FailureKind, ForkRetry, MessagePage, NodeView, Origin, PeerView, QueueKind, QueueRow, StoredMessage
 from shadowrelay.model.replies import STORE_UNAVAILABLE, LedgerUnavailable, RequestRefused
 from shadowrelay.model.resubmission import RequestState, ResubmitRequest
+from shadowrelay.model.tracking import EventId, EventSource, TrackingEvent
 from shadowrelay.pipeline.pressure_rules import NO_PRESSURE, Pressure
 from shadowrelay.settings.values import BackPressure
 
@@ -35,6 +36,12 @@ ENVELOPE = Envelope(
 RETRY = ForkRetry("x.example", frozenset({2}), 3, FailureKind.MESSAGE, NOW - timedelta(minutes=1), NOW, "451 4.3.0 Try again later")
 CLAIM = Claim(Role.PRIMARY, CopyNumber(1, 2, DATABASE), 2, frozenset({1}), copies=(Copy(MX2, DATABASE, Choice.CHOSEN),))
 STORED = StoredMessage(7, ENVELOPE, CLAIM, Origin.CLIENT, ContentPlace(1, 0, 4096, bytes(32)), NOW, (RETRY,))
+
+
+ROW = TrackingEvent(
+    NOW, EventId.SEND, EventSource.SMTP, 7, "", client_hostname="mx1", server_ip="192.0.2.5", server_hostname="store.x.example",
+    recipients=("b@x.example",), recipient_statuses=("250 2.0.0 OK",), connector_id="x.example", custom_data=(("AttemptElapsed", "0.1"),),
+)  # fmt: skip
 
 
 DRAINING = DrainView(
@@ -85,19 +92,30 @@ class FakeNode:
             raise RequestRefused("nothing is tried in mx1\\Poison")
         return next((row for row in await self.queues() if queue == row.identity), None)
 
-    async def messages(self, queue, limit, after=0):
+    async def messages(self, queue, limit, after=0, *, newest=False):
         self._check()
         self.asked.append((queue, limit, after))
-        return tuple([stored for stored in self.stored if stored.internal_id > after][:limit])
+        found = [stored for stored in self.stored if stored.internal_id > after][:limit]
+        return tuple(reversed(found) if newest else found)
 
-    async def filtered_messages(self, queue, expression, limit, after=0):
+    async def filtered_messages(self, queue, expression, limit, after=0, *, newest=False):
         self._check()
         self.asked.append((queue, expression, limit, after))
         return MessagePage(tuple(self.stored[:1]), 77)
 
+    async def searched_messages(self, expression, limit, after=0):
+        self._check()
+        self.asked.append(("search", expression, limit, after))
+        return MessagePage(tuple(self.stored[:1]), 77 if after == 0 else None)
+
     async def message(self, message_id):
         self._check()
         return next((stored for stored in self.stored if stored.envelope.message_id == message_id), None)
+
+    async def events(self, message_id):
+        if self.refusal:
+            raise RequestRefused(self.refusal)
+        return [ROW._replace(network_message_id=message_id)]
 
     async def content(self, message_id, *, with_envelope=False):
         if self.refusal:

@@ -43,7 +43,9 @@ PROTECTED = [
     ("POST", "/api/v1/queues/redirect?to=mx2.west.example"),
     ("GET", "/api/v1/messages"),
     ("GET", f"/api/v1/messages/{ENVELOPE.message_id}"),
+    ("GET", f"/api/v1/messages/{ENVELOPE.message_id}/events"),
     ("GET", "/api/v1/messages/not-an-id"),
+    ("GET", "/api/v1/search?filter=Size -gt 1"),
     ("GET", "/api/v1/safety-net/requests"),
     ("POST", "/api/v1/safety-net/requests?from=2026-11-21T09:00&to=2026-11-21T10:00"),
     ("POST", "/api/v1/safety-net/requests/1/disable"),
@@ -150,6 +152,42 @@ async def test_a_listing_without_bounds_is_refused_with_the_reason(http, node, p
     assert (400, "application/problem+json") == (response.status_code, response.headers["content-type"])
     assert response.json()["detail"].startswith(f"{next(iter(parameters))}: ")
     assert [] == node.asked
+
+
+async def test_the_newest_come_first_where_that_is_asked_for(http, node):
+    node.stored = [numbered(number) for number in range(1, 3)]
+
+    body = (await http.get("/api/v1/messages", params={"newest": "true"})).json()
+
+    assert [2, 1] == [message["internal_id"] for message in body["messages"]]
+
+
+async def test_a_search_is_passed_on_and_says_where_to_go_on(http, node):
+    body = (await http.get("/api/v1/search", params={"filter": "Role -eq primary", "limit": 3, "after": 9})).json()
+    (_, expression, *bounds) = node.asked[0]
+
+    assert ([7], None, "Role", [3, 9]) == (
+        [message["internal_id"] for message in body["messages"]],
+        body["next_after"],
+        expression.name,
+        bounds,
+    )
+    assert ["b@x.example", "c@x.example"] == body["messages"][0]["to"]
+
+
+@pytest.mark.parametrize("parameters", [{}, {"filter": ""}, {"filter": "Size -gt"}, {"filter": "Size -gt 1", "limit": 0}])
+async def test_a_search_for_nothing_is_refused(http, node, parameters):
+    assert (400, []) == ((await http.get("/api/v1/search", params=parameters)).status_code, node.asked)
+
+
+async def test_the_rows_of_the_tracking_log_about_a_message_are_shown(http, node):
+    body = (await http.get(f"/api/v1/messages/{ENVELOPE.message_id}/events")).json()
+    node.refusal = "the message tracking log cannot be read"
+
+    assert [("SEND", "mx1", "store.x.example", ["250 2.0.0 OK"], {"AttemptElapsed": "0.1"})] == [
+        tuple(row[key] for key in ("event", "client", "server", "replies", "custom_data")) for row in body["events"]
+    ]
+    assert 409 == (await http.get(f"/api/v1/messages/{ENVELOPE.message_id}/events")).status_code
 
 
 async def test_a_message_explains_itself(http):
@@ -319,8 +357,9 @@ async def test_the_description_is_openapi_and_says_that_the_token_is_needed(http
     assert {
         "/api/v1/node", "/api/v1/drain", "/api/v1/undrain", "/api/v1/queues",
         *(f"/api/v1/queues/{verb}" for verb in ("retry", "suspend", "resume", "redirect")),
-        "/api/v1/messages", "/api/v1/messages/{message_id}", "/api/v1/peers",
+        "/api/v1/messages", "/api/v1/messages/{message_id}", "/api/v1/peers", "/api/v1/search",
         *(f"/api/v1/messages/{{message_id}}/{verb}" for verb in ("content", "suspend", "resume", "resubmit", "release", "remove")),
+        "/api/v1/messages/{message_id}/events",
         "/api/v1/safety-net/requests", "/api/v1/safety-net/requests/{number}",
         *(f"/api/v1/safety-net/requests/{{number}}/{verb}" for verb in ("disable", "enable", "remove")),
         "/api/v1/peers/{name}/forget", "/api/v1/pressure", "/health/live", "/health/ready", "/metrics",

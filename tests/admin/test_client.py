@@ -55,6 +55,12 @@ def test_a_listing_longer_than_a_page_is_asked_in_pages(client, node):
     assert [("mx1\\Submission", 1000, 0), ("mx1\\Submission", 1000, 1000), ("mx1\\Submission", 200, 2000)] == node.asked
 
 
+def test_a_search_goes_on_until_it_has_enough_or_the_node_has_no_more(client, node):
+    assert [7, 7] == [message["internal_id"] for message in client.search("Size -gt 1", limit=10)]
+    assert [(10, 0), (9, 77)] == [asked[2:] for asked in node.asked]
+    assert "SEND" == client.events(ENVELOPE.message_id)[0]["event"]
+
+
 def test_a_listing_that_ends_before_its_limit_is_not_asked_again(client, node):
     assert 1 == len(client.messages(limit=5000))
     assert 1 == len(node.asked)

@@ -45,6 +45,16 @@ async def find(ledger: Ledger, text: str, queue: str = "") -> list[int]:
     return found
 
 
+async def search(ledger: Ledger, text: str, limit: int = 3) -> list[int]:
+    found: list[int] = []
+    after: int | None = 0
+    while after is not None:
+        page = await ledger.searched(parse_filter(text, MESSAGE_PROPERTIES), EXPIRY, limit, after)
+        found += [stored.internal_id for stored in page.messages]
+        after = page.next_after
+    return found
+
+
 async def test_each_property_is_found_by_its_value(ledger: SqliteLedger) -> None:
     other = await accept(ledger, 2_000, sender="b@other.example", subject="other", internet_message_id="<2@x>", connector="outbound")
     one = await accept(
@@ -71,6 +81,7 @@ async def test_each_property_is_found_by_its_value(ledger: SqliteLedger) -> None
         f"NetworkMessageId -eq {one.envelope.message_id}",
         "Size -lt 1KB",
         "RetryCount -ge 4",
+        "Recipients -like '*cond@z*' -and FromAddress -like 'A@x*' -and Subject -eq '100% OFF'",
         "Status -eq Retry",
         "LastError -like '*greylisted'",
         "LastError -ne $null",
@@ -81,7 +92,9 @@ async def test_each_property_is_found_by_its_value(ledger: SqliteLedger) -> None
         f"Queue -eq '{queue}'",
     ):
         assert [one.internal_id] == await find(ledger, text), text
+        assert [one.internal_id] == await search(ledger, text), text
         assert [other.internal_id] == await find(ledger, f"-not ({text})"), text
+        assert [other.internal_id] == await search(ledger, f"-not ({text})"), text
     assert [other.internal_id] == await find(ledger, "Queue -eq Submission")
     assert [one.internal_id] == await find(ledger, "Recipients -notlike '*corp*'"), "no recipient is like it"
 
@@ -119,6 +132,84 @@ async def test_a_page_looks_at_a_bounded_number_and_says_where_the_next_one_begi
     assert (2, ids[1]) == (len(whole.messages), whole.next_after)
 
 
+async def test_a_search_finds_everything_there_is_newest_first(ledger: SqliteLedger) -> None:
+    held = a_new_message(Role.SHADOW)
+    await ledger.record_hold(held, a_content(), lambda _, claim: Transition(claim, held.claim))
+    done, aside = [await accept(ledger) for _ in range(2)]
+    await ledger.record_attempt(an_attempt(done.envelope.message_id), all_done)
+    await ledger.record_set_aside(aside.envelope.message_id, "died 3 times")
+
+    assert [aside.internal_id, done.internal_id, 1] == await search(ledger, "Size -gt 1")
+    assert [[1], [done.internal_id], [aside.internal_id]] == [
+        await search(ledger, f"Role -eq {role}") for role in ("shadow", "delivered", "set-aside")
+    ]
+
+
+async def test_a_search_by_the_beginning_of_an_id_finds_those_that_begin_so(ledger: SqliteLedger) -> None:
+    ids = [(await accept(ledger, message_id=f"0193a6a{last}-6f1e-7c3a-9c57-0d1f2e3a4b5c")).internal_id for last in "0123456789abf"]
+    await accept(ledger, message_id="1193a6a0-6f1e-7c3a-9c57-0d1f2e3a4b5c", subject="0193a6a0")
+
+    assert ids[::-1] == await search(ledger, "NetworkMessageId -like '0193A6*'")
+    assert [ids[1]] == await search(ledger, "NetworkMessageId -eq '0193A6a1-6f1e-7c3a-9c57-0d1f2e3a4b5c'")
+    assert [] == await search(ledger, "NetworkMessageId -like '0193a6*' -and Subject -eq none")
+    assert [ids[0]] == await search(ledger, "NetworkMessageId -like '0*a6a0-*'")
+    assert [ids[-1]] == await search(ledger, "NetworkMessageId -like '*a6af-*'")
+
+
+async def test_a_page_of_a_search_looks_at_a_bounded_number_and_steps_over_gaps(
+    ledger: SqliteLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queues, "SEARCHED_STEP", 4)
+    monkeypatch.setattr(queues, "SEARCHED_STEPS", 2)
+    ids = [(await accept(ledger, subject="odd" if number % 6 == 5 else "even")).internal_id for number in range(20)]
+    connection = ledger._committer.connection.get()
+    with connection.begin():
+        connection.exec_driver_sql("UPDATE message SET internal_id = internal_id + 1000 WHERE internal_id > ?", (ids[9],))
+
+    first = await ledger.searched(parse_filter("Subject -eq none", MESSAGE_PROPERTIES), EXPIRY, 100)
+
+    assert ((), 1000 + ids[12]) == (first.messages, first.next_after), "two steps of four"
+    assert [1000 + ids[17], 1000 + ids[11], ids[5]] == await search(ledger, "Subject -eq odd")
+    assert [1000 + ids[17], 1000 + ids[11], ids[5]] == await search(ledger, "Subject -eq odd", limit=1)
+
+
+@pytest.mark.parametrize("words", ['say "hi"', "back\\slash", "gr\u00fc\u00dfe", "\U0001f600", "tab\there", "100%", "under_score"])
+async def test_a_search_finds_text_however_the_envelope_writes_it(ledger: SqliteLedger, words: str) -> None:
+    one = await accept(ledger, subject=f"before {words} after")
+    await accept(ledger, subject="before  after")
+
+    assert [[one.internal_id]] * 2 == [await search(ledger, f"Subject -like '{pattern}'") for pattern in (f"*{words}*", f"before {words}*")]
+
+
+async def test_a_listing_goes_the_other_way_round_where_that_is_wanted(ledger: SqliteLedger) -> None:
+    held = a_new_message(Role.SHADOW)
+    await ledger.record_hold(held, a_content(), lambda _, claim: Transition(claim, held.claim))
+    ids = [(await accept(ledger)).internal_id for _ in range(5)]
+    for internal_id, stored in zip(ids, await ledger.messages("Submission", 9), strict=True):
+        if internal_id in ids[:2]:
+            await ledger.record_queued(stored.envelope.message_id, [a_retry(HOP)])
+    gone = [await accept(ledger) for _ in range(3)]
+    for stored in gone:
+        await ledger.record_attempt(an_attempt(stored.envelope.message_id), all_done)
+
+    for queue, expected in (
+        ("", [*ids[::-1], 1]),
+        ("Undelivered", ids[::-1]),
+        ("Shadows", [1]),
+        (HOP, ids[1::-1]),
+        ("Submission", ids[:1:-1]),
+        (f"Shadow\\{THERE}", [1]),
+        ("SafetyNet\\Primary", [stored.internal_id for stored in gone][::-1]),
+    ):
+        found, page = [], await ledger.messages(queue, 2, newest=True)
+        while page:
+            found += [stored.internal_id for stored in page]
+            page = await ledger.messages(queue, 2, found[-1], newest=True)
+        assert expected == found, queue
+        everything = await ledger.filtered(queue, parse_filter("Size -ge 0", MESSAGE_PROPERTIES), EXPIRY, 100, newest=True)
+        assert expected == [stored.internal_id for stored in everything.messages], queue
+
+
 async def test_an_envelope_that_cannot_be_read_has_no_values_and_spoils_no_page(ledger: SqliteLedger) -> None:
     broken, whole = await accept(ledger, subject="a"), await accept(ledger, subject="b")
     connection = ledger._committer.connection.get()
@@ -144,6 +235,7 @@ def values_of(stored: StoredMessage) -> Mapping[str, Value]:
         "MessageSourceName": f"SMTP:{envelope.connector}",
         "NetworkMessageId": envelope.message_id,
         "RetryCount": failures_count,
+        "Role": stored.claim.role.value,
         "Size": None if stored.place is None else stored.place.size,
         "SourceIP": envelope.client_address,
         "Status": "Retry" if failures_count else "Ready",
@@ -198,6 +290,7 @@ async def test_sql_finds_what_the_rules_say(filled: tuple[SqliteLedger, list[Sto
     expected = [stored.internal_id for stored in messages if matches(parse_filter(text, MESSAGE_PROPERTIES), values_of(stored))]
 
     assert expected == await find(ledger, text)
+    assert expected[::-1] == await search(ledger, text)
 
 
 @pytest.fixture

@@ -20,6 +20,13 @@ EVERY_PROPERTY = " -and ".join(f"{name} -ne $null" for name in MESSAGE_PROPERTIE
 FILTERED = queues.by_internal_id([]).where(
     filters.condition(parse_filter(EVERY_PROPERTY, MESSAGE_PROPERTIES), datetime.now(UTC), timedelta(days=2), SERVER)
 )
+MESSAGE = tables.MESSAGE.c
+SEARCHED = filters.condition(
+    parse_filter("Subject -like '*x*' -and Recipients -eq 'y' -and Role -eq primary", MESSAGE_PROPERTIES),
+    datetime.now(UTC),
+    timedelta(days=2),
+    SERVER,
+)
 PLANS: dict[str, tuple[Statement, str]] = {
     "rows of a batch": (work.SELECT_ROWS, "USING INDEX sqlite_autoindex_message_1"),
     "load": (reading.SELECT_MANY, "USING INDEX sqlite_autoindex_message_1"),
@@ -119,6 +126,21 @@ PLANS: dict[str, tuple[Statement, str]] = {
     "page of what was handed over": (reading.page(queues.GIVEN_AWAY, 0, 1), "message_handed_over (role=? AND rowid>?)"),
     "oldest of what was handed over": (queues.oldest(queues.GIVEN_AWAY), "USING INDEX message_handed_over (role=?)"),
     "rows of a filtered page": (FILTERED, "SEARCH message USING INTEGER PRIMARY KEY (rowid=?)"),
+    "step of a search": (queues.step_of_search(SEARCHED, 1, 9, 1), "SEARCH message USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)"),
+    "search by the beginning of an id": (
+        queues.by_message_id("0193", SEARCHED, 0),
+        "SEARCH message USING INDEX sqlite_autoindex_message_1 (message_id>? AND message_id<?)",
+    ),
+    "newest of a delivery queue": (queues.delivery_page("h", 9, 1, newest=True), "retry_next_hop (next_hop=? AND message<?)"),
+    "newest of all delivery queues": (queues.queued_page(9, 1, newest=True), "SEARCH retry USING PRIMARY KEY (message<?)"),
+    "newest of submission": (
+        reading.in_order(queues.DECIDED, MESSAGE.internal_id, 0, 1, newest=True),
+        "USING INDEX message_submission (role=?)",
+    ),
+    "newest of Safety Net": (
+        queues.safety_net(0, 0).order_by(None).order_by(MESSAGE.keep_until.desc(), MESSAGE.internal_id.desc()).limit(1),
+        "message_safety_net (role=? AND is_shadow_side=? AND keep_until>?)",
+    ),
     "forks of a filtered page": (FILTERED, "SEARCH retry USING PRIMARY KEY (message=?)"),
     "delivered": (
         resubmit_requests.delivered(0, 0, 0, 1),

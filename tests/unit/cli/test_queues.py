@@ -25,7 +25,7 @@ QUEUES = [
 MESSAGE = {
     "internal_id": 7, "message_id": "0193-aa", "internet_message_id": "<x@y>", "role": "primary", "origin": "client", "sender": "",
     "recipients_count": 2, "done_count": 1, "size": 4096, "subject": "[bold]not markup", "arrived_at": LONG_AGO, "due_at": None,
-    "primary": "", "shadow": "mx2.example", "last_reply": "450 4.2.0 later", "set_aside_reason": "",
+    "primary": "", "shadow": "mx2.example", "last_reply": "450 4.2.0 later", "set_aside_reason": "", "to": ["a@b.example", "c@d.example"],
 }  # fmt: skip
 FULL = {
     **MESSAGE,
@@ -64,6 +64,8 @@ class FakeClient:
         self.error: Exception | None = None
         self.refusals: dict[str, Exception] = {}
         self.rows = QUEUES
+        self.newest = False
+        self.empty = ["Shadows"]
 
     def __call__(self, url: str, token: str) -> "FakeClient":
         self.asked.append((url, token))
@@ -85,8 +87,11 @@ class FakeClient:
     def retry_queue(self, identity: str) -> dict[str, Any]:
         return self._command("retried", identity)
 
-    def messages(self, queue: str, limit: int, after: int, filter_text: str = "") -> list[dict[str, Any]]:
+    def messages(self, queue: str, limit: int, after: int, filter_text: str = "", *, newest: bool = False) -> list[dict[str, Any]]:
         self.asked.append((queue, limit, after, filter_text) if filter_text else (queue, limit, after))
+        self.newest = newest
+        if queue in self.empty:
+            return []
         return [MESSAGE, {**MESSAGE, "message_id": "a-copy", "role": "shadow"}] if filter_text else [MESSAGE]
 
     def message(self, message_id: str) -> dict[str, Any]:
@@ -235,9 +240,28 @@ def test_json_is_what_the_node_said(node: FakeClient, words: tuple[str, ...], do
 def test_messages_list_asks_for_the_wanted_part_and_says_how_to_go_on(node: FakeClient) -> None:
     result = run("messages", "list", "--queue", "mx1\\Submission", "--limit", 1, "--after", 5)
 
-    assert ("mx1\\Submission", 1, 5) == node.asked[-1]
+    assert (("mx1\\Submission", 1, 5), True) == (node.asked[-1], node.newest)
     assert "there may be more: --after 7" == result.output.splitlines()[-1]
     assert "1/2" in result.output
+    assert 2 == run("messages", "list", "--after", 5).exit_code
+
+
+def test_messages_list_shows_what_is_to_be_delivered_before_copies_held_for_others(node: FakeClient) -> None:
+    node.empty = []
+
+    result = run("messages", "list", "--limit", 5)
+
+    assert [("Undelivered", 5, 0), ("Shadows", 4, 0)] == node.asked[1:]
+    assert [True, True] == [text in result.output for text in ("0193-aa", "a@b.example, c@d.example")]
+
+
+def test_messages_list_of_a_queue_that_does_not_exist_is_an_error_that_lists_those_that_do(node: FakeClient) -> None:
+    node.empty = ["nowhere", "Submission", "HandedOver"]
+
+    wrong, empty, special = [run("messages", "list", "--queue", name) for name in node.empty]
+
+    assert (1, True) == (wrong.exit_code, "no such queue: nowhere; there are mx1\\Submission, mx1\\Shadow\\3" in wrong.stderr)
+    assert [(0, "no messages\n")] * 2 == [(each.exit_code, each.output) for each in (empty, special)]
 
 
 def test_messages_show_prints_fields_recipients_copies_and_retries(node: FakeClient) -> None:

@@ -1,0 +1,101 @@
+"""Asks all nodes at once, each by its own API: `messages find`, `messages trace`, `status`. docs/operations.md "All nodes at once".
+
+The nodes are this one and the peers whose `admin` the configuration names, or those of `--node`. One that does not answer is named as
+missing, on standard error or in the document; only if none answers is that a failure.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from shadowrelay.cli.output import NODE_VARIABLE, URL_DEFAULT, ExitCode, configuration_errors, stop
+from shadowrelay.model.values import dataclass
+from shadowrelay.settings.configuration import load
+
+if TYPE_CHECKING:
+    from shadowrelay.admin.client import NodeClient
+
+Json = dict[str, Any]
+NOT_CONFIGURED = "[[peers]] admin does not say where its API is"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What one node said, or why it said nothing. Shapes: `name` is that of the configuration where it did not answer, else its own."""
+
+    name: str
+    said: Any = None
+    error: str = ""
+    status: int = 0  # of HTTP
+
+
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    """Clients of nodes by what they are called until they say their names; `unasked`: peers without a URL."""
+
+    clients: tuple[tuple[str, "NodeClient"], ...]
+    unasked: tuple[str, ...] = ()
+
+    def ask(self, question: Callable[["NodeClient"], Any]) -> list[Answer]:
+        """One answer for each, in order, of all at the same time. If none of them answers it, the command ends."""
+        from shadowrelay.admin.client import NodeError
+
+        def asked(entry: tuple[str, "NodeClient"]) -> Answer:
+            name, client = entry
+            try:
+                return Answer(client.node()["name"], question(client))
+            except NodeError as exc:
+                return Answer(name, error=str(exc), status=exc.status)
+
+        with ThreadPoolExecutor(len(self.clients)) as pool:
+            answers = list(pool.map(asked, self.clients))
+        if all(answer.error for answer in answers):
+            was_refused = any(answer.status in (400, 401) for answer in answers)
+            stop("\n".join(dict.fromkeys(answer.error for answer in answers)), ExitCode.USAGE if was_refused else ExitCode.UNREACHABLE)
+        return answers + [Answer(name, error=NOT_CONFIGURED) for name in self.unasked]
+
+
+@contextmanager
+def asked_nodes(node: str | None, token_file: Path | None, config: Path | None) -> Iterator[Nodes]:
+    """Clients of all nodes; errors end the command with the matching exit code. `node`: one URL, or several with commas between; else
+    the nodes of the configuration, else those that the environment names."""
+    from shadowrelay.admin.client import NodeClient, NodeError, checked_url, find_token
+
+    unasked: tuple[str, ...] = ()
+    authority = None
+    with configuration_errors():
+        given = node or (os.environ.get(NODE_VARIABLE, "") if config is None else "")
+        named = [(url.strip(), url.strip()) for url in given.split(",") if url.strip()]
+        if config is not None:
+            settings = load(config).settings
+            token_file = token_file or settings.admin.token_file
+            authority = settings.tls.peer_authority if settings.tls else None
+            if not named:
+                named = [(settings.server.name, f"http://{settings.admin.listen}")]
+                named += [(peer.name, peer.admin) for peer in settings.peers if peer.admin]
+                unasked = tuple([peer.name for peer in settings.peers if not peer.admin])
+        named = [(name, checked_url(url)) for name, url in named or [(URL_DEFAULT, URL_DEFAULT)]]
+        token = find_token(token_file)
+    with ExitStack() as stack:
+        try:
+            clients = [(name, stack.enter_context(NodeClient(url, token, authority=authority))) for name, url in named]
+        except NodeError as exc:
+            stop(str(exc), ExitCode.USAGE)
+        yield Nodes(tuple(clients), unasked)
+
+
+def missing(answers: Sequence[Answer]) -> list[Json]:
+    """The nodes that said nothing, for a document."""
+    return [{"node": answer.name, "error": answer.error} for answer in answers if answer.error]
+
+
+def name_missing(answers: Sequence[Answer]) -> None:
+    """Say on standard error whose part is missing."""
+    for answer in answers:
+        if answer.error:
+            typer.echo(f"shadowrelay: without {answer.name}: {answer.error}", err=True)

@@ -1,0 +1,156 @@
+"""`status`: is mail redundant now, and what does every node hold? docs/operations.md "Status".
+
+`summary` turns what the nodes said into one document; the command prints it. Each node answers for itself. What a silent node holds is
+told by the others.
+"""
+
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from shadowrelay.cli.cluster import Answer, asked_nodes, missing
+from shadowrelay.cli.output import AsJson, Config, ExitCode, Node, TokenFile, age, duration, print_json, print_table
+from shadowrelay.settings.values import parse_duration
+
+if TYPE_CHECKING:
+    from shadowrelay.admin.client import NodeClient
+
+Json = dict[str, Any]
+
+WAITING = ("Submission", "Delivery", "HandedOver", "Poison")  # kinds of queues with mail that is not delivered
+WATCH_SECONDS = 2.0
+
+
+def status(
+    is_watched: Annotated[bool, typer.Option("--watch", help="Again every two seconds, until interrupted.")] = False,
+    node: Node = None,
+    token_file: TokenFile = None,
+    config: Config = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show whether mail is redundant now, and what each node holds for whom. Exit code 1 if it is not redundant."""
+    with asked_nodes(node, token_file, config) as nodes:
+        while True:
+            answers = nodes.ask(_look)
+            found = summary(answers)
+            if is_watched and not as_json:
+                typer.clear()
+            _print(found, answers, as_json)
+            if not is_watched:
+                break
+            try:
+                time.sleep(WATCH_SECONDS)
+            except KeyboardInterrupt:
+                break
+    if not found["is_redundant"]:
+        raise typer.Exit(ExitCode.FAILED)
+
+
+def _look(client: "NodeClient") -> Json:
+    return {"node": client.node(), "ready": client.ready(), "queues": client.queues(), "peers": client.peers()}
+
+
+def summary(answers: Sequence[Answer]) -> Json:
+    """One document: `is_redundant`, a `sentence` for it, the `nodes`, who `holds` copies for whom, and whose part is `missing`."""
+    said = [answer.said for answer in answers if answer.said]
+    alone = [row["node"]["name"] for row in said if not any(map(_takes_copies, row["peers"]))]
+    silent = sorted({peer["name"] for row in said for peer in row["peers"] if not peer["is_reachable"]})
+    if alone:
+        sentence = f"NEW MAIL IS NOT REDUNDANT on {' and '.join(alone)}: no peer takes copies now"
+    else:
+        sentence = f"New mail is redundant{' on the nodes that answered' if any(answer.error for answer in answers) else ''}"
+    if silent:
+        sentence += f"; {' and '.join(silent)} cannot be reached by every node"
+    return {
+        "is_redundant": not alone,
+        "sentence": sentence,
+        "nodes": [_node_of(row) for row in said],
+        "holds": [_holding(row, peer) for row in said for peer in row["peers"] if peer["held_for_count"] or not peer["is_reachable"]],
+        "missing": missing(answers),
+    }
+
+
+def _takes_copies(peer: Json) -> bool:
+    return bool(peer["is_reachable"] and peer["breaker"] == "closed" and not peer["is_draining"] and not peer["conflict"])
+
+
+def _node_of(row: Json) -> Json:
+    waiting = [queue for queue in row["queues"] if queue["kind"] in WAITING]
+    errors = [f"{peer['name']}: {error}" for peer in row["peers"] if (error := _error_of(peer))]
+    return {
+        "name": row["node"]["name"],
+        "site": row["node"]["site"],
+        "state": row["node"]["state"],
+        "to_deliver_count": sum(queue["count"] for queue in waiting),
+        "oldest_at": min((queue["oldest_at"] for queue in waiting if queue["oldest_at"]), default=None),
+        "held_count": sum(peer["held_for_count"] for peer in row["peers"]),
+        "reasons": row["ready"]["reasons"],
+        "errors": errors,
+    }
+
+
+def _error_of(peer: Json) -> str:
+    """The last error of a peer, as this node knows it."""
+    known = peer["conflict"] or peer["refusal"] or peer.get("last_error", "") or peer["differs"]
+    return known or ("" if peer["is_reachable"] else "does not answer")
+
+
+def _holding(row: Json, peer: Json) -> Json:
+    """What a node holds for a peer, and when it takes that over: `None` while the peer is heard, or was never heard."""
+    oldest = [
+        queue["oldest_at"]
+        for queue in row["queues"]
+        if queue["kind"] == "Shadow" and queue["primary"] == peer["name"] and queue["oldest_at"]
+    ]
+    silence = peer["heartbeat_age_seconds"]
+    takes_over_in = None
+    if not peer["is_reachable"] and silence is not None and peer["held_for_count"]:
+        takes_over_in = max(_span_of(row).total_seconds() - silence, 0.0)
+    return {
+        "node": row["node"]["name"],
+        "primary": peer["name"],
+        "count": peer["held_for_count"],
+        "oldest_at": min(oldest, default=None),
+        "is_reachable": peer["is_reachable"],
+        "heard_seconds_ago": silence,
+        "takes_over_in_seconds": takes_over_in,
+    }
+
+
+def _span_of(row: Json) -> timedelta:
+    return parse_duration(row["node"]["settings"]["transport"]["shadow_resubmit_time_span"])
+
+
+def _print(found: Json, answers: Sequence[Answer], as_json: bool) -> None:
+    if as_json:
+        print_json(found)
+        return
+    now = datetime.now(UTC)
+    typer.echo(f"{found['sentence']}.\n")
+    rows = [
+        (
+            *(row[key] for key in ("name", "site", "state", "to_deliver_count")),
+            age(row["oldest_at"], now),
+            row["held_count"],
+            "; ".join([*row["reasons"], *row["errors"]]),
+        )
+        for row in found["nodes"]
+    ]
+    rows += [(one["node"], "", "MISSING", "", "-", "", one["error"]) for one in found["missing"]]
+    print_table(("Node", "Site", "State", "#To deliver", "#Oldest", "#Holds", "What is wrong"), rows, "")
+    held = [
+        (
+            row["node"],
+            row["count"],
+            row["primary"],
+            age(row["oldest_at"], now),
+            duration(row["heard_seconds_ago"]),
+            "-" if row["takes_over_in_seconds"] is None else f"in {duration(row['takes_over_in_seconds'])}",
+        )
+        for row in found["holds"]
+    ]
+    typer.echo()
+    print_table(("Node", "#Copies", "Held for", "#Oldest", "#Heard", "#Takes over"), held, "no node holds copies now")

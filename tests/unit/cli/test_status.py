@@ -1,0 +1,111 @@
+"""`status`: one table from what all nodes say."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from shadowrelay.admin import client as admin_client
+from shadowrelay.cli.main import app
+
+Row = dict[str, Any]
+EAST, WEST = "mx1.east", "mx1.west"
+
+
+def peer(name: str, **more: Any) -> Row:
+    usual = {"is_reachable": True, "breaker": "closed", "is_draining": False, "conflict": "", "refusal": "", "differs": ""}
+    return {"name": name, "held_for_count": 0, "heartbeat_age_seconds": 1.0} | usual | more
+
+
+def queue(kind: str, count: int, primary: str = "") -> Row:
+    return {"kind": kind, "count": count, "oldest_at": "2026-01-01T00:00:00Z" if count else None, "primary": primary}
+
+
+class FakeNodes:
+    """Stands for NodeClient: two nodes of a cluster."""
+
+    def __init__(self) -> None:
+        self.peers = {EAST: [peer(WEST)], WEST: [peer(EAST, held_for_count=40)]}
+        self.queues = {EAST: [queue("Delivery", 40), queue("SafetyNetPrimary", 5)], WEST: [queue("Shadow", 40, EAST)]}
+        self.silent: list[str] = []
+
+    def __call__(self, url: str, token: str, *, authority: Path | None = None) -> "FakeNodes.One":
+        return self.One(self, url.removeprefix("http://"))
+
+    class One:
+        def __init__(self, nodes: "FakeNodes", name: str) -> None:
+            self.nodes, self.name = nodes, name
+
+        def __enter__(self) -> "FakeNodes.One":
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            return None
+
+        def node(self) -> Row:
+            if self.name in self.nodes.silent:
+                raise admin_client.NodeError("cannot be reached")
+            settings = {"transport": {"shadow_resubmit_time_span": "3h"}}
+            return {"name": self.name, "site": self.name.partition(".")[2], "state": "running", "settings": settings}
+
+        def ready(self) -> Row:
+            return {"is_ready": True, "is_degraded": False, "reasons": []}
+
+        def queues(self) -> list[Row]:
+            return self.nodes.queues[self.name]
+
+        def peers(self) -> list[Row]:
+            return self.nodes.peers[self.name]
+
+
+@pytest.fixture
+def nodes(monkeypatch: pytest.MonkeyPatch) -> FakeNodes:
+    fake = FakeNodes()
+    monkeypatch.setattr(admin_client, "NodeClient", fake)
+    monkeypatch.setenv("SHADOWRELAY_ADMIN_TOKEN", "a-token-of-sixteen-or-more")
+    return fake
+
+
+def run(*words: str) -> Result:
+    return CliRunner().invoke(app, ["status", "--node", f"http://{EAST},http://{WEST}", *words])
+
+
+def test_a_healthy_cluster_is_redundant_and_says_who_holds_what_for_whom(nodes: FakeNodes) -> None:
+    result, document = run(), json.loads(run("--json").stdout)
+
+    assert (0, "New mail is redundant.") == (result.exit_code, result.stdout.splitlines()[0])
+    assert [(EAST, 40, 0), (WEST, 0, 40)] == [(one["name"], one["to_deliver_count"], one["held_count"]) for one in document["nodes"]]
+    assert [(WEST, EAST, 40, None)] == [
+        (one["node"], one["primary"], one["count"], one["takes_over_in_seconds"]) for one in document["holds"]
+    ]
+    assert [] == document["missing"]
+
+
+def test_a_node_that_is_gone_is_missing_and_it_is_said_when_its_mail_is_taken_over(nodes: FakeNodes) -> None:
+    nodes.silent = [EAST]
+    nodes.peers[WEST] = [peer(EAST, held_for_count=40, is_reachable=False, heartbeat_age_seconds=1800.0, last_error="refused")]
+
+    result, document = run(), json.loads(run("--json").stdout)
+
+    assert (1, False) == (result.exit_code, document["is_redundant"])
+    assert "NEW MAIL IS NOT REDUNDANT on mx1.west: no peer takes copies now; mx1.east cannot be reached by every node." in result.stdout
+    assert [True, True, True] == [text in result.stdout for text in ("MISSING", "mx1.east: refused", "in 2h 30m")]
+    assert [9000.0] == [one["takes_over_in_seconds"] for one in document["holds"]]
+    assert [{"node": f"http://{EAST}", "error": "cannot be reached"}] == document["missing"]
+
+
+@pytest.mark.parametrize(
+    "trouble", [{"breaker": "refusing", "refusal": "452 4.3.1 disk"}, {"is_draining": True}, {"conflict": "two of a name"}]
+)
+def test_a_peer_that_takes_no_copies_makes_mail_not_redundant(nodes: FakeNodes, trouble: Row) -> None:
+    nodes.peers[EAST] = [peer(WEST, **trouble)]
+
+    assert (1, True) == ((result := run()).exit_code, f"NOT REDUNDANT on {EAST}" in result.stdout)
+
+
+def test_a_third_node_is_enough(nodes: FakeNodes) -> None:
+    nodes.peers[EAST] = [peer(WEST, breaker="open", is_reachable=False), peer("mx2.west")]
+
+    assert (0, True) == ((result := run()).exit_code, result.stdout.startswith("New mail is redundant; mx1.west cannot"))

@@ -1,0 +1,171 @@
+"""`messages trace`: the sentence that a story begins with, from what nodes logged."""
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from shadowrelay.admin import client as admin_client
+from shadowrelay.cli.main import app
+from shadowrelay.cli.trace import sentence, what
+
+ID = "0193a6a2-6f1e-7c3a-9c57-0d1f2e3a4b5c"
+NOW = datetime(2026, 11, 23, 6, tzinfo=UTC)
+EAST, WEST = "mx1.east", "mx1.west"
+BOB, EVE = "bob@corp.example", "eve@corp.example"
+
+Row = dict[str, Any]
+
+
+def row(node: str, event: str, second: float, *to: str, source: str = "SMTP", **more: Any) -> Row:
+    """A row of that node's log, so many seconds after 05:42."""
+    at = f"2026-11-23T05:42:{second:06.3f}+00:00"
+    fields = {"client": "", "server": "", "context": "", "next_hop": "", "replies": [], "reference": "", "custom_data": {}}
+    named = {"node": node, "at": at, "event": event, "source": source, "network_message_id": ID, "recipients": list(to)}
+    return fields | named | more
+
+
+def received(replication: str, *to: str) -> Row:
+    return row(EAST, "RECEIVE", 1, *to, client="client.example", custom_data={"Replication": replication})
+
+
+def known(role: str, *to: str, **more: Any) -> Row:
+    message = {"role": role, "primary": "", "set_aside_reason": "", "last_reply": "", "recipients": [{"address": one} for one in to]}
+    return message | more
+
+
+TAKEOVER = row(WEST, "RESUBMIT", 14, BOB, source="REDUNDANCY", reference=EAST, custom_data={"Reason": "Silence"})
+
+
+@pytest.mark.parametrize(
+    ("events", "messages", "told"),
+    [
+        ([received("Success", BOB), row(EAST, "SEND", 2, BOB)], {}, "Delivered by mx1.east, 05:42:02"),
+        (
+            [received("Failed", BOB), row(EAST, "HAREDIRECT", 4, BOB, server=WEST), TAKEOVER, row(WEST, "SEND", 16, BOB)],
+            {},
+            "Delivered by mx1.west after takeover from mx1.east, 05:42:16; accepted without a copy for 3 s",
+        ),
+        (
+            [received("Failed", BOB), row(EAST, "SENDEXTERNAL", 3, BOB)],
+            {},
+            "Delivered by mx1.east, 05:42:03; without a copy until it was delivered, 2 s after it was accepted",
+        ),
+        (
+            [received("Disabled", BOB), row(EAST, "DEFER", 3, BOB, replies=["451 4.3.0 Later"])],
+            {EAST: known("primary", BOB), WEST: known("shadow", BOB)},
+            "Waits on mx1.east: 451 4.3.0 Later; accepted without a copy, and no copy was made since",
+        ),
+        (
+            [received("Success", BOB, EVE), row(EAST, "SEND", 2, BOB), row(EAST, "FAIL", 3, EVE, replies=["550 5.1.1 Unknown"])],
+            {},
+            "Delivered to 1 of 2 recipients by mx1.east, 05:42:02; failed for eve@corp.example on mx1.east, 05:42:03: 550 5.1.1 Unknown",
+        ),
+        (
+            [received("Success", BOB, EVE), row(EAST, "SEND", 2, BOB)],
+            {EAST: known("primary", BOB, EVE, last_reply="421 4.4.1 no")},
+            "Delivered to 1 of 2 recipients by mx1.east, 05:42:02; waits for eve@corp.example on mx1.east: 421 4.4.1 no",
+        ),
+        (
+            [received("Success", BOB), row(EAST, "SEND", 2, BOB), TAKEOVER, row(WEST, "SEND", 16, BOB)],
+            {},
+            "Delivered by mx1.east and mx1.west after takeover from mx1.east, 05:42:16; delivered more than once to bob@corp.example",
+        ),
+        (
+            [row(WEST, "HARECEIVE", 1, BOB, client=EAST)],
+            {WEST: known("shadow", BOB)},
+            "Not delivered as far as is known; mx1.west has a copy; its acceptance is in none of these logs",
+        ),
+        ([], {EAST: known("delivered", BOB, primary=WEST)}, "Done, says mx1.east, and was delivered by mx1.west"),
+        ([], {EAST: known("primary", BOB, suspended_since="x", suspended_by="ann")}, "Is suspended by ann on mx1.east"),
+        (
+            [received("Success", BOB), row(EAST, "DUPLICATEDELIVER", 2, BOB, context="delivered as 42")],
+            {},
+            "Not delivered again: delivered as 42",
+        ),
+    ],
+)
+def test_a_story_begins_with_a_sentence(events: list[Row], messages: dict[str, Row], told: str) -> None:
+    assert told == sentence(ID, events, messages, NOW)
+
+
+def test_another_day_is_named_with_its_date() -> None:
+    told = sentence(ID, [received("Success", BOB), row(EAST, "SEND", 2, BOB)], {}, datetime(2026, 11, 24, tzinfo=UTC))
+
+    assert "Delivered by mx1.east, 2026-11-23 05:42:02" == told
+
+
+def test_rows_that_only_refer_to_the_message_are_told_but_decide_nothing() -> None:
+    notice = row(EAST, "SEND", 2, "ann@x.example", network_message_id="another")
+
+    assert "Waits on mx1.east" == sentence(ID, [received("Success", BOB), notice], {EAST: known("primary", BOB)}, NOW)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (received("Failed", BOB), "accepted from client.example WITHOUT a copy"),
+        (row(EAST, "HAREDIRECTFAIL", 1, context="No suitable shadow servers"), "no copy could be made: No suitable shadow servers"),
+        (TAKEOVER, "took over from mx1.east: Silence"),
+        (row(EAST, "HADISCARD", 1, client=WEST, context="delivered"), "discarded its copy: mx1.west told it delivered"),
+        (row(EAST, "SEND", 1, BOB, server="store", replies=["250 OK"]), "delivered to store for bob@corp.example: 250 OK"),
+        (row(EAST, "LOAD", 1), "found it in its queue at its start"),
+    ],
+)
+def test_each_row_is_told_in_words(line: Row, words: str) -> None:
+    assert words == what(line)
+
+
+class FakeNodes:
+    """Stands for NodeClient: two nodes, of which one knows the message."""
+
+    def __init__(self, url: str, token: str, *, authority: Path | None = None) -> None:
+        self.url = url
+
+    def __enter__(self) -> "FakeNodes":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def node(self) -> Row:
+        return {"name": self.url.removeprefix("http://")}
+
+    def search(self, filter_text: str, limit: int) -> list[Row]:
+        found = [ID] if "one" in filter_text or self.url.endswith(WEST) else [ID, "another"]
+        return [known("shadow") | {"message_id": one, "arrived_at": one, "subject": ""} for one in found]
+
+    def events(self, message_id: str) -> list[Row]:
+        events = [received("Success", BOB), row(EAST, "SEND", 2, BOB)] if self.url.endswith(EAST) else [TAKEOVER]
+        return [] if message_id != ID else [{name: value for name, value in each.items() if name != "node"} for each in events]
+
+    def message(self, message_id: str) -> Row:
+        raise admin_client.NodeError("this node knows no message", 404)
+
+
+@pytest.fixture
+def nodes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    monkeypatch.setattr(admin_client, "NodeClient", FakeNodes)
+    monkeypatch.setenv("SHADOWRELAY_ADMIN_TOKEN", "a-token-of-sixteen-or-more")
+    return ["--node", f"http://{WEST},http://{EAST}"]
+
+
+@pytest.mark.parametrize("name", [ID, ID.upper(), "<one@x>"])
+def test_what_all_nodes_logged_is_one_story_in_order(nodes: list[str], name: str) -> None:
+    result = CliRunner().invoke(app, ["messages", "trace", name, *nodes])
+    document = json.loads(CliRunner().invoke(app, ["messages", "trace", name, *nodes, "--json"]).stdout)
+
+    assert (0, True) == (result.exit_code, result.stdout.startswith("Delivered by mx1.east, "))
+    assert [("RECEIVE", EAST), ("SEND", EAST), ("RESUBMIT", WEST)] == [(each["event"], each["node"]) for each in document["events"]]
+    assert (ID, []) == (document["message_id"], document["missing"])
+
+
+def test_an_id_that_fits_several_messages_or_none_is_an_error(nodes: list[str]) -> None:
+    several = CliRunner().invoke(app, ["messages", "trace", "0193", *nodes])
+    none = CliRunner().invoke(app, ["messages", "trace", ID.replace("0", "1"), *nodes])
+
+    assert (1, True) == (several.exit_code, "0193 fits 2 messages" in several.stderr)
+    assert (1, "shadowrelay: no node that answered knows a message" in none.stderr) == (none.exit_code, True)
