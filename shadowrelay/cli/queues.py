@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shadowrelay.cli.find import print_messages
+from shadowrelay.cli.cluster import Answer
+from shadowrelay.cli.find import MessageId, filter_of, print_messages, resolved
 from shadowrelay.cli.output import AsJson, Config, ExitCode, Node, TokenFile, age, asked_node, duration, print_json, print_table, stop
 
 if TYPE_CHECKING:
@@ -180,7 +181,7 @@ def list_messages(
 
 @messages.command("show")
 def show_message(
-    message_id: Annotated[str, typer.Argument(help="Network message id: the one in `250 2.0.0 Queued as …`.")],
+    message_id: Annotated[str, typer.Argument(help="Network message id, as in `250 2.0.0 Queued as …`, its beginning, or the Message-ID.")],
     node: Node = None,
     token_file: TokenFile = None,
     config: Config = None,
@@ -188,6 +189,8 @@ def show_message(
 ) -> None:
     """Show everything about one message: role, copies, retries, replies."""
     with asked_node(node, token_file, config) as client:
+        if not MessageId.fullmatch(message_id):
+            message_id = resolved([Answer("", client.search(filter_of(message_id=message_id), 10))], message_id)
         message = client.message(message_id)
     if as_json:
         print_json(message)

@@ -401,7 +401,8 @@ class Cluster:
             if other is not node:
                 peer = HostPort(self._peer_host or other.address.host, other.address.port)
                 address = self._reached_at.get((node.name, other.name), peer)
-                lines += _table("[peers]", {"name": other.name, "site": other.place.site, "boundary": "lab", "address": str(address)})
+                where = {"address": str(address), "admin": f"http://{other.admin}"}
+                lines += _table("[peers]", {"name": other.name, "site": other.place.site, "boundary": "lab", **where})
         return "\n".join(lines) + "\n"
 
 

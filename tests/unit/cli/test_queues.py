@@ -98,6 +98,10 @@ class FakeClient:
         self.asked.append(message_id)
         return FULL
 
+    def search(self, filter_text: str, limit: int) -> list[dict[str, Any]]:
+        self.asked.append(filter_text)
+        return [MESSAGE] if "0193" in filter_text else []
+
     def _command(self, verb: str, message_id: str) -> dict[str, Any]:
         self.asked.append((verb, message_id))
         if message_id in self.refusals:
@@ -270,6 +274,13 @@ def test_messages_show_prints_fields_recipients_copies_and_retries(node: FakeCli
     parts = ("[bold]not markup", "ownership=1 placement=2 database=d", "a@b.example", "chosen", "store:25", "450 4.2.0 later")
     parts += ("mail:25", "2026-01-02T03:04:05Z")
     assert ("0193-aa", []) == (node.asked[-1], [part for part in parts if part not in result.output])
+
+
+def test_messages_show_takes_the_beginning_of_an_id(node: FakeClient) -> None:
+    found, missing = run("messages", "show", "0193-aa", "--json"), run("messages", "show", "<no@such>")
+
+    assert (0, ["NetworkMessageId -like '0193-aa*'", "0193-aa"]) == (found.exit_code, node.asked[1:3])
+    assert (1, "shadowrelay: no node knows a message <no@such>\n") == (missing.exit_code, missing.stderr)
 
 
 def test_peers_list_shows_lease_and_last_sign_of_life(node: FakeClient) -> None:

@@ -1,0 +1,107 @@
+"""What an operator asks all nodes at once, of two real ones: a message is found, and its story told, after a takeover."""
+
+import asyncio
+import json
+import smtplib
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shadowrelay.lab.cluster import Cluster, NodeProcess, Place
+from shadowrelay.lab.traffic import Sink
+from tests.kit.clock import PATIENCE_SECONDS, until
+from tests.kit.processes import wait_until_peers_know_each_other
+
+pytestmark = pytest.mark.slow
+SPAN = {"shadow_resubmit_time_span": "20s"}  # a busy machine is no loss of the server
+EAST, WEST = "mx1.east.example", "mx1.west.example"
+
+
+async def typed(node: NodeProcess, *words: str, code: int | None = 0) -> tuple[str, str]:
+    """Standard output and standard error of a command with this node's configuration; `code` None: whatever it is."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "shadowrelay", *words, "--config", str(node.directory / "node.toml")),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        cwd=node.directory,
+    )
+    output, errors = (text.decode() for text in await process.communicate())
+    assert code in (None, process.returncode), f"{words}: {output}{errors}"
+    return output, errors
+
+
+async def said(node: NodeProcess, *words: str, code: int | None = 0) -> Any:
+    return json.loads((await typed(node, *words, "--json", code=code))[0])
+
+
+def send(node: NodeProcess, recipient: str) -> str:
+    """Returns the network message id."""
+    with smtplib.SMTP(node.address.host, node.address.port, timeout=PATIENCE_SECONDS) as session:
+        session.mail("ann@x.example")
+        session.rcpt(recipient)
+        _, reply = session.data(b"Message-ID: <story@x.example>\r\nSubject: A story\r\n\r\nhello\r\n")
+    return reply.decode().rpartition(" ")[2]
+
+
+async def test_a_message_is_found_and_its_story_told_also_by_the_returned_primary(tmp_path: Path) -> None:
+    for name in (EAST, WEST):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "token").write_text("one-token-for-all-nodes\n", encoding="ascii")
+    sink = Sink()
+    address = await sink.start()
+    try:
+        async with Cluster((Place(EAST, "east"), Place(WEST, "west")), address, directory=tmp_path, transport=SPAN) as cluster:
+            east, west = cluster.nodes.values()
+            await asyncio.to_thread(wait_until_peers_know_each_other, [east, west])
+            await typed(east, "queue", "suspend", str(address), "--hold")  # so that this node never delivers it
+            message_id = await asyncio.to_thread(send, east, "bob@corp.example")
+
+            waiting = await said(west, "messages", "find", "--to", "bob@", "--status", "waiting")
+            listed = await said(east, "messages", "list")
+
+            async def holds() -> Any:
+                status = await said(west, "status", code=None)
+                return status["is_redundant"] and [(one["node"], one["primary"], one["count"]) for one in status["holds"]]
+
+            held = await until(holds)
+            table, _ = await typed(west, "status", code=None)
+            await east.kill()
+            await until(lambda: sink.arrivals)
+
+            async def west_is_done() -> bool:
+                found = await said(west, "messages", "find", "--id", message_id[:13])
+                return bool(found["messages"][0]["role"] == "delivered")
+
+            await until(west_is_done)
+            alone, without = await typed(west, "messages", "trace", message_id)
+            lonely = await said(west, "status", code=1)
+            await east.start()
+
+            async def east_knows() -> bool:
+                found = await said(east, "messages", "trace", "<story@x.example>", code=None)
+                known = found["messages"].get(EAST, {})
+                return (known.get("role"), known.get("primary")) == ("delivered", WEST)
+
+            await until(east_knows)
+            told, complaints = await typed(east, "messages", "trace", message_id)
+            shown, _ = await typed(east, "messages", "find", "--subject", "story")
+            _, unknown = await typed(east, "messages", "list", "--queue", "nowhere", code=1)
+    finally:
+        await sink.close()
+
+    (found,) = waiting["messages"]
+    assert (message_id, ["bob@corp.example"], []) == (found["message_id"], found["to"], waiting["missing"])
+    assert [(EAST, "primary")] == [(one["node"], one["role"]) for one in found["nodes"]]
+    assert [message_id] == [row["message_id"] for row in listed]
+    assert [(WEST, EAST, 1)] == held
+    assert [True, True] == [text in table for text in ("Held for", "running")]
+    assert alone.startswith(f"Delivered by {WEST} after takeover from {EAST}, ")
+    assert f"without {EAST}: " in without
+    assert (False, [EAST]) == (lonely["is_redundant"], [one["node"] for one in lonely["missing"]])
+    assert told.startswith(f"Delivered by {WEST} after takeover from {EAST}, ")
+    assert "its acceptance is in none of these logs" in alone.splitlines()[0]
+    assert [True, True, True] == [text in told for text in ("accepted from", "took over from mx1.east.example", "bob@corp.example")]
+    assert ("", True) == (complaints, message_id in shown)
+    assert "no such queue: nowhere; there are mx1.east.example\\Submission" in unknown
