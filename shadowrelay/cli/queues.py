@@ -434,7 +434,10 @@ def _named(queues: list[dict[str, Any]], identity: str) -> dict[str, Any]:
 
 
 def _require_queue(client: "NodeClient", identity: str) -> None:
-    if identity.rpartition("\\")[2] != HANDED_OVER:  # which is listed only while something is in it
+    """Shadow queues of a peer, and what was handed over, are listed only while something is in them."""
+    parts = identity.split("\\")
+    is_of_peer = HELD_FOR_OTHERS in parts[:2] and any(peer["name"] in parts for peer in client.peers())
+    if not is_of_peer and parts[-1] != HANDED_OVER:
         _named(client.queues(), identity)
 
 

@@ -6,6 +6,7 @@ told by the others.
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -32,21 +33,17 @@ def status(
     as_json: AsJson = False,
 ) -> None:
     """Show whether mail is redundant now, and what each node holds for whom. Exit code 1 if it is not redundant."""
-    with asked_nodes(node, token_file, config) as nodes:
+    with asked_nodes(node, token_file, config) as nodes, suppress(KeyboardInterrupt):
         while True:
-            answers = nodes.ask(_look)
-            found = summary(answers)
+            found = summary(nodes.ask(_look))
             if is_watched and not as_json:
                 typer.clear()
-            _print(found, answers, as_json)
+            _print(found, as_json)
             if not is_watched:
                 break
-            try:
-                time.sleep(WATCH_SECONDS)
-            except KeyboardInterrupt:
-                break
-    if not found["is_redundant"]:
-        raise typer.Exit(ExitCode.FAILED)
+            time.sleep(WATCH_SECONDS)
+        if not found["is_redundant"]:
+            raise typer.Exit(ExitCode.FAILED)
 
 
 def _look(client: "NodeClient") -> Json:
@@ -124,7 +121,7 @@ def _span_of(row: Json) -> timedelta:
     return parse_duration(row["node"]["settings"]["transport"]["shadow_resubmit_time_span"])
 
 
-def _print(found: Json, answers: Sequence[Answer], as_json: bool) -> None:
+def _print(found: Json, as_json: bool) -> None:
     if as_json:
         print_json(found)
         return
