@@ -51,6 +51,7 @@ class ForkRetry:
 
 
 WAITS_FOR_COPY = ServerName("*copy")  # not a legal server name; reject mode: a copy is placed before delivery
+SUBMISSION = "Submission"  # the name of that queue
 SUSPENDED = ServerName("*suspended")  # likewise; every fork of a suspended message waits for it, until `NEVER`
 NEVER = datetime(9999, 1, 1, tzinfo=UTC)
 

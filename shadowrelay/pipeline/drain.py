@@ -21,7 +21,7 @@ import structlog
 from shadowrelay.model.drain import DrainState, DrainStep, DrainView, Obstacle, Waiting
 from shadowrelay.model.ids import NO_SERVER, MessageId, ServerName
 from shadowrelay.model.ownership import Choice, Claim, Role, Transition
-from shadowrelay.model.queue import QueueKind, QueueRow, StoredMessage
+from shadowrelay.model.queue import SUBMISSION, Origin, QueueKind, QueueRow, StoredMessage
 from shadowrelay.model.replies import LedgerUnavailable, PeerUnavailable, RequestRefused
 from shadowrelay.ownership import primary, rules
 from shadowrelay.ownership.rules import Note
@@ -38,6 +38,7 @@ REDIRECT_STUCK_SECONDS = 60.0  # mail is refused meanwhile, so a target that is 
 LOOK_SHARE = 10  # a look at a long queue that cannot be handed over takes at most this part of the time
 HANDED_OVER_QUEUE = "HandedOver"
 UNDELIVERED = (QueueKind.SUBMISSION, QueueKind.DELIVERY)
+SIDES = (Origin.DSN, Origin.JOURNAL)
 NOT_LEFT = frozenset({Obstacle.SESSION, Obstacle.ATTEMPT, Obstacle.TAKEOVER, Obstacle.TAKEOVER_AWAY})  # not counts of messages left here
 Obstacles = Counter[tuple[Obstacle, ServerName]]
 
@@ -371,7 +372,18 @@ class DrainService:
             reached[server] = await self._reaches(server)
         if not reached[server]:
             return Obstacle.AWAY
-        return None if chosen.database == state.database else Obstacle.NO_COPY  # it is being asked what it holds
+        if chosen.database != state.database:  # it is being asked what it holds
+            return Obstacle.NO_COPY
+        # The original of a notice waits for all copies of it. Once it is taken over, this node hears only of its end.
+        return Obstacle.NO_COPY if self._is_side_lacking_a_copy(message) else None
+
+    def _is_side_lacking_a_copy(self, message: StoredMessage) -> bool:
+        """It lacks one, and a server without one takes it."""
+        claim, peers = message.claim, self._context.peers
+        if message.origin not in SIDES or not claim.missing_count:
+            return False
+        without = [(server, state) for server, state in peers.states.items() if not claim.is_chosen(server)]
+        return any(peers.may_try(server) and not state.is_draining for server, state in without)
 
     def _on_no_target(self, message: StoredMessage) -> Obstacle:
         """It gets a copy on a target. One that has an older copy is asked about it first, and that copy is chosen again."""
@@ -383,7 +395,8 @@ class DrainService:
     def _is_suspended(self, message: StoredMessage) -> bool:
         """An administrator suspended it, or a queue that it is in: it is not active, and stays."""
         suspended = self._context.ledger.suspended_queues()
-        return message.suspended is not None or any(retry.next_hop in suspended for retry in message.retries)
+        queues = [retry.next_hop for retry in message.retries] or [SUBMISSION]
+        return message.suspended is not None or any(queue in suspended for queue in queues)
 
     async def _reaches(self, server: ServerName) -> bool:
         """What is said `yours` to a server that does not hear it waits for that server."""

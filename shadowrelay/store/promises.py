@@ -147,7 +147,7 @@ def attempt(
         changed.deliveries += codec.encode_delivery(work.now_microseconds, record.next_hop, record.sent, record.is_inside)
         if message_id not in work.dirty:
             work.changed(changed)
-    waited_for = [row for row in sides if row.claim.role is Role.PRIMARY and not row.is_placed]
+    waited_for = [row for row in sides if not row.is_safe]
     told = transition
     if waited_for and not any(notification.status is DiscardStatus.DELIVERED for notification in transition.tell):
         # Nobody has a copy to be told of now. Whoever gets one, or asks, must not hear of these recipients before the side messages are

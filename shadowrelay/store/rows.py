@@ -92,6 +92,15 @@ class Row:
         """As many servers are chosen, or were handed it, as are wanted."""
         return not self.claim.missing_count
 
+    @property
+    def is_safe(self) -> bool:
+        """Nothing waits for this side message: it has all its copies, or is over. Once another server has taken it over, it is there and
+        here; where more copies are wanted, this node hears no more of them than that it is over."""
+        claim = self.claim
+        if claim.is_primary:
+            return self.is_placed
+        return claim.wanted == 1 or claim.role in (Role.DELIVERED, Role.RELEASED)
+
     def should_be_listed(self) -> tuple[ServerName, ...]:
         """The servers under which `primaries_listed_on` must find it."""
         claim = self.claim

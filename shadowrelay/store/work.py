@@ -223,7 +223,7 @@ class Work:
         self._mark(row)
         if after.copies or row.listed:
             self._list(row)
-        if row.is_awaited and (after.role is not Role.PRIMARY or row.is_placed):
+        if row.is_awaited and row.is_safe:
             self.release_side(row)
         if row.retries_count and after.missing_count < before.missing_count:
             if row.is_placed:

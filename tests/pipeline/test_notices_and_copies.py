@@ -4,13 +4,17 @@ is on one disk only (I3; simulation seed 905)."""
 import asyncio
 from pathlib import Path
 
+from shadowrelay.model.drain import DrainState
+from shadowrelay.model.ids import MessageId
 from shadowrelay.model.ownership import Role
 from shadowrelay.model.replies import Reply
+from shadowrelay.model.tracking import EventId
 from tests.kit.clock import until
-from tests.kit.nodes import EAST, HEARTBEAT, NORTH, OK, WEST, VirtualNode, in_virtual_time, nodes
+from tests.kit.nodes import EAST, HEARTBEAT, NORTH, OK, SOUTH, SPAN, WEST, VirtualNode, in_virtual_time, nodes
 
 NO_USER = Reply(550, "5.1.1", "no such user")
 BUSY = Reply(451, "4.3.2", "not now")
+SENDER = "a@x.example"
 
 
 def takes_no_copies(*servers: VirtualNode) -> None:
@@ -72,3 +76,52 @@ async def test_a_copy_that_is_placed_before_the_notice_does_not_say_that_its_rec
         await until(is_told, 4 * HEARTBEAT)
         assert held is not None
         assert frozenset() == held.claim.done
+
+
+@in_virtual_time
+async def test_a_notice_handed_over_with_one_of_two_copies_does_not_end_its_original(tmp_path: Path) -> None:
+    """The node that drains and the one that took the notice over burn at once: two servers, as many as there are copies."""
+    async with nodes(tmp_path, EAST, WEST, NORTH, SOUTH, shadow_copies=2) as net:
+        east = net.nodes[EAST]
+        net.sink.answer = lambda address: BUSY
+        assert 250 == (await east.accept()).code
+        holders = [name for name, node in net.nodes.items() if await node.role(east.last) is Role.SHADOW]
+        (other,) = {WEST, NORTH, SOUTH}.difference(holders)
+        takes_no_copies(*(net.nodes[name] for name in holders))
+        net.sink.answer = lambda address: NO_USER if address != SENDER else BUSY
+        await until(lambda: bool(east.log.rows(EventId.DSN)), 30)
+        notice = MessageId(east.log.rows(EventId.DSN)[0].network_message_id)
+        await until(net.nodes[other].in_role(notice, Role.SHADOW), 10 * HEARTBEAT)
+
+        await east.services.drain.begin()
+        await until(net.nodes[other].in_role(notice, Role.PRIMARY), 10 * HEARTBEAT)
+        await asyncio.sleep(4 * HEARTBEAT)
+        await net.wipe(EAST)
+        await net.wipe(other)
+        for name in holders:
+            net.nodes[name].services.desk.offers_hold = lambda: True
+        net.sink.answer = lambda address: NO_USER if address != SENDER else OK
+
+        await until(lambda: SENDER in net.sink.addresses(), 3 * SPAN)
+
+
+@in_virtual_time
+async def test_a_node_that_drains_has_a_notice_copied_as_often_as_wanted_before_it_hands_it_over(tmp_path: Path) -> None:
+    """Else the notifications about its original, and so the drain, would wait until the notice is delivered."""
+    async with nodes(tmp_path, EAST, WEST, NORTH, shadow_copies=2) as net:
+        east = net.nodes[EAST]
+        net.sink.answer = lambda address: BUSY
+        assert 250 == (await east.accept()).code
+        net.hold_fault = lambda primary, shadow: "slow" if shadow == NORTH else ""
+        net.sink.answer = lambda address: NO_USER if address != SENDER else BUSY
+        await until(lambda: bool(east.log.rows(EventId.DSN)), 30)
+        notice = MessageId(east.log.rows(EventId.DSN)[0].network_message_id)
+        await until(net.nodes[WEST].in_role(notice, Role.SHADOW), 10 * HEARTBEAT)
+
+        await east.services.drain.begin()
+        await asyncio.sleep(HEARTBEAT)
+        assert Role.PRIMARY is await east.role(notice)
+        net.hold_fault = lambda primary, shadow: ""
+
+        await until(lambda: east.services.drain.state is DrainState.INACTIVE, SPAN)
+        assert [] == net.sink.arrived
