@@ -59,6 +59,7 @@ class ReviewService:
         self._suspects: dict[MessageId, set[ServerName]] = defaultdict(set)  # to be asked although the lease runs
         self._asked_whole: set[ServerName] = set()  # `request_server` runs
         self._waited_for: set[ServerName] = set()
+        self._waited_for_longer: set[ServerName] = set()  # by messages of an older copy
         self._event = asyncio.Event()
 
     def request(self, message_id: MessageId) -> None:
@@ -75,6 +76,7 @@ class ReviewService:
         """The server was heard again, or is forgotten: messages that wait for it proceed. A server that polls us may still answer
         no questions: then one message tries, and the others follow after an answer, or when no question failed for a while."""
         self._waited_for.discard(server)
+        self._waited_for_longer.discard(server)
         peers = self._context.peers
         if server not in self._unanswered or server not in peers or peers.is_forgotten(server):
             self._trust(server)
@@ -133,10 +135,11 @@ class ReviewService:
                 if self._later_at.get(message_id) == at:
                     del self._later_at[message_id]
                     self._wanted.add(message_id)
-            for server in tuple(self._waited_for):
-                if self.may_go_without((server,)):
-                    self._waited_for.discard(server)
-                    self._trust(server)
+            for waited_for, patience in ((self._waited_for, None), (self._waited_for_longer, self._span)):
+                for server in tuple(waited_for):
+                    if self.may_go_without((server,), patience):
+                        waited_for.discard(server)
+                        self._trust(server)
             for server in [server for server, at in self._trusted_at.items() if at <= now]:
                 self._trust(server)
             await self.review_wanted()
@@ -267,21 +270,24 @@ class ReviewService:
         server = min(away)
         ends = [leases.left(message_id, copy) for copy in message.claim.copies if copy.server in away]
         left = max((seconds for seconds in ends if seconds > 0), default=0.0)
-        if server in self._context.peers and not (left and self.may_go_without((server,))):  # else only the lease is in the way
+        if rules.is_of_older_copy(message.claim, self._context.me):
+            self._waited_for_longer.add(server)
+        elif server in self._context.peers and not (left and self.may_go_without((server,))):  # else only the lease is in the way
             self._waited_for.add(server)
         self._deliver.blocked(message_id, server, left + CLOCK_GRAIN_SECONDS if left else LOOKED_AT_AGAIN_SECONDS)
 
-    def may_go_without(self, blocking: Iterable[ServerName]) -> bool:
-        """They are forgotten; or `delivery_without_lease = deliver`, once they were unreachable for a heartbeat, or answered no question
-        for a span: nodes that restart together must not consider each other lost."""
+    def may_go_without(self, blocking: Iterable[ServerName], patience: float | None = None) -> bool:
+        """They are forgotten; or `delivery_without_lease = deliver`, once they were unreachable for `patience` seconds (a heartbeat), or
+        answered no question for a span: nodes that restart together must not consider each other lost."""
         context = self._context
+        seconds = context.heartbeat if patience is None else patience
         if context.settings.transport.delivery_without_lease is not WithoutLease.DELIVER:
             return all(context.peers.is_forgotten(server) for server in blocking)
 
         def is_lost(server: ServerName) -> bool:
             if server not in context.peers or context.peers.is_forgotten(server):
                 return True
-            return context.peers.unreachable_for(server) >= context.heartbeat or self._is_unanswering(server)
+            return context.peers.unreachable_for(server) >= seconds or self._is_unanswering(server)
 
         return all(is_lost(server) for server in blocking)
 
@@ -322,14 +328,17 @@ class ReviewService:
 
     async def _claim_again(self, message_ids: Sequence[MessageId]) -> set[ServerName]:
         """Rule *rolled back*: messages of an older copy of this database. Ask all nodes, and claim again what none claims. Returns the
-        servers that must answer first."""
+        servers that must answer first: also where the heartbeat of one that is down is over, because it may alone know the end of what
+        this copy has unfinished."""
         me = self._context.me
-        unclaimed, unheard = await self._unclaimed(message_ids, self._context.peers.states)
+        unclaimed, unheard = await self._unclaimed(message_ids, self._context.peers.states, self._span)
         if not unheard:
             await self._context.ledger.transition(sorted(unclaimed), lambda _, claim: claimed_again(claim, me))
         return unheard
 
-    async def _unclaimed(self, message_ids: Iterable[MessageId], servers: Iterable[ServerName]) -> tuple[set[MessageId], set[ServerName]]:
+    async def _unclaimed(
+        self, message_ids: Iterable[MessageId], servers: Iterable[ServerName], patience: float | None = None
+    ) -> tuple[set[MessageId], set[ServerName]]:
         """Which of these messages none of these servers claims, and the servers that did not answer and must be waited for."""
         open_ids, unheard = set(message_ids), set()
         for server in servers:
@@ -337,7 +346,7 @@ class ReviewService:
                 break
             transitions = await self._question(server, sorted(open_ids), partial(question_number, server))
             if transitions is None and not self._context.peers.is_forgotten(server):
-                if not self.may_go_without((server,)):
+                if not self.may_go_without((server,), patience):
                     unheard.add(server)
                     continue
                 _log.warning("everybody.unheard", server=server, count=len(open_ids))
@@ -413,8 +422,11 @@ class ReviewService:
 
     def _is_unanswering(self, server: ServerName) -> bool:
         since = self._unanswered_since.get(server)
-        span = self._context.settings.transport.shadow_resubmit_time_span.total_seconds()
-        return since is not None and self._context.clock.awake() - since >= span
+        return since is not None and self._context.clock.awake() - since >= self._span
+
+    @property
+    def _span(self) -> float:
+        return self._context.settings.transport.shadow_resubmit_time_span.total_seconds()
 
     def _is_silent(self, server: ServerName) -> bool:
         """It recently did not answer, and was not heard since: each page of a long review would wait for it."""

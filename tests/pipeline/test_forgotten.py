@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 from structlog.testing import CapturingLogger
 
+from shadowrelay.model.ids import ServerName
 from shadowrelay.model.ownership import Role
 from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, LedgerUnavailable, Reply
 from shadowrelay.pipeline import peerbook
-from tests.kit.nodes import EAST, HEARTBEAT, NORTH, OK, SPAN, WEST, Net, VirtualNode, in_virtual_time, nodes, until
+from tests.kit.nodes import EAST, HEARTBEAT, NORTH, OK, SOUTH, SPAN, WEST, Net, VirtualNode, in_virtual_time, nodes, until
 
 BUSY = Reply(451, "4.3.2", "not now")
 
@@ -187,3 +188,86 @@ async def test_a_forgotten_shadow_server_that_comes_back_with_its_copy_neither_s
 
         assert [EAST] == [who for who, _, _ in net.sink.arrived]
         assert await west.role(message_id) in (Role.DELIVERED, Role.RELEASED)
+
+
+# with two copies
+
+
+async def chosen_of(node: VirtualNode) -> list[ServerName]:
+    """The shadow servers of its last message, in the order of takeover."""
+    stored = await node.message(node.last)
+    assert stored is not None
+    return [copy.server for copy in sorted(stored.claim.copies, key=lambda copy: -copy.placement) if stored.claim.is_chosen(copy.server)]
+
+
+@in_virtual_time
+async def test_of_two_shadow_servers_the_forgotten_one_is_replaced_and_the_message_is_delivered_once(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST, NORTH, SOUTH, shadow_copies=2, delivery_without_lease="defer") as net:
+        net.sink.answer = lambda address: BUSY
+        east = net.nodes[EAST]
+        await east.accept()
+        await asyncio.sleep(1)  # its verdict is recorded
+        first, second = await chosen_of(east)
+        (third,) = {WEST, NORTH, SOUTH} - {first, second}
+        await net.kill(first)
+        await until(lambda: not east.context.peers.is_back(first), 2 * HEARTBEAT)
+        assert await east.services.view.forget(first)
+
+        async def is_replaced() -> bool:
+            return {second, third} == set(await chosen_of(east))
+
+        await until(is_replaced, 4 * HEARTBEAT)
+        net.sink.answer = lambda address: OK
+        await until(east.in_role(east.last, Role.DELIVERED), 4 * HEARTBEAT)
+        back = await net.start(first)
+        await until(back.in_role(east.last, Role.DELIVERED), 4 * HEARTBEAT)
+        await asyncio.sleep(2 * SPAN)
+
+        assert [EAST] == [who for who, _, _ in net.sink.arrived]
+
+
+@pytest.mark.parametrize("forgetting", ["first", "second", "both"])
+@in_virtual_time
+async def test_of_two_shadow_servers_one_takes_over_from_a_forgotten_primary_whoever_forgets_it(tmp_path: Path, forgetting: str) -> None:
+    async with nodes(tmp_path, EAST, WEST, NORTH, shadow_copies=2, delivery_without_lease="defer") as net:
+        net.sink.answer = lambda address: BUSY
+        west = net.nodes[WEST]
+        await west.accept()
+        await asyncio.sleep(1)
+        message_id = west.last
+        shadows = await chosen_of(west)
+        await net.kill(WEST)
+        for name, which in zip(shadows, ("first", "second"), strict=True):
+            node = net.nodes[name]
+            await until(lambda node=node: not node.context.peers.is_back(WEST), 2 * HEARTBEAT)
+            if forgetting in (which, "both"):
+                assert await node.services.view.forget(WEST)
+        net.sink.answer = lambda address: OK
+
+        await until(lambda: bool(net.sink.arrived), 3 * SPAN)
+        west = await net.start(WEST)
+        await until(west.in_role(message_id, Role.DELIVERED), 4 * HEARTBEAT)
+        await asyncio.sleep(2 * SPAN)
+        assert 1 == len(net.sink.arrived)
+
+
+@in_virtual_time
+async def test_the_second_shadow_server_does_not_wait_for_a_first_that_is_gone_and_forgotten(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST, NORTH, SOUTH, shadow_copies=2, delivery_without_lease="defer") as net:
+        net.sink.answer = lambda address: BUSY
+        east = net.nodes[EAST]
+        await east.accept()
+        await asyncio.sleep(1)  # its verdict is recorded
+        first, second = await chosen_of(east)
+        await net.wipe(EAST)
+        await net.kill(first)
+        taker = net.nodes[second]
+        for name in (EAST, first):
+            await until(lambda name=name: not taker.context.peers.is_back(name), 2 * HEARTBEAT)
+            assert await taker.services.view.forget(name)
+        net.sink.answer = lambda address: OK
+
+        await until(taker.in_role(east.last, Role.DELIVERED), 2 * SPAN)
+        back = await net.start(first)  # with its copy, which has the higher number
+        await until(back.in_role(east.last, Role.DELIVERED), 3 * SPAN)
+        assert [second] == [who for who, _, _ in net.sink.arrived]

@@ -5,13 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from shadowrelay.model.drain import DrainState
 from shadowrelay.model.ids import NO_DATABASE
 from shadowrelay.model.ownership import Role
 from shadowrelay.model.peers import PeerIdentity
 from shadowrelay.model.replies import Reply
 from shadowrelay.model.tracking import EventId, ResubmitReason
 from shadowrelay.ownership import rules
-from tests.kit.nodes import EAST, HEARTBEAT, SPAN, WEST, FakeLink, Net, VirtualNode, in_virtual_time, nodes, until
+from tests.kit.nodes import EAST, HEARTBEAT, NORTH, OK, SOUTH, SPAN, WEST, FakeLink, Net, VirtualNode, in_virtual_time, nodes, until
 
 LATER = Reply(451, "4.3.0", "later")
 
@@ -42,7 +43,7 @@ async def test_what_was_delivered_since_the_copy_is_not_delivered_again(tmp_path
     async with nodes(tmp_path, EAST, WEST) as net:
         east, (delivered,) = await with_older_copy(net, "user1@corp.example")
         former = east.ledger.identity.database
-        net.sink.answer = lambda address: Reply(250, "2.0.0", "OK")
+        net.sink.answer = lambda address: OK
         await until(east.in_role(delivered, Role.DELIVERED))
         await until(net.nodes[WEST].in_role(delivered, Role.DELIVERED))
 
@@ -61,7 +62,7 @@ async def test_what_is_undelivered_is_taken_over_by_the_server_with_the_copy_and
         await asyncio.sleep(1)
 
         east = await put_back(net)
-        net.sink.answer = lambda address: Reply(250, "2.0.0", "OK")
+        net.sink.answer = lambda address: OK
 
         west = net.nodes[WEST]
         await until(west.in_role(waiting, Role.DELIVERED), 4 * HEARTBEAT)
@@ -80,7 +81,7 @@ async def test_what_was_accepted_since_the_copy_is_taken_over(tmp_path: Path) ->
         unknown = east.last
 
         await put_back(net)
-        net.sink.answer = lambda address: Reply(250, "2.0.0", "OK")
+        net.sink.answer = lambda address: OK
 
         await until(net.nodes[WEST].in_role(unknown, Role.DELIVERED), 4 * HEARTBEAT)
         await asyncio.sleep(2 * SPAN)
@@ -97,7 +98,7 @@ async def test_what_no_other_server_knows_is_claimed_again_and_delivered(tmp_pat
         await asyncio.sleep(HEARTBEAT)
 
         east = await put_back(net)
-        net.sink.answer = lambda address: Reply(250, "2.0.0", "OK")
+        net.sink.answer = lambda address: OK
 
         await until(east.in_role(alone, Role.DELIVERED), 10 * HEARTBEAT)
         message = await east.message(alone)
@@ -126,7 +127,7 @@ async def test_under_defer_nothing_is_delivered_until_every_peer_has_answered(tm
         assert any("older copy" in reason for reason in reasons)
 
         net.heal()
-        net.sink.answer = lambda address: Reply(250, "2.0.0", "OK")
+        net.sink.answer = lambda address: OK
         await until(east.in_role(waiting, Role.DELIVERED), 4 * SPAN)
         await until(lambda: not east.services.rolled_back.is_asking, 4 * SPAN)
         assert 1 == len(net.sink.arrived)
@@ -174,7 +175,7 @@ async def test_a_server_whose_copy_is_damaged_does_not_hold_up_the_older_copy(tm
         net.nodes[WEST].corrupt()
 
         east = await put_back(net)
-        net.sink.answer = lambda address: Reply(250, "2.0.0", "OK")
+        net.sink.answer = lambda address: OK
 
         await until(east.in_role(waiting, Role.DELIVERED), 4 * SPAN)
         assert [EAST] == [server for server, *_ in net.sink.arrived]
@@ -211,3 +212,164 @@ async def test_a_peer_that_never_answers_holds_up_a_start_for_shadow_timeout_onl
         timeout = east.settings.transport.shadow_timeout.total_seconds()
         assert pytest.approx(timeout, abs=0.5) == asyncio.get_running_loop().time() - began
         assert not east.services.rolled_back.found.is_set()
+
+
+@in_virtual_time
+async def test_what_only_a_node_that_is_down_has_delivered_waits_for_it_for_a_span(tmp_path: Path) -> None:
+    """Also with `deliver`: what is unfinished in an older copy has probably been finished since."""
+    async with nodes(tmp_path, EAST, WEST, NORTH) as net:
+        net.isolate(NORTH)  # the copy is on west
+        await asyncio.sleep(HEARTBEAT)
+        net.sink.answer = lambda address: LATER
+        east = net.nodes[EAST]
+        assert (await east.accept("user1@corp.example")).is_positive
+        message_id = east.last
+        await asyncio.sleep(1)
+        await net.kill(EAST)
+        net.back_up(EAST)
+        west = net.nodes[WEST]
+        await until(west.in_role(message_id, Role.PRIMARY), 2 * SPAN)
+        east = await net.start(EAST)  # yields to west, which needs no other copy
+        await until(east.in_role(message_id, Role.SHADOW), 4 * HEARTBEAT)
+        net.heal()
+        await asyncio.sleep(2 * HEARTBEAT)
+        net.sink.answer = lambda address: OK
+        await until(east.in_role(message_id, Role.DELIVERED), 4 * HEARTBEAT)
+        await asyncio.sleep(2 * SPAN)
+        await net.kill(WEST)
+        await asyncio.sleep(3 * HEARTBEAT)
+
+        east = await put_back(net)
+
+        await asyncio.sleep(SPAN / 2)
+        assert [WEST] == [server for server, *_ in net.sink.arrived]
+        await net.start(WEST)
+        await until(east.in_role(message_id, Role.DELIVERED), 4 * HEARTBEAT)
+        await until(lambda: not east.services.rolled_back.is_asking, 4 * HEARTBEAT)
+        assert [WEST] == [server for server, *_ in net.sink.arrived]
+
+
+@pytest.mark.parametrize("is_forgotten", [True, False])
+@in_virtual_time
+async def test_the_older_copy_waits_for_a_lost_node_until_it_is_forgotten_or_a_span_is_over(tmp_path: Path, is_forgotten: bool) -> None:
+    async with nodes(tmp_path, EAST, WEST, NORTH) as net:
+        net.isolate(NORTH)  # the copy is on west
+        await asyncio.sleep(HEARTBEAT)
+        await with_older_copy(net, "user1@corp.example")
+        net.heal()
+        await asyncio.sleep(2 * HEARTBEAT)
+        await net.wipe(WEST)
+        east = await put_back(net)
+        net.sink.answer = lambda address: OK
+        await asyncio.sleep(SPAN / 2)
+        assert [] == net.sink.arrived
+
+        if is_forgotten:
+            assert await east.services.view.forget(WEST)
+            await until(lambda: bool(net.sink.arrived), 4 * HEARTBEAT)
+        await asyncio.sleep(2 * SPAN)
+
+        assert [EAST] == [server for server, *_ in net.sink.arrived]
+        assert not east.services.rolled_back.is_asking
+
+
+# with two copies
+
+
+@in_virtual_time
+async def test_with_two_copies_the_older_copy_delivers_nothing_again_and_what_it_lacks_arrives_once(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST, NORTH, SOUTH, shadow_copies=2) as net:
+        east, (delivered, waiting) = await with_older_copy(net, "user1@corp.example", "user2@corp.example")
+        net.sink.answer = lambda address: OK if address == "user1@corp.example" else LATER
+        await until(east.in_role(delivered, Role.DELIVERED))
+        assert (await east.accept("user3@corp.example")).is_positive
+        await asyncio.sleep(HEARTBEAT)
+
+        east = await put_back(net)
+        net.sink.answer = lambda address: OK
+
+        await until(lambda: 3 == len(net.sink.arrived), 2 * SPAN)
+        await asyncio.sleep(2 * SPAN)
+        assert ["user1@corp.example", "user2@corp.example", "user3@corp.example"] == net.sink.addresses()
+        assert {Role.DELIVERED} == {await east.role(message_id) for message_id in (delivered, waiting)}
+        assert not east.services.rolled_back.is_asking
+
+
+@in_virtual_time
+async def test_with_two_copies_the_second_knows_what_the_first_that_is_down_has_delivered(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST, NORTH, shadow_copies=2) as net:
+        _, (message_id,) = await with_older_copy(net, "user1@corp.example")
+        await net.kill(EAST)
+
+        async def is_taken_over_by() -> VirtualNode | None:
+            for name in (WEST, NORTH):
+                if await net.nodes[name].role(message_id) is Role.PRIMARY:
+                    return net.nodes[name]
+            return None
+
+        taker = await until(is_taken_over_by, 2 * SPAN)
+        net.sink.answer = lambda address: OK
+        other = net.nodes[NORTH if taker.name == WEST else WEST]
+        await until(other.in_role(message_id, Role.DELIVERED), 4 * HEARTBEAT)
+        await net.start(EAST)
+        await asyncio.sleep(HEARTBEAT)
+        await net.kill(taker.name)
+
+        east = await put_back(net)
+
+        await until(east.in_role(message_id, Role.DELIVERED), 4 * HEARTBEAT)
+        await asyncio.sleep(2 * SPAN)
+        assert 1 == len(net.sink.arrived)
+
+
+# together with a drain
+
+
+@pytest.mark.parametrize("is_drained_before", [True, False])
+@in_virtual_time
+async def test_a_drained_node_whose_older_copy_is_put_back_gives_nothing_away_twice(tmp_path: Path, is_drained_before: bool) -> None:
+    """The copy is from before the drain, or from within it."""
+    async with nodes(tmp_path, EAST, WEST, NORTH) as net:
+        net.sink.answer = lambda address: LATER
+        east = net.nodes[EAST]
+        for number in range(4):
+            assert (await east.accept(f"user{number}@corp.example")).is_positive
+        await asyncio.sleep(1)
+        if is_drained_before:
+            await east.services.drain.begin()
+            await until(lambda: east.services.drain.state is DrainState.INACTIVE, SPAN)
+        await net.stop(EAST)
+        net.back_up(EAST)
+        east = await net.start(EAST)
+        if not is_drained_before:
+            await east.services.drain.begin()
+            await until(lambda: east.services.drain.state is DrainState.INACTIVE, SPAN)
+        net.sink.answer = lambda address: OK
+        await until(lambda: 4 == len(net.sink.arrived), SPAN)
+        await asyncio.sleep(HEARTBEAT)
+
+        east = await put_back(net)
+
+        assert is_drained_before is east.context.is_draining
+        await asyncio.sleep(2 * SPAN)
+        assert [f"user{number}@corp.example" for number in range(4)] == net.sink.addresses()
+        assert not east.services.rolled_back.is_asking
+        if is_drained_before:
+            assert DrainState.INACTIVE is east.services.drain.state
+
+
+@in_virtual_time
+async def test_an_older_copy_is_drained_when_all_of_it_was_asked_about(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST, NORTH) as net:
+        await with_older_copy(net, *(f"user{number}@corp.example" for number in range(4)))
+        await asyncio.sleep(1)
+        east = await put_back(net)
+
+        await east.services.drain.begin()
+        await until(lambda: east.services.drain.state is DrainState.INACTIVE, 2 * SPAN)
+        net.sink.answer = lambda address: OK
+        await until(lambda: 4 == len(net.sink.arrived), SPAN)
+        await asyncio.sleep(2 * SPAN)
+
+        assert [f"user{number}@corp.example" for number in range(4)] == net.sink.addresses()
+        assert [] == net.sink.by(EAST)
