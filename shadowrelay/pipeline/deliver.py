@@ -28,7 +28,7 @@ import structlog
 from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.message import Content, Ordinals
 from shadowrelay.model.ownership import Role
-from shadowrelay.model.queue import WAITS_FOR_COPY, ForkRetry, StoredMessage
+from shadowrelay.model.queue import SUBMISSION, WAITS_FOR_COPY, ForkRetry, StoredMessage
 from shadowrelay.model.replies import ContentCorrupt, LeaseTooShort, LedgerUnavailable
 from shadowrelay.model.routing import Destination, Fork
 from shadowrelay.ownership import rules
@@ -46,6 +46,7 @@ PAGE = 400  # messages per step, of Submission or of a wake-up
 NOTICES_PAGE = 200
 TICK_SECONDS = 1.0  # how often the wall clock is checked and failed steps are repeated
 SUBMISSION_SECONDS = 15.0  # between unrequested reads of Submission; only messages in progress stay there longer
+SUSPENDED_SUBMISSION_SHARE = 20  # of the time, at most one part is spent on reading it
 NOTICES_SECONDS = 5.0  # how late a delay notice or an expiry may be without an attempt
 PARKED_MAX = timedelta(minutes=30)  # a message that waits for a server is checked again, in case the event was missed
 ARRIVING_SECONDS = 0.2  # less than `pipeline.outcomes.OWN_COMMIT_AFTER_SECONDS`
@@ -169,12 +170,16 @@ class DeliverService:
                 self._queues.note_due(key, now)
 
     def suspend(self, key: str) -> None:
-        """Start no attempt on this next hop until `resume`; those that run end normally. The ledger remembers it."""
-        if (queue := self._queues.suspend(key)) is not None:
+        """Start no attempt on this next hop until `resume`; those that run end normally. The ledger remembers it. Of Submission: take
+        nothing out of it."""
+        if key != SUBMISSION and (queue := self._queues.suspend(key)) is not None:
             self._end_arriving(queue, is_over=True)
 
     def resume(self, key: str) -> None:
         """Deliver what is due for this next hop, and probe it now if it is in Retry."""
+        if key == SUBMISSION:
+            self.wake()
+            return
         queue = self._queues.resume(key)
         queue.state = delivery_rules.probed_now(queue.state, self._context.now())
 
@@ -199,6 +204,9 @@ class DeliverService:
         message_id = stored.envelope.message_id
         if self._context.is_draining or not self._outcomes.can_record.is_set():
             self._look_later(message_id)  # it is in Submission, once its verdict is recorded
+            self._context.attempts.end(message_id)
+            return
+        if self._is_submission_suspended:  # it stays there
             self._context.attempts.end(message_id)
             return
         forks = self._forks.of(stored)
@@ -375,14 +383,36 @@ class DeliverService:
         elif queue.state.retry is None and self._queues.room(queue, now) > 0:
             self._queues.want_turn(queue)
 
+    @property
+    def _is_submission_suspended(self) -> bool:
+        return SUBMISSION in self._context.ledger.suspended_queues()
+
     async def _categorize(self) -> None:
-        """Move the messages in Submission to the queues of their forks."""
+        """Move the messages in Submission to the queues of their forks. While it is suspended, only end those that have expired."""
+        began = self._context.clock.awake()
         after = 0
         while page := await self._read_submission(after):
             after = page[-1].internal_id
-            await self._load_or_record(page)
+            if self._is_submission_suspended:
+                self._expire_in_submission(page)
+            else:
+                await self._load_or_record(page)
             if len(page) < PAGE:
                 break
+        if self._is_submission_suspended:  # it may be long, and is read as a whole
+            took = self._context.clock.awake() - began
+            self._submission_at = max(self._submission_at, began + SUSPENDED_SUBMISSION_SHARE * took)
+
+    def _expire_in_submission(self, messages: Sequence[StoredMessage]) -> None:
+        context = self._context
+        now = context.now() - context.clock_ahead()
+        for stored in messages:
+            message_id = stored.envelope.message_id
+            if stored.claim.role is not Role.PRIMARY or message_id in self._in_review or context.attempts.is_running(message_id):
+                continue
+            if delivery_rules.is_expired(stored.envelope.arrived_at, now, context.settings.transport.message_expiration_timeout):
+                for fork in self._forks.of(stored):
+                    self._load(stored, fork, None, None, is_aging=True)
 
     async def _look_at_fresh(self) -> None:
         fresh, self._fresh = self._fresh, {}
@@ -402,7 +432,7 @@ class DeliverService:
         recorded = []
         for stored in messages:
             message_id = stored.envelope.message_id
-            if message_id in self._in_review or stored.claim.role is not Role.PRIMARY:
+            if message_id in self._in_review or stored.claim.role is not Role.PRIMARY or self._is_submission_suspended:
                 continue
             if not stored.is_decided:
                 self._look_later(message_id)
@@ -475,6 +505,8 @@ class DeliverService:
             if stored is None or stored.claim.role is not Role.PRIMARY:
                 continue
             try:
+                if self._is_submission_suspended and not stored.retries and message_id in blocked:
+                    continue
                 if message_id in blocked:
                     server, seconds = blocked[message_id]
                     await self._enqueuer.parked(stored, server, self._context.now() + min(timedelta(seconds=seconds), PARKED_MAX))

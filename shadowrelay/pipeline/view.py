@@ -37,7 +37,6 @@ _NOTHING_TRIED = {
     QueueKind.POISON: "its messages are set aside; `messages release` puts them back into delivery",
 }
 _NOT_SUSPENDED = {
-    QueueKind.SUBMISSION: "messages leave it at once, for the queues of their next hops; suspend those",
     QueueKind.SHADOW: "its primary server delivers what is in it; suspend the queue there",
     QueueKind.SAFETY_NET_PRIMARY: "nothing is attempted in it",
     QueueKind.SAFETY_NET_SHADOW: "nothing is attempted in it",
@@ -108,7 +107,7 @@ class View:
             found = found or QueueRow(f"{self._context.me.server}\\{next_hop}", QueueKind.DELIVERY, next_hop, 0, None)
         if found is None:
             return None
-        if found.kind is not QueueKind.DELIVERY:
+        if found.kind in _NOT_SUSPENDED:
             raise RequestRefused(f"{found.identity} cannot be suspended: {_NOT_SUSPENDED[found.kind]}")
         suspension = Suspension(self._context.now(), by)
         await self._context.tasks.whole(self._record_queue_suspended(found.next_hop, suspension, by), "suspend queue")
@@ -390,12 +389,12 @@ def _depth_name(row: QueueRow) -> str:
 
 
 def _with_state(row: QueueRow, queue: NextHopQueue | None) -> QueueRow:
+    if row.suspended is not None:
+        row = replace(row, status=QueueStatus.SUSPENDED, next_retry_at=None)
     if row.kind is not QueueKind.DELIVERY:
         return row
     row = replace(row, is_smart_host=is_smart_host(row.next_hop))
-    if row.suspended is not None:
-        return replace(row, status=QueueStatus.SUSPENDED, next_retry_at=None)
-    if queue is None:
+    if row.suspended is not None or queue is None:
         return row
     if (retry := queue.state.retry) is None:
         return replace(row, status=QueueStatus.ACTIVE) if queue.loaded else row

@@ -17,14 +17,13 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Index, ScalarSelect, Select, false, func, select, tuple_
 
 from shadowrelay.model.ids import NO_SERVER, DatabaseId, ServerName
-from shadowrelay.model.queue import QueueKind, QueueRow, Suspension
+from shadowrelay.model.queue import SUBMISSION, QueueKind, QueueRow, Suspension
 from shadowrelay.store import codec, counters, tables
 from shadowrelay.store.content import ContentStore
 from shadowrelay.store.dialect import CrossJoin, by_way_of, constant, through
 from shadowrelay.store.reading import NEVER_DUE, Found, fetch, found, in_order, page, shadows_of
 from shadowrelay.store.rows import shadow_queue
 
-SUBMISSION = "Submission"
 SHADOW = "Shadow\\"
 SAFETY_NET_PRIMARY = "SafetyNet\\Primary"
 SAFETY_NET_SHADOW = "SafetyNet\\Shadow"
@@ -159,7 +158,8 @@ def queues(
 
     at = codec.encode_instant(now)
     held = _total(connection, counters.SUBMISSION)
-    listed = [row(SUBMISSION, QueueKind.SUBMISSION, SUBMISSION, held, firsts(oldest(DECIDED), oldest(UNDECIDED)))]
+    first = firsts(oldest(DECIDED), oldest(UNDECIDED))
+    listed = [row(SUBMISSION, QueueKind.SUBMISSION, SUBMISSION, held, first, suspended=suspended.get(SUBMISSION))]
     for next_hop, count, octets, oldest_at, next_at, last_reply in connection.execute(DELIVERY).fetchall():
         more = {"last_error": last_reply or "", "next_retry_at": codec.decode_instant_or_none(None if next_at == NEVER_DUE else next_at)}
         more["suspended"] = suspended.get(next_hop)

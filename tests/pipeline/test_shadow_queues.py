@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from shadowrelay.model.ownership import Role
-from shadowrelay.model.queue import QueueKind, QueueRow
+from shadowrelay.model.queue import QueueKind, QueueRow, QueueStatus
 from shadowrelay.model.replies import Reply, TransientDeliveryError
 from shadowrelay.model.tracking import EventId
 from shadowrelay.protocol.filters import MESSAGE_PROPERTIES, parse_filter
@@ -144,6 +144,18 @@ async def test_retrying_a_shadow_queue_of_one_next_hop_forces_a_heartbeat(tmp_pa
 
         assert [True, True] == [silence > 60, west.context.peers.silence(EAST) < 5]
         assert (EAST, 1) == (row.primary, row.count)
+
+
+@in_virtual_time
+async def test_a_shadow_queue_does_not_show_the_state_of_the_delivery_queue_of_the_same_next_hop(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        net.sink.answer = lambda address: TransientDeliveryError(BUSY, "sink.example:25", is_unreachable=True)
+        for name in (EAST, WEST):
+            await net.nodes[name].accept()
+        await asyncio.sleep(10)
+
+        rows = [row for row in await net.nodes[EAST].services.view.queues() if row.next_hop == "sink.example:25"]
+        assert {(QueueKind.DELIVERY, QueueStatus.RETRY), (QueueKind.SHADOW, QueueStatus.READY)} == {(row.kind, row.status) for row in rows}
 
 
 @in_virtual_time

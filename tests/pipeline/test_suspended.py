@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from shadowrelay.model.ids import MessageId
+from shadowrelay.model.drain import DrainState
+from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.ownership import Role
 from shadowrelay.model.queue import QueueKind, QueueRow, QueueStatus
 from shadowrelay.model.replies import STORE_UNAVAILABLE, LedgerUnavailable, Reply, RequestRefused, TransientDeliveryError
@@ -242,7 +243,7 @@ async def test_only_what_this_node_delivers_can_be_suspended_and_the_refusal_say
             await view.suspend(message_id, "ann")
         with pytest.raises(RequestRefused, match="not suspended"):
             await east.services.view.resume(message_id, "ann")
-        for queue in ("Submission", "Shadow\\1", f"Shadow\\{EAST}", "SafetyNet\\Primary", "Poison"):
+        for queue in ("Shadow\\1", f"Shadow\\{EAST}", "SafetyNet\\Primary", "Poison"):
             with pytest.raises(RequestRefused, match="cannot be suspended"):
                 await view.suspend_queue(queue, "ann")
         assert await view.suspend_queue("elsewhere.example", "ann") is None
@@ -402,3 +403,89 @@ async def test_a_resubmitted_message_is_routed_anew_and_attempted_at_once(tmp_pa
         await until(east.in_role(message_id, Role.DELIVERED), 5)
         (row,) = [row for row in east.log.rows(EventId.SENDEXTERNAL) if row.recipients == ("v@sick.example",)]
         assert "elsewhere.example:25" in str(row)
+
+
+# Submission
+
+
+async def suspended_submission(net: Net, server: ServerName = EAST) -> VirtualNode:
+    node = net.nodes[server]
+    await asyncio.sleep(1)
+    assert await node.services.view.suspend_queue("Submission", "ann")
+    return node
+
+
+@in_virtual_time
+async def test_a_suspended_submission_takes_and_copies_mail_and_keeps_it_until_it_is_resumed(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        waiting = await a_waiting_message(net.nodes[EAST])
+        east = await suspended_submission(net)
+        assert (await east.accept("late@corp.example", "late@other.example")).is_positive
+        late = east.last
+
+        await asyncio.sleep(2 * SPAN)
+
+        assert ["user1@corp.example"] == net.sink.addresses(), "what was in a delivery queue is delivered"
+        assert Role.DELIVERED is await east.role(waiting)
+        assert (Role.PRIMARY, Role.SHADOW) == (await east.role(late), await net.nodes[WEST].role(late))
+        row = await queue_of(east, "Submission")
+        assert (QueueStatus.SUSPENDED, 1, "ann") == (row.status, row.count, row.suspended and row.suspended.by)
+        assert [] == [row for row in east.log.rows(EventId.TRANSFER) if row.network_message_id == late]
+        with pytest.raises(RequestRefused, match="suspended: resume it"):
+            await east.services.view.retry_queue("Submission")
+
+        assert await east.services.view.resume_queue("Submission", "ann")
+
+        await until(east.in_role(late, Role.DELIVERED), 5)
+        assert ["late@corp.example", "late@other.example", "user1@corp.example"] == net.sink.addresses()
+
+
+@in_virtual_time
+async def test_a_restart_does_not_forget_that_submission_is_suspended_and_what_is_in_it(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        east = await suspended_submission(net)
+        await east.accept()
+        await asyncio.sleep(1)
+        await net.kill(EAST)
+
+        east = await net.start(EAST)
+        await asyncio.sleep(SPAN)
+
+        row = await queue_of(east, "Submission")
+        assert (QueueStatus.SUSPENDED, 1, []) == (row.status, row.count, net.sink.arrived)
+        await east.services.view.resume_queue("Submission", "ann")
+        await until(lambda: 1 == len(net.sink.arrived), 10)
+
+
+@in_virtual_time
+async def test_a_message_in_a_suspended_submission_expires_with_a_notice_that_waits_there_too(tmp_path: Path) -> None:
+    changes = {"message_expiration_timeout": timedelta(minutes=5), "send": {"delay_notification_timeout": timedelta(minutes=1)}}
+    async with nodes(tmp_path, EAST, WEST, **changes) as net:
+        east = await suspended_submission(net)
+        await east.accept("u@corp.example", "u@other.example")
+        await asyncio.sleep(200)
+        assert [] == east.log.rows(EventId.DSN)
+
+        await until(east.in_role(east.last, Role.DELIVERED), 150)
+
+        assert [EventSource.QUEUE] == [row.source for row in east.log.rows(EventId.FAIL)]
+        assert 1 == len(east.log.rows(EventId.EXPIRE))
+        assert (1, []) == ((await queue_of(east, "Submission")).count, net.sink.arrived)
+        await east.services.view.resume_queue("Submission", "ann")
+        await until(lambda: ["a@x.example"] == net.sink.addresses(), 10)
+
+
+@in_virtual_time
+async def test_a_redirect_leaves_what_a_suspended_submission_holds_and_a_drain_hands_it_over(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        east = await suspended_submission(net)
+        await east.accept()
+        await asyncio.sleep(1)
+
+        await east.services.drain.redirect([WEST])
+        await until(lambda: east.services.drain.state is DrainState.ACTIVE, SPAN * 2)
+        assert (Role.PRIMARY, []) == (await east.role(east.last), net.sink.arrived)
+
+        await east.services.drain.begin()
+        await until(net.nodes[WEST].in_role(east.last, Role.DELIVERED), SPAN)
+        assert ["user1@corp.example"] == net.sink.by(WEST)
