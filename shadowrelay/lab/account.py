@@ -5,10 +5,12 @@ that the lab itself made, and narrowly: a duplicate that no fault clearly explai
 
 The rules for causes compare two arrivals of one message for one recipient: `first` by server X, `later` by server Y (possibly the same).
 X was entitled to deliver; the question is why Y did not know of that.
+
+Whoever has read the tracking logs may pass `is_recorded`: X has said of this arrival that it recorded it, so it did not die before that.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -96,34 +98,44 @@ class Times:
         return at
 
 
-def cause_of(got: Sequence[Arrival], faults: Sequence[Fault], times: Times) -> Cause:
+IsRecorded = Callable[[Arrival], bool]
+
+
+def unknown(arrival: Arrival) -> bool:
+    """Nobody has looked whether it was recorded."""
+    return False
+
+
+def cause_of(got: Sequence[Arrival], faults: Sequence[Fault], times: Times, is_recorded: IsRecorded = unknown) -> Cause:
     """Why one message arrived more than once for a recipient: the cause of the first pair of arrivals, or NONE if any pair has no cause.
     Every pair counts, because a surviving record of any earlier delivery would have prevented the later one."""
     ordered = sorted(got, key=lambda arrival: arrival.at)
-    causes = [_cause(first, later, faults, times) for index, later in enumerate(ordered) for first in ordered[:index]]
+    causes = [_cause(first, later, faults, times, is_recorded(first)) for index, later in enumerate(ordered) for first in ordered[:index]]
     return Cause.NONE if Cause.NONE in causes else causes[0]
 
 
-def _cause(first: Arrival, later: Arrival, faults: Sequence[Fault], times: Times) -> Cause:
-    if any(_died_before_record(first, later, fault) for fault in faults):
+def _cause(first: Arrival, later: Arrival, faults: Sequence[Fault], times: Times, is_recorded: bool) -> Cause:
+    if any(_died_before_record(first, later, fault, is_recorded) for fault in faults):
         return Cause.DIED_BEFORE_RECORD
     heard_at = times.heard_at(first, faults, later.client_name)
     if any(_disk_destroyed(first, later, fault, heard_at) for fault in faults):
         return Cause.DISK_DESTROYED
     if _destroyed_before_notified(first, later, faults, times, heard_at):
         return Cause.TWO_FAILED
-    if any(_cut_off(first, later, fault, times, heard_at) for fault in faults):
+    if _cut_off(first, later, faults, times, heard_at):
         return Cause.CUT_OFF
     return Cause.TWO_FAILED if _two_failed(first, later, faults, times) else Cause.NONE
 
 
-def _died_before_record(first: Arrival, later: Arrival, fault: Fault) -> bool:
+def _died_before_record(first: Arrival, later: Arrival, fault: Fault, is_recorded: bool) -> bool:
     """X ended within the time that a record takes; or Y was stopped after it sent the final dot, and then resumed."""
     if not fault.stops_node:
         return False
     has_resumed = fault.kind is FaultKind.PAUSE and fault.node == later.client_name and fault.began_at <= first.at
     if has_resumed and abs(later.at - fault.ended_at) <= RECORD_SECONDS:
         return True
+    if is_recorded:
+        return False
     return fault.node == first.client_name and abs(first.at - fault.began_at) <= RECORD_SECONDS and later.at > fault.began_at
 
 
@@ -154,18 +166,31 @@ def _uninformed_until(server: str, holder: str, faults: Sequence[Fault], times: 
     return until
 
 
-def _cut_off(first: Arrival, later: Arrival, fault: Fault, times: Times, heard_at: float) -> bool:
+def _cut_off(first: Arrival, later: Arrival, faults: Sequence[Fault], times: Times, heard_at: float) -> bool:
     """Y could not learn of X's delivery, and promoted after the span: the two were apart for longer than the span."""
-    if first.client_name == later.client_name or fault.seconds <= times.span:
+    if first.client_name == later.client_name:
         return False
-    if fault.kind is FaultKind.CUT:
-        if not fault.parts(first.client_name, later.client_name):
-            return False
-        is_apart = first.at <= fault.ended_at + times.heartbeat + RECORD_SECONDS
-    else:  # X itself was down, with its disk intact
-        is_apart = fault.kind in (FaultKind.KILL, FaultKind.PAUSE) and fault.node == first.client_name and first.at <= fault.began_at
-    # silence counts from the last poll before the fault
-    return is_apart and heard_at >= fault.began_at and later.at >= fault.began_at + times.span - times.until_heard
+    return any(
+        ended_at - began_at > times.span
+        and first.at <= ended_at + times.heartbeat + RECORD_SECONDS
+        and heard_at >= began_at
+        and later.at >= began_at + times.span - times.until_heard  # silence counts from the last poll before the fault
+        for began_at, ended_at in _apart(first.client_name, later.client_name, faults, times)
+    )
+
+
+def _apart(server: str, other: str, faults: Sequence[Fault], times: Times) -> list[tuple[float, float]]:
+    """When `other` could not ask `server`, whose disk was intact. A moment between two faults in which it did not come to that is none."""
+    found: list[tuple[float, float]] = []
+    for fault in sorted(faults, key=lambda fault: fault.began_at):
+        is_down = fault.kind in (FaultKind.KILL, FaultKind.PAUSE) and fault.node == server
+        if not is_down and not (fault.kind is FaultKind.CUT and fault.parts(server, other)):
+            continue
+        if found and fault.began_at <= found[-1][1] + times.heartbeat + times.until_heard:
+            found[-1] = found[-1][0], max(found[-1][1], fault.ended_at)
+        else:
+            found.append((fault.began_at, fault.ended_at))
+    return found
 
 
 def _two_failed(first: Arrival, later: Arrival, faults: Sequence[Fault], times: Times) -> bool:
@@ -275,7 +300,9 @@ def has_all_arrived(sent: Iterable[Sent], arrivals: Iterable[Arrival]) -> bool:
     )
 
 
-def account(sent: Iterable[Sent], arrivals: Iterable[Arrival], faults: Sequence[Fault], times: Times) -> Account:
+def account(
+    sent: Iterable[Sent], arrivals: Iterable[Arrival], faults: Sequence[Fault], times: Times, is_recorded: IsRecorded = unknown
+) -> Account:
     """Compare acknowledged messages with arrivals."""
     result = Account()
     by_message: dict[str, list[Arrival]] = defaultdict(list)
@@ -284,7 +311,7 @@ def account(sent: Iterable[Sent], arrivals: Iterable[Arrival], faults: Sequence[
     for one in sent:
         got = by_message.pop(one.internet_message_id, [])
         _count_acknowledged(result, one, got)
-        _count_duplicates(result, one, got, faults, times)
+        _count_duplicates(result, one, got, faults, times, is_recorded)
         if any(arrival.own_sha256 != one.own_sha256 for arrival in got):
             result.changed.append(next(arrival.network_id for arrival in got if arrival.own_sha256 != one.own_sha256))
     # An arrival that matches no sent message has lost its identification on the way: it was changed.
@@ -307,13 +334,15 @@ def _count_acknowledged(result: Account, one: Sent, got: Sequence[Arrival]) -> N
             result.last_taken_over_at = max(result.last_taken_over_at, *(arrival.at for arrival in mine))
 
 
-def _count_duplicates(result: Account, one: Sent, got: Sequence[Arrival], faults: Sequence[Fault], times: Times) -> None:
+def _count_duplicates(
+    result: Account, one: Sent, got: Sequence[Arrival], faults: Sequence[Fault], times: Times, is_recorded: IsRecorded
+) -> None:
     by_recipient: dict[tuple[str, str], list[Arrival]] = defaultdict(list)
     for arrival in got:
         by_recipient[arrival.network_id, arrival.recipient].append(arrival)
     for (network_id, recipient), arrived in sorted(by_recipient.items()):
         if len(arrived) > 1:
-            cause = cause_of(arrived, faults, times)
+            cause = cause_of(arrived, faults, times, is_recorded)
             result.duplicates.append(Duplicate(one.number, network_id, len(arrived), cause, recipient))
     ids = {arrival.network_id for arrival in got}
     if len(ids) > 1:

@@ -83,7 +83,7 @@ class Load:
     """A bounded number of messages; `stop` ends it early. Messages are retried while every node refuses.
 
     Shapes: `recipients` returns those of each message by its number, from 1. `on_acknowledged` is called with the node's name
-    as soon as its 250 arrives.
+    as soon as its 250 arrives. Units: `patience` in seconds for each reply, a half more for the last.
     """
 
     def __init__(
@@ -94,6 +94,7 @@ class Load:
         size: int = 4096,
         sessions: int = 10,
         recipients: Callable[[int], tuple[str, ...]] = one_recipient,
+        patience: float = 8.0,
     ) -> None:
         self.nodes = nodes
         self.sent: list[Sent] = []
@@ -104,11 +105,11 @@ class Load:
         self.on_acknowledged: Callable[[str], None] = lambda node: None
         self._is_stopped = False
         self._client = SmtpDeliverer(
-            Opening("client.example", connect_seconds=2.0, greeting_seconds=8.0, command_seconds=8.0),
+            Opening("client.example", connect_seconds=2.0, greeting_seconds=patience, command_seconds=patience),
             DnsResolver(("client.example",), (HostPort("127.0.0.1", 9),)),
             concurrency_per_destination=sessions,
             connection_inactivity_timeout=timedelta(seconds=30),
-            limits=Limits(8.0, 8.0, 8.0, 12.0),
+            limits=Limits(patience, patience, patience, 1.5 * patience),
         )
 
     def stop(self) -> None:

@@ -4,14 +4,15 @@ Each check returns complaints as sentences; none means that all is well.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from shadowrelay.lab.cluster import Cluster, instant, recipients, rows
-from shadowrelay.lab.traffic import Answer, Sent
+from shadowrelay.lab.traffic import Answer, Arrival, Sent
 
 ENDS = {"SEND", "SENDEXTERNAL", "FAIL", "EXPIRE", "DUPLICATEDELIVER"}
 SHADOW_ENDS = {"HADISCARD", "RESUBMIT", "EXPIRE"}
+CLOCK_GRAIN = 0.1  # seconds: a row's time is cut, and the next hop's time is taken a moment before its answer
 BETWEEN_COMMIT_AND_ROW = 1.0  # seconds: SIGKILL may come between a commit and its row
 
 
@@ -80,3 +81,32 @@ def _owed(held: Line, mine: list[Line], kills: list[float]) -> bool:
     """Whether the shadow server was killed shortly after another node's delivery or hand-over, which it may just have committed."""
     news = [line.at for line in mine if line.node != held.node and line.event in ENDS | {"RESUBMIT", "HAREDIRECT", "HAREDIRECTFAIL"}]
     return any(at <= killed <= at + BETWEEN_COMMIT_AND_ROW for killed in kills for at in news)
+
+
+def recorded(lines: Iterable[Line], arrivals: Sequence[Arrival]) -> Callable[[Arrival], bool]:
+    """Whether the server that delivered this also wrote a row about it, which it does after the commit."""
+    rows: dict[tuple[str, str, str], list[float]] = defaultdict(list)
+    for line in lines:
+        if line.event in {"SEND", "SENDEXTERNAL"}:
+            for recipient in line.recipients:
+                rows[line.node, line.message_id, recipient].append(line.at)
+
+    def is_recorded(arrival: Arrival) -> bool:
+        until = min((other.at for other in arrivals if _key(other) == _key(arrival) and other.at > arrival.at), default=float("inf"))
+        return any(arrival.at - CLOCK_GRAIN <= at < until for at in rows[_key(arrival)])
+
+    return is_recorded
+
+
+def _key(arrival: Arrival) -> tuple[str, str, str]:
+    return arrival.client_name, arrival.network_id, arrival.recipient
+
+
+def strangers(lines: Iterable[Line], arrivals: Iterable[Arrival]) -> list[str]:
+    """Deliveries of what another server received, by one that does not say in its log that it took it over."""
+    entitled: dict[str, set[str]] = defaultdict(set)
+    for line in lines:
+        if line.event in {"RECEIVE", "RESUBMIT"}:
+            entitled[line.message_id].add(line.node)
+    found = {(one.network_id, one.client_name) for one in arrivals if one.client_name not in entitled.get(one.network_id, one.client_name)}
+    return [f"{message_id}: delivered by {node}, which has neither RECEIVE nor RESUBMIT" for message_id, node in sorted(found)]

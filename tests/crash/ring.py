@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from shadowrelay.lab.account import Account, Cause, Fault, account, has_all_arrived
+from shadowrelay.lab.account import Account, Cause, Fault, Times, account, has_all_arrived
 from shadowrelay.lab.cluster import Cluster, Place
 from shadowrelay.lab.traffic import DEFERRED, Arrival, Load, Sent, Sink
 from shadowrelay.model.message import Envelope
@@ -52,12 +52,14 @@ def recipients_of(number: int) -> tuple[str, ...]:
 class Episode:
     """The result of one seed. `complaints` is empty if all is well."""
 
-    plan: Plan
+    seed: int
+    story: str
     result: Account
     faults: list[Fault]
     seconds: float
     sent: list[Sent]
     complaints: list[str] = field(default_factory=list)
+    ring: str = "tests.crash.ring"
 
     @property
     def causes(self) -> Counter[Cause]:
@@ -67,7 +69,7 @@ class Episode:
         result = self.result
         causes = ", ".join(f"{count} ({cause.value})" for cause, count in sorted(self.causes.items())) or "0"
         return (
-            f"seed {self.plan.seed:>3}: {result.accepted} acknowledged, {len(result.lost)} lost, {len(result.changed)} changed, "
+            f"seed {self.seed:>3}: {result.accepted} acknowledged, {len(result.lost)} lost, {len(result.changed)} changed, "
             f"{causes} duplicated, {result.taken_over} taken over, {len(self.complaints)} complaints, {self.seconds:.0f} s"
         )
 
@@ -79,7 +81,7 @@ class Episode:
             f"to {fault.ended_at - began:+.2f}"
             for fault in self.faults
         ]
-        lines = [f"replay with: python -m tests.crash.ring {self.plan.seed}", str(self.plan), *faults, str(self), *self.complaints[:40]]
+        lines = [f"replay with: python -m {self.ring} {self.seed}", self.story, *faults, str(self), *self.complaints[:40]]
         return "\n".join(lines)
 
 
@@ -90,9 +92,8 @@ async def run(seed: int, directory: Path) -> Episode:
     chance = random.Random(seed)
     sinks = (Sink(), Sink())
     corp, branch = [await sink.start() for sink in sinks]
-    deferring = _deferring(chance, the_plan.share_deferred)
     for sink in sinks:
-        sink.decide = deferring
+        sink.decide = deferring(chance, the_plan.share_deferred)
     try:
         async with Cluster(
             PLACES, corp, directory=directory, transport=TRANSPORT, routes={"*@branch.example": branch}, is_wired=True
@@ -103,26 +104,28 @@ async def run(seed: int, directory: Path) -> Episode:
                 await _run_load(the_plan, trouble, load)
                 for sink in sinks:
                     sink.is_deferring, sink.decide = False, lambda envelope: None
-                still_queued = await _settled(cluster, load, sinks)
+                still_queued = await settled(cluster, load, lambda: arrivals_of(sinks), TIMES)
             finally:
                 await load.close()
     finally:
         for sink in sinks:
             await sink.close()
-    arrivals = _arrivals(sinks)
+    arrivals = arrivals_of(sinks)
     result = account(load.sent, arrivals, trouble.faults, TIMES)
-    episode = Episode(the_plan, result, trouble.faults, time.monotonic() - began, load.sent)
+    episode = Episode(seed, str(the_plan), result, trouble.faults, time.monotonic() - began, load.sent)
     kills = {name: node.kills for name, node in cluster.nodes.items()}
-    episode.complaints += _about_account(result, load, arrivals, trouble.faults) + still_queued
+    episode.complaints += about_account(result, load, arrivals, trouble.faults) + still_queued
     episode.complaints += evidence.complaints(evidence.lines_of(cluster), load.sent, kills, trouble.wiped_at)
     return episode
 
 
-def _deferring(chance: random.Random, share: float) -> Callable[[Envelope], Reply | None]:
+def deferring(chance: random.Random, share: float) -> Callable[[Envelope], Reply | None]:
+    """A next hop that defers a share of all mail, at random."""
     return lambda envelope: DEFERRED if chance.random() < share else None
 
 
-def _arrivals(sinks: tuple[Sink, ...]) -> list[Arrival]:
+def arrivals_of(sinks: tuple[Sink, ...]) -> list[Arrival]:
+    """At all receiving servers, in order."""
     return sorted((arrival for sink in sinks for arrival in sink.arrivals), key=lambda arrival: arrival.at)
 
 
@@ -138,23 +141,24 @@ async def _run_load(the_plan: Plan, trouble: Trouble, load: Load) -> None:
         await sending
 
 
-async def _settled(cluster: Cluster, load: Load, sinks: tuple[Sink, ...]) -> list[str]:
-    """Wait until everything has arrived and nothing is queued or held any more: then nothing can arrive twice either."""
+async def settled(cluster: Cluster, load: Load, arrivals: Callable[[], list[Arrival]], times: Times) -> list[str]:
+    """Wait until everything has arrived and nothing is queued or held any more: then nothing can arrive twice either. What is left."""
     deadline = time.monotonic() + SETTLE_SECONDS_MAX
 
     def held() -> list[str]:
         return [f"still queued: {line}" for node in cluster.nodes.values() for line in held_by(node)]
 
     while True:
-        is_all_here = has_all_arrived(load.sent, _arrivals(sinks))
+        is_all_here = has_all_arrived(load.sent, arrivals())
         queued = await asyncio.to_thread(held) if is_all_here or time.monotonic() > deadline else ["waiting for mail"]
         if not queued or time.monotonic() > deadline:
-            await asyncio.sleep(2 * TIMES.poll)  # what was committed last gets its row before the nodes are stopped
+            await asyncio.sleep(2 * times.poll)  # what was committed last gets its row before the nodes are stopped
             return queued
         await asyncio.sleep(0.2)
 
 
-def _about_account(result: Account, load: Load, arrivals: list[Arrival], faults: list[Fault]) -> list[str]:
+def about_account(result: Account, load: Load, arrivals: list[Arrival], faults: list[Fault]) -> list[str]:
+    """What is wrong with it, with the details that an investigation needs."""
     began = min((fault.began_at for fault in faults), default=0.0)
 
     def tries(number: int) -> str:

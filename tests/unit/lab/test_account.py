@@ -146,6 +146,21 @@ def test_a_cause_needs_its_fault_on_the_right_server_at_the_right_time(
     assert expected == cause_of([an_arrival(*later), an_arrival(*first)], [fault], TIMES)
 
 
+@pytest.mark.parametrize(
+    ("expected", "fault", "later"),
+    [
+        (Cause.DISK_DESTROYED, WIPED, (105.0, WEST)),
+        (Cause.NONE, replace(WIPED, kind=FaultKind.KILL), (105.0, WEST)),
+        (Cause.DIED_BEFORE_RECORD, PAUSED, (108.1, WEST)),  # the other one's final dot was on its way
+    ],
+)
+def test_who_recorded_a_delivery_did_not_die_before_that(expected: Cause, fault: Fault, later: tuple[float, str]) -> None:
+    twice = [an_arrival(101.9, EAST), an_arrival(*later)]
+
+    assert Cause.DIED_BEFORE_RECORD == cause_of(twice, [fault], TIMES)
+    assert expected == cause_of(twice, [fault], TIMES, lambda arrival: arrival.client_name == EAST)
+
+
 def test_two_servers_failed_together() -> None:
     first, later = an_arrival(103.0, EAST), an_arrival(108.0, WEST)
     lost, then = Fault(FaultKind.WIPE, SOUTH, 100.0, 102.0), Fault(FaultKind.KILL, EAST, 104.5, 109.0)
@@ -204,6 +219,22 @@ def test_a_third_arrival_needs_a_cause_of_its_own() -> None:
 
     assert Cause.DIED_BEFORE_RECORD == cause_of(twice, [KILLED], TIMES)
     assert Cause.NONE == cause_of([*twice, an_arrival(120.0, EAST)], [KILLED], TIMES)
+
+
+@pytest.mark.parametrize(
+    ("expected", "down"),
+    [
+        (Cause.CUT_OFF, replace(AWAY, began_at=103.0, ended_at=107.0)),
+        (Cause.CUT_OFF, replace(AWAY, began_at=105.0, ended_at=107.0)),  # nobody asked in the moment between
+        (Cause.NONE, replace(AWAY, began_at=107.0, ended_at=110.0)),  # there was time to ask
+        (Cause.NONE, replace(AWAY, began_at=103.0, ended_at=104.5)),  # together not longer than the span
+        (Cause.NONE, replace(AWAY, node=SOUTH, began_at=115.0, ended_at=119.0)),
+    ],
+)
+def test_who_is_cut_off_and_then_down_is_away_all_the_time(expected: Cause, down: Fault) -> None:
+    short = replace(CUT, ended_at=104.0)
+
+    assert expected == cause_of([an_arrival(101.0, EAST), an_arrival(106.0, WEST)], [short, down], TIMES)
 
 
 ACKNOWLEDGED = Submission(103.0, WEST, Answer.ACKNOWLEDGED, "id-1")

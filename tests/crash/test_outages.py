@@ -1,0 +1,217 @@
+"""Machines that can be cut apart and disks that can lose their power, and by default none but the plans of the episodes that use them.
+
+The episodes are heavy: `python -m tests.crash.outages --help`.
+"""
+
+import socket
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from itertools import accumulate
+from pathlib import Path
+
+import pytest
+import structlog
+
+from shadowrelay.lab.traffic import Arrival
+from shadowrelay.tracking import operator_log
+from tests.crash import outages
+from tests.crash.evidence import Line, recorded, strangers
+from tests.crash.outage_plan import NODES, Heal, Moment, Off, On, Outline, Part, copies_of, plan
+from tests.kit.machines import Disk, Hub, disk_obstacle, machines, obstacle
+from tests.kit.private import UNSHARE
+
+pytestmark = pytest.mark.crash
+
+SEEDS = range(200)
+EAST, WEST = NODES[0], NODES[2]
+ONE = "user1@corp.example"
+
+
+# ---- disks and machines
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    if reason := disk_obstacle(tmp_path):
+        pytest.skip(reason)
+    made = Disk(tmp_path / "node" / "data", tmp_path)
+    yield made
+    made.wait_until_free()
+
+
+WRITES = """
+import os, sys
+for name, synced in (("synced", True), ("half", True), ("cached", False)):
+    descriptor = os.open(name, os.O_WRONLY | os.O_CREAT)
+    os.write(descriptor, b"one ")
+    if synced:
+        os.fsync(descriptor)
+    if name == "half":
+        os.write(descriptor, b"two")
+print("written", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.slow
+def test_what_was_not_synced_is_gone_when_the_power_fails(disk: Disk) -> None:
+    def on_it(program: str) -> "subprocess.Popen[str]":
+        command = [*UNSHARE[:4], *disk.inside, sys.executable, "-c", f"import os; os.chdir({str(disk.place)!r})\n{program}"]
+        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    with on_it(WRITES) as writer:
+        assert writer.stdout is not None
+        assert "written\n" == writer.stdout.readline()
+        disk.watch(writer.pid)
+        writer.kill()
+        disk.lose_power()
+    disk.wait_until_free()
+
+    with on_it("print({name: open(name).read() for name in sorted(os.listdir()) if name != 'lost+found'})") as reader:
+        assert ("{'half': 'one ', 'synced': 'one '}\n", None) == reader.communicate()
+
+
+@pytest.fixture
+def hub() -> Iterator[Hub]:
+    if reason := obstacle():
+        pytest.skip(reason)
+    with machines([EAST, WEST]) as made:
+        yield made
+
+
+@pytest.mark.slow
+def test_packets_are_dropped_in_one_direction_or_both_and_a_dead_machine_says_nothing(hub: Hub) -> None:
+    with hub.machines[WEST].entered():
+        west = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        west.bind((hub.machines[WEST].host, 0))
+    with hub.machines[EAST].entered():
+        east = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        east.bind((hub.machines[EAST].host, 0))
+
+    def passes(sender: socket.socket, receiver: socket.socket, *, is_expected: bool) -> bool:
+        receiver.settimeout(30.0 if is_expected else 0.2)
+        sender.sendto(b"packet", receiver.getsockname())
+        try:
+            return receiver.recv(100) == b"packet"
+        except TimeoutError:
+            return False
+
+    with east, west:
+        assert passes(east, west, is_expected=True)
+        hub.cut([(EAST, WEST)])
+        assert not passes(east, west, is_expected=False)
+        assert passes(west, east, is_expected=True)
+        hub.heal()
+        assert passes(east, west, is_expected=True)
+        hub.machines[WEST].unplug()
+        assert not passes(east, west, is_expected=False)
+        hub.machines[WEST].plug_in()  # another kernel, where nobody listens
+        assert not passes(east, west, is_expected=False)
+
+
+# ---- the plans
+
+
+def test_a_seed_always_derives_the_same_plan() -> None:
+    assert [plan(seed) for seed in SEEDS] == [plan(seed) for seed in SEEDS]
+
+
+def test_two_hundred_seeds_have_each_outline_with_one_and_two_copies() -> None:
+    counts = Counter((plan(seed).outline, copies_of(seed)) for seed in SEEDS)
+
+    assert {(outline, copies) for outline in Outline for copies in (1, 2)} == set(counts)
+    assert min(counts.values()) >= 16
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_in_the_end_every_machine_has_power_and_reaches_every_other(seed: int) -> None:
+    acts = plan(seed).acts
+    dark = Counter(name for act in acts if isinstance(act, Off) for name in act.nodes)
+    lit = Counter(name for act in acts if isinstance(act, On) for name in act.nodes)
+
+    assert dark == lit
+    assert {0, 1} >= set(accumulate(isinstance(act, Part) - isinstance(act, Heal) for act in acts))
+    assert sum(isinstance(act, Part) for act in acts) == sum(isinstance(act, Heal) for act in acts)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_no_more_disks_burn_than_there_are_copies_and_all_at_once(seed: int) -> None:
+    burnt = [act.burnt for act in plan(seed).acts if isinstance(act, Off) and act.burnt]
+
+    assert len(burnt) <= 1
+    assert all(set(one) <= set(NODES) and len(one) <= copies_of(seed) for one in burnt)
+
+
+def test_portions_have_one_number_of_copies_and_all_seeds() -> None:
+    found = list(outages.portions(SEEDS))
+
+    assert sorted(SEEDS) == sorted(seed for portion in found for seed in portion)
+    assert {1} == {len({copies_of(seed) for seed in portion}) for portion in found}
+
+
+# ---- the evidence
+
+
+def a_line(at: float, event: str, node: str = EAST) -> Line:
+    return Line(at, node, event, "id-1", (ONE,), "")
+
+
+def an_arrival(at: float, node: str = EAST) -> Arrival:
+    return Arrival(at, ONE, "id-1", "<1@client.example>", node, False, "digest")
+
+
+def test_a_delivery_is_recorded_if_its_server_says_so_before_it_delivers_again() -> None:
+    first, later, elsewhere = an_arrival(100.0), an_arrival(105.0), an_arrival(107.0, WEST)
+    all_arrivals = [first, later, elsewhere]
+
+    def of(*lines: Line) -> list[bool]:
+        return list(map(recorded(lines, all_arrivals), all_arrivals))
+
+    assert [True, False, False] == of(a_line(100.1, "SEND"))
+    assert [False, True, False] == of(a_line(105.1, "SEND"))
+    assert [False, False, False] == of(a_line(99.0, "SEND"), a_line(100.1, "DEFER"))
+
+
+def test_who_delivers_what_another_server_received_must_say_that_it_took_it_over() -> None:
+    received, arrivals = a_line(99.0, "RECEIVE"), [an_arrival(100.0), an_arrival(101.0, WEST)]
+
+    assert [f"id-1: delivered by {WEST}, which has neither RECEIVE nor RESUBMIT"] == strangers([received], arrivals)
+    assert [] == strangers([received, a_line(100.5, "RESUBMIT", WEST)], arrivals)
+    assert [] == strangers([], arrivals)  # nobody had the time to write
+
+
+# ---- episodes
+
+
+@pytest.fixture
+def _possible(tmp_path: Path) -> None:
+    structlog.reset_defaults()
+    operator_log.configure("critical")
+    if reason := obstacle() or disk_obstacle(tmp_path):
+        pytest.skip(reason)
+
+
+@pytest.mark.heavy
+@pytest.mark.timeout(3600)
+@pytest.mark.usefixtures("_possible")
+@pytest.mark.parametrize("first", [0, 6], ids=["one copy", "two copies"])
+def test_an_episode_of_each_outline_loses_nothing_and_explains_every_duplicate(first: int, tmp_path: Path) -> None:
+    episodes = outages.series(range(first, first + len(Outline)), tmp_path / "site")
+
+    assert "" == "\n".join(episode.explain() for episode in episodes if episode.complaints)
+    assert all(episode.result.accepted >= outages.ACKNOWLEDGED_MIN for episode in episodes)
+    assert all(any(cause.value == letter for cause in episodes[index].causes) for index, letter in ((4, "b"), (5, "d")))
+
+
+@pytest.mark.heavy
+@pytest.mark.timeout(600)
+@pytest.mark.usefixtures("_possible")
+def test_nodes_that_do_not_sync_their_commits_lose_what_they_acknowledged(tmp_path: Path) -> None:
+    everything_at_once = Off(NODES, Moment.AFTER_ACK)
+    seed = next(seed for seed in range(10_000) if everything_at_once in plan(seed).acts)
+
+    (episode,) = outages.series([seed], tmp_path / "site", outages.careless("sync"))
+
+    assert episode.result.lost, episode.explain()
