@@ -6,7 +6,7 @@ that the lab itself made, and narrowly: a duplicate that no fault clearly explai
 The rules for causes compare two arrivals of one message for one recipient: `first` by server X, `later` by server Y (possibly the same).
 X was entitled to deliver; the question is why Y did not know of that.
 
-Whoever has read the tracking logs may pass `is_recorded`: X has said of this arrival that it recorded it, so it did not die before that.
+Whoever has read the tracking logs may pass `record_of`: what X says there of an arrival.
 """
 
 from collections import defaultdict
@@ -98,24 +98,29 @@ class Times:
         return at
 
 
-IsRecorded = Callable[[Arrival], bool]
+class Record(StrEnum):
+    """What the server that delivered a message says of it in its tracking log."""
+
+    UNKNOWN = "nothing, or nobody has looked"
+    RECORDED = "delivered: it did not die before its record"
+    UNANSWERED = "got no reply to the final dot"
 
 
-def unknown(arrival: Arrival) -> bool:
-    """Nobody has looked whether it was recorded."""
-    return False
+def unknown(arrival: Arrival) -> Record:
+    """Nobody has looked."""
+    return Record.UNKNOWN
 
 
-def cause_of(got: Sequence[Arrival], faults: Sequence[Fault], times: Times, is_recorded: IsRecorded = unknown) -> Cause:
+def cause_of(got: Sequence[Arrival], faults: Sequence[Fault], times: Times, record_of: Callable[[Arrival], Record] = unknown) -> Cause:
     """Why one message arrived more than once for a recipient: the cause of the first pair of arrivals, or NONE if any pair has no cause.
     Every pair counts, because a surviving record of any earlier delivery would have prevented the later one."""
     ordered = sorted(got, key=lambda arrival: arrival.at)
-    causes = [_cause(first, later, faults, times, is_recorded(first)) for index, later in enumerate(ordered) for first in ordered[:index]]
+    causes = [_cause(first, later, faults, times, record_of(first)) for index, later in enumerate(ordered) for first in ordered[:index]]
     return Cause.NONE if Cause.NONE in causes else causes[0]
 
 
-def _cause(first: Arrival, later: Arrival, faults: Sequence[Fault], times: Times, is_recorded: bool) -> Cause:
-    if any(_died_before_record(first, later, fault, is_recorded) for fault in faults):
+def _cause(first: Arrival, later: Arrival, faults: Sequence[Fault], times: Times, record: Record) -> Cause:
+    if record is Record.UNANSWERED or any(_died_before_record(first, later, fault, record) for fault in faults):
         return Cause.DIED_BEFORE_RECORD
     heard_at = times.heard_at(first, faults, later.client_name)
     if any(_disk_destroyed(first, later, fault, heard_at) for fault in faults):
@@ -127,14 +132,14 @@ def _cause(first: Arrival, later: Arrival, faults: Sequence[Fault], times: Times
     return Cause.TWO_FAILED if _two_failed(first, later, faults, times) else Cause.NONE
 
 
-def _died_before_record(first: Arrival, later: Arrival, fault: Fault, is_recorded: bool) -> bool:
+def _died_before_record(first: Arrival, later: Arrival, fault: Fault, record: Record) -> bool:
     """X ended within the time that a record takes; or Y was stopped after it sent the final dot, and then resumed."""
     if not fault.stops_node:
         return False
     has_resumed = fault.kind is FaultKind.PAUSE and fault.node == later.client_name and fault.began_at <= first.at
     if has_resumed and abs(later.at - fault.ended_at) <= RECORD_SECONDS:
         return True
-    if is_recorded:
+    if record is Record.RECORDED:
         return False
     return fault.node == first.client_name and abs(first.at - fault.began_at) <= RECORD_SECONDS and later.at > fault.began_at
 
@@ -301,7 +306,11 @@ def has_all_arrived(sent: Iterable[Sent], arrivals: Iterable[Arrival]) -> bool:
 
 
 def account(
-    sent: Iterable[Sent], arrivals: Iterable[Arrival], faults: Sequence[Fault], times: Times, is_recorded: IsRecorded = unknown
+    sent: Iterable[Sent],
+    arrivals: Iterable[Arrival],
+    faults: Sequence[Fault],
+    times: Times,
+    record_of: Callable[[Arrival], Record] = unknown,
 ) -> Account:
     """Compare acknowledged messages with arrivals."""
     result = Account()
@@ -311,7 +320,7 @@ def account(
     for one in sent:
         got = by_message.pop(one.internet_message_id, [])
         _count_acknowledged(result, one, got)
-        _count_duplicates(result, one, got, faults, times, is_recorded)
+        _count_duplicates(result, one, got, faults, times, record_of)
         if any(arrival.own_sha256 != one.own_sha256 for arrival in got):
             result.changed.append(next(arrival.network_id for arrival in got if arrival.own_sha256 != one.own_sha256))
     # An arrival that matches no sent message has lost its identification on the way: it was changed.
@@ -335,14 +344,14 @@ def _count_acknowledged(result: Account, one: Sent, got: Sequence[Arrival]) -> N
 
 
 def _count_duplicates(
-    result: Account, one: Sent, got: Sequence[Arrival], faults: Sequence[Fault], times: Times, is_recorded: IsRecorded
+    result: Account, one: Sent, got: Sequence[Arrival], faults: Sequence[Fault], times: Times, record_of: Callable[[Arrival], Record]
 ) -> None:
     by_recipient: dict[tuple[str, str], list[Arrival]] = defaultdict(list)
     for arrival in got:
         by_recipient[arrival.network_id, arrival.recipient].append(arrival)
     for (network_id, recipient), arrived in sorted(by_recipient.items()):
         if len(arrived) > 1:
-            cause = cause_of(arrived, faults, times, is_recorded)
+            cause = cause_of(arrived, faults, times, record_of)
             result.duplicates.append(Duplicate(one.number, network_id, len(arrived), cause, recipient))
     ids = {arrival.network_id for arrival in got}
     if len(ids) > 1:

@@ -7,12 +7,14 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from shadowrelay.lab.account import Record
 from shadowrelay.lab.cluster import Cluster, instant, recipients, rows
 from shadowrelay.lab.traffic import Answer, Arrival, Sent
 
 ENDS = {"SEND", "SENDEXTERNAL", "FAIL", "EXPIRE", "DUPLICATEDELIVER"}
 SHADOW_ENDS = {"HADISCARD", "RESUBMIT", "EXPIRE"}
 CLOCK_GRAIN = 0.1  # seconds: a row's time is cut, and the next hop's time is taken a moment before its answer
+NO_REPLY = "4.4.2"  # the connection was lost, or time was up
 BETWEEN_COMMIT_AND_ROW = 1.0  # seconds: SIGKILL may come between a commit and its row
 
 
@@ -26,12 +28,21 @@ class Line:
     message_id: str
     recipients: tuple[str, ...]
     custom: str
+    status: str = ""
 
 
 def lines_of(cluster: Cluster) -> list[Line]:
     """The rows of all nodes that are about a message."""
     return [
-        Line(instant(row), name, row["event-id"], row["network-message-id"], tuple(recipients(row)), row["custom-data"])
+        Line(
+            instant(row),
+            name,
+            row["event-id"],
+            row["network-message-id"],
+            tuple(recipients(row)),
+            row["custom-data"],
+            row["recipient-status"],
+        )
         for name, node in cluster.nodes.items()
         for row in rows(node.tracking)
     ]
@@ -83,19 +94,22 @@ def _owed(held: Line, mine: list[Line], kills: list[float]) -> bool:
     return any(at <= killed <= at + BETWEEN_COMMIT_AND_ROW for killed in kills for at in news)
 
 
-def recorded(lines: Iterable[Line], arrivals: Sequence[Arrival]) -> Callable[[Arrival], bool]:
-    """Whether the server that delivered this also wrote a row about it, which it does after the commit."""
-    rows: dict[tuple[str, str, str], list[float]] = defaultdict(list)
+def records(lines: Iterable[Line], arrivals: Sequence[Arrival]) -> Callable[[Arrival], Record]:
+    """What the server that delivered this wrote about it before it delivered it again: SEND, after the commit; or that it had no reply."""
+    found: dict[tuple[str, str, str], list[tuple[float, Record]]] = defaultdict(list)
     for line in lines:
-        if line.event in {"SEND", "SENDEXTERNAL"}:
+        is_unanswered = line.event == "DEFER" and NO_REPLY in line.status
+        if is_unanswered or line.event in {"SEND", "SENDEXTERNAL"}:
+            record = Record.UNANSWERED if is_unanswered else Record.RECORDED
             for recipient in line.recipients:
-                rows[line.node, line.message_id, recipient].append(line.at)
+                found[line.node, line.message_id, recipient].append((line.at, record))
 
-    def is_recorded(arrival: Arrival) -> bool:
+    def record_of(arrival: Arrival) -> Record:
         until = min((other.at for other in arrivals if _key(other) == _key(arrival) and other.at > arrival.at), default=float("inf"))
-        return any(arrival.at - CLOCK_GRAIN <= at < until for at in rows[_key(arrival)])
+        mine = [record for at, record in sorted(found[_key(arrival)]) if arrival.at - CLOCK_GRAIN <= at < until]
+        return mine[0] if mine else Record.UNKNOWN
 
-    return is_recorded
+    return record_of
 
 
 def _key(arrival: Arrival) -> tuple[str, str, str]:

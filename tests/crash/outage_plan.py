@@ -13,6 +13,7 @@ from shadowrelay.lab.account import RECORD_SECONDS, Times
 NODES = ("mx1.east.example", "mx2.east.example", "mx1.west.example", "mx2.west.example")
 TIMES = Times(span=4.0, heartbeat=1.0, poll=0.5)
 COPIES = (1, 2)
+SMALL, MIDDLE, LARGE = 2_048, 60_000, 1_100_000  # octets: the last kind goes through files of its own
 MESSAGES_BEFORE = 25  # acknowledged before something happens
 MESSAGES_REPEATED = 12  # that shall be delivered, and delivered again
 
@@ -102,12 +103,13 @@ class Off:
 
 @dataclass(frozen=True, slots=True)
 class On:
-    """They have power again, and their nodes are started."""
+    """They have power again, and their nodes are started. `flickers`: after so many seconds of that (0: not), power fails once more."""
 
     nodes: tuple[str, ...]
+    flickers: float = 0.0
 
     def __str__(self) -> str:
-        return f"{_names(self.nodes)} with power again"
+        return f"{_names(self.nodes)} with power again" + (f", which fails once more {self.flickers:.1f} s later" if self.flickers else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,17 +137,19 @@ Act = Through | Sink | Acknowledged | Delivered | Pass | Off | On | Part | Heal
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One episode. Units: `rate` in messages per second; `share_deferred` of all deliveries, at random."""
+    """One episode. Units: `rate` in messages per second, `size` in octets; `share_deferred` of all deliveries, at random."""
 
     seed: int
     copies: int
     outline: Outline
     acts: tuple[Act, ...]
     rate: float
+    size: int
     share_deferred: float
 
     def __str__(self) -> str:
-        lines = [f"seed {self.seed}: {self.outline.value}; shadow_copies = {self.copies}, {self.rate:.0f} messages/s"]
+        load = f"{self.rate:.0f} messages/s of {self.size:,} octets, {self.share_deferred:.0%} deferred"
+        lines = [f"seed {self.seed}: {self.outline.value}; shadow_copies = {self.copies}, {load}"]
         return "\n    ".join([*lines, *map(str, self.acts)])
 
 
@@ -161,7 +165,8 @@ def plan(seed: int) -> Plan:
     acts = tuple(_ACTS[outline](chance, copies))
     is_provoked = outline in (Outline.BURNT, Outline.FAILED_TOGETHER)
     share = 0.0 if is_provoked else chance.choice((0.0, 0.0, 0.3))
-    return Plan(seed, copies, outline, acts, rate=chance.uniform(15, 25), share_deferred=share)
+    size, rate = (SMALL, chance.uniform(15, 25)) if is_provoked or chance.random() < 0.7 else chance.choice(((MIDDLE, 15.0), (LARGE, 5.0)))
+    return Plan(seed, copies, outline, acts, rate, size, share)
 
 
 def _power(chance: random.Random, copies: int) -> Iterator[Act]:
@@ -182,7 +187,7 @@ def _struck(chance: random.Random, nodes: tuple[str, ...]) -> Iterator[Act]:
     if chance.random() < 0.5:
         yield Sink(is_deferring=False)
     yield Pass(_short(chance) if nodes == NODES or chance.random() < 0.5 else _long(chance))
-    yield On(nodes)
+    yield On(nodes, chance.uniform(0.1, 3.0) if chance.random() < 0.4 else 0.0)
 
 
 def _partition(chance: random.Random, copies: int) -> Iterator[Act]:

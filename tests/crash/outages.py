@@ -95,24 +95,34 @@ class Site:
             self.disks[name].lose_power()
         return at
 
-    async def have_power(self, names: Sequence[str], burnt: Sequence[str]) -> None:
+    async def have_power(self, names: Sequence[str], burnt: Sequence[str] = ()) -> None:
         """Start them all, and wait until they answer."""
-        await asyncio.gather(*(self._has_power(name, is_burnt=name in burnt) for name in names))
+        await asyncio.gather(*(self._start(name, is_burnt=name in burnt) for name in names))
 
-    async def _has_power(self, name: str, *, is_burnt: bool) -> None:
+    async def flicker(self, names: Sequence[str], seconds: float) -> float:
+        """They have power for so long, and then none again, whether they were started or not. Returns when they lost it."""
+        starts = [asyncio.create_task(self._start(name, is_burnt=False)) for name in names]
+        await asyncio.sleep(seconds)
+        await asyncio.gather(*(self._wait_for_disk(name) for name in names))
+        lost_at = self.lose_power(names)
+        await asyncio.gather(*starts, return_exceptions=True)
+        return lost_at
+
+    async def _start(self, name: str, *, is_burnt: bool) -> None:
         await self.cluster.nodes[name].kill()
         await asyncio.to_thread(self.disks[name].wait_until_free)
         if is_burnt:
             await asyncio.to_thread(self.disks[name].make)
         await asyncio.to_thread(self.hub.machines[name].plug_in)
-        await self.start(name)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.cluster.nodes[name].start())
+            group.create_task(self._wait_for_disk(name))
 
-    async def start(self, name: str) -> None:
-        """Its disk is watched as soon as it runs."""
-        node = self.cluster.nodes[name]
-        await node.start()
-        assert node.process is not None
-        self.disks[name].watch(node.process.pid)
+    async def _wait_for_disk(self, name: str) -> None:
+        """It is mounted by the process that will be the node; from then on its power can fail."""
+        node, disk = self.cluster.nodes[name], self.disks[name]
+        while not disk.is_watched and not (node.process is not None and node.is_running and disk.watch(node.process.pid)):
+            await asyncio.sleep(0.01)
 
 
 @asynccontextmanager
@@ -140,7 +150,7 @@ async def a_site(copies: int, directory: Path, program: Sequence[str] = SERVE) -
             ) as cluster:
                 for name, node in cluster.nodes.items():
                     assert node.process is not None
-                    disks[name].watch(node.process.pid)
+                    assert disks[name].watch(node.process.pid)
                 await asyncio.to_thread(wait_until_peers_know_each_other, list(cluster.nodes.values()))
                 yield Site(cluster, hub, disks, sinks)
         finally:
@@ -192,8 +202,8 @@ class Story:
                 await asyncio.sleep(seconds)
             case Off():
                 await self._off(act)
-            case On(nodes):
-                await self._on(nodes)
+            case On(nodes, flickers):
+                await self._on(nodes, flickers)
             case Part():
                 pairs = [(one, other) for one in act.one for other in act.other]
                 both = pairs if act.is_one_way else [*pairs, *((other, one) for one, other in pairs)]
@@ -242,12 +252,18 @@ class Story:
 
         return decide
 
-    async def _on(self, nodes: Sequence[str]) -> None:
-        burnt = [name for name in nodes if self._dark[name][0] is FaultKind.WIPE]
-        await self._site.have_power(nodes, burnt)
+    async def _on(self, nodes: Sequence[str], flickers: float) -> None:
+        if flickers:
+            lost_at = await self._site.flicker(nodes, flickers)
+            self._lit(nodes, lost_at)
+            self._dark |= dict.fromkeys(nodes, (FaultKind.KILL, lost_at))
+        await self._site.have_power(nodes, [name for name in nodes if self._dark[name][0] is FaultKind.WIPE])
+        self._lit(nodes, time.time())
+
+    def _lit(self, nodes: Sequence[str], at: float) -> None:
         for name in nodes:
             kind, began_at = self._dark.pop(name)
-            self.faults.append(Fault(kind, name, began_at, time.time()))
+            self.faults.append(Fault(kind, name, began_at, at))
             if kind is FaultKind.WIPE:
                 self._site.wiped_at[name] = began_at
 
@@ -274,7 +290,7 @@ async def run(seed: int, site: Site) -> Episode:
     for sink in site.sinks:
         sink.is_deferring, sink.decide = False, share_deferring
     addresses = {name: node.address for name, node in site.cluster.nodes.items()}
-    load = Load(addresses, chance, size=2048, sessions=20, recipients=recipients_of, patience=4.0)
+    load = Load(addresses, chance, size=the_plan.size, sessions=20, recipients=recipients_of, patience=4.0)
     story = Story(the_plan, site, load, share_deferring)
 
     def arrivals() -> list[Arrival]:
@@ -288,7 +304,7 @@ async def run(seed: int, site: Site) -> Episode:
     finally:
         await load.close()
     lines = [line for line in evidence.lines_of(site.cluster) if line.at >= began_at]
-    result = account(load.sent, arrivals(), story.faults, TIMES, evidence.recorded(lines, arrivals()))
+    result = account(load.sent, arrivals(), story.faults, TIMES, evidence.records(lines, arrivals()))
     kills = {name: node.kills for name, node in site.cluster.nodes.items()}
     complaints = about_account(result, load, arrivals(), story.faults) + still_queued
     complaints += evidence.complaints(lines, load.sent, kills, site.wiped_at) + evidence.strangers(lines, arrivals())

@@ -14,10 +14,11 @@ from pathlib import Path
 import pytest
 import structlog
 
+from shadowrelay.lab.account import Record
 from shadowrelay.lab.traffic import Arrival
 from shadowrelay.tracking import operator_log
 from tests.crash import outages
-from tests.crash.evidence import Line, recorded, strangers
+from tests.crash.evidence import Line, records, strangers
 from tests.crash.outage_plan import NODES, Heal, Moment, Off, On, Outline, Part, copies_of, plan
 from tests.kit.machines import Disk, Hub, disk_obstacle, machines, obstacle
 from tests.kit.private import UNSHARE
@@ -64,7 +65,7 @@ def test_what_was_not_synced_is_gone_when_the_power_fails(disk: Disk) -> None:
     with on_it(WRITES) as writer:
         assert writer.stdout is not None
         assert "written\n" == writer.stdout.readline()
-        disk.watch(writer.pid)
+        assert disk.watch(writer.pid)
         writer.kill()
         disk.lose_power()
     disk.wait_until_free()
@@ -154,24 +155,30 @@ def test_portions_have_one_number_of_copies_and_all_seeds() -> None:
 # ---- the evidence
 
 
-def a_line(at: float, event: str, node: str = EAST) -> Line:
-    return Line(at, node, event, "id-1", (ONE,), "")
+def a_line(at: float, event: str, node: str = EAST, status: str = "") -> Line:
+    return Line(at, node, event, "id-1", (ONE,), "", status)
 
 
 def an_arrival(at: float, node: str = EAST) -> Arrival:
     return Arrival(at, ONE, "id-1", "<1@client.example>", node, False, "digest")
 
 
-def test_a_delivery_is_recorded_if_its_server_says_so_before_it_delivers_again() -> None:
-    first, later, elsewhere = an_arrival(100.0), an_arrival(105.0), an_arrival(107.0, WEST)
-    all_arrivals = [first, later, elsewhere]
+@pytest.mark.parametrize(
+    ("expected", "lines"),
+    [
+        ([Record.RECORDED, Record.UNKNOWN, Record.UNKNOWN], [a_line(100.1, "SEND")]),
+        ([Record.UNKNOWN, Record.RECORDED, Record.UNKNOWN], [a_line(105.1, "SEND")]),
+        (
+            [Record.UNANSWERED, Record.RECORDED, Record.UNKNOWN],
+            [a_line(105.1, "SEND"), a_line(101.4, "DEFER", status="451 4.4.2 Timed out")],
+        ),
+        ([Record.UNKNOWN, Record.UNKNOWN, Record.UNKNOWN], [a_line(99.0, "SEND"), a_line(100.1, "DEFER", status="451 4.3.2 Not now")]),
+    ],
+)
+def test_a_record_of_a_delivery_was_written_before_the_same_server_delivered_again(expected: list[Record], lines: list[Line]) -> None:
+    arrivals = [an_arrival(100.0), an_arrival(105.0), an_arrival(107.0, WEST)]
 
-    def of(*lines: Line) -> list[bool]:
-        return list(map(recorded(lines, all_arrivals), all_arrivals))
-
-    assert [True, False, False] == of(a_line(100.1, "SEND"))
-    assert [False, True, False] == of(a_line(105.1, "SEND"))
-    assert [False, False, False] == of(a_line(99.0, "SEND"), a_line(100.1, "DEFER"))
+    assert expected == list(map(records(lines, arrivals), arrivals))
 
 
 def test_who_delivers_what_another_server_received_must_say_that_it_took_it_over() -> None:

@@ -218,10 +218,22 @@ class Disk:
             file.truncate(SIZE_BYTES)
         subprocess.run([*MAKE, str(self.image)], check=True, capture_output=True)
 
-    def watch(self, process: int) -> None:
-        """It is mounted for this process: from now on its power can fail."""
+    @property
+    def is_watched(self) -> bool:
+        return self._opened is not None
+
+    def watch(self, process: int) -> bool:
+        """If it is mounted for this process, its power can fail from now on."""
         self.release()
-        self._opened = os.open(f"/proc/{process}/root{self.place}", os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            opened = os.open(f"/proc/{process}/root{self.place}", os.O_RDONLY | os.O_DIRECTORY)
+        except OSError:
+            return False  # the process has ended
+        if os.fstat(opened).st_dev == self.place.stat().st_dev:
+            os.close(opened)
+            return False
+        self._opened = opened
+        return True
 
     def lose_power(self) -> None:
         """Whatever is not synced now is lost."""

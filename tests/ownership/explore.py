@@ -56,7 +56,7 @@ def explore(policy: str, budget: Budget, *, is_first_enough: bool = False, begin
             wrong.setdefault(found, here)
             if is_first_enough:
                 break
-        if state.arrived > 1:
+        if state.arrived > 1 or _is_settled(state):
             continue
         for name, after in steps.of(state):
             there = place.get(after)
@@ -80,6 +80,11 @@ def _wrong_at_once(steps: Steps, state: State) -> str:
         if not any(mine.is_primary or mine.role is Role.SHADOW for mine in facts):
             return "lost"
     return ""
+
+
+def _is_settled(state: State) -> bool:
+    """Nothing can go wrong any more, whatever happens: another arrival is excused, and nothing that was promised can be lost."""
+    return state.excused and (state.arrived > 0 or state.client in (Client.REFUSED, Client.UNANSWERED))
 
 
 def _find_stuck(steps: Steps, order: list[State], before: list[list[int]], arrived: deque[int], wrong: dict[str, int], first: int) -> None:
