@@ -141,8 +141,13 @@ async def _run_load(the_plan: Plan, trouble: Trouble, load: Load) -> None:
         await sending
 
 
-async def settled(cluster: Cluster, load: Load, arrivals: Callable[[], list[Arrival]], times: Times) -> list[str]:
-    """Wait until everything has arrived and nothing is queued or held any more: then nothing can arrive twice either. What is left."""
+async def settled(
+    cluster: Cluster, load: Load, arrivals: Callable[[], list[Arrival]], times: Times, is_quiet: Callable[[], bool] = lambda: True
+) -> list[str]:
+    """Wait until everything has arrived and nothing is queued or held any more: then nothing can arrive twice either. What is left.
+
+    `is_quiet`: nothing is on its way between the nodes.
+    """
     deadline = time.monotonic() + SETTLE_SECONDS_MAX
 
     def held() -> list[str]:
@@ -150,9 +155,12 @@ async def settled(cluster: Cluster, load: Load, arrivals: Callable[[], list[Arri
 
     while True:
         is_all_here = has_all_arrived(load.sent, arrivals())
-        queued = await asyncio.to_thread(held) if is_all_here or time.monotonic() > deadline else ["waiting for mail"]
-        if not queued or time.monotonic() > deadline:
-            await asyncio.sleep(2 * times.poll)  # what was committed last gets its row before the nodes are stopped
+        is_over = time.monotonic() > deadline
+        queued = await asyncio.to_thread(held) if is_over or (is_all_here and is_quiet()) else ["waiting for mail"]
+        if not queued and not is_over:
+            await asyncio.sleep(2 * times.poll)  # what was committed last gets its row, and what had just come is seen
+            queued = await asyncio.to_thread(held)
+        if not queued or is_over:
             return queued
         await asyncio.sleep(0.2)
 

@@ -6,7 +6,7 @@ namespaces.
 
 A disk is an image of ext4, mounted where only the processes of its machine see it. When the power fails, the file system is shut down
 (EXT4_IOC_SHUTDOWN, as the tests of file systems do it): what was not synced is gone, and the next mount finds what a machine finds that
-lost its power. What ext4 wrote by itself before is there, as in life.
+lost its power. What ext4 wrote by itself before is there, as in life; it is asked not to.
 """
 
 import ctypes
@@ -29,6 +29,7 @@ CLONE_NEWNET = 0x40000000
 OWN_NAMESPACE = Path("/proc/thread-self/ns/net")
 FORWARDING = Path("/proc/sys/net/ipv4/ip_forward")  # of the namespace of the thread that opens it
 GET_FLAGS, SET_FLAGS, UP = 0x8913, 0x8914, 0x1  # of a network interface: linux/sockios.h, linux/if.h
+LISTENING = "0A"  # a state in /proc/net/tcp
 INSIDE_NAME = b"hub"  # of the machine's only interface
 
 
@@ -119,6 +120,13 @@ class Hub:
         self._parted.clear()
 
 
+def in_flight(process: int) -> int:
+    """How many octets the machine of this process has sent by TCP without an answer yet, or received and not given to a program."""
+    lines = Path(f"/proc/{process}/net/tcp").read_text().splitlines()[1:]
+    queues = [line.split()[4].split(":") for line in lines if line.split()[3] != LISTENING]
+    return sum(int(sent, 16) + int(received, 16) for sent, received in queues)
+
+
 def obstacle() -> str:
     """Why there can be no such machines here; empty: there can."""
     if os.geteuid() != 0:
@@ -192,7 +200,7 @@ SIZE_BYTES = 2 * 10**9  # most of it never written: the image has holes
 MAKE = ("mkfs.ext4", "-q", "-F", "-J", "size=8", "-N", "4096", "-E", "lazy_itable_init=0,lazy_journal_init=0")
 SHUT_DOWN, WITHOUT_ITS_LOG = 0x8004587D, 2  # EXT4_IOC_SHUTDOWN, EXT4_GOING_FLAGS_NOLOGFLUSH
 FREE_SECONDS_MAX = 30.0
-MOUNT = 'mount -o loop,noatime "$1" "$2" && shift 2 && exec "$@"'
+MOUNT = 'mount -o loop,noatime,commit=600 "$1" "$2" && shift 2 && exec "$@"'
 
 
 class Disk:
