@@ -26,10 +26,14 @@ PARAMETERS_COUNT_MAX = 20  # RFC 1870, 6152, 6531, 3461 (4), 4954, 2852, 6710, 8
 ARGUMENT_OCTETS_MAX = 2_000
 """5+256, SIZE 26, BODY 14, SMTPUTF8 9, RET 9, ENVID 107, AUTH 506, ORCPT 507, NOTIFY 29, XSHADOW 72: 1,540, rounded up."""
 
-_UTF8 = "\u00a0-\ud7ff\ue000-\U0010ffff"  # no C1 controls; no lone surrogates, which stand for octets that are not UTF-8
-_ATOM = rf"[A-Za-z0-9!#$%&'*+/=?^_`{{|}}~{_UTF8}-]+"
-_QUOTED = rf'"(?:[ !#-\[\]-~{_UTF8}]|\\[ -~])*"'
-_LABEL = rf"[A-Za-z0-9{_UTF8}](?:[A-Za-z0-9{_UTF8}-]{{0,61}}[A-Za-z0-9{_UTF8}])?"
+# Classes name what they exclude of ASCII and of the C1 controls: with all of UTF-8 in them, these patterns take 0.14 s to compile.
+# Lone surrogates, which stand for octets that are not UTF-8, are excluded by `_is_utf8`.
+_NO_TEXT = r"\x00-\x20\x7f-\x9f"
+_ATOM = rf'[^{_NO_TEXT}"(),.:;<>@\[\\\]]+'
+_QUOTED = r'"(?:[^\x00-\x1f"\\\x7f-\x9f]|\\[ -~])*"'
+_LETTER = rf"[^{_NO_TEXT}!-/:-@\[-`{{-~]"  # or digit
+_LETTER_OR_HYPHEN = rf"[^{_NO_TEXT}!-,./:-@\[-`{{-~]"
+_LABEL = rf"{_LETTER}(?:{_LETTER_OR_HYPHEN}{{0,61}}{_LETTER})?"
 _DOMAIN = rf"{_LABEL}(?:\.{_LABEL})*"
 _ROUTE = rf"@{_DOMAIN}(?:,@{_DOMAIN})*:"  # accepted and dropped: RFC 5321 appendix C
 _PATH = re.compile(
@@ -37,10 +41,10 @@ _PATH = re.compile(
     rf"@(?:{_DOMAIN}|\[(?P<literal>[0-9A-Fa-f:.IPVipv]{{1,64}})\]))>"
 )
 _DOTTED_PATH = re.compile(
-    rf"<(?:{_ROUTE})?(?P<local>[A-Za-z0-9.!#$%&'*+/=?^_`{{|}}~{_UTF8}-]+)@(?P<domain>{_DOMAIN})>"
+    rf'<(?:{_ROUTE})?(?P<local>[^{_NO_TEXT}"(),:;<>@\[\\\]]+)@(?P<domain>{_DOMAIN})>'
 )  # dots anywhere; not with an address literal, which such devices do not write
 _POSTMASTER = re.compile(r"<(postmaster)>", re.IGNORECASE | re.ASCII)
-_PARAMETER = re.compile(rf"([A-Za-z0-9][A-Za-z0-9-]*)(?:=([!-<>-~{_UTF8}]+))?")
+_PARAMETER = re.compile(rf"([A-Za-z0-9][A-Za-z0-9-]*)(?:=([^{_NO_TEXT}=]+))?")
 _CONTROL = re.compile("[\x00-\x1f\x7f]")
 _IPV4 = re.compile(r"[0-9.]{7,15}")
 
@@ -103,11 +107,11 @@ def _after(argument: str, word: str, syntax: str, lenient: bool) -> str:
 def _path_of(rest: str, bad: Reply, lenient: bool) -> tuple[str, int]:
     """The mailbox, and the index at which the path ends."""
     found = _PATH.match(rest)
-    if found is None and lenient and (dotted := _DOTTED_PATH.match(rest)) is not None:
+    if found is None and lenient and (dotted := _DOTTED_PATH.match(rest)) is not None and _is_utf8(dotted[0]):
         mailbox = f'"{dotted["local"]}"@{dotted["domain"]}'
         _path_of(f"<{mailbox}>", bad, lenient=False)  # the limits apply to the address that is passed on
         return mailbox, dotted.end()
-    if found is None:
+    if found is None or not _is_utf8(found[0]):
         raise WireError(bad)
     mailbox, local, literal = found.groups()
     if len(found[0].encode()) > PATH_OCTETS_MAX or len(local.encode()) > LOCAL_PART_OCTETS_MAX:
@@ -115,6 +119,16 @@ def _path_of(rest: str, bad: Reply, lenient: bool) -> tuple[str, int]:
     if literal is not None and not _is_literal(literal):
         raise WireError(bad)
     return mailbox, found.end()
+
+
+def _is_utf8(text: str) -> bool:
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _is_literal(text: str) -> bool:
@@ -139,7 +153,7 @@ def _parameters_of(rest: str, end: int, bad: Reply) -> dict[str, str]:
     parameters: dict[str, str] = {}
     for word in text[1:].split(" ", PARAMETERS_COUNT_MAX):
         found = _PARAMETER.fullmatch(word)
-        if found is None or (key := found[1].upper()) in parameters:
+        if found is None or not _is_utf8(word) or (key := found[1].upper()) in parameters:
             raise bad_argument("Bad or repeated parameter")
         parameters[key] = found[2] or ""
     if len(parameters) > PARAMETERS_COUNT_MAX:

@@ -24,7 +24,7 @@ from shadowrelay.tracking.book import NAME, Book, Origin
 from shadowrelay.tracking.shipper import Shipper, make_tracking
 from shadowrelay.tracking.target import TEMP_PREFIX, open_target
 from shadowrelay.tracking.writer import FileTrackingLog, tracking_files
-from tests.kit.clock import Hands, let_pass, until
+from tests.kit.clock import PATIENCE_SECONDS, Hands, let_pass, until
 
 START = datetime(2026, 11, 21, 10, 30, tzinfo=UTC)
 ORIGIN = Origin("mx1.example", "east", "corp")
@@ -85,7 +85,7 @@ class Station:
 
     async def end(self):
         await self.log.close()
-        await self.shipper.close()
+        await self.shipper.close(PATIENCE_SECONDS)
 
     async def until_shipped(self, count):
         await until(lambda: len(self.manifest()["files"]) == count and not len(self.shipper.files))
@@ -124,6 +124,15 @@ def now():
 def quickly(monkeypatch):
     monkeypatch.setattr(shipper, "RETRY_SECONDS_MIN", 0.01)
     monkeypatch.setattr(shipper, "RETRY_SECONDS_MAX", 0.05)
+
+
+@pytest.fixture
+def try_again(monkeypatch):
+    """After a failure the shipper rests until this is called: what a test changes meanwhile, it changes between two attempts."""
+    seconds = 3600.0
+    monkeypatch.setattr(shipper, "RETRY_SECONDS_MIN", seconds)
+    monkeypatch.setattr(shipper, "RETRY_SECONDS_MAX", seconds)
+    return lambda: let_pass(seconds)
 
 
 @pytest.fixture(params=["directory", "memory"])
@@ -340,7 +349,7 @@ async def test_after_the_directory_was_destroyed_nothing_at_the_target_is_forgot
     assert sorted(found) == sorted(entry["name"] for entry in station.manifest()["files"])
 
 
-async def test_a_manifest_that_was_not_there_because_the_target_was_not_is_not_forgotten(in_directory):
+async def test_a_manifest_that_was_not_there_because_the_target_was_not_is_not_forgotten(in_directory, try_again):
     station = in_directory
     target = station.logs.parent / "target"
     station.shipper.start()
@@ -350,26 +359,20 @@ async def test_a_manifest_that_was_not_there_because_the_target_was_not_is_not_f
     shutil.rmtree(station.logs)
     target.rename(target.with_name("unmounted"))
 
-    is_back = threading.Event()
-
-    def fault(verb, name):
-        if verb == "read" and is_back.is_set() and not target.exists():  # between two attempts, never within one
-            target.with_name("unmounted").rename(target)
-        if verb == "replace" and not target.exists():
-            raise OSError("read-only")
-
     station.begin()
-    station.target.fault = fault
+    station.target.fault = lambda verb, name: failing(OSError("read-only"))() if verb == "replace" else None
     station.shipper.start()
     await until(lambda: station.shipper._failures_count)
-    is_back.set()
+    target.with_name("unmounted").rename(target)
+    station.target.fault = lambda verb, name: None
+    try_again()
     await station.write_file(2)
     await station.until_shipped(2)
 
     assert 2 == len(remote(station.url))
 
 
-async def test_a_directory_that_is_destroyed_while_it_waits_is_told_as_lost(in_directory):
+async def test_a_directory_that_is_destroyed_while_it_waits_is_told_as_lost(in_directory, try_again):
     station = in_directory
     station.target.fault = lambda verb, name: failing(ConnectionError("down"))() if verb == "put" else None
     station.shipper.start()
@@ -380,6 +383,7 @@ async def test_a_directory_that_is_destroyed_while_it_waits_is_told_as_lost(in_d
     station.logs.mkdir()
     await station.write_file(2, "of the same name")
     station.target.fault = lambda verb, name: None
+    try_again()
     await station.until_shipped(1)
 
     await until(lambda: station.manifest()["dropped"])
