@@ -39,6 +39,7 @@ class PeerDesk:
         self._context = context
         self._is_older_copy = is_older_copy
         self._told: dict[Party, int] = {}  # highest sequence that this process has sent to each peer
+        self._forgotten: dict[Party, int] = {}  # up to which each has acknowledged them, in a commit
         self._unrecorded: dict[ServerName, tuple[PeerIdentity, datetime]] = {}  # the latest identity, and when it was received
         self._recording: set[ServerName] = set()  # whose identity is being recorded in the background
 
@@ -171,8 +172,9 @@ class PeerDesk:
         context = self._context
         party = Party(peer.server, peer.database)
         told = self._told.get(party, 0)
-        if acknowledged is not None and told and (acknowledged := min(acknowledged, told)):
+        if acknowledged is not None and (acknowledged := min(acknowledged, told)) > self._forgotten.get(party, 0):
             await context.ledger.forget_acknowledged(peer.server, peer.database, acknowledged, partial(self._acknowledged, party))
+            self._forgotten[party] = max(acknowledged, self._forgotten.get(party, 0))  # no later notification has a lower sequence
         reply = await context.ledger.discards_for(peer.server, peer.database, maximum)
         if reply.events:
             # The reply ends the shadow copy: from then on our log is the only evidence.

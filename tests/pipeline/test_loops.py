@@ -274,6 +274,19 @@ async def test_every_loop_survives_an_unexpected_error(tmp_path: Path) -> None:
 
 
 @in_virtual_time
+async def test_an_acknowledgement_costs_one_transaction_however_often_it_is_said(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        east, counts = net.nodes[EAST], net.nodes[EAST].ledger.counts
+        for round_number in (1, 2):
+            await east.accept()
+            await until(lambda expected=round_number: expected == counts["forget_acknowledged"], 10 * HEARTBEAT)
+
+            polls_count = counts["discards_for"]
+            await until(lambda before=polls_count: counts["discards_for"] >= before + 3, 10 * HEARTBEAT)
+            assert round_number == counts["forget_acknowledged"]
+
+
+@in_virtual_time
 async def test_a_ledger_that_takes_nothing_for_a_while_loses_nothing(tmp_path: Path) -> None:
     async with nodes(tmp_path, EAST, WEST) as net:
         east, west = net.nodes[EAST], net.nodes[WEST]
