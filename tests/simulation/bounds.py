@@ -3,7 +3,6 @@
 Limits of single lines, replies and batches are in tests of their own: a world never reaches them.
 """
 
-import gc
 from collections import Counter
 
 from shadowrelay.smtp.peer_link import SESSIONS_MAX
@@ -45,7 +44,6 @@ def left_over(machine: Machine) -> list[str]:
         "forks that wait": context.attempts._waiting,
         "placements": context.placements,
     }
-    gc.collect()  # what an exception still held
     found = [f"{len(part)} {name}: {sorted(part)[:3]}" for name, part in parts.items() if part]
     if context.budget.used:
         found.append(f"{context.budget.used} bytes of content")

@@ -59,6 +59,8 @@ class Checker:
         self.notices: dict[MessageId, set[str]] = {}  # and which nodes made it
         self._contents: dict[MessageId, bytes] = {}
         self._committed_on: dict[MessageId, set[str]] = defaultdict(set)  # names of servers that ever committed it
+        self._put_back: set[str] = set()  # hosts that had an older copy of their disk
+        self._disk_since: dict[str, float] = {}
         self.promotions_count = 0
         self.recognised_count = 0  # recipients to whom a message that a client sent again was not delivered again
 
@@ -103,6 +105,23 @@ class Checker:
                 if recipient.address == address and self.arrived[message_id, ordinal] and machine.host in recorders:
                     return True
         return False
+
+    def _delivered_before(self, envelope: Envelope, again: Arrival) -> MessageId | None:
+        """The same message under another id, as whose delivery to this recipient its database had recorded before the final dot."""
+        what = (envelope.internet_message_id, envelope.date, envelope.sender)
+        dot_at = max(self.ended.get((envelope.message_id, again.client_host), ()), default=0.0)
+        disk_since = self._disk_since.get(again.client_host, 0.0)
+        for other in self.envelopes.values() if all(what[:2]) else ():
+            if other.message_id == envelope.message_id or (other.internet_message_id, other.date, other.sender) != what:
+                continue
+            for ordinal, recipient in enumerate(other.recipients, 1):
+                if recipient.address != again.recipient:
+                    continue
+                heard = [one.reply_read_at for one in self.arrived[other.message_id, ordinal] if one.client_host == again.client_host]
+                recorded = [at for at, host in self.recorded[other.message_id, ordinal] if host == again.client_host]
+                if any(at is not None and disk_since < at <= done < dot_at for at in heard for done in recorded):
+                    return other.message_id
+        return None
 
     def tracked(self, machine: Machine, event: TrackingEvent) -> None:
         message_id = MessageId(event.network_message_id)
@@ -179,6 +198,11 @@ class Checker:
                 self.violation("I3", f"{machine.name} calls {message_id} done for {ordinal}, which it is not")
             if before is not None and before.is_primary:
                 self.recorded[message_id, ordinal].append((self._now(), machine.host))
+        if after.role is Role.SHADOW and not self._put_back:
+            for host, claims in self.claims.items():
+                other = claims.get(message_id)
+                if host != machine.host and other is not None and other.role is Role.SHADOW and other.number == after.number:
+                    self.violation("I4", f"two copies of {message_id} have one number: {machine.name} and {host}, {_text(after)}")
         if after.is_primary and (before is None or not before.is_primary):
             self._lost[machine.host, message_id] = "" if before is None else before.primary
             self.check_owner(message_id)
@@ -204,7 +228,13 @@ class Checker:
         """Another holds a copy for so long that its patience may end. What is listed may never have been sent, and the lease
         on what is being sent counts when its answer is there: only the process knows that."""
         patience = machine.settings.transport.shadow_resubmit_time_span.total_seconds() / 2
-        others = [host for host in self.holders(message_id) if self.claims[host][message_id].primary == machine.name]
+        mine = self.claims[machine.host].get(message_id)
+        holders = {host: self.claims[host][message_id] for host in self.holders(message_id)}
+        for host, claim in holders.items():  # one that has promoted holds no copy any more
+            is_heir = claim.is_primary and self._lost.get((host, message_id)) == machine.name
+            if is_heir and mine is not None and rules.outranks(claim.number, mine.number) and machine.host not in self._put_back:
+                return True
+        others = [host for host, claim in holders.items() if claim.primary == machine.name]
         old = [host for host in others if self._now() - self._numbered_at[host, message_id] > patience]
         return not all(self._lease_runs(machine, message_id, self.machines[host].name) for host in old)
 
@@ -226,6 +256,10 @@ class Checker:
         ordinal = next((n for n, r in enumerate(envelope.recipients, 1) if r.address == arrival.recipient), 0)
         if not ordinal:
             self.violation("I5", f"{message_id} arrives for {arrival.recipient}, who is no recipient of it")
+        if first := self._delivered_before(envelope, arrival):
+            self.violation(
+                "again", f"{arrival.client_name} had recorded {first}, and delivers it again as {message_id}, {arrival.recipient}"
+            )
         self.arrived[message_id, ordinal].append(arrival)
         self._note(f"arrival: {message_id} for {arrival.recipient} from {arrival.client_name}")
 
@@ -236,6 +270,7 @@ class Checker:
 
     def wiped(self, *hosts: str) -> None:
         """What is left now must be made redundant again; that takes time."""
+        self._disk_since |= dict.fromkeys(hosts, self._now())
         for message_id, claim in [held for host in hosts for held in self.claims.pop(host, {}).items()]:
             if self.is_over(message_id):
                 if claim.role in HOLDING and not self.holders(message_id):
@@ -255,6 +290,7 @@ class Checker:
         """Its disk is as it was earlier, with these claims."""
         self.wiped(host)
         self.claims[host] = dict(claims)
+        self._put_back.add(host)
 
     def may_wipe(self, host: str) -> bool:
         """All that was promised survives it, as far as earlier destroyed disks are concerned: what they held is whole again."""

@@ -5,16 +5,21 @@ So a crash, a cut or another task can come in between, which an inline commit wo
 
 import asyncio
 import random
+import sqlite3
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from sqlalchemy import Connection, exc
+
 from shadowrelay.model.ids import MessageId
 from shadowrelay.model.replies import STORE_UNAVAILABLE, LedgerUnavailable
+from shadowrelay.store import errors
 from shadowrelay.store.commit import Committer, InlineWriter, Prepared, Promise, settle
-from shadowrelay.store.connection import InlineReaders
+from shadowrelay.store.connection import InlineReaders, WriterConnection
 from shadowrelay.store.ledger import SqliteLedger
 from shadowrelay.store.rows import Row
 from shadowrelay.store.work import Work
+from tests.simulation.quick import QuickConnection
 
 Watch = Callable[[Sequence[tuple[MessageId, Row | None]]], None]
 
@@ -97,14 +102,22 @@ class LaggingReaders:
 
     def __init__(self, inner: InlineReaders, disk: Disk) -> None:
         self._inner, self._disk = inner, disk
+        self._connection: QuickConnection | None = None
 
     async def ask(self, question: Callable[[Any], Any]) -> Any:
         await asyncio.sleep(self._disk.lag())
-        answer = await self._inner.ask(question)
+        if self._connection is None:
+            self._connection = QuickConnection(self._inner._engine.connect())
+        try:
+            answer = question(self._connection)
+        except (exc.SQLAlchemyError, sqlite3.Error, OSError) as error:
+            raise errors.unavailable(error) from error
         await asyncio.sleep(self._disk.lag())
         return answer
 
     async def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
         await self._inner.close()
 
 
@@ -115,7 +128,22 @@ def make_lagging(ledger: SqliteLedger, disk: Disk, watch: Watch) -> None:
     assert isinstance(readers, InlineReaders)
     ledger._writer = LaggingWriter(writer, disk)
     ledger._readers = LaggingReaders(readers, disk)  # type: ignore[assignment]
+    _quicken(ledger._committer.connection)
     _watched(ledger._committer, watch)
+
+
+def _quicken(writer: WriterConnection) -> None:
+    """What it gives to the store asks without bookkeeping."""
+    get = writer.get
+    made: list[QuickConnection] = []
+
+    def quick() -> Connection:
+        connection = get()
+        if not made or made[-1].connection is not connection:
+            made[:] = [QuickConnection(connection)]
+        return made[0]  # type: ignore[return-value]
+
+    writer.get = quick  # type: ignore[method-assign]
 
 
 def _watched(committer: Committer, watch: Watch) -> None:

@@ -17,6 +17,7 @@ import async_solipsism
 import async_solipsism.selector
 
 GRAIN_SECONDS = 2e-6  # two ticks of the clock
+CANCELLED_MAX = 200  # timers that are kept for nothing
 PROCESS: contextvars.ContextVar["Process | None"] = contextvars.ContextVar("process", default=None)
 
 
@@ -73,22 +74,26 @@ class HotSelector(async_solipsism.selector.Selector):  # type: ignore[misc]
         return []
 
 
+def _run(handle: Any) -> None:
+    """Of a handle, as the usual one does it: this runs for everything that happens in a world."""
+    process = handle._context.get(PROCESS)
+    if process is not None and process.is_paused:
+        process.parked.append(handle)
+        return
+    try:
+        handle._context.run(handle._callback, *handle._args)
+    except (SystemExit, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        handle._loop.call_exception_handler({"message": f"Exception in callback {handle!r}", "exception": error, "handle": handle})
+
+
 class _Handle(asyncio.Handle):
-    def _run(self) -> None:
-        process = self._context.get(PROCESS)  # type: ignore[attr-defined]
-        if process is not None and process.is_paused:
-            process.parked.append(self)
-        else:
-            super()._run()  # type: ignore[misc]
+    _run = _run
 
 
 class _TimerHandle(asyncio.TimerHandle):
-    def _run(self) -> None:
-        process = self._context.get(PROCESS)  # type: ignore[attr-defined]
-        if process is not None and process.is_paused:
-            process.parked.append(self)
-        else:
-            super()._run()  # type: ignore[misc]
+    _run = _run
 
 
 class WorldLoop(async_solipsism.EventLoop):  # type: ignore[misc]
@@ -99,34 +104,60 @@ class WorldLoop(async_solipsism.EventLoop):  # type: ignore[misc]
     def __init__(self) -> None:
         with mock.patch("async_solipsism.selector.Selector", HotSelector):
             super().__init__()
+        self.world_time: Callable[[], float] = self._selector.clock.time  # seconds of the world
+        self._timers_count = 0
         self.set_task_factory(_make_task)
 
     def touch(self, socket: Any) -> None:
         """Something happened to it."""
         self._selector.hot[socket] = None
 
-    def world_time(self) -> float:
-        """Seconds of the world."""
-        return float(super().time())
-
     def time(self) -> float:
         """As the calling process sees it."""
         process = PROCESS.get()
         return self.world_time() if process is None else self.world_time() * process.rate
 
-    def _call_soon(self, callback: Any, args: Any, context: Any) -> asyncio.Handle:
+    def call_soon(self, callback: Any, *args: Any, context: Any = None) -> asyncio.Handle:
+        self._check_closed()
         handle = _Handle(callback, args, self, context)
         self._ready.append(handle)
         return handle
+
+    def call_later(self, delay: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:
+        return self.call_at(self.time() + delay, callback, *args, context=context)
 
     def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:
         process = PROCESS.get()
         at = when if process is None else when / process.rate
         # Never early, or who looks at the clock then would sleep again for nothing, for ever: time stands still meanwhile.
         timer = _TimerHandle(at + GRAIN_SECONDS, callback, args, self, context)
-        heapq.heappush(self._scheduled, timer)
+        self._timers_count += 1
+        heapq.heappush(self._scheduled, (at + GRAIN_SECONDS, self._timers_count, timer))
         timer._scheduled = True  # type: ignore[attr-defined]
         return timer
+
+    def _run_once(self) -> None:
+        """As usual, in one piece: it runs for nearly every callback, because nearly each has an instant of its own."""
+        ready, scheduled = self._ready, self._scheduled
+        if self._timer_cancelled_count > CANCELLED_MAX:
+            self._timer_cancelled_count = 0
+            scheduled[:] = [entry for entry in scheduled if not entry[2]._cancelled]
+            heapq.heapify(scheduled)
+        while scheduled and scheduled[0][2]._cancelled:
+            heapq.heappop(scheduled)
+        if ready or self._stopping or self._selector.hot or not scheduled:
+            timeout = 0 if ready or self._stopping else None if not scheduled else max(0.0, scheduled[0][0] - self.world_time())
+            if events := self._selector.select(timeout):
+                self._process_events(events)
+        elif (wait := scheduled[0][0] - self.world_time()) > 0:
+            self._selector.clock.advance(wait)
+        until = self.world_time() + self._clock_resolution
+        while scheduled and scheduled[0][0] < until:
+            ready.append(heapq.heappop(scheduled)[2])
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if not handle._cancelled:
+                handle._run()
 
     def go_on(self, process: Process) -> None:
         """End a pause: what was put aside runs now, in its order."""

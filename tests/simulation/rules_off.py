@@ -16,7 +16,7 @@ from shadowrelay.model.ownership import Claim, Transition
 from shadowrelay.model.replies import Reply
 from shadowrelay.model.tracking import EventId, TrackingEvent
 from shadowrelay.ownership import leases, primary, rules
-from shadowrelay.pipeline import dsn, tracking_rows
+from shadowrelay.pipeline import dsn, duplicates, tracking_rows
 from shadowrelay.pipeline.leases import Leases
 from shadowrelay.smtp import deliverer
 from shadowrelay.store import connection, content
@@ -96,7 +96,7 @@ RULES: dict[str, Off] = {
     "lease": _ownership("lease", "I4", "cut-waiting"),
     "dot": _ownership("dot"),
     "higher": _ownership("higher", "still queued", "two-holders"),
-    "placement": _ownership("placement"),
+    "placement": _ownership("placement", "have one number", "placed-elsewhere"),
     "ask": _ownership("ask", "without a cause", "two-holders"),
     "again": _ownership("again"),
     "wait": _ownership("wait"),
@@ -172,6 +172,11 @@ RULES: dict[str, Off] = {
         "a line that begins with a dot gets another one",
         ((deliverer, "stuffed_with_end", lambda data, server: data + (b".\r\n" if data.endswith(b"\r\n") else b"\r\n.\r\n")),),
         (30000,), "other bytes",
+    ),
+    "duplicates": Off(
+        "what was delivered to a recipient is not delivered again under another id",
+        ((duplicates, "keys_of", lambda envelope, ordinals: {}),),
+        ("sent-again",), "delivers it again",
     ),
     "forget": Off(
         "nothing is kept in memory for a message that is done",

@@ -272,6 +272,20 @@ class PlacedElsewhere(Scripted):
         self.next_hop(is_there=True)
 
 
+class SentAgain(Scripted):
+    """The same messages come again when they were delivered, and their deliveries recorded."""
+
+    async def script(self) -> None:
+        first, _ = self.machines
+        self.send(first, 4)
+        await self.settled()
+        while self._open():
+            await asyncio.sleep(0.1)
+        for one in tuple(self.clients.sent):
+            self.clients.send_again(one)
+        await self.settled()
+
+
 class FullElsewhere(Scripted):
     """A server was away, and the other one that was to have its copies has a full disk: what it returns with is still needed."""
 
@@ -329,6 +343,7 @@ SCRIPTS: dict[str, Callable[..., Scripted]] = {
     "cut-waiting": CutWaiting,
     "two-holders": TwoHolders,
     "placed-elsewhere": PlacedElsewhere,
+    "sent-again": SentAgain,
     "full-elsewhere": FullElsewhere,
     "put-back": PutBack,
 }
