@@ -121,7 +121,7 @@ def merged(answers: Sequence[Answer]) -> list[Json]:
             by_id.setdefault(row["message_id"], []).append((answer.name, row))
     found = []
     for known in by_id.values():
-        known.sort(key=lambda entry: (RANKS.index(entry[1]["role"]), bool(entry[1]["primary"]), entry[0]))
+        known.sort(key=lambda entry: (RANKS.index(entry[1]["role"]), not entry[1].get("delivered_at"), entry[1]["primary"], entry[0]))
         found.append(known[0][1] | {"nodes": [{"node": name, "role": row["role"]} for name, row in known]})
     return sorted(found, key=lambda row: (row["arrived_at"], row["message_id"]), reverse=True)
 
@@ -134,7 +134,7 @@ def standing(row: Json) -> str:
     if row["role"] == "primary":
         return {"Retry": "retry", "Suspended": "suspended"}.get(row.get("status", ""), "waits")
     if row["role"] == "delivered":
-        return "delivered" if row.get("delivered_at") or row["primary"] else "ended"
+        return "delivered" if row.get("delivered_at") or row["primary"] else "done"
     return {"shadow": "copy", "set-aside": "set aside", "handed-over": "handed over"}.get(row["role"], str(row["role"]))
 
 
@@ -145,6 +145,8 @@ def detail(row: Json) -> str:
         parts.append(f"{'delivered by' if row['role'] == 'delivered' else 'of'} {row['primary']}")
     if row.get("promoted_from"):
         parts.append(f"taken over from {row['promoted_from']}")
+    if standing(row) == "done":
+        parts.append("not delivered by this node: `messages trace` tells what became of it")
     return "; ".join(part for part in parts if part)
 
 

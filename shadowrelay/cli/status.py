@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
 
 from shadowrelay.cli.cluster import Answer, asked_nodes, missing
 from shadowrelay.cli.output import AsJson, Config, ExitCode, Node, TokenFile, age, duration, print_json, print_table
@@ -37,7 +38,7 @@ def status(
         while True:
             found = summary(nodes.ask(_look))
             if is_watched and not as_json:
-                typer.clear()
+                Console().clear()
             _print(found, as_json)
             if not is_watched:
                 break
@@ -118,7 +119,7 @@ def _holding(row: Json, peer: Json) -> Json:
 
 
 def _span_of(row: Json) -> timedelta:
-    return parse_duration(row["node"]["settings"]["transport"]["shadow_resubmit_time_span"])
+    return parse_duration(row["node"]["settings"]["transport.shadow_resubmit_time_span"])
 
 
 def _print(found: Json, as_json: bool) -> None:

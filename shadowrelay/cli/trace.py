@@ -92,7 +92,7 @@ def sentence(message_id: str, events: Sequence[Json], messages: dict[str, Json],
 def _recipients(own: Sequence[Json], messages: dict[str, Json]) -> list[str]:
     """All of them, in their order as far as it is known."""
     lists = [[each["address"] for each in message["recipients"]] for message in messages.values()] + [row["recipients"] for row in own]
-    longest = max(lists, key=len, default=[])
+    longest: list[str] = max(lists, key=len, default=[])
     return list(dict.fromkeys([*longest, *(one for each in lists for one in each)]))
 
 

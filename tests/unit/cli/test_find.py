@@ -10,7 +10,7 @@ from typer.testing import CliRunner, Result
 
 from shadowrelay.admin import client as admin_client
 from shadowrelay.cli.cluster import Answer
-from shadowrelay.cli.find import filter_of, merged
+from shadowrelay.cli.find import detail, filter_of, merged, standing
 from shadowrelay.cli.main import app
 from shadowrelay.protocol.filters import MESSAGE_PROPERTIES, parse_filter
 
@@ -99,14 +99,18 @@ def test_a_search_that_says_nothing_is_refused_with_the_remedy(options: dict[str
 
 
 def test_the_row_that_tells_most_is_shown_once_newest_first() -> None:
-    copy, returned = ROW | {"role": "shadow", "primary": "east"}, ROW | {"primary": "west"}
+    copy, returned = ROW | {"role": "shadow", "primary": "east"}, ROW | {"delivered_at": None}
     older = ROW | {"message_id": "a", "arrived_at": "2025-01-01T00:00:00Z"}
 
     found = merged([Answer("north", [copy, older]), Answer("east", [returned]), Answer("west", [ROW]), Answer("south", error="gone")])
 
     assert [ID, "a"] == [row["message_id"] for row in found]
     assert [("west", "delivered"), ("east", "delivered"), ("north", "shadow")] == [(one["node"], one["role"]) for one in found[0]["nodes"]]
-    assert "" == found[0]["primary"], "the node that delivered it tells most"
+    assert found[0]["delivered_at"], "the node that delivered it tells most"
+    assert [("delivered", "taken over from mx9"), ("done", True)] == [
+        (standing(ROW), detail(ROW)),
+        (standing(returned), "`messages trace` tells what became of it" in detail(returned)),
+    ]
 
 
 def test_all_nodes_of_the_configuration_are_asked_with_one_token(nodes: FakeNodes, tmp_path: Path) -> None:

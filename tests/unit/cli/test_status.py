@@ -47,7 +47,7 @@ class FakeNodes:
         def node(self) -> Row:
             if self.name in self.nodes.silent:
                 raise admin_client.NodeError("cannot be reached")
-            settings = {"transport": {"shadow_resubmit_time_span": "3h"}}
+            settings = {"transport.shadow_resubmit_time_span": "3h"}
             return {"name": self.name, "site": self.name.partition(".")[2], "state": "running", "settings": settings}
 
         def ready(self) -> Row:
