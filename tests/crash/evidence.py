@@ -15,6 +15,7 @@ ENDS = {"SEND", "SENDEXTERNAL", "FAIL", "EXPIRE", "DUPLICATEDELIVER"}
 SHADOW_ENDS = {"HADISCARD", "RESUBMIT", "EXPIRE"}
 CLOCK_GRAIN = 0.1  # seconds: a row's time is cut, and the next hop's time is taken a moment before its answer
 NO_REPLY = "4.4.2"  # the connection was lost, or time was up
+GIVEN_UP_BEFORE = 3.0  # seconds: a busy next hop takes a message that its sender has given up
 BETWEEN_COMMIT_AND_ROW = 1.0  # seconds: SIGKILL may come between a commit and its row
 
 
@@ -106,8 +107,11 @@ def records(lines: Iterable[Line], arrivals: Sequence[Arrival]) -> Callable[[Arr
 
     def record_of(arrival: Arrival) -> Record:
         until = min((other.at for other in arrivals if _key(other) == _key(arrival) and other.at > arrival.at), default=float("inf"))
-        mine = [record for at, record in sorted(found[_key(arrival)]) if arrival.at - CLOCK_GRAIN <= at < until]
-        return mine[0] if mine else Record.UNKNOWN
+        rows = [(at - arrival.at, record) for at, record in found[_key(arrival)] if at < until]
+        if any(record is Record.RECORDED and after >= -CLOCK_GRAIN for after, record in rows):
+            return Record.RECORDED
+        is_unanswered = any(record is Record.UNANSWERED and after >= -GIVEN_UP_BEFORE for after, record in rows)
+        return Record.UNANSWERED if is_unanswered else Record.UNKNOWN
 
     return record_of
 

@@ -165,7 +165,9 @@ def plan(seed: int) -> Plan:
     acts = tuple(_ACTS[outline](chance, copies))
     is_provoked = outline in (Outline.BURNT, Outline.FAILED_TOGETHER)
     share = 0.0 if is_provoked else chance.choice((0.0, 0.0, 0.3))
-    size, rate = (SMALL, chance.uniform(15, 25)) if is_provoked or chance.random() < 0.7 else chance.choice(((MIDDLE, 15.0), (LARGE, 5.0)))
+    size, rate = SMALL, chance.uniform(15, 25)
+    if outline in (Outline.POWER, Outline.OUTAGE) and chance.random() < 0.4:  # an attempt with much content may outlast a partition
+        size, rate = chance.choice(((MIDDLE, 15.0), (LARGE, 5.0)))
     return Plan(seed, copies, outline, acts, rate, size, share)
 
 

@@ -17,8 +17,8 @@ import sys
 import tempfile
 import time
 import traceback
-from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -361,15 +361,13 @@ def _failed(seed: int, why: str) -> Episode:
     return Episode(seed, str(plan(seed)), Account(), [], 0.0, [], [why], RING)
 
 
-def portions(seeds: Sequence[int]) -> Iterator[list[int]]:
-    """Of at most `EPISODES_MAX` seeds, with the same number of copies each."""
-    by_copies: dict[int, list[int]] = defaultdict(list)
-    for seed in seeds:
-        by_copies[copies_of(seed)].append(seed)
+def portions(seeds: Sequence[int]) -> list[list[int]]:
+    """Of at most `EPISODES_MAX` seeds, with the same number of copies each, in the order of their first ones."""
+    found: list[list[int]] = []
     for copies in COPIES:
-        mine = by_copies[copies]
-        for index in range(0, len(mine), EPISODES_MAX):
-            yield mine[index : index + EPISODES_MAX]
+        mine = [seed for seed in seeds if copies_of(seed) == copies]
+        found += [mine[index : index + EPISODES_MAX] for index in range(0, len(mine), EPISODES_MAX)]
+    return sorted(found)
 
 
 def _portion(work: tuple[list[int], Path | None, Sequence[str]]) -> list[Episode]:
