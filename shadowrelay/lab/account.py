@@ -98,7 +98,7 @@ class Times:
         return at
 
 
-class Record(StrEnum):
+class Outcome(StrEnum):
     """What the server that delivered a message says of it in its tracking log."""
 
     UNKNOWN = "nothing, or nobody has looked"
@@ -106,9 +106,17 @@ class Record(StrEnum):
     UNANSWERED = "got no reply to the final dot"
 
 
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Units: `seconds` from the beginning of the attempt to the arrival; an attempt with much content may take long."""
+
+    outcome: Outcome = Outcome.UNKNOWN
+    seconds: float = 0.0
+
+
 def unknown(arrival: Arrival) -> Record:
     """Nobody has looked."""
-    return Record.UNKNOWN
+    return Record()
 
 
 def cause_of(got: Sequence[Arrival], faults: Sequence[Fault], times: Times, record_of: Callable[[Arrival], Record] = unknown) -> Cause:
@@ -120,14 +128,14 @@ def cause_of(got: Sequence[Arrival], faults: Sequence[Fault], times: Times, reco
 
 
 def _cause(first: Arrival, later: Arrival, faults: Sequence[Fault], times: Times, record: Record) -> Cause:
-    if record is Record.UNANSWERED or any(_died_before_record(first, later, fault, record) for fault in faults):
+    if record.outcome is Outcome.UNANSWERED or any(_died_before_record(first, later, fault, record) for fault in faults):
         return Cause.DIED_BEFORE_RECORD
     heard_at = times.heard_at(first, faults, later.client_name)
     if any(_disk_destroyed(first, later, fault, heard_at) for fault in faults):
         return Cause.DISK_DESTROYED
     if _destroyed_before_notified(first, later, faults, times, heard_at):
         return Cause.TWO_FAILED
-    if _cut_off(first, later, faults, times, heard_at):
+    if _cut_off(first, later, faults, times, heard_at, first.at - record.seconds):
         return Cause.CUT_OFF
     return Cause.TWO_FAILED if _two_failed(first, later, faults, times) else Cause.NONE
 
@@ -139,7 +147,7 @@ def _died_before_record(first: Arrival, later: Arrival, fault: Fault, record: Re
     has_resumed = fault.kind is FaultKind.PAUSE and fault.node == later.client_name and fault.began_at <= first.at
     if has_resumed and abs(later.at - fault.ended_at) <= RECORD_SECONDS:
         return True
-    if record is Record.RECORDED:
+    if record.outcome is Outcome.RECORDED:
         return False
     return fault.node == first.client_name and abs(first.at - fault.began_at) <= RECORD_SECONDS and later.at > fault.began_at
 
@@ -171,16 +179,17 @@ def _uninformed_until(server: str, holder: str, faults: Sequence[Fault], times: 
     return until
 
 
-def _cut_off(first: Arrival, later: Arrival, faults: Sequence[Fault], times: Times, heard_at: float) -> bool:
-    """Y could not learn of X's delivery, and promoted after the span: the two were apart for longer than the span."""
+def _cut_off(first: Arrival, later: Arrival, faults: Sequence[Fault], times: Times, heard_at: float, began_at: float) -> bool:
+    """Y could not learn of X's delivery, and promoted after the span: the two were apart for longer than the span when the attempt
+    of X began."""
     if first.client_name == later.client_name:
         return False
     return any(
-        ended_at - began_at > times.span
-        and first.at <= ended_at + times.heartbeat + RECORD_SECONDS
-        and heard_at >= began_at
-        and later.at >= began_at + times.span - times.until_heard  # silence counts from the last poll before the fault
-        for began_at, ended_at in _apart(first.client_name, later.client_name, faults, times)
+        until - since > times.span
+        and began_at <= until + times.heartbeat + RECORD_SECONDS
+        and heard_at >= since
+        and later.at >= since + times.span - times.until_heard  # silence counts from the last poll before the fault
+        for since, until in _apart(first.client_name, later.client_name, faults, times)
     )
 
 

@@ -3,17 +3,19 @@
 Each check returns complaints as sentences; none means that all is well.
 """
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from shadowrelay.lab.account import Record
+from shadowrelay.lab.account import Outcome, Record
 from shadowrelay.lab.cluster import Cluster, instant, recipients, rows
 from shadowrelay.lab.traffic import Answer, Arrival, Sent
 
 ENDS = {"SEND", "SENDEXTERNAL", "FAIL", "EXPIRE", "DUPLICATEDELIVER"}
 SHADOW_ENDS = {"HADISCARD", "RESUBMIT", "EXPIRE"}
 CLOCK_GRAIN = 0.1  # seconds: a row's time is cut, and the next hop's time is taken a moment before its answer
+ELAPSED = re.compile(r"S:AttemptElapsed=([0-9.]+)")
 NO_REPLY = "4.4.2"  # the connection was lost, or time was up
 GIVEN_UP_BEFORE = 3.0  # seconds: a busy next hop takes a message that its sender has given up
 BETWEEN_COMMIT_AND_ROW = 1.0  # seconds: SIGKILL may come between a commit and its row
@@ -30,6 +32,12 @@ class Line:
     recipients: tuple[str, ...]
     custom: str
     status: str = ""
+
+    @property
+    def elapsed(self) -> float:
+        """How long the attempt took. Units: seconds."""
+        found = ELAPSED.search(self.custom)
+        return float(found.group(1)) if found else 0.0
 
 
 def lines_of(cluster: Cluster) -> list[Line]:
@@ -97,21 +105,21 @@ def _owed(held: Line, mine: list[Line], kills: list[float]) -> bool:
 
 def records(lines: Iterable[Line], arrivals: Sequence[Arrival]) -> Callable[[Arrival], Record]:
     """What the server that delivered this wrote about it before it delivered it again: SEND, after the commit; or that it had no reply."""
-    found: dict[tuple[str, str, str], list[tuple[float, Record]]] = defaultdict(list)
+    found: dict[tuple[str, str, str], list[Line]] = defaultdict(list)
     for line in lines:
-        is_unanswered = line.event == "DEFER" and NO_REPLY in line.status
-        if is_unanswered or line.event in {"SEND", "SENDEXTERNAL"}:
-            record = Record.UNANSWERED if is_unanswered else Record.RECORDED
+        if line.event in {"SEND", "SENDEXTERNAL"} or (line.event == "DEFER" and NO_REPLY in line.status):
             for recipient in line.recipients:
-                found[line.node, line.message_id, recipient].append((line.at, record))
+                found[line.node, line.message_id, recipient].append(line)
 
     def record_of(arrival: Arrival) -> Record:
         until = min((other.at for other in arrivals if _key(other) == _key(arrival) and other.at > arrival.at), default=float("inf"))
-        rows = [(at - arrival.at, record) for at, record in found[_key(arrival)] if at < until]
-        if any(record is Record.RECORDED and after >= -CLOCK_GRAIN for after, record in rows):
-            return Record.RECORDED
-        is_unanswered = any(record is Record.UNANSWERED and after >= -GIVEN_UP_BEFORE for after, record in rows)
-        return Record.UNANSWERED if is_unanswered else Record.UNKNOWN
+        rows = [line for line in found[_key(arrival)] if line.at < until]
+        recorded = [line for line in rows if line.event != "DEFER" and line.at >= arrival.at - CLOCK_GRAIN]
+        unanswered = [line for line in rows if line.event == "DEFER" and line.at >= arrival.at - GIVEN_UP_BEFORE]
+        for outcome, mine in ((Outcome.RECORDED, recorded), (Outcome.UNANSWERED, unanswered)):
+            if mine:
+                return Record(outcome, max(0.0, arrival.at - (mine[0].at - mine[0].elapsed)))
+        return Record()
 
     return record_of
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import structlog
 
-from shadowrelay.lab.account import Cause, Record
+from shadowrelay.lab.account import Cause, Outcome, Record
 from shadowrelay.lab.traffic import Arrival
 from shadowrelay.tracking import operator_log
 from tests.crash import outages
@@ -200,24 +200,33 @@ def an_arrival(at: float, node: str = EAST) -> Arrival:
     return Arrival(at, ONE, "id-1", "<1@client.example>", node, False, "digest")
 
 
+RECORDED, UNKNOWN, UNANSWERED = Outcome.RECORDED, Outcome.UNKNOWN, Outcome.UNANSWERED
+
+
 @pytest.mark.parametrize(
     ("expected", "lines"),
     [
-        ([Record.RECORDED, Record.UNKNOWN, Record.UNKNOWN], [a_line(100.1, "SEND")]),
-        ([Record.UNKNOWN, Record.RECORDED, Record.UNKNOWN], [a_line(105.1, "SEND")]),
+        ([RECORDED, UNKNOWN, UNKNOWN], [a_line(100.1, "SEND")]),
+        ([UNKNOWN, RECORDED, UNKNOWN], [a_line(105.1, "SEND")]),
         (
-            [Record.UNANSWERED, Record.RECORDED, Record.UNKNOWN],
+            [UNANSWERED, RECORDED, UNKNOWN],
             [a_line(105.1, "SEND"), a_line(101.4, "DEFER", status=NO_REPLY)],
         ),
-        ([Record.UNANSWERED, Record.UNKNOWN, Record.UNKNOWN], [a_line(99.5, "DEFER", status=NO_REPLY)]),  # a busy next hop
-        ([Record.RECORDED, Record.UNKNOWN, Record.UNKNOWN], [a_line(99.5, "DEFER", status=NO_REPLY), a_line(100.1, "SEND")]),
-        ([Record.UNKNOWN, Record.UNKNOWN, Record.UNKNOWN], [a_line(99.0, "SEND"), a_line(100.1, "DEFER", status="451 4.3.2 Not now")]),
+        ([UNANSWERED, UNKNOWN, UNKNOWN], [a_line(99.5, "DEFER", status=NO_REPLY)]),  # a busy next hop
+        ([RECORDED, UNKNOWN, UNKNOWN], [a_line(99.5, "DEFER", status=NO_REPLY), a_line(100.1, "SEND")]),
+        ([UNKNOWN, UNKNOWN, UNKNOWN], [a_line(99.0, "SEND"), a_line(100.1, "DEFER", status="451 4.3.2 Not now")]),
     ],
 )
-def test_a_record_of_a_delivery_was_written_before_the_same_server_delivered_again(expected: list[Record], lines: list[Line]) -> None:
+def test_a_record_of_a_delivery_was_written_before_the_same_server_delivered_again(expected: list[Outcome], lines: list[Line]) -> None:
     arrivals = [an_arrival(100.0), an_arrival(105.0), an_arrival(107.0, WEST)]
 
-    assert expected == list(map(records(lines, arrivals), arrivals))
+    assert expected == [record.outcome for record in map(records(lines, arrivals), arrivals)]
+
+
+def test_the_attempt_of_a_delivery_began_as_much_earlier_as_its_row_says() -> None:
+    line = Line(104.0, EAST, "SEND", "id-1", (ONE,), "S:AttemptElapsed=5.5")
+
+    assert Record(RECORDED, 1.5) == records([line], [an_arrival(100.0)])(an_arrival(100.0))
 
 
 def test_who_delivers_what_another_server_received_must_say_that_it_took_it_over() -> None:

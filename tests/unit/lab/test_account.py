@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from shadowrelay.lab.account import Cause, Fault, FaultKind, Record, Times, account, cause_of, explains_repetition, has_all_arrived
+from shadowrelay.lab.account import Cause, Fault, FaultKind, Outcome, Record, Times, account, cause_of, explains_repetition, has_all_arrived
 from shadowrelay.lab.traffic import Answer, Arrival, Sent, Submission
 
 TIMES = Times(span=5.0, heartbeat=1.0, poll=0.25)
@@ -158,14 +158,21 @@ def test_who_recorded_a_delivery_did_not_die_before_that(expected: Cause, fault:
     twice = [an_arrival(101.9, EAST), an_arrival(*later)]
 
     assert Cause.DIED_BEFORE_RECORD == cause_of(twice, [fault], TIMES)
-    assert expected == cause_of(twice, [fault], TIMES, lambda arrival: Record.RECORDED if arrival.client_name == EAST else Record.UNKNOWN)
+    assert expected == cause_of(twice, [fault], TIMES, lambda arrival: Record(Outcome.RECORDED))
 
 
 def test_who_got_no_reply_to_the_final_dot_may_deliver_again_without_any_fault() -> None:
     twice = [an_arrival(101.9, EAST), an_arrival(105.0, EAST)]
 
     assert Cause.NONE == cause_of(twice, [], TIMES)
-    assert Cause.DIED_BEFORE_RECORD == cause_of(twice, [], TIMES, lambda arrival: Record.UNANSWERED)
+    assert Cause.DIED_BEFORE_RECORD == cause_of(twice, [], TIMES, lambda arrival: Record(Outcome.UNANSWERED))
+
+
+def test_an_attempt_that_began_in_a_cut_may_end_after_it() -> None:
+    twice = [an_arrival(110.0, EAST), an_arrival(111.0, WEST)]
+
+    assert Cause.NONE == cause_of(twice, [CUT], TIMES)
+    assert Cause.CUT_OFF == cause_of(twice, [CUT], TIMES, lambda arrival: Record(Outcome.RECORDED, 3.5))
 
 
 def test_two_servers_failed_together() -> None:
