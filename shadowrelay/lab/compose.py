@@ -22,7 +22,7 @@ from shadowrelay.signals import ended_in_order
 
 BUILT = ("mx1.east", DNS)  # the services whose images all others use
 PROFILE_SERVICES = {"prometheus": ("prometheus",), "spark": ("spark-master",)}
-MOUNTED = ("lab/nodes/*.toml", "lab/objectives.toml")  # files of the checkout that containers mount
+MOUNTED = ("lab/objectives.toml",)  # files of the checkout that containers mount
 SERVERS = (SENDER, *RECEIVERS, DNS)
 POLL_SECONDS = 1.0
 NO_QUEUE = (

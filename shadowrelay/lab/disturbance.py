@@ -11,11 +11,12 @@ that is not logged.
 import json
 import time
 from collections.abc import Callable, Iterable, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from shadowrelay.lab.engine import Engine, until_healthy
+from shadowrelay.lab.engine import Engine, ask, until_healthy
 from shadowrelay.lab.fault_log import Change, Entry, in_force
 from shadowrelay.lab.state import State
 from shadowrelay.lab.topology import LINK, MACHINES, NODES, LabError, Machine, machine, machines_of, network_between, pairs, peers_on
@@ -188,6 +189,18 @@ class Disturbances:
                 self.engine.docker("unpause", self.engine.container(one.short))
             self._note(Change.UNPAUSE, one)
 
+    def burn(self, *nodes: str) -> None:
+        """Kill these nodes at once, destroy everything on their queue volumes, and start them empty."""
+        burnt = [self._known(node) for node in nodes]
+        with self.state.turn.taken(f"burn {' '.join(nodes)}"):
+            for one in burnt:
+                if self._state(one) in ALIVE:
+                    self.kill(one.short)
+            for one in burnt:
+                self.wipe(one.short, is_start_wanted=False)
+            for one in burnt:
+                self.start(one.short)
+
     def roll(self) -> list[str]:
         """Restart all nodes in turn, each when the previous one is healthy. Returns their names in order."""
         self._known(NODES[0])
@@ -211,6 +224,52 @@ class Disturbances:
             said = self.engine.execute(one.short, "shadowrelay", "drain", "--config", CONFIG, "--json", seconds=DRAIN_SECONDS_MAX)
             status: dict[str, Any] = json.loads(said)
             return status
+
+    def redirect(self, node: str, target: str) -> None:
+        """Redirect the queues of a node to another, as an operator does, and wait until that is over. Raises: LabError if something is
+        left."""
+        one, other = self._known(node), self._known(target)
+        with self.state.turn.taken(f"redirect {one.short} {other.short}"):
+            self._require_running(one)
+            command = ("shadowrelay", "queue", "redirect", "--to", other.server, "--config", CONFIG, "--json")
+            self.engine.execute(one.short, *command, seconds=DRAIN_SECONDS_MAX)
+
+    def resubmit(self, primary: str, began_at: float) -> None:
+        """Ask all other nodes to resubmit from Shadow Safety Net what this one has delivered since `began_at` (time.time), as an operator
+        does after it was lost, and wait until they have."""
+        lost = self._known(primary)
+        times = [datetime.fromtimestamp(at, UTC).isoformat() for at in (began_at, time.time())]
+        command = ("shadowrelay", "safety-net", "resubmit", "--from", times[0], "--to", times[1], "--primary", lost.server)
+        others = [one for one in MACHINES if one != lost]
+        with self.state.turn.taken(f"resubmit {lost.short}"):
+            numbers = {one: json.loads(self.engine.execute(one.short, *command, "--config", CONFIG, "--json"))["number"] for one in others}
+            for one, number in numbers.items():
+                _wait(partial(self._is_resubmitted, one, number), f"request {number} of {one.short}")
+
+    def _is_resubmitted(self, one: Machine, number: int) -> bool:
+        return bool(ask(self.engine, one.short, f"/api/v1/safety-net/requests/{number}")["state"] == "done")
+
+    def configure(self, setting: str) -> None:
+        """Give all nodes these lines of a table besides, its header first; or, if empty, their own configuration. Nodes that run have read
+        it then."""
+        self._known(NODES[0])
+        with self.state.turn.taken("configure"):
+            for one in MACHINES:
+                path, text = self.state.configuration(one.short), with_lines(self.state.original(one.short).read_text("utf-8"), setting)
+                if path.read_text(encoding="utf-8") == text:
+                    continue
+                is_running = self._state(one) in RUNNING
+                before = self._settings_of(one) if is_running else None
+                path.write_text(text, encoding="utf-8")  # in place: the container has mounted this very file
+                if is_running:
+                    self.engine.docker("kill", "--signal", "HUP", self.engine.container(one.short))
+                    _wait(partial(self._has_other_settings, one, before), f"the reload of {one.short}")
+
+    def _has_other_settings(self, one: Machine, before: object) -> bool:
+        return self._settings_of(one) != before
+
+    def _settings_of(self, one: Machine) -> object:
+        return ask(self.engine, one.short, "/api/v1/node")["settings"]
 
     # ---- networks
 
@@ -336,3 +395,24 @@ class Disturbances:
 
     def _record(self, what: Change, node: str = "", at: float = 0.0, other: str = "") -> None:
         self.state.faults.append(Entry(at or time.time(), what, node, other))
+
+
+RELOAD_SECONDS_MAX = 30.0
+
+
+def with_lines(text: str, setting: str) -> str:
+    """A configuration with these lines in a table, whose header is the first of them. A table that is not there is appended."""
+    header, _, lines = setting.partition("\n")
+    if not setting:
+        return text
+    if f"\n{header}\n" in text:
+        return text.replace(f"\n{header}\n", f"\n{header}\n{lines}\n", 1)
+    return f"{text}\n{setting}\n"
+
+
+def _wait(is_so: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + RELOAD_SECONDS_MAX
+    while not is_so():
+        if time.monotonic() > deadline:
+            raise LabError(f"{what} took longer than {RELOAD_SECONDS_MAX:.0f} s")
+        time.sleep(0.5)

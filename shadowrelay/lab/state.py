@@ -111,6 +111,7 @@ class State:
         self.mail_turn = Turn(directory / "mail.lock")
         self._token = directory / "token"
         self._tls = directory / "tls"
+        self._nodes = directory / "nodes"
         self._settings = directory / "settings.json"
 
     def saved(self, node: str) -> Path:
@@ -120,7 +121,22 @@ class State:
     @property
     def is_made(self) -> bool:
         """Whether the files that containers mount exist and were created by us: Docker creates empty directories for missing ones."""
-        return self._token.is_file() and all((self._tls / machine.short / "node.pem").is_file() for machine in MACHINES)
+        files = [self._token, *(self._tls / machine.short / "node.pem" for machine in MACHINES), *map(self._copy, self._originals())]
+        return all(path.is_file() for path in files)
+
+    def configuration(self, node: str) -> Path:
+        """The file that the container of this node mounts: a copy of the one in `lab/nodes`, which a scenario may change meanwhile."""
+        return self._nodes / f"{node}.toml"
+
+    def original(self, node: str) -> Path:
+        """The node's configuration as the checkout has it."""
+        return self.directory.parent / "lab" / "nodes" / f"{node}.toml"
+
+    def _originals(self) -> list[Path]:
+        return [path for machine in MACHINES if (path := self.original(machine.short)).is_file()]
+
+    def _copy(self, original: Path) -> Path:
+        return self._nodes / original.name
 
     def make(self) -> None:
         """Create the state of a new lab: certificates, a token, no records. Raises: LabError."""
@@ -129,13 +145,16 @@ class State:
             self.directory.mkdir(exist_ok=True)
             self.directory.chmod(0o755)  # other users read here, in the containers, whatever the umask
             write_certificates(self._tls, [(machine.short, machine.server) for machine in MACHINES])
+            _make(self._nodes)
+            for path in self._originals():
+                write_file(self._copy(path), path.read_bytes(), 0o644)
             self._token.write_text(secrets.token_urlsafe(32) + "\n", encoding="ascii")
             self._token.chmod(0o644)  # it gives access to nothing that is published
             self._settings.write_text(json.dumps({name: os.environ.get(name) for name in REMEMBERED}), encoding="utf-8")
 
     def clear(self) -> None:
         """Delete everything except the last reports. Raises: LabError."""
-        for name in ("tls", "saved", "shipped", "token", "settings.json", "sent.jsonl", "faults.jsonl"):
+        for name in ("tls", "nodes", "saved", "shipped", "token", "settings.json", "sent.jsonl", "faults.jsonl"):
             path = self.directory / name
             with _ours(self.directory):
                 if path.is_dir():

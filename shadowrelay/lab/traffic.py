@@ -214,6 +214,7 @@ class Arrival:
     client_name: str
     is_promoted: bool
     own_sha256: str
+    is_resubmitted: bool = False  # from Safety Net
 
 
 class Sink:

@@ -23,6 +23,7 @@ from shadowrelay.lab.traffic import Answer, Arrival, Sent, Submission
 _NETWORK_ID = re.compile(r"\bid ([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})")
 _CLIENT = re.compile(r"from (?:\[\S+\] \((?:.*? )?helo=)?([^\s)]+)")  # Exim writes a name that DNS does not confirm as helo=
 PROMOTED = "with ShadowRedundancy"
+RESUBMITTED = "with SafetyNet"
 DELAY_SECONDS_MAX = 1.0  # Received: has whole seconds
 
 
@@ -49,6 +50,7 @@ def _arrival(line: dict[str, str]) -> Arrival:
         client_name=client[1] if client is not None else "",
         is_promoted=any(PROMOTED in field for field in received),
         own_sha256=line["own_sha256"],
+        is_resubmitted=any(RESUBMITTED in field for field in received),
     )
 
 
@@ -138,6 +140,7 @@ class Verification:
     silent: list[str] = field(default_factory=list)
     duplicates: list[Duplicate] = field(default_factory=list)
     last_taken_over_at: float = 0.0
+    resubmitted: list[Arrival] = field(default_factory=list)  # from Safety Net, on request: no duplicates
 
     @property
     def unexplained(self) -> list[Duplicate]:
@@ -208,7 +211,8 @@ def verify(
     mail; so may mail on the `silent` nodes, which are down or paused. Nothing is called lost before all servers were asked."""
     mail = list(arrived)
     notices = [arrival for arrival in mail if arrival.recipient.endswith(NOTICES_TO)]
-    mine = [arrival for arrival in mail if not arrival.recipient.endswith(NOTICES_TO)]
+    again = [arrival for arrival in mail if arrival.is_resubmitted]
+    mine = [arrival for arrival in mail if not (arrival.is_resubmitted or arrival.recipient.endswith(NOTICES_TO))]
     result = account(sent, mine, faults, TIMES)
     missing = result.lost
     taken = [network_id for one in sent for network_id in one.acknowledged_ids]
@@ -228,4 +232,5 @@ def verify(
         silent=list(silent),
         duplicates=result.duplicates,
         last_taken_over_at=result.last_taken_over_at,
+        resubmitted=again,
     )

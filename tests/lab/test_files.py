@@ -97,7 +97,9 @@ def test_what_is_mounted_from_a_checkout_is_made_readable() -> None:
 def test_the_umask_of_who_starts_the_lab_does_not_matter(tmp_path: Path, umask: int) -> None:
     before = os.umask(umask)
     try:
+        shutil.copytree(ROOT / "lab" / "nodes", tmp_path / "lab" / "nodes")
         State(tmp_path / ".lab").make()
+        assert {f"{node}.toml" for node in NODES} == {path.name for path in (tmp_path / ".lab" / "nodes").iterdir()}
         (tmp_path / "node.toml").touch()
     finally:
         os.umask(before)

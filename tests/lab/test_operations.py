@@ -9,8 +9,9 @@ from typing import Any, cast
 
 import pytest
 
+from shadowrelay.lab import disturbance
 from shadowrelay.lab.compose import Lab
-from shadowrelay.lab.disturbance import Links
+from shadowrelay.lab.disturbance import Links, with_lines
 from shadowrelay.lab.engine import Engine
 from shadowrelay.lab.fault_log import Change, faults
 from shadowrelay.lab.topology import MACHINES, RECEIVERS, SENDER, LabError, WrongUse
@@ -67,7 +68,7 @@ class FakeEngine:
     def docker(self, *arguments: str, data: bytes | None = None, seconds: float = 0.0) -> bytes:
         self._tell(*arguments)
         for identity in itertools.takewhile(lambda text: text in self.is_up, reversed(arguments)):
-            self.is_up[identity] = NEXT[arguments[0]]
+            self.is_up[identity] = self.is_up[identity] if "HUP" in arguments else NEXT[arguments[0]]
         return b""
 
     def inspect(self, service: str) -> dict[str, Any]:
@@ -341,3 +342,45 @@ def test_mail_may_be_sent_while_faults_are_made(lab: Lab, tmp_path: Path) -> Non
         third.kill("mx1.east")
         with pytest.raises(LabError, match="shadowrelay lab send"), third.playing("new-database"):
             pass
+
+
+# what scenarios do besides
+
+
+def test_servers_that_are_burnt_are_all_dead_before_the_first_starts_again(lab: Lab, engine: FakeEngine) -> None:
+    lab.burn("mx1.east", "mx1.west")
+
+    done = [command[0] if command[0] != "execute" else command[2] for command in engine.told]
+    assert ["kill", "kill", "find", "find", "start", "start"] == [what for what in done if what in ("kill", "find", "start")]
+    assert ([], {"healthy"}) == (lab.faults_in_force(), set(engine.is_up.values()))
+
+
+def test_lines_come_into_their_table_or_into_one_of_their_own() -> None:
+    text = "[server]\nname = 1\n\n[transport]\nspan = 2\n"
+
+    assert "[server]\nname = 1\n\n[transport]\ncopies = 2\nspan = 2\n" == with_lines(text, "[transport]\ncopies = 2")
+    assert f"{text}\n[[routes]]\nnext_hop = 3\n" == with_lines(text, "[[routes]]\nnext_hop = 3")
+    assert text == with_lines(text, "")
+
+
+def test_nodes_that_run_are_told_to_read_their_changed_configuration_and_it_is_put_back(
+    lab: Lab, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = lab.state.original("mx1.east")
+    original.parent.mkdir(parents=True)
+    for one in MACHINES:
+        lab.state.original(one.short).write_text("\n[transport]\n")
+    lab.state.make()
+    lab.kill("mx2.east")
+    engine.told.clear()
+    monkeypatch.setattr(disturbance, "ask", lambda engine, node, path: {"settings": len(engine.told)})
+
+    lab.configure("[transport]\nshadow_copies = 2")
+    changed = [lab.state.configuration(one.short).read_text() for one in MACHINES]
+    lab.configure("")
+    lab.configure("")
+
+    assert {"\n[transport]\nshadow_copies = 2\n"} == set(changed)
+    assert {"\n[transport]\n"} == {lab.state.configuration(one.short).read_text() for one in MACHINES}
+    hups = [command for command in engine.told if "HUP" in command]
+    assert [("kill", "--signal", "HUP", node) for node in ("mx1.east", "mx1.west", "mx2.west")] * 2 == hups

@@ -53,6 +53,14 @@ def test_a_duplicate_is_good_only_with_a_cause() -> None:
     assert good.line().endswith("duplicated 1 (b: 1), taken over 1, still queued 0")
 
 
+def test_what_was_resubmitted_on_request_is_neither_a_duplicate_nor_the_delivery() -> None:
+    again = replace(ARRIVAL, at=130.0, client_name=WEST, is_resubmitted=True)
+    both, alone = verify([SENT], [ARRIVAL, again], [], frozenset()), verify([SENT], [again], [], frozenset())
+
+    assert (True, [again], []) == (both.is_good, both.resubmitted, both.duplicates)
+    assert ["id-1"] == alone.lost
+
+
 def test_what_postfix_still_has_was_never_acknowledged() -> None:
     refused = replace(SENT, tries=[Submission(100.0, EAST, Answer.REFUSED)])
     result = verify([refused], [], [], frozenset(), at_sender={SENT.internet_message_id})

@@ -180,6 +180,36 @@ SHADOW_LOST = Scenario(
     ),
 )
 
+TWO_BURNT = Scenario(
+    name="two-burnt",
+    title="Two servers are destroyed at once, and each message has two copies",
+    story=(
+        "All nodes want two copies (shadow_copies = 2), and mail is queued on all of them. Then mx1.east and mx1.west are killed in the "
+        "same moment, and both start with empty queues. What had its primary server on one and a copy on the other is delivered from "
+        "its second copy."
+    ),
+    exchange=(
+        'No protection is promised "During the simultaneous failure of two or more transport servers" (seed-000): Exchange makes '
+        "one copy of each message."
+    ),
+    sources=("seed-000",),
+    steps=(
+        Step(Operation.CONFIGURE, "all nodes are configured for two copies", setting="[transport]\nshadow_copies = 2"),
+        RECEIVERS_DEFER,
+        send(120),
+        REACHES_ALL_NODES,
+        fault(Operation.BURN, "mx1.east and mx1.west are destroyed at once, and start with empty queues", "mx1.east", "mx1.west"),
+        RECEIVERS_ACCEPT,
+    ),
+    expectations=(
+        above("databases_new", 1, "two nodes came back with new databases"),
+        above("copied_twice", 0, "each message had been acknowledged with two copies"),
+        above("promoted_new_database", 0, "their mail was taken over"),
+        above("taken_over", 0, "and delivered by others"),
+        at_most("duplicates", 0, "and nothing was delivered twice: of two servers with a copy, one stepped in"),
+    ),
+)
+
 EVERYTHING_STOPS = Scenario(
     name="everything-stops",
     title="All servers lose power at once, with mail on them, and start again",
@@ -384,6 +414,70 @@ DRAIN = Scenario(
     ),
 )
 
+REDIRECT = Scenario(
+    name="redirect",
+    title="The queues of a server are redirected to another one, while mail flows",
+    story=(
+        "Mail is queued on all nodes, because all is deferred, and more flows. mx1.east redirects its queues to mx1.west: it refuses mail "
+        "meanwhile, which goes to others; mx1.west gets a copy of what it has none of, takes all of it over, and mx1.east keeps a copy. "
+        "Then mx1.east takes mail again."
+    ),
+    exchange=(
+        "Redirect-Message drains active messages to the target, and the server takes no mail meanwhile; shadow and poison messages stay "
+        "(dsc). They are sent anew. Here they keep their identity, and each has one owner at any time."
+    ),
+    sources=("dsc",),
+    steps=(
+        RECEIVERS_DEFER,
+        send(120),
+        REACHES_ALL_NODES,
+        pour(100),
+        settle(3, "mail flows"),
+        fault(Operation.REDIRECT, "mx1.east redirects its queues to mx1.west", "mx1.east", "mx1.west"),
+        RECEIVERS_ACCEPT,
+    ),
+    expectations=(
+        above("promoted_handover", 0, "mx1.west took its mail over when it was handed over"),
+        above("taken_over", 0, "and delivered it"),
+        at_most("databases_new", 0, "no server was lost"),
+        at_most("duplicates", 0, "and nothing was delivered twice"),
+    ),
+)
+
+SAFETY_NET = Scenario(
+    name="safety-net",
+    title="A server that has delivered mail is lost, and its shadow servers resubmit that mail",
+    story=(
+        "Mail for corp.example is routed inside the boundary, and delivered. mx1.east is destroyed, and Safety Net with it. The mail "
+        "store lost what came lately, so the other nodes are asked to resubmit what mx1.east delivered. They have it in Shadow Safety "
+        "Net, and deliver each message once more, whichever of them has it."
+    ),
+    exchange=(
+        "After a failover Active Manager asks for the messages of an interval (msd-sn). If the primary Safety Net does not answer for 12 "
+        "hours, the request goes to the shadow servers, which resubmit what they have for that server (msd-sn)."
+    ),
+    sources=("msd-sn",),
+    steps=(
+        Step(
+            Operation.CONFIGURE,
+            "mail for corp.example stays inside the boundary",
+            setting='[[routes]]\nrecipients = ["*@corp.example"]\nnext_hop = "postfix.corp.example:25"\ninside_boundary = true',
+        ),
+        send(120),
+        settle(8, "everything is delivered, and the copies are discarded"),
+        fault(Operation.BURN, "mx1.east is destroyed, and starts with an empty queue", "mx1.east"),
+        fault(Operation.RESUBMIT, "the other nodes are asked to resubmit what mx1.east delivered", "mx1.east"),
+        passes(5, "they deliver it"),
+    ),
+    expectations=(
+        above("databases_new", 0, "mx1.east came back with a new database"),
+        above("resubmitted", 0, "its mail was delivered again, on request"),
+        at_most("not_resubmitted", 0, "all of it"),
+        at_most("resubmitted_twice", 0, "and each once, although three nodes were asked"),
+        at_most("duplicates", 0, "nothing else was delivered twice"),
+    ),
+)
+
 DISK_FULL = Scenario(
     name="disk-full",
     title="The disk of a server is full",
@@ -479,9 +573,9 @@ OLD_DATABASE = Scenario(
 
 SCENARIOS: dict[str, Scenario] = by_name(
     (
-        *(NEW_DATABASE, OLD_QUEUE_IN_TIME, OLD_QUEUE_LATE, FROZEN, SHADOW_LOST, EVERYTHING_STOPS),
+        *(NEW_DATABASE, OLD_QUEUE_IN_TIME, OLD_QUEUE_LATE, FROZEN, SHADOW_LOST, TWO_BURNT, EVERYTHING_STOPS),
         *(SITES_APART, PAIR_CUT, NO_SHADOW, SLOW_LINK),
-        *(MAINTENANCE, DRAIN, DISK_FULL, RECEIVERS_DOWN, OLD_DATABASE),
+        *(MAINTENANCE, DRAIN, REDIRECT, DISK_FULL, RECEIVERS_DOWN, SAFETY_NET, OLD_DATABASE),
     )
 )
 

@@ -120,8 +120,8 @@ HEALED_SECONDS_MAX = 60.0
 REACHED_SECONDS_MAX = 10.0  # some heartbeats
 LEFT_SECONDS_MAX = 60.0  # a copy in flight when a cut began arrives after it; its holder asks about it once per span, and then drops it
 POLL_SECONDS = 1.0
-STOPPING = (Operation.KILL, Operation.WIPE, Operation.PAUSE, Operation.RESTORE)
-RESTARTING = (Operation.KILL, Operation.WIPE, Operation.RESTORE, Operation.ROLL)
+STOPPING = (Operation.KILL, Operation.WIPE, Operation.BURN, Operation.PAUSE, Operation.RESTORE)
+RESTARTING = (Operation.KILL, Operation.WIPE, Operation.BURN, Operation.RESTORE, Operation.ROLL)
 NOT_QUIET = "the lab is not ready for a scenario: {reason}; `shadowrelay lab status`, `heal`, `start NODE`, `defer off` …"
 
 Say = Callable[[str], None]
@@ -209,6 +209,14 @@ class _Player:
                 lab.heal()
             case Operation.ROLL:
                 lab.roll()
+            case Operation.BURN:
+                lab.burn(*places)
+            case Operation.REDIRECT:
+                lab.redirect(*places)
+            case Operation.RESUBMIT:
+                lab.resubmit(places[0], self.began_at)
+            case Operation.CONFIGURE:
+                lab.configure(step.setting)
             case Operation.LOOK:
                 self.waiting = held_copies(lab)
                 self._say(f"  {self.waiting} copies are held by shadow servers")
@@ -257,6 +265,7 @@ class _Player:
         do(lab.defer, False)
         do(lab.heal)
         do(self._restore_nodes, do)
+        do(lab.configure, "")
         do(self._require_whole)
         return troubles
 

@@ -14,7 +14,7 @@ BEYOND_SPAN_SECONDS = SPAN_SECONDS + 2 * HEARTBEAT_SECONDS + 1  # until silence 
 
 
 class Operation(Enum):
-    """An action of a step. `Step.places` are nodes or sites, `Step.amount` messages or seconds."""
+    """An action of a step. `Step.places` are nodes or sites, `Step.amount` messages or seconds. CONFIGURE changes all nodes."""
 
     SEND = "send"
     POUR = "send, and go on meanwhile"
@@ -33,6 +33,10 @@ class Operation(Enum):
     FREE = "free disk"
     ROLL = "roll"
     DRAIN = "drain"
+    REDIRECT = "redirect"
+    BURN = "burn"
+    RESUBMIT = "resubmit"
+    CONFIGURE = "configure"
     SAVE = "save database"
     RESTORE = "restore old database"
     LOOK = "count what waits"
@@ -41,7 +45,7 @@ class Operation(Enum):
 @dataclass(frozen=True, slots=True)
 class Step:
     """Shapes: `text` is printed before the action. Units: `amount` is messages (SEND, POUR) or seconds (WAIT), otherwise unused;
-    `rate` messages a second; `size` bytes of each."""
+    `rate` messages a second; `size` bytes of each. `setting` (CONFIGURE): a table's header, and lines for it."""
 
     operation: Operation
     text: str
@@ -50,6 +54,7 @@ class Step:
     rate: float = 20.0
     size: int = 4096
     is_fault: bool = False
+    setting: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ what violates each. I6 (everything is bounded) is tested in tests/smtp and tests
 I2 and I3 compare rows of different nodes, which is possible because all containers of a machine share its clock.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -140,6 +140,23 @@ def _longest_delivery(evidence: Evidence) -> float:
     return round(max(delivery_seconds(evidence.sent, evidence.arrived), default=0.0), 1)
 
 
+def _resubmissions(evidence: Evidence) -> Counter[tuple[str, str]]:
+    """How often each message came from Safety Net for a recipient."""
+    return Counter((one.network_id, one.recipient.lower()) for one in evidence.verification.resubmitted)
+
+
+def _not_resubmitted(evidence: Evidence) -> int:
+    """What a lost node delivered inside the boundary, and nobody delivered again."""
+    rows = [row for row in evidence.rows(EventId.SEND) if row.server in evidence.stopped]
+    delivered = {(row.event.network_message_id, recipient.lower()) for row in rows for recipient in row.event.recipients}
+    return len(delivered - _resubmissions(evidence).keys())
+
+
+def _copied_twice(evidence: Evidence) -> int:
+    """Messages that were acknowledged with copies on two servers."""
+    return sum(row.custom("Copies").startswith("2/") for row in evidence.rows(EventId.RECEIVE))
+
+
 FIGURES: dict[str, tuple[str, Callable[[Evidence], float]]] = {
     "acknowledged": ("messages that a node answered 250", lambda seen: seen.verification.acknowledged),
     "arrived": ("of these, arrived at a receiving server", lambda seen: seen.verification.arrived),
@@ -185,6 +202,16 @@ FIGURES: dict[str, tuple[str, Callable[[Evidence], float]]] = {
         "nodes that came back with an older copy of their database",
         lambda seen: _databases(seen, _is_rolled_back),
     ),
+    "copied_twice": ("messages acknowledged with copies on two servers", _copied_twice),
+    "resubmitted": (
+        "deliveries from Safety Net, on request",
+        lambda seen: len(seen.verification.resubmitted),
+    ),
+    "resubmitted_twice": (
+        "of these, more than once to one recipient",
+        lambda seen: sum(count > 1 for count in _resubmissions(seen).values()),
+    ),
+    "not_resubmitted": ("deliveries of a lost node inside the boundary that nobody resubmitted", _not_resubmitted),
     "waiting": ("messages held by shadow servers before the remedy", lambda seen: seen.waiting),
 }
 

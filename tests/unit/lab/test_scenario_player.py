@@ -81,7 +81,7 @@ def scenario(*steps: Step) -> Scenario:
     return Scenario("one", "A title", "A story.", "Exchange.", ("seed-000",), steps, (above("promoted", 0, "…"),))
 
 
-RESTORED = [("defer", "False"), ("heal",), *(("free_disk", node) for node in NODES)]
+RESTORED = [("defer", "False"), ("heal",), *(("free_disk", node) for node in NODES), ("configure", "")]
 
 
 def test_steps_are_taken_in_their_order_and_told(asked: list[dict[str, Any]]) -> None:

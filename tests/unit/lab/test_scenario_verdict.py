@@ -48,6 +48,11 @@ def resubmitted(reason: str) -> LoggedRow:
     return told(WEST, EventId.RESUBMIT, 30, custom_data=(("Reason", reason), ("DetectedAt", "2026-11-21T12:00:28.500000Z")))
 
 
+AGAIN = replace(ARRIVED, is_resubmitted=True)
+SENT_INSIDE = told(EAST, EventId.SEND, 1)
+OTHER_INSIDE = LoggedRow(EAST, TrackingEvent(AT, EventId.SEND, EventSource.SMTP, 1, "id-2", recipients=(USER,)))
+
+
 FIGURE_CASES: list[tuple[str, float, Evidence]] = [
     ("acknowledged", 1, WELL),
     ("arrived", 1, WELL),
@@ -75,6 +80,14 @@ FIGURE_CASES: list[tuple[str, float, Evidence]] = [
         "rolled_back",
         1,
         Evidence(GOOD, databases={EAST: (OLD, Database("two", 2, 51, 60, former="one"), Database("three", 1, 0, 3)), WEST: (OLD,)}),
+    ),
+    ("copied_twice", 1, Evidence(GOOD, (*LIFE, told(EAST, EventId.RECEIVE, custom_data=(("Copies", "2/2"),))))),
+    ("resubmitted", 3, Evidence(Verification(resubmitted=[AGAIN, AGAIN, replace(AGAIN, network_id="id-2")]))),
+    ("resubmitted_twice", 1, Evidence(Verification(resubmitted=[AGAIN, AGAIN, replace(AGAIN, network_id="id-2")]))),
+    (
+        "not_resubmitted",
+        1,
+        Evidence(Verification(resubmitted=[AGAIN]), (SENT_INSIDE, OTHER_INSIDE), stopped=frozenset({EAST})),
     ),
     ("waiting", 6, Evidence(GOOD, waiting=6)),
 ]
