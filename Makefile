@@ -46,10 +46,8 @@ check: setup ## the configurations in configs/ are valid; for any user, so their
 	for file in configs/*.toml; do $(BIN)/shadowrelay check --config "$$file"; done
 
 SEEDS ?= 1-100
-NODES ?= 2-4
-MESSAGES ?= 100
 simulate: setup ## whole nodes in virtual time, SEEDS=1-2000 NODES=3-4 MESSAGES=200, two worlds at once; progress, and what they were
-	@$(BIN)/python -m tests.simulation.run --seeds $(SEEDS) --nodes $(NODES) --messages $(MESSAGES) --jobs 2
+	@$(BIN)/python -m tests.simulation.run --seeds $(SEEDS) $(if $(NODES),--nodes $(NODES)) $(if $(MESSAGES),--messages $(MESSAGES)) --jobs 2
 
 bench: setup ## messages per second against Debian's Postfix, in one run
 	@./requirements/setup.sh interop

@@ -147,7 +147,7 @@ RULES: dict[str, Off] = {
     "notices": Off(
         "a recipient is not reported done while its DSN exists on one disk only",
         ((Work, "tell", _without_sides(Work.tell)),),
-        (30001,), "I1",
+        (30000,), "I1",
     ),
     "failures": Off(
         "the sender is told what failed",
