@@ -10,9 +10,12 @@ than the rest of an opening.
 """
 
 import threading
+from functools import cache
 from pathlib import Path
 
 from sqlalchemy import Column, Connection, MetaData, String, Table, delete, insert, inspect, select
+from sqlalchemy.dialects import sqlite
+from sqlalchemy.schema import CreateIndex, CreateTable
 
 from shadowrelay.model.replies import ConfigurationError
 from shadowrelay.store.tables import METADATA
@@ -39,7 +42,8 @@ def migrate(connection: Connection) -> int:
             "install the newer shadowrelay again, or point data_directory elsewhere"
         )
     if found == 0:
-        METADATA.create_all(connection)
+        for text in _schema():
+            connection.exec_driver_sql(text)
         _stamp(connection, VERSION)
         return found
     if revision is None:
@@ -48,6 +52,15 @@ def migrate(connection: Connection) -> int:
         _upgrade(connection)
         connection.exec_driver_sql(f"PRAGMA user_version = {VERSION}")
     return found
+
+
+@cache
+def _schema() -> tuple[str, ...]:
+    """What makes an empty database. `METADATA.create_all` would ask for each table first, and compile all of it for each database."""
+    made: list[CreateTable | CreateIndex] = []
+    for table in METADATA.sorted_tables:
+        made += [CreateTable(table), *map(CreateIndex, sorted(table.indexes, key=lambda index: str(index.name)))]
+    return tuple(str(each.compile(dialect=sqlite.dialect())) for each in made)
 
 
 def _revision(connection: Connection) -> str | None:
