@@ -4,6 +4,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
+unexport PYTHONDONTWRITEBYTECODE # the tests start some hundred processes: each would compile all modules anew, 0.4 s
 
 BIN := .venv/bin
 STAMP := .venv/.shadowrelay-setup
@@ -25,7 +26,7 @@ demo: setup ## three nodes, real mail, a destroyed server, the balance; about a 
 	@$(BIN)/shadowrelay demo
 
 test: setup lint types ## what every change must pass: lint, types, and the tests that take seconds; many of those wait, so three at once
-	@$(BIN)/python -m pytest -n 3 --dist loadfile
+	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 test-all: setup lint types ## everything, the long crash, ownership and interop runs too
 	@./requirements/setup.sh interop
