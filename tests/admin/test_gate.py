@@ -218,6 +218,13 @@ async def test_a_header_that_is_too_large_is_refused_when_it_comes_at_once_too(a
 async def test_a_client_that_does_not_read_its_answer_is_cut_off(application, monkeypatch):
     monkeypatch.setattr(server, "ANSWER_SECONDS", 0.2)
     monkeypatch.setattr(server, "REQUEST_SECONDS", 0.1)
+    is_lost, connection_lost = asyncio.Event(), server._Connection.connection_lost
+
+    def lost(connection, error):
+        connection_lost(connection, error)
+        is_lost.set()
+
+    monkeypatch.setattr(server._Connection, "connection_lost", lost)
 
     @application.get("/large")
     async def large():
@@ -226,7 +233,8 @@ async def test_a_client_that_does_not_read_its_answer_is_cut_off(application, mo
     async with serving(application) as address:
         reader, writer = await asyncio.open_connection(address.host, address.port, limit=1)
         writer.write(LIVE.replace(b"/health/live", b"/large"))
-        await asyncio.sleep(0.5)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await is_lost.wait()
         said = await rest(reader, writer)
 
     assert len(said) < 30_000_000

@@ -7,11 +7,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
+
 from shadowrelay.admin.client import NodeClient
 from shadowrelay.admin.token import read_token
 from shadowrelay.lab.cluster import NodeProcess, Place, free_ports
 from shadowrelay.model.routing import HostPort
-from tests.kit.clock import wait_until
+from tests.kit.clock import PATIENCE_SECONDS, wait_until
 
 CONFIGURATION = """
 [server]
@@ -83,6 +85,12 @@ def rss_kilobytes(node: NodeProcess) -> int:
 # what its API says
 def api_of(node: NodeProcess) -> NodeClient:
     return NodeClient(f"http://{node.admin}", read_token(node.directory / "token"))
+
+
+def figure(node: NodeProcess, metric: str) -> float:
+    """Of its metrics."""
+    text = httpx.get(f"http://{node.admin}/metrics", timeout=PATIENCE_SECONDS).raise_for_status().text
+    return next(float(line.split()[1]) for line in text.splitlines() if line.startswith(f"shadowrelay_{metric} "))
 
 
 def queues_of(node: NodeProcess) -> dict[str, tuple[int, str]]:

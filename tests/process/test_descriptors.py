@@ -9,7 +9,7 @@ import pytest
 from shadowrelay.lab.cluster import NodeProcess
 from tests.kit.clients import Client
 from tests.kit.clock import PATIENCE_SECONDS, until
-from tests.kit.processes import a_served_node, operator_events
+from tests.kit.processes import a_served_node, figure, operator_events
 
 REFUSED = "421 4.3.2 Too many sessions, try again later\r\n"
 BANNER = "220 a.example ESMTP\r\n"
@@ -58,11 +58,10 @@ async def test_sessions_are_refused_before_the_descriptors_end_and_said_once(tmp
         raised = limit(node)
         few = 4 * used(node)
         limit(node, few)
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while (said := await greeting(node, clients, 1)) != REFUSED:  # the node looks at its limit every few seconds
-                if said != BANNER:
-                    await close_all(clients)
-                    await asyncio.sleep(0.5)
+        await until(lambda: few == figure(node, "descriptors_limit"))  # it looks every few seconds
+        while (said := await greeting(node, clients)) == BANNER:
+            pass
+        assert REFUSED == said
         greetings = [await greeting(node, clients) for _ in range(few)]
         in_use = used(node)
         await close_all(clients)

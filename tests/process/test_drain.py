@@ -23,6 +23,7 @@ from shadowrelay.smtp.limits import NOT_ACTIVE
 from shadowrelay.smtp.server import ReceiverServer
 from shadowrelay.store import SqliteLedger
 from shadowrelay.tracking import operator_log
+from tests.kit.clock import PATIENCE_SECONDS
 from tests.process.test_closing import a_node
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -63,7 +64,7 @@ def asked(node: NodeProcess) -> NodeClient:
 
 
 async def wait_until_known(cluster: Cluster) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < deadline:
         reachable = 0
         for node in cluster.nodes.values():

@@ -3,13 +3,12 @@
 import asyncio
 from pathlib import Path
 
-import httpx
 import pytest
 
 from shadowrelay.lab.cluster import NodeProcess
 from tests.kit.clients import Client
 from tests.kit.clock import until
-from tests.kit.processes import a_node_process, a_served_node, rss_kilobytes
+from tests.kit.processes import a_node_process, a_served_node, figure, rss_kilobytes
 from tests.process.test_hostile_serve import INTO_DATA, connect
 
 MB = 1_000_000
@@ -20,11 +19,6 @@ BUDGET_MB = 128 + 40  # the default of content_memory_limit, and what the alloca
 
 def resident_mb(node: NodeProcess) -> int:
     return rss_kilobytes(node) * 1024 // MB
-
-
-def figure(node: NodeProcess, metric: str) -> float:
-    text = httpx.get(f"http://{node.admin}/metrics").raise_for_status().text
-    return next(float(line.split()[1]) for line in text.splitlines() if line.startswith(f"shadowrelay_{metric} "))
 
 
 async def in_content(node: NodeProcess, octets: bytes) -> Client:

@@ -114,7 +114,8 @@ async def test_a_disk_fills_and_empties_under_load_and_nothing_acknowledged_is_l
     for percent, wanted in ((50, "NORMAL"), (97.5, "MEDIUM"), (100, "HIGH"), (96, "MEDIUM"), (50, "NORMAL")):
         machine.fill(percent)
         await until(lambda wanted=wanted: level(node) == wanted)
-        await asyncio.sleep(0.1)  # what had begun has ended
+        counts = len(outside.replies), len(inside.replies)
+        await until(lambda counts=counts: len(outside.replies) > counts[0] and len(inside.replies) > counts[1])  # what had begun has ended
         counts = len(outside.replies), len(inside.replies)
         accepted = len(outside.accepted), len(inside.accepted)
         await until(lambda counts=counts: len(outside.replies) > counts[0] + 3 and len(inside.replies) > counts[1] + 3)

@@ -12,6 +12,7 @@ from sqlalchemy import Connection
 from shadowrelay.store import SqliteLedger
 from shadowrelay.store import connection as connections
 from shadowrelay.store import ledger as ledger_module
+from tests.kit.clock import PATIENCE_SECONDS
 from tests.kit.ledger import a_ledger, accept
 
 LOG_BYTES_MAX = 1_000_000
@@ -71,6 +72,6 @@ async def test_a_reader_of_another_process_holds_up_nothing(tmp_path: Path, monk
         await fill(ledger, 1)
 
         assert LOG_BYTES_MAX < grown
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while ledger.log_bytes > LOG_BYTES_MAX:
                 await fill(ledger, 1)

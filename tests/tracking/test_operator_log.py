@@ -7,13 +7,14 @@ import logging
 import subprocess
 import sys
 import warnings
+from functools import partial
 
 import pytest
 import structlog
 
 from shadowrelay.tracking import operator_log
 from shadowrelay.tracking.operator_log import LEFT_OUT, LineLogger, configure
-from tests.kit.clock import PATIENCE_SECONDS
+from tests.kit.clock import PATIENCE_SECONDS, Hands, let_pass, until
 
 
 @pytest.fixture
@@ -235,14 +236,17 @@ def test_a_value_that_json_does_not_know_is_written_as_text(stream):
 
 
 def test_what_each_message_repeats_while_a_trouble_lasts_is_a_few_lines_and_a_count(stream, monkeypatch):
-    monkeypatch.setattr(operator_log, "REPEATED_SECONDS", 0.1)
+    clock = Hands(0.0)
+    monkeypatch.setattr(operator_log, "Limited", partial(operator_log.Limited, clock))
     configure("info", stream=stream)
 
     async def say():
         for number in range(100):
             structlog.get_logger().warning("delivery.put_off", message_id=str(number))
             structlog.get_logger().warning("message.set_aside", message_id=str(number))
-        await asyncio.sleep(0.2)
+        clock.at = operator_log.REPEATED_SECONDS
+        let_pass(operator_log.REPEATED_SECONDS)
+        await until(lambda: b"lines.left_out" in stream.getvalue())
         structlog.get_logger().warning("delivery.put_off", message_id="later")
 
     asyncio.run(say())
