@@ -6,6 +6,7 @@ suspend: leases are counted in it. `ran` counts only while this process was runn
 that a node that was suspended does not conclude that all others died. All ports are in this file, although it is long.
 """
 
+from asyncio import Future
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime, timedelta
@@ -131,9 +132,9 @@ class Ledger(Protocol):
         ...
 
     # accepting and holding
-    def record_accepted(self, message: NewMessage, content: Content, *, decided: bool) -> Awaitable[StoredMessage]:
+    def record_accepted(self, message: NewMessage, content: Content, *, decided: bool) -> Future[StoredMessage]:
         """A new primary message; `message.claim.copies` names the first server. `decided` False: the verdict follows. Content in
-        memory is handed over by the call itself, before the first await."""
+        memory is handed over by the call itself. The result is a future: the commit goes on while the caller does something else."""
         ...
 
     def record_hold(self, message: NewMessage, content: Content, decide: Decide) -> Awaitable[Transition]:

@@ -97,10 +97,8 @@ class AcceptService:
                 return self._acknowledge(stored, content, started, None)
             context.placements.add(message_id)
             commit = context.ledger.record_accepted(message, content, decided=False)
-            moved = None
             if content.path is not None:  # the file moves into the store: the copy is read from there
-                moved = await commit
-                content = await self._moved(moved, claim)
+                content = await self._moved(await commit, claim)
             try:
                 result = await self._copier.copy(
                     envelope, content, claim, plan,
@@ -111,7 +109,7 @@ class AcceptService:
                 _log.exception("copy.failed", message_id=message_id)
                 result = CopyResult(claim, failures=[repr(error)])
             try:
-                stored = moved or await commit
+                stored = await commit
             except Exception:
                 self._release(message_id, result.known(claim))
                 raise

@@ -178,12 +178,12 @@ class SqliteLedger:
         await self._large.on_file_thread(partial(content.make_reserve, self._opening.directory, spare_bytes))
 
     # accepting and holding
-    def record_accepted(self, message: NewMessage, content: Content, *, decided: bool) -> Awaitable[StoredMessage]:
+    def record_accepted(self, message: NewMessage, content: Content, *, decided: bool) -> asyncio.Future[StoredMessage]:
         run = partial(promises.accepted, message=message, decided=decided)
         if content.path is None:
             return self._writer.submit(partial(run, placed=(content, None)))
-        return self._large.promise(
-            (content,), lambda places: self._writer.submit(partial(run, placed=(content, places[0]))), lambda _: True
+        return asyncio.ensure_future(
+            self._large.promise((content,), lambda places: self._writer.submit(partial(run, placed=(content, places[0]))), lambda _: True)
         )
 
     def record_hold(self, message: NewMessage, content: Content, decide: Decide) -> Awaitable[Transition]:

@@ -179,9 +179,12 @@ class SimulatedNode(Node):
         make_lagging(ledger, machine.disk, lambda rows: observer.committed(machine, rows))
         accepted, hold, attempt = ledger.record_accepted, ledger.record_hold, ledger.record_attempt
 
-        async def record_accepted(message: NewMessage, content: Any, *, decided: bool) -> Any:
+        async def accepting(message: NewMessage, content: Any, decided: bool) -> Any:
             observer.known(message)
             return await accepted(message, content, decided=decided)
+
+        def record_accepted(message: NewMessage, content: Any, *, decided: bool) -> "asyncio.Future[Any]":
+            return asyncio.ensure_future(accepting(message, content, decided))
 
         async def record_hold(message: NewMessage, content: Any, decide: Any) -> Any:
             observer.known(message)
