@@ -12,7 +12,7 @@ import ssl
 import statistics
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
 from enum import StrEnum
 from pathlib import Path
 
@@ -22,10 +22,10 @@ from shadowrelay.machine import LinuxMachine
 from shadowrelay.model.replies import ConfigurationError
 from shadowrelay.model.routing import HostPort
 from shadowrelay.model.values import dataclass
-from shadowrelay.settings import configuration, places
+from shadowrelay.settings import certificates, configuration, places
 from shadowrelay.settings.configuration import LoadedSettings
 from shadowrelay.settings.values import Peer, Settings, format_size
-from shadowrelay.smtp.client import Opening, TlsUse, open_session, reason_of
+from shadowrelay.smtp.client import Opening, TlsUse, open_session
 from shadowrelay.smtp.client_session import TLS_FAILED, SessionBroken
 from shadowrelay.smtp.host_names import HostNames, Lookups, NoAddress, name_server_failure
 from shadowrelay.smtp.tls import TlsContexts, opportunistic_context
@@ -74,6 +74,22 @@ async def examine(loaded: LoadedSettings) -> list[Finding]:
         await lookups.close()
     doubts = [Finding(Level.WARNING, "configuration", text) for text in configuration.warnings(settings)]
     return [*doubts, *(finding for findings in found for finding in findings)]
+
+
+def wrong_names(settings: Settings) -> list[str]:
+    """Peers and next hops that have no address, or are this node itself: each with the remedy, for `check --online`."""
+
+    async def look_up() -> list[Finding | None]:
+        lookups = Lookups(settings.dns.nameservers, lifetime_seconds=TRIAL_SECONDS)
+        hosts = HostNames(lookups)
+        called = [(f"peer {peer.name} at {peer.address}", peer.address) for peer in settings.peers]
+        called += [(f"next hop {host}", host) for host in _next_hops(settings)]
+        try:
+            return await asyncio.gather(*(_ourselves(settings, host, hosts, subject) for subject, host in called))
+        finally:
+            await lookups.close()
+
+    return [f"{found.subject}: {found.text}; {found.remedy}" for found in asyncio.run(look_up()) if found is not None]
 
 
 # ---- this machine
@@ -130,30 +146,11 @@ def _certificate(settings: Settings, contexts: TlsContexts | None) -> list[Findi
             )
         ]
     ends = f"ends on {contexts.ends['certificate']:%Y-%m-%d}"
-    reason = _handshake_failure(contexts.asking, contexts.to_peers, settings.server.name)
+    reason = certificates.handshake_failure(contexts.asking, contexts.to_peers, settings.server.name)
     if reason:
         remedy = "have peer_authority sign a certificate with this name: docs/operations.md, Certificates; shadowrelay init --renew"
         return [Finding(Level.ERROR, subject, f"a peer with the same peer_authority refuses it: {reason}", remedy)]
     return [Finding(Level.OK, subject, f"{settings.server.name} by tls.peer_authority; {ends}")]
-
-
-def _handshake_failure(serving: ssl.SSLContext, asking: ssl.SSLContext, name: str) -> str:
-    """Why a handshake of both contexts in memory fails; "" if it succeeds, in both directions."""
-    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
-    client = asking.wrap_bio(to_client, to_server, server_hostname=name)
-    server = serving.wrap_bio(to_server, to_client, server_side=True)
-    steps: list[Callable[[], object]] = [client.do_handshake, server.do_handshake]
-    try:
-        for _ in range(10):  # a handshake of TLS 1.3 takes three turns
-            for step in tuple(steps):
-                try:
-                    step()
-                    steps.remove(step)
-                except ssl.SSLWantReadError:
-                    pass
-    except ssl.SSLError as error:
-        return reason_of(error)
-    return "it did not end" if steps else ""
 
 
 async def _name_server(server: HostPort, name: str) -> list[Finding]:

@@ -11,7 +11,6 @@ it names a table or a list of tables; others belong to other programs.
 import difflib
 import json
 import os
-import ssl
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
@@ -30,9 +29,11 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from shadowrelay.model.invalid import explanation_of
 from shadowrelay.model.replies import ConfigurationError
 from shadowrelay.model.routing import HostPort
 from shadowrelay.model.values import dataclass
+from shadowrelay.settings import certificates
 from shadowrelay.settings.example import example
 from shadowrelay.settings.values import Section, Settings, format_duration
 from shadowrelay.settings.warnings import warnings
@@ -43,7 +44,7 @@ AnySection = TypeVar("AnySection", bound=Section)
 Key = tuple[str | int, ...]
 
 PREFIX = "SHADOWRELAY_"  # of environment variables
-CONSEQUENCES = {"default_factory_not_called"}  # caused by another error in the same table, which is reported
+LISTS_OF_TABLES = ("receive_connectors", "peers", "routes")
 FILE_BYTES_MAX = 1024 * 1024  # a configuration is a few kB; more is the wrong file
 
 
@@ -76,10 +77,10 @@ def load(path: Path | str, environ: Mapping[str, str] | None = None) -> LoadedSe
     try:
         given = LayeredSettings(environment, file)
     except ValidationError as exc:
-        problems = [explain(error, path, environment) for error in exc.errors() if error["type"] not in CONSEQUENCES]
+        problems = [explain(error, path, environment) for error in exc.errors() if not _is_consequence(error)]
     else:
         settings = _with_absolute_paths(given, path.absolute().parent)
-        problems = [f"{path}: {problem}" for problem in _unusable_certificates(settings)]
+        problems = [f"{path}: {problem}" for problem in ([] if settings.tls is None else certificates.unusable(settings.tls))]
     if environment.problems or problems:
         raise ConfigurationError("\n".join(environment.problems + problems))
     origins = {
@@ -154,7 +155,7 @@ class Environment(EnvSettingsSource):
             problem = f"{table} is a list, not a table; count its entries from 0, like {whole}__0__NAME"
         elif not within or int(number) >= len(entries) or not isinstance(entries[int(number)], dict):
             problem = (
-                f"there is no {table}[{number}] to change: the file has {len(entries)} {table}, counted from 0; "
+                f"there is no {table}[{number}] to change: the list in the file has length {len(entries)}, counted from 0; "
                 f"set the whole list as JSON with {whole}"
             )
         else:
@@ -189,14 +190,23 @@ def _table_around(top: object, key: Sequence[str]) -> dict[str, Any] | None:
     return top if isinstance(top, dict) else None
 
 
+def _is_consequence(error: ErrorDetails) -> bool:
+    """Caused by another error in the same table or list, which is reported."""
+    return error["type"] == "default_factory_not_called" or (error["type"] == "too_short" and bool(error["input"]))
+
+
 def explain(error: ErrorDetails, path: Path, environment: Environment) -> str:
     """Describe one error in one line."""
     key: Key = tuple(error["loc"])
     variable = environment.variable_of(key)
     if isinstance(error["input"], ValueError):
-        return f'environment {variable}: is not valid JSON ({error["input"]}); write lists like ["10.0.0.0/8", "192.0.2.7"]'
+        return f'environment {variable}: is not valid JSON{_place_of(error["input"])}; write lists like ["10.0.0.0/8", "192.0.2.7"]'
     where = f"environment {variable}" if variable else str(path)
     return f"{where}: {format_key(key)}{': ' if key else ''}{_problem(error, key)}"
+
+
+def _place_of(error: ValueError) -> str:
+    return f" at character {error.pos + 1}" if isinstance(error, json.JSONDecodeError) else ""
 
 
 def _problem(error: ErrorDetails, key: Key) -> str:
@@ -204,8 +214,6 @@ def _problem(error: ErrorDetails, key: Key) -> str:
     may_be_secret = key[:1] == ("shipping",)  # passwords in the target, keys in the options
     given = "" if may_be_secret or isinstance(error["input"], dict | Section) else f"{_shown(error['input'])} "
     match error["type"]:
-        case "value_error":
-            return f"{given}{error['msg'].removeprefix('Value error, ')}"
         case "extra_forbidden":
             return f"unknown key; {_nearest(key)}"
         case "missing":
@@ -220,16 +228,20 @@ def _problem(error: ErrorDetails, key: Key) -> str:
             return f"{given}is not a whole number; write it without quotes"
         case "enum":
             return f"{given}is unknown; write one of {context['expected']}"
+        case "tuple_type" if key[0] in LISTS_OF_TABLES and len(key) == 1:
+            return f"is not a list of tables; write [[{key[0]}]], with two brackets, above each one, in the environment a JSON list"
         case "tuple_type":
             return f'{given}is not a list; write one like ["first", "second"], in the environment as JSON'
+        case "model_type" | "model_attributes_type" | "dict_type" if isinstance(error["input"], list):
+            return f"is one table, not a list; write [{format_key(key)}], with one bracket"
         case "model_type" | "model_attributes_type" | "dict_type":
             return f"{given}is not a table; write its keys under [{format_key(key)}]"
         case "string_type" | "path_type":
             return f"{given}is not text; write it in quotes"
-        case "too_short" | "string_too_short":
+        case "too_short":
             return f"{given}is empty; give at least one"
         case _:
-            return f"{given}is not accepted: {error['msg']}"
+            return f"{given}{explanation_of(error)}"
 
 
 def _shown(value: object) -> str:
@@ -295,27 +307,3 @@ def _with_absolute_paths(section: AnySection, directory: Path) -> AnySection:
         elif isinstance(value, Section):
             changes[name] = _with_absolute_paths(value, directory)
     return section.model_copy(update=changes)
-
-
-def _unusable_certificates(settings: Settings) -> Iterator[str]:
-    tls = settings.tls
-    if tls is None:
-        return
-    files = {"certificate": tls.certificate, "key": tls.key}
-    if tls.peer_authority is not None:
-        files["peer_authority"] = tls.peer_authority
-    unreadable = {name: file for name, file in files.items() if not os.access(file, os.R_OK)}
-    yield from (f"tls.{name}: {file} cannot be read; give an existing PEM file" for name, file in unreadable.items())
-    if unreadable:
-        return
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    try:
-        context.load_cert_chain(tls.certificate, tls.key, password="")  # a key with a pass phrase must not ask the terminal
-    except (ssl.SSLError, OSError, ValueError) as exc:
-        pair = f"{tls.certificate} and {tls.key}"
-        yield f"tls.certificate: {pair} are no usable pair ({exc}); give a PEM certificate and its own key without pass phrase"
-    if tls.peer_authority is not None:
-        try:
-            context.load_verify_locations(tls.peer_authority)
-        except (ssl.SSLError, OSError) as exc:
-            yield f"tls.peer_authority: {tls.peer_authority} holds no usable certificate ({exc}); give the authority's PEM file"

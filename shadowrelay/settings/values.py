@@ -216,10 +216,14 @@ def parse_network(value: object) -> Network:
     """ "10.0.0.0/8", "192.0.2.7", "2001:db8::/32". Raises: ValueError with the remedy."""
     if isinstance(value, IPv4Network | IPv6Network):
         return value
+    text = value.strip() if isinstance(value, str) else ""
     try:
-        return ip_network(value if isinstance(value, str) else "")
-    except ValueError as exc:
-        raise ValueError(f'is not a network ({exc}); write one like "10.0.0.0/8", "192.0.2.7" or "2001:db8::/32"') from None
+        network = ip_network(text, strict=False)
+    except ValueError:
+        raise ValueError('is not a network; write one like "10.0.0.0/8", "192.0.2.7" or "2001:db8::/32"') from None
+    if network.network_address != ip_address(text.partition("/")[0]):
+        raise ValueError(f'is one address, not a network; write "{network}", or the address without "/{network.prefixlen}"')
+    return network
 
 
 def parse_name(value: object) -> str:
@@ -257,6 +261,18 @@ def parse_mailbox(value: object) -> str:
     return f"{local}@{parse_name(domain)}" if text else ""
 
 
+def parse_pattern(value: object) -> str:
+    """ "*@corp.example", "john@corp.example", "*@*.example", "*"; "postmaster" alone is an address, too (RFC 5321 4.5.1).
+
+    Raises: ValueError with the remedy for a pattern that matches no address.
+    """
+    text = value.strip() if isinstance(value, str) else ""
+    local, at, domain = text.rpartition("@")
+    if (local and domain) if at else (text.startswith("*") or text.lower() == "postmaster"):
+        return text
+    raise ValueError(f'matches no address; write "*@{domain.strip("*.") or "corp.example"}", or "*" for all recipients')
+
+
 _AS_TEXT = PlainSerializer(str, when_used="json")
 Duration = Annotated[timedelta, BeforeValidator(parse_duration), PlainSerializer(format_duration, when_used="json")]
 Size = Annotated[int, BeforeValidator(parse_size), PlainSerializer(format_size, when_used="json")]
@@ -267,6 +283,7 @@ NextHops = Annotated[tuple[Annotated[HostPort, _AS_TEXT], ...], BeforeValidator(
 CheckedNetwork = Annotated[Network, BeforeValidator(parse_network)]
 Mailbox = Annotated[str, BeforeValidator(parse_mailbox)]
 CheckedDomain = Annotated[str, BeforeValidator(parse_domain)]
+Pattern = Annotated[str, BeforeValidator(parse_pattern)]
 
 
 MILLISECOND = timedelta(milliseconds=1)
@@ -276,7 +293,7 @@ HOUR = timedelta(hours=1)
 DAY = timedelta(days=1)
 
 Name = Annotated[ServerName, BeforeValidator(parse_name)]
-Label = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[!-~]+$")]
+LABEL = Field(min_length=1, max_length=64, pattern=r"^[!-~]+$")
 Count = Annotated[int, Field(strict=True)]
 
 
@@ -316,7 +333,7 @@ class Server(Section):
     """Fully qualified name of this node: its identity towards peers, in EHLO and in the logs."""
     site: Annotated[SiteName, Field(min_length=1, max_length=64)]
     """Site of this node. Peers of other sites are remote. Source: seed-000"""
-    boundary: Annotated[BoundaryName, Label] = BoundaryName("default")
+    boundary: Annotated[BoundaryName, LABEL] = BoundaryName("default")
     """Transport high availability boundary. Only peers of the same boundary hold copies; others are refused.
     Also one that is not named may span several sites (docs/sources.md). Source: seed-000"""
     data_directory: Path = Path("/var/lib/shadowrelay")
@@ -391,7 +408,7 @@ def _connection_timeout(values: dict[str, Any]) -> timedelta:
 class ReceiveConnector(Section):
     """A listening address and what it grants. An omitted list of addresses or domains grants nothing."""
 
-    name: Label
+    name: Annotated[str, LABEL]
     """Name in logs and in the tracking log's connector-id."""
     listen: Address
     """Address and port; port 0 takes a free one."""
@@ -440,7 +457,7 @@ class Peer(Section):
     """Its [server] name; with TLS its certificate must say so too."""
     site: Annotated[SiteName, Field(min_length=1, max_length=64)]
     """Its site."""
-    boundary: Annotated[BoundaryName, Label] = BoundaryName("default")
+    boundary: Annotated[BoundaryName, LABEL] = BoundaryName("default")
     """Its boundary. A peer of another boundary is never given a copy."""
     address: Address
     """Where its receive connector listens."""
@@ -455,8 +472,8 @@ class Peer(Section):
 class Route(Section):
     """Recipients by pattern and the servers that accept them. The first match wins; without one, DNS (MX) decides."""
 
-    recipients: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(min_length=1)]
-    """Patterns of recipients; * stands for any text."""
+    recipients: Annotated[tuple[Pattern, ...], Field(min_length=1)]
+    """Patterns of recipients, like "*@corp.example"; * stands for any text. The first route that matches counts."""
     next_hop: NextHops
     """A server, or a list of them in order: the others are alternate routes."""
     inside_boundary: bool = False
@@ -653,6 +670,24 @@ class Dns(Section):
     """IP addresses of the name servers for MX records, next hops and peers, in order; the port may be left out (53)."""
 
 
+_ANY = {4: "0.0.0.0", 6: "::"}
+
+
+def _is_one_address(host: str, other: str) -> bool:
+    """Whether two sockets cannot both listen there on one port: the same address, or one of them is for all of that version of IP."""
+    if host.lower() == other.lower():
+        return True
+    try:
+        version, other_version = ip_address(host).version, ip_address(other).version
+    except ValueError:
+        return False
+    return version == other_version and _ANY[version] in (host, other)
+
+
+def _is_loopback(host: str) -> bool:
+    return _is_ip_address(host) and ip_address(host).is_loopback
+
+
 class Settings(Section):
     """All settings of one node."""
 
@@ -681,6 +716,27 @@ class Settings(Section):
         if any(peer.require_tls for peer in self.peers) and (self.tls is None or self.tls.peer_authority is None):
             raise ValueError("peers: require_tls = true needs [tls] with certificate, key and peer_authority; add them or remove it")
         return self
+
+    @model_validator(mode="after")
+    def _no_circle(self) -> Self:
+        listeners = [(f"receive connector {each.name}", each.listen) for each in self.receive_connectors]
+        every = [*listeners, ("admin.listen", self.admin.listen)]
+        for number, (what, address) in enumerate(every):
+            for other, taken in every[:number]:
+                if address.port and address.port == taken.port and _is_one_address(address.host, taken.host):
+                    raise ValueError(f"{what} and {other} both listen on {address}; give each its own port")
+        called = [(f"peers[{number}].address", peer.address) for number, peer in enumerate(self.peers)]
+        called += [(f"routes[{number}].next_hop", hop) for number, route in enumerate(self.routes) for hop in route.next_hop]
+        for key, address in called:
+            if found := next((what for what, listen in listeners if self._reaches(address, listen)), None):
+                raise ValueError(f"{key}: {address} is {found} of this node itself; mail would go round in a circle: name another server")
+        return self
+
+    def _reaches(self, address: HostPort, listen: HostPort) -> bool:
+        """Whether `address` certainly is this listener. Names are not looked up: `check --online` does that."""
+        host = "127.0.0.1" if address.host.lower() == "localhost" else address.host
+        is_here = host.lower().rstrip(".") == self.server.name or (_is_loopback(host) and _is_one_address(host, listen.host))
+        return bool(address.port) and address.port == listen.port and (is_here or host.lower() == listen.host.lower())
 
     @cached_property
     def shadow_candidates(self) -> tuple[Peer, ...]:

@@ -1,30 +1,29 @@
 """Warns of settings that are legal but probably not intended: what will happen and what to change. docs/design.md 7."""
 
+import re
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from ipaddress import ip_address
-from pathlib import Path
-
-from cryptography import x509
 
 from shadowrelay.ownership import leases
+from shadowrelay.settings import certificates
 from shadowrelay.settings.values import Preference, ReceiveConnector, Settings, format_size
 
-CERTIFICATE_LEFT_MIN = timedelta(days=14)
 MESSAGE_SIZE_BYTES_MIN = 64_000
 RECIPIENTS_COUNT_MIN = 100
 
 
 def warnings(settings: Settings, now: datetime | None = None) -> list[str]:
-    """All warnings, most dangerous first; may be empty. Reads the certificate, if there is one."""
+    """All warnings, most dangerous first; may be empty. Reads the certificate, if there is one. Units: `now` is aware."""
     return [
         *_about_redundancy(settings),
         *_about_peers(settings),
         *_about_times(settings),
         *(line for connector in settings.receive_connectors for line in _about_connector(connector, settings)),
+        *_about_routes(settings),
         *_about_places(settings),
         *_about_back_pressure(settings),
-        *_about_certificate(settings, now or datetime.now(UTC)),
+        *certificates.doubts(settings, now),
     ]
 
 
@@ -129,6 +128,29 @@ def _about_connector(connector: ReceiveConnector, settings: Settings) -> Iterato
         yield f"{name}: max_recipients_per_message is below the {RECIPIENTS_COUNT_MIN} that RFC 5321 asks for; raise it"
 
 
+def _about_routes(settings: Settings) -> Iterator[str]:
+    patterns: list[tuple[int, str]] = []
+    for number, route in enumerate(settings.routes):
+        for pattern in route.recipients:
+            if earlier := next((entry for entry in patterns if covers(entry[1], pattern)), None):
+                index, other = earlier
+                yield f"routes[{number}]: {pattern} never matches, because routes[{index}] takes {other} before it; change their order"
+            else:
+                patterns.append((number, pattern))
+    for connector in settings.receive_connectors:
+        for domain in connector.accepted_domains:
+            if not any(covers(pattern.rpartition("@")[2], domain) for _, pattern in patterns):
+                yield (
+                    f"receive connector {connector.name}: no route takes the mail for {domain}, so its MX records decide; if they name "
+                    f"this cluster, the mail goes round in a circle until it is returned: add [[routes]] for *@{domain}"
+                )
+
+
+def covers(pattern: str, other: str) -> bool:
+    """Whether every text that matches `other` matches `pattern`, too; in both * stands for any text. Compared without case."""
+    return re.fullmatch(".*".join(map(re.escape, re.split(r"\*+", pattern.lower()))), other.lower()) is not None
+
+
 def _about_places(settings: Settings) -> Iterator[str]:
     if settings.tracking.directory.is_relative_to(settings.server.data_directory):
         yield "tracking.directory is inside server.data_directory: a wiped queue takes the evidence along; put it elsewhere"
@@ -156,29 +178,3 @@ def _is_loopback(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-def _about_certificate(settings: Settings, now: datetime) -> Iterator[str]:
-    if settings.tls is None:
-        return
-    certificate = _read_certificate(settings.tls.certificate)
-    if certificate is None:
-        return
-    left = certificate.not_valid_after_utc - now
-    if left < CERTIFICATE_LEFT_MIN:
-        ends = f"{certificate.not_valid_after_utc:%Y-%m-%d %H:%M} UTC"
-        yield f"tls.certificate ends at {ends}; peers refuse it from then on: renew it, then SIGHUP"
-    try:
-        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value.get_values_for_type(x509.DNSName)
-    except x509.ExtensionNotFound:
-        names = []
-    if settings.server.name not in (name.lower() for name in names):
-        found = ", ".join(names) or "none"
-        yield f"tls.certificate does not have {settings.server.name} among its DNS names ({found}): peers refuse it; make one that does"
-
-
-def _read_certificate(path: Path) -> x509.Certificate | None:
-    try:
-        return x509.load_pem_x509_certificate(path.read_bytes())
-    except (OSError, ValueError):
-        return None  # `load` has refused it already

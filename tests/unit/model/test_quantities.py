@@ -146,7 +146,7 @@ def test_a_network_is_a_prefix_or_a_single_address(text: str) -> None:
 
 @pytest.mark.parametrize("wrong", ["10.0.0.1/8", "mx1.example", "", 5, None])
 def test_a_network_with_host_bits_or_none_at_all_is_refused(wrong: object) -> None:
-    with pytest.raises(ValueError, match="is not a network"):
+    with pytest.raises(ValueError, match=r"(is|,) not a network"):
         parse_network(wrong)
 
 

@@ -1,0 +1,85 @@
+"""Says in sentences what a configuration promises: what 250 means, what a failure costs, who may send, where mail goes."""
+
+from collections.abc import Iterator, Sequence
+
+from shadowrelay.settings.values import Settings, WithoutLease, format_duration
+
+
+def promises(settings: Settings) -> list[str]:
+    """Sentences for an operator, the most important first."""
+    return [*_about_copies(settings), *_about_failures(settings), *_about_senders(settings), *_about_delivery(settings)]
+
+
+def _about_copies(settings: Settings) -> Iterator[str]:
+    transport = settings.transport
+    if not transport.shadow_redundancy_enabled:
+        yield "shadow_redundancy_enabled = false means: no copies are made. Mail on this server is lost with its disk."
+        return
+    count = transport.shadow_copies
+    others = "another server has a synced copy" if count == 1 else f"{count} other servers have synced copies"
+    yield f"A message is answered 250 when {others}. It then survives the loss of any {_number(count)}, disk included."
+    timeout = format_duration(transport.shadow_timeout)
+    if transport.reject_message_on_shadow_failure:
+        yield (
+            f"reject_message_on_shadow_failure = true means: if that fails for {timeout}, the message is refused (451), and the sender "
+            "tries again. No mail is accepted while too few peers take copies."
+        )
+    else:
+        yield (
+            f"reject_message_on_shadow_failure = false means: if that fails for {timeout}, the message is accepted all the same. It is "
+            "lost with this server's disk until a peer takes a copy. Log, metrics and /health/ready report it."
+        )
+
+
+def _about_failures(settings: Settings) -> Iterator[str]:
+    transport = settings.transport
+    if not (transport.shadow_redundancy_enabled and settings.shadow_candidates):
+        return
+    span = format_duration(transport.shadow_resubmit_time_span)
+    yield (
+        f"If this server is silent for {span} (shadow_resubmit_time_span), its peers deliver its mail; if it returns with an empty "
+        "disk, they do so within seconds."
+    )
+    if transport.delivery_without_lease is WithoutLease.DELIVER:
+        yield (
+            'delivery_without_lease = "deliver" means: cut off from its peers, this server goes on delivering. After a cut of more than '
+            f"{span} recipients may get copied mail twice."
+        )
+    else:
+        yield (
+            'delivery_without_lease = "defer" means: cut off from its peers, this server keeps copied mail until they answer, so that '
+            "recipients do not get it twice."
+        )
+
+
+def _about_senders(settings: Settings) -> Iterator[str]:
+    for connector in settings.receive_connectors:
+        rights = []
+        if connector.relay_from:
+            rights.append(f"clients in {_listed(connector.relay_from)} may send to anywhere")
+        if connector.accepted_domains:
+            rights.append(f"anybody may send to {_listed(connector.accepted_domains)}")
+        if rights:
+            yield f"At {connector.listen} {', and '.join(rights)}. Other recipients are refused (550)."
+        else:
+            yield f"At {connector.listen} only peers are served: all other recipients are refused (550)."
+
+
+def _about_delivery(settings: Settings) -> Iterator[str]:
+    for route in settings.routes:
+        then = f", and if it does not answer to {_listed(route.next_hop[1:])}" if route.next_hop[1:] else ""
+        yield f"Mail for {_listed(route.recipients)} goes to {route.next_hop[0]}{then}."
+    if not any(set(pattern) == {"*"} for route in settings.routes for pattern in route.recipients):
+        yield f"Mail for {'all other' if settings.routes else 'all'} recipients goes where the MX records of their domains say."
+    expires, delayed = settings.transport.message_expiration_timeout, settings.send.delay_notification_timeout
+    notice = f"is told of the delay after {format_duration(delayed)}, and " if delayed < expires else ""
+    yield f"If a message cannot be delivered, its sender {notice}gets it back after {format_duration(expires)}."
+
+
+def _number(count: int) -> str:
+    return "single server" if count == 1 else f"{count} servers at once"
+
+
+def _listed(values: Sequence[object], most: int = 5) -> str:
+    shown = [str(value) for value in values[:most]]
+    return ", ".join(shown) + (f" and {len(values) - most} more" if len(values) > most else "")

@@ -1,0 +1,171 @@
+"""What `check` says a configuration promises; patterns that never match; errors in our own words."""
+
+import re
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from pydantic import ValidationError
+
+from shadowrelay.model.invalid import explanation_of
+from shadowrelay.model.replies import ConfigurationError
+from shadowrelay.settings.configuration import load, warnings
+from shadowrelay.settings.promises import promises
+from shadowrelay.settings.values import Section, Settings
+from shadowrelay.settings.warnings import covers
+
+NODE = """
+[server]
+name = "mx1.east.example"
+site = "east"
+[[peers]]
+name = "mx1.west.example"
+site = "west"
+address = "mx1.west.example:25"
+[[receive_connectors]]
+name = "in"
+listen = "127.0.0.1:2525"
+"""
+TRANSPORT = NODE + "[transport]\n"
+ROUTE = '[[routes]]\nrecipients = ["{}"]\nnext_hop = "{}"\n'
+CASES = (
+    (NODE, "reject_message_on_shadow_failure = false means: if that fails for 5s, the message is accepted all the same"),
+    (TRANSPORT + "reject_message_on_shadow_failure = true", "the message is refused (451), and the sender tries again"),
+    (NODE, "A message is answered 250 when another server has a synced copy. It then survives the loss of any single server"),
+    (TRANSPORT + "shadow_copies = 2", "when 2 other servers have synced copies. It then survives the loss of any 2 servers at once"),
+    (TRANSPORT + "shadow_redundancy_enabled = false", "no copies are made. Mail on this server is lost with its disk"),
+    (TRANSPORT + 'shadow_resubmit_time_span = "20m"', "If this server is silent for 20m"),
+    (NODE, "After a cut of more than 3h recipients may get copied mail twice"),
+    (TRANSPORT + 'delivery_without_lease = "defer"', "keeps copied mail until they answer"),
+    (NODE, "At 127.0.0.1:2525 only peers are served"),
+    (
+        NODE + 'relay_from = ["10.0.0.0/8"]\naccepted_domains = ["a.example"]',
+        "10.0.0.0/8 may send to anywhere, and anybody may send to a.example",
+    ),
+    (NODE, "Mail for all recipients goes where the MX records"),
+    (NODE + ROUTE.format("*@a.example", "a:25"), "Mail for *@a.example goes to a:25."),
+    (NODE + ROUTE.format("*@a.example", "a:25"), "Mail for all other recipients goes where the MX records"),
+    (NODE, "its sender is told of the delay after 4h, and gets it back after 2d"),
+    (TRANSPORT + 'message_expiration_timeout = "2h"', "its sender gets it back after 2h"),
+)
+
+
+def settings_of(text: str, tmp_path: Path) -> Settings:
+    path = tmp_path / "node.toml"
+    path.write_text(text, encoding="utf-8")
+    return load(path, {}).settings
+
+
+def problems_of(text: str, tmp_path: Path) -> str:
+    """Empty for a valid configuration."""
+    try:
+        settings_of(text, tmp_path)
+    except ConfigurationError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize(("text", "part"), CASES)
+def test_a_configuration_is_explained_in_sentences(text: str, part: str, tmp_path: Path) -> None:
+    sentences = promises(settings_of(text, tmp_path))
+
+    assert [True] == [part in sentence for sentence in sentences if part in sentence]
+    assert all(sentence.endswith(".") and not re.search(r"\bNone\b|\[|timedelta", sentence) for sentence in sentences)
+
+
+def test_without_redundancy_and_with_a_route_for_all_nothing_is_promised_that_does_not_hold(tmp_path: Path) -> None:
+    text = " ".join(promises(settings_of(TRANSPORT + "shadow_redundancy_enabled = false\n" + ROUTE.format("*", "a:25"), tmp_path)))
+
+    assert [False, False, False] == ["synced copy" in text, "peers deliver" in text, "MX" in text]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "other", "expected"),
+    [
+        ("*", "*@a.example", True),
+        ("*@a.example", "*@A.example", True),
+        ("*@*.example", "*@a.example", True),
+        ("*@a.example", "ann@a.example", True),
+        ("ann@a.example", "*@a.example", False),
+        ("*@a.example", "*@*.example", False),
+        ("*@a.example", "*@b.example", False),
+        ("a*@x.example", "*a@x.example", False),
+    ],
+)
+def test_a_pattern_covers_another_if_everything_that_matches_that_matches_it(pattern: str, other: str, expected: bool) -> None:
+    assert expected is covers(pattern, other)
+
+
+def test_routes_in_their_order_are_not_warned_of(tmp_path: Path) -> None:
+    text = NODE + 'externally_secured = ["127.0.0.1"]\naccepted_domains = ["a.example", "*.b.example"]\n'
+    text += "".join(ROUTE.format(pattern, "a:25") for pattern in ("ann@a.example", "*@a.example", "*@*.b.example", "*"))
+
+    assert [] == warnings(settings_of(text, tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("listen", "host", "is_refused"),
+    [
+        ("127.0.0.1:2525", "127.0.0.1:2525", True),
+        ("0.0.0.0:2525", "localhost:2525", True),
+        ("0.0.0.0:2525", "127.0.0.7:2525", True),
+        ("[::]:2525", "[::1]:2525", True),
+        ("192.0.2.1:2525", "mx1.east.example:2525", True),
+        ("mx1.east.example:2525", "mx1.east.example:2525", True),
+        ("0.0.0.0:2525", "127.0.0.1:2526", False),
+        ("0.0.0.0:2525", "[::1]:2525", False),
+        ("192.0.2.1:2525", "127.0.0.1:2525", False),
+        ("0.0.0.0:2525", "192.0.2.1:2525", False),
+        ("127.0.0.1:0", "127.0.0.1:1", False),
+    ],
+)
+def test_a_next_hop_is_refused_where_it_certainly_is_this_node(listen: str, host: str, is_refused: bool, tmp_path: Path) -> None:
+    text = NODE.replace("127.0.0.1:2525", listen) + ROUTE.format("*", host)
+
+    said = f"routes[0].next_hop: {host} is receive connector in of this node itself"
+
+    assert is_refused is (said in problems_of(text, tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_refused"),
+    [
+        ("127.0.0.1:2525", "127.0.0.1:2525", True),
+        ("0.0.0.0:2525", "192.0.2.1:2525", True),
+        ("[::]:2525", "[2001:db8::1]:2525", True),
+        ("0.0.0.0:2525", "[::]:2525", False),
+        ("127.0.0.1:2525", "127.0.0.2:2525", False),
+        ("127.0.0.1:2525", "127.0.0.1:2526", False),
+        ("127.0.0.1:0", "127.0.0.1:0", False),
+    ],
+)
+def test_two_connectors_that_could_not_both_listen_are_refused(one: str, other: str, is_refused: bool, tmp_path: Path) -> None:
+    text = NODE.replace("127.0.0.1:2525", one) + f'[[receive_connectors]]\nname = "other"\nlisten = "{other}"\n'
+
+    assert is_refused is ("receive connector other and receive connector in both listen on" in problems_of(text, tmp_path))
+
+
+def sections(section: type[Section]) -> list[type[Section]]:
+    """All tables, each once."""
+    found = [section]
+    for field in section.model_fields.values():
+        kinds = [field.annotation, *get_args(field.annotation)]
+        found += [one for kind in kinds if isinstance(kind, type) and issubclass(kind, Section) for one in sections(kind)]
+    return list(dict.fromkeys(found))
+
+
+VALUES: tuple[Any, ...] = ("", " ", "x y", "ä" * 300, -1, 10**30, 1.5, True, None, [], [[]], [1], {}, {"a": []}, "nan", b"\xff")
+
+
+@pytest.mark.parametrize("section", sections(Settings))
+def test_no_wrong_value_is_explained_in_the_words_of_pydantic(section: type[Section]) -> None:
+    explained = set()
+    for name in section.model_fields:
+        for value in VALUES:
+            try:
+                section.model_validate({name: value})
+            except ValidationError as error:
+                explained |= {explanation_of(one) for one in error.errors()}
+
+    assert explained
+    assert set() == {one for one in explained if re.search(r"(?i)input should|value error|pydantic|validat|instance|unable to parse", one)}
