@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import gc
+import os
 import random
 import resource
 import signal
@@ -246,7 +247,7 @@ class Node:
                 await receiver.start()
             except OSError as error:
                 raise ConfigurationError(
-                    f"receive_connectors {connector.name}: cannot listen on {connector.listen} ({error.strerror or error}); "
+                    f"receive_connectors {connector.name}: cannot listen on {connector.listen} ({os.strerror(error.errno or 0)}); "
                     f"choose another address or port, or stop what has it"
                 ) from error
             self._receivers.append(receiver)

@@ -65,7 +65,7 @@ class AdminServer:
             self._socket = await asyncio.to_thread(_bound_socket, self._listen)
         except OSError as exc:
             raise ConfigurationError(
-                f"admin.listen: {self._listen} cannot be had ({exc.strerror or exc}); choose another address or port, or stop what has it"
+                f"admin.listen: {self._listen} cannot be bound ({exc.strerror or exc}); choose another address or port, or stop what has it"
             ) from exc
         self._task = asyncio.create_task(self._server.serve(sockets=[self._socket]), name="admin.server")
         listening = asyncio.create_task(self._server.listening.wait())

@@ -13,7 +13,6 @@ import asyncio
 import contextlib
 import errno
 import ipaddress
-import os
 import re
 import socket
 import ssl
@@ -36,6 +35,7 @@ from shadowrelay.smtp.client_session import (
     Pipeline,
     SessionBroken,
     on_behalf,
+    reason_of,
 )
 
 CONNECT_SECONDS = 30.0  # our choice: a dead address must not delay an attempt by the usual five minutes
@@ -150,16 +150,6 @@ async def _connected(host: HostPort, opening: Opening) -> socket.socket:
     except (OSError, ValueError) as error:  # ValueError: UnicodeError of a name that IDNA does not allow
         text = f"{CONNECTION_FAILED.text}: {reason_of(error)}"
         raise SessionBroken(Reply(CONNECTION_FAILED.code, CONNECTION_FAILED.enhanced, text)) from error
-
-
-def reason_of(error: Exception) -> str:
-    """What went wrong, in the words of OpenSSL or the system, without Python's."""
-    if isinstance(error, ssl.SSLError):
-        said = getattr(error, "verify_message", "") or (error.reason or str(error)).replace("_", " ").lower()
-        return f"certificate verify failed: {said}" if isinstance(error, ssl.SSLCertVerificationError) else str(said)
-    if isinstance(error, OSError) and error.errno and error.strerror:  # asyncio's text is "Connect call failed" for every reason
-        return os.strerror(error.errno).lower() if error.strerror.startswith("Connect call failed") else error.strerror.lower()
-    return str(error) or type(error).__name__
 
 
 async def _await_greeting(client: aiosmtplib.SMTP) -> None:

@@ -9,6 +9,7 @@ the libraries' class trees, so that a new class fails the test. An unknown excep
 """
 
 import asyncio
+import os
 import re
 import ssl
 from collections import deque
@@ -103,8 +104,20 @@ def on_behalf(error: Exception) -> SessionBroken:
     if isinstance(error, aiosmtplib.SMTPResponseException) and 400 <= error.code < 600:
         return SessionBroken(reply_from(error.code, error.message.split("\n")), is_refusal=True)
     generic = next((reply for kind, reply in LIBRARY_ERRORS if isinstance(error, kind)), CONNECTION_LOST)
-    detail = UNPRINTABLE.sub(" ", str(error) or type(error).__name__)[:200]
+    detail = UNPRINTABLE.sub(" ", reason_of(error)).strip()[:200]
     return SessionBroken(Reply(generic.code, generic.enhanced, f"{generic.text}: {detail}"))
+
+
+def reason_of(error: Exception) -> str:
+    """What went wrong, in the words of OpenSSL or the system, without Python's."""
+    if isinstance(error, ssl.SSLError):
+        said = getattr(error, "verify_message", "") or (getattr(error, "reason", "") or str(error)).replace("_", " ").lower()
+        return f"certificate verify failed: {said}" if isinstance(error, ssl.SSLCertVerificationError) else str(said)
+    if isinstance(error, OSError) and error.errno and error.strerror:  # asyncio's text is "Connect call failed" for every reason
+        return os.strerror(error.errno).lower() if error.strerror.startswith("Connect call failed") else error.strerror.lower()
+    if isinstance(error, aiosmtplib.SMTPResponseException):  # its text is a tuple
+        return error.message
+    return str(error) or type(error).__name__
 
 
 def failure(reply: Reply, server: str, *, is_connection: bool = False, dot_sent_unanswered: bool = False) -> DeliveryError:

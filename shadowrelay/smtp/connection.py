@@ -55,6 +55,8 @@ PROTOCOL_ERROR_CODES = frozenset({500, 501, 502, 503, 504, 530, 555})
 
 Command = Callable[[Any, str], Awaitable[None]]
 
+ORDINARY_ENDS = ("quit", "lost", "drain")
+
 _log = structlog.get_logger()
 
 
@@ -200,7 +202,9 @@ class Connection(SMTP):
 
     def _log_end(self) -> None:
         account = self.account
-        _log.info(
+        counts = (account.messages_count, account.copies_count, account.refused_count, account.errors_count)
+        is_probe = not any(counts) and account.reason in ORDINARY_ENDS  # of a load balancer or a peer, every few seconds
+        (_log.debug if is_probe else _log.info)(
             "session.closed",
             connector=self.reception.connector.name,
             client=account.address,

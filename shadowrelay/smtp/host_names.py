@@ -286,7 +286,8 @@ def _reason(error: Exception) -> str:
     said: dict[str, None] = {}
     for server, _, _, what, _ in error.kwargs["errors"]:
         text = "no answer" if isinstance(what, dns.exception.Timeout) else str(what) or type(what).__name__
-        said[f"{server.removeprefix('Do53:')}: {text}"] = None
+        address, _, port = server.removeprefix("Do53:").rpartition("@")
+        said[f"{HostPort(address, int(port))}: {text}"] = None
     return "; ".join(said) or "no answer"
 
 

@@ -11,6 +11,7 @@ from cryptography import x509
 from shadowrelay.model.replies import ConfigurationError
 from shadowrelay.model.values import dataclass
 from shadowrelay.settings.values import ReceiveConnector, Tls
+from shadowrelay.smtp.client_session import reason_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,7 @@ def _usable(what: str) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
-        reason = getattr(error, "strerror", None) or str(error)
+        reason = reason_of(error)
         raise ConfigurationError(f"tls: cannot use {what} ({reason}); give readable PEM files that belong together") from error
 
 

@@ -65,13 +65,13 @@ async def test_nobody_listens_after_stop(server):
 async def test_an_address_that_is_taken_is_an_error_with_its_remedy(server, application):
     second = AdminServer(application, server.address)
 
-    with pytest.raises(ConfigurationError, match=r"admin\.listen: 127\.0\.0\.1:\d+ cannot be had .*; choose another address"):
+    with pytest.raises(ConfigurationError, match=r"admin\.listen: 127\.0\.0\.1:\d+ cannot be bound .*; choose another address"):
         await second.start()
     await second.stop()
 
 
 async def test_an_address_that_does_not_exist_is_an_error(application):
-    with pytest.raises(ConfigurationError, match="cannot be had"):
+    with pytest.raises(ConfigurationError, match="cannot be bound"):
         await AdminServer(application, HostPort("192.0.2.1", 0)).start()
 
 

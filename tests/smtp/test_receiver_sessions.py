@@ -442,6 +442,20 @@ async def test_a_session_leaves_one_line(tmp_path: Path) -> None:
         assert (1, 0, 1, 1, "quit") == tuple(line[key] for key in ("messages", "copies", "refused", "errors", "reason"))
 
 
+async def test_a_session_in_which_nothing_happens_leaves_a_line_for_debugging_only(tmp_path: Path) -> None:
+    """A load balancer looks every other second."""
+    async with receiving(tmp_path) as station:
+        with structlog.testing.capture_logs() as lines:
+            for command in ("", "EHLO probe.example", "NONSENSE"):
+                client = await station.client_in()
+                if command:
+                    await client.ask(command)
+                await client.close()
+                await emptied(station)
+
+        assert ["debug", "debug", "info"] == [line["log_level"] for line in lines if line["event"] == "session.closed"]
+
+
 # more traps
 
 

@@ -89,7 +89,7 @@ async def test_a_name_server_that_never_answers_is_transient():
 async def test_a_name_that_could_not_be_looked_up_says_why(domain):
     text = (await refusal_of(domain)).reply.text
 
-    assert text.startswith(f"The domain name could not be looked up: {domain}: 127.0.0.1@")
+    assert text.startswith(f"The domain name could not be looked up: {domain}: 127.0.0.1:")
     assert text.endswith(("REFUSED", "SERVFAIL"))
 
 
