@@ -702,8 +702,8 @@ class AdminView(Protocol):
 
     async def peers(self) -> tuple[PeerView, ...]: ...
 
-    async def forget(self, server: ServerName) -> bool:
-        """The peer will not come back. False: there is no such peer."""
+    async def forget(self, server: ServerName, *, is_forced: bool = False) -> bool:
+        """The peer will not come back. False: there is no such peer. Raises RequestRefused for one that answers, unless `is_forced`."""
         ...
 
     async def request_resubmission(self, criteria: Criteria) -> ResubmitRequest:

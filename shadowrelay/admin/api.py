@@ -25,6 +25,7 @@ from shadowrelay.admin.gate import Gate, problem
 from shadowrelay.admin.metrics import CONTENT_TYPE, Metrics
 from shadowrelay.admin.token import is_token
 from shadowrelay.model.ids import MessageId, ServerName
+from shadowrelay.model.invalid import explanation_of
 from shadowrelay.model.queue import MessagePage
 from shadowrelay.model.replies import LedgerUnavailable, RequestRefused
 from shadowrelay.model.resubmission import Criteria
@@ -332,9 +333,11 @@ def _api(view: AdminView, now: Callable[[], datetime]) -> APIRouter:
         return resources.Peers(peers=[resources.peer_of(row, now()) for row in await view.peers()])
 
     @api.post("/peers/{name}/forget")
-    async def forget(name: str) -> resources.Forgotten:
-        """This peer will not come back: stop waiting for it. 409 if it answers."""
-        if not await view.forget(ServerName(name.lower())):
+    async def forget(
+        name: str, force: Annotated[bool, Query(description="also a peer that answers: what it holds may be delivered again")] = False
+    ) -> resources.Forgotten:
+        """This peer will not come back: stop waiting for it. 409 if it answers, unless `force` is true."""
+        if not await view.forget(ServerName(name.lower()), is_forced=force):
             raise HTTPException(HTTPStatus.NOT_FOUND, "this node knows no such peer")
         return resources.Forgotten(name=name.lower(), is_forgotten=True)
 
@@ -380,7 +383,8 @@ def _health(view: AdminView) -> APIRouter:
 
     @health.get("/ready", responses={503: {"model": resources.Readiness}})
     async def ready(response: Response) -> resources.Readiness:
-        """Mail is accepted now. 503 while starting, draining, or under high back pressure; degraded while some mail is refused."""
+        """Mail is accepted now. 503 while starting, draining, or under high back pressure. 200 and degraded, with the reasons, while some
+        mail is refused or has no copy: a load balancer keeps the node, because the other nodes lack the same peer."""
         is_ready, reasons = view.is_ready()
         response.status_code = HTTPStatus.OK if is_ready else HTTPStatus.SERVICE_UNAVAILABLE
         return resources.Readiness(is_ready=is_ready, is_degraded=is_ready and bool(reasons), reasons=list(reasons))
@@ -432,7 +436,8 @@ def _explained(error: Mapping[str, Any]) -> str:
             f"{error['input']!r:.100} is no network message id, like 0193a6a2-6f1e-7c3a-9c57-0d1f2e3a4b5c; `messages list` shows them, "
             "with --filter \"InternetMessageId -eq '<…>'\" that of a message whose Message-ID you know"
         )
-    return f"{'.'.join(map(str, error['loc'][1:]))}: {error['msg']}"
+    given = f"{error['input']!r:.100} " if isinstance(error["input"], str | int | float) else ""
+    return f"{'.'.join(map(str, error['loc'][1:]))}: {given}{explanation_of(error)}"
 
 
 async def _ledger_problem(_request: Request, _exc: Exception) -> JSONResponse:

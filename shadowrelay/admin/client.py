@@ -190,9 +190,9 @@ class NodeClient:
         peers: list[Json] = self._ask("GET", "/api/v1/peers")["peers"]
         return peers
 
-    def forget_peer(self, name: str) -> Json:
-        """Mark a peer as gone for good."""
-        return self._ask("POST", f"/api/v1/peers/{quote(name, safe='')}/forget")
+    def forget_peer(self, name: str, *, is_forced: bool = False) -> Json:
+        """Mark a peer as gone for good. NodeError.status is 409 if it answers, unless `is_forced`."""
+        return self._ask("POST", f"/api/v1/peers/{quote(name, safe='')}/forget", {"force": "true"} if is_forced else None)
 
     def drain(self) -> Json:
         """Begin to drain. NodeError.status is 409 while the node stops."""
@@ -230,9 +230,10 @@ class NodeClient:
         except httpx.TimeoutException as exc:
             raise NodeError(f"{self.url} did not answer within {TIMEOUT_SECONDS:g} s") from exc
         except httpx.ConnectError as exc:
-            raise NodeError(f"{self.url} cannot be reached ({exc}); is the node running, and is its [admin] listen this address?") from exc
+            where = f"{self.url} cannot be reached ({_reason_of(exc)})"
+            raise NodeError(f"{where}; is the node running, and is this its [admin] listen?") from exc
         except (httpx.HTTPError, httpx.InvalidURL) as exc:
-            raise NodeError(f"{self.url} cannot be asked: {exc}") from exc
+            raise NodeError(f"{self.url} cannot be asked: {_reason_of(exc)}") from exc
 
     def _checked(self, response: httpx.Response, accepted: tuple[int, ...]) -> Json:
         if response.status_code == 401:
@@ -246,6 +247,16 @@ class NodeClient:
         if response.status_code not in accepted or not isinstance(body, dict):
             raise NodeError(_reason(body, response), response.status_code)
         return body
+
+
+def _reason_of(error: BaseException) -> str:
+    """The operating system's words, where it was the reason."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.strerror:
+            return cause.strerror.lower()
+        cause = cause.__cause__ or cause.__context__
+    return str(error) or "no reason is given"
 
 
 def _reason(body: object, response: httpx.Response) -> str:

@@ -154,6 +154,7 @@ class Message(MessageSummary):
     asked: list[str]
     is_handed_over: bool
     copies: list[Copy]
+    missing_copies_count: int
     retries: list[Retry]
     is_decided: bool
     is_promoted: bool
@@ -217,6 +218,7 @@ class Peer(BaseModel):
     is_draining: bool
     conflict: str
     differs: str
+    last_error: str
 
 
 class Peers(BaseModel):
@@ -458,6 +460,7 @@ def message_of(stored: StoredMessage) -> Message:
         ],
         primary_database=claim.database, asked=sorted(claim.asked), is_handed_over=claim.handed,
         copies=[Copy(server=each.server, database=each.database, choice=_choice_name(each.choice)) for each in claim.copies],
+        missing_copies_count=claim.missing_count if claim.role is Role.PRIMARY else 0,
         retries=[_retry_of(retry) for retry in stored.retries],
         is_decided=stored.is_decided, is_promoted=stored.is_promoted,
         deaths_count=stored.deaths_count, keep_until=stored.keep_until,
@@ -503,7 +506,7 @@ def peer_of(view: PeerView, now: datetime) -> Peer:
         lease_seconds=view.lease.total_seconds() if view.lease is not None else None, breaker=view.breaker, refusal=view.refusal,
         held_for_count=view.held_for_count, held_by_count=view.held_by_count, is_forgotten=view.is_forgotten, conflict=view.conflict,
         is_draining=view.is_draining,
-        differs=view.differs,
+        differs=view.differs, last_error=view.last_error,
     )  # fmt: skip
 
 

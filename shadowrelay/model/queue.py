@@ -297,6 +297,7 @@ class PeerView:
     is_draining: bool = False  # it said so: it takes no copies, and hands its messages over
     conflict: str = ""  # why this node refuses it: its name or database id belongs to another node
     differs: str = ""  # its settings that should be this node's, but are not
+    last_error: str = ""  # why it gave no session or no answer; empty while it answers
 
 
 @dataclass(frozen=True, slots=True)

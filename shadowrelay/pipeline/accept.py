@@ -166,6 +166,10 @@ class AcceptService:
         elif context.is_enabled:
             replication, shadow_elapsed = Replication.FAILED, None
             context.tracking.write(tracking_rows.haredirectfail(me, stored, at=now, reason=_why(result), size=size))
+            _log.warning(
+                "message.accepted_without_copy", message_id=stored.envelope.message_id, copies=f"{made}/{wanted}",
+                reason="; ".join(result.failures if result is not None and result.failures else context.peers.reasons_against_copies()),
+            )  # fmt: skip
         else:
             replication, shadow_elapsed = Replication.DISABLED, None
         context.tracking.write(

@@ -118,6 +118,7 @@ class Services:
             self.rolled_back,
             self.drain,
             self.deliver,
+            self.place,
             self.safety_net,
             context.now(),
             effective,

@@ -330,7 +330,7 @@ class Copier:
         """Record what a failed copy means for later attempts on this server."""
         peers = self._context.peers
         if error.said is PeerSaid.NOTHING:
-            peers.failed(server, was_refused=error.was_refused)
+            peers.failed(server, error.reason, was_refused=error.was_refused)
         elif error.said is PeerSaid.NO_SESSION:
             peers.refused(server, Refused.SESSION, error.reason)
         elif error.said is PeerSaid.NO_COPY:

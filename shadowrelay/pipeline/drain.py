@@ -197,8 +197,8 @@ class DrainService:
             try:
                 await context.links[server].announce()
                 return
-            except PeerUnavailable:
-                context.peers.failed(server)
+            except PeerUnavailable as error:
+                context.peers.failed(server, error.reason)
             await asyncio.sleep(context.heartbeat)
 
     # the steps
@@ -402,8 +402,8 @@ class DrainService:
         """What is said `yours` to a server that does not hear it waits for that server."""
         try:
             await self._context.links[server].greet()
-        except PeerUnavailable:
-            self._context.peers.failed(server)
+        except PeerUnavailable as error:
+            self._context.peers.failed(server, error.reason)
             return False
         return not self._context.peers.states[server].is_draining
 

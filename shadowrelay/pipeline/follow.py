@@ -91,7 +91,7 @@ class FollowService:
         try:
             answers = await link.status([StatusQuestion(message.envelope.message_id, message.claim.number) for message in messages])
         except PeerUnavailable as error:
-            self._context.peers.failed(server)
+            self._context.peers.failed(server, error.reason)
             _log.info("following.unanswered", server=server, reason=error.reason)
             return None
         assert link.identity is not None

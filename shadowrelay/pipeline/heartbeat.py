@@ -88,7 +88,7 @@ class HeartbeatService:
                 failures, said = 0, ""
             except PeerUnavailable as error:
                 failures += 1
-                self._context.peers.failed(server)
+                self._context.peers.failed(server, error.reason)
                 if error.reason != said:  # log once, and again for another reason
                     said = error.reason
                     _log.warning("peer.silent", server=server, reason=said)

@@ -85,6 +85,7 @@ class PeerState:
     turns: Turns = field(default_factory=Turns)  # of copies that clients wait for
     repair_turns: Turns = field(default_factory=Turns)  # of all other copies, which may take an hour
     unreachable_since: float | None = None  # `Clock.ran`: time in which this node was suspended does not count
+    last_error: str = ""  # why it gave no session or no answer; empty while it answers
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     is_draining: bool = False
     is_forgotten: bool = False  # by an administrator, until it is heard
@@ -211,6 +212,7 @@ class PeerBook:
             return
         state.heard_ran = self._clock.ran()
         state.heard_awake = self._clock.awake()
+        state.last_error = ""
         if state.is_forgotten:
             self._remembered(state)
         if state.breaker is not circuit.CLOSED:
@@ -236,12 +238,13 @@ class PeerBook:
         for tell in self.on_available:
             tell(state.peer.name)
 
-    def failed(self, server: ServerName, *, was_refused: bool = False) -> None:
+    def failed(self, server: ServerName, reason: str = "", *, was_refused: bool = False) -> None:
         """The peer gave no session, or no answer in time."""
         state = self.states.get(server)
         if state is None:
             return
         now = self._clock.awake()
+        state.last_error = reason or state.last_error
         state.breaker = circuit.after_failure(state.breaker, now, self._heartbeat_seconds, was_refused=was_refused)
         if state.unreachable_since is None:
             state.unreachable_since = self._clock.ran()
@@ -308,6 +311,14 @@ class PeerBook:
         breakers = [state.breaker for state in self.states.values() if state.breaker.opened_at is not None and not state.is_forgotten]
         return min((again_at if breaker.trial else breaker.trial_at for breaker in breakers), default=None)
 
+    def taking(self) -> int:
+        """How many peers take copies, as far as is known: neither silent, nor refusing, nor forgotten."""
+        return sum(state.breaker.opened_at is None and not state.is_forgotten for state in self.states.values())
+
+    def reasons_against_copies(self) -> tuple[str, ...]:
+        """Of each other peer, why it takes none."""
+        return tuple([f"{server}: {_reason_of(state)}" for server, state in self.states.items() if _reason_of(state)])
+
     def refusing(self) -> int:
         """How many peers answer but accept no copies."""
         return sum(state.breaker.refused is not None for state in self.states.values())
@@ -342,6 +353,14 @@ class PeerBook:
         if state is None or state.unreachable_since is None:
             return 0.0
         return self._clock.ran() - state.unreachable_since
+
+
+def _reason_of(state: PeerState) -> str:
+    if state.is_forgotten:
+        return "it was forgotten"
+    if state.breaker.opened_at is None:
+        return ""
+    return state.breaker.reason or state.last_error or "it did not answer"
 
 
 def contradiction(me: Party, peer: Party, known: Iterable[Party]) -> str:

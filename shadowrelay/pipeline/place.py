@@ -97,6 +97,11 @@ class PlaceService:
         self._is_behind = True
         self._event.set()
 
+    @property
+    def failing_count(self) -> int:
+        """How many messages were tried and still have fewer copies than wanted. A lower bound: at most `WAITING_MAX` are known."""
+        return sum(entry.failures_count > 0 for entry in self._waiting.values())
+
     def available(self) -> None:
         """A peer that could not be tried may be tried now, or has restarted."""
         self._event.set()

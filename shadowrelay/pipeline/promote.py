@@ -207,8 +207,8 @@ class PromoteService:
         async def greet(server: ServerName) -> Party | None:
             try:
                 identity = await context.links[server].greet()
-            except PeerUnavailable:
-                context.peers.failed(server)
+            except PeerUnavailable as error:
+                context.peers.failed(server, error.reason)
                 return None
             return Party(server, identity.database)
 
@@ -230,8 +230,8 @@ class PromoteService:
         for server, party in tuple(reachable.parties.items()):
             try:
                 answers = await context.links[server].status(questions)
-            except PeerUnavailable:
-                context.peers.failed(server)
+            except PeerUnavailable as error:
+                context.peers.failed(server, error.reason)
                 del reachable.parties[server]
                 continue
             said = dict(zip(by_id, answers, strict=True))
@@ -297,8 +297,8 @@ class PromoteService:
             questions = [StatusQuestion(message.envelope.message_id, replace(message.claim.number, placement=0)) for message in damaged]
             try:
                 answers = await self._context.links[server].status(questions)
-            except PeerUnavailable:
-                self._context.peers.failed(server)
+            except PeerUnavailable as error:
+                self._context.peers.failed(server, error.reason)
                 del reachable.parties[server]
                 continue
             only: list[StoredMessage] = []

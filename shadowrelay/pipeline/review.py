@@ -372,7 +372,7 @@ class ReviewService:
         try:
             answers = await link.status(wanted)
         except PeerUnavailable as error:
-            context.peers.failed(server)
+            context.peers.failed(server, error.reason)
             self._note_unanswered(server, error.reason)
             return None
         self._unanswered_since.pop(server, None)

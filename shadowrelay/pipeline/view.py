@@ -1,6 +1,6 @@
 """Serves the administration API: listings, and requests to change the queues. Implements port `AdminView`. docs/design.md 8."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
 
 import structlog
@@ -21,6 +21,7 @@ from shadowrelay.pipeline.drain import DrainService
 from shadowrelay.pipeline.message_desk import MessageDesk
 from shadowrelay.pipeline.next_hop_queue import NextHopQueue
 from shadowrelay.pipeline.peerbook import PeerState
+from shadowrelay.pipeline.place import PlaceService
 from shadowrelay.pipeline.pressure_rules import Level, Pressure
 from shadowrelay.pipeline.rolled_back import OLDER_COPY, RolledBackService
 from shadowrelay.pipeline.routing import is_smart_host
@@ -57,6 +58,7 @@ class View:
         rolled_back: RolledBackService,
         drain: DrainService,
         deliver: DeliverService,
+        place: PlaceService,
         safety_net: SafetyNetService,
         started_at: datetime,
         effective: Callable[[], dict[str, object]],
@@ -69,6 +71,7 @@ class View:
         self._started_at = started_at
         self._effective = effective
         self._deliver = deliver
+        self._place = place
         self._safety_net = safety_net
         self._on_forgotten = on_forgotten
         self._velocities = Velocities(context.clock)
@@ -260,6 +263,7 @@ class View:
                     conflict=context.peers.conflicts.get(server, ""),
                     is_draining=state.is_draining,
                     differs="; ".join([f"{name} is {here} here, {there} there" for name, (here, there) in state.differs.items()]),
+                    last_error=state.last_error,
                 )
             )
         return tuple(views)
@@ -270,17 +274,18 @@ class View:
             return row.heard_at if row is not None else None
         return self._context.now() - timedelta(seconds=self._context.clock.awake() - state.heard_awake)
 
-    async def forget(self, server: ServerName) -> bool:
-        """Cross off the copies and notifications of a peer that will not return. A peer that answers is refused.
+    async def forget(self, server: ServerName, *, is_forced: bool = False) -> bool:
+        """Cross off the copies and notifications of a peer that will not return. A peer that answers is refused, unless `is_forced`: what
+        it holds may then be delivered again, and it counts as a peer again as soon as it is heard.
 
         Raises: RequestRefused.
         """
         context = self._context
         silence = context.peers.silence(server)
-        if server in context.peers and context.peers.is_back(server) and silence < context.heartbeat:
+        if not is_forced and server in context.peers and context.peers.is_back(server) and silence < context.heartbeat:
             raise RequestRefused(
                 f"{server} was heard {silence:.1f} s ago: only a peer whose queue is destroyed for good may be forgotten. "
-                f"Stop it, or take it out of the configuration"
+                f"Stop it first, or take it out of the configuration; --force forgets it all the same"
             )
         is_known = server in context.peers or server in {row.server for row in await context.ledger.peers()}
         if not is_known and not await context.ledger.primaries_listed_on(server, 1):
@@ -372,7 +377,7 @@ class View:
         if rolled_back.found.is_set():
             reasons.append(f"{OLDER_COPY}: it starts again under a new database id")
         # Mail is still accepted: neither node knows which of the two is the copy, so both would refuse it.
-        warnings = [*pressed]
+        warnings = [*pressed, *self._unprotected()]
         warnings += [f"peer {server} is refused: {reason}" for server, reason in context.peers.conflicts.items()]
         if rolled_back.is_asking:
             until = context.ledger.identity.older_until
@@ -381,6 +386,19 @@ class View:
                 f"{rolled_back.asked_until} of {until} internal ids so far"
             )
         return not reasons, (*reasons, *warnings)
+
+    def _unprotected(self) -> Iterator[str]:
+        """Why mail of this moment, or mail that was accepted, has fewer copies than it should."""
+        context, transport = self._context, self._context.settings.transport
+        if not context.is_enabled:
+            return
+        taking, wanted = context.peers.taking(), transport.shadow_copies
+        if taking < wanted:
+            fewer = "without a copy" if not taking else f"with {taking} of {wanted} copies"
+            outcome = "is refused with 451" if transport.reject_message_on_shadow_failure else f"is accepted {fewer}"
+            yield f"new mail {outcome}: {'; '.join(context.peers.reasons_against_copies()) or 'too few peers are configured'}"
+        if count := self._place.failing_count:
+            yield f"accepted messages with fewer copies than wanted: {count}; the copies are tried again"
 
 
 def _depth_name(row: QueueRow) -> str:

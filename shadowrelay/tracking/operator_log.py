@@ -31,7 +31,10 @@ COLLECTED_SECONDS = 0.05  # SIGKILL may lose so much of this log; the tracking l
 COLLECTED_OCTETS_MAX = 64 * 1024
 
 # Suffixes of events that repeat with every message, or every second, while a condition lasts.
-REPEATED = (".waits", ".put_off", ".unrecorded", ".untracked", ".unreadable", "message.refused", ".holdings_unknown")
+REPEATED = (
+    ".waits", ".put_off", ".unrecorded", ".untracked", ".unreadable", ".holdings_unknown", "message.refused",
+    "message.accepted_without_copy",
+)  # fmt: skip
 REPEATED_SECONDS = 10.0
 REPEATED_MAX = 5
 

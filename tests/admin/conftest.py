@@ -184,7 +184,7 @@ class FakeNode:
             ),
         )  # fmt: skip
 
-    async def forget(self, server):
+    async def forget(self, server, *, is_forced=False):
         self.forgotten.append(server)
         return server == MX2
 

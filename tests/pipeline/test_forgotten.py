@@ -8,7 +8,7 @@ from structlog.testing import CapturingLogger
 
 from shadowrelay.model.ids import ServerName
 from shadowrelay.model.ownership import Role
-from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, LedgerUnavailable, Reply
+from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, LedgerUnavailable, Reply, RequestRefused
 from shadowrelay.pipeline import peerbook
 from tests.kit.nodes import EAST, HEARTBEAT, NORTH, OK, SOUTH, SPAN, WEST, Net, VirtualNode, in_virtual_time, nodes, until
 
@@ -73,6 +73,22 @@ async def test_a_forgotten_peer_is_asked_nothing_and_sent_no_copy_until_it_is_he
         net.sink.answer = lambda address: BUSY
         await east.accept()
         await until(lambda: "hold" in asked, 3 * HEARTBEAT)
+
+
+@in_virtual_time
+async def test_a_peer_that_answers_is_forgotten_by_force_only_and_until_it_is_heard(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        await asyncio.sleep(HEARTBEAT)
+        view = net.nodes[EAST].services.view
+        view.is_running = True
+        with pytest.raises(RequestRefused, match="--force forgets it all the same"):
+            await view.forget(WEST)
+        assert not await is_shown(net.nodes[EAST])
+
+        assert await view.forget(WEST, is_forced=True)
+        assert await is_shown(net.nodes[EAST])
+        assert f"{WEST}: it was forgotten" in view.is_ready()[1][0]
+        await until(lambda: not net.nodes[EAST].context.peers.is_forgotten(WEST), 3 * HEARTBEAT)
 
 
 @in_virtual_time

@@ -6,14 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import CapturingLogger
 
 from shadowrelay.model.ids import ServerName
 from shadowrelay.model.ownership import Role
 from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, PeerSaid, PeerUnavailable, Reply
+from shadowrelay.pipeline import accept
 from shadowrelay.pipeline.deliver import DeliverService
 from tests.kit.clock import until
 from tests.kit.ledger import a_spooled_content, an_envelope
-from tests.kit.nodes import EAST, NORTH, WEST, VirtualNode, in_virtual_time, nodes
+from tests.kit.nodes import EAST, HEARTBEAT, NORTH, WEST, VirtualNode, in_virtual_time, nodes
 
 BUSY = Reply(451, "4.3.2", "not now")
 
@@ -221,6 +223,48 @@ async def test_one_message_at_a_time_finds_out_whether_a_silent_peer_is_back(tmp
         assert [WEST] == sent[:1]
         assert 2 >= len(sent)
         assert 10 > asyncio.get_running_loop().time() - began
+
+
+@in_virtual_time
+async def test_mail_without_a_copy_is_logged_and_the_node_degraded_while_it_lasts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = CapturingLogger()
+    monkeypatch.setattr(accept, "_log", log)
+    async with nodes(tmp_path, EAST, WEST) as net:
+        east = net.nodes[EAST]
+        net.sink.answer = lambda address: BUSY
+        east.services.view.is_running = True
+        await east.accept()
+        assert ((True, ()), []) == (east.services.view.is_ready(), log.calls)
+        await net.kill(WEST)
+        await until(lambda: "closed" != east.context.peers.breaker_state(WEST), 3 * HEARTBEAT)
+        (peer,) = await east.services.view.peers()
+
+        await east.accept()
+
+        assert 1 == len(log.calls)
+        assert ("message.accepted_without_copy", "0/1", f"{WEST}: {peer.last_error}") == (
+            log.calls[0].args[0], log.calls[0].kwargs["copies"], log.calls[0].kwargs["reason"],
+        )  # fmt: skip
+        assert (True, f"new mail is accepted without a copy: {WEST}: {peer.last_error}") == (
+            (ready := east.services.view.is_ready())[0], ready[1][0],
+        )  # fmt: skip
+        assert peer.last_error
+
+        await net.start(WEST)
+        await until(lambda: (True, ()) == east.services.view.is_ready(), 10 * HEARTBEAT)
+        assert [""] == [peer.last_error for peer in await east.services.view.peers()]
+
+
+@in_virtual_time
+async def test_a_node_that_refuses_mail_without_a_copy_is_degraded_too(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST, reject_message_on_shadow_failure=True) as net:
+        view = net.nodes[EAST].services.view
+        view.is_running = True
+        await net.kill(WEST)
+        await until(lambda: bool(view.is_ready()[1]), 3 * HEARTBEAT)
+
+        is_ready, (reason, *_) = view.is_ready()
+        assert (True, True) == (is_ready, reason.startswith("new mail is refused with 451: "))
 
 
 @in_virtual_time
