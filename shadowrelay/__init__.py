@@ -1,3 +1,3 @@
-"""shadowrelay: an SMTP relay that says 250 only when a second server holds a synced copy of the message."""
+"""shadowrelay: an SMTP relay that places a synced copy of each message on a second server before it says 250."""
 
 __version__ = "0.1.0"

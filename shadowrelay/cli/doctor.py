@@ -14,7 +14,8 @@ def doctor(
     config_file: Annotated[Path, typer.Option("--config", help="The node's configuration (TOML).")],
     as_json: AsJson = False,
 ) -> None:
-    """Try what a node relies on: directories, certificate, name servers, peers, next hops. Exit code 1 if something is wrong."""
+    """Try what a node relies on, and name remedies. Directories, certificate, name servers, peers, next hops; exit code 1 if something is
+    wrong."""
     from shadowrelay.doctor import Level, examine  # imports SMTP, DNS and HTTP
 
     with configuration_errors():

@@ -37,7 +37,8 @@ def drain(
         PATIENCE_SECONDS
     ),
 ) -> None:
-    """Empty a node: refuse mail, let work end, hand over what is left, wait for the peers. `undrain` ends it; a restart does not."""
+    """Empty a node before maintenance. It refuses mail, lets work end, hands over what is left, and waits for the peers. `undrain` ends it;
+    a restart does not."""
     with asked_node(node, token_file, config) as client:
         status = client.drain()
         if is_waited_for:

@@ -31,7 +31,7 @@ def init(
     is_renewal: Annotated[bool, typer.Option("--renew", help="Give every node a new certificate and key, by the same authority.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write configurations, certificates and service units for the nodes of a cluster. Existing files are not overwritten."""
+    """Write the files of a new cluster. Configurations, certificates, service units; existing files are not overwritten."""
     nodes, accepted, networks, hops = node or [], accept or [], relay_from or [], next_hop or []
     if not nodes:
         if not sys.stdin.isatty():

@@ -111,7 +111,7 @@ if TYPE_CHECKING:
     from shadowrelay.lab.engine import NodeStatus
     from shadowrelay.lab.verification import Verification
 
-lab = typer.Typer(no_args_is_help=True, help="A test cluster in containers: four nodes, two sites, real mail servers, faults.")
+lab = typer.Typer(no_args_is_help=True, help="A test cluster in containers. Four nodes, two sites, real mail servers, faults.")
 
 Directory = Annotated[Path, typer.Option("--project-directory", help="Directory of docker-compose.yml.")]
 Node = Annotated[str, typer.Argument(metavar="NODE", help="mx1.east, mx2.east, mx1.west or mx2.west.")]
@@ -254,7 +254,7 @@ def start(node: Node, directory: Directory = HERE) -> None:
 
 @lab.command("wipe")
 def wipe(node: Node, directory: Directory = HERE) -> None:
-    """Kill a node, destroy everything on its queue volume, and start it empty."""
+    """Kill a node and start it with an empty disk. Everything on its queue volume is destroyed."""
     with _opened(directory) as opened:
         opened.wipe(node)
     typer.echo(f"{node} is back, with an empty queue")
@@ -278,7 +278,7 @@ def unpause(node: Node, directory: Directory = HERE) -> None:
 
 @lab.command("cut")
 def cut(one: Place, other: Place, directory: Directory = HERE) -> None:
-    """Drop all traffic between two sites, two nodes, or a site and a node, until `heal`."""
+    """Drop all traffic between two places, until `heal`. Two sites, two nodes, or a site and a node."""
     with _opened(directory) as opened:
         pairs = opened.cut(one, other)
     typer.echo("cut: " + ", ".join(f"{left} - {right}" for left, right in pairs))
@@ -320,14 +320,14 @@ def fill_disk(
 
 @lab.command("save-database")
 def save_database(node: Node, directory: Directory = HERE) -> None:
-    """Copy a node's queue volume, for `restore-old-database`. The node is paused meanwhile."""
+    """Copy a node's queue volume. For `restore-old-database`; the node is paused meanwhile."""
     with _opened(directory) as opened:
         typer.echo(f"{node}: copied to {opened.save_database(node)}")
 
 
 @lab.command("restore-old-database")
 def restore_old_database(node: Node, directory: Directory = HERE) -> None:
-    """Replace a node's queue by the copy from `save-database`.
+    """Replace a node's queue by an older copy. The copy is from `save-database`.
 
     The node learns from its peers that its database is an older copy, and asks them before it delivers anything in it.
     """
@@ -338,7 +338,7 @@ def restore_old_database(node: Node, directory: Directory = HERE) -> None:
 
 @lab.command("roll")
 def roll(directory: Directory = HERE) -> None:
-    """Restart all nodes in turn: each drains, and the next follows when it is healthy again."""
+    """Restart all nodes in turn, drained. The next follows when one is healthy again."""
     with _opened(directory) as opened:
         typer.echo("restarted: " + ", ".join(opened.roll()))
 
@@ -348,7 +348,7 @@ def defer(
     switch: Annotated[str, typer.Argument(metavar="on|off", help="on: answer 451 to all mail; off: accept mail.")],
     directory: Directory = HERE,
 ) -> None:
-    """Make the receiving servers defer all mail, or accept it again: takeovers need queued mail."""
+    """Make the receiving servers defer or accept all mail. Takeovers need queued mail."""
     if switch not in ("on", "off"):
         raise typer.BadParameter("use on or off")
     with _opened(directory) as opened:
@@ -362,7 +362,7 @@ def report(
     is_watched: Annotated[bool, typer.Option("--watched", help="Fetch the newest report of the streaming job (profile spark).")] = False,
     directory: Directory = HERE,
 ) -> None:
-    """Compute service levels from the shipped tracking logs, in the Spark container. Prints the page's path."""
+    """Compute the redundancy report. From the shipped tracking logs, in the Spark container; prints the page's path."""
     with _opened(directory) as opened:
         typer.echo(str(opened.watched_report() if is_watched else opened.report(is_here=is_here)))
 
@@ -375,7 +375,7 @@ def scenario(
     directory: Directory = HERE,
     as_json: AsJson = False,
 ) -> None:
-    """Play a recovery scenario, print its steps and the verdict. Fails unless it passed. Faults are removed afterwards."""
+    """Play a recovery scenario and judge it. Fails unless it passed. Faults are removed afterwards."""
     if is_list or not name:
         print_scenarios(as_json)
         return

@@ -2,32 +2,52 @@
 
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from shadowrelay import __version__
+from shadowrelay.admin.token import read_token
 from shadowrelay.cli import drain, queues
 from shadowrelay.cli.doctor import doctor
 from shadowrelay.cli.find import find
 from shadowrelay.cli.init import init
 from shadowrelay.cli.lab import lab
-from shadowrelay.cli.output import AsJson, ExitCode, configuration_errors, print_json, print_table
+from shadowrelay.cli.output import AsJson, ExitCode, configuration_errors, print_json, print_sentences, print_table
 from shadowrelay.cli.resubmissions import safety_net
 from shadowrelay.cli.sla import sla
 from shadowrelay.cli.status import status
 from shadowrelay.cli.trace import trace
+from shadowrelay.model.invalid import explanation_of
 from shadowrelay.model.replies import ConfigurationError
-from shadowrelay.settings import configuration, places
+from shadowrelay.settings import certificates, configuration, places
+from shadowrelay.settings.promises import promises
 
 EXIT_CODES = "Exit codes: 0 done, 1 failed, 2 configuration or usage, 3 an objective was missed, 4 the node did not answer."
 
+
+class Commands(TyperGroup):
+    """Explains wrong values of options and arguments in our words instead of pydantic's."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as exc:
+            errors = getattr(exc.__cause__, "errors", None)
+            if errors is not None:
+                error = errors()[0]
+                exc.message = f"{error['input']!r} {explanation_of(error)}"
+            raise
+
+
 app = typer.Typer(
     name="shadowrelay",
-    help="An SMTP relay that says 250 only when a second server holds a synced copy of the message.",
+    cls=Commands,
+    help="An SMTP relay that places a synced copy of each message on a second server before it says 250.",
     epilog=EXIT_CODES,
     no_args_is_help=True,
-    add_completion=False,
+    rich_markup_mode=None,  # the markup would take [server] for a colour, and shows <bool> behind each flag
     pretty_exceptions_enable=False,
 )
 app.command("init")(init)
@@ -65,7 +85,7 @@ def serve(config_file: Annotated[Path, typer.Option("--config", help="The node's
     """Run a node. SIGTERM drains it, SIGHUP reloads settings that can be reloaded."""
     with configuration_errors():
         loaded = configuration.load(config_file)
-        for warning in configuration.warnings(loaded.settings):
+        for warning in (*certificates.refused(loaded.settings), *configuration.warnings(loaded.settings)):
             typer.echo(f"shadowrelay: warning: {warning}", err=True)
         raise typer.Exit(import_module("shadowrelay.node").run(loaded))
 
@@ -75,29 +95,32 @@ def check(
     config_file: Annotated[Path | None, typer.Option("--config", help="The configuration to check (TOML).")] = None,
     as_json: AsJson = False,
     is_example: Annotated[bool, typer.Option("--example", help="Print a configuration with every setting, commented.")] = False,
+    is_online: Annotated[bool, typer.Option("--online", help="Also look up the names of peers and next hops.")] = False,
 ) -> None:
-    """Validate a configuration and try its directories; print the effective values and where each came from."""
+    """Validate a configuration and say what it promises. Tries its directories; prints the effective values and where each came from."""
     if is_example:
         typer.echo(configuration.example(), nl=False)
         return
     if config_file is None:
         raise typer.BadParameter("name a file, or ask for --example", param_hint="--config")
     if as_json:
-        _check_as_json(config_file)
+        _check_as_json(config_file, is_online=is_online)
         return
     with configuration_errors():
-        loaded = _checked(config_file)
+        loaded = _checked(config_file, is_online=is_online)
     print_table(("Key", "Value", "From"), [(key, _text(value), loaded.origins[key]) for key, value in configuration.effective(loaded)], "")
-    typer.echo(f"\n{_boundary_of(loaded)}")
+    typer.echo("\nWhat this promises:")
+    print_sentences(promises(loaded.settings), indent="  ")
+    typer.echo()
+    print_sentences([_boundary_of(loaded)])
     doubts = _doubts(loaded)
     typer.echo(f"\n{config_file} is valid, {len(doubts)} warning{'' if len(doubts) == 1 else 's'}")
-    for doubt in doubts:
-        typer.echo(f"warning: {doubt}")
+    print_sentences([f"warning: {doubt}" for doubt in doubts])
 
 
-def _check_as_json(config_file: Path) -> None:
+def _check_as_json(config_file: Path, *, is_online: bool) -> None:
     try:
-        loaded = _checked(config_file)
+        loaded = _checked(config_file, is_online=is_online)
     except ConfigurationError as exc:
         print_json({"file": str(config_file), "is_valid": False, "errors": str(exc).splitlines(), "warnings": [], "settings": {}})
         raise typer.Exit(ExitCode.USAGE) from None
@@ -105,14 +128,20 @@ def _check_as_json(config_file: Path) -> None:
     doubts = _doubts(loaded)
     settings = loaded.settings
     boundary = {"name": settings.server.boundary, "sites": settings.servers_by_site}
-    print_json({"file": str(config_file), "is_valid": True, "errors": [], "warnings": doubts, "boundary": boundary, "settings": values})
+    found = {"errors": [], "warnings": doubts, "promises": promises(settings), "boundary": boundary, "settings": values}
+    print_json({"file": str(config_file), "is_valid": True} | found)
 
 
-def _checked(config_file: Path) -> configuration.LoadedSettings:
+def _checked(config_file: Path, *, is_online: bool) -> configuration.LoadedSettings:
     loaded = configuration.load(config_file)
     if loaded.settings.shipping.target:
         import_module("shadowrelay.tracking.target").check_target(loaded.settings.shipping.target)
-    if problems := list(places.problems(loaded.settings)):
+    problems = [*places.problems(loaded.settings), *certificates.refused(loaded.settings)]
+    if not problems and (token_file := loaded.settings.admin.token_file).exists():
+        read_token(token_file)
+    if is_online:
+        problems += import_module("shadowrelay.doctor").wrong_names(loaded.settings)
+    if problems:
         raise ConfigurationError("\n".join(f"{config_file}: {problem}" for problem in problems))
     return loaded
 
@@ -145,6 +174,6 @@ def demo(
     evidence: Annotated[Path, typer.Option("--evidence", help="Directory for shipped tracking logs and the report.")] = Path(".demo"),
     as_json: AsJson = False,
 ) -> None:
-    """Run three nodes on loopback with real mail, destroy a server, and report what was lost. Ends with the redundancy report."""
+    """Run three nodes, destroy a server, count losses. On loopback, with real mail; ends with the redundancy report."""
     demo = import_module("shadowrelay.lab.demo")
     raise typer.Exit(demo.run(messages_count=messages, directory=directory, evidence=evidence, as_json=as_json))

@@ -5,8 +5,10 @@ its token.
 """
 
 import json
+import os
 import sys
-from collections.abc import Iterator, Sequence
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from enum import IntEnum
@@ -14,14 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
+from rich.cells import cell_len
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from shadowrelay.model.replies import ConfigurationError
 from shadowrelay.settings.configuration import load
-
-WIDTH_WITHOUT_TERMINAL = 200  # a pipe has no width; 80 columns would truncate text that a reader greps for
 
 
 class ExitCode(IntEnum):
@@ -32,11 +33,6 @@ class ExitCode(IntEnum):
     USAGE = 2  # configuration or usage; the same as for unknown options
     BREACH = 3  # an objective was missed
     UNREACHABLE = 4  # the node did not answer
-
-
-def console() -> Console:
-    """Standard output, created for each use because tests and pipes replace it."""
-    return Console(width=None if sys.stdout.isatty() else WIDTH_WITHOUT_TERMINAL, highlight=False)
 
 
 def stop(text: str, code: ExitCode) -> NoReturn:
@@ -61,16 +57,48 @@ def print_json(value: object) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], empty: str) -> None:
-    """Print a table; without rows print `empty`. Columns that begin with # are numbers."""
+    """Print a table; without rows print `empty`. Columns that begin with # are numbers.
+
+    A terminal that is too narrow for the table gets a paragraph for each row instead: its first text, then the others by name.
+    """
     if not rows:
         typer.echo(empty)
         return
+    cells = [[_cell(value) for value in row] for row in rows]
+    names = [column.removeprefix("#") for column in columns]
+    widths = [max(map(cell_len, column)) for column in zip(names, *cells, strict=True)]
+    width, needed = terminal_width(), sum(widths) + 2 * (len(widths) - 1)
+    if width is not None and needed > width:
+        first = next((number for number, column in enumerate(columns) if not column.startswith("#")), 0)
+        for row in cells:
+            _print_paragraph(
+                row[first], [f"{name}: {cell}" for name, cell in zip(names, row, strict=True) if cell not in ("-", row[first])]
+            )
+        return
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(column.removeprefix("#"), justify="right" if column.startswith("#") else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(escape(_cell(value)) for value in row))
-    console().print(table)
+    for column, name in zip(columns, names, strict=True):
+        table.add_column(name, justify="right" if column.startswith("#") else "left", no_wrap=True)
+    for row in cells:
+        table.add_row(*map(escape, row))
+    Console(width=max(needed, 1), highlight=False).print(table)
+
+
+def _print_paragraph(heading: str, facts: Sequence[str]) -> None:
+    typer.echo(heading)
+    print_sentences([", ".join(facts)] if facts else [], indent="    ")
+
+
+def print_sentences(sentences: Iterable[str], indent: str = "") -> None:
+    """Each on lines of its own, wrapped for the terminal; a pipe gets whole lines."""
+    width = terminal_width()
+    for sentence in map(visible, sentences):
+        lines = [sentence] if width is None else textwrap.wrap(sentence, max(width - len(indent), 20), break_on_hyphens=False)
+        typer.echo("\n".join(f"{indent}{line}" for line in lines))
+
+
+def terminal_width() -> int | None:
+    """Columns of the terminal; None where the output is no terminal, so that lines may be as long as they are."""
+    return Console().width if sys.stdout.isatty() else None
 
 
 def age(text: str | None, now: datetime | None = None) -> str:
@@ -113,9 +141,16 @@ if TYPE_CHECKING:
 NODE_VARIABLE = "SHADOWRELAY_NODE"
 URL_DEFAULT = "http://127.0.0.1:8025"
 
-Node = Annotated[str | None, typer.Option("--node", metavar="URL", envvar=NODE_VARIABLE, help=f"The node's admin address. [{URL_DEFAULT}]")]
-TokenFile = Annotated[Path | None, typer.Option("--token-file", help="File with its token; else SHADOWRELAY_ADMIN_TOKEN is used.")]
-Config = Annotated[Path | None, typer.Option("--config", help="The node's configuration: address and token file are taken from it.")]
+Node = Annotated[
+    str | None, typer.Option("--node", metavar="URL", help=f"The node's admin address; else {NODE_VARIABLE}, else {URL_DEFAULT}.")
+]
+TokenFile = Annotated[
+    Path | None, typer.Option("--token-file", metavar="FILE", help="File with its token; else SHADOWRELAY_ADMIN_TOKEN is used.")
+]
+Config = Annotated[
+    Path | None,
+    typer.Option("--config", metavar="FILE", help="The node's configuration, for its address and token."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON for programs instead of tables.")]
 
 
@@ -129,8 +164,8 @@ def asked_node(node: str | None, token_file: Path | None, config: Path | None) -
         if config is not None:
             admin = load(config).settings.admin
             node, token_file = node or f"http://{admin.listen}", token_file or admin.token_file
-        url = checked_url(node or URL_DEFAULT)
-        token = find_token(token_file)
+        url = checked_url(node or os.environ.get(NODE_VARIABLE) or URL_DEFAULT)
+        token = find_token(token_file, {} if config is not None and os.access(token_file or "", os.R_OK) else os.environ)
     try:
         with NodeClient(url, token) as client:
             yield client

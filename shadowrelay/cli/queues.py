@@ -14,7 +14,20 @@ import typer
 
 from shadowrelay.cli.cluster import Answer
 from shadowrelay.cli.find import MessageId, filter_of, print_messages, resolved
-from shadowrelay.cli.output import AsJson, Config, ExitCode, Node, TokenFile, age, asked_node, duration, print_json, print_table, stop
+from shadowrelay.cli.output import (
+    AsJson,
+    Config,
+    ExitCode,
+    Node,
+    TokenFile,
+    age,
+    asked_node,
+    duration,
+    print_json,
+    print_sentences,
+    print_table,
+    stop,
+)
 
 if TYPE_CHECKING:
     from shadowrelay.admin.client import NodeClient
@@ -104,7 +117,7 @@ def retry_queues(
     config: Config = None,
     as_json: AsJson = False,
 ) -> None:
-    """Retry now: probe the next hop and deliver deferred messages; for a Shadow queue, poll its primary server for discard
+    """Retry now. Probes the next hop and delivers deferred messages; for a Shadow queue, polls its primary server for discard
     notifications."""
     _only_one("IDENTITIES", identities, is_all, filter_text)
     with asked_node(node, token_file, config) as client:
@@ -123,7 +136,7 @@ def suspend_queues(
     config: Config = None,
     as_json: AsJson = False,
 ) -> None:
-    """Attempt nothing from these delivery queues until `queue resume`, also after a restart. Attempts that run end normally."""
+    """Suspend delivery queues. Nothing is attempted until `queue resume`, also after a restart. Attempts that run end normally."""
     _only_one("IDENTITIES", identities, filter_text)
     with asked_node(node, token_file, config) as client:
         names = identities or [row["identity"] for row in client.queues(filter_text) if row["kind"] == DELIVERY]
@@ -187,7 +200,7 @@ def show_message(
     config: Config = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show everything about one message: role, copies, retries, replies."""
+    """Show everything about one message. Who delivers it, copies, retries, replies."""
     with asked_node(node, token_file, config) as client:
         if not MessageId.fullmatch(message_id):
             message_id = resolved([Answer("", client.search(filter_of(message_id=message_id), 10))], message_id)
@@ -195,9 +208,13 @@ def show_message(
     if as_json:
         print_json(message)
         return
+    print_sentences(sentences_about(message))
     lists = ("recipients", "copies", "retries", "deliveries", "forks")
-    plain = [(name.replace("_", " "), _shown(value)) for name, value in message.items() if name not in lists]
-    print_table(("Field", "Value"), plain, "")
+    rest = {name: value for name, value in message.items() if name not in lists and value}
+    for group, names in FACTS.items():
+        facts = [(LABELS.get(name, name.replace("_", " ")), _shown(rest.pop(name))) for name in names if name in rest]
+        _print_facts(group, facts)
+    _print_facts("Other", [(name.replace("_", " "), _shown(value)) for name, value in rest.items()])
     columns: tuple[str, ...] = ("#No", "Recipient", "Done", "Notify", "Orcpt")
     keys: tuple[str, ...] = ("ordinal", "address", "is_done", "notify", "orcpt")
     _print_part(columns, keys, message["recipients"])
@@ -219,7 +236,7 @@ def suspend_messages(
     config: Config = None,
     as_json: AsJson = False,
 ) -> None:
-    """Attempt nothing on these messages until `messages resume`, also after a restart. They keep their copies, and expire as usual."""
+    """Suspend messages. Nothing is attempted until `messages resume`, also after a restart. They keep their copies, and expire as usual."""
     _only_one("MESSAGE_IDS", message_ids, filter_text)
     with asked_node(node, token_file, config) as client:
         _one_by_one(
@@ -301,7 +318,7 @@ def remove_messages(
     config: Config = None,
     as_json: AsJson = False,
 ) -> None:
-    """Remove messages that wait or were set aside: they are not delivered, and the sender gets a DSN unless --no-dsn is given."""
+    """Remove messages that wait or were set aside. They are not delivered, and the sender gets a DSN unless --no-dsn is given."""
     _only_one("MESSAGE_IDS", message_ids, filter_text)
     with asked_node(node, token_file, config) as client:
         _one_by_one(
@@ -324,7 +341,7 @@ def export_message(
     config: Config = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a message as it would be delivered, header and body, to a new file."""
+    """Write a message to a new file. Header and body, as it would be delivered."""
     if output == Path("-"):
         with asked_node(node, token_file, config) as client:
             client.export_message(message_id, sys.stdout.buffer, with_envelope=with_envelope)
@@ -350,7 +367,7 @@ def export_message(
 
 @peers.command("list")
 def list_peers(node: Node = None, token_file: TokenFile = None, config: Config = None, as_json: AsJson = False) -> None:
-    """List peers: reachability, copies held in each direction, remaining lease."""
+    """List peers. Reachability and last error, copies held in each direction, remaining lease."""
     with asked_node(node, token_file, config) as client:
         rows = client.peers()
     if as_json:
@@ -368,7 +385,7 @@ def list_peers(node: Node = None, token_file: TokenFile = None, config: Config =
         "#Held for it",
         "#Held by it",
         "Forgotten",
-        "Why refused, refusing, or different",
+        "Last error, or what differs",
     )
     table = [
         (
@@ -378,6 +395,7 @@ def list_peers(node: Node = None, token_file: TokenFile = None, config: Config =
             *(row[name] for name in ("breaker", "held_for_count", "held_by_count", "is_forgotten")),
             row.get("conflict")
             or ("it drains" if row.get("is_draining") else row.get("refusal", ""))
+            or row.get("last_error")
             or row.get("differs", ""),  # missing in the API of older nodes
         )
         for row in rows
@@ -388,14 +406,23 @@ def list_peers(node: Node = None, token_file: TokenFile = None, config: Config =
 @peers.command("forget")
 def forget_peer(
     name: Annotated[str, typer.Argument(help="The peer's name from `peers list`.")],
+    is_forced: Annotated[bool, typer.Option("--force", help="Also if it answers: what it holds may be delivered twice.")] = False,
     node: Node = None,
     token_file: TokenFile = None,
     config: Config = None,
     as_json: AsJson = False,
 ) -> None:
-    """Mark a peer as gone for good. Only if its disk is destroyed: see docs/operations.md."""
+    """Mark a peer as gone for good. Only if its disk is destroyed: see docs/operations.md. It stays in `peers list`."""
     with asked_node(node, token_file, config) as client:
-        answer = client.forget_peer(name)
+        found = next((row for row in client.peers() if row["name"] == name.lower()), None)
+        if found is not None and found["is_reachable"] and not is_forced:
+            heard = (
+                f"{name} answers (heard {duration(found['heartbeat_age_seconds'])} ago) and holds {found['held_by_count']} of our messages"
+            )
+            if not sys.stdin.isatty():
+                stop(f"{heard}: they might be delivered twice. Stop it first, or give --force", ExitCode.FAILED)
+            is_forced = typer.confirm(f"{heard}: they might be delivered twice. Forget it all the same?", abort=True)
+        answer = client.forget_peer(name, is_forced=is_forced)
     if as_json:
         print_json(answer)
     else:
@@ -403,7 +430,7 @@ def forget_peer(
 
 
 def show_pressure(node: Node = None, token_file: TokenFile = None, config: Config = None, as_json: AsJson = False) -> None:
-    """Show back pressure: what is refused or delayed now, and the use of each resource with its thresholds."""
+    """Show back pressure. What is refused or delayed now, and the use of each resource with its thresholds."""
     with asked_node(node, token_file, config) as client:
         found = client.pressure()
     if as_json:
@@ -502,6 +529,52 @@ def _print_part(columns: tuple[str, ...], keys: tuple[str, ...], rows: list[dict
     if rows:
         typer.echo()
         print_table(columns, [tuple(_shown(row[key]) for key in keys) for row in rows], "")
+
+
+def sentences_about(message: dict[str, Any]) -> list[str]:
+    """What an operator asks first: who delivers it, how far that is, and whether another server has a copy."""
+    done, count = message["done_count"], message["recipients_count"]
+    left = f"{count - done} of {count} recipient{'' if count == 1 else 's'} left"
+    said = {
+        "primary": f"This server delivers it: {left}.",
+        "shadow": f"A copy for {message['primary']}, which delivers it: {left}.",
+        "delivered": f"Delivered: {done} of {count} recipient{'' if count == 1 else 's'} done.",
+        "released": "Another server is responsible for it; nothing is kept here.",
+        "set-aside": f"It was set aside and is not delivered: {message['set_aside_reason']}.",
+        "handed-over": "It was handed over to its shadow server, which takes it over.",
+    }
+    found = [said.get(message["role"], f"Its role here is {message['role']}.")]
+    if message.get("missing_copies_count"):  # missing in the API of older nodes
+        holds = f"only {message['shadow']} has" if message["shadow"] else "no other server has"
+        lost = "" if message["shadow"] else ", and it is lost with this server's disk"
+        found.append(f"{holds.capitalize()} a copy{lost}: {message['missing_copies_count']} more to be made as soon as a peer takes it.")
+    if message.get("suspended_since"):
+        found.append(f"Suspended by {message['suspended_by']}: nothing is attempted until `messages resume`.")
+    return found
+
+
+LABELS = {"size": "octets", "deaths_count": "deaths of the node", "is_decided": "is accepted", "number": "number of this copy"}
+FACTS = {
+    "Message": (
+        "message_id", "internal_id", "internet_message_id", "subject", "sender", "size", "arrived_at", "client_address",
+        "client_name", "connector",
+        "origin", "resubmitted_from", "sha256",
+    ),
+    "Delivery": (
+        "role", "status", "recipients_count", "done_count", "due_at", "last_reply", "delivered_at", "keep_until", "set_aside_reason",
+        "deaths_count", "suspended_since", "suspended_by", "is_decided",
+    ),
+    "Copies": (
+        "primary", "primary_database", "shadow", "missing_copies_count", "number", "is_promoted", "promoted_from",
+        "is_handed_over", "asked",
+    ),
+}  # fmt: skip
+
+
+def _print_facts(group: str, facts: list[tuple[str, object]]) -> None:
+    if facts:
+        typer.echo()
+        print_table((group, ""), facts, "")
 
 
 def _shown(value: object) -> object:

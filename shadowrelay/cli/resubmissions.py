@@ -36,7 +36,8 @@ def resubmit(
     config: Config = None,
     as_json: AsJson = False,
 ) -> None:
-    """Deliver again what this node delivered inside the boundary between two times. Recipients get it a second time, no sender a DSN."""
+    """Deliver again what was delivered between two times. Only what this node delivered inside the boundary. Recipients get it a second
+    time, no sender a DSN."""
     criteria = {"next_hop": next_hop, "sender": sender, "recipient": recipient, "message_id": message, "primary_server": primary_server}
     with asked_node(node, token_file, config) as client:
         request = client.resubmit(begin, end, **criteria)

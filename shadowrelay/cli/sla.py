@@ -143,7 +143,7 @@ def report(
     driver_memory: Memory = "4g",
     as_json: AsJson = False,
 ) -> None:
-    """Compute the redundancy report from collected logs, or from a warehouse."""
+    """Compute the redundancy report. From collected logs, or from a warehouse."""
     with _answered() as progress:
         _require_one_source(logs, warehouse, sites)
         instant = instant_of(now)
@@ -181,7 +181,7 @@ def watch(
     master: Master = "local[*]",
     driver_memory: Memory = "4g",
 ) -> None:
-    """Read logs as they arrive, and keep the report up to date, until stopped."""
+    """Keep the report up to date until stopped. Reads logs as they arrive."""
     with _answered() as progress:
         places = _sites(sites)
         _require_objectives(objectives)
@@ -281,7 +281,7 @@ def _answered() -> Iterator[_Progress]:
     except ShadowrelayError as exc:
         stop(str(exc), ExitCode.FAILED)
     except (OSError, ValueError, ImportError) as exc:  # from a file system: its message says what is missing
-        stop(f"{type(exc).__name__}: {exc}", ExitCode.FAILED)
+        stop(f"{exc.filename}: {exc.strerror}" if isinstance(exc, OSError) and exc.filename and exc.strerror else str(exc), ExitCode.FAILED)
     except Exception as exc:
         failure = import_module("shadowrelay.sla.session").failure_of(exc)
         if failure is None:

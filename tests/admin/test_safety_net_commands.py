@@ -50,7 +50,7 @@ def test_every_criterion_arrives_as_it_was_given(run, node):
     [
         (("resubmit", "--from", "yesterday", "--to", "2026-11-21T10:00"), "yesterday is no time: write 2026-11-22T14:30Z"),
         (("resubmit", "--from", "2026-11-21T10:00"), "--to"),
-        (("show", "0"), "greater than or equal to 1"),
+        (("show", "0"), "is too small; give at least 1"),
     ],
 )
 def test_a_wrong_command_asks_no_node(run, node, words, said):

@@ -114,7 +114,7 @@ def test_nodes_on_one_machine_have_their_own_ports_and_data(tmp_path: Path) -> N
         (nodes(EAST, "mx1.west.example,west,host:port"), "has the port 'port'"),
         (nodes(EAST, "mx1.west.example,west,host:0"), "has the port 0"),
         (nodes(EAST, "under_score!,west"), "is not a host name"),
-        ([*nodes(EAST, WEST), "--relay-from", "10.0.0.1/8"], "--relay-from 10.0.0.1/8: is not a network"),
+        ([*nodes(EAST, WEST), "--relay-from", "10.0.0.1/8"], "--relay-from 10.0.0.1/8: is one address, not a network"),
         ([*nodes(EAST, WEST), "--accept", "corp example"], "--accept corp example: is not a domain"),
     ],
 )

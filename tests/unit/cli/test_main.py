@@ -49,6 +49,26 @@ def test_the_help_names_every_command_and_the_exit_codes() -> None:
     assert [] == [word for word in ("serve", "check", "demo", "queue", "messages", "peers", "Exit codes") if word not in output]
 
 
+@pytest.mark.parametrize("group", [(), ("queue",), ("messages",), ("peers",), ("safety-net",), ("lab",), ("sla",)])
+def test_the_help_fits_a_terminal_and_cuts_no_command_short(group: tuple[str, ...]) -> None:
+    output = CliRunner(env={"COLUMNS": "80"}).invoke(app, [*group, "--help"], prog_name="shadowrelay").output
+
+    assert [] == [line for line in output.splitlines()[1:] if len(line) > 80 or line.endswith("...")]
+
+
+def test_help_shows_brackets_and_no_type_of_a_flag() -> None:
+    output = run("queue", "list", "--help").output + run("messages", "export", "--help").output
+
+    assert (True, True, False) == ("http://127.0.0.1:8025" in output, "[ID.eml]" in output, "<bool>" in output)
+
+
+def test_the_tab_key_completes_commands() -> None:
+    asked = {"_SHADOWRELAY_COMPLETE": "complete_bash", "COMP_WORDS": "shadowrelay queue li", "COMP_CWORD": "2"}
+
+    assert "list" == CliRunner(env=asked).invoke(app, [], prog_name="shadowrelay").output.strip()
+    assert "--install-completion" in run("--help").output
+
+
 @pytest.mark.parametrize("words", [("check",), ("serve",), ("nonsense",), ("check", "--nonsense"), ("messages", "show")])
 def test_wrong_usage_ends_with_2(words: tuple[str, ...]) -> None:
     assert 2 == run(*words).exit_code

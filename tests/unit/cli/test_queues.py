@@ -1,12 +1,14 @@
 import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, BinaryIO
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from shadowrelay.admin import client as admin_client
+from shadowrelay.cli import output
 from shadowrelay.cli.main import app
 from shadowrelay.cli.output import age, duration
 
@@ -142,8 +144,8 @@ class FakeClient:
     def pressure(self) -> dict[str, Any]:
         return PRESSURE
 
-    def forget_peer(self, name: str) -> dict[str, Any]:
-        self.asked.append(name)
+    def forget_peer(self, name: str, *, is_forced: bool = False) -> dict[str, Any]:
+        self.asked.append((name, is_forced))
         return {"name": name, "is_forgotten": True}
 
 
@@ -234,7 +236,7 @@ def test_all_queues_that_can_be_retried_are(node: FakeClient) -> None:
         (("messages", "show", "0193-aa"), FULL),
         (("peers", "list"), [PEER]),
         (("pressure",), PRESSURE),
-        (("peers", "forget", "mx2.example"), {"name": "mx2.example", "is_forgotten": True}),
+        (("peers", "forget", "mx2.example", "--force"), {"name": "mx2.example", "is_forgotten": True}),
     ],
 )
 def test_json_is_what_the_node_said(node: FakeClient, words: tuple[str, ...], document: object) -> None:
@@ -297,9 +299,91 @@ def test_pressure_shows_every_resource_with_its_thresholds_and_why_mail_is_refus
     assert output.endswith("medium: mail from outside and copies are refused\nwhy: 1 GB is free\n")
 
 
-def test_peers_forget_says_what_it_did(node: FakeClient) -> None:
+def test_peers_forget_says_what_it_did(node: FakeClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(PEER, "is_reachable", False)
+
     assert "mx2.example is marked as gone for good\n" == run("peers", "forget", "mx2.example").output
-    assert "mx2.example" == node.asked[-1]
+    assert ("mx2.example", False) == node.asked[-1]
+
+
+def test_a_peer_that_answers_is_forgotten_only_by_force(node: FakeClient) -> None:
+    refused, forced = run("peers", "forget", "MX2.example"), run("peers", "forget", "mx2.example", "--force")
+
+    assert (1, 0) == (refused.exit_code, forced.exit_code)
+    assert "MX2.example answers (heard 1s ago) and holds 2 of our messages" in refused.stderr
+    assert [("mx2.example", True)] == node.asked[2:], "the refused command has asked for nothing"
+
+
+@pytest.mark.parametrize(("answer", "code", "asked"), [("y", 0, [("mx2.example", True)]), ("n", 1, [])])
+def test_at_a_terminal_it_is_asked_whether_a_peer_that_answers_shall_be_forgotten(
+    node: FakeClient, monkeypatch: pytest.MonkeyPatch, answer: str, code: int, asked: list[object]
+) -> None:
+    monkeypatch.setattr("shadowrelay.cli.queues.sys", SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True)))
+
+    result = CliRunner().invoke(app, ["peers", "forget", "mx2.example"], input=f"{answer}\n")
+
+    assert (code, asked) == (result.exit_code, node.asked[1:])
+    assert "they might be delivered twice. Forget it all the same? [y/N]" in result.output
+
+
+def test_a_terminal_of_80_columns_gets_lines_of_80_and_whole_names(node: FakeClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output, "terminal_width", lambda: 80)
+    long = "01a20703-fef3-7960-93a3-0177c3d28b28"
+    monkeypatch.setitem(MESSAGE, "message_id", long)
+    monkeypatch.setitem(MESSAGE, "last_reply", "451 4.4.1 Could not connect to the server: connection refused")
+
+    for words, whole in (
+        (("queue", "list"), "mx1\\Shadow\\3"),
+        (("messages", "list"), long),
+        (("peers", "list"), "mx2.example"),
+        (("pressure",), ""),
+    ):
+        lines = run(*words).output.splitlines()
+        assert [] == [line for line in lines if len(line) > 80]
+        assert [True] * bool(whole) == [True for line in lines if whole and line.strip() == whole]
+
+
+def test_a_pipe_gets_a_line_for_each_row(node: FakeClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(MESSAGE, "last_reply", "x" * 300)
+
+    assert [True] == ["x" * 300 in line for line in run("messages", "list").output.splitlines() if "0193-aa" in line]
+
+
+SENTENCES = (
+    ({}, ["This server delivers it: 1 of 2 recipients left."]),
+    ({"missing_copies_count": 1, "shadow": ""}, ["No other server has a copy, and it is lost with this server's disk: 1 more to be made"]),
+    ({"missing_copies_count": 1}, ["Only mx2.example has a copy: 1 more to be made"]),
+    ({"role": "shadow", "primary": "mx2.example"}, ["A copy for mx2.example, which delivers it: 1 of 2 recipients left."]),
+    ({"role": "delivered", "done_count": 2}, ["Delivered: 2 of 2 recipients done."]),
+    ({"role": "set-aside", "set_aside_reason": "damaged"}, ["It was set aside and is not delivered: damaged."]),
+    ({"suspended_since": LONG_AGO, "suspended_by": "ann"}, ["Suspended by ann: nothing is attempted"]),
+)
+
+
+@pytest.mark.parametrize(("facts", "sentences"), SENTENCES)
+def test_messages_show_begins_with_who_delivers_it_and_who_has_a_copy(
+    node: FakeClient, monkeypatch: pytest.MonkeyPatch, facts: dict[str, Any], sentences: list[str]
+) -> None:
+    for name, value in facts.items():
+        monkeypatch.setitem(FULL, name, value)
+    output = run("messages", "show", "0193-aa").output
+
+    assert [] == [sentence for sentence in sentences if sentence not in output]
+    assert output.index(sentences[0]) < output.index("Message ") < output.index("Delivery ") < output.index("Copies ")
+
+
+def test_the_configuration_counts_before_the_environment(node: FakeClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHADOWRELAY_NODE", "http://other:1")
+    file = tmp_path / "node.toml"
+    file.write_text('[server]\nname = "mx1"\nsite = "east"\n[admin]\nlisten = "127.0.0.1:9"\ntoken_file = "token"\n', encoding="utf-8")
+    (tmp_path / "token").write_text("the-token-of-this-node\n", encoding="ascii")
+
+    run("queue", "list")
+    run("queue", "list", "--config", file)
+    run("queue", "list", "--config", file, "--node", "http://given:2")
+
+    tokens = (TOKEN, "the-token-of-this-node", "the-token-of-this-node")
+    assert list(zip(("http://other:1", "http://127.0.0.1:9", "http://given:2"), tokens, strict=True)) == node.asked
 
 
 @pytest.mark.parametrize(("status", "code"), [(0, 4), (401, 2), (404, 1), (503, 1)])
