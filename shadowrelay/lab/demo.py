@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from shadowrelay.lab.account import Account, Fault, FaultKind, Times, account, has_all_arrived
@@ -85,8 +85,10 @@ class _Demo:
                 self._count_takeovers(cluster)
         finally:
             await sink.close()
-        self.console.print("the nodes have ended; Spark computes the report from the logs that they shipped …")
-        report = await make_report(shipped, self.evidence / "report", TIMES)
+        self.console.print("the nodes have ended; Spark computes the report from the logs that they shipped: half a minute or more …")
+        with Progress(SpinnerColumn(), TextColumn("Spark computes the report"), TimeElapsedColumn(), console=self.console) as progress:
+            progress.add_task("", total=None)
+            report = await make_report(shipped, self.evidence / "report", TIMES)
         differences = contradictions(report.overall, result, load.sent, redundant) if report.page else []
         return self._report(result, redundant, report, differences, time.monotonic() - began)
 
@@ -97,27 +99,35 @@ class _Demo:
         loop.add_signal_handler(signal.SIGTERM, task.cancel)
 
     async def _story(self, cluster: Cluster, sink: Sink, load: Load) -> None:
-        columns = (TextColumn("{task.description:<52}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        columns = (TextColumn("{task.description:<26}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         with Progress(*columns, console=self.console) as progress:
-            bar = progress.add_task("mail flows", total=self.count)
+            sent = progress.add_task("accepted", total=self.count)
+            bar = progress.add_task("delivered", total=self.count)
+
+            async def count() -> None:
+                while True:
+                    progress.update(sent, completed=_acknowledged(load))
+                    progress.update(bar, completed=len({arrival.internet_message_id for arrival in sink.arrivals}))
+                    await asyncio.sleep(0.2)
 
             def tell(what: str) -> None:
-                progress.update(bar, description=what)
                 progress.console.print(f"  [dim]{time.strftime('%H:%M:%S')}[/dim] {what}")
 
-            sending = asyncio.create_task(load.run(self.count, rate=RATE, on_sent=lambda: progress.advance(bar)))
+            counting = asyncio.create_task(count())
+            sending = asyncio.create_task(load.run(self.count, rate=RATE))
             try:
                 await self._until(lambda: _acknowledged(load) >= self.count * 0.25)
                 await self._destroy_one(cluster, sink, load, tell)
                 await self._until(lambda: _acknowledged(load) >= self.count * 0.65)
                 await self._keep_one_away(cluster, sink, load, tell)
                 await sending
+                tell(f"all messages are sent; waiting until they have arrived, and {3 * TIMES.heartbeat:g} s more for duplicates")
+                await self._settled(load, sink)
             finally:
-                sending.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await sending
-        self.console.print("waiting until everything has arrived …")
-        await self._settled(load, sink)
+                for task in (sending, counting):
+                    task.cancel()
+                    with contextlib.suppress(asyncio.CancelledError):
+                        await task
 
     async def _destroy_one(self, cluster: Cluster, sink: Sink, load: Load, tell: Callable[[str], None]) -> None:
         tell("the receiving server defers everything: mail queues up")
