@@ -17,6 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from shadowrelay.sla.land import ARROW_FILES, Source
+from shadowrelay.sla.warehouse import SCHEMA_VERSION
+
 SECOND = 1_000_000
 HOUR, DAY = 3600 * SECOND, 86_400 * SECOND
 HEARTBEAT, SPAN, EXPIRATION, HOLD = 120 * SECOND, 3 * HOUR, 2 * DAY, 4 * DAY
@@ -87,6 +90,7 @@ def generate_parquet(
     places = {name: {"site": name.split(".")[1], "boundary": "bulk"} for name in names}
     warehouse.mkdir(parents=True, exist_ok=True)
     (warehouse / "servers.json").write_text(json.dumps(places))
+    (warehouse / "warehouse.json").write_text(json.dumps({"schema_version": SCHEMA_VERSION}))
     totals, now = Totals(), BEGIN + days * DAY
     chunks = max(-(-events // round(chunk * EVENTS_PER_MESSAGE)), 1)
     size = round(events / EVENTS_PER_MESSAGE / chunks) + 1
@@ -319,7 +323,8 @@ def _table(random: np.random.Generator, sets: list[Rows], names: list[str], peop
         "recipients": lists.take(by_message), "recipient_statuses": pa.ListArray.from_arrays(
             pa.array(np.zeros(count + 1, np.int32)), pa.array([], pa.string())),
         "recipients_hash": pa.array(hashes[message[order]]), "total_bytes": pa.array(size[message[order]]),
-        "recipient_count": pa.array(people[message[order]], pa.int32()), "replication": each("replication"), "ack_us": number("ack_us"),
+        "recipient_count": pa.array(people[message[order]], pa.int32()), "replication": each("replication"),
+        "copies": pa.nulls(count, pa.int64()), "ack_us": number("ack_us"),
         "shadow_us": number("shadow_us"), "attempt_us": pa.nulls(count, pa.int64()), "reason": each("reason"),
         "silent_since": number("silent_since").cast(stamp), "detected_at": number("detected_at").cast(stamp),
         "original_message": pa.nulls(count, pa.string()),
@@ -334,11 +339,25 @@ def _write(warehouse: Path, table: pa.Table, names: list[str], number: int) -> N
     day, server = np.asarray(table["at"].cast(pa.int64())) // DAY, np.asarray(table["server_code"])
     changes = np.flatnonzero(np.diff(day * len(names) + server)) + 1
     table = table.drop_columns(["server_code"])
+    file = f"MSGTRK-{number}.LOG"
     for start, end in zip([0, *changes.tolist()], [*changes.tolist(), len(day)], strict=True):
-        of_day = date(1970, 1, 1) + timedelta(days=int(day[start]))
-        folder = warehouse / "events" / f"date={of_day}" / f"server={names[server[start]]}" / f"batch={number}"
+        of_day, name = date(1970, 1, 1) + timedelta(days=int(day[start])), names[server[start]]
+        folder = warehouse / "events" / f"date={of_day}" / f"server={name}" / f"batch={number}"
         folder.mkdir(parents=True, exist_ok=True)
-        pq.write_table(table.slice(start, end - start), folder / f"part-{number:05}.parquet", compression="zstd", store_schema=False)
+        part = folder / f"{Source('', name, file).key}-0.parquet"
+        pq.write_table(table.slice(start, end - start), part, compression="zstd", store_schema=False)
+    folder = warehouse / "files" / f"batch={number}"
+    folder.mkdir(parents=True)
+    read = [
+        (names[code], pc.min_max(table.filter(pa.array(server == code))["at"]), int((server == code).sum())) for code in np.unique(server)
+    ]
+    rows = [
+        {"server": name, "file": file, "bytes": 0, "lines": count, "rows": count, "quarantined": 0, "format": "shadowrelay", "version": "1",
+         "first_at": span["min"].as_py(), "last_at": span["max"].as_py()}
+        for name, span, count in read
+    ]  # fmt: skip
+    pq.write_table(pa.Table.from_pylist(rows, ARROW_FILES), folder / "part-0.parquet")
+    (folder / "_SUCCESS").touch()
 
 
 def _hex(random: np.random.Generator, count: int, *, dashed: bool) -> pa.Array:

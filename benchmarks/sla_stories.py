@@ -130,7 +130,7 @@ def unprotected(world: World) -> None:
     case = world.random.choice(("placed", "done", "open"))
     at = begins(world, "young") if case == "open" else begins(world)
     life = Life(world, a, world.envelope(at))
-    life.accept(at, None, replication=world.random.choice((Replication.FAILED, Replication.DISABLED)))
+    life.accept(at, wanted=world.random.choice((1, 1, 2)), replication=world.random.choice((Replication.FAILED, Replication.DISABLED)))
     if case == "placed":
         placed_at = at + world.minutes(0.1, 30)
         ended = life.place(a, b, placed_at)
@@ -246,6 +246,71 @@ def taken_over_twice(world: World) -> None:
     life.resubmit(second, known_at + timedelta(seconds=5))
     deliver(life, c, known_at + timedelta(minutes=2), smooth=True)
     life.exposed.append((second.silent_since, None, "holder lost"))
+    life.finish()
+
+
+# several copies
+
+
+def copied_twice(world: World) -> None:
+    """Two or three copies wanted, and there; or fewer, and the last of them is placed later. One copy is enough not to be exposed."""
+    a, *others = world.pick(min(4, len(world.live)))
+    at = begins(world)
+    wanted = world.random.randint(2, len(others)) if len(others) > 1 else 2
+    made = world.random.choice((wanted, wanted, wanted - 1))
+    life = Life(world, a, world.envelope(at))
+    life.accept(at, *others[:made], wanted=wanted)
+    shadows = others[:made]
+    if made < wanted <= len(others):
+        life.place(a, others[made], at + world.minutes(0.1, 2))
+        shadows = others[:wanted]
+    over = deliver(life, a, at + world.minutes(2, 4))
+    for shadow in shadows:
+        discard_after(life, shadow, over)
+    life.finish()
+
+
+def outlived(world: World) -> None:
+    """Two copies, the primary server is lost: the second shadow server still has its copy, and is chosen again, discards it at the end, or
+    takes over too when the first is lost. So the message was never on one server only; afterwards it may be."""
+    a, b, c = world.pick(3)
+    lost_at = begins(world, "old")
+    at = lost_at - world.minutes(5, 30)
+    is_known = world.random.random() < 0.7
+    life = Life(world, a, world.envelope(at), hidden=[] if is_known else [a])
+    life.accept(at, b, c, wanted=2)
+    first, known_at = _found_lost(world, a, b, world.random.choice((*LOST, ResubmitReason.SILENCE)), lost_at)
+    life.resubmit(first, known_at + timedelta(seconds=5))
+    case = world.random.choice(("chosen again", "discarded", "lost too"))
+    if case == "chosen again":
+        life.choose(b, c, known_at + timedelta(minutes=2))
+    if case == "lost too":
+        second, known_at = _found_lost(world, b, c, LOST[0], known_at + timedelta(hours=20))
+        life.resubmit(second, known_at + timedelta(seconds=5))
+        deliver(life, c, known_at + timedelta(minutes=2), smooth=True)
+        life.exposed.append((second.silent_since, None, "holder lost"))
+    else:
+        over = deliver(life, b, known_at + timedelta(minutes=4), smooth=True)
+        discard_after(life, c, over, primary=b)
+    life.finish()
+
+
+def two_burnt(world: World) -> None:
+    """Two copies, and the primary server is lost together with one of its shadow servers: the other one has the only copy until it places
+    it, on a third server, or on the one that burnt and is back."""
+    a, b, c = world.pick(3)
+    third = world.random.choice([c, *(node for node in world.live if node not in (a, b, c))])
+    lost_at = begins(world)
+    at = lost_at - world.minutes(5, 30)
+    life = Life(world, a, world.envelope(at))
+    life.accept(at, b, c, wanted=2)
+    first, known_at = _found_lost(world, a, b, world.random.choice(LOST), lost_at)
+    life.resubmit(first, known_at + timedelta(seconds=5))
+    ended = life.place(b, third, known_at + world.minutes(2, 9))
+    life.exposed.append((first.silent_since, ended, "holder lost"))
+    over = deliver(life, b, known_at + timedelta(minutes=10), smooth=True)
+    discard_after(life, third, over, primary=b)
+    life.causes["orphans"][c] = "never told"
     life.finish()
 
 
@@ -422,7 +487,8 @@ def from_safety_net(world: World) -> None:
 
 
 FAULTS: tuple[Callable[[World], object], ...] = (
-    timid, burnt, unprotected, unprotected, refused, sent_again, taken_over, taken_over, taken_over_twice, died_before_its_record,
+    timid, burnt, unprotected, unprotected, refused, sent_again, taken_over, taken_over, taken_over_twice, copied_twice,
+    copied_twice, outlived, two_burnt, died_before_its_record,
     taken_over_after_delivery, taken_over_after_delivery, cut_off, two_failed, unexplained, lost, lost, lost, half_forgotten, orphaned,
     from_safety_net,
 )  # fmt: skip

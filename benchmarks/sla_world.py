@@ -205,6 +205,7 @@ class Life:
         claim = Claim(Role.PRIMARY, FIRST, len(envelope.recipients))
         self.stored = StoredMessage(world.next_id(), envelope, claim, Origin.CLIENT, None, None)
         self.size = world.random.randint(400, 40_000)
+        self.copies_count = 1  # as far as anybody knows
         self.is_dsn = self.is_refused = self.is_redundant = self.is_again = self.is_from_safety_net = False
         self.known: list[tuple[datetime, Node]] = []  # HARECEIVE, RESUBMIT: when, and who was named as primary
         self.received_at: datetime | None = None
@@ -245,22 +246,26 @@ class Life:
             if shadow not in self.copies or row.at < self.copies[shadow]:
                 self.copies[shadow], self.holders[shadow] = row.at, by
 
-    def accept(self, at: datetime, shadow: Node | None, *, replication: Replication = Replication.SUCCESS) -> None:
-        """HARECEIVE, HAREDIRECT, RECEIVE; without a shadow server HAREDIRECTFAIL or nothing, and RECEIVE."""
+    def accept(self, at: datetime, *shadows: Node, wanted: int = 1, replication: Replication = Replication.FAILED) -> None:
+        """HARECEIVE and HAREDIRECT of each copy, RECEIVE. With fewer copies than wanted HAREDIRECTFAIL, or nothing, before RECEIVE."""
         me, clock = self.primary.name, self.primary.clock(at)
         ack = self.world.latency() + timedelta(milliseconds=2)
-        shadow_elapsed = ack * self.world.random.choice((0.5, 0.9, 1.0)) if shadow is not None else None
-        if shadow is not None and shadow_elapsed is not None:
+        elapsed = ack * self.world.random.choice((0.5, 0.9, 1.0))
+        for shadow in shadows:
             self.copy(shadow, at - timedelta(milliseconds=1))
-            row = rows.haredirect(me, self.stored, at=clock, server=shadow.name, elapsed=shadow_elapsed, size=self.size)
+            row = rows.haredirect(me, self.stored, at=clock, server=shadow.name, elapsed=elapsed, size=self.size)
             self._write(self.primary, at, row)
-        elif replication is Replication.FAILED:
+        is_redundant = len(shadows) == wanted
+        shadow_elapsed = elapsed if is_redundant else None
+        if not is_redundant and replication is Replication.FAILED:
             self._write(self.primary, at, rows.haredirectfail(me, self.stored, at=clock, size=self.size))
         row = rows.receive(
-            me, self.stored, at=clock, replication=replication, ack_elapsed=ack, shadow_elapsed=shadow_elapsed, size=self.size
-        )
+            me, self.stored, at=clock, replication=Replication.SUCCESS if is_redundant else replication, ack_elapsed=ack,
+            shadow_elapsed=shadow_elapsed, size=self.size, copies=(len(shadows), wanted),
+        )  # fmt: skip
         if self._write(self.primary, at, row):
-            self.received_at, self.is_redundant, self.elapsed = clock, shadow is not None, (ack, shadow_elapsed)
+            self.received_at, self.is_redundant, self.elapsed = clock, is_redundant, (ack, shadow_elapsed)
+            self.copies_count = len(shadows)
 
     def refuse(self, at: datetime) -> None:
         """HAREDIRECTFAIL, and 451 to the client."""
@@ -271,6 +276,10 @@ class Life:
     def place(self, by: Node, shadow: Node, at: datetime) -> datetime:
         """A later placement. Returns what the clock of `by` showed."""
         self.copy(shadow, at - timedelta(milliseconds=2), primary=by)
+        return self.choose(by, shadow, at)
+
+    def choose(self, by: Node, shadow: Node, at: datetime) -> datetime:
+        """HAREDIRECT: a copy is there. Nothing is sent if it was there before. Returns what the clock of `by` showed."""
         clock = by.clock(at)
         self._write(
             by, at, rows.haredirect(by.name, self.stored, at=clock, server=shadow.name, elapsed=self.world.latency(), size=self.size)
@@ -425,6 +434,7 @@ class Life:
         truth.counts["messages_acknowledged"] += 1
         truth.counts["messages_reconstructed"] += is_reconstructed
         truth.counts["messages_redundant"] += is_reconstructed or self.is_redundant
+        truth.counts[f"copies {1 if is_reconstructed else self.copies_count}"] += 1
         truth.counts["messages_sent_again"] += self.is_again
         truth.counts["messages_done"] += done_at is not None
         if shadow is not None and not is_reconstructed:

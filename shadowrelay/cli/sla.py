@@ -21,8 +21,10 @@ from rich.console import Console
 
 from shadowrelay.cli.output import AsJson, ExitCode, print_json, print_table, stop, visible
 from shadowrelay.model.replies import ConfigurationError, ShadowrelayError
+from shadowrelay.settings.values import parse_duration
 from shadowrelay.signals import exit_with, handled
 
+LOCAL = "local[*]"
 PATTERN = frozenset("{}[]*?\\")
 
 
@@ -78,8 +80,8 @@ def require_writable(output: str | None, textfile: str | None, warehouse: str | 
             raise ConfigurationError(f"{option} {directory}: cannot be written: {exc.strerror or exc}") from exc
 
 
-def instant_of(text: str | None) -> datetime | None:
-    """The value of --now. Raises: ConfigurationError."""
+def instant_of(text: str | None, option: str = "--now") -> datetime | None:
+    """The value of the option. Raises: ConfigurationError."""
     if text is None:
         return None
     try:
@@ -87,7 +89,7 @@ def instant_of(text: str | None) -> datetime | None:
     except ValueError:
         at = None
     if at is None or at.tzinfo is None:
-        raise ConfigurationError(f"--now {text}: an instant looks like 2026-11-21T16:00:00Z")
+        raise ConfigurationError(f"{option} {text}: an instant looks like 2026-11-21T16:00:00Z")
     return at
 
 
@@ -107,7 +109,11 @@ def ingest(
     is_continuous: Annotated[bool, typer.Option("--continuous", help="Keep running.")] = False,
     interval: Annotated[int, typer.Option("--interval", min=1, metavar="SECONDS", help="With --continuous: time between polls.")] = 10,
     files_per_batch: Annotated[int, typer.Option("--files-per-batch", min=1, help="Maximum number of files per batch.")] = 200,
-    master: Master = "local[*]",
+    again: Annotated[
+        list[str] | None,
+        typer.Option("--again", metavar="SERVER/FILE", help="Read this log anew, and forget what was read of it; * stands for any text."),
+    ] = None,
+    master: Master = LOCAL,
     driver_memory: Memory = "4g",
     as_json: AsJson = False,
 ) -> None:
@@ -115,6 +121,11 @@ def ingest(
     with _answered() as progress:
         places = _sites(sites)
         require_writable(None, None, warehouse)
+        if again:
+            import_module("shadowrelay.sla.session").check_packages()
+            count = import_module("shadowrelay.sla.inspection").read_again(logs, warehouse, again)
+            typer.echo(f"{warehouse}: {count} files read again")
+            return
         spark = progress.session(master, driver_memory, logs, may_be_empty=is_continuous)
         module = import_module("shadowrelay.sla.ingest")
         progress.doing(f"reading {logs}")
@@ -136,10 +147,12 @@ def report(
     sites: Sites = None,
     objectives: Objectives = None,
     now: Now = None,
+    since: Annotated[str | None, typer.Option("--since", metavar="INSTANT", help="Only what belongs to this time or later.")] = None,
+    until: Annotated[str | None, typer.Option("--until", metavar="INSTANT", help="Only what belongs to an earlier time.")] = None,
     is_final: Annotated[bool, typer.Option("--final", help="No more events will come: treat everything unfinished as overdue.")] = False,
     fail_on_breach: Annotated[bool, typer.Option("--fail-on-breach", help="Exit with status 3 if an objective was missed.")] = False,
     textfile: Textfile = None,
-    master: Master = "local[*]",
+    master: Master = LOCAL,
     driver_memory: Memory = "4g",
     as_json: AsJson = False,
 ) -> None:
@@ -147,6 +160,7 @@ def report(
     with _answered() as progress:
         _require_one_source(logs, warehouse, sites)
         instant = instant_of(now)
+        interval = {name: instant_of(text, f"--{name}") for name, text in (("since", since), ("until", until)) if text is not None}
         places = _sites(sites)
         _require_objectives(objectives)
         require_writable(output, textfile)
@@ -156,7 +170,7 @@ def report(
             progress.doing("computing the figures")
             summary = write_report(
                 spark, place, output, objectives_file=None if objectives is None else str(objectives), now=instant, is_final=is_final,
-                textfile=textfile,
+                textfile=textfile, **interval,
             )  # fmt: skip
     if as_json:
         print_json({"output": output} | {key: summary[key] for key in ("now", "input", "overall", "objectives", "causes")})
@@ -178,7 +192,7 @@ def watch(
     objectives: Objectives = None,
     textfile: Textfile = None,
     interval: Annotated[int, typer.Option("--interval", min=1, metavar="SECONDS", help="Time between polls.")] = 10,
-    master: Master = "local[*]",
+    master: Master = LOCAL,
     driver_memory: Memory = "4g",
 ) -> None:
     """Keep the report up to date until stopped. Reads logs as they arrive."""
@@ -193,12 +207,29 @@ def watch(
         )  # fmt: skip
 
 
+@sla.command("prune")
+def prune(
+    warehouse: WarehouseWanted,
+    keep: Annotated[str, typer.Option("--keep", metavar="DURATION", help="How much to keep, such as 90d.")],
+) -> None:
+    """Delete the events of all days that ended longer ago."""
+    with _answered():
+        try:
+            span = parse_duration(keep)
+        except ValueError as exc:
+            raise ConfigurationError(f"--keep {keep}: {exc}") from exc
+        import_module("shadowrelay.sla.session").check_packages()
+        import_module("shadowrelay.sla.ingest").require_warehouse(warehouse)
+        count = import_module("shadowrelay.sla.inspection").keep(warehouse, span)
+    typer.echo(f"{warehouse}: {count} days deleted")
+
+
 @sla.command("trace")
 def trace(
     message_id: Annotated[str, typer.Argument(help="Network message id, or internet message id (`Message-ID`).")],
     logs: Logs = None,
     warehouse: Warehouse = None,
-    master: Master = "local[*]",
+    master: Master = LOCAL,
     driver_memory: Memory = "4g",
     as_json: AsJson = False,
 ) -> None:

@@ -25,6 +25,7 @@ UTC_INSTANT = pa.timestamp("us", tz="UTC")
 _INSTANT = re.compile(r"((?:19|20|21)[0-9]{2}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2})(?:\.([0-9]{1,9}))?Z")
 """Years that a clock can have. Exchange writes three digits of a second, other programs up to seven or nine."""
 _SPAN = re.compile(r"(-?)([0-9]{1,9})(?:\.([0-9]{1,9}))?")
+_COPIES = re.compile(r"([0-9]{1,9})/[0-9]{1,9}")
 _INTEGER = re.compile(r"-?[0-9]{1,19}")
 _PLAIN_INSTANT = "^(19|20|21)[0-9]{2}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}[.]([0-9]{3}|[0-9]{6})Z$"
 _PLAIN_SPAN = "^-?[0-9]{1,9}[.][0-9]{6}$"
@@ -56,6 +57,13 @@ def read_integers(texts: pa.Array, kind: Any) -> Read:
         return int(text) if _INTEGER.fullmatch(text) and -limit <= int(text) < limit else None
 
     return _read(texts, kind, _PLAIN_INTEGER, lambda plain: plain, integer, True)
+
+
+def read_copies(texts: pa.Array) -> Read:
+    """The first number of `1/2`: copies made, of those wanted."""
+    found = [_COPIES.fullmatch(text) for text in texts.to_pylist()]
+    values = pa.array([None if each is None else int(each[1]) for each in found], pa.int64())
+    return Read(values, [position for position, each in enumerate(found) if each is None])
 
 
 def _read(
@@ -121,6 +129,7 @@ def _instants(array: pa.Array) -> Read:
 
 KEYS: dict[str, tuple[str, pa.DataType, Callable[[pa.Array], Read]]] = {
     "Replication": ("replication", pa.string(), _texts),
+    "Copies": ("copies", pa.int64(), read_copies),
     "AckElapsed": ("ack_us", pa.int64(), read_spans),
     "ShadowElapsed": ("shadow_us", pa.int64(), read_spans),
     "AttemptElapsed": ("attempt_us", pa.int64(), read_spans),
@@ -180,7 +189,7 @@ ARROW_EVENTS = pa.schema(
     + [(name, pa.string()) for name in TEXTS if name != "traffic_type"]
     + [("custom_data", pa.string()), ("traffic_type", pa.string()), ("recipients", _LIST), ("recipient_statuses", _LIST)]
     + [("recipients_hash", pa.int64()), ("total_bytes", pa.int64()), ("recipient_count", pa.int32()), ("replication", pa.string())]
-    + [("ack_us", pa.int64()), ("shadow_us", pa.int64()), ("attempt_us", pa.int64()), ("reason", pa.string())]
+    + [("copies", pa.int64()), ("ack_us", pa.int64()), ("shadow_us", pa.int64()), ("attempt_us", pa.int64()), ("reason", pa.string())]
     + [("silent_since", UTC_INSTANT), ("detected_at", UTC_INSTANT), ("original_message", pa.string())]
     + [("format", pa.string()), ("file", pa.string()), ("line", pa.int64())]
 )

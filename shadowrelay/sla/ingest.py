@@ -34,7 +34,7 @@ from shadowrelay.sla.sites import (
     write_shipping,
 )
 from shadowrelay.sla.storage import alone, is_local, located, sweep, written_whole
-from shadowrelay.sla.warehouse import LOGS, compact, frame_of, read_files, read_readings
+from shadowrelay.sla.warehouse import LOGS, begin, compact, frame_of, read_files, read_readings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -98,6 +98,7 @@ def ingest_once(spark: "SparkSession", logs: str, warehouse: str, sites: Mapping
     Raises: NoLogs if no server's directory has a log.
     """
     require_logs(logs)
+    begin(warehouse)
     if is_little(logs):
         land_here(files_of(logs), warehouse, "once")
     else:
@@ -234,7 +235,7 @@ def _unread(spark: "SparkSession", warehouse: str, logs: Set[tuple[str, str]]) -
     """Those that have not been read. Shapes: (server, name) of each."""
     if not logs:
         return set()
-    unread = frame_of(spark, LOGS, sorted(logs)).join(read_files(spark, warehouse), on=["server", "file"], how="left_anti")
+    unread = frame_of(spark, LOGS, sorted(logs)).join(read_readings(spark, warehouse), on=["server", "file"], how="left_anti")
     return {(row.server, row.file) for row in unread.collect()}
 
 
@@ -308,6 +309,7 @@ def _ingest(
     is_compacting: bool,
     tell: Tell,
 ) -> Ingested:
+    begin(warehouse)
     for table in ("events", "quarantine"):
         sweep(f"{warehouse}/{table}")
     query = start(spark, logs, warehouse, interval if is_continuous else None, files_per_batch, tell)

@@ -24,6 +24,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from shadowrelay.sla.columns import ARROW_EVENTS, UTC_INSTANT
+from shadowrelay.sla.figures.counting import BY_COPIES, COPIES_MAX
 from shadowrelay.sla.figures.rows import is_acknowledgement, is_event, is_promotion
 from shadowrelay.sla.land import COMPRESSION, escaped, is_landed
 from shadowrelay.sla.session import local_cores
@@ -42,15 +43,15 @@ AHEAD_MAX = timedelta(hours=1)
 ROWS_AT_ONCE = 100_000
 IN_TIME, LATE, AHEAD = "in time", "late", "ahead"
 
-_TAKEN = ("row_id", "at", "event", "source", "replication", "shadow_us", "recipients")
+_TAKEN = ("row_id", "at", "event", "source", "replication", "copies", "shadow_us", "recipients")
 FEED_DDL = (
     "row_id string, moment timestamp, standing string, server string, event string, source string, replication string, "
-    "shadow_us long, recipients_count long"
+    "copies long, shadow_us long, recipients_count long"
 )
 """A row of the feed. `moment`: its `at`; for rows that are late or ahead, an instant that Spark's watermark has not passed."""
 ARROW_FEED = pa.schema(
     [("row_id", pa.string()), ("moment", UTC_INSTANT), ("standing", pa.string()), ("server", pa.string())]
-    + [(name, ARROW_EVENTS.field(name).type) for name in ("event", "source", "replication", "shadow_us")]
+    + [(name, ARROW_EVENTS.field(name).type) for name in ("event", "source", "replication", "copies", "shadow_us")]
     + [("recipients_count", pa.int64())]
 )
 
@@ -225,7 +226,7 @@ COUNTS = (
     "deliveries", "recipients_delivered", "deferrals", "failures", "dsns", "late_rows", "ahead_rows",
 )  # fmt: skip
 _LATENCIES = tuple(f"latency_{bound}" for bound in (*BUCKETS_MS, "more"))
-_SUMS = (*COUNTS, *_LATENCIES)
+_SUMS = (*COUNTS, *BY_COPIES, *_LATENCIES)
 MINUTES_DDL = "minute timestamp, server string, " + ", ".join(f"{name} long" for name in _SUMS)
 _BATCH = re.compile(r"batch=([0-9]+)")
 _FOLDED = re.compile(r"upto=([0-9]+)")
@@ -261,11 +262,14 @@ _STATE = "org.apache.spark.sql.execution.streaming.state"
 def counted(rows: DataFrame) -> DataFrame:
     """Counts (MINUTES_DDL) from rows of the feed without repeats."""
     is_in_time = F.col("standing") == IN_TIME
+    said_copies = F.coalesce("copies", F.when(F.col("replication") != "", (F.col("replication") == "Success").cast("long")))
+    at_most = F.when(said_copies > COPIES_MAX, COPIES_MAX).otherwise(said_copies)  # `least` would take a null for the other value
     conditions = {
         "rows": F.lit(True),
         "messages_acknowledged": is_acknowledgement(),
         "messages_redundant": is_acknowledgement() & (F.col("replication") == "Success"),
         "messages_not_redundant": is_acknowledgement() & (F.col("replication") != "Success") & (F.col("replication") != ""),
+        **{name: is_acknowledgement() & (at_most == number) for number, name in enumerate(BY_COPIES)},
         "copies_received": is_event("HARECEIVE"),
         "copies_discarded": is_event("HADISCARD"),
         "promotions": is_promotion(),
@@ -384,6 +388,7 @@ def placed(rows: Iterable[Line], sites: Mapping[str, Site], scopes: Iterable[str
     return [
         {"start": instant(start), "scope": scope, "name": name}
         | {key: line[key] for key in COUNTS}
+        | {"messages_by_copies": {str(number): line[key] for number, key in enumerate(BY_COPIES)}}
         | {"shadow_latency_ms": latency([line[key] for key in _LATENCIES])}
         for (start, scope, name), line in sorted(sums.items())
     ]

@@ -6,11 +6,13 @@ comes to the driver. Tables are written beside those of the previous report, and
 """
 
 import json
+import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import unquote
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
@@ -19,8 +21,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructType
 
 from shadowrelay.sla.figures.counting import Within, counted
-from shadowrelay.sla.figures.evidence import Evidence, Rules, evidence
-from shadowrelay.sla.figures.first_pass import BEARING, first_pass, odd_events, seen_counts, server_names
+from shadowrelay.sla.figures.evidence import Evidence, Rules, evidence, within
+from shadowrelay.sla.figures.first_pass import BEARING, first_pass, odd_events, seen_counts, server_names, several_copies
+from shadowrelay.sla.inspection import inspect
 from shadowrelay.sla.land import COMPRESSION
 from shadowrelay.sla.live import AHEAD_MAX
 from shadowrelay.sla.objectives import BURN_WINDOWS_HOURS, Promise, impossible, judged, not_computable, read_objectives
@@ -43,7 +46,7 @@ from shadowrelay.sla.summary import (
     traced,
     traces,
 )
-from shadowrelay.sla.warehouse import SERVERS, SITES, frame_of, read_events, read_quarantine
+from shadowrelay.sla.warehouse import SERVERS, SITES, WarehouseUnusable, frame_of, read_events, read_quarantine
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -51,6 +54,7 @@ if TYPE_CHECKING:
 MICROSECOND = timedelta(microseconds=1)
 TRIES = 3  # a concurrent ingest may merge small files that this report has listed but not read; then the report is restarted
 FILE_VANISHED = "FAILED_READ_FILE.FILE_NOT_EXIST"  # Spark's error class for that
+_EVENTS_READ = re.compile(r"events/date=[^/]+/server=([^/]+)/batch=[^/]+/[^/]+\.parquet")  # in its errors about a file
 
 # ---- the directory of a report
 
@@ -152,13 +156,15 @@ def write_report(
     *,
     objectives_file: str | None = None,
     now: datetime | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
     is_final: bool = False,
     textfile: str | None = None,
     is_exact: bool = False,
     watch: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Make the report and return the content of summary.json. `is_exact`: use the exact transforms for every message, which is slow; for
-    tests. `watch`: the status of `sla watch`, see docs/sla.md, 7.
+    tests. `since`, `until`: report only what belongs to this interval. `watch`: the status of `sla watch`, see docs/sla.md, 7.
 
     Raises: ConfigurationError for the objectives.
     """
@@ -166,11 +172,19 @@ def write_report(
     sweep_reports(output, older_than=ABANDONED_AFTER)
     for tries_left in reversed(range(TRIES)):
         try:
-            summary = _make(spark, warehouse, output, promise, now=now, is_final=is_final, is_exact=is_exact, watch=watch)
+            summary = _make(
+                spark, warehouse, output, promise, now=now, since=since, until=until, is_final=is_final, is_exact=is_exact, watch=watch
+            )
             break
         except (PySparkException, Py4JJavaError) as exc:  # a job's failure may be either
-            if FILE_VANISHED not in str(exc) or not tries_left:
-                raise
+            if FILE_VANISHED in str(exc) and tries_left:
+                continue
+            if (torn := _EVENTS_READ.search(str(exc))) is not None:
+                raise WarehouseUnusable(
+                    f"{warehouse}: damaged: {torn[0]} cannot be read; read it again: `shadowrelay sla ingest --logs DIR "
+                    f"--warehouse {warehouse} --again '{unquote(torn[1])}/*'`"
+                ) from exc
+            raise
     if textfile is not None:
         write_textfile(textfile, summary)
     return summary
@@ -183,11 +197,14 @@ def _make(
     promise: Promise,
     *,
     now: datetime | None,
+    since: datetime | None,
+    until: datetime | None,
     is_final: bool,
     is_exact: bool,
     watch: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
     """Write tables, summary.json and report.html; returns the summary."""
+    inspect(warehouse)
     inputs = read_inputs(spark, warehouse)
     generated_at = datetime.now(UTC).replace(microsecond=0)
     store = Store(spark, output)
@@ -197,6 +214,8 @@ def _make(
         newest = max((at for at in log_ends.values() if at is not None), default=microseconds(generated_at))
         judged_at = newest if now is None else microseconds(now)
         found, rows = _found(spark, events, inputs, log_ends, _rules(promise, judged_at, is_final), store, is_exact=is_exact)
+        if since is not None or until is not None:
+            found = within(found, *(None if end is None else microseconds(end) for end in (since, until)))
         logged = frame_of(spark, SERVERS, [(name,) for name in inputs.logged])
         sites = frame_of(spark, SITES, [(name, site.site, site.boundary) for name, site in inputs.sites.items()])
         figures = store.keep(
@@ -212,6 +231,8 @@ def _make(
             "schema_version": SCHEMA_VERSION,
             "generated_at": instant(generated_at),
             "now": instant(judged_at),
+            "since": None if since is None else instant(since),
+            "until": None if until is None else instant(until),
             "is_final": is_final,
             "input": input_of(inputs, rows=rows.all, rows_repeated=rows.odd - said.rows_once),
             **_figures(figures, promise, inputs),
@@ -273,14 +294,17 @@ def _found(
 ) -> tuple[Evidence, Rows]:
     names = frame_of(spark, SERVERS, [(name,) for name in inputs.servers])
     seen = None if is_exact else store.keep({"seen": lambda: first_pass(events, server_names(names))})["seen"]
+    several = None
     if seen is None:
         count = events.count()
         odd, rows = events, Rows(count, count)
     else:
         counts = seen_counts(seen).collect()[0]
+        if counts["several"]:
+            several = store.keep({"several": lambda: several_copies(events, seen)})["several"]
         rows = Rows(counts["rows"], counts["odd_rows"])
         odd = odd_events(events, seen, messages=counts["messages"], odd=counts["odd"])
-    found = evidence(seen, odd, events, log_ends, logged_servers=inputs.logged, rules=rules, keep=store.keep)
+    found = evidence(seen, several, odd, events, log_ends, logged_servers=inputs.logged, rules=rules, keep=store.keep)
     return found, rows
 
 
@@ -335,6 +359,9 @@ def _metrics(summary: Mapping[str, Any]) -> Iterator[tuple[str, list[tuple[dict[
     for name, value in summary["overall"].items():
         if not isinstance(value, Mapping):
             yield name, [({}, value)]
+            continue
+        if name == "messages_by_copies":
+            yield name, [({"copies": copies}, count) for copies, count in value.items()]
             continue
         base = name.removesuffix("_ms")
         yield f"{base}_count", [({}, value["count"])]

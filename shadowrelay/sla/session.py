@@ -64,11 +64,16 @@ class SparkUnavailable(ConfigurationError):
     """The job cannot run on this machine; the text says what to install. Nothing has started."""
 
 
-def check_spark() -> None:
-    """Raises: SparkUnavailable if pyspark, pyarrow or Java is missing, or Java is too old."""
+def check_packages() -> None:
+    """Raises: SparkUnavailable if pyspark or pyarrow is missing."""
     for name in ("pyspark", "pyarrow"):
         if importlib.util.find_spec(name) is None:
             raise SparkUnavailable(f"{name} is missing: install the extra with pip install 'shadowrelay[spark]'")
+
+
+def check_spark() -> None:
+    """Raises: SparkUnavailable if pyspark, pyarrow or Java is missing, or Java is too old."""
+    check_packages()
     java = find_java()
     if java is None:
         raise SparkUnavailable(f"Java is missing: {REMEDY}")

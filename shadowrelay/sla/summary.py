@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from shadowrelay.sla.figures.counting import COUNTS, HOUR_US, MAXIMA, TIMES
+from shadowrelay.sla.figures.counting import BY_COPIES, COUNTS, HOUR_US, MAXIMA, TIMES
 from shadowrelay.sla.figures.evidence import Evidence
 from shadowrelay.sla.figures.incidents import UNEXPLAINED
 from shadowrelay.sla.figures.rows import is_side_message
@@ -54,6 +54,7 @@ def figures_of(row: Line) -> dict[str, Any]:
         "messages_acknowledged": row["messages_acknowledged"],
         "messages_reconstructed": row["messages_reconstructed"],
         "messages_redundant": row["messages_redundant"],
+        "messages_by_copies": {str(number): row[name] for number, name in enumerate(BY_COPIES)},
         "redundancy_ratio": row["messages_redundant"] / judged if judged else None,
         "messages_dsn": row["messages_dsn"],
         "messages_sent_again": row["messages_sent_again"],

@@ -3,18 +3,22 @@
 All code reads events through this module, with explicit schemas and never inferred ones: a server called "007" stays a text.
 Text columns are empty and never null if the log has no value; numbers and instants are null then.
 
-`compact` merges the small Parquet files of past days, and drops repeated rows in them. The merged file is written before the small ones
-are deleted. A kill in between leaves repeats, which every reader tolerates and the next compaction removes. A report that has listed
-the small files and reads them later is restarted (`report.TRIES`).
+A batch counts when it is complete: `files/batch=N/_SUCCESS`, or the record of a compaction, is written last. Readers see no other rows.
+
+`compact` merges the small Parquet files of past days, and drops repeated rows in them. It writes the merged file, then a record of its
+content (`merged/<name>.json`), and deletes the small ones last. A kill in between leaves repeats, which every reader tolerates and the next
+compaction removes. A report that has listed the small files and reads them later is restarted (`report.TRIES`).
 """
 
+import json
 import uuid
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa  # type: ignore[import-untyped]
+from pyarrow import parquet
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
@@ -27,12 +31,13 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from shadowrelay.model.replies import ShadowrelayError
 from shadowrelay.sla.columns import UTC_INSTANT
 from shadowrelay.sla.land import COMPRESSION
-from shadowrelay.sla.storage import located
+from shadowrelay.sla.storage import located, written_whole
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 _TEXT, _LONG, _INSTANT, _LIST = StringType(), LongType(), TimestampType(), ArrayType(StringType())
 
@@ -73,6 +78,7 @@ EVENTS = _struct(
     ("total_bytes", _LONG),
     ("recipient_count", IntegerType()),
     ("replication", _TEXT),
+    ("copies", _LONG),
     ("ack_us", _LONG),
     ("shadow_us", _LONG),
     ("attempt_us", _LONG),
@@ -121,21 +127,135 @@ def frame_of(spark: "SparkSession", schema: StructType, rows: Iterable[Sequence[
     return spark.createDataFrame(pa.Table.from_pylist([dict(zip(columns.names, row, strict=True)) for row in rows], columns), schema)
 
 
+# ---- what is in it
+
+SCHEMA_VERSION = 2  # 1 had no version, no column `copies`, and no records of compactions
+
+
+class WarehouseUnusable(ShadowrelayError):
+    """A warehouse that this version cannot read, or that is damaged. The text has the remedy."""
+
+
+def begin(warehouse: str) -> None:
+    """Write the version into a new warehouse. Raises: WarehouseUnusable for one of another version."""
+    if read_version(warehouse) is None:
+        with written_whole(f"{warehouse}/warehouse.json") as file:
+            file.write(json.dumps({"schema_version": SCHEMA_VERSION}).encode())
+    require_version(warehouse)
+
+
+def require_version(warehouse: str) -> None:
+    """Raises: WarehouseUnusable for one of another version. A directory without a warehouse is none."""
+    version = read_version(warehouse)
+    if version not in (None, SCHEMA_VERSION):
+        which = "a later" if version > SCHEMA_VERSION else "an earlier"
+        raise WarehouseUnusable(
+            f"{warehouse}: this warehouse was written by {which} version of shadowrelay (schema {version}, this one has {SCHEMA_VERSION}); "
+            "read the logs into a new one with `sla ingest --warehouse NEW`"
+        )
+
+
+def read_version(warehouse: str) -> int | None:
+    """The schema version; None if there is no warehouse. Raises: WarehouseUnusable."""
+    files, path = located(f"{warehouse}/warehouse.json")
+    if not files.exists(path):
+        return 1 if files.isdir(f"{path.rpartition('/')[0]}/events") else None
+    try:
+        return int(json.loads(files.cat_file(path))["schema_version"])
+    except (ValueError, KeyError, TypeError):
+        raise WarehouseUnusable(f'{path}: damaged; a warehouse of this version has {{"schema_version": {SCHEMA_VERSION}}} there') from None
+
+
+class Merge(NamedTuple):
+    """The record of a compaction. `rows`: of the merged files, by date. `parts`: rows of each file that was merged, by its path below
+    `events`; these files count no more, also where they still exist."""
+
+    rows: Mapping[str, int]
+    parts: Mapping[str, int]
+
+
+def read_merges(warehouse: str) -> dict[str, Merge]:
+    """Compactions by the names of their batches. Raises: WarehouseUnusable."""
+    files, top = located(f"{warehouse}/merged")
+    found: dict[str, Merge] = {}
+    for path in sorted(files.glob(f"{top}/merged-*.json")):
+        try:
+            found[path.rpartition("/")[2].removesuffix(".json")] = Merge(**json.loads(files.cat_file(path)))
+        except (ValueError, TypeError):
+            raise WarehouseUnusable(f"{path}: damaged; the warehouse has to be made anew") from None
+    return found
+
+
+def landed_batches(warehouse: str) -> set[str]:
+    """Complete batches of `files`."""
+    files, top = located(f"{warehouse}/files")
+    return {path.rsplit("/", 2)[1].removeprefix("batch=") for path in files.glob(f"{top}/batch=*/_SUCCESS")}
+
+
+def complete_batches(warehouse: str) -> set[str]:
+    """Those, and those of compactions."""
+    files, top = located(f"{warehouse}/merged")
+    merged = {path.rpartition("/")[2].removesuffix(".json") for path in files.glob(f"{top}/merged-*.json")}
+    return merged | landed_batches(warehouse)
+
+
+def unknown_batches(warehouse: str, complete: Set[str]) -> list[str]:
+    """Batches with events besides these: being written, or left by a process that was killed, which the next one repeats."""
+    files, top = located(f"{warehouse}/events")
+    there = {path.rsplit("/", 2)[1].removeprefix("batch=") for path in files.glob(f"{top}/date=*/server=*/batch=*/*.parquet")}
+    return sorted(there - complete)
+
+
+# ---- what is left of it
+
+
+def read_pruned(warehouse: str) -> date | None:
+    """The first day that is left; None if nothing was pruned. Raises: WarehouseUnusable."""
+    files, path = located(f"{warehouse}/pruned.json")
+    try:
+        return date.fromisoformat(json.loads(files.cat_file(path))["before"])
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError):
+        raise WarehouseUnusable(f"{path}: damaged; without it, what was pruned would count as missing: run `sla prune` again") from None
+
+
+def prune(warehouse: str, before: date) -> int:
+    """Forget the days before `before`; returns how many there were. Nothing else may write into the warehouse meanwhile."""
+    with written_whole(f"{warehouse}/pruned.json") as file:  # readers see less from here on, before anything is deleted
+        file.write(json.dumps({"before": before.isoformat()}).encode())
+    files, top = located(f"{warehouse}/events")
+    days = [path for path in files.glob(f"{top}/date=*") if path.rpartition("/date=")[2] < before.isoformat()]
+    for path in days:
+        files.rm(path, recursive=True)
+    return len(days)
+
+
+def _since(pruned: date | None, last_at: str) -> "Column":
+    """Whether a row or a log is not older than what was pruned; the latter if it ended later, or has no rows at all."""
+    return F.lit(True) if pruned is None else F.coalesce(F.col(last_at) >= F.lit(pruned).cast("timestamp"), F.lit(True))
+
+
 def read_events(spark: "SparkSession", warehouse: str) -> "DataFrame":
-    """All events, with repeats: code that counts must count each `row_id` once. Empty if nothing was ingested."""
-    return _read(spark, f"{warehouse}/events", EVENTS)
+    """All events of complete batches, with repeats: code that counts must count each `row_id` once. Empty if nothing was ingested."""
+    complete, pruned = complete_batches(warehouse), read_pruned(warehouse)
+    frame = _read(spark, f"{warehouse}/events", _in_batches(EVENTS))  # Spark lists the files here: a batch may begin or end meanwhile
+    if unknown := unknown_batches(warehouse, complete):
+        frame = frame.where(~F.col("batch").isin(*unknown))
+    frame = frame.drop("batch")
+    return frame if pruned is None else frame.where(F.col("date") >= F.lit(pruned))
 
 
 def read_quarantine(spark: "SparkSession", warehouse: str) -> "DataFrame":
     """Quarantined lines; for a file that was read more than once, those of the last time."""
     lines = _read(spark, f"{warehouse}/quarantine", _in_batches(QUARANTINE))
-    last = _last_readings(spark, warehouse).select("server", "file", "batch")
+    last = _last_readings(spark, warehouse).where(_since(read_pruned(warehouse), "last_at")).select("server", "file", "batch")
     return lines.join(last, on=["server", "file", "batch"], how="left_semi").select(*QUARANTINE.fieldNames())
 
 
 def read_files(spark: "SparkSession", warehouse: str) -> "DataFrame":
-    """Files that were read, each once, as read last, when it was longest."""
-    return _last_readings(spark, warehouse).select(*FILES.fieldNames())
+    """Files that were read, each once, as read last, when it was longest. Those that ended before what was pruned are left out."""
+    return _last_readings(spark, warehouse).where(_since(read_pruned(warehouse), "last_at")).select(*FILES.fieldNames())
 
 
 def read_readings(spark: "SparkSession", warehouse: str) -> "DataFrame":
@@ -189,8 +309,13 @@ def compact(spark: "SparkSession", warehouse: str, *, before: date | None = None
     """
     files, top = located(f"{warehouse}/events")
     count = 0
+    for merge in read_merges(warehouse).values():  # what an earlier compaction did not come to delete
+        if left := [f"{top}/{path}" for path in merge.parts if files.exists(f"{top}/{path}")]:
+            files.rm(left)
     for parts in _groups(_parts(files, top), before or datetime.now(UTC).date()):
-        _merge(spark, f"{warehouse}/events", parts, top)
+        name = f"merged-{uuid.uuid4().hex}"
+        _merge(spark, f"{warehouse}/events", parts, top, name)
+        _record(warehouse, files, top, parts, name)
         files.rm([part.path for part in parts])
         count += len(parts)
     return count
@@ -224,10 +349,25 @@ def _groups(parts: Iterator[Part], before: date) -> Iterator[list[Part]]:
         yield group
 
 
-def _merge(spark: "SparkSession", events: str, parts: list[Part], top: str) -> None:
+def rows_in(files: Any, path: str) -> int:
+    """Rows of a Parquet file, by its footer. Raises: OSError, ArrowInvalid for one that is missing or torn."""
+    with files.open(path, "rb") as file:
+        return int(parquet.read_metadata(file).num_rows)
+
+
+def _record(warehouse: str, files: Any, top: str, parts: list[Part], name: str) -> None:
+    rows: dict[str, int] = defaultdict(int)
+    for path in files.glob(f"{top}/date=*/server=*/batch={name}/*.parquet"):
+        rows[path[len(top) :].strip("/")[len("date=") :][:10]] += rows_in(files, path)
+    merge = Merge(rows, {part.path[len(top) :].strip("/"): rows_in(files, part.path) for part in parts})
+    with written_whole(f"{warehouse}/merged/{name}.json") as file:
+        file.write(json.dumps(merge._asdict()).encode())
+
+
+def _merge(spark: "SparkSession", events: str, parts: list[Part], top: str, name: str) -> None:
     paths = [f"{events}{part.path[len(top) :]}" for part in parts]
     rows = spark.read.schema(EVENTS).option("basePath", events).parquet(*paths).select(*EVENTS.fieldNames())
     together = rows.repartition("date", "server").dropDuplicates(["date", "server", "row_id"])
-    named = together.withColumn("batch", F.lit(f"merged-{uuid.uuid4().hex}")).sortWithinPartitions("date", "server", "batch", "at")
+    named = together.withColumn("batch", F.lit(name)).sortWithinPartitions("date", "server", "batch", "at")
     writer = named.write.mode("append").partitionBy("date", "server", "batch").option("compression", COMPRESSION)
     writer.option("maxRecordsPerFile", ROWS_PER_FILE_MAX).parquet(events)

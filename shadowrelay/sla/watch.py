@@ -23,6 +23,7 @@ from shadowrelay.sla.report import sweep_reports, write_report, write_textfile
 from shadowrelay.sla.sites import Site, read_servers
 from shadowrelay.sla.storage import sweep, written_whole
 from shadowrelay.sla.summary import instant
+from shadowrelay.sla.warehouse import begin
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -143,6 +144,7 @@ class _Watch:
         self._sites, self._objectives_file, self._textfile = sites, objectives_file, textfile
         self._interval, self._tell = interval, tell
         self._queries: dict[str, StreamingQuery] = {}
+        begin(warehouse)
         self._mark = live.begin(warehouse)
         self._had_events = has_events(warehouse)
         self._shown: tuple[Any, ...] = ()

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from shadowrelay.sla.warehouse import EVENTS
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
-NULL_UNLESS_NAMED = {"total_bytes", "ack_us", "shadow_us", "attempt_us", "silent_since", "detected_at"}
+NULL_UNLESS_NAMED = {"total_bytes", "copies", "ack_us", "shadow_us", "attempt_us", "silent_since", "detected_at"}
 
 
 def recipients_hash(recipients: Sequence[str]) -> int | None:

@@ -40,7 +40,7 @@ def no_figures() -> dict[str, Any]:
     return (
         figures
         | {name: dict(ranks) for name in PERCENTILES}
-        | {"redundancy_ratio": None, "shadow_share": None, "exposure_max_seconds": 0.0}
+        | {"messages_by_copies": dict.fromkeys("0123", 0), "redundancy_ratio": None, "shadow_share": None, "exposure_max_seconds": 0.0}
     )
 
 
@@ -54,7 +54,15 @@ def empty() -> Summary:
         for name, objective, within in OBJECTIVES
     ]
     return {
-        **{"schema_version": 1, "generated_at": iso(NOW), "now": None, "is_final": False, "objectives": objectives},
+        **{
+            "schema_version": 1,
+            "generated_at": iso(NOW),
+            "now": None,
+            "since": None,
+            "until": None,
+            "is_final": False,
+            "objectives": objectives,
+        },
         "input": {
             **{"servers": [], "files": 0, "files_missing": 0, "lines": 0, "rows": 0, "rows_repeated": 0, "first_at": None, "last_at": None},
             **{"quarantine": [], "dropped_before_shipping": []},
@@ -154,6 +162,7 @@ class _Maker:
             return no_figures()
         missing = round(number * bad)
         figures = no_figures() | {"messages_acknowledged": number, "messages_redundant": number - missing, "messages_done": number}
+        figures |= {"messages_by_copies": {"0": missing, "1": number - missing, "2": 0, "3": 0}}
         figures |= {"redundancy_ratio": (number - missing) / number, "shadow_share": 0.41, "exposure_count": missing}
         figures |= {"exposure_seconds": missing * 70.0, "exposure_max_seconds": 900.0 if missing else 0.0}
         slow = 1 + 40 * bad
@@ -170,6 +179,7 @@ class _Maker:
             return total
         total |= {name: sum(part[name] for part in parts) for name in SUMS}
         total["redundancy_ratio"] = total["messages_redundant"] / total["messages_acknowledged"]
+        total["messages_by_copies"] = {copies: sum(part["messages_by_copies"][copies] for part in parts) for copies in "0123"}
         total |= {"shadow_share": 0.41, "exposure_max_seconds": max(part["exposure_max_seconds"] for part in parts)}
         total |= {name: parts[-1][name] for name in PERCENTILES[3:]}
         for name in PERCENTILES[:3]:

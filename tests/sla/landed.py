@@ -8,6 +8,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from shadowrelay.sla.land import ARROW_FILES, land_files
+from shadowrelay.sla.warehouse import begin
 from tests.kit.log_files import a_log, an_event
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -18,6 +19,7 @@ def land(
     directory: Path, batch: str, server: str = "mx1", *, ago: list[timedelta], is_whole: bool = True, log_name: str = "", **values: Any
 ) -> None:
     """A log with a row for each of `ago` before NOW, landed in `<directory>/w`. Two of one `log_name` have the same rows."""
+    begin(str(directory / "w"))
     name = log_name or batch
     log = directory / "logs" / server / f"MSGTRK-{name}.LOG"
     log.parent.mkdir(parents=True, exist_ok=True)

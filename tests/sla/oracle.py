@@ -124,6 +124,26 @@ class Message:
             return None
         return any(row.at <= self.receive.at for row in self.those("HAREDIRECT"))
 
+    @property
+    def copies(self) -> int:
+        """How many it had when it was acknowledged, beside the primary server's."""
+        told = self.receive.custom.get("Copies", "") if self.receive is not None else ""
+        made, slash, _ = told.partition("/")
+        return int(made) if slash else int(bool(self.is_redundant))
+
+    def has_another(self, loss: Row) -> bool:
+        """Whether a third server kept its copy through the loss of a primary server."""
+        lost = {row.reference for row in self.takeovers if row.at <= loss.at}
+        since = loss.instant("SilentSince")
+        assert since is not None
+        for server in {row.server for row in self.those("HARECEIVE")} - {loss.server, loss.reference}:
+            seen = [row.at for row in [*self.those("HADISCARD"), *self.takeovers] if row.server == server]
+            seen += [row.at for row in self.those("HAREDIRECT") if row.server_hostname == server]
+            givers = {row.client for row in self.those("HARECEIVE") if row.server == server}
+            if givers <= lost and any(at > since for at in seen):
+                return True
+        return False
+
 
 class Oracle:
     """Facts of all messages, and the figures made of them."""
@@ -187,7 +207,7 @@ class Oracle:
             found.receive = receives[0]
             found.is_acknowledged, found.acknowledged_at, found.server = True, receives[0].at, receives[0].server
             made = [row for row in found.those("HAREDIRECT") if row.server == found.server and row.at <= found.acknowledged_at]
-            found.other = made[-1].server_hostname if made else None
+            found.other = max((row.at, row.server_hostname) for row in made)[1] if made else None
         elif (copies or takeovers) and not found.those("RECEIVE") and not found.is_dsn and not self._is_refused_or_made_here(found):
             first = min([*copies, *takeovers], key=lambda row: (row.at, row.server))
             found.is_acknowledged = found.is_reconstructed = True
@@ -307,7 +327,7 @@ class Oracle:
             *belongs, messages_redundant=bool(message.is_redundant), messages_done=message.done_at is not None, messages_sent_again=is_again
         )
         if message.is_redundant is not None:
-            self._add(*belongs, messages_judged=1)
+            self._add(*belongs, messages_judged=1, copies=min(message.copies, 3))
             self.events["redundancy_ratio"].append((at, message.is_redundant))
             self._exposures(message, belongs)
         shadow, ack = (message.receive.elapsed(key) if message.receive else None for key in ("ShadowElapsed", "AckElapsed"))
@@ -326,10 +346,10 @@ class Oracle:
         return span(self.objectives[name]["within"])
 
     def _exposures(self, message: Message, belongs: tuple[int, str, tuple[str, str] | None]) -> None:
-        began = [(message.acknowledged_at, 0, "no copy at acknowledgement")] if not message.is_redundant else []
+        began = [(message.acknowledged_at, 0, "no copy at acknowledgement")] if message.copies == 0 else []
         for row in message.takeovers:
             since = row.instant("SilentSince")
-            if since is not None:
+            if since is not None and not message.has_another(row):
                 began.append((max(since, message.acknowledged_at), 1, "holder lost"))
         made = [row.at for row in message.those("HAREDIRECT")]
         merged: list[list[Any]] = []
@@ -564,6 +584,7 @@ def _finished(values: dict[str, list[Any]]) -> dict[str, Any]:
     figure["exposure_max_seconds"] = max(of("exposure_us"), default=0) / SECOND
     judged = sum(of("messages_judged"))
     figure["redundancy_ratio"] = figure["messages_redundant"] / judged if judged else None
+    figure["messages_by_copies"] = {str(number): of("copies").count(number) for number in range(4)}
     figure["shadow_share"] = sum(of("shadow_us")) / sum(of("ack_us")) if sum(of("ack_us")) else None
     for name, wanted in PERCENTILES.items():
         found: dict[str, int | None] = {"count": len(of(name))}

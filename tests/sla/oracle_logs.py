@@ -16,6 +16,7 @@ from pathlib import Path
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 ESCAPE = re.compile(r"\\u([0-9a-f]{4})")
+COPIES = re.compile("[0-9]{1,9}/[0-9]{1,9}")
 NUMBERS = ("total-bytes", "recipient-count")
 
 
@@ -187,6 +188,8 @@ def _row(raw: bytes, fields: list[str], server: str, file: str, number: int, is_
     for item in cell["custom-data"].split(";") if cell["custom-data"] else ():
         key, equals, value = item.removeprefix("S:").partition("=")
         if is_ours and (not equals or not item.startswith("S:")):
+            raise BadLine("custom-data")
+        if is_ours and key == "Copies" and not COPIES.fullmatch(value):
             raise BadLine("custom-data")
         custom[plain(key)] = plain(value)
     return Row(

@@ -7,8 +7,9 @@ from py4j.protocol import Py4JJavaError
 
 from shadowrelay.sla import report
 from shadowrelay.sla import warehouse as module
-from shadowrelay.sla.land import land_files
-from shadowrelay.sla.warehouse import compact, read_events
+from shadowrelay.sla.inspection import inspect
+from shadowrelay.sla.land import land_here
+from shadowrelay.sla.warehouse import begin, compact, read_events
 from tests.kit.log_files import STARTED, a_log, an_event
 
 NOW = STARTED + timedelta(days=3)
@@ -24,8 +25,9 @@ def fill(directory, servers=("mx1", "007"), hours=9, days=2):
                 path = directory / "logs" / server / f"MSGTRK20261121{hour:02}-{instance}.LOG"
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(a_log(events))
-                paths.append((str(path),))
-    list(land_files(paths, str(directory / "w"), "b"))
+                paths.append(str(path))
+    begin(str(directory / "w"))
+    land_here(paths, str(directory / "w"), "b")
     return directory / "w"
 
 
@@ -71,7 +73,9 @@ def test_a_compaction_that_dies_before_it_deletes_leaves_repeats_that_the_next_t
 
     assert 18 + 9 == read_events(spark, str(warehouse)).count()
     assert before == rows_of(spark, warehouse)
-    assert 19 == compact(spark, str(warehouse), before=date(2026, 12, 1))
+    inspect(str(warehouse))
+    assert 0 == compact(spark, str(warehouse), before=date(2026, 12, 1))
+    inspect(str(warehouse))
     assert (9, before) == (read_events(spark, str(warehouse)).count(), rows_of(spark, warehouse))
 
 
@@ -90,7 +94,7 @@ def test_one_job_takes_a_bounded_number_of_files(spark, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "FILES_AT_ONCE", 8)
     sizes = []
     merge = module._merge
-    monkeypatch.setattr(module, "_merge", lambda spark, events, parts, top: sizes.append(len(parts)) or merge(spark, events, parts, top))
+    monkeypatch.setattr(module, "_merge", lambda *given: sizes.append(len(given[2])) or merge(*given))
 
     assert 24 == compact(spark, str(warehouse), before=date(2026, 12, 1))
     assert [8, 8, 8] == sizes

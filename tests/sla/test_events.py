@@ -26,6 +26,8 @@ def test_what_was_never_ingested_has_no_rows_but_all_columns(spark, tmp_path):
 def test_a_server_whose_name_looks_like_a_number_stays_a_text(spark, tmp_path):
     rows = events(spark, [{"event": "RECEIVE", "server": "007"}, {"event": "SEND", "server": "1e3"}])
     rows.withColumn("batch", F.lit("1")).write.partitionBy("date", "server", "batch").parquet(f"{tmp_path}/events")
+    (tmp_path / "files" / "batch=1").mkdir(parents=True)
+    (tmp_path / "files" / "batch=1" / "_SUCCESS").touch()
 
     frame = read_events(spark, str(tmp_path))
 

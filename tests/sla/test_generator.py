@@ -42,6 +42,9 @@ def differences(oracle: Oracle, truth: dict[str, Any]) -> list[str]:
         for name, count in counts.items():
             if count != true["counts"].get(name, 0):
                 found.append(f"{boundary}: {name}: {count}, in truth {true['counts'].get(name, 0)}")
+        copies = Counter(f"copies {number}" for number in figure.get("copies", ()))
+        if copies != Counter({name: count for name, count in true["counts"].items() if name.startswith("copies ") and count}):
+            found.append(f"{boundary}: {copies}, in truth {true['counts']}")
         for name in PERCENTILES:
             told = Counter(figure.get(name, ()))
             if told != Counter(dict(true["milliseconds"].get(name, ()))):
@@ -100,6 +103,7 @@ def test_what_is_planted_is_of_every_kind(small: tuple[Path, dict[str, Any]]) ->
         "losses unknown: log ends", "orphans unknown: log ends",
         *(f"exposures {cause}" for cause in ("no copy at acknowledgement", "holder lost")),
         *(f"quarantine {cause}" for cause in ("torn", "fields", "no header", "date-time", "encoding", "csv", "number", "custom-data")),
+        "copies 0", "copies 1", "copies 2", "copies 3",
         "messages_reconstructed", "messages_dsn", "messages_sent_again", "takeovers_late", "discards_late", "clock_skews",
     }  # fmt: skip
 

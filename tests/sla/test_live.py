@@ -71,17 +71,31 @@ def test_each_row_is_counted_once_over_restarts_repeats_and_batches_done_again(s
 def test_promotions_are_those_of_redundancy(spark):
     columns = "row_id string, moment timestamp, standing string, server string, event string, source string, replication string, "
     rows = [
-        (str(number), NOW, standing, "mx1", event, source, "", None, 1)
+        (str(number), NOW, standing, "mx1", event, source, "", None, None, 1)
         for number, (standing, event, source) in enumerate([
             ("in time", EventId.RESUBMIT, EventSource.REDUNDANCY), ("in time", EventId.RESUBMIT, EventSource.SAFETYNET),
             ("late", EventId.RESUBMIT, EventSource.REDUNDANCY), ("ahead", EventId.RESUBMIT, EventSource.REDUNDANCY),
         ])
     ]  # fmt: skip
-    frame = spark.createDataFrame([tuple(map(_plain, row)) for row in rows], columns + "shadow_us long, recipients_count long")
+    frame = spark.createDataFrame([tuple(map(_plain, row)) for row in rows], columns + "copies long, shadow_us long, recipients_count long")
 
     (line,) = live.counted(frame).collect()
 
     assert (2, 1, 1, 1) == (line.rows, line.promotions, line.late_rows, line.ahead_rows)
+
+
+def test_messages_are_counted_by_their_copies(spark):
+    said = [("Success", None), ("Success", 2), ("Success", 5), ("Failed", None), ("Failed", 1), ("Failed", 0), ("", None)]
+    columns = "row_id string, moment timestamp, standing string, server string, event string, source string, replication string, "
+    rows = [
+        (str(number), NOW, "in time", "mx1", "RECEIVE", "SMTP", replication, copies, None, 1)
+        for number, (replication, copies) in enumerate(said)
+    ]
+    frame = spark.createDataFrame(rows, columns + "copies long, shadow_us long, recipients_count long")
+
+    (line,) = live.placed([{"start": 0, **row.asDict()} for row in live.counted(frame).collect()], {}, ["all"])
+
+    assert ({"0": 2, "1": 2, "2": 1, "3": 1}, 7) == (line["messages_by_copies"], line["messages_acknowledged"])
 
 
 def _plain(value):

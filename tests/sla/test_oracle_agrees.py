@@ -82,10 +82,12 @@ class Soup:
                 self._own(name, internet, people, at, "HAREDIRECT", "SMTP")
 
     def doubled(self, index: int) -> None:
-        """Like a plain message, but rows may name a recipient twice, and who is delivered to is left to chance."""
+        """Like a plain message, with one copy or several, but rows may name a recipient or a server twice, and who is delivered to, or
+        discards what, is left to chance."""
         choose, name = self.spellings, f"{self.spellings.getrandbits(64):016x}-doubled-{index}"
         people = [f"r{number}@x.example" for number in range(choose.choice((1, 1, 2, 3)))]
-        primary, shadow = choose.sample(list(SERVERS), 2)
+        primary, *shadows = choose.sample(list(SERVERS), choose.choice((2, 2, 3, 4)))
+        shadows += choose.choice(([], [], [], shadows[:1], shadows))
         at = BEGIN + timedelta(seconds=choose.randrange(7 * 86_400))
 
         def written(event: str, server: str, seconds: float, whom: list[str], **values: Any) -> None:
@@ -96,14 +98,20 @@ class Soup:
             self.rows.setdefault(server, []).append((row.at, format_line(row)))
 
         received = people if choose.random() < 0.8 else [*people, choose.choice(people)]
-        written("HAREDIRECT", primary, 0, received, client_hostname=primary, server_hostname=shadow)
-        written("HARECEIVE", shadow, 0, received, client_hostname=primary, server_hostname=shadow)
-        written("RECEIVE", primary, 0, received, client_hostname="client", custom_data=(("Replication", "Success"),))
+        for number, shadow in enumerate(shadows):
+            before = -number / 10 if choose.random() < 0.2 else 0
+            written("HAREDIRECT", primary, before, received, client_hostname=primary, server_hostname=shadow)
+            by = shadow if choose.random() < 0.1 else primary
+            written("HARECEIVE", shadow, before, received, client_hostname=by, server_hostname=shadow)
+        custom = (("Copies", f"{len(shadows)}/{len(shadows)}"),) if len(shadows) > 1 else ()
+        written("RECEIVE", primary, 0, received, client_hostname="client", custom_data=(("Replication", "Success"), *custom))
         for number in range(choose.choice((1, 1, 2, 3))):
             whom = list(people) if choose.random() < 0.5 else choose.choices(people, k=choose.randint(1, 3))
             written(choose.choice(("SEND", "SENDEXTERNAL", "TRANSFER")), primary, 1 + number, whom, client_hostname=primary)
-        told = choose.choice(([], received, received, [*received, received[0]]))
-        written("HADISCARD", shadow, 9, told, client_hostname=primary, source_context="delivered")
+        for number, shadow in enumerate(shadows):
+            told = choose.choice(([], received, received, people, people[:1], people[1:], [*received, received[0]]))
+            by = choose.choice(list(SERVERS)) if choose.random() < 0.1 else shadow
+            written("HADISCARD", by, 9 + number, told, client_hostname=primary, source_context="delivered")
 
     def ahead(self) -> None:
         """One server wrote a row by a clock that was wrong by more than a century."""
@@ -121,6 +129,8 @@ class Soup:
             )
             custom += (("ShadowElapsed", f"{choose.random():.6f}"),) if choose.random() < 0.7 else ()
             custom = custom[1:] if choose.random() < 0.1 else custom
+            if self.spellings.random() < 0.4:
+                custom += (("Copies", self.spellings.choice(("0/2", "1/2", "2/2", "1/3", "3/3", "5/5", "2"))),)
         elif source == "REDUNDANCY":
             detected = at + timedelta(seconds=choose.uniform(-300, 10))
             since = detected - timedelta(seconds=choose.choice((60, 10_000, 10_800, 10_915, 10_921)))

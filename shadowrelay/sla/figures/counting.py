@@ -25,8 +25,10 @@ from shadowrelay.sla.objectives import BURN_WINDOWS_HOURS
 HOUR_US = 3_600_000_000
 CELL_KEY = ("hour", "age", "server", "pair_from", "pair_to")
 MAXIMA = ("exposure_max_us",)
+COPIES_MAX = 3  # of `shadow_copies`; more, in a log of another version, count as so many
+BY_COPIES = tuple(f"messages_of_{number}_copies" for number in range(COPIES_MAX + 1))
 COUNTS = (
-    "messages_acknowledged", "messages_reconstructed", "messages_redundant", "messages_not_redundant", "messages_dsn",
+    "messages_acknowledged", "messages_reconstructed", "messages_redundant", "messages_not_redundant", *BY_COPIES, "messages_dsn",
     "messages_sent_again",
     "messages_done", "shadow_share_us", "ack_share_us", "shadow_count", "shadow_good", "delivery_count", "delivery_good",
     "exposure_count", "exposure_us", "exposure_judged", "exposure_bad", "recipients", "recipients_lost", "recipients_duplicated",
@@ -77,6 +79,7 @@ def message_facts(placed: DataFrame, *, shadow_within_us: int, delivery_within_u
         "messages_reconstructed": f"kind = '{RECONSTRUCTED}'",
         "messages_redundant": f"{IS_COUNTED} AND is_redundant",
         "messages_not_redundant": f"{IS_COUNTED} AND NOT is_redundant",
+        **{name: f"{is_judged} AND least(copies, {COPIES_MAX}) = {number}" for number, name in enumerate(BY_COPIES)},
         "messages_dsn": f"kind = '{DSN}'",
         "messages_done": f"{IS_COUNTED} AND done_at IS NOT NULL",
         "shadow_count": "shadow_us IS NOT NULL",

@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -54,6 +54,7 @@ class Evidence:
 
 def evidence(
     seen: DataFrame | None,
+    several: DataFrame | None,
     odd: DataFrame,
     events: DataFrame,
     log_ends: Mapping[str, int | None],
@@ -63,6 +64,7 @@ def evidence(
     keep: Callable[[Mapping[str, Callable[[], DataFrame]]], dict[str, DataFrame]],
 ) -> Evidence:
     """Combine `seen` from `first_pass` (None: treat no message as plain) with the `odd` events: all events of the other messages.
+    `several`: copies of plain messages with several (`several_copies`), None if there are none.
 
     Shapes: `log_ends`: last row of each server's log, None if it has none.
     `keep` stores frames under their names and returns the stored frames, so
@@ -84,7 +86,7 @@ def evidence(
             "losses": lambda: losses(named["recipients"], lines, log_ends, expiration_us=rules.expiration_us),
         }
     )
-    held = each["exact_copies"] if seen is None else plain_copies(seen).unionByName(each["exact_copies"])
+    held = each["exact_copies"] if seen is None else plain_copies(seen, several).unionByName(each["exact_copies"])
     hold_us = rules.hold_us + rules.expiration_us
     each |= keep(
         {
@@ -93,9 +95,31 @@ def evidence(
             "takeovers": lambda: with_return(takeovers(each["promotions"], lines.select("message", "done_at")), events),
         }
     )
-    messages = each["exact_messages"] if seen is None else plain_messages(seen).unionByName(each["exact_messages"])
+    messages = each["exact_messages"] if seen is None else plain_messages(seen, several).unionByName(each["exact_messages"])
     kept = {name: each[name] for name in ("promotions", "takeovers", "duplicates", "losses", "orphans", "exposures")}
     return Evidence(messages=messages, copies=held, lines=lines, **kept)
+
+
+def within(found: Evidence, since: int | None, until: int | None) -> Evidence:
+    """What belongs to an interval: docs/sla.md, 3. Units: microseconds; None is no limit."""
+
+    def of_interval(table: DataFrame, at: str) -> DataFrame:
+        after = F.lit(True) if since is None else F.col(at) >= since
+        return table.where(after & (F.lit(True) if until is None else F.col(at) < until))
+
+    messages = of_interval(found.messages, "at")
+    named = messages.select("message")
+    return replace(
+        found,
+        messages=messages,
+        copies=of_interval(found.copies, "at"),
+        promotions=of_interval(found.promotions, "at"),
+        takeovers=of_interval(found.takeovers, "first_resubmit_at"),
+        orphans=of_interval(found.orphans, "at"),
+        losses=of_interval(found.losses, "acknowledged_at"),
+        duplicates=found.duplicates.join(named, on="message", how="left_semi"),
+        exposures=found.exposures.join(named, on="message", how="left_semi"),
+    )
 
 
 def exact_messages(lines: DataFrame, exposed: DataFrame, duplicates: DataFrame) -> DataFrame:
@@ -107,7 +131,7 @@ def exact_messages(lines: DataFrame, exposed: DataFrame, duplicates: DataFrame) 
     joined = lines.join(exposed, on="message", how="left").join(unexplained, on="message", how="left")
     internet_id = F.when(F.col("internet_message_id") != "", F.col("internet_message_id"))
     return joined.select(
-        "message", "kind", "at", "server", "pair_server", "is_redundant", "shadow_us", "ack_us", "done_at", "last_delivery_at",
+        "message", "kind", "at", "server", "pair_server", "is_redundant", "copies", "shadow_us", "ack_us", "done_at", "last_delivery_at",
         *[_or_none(name) for name in ("recipients_count", "exposure_count", "exposure_us", "exposure_max_us")],
         *[_or_none(name) for name in ("lost", "duplicated", "unexplained")],
         id_high(internet_id).alias("id_high"), id_low(internet_id).alias("id_low"),

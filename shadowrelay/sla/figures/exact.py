@@ -67,10 +67,11 @@ def timelines(rows: DataFrame, known: Mapping[str, int]) -> DataFrame:
         "message", "internet_message_id", "kind", "at", "server",
         F.when(is_reconstructed, F.col("held.server")).otherwise(pair_server).alias("pair_server"),
         _is_redundant().alias("is_redundant"),
+        F.when(_is_redundant().isNotNull(), F.coalesce(_said_copies(), _is_redundant().cast("long"))).alias("copies"),
         F.when(F.col("kind") == ACKNOWLEDGED, F.col("receive.shadow_us")).alias("shadow_us"),
         F.when(F.col("kind") == ACKNOWLEDGED, F.col("receive.ack_us")).alias("ack_us"),
         F.when(F.col("kind") == ACKNOWLEDGED, F.col("received_by")).otherwise(F.col("held_for")).alias("recipients"),
-        "last_delivery_at", "redirects", "promotions", "loads", "notified_at", "discarded_for_all_at",
+        "last_delivery_at", "redirects", "promotions", "holds", "sightings", "loads", "notified_at", "discarded_for_all_at",
         "last_row.is_set_aside", "last_try_at", "rows_count",
         F.array_max(F.transform(responsible, lambda server: instant_of_server(server, known))).alias("known_until"),
         F.when(F.col("kind") == ACKNOWLEDGED, F.col("receive.recipients_hash"))
@@ -84,12 +85,18 @@ def _gathered(rows: DataFrame) -> DataFrame:
     """The required data of a message's rows, in one aggregate."""
     is_held = is_event("HARECEIVE")
     is_released = is_event("HADISCARD") & ~is_told_delivered() & (F.col("source_context") == "released")
+    is_sighting = is_event("HADISCARD", "HAREDIRECT") | is_promotion()
+    sighting = F.struct("at", F.when(is_event("HAREDIRECT"), F.col("server_hostname")).otherwise(F.col("server")).alias("server"))
     primary = F.when(is_held, F.col("client_hostname")).otherwise(F.col("reference"))
     promotion = F.struct("at", "server", "reference", "reason", "silent_since")
-    receive = F.struct("at", "server", "row_id", "replication", "shadow_us", "ack_us", "format", "client_hostname", "recipients_hash")
+    receive = F.struct(
+        "at", "server", "row_id", "replication", "copies", "shadow_us", "ack_us", "format", "client_hostname", "recipients_hash"
+    )
     lists = {
         "redirects": F.sort_array(_each(is_event("HAREDIRECT"), F.struct("at", "server", F.col("server_hostname").alias("to")))),
         "promotions": F.sort_array(_each(is_promotion(), promotion)),
+        "holds": _each(is_held, F.struct("server", F.col("client_hostname").alias("primary"))),
+        "sightings": _each(is_sighting, sighting),
         "loads": _each(is_event("LOAD"), F.struct("at", "server")),
         "received_by": F.array_distinct(F.flatten(_each(is_event("RECEIVE"), F.col("recipients")))),
         "held_for": F.array_distinct(F.flatten(_each(is_held | is_promotion(), F.col("recipients")))),
@@ -142,6 +149,10 @@ def _is_redundant() -> Column:
         .otherwise(is_copied_in_time)
     )
     return F.when(F.col("kind") == ACKNOWLEDGED, of_receive).when(F.col("kind") == RECONSTRUCTED, F.lit(True))
+
+
+def _said_copies() -> Column:
+    return F.when(F.col("kind") == ACKNOWLEDGED, F.col("receive.copies"))
 
 
 def _exchange_notifications(rows: DataFrame) -> DataFrame:

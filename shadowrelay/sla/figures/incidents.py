@@ -170,11 +170,24 @@ def exposures(lines: DataFrame, *, now: int) -> DataFrame:
 def _beginnings() -> Column:
     """(began_at, is_holder_lost) of a message: RECEIVE without a copy, and the last sign of life of each lost holder."""
     without_copy = F.array(F.struct(F.col("at").alias("began_at"), F.lit(False).alias("is_holder_lost")))
-    is_known = F.filter("promotions", lambda row: row["silent_since"].isNotNull())
+    is_last = F.filter("promotions", lambda row: row["silent_since"].isNotNull() & ~_has_outlived(row))
     holders_lost = F.transform(
-        is_known, lambda row: F.struct(F.greatest(row["silent_since"], F.col("at")).alias("began_at"), F.lit(True).alias("is_holder_lost"))
+        is_last, lambda row: F.struct(F.greatest(row["silent_since"], F.col("at")).alias("began_at"), F.lit(True).alias("is_holder_lost"))
     )
-    return F.when(~F.col("is_redundant"), F.concat(without_copy, holders_lost)).otherwise(holders_lost)
+    return F.when(F.col("copies") == 0, F.concat(without_copy, holders_lost)).otherwise(holders_lost)
+
+
+def _has_outlived(promotion: Column) -> Column:
+    """Whether another copy outlived the loss that this promotion reports: docs/sla.md, 3, "another copy outlived"."""
+    lost = F.transform(F.filter("promotions", lambda row: row["at"] <= promotion["at"]), lambda row: row["reference"])
+
+    def is_outliving(held: Column) -> Column:
+        is_other = (held["server"] != promotion["server"]) & (held["server"] != promotion["reference"])
+        is_from_lost = F.forall("holds", lambda row: (row["server"] != held["server"]) | F.array_contains(lost, row["primary"]))
+        is_seen = F.exists("sightings", lambda row: (row["server"] == held["server"]) & (row["at"] > promotion["silent_since"]))
+        return is_other & is_from_lost & is_seen
+
+    return F.exists("holds", is_outliving)
 
 
 def _united(parts: DataFrame) -> DataFrame:

@@ -15,7 +15,8 @@ OWN_FORMAT = "shadowrelay"
 COLUMNS = (
     "row_id", "at", "event", "source", "message", "internet_message_id", "client_hostname", "server_hostname", "source_context",
     "reference", "related_recipient",
-    "recipients", "recipients_hash", "replication", "ack_us", "shadow_us", "reason", "silent_since", "detected_at", "format", "server",
+    "recipients", "recipients_hash", "replication", "copies", "ack_us", "shadow_us", "reason", "silent_since", "detected_at",
+    "format", "server",
 )  # fmt: skip
 """The events that figures use."""
 

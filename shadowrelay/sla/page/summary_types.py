@@ -22,6 +22,7 @@ class Figures(TypedDict):
     messages_acknowledged: int
     messages_reconstructed: int
     messages_redundant: int
+    messages_by_copies: Mapping[str, int]
     redundancy_ratio: float | None
     shadow_latency_ms: Percentiles
     shadow_share: float | None
@@ -134,6 +135,8 @@ class Watch(TypedDict):
 class Summary(TypedDict):
     generated_at: str
     now: str | None
+    since: str | None
+    until: str | None
     is_final: bool
     input: Input
     overall: Overall

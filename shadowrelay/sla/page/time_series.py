@@ -150,17 +150,23 @@ def _redundancy(summary: Summary) -> Pane:
         explained="The scale is one of nines: each step up is ten times fewer messages without a copy.",
     )
     overall = summary["overall"]
+    by_copies = overall["messages_by_copies"]
+    has_several = by_copies["2"] + by_copies["3"] > 0
     keys = [
-        ("With a second copy", percent(overall["redundancy_ratio"])),
+        ("With all copies" if has_several else "With a second copy", percent(overall["redundancy_ratio"])),
         ("Messages acknowledged", count(overall["messages_acknowledged"])),
-        ("Without one", count(_without_copy(overall))),
+        ("With fewer than wanted" if has_several else "Without one", count(_without_copy(overall))),
+        *((_COPIES[number], count(messages)) for number, messages in by_copies.items() if has_several),
         ("Reconstructed from copies", count(overall["messages_reconstructed"])),
     ]
     return _pane(summary, course, keys)
 
 
+_COPIES = {"0": "Without a copy", "1": "With one copy", "2": "With two copies", "3": "With three or more"}
+
+
 def _without_copy(figures: Figures) -> int | None:
-    """Messages that had no second copy, of those of which the logs tell; None where they tell of none."""
+    """Messages that had not all copies that were wanted, of those of which the logs tell; None where they tell of none."""
     ratio, redundant = figures["redundancy_ratio"], figures["messages_redundant"]
     if ratio is None:
         return None

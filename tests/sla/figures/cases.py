@@ -10,12 +10,16 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from shadowrelay.sla.warehouse import EVENTS, FILES, QUARANTINE
+from shadowrelay.sla.columns import ARROW_EVENTS
+from shadowrelay.sla.land import Source, escaped, write_parquet
+from shadowrelay.sla.warehouse import FILES, QUARANTINE, begin
 from tests.kit.events import NOON, event_row
 
 DAY = 86_400
+LOG = "MSGTRK2026112112-1.LOG"
 BOTH = ("a@x.example", "b@x.example")
 
 
@@ -99,6 +103,16 @@ class Case:
         self.send(seconds + 2.0009, message, to=BOTH[1:])
         self.discard(seconds + 3, message)
 
+    def several(self, seconds: float, message: str, shadows: Sequence[str] = ("s", "q"), **columns: Any) -> None:
+        """The same with several copies, all that were wanted."""
+        for number, shadow in enumerate(shadows):
+            self.redirect(seconds, message, shadow=shadow)
+            self.hold(seconds - number / 10, message, shadow=shadow)
+        self.receive(seconds, message, copies=len(shadows), ack_us=40_000, shadow_us=20_999, **columns)
+        self.send(seconds + 1, message)
+        for number, shadow in enumerate(shadows):
+            self.discard(seconds + 2 + number, message, shadow=shadow, to=BOTH if number else ())
+
     def lives(self, seconds: float, *servers: str) -> None:
         """Their logs go on until then, with mail that is in no figure."""
         for server in servers:
@@ -108,10 +122,16 @@ class Case:
 def write_warehouse(spark: SparkSession, cases: Sequence[Case], warehouse: Path) -> None:
     """A warehouse as ingestion makes it; sites are east for "p" and west for the rest."""
     numbered = enumerate((row for case in cases for row in case.rows), start=1)
-    rows = [event_row(number, given) for number, given in numbered]
-    _written(spark, [tuple(row[name] for name in EVENTS.fieldNames()) for row in rows], EVENTS, warehouse / "events", "date", "server")
+    by_place: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in (event_row(number, given) for number, given in numbered):
+        by_place.setdefault((row["date"].isoformat(), row["server"]), []).append(row)
+    begin(str(warehouse))
+    for (day, server), rows in by_place.items():
+        key = Source("", server, LOG).key
+        path = f"{warehouse}/events/date={day}/server={escaped(server)}/batch=1/{key}-0.parquet"
+        write_parquet(pa.Table.from_pylist(rows, ARROW_EVENTS), path)
     _written(spark, list(_files(cases)), FILES, warehouse / "files" / "batch=1")
-    bad = [("p.plain", "MSGTRK2026112112-1.LOG", number, "fields", "x") for number in (7, 8, 8)]
+    bad = [("p.plain", LOG, number, "fields", "x") for number in (7, 8, 8)]
     _written(spark, bad, QUARANTINE, warehouse / "quarantine" / "batch=1")
     sites = {
         case.host(server): {"site": "east" if server == "p" else "west", "boundary": case.name}
@@ -128,8 +148,8 @@ def _files(cases: Sequence[Case]) -> Iterator[tuple[Any, ...]]:
         for server in sorted(case.servers):
             instants = [row["at"] for row in case.rows if row["server"] == case.host(server)]
             first, last, count = min(instants), max(instants), len(instants)
-            yield (case.host(server), "MSGTRK2026112112-1.LOG", 1, count + 5, count, 0, case.format, "1", first, last)
+            yield (case.host(server), LOG, 1, count + 5, count, 0, case.format, "1", first, last)
 
 
-def _written(spark: SparkSession, rows: list[tuple[Any, ...]], schema: Any, path: Path, *partitions: str) -> None:
-    spark.createDataFrame(rows, schema).coalesce(1).write.partitionBy(*partitions).parquet(str(path))
+def _written(spark: SparkSession, rows: list[tuple[Any, ...]], schema: Any, path: Path) -> None:
+    spark.createDataFrame(rows, schema).coalesce(1).write.parquet(str(path))

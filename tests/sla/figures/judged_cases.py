@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from tests.sla.figures.cases import BOTH, DAY, Case
+from tests.sla.figures.cases import BOTH, DAY, Case, at
 
 A, B = BOTH
 HOUR = 3600
@@ -13,6 +13,52 @@ def plain(case: Case) -> None:
     case.plain(100, "two")
     case.plain(2 * HOUR, "three")
     case.plain(DAY, "four")
+
+
+def several(case: Case) -> None:
+    """All copies that were wanted, or some; and what is nearly so, and is judged row by row."""
+    case.several(0, "two")
+    case.several(10, "three", ("s", "q", "r"))
+    case.several(20, "four", ("s", "q", "r", "t"))
+    case.several(30, "some")
+    case.rows[-4]["replication"], case.rows[-4]["copies"] = "Failed", 1
+    case.receive(40, "none", replication="Failed", copies=0)
+    case.redirect(45, "none")
+    case.send(50, "none")
+    case.several(60, "same server twice", ("s", "s"))
+    case.several(70, "one of three twice", ("s", "q", "s"))
+    case.several(80, "each for one")
+    case.rows[-2]["recipients"], case.rows[-1]["recipients"] = [A], [B]
+    case.several(90, "discarded by another")
+    case.rows[-1]["server"] = "r.several"
+    case.several(100, "another primary")
+    next(row for row in case.rows[::-1] if row["event"] == "HARECEIVE")["client_hostname"] = "r.several"
+    case.several(110, "a later copy is the pair")
+    case.rows[-8]["at"] = at(109)
+
+
+def outlived(case: Case) -> None:
+    """The primary server is lost, 600 s before it is taken over; "q" had a copy, too."""
+
+    def taken(message: str) -> None:
+        case.several(0, message)
+        del case.rows[-3:]
+        case.promote(700, message)
+        case.send(800, message, server="s")
+
+    taken("chosen again")
+    case.redirect(702, "chosen again", server="s", shadow="q")
+    taken("discarded")
+    case.discard(801, "discarded", shadow="q")
+    taken("next in line")
+    case.promote(750, "next in line", new="q", old="s", silent=720)
+    taken("not seen again")
+    case.redirect(702, "not seen again", server="s", shadow="r")
+    taken("seen before")
+    case.discard(99, "seen before", shadow="q", to=[A])
+    taken("copied anew")
+    case.hold(701, "copied anew", shadow="q", primary="s")
+    case.redirect(702, "copied anew", server="s", shadow="q")
 
 
 def exposed(case: Case) -> None:
@@ -362,7 +408,8 @@ def nowhere(case: Case) -> None:
 
 
 _CASES: tuple[Callable[[Case], None], ...] = (
-    plain, exposed, rebuilt, refused, notified, journaled, resubmitted, told, ended, lost, logends, twice, again, orphaned,
+    plain, several, outlived,
+    exposed, rebuilt, refused, notified, journaled, resubmitted, told, ended, lost, logends, twice, again, orphaned,
     takenover, repeated, traps, exchange16, replaced, redirected, exchange10, nowhere,
 )  # fmt: skip
 

@@ -19,6 +19,23 @@ def test_exposure_ends_with_the_next_copy_or_when_done_or_now(judged):
     } == found
 
 
+def test_a_loss_that_another_copy_outlived_exposes_nothing(judged):
+    found = {(line["message"], line["began_at"], line["ended_at"], line["cause"]) for line in judged.lines("exposures", "outlived")}
+
+    assert {
+        ("next in line", at(720), at(800), "holder lost"),  # now there is no third
+        ("not seen again", at(100), at(702), "holder lost"),
+        ("seen before", at(100), at(800), "holder lost"),
+        ("copied anew", at(100), at(702), "holder lost"),
+    } == found
+
+
+def test_a_message_with_some_of_its_copies_is_not_exposed(judged):
+    found = [(line["message"], line["began_at"], line["ended_at"]) for line in judged.lines("exposures", "several")]
+
+    assert [("none", at(40), at(45))] == found
+
+
 def test_exposure_in_figures(judged):
     found = judged.figures("exposed")
 

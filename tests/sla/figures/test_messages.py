@@ -1,5 +1,7 @@
 """Acknowledged, reconstructed, refused and notifications; redundancy, latencies, ends. docs/sla.md, 2 and 3."""
 
+from datetime import timedelta
+
 from tests.sla.figures.cases import DAY, at
 
 
@@ -21,6 +23,21 @@ def test_plain_mail_is_redundant_done_and_timed(judged):
         "messages_sent_again",
     )
     assert dict.fromkeys(quiet, 0) == {name: found[name] for name in quiet}
+
+
+def test_messages_are_counted_by_their_copies(judged):
+    found = next(
+        line for line in judged.summary["figures"] if (line["window"], line["scope"], line["name"]) == ("all", "boundary", "several")
+    )
+    copies = {(line["message"], line["server"]): line for line in judged.lines("copies", "several")}
+
+    assert {"0": 1, "1": 1, "2": 6, "3": 3} == found["messages_by_copies"]
+    assert (11, 9) == (found["messages_acknowledged"], found["messages_redundant"])
+    assert [("q", -100, 2000), ("s", 0, 1000)] == [
+        (server, (copy["at"] - at(0)) // timedelta(milliseconds=1), copy["lag_us"] // 1000)
+        for (message, server), copy in sorted(copies.items())
+        if message == "two"
+    ]
 
 
 def test_a_figure_belongs_to_the_hour_and_day_of_its_message(judged):

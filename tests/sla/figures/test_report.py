@@ -11,7 +11,7 @@ from shadowrelay.sla import summary as module
 from shadowrelay.sla.report import write_report
 from shadowrelay.sla.summary import trace, traces
 from shadowrelay.sla.warehouse import read_events
-from tests.sla.figures.cases import at
+from tests.sla.figures.cases import DAY, at
 from tests.sla.figures.conftest import NOW
 
 JOBS_MAX = 40  # of a small report; it had 105
@@ -65,6 +65,19 @@ def test_nearly_plain_messages_go_the_exact_way(judged):
     assert timedelta(microseconds=2_000_900) == messages["deferred once"]["done_at"] - messages["deferred once"]["at"]
 
 
+def test_nearly_plain_messages_with_several_copies_go_the_exact_way(judged):
+    messages = {line["message"]: line for line in judged.lines("messages", "several")}
+    copies = {(line["message"], line["server"]): line for line in judged.lines("copies", "several")}
+
+    assert "s" == messages["two"]["pair_server"]  # of those placed at one time the last by name
+    assert "q" == messages["a later copy is the pair"]["pair_server"]
+    assert ["s"] == [server for message, server in copies if message == "same server twice"]
+    assert ["q", "s"] == sorted(server for message, server in copies if message == "one of three twice")
+    assert "r" == copies["another primary", "q"]["primary"]
+    unsettled = {key for key, copy in copies.items() if not copy["is_discarded"]}
+    assert {("each for one", "s"), ("each for one", "q"), ("discarded by another", "q")} == unsettled
+
+
 def test_the_files_of_a_report(judged):
     assert {"summary.json", "report.html", "tables"} == {path.name for path in judged.output.iterdir()}
     assert TABLES == {path.name for path in (judged.output / "tables").iterdir()}
@@ -81,6 +94,25 @@ def test_of_nothing_every_figure_is_there_and_takes_the_place_of_the_report_befo
     assert TABLES == {path.name for path in (tmp_path / "report" / "tables").iterdir()}
     assert (0, None) == (summary["overall"]["messages_acknowledged"], summary["overall"]["redundancy_ratio"])
     assert {"no data"} == {objective["verdict"] for objective in summary["objectives"]}
+
+
+def test_a_report_about_an_interval_has_what_belongs_to_it(judged, spark, tmp_path):
+    """From 11,000 s after noon until the end of the fourth day: takeovers and a plain message of the next day, and no loss or duplicate."""
+    since, until = at(11_000), at(3.5 * DAY)
+    summary = write_report(spark, str(judged.warehouse), str(tmp_path), now=NOW, since=since, until=until)
+    figures = {(line["scope"], line["name"]): line for line in summary["figures"] if line["window"] == "all"}
+    whole, part = judged.summary, summary["overall"]
+    took = [line for line in whole["takeovers"] if "2026-11-21T15:03:20Z" <= line["first_resubmit_at"]]
+
+    assert ("2026-11-21T15:03:20Z", "2026-11-25T00:00:00Z") == (summary["since"], summary["until"])
+    assert (whole["now"], whole["input"]) == (summary["now"], summary["input"])
+    assert 1 == figures["boundary", "plain"]["messages_acknowledged"] == part["messages_acknowledged"]
+    assert (took, len(took)) == (summary["takeovers"], part["promotions"])
+    assert {"duplicates": {}, "losses": {}, "exposures": {}} == {
+        name: summary["causes"][name] for name in ("duplicates", "losses", "exposures")
+    }
+    assert {line["start"][:10] for line in summary["figures"] if line["window"] == "day"} <= {"2026-11-21", "2026-11-22"}
+    assert 'until <b><time datetime="2026-11-25T00:00:00Z">' in (tmp_path / "report.html").read_text()
 
 
 def test_the_lists_begin_with_the_worst(judged):

@@ -53,7 +53,11 @@ class Job:
             return f"{master} {driver_memory}{' small' if is_small else ''}"
 
         return SimpleNamespace(
-            check_spark=self._check, spark_session=spark_session, failure_of=self.told, require_settings=session_module.require_settings
+            check_spark=self._check,
+            check_packages=lambda: None,
+            spark_session=spark_session,
+            failure_of=self.told,
+            require_settings=session_module.require_settings,
         )
 
     cautions = SimpleNamespace(misnamed=lambda summary: "no log of mx1.east \x1b[31m", ahead_of_clock=lambda summary: "dated 2190")
@@ -98,6 +102,12 @@ class Job:
     @property
     def summary(self) -> Any:
         return SimpleNamespace(trace=lambda *values: self.asked.append(values) or self.rows, TRACE_ROWS_MAX=500)
+
+    @property
+    def inspection(self) -> Any:
+        return SimpleNamespace(
+            read_again=lambda *values: self.asked.append(values) or 2, keep=lambda *values: self.asked.append(values) or 3
+        )
 
     @property
     def watch(self) -> Any:
@@ -307,3 +317,28 @@ def test_what_servers_said_does_not_steer_the_terminal(job: Job) -> None:
 
     assert "\\u001b[31mred \\u202e" in result.stdout
     assert "\x1b" not in result.stdout
+
+
+def test_logs_are_read_again_without_spark(job: Job) -> None:
+    result = run("ingest", "--logs", "/l", "--warehouse", "/w", "--again", "mx1/*", "--again", "mx2/MSGTRK1.LOG")
+
+    assert [("/l", "/w", ["mx1/*", "mx2/MSGTRK1.LOG"])] == job.asked
+    assert "/w: 2 files read again\n" == result.stdout
+
+
+def test_old_days_are_pruned(job: Job) -> None:
+    result = run("prune", "--warehouse", "/w", "--keep", "90d")
+
+    assert [("/w", {}), ("/w", timedelta(days=90))] == job.asked
+    assert "/w: 3 days deleted\n" == result.stdout
+    wrong = run("prune", "--warehouse", "/w", "--keep", "90")
+    assert (2, True) == (wrong.exit_code, "--keep 90: is not a duration" in wrong.stderr)
+
+
+def test_an_interval_is_two_instants(job: Job) -> None:
+    run("report", "--warehouse", "/w", "--output", "/o", "--since", "2026-11-21T00:00:00Z", "--until", "2026-11-22T00:00:00Z")
+
+    options = job.asked[-1][-1]
+    assert (datetime(2026, 11, 21, tzinfo=UTC), datetime(2026, 11, 22, tzinfo=UTC)) == (options["since"], options["until"])
+    wrong = run("report", "--warehouse", "/w", "--output", "/o", "--since", "yesterday")
+    assert (2, True) == (wrong.exit_code, "--since yesterday: an instant looks like" in wrong.stderr)

@@ -1,0 +1,257 @@
+"""Holds the rows in `events` against `files`, so that a damaged warehouse is noticed, and not reported as if it were whole. docs/sla.md, 1.
+
+Without Spark: only footers of Parquet files are read. A file of events is named after its log (`land.Source.key`), so what is missing can
+be named, and `read_again` takes it from the log.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from fnmatch import fnmatchcase
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.compute as pc  # type: ignore[import-untyped]
+from pyarrow import parquet
+
+from shadowrelay.sla.ingest import NoLogs, files_of, require_logs, the_only_one
+from shadowrelay.sla.land import Source, land_here, source_of, write_parquet
+from shadowrelay.sla.storage import located
+from shadowrelay.sla.warehouse import (
+    Merge,
+    WarehouseUnusable,
+    landed_batches,
+    prune,
+    read_merges,
+    read_pruned,
+    require_version,
+    rows_in,
+    unknown_batches,
+)
+
+READERS_MAX = 8
+TRIES = 3  # a compaction may end while the files are listed
+NAMED_MAX = 3  # in an error
+
+
+class Part(NamedTuple):
+    """A file of events: `place` is its path below `events`."""
+
+    place: str
+    day: str
+    server: str
+    batch: str
+    key: str
+
+
+class _Reading(NamedTuple):
+    server: str
+    file: str
+    rows: int
+    first_at: datetime | None
+    batch: str
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.batch, Source("", self.server, self.file).key
+
+
+def inspect(warehouse: str) -> None:
+    """Count the rows of each log in each complete batch.
+
+    Raises: WarehouseUnusable for one of another version, or if rows are missing; the text names the logs, and the remedy.
+    """
+    require_version(warehouse)
+    for tries_left in reversed(range(TRIES)):
+        merges = read_merges(warehouse)
+        try:
+            _inspect(warehouse, merges)
+            return
+        except WarehouseUnusable:
+            if not tries_left or read_merges(warehouse).keys() == merges.keys():
+                raise
+
+
+def complete_parts(warehouse: str) -> list[Part]:
+    """The files of events that readers see. Raises: WarehouseUnusable."""
+    require_version(warehouse)
+    landed, merges, pruned = landed_batches(warehouse), read_merges(warehouse), read_pruned(warehouse)
+    return [part for part in _complete(warehouse, landed, merges) if pruned is None or part.day >= pruned.isoformat()]
+
+
+def _complete(warehouse: str, landed: Collection[str], merges: Mapping[str, Merge]) -> list[Part]:
+    obsolete = {place for merge in merges.values() for place in merge.parts}
+    return [part for part in _parts(warehouse) if part.place not in obsolete and (part.batch in landed or part.batch in merges)]
+
+
+def _inspect(warehouse: str, merges: Mapping[str, Merge]) -> None:
+    landed = landed_batches(warehouse)
+    _require_series(warehouse, landed, merges)
+    readings = _readings(warehouse, landed)
+    parts = _complete(warehouse, landed, merges)
+    files, top = located(f"{warehouse}/events")
+    rows: Counter[tuple[str, str]] = Counter()  # by batch and log, or by compaction and day
+    of_merged: dict[str, str] = {}
+    for part, count in zip(parts, _counts(files, [f"{top}/{part.place}" for part in parts]), strict=True):
+        if count is None:
+            raise _damaged(warehouse, f"events/{part.place} is torn", _logs_of(part, readings))
+        rows[part.batch, part.day if part.batch in merges else part.key] += count
+    for merge in merges.values():
+        for place, count in merge.parts.items():
+            part = _part(place)
+            rows[part.batch, part.day if part.batch in merges else part.key] += count
+            of_merged[part.batch] = part.server
+    pruned = read_pruned(warehouse)
+
+    def is_whole(reading: _Reading) -> bool:
+        """Whether nothing of it was pruned."""
+        return pruned is None or reading.first_at is None or reading.first_at.date() >= pruned
+
+    for reading in filter(is_whole, readings):
+        if rows[reading.key] != reading.rows:
+            what = f"of {reading.rows} rows of {reading.server}/{reading.file} (batch {reading.batch}) {rows[reading.key]} are left"
+            raise _damaged(warehouse, what, [f"{reading.server}/{reading.file}"])
+    for name, merge in merges.items():
+        for day, count in merge.rows.items():
+            if rows[name, day] != count and (pruned is None or day >= pruned.isoformat()):
+                what = f"of {count} rows of {day} that were merged ({name}) {rows[name, day]} are left"
+                raise _damaged(warehouse, what, [f"{_part(place).server}/*" for place in merge.parts if f"date={day}" in place])
+
+
+def _require_series(warehouse: str, landed: Set[str], merges: Mapping[str, Merge]) -> None:
+    """Batches of a stream land in order: one that is not complete, before one that is, was complete once."""
+    numbered = [(series, int(number)) for series, _, number in (batch.rpartition("-") for batch in landed) if number.isdecimal()]
+    last = dict(sorted(numbered))
+    for batch in unknown_batches(warehouse, landed | merges.keys()):
+        series, _, number = batch.rpartition("-")
+        if number.isdecimal() and int(number) < last.get(series, -1):
+            servers = [f"{part.server}/*" for part in _parts(warehouse) if part.batch == batch]
+            raise _damaged(warehouse, f"files/batch={batch} is missing", servers)
+
+
+def _readings(warehouse: str, landed: Iterable[str]) -> list[_Reading]:
+    files, top = located(f"{warehouse}/files")
+    paths = [path for batch in sorted(landed) for path in sorted(files.glob(f"{top}/batch={batch}/*.parquet"))]
+
+    def read(path: str) -> list[_Reading]:
+        batch = path.rsplit("/", 2)[1].removeprefix("batch=")
+        try:
+            with files.open(path, "rb") as file:
+                table = parquet.ParquetFile(file).read(["server", "file", "rows", "first_at"])
+        except (OSError, pa.ArrowException):
+            servers = [f"{part.server}/*" for part in _parts(warehouse) if part.batch == batch]
+            raise _damaged(warehouse, f"{path} is torn; delete the directory files/batch={batch}", servers) from None
+        return [_Reading(**row, batch=batch) for row in table.to_pylist()]
+
+    with ThreadPoolExecutor(READERS_MAX) as readers:
+        return [reading for found in readers.map(read, paths) for reading in found]
+
+
+def _parts(warehouse: str) -> Iterator[Part]:
+    files, top = located(f"{warehouse}/events")
+    for path in files.glob(f"{top}/date=*/server=*/batch=*/*.parquet"):
+        yield _part(path[len(top) :].strip("/"))
+
+
+def _part(place: str) -> Part:
+    day, server, batch, name = place.split("/")
+    return Part(
+        place, day.removeprefix("date="), unquote(server.removeprefix("server=")), batch.removeprefix("batch="), name.rpartition("-")[0]
+    )
+
+
+def _counts(files: Any, paths: Sequence[str]) -> Iterator[int | None]:
+    def count(path: str) -> int | None:
+        try:
+            return rows_in(files, path)
+        except (OSError, pa.ArrowException):
+            return None
+
+    with ThreadPoolExecutor(READERS_MAX) as readers:
+        yield from readers.map(count, paths)
+
+
+def _logs_of(part: Part, readings: Iterable[_Reading]) -> list[str]:
+    return [f"{each.server}/{each.file}" for each in readings if each.key == (part.batch, part.key)] or [f"{part.server}/*"]
+
+
+def _damaged(warehouse: str, what: str, logs: Iterable[str]) -> WarehouseUnusable:
+    named = sorted(set(logs))
+    again = " ".join(f"--again '{name}'" for name in named[:NAMED_MAX])
+    more = f" (and {len(named) - NAMED_MAX} more)" if len(named) > NAMED_MAX else ""
+    return WarehouseUnusable(
+        f"{warehouse}: damaged: {what}; read it again: `shadowrelay sla ingest --logs DIR --warehouse {warehouse} {again}`{more}"
+    )
+
+
+# ---- reading again
+
+
+def read_again(logs: str, warehouse: str, patterns: Sequence[str]) -> int:
+    """Read the logs `SERVER/FILE` anew, and forget what was read of them before; returns how many. In this process, without Spark.
+
+    Shapes: in a pattern `*` stands for any text. Raises: NoLogs if a pattern finds none, InUse, WarehouseUnusable.
+    """
+    require_logs(logs)
+    require_version(warehouse)
+    paths = files_of(logs)
+    found = {pattern: [path for path in paths if fnmatchcase("/".join(source_of(path)[1:]), pattern)] for pattern in patterns}
+    if missing := [pattern for pattern, those in found.items() if not those]:
+        raise NoLogs(f"{logs}/{missing[0]}: no such log")
+    wanted = sorted({path for those in found.values() for path in those})
+    with the_only_one(warehouse):
+        batch = f"again-{datetime.now(UTC):%Y%m%dT%H%M%S%f}"
+        land_here(wanted, warehouse, batch)
+        _forget(warehouse, [source_of(path) for path in wanted], batch)
+    return len(wanted)
+
+
+def keep(warehouse: str, span: timedelta) -> int:
+    """Forget the days that ended longer than `span` ago; returns how many. Raises: InUse, WarehouseUnusable."""
+    require_version(warehouse)
+    with the_only_one(warehouse):
+        today = datetime.now(UTC)
+        return prune(warehouse, (today - min(span, today - datetime.min.replace(tzinfo=UTC))).date())
+
+
+def _forget(warehouse: str, sources: Sequence[Source], batch: str) -> None:
+    """Remove what was read of these logs in other batches than `batch`."""
+    files, top = located(f"{warehouse}/events")
+    keys = {source.key for source in sources}
+    names = {f"{source.server}/{source.name}" for source in sources}
+    merges = read_merges(warehouse)
+    for name, merge in merges.items():
+        if _keys_of(name, merges) <= keys:
+            _delete(files, [f"{top}/{place}" for place in merge.parts])
+            _delete(files, files.glob(f"{top}/date=*/server=*/batch={name}/*.parquet"))
+            _delete(files, [f"{top.rpartition('/')[0]}/merged/{name}.json"])
+    for table in ("events/date=*/server=*", "quarantine"):
+        of_table, place = located(f"{warehouse}/{table}")
+        for path in of_table.glob(f"{place}/batch=*/*.parquet"):
+            if path.rpartition("/")[2].rpartition("-")[0] in keys and f"/batch={batch}/" not in path:
+                _delete(of_table, [path])
+    _, readings = located(f"{warehouse}/files")
+    for path in files.glob(f"{readings}/batch=*/*.parquet"):
+        if f"/batch={batch}/" in path:
+            continue
+        with files.open(path, "rb") as file:
+            table = parquet.ParquetFile(file).read()
+        kept = table.filter(pc.invert(pc.is_in(pc.binary_join_element_wise(table["server"], table["file"], "/"), pa.array(sorted(names)))))
+        if kept.num_rows < table.num_rows:
+            _delete(files, [f"{path.rpartition('/')[0]}/.{path.rpartition('/')[2]}.crc"])  # Hadoop's, of the former content
+            write_parquet(kept, path)
+
+
+def _keys_of(name: str, merges: Mapping[str, Merge]) -> set[str]:
+    """The logs of which a compaction has rows, by way of earlier ones too."""
+    parts = [_part(place) for place in merges[name].parts]
+    direct = {part.key for part in parts if part.batch not in merges}
+    return direct.union(*[_keys_of(part.batch, merges) for part in parts if part.batch in merges])
+
+
+def _delete(files: Any, paths: Iterable[str]) -> None:
+    for path in paths:
+        if files.exists(path):
+            files.rm(path)
