@@ -236,11 +236,7 @@ def trace(
     """Show everything that all servers logged about a message, in order."""
     with _answered() as progress:
         _require_one_source(logs, warehouse, None)
-        spark = progress.session(master, driver_memory, logs, warehouse, reads_once=True)
-        find = import_module("shadowrelay.sla.summary").trace
-        with _warehouse(spark, logs, warehouse, {}, progress) as place:
-            progress.doing(f"looking for {message_id}")
-            rows = find(spark, place, message_id)
+        rows = _traced(message_id, logs, warehouse, master, driver_memory, progress)
     if as_json:
         print_json(rows)
     elif rows:
@@ -251,6 +247,30 @@ def trace(
         stop(f"no server has logged {message_id}", ExitCode.FAILED)
     if len(rows) >= import_module("shadowrelay.sla.summary").TRACE_ROWS_MAX:
         typer.echo(f"shadowrelay: only the first {len(rows)} rows are shown", err=True)
+
+
+def _traced(
+    message_id: str, logs: str | None, warehouse: str | None, master: str, driver_memory: str, progress: "_Progress"
+) -> list[dict[str, Any]]:
+    """Little input is read in this process: a JVM takes longer to start."""
+    import_module("shadowrelay.sla.session").check_packages()
+    source = import_module("shadowrelay.sla.ingest")
+    if logs is not None:
+        source.require_logs(logs)
+    elif warehouse is not None:
+        source.require_warehouse(warehouse)
+    is_little = source.is_little(logs) if logs is not None else source.is_little_warehouse(warehouse)
+    if is_little and master == LOCAL:
+        module = import_module("shadowrelay.sla.trace")
+        found: list[dict[str, Any]] = module.trace(
+            module.rows_of_logs(logs) if logs is not None else module.rows_of_warehouse(warehouse), message_id
+        )
+        return found
+    spark = progress.session(master, driver_memory, logs, warehouse, reads_once=True)
+    with _warehouse(spark, logs, warehouse, {}, progress) as place:
+        progress.doing(f"looking for {message_id}")
+        found = import_module("shadowrelay.sla.summary").trace(spark, place, message_id)
+    return found
 
 
 @dataclass

@@ -10,6 +10,8 @@ from pyspark.sql import functions as F
 from shadowrelay.sla import summary as module
 from shadowrelay.sla.report import write_report
 from shadowrelay.sla.summary import trace, traces
+from shadowrelay.sla.trace import rows_of_warehouse
+from shadowrelay.sla.trace import trace as trace_here
 from shadowrelay.sla.warehouse import read_events
 from tests.sla.figures.cases import DAY, at
 from tests.sla.figures.conftest import NOW
@@ -161,6 +163,13 @@ def test_a_trace_tells_each_row_once_in_order(judged, spark):
     by_internet_id = trace(spark, str(judged.warehouse), "same@again")
     assert {f"again/{name}" for name in ("first", "second", "third", "relayed", "to fewer")} == {row["message"] for row in by_internet_id}
     assert at(0).isoformat().replace("+00:00", "Z") == by_internet_id[0]["at"]
+
+
+@pytest.mark.parametrize("message", ["repeated/one row", "same@again", "<same@again>", "journaled/original", "exchange16/alone", "nobody"])
+def test_a_trace_without_spark_is_the_same(judged, spark, message):
+    rows = rows_of_warehouse(str(judged.warehouse))
+
+    assert trace(spark, str(judged.warehouse), message) == trace_here(rows, message)
 
 
 def test_a_trace_has_the_journal_report_about_the_message(judged, spark):

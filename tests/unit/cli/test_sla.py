@@ -104,6 +104,13 @@ class Job:
         return SimpleNamespace(trace=lambda *values: self.asked.append(values) or self.rows, TRACE_ROWS_MAX=500)
 
     @property
+    def trace(self) -> Any:
+        return SimpleNamespace(
+            trace=lambda rows, message: self.asked.append(("here", rows, message)) or self.rows,
+            rows_of_logs=lambda logs: f"{logs} --logs", rows_of_warehouse=lambda warehouse: f"{warehouse} --warehouse",
+        )  # fmt: skip
+
+    @property
     def inspection(self) -> Any:
         return SimpleNamespace(
             read_again=lambda *values: self.asked.append(values) or 2, keep=lambda *values: self.asked.append(values) or 3
@@ -143,13 +150,29 @@ def test_a_report_from_logs_goes_through_a_temporary_warehouse(job: Job) -> None
 
 
 @pytest.mark.parametrize("source", ["--logs", "--warehouse"])
-@pytest.mark.parametrize("words", [["report", "--output", "/o"], ["trace", "x"]])
-def test_little_that_is_read_once_is_not_worth_compiling_for(job: Job, words: list[str], source: str) -> None:
+def test_little_that_is_read_once_is_not_worth_compiling_for(job: Job, source: str) -> None:
     job.little = "/l"
 
-    run(*words, source, "/l")
+    run("report", "--output", "/o", source, "/l")
 
     assert "local[*] 4g small" == job.asked[-1][0]
+
+
+@pytest.mark.parametrize("source", ["--logs", "--warehouse"])
+def test_a_message_is_looked_for_in_little_without_spark(job: Job, source: str) -> None:
+    job.little = "/l"
+
+    run("trace", "m1", source, "/l")
+    assert ("here", f"/l {source}", "m1") == job.asked[-1]
+    run("trace", "m1", source, "/l", "--master", "local[2]")
+    assert "local[2] 4g small" == job.asked[-1][0]
+
+
+@pytest.mark.parametrize("source", ["--logs", "--warehouse"])
+def test_it_is_looked_for_in_much_with_spark(job: Job, source: str) -> None:
+    run("trace", "m1", source, "/l")
+
+    assert "local[*] 4g" == job.asked[-1][0]
 
 
 def test_what_goes_on_may_become_much(job: Job) -> None:

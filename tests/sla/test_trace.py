@@ -1,0 +1,34 @@
+"""`sla trace` of few logs: in this process, and what it leaves out. docs/sla.md, 6."""
+
+from datetime import timedelta
+
+from shadowrelay.sla.trace import rows_of_logs, rows_of_warehouse, trace
+from tests.kit.log_files import STARTED, a_log, an_event
+from tests.sla.test_inspection import torn, warehouse_of
+
+
+def test_every_server_is_asked_and_the_rows_are_in_order(tmp_path):
+    for server, seconds in (("mx2", 1), ("mx1", 2), ("mx3", 0)):
+        path = tmp_path / server / "MSGTRK2026112112-1.LOG"
+        path.parent.mkdir()
+        log = a_log([an_event("m1", at=STARTED + timedelta(seconds=seconds)), an_event("m2")])
+        path.write_bytes(log + b"half a li")
+        (tmp_path / server / "MSGTRK2026112112-2.LOG").write_bytes(log)  # shipped again under another name
+    (tmp_path / "mx4").mkdir()
+    (tmp_path / "mx4" / "MSGTRK2026112112-1.LOG").mkdir()
+
+    rows = trace(rows_of_logs(str(tmp_path)), "m1")
+
+    assert [("mx3", "m1"), ("mx2", "m1"), ("mx1", "m1")] == [(row["server"], row["message"]) for row in rows]
+    assert [] == trace(rows_of_logs(str(tmp_path)), "m3")
+
+
+def test_a_warehouse_is_traced_by_its_complete_batches(tmp_path):
+    warehouse = warehouse_of(tmp_path)
+    warehouse_of(tmp_path, servers=("mx3",), batch="run-000001")
+    (warehouse / "files" / "batch=run-000001" / "_SUCCESS").unlink()
+    for path in (warehouse / "events").glob("date=*/server=mx3/batch=run-000001/*.parquet"):
+        torn(path)
+
+    assert ["mx1"] == [row["server"] for row in trace(rows_of_warehouse(str(warehouse)), "mx1-12-0")]
+    assert [] == trace(rows_of_warehouse(str(warehouse)), "mx3-12-0")
