@@ -149,7 +149,10 @@ def _died_before_record(first: Arrival, later: Arrival, fault: Fault, record: Re
         return True
     if record.outcome is Outcome.RECORDED:
         return False
-    return fault.node == first.client_name and abs(first.at - fault.began_at) <= RECORD_SECONDS and later.at > fault.began_at
+    if fault.node != first.client_name or later.at <= fault.began_at:
+        return False
+    was_dead = fault.kind is not FaultKind.PAUSE and fault.began_at <= first.at <= fault.ended_at  # a busy next hop took it late
+    return was_dead or abs(first.at - fault.began_at) <= RECORD_SECONDS
 
 
 def _disk_destroyed(first: Arrival, later: Arrival, fault: Fault, heard_at: float) -> bool:

@@ -119,6 +119,9 @@ CUT = Fault(FaultKind.CUT, EAST, 100.0, 107.0, WEST)
     [
         (Cause.DIED_BEFORE_RECORD, KILLED, (101.0, EAST), (104.0, EAST)),
         (Cause.NONE, KILLED, (100.0, EAST), (104.0, EAST)),  # long recorded
+        (Cause.DIED_BEFORE_RECORD, KILLED, (102.7, EAST), (104.0, EAST)),  # the next hop took it when its sender was dead
+        (Cause.NONE, KILLED, (103.1, EAST), (104.0, EAST)),  # it lives again
+        (Cause.NONE, replace(KILLED, kind=FaultKind.PAUSE), (102.7, EAST), (108.0, EAST)),  # it will read the reply
         (Cause.NONE, KILLED, (101.0, WEST), (104.0, EAST)),  # another server died
         (Cause.NONE, KILLED, (101.0, EAST), (101.1, WEST)),  # it had not died yet
         (Cause.DIED_BEFORE_RECORD, PAUSED, (105.0, EAST), (108.1, WEST)),  # the final dot was on its way when it stopped
