@@ -13,7 +13,7 @@ from shadowrelay.lab.account import RECORD_SECONDS, Times
 NODES = ("mx1.east.example", "mx2.east.example", "mx1.west.example", "mx2.west.example")
 TIMES = Times(span=4.0, heartbeat=1.0, poll=0.5)
 COPIES = (1, 2)
-SMALL, MIDDLE, LARGE = 2_048, 60_000, 1_100_000  # octets: the last kind goes through files of its own
+SMALL, LARGE = 2_048, 60_000  # octets; much more keeps a busy next hop from answering within a third of the span
 MESSAGES_BEFORE = 25  # acknowledged before something happens
 MESSAGES_REPEATED = 12  # that shall be delivered, and delivered again
 
@@ -167,7 +167,7 @@ def plan(seed: int) -> Plan:
     share = 0.0 if is_provoked else chance.choice((0.0, 0.0, 0.3))
     size, rate = SMALL, chance.uniform(15, 25)
     if outline in (Outline.POWER, Outline.OUTAGE) and chance.random() < 0.4:  # an attempt with much content may outlast a partition
-        size, rate = chance.choice(((MIDDLE, 15.0), (LARGE, 5.0)))
+        size, rate = LARGE, 15.0
     return Plan(seed, copies, outline, acts, rate, size, share)
 
 
