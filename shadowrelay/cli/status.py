@@ -33,7 +33,7 @@ def status(
     config: Config = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show whether mail is redundant now, and what each node holds for whom. Exit code 1 if it is not redundant."""
+    """Show whether mail is redundant now, and who holds what. Exit code 1 if it is not redundant."""
     with asked_nodes(node, token_file, config) as nodes, suppress(KeyboardInterrupt):
         while True:
             found = summary(nodes.ask(_look))
