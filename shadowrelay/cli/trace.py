@@ -31,7 +31,7 @@ def trace(
     config: Config = None,
     as_json: AsJson = False,
 ) -> None:
-    """Tell what became of one message: a sentence, then what each node logged about it, in order."""
+    """Tell what became of a message, in a sentence and in order."""
     with asked_nodes(node, token_file, config) as nodes:
         if not MessageId.fullmatch(message_id):
             wanted = filter_of(message_id=message_id)
