@@ -378,7 +378,8 @@ class Connection(SMTP):
                                 self.heard(name)
                             await command(self, argument)
                         except Exception as error:
-                            self._command_failed(name, error)
+                            if not self._is_answered(name, error):
+                                raise
                 elif self._replies and self._write():
                     await self._drained()
                 elif is_flood:
@@ -430,16 +431,18 @@ class Connection(SMTP):
             self.refuse(NOT_UTF8)
             return name, None, ""
 
-    def _command_failed(self, name: str, error: Exception) -> None:
-        """Raises: the error, if the connection is lost."""
+    def _is_answered(self, name: str, error: Exception) -> bool:
+        """Reply to a command that failed; False if the connection is lost. The caller raises the error then: raised from here, it would
+        form a cycle with this frame, which keeps the session's memory."""
         if isinstance(error, WireError):
             self.refuse(error.reply)
         elif isinstance(error, LedgerUnavailable):
             self._failed(name, error, error.reply)
         elif isinstance(error, ConnectionError | asyncio.IncompleteReadError) or (isinstance(error, OSError) and self.transport is None):
-            raise error
+            return False
         else:
             self._failed(name, error, LOCAL_ERROR)
+        return True
 
     def _failed(self, name: str, error: Exception, reply: Reply) -> None:
         """A failure on this side: a transient reply without details, except an id to look up in the log."""
