@@ -28,7 +28,9 @@ def logged_in(tree: ast.AST) -> Iterator[str]:
     """First arguments of `log.warning(…)` and its like; an event that is no plain text has no name to look for."""
     for node in ast.walk(tree):
         match node:
-            case ast.Call(func=ast.Attribute(value=ast.Name(id="log" | "_log"), attr=level), args=[first, *_]) if level in LEVELS:
+            case ast.Call(
+                func=ast.Attribute(value=ast.Name(id="log" | "_log") | ast.Attribute(attr="_log"), attr=level), args=[first, *_]
+            ) if level in LEVELS:
                 yield first.value if isinstance(first, ast.Constant) and isinstance(first.value, str) else f"line {node.lineno}"
 
 

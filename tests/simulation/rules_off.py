@@ -16,7 +16,7 @@ from shadowrelay.model.ownership import Claim, Transition
 from shadowrelay.model.replies import Reply
 from shadowrelay.model.tracking import EventId, TrackingEvent
 from shadowrelay.ownership import leases, primary, rules
-from shadowrelay.pipeline import dsn, duplicates, tracking_rows
+from shadowrelay.pipeline import delivery_rules, dsn, tracking_rows
 from shadowrelay.pipeline.leases import Leases
 from shadowrelay.smtp import deliverer
 from shadowrelay.store import connection, content
@@ -175,7 +175,7 @@ RULES: dict[str, Off] = {
     ),
     "duplicates": Off(
         "what was delivered to a recipient is not delivered again under another id",
-        ((duplicates, "keys_of", lambda envelope, ordinals: {}),),
+        ((delivery_rules, "keys_of", lambda envelope, ordinals: {}),),
         ("sent-again",), "delivers it again",
     ),
     "forget": Off(

@@ -164,7 +164,7 @@ async def test_why_there_is_no_answer_is_said_shortly():
         asking = Lookups((HostPort("127.0.0.1", port),), lifetime_seconds=0.2)
         reasons = [(await asking.ask(name(each), "A")).reason for each in ("x.example", "y.example")]
 
-    assert [f"x.example: 127.0.0.1@{port}: REFUSED", f"y.example: 127.0.0.1@{port}: no answer"] == reasons
+    assert [f"x.example: 127.0.0.1:{port}: REFUSED", f"y.example: 127.0.0.1:{port}: no answer"] == reasons
 
 
 async def test_a_lane_of_its_own_waits_for_nobody():

@@ -183,7 +183,7 @@ def test_certificates_that_cannot_be_used_are_named_with_the_remedy(
 
     with pytest.raises(ConfigurationError, match=r"tls: cannot use certificate .*empty\.pem with key .*give readable PEM files"):
         build(Tls.model_validate(files | {"certificate": wrong}))
-    with pytest.raises(ConfigurationError, match=r"tls: cannot use peer_authority .*missing \(No such file or directory\)"):
+    with pytest.raises(ConfigurationError, match=r"tls: cannot use peer_authority .*missing \(no such file or directory\)"):
         build(Tls.model_validate(files | {"peer_authority": tmp_path / "missing"}))
 
 
