@@ -356,14 +356,14 @@ class SqliteLedger:
         return {next_hop: codec.decode_instant(due_at) for next_hop, due_at in found.items()}
 
     async def notices_due(self, now: datetime, limit: int) -> tuple[StoredMessage, ...]:
-        return _readable(await self._find(reading.notices(codec.encode_instant(now), limit)))
+        return _readable(await self._find((reading.SELECT_NOTICES, (codec.encode_instant(now), limit))))
 
     async def waited_for(self) -> tuple[ServerName, ...]:
         return await self._readers.ask(reading.waited_for)
 
     async def unplaced(self, limit: int, after: int = 0) -> tuple[StoredMessage, ...]:
         while True:
-            found = await self._find(reading.unplaced(after, limit))
+            found = await self._find((reading.SELECT_UNPLACED, (after, limit)))
             wanted = tuple([message for message in _readable(found) if not message.claim.is_done])
             if wanted or len(found) < limit:
                 return wanted

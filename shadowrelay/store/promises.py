@@ -8,6 +8,7 @@ A message is touched once more when its row may go. Its content goes with the wh
 unfinished is in it, and nothing finished that Safety Net still keeps.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from functools import partial
@@ -53,6 +54,13 @@ HASTEN_WAITING = (
     .where(_FORK.in_(_LATER.where(_R.waits_for.not_in([constant(""), constant(SUSPENDED)]))))
     .values(attempts_next_at=bindparam("latest_at"))
 )
+_REACHED = and_(
+    _D.asker == bindparam("asker"),
+    _D.asker_database.in_([bindparam("database"), constant(NO_DATABASE)]),
+    _D.sequence <= bindparam("sequence"),
+)
+SELECT_REACHED = compiled(select(_D.message_id, _D.status, _D.asker_database).where(_REACHED).order_by(_D.sequence))
+DELETE_REACHED = compiled(delete(tables.DISCARD).where(_REACHED))
 UPSERT_SUSPENDED = upsert(tables.SUSPENDED_QUEUE, lambda new: {"suspended_at": new.suspended_at, "suspended_by": new.suspended_by})
 SUSPENDED_QUEUES_MAX = 10_000
 Placed = tuple[Content, ContentPlace | None]
@@ -334,13 +342,16 @@ def discards(
 
 
 def forget_acknowledged(work: Work, asker: ServerName, database: DatabaseId, sequence: int, decide: Decide) -> tuple[Transition, ...]:
-    reached = and_(_D.asker == asker, _D.sequence <= sequence, _D.asker_database.in_([database, NO_DATABASE]))
-    released = select(_D.message_id).where(reached, _D.status == DiscardStatus.RELEASED.value).distinct()
-    ids = [MessageId(message_id) for message_id in work.connection.scalars(released).all()]
+    reached = work.select(SELECT_REACHED, (asker, database, sequence))
+    ids = list(dict.fromkeys([MessageId(message_id) for message_id, status, _ in reached if status == DiscardStatus.RELEASED]))
     work.preload(ids)
     known = [message_id for message_id in ids if work.row(message_id) is not None]
     transitions = transition_of(work, known, decide)
-    work.delete_discards(reached)
+    if reached:
+        work.changes_count += 1
+        work.execute_many(DELETE_REACHED, [(asker, database, sequence)])
+        for of_database, count in Counter([asker_database for _, _, asker_database in reached]).items():
+            work.counts.append(((counters.DISCARD, f"{asker} {of_database}", 0), -count, 0))
     return transitions
 
 
@@ -555,17 +566,16 @@ def forget_delivered(work: Work, window: timedelta) -> int:
     return count
 
 
-def expired(at: int, limit: int) -> Select[Any]:
-    """The messages with which `expire` has something to do."""
-    due = tables.MESSAGE.c.expires_at
-    return select(tables.MESSAGE.c.message_id).where(due <= at).order_by(due).limit(limit)
-
-
-def free_segments(at: int) -> Select[Any]:
-    """What the counts say. One row a generation of 64 MB or an hour: few, read in their order."""
-    segment = tables.SEGMENT.c
-    free = select(segment.segment).where(segment.pinned_count <= 0, segment.keep_until <= at)
-    return free.order_by(segment.segment).limit(SEGMENTS_PER_STEP)
+_EXPIRES_AT, _SEGMENT = tables.MESSAGE.c.expires_at, tables.SEGMENT.c
+SELECT_EXPIRED = compiled(  # the messages with which `expire` has something to do
+    select(tables.MESSAGE.c.message_id).where(_EXPIRES_AT <= bindparam("at")).order_by(_EXPIRES_AT).limit(bindparam("limit"))
+)
+SELECT_FREE_SEGMENTS = compiled(  # as the counts say; there is one row a generation of 64 MB or an hour: few, read in their order
+    select(_SEGMENT.segment)
+    .where(_SEGMENT.pinned_count <= constant(0), _SEGMENT.keep_until <= bindparam("at"))
+    .order_by(_SEGMENT.segment)
+    .limit(constant(SEGMENTS_PER_STEP))
+)
 
 
 def pinned(segment: int) -> Select[Any]:
@@ -590,7 +600,7 @@ class ExpiryStep:
 def expire(work: Work, now: datetime, limit: int) -> ExpiryStep:
     """One step of at most `limit` rows."""
     at = codec.encode_instant(now)
-    ids = [MessageId(found) for found in work.connection.scalars(expired(at, limit)).all()]
+    ids = [MessageId(found) for (found,) in work.select(SELECT_EXPIRED, (at, limit))]
     work.preload(ids)
     rows = [row for message_id in ids if (row := work.row(message_id)) is not None and (row.expires_at or at + 1) <= at]
     shadows = [row for row in rows if row.claim.role is Role.SHADOW]
@@ -610,7 +620,7 @@ def expire(work: Work, now: datetime, limit: int) -> ExpiryStep:
 def _free_segments(work: Work, at: int) -> None:
     """The counts say which; the index of unfinished messages is asked once more before anything is unlinked. No row of what
     Safety Net lets go is read."""
-    for segment in work.connection.scalars(free_segments(at)).all():
+    for (segment,) in work.select(SELECT_FREE_SEGMENTS, (at,)):
         if segment == work.state.contents.current_segment or segment in work.segments:
             continue
         if work.connection.execute(pinned(segment)).first() is None:

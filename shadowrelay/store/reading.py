@@ -7,6 +7,7 @@ A page of messages is read in the order of an index, from where the page before 
 import json
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, func, or_, select
@@ -22,6 +23,7 @@ from shadowrelay.store.content import ContentStore
 from shadowrelay.store.dialect import CrossJoin, by_way_of, compiled, constant, each_value, through
 
 KEYS_PER_LOOK_UP = 500  # parameters of one statement
+PAGES_KEPT = 64  # statements that need not be built again
 
 _M, _R, _D, _W, _T = tables.MESSAGE.c, tables.RETRY.c, tables.DISCARD.c, tables.WAITING.c, tables.DELIVERED_TO.c
 _WANTED = func.json_each(bindparam("wanted")).table_valued("value", name="wanted")
@@ -49,6 +51,15 @@ SELECT_NEXT_DUE = compiled(
     .where(_R.next_hop == bindparam("next_hop"), _R.attempts_next_at > bindparam("after"))
     .order_by(_R.attempts_next_at)
     .limit(constant(1))
+)
+SELECT_UNPLACED = compiled(  # primary messages without a copy
+    through(tables.UNPLACED, tables.MESSAGE).where(_M.internal_id > bindparam("after")).order_by(_M.internal_id).limit(bindparam("limit"))
+)
+SELECT_NOTICES = compiled(  # messages whose sender is to be told something by now
+    by_way_of(tables.NOTICES, select(tables.MESSAGE).select_from(_RETRIES))
+    .where(_R.notice_at <= bindparam("now"))
+    .order_by(_R.notice_at)
+    .limit(bindparam("limit"))
 )
 SELECT_RETRIES = compiled(
     select(tables.RETRY).select_from(CrossJoin(_WANTED, tables.RETRY, _R.message == _WANTED.c.value)).order_by(_R.attempts_next_at)
@@ -92,22 +103,12 @@ def page(statement: Select[Any], after: int, limit: int) -> Select[Any]:
     return in_order(statement, _M.internal_id, after, limit)
 
 
+@lru_cache(maxsize=PAGES_KEPT)  # what is polled is empty, so that the same page is asked for again
 def in_order(statement: Select[Any], column: ColumnElement[int], after: int, limit: int, *, newest: bool = False) -> Select[Any]:
     """By this column of internal ids, from behind `after`; `newest`: downward, and from the last where `after` is 0."""
     if newest:
         return (statement.where(column < after) if after else statement).order_by(column.desc()).limit(limit)
     return statement.where(column > after).order_by(column).limit(limit)
-
-
-def unplaced(after: int, limit: int) -> Select[Any]:
-    """Primary messages without a copy."""
-    return page(through(tables.UNPLACED, tables.MESSAGE), after, limit)
-
-
-def notices(now: int, limit: int) -> Select[Any]:
-    """Messages whose sender is to be told something by now."""
-    found = by_way_of(tables.NOTICES, select(tables.MESSAGE).select_from(_RETRIES))
-    return found.where(_R.notice_at <= now).order_by(_R.notice_at).limit(limit)
 
 
 def listed_on(server: ServerName, after: int, limit: int) -> Select[Any]:
@@ -118,6 +119,7 @@ def listed_on(server: ServerName, after: int, limit: int) -> Select[Any]:
     return found.order_by(listing.message).limit(limit)
 
 
+@lru_cache(maxsize=PAGES_KEPT)
 def shadows_of(primary: ServerName, database: DatabaseId, *, handed_only: bool = False) -> Select[Any]:
     """Shadow messages of a primary server's database."""
     index = tables.HANDED if handed_only else tables.SHADOWS

@@ -6,8 +6,9 @@ the same connection. What is not a plain SELECT goes to SQLAlchemy as before, an
 
 from collections.abc import Mapping
 from typing import Any
+from unittest import mock
 
-from sqlalchemy import Connection, Select
+from sqlalchemy import Connection, Engine, Select, create_engine
 from sqlalchemy.engine import Compiled
 
 from shadowrelay.store import counters, opening, promises, queues, reading
@@ -17,6 +18,21 @@ CONSTANT = {
     id(value) for module in (counters, opening, promises, queues, reading) for value in vars(module).values() if type(value) is Select
 }
 _texts: dict[Any, Text | None] = {}  # by cache key, or by the address of a constant; None: SQLAlchemy runs it
+
+
+_first: list[Engine] = []
+
+
+def engines_share_what_they_compile() -> Any:
+    """While this patch is in force. An engine compiles a statement once, and each start of a node makes two engines."""
+
+    def create(*arguments: Any, **options: Any) -> Engine:
+        engine = create_engine(*arguments, **options)
+        _first[:] = _first or [engine]
+        engine.dialect, engine._compiled_cache = _first[0].dialect, _first[0]._compiled_cache
+        return engine
+
+    return mock.patch("shadowrelay.store.connection.create_engine", create)
 
 
 class Rows(list[Any]):
