@@ -93,6 +93,7 @@ class Transaction:
     accepted: list[int] = field(default_factory=list)
     dot_sent: bool = False
     _is_clean: bool = False  # the session can start another MAIL
+    _lease_timer: asyncio.TimerHandle | None = None
 
     async def run(self) -> None:
         """Fill `replies` for every ordinal.
@@ -264,23 +265,18 @@ class Transaction:
     async def _reply_while_leased(self, left: float) -> Answer:
         """The reply to the dot: wait up to ten minutes (RFC 5321 4.5.3.2.6), but no longer than the leases last, which peers renew
         meanwhile: an unknown outcome must be recorded before another server may deliver. `left`: seconds that they last now."""
-        pipeline, work = self.session.pipeline, self.work
-        loop = asyncio.get_running_loop()
-        timer: asyncio.TimerHandle
-
-        def look() -> None:
-            nonlocal timer
-            left = work.reply_seconds()
-            if left > 0:
-                timer = loop.call_later(left, look)
-            else:
-                pipeline.give_up()
-
-        timer = loop.call_later(max(left, 0.0), look)
+        self._lease_timer = asyncio.get_running_loop().call_later(max(left, 0.0), self._look_at_leases)
         try:
-            return await pipeline.answer(work.limits.dot)
+            return await self.session.pipeline.answer(self.work.limits.dot)
         finally:
-            timer.cancel()
+            self._lease_timer.cancel()  # it lets go of this transaction, too, and so of the content
+
+    def _look_at_leases(self) -> None:
+        left = self.work.reply_seconds()
+        if left > 0:
+            self._lease_timer = asyncio.get_running_loop().call_later(left, self._look_at_leases)
+        else:
+            self.session.pipeline.give_up()
 
     async def _stream(self) -> bytes:
         """Send all but the end of the content, which is returned."""

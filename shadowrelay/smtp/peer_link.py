@@ -421,6 +421,9 @@ class SmtpPeerLink:
                     self._pool.leave()
         except (SessionBroken, OSError, ValueError) as error:
             raise self._unavailable(error, seconds if still is None else min(seconds, still), is_sent=copy.sent) from error
+        finally:
+            copy.on_progress = None
+            del bound  # who is cancelled would be kept by its own exception, with the content
 
     async def _place(self, session: PeerSession, copy: CopyInFlight) -> Held:
         copy.began_awake = self._clock.awake()

@@ -44,6 +44,7 @@ class Checker:
         self.violations: list[Violation] = []
         self.claims: dict[str, dict[MessageId, Claim]] = defaultdict(dict)
         self.envelopes: dict[MessageId, Envelope] = {}
+        self._sent: dict[tuple[str, str, str], list[Envelope]] = defaultdict(list)  # by Message-ID, Date and sender
         self.arrived: dict[tuple[MessageId, int], list[Arrival]] = defaultdict(list)
         self.refused: set[tuple[str, str]] = set()
         self.bounced: dict[MessageId, dict[int, tuple[MessageId, ...]]] = defaultdict(dict)
@@ -72,7 +73,11 @@ class Checker:
     # what the nodes do
 
     def known(self, message: NewMessage) -> None:
-        self.envelopes.setdefault(message.envelope.message_id, message.envelope)
+        envelope = message.envelope
+        if envelope.message_id not in self.envelopes:
+            self.envelopes[envelope.message_id] = envelope
+            if envelope.internet_message_id and envelope.date:
+                self._sent[envelope.internet_message_id, envelope.date, envelope.sender].append(envelope)
 
     def attempted(self, machine: Machine, attempt: AttemptRecord) -> None:
         """About to be committed: what is done without having arrived has failed; its notices are `sides`."""
@@ -96,24 +101,23 @@ class Checker:
 
     def _is_sent_again(self, machine: Machine, envelope: Envelope, address: str) -> bool:
         """This host has recorded that the same message reached that recipient. Its window is longer than the simulation."""
-        what = (envelope.internet_message_id, envelope.date, envelope.sender)
-        for message_id, other in self.envelopes.items():
-            if message_id == envelope.message_id or (other.internet_message_id, other.date, other.sender) != what or "" in what[:2]:
-                continue
+        for other in self._same_under_other_ids(envelope):
             for ordinal, recipient in enumerate(other.recipients, 1):
-                recorders = {host for _, host in self.recorded[message_id, ordinal]}
-                if recipient.address == address and self.arrived[message_id, ordinal] and machine.host in recorders:
+                recorders = {host for _, host in self.recorded[other.message_id, ordinal]}
+                if recipient.address == address and self.arrived[other.message_id, ordinal] and machine.host in recorders:
                     return True
         return False
 
+    def _same_under_other_ids(self, envelope: Envelope) -> list[Envelope]:
+        """What the sender has sent as the same message."""
+        same = self._sent.get((envelope.internet_message_id, envelope.date, envelope.sender), ())
+        return [other for other in same if other.message_id != envelope.message_id]
+
     def _delivered_before(self, envelope: Envelope, again: Arrival) -> MessageId | None:
         """The same message under another id, as whose delivery to this recipient its database had recorded before the final dot."""
-        what = (envelope.internet_message_id, envelope.date, envelope.sender)
         dot_at = max(self.ended.get((envelope.message_id, again.client_host), ()), default=0.0)
         disk_since = self._disk_since.get(again.client_host, 0.0)
-        for other in self.envelopes.values() if all(what[:2]) else ():
-            if other.message_id == envelope.message_id or (other.internet_message_id, other.date, other.sender) != what:
-                continue
+        for other in self._same_under_other_ids(envelope):
             for ordinal, recipient in enumerate(other.recipients, 1):
                 if recipient.address != again.recipient:
                     continue

@@ -53,6 +53,7 @@ class _Methods(ctypes.Structure):
 OPEN = ctypes.CFUNCTYPE(WHOLE, POINTER, POINTER, POINTER, WHOLE, POINTER)  # SQLite keeps the address of the name
 CLOSE = ctypes.CFUNCTYPE(WHOLE, POINTER)
 WRITE = ctypes.CFUNCTYPE(WHOLE, POINTER, POINTER, WHOLE, ctypes.c_int64)
+USUAL_WRITE = ctypes.PYFUNCTYPE(WHOLE, POINTER, POINTER, WHOLE, ctypes.c_int64)  # no other thread waits for the interpreter
 TRUNCATE = ctypes.CFUNCTYPE(WHOLE, POINTER, ctypes.c_int64)
 SYNC = ctypes.CFUNCTYPE(WHOLE, POINTER, WHOLE)
 OPEN_DIRECTORY = ctypes.CFUNCTYPE(WHOLE, ctypes.c_char_p, POINTER)
@@ -237,7 +238,7 @@ class Power:
     def _table(self, address: int) -> _Methods:
         """SQLite's own for such files, with ours in between."""
         table = _Methods.from_buffer_copy(ctypes.string_at(address, ctypes.sizeof(_Methods)))
-        usual_close, usual_write = CLOSE(table.close), WRITE(table.write)
+        usual_close, usual_write = CLOSE(table.close), USUAL_WRITE(table.write)
         usual_truncate, usual_sync = TRUNCATE(table.truncate), SYNC(table.sync)
 
         def close(file: int) -> int:
@@ -248,7 +249,7 @@ class Power:
             code = usual_write(file, data, size, offset)
             if code == OK:
                 self._waiting[self._open[file]].append((offset, ctypes.string_at(data, size)))
-            return int(code)
+            return code
 
         def truncate(file: int, size: int) -> int:
             code = usual_truncate(file, size)
@@ -276,6 +277,6 @@ def _apply(data: bytearray, write: Write) -> None:
     if new is None:
         del data[offset:]
     if len(data) < offset:
-        data.extend(bytes(offset - len(data)))
+        data += bytes(offset - len(data))
     if new is not None:
         data[offset : offset + len(new)] = new

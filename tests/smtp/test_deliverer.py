@@ -319,6 +319,21 @@ async def test_what_failed_is_not_kept_alive_by_the_failure_that_is_remembered()
     assert 0 == sum(isinstance(found, Work) for found in gc.get_objects())
 
 
+async def test_content_is_let_go_with_its_delivery_and_not_only_by_the_garbage_collector():
+    """The memory budget counts it until then."""
+    content = replace(CONTENT)
+    server = ScriptedServer()
+    gc.disable()
+    try:
+        async with serving(server), a_deliverer() as deliverer:
+            await deliverer.deliver(replace(a_job(route(at(server)), an_envelope(), content=content), reply_seconds=lambda: 30.0))
+            kept = [found for found in gc.get_objects() if isinstance(found, Work) and found.content is content]
+    finally:
+        gc.enable()
+
+    assert (1, []) == (len(server.messages), kept)
+
+
 async def test_when_nobody_can_be_reached_the_last_failure_is_told():
     async with a_deliverer() as deliverer:
         with pytest.raises(TransientDeliveryError, match=r"4\.4\.1 Could not connect") as caught:
