@@ -3,6 +3,7 @@
 Decides nothing about a message: the `Acceptor` does. Replies never echo client input.
 """
 
+import asyncio
 import re
 import ssl
 from collections.abc import Mapping
@@ -126,19 +127,22 @@ class Receiver(Connection):
 
     async def _protect(self, context: ssl.SSLContext) -> None:
         """Start TLS. Forget the session's state, and drop octets received before the handshake. RFC 3207 4.2."""
-        assert self.transport is not None  # uvloop's transports are not asyncio.Transport instances
+        if self.transport is None:
+            raise ConnectionResetError("the connection was lost before the handshake")
         self._reader.discard()
+        transport: asyncio.Transport | None = None
+        failure: OSError | None = None
         try:
             transport = await self.loop.start_tls(
                 self.transport, BoundedReading(self), context, server_side=True, ssl_handshake_timeout=HANDSHAKE_SECONDS
             )
         except OSError as error:  # ssl.SSLError and TimeoutError are subclasses
-            self.account.reason = "TLS failed"
+            self.account.reason, failure = "TLS failed", error
+        if transport is None:  # without an error: we cut the connection
             # asyncio reports a connection lost in the handshake to the TLS layer only.
-            self.loop.call_soon(self.connection_lost, error)
+            self.loop.call_soon(self.connection_lost, failure)
             self._is_ending = True
             return
-        assert transport is not None
         self.transport = transport
         self._reader.move_to(transport)
         self._writer._transport = transport  # type: ignore[attr-defined]

@@ -1,11 +1,13 @@
 """STARTTLS on the receiver, and peers that prove their name by it."""
 
+import asyncio
 import ssl
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 import trustme
 from cryptography import x509
 
@@ -13,6 +15,7 @@ from shadowrelay.model.replies import ConfigurationError
 from shadowrelay.settings.values import Tls
 from shadowrelay.smtp.tls import TlsContexts, anonymous_server_context, opportunistic_context, peer_context, server_context
 from tests.kit.clients import Client
+from tests.kit.clock import PATIENCE_SECONDS
 from tests.kit.receiving import HELLO, receiving
 
 XSHADOW = {"accept_xshadow": True}
@@ -160,6 +163,23 @@ async def test_rubbish_in_place_of_a_handshake_ends_the_session_and_nothing_else
         await client.reader.read()
 
         assert "250 2.0.0 OK" == await (await station.connect()).ask("NOOP")
+
+
+@pytest.mark.parametrize("moments_count", range(8))
+async def test_a_connector_closes_although_a_client_is_within_the_handshake(
+    authority: Authority, tmp_path: Path, moments_count: int
+) -> None:
+    """asyncio tells only the TLS layer that we cut the connection, and calls that a handshake without a transport."""
+    async with receiving(tmp_path, tls=authority.files_of("a.example")) as station:
+        client = await station.client_in("EHLO client.example")
+        with structlog.testing.capture_logs() as logs:
+            await client.send(b"STARTTLS\r\n")
+            for _ in range(moments_count):  # before the reply, behind it, and in the handshake
+                await asyncio.sleep(0)
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                await station.server.close()
+
+    assert [] == [log for log in logs if log["event"] == "session.failed"]
 
 
 async def test_a_client_that_vanishes_within_the_handshake_is_forgotten(authority: Authority, tmp_path: Path) -> None:
