@@ -385,7 +385,7 @@ def list_peers(node: Node = None, token_file: TokenFile = None, config: Config =
         "#Held for it",
         "#Held by it",
         "Forgotten",
-        "Last error, or what differs",
+        "Last error, and what differs",
     )
     table = [
         (
@@ -393,14 +393,16 @@ def list_peers(node: Node = None, token_file: TokenFile = None, config: Config =
             duration(row["heartbeat_age_seconds"]),
             duration(row["lease_seconds"]),
             *(row[name] for name in ("breaker", "held_for_count", "held_by_count", "is_forgotten")),
-            row.get("conflict")
-            or ("it drains" if row.get("is_draining") else row.get("refusal", ""))
-            or row.get("last_error")
-            or row.get("differs", ""),  # missing in the API of older nodes
+            "; ".join(filter(None, (_error(row), row.get("differs", "")))),  # missing in the API of older nodes, like others
         )
         for row in rows
     ]
     print_table(columns, table, "no peers")
+
+
+def _error(peer: dict[str, Any]) -> str:
+    said: str = peer.get("conflict") or ("it drains" if peer.get("is_draining") else peer.get("refusal", "")) or peer.get("last_error", "")
+    return said
 
 
 @peers.command("forget")

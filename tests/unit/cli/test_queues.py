@@ -291,6 +291,17 @@ def test_peers_list_shows_lease_and_last_sign_of_life(node: FakeClient) -> None:
     assert [] == [part for part in ("mx2.example", "2h 46m", "1s", "closed", "yes") if part not in output]
 
 
+@pytest.mark.parametrize(("error", "before"), [("", ""), ("refused", "refused; ")])
+def test_peers_list_shows_the_settings_that_differ_besides_an_error(
+    node: FakeClient, monkeypatch: pytest.MonkeyPatch, error: str, before: str
+) -> None:
+    monkeypatch.setitem(PEER, "last_error", error)
+    monkeypatch.setitem(PEER, "differs", "shadow_copies is 1 here, 2 there")
+    monkeypatch.setenv("COLUMNS", "300")
+
+    assert f"{before}shadow_copies is 1 here, 2 there" in run("peers", "list").output
+
+
 def test_pressure_shows_every_resource_with_its_thresholds_and_why_mail_is_refused(node: FakeClient) -> None:
     output = run("pressure").output
 
