@@ -293,4 +293,7 @@ def _meet_holder(claim: Claim, after: Claim, peer: Party, answer: StatusAnswer, 
         if claim.role in rules.NOT_ATTEMPTED:
             return Transition(claim, after)
         # It yielded to us under a number that is not ours, so it would ignore a `released`: choose it instead.
+    chosen = claim.chosen()
+    if chosen is not None and chosen.choice is Choice.HANDED_OVER:
+        return Transition(claim, after)  # under a higher number, the server that was sent `yours` would wait for it
     return Transition(claim, after, note=Note.CHOOSE_AGAIN)

@@ -255,13 +255,9 @@ def may_promote(claim: Claim, reachable: Collection[ServerName]) -> bool:
 
 def waits(answer: StatusAnswer, claim: Claim, me: Party) -> bool:
     """Rule *ask*, second part: wait while another node holds a copy with a higher number, because that node promotes first. The same
-    applies to a node to which this node, as its primary, sent `yours`."""
-    return (
-        answer.state is StatusState.SHADOW
-        and (answer.primary != me.server or (answer.promoting and answer.database == me.database))
-        and answer.number is not None
-        and outranks(answer.number, claim.number)
-    )
+    applies to a node to which this node, as its primary, sent `yours`, and to one that holds it for a former database of this node."""
+    is_held_for_me = answer.primary == me.server and answer.database == me.database and not answer.promoting
+    return answer.state is StatusState.SHADOW and not is_held_for_me and answer.number is not None and outranks(answer.number, claim.number)
 
 
 def asked_after_waiting(claim: Claim) -> frozenset[ServerName]:

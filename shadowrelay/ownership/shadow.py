@@ -49,8 +49,8 @@ def answer_question(
     after = claim
     tell: tuple[Notification, ...] = ()
     note = Note.NOTHING
-    if claim is not None and rules.is_of_older_copy(claim, me):
-        pass  # a question ends it no more than it begins an attempt: it yields to who has promoted
+    if claim is not None and rules.is_of_older_copy(claim, me) and number.database == claim.number.database:
+        pass  # who holds a copy for it promotes, and then it yields: a question of that one ends it no more than it begins an attempt
     elif claim is not None and claim.is_primary:
         if rules.begins_again(number, claim):
             if not in_attempt:

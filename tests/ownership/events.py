@@ -57,6 +57,7 @@ class Facts(NamedTuple):
 
     role: Role | None
     is_primary: bool
+    is_open: bool  # claims or holds it
     ownership: int
     placement: int
     entries: tuple[Listed | None, ...]  # of each node
@@ -70,7 +71,7 @@ class Facts(NamedTuple):
     lease_mask: int  # place t: t is on a primary's list
 
 
-NOTHING_KNOWN = Facts(None, False, 0, 0, (None,) * WIDTH, frozenset(), None, False, None, DatabaseId(""), False, False, 0)
+NOTHING_KNOWN = Facts(None, False, False, 0, 0, (None,) * WIDTH, frozenset(), None, False, None, DatabaseId(""), False, False, 0)
 
 
 class Events:
@@ -112,6 +113,7 @@ class Events:
         return Facts(
             claim.role,
             claim.is_primary,
+            claim.is_primary or claim.role is Role.SHADOW,
             claim.number.ownership,
             claim.number.placement,
             tuple(None if copy is None else Listed(copy.database, copy.choice) for copy in copies),

@@ -56,7 +56,7 @@ def explore(policy: str, budget: Budget, *, is_first_enough: bool = False, begin
             wrong.setdefault(found, here)
             if is_first_enough:
                 break
-        if state.arrived > 1 or _is_settled(state):
+        if state.arrived > 1 or _is_settled(steps, state):
             continue
         for name, after in steps.of(state):
             there = place.get(after)
@@ -82,9 +82,12 @@ def _wrong_at_once(steps: Steps, state: State) -> str:
     return ""
 
 
-def _is_settled(state: State) -> bool:
-    """Nothing can go wrong any more, whatever happens: another arrival is excused, and nothing that was promised can be lost."""
-    return state.excused and (state.arrived > 0 or state.client in (Client.REFUSED, Client.UNANSWERED))
+def _is_settled(steps: Steps, state: State) -> bool:
+    """Nothing can go wrong any more, whatever happens: nothing that was promised can be lost, and another arrival is excused, or nobody
+    is left who could deliver."""
+    if not state.arrived and state.client not in (Client.REFUSED, Client.UNANSWERED):
+        return False
+    return state.excused or (state.backup is None and not any(steps.facts(state, n).is_open for n in steps.nodes))
 
 
 def _find_stuck(steps: Steps, order: list[State], before: list[list[int]], arrived: deque[int], wrong: dict[str, int], first: int) -> None:

@@ -23,8 +23,8 @@ class Rule(NamedTuple):
     module: Any
     function: str
     off: Callable[..., Any]
-    shown_by: Budget | None = None  # None: nothing shows it yet; unit tests pin it
-    goes_wrong: str = ""
+    shown_by: Budget
+    goes_wrong: str
     beginning: tuple[str, ...] = ()  # of the trace, where the whole budget would take minutes
 
 
@@ -36,6 +36,8 @@ def _releases_anybody_listed(claim: Claim, server: Any) -> bool:
     entry = claim.copy_on(server)
     return entry is None or entry.choice is Choice.LISTED
 
+
+ACCEPTED = ("0: places on 1", "0: places on 2", "250 to the client")  # with two copies
 
 RULES = {
     "lease": Rule(
@@ -63,10 +65,8 @@ RULES = {
         rules, "begins_again", lambda question, claim: False, Budget(crashes=1, disks=1), "twice",
     ),
     "wait": Rule(
-        # With two holders on four nodes nothing shows it either: whoever promotes first has asked the other (*again*), or a second
-        # server has failed (cause (d)).
         "who has waited for a higher number asks everybody again",
-        rules, "asked_after_waiting", lambda claim: claim.asked,
+        rules, "asked_after_waiting", lambda claim: claim.asked, Budget(disks=2, nodes=4, wanted=2), "twice", ACCEPTED,
     ),
     "list": Rule(
         "a server that was sent a copy stays on the primary's list until it has heard `released`",
@@ -84,12 +84,23 @@ RULES = {
     ),
     "meet": Rule(
         "of two primaries that meet, the one with the lower number ends, between two attempts; the other waits for that",
-        rules, "ends_before", lambda answer, claim: False,
+        rules, "ends_before", lambda answer, claim: False, Budget(crashes=1, restores=1), "twice",
+        ("0: places on 1", "250 to the client", "back up 0", "put back 0"),
     ),
 }  # fmt: skip
 
-SMALL = (Budget(1, 0, 1), Budget(0, 0, 1, 1), Budget(1, 1, 0), Budget(0, 1, 1))
-LARGE = (Budget(0, 1, 0, 1), Budget(2, 1, 0), Budget(0, 2, 0), Budget(1, 1, 1), Budget(0, 1, 1, 1))
+SMALL = (Budget(1, 0, 1), Budget(0, 0, 1, 1), Budget(1, 1, 0), Budget(0, 1, 1), Budget(1, 0, 0, 0, 1), Budget(0, 0, 1, 0, 1))
+LARGE = (
+    Budget(0, 1, 0, 1),
+    Budget(2, 1, 0),
+    Budget(0, 2, 0),
+    Budget(1, 1, 1),
+    Budget(0, 1, 1, 1),
+    Budget(0, 1, 0, 0, 1),
+    Budget(0, 0, 0, 1, 1),
+    Budget(1, 0, 1, 0, 1),
+    Budget(1, 1, 0, 0, 1),
+)
 
 
 class Copies(NamedTuple):
@@ -103,7 +114,6 @@ def _two(*faults: int, beginning: tuple[str, ...] = ()) -> Copies:
     return Copies(Budget(*faults)._replace(nodes=4, wanted=2), beginning)
 
 
-ACCEPTED = ("0: places on 1", "0: places on 2", "250 to the client")
 SMALL_TWO = (
     _two(1, 0, 1),
     _two(0, 0, 0, 1, beginning=ACCEPTED),

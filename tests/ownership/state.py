@@ -42,6 +42,20 @@ class Told(NamedTuple):
     statuses: tuple[DiscardStatus, ...] = ()
     heard: int = 0
 
+    def with_news(self, status: DiscardStatus) -> "Told":
+        """What is not heard yet is heard at once: of equal ones the first counts, and `promoted` counts only as the last."""
+        statuses = self.statuses
+        if len(statuses) > self.heard and statuses[-1] is DiscardStatus.PROMOTED:
+            statuses = statuses[:-1]
+        if len(statuses) > self.heard and statuses[-1] is status:
+            return Told(statuses, self.heard)
+        return Told((*statuses, status), self.heard)
+
+    def releases(self) -> "Told":
+        """What matters to who knows that all is done: that it acknowledges each `released`."""
+        released = [status is DiscardStatus.RELEASED for status in self.statuses]
+        return Told((DiscardStatus.RELEASED,) * sum(released), sum(released[: self.heard]))
+
 
 class State(NamedTuple):
     up: tuple[bool, ...]
@@ -61,6 +75,7 @@ class State(NamedTuple):
     restores: int
     backup: tuple[int, tuple[Told, ...]] | None  # of node 0: its claim, and what it has to tell
     asked_older: int  # bit t: node 0 has asked t about a claim of the older copy
+    waited: int  # bit t: t has waited for another server, and kept the answers that it had before. Only without rule *wait*
 
 
 class Budget(NamedTuple):
@@ -84,7 +99,9 @@ class Claims:
         self._values: list[Claim | None] = [None]
 
     def key(self, claim: Claim | None) -> int:
-        """Nobody reads the placement of a claim that is over, so that states which differ in nothing else are one."""
+        """States are one that differ only in what nobody reads: the placement of a claim that is over, or the order of a list."""
+        if claim is not None and len(claim.copies) > 1:
+            claim = replace(claim, copies=tuple(sorted(claim.copies, key=lambda copy: copy.server)))
         if claim is not None and claim.role in OVER:
             claim = replace(claim, number=CopyNumber(claim.number.ownership, 0, NO_DATABASE), primary=NO_SERVER, database=NO_DATABASE)
         key = self._keys.get(claim)
@@ -140,4 +157,5 @@ def first_state(claims: Claims, budget: Budget) -> State:
         restores=budget.restores,
         backup=None,
         asked_older=0,
+        waited=0,
     )

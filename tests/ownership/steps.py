@@ -48,6 +48,10 @@ class Steps:
 
     def of(self, s: State) -> Iterator[Step]:
         """Name and state after each step; names of faults begin with one of `FAULTS`."""
+        if self._may_answer(s):
+            # What else may come first may as well come next, when more is promised and more may happen. A 451 excuses everything.
+            yield "250 to the client", s._replace(client=Client.ACKNOWLEDGED)
+            return
         for n in self.nodes:
             mine = self.facts(s, n)
             if s.up[n]:
@@ -80,6 +84,11 @@ class Steps:
     def lease(s: State, n: int, t: int) -> bool:
         return bool(s.leases & lease_bit(n, t))
 
+    @staticmethod
+    def _no_leases(s: State, n: int) -> int:
+        """A lease does not survive the process: its clock does not. That a shadow server waits for its end only keeps it from acting."""
+        return s.leases & ~(ALL << WIDTH * n)
+
     # committing
     def commit(self, s: State, n: int, after: After, leases: int | None = None, **changes: Any) -> State:
         """Node n commits: its claim, and what it has to tell."""
@@ -87,7 +96,12 @@ class Steps:
         for tell in after.tell:
             told = self._queue(s, told, n, tell)
         leases = s.leases if leases is None else leases
-        mask = self.events.facts(after.claim).lease_mask
+        facts = self.events.facts(after.claim)
+        if facts.role is Role.DELIVERED and any(of.statuses for of in told[n::WIDTH]):
+            told = tuple(of.releases() if place % WIDTH == n else of for place, of in enumerate(told))
+        mask = facts.lease_mask
+        if s.waited and not facts.has_asked:
+            changes["waited"] = s.waited & ~(1 << n)
         leases &= ~(ALL << WIDTH * n) | (mask << WIDTH * n)
         return s._replace(claims=put(s.claims, n, after.claim), told=told, leases=leases, **changes)
 
@@ -97,7 +111,7 @@ class Steps:
         if self.facts(s, tell.server).role is Role.DELIVERED and tell.status is not DiscardStatus.RELEASED:
             return told  # it knows all that there is to know
         place = WIDTH * speaker + tell.server
-        return put(told, place, Told((*told[place].statuses, tell.status), told[place].heard))
+        return put(told, place, told[place].with_news(tell.status))
 
     def _asked(self, s: State, o: int, asker: int, after: After, heard: After | None) -> State:
         """Node o has answered: who was put on its list by that, or yields to it, has a lease only if it heard the answer."""
@@ -154,11 +168,12 @@ class Steps:
                 handed = self.commit(s, n, self.events.local(event, s.claims[n]), leases, hands=s.hands - 1)
                 yield f"hands: {n} {why} to {mine.heir}", handed
         if n == 0 and s.client is Client.WAITS and mine.ownership == 1:
-            if mine.is_redundant:
-                yield "250 to the client", s._replace(client=Client.ACKNOWLEDGED)
-            else:
-                refused = self.commit(s, n, self.events.local("refused", s.claims[n]), client=Client.REFUSED, excused=True)
-                yield "451 to the client", refused
+            refused = self.commit(s, n, self.events.local("refused", s.claims[n]), client=Client.REFUSED, excused=True)
+            yield "451 to the client", refused
+
+    def _may_answer(self, s: State) -> bool:
+        mine = self.facts(s, 0)
+        return s.client is Client.WAITS and s.up[0] and mine.is_redundant and mine.ownership == 1
 
     def _older(self, s: State, n: int) -> Iterator[Step]:
         """A claim of an older copy of the database of n: all nodes are asked before anything else."""
@@ -211,7 +226,9 @@ class Steps:
         stored = self.commit(sent, t, offered, sent.leases | lease_bit(t, n) if heard.note == Note.YIELDED else None)
         if s.client is Client.WAITS and is_stored and s.crashes and n == 0 and len(mine.chosen) + 1 == self.events.wanted:
             # the 250 does not wait for the commit of the choice, only for that of the message and the copy
-            answered = stored._replace(client=Client.ACKNOWLEDGED, crashes=s.crashes - 1, up=put(s.up, n, False))
+            answered = stored._replace(
+                client=Client.ACKNOWLEDGED, crashes=s.crashes - 1, up=put(s.up, n, False), leases=self._no_leases(stored, n)
+            )
             yield f"crash {n}: after it placed on {t} and said 250, before it recorded the choice", answered
         yield name, self.commit(stored, n, heard)
         if s.late:
@@ -314,6 +331,8 @@ class Steps:
                 yield f"{n}: asks {o}, promotes", self._promoted(said, n, heard, mine, others)
             else:
                 after = self.commit(said, n, heard)
+                if heard.note == Note.WAIT and self.facts(after, n).has_asked:
+                    after = after._replace(waited=after.waited | 1 << n)
                 if after != s:
                     yield f"{n}: asks {o}: {heard.note}", after
             if s.late:
@@ -336,16 +355,19 @@ class Steps:
                 yield f"{n}: follows {p} to {o}: {heard.note or 'not now'}", after
 
     def _promoted(self, s: State, n: int, after: After, mine: Facts, others: list[int]) -> State:
-        """A documented cause if somebody who could object cannot be reached: a second server has failed, or the
-        primary died after a delivery that the shadow server had not heard of."""
+        """A documented cause if somebody who could object cannot be reached: a second server has failed, or the primary died after a
+        delivery that the shadow server had not heard of. A primary with a lower number cannot object: it must find out by itself."""
         excused = s.excused or any(
-            theirs.role in (Role.DELIVERED, Role.SHADOW)
-            or (theirs.is_primary and not (o == mine.primary and mine.database == database(o, s.generation[o])))
+            self.facts(s, o).role in (Role.DELIVERED, Role.SHADOW) or self._claims_more(s, o, n, mine)
             for o in others
             if not self.reach(s, n, o)
-            for theirs in (self.facts(s, o),)
         )
         return self.commit(s, n, after, excused=excused)
+
+    def _claims_more(self, s: State, o: int, n: int, mine: Facts) -> bool:
+        if not self.facts(s, o).is_primary or (o == mine.primary and mine.database == database(o, s.generation[o])):
+            return False
+        return self.events.claim_of(s.claims[o]).number > self.events.claim_of(s.claims[n]).number
 
     # discard notifications
     def _hearing(self, s: State, n: int) -> Iterator[Step]:
@@ -400,31 +422,44 @@ class Steps:
         if s.up[n] and s.crashes:
             # I4 (a): between the next hop's taking of the message and our record of it
             crashed = s._replace(
-                up=put(s.up, n, False), attempt=idle, crashes=s.crashes - 1, excused=s.excused or arrived, client=unanswered
-            )  # fmt: skip
+                up=put(s.up, n, False),
+                attempt=idle,
+                crashes=s.crashes - 1,
+                excused=s.excused or arrived,
+                client=unanswered,
+                leases=self._no_leases(s, n),
+            )
             yield f"crash {n}", crashed
         if not s.up[n]:
-            # a lease does not survive the process: its clock does not
-            yield f"restart {n}", s._replace(up=put(s.up, n, True), leases=s.leases & ~(ALL << WIDTH * n))
+            yield f"restart {n}", s._replace(up=put(s.up, n, True))
         if n == 0 and s.restores:
             if s.backup is None and mine.is_primary and s.client is Client.ACKNOWLEDGED:
                 yield "back up 0", s._replace(backup=(s.claims[0], s.told[:WIDTH]))
             elif s.backup is not None:
                 yield "put back 0", self._put_back(s, mine)
         if s.disks:
+            # I4 (a), (b). A round of questions takes a moment: who was asked in it may have heard of the delivery since.
             told = tuple(Told() if n in (place // WIDTH, place % WIDTH) else told for place, told in enumerate(s.told))
             destroyed = s._replace(
                 up=put(s.up, n, True),
                 generation=put(s.generation, n, s.generation[n] + 1),
                 claims=put(s.claims, n, 0),
-                leases=s.leases & ~(ALL << WIDTH * n),
+                leases=self._no_leases(s, n),
                 attempt=idle,
                 told=told,
                 client=unanswered,
-                excused=s.excused or arrived or mine.role is Role.DELIVERED,  # I4 (a), (b)
+                excused=s.excused or arrived or self._is_unheard(s, n, mine) or (mine.role is Role.DELIVERED and self._is_asking(s)),
                 disks=s.disks - 1,
             )
             yield f"destroy {n}", destroyed
+
+    def _is_unheard(self, s: State, n: int, mine: Facts) -> bool:
+        """I4 (b): n alone knows of the delivery."""
+        return mine.role is Role.DELIVERED and not any(self.facts(s, t).role is Role.DELIVERED for t in self.nodes if t != n)
+
+    def _is_asking(self, s: State) -> bool:
+        """Somebody is in the middle of a round of questions, and does not wait for another server with earlier answers in hand."""
+        return any(self.facts(s, t).has_asked and not s.waited & 1 << t for t in self.nodes)
 
     def _put_back(self, s: State, mine: Facts) -> State:
         """Node 0 runs on an older copy of its database, which gets a new id."""
@@ -432,9 +467,7 @@ class Steps:
         claim, own = s.backup
         told = tuple(Told() if place % WIDTH == 0 else told for place, told in enumerate(s.told))
         told = (*(Told(of.statuses) for of in own), *told[WIDTH:])
-        # I4 (a), (b): nobody else knows of the delivery
-        knows = any(self.facts(s, t).role is Role.DELIVERED for t in self.nodes[1:])
-        is_unheard = s.attempt[0] is Attempt.ARRIVED or (mine.role is Role.DELIVERED and not knows)
+        is_unheard = s.attempt[0] is Attempt.ARRIVED or self._is_unheard(s, 0, mine)
         # who was asking the others because 0 was lost asks all again: the incarnation of 0 is another one
         rounds_over = [key if self.facts(s, t).primary != 0 else self.events.lives(key).claim for t, key in enumerate(s.claims)]
         return s._replace(

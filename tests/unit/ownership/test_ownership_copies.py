@@ -211,3 +211,14 @@ def test_what_was_handed_over_stays_so_while_another_server_is_chosen() -> None:
 
     assert after is not None
     assert {HANDED, CHOSEN} == {copy.choice for copy in after.copies}
+
+
+@pytest.mark.parametrize("role", [Role.HANDED_OVER, Role.SET_ASIDE])
+def test_what_was_handed_over_gives_nobody_else_a_higher_number(role: Role) -> None:
+    """The server that was sent `yours` would wait for it, and it for the primary server, which lives."""
+    handed = claim(entry(TWO, HANDED, 3), role=role)
+    yielded = StatusAnswer(StatusState.SHADOW, CopyNumber(1, 0, THREE.database), ME.server, ME.database)
+
+    after = primary.review(handed, ME, ONE, yielded, lease_runs=True)
+
+    assert (Note.NOTHING, {HANDED, LISTED}) == (after.note, {copy.choice for copy in (after.after or handed).copies})

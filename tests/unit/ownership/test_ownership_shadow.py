@@ -160,6 +160,7 @@ def test_a_primary_that_hears_promoted_asks_the_speaker() -> None:
         (ASKED, TWO, StatusAnswer(StatusState.SHADOW, HIGHER, ONE.server, ONE.database), Note.WAIT, HELD),
         (HELD, TWO, StatusAnswer(StatusState.SHADOW, HIGHER, ONE.server, ONE.database), Note.WAIT, HELD),
         (HELD, TWO, StatusAnswer(StatusState.SHADOW, HIGHER, ME.server, ME.database, True), Note.WAIT, HELD),
+        (ASKED, TWO, StatusAnswer(StatusState.SHADOW, HIGHER, ME.server, DatabaseId("former")), Note.WAIT, HELD),
         (
             ASKED, TWO, StatusAnswer(StatusState.SHADOW, HIGHER, ME.server, ME.database), Note.PROMOTED,
             Claim(Role.PRIMARY, CopyNumber(3, 0, ME.database), 2, copies=(Copy(TWO.server, TWO.database),)),  # it holds a copy for us
