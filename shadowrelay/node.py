@@ -46,6 +46,7 @@ from shadowrelay.store.ledger import SqliteLedger
 from shadowrelay.tracking import operator_log
 from shadowrelay.tracking.shipper import make_tracking
 
+RENAME_AGAIN_SECONDS = 1.0
 GRACE_SECONDS = 30.0  # SIGTERM: for sessions and attempts in progress
 TOLD_POLLS = 5  # SIGTERM: for peers to receive notifications, and acknowledge them in their next poll
 TOLD_SECONDS_MIN, TOLD_SECONDS_MAX = 3.0, 10.0
@@ -85,8 +86,7 @@ class Node:
         self._dial, self._dial_peer = dial or hosts.dial, dial or HostNames(self._lookups).dial_peer
         self._links: dict[ServerName, SmtpPeerLink] = {}
         self._opened = contextlib.AsyncExitStack()  # how to close what is open
-        self.is_renamed = False  # its database was an older copy, and has a new id now
-        self.is_started = self._is_reload_wanted = self._are_descriptors_scarce = False
+        self.is_started = self._is_to_stop = self._is_reload_wanted = self._are_descriptors_scarce = False
 
     async def start(self) -> None:
         """Open everything, in the order in which a failure does least harm: files, then sockets, then services. If the peers say that the
@@ -128,13 +128,20 @@ class Node:
         await self._services.rolled_back.found.wait()
 
     async def _rename_older_copy(self) -> None:
-        if not self.is_rolled_back:
-            return
-        try:
-            await self._ledger.record_renamed()
-            self.is_renamed = True
-        except LedgerUnavailable as error:
-            _log.error("database.not_renamed", reason=error.reason)
+        """Try until it is done, or the process is to stop. Peers recognise an older copy by its opening; if the process started again
+        with the old id, a later opening would look to them like one of the present database."""
+        said = ""
+        while self.is_rolled_back:
+            try:
+                await self._ledger.record_renamed()
+                return
+            except LedgerUnavailable as error:
+                if error.reason != said:
+                    _log.error("database.not_renamed", reason=error.reason)
+                said = error.reason
+            if self._is_to_stop:
+                return
+            await asyncio.sleep(RENAME_AGAIN_SECONDS)
 
     async def _open_files(self) -> None:
         """Open the tracking log before the ledger, so that a wrong target leaves the queue untouched. It is also closed first."""
@@ -387,13 +394,14 @@ class Node:
 
     def stopping(self) -> None:
         """The node was asked to stop: if it is killed from now on, no message is suspected of that."""
+        self._is_to_stop = True
         if self.is_started:
             self._ledger.stopping()
 
     async def stop(self) -> None:
         """Drain: refuse new mail, let running work finish, keep the rest in the queue, let peers receive their notifications (which
         those of an older copy of the database are not for); then close everything."""
-        self.stopping()
+        self._ledger.stopping()
         self._context.is_draining = self._context.is_stopping = True
         _log.info("node.draining")
         await asyncio.gather(*(receiver.drain(GRACE_SECONDS) for receiver in self._receivers))
@@ -478,9 +486,6 @@ async def _serve(loaded: LoadedSettings) -> int:
             await node.abort()
         if stopping.is_set():
             return 0
-        if not node.is_renamed:  # otherwise it would find the same again, at once
-            _log.error("node.cannot_start", reason="the queue database is an older copy, and its new id could not be recorded")
-            return CANNOT_START
         node = Node(node.loaded)
 
 

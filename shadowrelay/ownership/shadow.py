@@ -174,12 +174,16 @@ def meaning(answer: StatusAnswer, *, from_sender: bool) -> DiscardStatus | None:
 
 def reconciled(claim: Claim | None, primary: Party, question: StatusQuestion, answer: StatusAnswer, *, from_sender: bool) -> Transition:
     """The answer of a shadow message's primary to a question about it. If the copy was replaced since the question, the answer
-    does not apply, except that a delivered message stays delivered."""
+    does not apply, except that a delivered message stays delivered. `released` is said of the present: it also ends a copy whose number
+    that primary did not assign, because this node yielded to it, and whose discard notifications are therefore not believed."""
     status = meaning(answer, from_sender=from_sender)
     if claim is None or status is None:
         return Transition(claim, claim)
     if claim.number != question.number and status is not DiscardStatus.DELIVERED:
         return Transition(claim, claim)
+    is_of_primary = claim.role is Role.SHADOW and (claim.primary, claim.database) == (primary.server, primary.database)
+    if answer.state is StatusState.RELEASED and is_of_primary:
+        return Transition(claim, replace(claim, role=Role.RELEASED, asked=rules.NOBODY), note=Note.RELEASED)
     return heard(claim, primary, DiscardEvent(0, question.message_id, status))
 
 

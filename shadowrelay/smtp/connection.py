@@ -73,7 +73,7 @@ class Connection(SMTP):
         for name in KNOWN_ELSEWHERE:
             cls.commands.pop(name, None)
 
-    def __init__(self, reception: Reception, loop: asyncio.AbstractEventLoop, sessions: set["Connection"]) -> None:
+    def __init__(self, reception: Reception, loop: asyncio.AbstractEventLoop, sessions: dict["Connection", None]) -> None:
         # Not SMTP.__init__: see the module docstring. The attributes below are those that aiosmtpd's life cycle uses.
         self.own_reader = CommandReader(reception.budget.portion(), READ_AHEAD_OCTETS, loop)
         asyncio.StreamReaderProtocol.__init__(self, self.own_reader, client_connected_cb=self._cb_client_connected, loop=loop)
@@ -115,7 +115,7 @@ class Connection(SMTP):
         self._refused_at_once = self.reception.count.enter(address, connector.max_sessions, of_address_max)
         if self.reception.descriptors.refuses_session(_number_of(transport)):
             self._refused_at_once, self._is_counted_only = TOO_MANY_SESSIONS, True
-        self._sessions.add(self)
+        self._sessions[self] = None
         report_every_unwritten_octet(transport)
         super().connection_made(transport)
         assert self._handler_coroutine is not None
@@ -185,7 +185,7 @@ class Connection(SMTP):
             self._timeout_handle.cancel()
         asyncio.StreamReaderProtocol.connection_lost(self, error)
         self.transport = None
-        self._sessions.discard(self)
+        self._sessions.pop(self, None)
         self.reception.count.leave(self.account.address)
         self.gone.set_result(None)
         if self._is_handled:

@@ -155,7 +155,7 @@ class ReceiverServer:
         self.reception = reception
         self._open_listener = open_listener
         self._listener: Listener | None = None
-        self._sessions: set[Connection] = set()
+        self._sessions: dict[Connection, None] = {}  # in the order in which they began
 
     async def start(self) -> None:
         """Listen. Raises: OSError if the address cannot be bound."""

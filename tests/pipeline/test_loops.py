@@ -532,6 +532,20 @@ async def test_finished_messages_leave_nothing_in_memory(tmp_path: Path) -> None
 
 
 @in_virtual_time
+async def test_the_lease_of_a_copy_that_came_too_late_is_not_kept(tmp_path: Path) -> None:
+    """The message was delivered while its copy was on its way, and that could not be recorded: the place service looks at it again."""
+    async with nodes(tmp_path, EAST, WEST) as net:
+        east = net.nodes[EAST]
+        await east.accept()
+        await until(east.in_role(east.last, Role.DELIVERED), 20)
+        east.context.leases.began(east.last, WEST, east.clock.awake(), is_confirmed=True)
+
+        east.services.place.want(east.last)
+
+        await until(lambda: not east.context.leases._copies, 20)
+
+
+@in_virtual_time
 async def test_refused_messages_leave_nothing_in_memory(tmp_path: Path) -> None:
     async with nodes(tmp_path, EAST, WEST, reject_message_on_shadow_failure=True) as net:
         east = net.nodes[EAST]

@@ -124,3 +124,38 @@ async def test_a_queue_that_cannot_be_opened_leaves_no_tracking_log_open(
     await node.abort()
 
     assert ["FileTrackingLog", "Shipper"] == closed
+
+
+@pytest.mark.parametrize("is_stopped", [False, True])
+async def test_a_node_on_an_older_copy_ends_when_its_new_id_is_recorded_or_when_it_is_to_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_stopped: bool
+) -> None:
+    """Peers know an older copy by its opening: one more under the old id would look like the present database."""
+    recorded = SqliteLedger.record_renamed
+    tries: list[str] = []
+
+    async def recorded_late(self: SqliteLedger) -> None:
+        tries.append(self.identity.database)
+        if is_stopped and len(tries) == 2:
+            node.stopping()
+        if is_stopped or len(tries) < 3:
+            raise LedgerUnavailable(STORE_UNAVAILABLE, "disk full")
+        await recorded(self)
+
+    monkeypatch.setattr(SqliteLedger, "record_renamed", recorded_late)
+    monkeypatch.setattr("shadowrelay.node.RENAME_AGAIN_SECONDS", 0.01)
+    node = a_node(tmp_path)
+    await node.start()
+    before = node._ledger.identity.database
+    node._services.rolled_back.found.set()
+
+    with structlog.testing.capture_logs() as said:
+        await node.stop()
+    following = a_node(tmp_path)
+    await following.start()
+    after = following._ledger.identity
+    await following.abort()
+
+    assert [before] * (2 if is_stopped else 3) == tries
+    assert 1 == [line["event"] for line in said].count("database.not_renamed")
+    assert (before == after.database, "" if is_stopped else before) == (is_stopped, after.former)

@@ -306,13 +306,14 @@ class Checker:
         return [host for host, claims in self.claims.items() if (claim := claims.get(message_id)) and claim.role in HOLDING]
 
     def is_whole(self, message_id: MessageId) -> bool:
-        """Its primary has chosen as many servers as are wanted that do hold it. An older copy elsewhere may be released any time."""
+        """The highest claim is that of a primary which has chosen as many servers as are wanted that do hold it. What has a lower number
+        may be released at any time: also a primary server and its copy, for the sake of a copy whose primary server has just burnt."""
         hosts = {machine.name: machine.host for machine in self.machines.values()}
         holders = self.holders(message_id)
-        claims = [self.claims[host][message_id] for host in holders]
-        return any(
-            sum(claim.is_chosen(copy.server) and hosts[copy.server] in holders for copy in claim.copies) >= self._copies for claim in claims
-        )
+        claim = max((self.claims[host][message_id] for host in holders), key=lambda claim: (claim.number, claim.is_primary), default=None)
+        if claim is None:
+            return False
+        return sum(claim.is_chosen(copy.server) and hosts[copy.server] in holders for copy in claim.copies) >= self._copies
 
     def is_resolved(self, message_id: MessageId, ordinal: int, without: Sequence[str] | None) -> bool:
         """It arrived, or the sender is going to be told, even if those disks are destroyed. `None`: no disk survives."""
@@ -359,6 +360,8 @@ class Checker:
         """All its leases run, so that it may begin an attempt."""
         claim = self.claims[machine.host].get(message_id)
         if claim is None or claim.role is not Role.PRIMARY or machine.node is None or not hasattr(machine.node, "_context"):
+            return False
+        if rules.is_of_older_copy(claim, machine.node._context.me):
             return False
         if any(copy.choice is Choice.HANDED_OVER for copy in claim.copies):
             return False

@@ -137,6 +137,17 @@ def test_what_a_live_primary_answers_about_the_copy_held_for_it(
     assert after == shadow.reconciled(before, ONE, question, answer, from_sender=from_sender).after
 
 
+def test_a_copy_that_yielded_to_its_primary_ends_when_that_one_says_that_it_was_released() -> None:
+    """Its notification is not believed, because it may be older than the copy; its answer is of the present."""
+    notification = event(DiscardStatus.RELEASED)
+    question, answer = StatusQuestion(MessageId("m"), LOWER), StatusAnswer(StatusState.RELEASED, NUMBER)
+
+    assert not shadow.heard(YIELDED, ONE, notification).changed
+    assert replace(YIELDED, role=Role.RELEASED) == shadow.reconciled(YIELDED, ONE, question, answer, from_sender=False).after
+    assert not shadow.reconciled(YIELDED, TWO, question, answer, from_sender=False).changed
+    assert not shadow.reconciled(YIELDED, ONE, replace(question, number=NUMBER), answer, from_sender=False).changed
+
+
 def test_a_copy_that_yielded_to_its_primary_is_not_ended_by_what_that_one_does_not_know() -> None:
     """The primary never gave its number, so that it sent no such copy."""
     question = StatusQuestion(MessageId("m"), LOWER)
