@@ -120,7 +120,15 @@ SMALL_TWO = (
     _two(0, 0, 0, 0, 1, beginning=ACCEPTED),
     _two(0, 0, 2, beginning=ACCEPTED),
 )
-LARGE_TWO = (_two(0, 0, 2), _two(0, 1, 0), _two(0, 0, 1, 1, beginning=ACCEPTED))
+LARGE_TWO = (
+    _two(0, 0, 2),
+    _two(0, 1, 0),
+    _two(1, 0, 0, 1, beginning=ACCEPTED),
+    _two(1, 0, 0, 0, 1, beginning=ACCEPTED),
+    _two(0, 0, 1, 1, beginning=ACCEPTED),
+    _two(0, 0, 1, 0, 1, beginning=ACCEPTED),
+    _two(0, 1, 1, beginning=(*ACCEPTED, "crash 0")),
+)
 
 
 @contextmanager
