@@ -24,7 +24,7 @@ from shadowrelay.model.routing import HostPort
 from shadowrelay.model.values import dataclass
 from shadowrelay.settings import certificates, configuration, places
 from shadowrelay.settings.configuration import LoadedSettings
-from shadowrelay.settings.values import Peer, Settings, format_size
+from shadowrelay.settings.values import Peer, Settings, rounded_size
 from shadowrelay.smtp.client import Opening, TlsUse, open_session
 from shadowrelay.smtp.client_session import TLS_FAILED, SessionBroken
 from shadowrelay.smtp.host_names import HostNames, Lookups, NoAddress, name_server_failure
@@ -108,7 +108,7 @@ def _place(name: str, path: Path, *, is_synced: bool) -> Finding:
         return Finding(Level.ERROR, subject, reason, remedy)
     there = next(each for each in (path, *path.parents) if each.exists())
     disk = LinuxMachine().disk(there)
-    text = f"{format_size(disk.free // 1_000_000 * 1_000_000)} free of {format_size(disk.size // 1_000_000 * 1_000_000)}"
+    text = f"{rounded_size(disk.free)} free of {rounded_size(disk.size)}"
     if there != path:
         return Finding(Level.OK, subject, f"will be made in {there}; {text}")
     if not is_synced:
@@ -225,7 +225,7 @@ async def _next_hop(settings: Settings, host: HostPort, hosts: HostNames) -> lis
     text = f"answers, {'with' if session.is_tls else 'without'} TLS"
     size = session.extensions.get("size", "")
     if size.isdigit() and int(size):
-        text += f", takes up to {format_size(int(size))}"
+        text += f", takes up to {rounded_size(int(size))}"
     return [Finding(Level.OK, subject, text)]
 
 

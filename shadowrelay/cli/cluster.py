@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from shadowrelay.admin.client import NodeClient
 
 Json = dict[str, Any]
-NOT_CONFIGURED = "[[peers]] admin does not say where its API is"
+NOT_CONFIGURED = 'add its API to [[peers]], like admin = "https://mx.example:8026"'
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from shadowrelay.cli.output import AsJson, ExitCode, configuration_errors, print_json, visible
+from shadowrelay.cli.output import AsJson, ExitCode, configuration_errors, counted, print_json, visible
 from shadowrelay.settings import configuration
 
 
@@ -36,5 +36,5 @@ def doctor(
             typer.echo(visible(f"{finding.level.value:<7}  {finding.subject}: {finding.text}"))
             if finding.remedy:
                 typer.echo(visible(f"         -> {finding.remedy}"))
-        typer.echo(f"\n{errors_count} errors, {warnings_count} warnings")
+        typer.echo(f"\n{counted(errors_count, 'error')}, {counted(warnings_count, 'warning')}")
     raise typer.Exit(ExitCode.FAILED if errors_count else ExitCode.OK)

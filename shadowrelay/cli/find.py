@@ -142,7 +142,10 @@ def detail(row: Json) -> str:
     """Why it is there, or who had it."""
     parts = [row["set_aside_reason"] or row["last_reply"]]
     if row["primary"]:
-        parts.append(f"{'delivered by' if row['role'] == 'delivered' else 'of'} {row['primary']}")
+        taken_over = " after takeover" if row["origin"] != "shadow" else ""  # of a message that was accepted here
+        parts.append(f"delivered by {row['primary']}{taken_over}" if row["role"] == "delivered" else f"of {row['primary']}")
+    if row["role"] == "released":
+        parts.append("not kept: it was refused, or another server has it")
     if row.get("promoted_from"):
         parts.append(f"taken over from {row['promoted_from']}")
     if standing(row) == "done":
@@ -161,7 +164,7 @@ def recipients(row: Json) -> str:
 def print_messages(rows: Sequence[Json], empty: str, *, where: bool = False, now: datetime | None = None) -> None:
     """`where`: which nodes know them."""
     now = now or datetime.now(UTC)
-    columns = ("Message id", "#Age", "Status", "From", "To", "Subject", *(["Known to"] if where else []), "Why, or by whom")
+    columns = ("Message id", "#Age", "Status", "From", "To", "Subject", *(["Known to"] if where else []), "Remark")
     cells = [
         (
             row["message_id"],

@@ -14,7 +14,7 @@ from shadowrelay.cli.doctor import doctor
 from shadowrelay.cli.find import find
 from shadowrelay.cli.init import init
 from shadowrelay.cli.lab import lab
-from shadowrelay.cli.output import AsJson, ExitCode, configuration_errors, print_json, print_sentences, print_table
+from shadowrelay.cli.output import AsJson, ExitCode, configuration_errors, counted, print_json, print_sentences, print_table
 from shadowrelay.cli.resubmissions import safety_net
 from shadowrelay.cli.sla import sla
 from shadowrelay.cli.status import status
@@ -114,7 +114,7 @@ def check(
     typer.echo()
     print_sentences([_boundary_of(loaded)])
     doubts = _doubts(loaded)
-    typer.echo(f"\n{config_file} is valid, {len(doubts)} warning{'' if len(doubts) == 1 else 's'}")
+    typer.echo(f"\n{config_file} is valid, {counted(len(doubts), 'warning')}")
     print_sentences([f"warning: {doubt}" for doubt in doubts])
 
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from enum import IntEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 
 import typer
 from rich.cells import cell_len
@@ -23,6 +23,8 @@ from rich.table import Table
 
 from shadowrelay.model.replies import ConfigurationError
 from shadowrelay.settings.configuration import load
+
+FOLDED_MIN = 30  # characters of a last column; a narrower one is hard to read
 
 
 class ExitCode(IntEnum):
@@ -59,7 +61,8 @@ def print_json(value: object) -> None:
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], empty: str) -> None:
     """Print a table; without rows print `empty`. Columns that begin with # are numbers.
 
-    A terminal that is too narrow for the table gets a paragraph for each row instead: its first text, then the others by name.
+    A terminal that is too narrow gets the table without columns that are empty, its last column on several lines; if that is too wide as
+    well, a paragraph for each row: its first text, then the others by name.
     """
     if not rows:
         typer.echo(empty)
@@ -67,8 +70,18 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], empty:
     cells = [[_cell(value) for value in row] for row in rows]
     names = [column.removeprefix("#") for column in columns]
     widths = [max(map(cell_len, column)) for column in zip(names, *cells, strict=True)]
-    width, needed = terminal_width(), sum(widths) + 2 * (len(widths) - 1)
+    width, needed = terminal_width(), _table_width(widths)
     if width is not None and needed > width:
+        kept = [number for number in range(len(columns)) if any(row[number] != "-" for row in cells)]
+        columns, names, widths = (
+            [columns[number] for number in kept],
+            [names[number] for number in kept],
+            [widths[number] for number in kept],
+        )
+        cells = [[row[number] for number in kept] for row in cells]
+        needed = _table_width(widths)
+    is_folded = width is not None and needed > width and width - _table_width(widths[:-1]) - 2 >= FOLDED_MIN
+    if width is not None and needed > width and not is_folded:
         first = next((number for number, column in enumerate(columns) if not column.startswith("#")), 0)
         for row in cells:
             _print_paragraph(
@@ -77,10 +90,16 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], empty:
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column, name in zip(columns, names, strict=True):
-        table.add_column(name, justify="right" if column.startswith("#") else "left", no_wrap=True)
+        is_last = column is columns[-1]
+        justify: Literal["left", "right"] = "right" if column.startswith("#") else "left"
+        table.add_column(name, justify=justify, no_wrap=not (is_last and is_folded), overflow="fold")
     for row in cells:
         table.add_row(*map(escape, row))
-    Console(width=max(needed, 1), highlight=False).print(table)
+    Console(width=width if is_folded else max(needed, 1), highlight=False).print(table)
+
+
+def _table_width(widths: Sequence[int]) -> int:
+    return sum(widths) + 2 * (len(widths) - 1)
 
 
 def _print_paragraph(heading: str, facts: Sequence[str]) -> None:
@@ -99,6 +118,17 @@ def print_sentences(sentences: Iterable[str], indent: str = "") -> None:
 def terminal_width() -> int | None:
     """Columns of the terminal; None where the output is no terminal, so that lines may be as long as they are."""
     return Console().width if sys.stdout.isatty() else None
+
+
+def counted(count: int, what: str) -> str:
+    """ "1 error", "2 errors"."""
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def clock(text: str, now: datetime | None = None) -> str:
+    """ "2026-11-21T12:00:00Z" as its time of day (UTC), with the date unless that is today's."""
+    at = datetime.fromisoformat(text).astimezone(UTC)
+    return f"{at:%H:%M:%S}" if at.date() == (now or datetime.now(UTC)).date() else f"{at:%Y-%m-%d %H:%M:%S}"
 
 
 def age(text: str | None, now: datetime | None = None) -> str:

@@ -22,12 +22,15 @@ from shadowrelay.cli.output import (
     TokenFile,
     age,
     asked_node,
+    clock,
+    counted,
     duration,
     print_json,
     print_sentences,
     print_table,
     stop,
 )
+from shadowrelay.settings.values import rounded_size
 
 if TYPE_CHECKING:
     from shadowrelay.admin.client import NodeClient
@@ -67,15 +70,15 @@ def list_queues(
     if as_json:
         print_json(rows)
         return
-    columns = ("Identity", "Delivery type", "Status", "#Count", "#Velocity", "#Octets", "#Oldest", "#Next retry", "Next hop", "Last error")
+    columns = ("Identity", "Delivery type", "Status", "#Count", "#Velocity", "#Size", "#Oldest", "#Next retry", "Next hop", "Last error")
     table = [
         (
             row["identity"],
             row.get("delivery_type") or row["kind"],  # missing in the API of older nodes, as the next
             row.get("status"),
             row["count"],
-            f"{row.get('velocity', 0.0):g}",
-            row["octets"],
+            f"{round(row.get('velocity', 0.0), 1):g}",
+            rounded_size(row["octets"]),
             age(row["oldest_at"]),
             age(row["next_retry_at"]),
             row["next_hop"],
@@ -211,6 +214,8 @@ def show_message(
     print_sentences(sentences_about(message))
     lists = ("recipients", "copies", "retries", "deliveries", "forks")
     rest = {name: value for name, value in message.items() if name not in lists and value}
+    if "size" in rest:
+        rest["size"] = rounded_size(message["size"])
     for group, names in FACTS.items():
         facts = [(LABELS.get(name, name.replace("_", " ")), _shown(rest.pop(name))) for name in names if name in rest]
         _print_facts(group, facts)
@@ -536,12 +541,12 @@ def _print_part(columns: tuple[str, ...], keys: tuple[str, ...], rows: list[dict
 def sentences_about(message: dict[str, Any]) -> list[str]:
     """What an operator asks first: who delivers it, how far that is, and whether another server has a copy."""
     done, count = message["done_count"], message["recipients_count"]
-    left = f"{count - done} of {count} recipient{'' if count == 1 else 's'} left"
+    left = f"{count - done} of {counted(count, 'recipient')} left"
     said = {
         "primary": f"This server delivers it: {left}.",
         "shadow": f"A copy for {message['primary']}, which delivers it: {left}.",
-        "delivered": f"Delivered: {done} of {count} recipient{'' if count == 1 else 's'} done.",
-        "released": "Another server is responsible for it; nothing is kept here.",
+        "delivered": _delivered(message, f"{done} of {counted(count, 'recipient')} done"),
+        "released": "It was refused, or another server is responsible for it; nothing is kept here.",
         "set-aside": f"It was set aside and is not delivered: {message['set_aside_reason']}.",
         "handed-over": "It was handed over to its shadow server, which takes it over.",
     }
@@ -555,7 +560,18 @@ def sentences_about(message: dict[str, Any]) -> list[str]:
     return found
 
 
-LABELS = {"size": "octets", "deaths_count": "deaths of the node", "is_decided": "is accepted", "number": "number of this copy"}
+def _delivered(message: dict[str, Any], done: str) -> str:
+    """By whom, and when; of a message that another server delivered: when it said so."""
+    at = f" at {clock(message['delivered_at'])} UTC" if message.get("delivered_at") else ""
+    if message["primary"] and message["origin"] == "shadow":
+        return f"Delivered by {message['primary']}, for which this server held a copy; it said so{at}."
+    if message["primary"]:
+        return f"Delivered by {message['primary']} after it took the message over from this server, which learned that{at}."
+    taken_over = f" after takeover from {message['promoted_from']}" if message.get("promoted_from") else ""
+    return f"Delivered by this server{taken_over}{at}: {done}." if at else f"Ended by this server{taken_over}, without a delivery: {done}."
+
+
+LABELS = {"deaths_count": "deaths of the node", "is_decided": "is accepted", "number": "number of this copy"}
 FACTS = {
     "Message": (
         "message_id", "internal_id", "internet_message_id", "subject", "sender", "size", "arrived_at", "client_address",

@@ -133,7 +133,7 @@ def _print(found: Json, as_json: bool) -> None:
             *(row[key] for key in ("name", "site", "state", "to_deliver_count")),
             age(row["oldest_at"], now),
             row["held_count"],
-            "; ".join([*row["reasons"], *row["errors"]]),
+            "; ".join([*row["reasons"], *(error for error in row["errors"] if not any(error in reason for reason in row["reasons"]))]),
         )
         for row in found["nodes"]
     ]

@@ -4,7 +4,7 @@
 message. Neither Java nor Spark is needed; `sla trace` does the same for logs that were shipped.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +12,7 @@ import typer
 
 from shadowrelay.cli.cluster import Answer, asked_nodes, missing, name_missing
 from shadowrelay.cli.find import MessageId, filter_of, resolved
-from shadowrelay.cli.output import AsJson, Config, ExitCode, Node, TokenFile, duration, print_json, print_table, stop, visible
+from shadowrelay.cli.output import AsJson, Config, ExitCode, Node, TokenFile, clock, duration, print_json, print_table, stop, visible
 
 if TYPE_CHECKING:
     from shadowrelay.admin.client import NodeClient
@@ -21,6 +21,11 @@ Json = dict[str, Any]
 
 SENT = ("SEND", "SENDEXTERNAL")
 TAKEN_OVER = ("RESUBMIT", "REDUNDANCY")
+TAKEN_OVER_BECAUSE = {
+    "Silence": ", which was silent for the span",
+    "DatabaseChanged": ", which came back with another queue database",
+    "Handover": ", which handed it over",
+}
 OPEN_ROLES = ("primary", "set-aside", "handed-over")
 
 
@@ -103,13 +108,14 @@ def _outcome(own: Sequence[Json], messages: dict[str, Json], to: Sequence[str], 
     done = set(delivered) | {one for row in failed for one in row["recipients"]} | set(twin["recipients"] if twin else ())
     parts = []
     if sent:
-        by = " and ".join(dict.fromkeys(row["node"] for row in sent))
+        servers = dict.fromkeys(row["node"] for row in sent)
+        by = " and ".join(servers)
         count = "" if len(delivered) == len(to) == 1 else f" to {_of_all(len(delivered), len(to))}"
-        parts.append(f"delivered{count} by {by}{_after_takeover(own, sent)}, {_clock(sent[-1]['at'], now)}")
+        parts.append(f"delivered{count} by {by}{_after_takeover(own, servers)}, {clock(sent[-1]['at'], now)}")
     if failed:
         names = list(dict.fromkeys(one for row in failed for one in row["recipients"]))
         reply = next((reply for row in reversed(failed) for reply in row["replies"] if reply), failed[-1]["context"])
-        parts.append(f"failed{_for(names, to)} on {failed[-1]['node']}, {_clock(failed[-1]['at'], now)}: {reply}")
+        parts.append(f"failed{_for(names, to)} on {failed[-1]['node']}, {clock(failed[-1]['at'], now)}: {reply}")
     if twin is not None:
         parts.append(f"not delivered again{_for(twin['recipients'], to)}: {twin['context']}")
     left = [one for one in to if one not in done]
@@ -128,8 +134,7 @@ def _for(names: Sequence[str], to: Sequence[str]) -> str:
     return "" if len(set(names)) >= len(to) else f" for {', '.join(names[:3])}" + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
-def _after_takeover(own: Sequence[Json], sent: Sequence[Json]) -> str:
-    servers = {row["node"] for row in sent}
+def _after_takeover(own: Sequence[Json], servers: Collection[str]) -> str:
     lost = dict.fromkeys(row["reference"] for row in own if (row["event"], row["source"]) == TAKEN_OVER and row["node"] in servers)
     return f" after takeover from {' and '.join(lost)}" if lost else ""
 
@@ -146,7 +151,7 @@ def _open(own: Sequence[Json], messages: dict[str, Json], left: Sequence[str], t
         if message.get("suspended_since"):
             verb = f"is suspended by {message['suspended_by']}"
         why = message["set_aside_reason"] or message["last_reply"] or why
-        return f"{verb}{_for(left, to)} on {name}" + (f": {why}" if why else "")
+        return f"{verb}{_for(left, to)} on {name}{_after_takeover(own, {name})}" + (f": {why}" if why else "")
     ended = next(((name, message) for name, message in messages.items() if message["role"] == "delivered"), None)
     if ended is not None:
         name, message = ended
@@ -171,12 +176,6 @@ def duration_of(begins: datetime, ends: str) -> str:
     """Seconds with a space, as people write them; longer ones as everywhere."""
     seconds = (datetime.fromisoformat(ends) - begins).total_seconds()
     return f"{seconds:.3g} s" if seconds < 60 else duration(seconds)
-
-
-def _clock(text: str, now: datetime) -> str:
-    """Time of day, with the date unless it is today's."""
-    at = datetime.fromisoformat(text).astimezone(UTC)
-    return f"{at:%H:%M:%S}" if at.date() == now.date() else f"{at:%Y-%m-%d %H:%M:%S}"
 
 
 def _line(row: Json, message_id: str) -> tuple[object, ...]:
@@ -218,7 +217,7 @@ def what(row: Json) -> str:
         case "DSN":
             return f"made a notice to the sender: {row['context']}"
         case "RESUBMIT" if row["source"] == "REDUNDANCY":
-            return f"took over from {row['reference']}: {custom.get('Reason', '')}"
+            return f"took over from {row['reference']}{TAKEN_OVER_BECAUSE.get(custom.get('Reason', ''), '')}"
         case "RESUBMIT":
             return f"resubmitted from Safety Net, {row['context']}"
         case "LOAD":

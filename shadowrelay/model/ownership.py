@@ -66,7 +66,8 @@ class Copy:
 class Claim:
     """What a node records about its own part in a message.
 
-    Shapes: `primary` and `database` name the primary server of a shadow message and are empty for other roles;
+    Shapes: `primary` and `database` name the primary server of a shadow message, or the server that delivered the message instead of
+    this one, and are otherwise empty;
     `asked` holds the servers that have answered in the current round of questions before a promotion; `copies` is a primary's
     list, one entry per server; `handed` is true for a shadow message for which its primary sent `yours`; `wanted` is how many
     servers a primary chooses (`shadow_copies` of its settings when it accepted the message or took it over).

@@ -95,8 +95,8 @@ class ReportedFork:
 
 @dataclass(frozen=True, slots=True)
 class StoredMessage:
-    """A message as the ledger stores it now. `delivered_at`: the last of `deliveries`; of a shadow message that was not promoted, when
-    it was discarded as delivered."""
+    """A message as the ledger stores it now. `delivered_at`: the last of `deliveries`; of a message that another server delivered, when
+    that one said so."""
 
     internal_id: int
     envelope: Envelope

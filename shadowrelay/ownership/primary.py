@@ -208,10 +208,11 @@ def recorded(claim: Claim | None, done: Ordinals) -> Transition:
 
 
 def settle(claim: Claim, me: Party, peer: Party, answer: StatusAnswer) -> Transition | None:
-    """What a primary concludes from any node's answer; `None` if the answer neither ends nor delays the claim."""
+    """What a primary concludes from any node's answer; `None` if the answer neither ends nor delays the claim. Who says that everybody
+    has the message is its primary server from then on: it took the message over, and delivered it."""
     after = rules.with_done(claim, answer.done)
     if answer.state is StatusState.DELIVERED or after.is_done:
-        return rules.all_done(claim, replace(after, done=rules.everyone(claim)))
+        return rules.all_done(claim, replace(after, done=rules.everyone(claim), primary=peer.server, database=peer.database))
     if answer.number is None:
         return None
     if answer.state is StatusState.PRIMARY:

@@ -148,6 +148,15 @@ def format_size(value: int) -> str:
     return f"{value}B"
 
 
+def rounded_size(value: float) -> str:
+    """For reading: "97.6GB", "1.96kB", "223B". Units: bytes."""
+    for unit in _SIZE_UNITS_WRITTEN:
+        amount = value / _SIZE_UNITS[unit]
+        if amount >= 1:
+            return f"{amount:.0f}{unit}" if amount >= 100 else f"{amount:.3g}{unit}"
+    return f"{value:.0f}B"
+
+
 def parse_host_port(value: object, *, port_default: int | None = None) -> HostPort:
     """ "mx.example:25", "10.0.0.1:2525", "[::1]:25". Without a `port_default` the port is required; 0 = any free one.
 

@@ -55,7 +55,7 @@ PROTOCOL_ERROR_CODES = frozenset({500, 501, 502, 503, 504, 530, 555})
 
 Command = Callable[[Any, str], Awaitable[None]]
 
-ORDINARY_ENDS = ("quit", "lost", "drain")
+ORDINARY_ENDS = ("quit", "lost", "drain", "TLS failed")  # the last one leaves a warning of its own
 
 _log = structlog.get_logger()
 

@@ -9,9 +9,12 @@ import ssl
 from collections.abc import Mapping
 from functools import partial
 
+import structlog
+
 from shadowrelay.model.message import BodyType, Envelope, Recipient
 from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, Reply, WireError
 from shadowrelay.protocol.addresses import parse_mail, parse_rcpt
+from shadowrelay.smtp.client_session import reason_of
 from shadowrelay.smtp.connection import BoundedReading, Connection, report_every_unwritten_octet
 from shadowrelay.smtp.data import ContentSink, DataFilter, beginning_of, header_facts, receive_data, trace_header
 from shadowrelay.smtp.limits import (
@@ -52,6 +55,8 @@ from shadowrelay.smtp.limits import (
 from shadowrelay.smtp.session import MAIL_PARAMETERS, Transaction, recipient_of, take_mail_parameters
 
 _HELLO_NAME = re.compile(rf"[A-Za-z0-9._:\[\]-]{{1,{HELLO_NAME_OCTETS_MAX}}}")  # characters allowed in a trace header
+
+_log = structlog.get_logger()
 
 
 class Receiver(Connection):
@@ -138,6 +143,10 @@ class Receiver(Connection):
             )
         except OSError as error:  # ssl.SSLError and TimeoutError are subclasses
             self.account.reason, failure = "TLS failed", error
+            name, address = self.reception.connector.name, self.account.address
+            _log.warning(
+                "session.tls_failed", connector=name, client=address, client_name=self.account.client_name, reason=reason_of(error)
+            )
         if transport is None:  # without an error: we cut the connection
             # asyncio reports a connection lost in the handshake to the TLS layer only.
             self.loop.call_soon(self.connection_lost, failure)

@@ -269,7 +269,7 @@ class Work:
             row.remember_until = max(row.remember_until, row.keep_until)
         elif role is Role.DELIVERED:
             row.is_shadow_side = before.role is Role.SHADOW
-            if row.is_shadow_side:
+            if row.is_shadow_side or (row.claim.primary and row.delivered_at is None):  # as another server said
                 row.delivered_at = self.now_microseconds
             row.keep_until = keep_until
             row.remember_until = max(row.remember_until, remember_until, keep_until)

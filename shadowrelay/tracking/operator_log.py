@@ -33,7 +33,7 @@ COLLECTED_OCTETS_MAX = 64 * 1024
 # Suffixes of events that repeat with every message, or every second, while a condition lasts.
 REPEATED = (
     ".waits", ".put_off", ".unrecorded", ".untracked", ".unreadable", ".holdings_unknown", "message.refused",
-    "message.accepted_without_copy",
+    "message.accepted_without_copy", ".tls_failed",
 )  # fmt: skip
 REPEATED_SECONDS = 10.0
 REPEATED_MAX = 5

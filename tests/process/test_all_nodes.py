@@ -86,6 +86,7 @@ async def test_a_message_is_found_and_its_story_told_also_by_the_returned_primar
 
             await until(east_knows)
             told, complaints = await typed(east, "messages", "trace", message_id)
+            own, _ = await typed(east, "messages", "show", message_id)
             shown, _ = await typed(east, "messages", "find", "--subject", "story")
             _, unknown = await typed(east, "messages", "list", "--queue", "nowhere", code=1)
     finally:
@@ -101,6 +102,7 @@ async def test_a_message_is_found_and_its_story_told_also_by_the_returned_primar
     assert f"without {EAST}: " in without
     assert (False, [EAST]) == (lonely["is_redundant"], [one["node"] for one in lonely["missing"]])
     assert told.startswith(f"Delivered by {WEST} after takeover from {EAST}, ")
+    assert own.startswith(f"Delivered by {WEST} after it took the message over from this server, which learned that at ")
     assert "its acceptance is in none of these logs" in alone.splitlines()[0]
     assert [True, True, True] == [text in told for text in ("accepted from", "took over from mx1.east.example", "bob@corp.example")]
     assert ("", True) == (complaints, message_id in shown)

@@ -15,7 +15,7 @@ from shadowrelay.model.replies import ConfigurationError
 from shadowrelay.settings.values import Tls
 from shadowrelay.smtp.tls import TlsContexts, anonymous_server_context, opportunistic_context, peer_context, server_context
 from tests.kit.clients import Client
-from tests.kit.clock import PATIENCE_SECONDS
+from tests.kit.clock import PATIENCE_SECONDS, until
 from tests.kit.receiving import HELLO, receiving
 
 XSHADOW = {"accept_xshadow": True}
@@ -118,8 +118,13 @@ async def test_a_certificate_of_another_authority_does_not_pass_the_handshake(au
     async with receiving(tmp_path, tls=authority.files_of("a.example"), **XSHADOW) as station:
         client = await station.connect()
 
-        with pytest.raises((ssl.SSLError, ConnectionError, EOFError)):
-            await secured(client, context)
+        with structlog.testing.capture_logs() as lines:
+            with pytest.raises((ssl.SSLError, ConnectionError, EOFError)):
+                await secured(client, context)
+            await until(lambda: any(line["event"] == "session.tls_failed" for line in lines))
+
+    failed = next(line for line in lines if line["event"] == "session.tls_failed")
+    assert ("warning", "certificate verify failed") == (failed["log_level"], failed["reason"].partition(":")[0])
 
 
 async def test_a_connector_that_takes_no_peers_asks_nobody_for_a_certificate(authority: Authority, tmp_path: Path) -> None:

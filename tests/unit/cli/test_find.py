@@ -129,7 +129,7 @@ def test_all_nodes_of_the_configuration_are_asked_with_one_token(nodes: FakeNode
     assert "a@b.example, b@b.example, c@b.example, +2 (1/5 done)" in result.stdout
     assert "taken over from mx9" in result.stdout
     assert "without mx2: https://mx2:9 cannot be reached" in result.stderr
-    assert "without mx3: [[peers]] admin does not say where its API is" in result.stderr
+    assert "without mx3: add its API to [[peers]], like admin =" in result.stderr
     assert ([ID], ["mx2", "mx3"]) == ([row["message_id"] for row in document["messages"]], [one["node"] for one in document["missing"]])
 
 

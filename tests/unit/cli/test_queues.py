@@ -11,6 +11,7 @@ from shadowrelay.admin import client as admin_client
 from shadowrelay.cli import output
 from shadowrelay.cli.main import app
 from shadowrelay.cli.output import age, duration
+from shadowrelay.settings.values import rounded_size
 
 TOKEN = "a-token-of-sixteen-or-more"
 LONG_AGO = "2026-01-01T00:00:00+00:00"
@@ -354,6 +355,24 @@ def test_a_terminal_of_80_columns_gets_lines_of_80_and_whole_names(node: FakeCli
         assert [True] * bool(whole) == [True for line in lines if whole and line.strip() == whole]
 
 
+def test_a_narrow_terminal_leaves_out_empty_columns_and_wraps_the_last_one(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(output, "terminal_width", lambda: 80)
+
+    output.print_table(("Node", "Nothing", "What"), [("mx1.east", None, "a word " * 20), ("mx1.west", "", "short")], "")
+
+    lines = capsys.readouterr().out.splitlines()
+    assert ["Node", "What"] == lines[0].split()
+    assert (20, True) == (" ".join(lines).count("word"), max(map(len, lines)) <= 80)
+    assert [["mx1.west", "short"]] == [line.split() for line in lines if "mx1.west" in line]
+
+
+@pytest.mark.parametrize(("octets", "text"), [(223, "223B"), (1_964, "1.96kB"), (999_900, "1000kB"), (80_037_000_000, "80GB")])
+def test_sizes_are_rounded_and_have_their_unit(octets: int, text: str) -> None:
+    assert text == rounded_size(octets)
+
+
 def test_a_pipe_gets_a_line_for_each_row(node: FakeClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(MESSAGE, "last_reply", "x" * 300)
 
@@ -365,7 +384,17 @@ SENTENCES = (
     ({"missing_copies_count": 1, "shadow": ""}, ["No other server has a copy, and it is lost with this server's disk: 1 more to be made"]),
     ({"missing_copies_count": 1}, ["Only mx2.example has a copy: 1 more to be made"]),
     ({"role": "shadow", "primary": "mx2.example"}, ["A copy for mx2.example, which delivers it: 1 of 2 recipients left."]),
-    ({"role": "delivered", "done_count": 2}, ["Delivered: 2 of 2 recipients done."]),
+    ({"role": "delivered", "done_count": 2, "delivered_at": LONG_AGO}, ["Delivered by this server at 2026-01-01 00:00:00 UTC: 2 of 2 re"]),
+    ({"role": "delivered", "delivered_at": LONG_AGO, "promoted_from": "mx2.example"}, ["Delivered by this server after takeover from mx2"]),
+    ({"role": "delivered", "done_count": 2}, ["Ended by this server, without a delivery: 2 of 2 recipients done."]),
+    (
+        {"role": "delivered", "primary": "mx2.example", "delivered_at": LONG_AGO},
+        ["Delivered by mx2.example after it took the message over from this server, which learned that at 2026-01-01 00:00:00 UTC."],
+    ),
+    (
+        {"role": "delivered", "primary": "mx2.example", "origin": "shadow"},
+        ["Delivered by mx2.example, for which this server held a copy; it said so."],
+    ),
     ({"role": "set-aside", "set_aside_reason": "damaged"}, ["It was set aside and is not delivered: damaged."]),
     ({"suspended_since": LONG_AGO, "suspended_by": "ann"}, ["Suspended by ann: nothing is attempted"]),
 )

@@ -79,6 +79,11 @@ TAKEOVER = row(WEST, "RESUBMIT", 14, BOB, source="REDUNDANCY", reference=EAST, c
             {WEST: known("shadow", BOB)},
             "Not delivered as far as is known; mx1.west has a copy; its acceptance is in none of these logs",
         ),
+        (
+            [TAKEOVER],
+            {WEST: known("primary", BOB, last_reply="421 4.4.1 no")},
+            "Waits on mx1.west after takeover from mx1.east: 421 4.4.1 no; its acceptance is in none of these logs",
+        ),
         ([], {EAST: known("delivered", BOB, primary=WEST)}, "Done, says mx1.east, and was delivered by mx1.west"),
         ([], {EAST: known("primary", BOB, suspended_since="x", suspended_by="ann")}, "Is suspended by ann on mx1.east"),
         (
@@ -109,7 +114,7 @@ def test_rows_that_only_refer_to_the_message_are_told_but_decide_nothing() -> No
     [
         (received("Failed", BOB), "accepted from client.example WITHOUT a copy"),
         (row(EAST, "HAREDIRECTFAIL", 1, context="No suitable shadow servers"), "no copy could be made: No suitable shadow servers"),
-        (TAKEOVER, "took over from mx1.east: Silence"),
+        (TAKEOVER, "took over from mx1.east, which was silent for the span"),
         (row(EAST, "HADISCARD", 1, client=WEST, context="delivered"), "discarded its copy: mx1.west told it delivered"),
         (row(EAST, "SEND", 1, BOB, server="store", replies=["250 OK"]), "delivered to store for bob@corp.example: 250 OK"),
         (row(EAST, "LOAD", 1), "found it in its queue at its start"),

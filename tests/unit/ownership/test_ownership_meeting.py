@@ -40,11 +40,12 @@ def a_primary(number: CopyNumber) -> StatusAnswer:
     return StatusAnswer(StatusState.PRIMARY, number)
 
 
-def test_a_delivered_message_is_over_and_the_list_is_told() -> None:
+def test_a_message_that_another_server_delivered_is_over_has_its_name_and_the_list_is_told() -> None:
     transition = primary.settle(claim(entry(TWO)), ME, ONE, DELIVERED)
 
     assert transition is not None
-    assert replace(claim(role=Role.DELIVERED), done=frozenset({1})) == transition.after
+    by_one = replace(claim(role=Role.DELIVERED), done=frozenset({1}), primary=ONE.server, database=ONE.database)
+    assert by_one == transition.after
     assert (Notification(TWO.server, TWO.database, DiscardStatus.DELIVERED),) == transition.tell
 
 
