@@ -96,8 +96,9 @@ def check(
     as_json: AsJson = False,
     is_example: Annotated[bool, typer.Option("--example", help="Print a configuration with every setting, commented.")] = False,
     is_online: Annotated[bool, typer.Option("--online", help="Also look up the names of peers and next hops.")] = False,
+    with_defaults: Annotated[bool, typer.Option("--all", help="Also print the values that nobody set, which are defaults.")] = False,
 ) -> None:
-    """Validate a configuration and say what it promises. Tries its directories; prints the effective values and where each came from."""
+    """Validate a configuration and say what it promises. Tries its directories; prints what the file and the environment set."""
     if is_example:
         typer.echo(configuration.example(), nl=False)
         return
@@ -108,7 +109,11 @@ def check(
         return
     with configuration_errors():
         loaded = _checked(config_file, is_online=is_online)
-    print_table(("Key", "Value", "From"), [(key, _text(value), loaded.origins[key]) for key, value in configuration.effective(loaded)], "")
+    values = [(key, loaded.origins[key], _text(value)) for key, value in configuration.effective(loaded)]
+    shown = [row for row in values if with_defaults or row[1] != configuration.Origin.DEFAULT]
+    print_table(("Key", "From", "Value"), shown, "")
+    if len(shown) < len(values):
+        typer.echo(f"{len(values) - len(shown)} other settings have their defaults: --all shows them")
     typer.echo("\nWhat this promises:")
     print_sentences(promises(loaded.settings), indent="  ")
     typer.echo()

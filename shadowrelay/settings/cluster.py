@@ -234,9 +234,10 @@ def next_commands(cluster: Cluster, directory: Path) -> list[str]:
             f"shadowrelay peers list --config {directory / first.name}/node.toml",
         ]
     return [
-        "on each: mkdir -p /etc/shadowrelay",
+        "on each: install the program (docs/operations.md, Install), then mkdir -p /etc/shadowrelay",
         *(f"scp -r {directory / node.name}/. root@{node.address.host}:/etc/shadowrelay/" for node in cluster.nodes),
         "on each: chown -R root:shadowrelay /etc/shadowrelay && chmod -R g+rX /etc/shadowrelay",
-        "on each: mv /etc/shadowrelay/shadowrelay.service /etc/systemd/system/ && systemctl enable --now shadowrelay",
-        "on one:  shadowrelay peers list --config /etc/shadowrelay/node.toml",
+        "on each, unless the Debian package is installed: mv /etc/shadowrelay/shadowrelay.service /etc/systemd/system/",
+        "on each: systemctl enable --now shadowrelay && shadowrelay doctor --config /etc/shadowrelay/node.toml",
+        "on one:  shadowrelay status --config /etc/shadowrelay/node.toml",
     ]

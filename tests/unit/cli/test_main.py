@@ -77,14 +77,16 @@ def test_wrong_usage_ends_with_2(words: tuple[str, ...]) -> None:
 def test_check_shows_each_value_with_its_origin_and_the_warnings(node_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHADOWRELAY_TRANSPORT__SHADOW_TIMEOUT", "2s")
 
-    result = run("check", "--config", node_file)
+    result, whole = run("check", "--config", node_file), run("check", "--config", node_file, "--all")
 
-    rows = [re.split(r"\s{2,}", line.strip()) for line in result.output.splitlines()]
-    assert 0 == result.exit_code
-    assert ["server.site", "east", "file"] in rows
-    assert ["transport.shadow_timeout", "2s", "environment"] in rows
-    assert ["tracking.max_file_size", "10MB", "default"] in rows
-    assert ["transport.shadow_redundancy_enabled", "true", "default"] in rows
+    rows, all_rows = ([re.split(r"\s{2,}", line.strip()) for line in each.output.splitlines()] for each in (result, whole))
+    assert (0, 0) == (result.exit_code, whole.exit_code)
+    for found in (rows, all_rows):
+        assert ["server.site", "file", "east"] in found
+        assert ["transport.shadow_timeout", "environment", "2s"] in found
+    assert ["tracking.max_file_size", "default", "10MB"] in all_rows
+    assert ["transport.shadow_redundancy_enabled", "default", "true"] in all_rows
+    assert ([], True) == ([row for row in rows if "default" in row], "settings have their defaults: --all shows them" in result.output)
     assert "is valid, 2 warnings" in result.output
     assert "warning: no peer of boundary default may hold copies" in result.output
 
