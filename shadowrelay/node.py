@@ -95,7 +95,7 @@ class Node:
         Raises: ConfigurationError for problems that an operator can fix.
         """
         settings = self._settings
-        token = self._token()
+        token, read_only_token = self._tokens()
         await self._open_files()
         for note in self._ledger.notes:
             _log.warning("database.note", text=note)
@@ -104,7 +104,7 @@ class Node:
         self._context.peers.remember(await self._ledger.peers())
         await self._services.pressure.look()  # before the first client
         names = (settings.server.name, settings.admin.listen.host, *settings.admin.allowed_hosts)
-        application = make_application(self._services.view, self._metrics, token, __version__, names=names)
+        application = make_application(self._services.view, self._metrics, token, __version__, names=names, read_only_token=read_only_token)
         admin = AdminServer(application, settings.admin.listen)
         close_with(self._opened, admin.stop)  # after the receivers, which are opened before it
         await self._start_receiver()
@@ -361,8 +361,10 @@ class Node:
     def _read_tls(self) -> TlsContexts | None:
         return None if self._settings.tls is None else TlsContexts.read(self._settings.tls)
 
-    def _token(self) -> str:
-        return read_or_create_token(self._settings.admin.token_file)
+    def _tokens(self) -> tuple[str, str]:
+        admin = self._settings.admin
+        file = admin.read_only_token_file
+        return read_or_create_token(admin.token_file), "" if file is None else read_or_create_token(file, "admin.read_only_token_file")
 
     def _effective(self) -> dict[str, object]:
         return dict(configuration.effective(self.loaded))

@@ -43,6 +43,7 @@ from shadowrelay.protocol.filters import (
 
 LISTED_MAX = 1000  # messages in one response: about 500 KB
 LISTED_DEFAULT = 100
+CONTENT = "/content"
 CONTENT_OF_A_MESSAGE = "message/rfc822"
 BLOCK_OCTETS = 256 * 1024
 INTERNAL_ID_MAX = 2**63 - 1  # SQLite's largest integer
@@ -63,7 +64,7 @@ _log = structlog.get_logger()
 
 _PROBLEM_CONTENT = {"application/problem+json": {"schema": resources.Problem.model_json_schema()}}
 PROBLEMS: dict[int | str, dict[str, Any]] = {
-    code: {"description": HTTPStatus(code).phrase, "content": _PROBLEM_CONTENT} for code in (400, 401, 404, 409, 503)
+    code: {"description": HTTPStatus(code).phrase, "content": _PROBLEM_CONTENT} for code in (400, 401, 403, 404, 409, 503)
 }
 
 
@@ -73,10 +74,12 @@ def make_application(
     token: str,
     version: str,
     *,
+    read_only_token: str = "",
     names: Iterable[str] = (),
     now: Callable[[], datetime] = resources.utc_now,
 ) -> FastAPI:
-    """The ASGI application of one node. `token` comes from `admin.token`; `names` are those of this server (see `gate`)."""
+    """The ASGI application of one node. `token` comes from `admin.token`; with `read_only_token`, unless it is empty, nothing can be
+    changed, and no content of a message read; `names` are those of this server (see `gate`)."""
     application = FastAPI(
         title="shadowrelay", version=version, docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False
     )  # a redirect would contain the client's Host
@@ -84,8 +87,14 @@ def make_application(
     authorised = Depends(HTTPBearer(auto_error=False, description="The token in admin.token_file"))
 
     async def require_token(request: Request) -> None:
-        if not is_token(token, request.headers.get("authorization", "")):
-            raise HTTPException(HTTPStatus.UNAUTHORIZED, "the bearer token of this node is needed", {"WWW-Authenticate": "Bearer"})
+        given = request.headers.get("authorization", "")
+        if is_token(token, given):
+            return
+        if read_only_token and is_token(read_only_token, given):
+            if request.method in ("GET", "HEAD") and not request.url.path.endswith(CONTENT):
+                return
+            raise HTTPException(HTTPStatus.FORBIDDEN, "this token may only read, and no content: use the one in admin.token_file")
+        raise HTTPException(HTTPStatus.UNAUTHORIZED, "the bearer token of this node is needed", {"WWW-Authenticate": "Bearer"})
 
     api = _api(view, now)
     application.include_router(api, prefix="/api/v1", dependencies=[Depends(require_token), authorised], responses=PROBLEMS)
@@ -217,7 +226,7 @@ def _api(view: AdminView, now: Callable[[], datetime]) -> APIRouter:
         """The rows of this node's message tracking log about a message, oldest first; none where it knows nothing of it."""
         return resources.Events(events=[resources.event_of(row) for row in await view.events(MessageId(str(message_id)))])
 
-    @api.get("/messages/{message_id}/content", response_class=Response, responses={200: {"content": {CONTENT_OF_A_MESSAGE: {}}}})
+    @api.get("/messages/{message_id}" + CONTENT, response_class=Response, responses={200: {"content": {CONTENT_OF_A_MESSAGE: {}}}})
     async def content(
         message_id: UUID,
         envelope: Annotated[

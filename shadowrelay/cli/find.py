@@ -142,7 +142,7 @@ def detail(row: Json) -> str:
     """Why it is there, or who had it."""
     parts = [row["set_aside_reason"] or row["last_reply"]]
     if row["primary"]:
-        taken_over = " after takeover" if row["origin"] != "shadow" else ""  # of a message that was accepted here
+        taken_over = " after takeover" if row.get("origin", "shadow") != "shadow" else ""  # of a message that was accepted here
         parts.append(f"delivered by {row['primary']}{taken_over}" if row["role"] == "delivered" else f"of {row['primary']}")
     if row["role"] == "released":
         parts.append("not kept: it was refused, or another server has it")

@@ -77,7 +77,7 @@ def list_queues(
             row.get("delivery_type") or row["kind"],  # missing in the API of older nodes, as the next
             row.get("status"),
             row["count"],
-            f"{round(row.get('velocity', 0.0), 1):g}",
+            f"{round(row.get('velocity', 0.0), 1) + 0.0:g}",  # -0.0 becomes 0
             rounded_size(row["octets"]),
             age(row["oldest_at"]),
             age(row["next_retry_at"]),
@@ -212,7 +212,7 @@ def show_message(
         print_json(message)
         return
     print_sentences(sentences_about(message))
-    lists = ("recipients", "copies", "retries", "deliveries", "forks")
+    lists = ("to", "recipients", "copies", "retries", "deliveries", "forks")
     rest = {name: value for name, value in message.items() if name not in lists and value}
     if "size" in rest:
         rest["size"] = rounded_size(message["size"])

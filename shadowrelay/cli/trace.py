@@ -53,7 +53,11 @@ def trace(
         return
     typer.echo(visible(told))
     typer.echo()
-    print_table(("At (UTC)", "Node", "Event", "What"), [_line(row, message_id) for row in events], "nothing is left in the tracking logs")
+    lines = [_line(row, message_id) for row in events]
+    days = {at.date() for at, *_ in lines}  # one day is in the heading, so that the lines fit 80 columns
+    heading, form = (f"{days.pop()} (UTC)", "%H:%M:%S") if len(days) == 1 else ("At (UTC)", "%Y-%m-%d %H:%M:%S")
+    rows = [(f"{at:{form}}.{at.microsecond // 1000:03}", *rest) for at, *rest in lines]
+    print_table((heading, "Node", "Event", "What"), rows, "nothing is left in the tracking logs")
     name_missing(answers)
 
 
@@ -178,12 +182,12 @@ def duration_of(begins: datetime, ends: str) -> str:
     return f"{seconds:.3g} s" if seconds < 60 else duration(seconds)
 
 
-def _line(row: Json, message_id: str) -> tuple[object, ...]:
+def _line(row: Json, message_id: str) -> tuple[datetime, str, str, str]:
     at = datetime.fromisoformat(row["at"]).astimezone(UTC)
     text = what(row)
     if row["network_message_id"] != message_id:
         text = f"{text} (message {row['network_message_id']})"
-    return f"{at:%Y-%m-%d %H:%M:%S}.{at.microsecond // 1000:03}", row["node"], row["event"], text
+    return at, row["node"], row["event"], text
 
 
 def what(row: Json) -> str:

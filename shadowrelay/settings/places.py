@@ -17,11 +17,14 @@ def problems(settings: Settings) -> Iterator[str]:
     """What keeps a node from starting, with key and remedy."""
     if reason := why_not(settings.server.data_directory):
         yield f"server.data_directory: {reason}; name a directory that user {os.geteuid()} may make or write"
-    token = settings.admin.token_file
-    if not os.path.lexists(token) and (reason := why_not(token.parent)):
-        yield f"admin.token_file: {reason}; name a file in a directory that user {os.geteuid()} may make or write"
-    elif token.exists() and not os.access(token, os.R_OK):
-        yield f"admin.token_file: {token} cannot be read; let user {os.geteuid()} read it"
+    for key in ("token_file", "read_only_token_file"):
+        token = getattr(settings.admin, key)
+        if token is None:
+            continue
+        if not os.path.lexists(token) and (reason := why_not(token.parent)):
+            yield f"admin.{key}: {reason}; name a file in a directory that user {os.geteuid()} may make or write"
+        elif token.exists() and not os.access(token, os.R_OK):
+            yield f"admin.{key}: {token} cannot be read; let user {os.geteuid()} read it"
 
 
 def doubts(settings: Settings) -> Iterator[str]:

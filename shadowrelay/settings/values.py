@@ -670,6 +670,8 @@ class Admin(Section):
     """Further host names for requests. [server] name, localhost and all addresses are accepted; other names are answered 421."""
     token_file: Path = Path("token")
     """File with the bearer token. Created at the first start if missing, readable by this user only."""
+    read_only_token_file: Path | None = None
+    """File with a second token, for monitoring: it may only read, and not the content of messages. Created like the first one."""
 
 
 class Dns(Section):

@@ -20,6 +20,7 @@ from shadowrelay.settings.values import BackPressure
 
 NOW = datetime(2026, 11, 21, 10, 30, tzinfo=UTC)
 TOKEN = "a-token-for-tests-only"
+READ_ONLY_TOKEN = "another-token-for-tests"
 DATABASE = DatabaseId("6b2f7c1e-58f8-4a9e-9e5c-0f5c6a9b7d10")
 MX2 = ServerName("mx2.west.example")
 ENVELOPE = Envelope(
@@ -237,4 +238,4 @@ def metrics():
 @pytest.fixture
 def application(node, metrics):
     """The API."""
-    return make_application(node, metrics, TOKEN, "1.2.3", names=("node",), now=lambda: NOW)
+    return make_application(node, metrics, TOKEN, "1.2.3", read_only_token=READ_ONLY_TOKEN, names=("node",), now=lambda: NOW)

@@ -13,7 +13,7 @@ from shadowrelay.model.queue import Delivery, QueueKind, QueueRow, ReportedFork
 from shadowrelay.pipeline.pressure_rules import NO_PRESSURE, Reading, Resource, measured
 from shadowrelay.protocol.filters import Comparison, Operator
 from shadowrelay.settings.values import BackPressure
-from tests.admin.conftest import DATABASE, ENVELOPE, MX2, NOW, STORED, TOKEN, numbered
+from tests.admin.conftest import DATABASE, ENVELOPE, MX2, NOW, READ_ONLY_TOKEN, STORED, TOKEN, numbered
 
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
 
@@ -71,6 +71,20 @@ async def test_nobody_without_the_token_sees_or_does_anything(stranger, node, me
         response.headers["content-type"],
     )
     assert [] == node.forgotten
+
+
+@pytest.mark.parametrize(("method", "path"), [*PROTECTED, ("GET", f"/api/v1/messages/{ENVELOPE.message_id}/content")])
+async def test_who_may_only_read_changes_nothing_and_reads_no_content(stranger, node, method, path):
+    response = await stranger.request(method, path, headers={"Authorization": f"Bearer {READ_ONLY_TOKEN}"})
+
+    assert (method == "GET" and not path.endswith("/content")) == (response.status_code not in (401, 403))
+    assert ([], []) == (node.forgotten, node.commands)
+
+
+async def test_without_a_second_token_an_empty_one_reads_nothing(node, metrics):
+    transport = httpx.ASGITransport(make_application(node, metrics, TOKEN, "1", names=["node"]))
+    async with httpx.AsyncClient(transport=transport, base_url="http://node", headers={"Authorization": "Bearer "}) as client:
+        assert 401 == (await client.get("/api/v1/node")).status_code
 
 
 async def test_the_word_bearer_may_be_in_any_case(stranger):

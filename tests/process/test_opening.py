@@ -36,10 +36,12 @@ async def test_a_damaged_database_is_set_aside_and_said(tmp_path: Path) -> None:
 
 
 async def test_queue_token_and_api_are_where_the_settings_say(tmp_path: Path) -> None:
-    node = a_node_process(tmp_path / "a.example", tables='allowed_hosts = ["console.example"]\ntoken_file = "secret"')
+    node = a_node_process(
+        tmp_path / "a.example", tables='allowed_hosts = ["console.example"]\ntoken_file = "secret"\nread_only_token_file = "seen"'
+    )
     try:
         await node.start()
-        token = read_token(node.directory / "secret")
+        token, read_only = read_token(node.directory / "secret"), read_token(node.directory / "seen")
         assert not (node.directory / "token").exists()
         assert (node.directory / "data" / "queue.db").exists()
         answers = {
@@ -49,9 +51,12 @@ async def test_queue_token_and_api_are_where_the_settings_say(tmp_path: Path) ->
             for host in ("console.example", "other.example", "a.example")
             for known in (True, False)
         }
+        looked = httpx.get(f"http://{node.admin}/api/v1/node", headers={"Authorization": f"Bearer {read_only}"})
+        touched = httpx.post(f"http://{node.admin}/api/v1/drain", headers={"Authorization": f"Bearer {read_only}"})
     finally:
         await node.stop()
 
+    assert (200, 403) == (looked.status_code, touched.status_code)
     assert {
         ("console.example", True): 200,
         ("console.example", False): 401,

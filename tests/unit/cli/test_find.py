@@ -107,6 +107,8 @@ def test_the_row_that_tells_most_is_shown_once_newest_first() -> None:
     assert [ID, "a"] == [row["message_id"] for row in found]
     assert [("west", "delivered"), ("east", "delivered"), ("north", "shadow")] == [(one["node"], one["role"]) for one in found[0]["nodes"]]
     assert found[0]["delivered_at"], "the node that delivered it tells most"
+    by_another = returned | {"origin": "client", "primary": "mx2", "promoted_from": "", "delivered_at": "2026-01-01T00:00:02Z"}
+    assert ("delivered", "delivered by mx2 after takeover") == (standing(by_another), detail(by_another))
     assert [("delivered", "taken over from mx9"), ("done", True)] == [
         (standing(ROW), detail(ROW)),
         (standing(returned), "`messages trace` tells what became of it" in detail(returned)),

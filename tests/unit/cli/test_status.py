@@ -30,6 +30,7 @@ class FakeNodes:
         self.peers = {EAST: [peer(WEST)], WEST: [peer(EAST, held_for_count=40)]}
         self.queues = {EAST: [queue("Delivery", 40), queue("SafetyNetPrimary", 5)], WEST: [queue("Shadow", 40, EAST)]}
         self.silent: list[str] = []
+        self.reasons: list[str] = []
 
     def __call__(self, url: str, token: str, *, authority: Path | None = None) -> "FakeNodes.One":
         return self.One(self, url.removeprefix("http://"))
@@ -51,7 +52,7 @@ class FakeNodes:
             return {"name": self.name, "site": self.name.partition(".")[2], "state": "running", "settings": settings}
 
         def ready(self) -> Row:
-            return {"is_ready": True, "is_degraded": False, "reasons": []}
+            return {"is_ready": True, "is_degraded": False, "reasons": self.nodes.reasons}
 
         def queues(self) -> list[Row]:
             return self.nodes.queues[self.name]
@@ -94,6 +95,14 @@ def test_a_node_that_is_gone_is_missing_and_it_is_said_when_its_mail_is_taken_ov
     assert [True, True, True] == [text in result.stdout for text in ("MISSING", "mx1.east: refused", "in 2h 30m")]
     assert [9000.0] == [one["takes_over_in_seconds"] for one in document["holds"]]
     assert [{"node": f"http://{EAST}", "error": "cannot be reached"}] == document["missing"]
+
+
+def test_an_error_that_is_the_reason_is_said_once(nodes: FakeNodes) -> None:
+    nodes.peers[EAST] = [peer(WEST, is_reachable=False, last_error="refused")]
+    nodes.silent = [WEST]
+    nodes.reasons = ["new mail is refused with 451: mx1.west: refused"]
+
+    assert 1 == run().stdout.count("mx1.west: refused")
 
 
 @pytest.mark.parametrize(

@@ -166,6 +166,8 @@ def test_what_all_nodes_logged_is_one_story_in_order(nodes: list[str], name: str
     assert (0, True) == (result.exit_code, result.stdout.startswith("Delivered by mx1.east, "))
     assert [("RECEIVE", EAST), ("SEND", EAST), ("RESUBMIT", WEST)] == [(each["event"], each["node"]) for each in document["events"]]
     assert (ID, []) == (document["message_id"], document["missing"])
+    assert ["2026-11-23", "(UTC)", "Node"] == result.stdout.splitlines()[2].split()[:3]
+    assert "05:42:01.000" == result.stdout.splitlines()[3].split()[0], "the day is in the heading"
 
 
 def test_an_id_that_fits_several_messages_or_none_is_an_error(nodes: list[str]) -> None:
