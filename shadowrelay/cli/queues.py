@@ -6,7 +6,8 @@ import re
 import secrets
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -46,7 +47,8 @@ WAITING = ("Submission", DELIVERY)
 DELIVERED_HERE = ("primary", "set-aside")  # roles
 
 By = Annotated[str, typer.Option("--by", help="Who it is, for listings and the operator log. [user@host]")]
-
+Identities = Annotated[list[str] | None, typer.Argument(help="Identities from `queue list`, with or without the server.")]
+MessageIds = Annotated[list[str] | None, typer.Argument(help="Network message ids.")]
 QueueFilter = Annotated[
     str, typer.Option("--filter", help="As in Exchange: \"MessageCount -gt 10 -and NextHopDomain -like '*.example'\".", show_default=False)
 ]
@@ -112,7 +114,7 @@ def show_queue(
 
 @queue.command("retry")
 def retry_queues(
-    identities: Annotated[list[str] | None, typer.Argument(help="Identities from `queue list`, with or without the server.")] = None,
+    identities: Identities = None,
     is_all: Annotated[bool, typer.Option("--all", help="Every queue with messages that wait for an attempt.")] = False,
     filter_text: QueueFilter = "",
     node: Node = None,
@@ -130,7 +132,7 @@ def retry_queues(
 
 @queue.command("suspend")
 def suspend_queues(
-    identities: Annotated[list[str] | None, typer.Argument(help="Identities from `queue list`, with or without the server.")] = None,
+    identities: Identities = None,
     filter_text: QueueFilter = "",
     is_hold: Annotated[bool, typer.Option("--hold", help="Also if no mail waits for this next hop or domain now.")] = False,
     by: By = "",
@@ -148,7 +150,7 @@ def suspend_queues(
 
 @queue.command("resume")
 def resume_queues(
-    identities: Annotated[list[str] | None, typer.Argument(help="Identities from `queue list`, with or without the server.")] = None,
+    identities: Identities = None,
     is_all: Annotated[bool, typer.Option("--all", help="Every suspended queue.")] = False,
     filter_text: QueueFilter = "",
     by: By = "",
@@ -233,7 +235,7 @@ def show_message(
 
 @messages.command("suspend")
 def suspend_messages(
-    message_ids: Annotated[list[str] | None, typer.Argument(help="Network message ids.")] = None,
+    message_ids: MessageIds = None,
     filter_text: MessageFilter = "",
     by: By = "",
     node: Node = None,
@@ -242,19 +244,13 @@ def suspend_messages(
     as_json: AsJson = False,
 ) -> None:
     """Suspend messages. Nothing is attempted until `messages resume`, also after a restart. They keep their copies, and expire as usual."""
-    _only_one("MESSAGE_IDS", message_ids, filter_text)
-    with asked_node(node, token_file, config) as client:
-        _one_by_one(
-            message_ids or _selected(client, filter_text),
-            lambda message_id: client.suspend_message(message_id, by or _caller()),
-            "suspended",
-            as_json,
-        )
+    with _chosen(message_ids, filter_text, node, token_file, config) as (client, ids):
+        _one_by_one(ids, lambda message_id: client.suspend_message(message_id, by or _caller()), "suspended", as_json)
 
 
 @messages.command("resume")
 def resume_messages(
-    message_ids: Annotated[list[str] | None, typer.Argument(help="Network message ids.")] = None,
+    message_ids: MessageIds = None,
     filter_text: MessageFilter = "",
     by: By = "",
     node: Node = None,
@@ -263,19 +259,13 @@ def resume_messages(
     as_json: AsJson = False,
 ) -> None:
     """Attempt suspended messages again, at once. A message that was set aside is released."""
-    _only_one("MESSAGE_IDS", message_ids, filter_text)
-    with asked_node(node, token_file, config) as client:
-        _one_by_one(
-            message_ids or _selected(client, filter_text),
-            lambda message_id: client.resume_message(message_id, by or _caller()),
-            "resumed",
-            as_json,
-        )
+    with _chosen(message_ids, filter_text, node, token_file, config) as (client, ids):
+        _one_by_one(ids, lambda message_id: client.resume_message(message_id, by or _caller()), "resumed", as_json)
 
 
 @messages.command("release")
 def release_messages(
-    message_ids: Annotated[list[str] | None, typer.Argument(help="Network message ids.")] = None,
+    message_ids: MessageIds = None,
     is_all: Annotated[bool, typer.Option("--all", help="All messages that are set aside.")] = False,
     node: Node = None,
     token_file: TokenFile = None,
@@ -292,7 +282,7 @@ def release_messages(
 
 @messages.command("resubmit")
 def resubmit_messages(
-    message_ids: Annotated[list[str] | None, typer.Argument(help="Network message ids.")] = None,
+    message_ids: MessageIds = None,
     filter_text: MessageFilter = "",
     by: By = "",
     node: Node = None,
@@ -301,19 +291,13 @@ def resubmit_messages(
     as_json: AsJson = False,
 ) -> None:
     """Route messages anew and attempt them now. A message that was set aside is released; a suspended one is refused."""
-    _only_one("MESSAGE_IDS", message_ids, filter_text)
-    with asked_node(node, token_file, config) as client:
-        _one_by_one(
-            message_ids or _selected(client, filter_text),
-            lambda message_id: client.resubmit_message(message_id, by or _caller()),
-            "resubmitted",
-            as_json,
-        )
+    with _chosen(message_ids, filter_text, node, token_file, config) as (client, ids):
+        _one_by_one(ids, lambda message_id: client.resubmit_message(message_id, by or _caller()), "resubmitted", as_json)
 
 
 @messages.command("remove")
 def remove_messages(
-    message_ids: Annotated[list[str] | None, typer.Argument(help="Network message ids.")] = None,
+    message_ids: MessageIds = None,
     filter_text: MessageFilter = "",
     with_dsn: Annotated[
         bool, typer.Option("--dsn/--no-dsn", "--with-ndr/--without-ndr", help="Whether to send the sender a DSN (Exchange: NDR).")
@@ -324,14 +308,8 @@ def remove_messages(
     as_json: AsJson = False,
 ) -> None:
     """Remove messages that wait or were set aside. They are not delivered, and the sender gets a DSN unless --no-dsn is given."""
-    _only_one("MESSAGE_IDS", message_ids, filter_text)
-    with asked_node(node, token_file, config) as client:
-        _one_by_one(
-            message_ids or _selected(client, filter_text),
-            lambda message_id: client.remove_message(message_id, with_dsn=with_dsn),
-            "removed",
-            as_json,
-        )
+    with _chosen(message_ids, filter_text, node, token_file, config) as (client, ids):
+        _one_by_one(ids, lambda message_id: client.remove_message(message_id, with_dsn=with_dsn), "removed", as_json)
 
 
 @messages.command("export")
@@ -485,9 +463,16 @@ def _only_one(what: str, *given: object) -> None:
         raise typer.BadParameter("say in one way which: by name, or by an option", param_hint=what)
 
 
-def _selected(client: "NodeClient", filter_text: str) -> list[str]:
-    """The messages for which this node is responsible, of all queues but Safety Net."""
-    return [row["message_id"] for row in client.messages("", ALL_MAX, 0, filter_text) if row["role"] in DELIVERED_HERE]
+@contextmanager
+def _chosen(
+    message_ids: list[str] | None, filter_text: str, node: str | None, token_file: Path | None, config: Path | None
+) -> Iterator[tuple["NodeClient", list[str]]]:
+    """A client, and the messages that are named; or those of all queues but Safety Net that satisfy the filter, and for which this node
+    is responsible."""
+    _only_one("MESSAGE_IDS", message_ids, filter_text)
+    with asked_node(node, token_file, config) as client:
+        found = [] if message_ids else client.messages("", ALL_MAX, 0, filter_text)
+        yield client, message_ids or [row["message_id"] for row in found if row["role"] in DELIVERED_HERE]
 
 
 def _caller() -> str:
