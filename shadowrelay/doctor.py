@@ -34,6 +34,8 @@ TRIAL_SECONDS = 10.0  # for each name, and for each step of a session
 SYNCS_COUNT = 20
 SYNC_SECONDS_SLOW = 0.02  # a message needs two syncs on its way to the 250
 BLOCK = 4096
+LOOKS_APART_SECONDS = 3.0  # at a peer's clock: a per cent of this is longer than a look takes
+RATE_TOLERANCE = 0.01  # docs/design.md 6.4: leases rely on it
 
 
 class Level(StrEnum):
@@ -67,6 +69,7 @@ async def examine(loaded: LoadedSettings) -> list[Finding]:
         *(_peer(settings, contexts, peer, hosts) for peer in settings.peers),
         *(_next_hop(settings, host, hosts) for host in _next_hops(settings)),
         asyncio.to_thread(_running_node, settings),
+        *(asyncio.to_thread(_clock, settings, peer) for peer in settings.peers if peer.admin),
     ]
     try:
         found = await asyncio.gather(*trials)
@@ -257,6 +260,55 @@ def _is_here(address: str) -> bool:
     except OSError:
         return False
     return True
+
+
+# ---- clocks
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """At the clock of another node. Units: seconds of this machine's clock, and how long that node says that it has run."""
+
+    asked_at: float
+    answered_at: float
+    uptime: float
+
+
+def _clock(settings: Settings, peer: Peer) -> list[Finding]:
+    """Two looks at how long the peer has run, by its own clock, give the rate of that clock."""
+    subject = f"clock of {peer.name}"
+
+    def look() -> Look:
+        asked_at = time.clock_gettime(time.CLOCK_BOOTTIME)
+        uptime = float(client.node()["uptime_seconds"])
+        return Look(asked_at, time.clock_gettime(time.CLOCK_BOOTTIME), uptime)
+
+    try:
+        token, authority = read_token(settings.admin.token_file), settings.tls.peer_authority if settings.tls else None
+        with NodeClient(peer.admin, token, authority=authority) as client:
+            look()  # opens the connection, which takes longer than a question
+            first = look()
+            time.sleep(LOOKS_APART_SECONDS)
+            return [judged_rate(subject, first, look())]
+    except ConfigurationError:  # said with the running node
+        return []
+    except NodeError as error:
+        return [Finding(Level.WARNING, subject, f"not compared: {error}", "start that node, or correct admin in [[peers]]")]
+
+
+def judged_rate(subject: str, first: Look, second: Look) -> Finding:
+    """Whether the other clock runs like ours. Each answer may be from any moment between question and reply."""
+    ours = (second.asked_at + second.answered_at - first.asked_at - first.answered_at) / 2
+    doubt = (first.answered_at - first.asked_at + second.answered_at - second.asked_at) / 2
+    gained = second.uptime - first.uptime - ours
+    if abs(gained) - doubt > ours * RATE_TOLERANCE:
+        text = f"it runs {abs(gained) / ours:.1%} {'faster' if gained > 0 else 'slower'} than ours; leases need 1 %"
+        return Finding(
+            Level.ERROR, subject, text, "try again, in case it was just set; else repair time synchronization, or that machine's clock"
+        )
+    if doubt > ours * RATE_TOLERANCE:
+        return Finding(Level.WARNING, subject, "not compared: its answers took too long", "try again when both machines are less busy")
+    return Finding(Level.OK, subject, "it runs at the rate of ours, within 1 %")
 
 
 # ---- the node, if it runs

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from shadowrelay.doctor import Finding, Level, examine
+from shadowrelay.doctor import Finding, Level, Look, examine, judged_rate
 from shadowrelay.lab.cluster import NodeProcess, Place, free_ports
 from shadowrelay.model.routing import HostPort
 from shadowrelay.settings import cluster, configuration
@@ -18,6 +18,21 @@ from tests.kit.smtp_servers import HANG, ScriptedServer, name_server, serving
 pytestmark = pytest.mark.slow
 
 EAST, WEST = "mx1.east.example", "mx1.west.example"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "later", "level", "text"),
+    [
+        (0.002, 3.002, Level.OK, "at the rate of ours"),
+        (0.002, 3.1, Level.ERROR, "3.3% faster than ours"),
+        (0.002, 2.9, Level.ERROR, "3.3% slower than ours"),
+        (0.2, 3.1, Level.WARNING, "its answers took too long"),
+    ],
+)
+def test_a_clock_of_another_rate_is_told_from_a_slow_answer(seconds: float, later: float, level: Level, text: str) -> None:
+    found = judged_rate("clock", Look(10, 10 + seconds, 100), Look(13, 13 + seconds, 100 + later))
+
+    assert (level, True) == (found.level, text in found.text)
 
 
 class Pair:
@@ -34,6 +49,9 @@ class Pair:
         self.nodes: list[NodeProcess] = []
         for node, address, port in zip(plan.nodes, addresses, ports[2:], strict=True):
             self.edit(node.name, f'listen = "{node.admin}"', f'listen = "127.0.0.1:{port}"')
+            for other in plan.nodes:
+                if other != node:
+                    self.edit(other.name, f'admin = "http://{node.admin}"', f'admin = "http://127.0.0.1:{port}"')
             self.nodes.append(NodeProcess(Place(node.name, node.site), address, HostPort("127.0.0.1", port), directory / node.name))
 
     def edit(self, name: str, old: str, new: str) -> None:
