@@ -510,5 +510,6 @@ def run(loaded: LoadedSettings) -> int:
     # Objects made at start-up are never freed: exclude them from collection, and collect less often than by default.
     gc.freeze()
     gc.set_threshold(*GARBAGE_THRESHOLDS)
+    gc.enable()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_serve(loaded))
