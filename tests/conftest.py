@@ -8,6 +8,8 @@ import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 
+from tests.kit.warm import Warm
+
 # How long an example takes says something about the machine only. A profile of Hypothesis that is in force stays the base of ours.
 ANY_MACHINE = "any machine"
 settings.register_profile(ANY_MACHINE, settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -44,3 +46,16 @@ def _an_operator_log_that_tests_can_capture(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(structlog, "configure", without_cache)
     yield
     structlog.reset_defaults()
+
+
+@pytest.fixture(scope="session")
+def _warm() -> Iterator[Warm]:
+    warm = Warm()
+    yield warm
+    warm.close()
+
+
+@pytest.fixture
+def warm_starts(_warm: Warm, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`python -m shadowrelay` costs a tenth: tests/kit/warm.py."""
+    monkeypatch.setattr("subprocess._fork_exec", _warm)

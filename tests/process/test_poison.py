@@ -66,14 +66,13 @@ async def a_world(
 ) -> AsyncIterator[Any]:
     """Nodes, and the server that takes what they deliver; recipients at hole.example are for the hole."""
     sink = Sink()
-    (directory / "killer.py").write_text(KILLER)
     try:
         async with serving(*[hole] if hole else []):
             routes = {"*@hole.example": HostPort("127.0.0.1", hole.port)} if hole else {}
             transport = {"reject_message_on_shadow_failure": len(places) > 1}
             cluster = Cluster(places, await sink.start(), directory=directory, routes=routes, transport=transport)
             for place in killers:
-                cluster.nodes[place.name].program = (str(directory / "killer.py"), "serve")
+                cluster.nodes[place.name].program = ("-c", KILLER, "serve")
             async with cluster:
                 yield [cluster.nodes[place.name] for place in places], sink
     finally:
