@@ -16,6 +16,25 @@ settings.register_profile(ANY_MACHINE, settings.default, deadline=None, suppress
 settings.load_profile(ANY_MACHINE)
 
 
+# One worker has the report's session of Spark. What takes seconds a test comes next, one by one; files of short tests end the run evenly.
+LONG = ("tests/process/", "tests/crash/", "tests/simulation/", "tests/pipeline/")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """For `make test`: `--dist loadgroup --no-loadscope-reorder`."""
+    for item in items:
+        path, uses_spark = item.nodeid.partition("::")[0], "spark" in getattr(item, "fixturenames", ())
+        if uses_spark or not path.startswith(LONG):
+            item.add_marker(pytest.mark.xdist_group("spark" if uses_spark else path))
+    items.sort(key=_turn)
+
+
+def _turn(item: pytest.Item) -> int:
+    if "spark" in getattr(item, "fixturenames", ()):
+        return -1
+    return next((turn for turn, place in enumerate(LONG) if item.nodeid.startswith(place)), len(LONG))
+
+
 @pytest.fixture(autouse=True)
 def _no_configuration_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     """A developer's own SHADOWRELAY_… variables must not change what a test sees, nor a proxy stand between a node and its test."""
