@@ -9,7 +9,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, delete, func, insert, select, tuple_, update
+from sqlalchemy import Connection, Select, delete, func, insert, select, tuple_, update
 
 from shadowrelay.model.ids import MessageId
 from shadowrelay.model.queue import NewMessage, StoredMessage
@@ -57,8 +57,8 @@ def delivered(side: int, after_at: int, after_id: int, limit: int) -> Select[Any
     return found.order_by(_M.delivered_at, _M.internal_id).limit(limit)
 
 
-def _decoded(row: Row[Any]) -> ResubmitRequest:
-    columns = row._mapping
+def _decoded(row: Sequence[Any]) -> ResubmitRequest:
+    columns = dict(zip(_Q.keys(), row, strict=True))
     criteria = Criteria(
         codec.decode_instant(columns["from_at"]), codec.decode_instant(columns["to_at"]), *[columns[name] for name in _TEXTS]
     )

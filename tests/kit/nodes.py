@@ -37,6 +37,7 @@ from shadowrelay.settings.values import Settings
 from shadowrelay.store import SqliteLedger
 from tests.kit.clock import until
 from tests.kit.machine import FakeMachine
+from tests.kit.quick import make_quick
 
 BASE = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
 EAST, WEST, NORTH, SOUTH = (ServerName(f"mx1.{site}.example") for site in ("east", "west", "north", "south"))
@@ -479,6 +480,7 @@ class VirtualNode:
             message_expiration_timeout=settings.transport.message_expiration_timeout,
             inline=True,
         )
+        make_quick(ledger)
         self.ledger = LedgerTap(ledger, self.net.step)
         outside = Outside(
             clock=self.clock,

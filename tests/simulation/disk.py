@@ -9,17 +9,17 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, exc
+from sqlalchemy import exc
 
 from shadowrelay.model.ids import MessageId
 from shadowrelay.model.replies import STORE_UNAVAILABLE, LedgerUnavailable
 from shadowrelay.store import errors
 from shadowrelay.store.commit import Committer, InlineWriter, Prepared, Promise, settle
-from shadowrelay.store.connection import InlineReaders, WriterConnection
+from shadowrelay.store.connection import InlineReaders
 from shadowrelay.store.ledger import SqliteLedger
 from shadowrelay.store.rows import Row
 from shadowrelay.store.work import Work
-from tests.simulation.quick import QuickConnection
+from tests.kit.quick import QuickConnection, quicken
 
 Watch = Callable[[Sequence[tuple[MessageId, Row | None]]], None]
 
@@ -128,22 +128,8 @@ def make_lagging(ledger: SqliteLedger, disk: Disk, watch: Watch) -> None:
     assert isinstance(readers, InlineReaders)
     ledger._writer = LaggingWriter(writer, disk)
     ledger._readers = LaggingReaders(readers, disk)  # type: ignore[assignment]
-    _quicken(ledger._committer.connection)
+    quicken(ledger._committer.connection)
     _watched(ledger._committer, watch)
-
-
-def _quicken(writer: WriterConnection) -> None:
-    """What it gives to the store asks without bookkeeping."""
-    get = writer.get
-    made: list[QuickConnection] = []
-
-    def quick() -> Connection:
-        connection = get()
-        if not made or made[-1].connection is not connection:
-            made[:] = [QuickConnection(connection)]
-        return made[0]  # type: ignore[return-value]
-
-    writer.get = quick  # type: ignore[method-assign]
 
 
 def _watched(committer: Committer, watch: Watch) -> None:

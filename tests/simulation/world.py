@@ -26,6 +26,7 @@ from shadowrelay.lab.account import Fault, FaultKind, Times
 from shadowrelay.model.ids import MessageId
 from shadowrelay.model.ownership import Claim, Role
 from shadowrelay.settings.values import Settings
+from tests.kit.quick import engines_share_what_they_compile
 from tests.simulation import bounds, judge
 from tests.simulation.checks import Checker
 from tests.simulation.client import Clients
@@ -34,7 +35,6 @@ from tests.simulation.loop import PROCESS, WorldLoop
 from tests.simulation.machine import Machine, Machines
 from tests.simulation.network import Network
 from tests.simulation.power import Power
-from tests.simulation.quick import engines_share_what_they_compile
 from tests.simulation.sink import CALM, Sink
 from tests.simulation.tls import tls_of
 

@@ -1,17 +1,20 @@
-"""The store's questions without SQLAlchemy's bookkeeping, which costs a world more than all that SQLite does.
+"""The store's questions without SQLAlchemy's bookkeeping, which costs several nodes in one process more than all that SQLite does.
 
 The text is the one that SQLAlchemy makes of the statement, for the same dialect and with the same cache key; the same driver runs it, on
 the same connection. What is not a plain SELECT goes to SQLAlchemy as before, and so do transactions.
 """
 
-from collections.abc import Mapping
+import sqlite3
+from collections.abc import Callable, Mapping
 from typing import Any
 from unittest import mock
 
-from sqlalchemy import Connection, Engine, Select, create_engine
+from sqlalchemy import Connection, Engine, Select, create_engine, exc
 from sqlalchemy.engine import Compiled
 
-from shadowrelay.store import counters, opening, promises, queues, reading
+from shadowrelay.store import counters, errors, opening, promises, queues, reading
+from shadowrelay.store.connection import InlineReaders, WriterConnection
+from shadowrelay.store.ledger import SqliteLedger
 
 Text = tuple[str, tuple[str, ...], Compiled]
 CONSTANT = {
@@ -55,6 +58,9 @@ class Rows(list[Any]):
 
     def scalar(self) -> Any:
         return self[0][0] if self else None
+
+    def scalar_one(self) -> Any:
+        return self.one()[0]
 
 
 class QuickConnection:
@@ -108,3 +114,46 @@ class QuickConnection:
         if not is_plain or converted:
             return None
         return compiled.string, tuple(compiled.positiontup or ()), compiled
+
+
+class QuickReaders:
+    """`InlineReaders` that keep their connection."""
+
+    def __init__(self, inner: InlineReaders) -> None:
+        self._inner = inner
+        self._connection: QuickConnection | None = None
+
+    async def ask(self, question: Callable[[Any], Any]) -> Any:
+        """Raises: LedgerUnavailable."""
+        if self._connection is None:
+            self._connection = QuickConnection(self._inner._engine.connect())
+        try:
+            return question(self._connection)
+        except (exc.SQLAlchemyError, sqlite3.Error, OSError) as error:
+            raise errors.unavailable(error) from error
+
+    async def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+        await self._inner.close()
+
+
+def quicken(writer: WriterConnection) -> None:
+    """What it gives to the store asks without bookkeeping."""
+    get = writer.get
+    made: list[QuickConnection] = []
+
+    def quick() -> Connection:
+        connection = get()
+        if not made or made[-1].connection is not connection:
+            made[:] = [QuickConnection(connection)]
+        return made[0]  # type: ignore[return-value]
+
+    writer.get = quick  # type: ignore[method-assign]
+
+
+def make_quick(ledger: SqliteLedger) -> None:
+    """A ledger that was opened inline."""
+    assert isinstance(ledger._readers, InlineReaders)
+    ledger._readers = QuickReaders(ledger._readers)  # type: ignore[assignment]
+    quicken(ledger._committer.connection)
