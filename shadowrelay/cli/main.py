@@ -25,7 +25,7 @@ from shadowrelay.model.replies import ConfigurationError
 from shadowrelay.settings import certificates, configuration, places
 from shadowrelay.settings.promises import promises
 
-EXIT_CODES = "Exit codes: 0 done, 1 failed, 2 configuration or usage, 3 an objective was missed, 4 the node did not answer."
+EXIT_CODES = "Exit codes: 0 done, 1 failed, 2 configuration or usage, 3 a target was missed, 4 the node did not answer."
 
 
 class Commands(TyperGroup):

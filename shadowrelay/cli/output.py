@@ -33,7 +33,7 @@ class ExitCode(IntEnum):
     OK = 0
     FAILED = 1
     USAGE = 2  # configuration or usage; the same as for unknown options
-    BREACH = 3  # an objective was missed
+    BREACH = 3  # a target was missed, and the caller asked for this status
     UNREACHABLE = 4  # the node did not answer
 
 

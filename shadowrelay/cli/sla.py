@@ -150,7 +150,8 @@ def report(
     since: Annotated[str | None, typer.Option("--since", metavar="INSTANT", help="Only what belongs to this time or later.")] = None,
     until: Annotated[str | None, typer.Option("--until", metavar="INSTANT", help="Only what belongs to an earlier time.")] = None,
     is_final: Annotated[bool, typer.Option("--final", help="No more events will come: treat everything unfinished as overdue.")] = False,
-    fail_on_breach: Annotated[bool, typer.Option("--fail-on-breach", help="Exit with status 3 if an objective was missed.")] = False,
+    fail_on_breach: Annotated[bool, typer.Option("--fail-on-breach", help="Exit with status 3 if a safety target was missed.")] = False,
+    fail_on_slow: Annotated[bool, typer.Option("--fail-on-slow", help="Exit with status 3 if a speed target was missed.")] = False,
     textfile: Textfile = None,
     master: Master = LOCAL,
     driver_memory: Memory = "4g",
@@ -173,13 +174,14 @@ def report(
                 textfile=textfile, **interval,
             )  # fmt: skip
     if as_json:
-        print_json({"output": output} | {key: summary[key] for key in ("now", "input", "overall", "objectives", "causes")})
+        print_json({"output": output} | {key: summary[key] for key in ("now", "input", "verdict", "overall", "objectives", "causes")})
     else:
         _print_report(summary, output)
     cautions = import_module("shadowrelay.sla.page.cautions")
     for caution in filter(None, (cautions.misnamed(summary), cautions.ahead_of_clock(summary))):
         typer.echo(f"shadowrelay: {visible(caution)}", err=True)
-    if fail_on_breach and any(each["verdict"] == "missed" for each in summary["objectives"]):
+    failing = {"safety": fail_on_breach, "speed": fail_on_slow}
+    if any(is_failing and summary["verdict"][kind]["missed"] for kind, is_failing in failing.items()):
         raise typer.Exit(ExitCode.BREACH)
 
 
@@ -367,11 +369,24 @@ def _sites(path: Path | None) -> Any:
 
 
 def _print_report(summary: dict[str, Any], output: str) -> None:
-    rows = [(each["name"], each["objective"], each["actual"], each["verdict"], each["budget_left"]) for each in summary["objectives"]]
-    print_table(("Objective", "#Promised", "#Actual", "Verdict", "#Budget left"), [tuple(map(_rounded, row)) for row in rows], "")
+    for kind, each in summary["verdict"].items():
+        typer.echo(f"{kind.capitalize()}: {_verdict(each)}")
+    typer.echo()
+    names = ("kind", "name", "objective", "actual", "verdict", "budget_left")
+    rows = [tuple(each[name] for name in names) for each in summary["objectives"]]
+    print_table(("Kind", "Target", "#Promised", "#Actual", "Verdict", "#Budget left"), [tuple(map(_rounded, row)) for row in rows], "")
     typer.echo()
     print_table(("Figure", "#Value"), [(name, _rounded(summary["overall"][name])) for name in TOTALS], "")
     typer.echo(f"\n{output}/report.html")
+
+
+def _verdict(of_kind: dict[str, Any]) -> str:
+    missed, judged, total = of_kind["missed"], of_kind["judged"], of_kind["objectives"]
+    if not judged:
+        return "nothing to judge"
+    if missed:
+        return f"{len(missed)} of {judged} targets missed: {', '.join(missed)}"
+    return f"all {judged} targets met" + (f", {total - judged} could not be judged" if judged < total else "")
 
 
 def _rounded(value: object) -> object:

@@ -67,11 +67,7 @@ def _write_objectives(output: Path, times: Times) -> Path:
     shutil.rmtree(output, ignore_errors=True)
     output.mkdir(parents=True)
     path = output / "objectives.toml"
-    # servers are killed on purpose here, and a dead server cannot discard its copies in time
-    text = (
-        f'[times]\nshadow_heartbeat_frequency = "{times.heartbeat:g}s"\nshadow_resubmit_time_span = "{times.span:g}s"\n'
-        "[objectives]\ndiscard_lag = { ratio = 0.5 }\n"
-    )
+    text = f'[times]\nshadow_heartbeat_frequency = "{times.heartbeat:g}s"\nshadow_resubmit_time_span = "{times.span:g}s"\n'
     path.write_text(text, encoding="utf-8")
     return path
 

@@ -141,6 +141,20 @@ def _read_ratio(value: object) -> float:
 
 Figures = Mapping[str, Any]
 
+SAFETY, SPEED = "safety", "speed"
+KINDS = {
+    "redundancy_ratio": SAFETY,
+    "shadow_latency": SPEED,
+    "exposure": SAFETY,
+    "discard_lag": SPEED,
+    "delivery_latency": SPEED,
+    "takeover": SPEED,
+    "recipients_lost": SAFETY,
+    "recipients_duplicated_unexplained": SAFETY,
+    "shadows_orphaned": SAFETY,
+}
+"""objective -> what missing it means: mail was in danger, or mail was slow."""
+
 # objective -> numbers of good and bad events, from the counts of a line
 _SHARES = {
     "redundancy_ratio": lambda row: (row["messages_redundant"], row["messages_not_redundant"]),
@@ -170,14 +184,49 @@ def judged(
         objective = getattr(promise.objectives, field.name)
         if isinstance(objective, Share):
             line = _judged_share(field.name, objective, overall, looking_back)
-            within = promise.lag_within if field.name == "discard_lag" else objective.within
-            line["within_seconds"] = within.total_seconds() if within else None
+            line["within_seconds"] = _within_seconds(promise, field.name)
         else:
             line = _judged_number(field.name, objective, overall)
         if field.name in not_computable:
             line |= {"actual": None, "verdict": "not computable", "budget_left": None, "burn_rates": dict.fromkeys(BURN_WINDOWS_HOURS)}
+        default = getattr(Objectives(), field.name)
+        line |= {
+            "kind": KINDS[field.name],
+            "default": default.ratio if isinstance(default, Share) else default,
+            "default_within_seconds": _within_seconds(Promise(), field.name),
+        }
         result.append(line)
     return result
+
+
+def _within_seconds(promise: Promise, name: str) -> float | None:
+    objective = getattr(promise.objectives, name)
+    within = promise.lag_within if name == "discard_lag" else objective.within if isinstance(objective, Share) else None
+    return within.total_seconds() if within else None
+
+
+def verdicts(objectives: Collection[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """`verdict` of summary.json: safety apart from speed. Shapes: `objectives` as in summary.json."""
+    result: dict[str, dict[str, Any]] = {}
+    for kind in (SAFETY, SPEED):
+        of_kind = [line for line in objectives if line["kind"] == kind]
+        missed = [line["name"] for line in of_kind if line["verdict"] == "missed"]
+        met = [line["name"] for line in of_kind if line["verdict"] == "met"]
+        verdict = "missed" if missed else "met" if met else "no data"
+        result[kind] = {"verdict": verdict, "missed": missed, "judged": len(met) + len(missed), "objectives": len(of_kind)}
+    return result
+
+
+def times_of(promise: Promise) -> dict[str, dict[str, float]]:
+    """`times` of summary.json: what was used, and the nodes' default. Units: seconds."""
+    defaults = Times()
+    return {
+        field.name: {
+            "seconds": getattr(promise.times, field.name).total_seconds(),
+            "default_seconds": getattr(defaults, field.name).total_seconds(),
+        }
+        for field in fields(defaults)
+    }
 
 
 def _judged_share(name: str, objective: Share, overall: Figures, looking_back: Mapping[str, Figures]) -> dict[str, Any]:
@@ -185,10 +234,17 @@ def _judged_share(name: str, objective: Share, overall: Figures, looking_back: M
     actual = good / (good + bad) if good + bad else None
     verdict = "no data" if actual is None else "met" if actual >= objective.ratio else "missed"
     may_fail = 1 - objective.ratio
+    if has_too_few(good + bad, objective.ratio):
+        return _line(name, objective.ratio, actual, good, bad, verdict, None, dict.fromkeys(BURN_WINDOWS_HOURS))
     return _line(
         name, objective.ratio, actual, good, bad, verdict, budget_left=_left(bad, (good + bad) * may_fail),
         burn_rates={window: _burn_rate(name, looking_back.get(window), may_fail) for window in BURN_WINDOWS_HOURS},
     )  # fmt: skip
+
+
+def has_too_few(events: int, ratio: float) -> bool:
+    """Whether so few events allow less than one bad one: then a budget would say nothing. A ratio of 1 never allows any."""
+    return bool(events) and ratio < 1 and round(events * (1 - ratio), 6) < 1
 
 
 def _judged_number(name: str, objective: int, overall: Figures) -> dict[str, Any]:
@@ -205,7 +261,7 @@ def _line(
     good: int,
     bad: int,
     verdict: str,
-    budget_left: float,
+    budget_left: float | None,
     burn_rates: Mapping[str, float | None],
 ) -> dict[str, Any]:
     return {

@@ -26,7 +26,7 @@ from shadowrelay.sla.figures.first_pass import BEARING, first_pass, odd_events, 
 from shadowrelay.sla.inspection import inspect
 from shadowrelay.sla.land import COMPRESSION
 from shadowrelay.sla.live import AHEAD_MAX
-from shadowrelay.sla.objectives import BURN_WINDOWS_HOURS, Promise, impossible, judged, not_computable, read_objectives
+from shadowrelay.sla.objectives import BURN_WINDOWS_HOURS, Promise, impossible, judged, not_computable, read_objectives, times_of, verdicts
 from shadowrelay.sla.session import is_quick
 from shadowrelay.sla.storage import alone, located, written_whole
 from shadowrelay.sla.summary import (
@@ -314,9 +314,12 @@ def _figures(figures: DataFrame, promise: Promise, inputs: Inputs) -> dict[str, 
     looking_back = {line["window"]: line for line in selected.lines if line["window"] in BURN_WINDOWS_HOURS}
     placed = [line for line in selected.lines if line["window"] not in BURN_WINDOWS_HOURS]
     overall = next((line for line in placed if line["window"] == "all" and line["scope"] == "all"), no_figures())
+    objectives = judged(promise, overall, looking_back, impossible(inputs.formats))
     return {
+        "verdict": verdicts(objectives),
         "overall": figures_of(overall) | {"lines_quarantined": inputs.lines_quarantined},
-        "objectives": judged(promise, overall, looking_back, impossible(inputs.formats)),
+        "objectives": objectives,
+        "times": times_of(promise),
         "not_computable": not_computable(inputs.formats),
         "figures": [placed_figures(line) for line in placed],
         "figures_left_out": selected.left_out,
@@ -367,6 +370,7 @@ def _metrics(summary: Mapping[str, Any]) -> Iterator[tuple[str, list[tuple[dict[
         yield f"{base}_count", [({}, value["count"])]
         quantiles = [({"quantile": key}, value[key] / 1000) for key in value if key != "count" and value[key] is not None]
         yield f"{base}_seconds", list(quantiles)
+    yield "verdict", [({"kind": kind}, VERDICTS.get(each["verdict"])) for kind, each in summary["verdict"].items()]
     objectives = summary["objectives"]
     yield "objective_met", [({"objective": each["name"]}, VERDICTS.get(each["verdict"])) for each in objectives]
     yield "objective_budget_left", [({"objective": each["name"]}, each["budget_left"]) for each in objectives]

@@ -9,6 +9,9 @@ from random import Random
 from typing import Any
 from uuid import UUID
 
+from shadowrelay.sla.objectives import KINDS, has_too_few, times_of, verdicts
+from shadowrelay.sla.objectives import Promise as Given
+
 Summary = dict[str, Any]
 
 NOW = datetime(2026, 11, 21, 16, tzinfo=UTC)
@@ -50,6 +53,7 @@ def empty() -> Summary:
         {
             **{"name": name, "objective": objective, "within_seconds": within, "actual": None, "good": 0, "bad": 0, "verdict": "no data"},
             **{"budget_left": None, "burn_rates": dict.fromkeys(("1h", "6h", "1d", "30d"))},
+            **{"kind": KINDS[name], "default": objective, "default_within_seconds": within},
         }
         for name, objective, within in OBJECTIVES
     ]
@@ -61,6 +65,8 @@ def empty() -> Summary:
             "since": None,
             "until": None,
             "is_final": False,
+            "verdict": verdicts(objectives),
+            "times": times_of(Given()),
             "objectives": objectives,
         },
         "input": {
@@ -72,6 +78,14 @@ def empty() -> Summary:
         "causes": {name: {} for name in ("duplicates", "losses", "orphans", "exposures")},
         "traces": {},
     }
+
+
+def with_verdicts(summary: Summary, **verdict_of: str) -> Summary:
+    """The same with other verdicts on these objectives."""
+    for objective in summary["objectives"]:
+        objective["verdict"] = verdict_of.get(objective["name"], objective["verdict"])
+    summary["verdict"] = verdicts(summary["objectives"])
+    return summary
 
 
 def one_message() -> Summary:
@@ -350,13 +364,17 @@ class _Maker:
             name, wanted = objective["name"], objective["objective"]
             if name in overall and isinstance(wanted, int):
                 actual: float = overall[name]
-                is_met, left, burns = actual <= wanted, float(actual <= wanted), dict.fromkeys(("1h", "6h", "1d", "30d"))
+                is_met, left = actual <= wanted, float(actual <= wanted)
+                burns: dict[str, float | None] = dict.fromkeys(("1h", "6h", "1d", "30d"))
             else:
                 total, bad = (overall["messages_promoted"] if name == "takeover" else number), bad_of.get(name, 0)
                 if not total:
                     continue
                 actual, allowed = (total - bad) / total, total * (1 - wanted)
-                is_met, left = actual >= wanted, 1 - bad / allowed
+                is_few = has_too_few(total, wanted)
+                is_met, left = actual >= wanted, None if is_few else 1 - bad / allowed
                 burns = {"1h": 0.0, "6h": 0.0, "1d": 2.4 if bad else 0.0, "30d": bad / allowed}
+                burns = dict.fromkeys(burns) if is_few else burns
                 objective |= {"good": total - bad, "bad": bad}
             objective |= {"actual": actual, "verdict": "met" if is_met else "missed", "budget_left": left, "burn_rates": burns}
+        self.result["verdict"] = verdicts(self.result["objectives"])

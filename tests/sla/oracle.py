@@ -543,13 +543,15 @@ class Oracle:
             return {"name": name, "objective": ratio, "actual": None, "good": 0, "bad": 0, "verdict": "no data", "budget_left": 1.0,
                     "burn_rates": dict.fromkeys(BURN_WINDOWS)}  # fmt: skip
         allowed = len(events) * (1 - ratio)
+        has_budget = ratio == 1 or len(events) * (1_000_000 - round(ratio * 1_000_000)) >= 1_000_000
         burns: dict[str, float | None] = {}
+        left = None if not has_budget else 1 - bad / allowed if allowed else float(bad == 0)
         for window, length in BURN_WINDOWS.items():
             inside = [is_good for at, is_good in events if self.now - length < at <= self.now]
-            burns[window] = inside.count(False) / len(inside) / (1 - ratio) if inside and ratio < 1 else None
+            burns[window] = inside.count(False) / len(inside) / (1 - ratio) if inside and ratio < 1 and has_budget else None
         return {"name": name, "objective": ratio, "actual": good / len(events), "good": good, "bad": bad,
                 "verdict": "met" if good / len(events) >= ratio else "missed",
-                "budget_left": 1 - bad / allowed if allowed else float(bad == 0), "burn_rates": burns}  # fmt: skip
+                "budget_left": left, "burn_rates": burns}  # fmt: skip
 
 
 def _reasons(takeovers: list[Row], one: str, other: str) -> set[str | None]:

@@ -5,7 +5,18 @@ from datetime import timedelta
 import pytest
 
 from shadowrelay.model.replies import ConfigurationError
-from shadowrelay.sla.objectives import Objectives, Promise, Share, Times, impossible, judged, not_computable, read_objectives
+from shadowrelay.sla.objectives import (
+    Objectives,
+    Promise,
+    Share,
+    Times,
+    impossible,
+    judged,
+    not_computable,
+    read_objectives,
+    times_of,
+    verdicts,
+)
 from shadowrelay.sla.report import formatted
 from shadowrelay.sla.summary import no_figures
 
@@ -101,6 +112,33 @@ def test_an_overdrawn_budget_is_below_zero():
     assert found["budget_left"] == pytest.approx(-2)
 
 
+@pytest.mark.parametrize(("messages", "left"), [(9_999, None), (10_000, 0.0), (20_000, 0.5)])
+def test_fewer_messages_than_allow_one_failure_have_no_budget(messages, left):
+    row = {"messages_redundant": messages - 1, "messages_not_redundant": 1}
+    found = line("redundancy_ratio", row, {"30d": no_figures() | row})
+
+    assert (left if left is None else pytest.approx(left, abs=1e-9)) == found["budget_left"]
+    assert (left is None) == (found["burn_rates"]["30d"] is None)
+
+
+def test_safety_is_judged_apart_from_speed():
+    found = judged(Promise(), no_figures() | {"lag_count": 9, "discards_late": 9, "recipients": 3}, {}, ["takeover"])
+
+    assert {
+        "safety": {"verdict": "met", "missed": [], "judged": 2, "objectives": 5},
+        "speed": {"verdict": "missed", "missed": ["discard_lag"], "judged": 1, "objectives": 4},
+    } == verdicts(found)
+    assert "no data" == verdicts([])["safety"]["verdict"]
+
+
+def test_each_target_names_its_default_so_that_none_is_lowered_in_silence():
+    promise = Promise(Times(shadow_heartbeat_frequency=timedelta(seconds=1)), Objectives(discard_lag=Share(0.5)))
+    found = line("discard_lag", {}, promise=promise)
+
+    assert (0.5, 0.99, 1.0, 120.0) == tuple(found[name] for name in ("objective", "default", "within_seconds", "default_within_seconds"))
+    assert {"seconds": 1.0, "default_seconds": 120.0} == times_of(promise)["shadow_heartbeat_frequency"]
+
+
 def test_without_an_allowance_all_is_left_or_nothing():
     promise = Promise(objectives=Objectives(redundancy_ratio=Share(1.0)))
 
@@ -128,13 +166,14 @@ def test_what_the_logs_do_not_say_is_not_computable():
 
 def test_figures_for_prometheus():
     overall = {"messages_acknowledged": 3, "redundancy_ratio": None, "shadow_latency_ms": {"count": 3, "p50": 20, "p95": None}}
-    objectives = [{"name": "exposure", "verdict": "missed", "budget_left": -0.5, "burn_rates": {"1h": 2.0, "6h": None}}]
+    objectives = [{"name": "exposure", "kind": "safety", "verdict": "missed", "budget_left": -0.5, "burn_rates": {"1h": 2.0, "6h": None}}]
 
-    lines = formatted({"overall": overall, "objectives": objectives}).splitlines()
+    lines = formatted({"overall": overall, "objectives": objectives, "verdict": verdicts(objectives)}).splitlines()
 
     assert [
         "shadowrelay_sla_messages_acknowledged 3", "shadowrelay_sla_shadow_latency_count 3",
         'shadowrelay_sla_shadow_latency_seconds{quantile="p50"} 0.02',
+        'shadowrelay_sla_verdict{kind="safety"} 0',
         'shadowrelay_sla_objective_met{objective="exposure"} 0', 'shadowrelay_sla_objective_budget_left{objective="exposure"} -0.5',
         'shadowrelay_sla_objective_burn_rate{objective="exposure",window="1h"} 2.0',
     ] == [each for each in lines if not each.startswith("#")]  # fmt: skip

@@ -210,11 +210,11 @@ def test_the_sections_come_in_their_order(page: Page) -> None:
 
 HEADLINES = [
     ("empty", "There is nothing to judge."),
-    ("one_message", "The promise was kept, as far as it can be judged: 8 of 9 objectives."),
-    ("demo", "The promise was kept: all 9 objectives met."),
+    ("one_message", "The promise was kept: all 5 safety targets met."),
+    ("demo", "The promise was kept: all 5 safety targets met."),
     (
         "month",
-        "The promise was not kept: 4 of 9 objectives missed. "
+        "The promise was not kept: 4 of 5 safety targets missed. "
         "Not seen: 3 missing log files, 1 file dropped before it was shipped, 16 lines in quarantine.",
     ),
 ]
@@ -237,14 +237,73 @@ def test_the_sentence_below_it_has_the_figures_that_matter() -> None:
 
 
 def test_each_objective_has_its_verdict_in_words_and_shape() -> None:
-    summary = summaries.month()
-    for objective, verdict in zip(summary["objectives"], ("met", "missed", "no data", "not computable"), strict=False):
-        objective["verdict"] = verdict
-    cards = [card for card in Page(render(summary)).all("li") if card.get("class").startswith("card")]
-    shapes = ["".join(part.get("d") or part.name for part in next(card.below("svg")).children) for card in cards[:4]]
+    verdicts = {"redundancy_ratio": "met", "exposure": "missed", "recipients_lost": "no data", "takeover": "not computable"}
+    summary = summaries.with_verdicts(summaries.month(), **verdicts, shadow_latency="missed")
+    page = Page(render(summary))
+    signs = {}
+    for objective in summary["objectives"]:
+        card = page.by_id(f"target-{objective['name']}")
+        signs[objective["name"]] = "".join(part.get("d") or part.name for part in next(card.below("svg")).children)
+        assert objective["verdict"] == next(card.below("b")).text
 
-    assert [one["verdict"] for one in summary["objectives"]] == [next(card.below("b")).text for card in cards]
-    assert 4 == len(set(shapes))
+    assert 5 == len({signs[name] for name in (*verdicts, "shadow_latency")})  # slow is another sign than unsafe
+
+
+def test_slow_mail_is_no_broken_promise() -> None:
+    slow = {"shadow_latency": "missed", "discard_lag": "missed"}
+    page = Page(render(summaries.with_verdicts(summaries.demo(), **slow)))
+    (speed,) = [one for one in page.all("p") if one.get("class") == "speed slow"]
+
+    assert "The promise was kept: all 5 safety targets met." == page.all("h1")[0].text
+    assert "Speed: 2 of 4 targets missed: second copy made quickly, copies cleaned up in time." == speed.text
+    assert ["#target-shadow_latency", "#target-discard_lag"] == [link.get("href") for link in speed.below("a")]
+    assert [] == [one.get("class") for one in page.elements if "missed" in one.get("class").split()]  # nothing is red
+
+
+def test_every_target_says_within_what() -> None:
+    summary = summaries.demo()
+    page = Page(render(summary))
+    said = {
+        one["name"]: next(part.text for part in page.by_id(f"target-{one['name']}").below("p") if part.get("class") == "promised")
+        for one in summary["objectives"]
+    }
+
+    assert {
+        "redundancy_ratio": "target: 99.99 % before the 250",
+        "shadow_latency": "target: 99 % within 250 ms",
+        "exposure": "target: 99.99 % within 10 min",
+        "discard_lag": "target: 99 % within 2 min",
+        "delivery_latency": "target: 99 % within 1 min",
+        "takeover": "target: 99 % within 3 h 2 min of the last sign of life, or 2 min of finding the disk empty",
+        "recipients_lost": "target: none without an end within 2 d",
+        "recipients_duplicated_unexplained": "target: none",
+        "shadows_orphaned": "target: none held longer than 4 d",
+    } == {name: text.replace("\xa0", " ") for name, text in said.items()}
+
+
+def test_a_target_that_was_lowered_says_so() -> None:
+    summary = summaries.demo()
+    lowered = next(one for one in summary["objectives"] if one["name"] == "discard_lag")
+    raised = next(one for one in summary["objectives"] if one["name"] == "delivery_latency")
+    lowered |= {"objective": 0.5}
+    raised |= {"within_seconds": 5.0}
+    summary["times"]["shadow_heartbeat_frequency"]["seconds"] = 1.0
+    page = Page(render(summary))
+
+    assert "lowered from the default 99 % within 2 min" in page.by_id("target-discard_lag").text.replace("\xa0", " ")
+    assert "raised from the default 99 % within 1 min" in page.by_id("target-delivery_latency").text.replace("\xa0", " ")
+    assert "default" not in page.by_id("target-exposure").text
+    assert "heartbeat 1 s (default 2 min)." in page.by_id("objectives").text.replace("\xa0", " ")
+
+
+def test_a_few_messages_have_no_budget_and_a_large_debt_is_no_large_percentage() -> None:
+    summary = summaries.demo()
+    few, many = summary["objectives"][0], summary["objectives"][1]
+    few |= {"good": 450, "bad": 150, "budget_left": None, "verdict": "missed"}
+    many |= {"good": 0, "bad": 10_000, "objective": 0.99, "budget_left": -99.0, "verdict": "missed"}
+    said = [next(row.below("span")).text for row in rows_of(Page(render(summary)), "budget-table")]
+
+    assert ["too few messages for a budget", "overdrawn: 100.0 times what is allowed"] == said[:2]
 
 
 def test_a_list_that_was_cut_says_so() -> None:

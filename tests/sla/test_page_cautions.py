@@ -69,7 +69,7 @@ def test_the_headline_names_what_was_not_seen(given: dict[str, Any], quarantined
     page = Page(render(with_gaps(given, quarantined)))
     headline = page.all("h1")[0]
 
-    assert f"The promise was kept, as far as the logs go: all 9 objectives met. Not seen: {said}." == headline.text
+    assert f"The promise was kept, as far as the logs go: all 5 safety targets met. Not seen: {said}." == headline.text
     assert [("#input", said)] == [(link.get("href"), link.text) for link in headline.below("a")]
     assert "mark partly" == next(headline.parents[-2].below("svg")).get("class")  # not the sign of a promise that was kept
     assert page.all("title")[0].text.startswith("The promise was kept, as far as the logs go")
@@ -78,16 +78,14 @@ def test_the_headline_names_what_was_not_seen(given: dict[str, Any], quarantined
 def test_with_all_evidence_seen_the_headline_has_no_restriction() -> None:
     page = Page(render(summaries.demo()))
 
-    assert "The promise was kept: all 9 objectives met." == page.all("h1")[0].text
+    assert "The promise was kept: all 5 safety targets met." == page.all("h1")[0].text
     assert "mark met" == page.all("svg")[0].get("class")
 
 
 def test_a_promise_that_was_not_kept_stays_so() -> None:
-    summary = with_gaps({"files_missing": 1}, 0)
-    summary["objectives"][0]["verdict"] = "missed"
-    page = Page(render(summary))
+    page = Page(render(summaries.with_verdicts(with_gaps({"files_missing": 1}, 0), redundancy_ratio="missed")))
 
-    assert "The promise was not kept: 1 of 9 objectives missed. Not seen: 1 missing log file." == page.all("h1")[0].text
+    assert "The promise was not kept: 1 of 5 safety targets missed. Not seen: 1 missing log file." == page.all("h1")[0].text
     assert "mark missed" == page.all("svg")[0].get("class")
 
 

@@ -19,12 +19,12 @@ from shadowrelay.sla.page.message_lists import causes, longest_exposures, trace_
 from shadowrelay.sla.page.servers import heat_map, scopes, takeovers
 from shadowrelay.sla.page.summary_types import Summary
 from shadowrelay.sla.page.time_series import panes
-from shadowrelay.sla.page.verdicts import actual, budgets, failures, headline, kind_of, promise
+from shadowrelay.sla.page.verdicts import actual, budgets, changed, changed_times, failures, headline, kind_of, promise, sign_of, targets
 
 _PACKAGE = "shadowrelay.sla.page"
 _VALUES = (  # of the summary; the templates know each by the name of its function
     *(headline, clock_caution, other_cautions, dropped_count, panes, takeovers, heat_map, scopes),
-    *(budgets, longest_exposures, causes, traces),
+    *(budgets, changed_times, targets, longest_exposures, causes, traces),
 )
 
 
@@ -55,7 +55,7 @@ def templates() -> Environment:
     )
     functions = (
         *(wording.count, wording.counted, wording.shown, wording.percent, wording.burn, wording.pixels, wording.duration),
-        *(wording.milliseconds, wording.utc, kind_of, actual, promise, failures, trace_id, policy_hash),
+        *(wording.milliseconds, wording.utc, kind_of, sign_of, actual, promise, changed, failures, trace_id, policy_hash),
     )
     environment.globals.update({function.__name__: function for function in functions}, labels=labels)
     return environment

@@ -4,15 +4,22 @@ The definitions proper stand in docs/sla.md; these are their short form. A name 
 """
 
 OBJECTIVES = {
-    "redundancy_ratio": "Second copy before the answer",
+    "redundancy_ratio": "Second copy before the 250",
     "shadow_latency": "Second copy made quickly",
     "exposure": "Short time with one copy only",
-    "discard_lag": "Copies discarded in time",
+    "discard_lag": "Copies cleaned up in time",
     "delivery_latency": "Delivered quickly",
     "takeover": "Taken over in time",
     "recipients_lost": "No recipient lost",
     "recipients_duplicated_unexplained": "No unexplained duplicate",
-    "shadows_orphaned": "No copy left behind",
+    "shadows_orphaned": "No left-over copies",
+}
+
+TIMES = {  # of the nodes' configuration
+    "shadow_heartbeat_frequency": "heartbeat",
+    "shadow_resubmit_time_span": "span of silence before a takeover",
+    "safety_net_hold_time": "Safety Net",
+    "message_expiration_timeout": "expiration of messages",
 }
 
 UNITS = {  # what is good or bad: one of them, several, and what the bad ones were
@@ -32,7 +39,7 @@ FIGURES = {
     "shadow_latency": "Shadow latency",
     "exposure": "Exposure",
     "shadow_share": "Shadow share of the wait for 250",
-    "discard_lag": "Discard lag",
+    "discard_lag": "Clean-up of copies",
     "delivery_latency": "Delivery latency",
     "takeover": "Takeovers",
     "takeovers": "Takeovers",
@@ -40,7 +47,7 @@ FIGURES = {
     "messages_sent_again": "Messages sent again by clients",
     "recipients_duplicated_unexplained": "Unexplained duplicates",
     "recipients_lost": "Losses",
-    "shadows_orphaned": "Orphans",
+    "shadows_orphaned": "Left-over copies",
 }
 
 DEFINITIONS = {  # id of the footnote: (term, meaning)
@@ -52,9 +59,9 @@ DEFINITIONS = {  # id of the footnote: (term, meaning)
     "delivery-latency": ("Delivery latency", "from the 250 to the client to the last delivery of the message."),
     "exposure": (
         "Exposure",
-        "message-seconds in which an acknowledged message that was not yet done had fewer than two copies.",
+        "a time in which an acknowledged message that was not yet done had fewer than two copies: one more lost server would have lost it.",
     ),
-    "discard-lag": ("Discard lag", "from the end of the last recipient to the discarding of the copy that is no longer needed."),
+    "discard-lag": ("Clean-up of copies", "from the end of the last recipient to the deletion of the copy that is no longer needed."),
     "takeover": (
         "Takeover",
         "shadow copies promoted because their primary server was lost; lost since its last sign of life, promoted "
@@ -63,11 +70,12 @@ DEFINITIONS = {  # id of the footnote: (term, meaning)
     ),
     "duplicate": ("Duplicate", "a recipient to whom one message was delivered more than once, under one id."),
     "loss": ("Loss", "a recipient without any end (delivery, failure, notification, expiry) although its time is up."),
-    "orphan": ("Orphan", "a shadow copy that was neither discarded nor promoted although its time is up."),
+    "orphan": ("Left-over copy", "a copy that was neither cleaned up nor promoted although its time is up."),
+    "acknowledged": ("Acknowledged", "the client got a 250: from then on the servers are responsible for the message."),
     "reconstructed": ("Reconstructed", "an acknowledged message known from its copy only, because its primary's log is gone."),
     "budget": (
         "Error budget",
-        "an objective of 99 % allows one bad event in a hundred; what of this allowance is left. Below zero it is overdrawn.",
+        "an objective of 99 % allows one bad event in a hundred; what is left of that. Fewer events than allow one bad one have no budget.",
     ),
     "burn-rate": (
         "Burn rate",
@@ -97,7 +105,7 @@ EVENTS = {
     "HAREDIRECT": "second copy stored on the shadow server",
     "HAREDIRECTFAIL": "no second copy made",
     "HARECEIVE": "shadow copy stored",
-    "HADISCARD": "shadow copy discarded",
+    "HADISCARD": "shadow copy cleaned up",
     "SEND": "delivered to the next hop",
     "SENDEXTERNAL": "delivered to the next hop",
     "DELIVER": "delivered",

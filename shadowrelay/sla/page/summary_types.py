@@ -58,7 +58,10 @@ class Figure(Figures):
 
 class Objective(TypedDict):
     name: str
+    kind: Literal["safety", "speed"]
     objective: float
+    default: float
+    default_within_seconds: float | None
     within_seconds: float | None
     actual: float | None
     good: int
@@ -66,6 +69,18 @@ class Objective(TypedDict):
     verdict: Verdict
     budget_left: float | None
     burn_rates: Mapping[str, float | None]
+
+
+class KindVerdict(TypedDict):
+    verdict: Verdict
+    missed: Sequence[str]
+    judged: int
+    objectives: int
+
+
+class Time(TypedDict):
+    seconds: float
+    default_seconds: float
 
 
 class Server(TypedDict):
@@ -139,6 +154,8 @@ class Summary(TypedDict):
     until: str | None
     is_final: bool
     input: Input
+    verdict: Mapping[str, KindVerdict]
+    times: Mapping[str, Time]
     overall: Overall
     objectives: Sequence[Objective]
     not_computable: Sequence[Mapping[str, Cell]]

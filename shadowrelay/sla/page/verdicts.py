@@ -1,10 +1,14 @@
-"""The verdicts: the headline, what was promised and whether it was kept, and what is left of the error budgets."""
+"""The verdicts: the headline, what was promised and whether it was kept, and what is left of the error budgets.
+
+Safety is judged apart from speed: mail that was slow was never in danger. Only a missed safety target is red.
+"""
 
 from dataclasses import dataclass
 
+from shadowrelay.sla.objectives import SAFETY, SPEED, has_too_few
 from shadowrelay.sla.page.cautions import unseen
-from shadowrelay.sla.page.labels import COUNTED, OBJECTIVES, UNITS
-from shadowrelay.sla.page.summary_types import Objective, Summary
+from shadowrelay.sla.page.labels import COUNTED, OBJECTIVES, TIMES, UNITS
+from shadowrelay.sla.page.summary_types import KindVerdict, Objective, Summary
 from shadowrelay.sla.page.wording import burn, count, counted, duration, percent
 
 _BURN_WINDOWS = ("1h", "6h", "1d", "30d")
@@ -13,36 +17,59 @@ _BAR_PIXELS = 120
 
 def kind_of(verdict: str) -> str:
     """The verdict as a class."""
-    return {"met": "met", "partly": "partly", "missed": "missed", "not computable": "unknowable"}.get(verdict, "unknown")
+    known = {"met": "met", "partly": "partly", "missed": "missed", "slow": "slow", "not computable": "unknowable"}
+    return known.get(verdict, "unknown")
 
 
 @dataclass(frozen=True, slots=True)
 class Headline:
-    """Shapes: `verdict` is that of an objective, or "partly"; it chooses the sign. `unseen` is the evidence that was not read, or empty."""
+    """Shapes: `verdict` is that of an objective, or "partly", or "slow"; it chooses the sign. `unseen` is the evidence that was not read,
+    or empty. `speed` is the sentence about speed, `slow` are the (name, title) of the speed targets that were missed."""
 
     text: str
     verdict: str
     unseen: str
+    speed: str
+    speed_verdict: str
+    slow: list[tuple[str, str]]
 
 
 def headline(summary: Summary) -> Headline:
-    """Whether the promise was kept. Without all the evidence it has no green sign."""
+    """Whether mail was safe, and apart from it whether it was fast. Without all the evidence it has no green sign."""
     missing = unseen(summary)
     text, verdict = _claim(summary, missing)
-    return Headline(text, "partly" if missing and verdict == "met" else verdict, missing)
+    speed = summary["verdict"][SPEED]
+    return Headline(
+        text=text,
+        verdict="partly" if missing and verdict == "met" else verdict,
+        unseen=missing,
+        speed=_speed(speed),
+        speed_verdict="slow" if speed["missed"] else speed["verdict"],
+        slow=[(name, OBJECTIVES.get(name, name)) for name in speed["missed"]],
+    )
 
 
 def _claim(summary: Summary, missing: str) -> tuple[str, str]:
-    verdicts = [objective["verdict"] for objective in summary["objectives"]]
-    missed, judged = verdicts.count("missed"), len(verdicts) - verdicts.count("no data") - verdicts.count("not computable")
+    safety = summary["verdict"][SAFETY]
+    missed, judged, targets = len(safety["missed"]), safety["judged"], safety["objectives"]
     if missed:
-        return f"The promise was not kept: {missed} of {counted(judged, 'objective')} missed.", "missed"
+        return f"The promise was not kept: {missed} of {counted(judged, 'safety target')} missed.", "missed"
     if not judged or not summary["overall"]["messages_acknowledged"]:
         return "There is nothing to judge.", "no data"
-    if judged < len(verdicts):
-        return f"The promise was kept, as far as it can be judged: {judged} of {counted(len(verdicts), 'objective')}.", "met"
+    if judged < targets:
+        return f"The promise was kept, as far as it can be judged: {judged} of {counted(targets, 'safety target')}.", "met"
     kept = "The promise was kept, as far as the logs go" if missing else "The promise was kept"
-    return f"{kept}: {'all ' if judged > 1 else ''}{counted(judged, 'objective')} met.", "met"
+    return f"{kept}: {'all ' if judged > 1 else ''}{counted(judged, 'safety target')} met.", "met"
+
+
+def _speed(speed: KindVerdict) -> str:
+    missed, judged, targets = len(speed["missed"]), speed["judged"], speed["objectives"]
+    if missed:
+        return f"Speed: {missed} of {counted(judged, 'target')} missed"
+    if not judged:
+        return "Speed: nothing to judge"
+    unjudged = f", {targets - judged} could not be judged" if judged < targets else ""
+    return f"Speed: {'all ' if judged > 1 else ''}{counted(judged, 'target')} met{unjudged}"
 
 
 # ---- objectives
@@ -53,12 +80,61 @@ def actual(objective: Objective) -> str:
     return count(objective["actual"]) if objective["name"] in COUNTED else percent(objective["actual"])
 
 
-def promise(objective: Objective) -> str:
-    """What was promised: none, at most 3, 99 % within 250 ms."""
-    wanted, within = objective["objective"], objective["within_seconds"]
-    if objective["name"] in COUNTED:
-        return f"at most {count(wanted)}" if wanted else "none"
-    return percent(wanted) + ("" if within is None else f" within {duration(within)}")
+def sign_of(objective: Objective) -> str:
+    """The verdict as a sign: a missed speed target is amber."""
+    is_slow = objective["verdict"] == "missed" and objective["kind"] == SPEED
+    return "slow" if is_slow else objective["verdict"]
+
+
+def targets(summary: Summary) -> list[tuple[str, str, list[Objective]]]:
+    """(kind, title, objectives): safety first."""
+    titles = ((SAFETY, "Safety: was mail in danger?"), (SPEED, "Speed: was it slow?"))
+    found = [(kind, title, [one for one in summary["objectives"] if one["kind"] == kind]) for kind, title in titles]
+    return [each for each in found if each[2]]
+
+
+def promise(objective: Objective, summary: Summary) -> str:
+    """What was promised, and within what: none within 2 d, at most 3, 99 % within 250 ms."""
+    return _promised(objective["name"], objective["objective"], objective["within_seconds"], summary)
+
+
+def _promised(name: str, wanted: float, within: float | None, summary: Summary) -> str:
+    share = (f"at most {count(wanted)}" if wanted else "none") if name in COUNTED else percent(wanted)
+    if within is not None:
+        return f"{share} within {duration(within)}"
+    seconds = {time: value["seconds"] for time, value in summary["times"].items()}
+    heartbeat, span = seconds["shadow_heartbeat_frequency"], seconds["shadow_resubmit_time_span"]
+    expiration = seconds["message_expiration_timeout"]
+    return share + {
+        "redundancy_ratio": " before the 250",
+        "takeover": f" within {duration(span + heartbeat)} of the last sign of life, or {duration(heartbeat)} of finding the disk empty",
+        "recipients_lost": f" without an end within {duration(expiration)}",
+        "shadows_orphaned": f" held longer than {duration(expiration + seconds['safety_net_hold_time'])}",
+    }.get(name, "")
+
+
+def changed(objective: Objective, summary: Summary) -> str:
+    """Lowered from the default 99 % within 250 ms. Empty where the target is the default."""
+    default, within = objective["default"], objective["default_within_seconds"]
+    is_counted = objective["name"] in COUNTED
+    lower = objective["objective"] > default if is_counted else objective["objective"] < default
+    higher = objective["objective"] < default if is_counted else objective["objective"] > default
+    ours = objective["within_seconds"]
+    if ours is not None and within is not None:
+        lower, higher = lower or ours > within, higher or ours < within
+    if not lower and not higher:
+        return ""
+    how = "changed" if lower and higher else "lowered" if lower else "raised"
+    return f"{how} from the default {_promised(objective['name'], default, within, summary)}"
+
+
+def changed_times(summary: Summary) -> list[tuple[str, str, str]]:
+    """(name, time, default) of the nodes' times that are not the default: lateness is judged by them."""
+    return [
+        (TIMES.get(name, name), duration(time["seconds"]), duration(time["default_seconds"]))
+        for name, time in summary["times"].items()
+        if time["seconds"] != time["default_seconds"]
+    ]
 
 
 def failures(objective: Objective) -> str:
@@ -73,10 +149,11 @@ def failures(objective: Objective) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Shapes: `left` is the share that is left, below zero if overdrawn, None if nothing is known; `burns` are (text, whether it is too
+    """Shapes: `left` is the share that is left, below zero if overdrawn, None if there is no budget; `burns` are (text, whether it is too
     fast) by window. Units: `pixels` is the length of the bar."""
 
     title: str
+    sign: str
     left: float | None
     said: str
     pixels: float
@@ -97,10 +174,22 @@ def _budget(objective: Objective) -> Budget:
     rates = [objective["burn_rates"].get(key) for key in _BURN_WINDOWS]
     return Budget(
         title=OBJECTIVES.get(objective["name"], objective["name"]),
+        sign=sign_of(objective),
         left=left,
-        said=percent(None if left is None else round(left, 4)),
+        said=_left(objective, allowed),
         pixels=max(1.5, _BAR_PIXELS * min(1.0, left)) if left and left > 0 else 0.0,
         burns=[(burn(rate), rate is not None and rate > 1) for rate in rates],
         used=count(objective["actual"] if is_counted else objective["bad"]),
-        allowed=count(allowed) if allowed >= 10 or allowed == 0 else f"{allowed:.2g}",
+        allowed=count(allowed) if allowed >= 1 or allowed == 0 else "less than 1",
     )
+
+
+def _left(objective: Objective, allowed: float) -> str:
+    left, events = objective["budget_left"], objective["good"] + objective["bad"]
+    if left is None:
+        _, many, _ = UNITS.get(objective["name"], ("event", "events", "failed"))
+        is_few = objective["name"] not in COUNTED and has_too_few(events, objective["objective"])
+        return f"too few {many} for a budget" if is_few else percent(None)
+    if left < 0:
+        return f"overdrawn: {objective['bad'] / allowed:,.1f} times what is allowed"
+    return percent(round(left, 4))

@@ -21,9 +21,14 @@ from shadowrelay.sla import session as session_module
 OVERALL = dict.fromkeys(sla.TOTALS, 0) | {"redundancy_ratio": 0.99995}
 
 
-def summary(verdict: str = "met") -> dict[str, Any]:
-    objective = {"name": "redundancy_ratio", "objective": 0.9999, "actual": 0.99995, "verdict": verdict, "budget_left": 0.5}
-    return {"now": "2026-11-21T16:00:00Z", "input": {}, "overall": OVERALL, "objectives": [objective], "causes": {}, "figures": [1]}
+def summary(verdict: str = "met", speed: str = "met") -> dict[str, Any]:
+    ratio = {"name": "redundancy_ratio", "objective": 0.9999, "actual": 0.99995, "verdict": verdict, "budget_left": 0.5}
+    latency = {"name": "shadow_latency", "objective": 0.99, "actual": 0.5, "verdict": speed, "budget_left": None}
+    objectives = [ratio | {"kind": "safety"}, latency | {"kind": "speed"}]
+    return {
+        "now": "2026-11-21T16:00:00Z", "input": {}, "verdict": objectives_module.verdicts(objectives), "overall": OVERALL,
+        "objectives": objectives, "causes": {}, "figures": [1],
+    }  # fmt: skip
 
 
 class Done(NamedTuple):
@@ -38,7 +43,7 @@ class Job:
 
     def __init__(self) -> None:
         self.asked: list[tuple[Any, ...]] = []
-        self.verdict = "met"
+        self.verdict = self.speed = "met"
         self.rows: list[dict[str, Any]] = []
         self.failure: Exception | None = None
         self.little = "/nowhere"
@@ -95,7 +100,7 @@ class Job:
     def report(self) -> Any:
         def write_report(*values: Any, **options: Any) -> dict[str, Any]:
             self.asked.append((*values, options))
-            return summary(self.verdict)
+            return summary(self.verdict, self.speed)
 
         return SimpleNamespace(write_report=write_report)
 
@@ -193,12 +198,30 @@ def test_a_report_from_a_warehouse_takes_it_as_it_is(job: Job) -> None:
 
 
 @pytest.mark.parametrize(
-    ("verdict", "words", "code"), [("missed", ["--fail-on-breach"], 3), ("missed", [], 0), ("met", ["--fail-on-breach"], 0)]
+    ("verdict", "speed", "words", "code"),
+    [
+        ("missed", "met", ["--fail-on-breach"], 3),
+        ("missed", "missed", [], 0),
+        ("met", "missed", ["--fail-on-breach"], 0),
+        ("met", "missed", ["--fail-on-slow"], 3),
+        ("missed", "met", ["--fail-on-slow"], 0),
+        ("met", "met", ["--fail-on-breach", "--fail-on-slow"], 0),
+    ],
 )
-def test_a_missed_objective_is_status_3_for_those_who_ask(job: Job, verdict: str, words: list[str], code: int) -> None:
-    job.verdict = verdict
+def test_a_missed_target_is_status_3_for_those_who_ask_for_its_kind(
+    job: Job, verdict: str, speed: str, words: list[str], code: int
+) -> None:
+    job.verdict, job.speed = verdict, speed
 
     assert code == run("report", "--logs", "/l", "--output", "/o", *words).exit_code
+
+
+def test_the_verdict_on_safety_stands_apart_from_that_on_speed(job: Job) -> None:
+    job.speed = "missed"
+
+    said = run("report", "--logs", "/l", "--output", "/o").stdout
+
+    assert ["Safety: all 1 targets met", "Speed: 1 of 1 targets missed: shadow_latency"] == said.splitlines()[:2]
 
 
 @pytest.mark.parametrize(
