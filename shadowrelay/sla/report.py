@@ -20,14 +20,17 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructType
 
-from shadowrelay.sla.figures.counting import Within, counted
+from shadowrelay.sla.figures.counting import HOUR_US, MINUTE_US, Clock, Within, counted
 from shadowrelay.sla.figures.evidence import Evidence, Rules, evidence, within
 from shadowrelay.sla.figures.first_pass import BEARING, first_pass, odd_events, seen_counts, server_names, several_copies
+from shadowrelay.sla.figures.slow import slow
+from shadowrelay.sla.incident_list import cuts, incidents, with_cuts
 from shadowrelay.sla.inspection import inspect
 from shadowrelay.sla.land import COMPRESSION
 from shadowrelay.sla.live import AHEAD_MAX
 from shadowrelay.sla.objectives import BURN_WINDOWS_HOURS, Promise, impossible, judged, not_computable, read_objectives, times_of, verdicts
 from shadowrelay.sla.session import is_quick
+from shadowrelay.sla.spreadsheets import CSV, write_csv
 from shadowrelay.sla.storage import alone, located, written_whole
 from shadowrelay.sla.summary import (
     SCHEMA_VERSION,
@@ -42,6 +45,7 @@ from shadowrelay.sla.summary import (
     placed_figures,
     quarantined_once,
     read_inputs,
+    rows_of,
     shown,
     traced,
     traces,
@@ -59,10 +63,11 @@ _EVENTS_READ = re.compile(r"events/date=[^/]+/server=([^/]+)/batch=[^/]+/[^/]+\.
 # ---- the directory of a report
 
 TABLES = "tables"
-PUBLISHED = frozenset({"messages", "copies", "takeovers", "duplicates", "losses", "orphans", "exposures", "figures", "quarantine"})
+PUBLISHED = frozenset({"messages", "copies", "takeovers", "duplicates", "losses", "orphans", "exposures", "slow", "figures", "quarantine"})
 COMPRESSION_OF_WORK = "lz4_raw"  # for tables that are read once; lasting tables have land.COMPRESSION
 WRITERS_MAX = 4
 ABANDONED_AFTER = timedelta(days=1)  # longer than any report takes
+SHORT = timedelta(hours=3)  # a period up to this length has figures by minute
 MAKING = ".making-"  # prefix of the directory in which a report is built
 
 
@@ -74,7 +79,7 @@ class Store:
         self._spark = spark
         self._output = output.rstrip("/")
         self.making = f"{MAKING}{uuid.uuid4().hex}"
-        self._work = f"{self._output}/{self.making}"
+        self.work = f"{self._output}/{self.making}"
 
     def keep(self, frames: Mapping[str, Callable[[], DataFrame]]) -> dict[str, DataFrame]:
         """Write each frame under its name, and return the stored frames.
@@ -90,12 +95,12 @@ class Store:
         if name not in PUBLISHED and is_quick(self._spark):
             return frame.localCheckpoint()
         if name not in PUBLISHED:
-            path = f"{self._work}/{name}"
+            path = f"{self.work}/{name}"
             frame.write.option("compression", COMPRESSION_OF_WORK).parquet(path)
             return self._spark.read.schema(frame.schema).parquet(path)
         instants = [field.name for field in frame.schema if isinstance(field.dataType, LongType) and is_instant(field.name)]
         table = frame.withColumns({column: F.timestamp_micros(column) for column in instants}) if instants else frame
-        path = f"{self._work}/{TABLES}/{name}"
+        path = f"{self.work}/{TABLES}/{name}"
         table.write.option("compression", COMPRESSION).parquet(path)
         stored = self._spark.read.schema(StructType(table.schema.fields)).parquet(path)
         return stored.withColumns({column: F.unix_micros(column) for column in instants}) if instants else stored
@@ -103,21 +108,22 @@ class Store:
     def publish(self, pages: Mapping[str, bytes]) -> None:
         """Replace tables and pages (`pages` by file name) of the previous report, after all new ones are on disk."""
         for name, content in pages.items():
-            with written_whole(f"{self._work}/{name}") as file:
+            with written_whole(f"{self.work}/{name}") as file:
                 file.write(content)
-        files, new = located(f"{self._work}/{TABLES}")
-        _, target = located(f"{self._output}/{TABLES}")
-        _, old = located(f"{self._work}/old")
+        files, _ = located(self.work)
         with alone(self._output):
-            if files.exists(target):
-                files.mv(target, old, recursive=True)
-            files.mv(new, target, recursive=True)
+            for directory in (TABLES, CSV):
+                new, target, old = (located(f"{place}/{directory}")[1] for place in (self.work, self._output, f"{self.work}/old"))
+                if files.exists(target):
+                    files.makedirs(located(f"{self.work}/old")[1], exist_ok=True)
+                    files.mv(target, old, recursive=True)
+                files.mv(new, target, recursive=True)
             for name in pages:
-                files.mv(located(f"{self._work}/{name}")[1], located(f"{self._output}/{name}")[1])
+                files.mv(located(f"{self.work}/{name}")[1], located(f"{self._output}/{name}")[1])
 
     def clear(self) -> None:
         """Delete the temporary tables."""
-        files, work = located(self._work)
+        files, work = located(self.work)
         if files.exists(work):
             files.rm(work, recursive=True)
 
@@ -214,19 +220,26 @@ def _make(
         newest = max((at for at in log_ends.values() if at is not None), default=microseconds(generated_at))
         judged_at = newest if now is None else microseconds(now)
         found, rows = _found(spark, events, inputs, log_ends, _rules(promise, judged_at, is_final), store, is_exact=is_exact)
+        everything, period = found, Period.of(since, until, judged_at)
         if since is not None or until is not None:
-            found = within(found, *(None if end is None else microseconds(end) for end in (since, until)))
+            found = within(everything, period.since, period.until)
+        first = min(inputs.beginnings, default=newest)
+        clock = Clock(judged_at, MINUTE_US if period.cut(first, newest) <= SHORT // MICROSECOND else HOUR_US)
         logged = frame_of(spark, SERVERS, [(name,) for name in inputs.logged])
         sites = frame_of(spark, SITES, [(name, site.site, site.boundary) for name, site in inputs.sites.items()])
-        figures = store.keep(
-            {
-                "messages": lambda: found.messages.drop(*BEARING),
-                "copies": lambda: found.copies,
-                "quarantine": lambda: quarantined_once(read_quarantine(spark, warehouse)),
-                "figures": lambda: counted(found, sites, logged, now=judged_at, within=_within(promise)),
-            }
-        )["figures"]
-        said = listed(found)
+        limits = _within(promise)
+        frames: dict[str, Callable[[], DataFrame]] = {
+            "messages": lambda: found.messages.drop(*BEARING),
+            "copies": lambda: found.copies,
+            "slow": lambda: slow(found, everything.takeovers, sites, within=limits, now=judged_at),
+            "quarantine": lambda: quarantined_once(read_quarantine(spark, warehouse)),
+            "figures": lambda: counted(found, sites, logged, clock, within=limits),
+        }
+        if period.before is not None:
+            earlier = within(everything, *period.before)
+            frames["before"] = lambda: counted(earlier, sites, logged, Clock(judged_at), within=limits)
+        kept = store.keep(frames)
+        said = listed(found, kept["slow"])
         summary: dict[str, Any] = {
             "schema_version": SCHEMA_VERSION,
             "generated_at": instant(generated_at),
@@ -235,12 +248,19 @@ def _make(
             "until": None if until is None else instant(until),
             "is_final": is_final,
             "input": input_of(inputs, rows=rows.all, rows_repeated=rows.odd - said.rows_once),
-            **_figures(figures, promise, inputs),
+            **_figures(kept["figures"], promise, inputs),
+            "before": _before(kept.get("before"), period, first, promise, inputs),
             **said.lists,
             "causes": said.causes,
+            "slow_causes": said.slow_causes,
             "traces": traces(events, traced(said.lists)),
             **({} if watch is None else {"watch": dict(watch)}),
         }
+        servers = summary["input"]["servers"]
+        summary["takeovers"] = with_cuts(said.lists["takeovers"], servers, promise.times.shadow_heartbeat_frequency.total_seconds())
+        summary["cuts"] = cuts(summary["takeovers"], servers)
+        summary["incidents"] = incidents(summary)
+        write_csv(f"{store.work}/{TABLES}", f"{store.work}/{CSV}", summary)
         store.publish(_pages(summary))
         return summary
     finally:
@@ -324,6 +344,42 @@ def _figures(figures: DataFrame, promise: Promise, inputs: Inputs) -> dict[str, 
         "figures": [placed_figures(line) for line in placed],
         "figures_left_out": selected.left_out,
     }
+
+
+def _before(figures: DataFrame | None, period: "Period", first: int, promise: Promise, inputs: Inputs) -> dict[str, Any] | None:
+    """`before` of summary.json. Shapes: `figures` of the period before, None if there is none; `first`: the first row of all logs."""
+    if figures is None or period.before is None:
+        return None
+    found = rows_of(figures.where((F.col("window") == "all") & (F.col("scope") == "all")))
+    overall = found[0] if found else no_figures()
+    objectives = judged(promise, overall, {}, impossible(inputs.formats))
+    since, until = period.before
+    return {
+        "since": instant(since),
+        "until": instant(until),
+        "is_whole": first <= since,
+        "verdict": verdicts(objectives),
+        "overall": figures_of(overall),
+        "objectives": objectives,
+    }
+
+
+class Period(NamedTuple):
+    """The interval of a report. `before` is that of the same length before it; None without a beginning. Units: microseconds."""
+
+    since: int | None
+    until: int | None
+    before: tuple[int, int] | None
+
+    @classmethod
+    def of(cls, since: datetime | None, until: datetime | None, now: int) -> "Period":
+        began, ended = (None if end is None else microseconds(end) for end in (since, until))
+        end = now if ended is None else ended
+        return cls(began, ended, None if began is None or end <= began else (began - (end - began), began))
+
+    def cut(self, first: int, last: int) -> int:
+        """The length of the part of `first` to `last` that is in it."""
+        return (last if self.until is None else min(last, self.until)) - (first if self.since is None else max(first, self.since))
 
 
 def _pages(summary: Mapping[str, Any]) -> dict[str, bytes]:

@@ -62,6 +62,7 @@ def figures_of(row: Line) -> dict[str, Any]:
         "shadow_latency_ms": _times(row, "shadow_latency", with_p99=True),
         "shadow_share": row["shadow_share_us"] / row["ack_share_us"] if row["ack_share_us"] else None,
         "exposure_count": row["exposure_count"],
+        "messages_exposed": row["messages_exposed"],
         "exposure_seconds": row["exposure_us"] / 1e6,
         "exposure_max_seconds": row["exposure_max_us"] / 1e6,
         "discard_lag_ms": _times(row, "discard_lag"),
@@ -119,6 +120,7 @@ def traced(lists: Mapping[str, Iterable[Line]]) -> list[str]:
         *(line for line in duplicates if line["cause"] != "unexplained"),
         *lists["orphans"],
         *lists["exposures"],
+        *lists["slow"],
     ]
     return list(dict.fromkeys(line["message"] for line in lines))[:TRACED_MAX]
 
@@ -167,6 +169,11 @@ class Inputs:
     def log_ends(self) -> dict[str, int | None]:
         """The last row of each log, None if it has none. Units: microseconds."""
         return {each["server"]: each["last_at"] for each in self.logs}
+
+    @property
+    def beginnings(self) -> list[int]:
+        """The first row of each log that has one. Units: microseconds."""
+        return [each["first_at"] for each in self.logs if each["first_at"] is not None]
 
     def newest_at(self) -> int | None:
         """The newest row. Units: microseconds."""
@@ -248,17 +255,18 @@ def input_of(inputs: Inputs, *, rows: int, rows_repeated: int) -> dict[str, Any]
 TAKEOVER = (
     "old_primary", "new_primary", "reason", "silent_since", "detected_at", "first_resubmit_at", "last_resubmit_at", "messages",
     "delivered_at",
-    "returned_at", "in_time",
+    "returned_at", "in_time", "seen_at", "in_touch_at",
 )  # fmt: skip
 TAKEN_BY = ("new_primary", "old_primary", "reason")
-DUPLICATE = ("message", "recipient", "count", "cause", "first_server", "first_at", "later_server", "later_at")
-LOSS = ("message", "recipient", "acknowledged_at", "server", "cause")
+DUPLICATE = ("message", "recipient", "count", "cause", "first_server", "first_at", "later_server", "later_at", "sender", "subject")
+LOSS = ("message", "recipient", "acknowledged_at", "server", "cause", "sender", "subject")
 ORPHAN = ("message", "server", "primary", "at", "cause")
 EXPOSURE = ("message", "server", "began_at", "ended_at", "seconds", "is_open", "cause")
+SLOW = ("objective", "message", "server", "other", "at", "seconds", "cause")
 HOURS_OF_LONG, HOURS_OF_REST = 168, 48
 LONG_SCOPES = ("all", "site")
 FIGURES_MAX = 3000  # lines: about 4 MB of JSON
-CAUSES, ROWS = "causes of ", "rows"
+CAUSES, SLOW_CAUSES, ROWS = "causes of ", "causes of slow", "rows"
 CAUSED = ("duplicates", "losses", "orphans", "exposures")
 
 
@@ -268,48 +276,71 @@ ORDER: dict[str, Callable[[Mapping[str, Any]], tuple[Any, ...]]] = {
     "losses": lambda line: (line["cause"] == LOG_ENDS, line["acknowledged_at"], line["message"], line["recipient"]),
     "orphans": lambda line: (line["cause"] == LOG_ENDS, line["at"], line["message"], line["server"]),
     "exposures": lambda line: (-line["seconds"], line["message"], line["began_at"]),
+    "slow": lambda line: (line["objective"], -line["seconds"], line["message"], line["server"], line["at"]),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """Shapes: `lists` and `causes` as in summary.json; `rows_once`: rows of messages that needed the exact transforms, without repeats."""
+    """Shapes: `lists`, `causes` and `slow_causes` as in summary.json; `rows_once`: rows of messages that needed the exact transforms,
+    without repeats."""
 
     lists: dict[str, list[dict[str, Any]]]
     causes: dict[str, dict[str, int]]
+    slow_causes: dict[str, dict[str, int]]
     rows_once: int
 
 
-def listed(found: Evidence) -> Listed:
+def listed(found: Evidence, slow: DataFrame) -> Listed:
     """The bounded lists, with takeovers in order of time and the newest of them if there are too many; and the number of entries by cause.
 
     In one query, because each query costs more than its result.
     """
     exposures = found.exposures.withColumn("seconds", F.col("exposed_us") / 1e6)
+    bounded = {name: F.left(name, F.lit(CHARACTERS_MAX)).alias(name) for name in ("sender", "subject")}
+    duplicates, losses = found.duplicates.withColumns(bounded), found.losses.withColumns(bounded)
     by_cause, is_unknown = F.col("cause") != UNEXPLAINED, F.col("cause") == LOG_ENDS
     parts = [
         _first("takeovers", found.takeovers, TAKEOVER, F.col("first_resubmit_at").desc(), *map(F.col, (*TAKEN_BY, "detected_at"))),
-        _first(
-            "duplicates", found.duplicates, DUPLICATE, by_cause, F.col("first_at") - F.col("later_at"), F.col("message"), F.col("recipient")
-        ),
-        _first("losses", found.losses, LOSS, is_unknown, F.col("acknowledged_at"), F.col("message"), F.col("recipient")),
+        _first("duplicates", duplicates, DUPLICATE, by_cause, F.col("first_at") - F.col("later_at"), F.col("message"), F.col("recipient")),
+        _first("losses", losses, LOSS, is_unknown, F.col("acknowledged_at"), F.col("message"), F.col("recipient")),
         _first("orphans", found.orphans, ORPHAN, is_unknown, F.col("at"), F.col("message"), F.col("server")),
         _first("exposures", exposures, EXPOSURE, F.col("exposed_us").desc(), F.col("message"), F.col("began_at")),
         *(_causes(name, getattr(found, name)) for name in CAUSED),
+        _slowest(slow),
+        slow.groupBy("objective", "cause")
+        .agg(F.count(F.lit(1)).alias("count"))
+        .select(*_as_json(SLOW_CAUSES, ("objective", "cause", "count"))),
         found.lines.agg(F.coalesce(F.sum("rows_count"), F.lit(0)).alias("rows_once")).select(*_as_json(ROWS, ("rows_once",))),
     ]
-    lines: dict[str, list[dict[str, Any]]] = {name: [] for name in (*ORDER, *(f"{CAUSES}{name}" for name in CAUSED), ROWS)}
+    lines: dict[str, list[dict[str, Any]]] = {name: [] for name in (*ORDER, *(f"{CAUSES}{name}" for name in CAUSED), SLOW_CAUSES, ROWS)}
     for row in rows_of(reduce(DataFrame.unionByName, parts)):
         lines[row["list"]].append(json.loads(row["line"]))
     return Listed(
         {name: [with_instants(line) for line in sorted(lines[name], key=order)] for name, order in ORDER.items()},
         {name: {line["cause"]: line["count"] for line in lines[f"{CAUSES}{name}"]} for name in CAUSED},
+        _by_objective(lines[SLOW_CAUSES]),
         lines[ROWS][0]["rows_once"],
     )
 
 
 def _first(name: str, frame: DataFrame, columns: Sequence[str], *order: Column) -> DataFrame:
     return frame.orderBy(*order).limit(LIST_MAX).select(*_as_json(name, columns))
+
+
+def _slowest(slow: DataFrame) -> DataFrame:
+    """The slowest of each objective."""
+    slowest = Window.partitionBy("objective").orderBy(F.col("slow_us").desc(), "message", "server", "at")
+    number = F.row_number().over(slowest.rowsBetween(Window.unboundedPreceding, Window.currentRow))
+    first = slow.withColumns({"number": number, "seconds": F.col("slow_us") / 1e6}).where(F.col("number") <= LIST_MAX)
+    return first.select(*_as_json("slow", SLOW))
+
+
+def _by_objective(lines: Sequence[Line]) -> dict[str, dict[str, int]]:
+    found: dict[str, dict[str, int]] = {}
+    for line in sorted(lines, key=lambda line: (line["objective"], line["cause"])):
+        found.setdefault(line["objective"], {})[line["cause"]] = line["count"]
+    return found
 
 
 def _causes(name: str, table: DataFrame) -> DataFrame:

@@ -9,6 +9,7 @@ from random import Random
 from typing import Any
 from uuid import UUID
 
+from shadowrelay.sla.incident_list import incidents
 from shadowrelay.sla.objectives import KINDS, has_too_few, times_of, verdicts
 from shadowrelay.sla.objectives import Promise as Given
 
@@ -18,8 +19,17 @@ NOW = datetime(2026, 11, 21, 16, tzinfo=UTC)
 SERVERS = {"mx1.east.example": "east", "mx2.east.example": "east", "mx1.west.example": "west", "mx2.west.example": "west"}
 SUMS = (
     *("messages_acknowledged", "messages_reconstructed", "messages_redundant", "messages_dsn", "messages_sent_again", "messages_done"),
-    *("exposure_count", "exposure_seconds", "discards_late", "promotions", "messages_promoted", "takeovers_late", "recipients_lost"),
-    *("recipients_duplicated", "recipients_duplicated_unexplained", "shadows_orphaned", "clock_skews"),
+    *(
+        "exposure_count",
+        "messages_exposed",
+        "exposure_seconds",
+        "discards_late",
+        "promotions",
+        "messages_promoted",
+        "takeovers_late",
+        "recipients_lost",
+    ),
+    *("messages_exposed", "recipients_duplicated", "recipients_duplicated_unexplained", "shadows_orphaned", "clock_skews"),
 )
 PERCENTILES = ("shadow_latency_ms", "discard_lag_ms", "delivery_latency_ms", "takeover_detection_ms", "takeover_silence_ms")
 OBJECTIVES = (
@@ -29,6 +39,9 @@ OBJECTIVES = (
 )
 REASONS = ("Silence", "DatabaseChanged", "Handover", "DatabaseRolledBack")
 HOSTILE = "\"><script>alert(1)</script><img src=x onerror=alert(2)>'&amp;\u202egpj.exe\x00\r\n\udc80" + "}</style>" + "ü" * 700
+
+
+KEPT = ("window", "scope", "start", "verdict", "kind", "objective", "tell", "now", "until", "silent_since")  # not from logs
 
 
 def iso(at: datetime) -> str:
@@ -74,7 +87,8 @@ def empty() -> Summary:
             **{"quarantine": [], "dropped_before_shipping": []},
         },
         "overall": no_figures() | {"lines_quarantined": 0},
-        **{name: [] for name in ("not_computable", "figures", "takeovers", "duplicates", "losses", "orphans", "exposures")},
+        **{name: [] for name in ("not_computable", "figures", "takeovers", "duplicates", "losses", "orphans", "exposures", "slow")},
+        **{"before": None, "cuts": [], "incidents": [], "slow_causes": {}},
         "causes": {name: {} for name in ("duplicates", "losses", "orphans", "exposures")},
         "traces": {},
     }
@@ -136,7 +150,7 @@ def hostile(seed: int = 4) -> Summary:
             return {name: poisoned(one, name) for name, one in value.items()}
         if isinstance(value, list):
             return [poisoned(one, key) for one in value]
-        is_kept = not isinstance(value, str) or key.endswith("at") or key in ("window", "scope", "start", "verdict", "now", "silent_since")
+        is_kept = not isinstance(value, str) or key.endswith("at") or key in KEPT
         return value if is_kept else value + HOSTILE
 
     maker = _Maker(Random(seed), list(SERVERS), NOW - timedelta(hours=5), hours=5)
@@ -177,7 +191,12 @@ class _Maker:
         missing = round(number * bad)
         figures = no_figures() | {"messages_acknowledged": number, "messages_redundant": number - missing, "messages_done": number}
         figures |= {"messages_by_copies": {"0": missing, "1": number - missing, "2": 0, "3": 0}}
-        figures |= {"redundancy_ratio": (number - missing) / number, "shadow_share": 0.41, "exposure_count": missing}
+        figures |= {
+            "redundancy_ratio": (number - missing) / number,
+            "shadow_share": 0.41,
+            "exposure_count": missing,
+            "messages_exposed": missing,
+        }
         figures |= {"exposure_seconds": missing * 70.0, "exposure_max_seconds": 900.0 if missing else 0.0}
         slow = 1 + 40 * bad
         for name, median in (("shadow_latency_ms", 9), ("delivery_latency_ms", 60), ("discard_lag_ms", 1_100)):
@@ -222,6 +241,7 @@ class _Maker:
         self.hourly[-1] |= {"recipients_duplicated": duplicates, "shadows_orphaned": orphans, "takeovers_late": late}
         missing = exposures - sum(hour["exposure_count"] for hour in self.hourly)
         self.hourly[-1]["exposure_count"] += max(0, missing)
+        self.hourly[-1]["messages_exposed"] += max(0, missing)
         self.hourly[-1]["exposure_seconds"] += max(0, missing) * 12.5
 
     def _at(self) -> datetime:
@@ -244,6 +264,7 @@ class _Maker:
             **{"old_primary": old, "new_primary": new, "reason": reason, "silent_since": iso(at), "detected_at": iso(detected)},
             **{"first_resubmit_at": iso(detected + (promoted - detected) / 3), "last_resubmit_at": iso(promoted), "messages": messages},
             **{"delivered_at": iso(delivered), "returned_at": iso(returned) if self.random.random() < 0.8 and returned < NOW else None},
+            **{"seen_at": None, "in_touch_at": None, "is_cut": False},
             "in_time": messages - (self.random.randint(0, 3) if self.random.random() < 0.2 else 0),
         }
 
@@ -251,6 +272,8 @@ class _Maker:
         at, (one, other) = self._at(), self.random.sample(self.servers, 2)
         recipient = f"reader{self.random.randint(1, 900)}@sink.example"
         base = {"message": self._message(), "cause": cause}
+        if kind in ("duplicates", "losses"):
+            base |= {"sender": "writer@src.example", "subject": f"To {recipient}"}
         seconds = round(self.random.paretovariate(0.9) * 4, 3)
         match kind:
             case "duplicates":
@@ -323,6 +346,14 @@ class _Maker:
         recent = list(zip(self.hours, self.hourly, strict=True))[-168:]
         result["figures"] += [{"window": "hour", "start": iso(hour)} | everything | figures for hour, figures in recent]
         self._judge()
+        self._add_slow()
+        if len(self.hours) in (2, 3):  # a short run has figures by minute
+            minutes = int((NOW - self.first) / timedelta(minutes=1))
+            result["figures"] += [
+                {"window": "minute", "start": iso(self.first + timedelta(minutes=minute)), **everything, **self._figures(4, 0.0)}
+                for minute in range(minutes)
+            ]
+        result["incidents"] = incidents(result)
         rows = overall["messages_acknowledged"] * 6
         result["input"] |= {
             "files": max(1, rows // 20_000),
@@ -350,6 +381,19 @@ class _Maker:
             rank: value if value is None or rank == "count" else int(value * factor) for rank, value in ranks.items()
         }
         return figures
+
+    def _add_slow(self) -> None:
+        """What missed the speed targets."""
+        causes = ("next hop was down", "server lost or cut off", "our own delay")
+        for objective in self.result["objectives"]:
+            if objective["kind"] != "speed" or not objective["bad"]:
+                continue
+            found = [self.random.choice(causes) for _ in range(objective["bad"])]
+            self.result["slow_causes"][objective["name"]] = {cause: found.count(cause) for cause in sorted(set(found))}
+            for cause in found[:200]:
+                one, other = self.random.sample(self.servers, 2)
+                line = {"objective": objective["name"], "message": self._message(), "server": one, "other": other, "at": iso(self._at())}
+                self.result["slow"].append(line | {"seconds": self.random.randint(1, 9_000) / 10, "cause": cause})
 
     def _judge(self) -> None:
         overall = self.result["overall"]

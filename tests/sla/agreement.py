@@ -7,14 +7,15 @@ from typing import Any
 
 from tests.sla.oracle_logs import microseconds
 
-WINDOWS = ("all", "day", "hour")
+WINDOWS = ("all", "day", "hour", "minute")
 COLUMNS = {
-    "duplicates": ("message", "recipient", "count", "cause", "first_server", "first_at", "later_server", "later_at"),
-    "losses": ("message", "recipient", "acknowledged_at", "server", "cause"),
+    "duplicates": ("message", "recipient", "count", "cause", "first_server", "first_at", "later_server", "later_at", "sender", "subject"),
+    "losses": ("message", "recipient", "acknowledged_at", "server", "cause", "sender", "subject"),
     "orphans": ("message", "server", "primary", "at", "cause"),
     "exposures": ("message", "server", "began_at", "ended_at", "is_open", "cause"),
     "takeovers": ("old_primary", "new_primary", "reason", "silent_since", "detected_at", "first_resubmit_at", "last_resubmit_at",
-                  "messages", "delivered_at", "returned_at", "in_time"),
+                  "messages", "delivered_at", "returned_at", "in_time", "seen_at", "in_touch_at"),
+    "slow": ("objective", "message", "server", "other", "at", "slow_us", "cause"),
 }  # fmt: skip
 INPUT = ("files", "lines", "rows", "rows_repeated")
 OBJECTIVE = ("name", "objective", "actual", "bad", "verdict", "budget_left", "burn_rates")
@@ -46,6 +47,8 @@ def disagreements(summary: Line, figures: Iterable[Line], tables: Mapping[str, I
     found += _in_objectives(summary["objectives"], expected["objectives"])
     if {name: dict(causes) for name, causes in summary["causes"].items()} != expected["causes"]:
         found.append(f"causes: {summary['causes']}, the oracle says {expected['causes']}")
+    if {name: dict(causes) for name, causes in summary["slow_causes"].items()} != expected["slow_causes"]:
+        found.append(f"slow: {summary['slow_causes']}, the oracle says {expected['slow_causes']}")
     quarantine = {entry["reason"]: entry["count"] for entry in summary["input"]["quarantine"]}
     if quarantine != expected["quarantine"]:
         found.append(f"quarantine: {quarantine}, the oracle says {expected['quarantine']}")

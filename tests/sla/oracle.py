@@ -16,7 +16,7 @@ from tests.sla.oracle_logs import Logs, Row, read_logs, with_logged_names
 
 SECOND = 1_000_000
 UNITS = {"us": 1, "ms": 1000, "s": SECOND, "m": 60 * SECOND, "h": 3600 * SECOND, "d": 86_400 * SECOND}
-HOUR, DAY = UNITS["h"], UNITS["d"]
+MINUTE, HOUR, DAY = UNITS["m"], UNITS["h"], UNITS["d"]
 BURN_WINDOWS = {"1h": HOUR, "6h": 6 * HOUR, "1d": DAY, "30d": 30 * DAY}
 PERCENTILES = {
     "shadow_latency_ms": ("p50", "p95", "p99", "max"),
@@ -27,9 +27,12 @@ PERCENTILES = {
 }
 COUNTS = (
     "messages_acknowledged", "messages_reconstructed", "messages_redundant", "messages_dsn", "messages_sent_again", "messages_done",
-    "exposure_count", "discards_late", "promotions", "messages_promoted", "takeovers_late", "recipients_lost", "recipients_duplicated",
+    "exposure_count", "messages_exposed", "discards_late", "promotions", "messages_promoted", "takeovers_late",
+    "recipients_lost", "recipients_duplicated",
     "recipients_duplicated_unexplained", "shadows_orphaned", "clock_skews",
 )  # fmt: skip
+CAUSED = ("duplicates", "losses", "orphans", "exposures")
+SHORT = 3 * HOUR
 NOT_LOGGED = {  # objectives about which a version of Exchange writes nothing at all
     "exchange2010": {"redundancy_ratio", "shadow_latency", "exposure", "discard_lag", "takeover", "shadows_orphaned"},
     "exchange2013": {"shadow_latency", "takeover"},
@@ -97,6 +100,16 @@ class Message:
         return [row for row in self.rows if row.event in events]
 
     @property
+    def sender(self) -> str:
+        """Of all that the rows say, the last by spelling."""
+        return max(row.sender for row in self.rows)
+
+    @property
+    def subject(self) -> str:
+        """Likewise."""
+        return max(row.subject for row in self.rows)
+
+    @property
     def replacements(self) -> list[Row]:
         """Exchange: the row's recipients take the place of the related ones."""
         rows = self.those(*REPLACING) + [row for row in self.those(*ALREADY_RECIPIENTS) if row.related]
@@ -162,9 +175,15 @@ class Oracle:
         believed = [row for row in logs.rows if limit is None or row.at <= limit]
         self.now = max((row.at for row in believed), default=clock or 0) if now is None else now
         self.is_final = is_final
+        rows = [row.at for row in logs.rows]
+        self.is_short = bool(rows) and max((row.at for row in believed), default=0) - min(rows) <= SHORT
         self.instants: dict[str, list[int]] = defaultdict(list)  # of each server's rows
+        self.copied: dict[tuple[str, str], list[int]] = defaultdict(list)  # (primary, shadow server): when copies arrived
+        self.outages: list[tuple[str, int, int]] | None = None
         for row in logs.rows:
             self.instants[row.server].append(row.at)
+            if row.event == "HARECEIVE" and row.format == "shadowrelay":
+                self.copied[row.client, row.server].append(row.at)
         self.last_row: dict[str, int] = {}
         for row in believed:
             self.last_row[row.server] = max(row.at, self.last_row.get(row.server, row.at))
@@ -180,7 +199,7 @@ class Oracle:
         self.messages = [self._message(id, rows) for id, rows in by_message.items()]
         self.figures: dict[tuple[str, str | None, str, str, str], dict[str, Any]] = {}
         self.events: dict[str, list[tuple[int, bool]]] = defaultdict(list)
-        self.tables: dict[str, list[dict[str, Any]]] = {name: [] for name in ("duplicates", "losses", "orphans", "exposures", "takeovers")}
+        self.tables: dict[str, list[dict[str, Any]]] = {name: [] for name in (*CAUSED, "takeovers", "slow")}
         self._count()
 
     def time_is_up(self, at: int) -> bool:
@@ -279,6 +298,8 @@ class Oracle:
             scopes.append(("pair", *pair))
         windows = [("all", None), ("day", at // DAY * DAY), ("hour", at // HOUR * HOUR)]
         keys = [(window, instant(start), *scope) for window, start in windows for scope in scopes if scope[0] == "all" or scope[1]]
+        if self.is_short:
+            keys.append(("minute", instant(at // MINUTE * MINUTE), "all", "", ""))
         return [self.figures.setdefault(key, defaultdict(list)) for key in keys]
 
     def _add(self, at: int, server: str, pair: tuple[str, str] | None, **values: Any) -> None:
@@ -334,13 +355,67 @@ class Oracle:
         if shadow is not None:
             self._add(*belongs, shadow_latency_ms=shadow // 1000)
             self.events["shadow_latency"].append((at, shadow <= self._within("shadow_latency")))
+            if shadow > self._within("shadow_latency"):
+                cause = "a server took no copy" if message.those("HAREDIRECTFAIL") else self._why_slow(at - shadow, at, message.server)
+                self._slow("shadow_latency", message, message.server, message.other or "", at, shadow, cause)
             if ack is not None:
                 self._add(*belongs, shadow_us=shadow, ack_us=ack)
         if message.deliveries and not message.is_reconstructed:
             last = max(when for each in message.deliveries.values() for when, _ in each)
             elapsed = self._elapsed(belongs, "delivery_latency_ms", last - at)
             self.events["delivery_latency"].append((at, elapsed <= self._within("delivery_latency")))
+            if elapsed > self._within("delivery_latency"):
+                is_deferred = any(row.at <= last for row in message.those("DEFER") if row.source in ("SMTP", "DNS"))
+                is_taken = any(row.at <= last for row in message.takeovers)
+                reasons = ["next hop was down"] * is_deferred + ["server lost or cut off"] * is_taken
+                self._slow("delivery_latency", message, message.server, "", at, elapsed, " and ".join(reasons) or "our own delay")
         self._lost_and_duplicated(message, belongs)
+
+    def _slow(self, objective: str, what: Message | Row, server: str, other: str, at: int, slow: int, cause: str) -> None:
+        message = what.id if isinstance(what, Message) else what.message
+        self.tables["slow"].append(
+            {
+                "objective": objective,
+                "message": message,
+                "server": server,
+                "other": other,
+                "at": instant(at),
+                "slow_us": slow,
+                "cause": cause,
+            }
+        )
+
+    def _why_late(self, since: int, until: int, *servers: str) -> str:
+        is_out = any(server in servers and begin <= until and end >= since for server, begin, end in self._all_outages())
+        return "server lost or cut off" if is_out else "our own delay"
+
+    def _why_slow(self, since: int, until: int, primary: str) -> str:
+        outages = [(self._boundary(server), begin, end) for server, begin, end in self._all_outages()]
+        is_out = any(place == self._boundary(primary) and begin <= until and end >= since for place, begin, end in outages)
+        return "server lost or cut off" if is_out else "our own delay"
+
+    def _boundary(self, server: str) -> str:
+        return self.logs.places.get(server, ("", ""))[1]
+
+    def _all_outages(self) -> list[tuple[str, int, int]]:
+        """When each server that was taken over was out."""
+        if self.outages is None:
+            self.outages = []
+            for (new, old, reason, _), rows in self._taken().items():
+                first = min(row.at for row in rows)
+                since = min([at for row in rows if (at := row.instant("SilentSince")) is not None], default=first)
+                alive = [at for at in self.instants.get(old, ()) if since < at <= first]
+                is_cut = reason == "Silence" and max(alive, default=0) > since + self.heartbeat
+                ends = self.copied.get((old, new), []) + self.copied.get((new, old), []) if is_cut else self.instants.get(old, [])
+                self.outages.append((old, since, min([at for at in ends if at > first], default=self.now)))
+        return self.outages
+
+    def _taken(self) -> dict[tuple[str, str, str, int | None], list[Row]]:
+        groups: dict[tuple[str, str, str, int | None], list[Row]] = defaultdict(list)
+        for message in self.messages:
+            for row in message.takeovers:
+                groups[row.server, row.reference, row.custom.get("Reason", ""), row.instant("DetectedAt")].append(row)
+        return groups
 
     def _within(self, name: str) -> int:
         return span(self.objectives[name]["within"])
@@ -363,6 +438,7 @@ class Oracle:
                 merged[-1][3] = merged[-1][3] or not ends
             else:
                 merged.append([begin, end, cause, not ends])
+        self._add(*belongs, messages_exposed=bool(merged))
         for begin, end, cause, is_open in merged:
             self._add(*belongs, exposure_us=end - begin)
             self.tables["exposures"].append(
@@ -380,7 +456,8 @@ class Oracle:
                 self._add(*belongs, recipients_duplicated=1, recipients_duplicated_unexplained=cause == "unexplained")
                 self.tables["duplicates"].append(
                     {"message": message.id, "recipient": recipient, "count": len(deliveries), "cause": cause, "first_server": earlier,
-                     "first_at": instant(first_at), "later_server": later, "later_at": instant(later_at)}
+                     "first_at": instant(first_at), "later_server": later, "later_at": instant(later_at),
+                     "sender": message.sender, "subject": message.subject}
                 )  # fmt: skip
         due = message.acknowledged_at + self.expiration
         if self.time_is_up(due):
@@ -389,7 +466,8 @@ class Oracle:
                 self._add(*belongs, recipients_lost=is_known)
                 self.tables["losses"].append(
                     {"message": message.id, "recipient": recipient, "acknowledged_at": instant(message.acknowledged_at),
-                     "server": message.server, "cause": self._why_lost(message, recipient) if is_known else "unknown: log ends"}
+                     "server": message.server, "cause": self._why_lost(message, recipient) if is_known else "unknown: log ends",
+                     "sender": message.sender, "subject": message.subject}
                 )  # fmt: skip
 
     def _why_twice(self, message: Message, earlier: str, first_at: int, later: str, later_at: int) -> str:
@@ -440,6 +518,9 @@ class Oracle:
                 lag = self._elapsed(belongs, "discard_lag_ms", max(told) - message.done_at)
                 self._add(*belongs, discards_late=lag > self.heartbeat)
                 self.events["discard_lag"].append((row.at, lag <= self.heartbeat))
+                if lag > self.heartbeat:
+                    cause = self._why_late(max(told) - lag, max(told), server, row.client)
+                    self._slow("discard_lag", message, server, row.client, row.at, lag, cause)
             is_discarded = bool(discards) and named >= message.addressed
             is_promoted = any(each.server == server for each in message.takeovers)
             due = row.at + self.hold
@@ -458,11 +539,7 @@ class Oracle:
 
     def _takeovers(self) -> None:
         done = {message.id: message.done_at for message in self.messages}
-        groups: dict[tuple[str, str, str, int | None], list[Row]] = defaultdict(list)
-        for message in self.messages:
-            for row in message.takeovers:
-                groups[row.server, row.reference, row.custom.get("Reason", ""), row.instant("DetectedAt")].append(row)
-        for (new, old, reason, detected), rows in groups.items():
+        for (new, old, reason, detected), rows in self._taken().items():
             first = min(row.at for row in rows)
             self._add(first, new, (old, new), promotions=1)
             judged = [(row.message, self._resubmitted(row)) for row in rows]
@@ -470,12 +547,15 @@ class Oracle:
             ends = [done[row.message] for row in rows]
             returned = [at for at in self.instants.get(old, ()) if at > first]
             since = [at for row in rows if (at := row.instant("SilentSince")) is not None]
+            seen = [at for at in self.instants.get(old, ()) if since and min(since) < at <= first]
+            touched = [at for at in self.copied.get((old, new), []) + self.copied.get((new, old), []) if at > first]
             self.tables["takeovers"].append(
                 {"old_primary": old, "new_primary": new, "reason": reason, "silent_since": instant(min(since, default=None)),
                  "detected_at": instant(detected), "first_resubmit_at": instant(first),
                  "last_resubmit_at": instant(max(row.at for row in rows)),
                  "messages": len({row.message for row in rows}), "delivered_at": None if None in ends else instant(max(ends)),
-                 "returned_at": instant(min(returned, default=None)),
+                 "returned_at": instant(min(returned, default=None)), "seen_at": instant(max(seen, default=None)),
+                 "in_touch_at": instant(min(touched, default=None)),
                  "in_time": None if None in (is_in_time for _, is_in_time in judged) else in_time}
             )  # fmt: skip
 
@@ -495,6 +575,11 @@ class Oracle:
             return None
         self._add(*belongs, takeovers_late=row.at > limit)
         self.events["takeover"].append((row.at, row.at <= limit))
+        if row.at > limit:
+            begin = since if row.custom.get("Reason") == "Silence" else detected
+            assert begin is not None
+            cause = self._why_late(begin, row.at, row.server)
+            self._slow("takeover", row, row.server, row.reference, row.at, row.at - begin, cause)
         return row.at <= limit
 
     # the report
@@ -510,7 +595,11 @@ class Oracle:
             "overall": overall | {"lines_quarantined": len(self.logs.quarantine)},
             "figures": figures,
             "objectives": [self._objective(name, wanted, overall) for name, wanted in self.objectives.items()],
-            "causes": {name: dict(Counter(row["cause"] for row in rows)) for name, rows in self.tables.items() if name != "takeovers"},
+            "causes": {name: dict(Counter(row["cause"] for row in rows)) for name, rows in self.tables.items() if name in CAUSED},
+            "slow_causes": {
+                objective: dict(Counter(row["cause"] for row in self.tables["slow"] if row["objective"] == objective))
+                for objective in {row["objective"] for row in self.tables["slow"]}
+            },
             "quarantine": dict(reasons),
             "input": {
                 "files": self.logs.files,

@@ -36,6 +36,8 @@ class Row:
     reference: str
     recipients: tuple[str, ...]
     related: tuple[str, ...]
+    sender: str
+    subject: str
     custom: dict[str, str]
     format: str
     file: str
@@ -196,7 +198,7 @@ def _row(raw: bytes, fields: list[str], server: str, file: str, number: int, is_
         at, server, cell["event-id"], cell["source"],
         plain(cell.get("network-message-id") or cell["message-id"]), plain(cell["message-id"]),
         plain(cell["client-hostname"]), plain(cell["server-hostname"]), plain(cell["source-context"]), plain(cell["reference"]),
-        recipients, related, custom, _format(fields, is_ours), file, number,
+        recipients, related, plain(cell["sender-address"]), plain(cell["message-subject"]), custom, _format(fields, is_ours), file, number,
     )  # fmt: skip
 
 

@@ -201,9 +201,9 @@ def test_contrasts_are_at_least_those_of_wcag_aa(scheme: str) -> None:
 
 
 def test_the_sections_come_in_their_order(page: Page) -> None:
-    wanted = ["objectives", "budget", "redundancy", "latency", "exposure", "discard-lag", "takeovers", "servers", "incidents", "traces"]
+    wanted = ["objectives", "happened", "comparison", "budget", "redundancy", "latency", "exposure", "discard-lag", "takeovers", "servers"]
 
-    assert [*wanted, "not-computable", "input", "definitions"] == [
+    assert [*wanted, "incidents", "traces", "not-computable", "input", "definitions"] == [
         one.get("id") for one in page.all("section") if not one.inside("section")
     ]
 
@@ -276,7 +276,7 @@ def test_every_target_says_within_what() -> None:
         "delivery_latency": "target: 99 % within 1 min",
         "takeover": "target: 99 % within 3 h 2 min of the last sign of life, or 2 min of finding the disk empty",
         "recipients_lost": "target: none without an end within 2 d",
-        "recipients_duplicated_unexplained": "target: none",
+        "recipients_duplicated_unexplained": "target: none in the whole period",
         "shadows_orphaned": "target: none held longer than 4 d",
     } == {name: text.replace("\xa0", " ") for name, text in said.items()}
 
@@ -397,7 +397,7 @@ def test_a_pair_says_what_differs_between_pairs() -> None:
     pairs[1] |= {"messages_acknowledged": 7, "messages_promoted": 0, "shadows_orphaned": 0, "shadow_latency_ms": {"p95": None}}
     cells = [cell for row in rows_of(Page(render(summary)), "pairs-table") for cell in row.below("span") if "cell h" in cell.get("class")]
 
-    assert ["1,204", "p95 320\xa0ms", "3 taken over", "1 orphan"] == [part.text for part in cells[0].children]
+    assert ["1,204", "p95 320\xa0ms", "3 taken over", "1 left-over copy"] == [part.text for part in cells[0].children]
     assert ("cell h5", "cell h0") == (cells[0].get("class"), cells[1].get("class"))
     assert ["7"] == [part.text for part in cells[1].children]
     assert "no latency logged" in render(summary)
@@ -426,12 +426,27 @@ def test_figures_without_events_are_dashes_and_not_zero() -> None:
     assert {"–"} == {value.text for value in keys.below("dd")}  # noqa: RUF001
 
 
-def test_a_week_is_drawn_by_hour_and_what_is_longer_by_day_too() -> None:
-    names = {
-        name: [one for one in page_of(name).ids if re.fullmatch("redundancy-ratio-by-(day|hour)-title", one)] for name in ("demo", "month")
-    }
+def test_a_short_run_is_drawn_by_minute_a_week_by_hour_and_what_is_longer_by_day_too() -> None:
+    drawn = {name: re.findall(r"redundancy-ratio-by-(\w+)-title", " ".join(page_of(name).ids)) for name in ("demo", "hostile", "month")}
 
-    assert {"demo": 1, "month": 2} == {name: len(found) for name, found in names.items()}
+    assert {"demo": ["minute"], "hostile": ["hour"], "month": ["day", "hour"]} == drawn
+
+
+def test_one_point_or_two_are_no_plot() -> None:
+    assert [] == page_of("one_message").all("figure")
+    assert "too few figures for a plot" in page_of("one_message").by_id("redundancy").text
+
+
+def test_exposure_is_said_in_messages_and_drawn_only_if_there_was_any() -> None:
+    summary = with_overall(summaries.demo(), messages_exposed=199, exposure_max_seconds=8.25)
+    for figure in summary["figures"]:
+        figure["messages_exposed"] = 0
+
+    page = Page(render(summary))
+
+    assert "199 messages, longest 8.2 s" in page.by_id("exposure").text.replace("\xa0", " ")
+    assert [] == list(page.by_id("exposure").below("figure"))
+    assert [] != list(page_of("month").by_id("exposure").below("figure"))
 
 
 def test_the_page_follows_its_reader_s_colours_and_prints() -> None:

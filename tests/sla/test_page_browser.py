@@ -1,5 +1,6 @@
 """The report page in Debian's chromium: it loads in silence, sorts, unfolds traces, follows the scheme, fits a phone, prints."""
 
+import csv
 import json
 import os
 import shutil
@@ -197,6 +198,39 @@ def test_tables_sort_both_ways_by_number_and_say_so(tab: Browser, pages: dict[st
     assert ["descending", sorted(up[1], reverse=True)] == down
     assert up[1][0] < up[1][-1]
     assert [] == tab.complaints()
+
+
+SAVED = """
+(async () => {
+  let saved;
+  URL.createObjectURL = (blob) => { saved = blob; return "#"; };
+  HTMLAnchorElement.prototype.click = function () { window.named = this.download; };
+  document.querySelector("#losses-table-caption button.csv").click();
+  return [window.named, await saved.text()];
+})()
+"""
+
+
+def test_a_table_is_saved_as_csv_without_formulas(tab: Browser, pages: dict[str, Path]) -> None:
+    tab.open(pages["month"])
+    tab.value("document.querySelector('#losses-table-caption ~ tbody td').textContent = '=cmd()'")
+    name, text = tab.value(SAVED)
+    rows = list(csv.reader(text.splitlines()))
+
+    assert ("losses.csv", 8) == (name, len(rows))
+    assert (["Message", "Recipient", "Cause", "Server", "Acknowledged at"], "'=cmd()") == (rows[0], rows[1][1])
+    assert rows[1][4].endswith("Z")
+    assert [] == tab.complaints()
+
+
+def test_a_table_that_is_wider_than_a_phone_says_so(tab: Browser, pages: dict[str, Path]) -> None:
+    shown = "getComputedStyle(document.querySelector('#budget .sideways')).display"
+    tab.show(width=390, height=800)
+    tab.open(pages["month"])
+
+    assert "block" == tab.value(f"new Promise((done) => requestAnimationFrame(() => setTimeout(() => done({shown}))))")
+    tab.show()
+    assert "none" == tab.value(f"new Promise((done) => requestAnimationFrame(() => setTimeout(() => done({shown}))))")
 
 
 def test_a_link_to_a_trace_unfolds_it(tab: Browser, pages: dict[str, Path]) -> None:

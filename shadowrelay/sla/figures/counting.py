@@ -1,6 +1,7 @@
 """Counts evidence into the figures of every window and scope. docs/sla.md, 2 and 3.
 
-1. *Cells* count events by hour, server and pair. There are few cells, so all further sums are computed from them and not from rows.
+1. *Cells* count events by hour (of a short period by minute), server and pair. There are few cells, so all further sums are computed
+   from them and not from rows.
    A cell also has its `age` in whole hours before now, for burn rates, whose windows end now and not at the full hour.
 2. *Histograms* count times in whole milliseconds. They are exact and can be merged, so the percentiles of a day need no second scan of
    the rows.
@@ -23,7 +24,8 @@ from shadowrelay.sla.objectives import BURN_WINDOWS_HOURS
 # ---- cells
 
 HOUR_US = 3_600_000_000
-CELL_KEY = ("hour", "age", "server", "pair_from", "pair_to")
+MINUTE_US = 60_000_000
+CELL_KEY = ("slot", "age", "server", "pair_from", "pair_to")
 MAXIMA = ("exposure_max_us",)
 COPIES_MAX = 3  # of `shadow_copies`; more, in a log of another version, count as so many
 BY_COPIES = tuple(f"messages_of_{number}_copies" for number in range(COPIES_MAX + 1))
@@ -31,19 +33,27 @@ COUNTS = (
     "messages_acknowledged", "messages_reconstructed", "messages_redundant", "messages_not_redundant", *BY_COPIES, "messages_dsn",
     "messages_sent_again",
     "messages_done", "shadow_share_us", "ack_share_us", "shadow_count", "shadow_good", "delivery_count", "delivery_good",
-    "exposure_count", "exposure_us", "exposure_judged", "exposure_bad", "recipients", "recipients_lost", "recipients_duplicated",
-    "recipients_duplicated_unexplained",
+    "exposure_count", "messages_exposed", "exposure_us", "exposure_judged", "exposure_bad",
+    "recipients", "recipients_lost", "recipients_duplicated", "recipients_duplicated_unexplained",
     "copies", "lag_count", "discards_late", "shadows_orphaned", "promotions", "takeovers_in_time", "takeovers_late", "clock_skews",
 )  # fmt: skip
 """Counts that are summed over cells."""
 
 
-def placed(frame: DataFrame, server: str, pair_from: str, pair_to: str, *, now: int) -> DataFrame:
-    """Add the columns of `KEY`, by the column `at`. A pair without one of its servers does not count as a pair."""
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """How events are placed in time. `slot_us` is the length of the shortest window: an hour or a minute. Units: microseconds."""
+
+    now: int
+    slot_us: int = HOUR_US
+
+
+def placed(frame: DataFrame, server: str, pair_from: str, pair_to: str, clock: Clock) -> DataFrame:
+    """Add the columns of `CELL_KEY`, by the column `at`. A pair without one of its servers does not count as a pair."""
     is_pair = f"{pair_from} <> '' AND {pair_to} <> ''"
     named = {
-        "hour": f"`at` - pmod(`at`, {HOUR_US}L)",
-        "age": f"floor(({now}L - `at`) / {HOUR_US}L)",
+        "slot": f"`at` - pmod(`at`, {clock.slot_us}L)",
+        "age": f"floor(({clock.now}L - `at`) / {HOUR_US}L)",
         "server": server,
         "pair_from": f"CASE WHEN {is_pair} THEN {pair_from} END",
         "pair_to": f"CASE WHEN {is_pair} THEN {pair_to} END",
@@ -51,19 +61,19 @@ def placed(frame: DataFrame, server: str, pair_from: str, pair_to: str, *, now: 
     return frame.withColumns({name: F.expr(text) for name, text in named.items()})
 
 
-def placed_messages(messages: DataFrame, *, now: int) -> DataFrame:
+def placed_messages(messages: DataFrame, clock: Clock) -> DataFrame:
     """The place of a message: when and by which server it was acknowledged."""
-    return placed(messages.where("`at` IS NOT NULL"), "server", "server", "pair_server", now=now)
+    return placed(messages.where("`at` IS NOT NULL"), "server", "server", "pair_server", clock)
 
 
-def placed_copies(copies: DataFrame, *, now: int) -> DataFrame:
+def placed_copies(copies: DataFrame, clock: Clock) -> DataFrame:
     """The place of a copy: its HARECEIVE."""
-    return placed(copies.withColumnRenamed("server", "shadow"), "primary", "primary", "shadow", now=now)
+    return placed(copies.withColumnRenamed("server", "shadow"), "primary", "primary", "shadow", clock)
 
 
-def placed_promotions(promotions: DataFrame, *, now: int) -> DataFrame:
+def placed_promotions(promotions: DataFrame, clock: Clock) -> DataFrame:
     """The place of a RESUBMIT row."""
-    return placed(promotions, "new_primary", "old_primary", "new_primary", now=now)
+    return placed(promotions, "new_primary", "old_primary", "new_primary", clock)
 
 
 IS_COUNTED = f"kind IN {COUNTED}"
@@ -86,6 +96,7 @@ def message_facts(placed: DataFrame, *, shadow_within_us: int, delivery_within_u
         "shadow_good": f"shadow_us <= {shadow_within_us}L",
         "delivery_count": f"({DELIVERY_US}) IS NOT NULL",
         "delivery_good": f"({DELIVERY_US}) <= {delivery_within_us}L",
+        "messages_exposed": f"{IS_COUNTED} AND exposure_count > 0",
         "exposure_judged": is_judged,
         "exposure_bad": f"{is_judged} AND exposure_us > {exposure_within_us}L",
         "clock_skews": f"({DELIVERY_US}) < 0L",
@@ -160,7 +171,7 @@ def cells(facts: list[DataFrame]) -> DataFrame:
 
 METRICS = ("shadow_latency", "discard_lag", "delivery_latency", "takeover_detection", "takeover_silence")
 PERCENTS = (50, 95, 99)
-HISTOGRAM_KEY = ("hour", "server", "pair_from", "pair_to")
+HISTOGRAM_KEY = ("slot", "server", "pair_from", "pair_to")
 
 
 def message_times(placed: DataFrame) -> DataFrame:
@@ -221,16 +232,17 @@ FIGURE_KEY = ("window", "start", "scope", "name", "other")
 TIMES = tuple(f"{metric}_{column}" for metric in METRICS for column in ("count", "max", *(f"p{percent}" for percent in PERCENTS)))
 
 
-def figures(cells: DataFrame, histogram: DataFrame, promoted: DataFrame, sites: DataFrame) -> DataFrame:
-    """One line for each window and scope with events; windows like "6h" end now, and exist for scope `everything` only.
+def figures(cells: DataFrame, histogram: DataFrame, promoted: DataFrame, sites: DataFrame, *, has_minutes: bool = False) -> DataFrame:
+    """One line for each window and scope with events; windows like "6h" end now, and exist for scope `everything` only, as do minutes.
 
     Shapes: `cells` and `histogram` as from the functions of these names; `promoted` are the placed RESUBMIT rows; `sites` is small:
     server, site, boundary. `start` is in microseconds, null for `all` and for windows that end now.
     """
-    counted = _scoped(_windowed(cells), sites).unionByName(_looking_back(cells)).groupBy(*FIGURE_KEY).agg(*added())
-    timed = percentiles(_merged(histogram, sites), "place")
+    counted = _scoped(_windowed(cells, has_minutes=has_minutes), sites).unionByName(_looking_back(cells)).groupBy(*FIGURE_KEY).agg(*added())
+    timed = percentiles(_merged(histogram, sites, has_minutes=has_minutes), "place")
     counted = counted.withColumn("place", _place(*map(F.col, FIGURE_KEY))).join(timed, on="place", how="left").drop("place")
-    distinct = _scoped(_windowed(promoted.select("hour", "server", "pair_from", "pair_to", "message")), sites)
+    promoted = promoted.select("slot", "server", "pair_from", "pair_to", "message")
+    distinct = _scoped(_windowed(promoted, has_minutes=has_minutes), sites)
     different = (
         distinct.groupBy(*FIGURE_KEY, "message")
         .agg(F.lit(1).alias("one"))
@@ -248,13 +260,14 @@ def _number(name: str) -> Column:
     return F.expr(f"max({name}) AS {name}" if is_time else f"coalesce(max({name}), 0L) AS {name}")
 
 
-def _merged(histogram: DataFrame, sites: DataFrame) -> DataFrame:
+def _merged(histogram: DataFrame, sites: DataFrame, *, has_minutes: bool) -> DataFrame:
     """place, metric, ms -> count for every window and scope. Each time counts in up to fifteen of them, which is most of the work here,
     so `place` is a single number, and no text is copied, compared or sorted."""
     places = [
         F.when(_is_scope(scope, name), _place(F.lit(window), start, F.lit(scope), name, other))
-        for window, start in _windows().items()
+        for window, start in _windows(has_minutes=has_minutes).items()
         for scope, (name, other) in _scopes().items()
+        if window != MINUTE or scope == "all"
     ]
     each = histogram.join(F.broadcast(sites), on="server", how="left").select(
         "metric", "ms", "count", F.explode(F.array(*places)).alias("place")
@@ -267,10 +280,13 @@ def _place(window: Column, start: Column, scope: Column, name: Column, other: Co
     return F.xxhash64(window, start, scope, name, other)
 
 
-def _windows() -> dict[str, Column]:
-    """Name -> start, for a line with its hour."""
-    day = F.col("hour") - F.pmod(F.col("hour"), F.lit(DAY_US))
-    return {"all": F.lit(None).cast("long"), "day": day, "hour": F.col("hour")}
+MINUTE = "minute"
+
+
+def _windows(*, has_minutes: bool) -> dict[str, Column]:
+    """Name -> start, for a line with its slot."""
+    day, hour = (F.col("slot") - F.pmod(F.col("slot"), F.lit(length)) for length in (DAY_US, HOUR_US))
+    return {"all": F.lit(None).cast("long"), "day": day, "hour": hour} | ({MINUTE: F.col("slot")} if has_minutes else {})
 
 
 def _scopes() -> dict[str, tuple[Column, Column]]:
@@ -290,21 +306,25 @@ def _is_scope(scope: str, name: Column) -> Column:
     return F.lit(True) if scope == "all" else name != ""
 
 
-def _windowed(frame: DataFrame) -> DataFrame:
-    """Repeat each line for all time, its day and its hour."""
-    windows = [F.struct(F.lit(name).alias("window"), start.alias("start")) for name, start in _windows().items()]
+def _windowed(frame: DataFrame, *, has_minutes: bool) -> DataFrame:
+    """Repeat each line for all time, its day, its hour and, if there are any, its minute."""
+    windows = [F.struct(F.lit(name).alias("window"), start.alias("start")) for name, start in _windows(has_minutes=has_minutes).items()]
     return frame.withColumn("of", F.explode(F.array(*windows))).select("*", "of.window", "of.start").drop("of")
 
 
 def _scoped(frame: DataFrame, sites: DataFrame) -> DataFrame:
     """Repeat each line for scope `everything`, and for each scope of which it has a name."""
+    is_placed = F.col("window") != MINUTE
     scopes = [
-        F.when(_is_scope(scope, name), F.struct(F.lit(scope).alias("scope"), name.alias("name"), other.alias("other")))
+        F.when(
+            _is_scope(scope, name) & (F.lit(scope == "all") | is_placed),
+            F.struct(F.lit(scope).alias("scope"), name.alias("name"), other.alias("other")),
+        )
         for scope, (name, other) in _scopes().items()
     ]
     each = frame.join(F.broadcast(sites), on="server", how="left").withColumn("of", F.explode(F.array(*scopes)))
     named = each.where(F.col("of").isNotNull()).select("*", "of.scope", "of.name", "of.other")
-    return named.drop("of", "hour", "age", "server", "site", "boundary", "pair_from", "pair_to")
+    return named.drop("of", "slot", "age", "server", "site", "boundary", "pair_from", "pair_to")
 
 
 def _looking_back(cell: DataFrame) -> DataFrame:
@@ -332,22 +352,22 @@ class Within:
     lag_us: int
 
 
-def counted(found: Evidence, sites: DataFrame, logged: DataFrame, *, now: int, within: Within) -> DataFrame:
+def counted(found: Evidence, sites: DataFrame, logged: DataFrame, clock: Clock, *, within: Within) -> DataFrame:
     """Lines as from `figures`. Shapes: `sites` is small: server, site, boundary; `logged` has the server of each log."""
-    messages = placed_messages(found.messages, now=now)
-    copies = placed_copies(found.copies, now=now)
-    promotions = placed_promotions(found.promotions, now=now)
-    taken = placed_promotions(found.takeovers.withColumn("at", F.col("first_resubmit_at")), now=now)
-    again = placed(sent_again(found.messages, server_names(logged)), "server", "server", "pair_server", now=now)
+    messages = placed_messages(found.messages, clock)
+    copies = placed_copies(found.copies, clock)
+    promotions = placed_promotions(found.promotions, clock)
+    taken = placed_promotions(found.takeovers.withColumn("at", F.col("first_resubmit_at")), clock)
+    again = placed(sent_again(found.messages, server_names(logged)), "server", "server", "pair_server", clock)
     facts = [
         message_facts(
             messages, shadow_within_us=within.shadow_us, delivery_within_us=within.delivery_us, exposure_within_us=within.exposure_us
         ),
         single_facts(again, "messages_sent_again"),
         copy_facts(copies, lag_within_us=within.lag_us),
-        single_facts(placed_copies(without_unknown(found.orphans), now=now), "shadows_orphaned"),
+        single_facts(placed_copies(without_unknown(found.orphans), clock), "shadows_orphaned"),
         promotion_facts(promotions),
         single_facts(taken, "promotions"),
     ]
     times = [message_times(messages), copy_times(copies), promotion_times(promotions)]
-    return figures(cells(facts), histogram(times), promotions, sites)
+    return figures(cells(facts), histogram(times), promotions, sites, has_minutes=clock.slot_us < HOUR_US)

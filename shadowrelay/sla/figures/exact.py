@@ -15,6 +15,7 @@ from shadowrelay.sla.figures.rows import (
     has_no_recipients,
     instant_of_server,
     is_acknowledgement,
+    is_deferred_by_next_hop,
     is_end,
     is_event,
     is_expired_copy,
@@ -72,7 +73,7 @@ def timelines(rows: DataFrame, known: Mapping[str, int]) -> DataFrame:
         F.when(F.col("kind") == ACKNOWLEDGED, F.col("receive.ack_us")).alias("ack_us"),
         F.when(F.col("kind") == ACKNOWLEDGED, F.col("received_by")).otherwise(F.col("held_for")).alias("recipients"),
         "last_delivery_at", "redirects", "promotions", "holds", "sightings", "loads", "notified_at", "discarded_for_all_at",
-        "last_row.is_set_aside", "last_try_at", "rows_count",
+        "last_row.is_set_aside", "last_try_at", "first_deferred_at", "is_redirect_failed", "sender", "subject", "rows_count",
         F.array_max(F.transform(responsible, lambda server: instant_of_server(server, known))).alias("known_until"),
         F.when(F.col("kind") == ACKNOWLEDGED, F.col("receive.recipients_hash"))
         .otherwise(F.col("holder.recipients_hash"))
@@ -112,6 +113,9 @@ def _gathered(rows: DataFrame) -> DataFrame:
         F.min(F.when(is_held, F.struct("at", "server"))).alias("held"),
         F.max(F.struct("at", is_event("POISONMESSAGE").alias("is_set_aside"))).alias("last_row"),
         F.max(F.when(is_event("DEFER", "RESUBMIT"), F.col("at"))).alias("last_try_at"),
+        F.min(F.when(is_deferred_by_next_hop(), F.col("at"))).alias("first_deferred_at"),
+        F.max("sender").alias("sender"),
+        F.max("subject").alias("subject"),
         F.max(F.when(F.col("is_delivery"), F.col("at"))).alias("last_delivery_at"),
         F.min(F.when(is_told_delivered() & has_no_recipients(), F.col("at"))).alias("discarded_for_all_at"),
         F.max(is_event("RECEIVE")).alias("is_received"),
@@ -254,6 +258,6 @@ def copies(rows: DataFrame, lines: DataFrame) -> DataFrame:
     return joined.select(
         "message", "server", "first.primary", "first.at",
         (F.col("has_discard") & is_for_all).alias("is_discarded"),
-        "is_promoted", "is_expired",
+        "is_promoted", "is_expired", F.col("told_at").alias("discarded_at"),
         F.when(F.col("kind") != RECONSTRUCTED, F.col("told_at") - F.col("done_at")).alias("lag_us"),
     )  # fmt: skip

@@ -265,6 +265,6 @@ def plain_copies(seen: DataFrame, several: DataFrame | None) -> DataFrame:
 def _copies(held: DataFrame) -> DataFrame:
     return held.select(
         "message", F.col("pair_server").alias("server"), F.col("server").alias("primary"), F.col("held_at").alias("at"),
-        F.lit(True).alias("is_discarded"), F.lit(False).alias("is_promoted"), F.lit(False).alias("is_expired"),
+        F.lit(True).alias("is_discarded"), F.lit(False).alias("is_promoted"), F.lit(False).alias("is_expired"), "discarded_at",
         (F.col("discarded_at") - F.col("sent_at")).alias("lag_us"),
     )  # fmt: skip

@@ -11,7 +11,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from shadowrelay.sla.figures.exact import is_counted
-from shadowrelay.sla.figures.rows import instant_of_server, is_promotion
+from shadowrelay.sla.figures.rows import instant_of_server, is_event, is_own, is_promotion
 from shadowrelay.sla.objectives import LOG_ENDS
 
 # ---- duplicates, losses, orphans
@@ -25,14 +25,16 @@ def duplicates(recipients: DataFrame, lines: DataFrame, *, together_us: int) -> 
 
     Shapes: `recipients` and `lines` as from `exact.recipients` and `exact.timelines`. Units: microseconds; `together_us`: span + heartbeat.
     """
-    twice = recipients.where(F.col("is_duplicated")).join(lines.select("message", "promotions", "loads"), on="message", how="inner")
+    twice = recipients.where(F.col("is_duplicated")).join(
+        lines.select("message", "promotions", "loads", "sender", "subject"), on="message", how="inner"
+    )
     twice = twice.withColumns({"first": F.col("deliveries")[0], "later": F.col("deliveries")[1]})
     first, later = F.col("first.server"), F.col("later.server")
     twice = twice.withColumn("chained", F.concat(_chains(first, later), _chains(later, first)))
     return twice.select(
         "message", "recipient", F.col("deliveries_count").alias("count"), _cause_of_duplicate(together_us).alias("cause"),
         F.col("first.server").alias("first_server"), F.col("first.at").alias("first_at"),
-        F.col("later.server").alias("later_server"), F.col("later.at").alias("later_at"),
+        F.col("later.server").alias("later_server"), F.col("later.at").alias("later_at"), "sender", "subject",
     )  # fmt: skip
 
 
@@ -93,10 +95,12 @@ def losses(recipients: DataFrame, lines: DataFrame, log_ends: Mapping[str, int |
 
     Shapes: `log_ends`: last row of each server's log. Units: microseconds.
     """
-    of_message = lines.select("message", "server", "promotions", "is_set_aside", "last_try_at", "discarded_for_all_at")
+    of_message = lines.select("message", "server", "promotions", "is_set_aside", "last_try_at", "discarded_for_all_at", "sender", "subject")
     lost = recipients.where(F.col("is_lost") | F.col("is_unknown")).join(of_message, on="message", how="inner")
     lost = lost.withColumn("last_at", instant_of_server(F.col("server"), with_rows(log_ends)))
-    return lost.select("message", "recipient", "acknowledged_at", "server", _cause_of_loss(expiration_us).alias("cause"))
+    return lost.select(
+        "message", "recipient", "acknowledged_at", "server", _cause_of_loss(expiration_us).alias("cause"), "sender", "subject"
+    )
 
 
 def with_rows(log_ends: Mapping[str, int | None]) -> dict[str, int]:
@@ -272,18 +276,31 @@ def takeovers(promotions: DataFrame, ends: DataFrame) -> DataFrame:
 
 
 def with_return(takeovers: DataFrame, events: DataFrame) -> DataFrame:
-    """Add `returned_at`: the first row in the old primary's log after the takeover's first RESUBMIT.
+    """Add what the logs tell of the old primary around the takeover: `seen_at`, its last row while it was silent; `returned_at`, its first
+    row after the takeover's first RESUBMIT; `in_touch_at`, the first copy that went between the two servers after that.
 
-    Shapes: `events` as stored, all of them: only two columns of the old primaries' rows are read.
+    Shapes: `events` as stored, all of them: only five columns of these servers' rows are read.
     """
-    asked = takeovers.select(*KEY, "first_resubmit_at")
-    logged = events.select(F.col("server").alias("old_primary"), F.unix_micros("at").alias("logged_at"))
-    returned = (
-        logged.join(F.broadcast(asked), on="old_primary", how="inner")
-        .where(F.col("logged_at") > F.col("first_resubmit_at"))
-        .groupBy(*KEY)
-        .agg(F.min("logged_at").alias("returned_at"))
+    ends = F.array(
+        F.struct(F.col("old_primary").alias("server"), F.col("new_primary").alias("other"), F.lit(True).alias("is_old")),
+        F.struct(F.col("new_primary").alias("server"), F.col("old_primary").alias("other"), F.lit(False).alias("is_old")),
     )
-    is_same = [F.col(f"taken.{name}").eqNullSafe(F.col(f"back.{name}")) for name in KEY]
-    joined = takeovers.alias("taken").join(returned.alias("back"), on=is_same, how="left")
-    return joined.select("taken.*", "back.returned_at")
+    asked = takeovers.select(*KEY, "silent_since", "first_resubmit_at", F.inline(ends))
+    is_copy = is_event("HARECEIVE") & is_own()
+    logged = events.select("server", F.unix_micros("at").alias("logged_at"), F.when(is_copy, F.col("client_hostname")).alias("copy_of"))
+    is_in_touch = F.coalesce(F.col("copy_of") == F.col("other"), F.lit(False))
+    is_after = F.col("logged_at") > F.col("first_resubmit_at")
+    is_while_silent = (F.col("logged_at") > F.col("silent_since")) & ~is_after
+    found = (
+        logged.join(F.broadcast(asked), on="server", how="inner")
+        .where(F.col("is_old") | is_in_touch)
+        .groupBy(*KEY)
+        .agg(
+            F.max(F.when(F.col("is_old") & is_while_silent, F.col("logged_at"))).alias("seen_at"),
+            F.min(F.when(F.col("is_old") & is_after, F.col("logged_at"))).alias("returned_at"),
+            F.min(F.when(is_in_touch & is_after, F.col("logged_at"))).alias("in_touch_at"),
+        )
+    )
+    is_same = [F.col(f"taken.{name}").eqNullSafe(F.col(f"found.{name}")) for name in KEY]
+    joined = takeovers.alias("taken").join(found.alias("found"), on=is_same, how="left")
+    return joined.select("taken.*", "found.seen_at", "found.returned_at", "found.in_touch_at")

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 OWN_FORMAT = "shadowrelay"
 COLUMNS = (
     "row_id", "at", "event", "source", "message", "internet_message_id", "client_hostname", "server_hostname", "source_context",
-    "reference", "related_recipient",
+    "reference", "related_recipient", "sender", "subject",
     "recipients", "recipients_hash", "replication", "copies", "ack_us", "shadow_us", "reason", "silent_since", "detected_at",
     "format", "server",
 )  # fmt: skip
@@ -44,6 +44,11 @@ def is_promotion() -> Column:
 def is_from_safety_net() -> Column:
     """RESUBMIT of source SAFETYNET in our own log: the message was made of one in Safety Net. Exchange keeps the original's id."""
     return is_event("RESUBMIT") & (F.col("source") == "SAFETYNET") & is_own()
+
+
+def is_deferred_by_next_hop() -> Column:
+    """DEFER because the next hop, or its name, could not be reached, or because it wanted the message later."""
+    return is_event("DEFER") & F.col("source").isin("SMTP", "DNS")
 
 
 def is_side_message() -> Column:

@@ -15,16 +15,17 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from shadowrelay.sla.page import labels, wording
 from shadowrelay.sla.page.cautions import clock_caution, dropped_count, other_cautions
-from shadowrelay.sla.page.message_lists import causes, longest_exposures, trace_id, traces
-from shadowrelay.sla.page.servers import heat_map, scopes, takeovers
+from shadowrelay.sla.page.comparison import comparison
+from shadowrelay.sla.page.message_lists import causes, longest_exposures, slow, slow_causes, trace_id, traces
+from shadowrelay.sla.page.servers import clusters, heat_map, scopes, takeovers
 from shadowrelay.sla.page.summary_types import Summary
-from shadowrelay.sla.page.time_series import panes
+from shadowrelay.sla.page.time_series import exposure, panes
 from shadowrelay.sla.page.verdicts import actual, budgets, changed, changed_times, failures, headline, kind_of, promise, sign_of, targets
 
 _PACKAGE = "shadowrelay.sla.page"
 _VALUES = (  # of the summary; the templates know each by the name of its function
     *(headline, clock_caution, other_cautions, dropped_count, panes, takeovers, heat_map, scopes),
-    *(budgets, changed_times, targets, longest_exposures, causes, traces),
+    *(budgets, changed_times, targets, clusters, comparison, slow, longest_exposures, causes, traces),
 )
 
 
@@ -55,7 +56,8 @@ def templates() -> Environment:
     )
     functions = (
         *(wording.count, wording.counted, wording.shown, wording.percent, wording.burn, wording.pixels, wording.duration),
-        *(wording.milliseconds, wording.utc, kind_of, sign_of, actual, promise, changed, failures, trace_id, policy_hash),
+        *(wording.milliseconds, wording.utc, kind_of, sign_of, actual, promise, changed, failures, exposure, slow_causes),
+        *(trace_id, policy_hash),
     )
     environment.globals.update({function.__name__: function for function in functions}, labels=labels)
     return environment

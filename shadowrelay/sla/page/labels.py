@@ -33,6 +33,30 @@ UNITS = {  # what is good or bad: one of them, several, and what the bad ones we
 
 COUNTED = frozenset({"recipients_lost", "recipients_duplicated_unexplained", "shadows_orphaned"})  # a number that must not be passed
 
+LISTS = {  # objective -> the list of what missed it
+    "redundancy_ratio": "exposures",
+    "exposure": "exposures",
+    "recipients_lost": "losses",
+    "recipients_duplicated_unexplained": "duplicates",
+    "shadows_orphaned": "orphans",
+}
+
+INCIDENTS = {  # kind of an incident -> where its details are
+    "lost server": "takeovers",
+    "cut": "takeovers",
+    "exposure": "exposures",
+    "duplicate": "duplicates",
+    "left-over copies": "orphans",
+    "unknown": "losses",
+}
+
+SLOW = {  # objective -> what missed it
+    "shadow_latency": "Slow second copies",
+    "discard_lag": "Copies cleaned up late",
+    "delivery_latency": "Slow deliveries",
+    "takeover": "Late takeovers",
+}
+
 FIGURES = {
     **OBJECTIVES,
     "redundancy_ratio": "Redundancy ratio",

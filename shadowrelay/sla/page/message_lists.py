@@ -31,6 +31,18 @@ def causes(summary: Summary) -> dict[str, list[tuple[str, int]]]:
     }
 
 
+def slow(summary: Summary) -> list[tuple[str, int, list[Mapping[str, Cell]]]]:
+    """(objective, how many there are, those that are listed) of each speed objective that some message missed."""
+    totals = {name: sum(causes.values()) for name, causes in summary["slow_causes"].items()}
+    listed = {name: [one for one in summary["slow"] if one["objective"] == name] for name in totals}
+    return [(name, total, listed[name]) for name, total in totals.items() if total]
+
+
+def slow_causes(name: str, summary: Summary) -> list[tuple[str, int]]:
+    """Why events missed this objective, the most frequent cause first."""
+    return sorted(summary["slow_causes"].get(name, {}).items(), key=lambda cause: (-cause[1], cause[0]))
+
+
 # ---- traces
 
 

@@ -1,5 +1,5 @@
 "use strict";
-// Comfort only: the page says everything without it. Tables sort, plots tell the figure under the pointer, links open folded traces.
+// Comfort only: the page says everything without it. Tables sort and can be saved as CSV, plots tell the figure under the pointer, links open folded traces.
 
 function keyOf(row, index) {
   const cell = row.cells[index];
@@ -32,6 +32,40 @@ for (const table of document.querySelectorAll("table.sortable")) {
     head.append(button);
   });
 }
+
+function csvOf(table) {
+  const lines = [...table.rows].map((row) =>
+    [...row.cells].map((cell) => {
+      const times = [...cell.querySelectorAll("time")].map((time) => time.dateTime);
+      const text = times.length && row.parentNode === table.tBodies[0] ? times.join(" ") : cell.textContent.trim().replace(/\s+/g, " ");
+      // a spreadsheet must not take what a sender wrote for a formula
+      return `"${text.replace(/^[=+@-]/, "'$&").replaceAll('"', '""')}"`;
+    }).join(","),
+  );
+  return lines.join("\r\n") + "\r\n";
+}
+
+for (const box of document.querySelectorAll(".scroll")) {
+  const table = box.querySelector("table");
+  const button = document.createElement("button");
+  button.type = "button";
+  button.className = "csv";
+  button.textContent = "CSV";
+  button.title = "Save this table as CSV";
+  button.addEventListener("click", () => {
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(new Blob([csvOf(table)], { type: "text/csv" }));
+    link.download = `${table.caption.id.replace(/(-table)?-caption$/, "")}.csv`;
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+  });
+  table.caption.append(button);
+}
+
+const widths = new ResizeObserver((boxes) => {
+  for (const { target } of boxes) target.classList.toggle("wide", target.scrollWidth > target.clientWidth + 1);
+});
+for (const box of document.querySelectorAll(".scroll")) widths.observe(box);
 
 for (const figure of document.querySelectorAll("figure")) {
   const plot = figure.querySelector("svg.plot");

@@ -12,9 +12,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import ClassVar, NamedTuple
 
-from shadowrelay.sla.page.wording import NB, duration, percent
+from shadowrelay.sla.page.wording import NB, count, duration, percent
 
-_STEPS = [timedelta(hours=hours) for hours in (1, 3, 6, 12, 24, 48, 96, 168, 336, 672, 1344, 2688, 5376, 10752)]
+_STEPS = [
+    *(timedelta(minutes=minutes) for minutes in (1, 2, 5, 10, 15, 30)),
+    *(timedelta(hours=hours) for hours in (1, 3, 6, 12, 24, 48, 96, 168, 336, 672, 1344, 2688, 5376, 10752)),
+]
 _TICKS_MAX = 6
 _LABEL_GAP = 15.0
 _EPOCH = datetime(2024, 1, 1, tzinfo=UTC)  # a Monday
@@ -121,7 +124,7 @@ class Plot:
 
 
 def time_ticks(first: datetime, end: datetime) -> list[tuple[datetime, str]]:
-    """Whole hours or days, at most six. Labels: the hour within a day, else the date."""
+    """Whole minutes, hours or days, at most six. Labels: the hour within a day, else the date."""
     step = next((step for step in _STEPS if (end - first) / step <= _TICKS_MAX), (end - first) / _TICKS_MAX)
     at = _EPOCH + step * -(-(first - _EPOCH) // step)
     ticks = []
@@ -137,10 +140,6 @@ def time_ticks(first: datetime, end: datetime) -> list[tuple[datetime, str]]:
 _DECADES_MS = [1, 10, 100, 1_000, 10_000, 60_000, 600_000, 3_600_000, 21_600_000, 86_400_000, 864_000_000, 8_640_000_000]
 _NINES_MAX = 7
 _TICKS = 4
-_ROUND_SECONDS = [
-    *(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800),
-    *(3_600, 7_200, 10_800, 21_600, 43_200, 86_400),
-]
 
 
 def nines(ratios: Iterable[float], promised: float | None) -> Axis:
@@ -178,17 +177,14 @@ def times(values_ms: Iterable[float], promised_ms: float | None) -> Axis:
     return Axis(place, tuple((place(tick), ("≤" if tick == 1 else "") + duration(tick / 1000)) for tick in ticks))
 
 
-def sums(values: Iterable[float]) -> Axis:
-    """For seconds that add up: from zero, linear, with about four round ticks."""
+def counts(values: Iterable[float]) -> Axis:
+    """For numbers of messages: from zero, linear, with about four round ticks."""
     highest = max(values, default=0.0) or 1.0
-    step = next((step for step in _ROUND_SECONDS if highest / step <= _TICKS), None)
-    if step is None:  # more than four days: one, two or five of ten to some power
-        power = 86_400 * 10 ** math.floor(math.log10(highest / _TICKS / 86_400))
-        step = next(factor * power for factor in (1, 2, 5, 10) if highest / (factor * power) <= _TICKS)
+    power: int = 10 ** max(0, math.floor(math.log10(highest / _TICKS)))
+    step: int = next(factor * power for factor in (1, 2, 5, 10) if highest / (factor * power) <= _TICKS)
     top = step * math.ceil(highest / step - 1e-9)
 
     def place(value: float) -> float:
         return value / top
 
-    ticks = [index * step for index in range(round(top / step) + 1)]
-    return Axis(place, tuple((place(tick), duration(tick) if tick else "0") for tick in ticks))
+    return Axis(place, tuple((place(index * step), count(index * step)) for index in range(round(top / step) + 1)))

@@ -62,9 +62,17 @@ def _heat(figure: Figure | None, within: float) -> Heat | None:
     details = [
         f"p95 {milliseconds(p95)}" if p95 is not None else "",
         f"{count(figure['messages_promoted'])} taken over" if figure["messages_promoted"] else "",
-        counted(figure["shadows_orphaned"], "orphan") if figure["shadows_orphaned"] else "",
+        counted(figure["shadows_orphaned"], "left-over copy", "left-over copies") if figure["shadows_orphaned"] else "",
     ]
     return Heat(kind, count(figure["messages_acknowledged"]), [one for one in details if one])
+
+
+def clusters(summary: Summary) -> list[tuple[str, list[tuple[str, list[str]]]]]:
+    """(boundary, [(site, servers)]) of the servers whose logs were read; the name is empty where the logs do not tell it."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for server in sorted(summary["input"]["servers"], key=lambda one: (one["boundary"], one["site"], one["name"])):
+        found.setdefault(server["boundary"], {}).setdefault(server["site"], []).append(server["name"])
+    return [(boundary, list(sites.items())) for boundary, sites in found.items()]
 
 
 def scopes(summary: Summary) -> list[tuple[str, str, list[Figure]]]:
@@ -82,8 +90,13 @@ def scopes(summary: Summary) -> list[tuple[str, str, list[Figure]]]:
 _WIDTH, _MARGIN = 600, 12
 _SPARE = {10, 600, 10_800}  # not named where there is little room
 _TICKS = (1, 10, 60, 600, 3_600, 10_800, 86_400, 604_800, 2_592_000)  # seconds
-_SEGMENTS = (("lost", "promoted"), ("promoted", "delivered"))
-_BEFORE = {"lost": "before the loss", "detected": "before the detection", "promoted": "before the promotion"}  # by the first station
+_SEGMENTS = (("lost", "promoted"), ("cut off", "promoted"), ("promoted", "delivered"))
+_BEFORE = {
+    "lost": "before the loss",
+    "cut off": "before the cut",
+    "detected": "before the detection",
+    "promoted": "before the promotion",
+}  # by the first station
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +115,7 @@ class Track:
     `segments` are (the station that they lead to, from x, to x)."""
 
     primary: str
+    said: str
     promoted_by: str
     reason: str
     messages: str
@@ -149,16 +163,21 @@ def _reached(one: Takeover) -> list[tuple[str, str, float]]:
 
     Units: below zero it was before the first, as a delivery may be of which the primary's log or its peers knew too late.
     """
-    known = [("lost", one["silent_since"]), ("detected", one["detected_at"])]
+    known = [("cut off" if one["is_cut"] else "lost", one["silent_since"]), ("detected", one["detected_at"])]
     if any(at for _, at in known):
         known += [("promoted", one["last_resubmit_at"])]
     else:
         known += [("promoted", one["first_resubmit_at"])]
         if one["last_resubmit_at"] != one["first_resubmit_at"]:
             known += [("last promoted", one["last_resubmit_at"])]
-    known += [("delivered", one["delivered_at"]), ("returned", one["returned_at"])]
+    known += [("delivered", one["delivered_at"]), _end(one)]
     logged = [(name, at) for name, at in known if at]
     return [(name, at, after) for name, at in logged if (after := seconds_between(logged[0][1], at)) is not None]
+
+
+def _end(one: Takeover) -> tuple[str, str | None]:
+    """A server that was only cut off had not gone, and so cannot return."""
+    return ("in touch", one["in_touch_at"]) if one["is_cut"] else ("returned", one["returned_at"])
 
 
 def _x(seconds: float, longest: float) -> float:
@@ -172,12 +191,13 @@ def _track(one: Takeover, longest: float) -> Track:
     said = [f"{name} {f'after {duration(seconds)}' if seconds >= 0 else _BEFORE[first]}" for name, _, seconds in reached[1:]]
     return Track(
         primary=one["old_primary"],
+        said="cut off; its mail taken over by" if one["is_cut"] else "taken over by",
         promoted_by=one["new_primary"],
         reason=REASONS.get(one["reason"], one["reason"]),
         messages=counted(one["messages"], "message"),
         late=None if one["in_time"] is None else one["messages"] - one["in_time"],
         stations=[Station(name, when, _since(name, seconds, first), at.get(name)) for name, when, seconds in reached],
-        missing=[name for name in ("delivered", "returned") if name not in {name for name, _, _ in reached}],
+        missing=[name for name in ("delivered", _end(one)[0]) if name not in {name for name, _, _ in reached}],
         segments=[(end, at[begin], max(at[begin], at[end])) for begin, end in _SEGMENTS if begin in at and end in at],
         description=", ".join(said) or "no later instant is known",
     )

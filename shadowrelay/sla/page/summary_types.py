@@ -27,6 +27,7 @@ class Figures(TypedDict):
     shadow_latency_ms: Percentiles
     shadow_share: float | None
     exposure_count: int
+    messages_exposed: int
     exposure_seconds: float
     exposure_max_seconds: float
     discard_lag_ms: Percentiles
@@ -49,7 +50,7 @@ class Overall(Figures):
 
 
 class Figure(Figures):
-    window: Literal["all", "day", "hour"]
+    window: Literal["all", "day", "hour", "minute"]
     start: str
     scope: Literal["all", "boundary", "site", "server", "pair"]
     name: str
@@ -125,6 +126,16 @@ class Takeover(TypedDict):
     delivered_at: str | None
     returned_at: str | None
     in_time: int | None
+    is_cut: bool
+    in_touch_at: str | None
+
+
+class Before(TypedDict):
+    since: str
+    until: str
+    is_whole: bool
+    verdict: Mapping[str, KindVerdict]
+    overall: Figures
 
 
 class TraceRow(TypedDict):
@@ -160,6 +171,11 @@ class Summary(TypedDict):
     objectives: Sequence[Objective]
     not_computable: Sequence[Mapping[str, Cell]]
     figures: Sequence[Figure]
+    before: Before | None
+    incidents: Sequence[Mapping[str, Cell]]
+    cuts: Sequence[Mapping[str, Cell | Sequence[str]]]
+    slow: Sequence[Mapping[str, Cell]]
+    slow_causes: Mapping[str, Mapping[str, int]]
     takeovers: Sequence[Takeover]
     duplicates: Sequence[Mapping[str, Cell]]
     losses: Sequence[Mapping[str, Cell]]

@@ -1,19 +1,23 @@
 """Figures over time: redundancy, latencies, exposure, discard lag. Each plot has its table.
 
 For each figure there is one plot by day and one by hour. The summary holds all days, and of hours the last 168. A period of up to a week is
-drawn by hour only; a longer one by day, and its end by hour.
+drawn by hour only; a longer one by day, and its end by hour. A period of up to three hours is drawn by minute. Fewer than three points
+are no plot: the key figures say it all.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Literal
+from typing import Literal, get_args
 
-from shadowrelay.sla.page.plots import Axis, Line, Plot, nines, sums, times
+from shadowrelay.sla.page.plots import Axis, Line, Plot, counts, nines, times
 from shadowrelay.sla.page.summary_types import Figure, Figures, Objective, Percentiles, Summary
-from shadowrelay.sla.page.wording import NONE, count, duration, milliseconds, parsed, percent
+from shadowrelay.sla.page.wording import NONE, count, counted, duration, milliseconds, parsed, percent
 
+Window = Literal["day", "hour", "minute"]
 _WEEK = timedelta(days=7)
+_POINTS_MIN = 3
+_STEPS: Mapping[Window, timedelta] = {"day": timedelta(days=1), "hour": timedelta(hours=1), "minute": timedelta(minutes=1)}
 Value = Callable[[Figure], float | None]
 Rank = Literal["p50", "p95", "p99", "max"]
 
@@ -71,28 +75,29 @@ def panes(summary: Summary) -> dict[str, Pane]:
 
 
 def _pane(summary: Summary, course: Course, keys: list[tuple[str, str]]) -> Pane:
-    by_hour, by_day = (_windows(summary, window) for window in ("hour", "day"))
-    days = [start for start, _ in by_day]
+    windows = {window: _windows(summary, window) for window in get_args(Window)}
+    days = [start for start, _ in windows["day"]]
     is_long = bool(days) and days[-1] - days[0] >= _WEEK
-    charts = [_chart(course, "day", by_day) if is_long else None, _chart(course, "hour", by_hour)]
+    shown: Sequence[Window] = ("minute",) if windows["minute"] else ("day", "hour") if is_long else ("hour",)
+    charts = [_chart(course, window, windows[window]) for window in shown]
     return Pane(course, [chart for chart in charts if chart], keys)
 
 
-def _windows(summary: Summary, window: str) -> list[tuple[datetime, Figure]]:
+def _windows(summary: Summary, window: Window) -> list[tuple[datetime, Figure]]:
     chosen = [figure for figure in summary["figures"] if figure["window"] == window and figure["scope"] == "all"]
     return sorted(((start, figure) for figure in chosen if (start := parsed(figure["start"]))), key=lambda pair: pair[0])
 
 
-def _chart(course: Course, window: Literal["day", "hour"], windows: Sequence[tuple[datetime, Figure]]) -> Chart | None:
+def _chart(course: Course, window: Window, windows: Sequence[tuple[datetime, Figure]]) -> Chart | None:
     starts = [start for start, _ in windows]
     figures = [figure for _, figure in windows]
     lines = [Line(name, kind, [value(figure) for figure in figures]) for name, kind, value in course.lines]
     bars = [course.sum_of(figure) for figure in figures] if course.sum_of else []
     known = [value for values in [*[line.values for line in lines], bars] for value in values if value is not None]
-    if not known:
+    points = zip(*([line.values for line in lines] or [bars]), strict=True)
+    if sum(1 for values in points if any(value is not None for value in values)) < _POINTS_MIN or (bars and not any(known)):
         return None
-    step = timedelta(days=1) if window == "day" else timedelta(hours=1)
-    plot = Plot(starts, step, course.axis(known, course.promise), lines, bars, course.promise)
+    plot = Plot(starts, _STEPS[window], course.axis(known, course.promise), lines, bars, course.promise)
     shown = lines or [Line(course.title, "", bars)]
     return Chart(
         name=f"{course.name}-by-{window}",
@@ -188,33 +193,32 @@ def _delivery_latency(summary: Summary) -> Pane:
     return _pane(summary, course, _keys(summary["overall"]["delivery_latency_ms"]))
 
 
+def exposure(figures: Figures) -> str:
+    """199 messages, longest 8.2 s"""
+    number = figures["messages_exposed"]
+    return f"{counted(number, 'message')}, longest {duration(figures['exposure_max_seconds'])}" if number else "no message"
+
+
 def _exposure(summary: Summary) -> Pane:
     """How long mail depended on one copy."""
     overall = summary["overall"]
     course = Course(
-        name="exposure-seconds",
-        title="Exposure",
-        spoken=duration,
-        axis=lambda values, _: sums(values),
-        sum_of=lambda figure: figure["exposure_seconds"],
-        columns=(
-            ("Intervals", lambda figure: figure["exposure_count"], count),
-            ("Longest", lambda figure: figure["exposure_max_seconds"], duration),
-        ),
-        explained="The times of all messages together: two messages exposed for an hour are two hours.",
+        name="messages-exposed",
+        title="Messages with one copy only",
+        spoken=count,
+        axis=lambda values, _: counts(values),
+        sum_of=lambda figure: figure["messages_exposed"],
+        columns=(("Longest", lambda figure: figure["exposure_max_seconds"], duration),),
+        explained="Messages by when they were acknowledged.",
     )
-    keys = [
-        ("Intervals", count(overall["exposure_count"])),
-        ("All together", duration(overall["exposure_seconds"])),
-        ("Longest", duration(overall["exposure_max_seconds"])),
-    ]
+    keys = [("Had one copy only for a time", exposure(overall))]
     return _pane(summary, course, keys)
 
 
 def _discard_lag(summary: Summary) -> Pane:
     """How long copies outlived their need."""
     overall = summary["overall"]
-    course = _percentiles(summary, "discard_lag", "Discard lag", lambda figures: figures["discard_lag_ms"], ("p50", "p95", "max"))
+    course = _percentiles(summary, "discard_lag", "Clean-up of copies", lambda figures: figures["discard_lag_ms"], ("p50", "p95", "max"))
     keys = [*_keys(overall["discard_lag_ms"], ("p50", "p95", "max")), ("Late", count(overall["discards_late"]))]
     return _pane(summary, course, keys)
 

@@ -108,6 +108,7 @@ def _promised(name: str, wanted: float, within: float | None, summary: Summary) 
     return share + {
         "redundancy_ratio": " before the 250",
         "takeover": f" within {duration(span + heartbeat)} of the last sign of life, or {duration(heartbeat)} of finding the disk empty",
+        "recipients_duplicated_unexplained": " in the whole period",
         "recipients_lost": f" without an end within {duration(expiration)}",
         "shadows_orphaned": f" held longer than {duration(expiration + seconds['safety_net_hold_time'])}",
     }.get(name, "")

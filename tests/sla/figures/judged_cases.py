@@ -180,7 +180,7 @@ def ended(case: Case) -> None:
 
 
 def lost(case: Case) -> None:
-    case.receive(0, "set aside", to=[A])
+    case.receive(0, "set aside", to=[A], subject="=cmd()", sender="writer@x.example")
     case.row("POISONMESSAGE", 5, "p", "set aside", to=[A])
     case.held(0, "discarded for one")
     case.discard(5, "discarded for one", to=[A])
@@ -317,6 +317,43 @@ def takenover(case: Case) -> None:
     case.lives(11_600, "p")
 
 
+def apart(case: Case) -> None:
+    """The network is cut, and both go on."""
+    for message in ("taken", "also"):
+        case.held(0, message)
+    case.lives(5_000, "p")
+    case.promote(11_000, "taken", silent=100, detected=10_990)
+    case.promote(11_001, "also", silent=100, detected=10_990)
+    case.lives(12_000, "p")
+    case.hold(20_000, "taken")
+
+
+def slow(case: Case) -> None:
+    case.held(0, "next hop")
+    case.row("DEFER", 10, "p", "next hop", source="DNS")
+    case.send(200, "next hop")
+    case.held(0, "both")
+    case.row("DEFER", 10, "p", "both")
+    case.promote(150, "both", silent=100, detected=149)
+    case.send(200, "both", server="s")
+    case.held(0, "ours")
+    case.row("DEFER", 10, "p", "ours", source="ROUTING")
+    case.send(61, "ours")
+    case.held(0, "quick")
+    case.send(60, "quick")
+    case.row("HAREDIRECTFAIL", 0, "p", "refused", client="p", peer="q")
+    case.held(0, "refused", shadow_us=250_001)
+    case.held(0, "late copy", shadow_us=250_001)
+    case.held(120, "copy of a lost server", shadow_us=250_001)
+    case.held(1_000, "discarded late")
+    case.send(1_001, "discarded late")
+    case.discard(1_122, "discarded late")
+    case.held(0, "discarded late, a server was out")
+    case.send(1, "discarded late, a server was out")
+    case.discard(122, "discarded late, a server was out")
+    case.lives(800, "p")
+
+
 def repeated(case: Case) -> None:
     case.plain(0, "all of it")
     case.rows += [dict(row, row_id=f"{number:032x}") for number, row in enumerate(case.rows)]
@@ -410,7 +447,7 @@ def nowhere(case: Case) -> None:
 _CASES: tuple[Callable[[Case], None], ...] = (
     plain, several, outlived,
     exposed, rebuilt, refused, notified, journaled, resubmitted, told, ended, lost, logends, twice, again, orphaned,
-    takenover, repeated, traps, exchange16, replaced, redirected, exchange10, nowhere,
+    takenover, apart, slow, repeated, traps, exchange16, replaced, redirected, exchange10, nowhere,
 )  # fmt: skip
 
 

@@ -1,5 +1,7 @@
 """Exposures, takeovers, duplicates, losses and orphans, each with its cause. docs/sla.md, 3 and 4."""
 
+from datetime import datetime
+
 from tests.sla.figures.cases import DAY, at
 
 
@@ -64,6 +66,47 @@ def test_a_takeover_is_of_one_new_and_old_primary_reason_and_detection(judged):
         ("q", "p", "DatabaseChanged", at(12_000), at(12_001), 1, 0, None, None),  # in time, and once more too late
         ("s", "q", "Handover", at(14_400), at(14_400), 1, 1, None, None),
     } == found
+
+
+def test_a_server_that_was_running_while_it_was_silent_is_seen_in_its_own_log(judged):
+    (apart,) = judged.lines("takeovers", "apart")
+    lost = next(line for line in judged.lines("takeovers", "takenover") if line["reason"] == "Silence")
+
+    assert (at(5_000), at(12_000), at(20_000)) == tuple(apart[name] for name in ("seen_at", "returned_at", "in_touch_at"))
+    assert (at(11_000), at(11_500), None) == tuple(lost[name] for name in ("seen_at", "returned_at", "in_touch_at"))
+    cut = next(cut for cut in judged.summary["cuts"] if "p.apart" in cut["servers"])
+    assert (["p.apart", "s.apart"], ["east", "west"], "apart") == (cut["servers"], cut["between"], cut["boundary"])
+    assert (at(100), at(20_000), 2) == (*(datetime.fromisoformat(cut[name]) for name in ("began_at", "ended_at")), cut["messages"])
+
+
+def test_each_slow_message_has_its_cause(judged):
+    out = "server lost or cut off"
+
+    assert {
+        ("delivery_latency", "next hop"): "next hop was down",
+        ("delivery_latency", "both"): f"next hop was down and {out}",
+        ("delivery_latency", "ours"): "our own delay",
+        ("shadow_latency", "refused"): "a server took no copy",
+        ("shadow_latency", "late copy"): "our own delay",
+        ("shadow_latency", "copy of a lost server"): out,
+        ("discard_lag", "discarded late"): "our own delay",
+        ("discard_lag", "discarded late, a server was out"): out,
+    } == {(line["objective"], line["message"]): line["cause"] for line in judged.lines("slow", "slow")}
+    assert 2 == len([line for line in judged.lines("slow", "takenover") if line["objective"] == "takeover"])
+    assert judged.summary["slow_causes"]["delivery_latency"]["next hop was down"] >= 1
+    assert {line["objective"] for line in judged.summary["slow"]} == set(judged.summary["slow_causes"])
+
+
+def test_messages_that_were_exposed_are_counted_once(judged):
+    found = judged.figures("exposed")
+
+    assert (6, 5) == (found["exposure_count"], found["messages_exposed"])
+
+
+def test_a_loss_has_its_sender_and_subject(judged):
+    (line,) = [line for line in judged.lines("losses", "lost") if line["message"] == "set aside"]
+
+    assert ("writer@x.example", "=cmd()") == (line["sender"], line["subject"])
 
 
 def test_where_the_log_does_not_say_when_a_server_was_lost_nothing_is_in_time_or_late(judged):

@@ -1,0 +1,99 @@
+"""Which messages missed a speed target, and why: the next hop or a lost server, apart from our own delay. docs/sla.md, 4."""
+
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from shadowrelay.sla.figures.counting import DELIVERY_US, Within
+from shadowrelay.sla.figures.evidence import Evidence
+
+NEXT_HOP_DOWN = "next hop was down"
+SERVER_LOST = "server lost or cut off"
+BOTH = f"{NEXT_HOP_DOWN} and {SERVER_LOST}"
+NO_COPY_TAKEN = "a server took no copy"
+OWN = "our own delay"
+SILENCE = "Silence"
+COLUMNS = ("objective", "message", "server", "other", "at", "slow_us", "cause")
+
+
+def slow(found: Evidence, takeovers: DataFrame, sites: DataFrame, *, within: Within, now: int) -> DataFrame:
+    """One line for each event that missed the time of its objective.
+
+    Shapes: `takeovers` are all of them, also if `found` is of an interval; `sites` is small: server, site, boundary. Units: microseconds.
+    """
+    places = F.broadcast(sites.select("server", "boundary"))
+    outages = F.broadcast(_outages(takeovers, places, heartbeat_us=within.lag_us, now=now))
+    parts = [
+        _deliveries(found, within.delivery_us),
+        _copies(found, outages, places, within.shadow_us),
+        _discards(found, outages, within.lag_us),
+        _takeovers(found, outages),
+    ]
+    return reduce(DataFrame.unionByName, parts).select(*COLUMNS)
+
+
+def _deliveries(found: Evidence, within_us: int) -> DataFrame:
+    tries = found.lines.select("message", "first_deferred_at", F.try_element_at("promotions", F.lit(1))["at"].alias("promoted_at"))
+    late = found.messages.withColumn("slow_us", F.expr(DELIVERY_US)).where(F.col("slow_us") > within_us)
+    joined = late.join(tries, on="message", how="left")
+    is_deferred = F.coalesce(F.col("first_deferred_at") <= F.col("last_delivery_at"), F.lit(False))
+    is_promoted = F.coalesce(F.col("promoted_at") <= F.col("last_delivery_at"), F.lit(False))
+    cause = F.when(is_deferred & is_promoted, BOTH).when(is_deferred, NEXT_HOP_DOWN).when(is_promoted, SERVER_LOST).otherwise(OWN)
+    return _lines(joined, "delivery_latency", F.lit(""), cause)
+
+
+def _copies(found: Evidence, outages: DataFrame, places: DataFrame, within_us: int) -> DataFrame:
+    """Attempts may have gone to a server of the boundary that was out, before another one took the copy."""
+    refused = found.lines.where("is_redirect_failed").select("message", F.lit(True).alias("is_refused"))
+    late = found.messages.withColumn("slow_us", F.col("shadow_us")).where(F.col("slow_us") > within_us)
+    joined = late.join(refused, on="message", how="left").join(places, on="server", how="left").crossJoin(outages)
+    boundary = F.coalesce("boundary", F.lit(""))
+    was_out = F.exists("outages", lambda out: (out["boundary"] == boundary) & _do_overlap(out, F.col("at") - F.col("slow_us"), F.col("at")))
+    cause = F.when(F.col("is_refused"), NO_COPY_TAKEN).when(was_out, SERVER_LOST).otherwise(OWN)
+    return _lines(joined, "shadow_latency", F.coalesce("pair_server", F.lit("")), cause)
+
+
+def _discards(found: Evidence, outages: DataFrame, within_us: int) -> DataFrame:
+    late = found.copies.withColumn("slow_us", F.col("lag_us")).where(F.col("slow_us") > within_us).crossJoin(outages)
+    was_out = _was_out(F.col("discarded_at") - F.col("lag_us"), F.col("discarded_at"), F.col("server"), F.col("primary"))
+    return _lines(late, "discard_lag", F.col("primary"), F.when(was_out, SERVER_LOST).otherwise(OWN))
+
+
+def _takeovers(found: Evidence, outages: DataFrame) -> DataFrame:
+    elapsed = F.when(F.col("reason") == "Silence", F.col("silence_us")).otherwise(F.col("detection_us"))
+    late = found.promotions.where(~F.col("is_in_time")).withColumn("slow_us", elapsed).crossJoin(outages)
+    was_out = _was_out(F.col("at") - F.col("slow_us"), F.col("at"), F.col("new_primary"))
+    late = late.withColumn("server", F.col("new_primary"))
+    return _lines(late, "takeover", F.col("old_primary"), F.when(was_out, SERVER_LOST).otherwise(OWN))
+
+
+def _lines(late: DataFrame, objective: str, other: Column, cause: Column) -> DataFrame:
+    named = {"objective": F.lit(objective), "other": other, "cause": cause}
+    return late.withColumns(named).select(*COLUMNS)
+
+
+def _outages(takeovers: DataFrame, places: DataFrame, *, heartbeat_us: int, now: int) -> DataFrame:
+    """One line, with when each server that was taken over was out: until it returned or, if it had been running, until it was in touch
+    again. There are few takeovers."""
+    was_running = F.coalesce((F.col("reason") == SILENCE) & (F.col("seen_at") > F.col("silent_since") + heartbeat_us), F.lit(False))
+    outage = F.struct(
+        F.col("old_primary").alias("server"),
+        F.coalesce("boundary", F.lit("")).alias("boundary"),
+        F.coalesce("silent_since", "first_resubmit_at").alias("since"),
+        F.coalesce(F.when(was_running, F.col("in_touch_at")).otherwise(F.col("returned_at")), F.lit(now)).alias("until"),
+    )
+    placed = takeovers.join(places.withColumnRenamed("server", "old_primary"), on="old_primary", how="left")
+    return placed.agg(F.collect_list(outage).alias("outages"))
+
+
+def _was_out(since: Column, until: Column, *servers: Column) -> Column:
+    def is_meant(outage: Column) -> Column:
+        is_server = reduce(Column.__or__, [outage["server"] == server for server in servers])
+        return is_server & _do_overlap(outage, since, until)
+
+    return F.exists("outages", is_meant)
+
+
+def _do_overlap(outage: Column, since: Column, until: Column) -> Column:
+    return (outage["since"] <= until) & (outage["until"] >= since)

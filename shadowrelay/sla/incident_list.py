@@ -1,0 +1,271 @@
+"""What happened, as one list: when, who, what, and the sender and subject where a person must be told. docs/sla.md, 4.
+
+Pure functions over the lists of summary.json. A network that was cut is one event: the servers behind it had not gone, although others took
+their mail over.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from itertools import groupby
+from typing import Any
+
+from shadowrelay.sla.objectives import LOG_ENDS
+from shadowrelay.sla.page.labels import DUPLICATE_CAUSES, REASONS
+from shadowrelay.sla.page.wording import NB, counted, duration
+
+Line = Mapping[str, Any]
+
+Places = Mapping[str, tuple[str, str]]
+"""Server -> boundary and site."""
+SILENCE = "Silence"
+UNEXPLAINED = "unexplained"
+
+
+def incidents(summary: Line) -> list[dict[str, Any]]:
+    """`incidents` of summary.json. Those of which a person must be told come first, then the others; each part in order of time.
+
+    Shapes: `summary` has all other lists, `cuts`, `overall` and `causes`.
+    """
+    told = [*_losses(summary["losses"]), *_unexplained(summary["duplicates"])]
+    others = [
+        *_cuts(summary["cuts"]),
+        *_lost_servers(summary["takeovers"]),
+        *_duplicates(summary["duplicates"]),
+        *_exposures(summary),
+        *_left_over(summary["orphans"]),
+        *_unknown(summary["losses"]),
+    ]
+    return [*_in_order(told), *_in_order(others)]
+
+
+def _in_order(found: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    return sorted(found, key=lambda one: (_parsed(one["at"]), one["kind"], one["who"], one["message"], one["recipient"]))
+
+
+def _incident(kind: str, at: str | None, who: str, what: str, *, until: str | None = None, count: int = 1, **more: str) -> dict[str, Any]:
+    named = {name: more.get(name) or "" for name in ("message", "recipient", "sender", "subject", "tell")}
+    return {"kind": kind, "at": at, "until": until, "who": who, "what": what, "count": count, **named}
+
+
+# ---- single messages
+
+
+def _losses(losses: Sequence[Line]) -> list[dict[str, Any]]:
+    return [
+        _incident(
+            "loss", line["acknowledged_at"], line["server"], f"{line['recipient']} did not get the message: {line['cause']}",
+            message=line["message"], recipient=line["recipient"], sender=line["sender"], subject=line["subject"], tell="sender",
+        )
+        for line in losses
+        if line["cause"] != LOG_ENDS
+    ]  # fmt: skip
+
+
+def _unexplained(duplicates: Sequence[Line]) -> list[dict[str, Any]]:
+    return [
+        _incident(
+            "duplicate", line["first_at"], line["later_server"], _twice(line),
+            until=line["later_at"], message=line["message"], recipient=line["recipient"], sender=line["sender"], subject=line["subject"],
+            tell="recipient",
+        )
+        for line in duplicates
+        if line["cause"] == UNEXPLAINED
+    ]  # fmt: skip
+
+
+def _twice(line: Line) -> str:
+    times = "twice" if line["count"] == 2 else f"{line['count']} times"
+    return f"{line['recipient']} got the message {times}: unexplained"
+
+
+# ---- many messages with one reason
+
+
+def _duplicates(duplicates: Sequence[Line]) -> list[dict[str, Any]]:
+    explained = [line for line in duplicates if line["cause"] != UNEXPLAINED]
+    return [
+        _incident(
+            "duplicate", _first(line["first_at"] for line in lines),
+            _pair(first, later), f"{counted(len(lines), 'recipient')} got a message twice: {DUPLICATE_CAUSES.get(cause, cause)}",
+            until=_last(line["later_at"] for line in lines), count=len(lines),
+        )
+        for (cause, first, later), lines in _grouped(explained, "cause", "first_server", "later_server")
+    ]  # fmt: skip
+
+
+def _pair(first: str, later: str) -> str:
+    return first if first == later else f"{first}, {later}"
+
+
+def _left_over(orphans: Sequence[Line]) -> list[dict[str, Any]]:
+    known = [line for line in orphans if line["cause"] != LOG_ENDS]
+    return [
+        _incident(
+            "left-over copies", _first(line["at"] for line in lines), server,
+            f"{len(lines):,} left-over copies of mail of {primary}: {cause}",
+            count=len(lines),
+        )
+        for (server, primary, cause), lines in _grouped(known, "server", "primary", "cause")
+    ]  # fmt: skip
+
+
+def _unknown(losses: Sequence[Line]) -> list[dict[str, Any]]:
+    unknown = [line for line in losses if line["cause"] == LOG_ENDS]
+    return [
+        _incident(
+            "unknown", _first(line["acknowledged_at"] for line in lines), server,
+            f"what became of {counted(len(lines), 'recipient')} is not known: the log ends", count=len(lines),
+        )
+        for (server,), lines in _grouped(unknown, "server")
+    ]  # fmt: skip
+
+
+def _exposures(summary: Line) -> list[dict[str, Any]]:
+    overall, listed = summary["overall"], summary["exposures"]
+    if not overall["messages_exposed"] or not listed:
+        return []
+    causes = ", ".join(sorted(summary["causes"]["exposures"]))
+    servers = ", ".join(sorted({line["server"] for line in listed}))
+    count, longest = overall["messages_exposed"], overall["exposure_max_seconds"]
+    what = f"{counted(count, 'message')} had one copy only for a time, longest {duration(longest).replace(NB, ' ')}: {causes}"
+    ended = None if any(line["is_open"] for line in listed) else _last(line["ended_at"] for line in listed)
+    return [_incident("exposure", _first(line["began_at"] for line in listed), servers, what, until=ended, count=count)]
+
+
+def _grouped(lines: Iterable[Line], *names: str) -> list[tuple[tuple[str, ...], list[Line]]]:
+    def key(line: Line) -> tuple[str, ...]:
+        return tuple(line[name] for name in names)
+
+    return [(values, list(same)) for values, same in groupby(sorted(lines, key=key), key=key)]
+
+
+# ---- servers
+
+
+def _lost_servers(takeovers: Sequence[Line]) -> list[dict[str, Any]]:
+    found = []
+    for (old, reason), lines in _grouped([line for line in takeovers if not line["is_cut"]], "old_primary", "reason"):
+        for same in _overlapping(lines):
+            messages = sum(line["messages"] for line in same)
+            heirs = ", ".join(sorted({line["new_primary"] for line in same}))
+            returned = _first(line["returned_at"] for line in same)
+            parts = [REASONS.get(reason, reason), f"{counted(messages, 'message')} taken over by {heirs}"]
+            what = "; ".join(part for part in parts if part)  # Exchange logs no reason
+            found.append(
+                _incident("lost server", _began(same[0]), old, what, until=returned, count=messages)
+            )  # fmt: skip
+    return found
+
+
+def _cuts(cuts: Sequence[Line]) -> list[dict[str, Any]]:
+    are_several = len({cut["boundary"] for cut in cuts}) > 1
+    return [
+        _incident(
+            "cut", cut["began_at"], " and ".join(cut["between"]) + (f" of {cut['boundary']}" if are_several else ""),
+            f"were cut off from each other{'' if cut['ended_at'] else ' and are not in touch again'}; "
+            f"{counted(cut['messages'], 'message')} taken over, no server was lost",
+            until=cut["ended_at"], count=cut["messages"],
+        )
+        for cut in cuts
+    ]  # fmt: skip
+
+
+def with_cuts(takeovers: Sequence[Line], servers: Sequence[Line], heartbeat_seconds: float) -> list[dict[str, Any]]:
+    """The takeovers with `is_cut`: whether the old primary was running while it was silent, so that the network was cut.
+
+    Its own log shows it: a row more than a heartbeat after the last sign of life; or it took over mail of the other side at that time.
+    """
+    is_seen = [_is_seen(line, heartbeat_seconds) for line in takeovers]
+    cut = [line for line, is_so in zip(takeovers, is_seen, strict=True) if is_so]
+    places = _places(servers)
+    return [
+        {**line, "is_cut": is_so or any(_is_other_side(line, other, places) for other in cut)}
+        for line, is_so in zip(takeovers, is_seen, strict=True)
+    ]
+
+
+def _is_seen(line: Line, heartbeat_seconds: float) -> bool:
+    if line["reason"] != SILENCE or not line["silent_since"] or not line["seen_at"]:
+        return False
+    return (_parsed(line["seen_at"]) - _parsed(line["silent_since"])).total_seconds() > heartbeat_seconds
+
+
+def _is_other_side(line: Line, cut: Line, places: Places) -> bool:
+    is_alive = line["reason"] == SILENCE and line["old_primary"] == cut["new_primary"]
+    return is_alive and _between(line, places) == _between(cut, places) and _do_overlap(line, cut)
+
+
+def cuts(takeovers: Sequence[Line], servers: Sequence[Line]) -> list[dict[str, Any]]:
+    """`cuts` of summary.json: each cut of the network once, however many servers took over from how many others.
+
+    A cut ends with the first copy that goes between two of these servers again; without one it has not ended, as far as the logs tell.
+    Shapes: `takeovers` from `with_cuts`; `servers` as in `input`.
+    """
+    places = _places(servers)
+    by_place: dict[tuple[str, ...], list[Line]] = {}
+    for line in takeovers:
+        if line["is_cut"]:
+            by_place.setdefault(_between(line, places), []).append(line)
+    found = []
+    for (boundary, *between), lines in by_place.items():
+        for same in _overlapping(lines):
+            named = {line[name] for line in same for name in ("old_primary", "new_primary")}
+            found.append(
+                {
+                    "boundary": boundary,
+                    "between": between,
+                    "servers": sorted(named),
+                    "began_at": _first(map(_began, same)),
+                    "ended_at": _first(line["in_touch_at"] for line in same),
+                    "takeovers": len(same),
+                    "messages": sum(line["messages"] for line in same),
+                }
+            )
+    return sorted(found, key=lambda cut: (_parsed(cut["began_at"]), cut["boundary"], cut["between"]))
+
+
+def _places(servers: Sequence[Line]) -> Places:
+    return {each["name"]: (each["boundary"], each["site"]) for each in servers}
+
+
+def _between(line: Line, places: Places) -> tuple[str, ...]:
+    """The boundary, and two sites of it; the two servers, if they stand in one site or in unknown ones."""
+    old, new = line["old_primary"], line["new_primary"]
+    (boundary, here), (_, there) = (places.get(name, ("", "")) for name in (old, new))
+    return (boundary, *sorted((here, there) if here and there and here != there else (old, new)))
+
+
+def _began(line: Line) -> str:
+    began: str = line["silent_since"] or line["detected_at"] or line["first_resubmit_at"]
+    return began
+
+
+def _do_overlap(one: Line, other: Line) -> bool:
+    return _parsed(_began(one)) <= _parsed(other["last_resubmit_at"]) and _parsed(_began(other)) <= _parsed(one["last_resubmit_at"])
+
+
+def _overlapping(lines: Iterable[Line]) -> list[list[Line]]:
+    """Takeovers in groups of those that overlap in time, from the last sign of life to the last RESUBMIT."""
+    groups: list[list[Line]] = []
+    until: datetime | None = None
+    for line in sorted(lines, key=lambda line: (_parsed(_began(line)), line["new_primary"], line["old_primary"])):
+        last = _parsed(line["last_resubmit_at"])
+        if until is not None and _parsed(_began(line)) <= until:
+            groups[-1].append(line)
+            until = max(until, last)
+        else:
+            groups.append([line])
+            until = last
+    return groups
+
+
+def _first(instants: Iterable[str | None]) -> str | None:
+    return min((at for at in instants if at), key=_parsed, default=None)
+
+
+def _last(instants: Iterable[str | None]) -> str | None:
+    return max((at for at in instants if at), key=_parsed, default=None)
+
+
+def _parsed(text: str) -> datetime:
+    return datetime.fromisoformat(text)

@@ -1,0 +1,110 @@
+"""The list of what happened: who, when, what, and whom a person must tell. docs/sla.md, 4."""
+
+from typing import Any
+
+import pytest
+
+from shadowrelay.sla.incident_list import cuts, incidents, with_cuts
+from tests.kit import summaries
+
+SITES = {"e1": "east", "e2": "east", "w1": "west"}
+SERVERS = [{"name": name, "site": site, "boundary": "example"} for name, site in SITES.items()]
+
+
+def at(seconds: int) -> str:
+    return f"2026-11-21T12:{seconds // 60:02}:{seconds % 60:02}Z"
+
+
+def takeover(old: str, new: str, *, since: int = 10, until: int = 40, seen: int | None = None, touch: int | None = None) -> dict[str, Any]:
+    return {
+        "old_primary": old, "new_primary": new, "reason": "Silence", "silent_since": at(since), "detected_at": at(until - 1),
+        "first_resubmit_at": at(until), "last_resubmit_at": at(until), "messages": 5, "delivered_at": None, "in_time": 5,
+        "returned_at": None, "seen_at": None if seen is None else at(seen), "in_touch_at": None if touch is None else at(touch),
+    }  # fmt: skip
+
+
+def found_cuts(*takeovers: dict[str, Any], heartbeat: float = 2) -> list[dict[str, Any]]:
+    return cuts(with_cuts(takeovers, SERVERS, heartbeat), SERVERS)
+
+
+def test_a_cut_between_sites_is_one_event_however_many_servers_it_parted() -> None:
+    (cut,) = found_cuts(
+        takeover("e1", "w1", seen=30, touch=90), takeover("e2", "w1", since=12, seen=31), takeover("w1", "e1", since=11, until=39, seen=38)
+    )
+
+    assert (["east", "west"], ["e1", "e2", "w1"]) == (cut["between"], cut["servers"])
+    assert (at(10), at(90), 3, 15) == tuple(cut[name] for name in ("began_at", "ended_at", "takeovers", "messages"))
+
+
+def test_a_server_without_rows_was_not_lost_if_it_took_over_mail_itself() -> None:
+    (cut,) = found_cuts(takeover("e1", "w1", seen=30), takeover("w1", "e1", until=35))
+
+    assert 2 == cut["takeovers"]
+
+
+def test_a_cut_that_no_copy_has_crossed_since_has_not_ended() -> None:
+    (cut,) = found_cuts(takeover("e1", "w1", seen=30))
+    summary = summaries.demo() | {"cuts": [cut], "takeovers": [], "duplicates": [], "exposures": []}
+
+    assert None is cut["ended_at"]
+    assert ["were cut off from each other and are not in touch again; 5 messages taken over, no server was lost"] == [
+        one["what"] for one in incidents(summary)
+    ]
+
+
+@pytest.mark.parametrize("seen", [None, 11, 12])
+def test_a_server_that_wrote_nothing_after_a_heartbeat_was_lost(seen: int | None) -> None:
+    assert [] == found_cuts(takeover("e1", "w1", seen=seen))
+
+
+def test_two_cuts_at_different_times_are_two_events() -> None:
+    assert 2 == len(found_cuts(takeover("e1", "w1", seen=30), takeover("e1", "w1", since=100, until=130, seen=120)))
+
+
+def test_clusters_with_sites_of_the_same_names_have_cuts_of_their_own() -> None:
+    servers = [each | {"name": f"{each['name']}.{boundary}", "boundary": boundary} for boundary in ("one", "two") for each in SERVERS]
+    takeovers = [takeover(f"e1.{boundary}", f"w1.{boundary}", seen=30) for boundary in ("one", "two")]
+
+    found = cuts(with_cuts(takeovers, servers, 2), servers)
+
+    assert [("one", ["east", "west"], 1), ("two", ["east", "west"], 1)] == [
+        (cut["boundary"], cut["between"], cut["takeovers"]) for cut in found
+    ]
+
+
+def test_servers_of_one_site_are_named_and_not_the_site() -> None:
+    (cut,) = found_cuts(takeover("e1", "e2", seen=30))
+
+    assert ["e1", "e2"] == cut["between"]
+
+
+def test_those_of_which_a_person_must_be_told_come_first_with_sender_and_subject() -> None:
+    found = incidents(summaries.month())
+    told = [one for one in found if one["tell"]]
+
+    assert told == found[: len(told)]
+    assert 7 == len(told)
+    assert {("sender", "loss")} == {(one["tell"], one["kind"]) for one in told}
+    assert [] == [one for one in told if not (one["sender"] and one["subject"] and one["recipient"] and one["message"])]
+    assert sorted(one["at"] for one in told) == [one["at"] for one in told]
+
+
+def test_a_lost_server_is_one_incident_however_many_took_its_mail_over() -> None:
+    lost = with_cuts([takeover("e1", "w1"), takeover("e1", "e2", until=41)], SERVERS, 2)
+    summary = summaries.empty() | {"takeovers": lost}
+
+    assert [("lost server", "e1", "silent for longer than the span; 10 messages taken over by e2, w1", at(10))] == [
+        (one["kind"], one["who"], one["what"], one["at"]) for one in incidents(summary)
+    ]
+
+
+def test_a_takeover_without_a_reason_is_told_all_the_same() -> None:
+    summary = summaries.empty() | {"takeovers": with_cuts([takeover("EX1", "EX2") | {"reason": "", "silent_since": None}], [], 2)}
+
+    assert ["5 messages taken over by EX2"] == [one["what"] for one in incidents(summary)]
+
+
+def test_messages_with_one_copy_are_one_incident_with_the_longest() -> None:
+    (exposure,) = [one for one in incidents(summaries.demo()) if one["kind"] == "exposure"]
+
+    assert exposure["what"].startswith("31 messages had one copy only for a time, longest ")
