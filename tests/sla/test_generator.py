@@ -156,7 +156,8 @@ def logs_of(warehouse: Path) -> Logs:
             custom = dict(item.removeprefix("S:").split("=") for item in row["custom_data"].split(";") if item)
             logs.rows.append(
                 Row(instant, server, row["event"], row["source"], row["message"], row["internet_message_id"], row["client_hostname"],
-                    row["server_hostname"], row["source_context"], row["reference"], tuple(row["recipients"]), (), custom, row["format"],
+                    row["server_hostname"], row["source_context"], row["reference"], tuple(row["recipients"]), (), row["sender"],
+                    row["subject"], custom, row["format"],
                     row["file"], row["line"])
             )  # fmt: skip
     return logs

@@ -360,6 +360,56 @@ def test_each_takeover_is_one_row_with_its_stations() -> None:
         assert ["lost", "detected", "promoted", "delivered", "returned" if takeover["returned_at"] else "not yet returned"] == said
 
 
+def test_a_server_that_was_cut_off_was_not_lost_and_does_not_return() -> None:
+    summary = summaries.demo()
+    summary["takeovers"][0] |= {"is_cut": True, "in_touch_at": None}
+    page = Page(render(summary | {"cuts": [{"between": ["east", "west"]}]}))
+    stations = [re.sub(r" \+.*", "", term.text) for term in page.by_id("takeover-0-title").parents[-2].below("dt")]
+
+    assert ["cut off", "detected", "promoted", "delivered", "not yet in touch"] == stations
+    assert "the network was cut once" in next(one.text for one in page.all("p") if one.get("class") == "lead")
+
+
+def test_the_period_before_stands_beside_this_one() -> None:
+    summary = summaries.demo()
+    before = summaries.month()
+    summary["before"] = {"since": "2026-11-21T12:00:00Z", "until": "2026-11-21T14:00:00Z", "is_whole": False}
+    summary["before"] |= {"verdict": before["verdict"], "overall": before["overall"] | {"promotions": 2}, "objectives": []}
+    page = Page(render(summary))
+    rows = {next(row.below("th")).text: [cell.text for cell in row.below("td")] for row in rows_of(page, "comparison-table")}
+
+    assert ["0", "7", "less"] == rows["Recipients lost"]
+    assert ["2", "2", "same"] == rows["Takeovers"]
+    assert "the logs begin within it" in page.by_id("comparison-table-caption").text
+    assert "With --since it is compared" in page_of("demo").by_id("comparison").text
+
+
+def test_cluster_and_servers_stand_on_top() -> None:
+    (cluster,) = [one.text for one in page_of("demo").all("header")[0].below("p") if one.get("class") == "cluster"]
+
+    assert "Cluster example: mx1.east.example, mx2.east.example (east); mx1.west.example (west)" == cluster
+
+
+def test_what_happened_names_sender_and_subject_only_where_a_person_must_be_told() -> None:
+    heads = {name: [head.text for head in page_of(name).by_id("happened").below("th")][:5] for name in ("demo", "month")}
+
+    assert ["When", "Who", "What", "Sender", "Subject"] == heads["month"]
+    assert ["When", "Who", "What"] == heads["demo"][:3]
+    assert "Subject" not in heads["demo"]
+    assert "writer@src.exampletell the sender" in page_of("month").by_id("happened").text
+
+
+def test_a_missed_speed_target_leads_to_its_messages_and_causes() -> None:
+    page = Page(render(summaries.with_verdicts(summaries.month(), shadow_latency="missed")))
+    card = page.by_id("target-shadow_latency")
+    (link,) = card.below("a")
+
+    assert "next hop was down" in card.text
+    assert "our own delay" in card.text
+    rows = [row for row in page.by_id(link.get("href")[1:]).below("tr") if row.inside("tbody")]
+    assert 200 == len(rows)
+
+
 def test_a_takeover_of_which_little_is_known_is_shown_all_the_same() -> None:
     summary = summaries.demo()
     for takeover in summary["takeovers"]:
