@@ -438,7 +438,7 @@ class Steps:
             elif s.backup is not None:
                 yield "put back 0", self._put_back(s, mine)
         if s.disks:
-            # I4 (a), (b). A round of questions takes a moment: who was asked in it may have heard of the delivery since.
+            # I4 (a), (b). A poll and a round of questions take a moment.
             told = tuple(Told() if n in (place // WIDTH, place % WIDTH) else told for place, told in enumerate(s.told))
             destroyed = s._replace(
                 up=put(s.up, n, True),
@@ -448,7 +448,7 @@ class Steps:
                 attempt=idle,
                 told=told,
                 client=unanswered,
-                excused=s.excused or arrived or self._is_unheard(s, n, mine) or (mine.role is Role.DELIVERED and self._is_asking(s)),
+                excused=s.excused or arrived or self._is_unheard(s, n, mine) or (mine.role is Role.DELIVERED and self._is_news(s)),
                 disks=s.disks - 1,
             )
             yield f"destroy {n}", destroyed
@@ -457,9 +457,11 @@ class Steps:
         """I4 (b): n alone knows of the delivery."""
         return mine.role is Role.DELIVERED and not any(self.facts(s, t).role is Role.DELIVERED for t in self.nodes if t != n)
 
-    def _is_asking(self, s: State) -> bool:
-        """Somebody is in the middle of a round of questions, and does not wait for another server with earlier answers in hand."""
-        return any(self.facts(s, t).has_asked and not s.waited & 1 << t for t in self.nodes)
+    def _is_news(self, s: State) -> bool:
+        """The delivery has not gone round yet: somebody is still to hear of it, or is in the middle of a round of questions, and does not
+        wait for another server with earlier answers in hand."""
+        is_unheard = any(DiscardStatus.DELIVERED in told.statuses[told.heard :] for told in s.told)
+        return is_unheard or any(self.facts(s, t).has_asked and not s.waited & 1 << t for t in self.nodes)
 
     def _put_back(self, s: State, mine: Facts) -> State:
         """Node 0 runs on an older copy of its database, which gets a new id."""
