@@ -8,7 +8,7 @@ import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 
-from shadowrelay.store import connection
+from tests.kit.quick import share_texts
 from tests.kit.warm import Warm
 
 # How long an example takes says something about the machine only. A profile of Hypothesis that is in force stays the base of ours.
@@ -36,27 +36,7 @@ def _turn(item: pytest.Item) -> int:
     return next((turn for turn, place in enumerate(LONG) if item.nodeid.startswith(place)), len(LONG))
 
 
-class SharedTexts(dict[Any, Any]):
-    """Statements compiled once in a process, not once by each of its thousand engines: by the kind of their dialect, not by itself."""
-
-    def get(self, key: Any, default: Any = None) -> Any:
-        return super().get((type(key[0]), *key[1:]), default)
-
-    def __setitem__(self, key: Any, compiled: Any) -> None:
-        super().__setitem__((type(key[0]), *key[1:]), compiled)
-
-
-def _share_texts() -> None:
-    shared, use_queue_compiler = SharedTexts(), connection.use_queue_compiler
-
-    def use_both(engine: Any) -> None:
-        use_queue_compiler(engine)
-        engine._compiled_cache = shared
-
-    connection.use_queue_compiler = use_both
-
-
-_share_texts()
+share_texts()
 
 
 @pytest.fixture(autouse=True)

@@ -7,12 +7,11 @@ the same connection. What is not a plain SELECT goes to SQLAlchemy as before, an
 import sqlite3
 from collections.abc import Callable, Mapping
 from typing import Any
-from unittest import mock
 
-from sqlalchemy import Connection, Engine, Select, create_engine, exc
+from sqlalchemy import Connection, Select, exc
 from sqlalchemy.engine import Compiled
 
-from shadowrelay.store import counters, errors, opening, promises, queues, reading
+from shadowrelay.store import connection, counters, errors, opening, promises, queues, reading
 from shadowrelay.store.connection import InlineReaders, WriterConnection
 from shadowrelay.store.ledger import SqliteLedger
 
@@ -23,19 +22,27 @@ CONSTANT = {
 _texts: dict[Any, Text | None] = {}  # by cache key, or by the address of a constant; None: SQLAlchemy runs it
 
 
-_first: list[Engine] = []
+class SharedTexts(dict[Any, Any]):
+    """Statements compiled once in a process, not once by each of its thousand engines: by the kind of their dialect, not by itself."""
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        return super().get((type(key[0]), *key[1:]), default)
+
+    def __setitem__(self, key: Any, compiled: Any) -> None:
+        super().__setitem__((type(key[0]), *key[1:]), compiled)
 
 
-def engines_share_what_they_compile() -> Any:
-    """While this patch is in force. An engine compiles a statement once, and each start of a node makes two engines."""
+_shared, _use_queue_compiler = SharedTexts(), connection.use_queue_compiler
 
-    def create(*arguments: Any, **options: Any) -> Engine:
-        engine = create_engine(*arguments, **options)
-        _first[:] = _first or [engine]
-        engine.dialect, engine._compiled_cache = _first[0].dialect, _first[0]._compiled_cache
-        return engine
 
-    return mock.patch("shadowrelay.store.connection.create_engine", create)
+def share_texts() -> None:
+    """From now on, for all engines of the store in this process."""
+
+    def use_both(engine: Any) -> None:
+        _use_queue_compiler(engine)
+        engine._compiled_cache = _shared
+
+    connection.use_queue_compiler = use_both
 
 
 class Rows(list[Any]):

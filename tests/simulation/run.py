@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 
+from tests.kit.quick import share_texts
 from tests.simulation.rules_off import RULES, without
 from tests.simulation.scripts import SCRIPTS
 from tests.simulation.world import STEPS, Result, World
@@ -67,6 +68,7 @@ def run(seed: int, arguments: argparse.Namespace, *, is_traced: bool) -> Result:
 def warm_up() -> None:
     """What every world needs is made once, and inherited: modules, compiled SQL, certificates. Nothing of it is looked at again by the
     collector of garbage, which a world of a minute does without."""
+    share_texts()
     World(WARM_SEED, steps=1, nodes=(2,), messages=2).run()
     gc.collect()
     gc.freeze()

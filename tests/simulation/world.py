@@ -26,7 +26,6 @@ from shadowrelay.lab.account import Fault, FaultKind, Times
 from shadowrelay.model.ids import MessageId
 from shadowrelay.model.ownership import Claim, Role
 from shadowrelay.settings.values import Settings
-from tests.kit.quick import engines_share_what_they_compile
 from tests.simulation import bounds, judge
 from tests.simulation.checks import Checker
 from tests.simulation.client import Clients
@@ -163,7 +162,6 @@ class World:
             mock.patch("shadowrelay.store.content.RESERVE_BYTES", RESERVE_OCTETS),
             mock.patch("shadowrelay.store.opening.uuid4", new_id),
             mock.patch("shadowrelay.smtp.session.time_ns", self._nanoseconds),
-            engines_share_what_they_compile(),
             ExitStack() as stack,
         ):
             self.power = None if self.is_plain else Power(Path(directory), random.Random(self.seed ^ 0xF0F0))
