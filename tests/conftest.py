@@ -21,6 +21,7 @@ settings.load_profile(ANY_MACHINE)
 LONG = ("tests/process/", "tests/crash/", "tests/simulation/", "tests/pipeline/")
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist looks for the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """For `make test`: `--dist loadgroup --no-loadscope-reorder`."""
     for item in items:

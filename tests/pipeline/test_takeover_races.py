@@ -133,7 +133,7 @@ async def test_a_shadow_server_whose_row_cannot_be_read_does_not_hold_its_primar
         east, west = await a_waiting_message(net), net.nodes[WEST]
         net.sink.answer = lambda address: BUSY
         await west.ledger.real._writer.submit(
-            lambda work: work.connection.exec_driver_sql("UPDATE message SET envelope = 'x'") and setattr(work, "changes_count", 1)
+            lambda work: (work.connection.exec_driver_sql("UPDATE message SET envelope = 'x'"), setattr(work, "changes_count", 1))
         )
         await west.message(east.last)
         await asyncio.sleep(1)
