@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-ESCAPE = re.compile(r"\\u([0-9a-f]{4})")
+ESCAPE = re.compile(r"\\u(?!d[89a-f])([0-9a-f]{4})")  # a lone surrogate has no UTF-8: it stays as it is written
 COPIES = re.compile("[0-9]{1,9}/[0-9]{1,9}")
 NUMBERS = ("total-bytes", "recipient-count")
 

@@ -30,6 +30,8 @@ def test_reports_that_end_together_take_their_place_one_after_the_other(tmp_path
         for name in names:  # as Spark leaves them
             (tmp_path / store.making / "tables" / name).mkdir(parents=True)
             (tmp_path / store.making / "tables" / name / "part").write_text(said)
+        (tmp_path / store.making / "csv").mkdir()
+        (tmp_path / store.making / "csv" / "table.csv").write_text(said)
         store.publish({page: said.encode() for page in ("summary.json", "report.html")})
         store.clear()
 
@@ -39,5 +41,5 @@ def test_reports_that_end_together_take_their_place_one_after_the_other(tmp_path
 
         said = {path.read_text() for path in tmp_path.rglob("*") if path.is_file()}
         assert 1 == len(said)
-        assert {"tables", "summary.json", "report.html"} == {path.name for path in tmp_path.iterdir()}
+        assert {"tables", "csv", "summary.json", "report.html"} == {path.name for path in tmp_path.iterdir()}
         assert sorted(names) == sorted(path.name for path in (tmp_path / "tables").iterdir())
