@@ -26,7 +26,7 @@ demo: setup ## three nodes, real mail, a destroyed server, the balance; about a 
 	@$(BIN)/shadowrelay demo
 
 test: setup lint types ## what every change must pass: lint, types, and the tests that take seconds; many of those wait, so four at once
-	@$(BIN)/python -m pytest -n 4 --dist loadgroup --no-loadscope-reorder
+	@$(BIN)/python -m pytest -n 4 --dist loadscope --no-loadscope-reorder
 
 test-all: setup lint types ## everything, the long crash, ownership and interop runs too
 	@./requirements/setup.sh interop
