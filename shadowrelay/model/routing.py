@@ -1,10 +1,12 @@
 """Routing values: server addresses, destinations (next hops) and forks. docs/design.md 2."""
 
+import dataclasses
+
 from shadowrelay.model.message import Ordinals
 from shadowrelay.model.values import dataclass
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)  # also a setting, and pydantic knows no others
 class HostPort:
     """A server to connect to. `host` is a name or a bare IP address (IPv6 without brackets)."""
 

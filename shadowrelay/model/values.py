@@ -1,37 +1,44 @@
-"""`dataclass` and `replace` for frequently created values: frozen for mypy, but not at run time.
+"""`dataclass` and `replace` for frequently created values: each is a `msgspec.Struct`, written as a dataclass.
 
-A frozen dataclass of the standard library sets each field through `object.__setattr__`; creating one with eight fields takes five
-times as long as creating a mutable one, and each redundant message creates about sixty. mypy in strict mode reports every assignment
-to a field of a frozen value. Equality, hash and fields are those of the standard library. `replace` reads all fields at once.
-Measured: docs/performance.md "Changes in cost".
+Each redundant message creates about sixty values. What a dataclass does in Python for each (`__init__`, `__eq__`, `__hash__`, `replace`) a
+Struct does in C, and a frozen value is frozen at run time, too. mypy sees dataclasses. A class with a field that a Struct cannot have
+(`compare=False`, `init=False`) stays a dataclass. Measured: docs/performance.md "Changes in cost".
 """
 
 import dataclasses
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 if TYPE_CHECKING:
     from dataclasses import dataclass as dataclass
     from dataclasses import replace as replace
 else:
-    _read: dict[type, tuple[tuple[str, ...], attrgetter]] = {}
+    _PLAIN = {"default", "default_factory"}
 
-    def dataclass(*, frozen: bool = False, eq: bool = True, **options: Any) -> Any:
+    def dataclass(*, frozen: bool = False, eq: bool = True, order: bool = False, slots: bool = True) -> Any:
         """As `dataclasses.dataclass`; a frozen value with equality is hashable."""
 
         def made(cls: type) -> type:
-            found = dataclasses.dataclass(eq=eq, unsafe_hash=frozen and eq, **options)(cls)
-            names = tuple(field.name for field in dataclasses.fields(found) if field.init)
-            if len(names) > 1:  # attrgetter with a single name returns no tuple
-                _read[found] = (names, attrgetter(*names))
-            return found
+            namespace = {name: value for name, value in vars(cls).items() if name not in ("__dict__", "__weakref__", "__annotations__")}
+            fields = []
+            for name, kind in vars(cls).get("__annotations__", {}).items():
+                default = namespace.pop(name, msgspec.NODEFAULT)
+                if isinstance(default, dataclasses.Field):
+                    if not (default.compare and default.init):
+                        return dataclasses.dataclass(frozen=frozen, eq=eq, order=order, slots=slots)(cls)
+                    factory = default.default_factory
+                    is_made = factory is not dataclasses.MISSING
+                    default = msgspec.field(default_factory=factory) if is_made else msgspec.field(default=default.default)
+                fields.append((name, kind) if default is msgspec.NODEFAULT else (name, kind, default))
+            return msgspec.defstruct(
+                cls.__name__, fields, bases=(msgspec.Struct,), module=cls.__module__, namespace=namespace, frozen=frozen, eq=eq, order=order
+            )
 
         return made
 
     def replace(value: Any, **changes: Any) -> Any:
         """As `dataclasses.replace`."""
-        cls = type(value)
-        if cls not in _read:
-            return dataclasses.replace(value, **changes)
-        names, values = _read[cls]
-        return cls(**(dict(zip(names, values(value), strict=True)) | changes))
+        if isinstance(value, msgspec.Struct):
+            return msgspec.structs.replace(value, **changes)
+        return dataclasses.replace(value, **changes)

@@ -1,6 +1,6 @@
 """A node to look at: what `AdminView` promises, from values."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -15,6 +15,7 @@ from shadowrelay.model.queue import FailureKind, ForkRetry, MessagePage, NodeVie
 from shadowrelay.model.replies import STORE_UNAVAILABLE, LedgerUnavailable, RequestRefused
 from shadowrelay.model.resubmission import RequestState, ResubmitRequest
 from shadowrelay.model.tracking import EventId, EventSource, TrackingEvent
+from shadowrelay.model.values import replace
 from shadowrelay.pipeline.pressure_rules import NO_PRESSURE, Pressure
 from shadowrelay.settings.values import BackPressure
 

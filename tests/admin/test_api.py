@@ -1,7 +1,5 @@
 """The HTTP API, without a socket."""
 
-from dataclasses import replace
-
 import httpx
 import pytest
 import structlog
@@ -10,6 +8,7 @@ from shadowrelay.admin.api import make_application
 from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.message import Content
 from shadowrelay.model.queue import Delivery, QueueKind, QueueRow, ReportedFork
+from shadowrelay.model.values import replace
 from shadowrelay.pipeline.pressure_rules import NO_PRESSURE, Reading, Resource, measured
 from shadowrelay.protocol.filters import Comparison, Operator
 from shadowrelay.settings.values import BackPressure

@@ -1,7 +1,6 @@
 """Filtered listings of messages: what SQL finds is what the rules of `protocol.filters` say, page by page, and never too much at once."""
 
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from hypothesis import strategies as st
 from shadowrelay.model.message import Recipient
 from shadowrelay.model.ownership import Role, Transition
 from shadowrelay.model.queue import StoredMessage, Suspension
+from shadowrelay.model.values import replace
 from shadowrelay.ports import Ledger
 from shadowrelay.protocol.filters import MESSAGE_PROPERTIES, Kind, Value, matches, parse_filter
 from shadowrelay.store import SqliteLedger, queues

@@ -1,6 +1,5 @@
 """The port `Ledger`: the forks of a primary message that its shadow servers are told, and those that a shadow server is told."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,6 +7,7 @@ import pytest
 from shadowrelay.model.message import Ordinals
 from shadowrelay.model.ownership import Choice, Claim, Copy, DiscardEvent, DiscardStatus, Role, Transition
 from shadowrelay.model.queue import NewMessage, Origin, QueueKind, ReportedFork, ShadowGroup
+from shadowrelay.model.values import replace
 from shadowrelay.ownership.rules import Note
 from shadowrelay.ports import Ledger
 from tests.kit.ledger import (

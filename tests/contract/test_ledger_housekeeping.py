@@ -1,6 +1,5 @@
 """The port `Ledger`: peers, expiry, and the queues as they are listed."""
 
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -10,6 +9,7 @@ from shadowrelay.model.ownership import Choice, Copy, DiscardEvent, DiscardStatu
 from shadowrelay.model.peers import PeerIdentity, Seen
 from shadowrelay.model.queue import QueueKind
 from shadowrelay.model.replies import ContentCorrupt
+from shadowrelay.model.values import replace
 from shadowrelay.ownership.primary import handing_over
 from shadowrelay.ports import Ledger
 from tests.kit.ledger import (

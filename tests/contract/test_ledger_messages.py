@@ -1,7 +1,6 @@
 """The port `Ledger`: messages are stored, change their claims, are read, and each commit raises the position."""
 
 import asyncio
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ from shadowrelay.model.ids import NO_DATABASE, ServerName
 from shadowrelay.model.ownership import Choice, Copy, CopyNumber, Role, Transition
 from shadowrelay.model.queue import HeldCopy, Origin, ShadowGroup
 from shadowrelay.model.replies import LedgerUnavailable
+from shadowrelay.model.values import replace
 from shadowrelay.ports import Ledger
 from tests.kit.clock import Hands
 from tests.kit.ledger import (

@@ -1,11 +1,10 @@
 """The port `Ledger`: notifications to other servers, in their order, acknowledged, kept back and forgotten."""
 
-from dataclasses import replace
-
 import pytest
 
 from shadowrelay.model.ids import NO_DATABASE, NO_SERVER, DatabaseId
 from shadowrelay.model.ownership import Choice, Claim, Copy, DiscardEvent, DiscardStatus, Notification, Role, Transition
+from shadowrelay.model.values import replace
 from shadowrelay.ownership.primary import released_acknowledged
 from shadowrelay.ownership.rules import Party
 from shadowrelay.ports import Ledger

@@ -1,6 +1,5 @@
 """What a `Ledger` promises about deliveries that it keeps, and requests to resubmit them: threaded and inline, on real files."""
 
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from shadowrelay.model.ownership import DiscardEvent, DiscardStatus, Role
 from shadowrelay.model.queue import Delivery, Origin, StoredMessage
 from shadowrelay.model.replies import ContentCorrupt, LedgerUnavailable
 from shadowrelay.model.resubmission import Criteria, Progress, RequestState, ResubmitRequest, Resubmitted
+from shadowrelay.model.values import replace
 from shadowrelay.ports import Ledger
 from shadowrelay.store import resubmit_requests
 from tests.kit.clock import Hands

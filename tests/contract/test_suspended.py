@@ -1,6 +1,5 @@
 """What the ledger promises about suspended messages and queues."""
 
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from shadowrelay.model.ids import NO_SERVER, ServerName
 from shadowrelay.model.ownership import Role, Transition
 from shadowrelay.model.queue import NEVER, SUSPENDED, FailureKind, Origin, QueueKind, Suspension
 from shadowrelay.model.replies import RequestRefused
+from shadowrelay.model.values import replace
 from shadowrelay.ports import Ledger
 from tests.kit.ledger import NOW, a_content, a_ledger, a_message_id, a_new_message, a_retry, accept, an_attempt, counts_in, some_done
 

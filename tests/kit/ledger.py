@@ -3,7 +3,6 @@
 import hashlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from shadowrelay.model.message import Content, Envelope, Ordinals, Recipient
 from shadowrelay.model.ownership import Choice, Claim, Copy, CopyNumber, DiscardEvent, DiscardStatus, Notification, Role, Transition
 from shadowrelay.model.peers import PeerIdentity
 from shadowrelay.model.queue import AttemptRecord, FailureKind, ForkRetry, NewMessage, Origin, SideMessage, StoredMessage
+from shadowrelay.model.values import replace
 from shadowrelay.ownership.primary import released_acknowledged
 from shadowrelay.ownership.rules import Party
 from shadowrelay.ports import Ledger

@@ -14,7 +14,7 @@ import shutil
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from shadowrelay.model.peers import CopyOffer, DiscardReply, PeerIdentity
 from shadowrelay.model.queue import StoredMessage
 from shadowrelay.model.replies import STORE_UNAVAILABLE, LeaseTooShort, LedgerUnavailable, PeerSaid, PeerUnavailable, Reply
 from shadowrelay.model.tracking import EventId, TrackingEvent
+from shadowrelay.model.values import replace
 from shadowrelay.pipeline.assembly import Outside, Services
 from shadowrelay.pipeline.context import Tasks
 from shadowrelay.ports import DeliveryJob, PeerLink

@@ -4,12 +4,12 @@ Claims are the very values of `model.ownership`, kept in a table so that a state
 Time is abstract: a lease is a bit that may fall only while its holder cannot be reached.
 """
 
-from dataclasses import replace
 from enum import IntEnum
 from typing import Any, NamedTuple
 
 from shadowrelay.model.ids import NO_DATABASE, NO_SERVER, DatabaseId, ServerName
 from shadowrelay.model.ownership import Claim, CopyNumber, DiscardStatus, Role
+from shadowrelay.model.values import replace
 from shadowrelay.ownership import primary
 from shadowrelay.ownership.rules import Party
 

@@ -3,7 +3,6 @@ found by the crash ring: a message delivered twice without any fault, and a copy
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from shadowrelay.model.message import Content
 from shadowrelay.model.ownership import Choice, CopyNumber, StatusAnswer, StatusQuestion, StatusState
 from shadowrelay.model.peers import CopyOffer
 from shadowrelay.model.queue import NewMessage, Origin, StoredMessage
+from shadowrelay.model.values import replace
 from shadowrelay.ownership import primary
 from shadowrelay.ownership.rules import Party
 from shadowrelay.pipeline.leases import Attempts

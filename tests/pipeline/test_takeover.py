@@ -1,7 +1,6 @@
 """Taking over: silence, new databases, hand-over, and primaries that come back. docs/design.md 6.1, 6.2, 6.4."""
 
 import asyncio
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from shadowrelay.model.ownership import Choice, CopyNumber, Role, StatusQuestion
 from shadowrelay.model.peers import CopyOffer
 from shadowrelay.model.replies import Reply
 from shadowrelay.model.tracking import EventId
+from shadowrelay.model.values import replace
 from shadowrelay.ownership.primary import handing_over
 from tests.kit.clock import until
 from tests.kit.ledger import a_content, an_envelope

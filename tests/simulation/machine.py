@@ -4,7 +4,7 @@ import asyncio
 import random
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,6 +19,7 @@ from shadowrelay.model.queue import AttemptRecord, NewMessage
 from shadowrelay.model.replies import ContentCorrupt
 from shadowrelay.model.routing import HostPort
 from shadowrelay.model.tracking import TrackingEvent
+from shadowrelay.model.values import replace
 from shadowrelay.node import Node, close_with
 from shadowrelay.pipeline.context import SystemClock
 from shadowrelay.ports import DeliveryJob

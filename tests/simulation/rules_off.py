@@ -6,7 +6,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
@@ -15,6 +15,7 @@ from shadowrelay.model.message import NO_ORDINALS, Ordinals
 from shadowrelay.model.ownership import Claim, Transition
 from shadowrelay.model.replies import Reply
 from shadowrelay.model.tracking import EventId, TrackingEvent
+from shadowrelay.model.values import replace
 from shadowrelay.ownership import leases, primary, rules
 from shadowrelay.pipeline import delivery_rules, dsn, tracking_rows
 from shadowrelay.pipeline.leases import Leases

@@ -6,7 +6,6 @@ import gc
 import hashlib
 import ssl
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from math import inf
 
@@ -18,6 +17,7 @@ from shadowrelay.model.ids import MessageId
 from shadowrelay.model.message import Content, Envelope, Recipient
 from shadowrelay.model.replies import ContentCorrupt, LeaseTooShort, PermanentDeliveryError, Reply, TransientDeliveryError
 from shadowrelay.model.routing import Destination, HostPort
+from shadowrelay.model.values import replace
 from shadowrelay.ports import DeliveryJob
 from shadowrelay.smtp.client import Opening, TlsUse, dial
 from shadowrelay.smtp.deliverer import MESSAGES_PER_SESSION_MAX, Report, SmtpDeliverer, Work

@@ -3,7 +3,6 @@
 import contextlib
 import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from math import inf
 from pathlib import Path
@@ -17,6 +16,7 @@ from shadowrelay.model.ownership import CopyNumber, DiscardEvent, DiscardStatus,
 from shadowrelay.model.peers import CopyOffer, DiscardReply, PeerIdentity
 from shadowrelay.model.replies import PeerUnavailable, Reply
 from shadowrelay.model.routing import Destination, HostPort
+from shadowrelay.model.values import replace
 from shadowrelay.ports import DeliveryJob
 from shadowrelay.protocol.xqdiscard import format_superseded
 from shadowrelay.smtp.client import Opening

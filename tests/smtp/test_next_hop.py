@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import hashlib
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
@@ -17,6 +17,7 @@ from shadowrelay.model.ids import MessageId
 from shadowrelay.model.message import Content, Envelope, Recipient
 from shadowrelay.model.replies import DeliveryError, LeaseTooShort, PermanentDeliveryError, Reply, TransientDeliveryError
 from shadowrelay.model.routing import HostPort
+from shadowrelay.model.values import replace
 from shadowrelay.smtp.client import Opened, Opening, open_session
 from shadowrelay.smtp.data import DotStuffer, stuffed_with_end
 from shadowrelay.smtp.deliverer import Limits, Transaction, Unfinished, Work

@@ -9,7 +9,6 @@ import hashlib
 import re
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from shadowrelay.model.ownership import CopyNumber, DiscardEvent, DiscardStatus,
 from shadowrelay.model.peers import CopyOffer, DiscardReply, PeerIdentity
 from shadowrelay.model.replies import STORE_UNAVAILABLE, LedgerUnavailable, PeerSaid, PeerUnavailable
 from shadowrelay.model.routing import HostPort
+from shadowrelay.model.values import replace
 from shadowrelay.protocol.xqdiscard import (
     BAD_FORKS,
     format_answer,

@@ -1,6 +1,5 @@
 """Values and column texts are exact inverses; nonsense is a ValueError and nothing else."""
 
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
@@ -11,6 +10,7 @@ from shadowrelay.model.ids import NO_DATABASE, DatabaseId, ServerName
 from shadowrelay.model.message import BodyType, Recipient
 from shadowrelay.model.ownership import Choice, Copy
 from shadowrelay.model.queue import Delivery
+from shadowrelay.model.values import replace
 from shadowrelay.store import codec
 from tests.kit.ledger import an_envelope
 

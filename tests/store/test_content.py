@@ -3,7 +3,6 @@
 import errno
 import os
 import resource
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 from shadowrelay.model.message import CONTENT_IN_MEMORY_BYTES_MAX, ContentPlace
 from shadowrelay.model.ownership import DiscardEvent, DiscardStatus, Role
 from shadowrelay.model.replies import ContentCorrupt, LedgerUnavailable
+from shadowrelay.model.values import replace
 from shadowrelay.store import SqliteLedger, content
 from shadowrelay.store.content import ContentStore, RecentContents
 from tests.kit.clock import Hands

@@ -5,7 +5,6 @@ import sqlite3
 import tempfile
 from collections.abc import Callable
 from contextlib import closing, suppress
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from shadowrelay.model.ids import NO_SERVER, MessageId
 from shadowrelay.model.ownership import Choice, Claim, Copy, DiscardEvent, DiscardStatus, Role, Transition
 from shadowrelay.model.queue import FailureKind, QueueKind, ShadowGroup
 from shadowrelay.model.replies import IllegalTransition, LedgerUnavailable
+from shadowrelay.model.values import replace
 from shadowrelay.ownership.primary import draining
 from shadowrelay.ownership.rules import Note
 from shadowrelay.pipeline.delivery_rules import Step

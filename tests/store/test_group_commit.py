@@ -4,13 +4,13 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from shadowrelay.model.ownership import Claim, Role, Transition
 from shadowrelay.model.replies import LedgerUnavailable
+from shadowrelay.model.values import replace
 from shadowrelay.store import SqliteLedger
 from shadowrelay.store.commit import BATCH_MAX, LIGHT_ROWS_MAX, WAITING_MAX
 from tests.kit.clock import PATIENCE_SECONDS

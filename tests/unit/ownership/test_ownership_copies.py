@@ -1,7 +1,5 @@
 """Several copies of a message: who is chosen, under which number, who is told what, and who takes over first."""
 
-from dataclasses import replace
-
 import pytest
 
 from shadowrelay.model.ids import DatabaseId, MessageId, ServerName
@@ -17,6 +15,7 @@ from shadowrelay.model.ownership import (
     StatusAnswer,
     StatusState,
 )
+from shadowrelay.model.values import replace
 from shadowrelay.ownership import primary, rules, shadow
 from shadowrelay.ownership.rules import Note, Party
 

@@ -1,7 +1,5 @@
 """What a peer may say, whatever it is: no claim leaves its bounds, and none is held that could never end."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,6 +19,7 @@ from shadowrelay.model.ownership import (
     Transition,
 )
 from shadowrelay.model.replies import IllegalTransition
+from shadowrelay.model.values import replace
 from shadowrelay.ownership import primary, shadow
 from shadowrelay.ownership.rules import Note, Party
 from shadowrelay.protocol.fields import format_number, parse_number

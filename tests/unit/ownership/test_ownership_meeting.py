@@ -1,12 +1,11 @@
 """What a primary learns when it asks another node."""
 
-from dataclasses import replace
-
 import pytest
 
 from shadowrelay.model.ids import DatabaseId, ServerName
 from shadowrelay.model.ownership import Choice, Claim, Copy, CopyNumber, DiscardStatus, Notification, Role, StatusAnswer, StatusState
 from shadowrelay.model.replies import IllegalTransition
+from shadowrelay.model.values import replace
 from shadowrelay.ownership import primary, rules
 from shadowrelay.ownership.rules import Note, Party
 

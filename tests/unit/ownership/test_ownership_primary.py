@@ -1,12 +1,11 @@
 """What happens to a claim on the primary server."""
 
-from dataclasses import replace
-
 import pytest
 
 from shadowrelay.model.ids import NO_DATABASE, DatabaseId, ServerName
 from shadowrelay.model.ownership import Choice, Claim, Copy, CopyNumber, DiscardStatus, Notification, Role
 from shadowrelay.model.replies import IllegalTransition
+from shadowrelay.model.values import replace
 from shadowrelay.ownership import primary, rules
 from shadowrelay.ownership.rules import Note, Party
 

@@ -1,7 +1,5 @@
 """What happens to a claim on the shadow server, and what a node answers."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,6 +20,7 @@ from shadowrelay.model.ownership import (
     Transition,
 )
 from shadowrelay.model.replies import IllegalTransition
+from shadowrelay.model.values import replace
 from shadowrelay.ownership import primary, rules, shadow
 from shadowrelay.ownership.rules import Note, Party
 

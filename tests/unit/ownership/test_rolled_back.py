@@ -1,6 +1,5 @@
 """Rule *rolled back*: an older copy of the queue database is recognised, and its claims wait until all nodes were asked."""
 
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -9,6 +8,7 @@ from shadowrelay.model.ids import NO_DATABASE, BoundaryName, DatabaseId, ServerN
 from shadowrelay.model.ownership import Choice, Claim, Copy, CopyNumber, Role, StatusAnswer, StatusState
 from shadowrelay.model.peers import PeerIdentity, Seen
 from shadowrelay.model.queue import Beginning
+from shadowrelay.model.values import replace
 from shadowrelay.ownership import primary, rules, shadow
 from shadowrelay.ownership.rules import Note, Party
 

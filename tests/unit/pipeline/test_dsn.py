@@ -1,7 +1,6 @@
 """Whom to tell, and the notification as a mail program reads it."""
 
 import uuid
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email import message_from_bytes, policy
 
@@ -10,6 +9,7 @@ import pytest
 from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.message import NO_ORDINALS, BodyType, Envelope, Recipient
 from shadowrelay.model.replies import Reply
+from shadowrelay.model.values import replace
 from shadowrelay.pipeline import dsn
 from shadowrelay.pipeline.dsn import Action, DsnKind, RecipientReport
 

@@ -1,6 +1,5 @@
 """The key by which a message that is sent again is recognised."""
 
-from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -9,6 +8,7 @@ from hypothesis import strategies as st
 
 from shadowrelay.model.ids import MessageId
 from shadowrelay.model.message import Envelope, Recipient
+from shadowrelay.model.values import replace
 from shadowrelay.pipeline.delivery_rules import DATE_CHARACTERS_MAX, MESSAGE_ID_CHARACTERS_MAX, keys_of
 from shadowrelay.protocol.xshadow import format_envelope, parse_envelope
 from shadowrelay.smtp import limits

@@ -3,7 +3,6 @@
 import base64
 import email
 import email.policy
-from dataclasses import replace
 from datetime import UTC, datetime
 from email.message import EmailMessage
 
@@ -11,6 +10,7 @@ import pytest
 
 from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.message import BodyType, Envelope, Recipient
+from shadowrelay.model.values import replace
 from shadowrelay.pipeline import journal
 from shadowrelay.pipeline.dsn import DsnKind, dsn_message_id
 from shadowrelay.settings.values import Route

@@ -1,6 +1,5 @@
 """From replies to what happens next."""
 
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -8,6 +7,7 @@ import pytest
 from shadowrelay.model.message import NO_ORDINALS
 from shadowrelay.model.queue import FailureKind, ForkRetry
 from shadowrelay.model.replies import PermanentDeliveryError, Reply, TransientDeliveryError
+from shadowrelay.model.values import replace
 from shadowrelay.pipeline.delivery_rules import NO_REPLY, AttemptOutcome, expired_reply, settle_attempt
 from shadowrelay.settings.values import Send
 

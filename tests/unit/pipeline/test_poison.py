@@ -1,6 +1,5 @@
 """Which messages go, which go alone, which are set aside; and what an administrator may do with those."""
 
-from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -9,6 +8,7 @@ from shadowrelay.model.ids import DatabaseId, MessageId, ServerName
 from shadowrelay.model.message import Envelope, Recipient
 from shadowrelay.model.ownership import Choice, Claim, Copy, CopyNumber, Role
 from shadowrelay.model.queue import Origin, StoredMessage
+from shadowrelay.model.values import replace
 from shadowrelay.ownership import primary, shadow
 from shadowrelay.pipeline import delivery_rules
 from shadowrelay.pipeline.delivery_rules import Course

@@ -1,5 +1,4 @@
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -10,6 +9,7 @@ from shadowrelay.model.ownership import Claim, CopyNumber, Role
 from shadowrelay.model.queue import Delivery, Origin, StoredMessage
 from shadowrelay.model.resubmission import Criteria
 from shadowrelay.model.routing import Destination
+from shadowrelay.model.values import replace
 from shadowrelay.pipeline.dsn import DsnKind, notifiable
 from shadowrelay.pipeline.safety_net_rules import (
     Selection,

@@ -1,6 +1,5 @@
 """Who is who in a row: docs/operations.md "The message tracking log"."""
 
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -11,6 +10,7 @@ from shadowrelay.model.ownership import Claim, CopyNumber, Role
 from shadowrelay.model.queue import Origin, StoredMessage
 from shadowrelay.model.replies import Reply
 from shadowrelay.model.tracking import EventId, EventSource, Replication, ResubmitReason
+from shadowrelay.model.values import replace
 from shadowrelay.pipeline import tracking_rows as rows
 from shadowrelay.protocol.tracking import format_line, parse_line
 

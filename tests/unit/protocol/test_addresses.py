@@ -1,10 +1,9 @@
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from shadowrelay.model.message import BodyType, Envelope, Recipient
+from shadowrelay.model.values import replace
 from shadowrelay.protocol.addresses import (
     ARGUMENT_OCTETS_MAX,
     MailCommand,

@@ -1,8 +1,7 @@
 """The envelope of an exported message as header lines."""
 
-from dataclasses import replace
-
 from shadowrelay.model.message import BodyType, Recipient
+from shadowrelay.model.values import replace
 from shadowrelay.protocol.replay import format_envelope_lines
 from tests.kit.ledger import an_envelope
 

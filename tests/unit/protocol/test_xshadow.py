@@ -1,6 +1,5 @@
 import base64
 import json
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -10,6 +9,7 @@ from hypothesis import strategies as st
 from shadowrelay.model.message import Envelope, Recipient
 from shadowrelay.model.ownership import CopyNumber
 from shadowrelay.model.peers import PeerIdentity, Seen
+from shadowrelay.model.values import replace
 from shadowrelay.protocol import xshadow
 from shadowrelay.protocol.xshadow import (
     COMMIT_OCTETS_MAX,
