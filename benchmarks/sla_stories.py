@@ -4,12 +4,12 @@ Gaps between events whose order matters are minutes, clocks are wrong by less th
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 
 from benchmarks.sla_world import BEGIN, EXPIRATION, HOLD, NOW, SPAN, Life, Node, Takeover, World
 from shadowrelay.model.message import Recipient
 from shadowrelay.model.tracking import Replication, ResubmitReason
+from shadowrelay.model.values import replace
 
 LOST = (ResubmitReason.DATABASE_CHANGED, ResubmitReason.DATABASE_ROLLED_BACK)
 AGES = {"old": (102, 188), "middle": (54, 90), "young": (6, 42)}  # hours before the end; no age is near 2 or 4 days

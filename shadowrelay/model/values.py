@@ -1,8 +1,8 @@
 """`dataclass` and `replace` for frequently created values: each is a `msgspec.Struct`, written as a dataclass.
 
 Each redundant message creates about sixty values. What a dataclass does in Python for each (`__init__`, `__eq__`, `__hash__`, `replace`) a
-Struct does in C, and a frozen value is frozen at run time, too. mypy sees dataclasses. A class with a field that a Struct cannot have
-(`compare=False`, `init=False`) stays a dataclass. Measured: docs/performance.md "Changes in cost".
+Struct does in C, and a frozen value is frozen at run time, too. mypy sees dataclasses. A class without slots, or with a field that a
+Struct cannot have (`compare=False`, `init=False`), stays a dataclass. Measured: docs/performance.md "Changes in cost".
 """
 
 import dataclasses
@@ -16,12 +16,14 @@ if TYPE_CHECKING:
 else:
     _PLAIN = {"default", "default_factory"}
 
-    def dataclass(*, frozen: bool = False, eq: bool = True, order: bool = False, slots: bool = True) -> Any:
+    def dataclass(*, frozen: bool = False, eq: bool = True, order: bool = False, slots: bool = False) -> Any:
         """As `dataclasses.dataclass`; a frozen value with equality is hashable."""
 
         def made(cls: type) -> type:
             namespace = {name: value for name, value in vars(cls).items() if name not in ("__dict__", "__weakref__", "__annotations__")}
             fields = []
+            if not slots:  # it may have what a Struct has no room for, like a cached property
+                return dataclasses.dataclass(frozen=frozen, eq=eq, order=order)(cls)
             for name, kind in vars(cls).get("__annotations__", {}).items():
                 default = namespace.pop(name, msgspec.NODEFAULT)
                 if isinstance(default, dataclasses.Field):

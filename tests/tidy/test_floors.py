@@ -40,6 +40,7 @@ PLACES: dict[str, tuple[str, set[str]]] = {
     "rich": ("rich", {"cli", "lab"}),
     "fsspec": ("fsspec", {"tracking", REPORT}),
     "jinja2": ("jinja2", {REPORT}),
+    "msgspec": ("msgspec", {"model"}),
     "pyspark": ("pyspark", {REPORT}),
     "py4j": ("pyspark", {REPORT}),
     "pyarrow": ("pyarrow", {REPORT}),
