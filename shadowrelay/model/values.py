@@ -14,16 +14,15 @@ if TYPE_CHECKING:
     from dataclasses import dataclass as dataclass
     from dataclasses import replace as replace
 else:
-    _PLAIN = {"default", "default_factory"}
 
     def dataclass(*, frozen: bool = False, eq: bool = True, order: bool = False, slots: bool = False) -> Any:
         """As `dataclasses.dataclass`; a frozen value with equality is hashable."""
 
         def made(cls: type) -> type:
-            namespace = {name: value for name, value in vars(cls).items() if name not in ("__dict__", "__weakref__", "__annotations__")}
-            fields = []
             if not slots:  # it may have what a Struct has no room for, like a cached property
                 return dataclasses.dataclass(frozen=frozen, eq=eq, order=order)(cls)
+            namespace = {name: value for name, value in vars(cls).items() if name not in ("__dict__", "__weakref__", "__annotations__")}
+            fields = []
             for name, kind in vars(cls).get("__annotations__", {}).items():
                 default = namespace.pop(name, msgspec.NODEFAULT)
                 if isinstance(default, dataclasses.Field):

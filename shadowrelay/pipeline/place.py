@@ -186,7 +186,7 @@ class PlaceService:
             if message is None or message.claim.role is not Role.PRIMARY or not message.claim.missing_count or message.claim.handed:
                 self._waiting.pop(message_id, None)
                 if message is None or not message.claim.is_primary:
-                    self._context.leases.forget(message_id)  # its copy was stored after its end, and that could not be recorded
+                    self._context.leases.forget(message_id)  # a copy was stored after the message had ended, and that could not be recorded
             elif message.is_decided:
                 self._begin(message)
             else:

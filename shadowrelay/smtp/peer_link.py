@@ -423,7 +423,7 @@ class SmtpPeerLink:
             raise self._unavailable(error, seconds if still is None else min(seconds, still), is_sent=copy.sent) from error
         finally:
             copy.on_progress = None
-            del bound  # who is cancelled would be kept by its own exception, with the content
+            del bound  # the exception of a cancelled task keeps this frame: with a cycle through the time-out the content would stay
 
     async def _place(self, session: PeerSession, copy: CopyInFlight) -> Held:
         copy.began_awake = self._clock.awake()
