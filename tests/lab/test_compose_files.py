@@ -6,6 +6,7 @@ A node asks the API of the other by TLS, from what `init` wrote: `doctor`, `stat
 import json
 import secrets
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,7 +40,7 @@ def nodes(tmp_path: Path) -> Iterator[dict[str, str]]:
     compose = lab_or_skip().engine._compose
     run("docker", "build", "--target", "relay", "--tag", "shadowrelay-relay", ROOT, env=BUILDER | {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"})
     run(
-        ROOT / ".venv/bin/shadowrelay", "init", tmp_path, "--compose", "--accept", "corp.example", "--next-hop", "store.corp.example:2600",
+        sys.executable, "-m", "shadowrelay", "init", tmp_path, "--compose", "--accept", "corp.example", "--next-hop", "store.corp.example:2600",
         "--node", f"{EAST},east,{EAST}:2525", "--node", f"{WEST},west,{WEST}:2525",
     )  # fmt: skip
     network = f"shadowrelay-{secrets.token_hex(4)}"
