@@ -75,7 +75,7 @@ TRANSPORT = {
 
 @dataclass(slots=True)
 class Site:
-    """Four machines and what runs on them. `dark_at`: when a node had certainly lost power, which takes longer than usual on a busy machine;
+    """Four machines and what runs on them. `dark_at`: when a node had certainly lost power, which takes a while on a busy machine;
     `wiped_at`: when its disk burnt last (time.time)."""
 
     cluster: Cluster

@@ -40,8 +40,8 @@ def nodes(tmp_path: Path) -> Iterator[dict[str, str]]:
     compose = lab_or_skip().engine._compose
     run("docker", "build", "--target", "relay", "--tag", "shadowrelay-relay", ROOT, env=BUILDER | {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"})
     run(
-        sys.executable, "-m", "shadowrelay", "init", tmp_path, "--compose", "--accept", "corp.example", "--next-hop", "store.corp.example:2600",
-        "--node", f"{EAST},east,{EAST}:2525", "--node", f"{WEST},west,{WEST}:2525",
+        sys.executable, "-m", "shadowrelay", "init", tmp_path, "--compose", "--accept", "corp.example",
+        "--next-hop", "store.corp.example:2600", "--node", f"{EAST},east,{EAST}:2525", "--node", f"{WEST},west,{WEST}:2525",
     )  # fmt: skip
     network = f"shadowrelay-{secrets.token_hex(4)}"
     started = {}

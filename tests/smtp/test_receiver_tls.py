@@ -177,8 +177,8 @@ async def test_rubbish_in_place_of_a_handshake_ends_the_session_and_nothing_else
 def test_a_connector_closes_although_a_client_is_within_the_handshake(
     authority: Authority, tmp_path: Path, loop_factory: Callable[[], asyncio.AbstractEventLoop], moments_count: int
 ) -> None:
-    """Both tell only the TLS layer that we cut the connection. asyncio calls that a handshake without a transport, uvloop one with a transport
-    that is dead."""
+    """Both tell only the TLS layer that we cut the connection. asyncio calls that a handshake without a transport, uvloop one with a
+    transport that is dead."""
 
     async def close() -> None:
         async with receiving(tmp_path, tls=authority.files_of("a.example")) as station:
