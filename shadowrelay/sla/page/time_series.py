@@ -217,7 +217,8 @@ def _discard_lag(summary: Summary) -> Pane:
     """How long copies outlived their need."""
     overall = summary["overall"]
     course = _percentiles(summary, "discard_lag", "Clean-up of copies", lambda figures: figures["discard_lag_ms"], ("p50", "p95", "max"))
-    keys = [*_keys(overall["discard_lag_ms"], ("p50", "p95", "max")), ("Late", count(overall["discards_late"]))]
+    late = counted(overall["discards_late"], "copy", "copies")
+    keys = [*_keys(overall["discard_lag_ms"], ("p50", "p95", "max")), ("Late", late)]
     return _pane(summary, course, keys)
 
 
