@@ -8,7 +8,7 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -158,6 +158,7 @@ def report(
         _require_one_source(logs, warehouse, sites)
         instant = instant_of(now)
         interval = {name: instant_of(text, f"--{name}") for name, text in (("since", since), ("until", until)) if text is not None}
+        _require_order(interval)
         places = _sites(sites)
         _require_objectives(objectives)
         require_writable(output, textfile)
@@ -361,6 +362,12 @@ def _require_one_source(logs: str | None, warehouse: str | None, sites: Path | N
         raise ConfigurationError("name either --logs DIR or --warehouse DIR")
     if warehouse is not None and sites is not None:
         raise ConfigurationError("--sites belongs to --logs; a warehouse was given its sites by `sla ingest --sites FILE`")
+
+
+def _require_order(interval: Mapping[str, datetime | None]) -> None:
+    since, until = interval.get("since"), interval.get("until")
+    if since is not None and until is not None and until <= since:
+        raise ConfigurationError(f"--until {until.isoformat()}: is not later than --since {since.isoformat()}")
 
 
 def _require_objectives(path: Path | None) -> None:

@@ -289,6 +289,13 @@ def test_a_report_on_an_interval_says_of_which() -> None:
     assert whole.startswith("2026-11-21 14:40 UTC to 2026-11-21 16:00 UTC")
 
 
+def test_an_interval_without_an_end_goes_to_now() -> None:
+    summary = summaries.demo() | {"since": "2026-11-21T14:00:00Z", "now": "2026-11-21T18:00:00Z"}
+    said = next(one.text for one in Page(render(summary)).all("p") if one.get("class") == "period")
+
+    assert said.startswith("Mail from 2026-11-21 14:00 UTC to 2026-11-21 18:00 UTC\n(4\N{NO-BREAK SPACE}h)")
+
+
 def test_every_target_says_within_what() -> None:
     summary = summaries.demo()
     page = Page(render(summary))
@@ -452,6 +459,17 @@ def test_a_missed_speed_target_leads_to_its_messages_and_causes() -> None:
     assert "our own delay" in card.text
     rows = [row for row in page.by_id(link.get("href")[1:]).below("tr") if row.inside("tbody")]
     assert 200 == len(rows)
+
+
+def test_a_list_of_slow_messages_has_no_empty_column() -> None:
+    summary = summaries.with_verdicts(summaries.month(), shadow_latency="missed")
+    heads = []
+    for line in ({}, {"other": ""}):
+        page = Page(render(summary | {"slow": [one | line for one in summary["slow"]]}))
+        heads.append([head.text for head in page.by_id("slow-shadow_latency").below("th") if head.get("scope") == "col"])
+
+    assert ["Message", "Took", "Cause", "Server", "Other server", "At"] == heads[0]
+    assert [head for head in heads[0] if head != "Other server"] == heads[1]
 
 
 def test_a_missed_target_without_a_list_leads_to_none() -> None:

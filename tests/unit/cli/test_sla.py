@@ -255,6 +255,10 @@ def test_targets_that_exchange_cannot_tell_fit_80_columns_too(job: Job, monkeypa
         (["report", "--output", "/o", "--logs", "/l", "--warehouse", "/w"], "name either"),
         (["report", "--output", "/o", "--warehouse", "/w", "--sites", "/s"], "--sites belongs to --logs"),
         (["report", "--output", "/o", "--logs", "/l", "--now", "noon"], "an instant looks like 2026"),
+        (
+            ["report", "--output", "/o", "--logs", "/l", "--since", "2026-11-21T16:00:00Z", "--until", "2026-11-21T16:00:00Z"],
+            "--until 2026-11-21T16:00:00+00:00: is not later than --since 2026-11-21T16:00:00+00:00",
+        ),
         (["report", "--output", "/o", "--logs", "/l", "--now", "2026-11-21T16:00:00"], "an instant looks like 2026"),
         (
             ["report", "--output", "/o", "--logs", "/l", "--objectives", "/nowhere.toml"],
