@@ -17,7 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from shadowrelay.sla.land import ARROW_FILES, Source
+from shadowrelay.sla.land import ARROW_FILES
+from shadowrelay.sla.logs import Source
 from shadowrelay.sla.warehouse import SCHEMA_VERSION
 
 SECOND = 1_000_000

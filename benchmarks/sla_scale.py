@@ -177,7 +177,7 @@ def ingest_logs(spark: Any, logs: Path, work: Path) -> Answer:
     """CSV to Parquet, as `sla ingest` does it."""
     from shadowrelay.sla.ingest import ingest
 
-    return ingest(spark, str(logs), str(work))._asdict()
+    return ingest(lambda: spark, str(logs), str(work))._asdict()
 
 
 def one_run(options: argparse.Namespace) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
@@ -34,12 +35,10 @@ def _plain(path: str | None) -> str | None:
     return path
 
 
-Logs = Annotated[
-    str | None, typer.Option("--logs", metavar="DIR", help="Collected logs: DIR/<server>/MSGTRK*.LOG; also a URL.", callback=_plain)
-]
-LogsWanted = Annotated[
-    str, typer.Option("--logs", metavar="DIR", help="Collected logs: DIR/<server>/MSGTRK*.LOG; also a URL.", callback=_plain)
-]
+LOGS_HELP = "Collected logs: DIR/<server>/MSGTRK*.LOG; also a URL, such as s3://BUCKET/PREFIX."
+Logs = Annotated[str | None, typer.Option("--logs", metavar="DIR", help=LOGS_HELP)]
+LogsWanted = Annotated[str, typer.Option("--logs", metavar="DIR", help=LOGS_HELP)]
+LogsWatched = Annotated[str, typer.Option("--logs", metavar="DIR", help="Collected logs: DIR/<server>/MSGTRK*.LOG.", callback=_plain)]
 Warehouse = Annotated[str | None, typer.Option("--warehouse", metavar="DIR", help="Warehouse written by `sla ingest`.", callback=_plain)]
 WarehouseWanted = Annotated[
     str, typer.Option("--warehouse", metavar="DIR", help="Directory for typed Parquet; kept between runs.", callback=_plain)
@@ -58,7 +57,7 @@ Now = Annotated[
 
 
 def require_writable(output: str | None, textfile: str | None, warehouse: str | None = None) -> None:
-    """Check early that output directories are writable, before hours of work. Object stores are checked when they are used.
+    """Check early that output directories are writable, before hours of work; of a store, that Spark can write there at all.
 
     Raises: ConfigurationError.
     """
@@ -70,7 +69,11 @@ def require_writable(output: str | None, textfile: str | None, warehouse: str | 
         ("--warehouse", warehouse),
     )
     for option, directory in directories:
-        if directory is None or ":/" in directory:
+        if directory is None:
+            continue
+        if ":/" in directory:
+            if option != "--textfile":
+                import_module("shadowrelay.sla.storage").require_hadoop(option, directory)
             continue
         try:
             os.makedirs(directory, exist_ok=True)
@@ -115,17 +118,18 @@ def ingest(
     """Read new logs into a warehouse, each file once. Can be killed at any time, and then resumes."""
     with _answered() as progress:
         places = _sites(sites)
+        module = import_module("shadowrelay.sla.session")
+        module.require_settings(master, driver_memory)
+        module.check_packages()
         require_writable(None, None, warehouse)
         if again:
-            import_module("shadowrelay.sla.session").check_packages()
             count = import_module("shadowrelay.sla.inspection").read_again(logs, warehouse, again)
             typer.echo(f"{warehouse}: {counted(count, 'file')} read again")
             return
-        spark = progress.session(master, driver_memory, logs, may_be_empty=is_continuous)
-        module = import_module("shadowrelay.sla.ingest")
         progress.doing(f"reading {logs}")
-        done = module.ingest(
-            spark, logs, warehouse, sites=places, is_continuous=is_continuous, interval=timedelta(seconds=interval),
+        session = cache(lambda: progress.session(master, driver_memory))
+        done = import_module("shadowrelay.sla.ingest").ingest(
+            session, logs, warehouse, sites=places, is_continuous=is_continuous, interval=timedelta(seconds=interval),
             files_per_batch=files_per_batch, tell=progress.tell,
         )  # fmt: skip
     if as_json:
@@ -184,7 +188,7 @@ def report(
 @sla.command("watch")
 def watch(
     output: Output,
-    logs: LogsWanted,
+    logs: LogsWatched,
     warehouse: WarehouseWanted,
     sites: Sites = None,
     objectives: Objectives = None,
@@ -198,6 +202,7 @@ def watch(
         places = _sites(sites)
         _require_objectives(objectives)
         require_writable(output, textfile, warehouse)
+        import_module("shadowrelay.sla.storage").require_hadoop("--logs", logs)
         spark = progress.session(master, driver_memory, logs, may_be_empty=True)
         import_module("shadowrelay.sla.watch").run_watch(
             spark, logs, warehouse, output, sites=places, objectives_file=None if objectives is None else str(objectives),
@@ -261,12 +266,13 @@ def _traced(
 ) -> list[dict[str, Any]]:
     """Little input is read in this process: a JVM takes longer to start."""
     import_module("shadowrelay.sla.session").check_packages()
-    source = import_module("shadowrelay.sla.ingest")
     if logs is not None:
-        source.require_logs(logs)
-    elif warehouse is not None:
+        source = import_module("shadowrelay.sla.logs")
+        is_little = source.is_little(source.require_logs(logs))
+    else:
+        source = import_module("shadowrelay.sla.ingest")
         source.require_warehouse(warehouse)
-    is_little = source.is_little(logs) if logs is not None else source.is_little_warehouse(warehouse)
+        is_little = source.is_little_warehouse(warehouse)
     if is_little and master == LOCAL:
         module = import_module("shadowrelay.sla.trace")
         found: list[dict[str, Any]] = module.trace(
@@ -300,7 +306,7 @@ class _Progress:
         self,
         master: str,
         driver_memory: str,
-        logs: str | None,
+        logs: str | None = None,
         warehouse: str | None = None,
         *,
         may_be_empty: bool = False,
@@ -310,12 +316,14 @@ class _Progress:
         module = import_module("shadowrelay.sla.session")
         module.require_settings(master, driver_memory)
         module.check_spark()
-        source = import_module("shadowrelay.sla.ingest")
         is_small = False
         if logs is not None:
-            source.require_logs(logs, may_be_empty=may_be_empty)
-            is_small = reads_once and source.is_little(logs)
+            source = import_module("shadowrelay.sla.logs")
+            found = source.require_logs(logs, may_be_empty=may_be_empty)
+            is_small = reads_once and source.is_little(found)
         elif warehouse is not None:
+            import_module("shadowrelay.sla.storage").require_hadoop("--warehouse", warehouse)
+            source = import_module("shadowrelay.sla.ingest")
             source.require_warehouse(warehouse)
             is_small = reads_once and source.is_little_warehouse(warehouse)
         self.doing("starting Spark")

@@ -1,7 +1,7 @@
-"""Holds the rows in `events` against `files`, so that a damaged warehouse is noticed, and not reported as if it were whole. docs/sla.md, 1.
+"""Holds the rows in `events` and `quarantine` against `files`, so that a damaged warehouse is noticed, not reported as if it were whole.
 
-Without Spark: only footers of Parquet files are read. A file of events is named after its log (`land.Source.key`), so what is missing can
-be named, and `read_again` takes it from the log.
+docs/sla.md, 1, "Damage". Without Spark: only footers of Parquet files are read. A file of events is named after its log (`Source.key`), so
+what is missing can be named, and `read_again` takes it from the log.
 """
 
 from collections import Counter
@@ -16,19 +16,20 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 from pyarrow import parquet
 
-from shadowrelay.sla.ingest import NoLogs, files_of, require_logs, the_only_one
-from shadowrelay.sla.land import Source, land_here, source_of, write_parquet
+from shadowrelay.sla.land import land_here, write_parquet
+from shadowrelay.sla.logs import NoLogs, Source, require_logs
 from shadowrelay.sla.storage import located
 from shadowrelay.sla.warehouse import (
     Merge,
     WarehouseUnusable,
     landed_batches,
+    lost_batches,
     prune,
     read_merges,
     read_pruned,
     require_version,
     rows_in,
-    unknown_batches,
+    the_only_one,
 )
 
 READERS_MAX = 8
@@ -46,11 +47,17 @@ class Part(NamedTuple):
     key: str
 
 
-class _Reading(NamedTuple):
+class Reading(NamedTuple):
+    """A row of `files`: a log as it was read in a batch."""
+
     server: str
     file: str
+    bytes: int
+    lines: int
     rows: int
+    quarantined: int
     first_at: datetime | None
+    last_at: datetime | None
     batch: str
 
     @property
@@ -89,14 +96,16 @@ def _complete(warehouse: str, landed: Collection[str], merges: Mapping[str, Merg
 def _inspect(warehouse: str, merges: Mapping[str, Merge]) -> None:
     landed = landed_batches(warehouse)
     _require_series(warehouse, landed, merges)
-    readings = _readings(warehouse, landed)
+    found = readings(warehouse, landed)
     parts = _complete(warehouse, landed, merges)
+    _require_tables(warehouse, parts, {each.batch for each in found} | merges.keys())
+    _require_quarantine(warehouse, landed, found)
     files, top = located(f"{warehouse}/events")
     rows: Counter[tuple[str, str]] = Counter()  # by batch and log, or by compaction and day
     of_merged: dict[str, str] = {}
     for part, count in zip(parts, _counts(files, [f"{top}/{part.place}" for part in parts]), strict=True):
         if count is None:
-            raise _damaged(warehouse, f"events/{part.place} is torn", _logs_of(part, readings))
+            raise _damaged(warehouse, f"events/{part.place} is torn", _logs_of(part, found))
         rows[part.batch, part.day if part.batch in merges else part.key] += count
     for merge in merges.values():
         for place, count in merge.parts.items():
@@ -105,11 +114,11 @@ def _inspect(warehouse: str, merges: Mapping[str, Merge]) -> None:
             of_merged[part.batch] = part.server
     pruned = read_pruned(warehouse)
 
-    def is_whole(reading: _Reading) -> bool:
+    def is_whole(reading: Reading) -> bool:
         """Whether nothing of it was pruned."""
         return pruned is None or reading.first_at is None or reading.first_at.date() >= pruned
 
-    for reading in filter(is_whole, readings):
+    for reading in filter(is_whole, found):
         if rows[reading.key] != reading.rows:
             what = f"of {reading.rows} rows of {reading.server}/{reading.file} (batch {reading.batch}) {rows[reading.key]} are left"
             raise _damaged(warehouse, what, [f"{reading.server}/{reading.file}"])
@@ -121,32 +130,50 @@ def _inspect(warehouse: str, merges: Mapping[str, Merge]) -> None:
 
 
 def _require_series(warehouse: str, landed: Set[str], merges: Mapping[str, Merge]) -> None:
-    """Batches of a stream land in order: one that is not complete, before one that is, was complete once."""
-    numbered = [(series, int(number)) for series, _, number in (batch.rpartition("-") for batch in landed) if number.isdecimal()]
-    last = dict(sorted(numbered))
-    for batch in unknown_batches(warehouse, landed | merges.keys()):
-        series, _, number = batch.rpartition("-")
-        if number.isdecimal() and int(number) < last.get(series, -1):
-            servers = [f"{part.server}/*" for part in _parts(warehouse) if part.batch == batch]
-            raise _damaged(warehouse, f"files/batch={batch} is missing", servers)
+    for batch in lost_batches(warehouse, landed | merges.keys()):
+        servers = [f"{part.server}/*" for part in _parts(warehouse) if part.batch == batch]
+        raise _damaged(warehouse, f"files/batch={batch} is missing", servers)
 
 
-def _readings(warehouse: str, landed: Iterable[str]) -> list[_Reading]:
+def _require_tables(warehouse: str, parts: Iterable[Part], known: Set[str]) -> None:
+    for batch in sorted({part.batch for part in parts} - known):
+        raise _damaged(warehouse, f"files/batch={batch} has lost its table", [f"{part.server}/*" for part in parts if part.batch == batch])
+
+
+def _require_quarantine(warehouse: str, landed: Set[str], found: Iterable[Reading]) -> None:
+    files, top = located(f"{warehouse}/quarantine")
+    paths = [path for path in files.glob(f"{top}/batch=*/*.parquet") if _batch_of(path) in landed]
+    lines: Counter[tuple[str, str]] = Counter()
+    for path, count in zip(paths, _counts(files, paths), strict=True):
+        lines[_batch_of(path), path.rpartition("/")[2].rpartition("-")[0]] += count or 0
+    for reading in found:
+        if lines[reading.key] != reading.quarantined:
+            log = f"{reading.server}/{reading.file}"
+            what = f"of {reading.quarantined} quarantined lines of {log} (batch {reading.batch}) {lines[reading.key]} are left"
+            raise _damaged(warehouse, what, [log])
+
+
+def readings(warehouse: str, landed: Set[str]) -> list[Reading]:
+    """All of these batches. Raises: WarehouseUnusable."""
     files, top = located(f"{warehouse}/files")
-    paths = [path for batch in sorted(landed) for path in sorted(files.glob(f"{top}/batch={batch}/*.parquet"))]
+    paths = [path for path in sorted(files.glob(f"{top}/batch=*/*.parquet")) if _batch_of(path) in landed]
 
-    def read(path: str) -> list[_Reading]:
-        batch = path.rsplit("/", 2)[1].removeprefix("batch=")
+    def read(path: str) -> list[Reading]:
+        batch = _batch_of(path)
         try:
             with files.open(path, "rb") as file:
-                table = parquet.ParquetFile(file).read(["server", "file", "rows", "first_at"])
+                table = parquet.ParquetFile(file).read([name for name in Reading._fields if name != "batch"])
         except (OSError, pa.ArrowException):
             servers = [f"{part.server}/*" for part in _parts(warehouse) if part.batch == batch]
             raise _damaged(warehouse, f"{path} is torn; delete the directory files/batch={batch}", servers) from None
-        return [_Reading(**row, batch=batch) for row in table.to_pylist()]
+        return [Reading(**row, batch=batch) for row in table.to_pylist()]
 
     with ThreadPoolExecutor(READERS_MAX) as readers:
         return [reading for found in readers.map(read, paths) for reading in found]
+
+
+def _batch_of(path: str) -> str:
+    return path.rsplit("/", 2)[1].removeprefix("batch=")
 
 
 def _parts(warehouse: str) -> Iterator[Part]:
@@ -173,7 +200,7 @@ def _counts(files: Any, paths: Sequence[str]) -> Iterator[int | None]:
         yield from readers.map(count, paths)
 
 
-def _logs_of(part: Part, readings: Iterable[_Reading]) -> list[str]:
+def _logs_of(part: Part, readings: Iterable[Reading]) -> list[str]:
     return [f"{each.server}/{each.file}" for each in readings if each.key == (part.batch, part.key)] or [f"{part.server}/*"]
 
 
@@ -194,18 +221,18 @@ def read_again(logs: str, warehouse: str, patterns: Sequence[str]) -> int:
 
     Shapes: in a pattern `*` stands for any text. Raises: NoLogs if a pattern finds none, InUse, WarehouseUnusable.
     """
-    require_logs(logs)
+    sources = require_logs(logs)
     require_version(warehouse)
-    paths = files_of(logs)
-    found = {pattern: [path for path in paths if fnmatchcase("/".join(source_of(path)[1:]), pattern)] for pattern in patterns}
+    found = {pattern: [each for each in sources if fnmatchcase(f"{each.server}/{each.name}", pattern)] for pattern in patterns}
     if missing := [pattern for pattern, those in found.items() if not those]:
         raise NoLogs(f"{logs}/{missing[0]}: no such log")
-    wanted = sorted({path for those in found.values() for path in those})
+    wanted = sorted({each for those in found.values() for each in those})
     with the_only_one(warehouse):
         batch = f"again-{datetime.now(UTC):%Y%m%dT%H%M%S%f}"
-        land_here(wanted, warehouse, batch)
-        _forget(warehouse, [source_of(path) for path in wanted], batch)
-    return len(wanted)
+        landed = {(row["server"], row["file"]) for row in land_here(wanted, warehouse, batch)}
+        read = [each for each in wanted if (each.server, each.name) in landed]  # one that was deleted meanwhile stays as it was
+        _forget(warehouse, read, batch)
+    return len(read)
 
 
 def keep(warehouse: str, span: timedelta) -> int:

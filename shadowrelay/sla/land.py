@@ -1,16 +1,15 @@
-"""Writes log files into the warehouse: Spark's workers parse each log and write it as Parquet. docs/sla.md, section 1.
+"""Writes log files into the warehouse: Spark's workers, or this process, parse each log and write it as Parquet. docs/sla.md, section 1.
 
 A batch has a name, and every file that it writes is named after its source. A repeated batch, after a kill, writes the same names again,
-each atomically, so nothing is doubled. The row in `files` is written last and makes the file count.
-Rows do not pass through the JVM: Spark transports only the list of files, and one row of `files` for each.
+each atomically, so nothing is doubled. Its table of `files` is written last and makes it count.
+Rows do not pass through the JVM: Spark transports only the names of logs, and one row of `files` for each. Nothing here uses Hadoop.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import date
 from functools import partial
-from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
@@ -18,15 +17,16 @@ from pyarrow import parquet
 
 from shadowrelay.sla.columns import ARROW_EVENTS, UTC_INSTANT
 from shadowrelay.sla.lines import TEXT_CHARACTERS_MAX, Reason
+from shadowrelay.sla.logs import Source
 from shadowrelay.sla.parse import BadLine, LogFile, Parsed
 from shadowrelay.sla.storage import located, written_whole
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import SparkSession
 
-NAMES = "MSGTRK*.LOG"  # logs in a server's directory
 ROWS_AT_ONCE = 200_000  # in a worker's memory before they are written: about 100 MB
 COMPRESSION = "zstd"
+HANDS_PER_CORE = 4  # fewer, and the last one is waited for; more, and tasks cost more than they even out
 
 ARROW_QUARANTINE = pa.schema(
     [("server", pa.string()), ("file", pa.string()), ("line", pa.int64()), ("reason", pa.string()), ("text", pa.string())]
@@ -43,68 +43,65 @@ ARROW_FILES = pa.schema(
 """The columns of `warehouse.FILES`."""
 
 _ESCAPED = re.compile(r"""[\x00-\x1f\x7f"#%'*/:=?\\{}\[\]^]""")
+Landed = list[dict[str, Any]]
+"""Rows of `files`: of each log that was there to be read."""
 
 
-class Source(NamedTuple):
-    """A log file: `<logs>/<server>/<name>`."""
-
-    path: str
-    server: str
-    name: str
-
-    @property
-    def key(self) -> str:
-        """The name for files written from this source."""
-        return blake2b(f"{self.server}/{self.name}".encode(), digest_size=8).hexdigest()
+def land(spark: "SparkSession", sources: Sequence[Source], warehouse: str, batch: str) -> Landed:
+    """Read these logs by Spark's workers and write them to the warehouse as batch `batch`, replacing an earlier attempt of that batch."""
+    hands = dealt(sources, spark.sparkContext.defaultParallelism * HANDS_PER_CORE)
+    written = spark.sparkContext.parallelize(hands, len(hands)).flatMap(partial(land_files, warehouse=warehouse, batch=batch))
+    return _finished(written.collect(), warehouse, batch)
 
 
-def source_of(path: str) -> Source:
-    """The directory is named after the server."""
-    directory, _, name = path.rstrip("/").rpartition("/")
-    return Source(path, directory.rpartition("/")[2], name)
-
-
-def land(listing: "DataFrame", warehouse: str, batch: str) -> None:
-    """Read the files of `listing` and write them to the warehouse as batch `batch`, replacing an earlier attempt of that batch.
-
-    Shapes: `listing` has the column path, one row per file.
-    """
-    from shadowrelay.sla.warehouse import FILES
-
-    # rows as Python tuples, one per file: Spark's mapInArrow would need pandas as well as Arrow
-    landed = listing.select("path").rdd.mapPartitions(partial(land_files, warehouse=warehouse, batch=batch))
-    listing.sparkSession.createDataFrame(landed, FILES).write.mode("overwrite").parquet(f"{warehouse}/files/batch={batch}")
-
-
-def land_here(paths: Iterable[str], warehouse: str, batch: str) -> None:
+def land_here(sources: Sequence[Source], warehouse: str, batch: str) -> Landed:
     """The same in this process, without Spark."""
-    rows = [dict(zip(ARROW_FILES.names, row, strict=True)) for row in land_files(((path,) for path in paths), warehouse, batch)]
+    return _finished(list(land_files(sources, warehouse, batch)), warehouse, batch)
+
+
+def dealt(sources: Sequence[Source], count: int) -> list[list[Source]]:
+    """At most `count` hands of logs, of nearly the same size each. Shapes: the largest logs come first; no hand is empty."""
+    ordered = sorted(sources, key=lambda source: (-(source.size or 0), source.path))
+    return [ordered[first::count] for first in range(min(count, len(ordered)))]
+
+
+def _finished(rows: Landed, warehouse: str, batch: str) -> Landed:
+    """Write the batch's table of `files`."""
+    files, place = located(f"{warehouse}/files/batch={batch}")
+    if files.exists(place):  # of an attempt that was killed
+        files.rm(place, recursive=True)
     write_parquet(pa.Table.from_pylist(rows, ARROW_FILES), f"{warehouse}/files/batch={batch}/part-0.parquet")
     with written_whole(f"{warehouse}/files/batch={batch}/_SUCCESS"):
         pass
+    return rows
 
 
 def is_landed(warehouse: str, batch: str) -> bool:
     """Whether the whole batch is in the warehouse. Repeating it could change data that was read already, because a log may have grown."""
-    files, path = located(f"{warehouse}/files/batch={batch}/_SUCCESS")  # Spark writes it last
+    files, path = located(f"{warehouse}/files/batch={batch}/_SUCCESS")  # written last
     return bool(files.exists(path))
 
 
-def land_files(listing: Iterable[tuple[str]], warehouse: str, batch: str) -> Iterator[tuple[Any, ...]]:
-    """In a worker: for each path, write its rows, then yield its row of `files`."""
-    for (path,) in listing:
-        yield tuple(_land_file(source_of(path), warehouse, batch).values())
+def land_files(sources: Iterable[Source], warehouse: str, batch: str) -> Iterator[dict[str, Any]]:
+    """Write the rows of each log, then yield its row of `files`. A log that was deleted since it was listed is left out."""
+    for source in sources:
+        row = _land_file(source, warehouse, batch)
+        if row is not None:
+            yield row
 
 
-def _land_file(source: Source, warehouse: str, batch: str) -> dict[str, Any]:
+def _land_file(source: Source, warehouse: str, batch: str) -> dict[str, Any] | None:
     events = _Events(source, warehouse, batch)
     quarantine = _Quarantine(source, warehouse, batch)
     files, path = located(source.path)  # an unreachable store is not an error of the file: it fails the job
     log: LogFile | None = None
+    is_there = False
     for reading, parsed in _read(source, files, path):
-        log = reading
+        log, is_there = reading, True
         quarantine.add(parsed.bad)
         events.add(parsed.rows)
+    if not is_there:
+        return None
     events.flush()
     quarantine.close()
     return {
@@ -115,7 +112,7 @@ def _land_file(source: Source, warehouse: str, batch: str) -> dict[str, Any]:
 
 
 def _read(source: Source, files: Any, path: str) -> Iterator[tuple[LogFile | None, Parsed]]:
-    """Parse the file in pieces; an error while reading becomes a line in quarantine, and the next run reads the file again."""
+    """Parse the file in pieces, none if it is gone. An error while reading becomes a line in quarantine; the next run reads it again."""
     nothing = pa.RecordBatch.from_pylist([], ARROW_EVENTS)
     log: LogFile | None = None
     try:
@@ -125,6 +122,8 @@ def _read(source: Source, files: Any, path: str) -> Iterator[tuple[LogFile | Non
                 yield log, parsed
         yield log, Parsed(nothing, [])  # a file without rows has counts too
     except Exception as exc:  # whatever fsspec's file system raises: other files must not be affected
+        if log is None and isinstance(exc, FileNotFoundError):
+            return
         text = f"{type(exc).__name__}: {exc}"[:TEXT_CHARACTERS_MAX]
         yield log, Parsed(nothing, [BadLine(0, Reason.UNREADABLE, text)])
 

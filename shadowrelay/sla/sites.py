@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from shadowrelay.model.replies import ConfigurationError, ShadowrelayError
-from shadowrelay.sla.storage import located, written_whole
+from shadowrelay.sla.logs import list_servers
+from shadowrelay.sla.storage import answering, located, written_whole
 
 MANIFEST = "manifest.json"
 SERVERS = "servers.json"
@@ -57,11 +58,8 @@ class Shipping(NamedTuple):
 def read_manifests(logs: str) -> dict[str, Manifest | None]:
     """Every server (directory of logs) with its manifest; None if there is none, or it is invalid."""
     files, top = located(logs)
-    if not files.isdir(top):
-        return {}
-    directories = [entry["name"] for entry in files.ls(top, detail=True) if entry["type"] == "directory"]
-    servers = {str(directory).rstrip("/").rpartition("/")[2]: directory for directory in directories}
-    return {name: _read_manifest(files, name, f"{servers[name]}/{MANIFEST}") for name in sorted(servers) if name[0] not in "._"}
+    with answering(logs):
+        return {name: _read_manifest(files, name, f"{top}/{name}/{MANIFEST}") for name in list_servers(logs) if name[0] not in "._"}
 
 
 def _read_manifest(files: Any, server: str, path: str) -> Manifest | None:

@@ -14,7 +14,8 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import ArrayType, StringType, StructField, StructType
 
-from shadowrelay.sla.land import ARROW_QUARANTINE, NAMES, Source, source_of
+from shadowrelay.sla.land import ARROW_QUARANTINE
+from shadowrelay.sla.logs import NAMES, Source, source_of
 from shadowrelay.sla.parse import LogFile
 from shadowrelay.sla.storage import located
 from shadowrelay.sla.warehouse import EVENTS, QUARANTINE

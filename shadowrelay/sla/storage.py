@@ -11,13 +11,21 @@ import re
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
 from typing import IO, Any
 
 import fsspec  # type: ignore[import-untyped]
 
+from shadowrelay.model.replies import ConfigurationError, ShadowrelayError
+
 _UNFINISHED = re.compile(r"\..+\.[0-9a-f]{32}")
 _ONE_SLASH = re.compile(r"file:/+")
 HADOOP_ONLY = {"s3a": "s3", "s3n": "s3"}  # schemes that only Hadoop knows -> fsspec's scheme
+
+
+class StoreFailed(ShadowrelayError):
+    """A store could not be reached, or refused; the text names it, and has the reason."""
 
 
 def located(path: str) -> tuple[Any, str]:
@@ -25,10 +33,14 @@ def located(path: str) -> tuple[Any, str]:
 
     Raises: ValueError, ImportError for a scheme that fsspec does not support, or only with another package.
     """
+    if path.startswith("file:"):
+        path = _ONE_SLASH.sub("/", path, count=1)
     scheme, separator, rest = path.partition("://")
-    if separator and scheme in HADOOP_ONLY:
-        path = f"{HADOOP_ONLY[scheme]}://{rest}"
-    files, found = fsspec.url_to_fs(_ONE_SLASH.sub("/", path, count=1) if path.startswith("file:") else path)
+    if not separator or path.startswith("/"):  # not by way of `url_to_fs`, to which two colons chain stores
+        files = fsspec.filesystem("file")
+        return files, files._strip_protocol(path)
+    files, found = fsspec.url_to_fs(f"{HADOOP_ONLY[scheme]}://{rest}" if scheme in HADOOP_ONLY else path)
+    files.invalidate_cache()  # of listings: other processes write there too
     return files, found
 
 
@@ -36,6 +48,76 @@ def is_local(files: Any) -> bool:
     """Whether the file system has an atomic rename. `files` comes from `located`."""
     protocol = files.protocol
     return "file" in ((protocol,) if isinstance(protocol, str) else protocol)
+
+
+@contextmanager
+def answering(place: str) -> Iterator[None]:
+    """While a store is asked about `place`: each library has errors of its own, and few of them name what they are about.
+
+    Raises: StoreFailed; on a disk, what the system raises.
+    """
+    try:
+        yield
+    except ShadowrelayError:
+        raise
+    except Exception as exc:
+        if is_local(located(place)[0]):
+            raise
+        raise StoreFailed(f"{place}: {type(exc).__name__}: {exc}") from exc
+
+
+# Spark reads and writes a warehouse and a report itself, by Hadoop. Scheme -> its connector, which pyspark does not bring.
+CONNECTORS = {
+    "s3a": "org.apache.hadoop:hadoop-aws",
+    "abfs": "org.apache.hadoop:hadoop-azure",
+    "abfss": "org.apache.hadoop:hadoop-azure",
+    "gs": "com.google.cloud.bigdataoss:gcs-connector",
+}
+_NAMED = re.compile(r"--(?:packages|jars|driver-class-path)\b|spark\.jars|extraClassPath")
+
+
+def require_hadoop(option: str, place: str) -> None:
+    """Raises: ConfigurationError if Spark cannot read and write there; the text says what it needs."""
+    scheme, separator, rest = place.partition("://")
+    if not separator or scheme == "file":
+        return
+    if scheme in ("s3", "s3n"):
+        raise ConfigurationError(f"{option} {place}: Spark calls this store s3a: write s3a://{rest}")
+    package = CONNECTORS.get(scheme)
+    if package is not None and not _has_connector(package):
+        version = _hadoop_version() if package.startswith("org.apache.hadoop") else "VERSION"
+        raise ConfigurationError(
+            f"{option} {place}: Spark reads and writes there itself, and needs a connector for it. With access to Maven Central: "
+            f"PYSPARK_SUBMIT_ARGS='--packages {package}:{version} pyspark-shell'; else put it and what it needs into {_spark_home()}/jars. "
+            "`sla ingest` and `sla report` read logs in any store without it, if warehouse and output are directories"
+        )
+    try:
+        located(place)
+    except ImportError as exc:
+        raise ConfigurationError(f"{option} {place}: {exc}") from exc
+
+
+def _spark_home() -> Path:
+    if home := os.environ.get("SPARK_HOME"):
+        return Path(home)
+    found = find_spec("pyspark")
+    return Path(found.origin).parent if found and found.origin else Path("pyspark")
+
+
+def _has_connector(package: str) -> bool:
+    """Its jar is there, or the user names jars where Spark looks for them: which ones, is for Spark to say."""
+    home = _spark_home()
+    if any((home / "jars").glob(f"{package.partition(':')[2]}*.jar")):
+        return True
+    defaults = Path(os.environ.get("SPARK_CONF_DIR") or home / "conf") / "spark-defaults.conf"
+    named = defaults.read_text(encoding="utf-8") if defaults.is_file() else ""
+    return _NAMED.search(named + os.environ.get("PYSPARK_SUBMIT_ARGS", "")) is not None
+
+
+def _hadoop_version() -> str:
+    """Of this Spark: its connectors must have the same."""
+    prefix = "hadoop-client-api-"
+    return next((jar.stem.removeprefix(prefix) for jar in (_spark_home() / "jars").glob(f"{prefix}*.jar")), "VERSION")
 
 
 @contextmanager

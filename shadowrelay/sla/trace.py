@@ -11,9 +11,8 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 from pyarrow import parquet
 
-from shadowrelay.sla.ingest import files_of
 from shadowrelay.sla.inspection import complete_parts
-from shadowrelay.sla.land import source_of
+from shadowrelay.sla.logs import list_logs
 from shadowrelay.sla.parse import LogFile
 from shadowrelay.sla.storage import located
 from shadowrelay.sla.summary import TRACE_ROWS_MAX, microseconds, traced_row
@@ -27,8 +26,8 @@ Rows = Iterator[tuple[str, Any]]
 
 def rows_of_logs(logs: str) -> Rows:
     """The server, and rows of it. What cannot be read is left out, as in `sla report`."""
-    for path in files_of(logs):
-        source, (files, place) = source_of(path), located(path)
+    for source in list_logs(logs):
+        files, place = located(source.path)
         try:
             with files.open(place, "rb") as stream:
                 for parsed in LogFile(stream, source.server, source.name):

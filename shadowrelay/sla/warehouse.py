@@ -14,6 +14,7 @@ import json
 import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -34,7 +35,7 @@ from pyspark.sql.types import (
 from shadowrelay.model.replies import ShadowrelayError
 from shadowrelay.sla.columns import UTC_INSTANT
 from shadowrelay.sla.land import COMPRESSION
-from shadowrelay.sla.storage import located, written_whole
+from shadowrelay.sla.storage import alone, is_local, located, sweep, written_whole
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -206,6 +207,62 @@ def unknown_batches(warehouse: str, complete: Set[str]) -> list[str]:
     return sorted(there - complete)
 
 
+def lost_batches(warehouse: str, complete: Set[str]) -> list[str]:
+    """Those of them that were complete once: the batches of a series land in the order of their numbers, and a later one is complete."""
+    last: dict[str, int] = {}
+    for series, number in map(_numbered, complete):
+        last[series] = max(last.get(series, -1), number)
+    numbered = [(batch, *_numbered(batch)) for batch in unknown_batches(warehouse, complete)]
+    return [batch for batch, series, number in numbered if -1 < number < last.get(series, -1)]
+
+
+def next_number(warehouse: str, series: str) -> int:
+    """Of the next batch of this series."""
+    return max((number for each, number in map(_numbered, landed_batches(warehouse)) if each == series), default=-1) + 1
+
+
+def _numbered(batch: str) -> tuple[str, int]:
+    """Series and number; -1 for a name that has none."""
+    series, _, number = batch.rpartition("-")
+    return series, int(number) if number.isdecimal() else -1
+
+
+# ---- who writes into it
+
+
+class InUse(ShadowrelayError):
+    """Another process works on the warehouse. Nothing was done."""
+
+
+@contextmanager
+def the_only_one(warehouse: str) -> Iterator[None]:
+    """Let no other `ingest` or `watch` of this machine work on the warehouse. Raises: InUse."""
+    with ExitStack() as held:
+        try:
+            held.enter_context(alone(warehouse, is_waiting=False))
+        except BlockingIOError:
+            raise InUse(f"{warehouse}: another `sla ingest` or `sla watch` works on this warehouse; wait for its end, or end it") from None
+        yield
+
+
+def clean(warehouse: str) -> None:
+    """Delete what killed processes have left: temporary files, and batches that are not complete. Their logs are new once more.
+
+    Shapes: only within `the_only_one`. Nothing is deleted where that holds nobody off.
+    """
+    files, top = located(warehouse)
+    if not is_local(files):
+        return
+    for table in ("events", "quarantine"):
+        sweep(f"{warehouse}/{table}")
+    complete = complete_batches(warehouse)
+    kept = complete | set(lost_batches(warehouse, complete))  # what is damaged is for `inspect` to tell
+    for pattern in ("events/date=*/server=*/batch=*", "quarantine/batch=*", "files/batch=*"):
+        for path in files.glob(f"{top}/{pattern}"):
+            if path.rpartition("/batch=")[2] not in kept:
+                files.rm(path, recursive=True)
+
+
 # ---- what is left of it
 
 
@@ -319,6 +376,12 @@ def compact(spark: "SparkSession", warehouse: str, *, before: date | None = None
         files.rm([part.path for part in parts])
         count += len(parts)
     return count
+
+
+def is_compactable(warehouse: str) -> bool:
+    """Whether `compact` would merge anything now."""
+    files, top = located(f"{warehouse}/events")
+    return next(_groups(_parts(files, top), datetime.now(UTC).date()), None) is not None
 
 
 def _parts(files: Any, top: str) -> Iterator[Part]:

@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 from shadowrelay.model.replies import ShadowrelayError
 from shadowrelay.signals import stopped_by_signals
-from shadowrelay.sla import ingest, live
-from shadowrelay.sla.ingest import Tell, describe_servers, has_events, require_logs
+from shadowrelay.sla import ingest, live, stream
+from shadowrelay.sla.ingest import Known, Tell, describe_servers, has_events
+from shadowrelay.sla.logs import require_logs
 from shadowrelay.sla.report import sweep_reports, write_report, write_textfile
 from shadowrelay.sla.sites import Site, read_servers
-from shadowrelay.sla.storage import sweep, written_whole
+from shadowrelay.sla.storage import written_whole
 from shadowrelay.sla.summary import instant
-from shadowrelay.sla.warehouse import begin
+from shadowrelay.sla.warehouse import begin, clean, the_only_one
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -115,8 +116,9 @@ def run_watch(
     Raises: WatchFailed, NoLogs, InUse.
     """
     require_logs(logs, may_be_empty=True)
+    stream.require_streamable(logs)
     stop = stop or threading.Event()
-    with ingest.the_only_one(warehouse), stopped_by_signals(stop):
+    with the_only_one(warehouse), stopped_by_signals(stop):
         watch = _Watch(spark, logs, warehouse, output, sites, objectives_file, textfile, interval, tell)
         try:
             while not stop.is_set():
@@ -145,6 +147,8 @@ class _Watch:
         self._interval, self._tell = interval, tell
         self._queries: dict[str, StreamingQuery] = {}
         begin(warehouse)
+        clean(warehouse)
+        self._known = Known(warehouse)
         self._mark = live.begin(warehouse)
         self._had_events = has_events(warehouse)
         self._shown: tuple[Any, ...] = ()
@@ -155,8 +159,6 @@ class _Watch:
         self._reported_seconds: float | None = None
         self._summary: dict[str, Any] | None = None
         self._reporter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="report")
-        for table in ("events", "quarantine"):
-            sweep(f"{warehouse}/{table}")
         sweep_reports(output)
         self._steps = {
             name: Step(name, do, tell)
@@ -184,7 +186,7 @@ class _Watch:
     def _start(self, name: str) -> "StreamingQuery":
         if name == "live":
             return live.start(self._spark, self._warehouse, interval=self._interval)
-        return ingest.start(self._spark, self._logs, self._warehouse, self._interval, ingest.FILES_PER_BATCH, self._tell)
+        return stream.start(self._spark, self._logs, self._warehouse, self._interval, self._known, self._tell)
 
     def _feed(self) -> None:
         self._mark = live.feed(self._warehouse, self._mark, now=datetime.now(UTC))
@@ -192,12 +194,14 @@ class _Watch:
 
     def _review(self) -> None:
         if self._reviewed_at is None:  # before the first report, which needs the sites of servers
-            describe_servers(self._spark, self._logs, self._warehouse, self._sites)
+            describe_servers(self._logs, self._warehouse, self._sites, self._known)
             self._reviewed_at = time.monotonic()
         if time.monotonic() - self._reviewed_at < ingest.REVIEW_EVERY.total_seconds():
             return
+        if count := stream.read_again(self._spark, self._logs, self._warehouse, self._known):
+            self._tell(f"{count} files read again")
         ingest.review(
-            self._spark, self._logs, self._warehouse, self._sites, is_known_only=True,
+            lambda: self._spark, self._logs, self._warehouse, self._sites, self._known,
             is_compacting=self._report is None and not self._is_behind(), tell=self._tell,
         )  # fmt: skip
         live.fold(self._spark, self._warehouse)

@@ -8,6 +8,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from shadowrelay.sla.land import ARROW_FILES, land_files
+from shadowrelay.sla.logs import source_of
 from shadowrelay.sla.warehouse import begin
 from tests.kit.log_files import a_log, an_event
 
@@ -25,9 +26,9 @@ def land(
     log.parent.mkdir(parents=True, exist_ok=True)
     values = {"recipients": ("a@b", "c@d")} | values
     log.write_bytes(a_log(an_event(f"{name}-{number}", at=NOW - each, **values) for number, each in enumerate(ago)))
-    rows = [dict(zip(ARROW_FILES.names, row, strict=True)) for row in land_files([(str(log),)], str(directory / "w"), batch)]
+    rows = list(land_files([source_of(str(log))], str(directory / "w"), batch))
     place = directory / "w" / "files" / f"batch={batch}"
     place.mkdir(parents=True, exist_ok=True)
-    parquet.write_table(pa.Table.from_pylist(rows), place / "part.parquet")
+    parquet.write_table(pa.Table.from_pylist(rows, ARROW_FILES), place / "part.parquet")
     if is_whole:
         (place / "_SUCCESS").touch()

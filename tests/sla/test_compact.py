@@ -9,6 +9,7 @@ from shadowrelay.sla import report
 from shadowrelay.sla import warehouse as module
 from shadowrelay.sla.inspection import inspect
 from shadowrelay.sla.land import land_here
+from shadowrelay.sla.logs import source_of
 from shadowrelay.sla.warehouse import begin, compact, read_events
 from tests.kit.log_files import STARTED, a_log, an_event
 
@@ -25,7 +26,7 @@ def fill(directory, servers=("mx1", "007"), hours=9, days=2):
                 path = directory / "logs" / server / f"MSGTRK20261121{hour:02}-{instance}.LOG"
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(a_log(events))
-                paths.append(str(path))
+                paths.append(source_of(str(path)))
     begin(str(directory / "w"))
     land_here(paths, str(directory / "w"), "b")
     return directory / "w"

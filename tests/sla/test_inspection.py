@@ -1,14 +1,17 @@
 """A damaged warehouse is noticed, named with its remedy, and whole again after it. docs/sla.md, 1."""
 
 import json
+import re
+import shutil
+from collections import Counter
 from datetime import UTC, date, datetime, timedelta
 
 import pytest
 
-from shadowrelay.sla.ingest import NoLogs, files_of
-from shadowrelay.sla.ingest import read_again as again
-from shadowrelay.sla.inspection import inspect, keep, read_again
+from shadowrelay.sla.ingest import ingest
+from shadowrelay.sla.inspection import complete_parts, inspect, keep, read_again
 from shadowrelay.sla.land import land_here
+from shadowrelay.sla.logs import NoLogs, list_logs
 from shadowrelay.sla.report import write_report
 from shadowrelay.sla.warehouse import WarehouseUnusable, begin, compact, prune, read_events, read_files, read_readings
 from tests.kit.log_files import STARTED, a_log, an_event
@@ -22,7 +25,7 @@ def warehouse_of(directory, servers=("mx1", "mx=2"), batch="run-000000"):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(a_log(an_event(f"{server}-{hour}-{number}", at=STARTED) for number in range(3)))
     begin(str(directory / "w"))
-    land_here(files_of(str(directory / "logs")), str(directory / "w"), batch)
+    land_here(list_logs(str(directory / "logs")), str(directory / "w"), batch)
     return directory / "w"
 
 
@@ -137,7 +140,9 @@ def test_what_was_pruned_is_no_damage_and_is_not_read_again(spark, tmp_path):
     assert 1 == prune(str(warehouse), date(2026, 11, 22))
     inspect(str(warehouse))
     assert [date(2026, 11, 22)] == [row.date for row in read_events(spark, str(warehouse)).select("date").distinct().collect()]
-    assert 0 == again(spark, str(tmp_path / "logs"), str(warehouse))
+    batches = sorted((warehouse / "files").iterdir())
+    ingest(lambda: spark, str(tmp_path / "logs"), str(warehouse), is_compacting=False)
+    assert batches == sorted((warehouse / "files").iterdir())
 
     assert 1 == prune(str(warehouse), date(2026, 11, 23))
     inspect(str(warehouse))
@@ -154,3 +159,28 @@ def test_to_keep_less_than_was_logged_forgets_whole_days(tmp_path):
     assert 1 == keep(str(warehouse), one_day)
     assert [] == list((warehouse / "events").iterdir())
     inspect(str(warehouse))
+
+
+def test_whichever_file_of_a_warehouse_is_lost_its_remedy_makes_it_whole(tmp_path):
+    warehouse = warehouse_of(tmp_path)
+    for server in ("mx1", "mx2"):
+        (tmp_path / "logs" / server).mkdir(exist_ok=True)
+        (tmp_path / "logs" / server / "MSGTRK2026112114-1.LOG").write_bytes(a_log([an_event(f"{server}-14")]) + b"torn")
+    ingest(lambda: None, str(tmp_path / "logs"), str(warehouse), is_compacting=False)
+
+    def content(place):
+        return Counter((part.server, part.key, (place / "events" / part.place).read_bytes()) for part in complete_parts(str(place)))
+
+    lost = sorted(path.relative_to(warehouse) for path in warehouse.rglob("*.parquet"))
+    assert {"events", "files", "quarantine"} == {path.parts[0] for path in lost}
+    for number, path in enumerate(lost):
+        damaged = tmp_path / f"w{number}"
+        shutil.copytree(warehouse, damaged)
+        (damaged / path).unlink()
+        with pytest.raises(WarehouseUnusable, match="damaged: ") as found:
+            inspect(str(damaged))
+
+        read_again(str(tmp_path / "logs"), str(damaged), re.findall("--again '([^']+)'", str(found.value)))
+
+        inspect(str(damaged))
+        assert content(warehouse) == content(damaged)

@@ -7,14 +7,14 @@ from pyarrow import parquet
 
 from shadowrelay.sla import land
 from shadowrelay.sla.columns import ARROW_EVENTS
-from shadowrelay.sla.land import ARROW_QUARANTINE, escaped, land_files, source_of
+from shadowrelay.sla.land import ARROW_FILES, ARROW_QUARANTINE, dealt, escaped, land_files
+from shadowrelay.sla.logs import Source, source_of
 from shadowrelay.sla.warehouse import EVENTS, FILES, QUARANTINE
 from tests.kit.log_files import STARTED, a_log, an_event
 
 
 def landed(warehouse, *paths, batch="b"):
-    rows = land_files([(str(path),) for path in paths], str(warehouse), batch)
-    return [dict(zip(FILES.fieldNames(), row, strict=True)) for row in rows]
+    return list(land_files([source_of(str(path)) for path in paths], str(warehouse), batch))
 
 
 def written(warehouse):
@@ -31,6 +31,7 @@ def log_file(directory, server, data, name="MSGTRK2026112112-1.LOG"):
 def test_the_columns_that_are_written_are_those_that_are_read():
     assert [*ARROW_EVENTS.names, "server", "date"] == EVENTS.fieldNames()
     assert QUARANTINE.fieldNames() == ARROW_QUARANTINE.names
+    assert FILES.fieldNames() == ARROW_FILES.names
 
 
 def test_rows_stand_under_their_date_and_server_and_the_file_is_counted(tmp_path):
@@ -95,12 +96,12 @@ def test_a_file_that_cannot_be_read_is_a_line_of_quarantine_and_the_others_go_on
     directory = tmp_path / "mx2" / "MSGTRK2026112112-1.LOG"
     directory.mkdir(parents=True)
 
-    rows = landed(tmp_path / "w", directory, tmp_path / "mx3" / "MSGTRKgone.LOG", good)
+    rows = landed(tmp_path / "w", directory, good)
 
     tables = [parquet.ParquetFile(path).read().to_pylist()[0] for path in sorted((tmp_path / "w" / "quarantine").rglob("*.parquet"))]
-    assert [(0, 0, 1), (0, 0, 1), (good.stat().st_size, 1, 0)] == [(row["bytes"], row["rows"], row["quarantined"]) for row in rows]
-    assert {("mx2", 0, "unreadable file"), ("mx3", 0, "unreadable file")} == {(row["server"], row["line"], row["reason"]) for row in tables}
-    assert {"IsADirectoryError", "FileNotFoundError"} == {row["text"].partition(":")[0] for row in tables}
+    assert [(0, 0, 1), (good.stat().st_size, 1, 0)] == [(row["bytes"], row["rows"], row["quarantined"]) for row in rows]
+    assert {("mx2", 0, "unreadable file")} == {(row["server"], row["line"], row["reason"]) for row in tables}
+    assert {"IsADirectoryError"} == {row["text"].partition(":")[0] for row in tables}
 
 
 def test_a_disk_that_takes_nothing_ends_the_job_instead_of_losing_rows(tmp_path):
@@ -112,6 +113,24 @@ def test_a_disk_that_takes_nothing_ends_the_job_instead_of_losing_rows(tmp_path)
 
 
 def test_a_path_says_whose_log_it_is():
-    assert ("mx1.east.example", "MSGTRK1.LOG") == source_of("file:/logs/mx1.east.example/MSGTRK1.LOG")[1:]
+    assert ("mx1.east.example", "MSGTRK1.LOG") == source_of("file:/logs/mx1.east.example/MSGTRK1.LOG")[1:3]
     assert source_of("s3://b/logs/a/M.LOG").key == source_of("/logs/a/M.LOG").key != source_of("/logs/b/M.LOG").key
     assert "a%3Ab%25%2Fc d-ü.example" == escaped("a:b%/c d-ü.example")
+
+
+def test_a_log_that_was_deleted_since_it_was_listed_is_none(tmp_path):
+    gone, good = tmp_path / "mx1" / "MSGTRKgone.LOG", log_file(tmp_path, "mx2", a_log([an_event("m1")]))
+
+    assert ["mx2"] == [row["server"] for row in landed(tmp_path / "w", gone, good)]
+    assert not (tmp_path / "w" / "quarantine").exists()
+
+
+def test_workers_are_dealt_nearly_the_same_amount_each():
+    logs = [Source(f"/l/mx1/{number}", "mx1", str(number), number) for number in range(1, 101)]
+
+    hands = dealt(logs, 8)
+
+    sizes = [sum(source.size for source in hand) for hand in hands]
+    assert (8, sorted(logs)) == (len(hands), sorted(source for hand in hands for source in hand))
+    assert max(sizes) - min(sizes) < 100
+    assert [[logs[1]], [logs[0]]] == dealt(logs[:2], 8)

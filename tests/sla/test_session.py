@@ -85,18 +85,6 @@ def test_every_master_of_sparks_is_taken_and_what_is_none_is_said():
             require_settings(master, "512m")
 
 
-def test_little_is_measured_over_the_logs_of_all_servers(tmp_path, monkeypatch):
-    monkeypatch.setattr(ingest, "LITTLE_BYTES", 10)
-    for server, size in (("a", 6), ("b", 4)):
-        (tmp_path / server).mkdir()
-        (tmp_path / server / "MSGTRK1.LOG").write_bytes(b"x" * size)
-    (tmp_path / "b" / "manifest.json").write_bytes(b"no log")
-    assert ingest.is_little(str(tmp_path))
-
-    (tmp_path / "b" / "MSGTRK2.LOG").write_bytes(b"x")
-    assert not ingest.is_little(str(tmp_path))
-
-
 def test_little_is_measured_over_the_parquet_of_a_warehouse(tmp_path, monkeypatch):
     monkeypatch.setattr(ingest, "LITTLE_BYTES", 10 * ingest.PARQUET_SHARE)
     for server, size in (("a", 6), ("b", 4)):
@@ -134,41 +122,6 @@ def test_a_jvm_that_is_gone_is_told():
     assert "its JVM has ended" in failure_of(Py4JNetworkError("Answer from Java side is empty"))
 
 
-def test_a_log_that_is_a_link_to_nothing_is_no_octets(tmp_path):
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a" / "MSGTRK1.LOG").symlink_to(tmp_path / "nowhere")
-
-    assert ingest.is_little(str(tmp_path))
-
-
-def test_a_directory_whose_name_is_no_text_is_named_with_what_to_do(tmp_path):
-    os.mkdir(os.fsencode(tmp_path) + b"/mx\xff")
-
-    with pytest.raises(ingest.NoLogs, match=r"must be UTF-8; rename '.*mx\\udcff'"):
-        ingest.require_logs(str(tmp_path))
-
-
-def test_a_log_whose_name_is_no_text_is_named_with_what_to_do(tmp_path):
-    (tmp_path / "mx1").mkdir()
-    (tmp_path / "mx1" / "MSGTRK1.LOG").touch()
-    Path(os.fsdecode(os.fsencode(tmp_path) + b"/mx1/note\xff")).touch()
-    ingest.require_logs(str(tmp_path))
-    Path(os.fsdecode(os.fsencode(tmp_path) + b"/mx1/MSGTRK\xff.LOG")).touch()
-
-    with pytest.raises(ingest.NoLogs, match=r"must be UTF-8; rename '.*mx1/MSGTRK\\udcff.LOG'"):
-        ingest.require_logs(str(tmp_path))
-
-
-def test_a_directory_that_may_not_be_read_is_named_with_what_to_do(tmp_path, monkeypatch):
-    for server in ("mx1", "mx2"):
-        (tmp_path / server).mkdir()
-        (tmp_path / server / "MSGTRK1.LOG").touch()
-    monkeypatch.setattr(os, "access", lambda path, mode: not path.endswith("mx2"))  # whoever runs this may be allowed everything
-
-    with pytest.raises(ingest.NoLogs, match=r"/mx2: this directory cannot be read: give this user the right"):
-        ingest.require_logs(str(tmp_path))
-
-
 @pytest.mark.parametrize(("codeset", "before", "within"), [("UTF-8", "de_DE.UTF-8", "de_DE.UTF-8"), ("ANSI_X3.4-1968", "C", "C.UTF-8")])
 def test_a_jvm_is_started_in_a_locale_that_can_name_any_file(monkeypatch, codeset, before, within):
     monkeypatch.setattr(locale, "nl_langinfo", lambda _: codeset)
@@ -190,7 +143,7 @@ def test_in_a_locale_without_umlauts_on_a_machine_whose_name_nobody_knows_logs_a
     log = tmp_path / "prüf" / "mx-ü" / "MSGTRK-ö.LOG"
     log.parent.mkdir(parents=True)
     log.write_bytes(a_log([an_event("m1")]))
-    words = ["sla", "ingest", "--logs", str(tmp_path / "prüf"), "--warehouse", str(tmp_path / "w-ä"), "--master", "local[1]"]
+    words = ["sla", "report", "--logs", str(tmp_path / "prüf"), "--output", str(tmp_path / "o-ä"), "--master", "local[1]"]
 
     nameless = ["unshare", "--uts", "sh", "-c", 'hostname nobody.invalid && exec "$@"', "sh"]
     able = shutil.which("unshare") and 0 == subprocess.run([*nameless, "true"], capture_output=True, check=False).returncode
@@ -201,4 +154,4 @@ def test_in_a_locale_without_umlauts_on_a_machine_whose_name_nobody_knows_logs_a
     )  # fmt: skip
 
     assert 0 == done.returncode, done.stderr
-    assert 1 == json.loads(done.stdout)["rows"]
+    assert 1 == json.loads(done.stdout)["input"]["rows"]

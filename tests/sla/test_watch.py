@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from shadowrelay.model.tracking import EventId
 from shadowrelay.signals import stopped_by_signals
-from shadowrelay.sla import ingest, live, watch
+from shadowrelay.sla import live, stream, watch
 from shadowrelay.sla.ingest import has_events
 from shadowrelay.sla.land import land
 from shadowrelay.sla.report import write_report
@@ -73,7 +73,7 @@ def test_a_bad_batch_and_a_failed_report_are_said_and_tried_again(spark, tmp_pat
     def land_badly(*values):
         for error in lands:
             raise error
-        land(*values)
+        return land(*values)
 
     def report(_spark, _warehouse, directory, **options):
         reports.append(options["watch"])
@@ -81,7 +81,7 @@ def test_a_bad_batch_and_a_failed_report_are_said_and_tried_again(spark, tmp_pat
             raise OSError("no room")
         return empty() | {"watch": options["watch"]}
 
-    monkeypatch.setattr(ingest, "land", land_badly)
+    monkeypatch.setattr(stream, "land", land_badly)
     monkeypatch.setattr(watch, "write_report", report)
     now = datetime.now(UTC)
     put(logs, "mx1", "2026112112-1", ["m1", "m2"], now)
@@ -115,7 +115,7 @@ def test_what_lands_before_the_first_report_is_reported_once_and_counted(spark, 
     reports, stop = [], threading.Event()
     put(tmp_path / "logs", "mx1", "2026112112-1", ["m1"], datetime.now(UTC))
 
-    def describe_servers(_spark, _logs, warehouse, _sites):
+    def describe_servers(_logs, warehouse, _sites, _known):
         wait_until(lambda: has_events(warehouse))  # after the look's feed, before its report
 
     def report(_spark, _warehouse, _directory, **options):

@@ -14,13 +14,15 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from shadowrelay.sla.columns import ARROW_EVENTS
-from shadowrelay.sla.land import Source, escaped, write_parquet
-from shadowrelay.sla.warehouse import FILES, QUARANTINE, begin
+from shadowrelay.sla.land import ARROW_QUARANTINE, escaped, write_parquet
+from shadowrelay.sla.logs import Source
+from shadowrelay.sla.warehouse import FILES, begin
 from tests.kit.events import NOON, event_row
 
 DAY = 86_400
 LOG = "MSGTRK2026112112-1.LOG"
 BOTH = ("a@x.example", "b@x.example")
+BAD_AT, BAD_LINES = "p.plain", (7, 8, 8)  # in quarantine
 
 
 def at(seconds: float) -> datetime:
@@ -131,8 +133,9 @@ def write_warehouse(spark: SparkSession, cases: Sequence[Case], warehouse: Path)
         path = f"{warehouse}/events/date={day}/server={escaped(server)}/batch=1/{key}-0.parquet"
         write_parquet(pa.Table.from_pylist(rows, ARROW_EVENTS), path)
     _written(spark, list(_files(cases)), FILES, warehouse / "files" / "batch=1")
-    bad = [("p.plain", LOG, number, "fields", "x") for number in (7, 8, 8)]
-    _written(spark, bad, QUARANTINE, warehouse / "quarantine" / "batch=1")
+    bad = [{"server": BAD_AT, "file": LOG, "line": number, "reason": "fields", "text": "x"} for number in BAD_LINES]
+    key = Source("", BAD_AT, LOG).key
+    write_parquet(pa.Table.from_pylist(bad, ARROW_QUARANTINE), f"{warehouse}/quarantine/batch=1/{key}-0.parquet")
     sites = {
         case.host(server): {"site": "east" if server == "p" else "west", "boundary": case.name}
         if case.has_sites
@@ -148,7 +151,8 @@ def _files(cases: Sequence[Case]) -> Iterator[tuple[Any, ...]]:
         for server in sorted(case.servers):
             instants = [row["at"] for row in case.rows if row["server"] == case.host(server)]
             first, last, count = min(instants), max(instants), len(instants)
-            yield (case.host(server), LOG, 1, count + 5, count, 0, case.format, "1", first, last)
+            quarantined = len(BAD_LINES) if case.host(server) == BAD_AT else 0
+            yield (case.host(server), LOG, 1, count + 5, count, quarantined, case.format, "1", first, last)
 
 
 def _written(spark: SparkSession, rows: list[tuple[Any, ...]], schema: Any, path: Path) -> None:

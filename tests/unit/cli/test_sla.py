@@ -18,6 +18,7 @@ from shadowrelay.cli.sla import require_writable
 from shadowrelay.model.replies import ConfigurationError, ShadowrelayError
 from shadowrelay.sla import objectives as objectives_module
 from shadowrelay.sla import session as session_module
+from shadowrelay.sla import storage as storage_module
 from shadowrelay.sla.page import comparison, labels, message_lists, verdicts
 from tests.kit import summaries
 
@@ -42,6 +43,7 @@ class Job:
         self.rows: list[dict[str, Any]] = []
         self.failure: Exception | None = None
         self.little = "/nowhere"
+        self.is_much = False
         self.told: Callable[[Exception], str | None] = lambda exc: None
 
     def __call__(self, name: str) -> Any:
@@ -78,19 +80,29 @@ class Job:
         def note(*values: Any, **options: Any) -> None:
             self.asked.append((*values, options))
 
-        def ingest(*values: Any, tell: Any, **options: Any) -> Done:
+        def ingest(session: Any, *values: Any, tell: Any, **options: Any) -> Done:
             self.asked.append((*values, options))
+            if self.is_much:
+                self.asked.append((session(), session()))
             tell("batch 0")
             return Done()
 
         return SimpleNamespace(
             ingest=ingest,
             temporary_warehouse=temporary,
-            require_logs=note,
             require_warehouse=note,
-            is_little=lambda logs: logs == self.little,
             is_little_warehouse=lambda warehouse: warehouse == self.little,
         )
+
+    @property
+    def logs(self) -> Any:
+        def require_logs(logs: str, **options: Any) -> str:
+            self.asked.append((logs, options))
+            return logs
+
+        return SimpleNamespace(require_logs=require_logs, is_little=lambda found: found == self.little)
+
+    storage = storage_module
 
     @property
     def report(self) -> Any:
@@ -177,6 +189,7 @@ def test_it_is_looked_for_in_much_with_spark(job: Job, source: str) -> None:
 def test_what_goes_on_may_become_much(job: Job) -> None:
     job.little = "/l"
 
+    job.is_much = True
     run("watch", "--logs", "/l", "--warehouse", "/w", "--output", "/o")
     run("ingest", "--logs", "/l", "--warehouse", "/w")
 
@@ -283,7 +296,7 @@ def test_wrong_words_are_status_2_before_anything_is_done(job: Job, words: list[
 def test_what_stops_the_job_is_said_with_its_status(job: Job, failure: Exception, code: int) -> None:
     job.failure = failure
 
-    result = run("ingest", "--logs", "/l", "--warehouse", "/w")
+    result = run("report", "--logs", "/l", "--output", "/o")
 
     assert code == result.exit_code
     assert str(failure) in result.stderr
@@ -295,7 +308,7 @@ def test_ingest_says_what_it_does_and_what_came_of_it(job: Job) -> None:
     result = run(*words)
 
     options = {"sites": {"from": "sites.toml"}, "is_continuous": True, "interval": timedelta(seconds=3), "files_per_batch": 200}
-    assert [("/l", {"may_be_empty": True}), ("local[*] 4g", "/l", "/w", options)] == job.asked
+    assert [("/l", "/w", options)] == job.asked
     assert "/w: 3 files, 20 lines, 12 rows, 1 line in quarantine\n" == result.stdout
     assert "batch 0\n" in result.stderr
     assert {"files": 3, "lines": 20, "rows": 12, "quarantined": 1} == json.loads(run(*words, "--json").stdout)
@@ -346,10 +359,10 @@ def test_what_spark_says_ends_the_command_without_a_stack(job: Job, monkeypatch:
     assert (1, True) == (result.exit_code, "Spark failed: [NO_FILE] gone\n" in result.stderr)
 
 
-@pytest.mark.parametrize("option", ["--logs", "--warehouse", "--output"])
-def test_a_name_that_spark_would_take_for_a_pattern_is_refused(job: Job, option: str) -> None:
-    places = {"--logs": "/l", "--output": "/o"} if option != "--warehouse" else {"--output": "/o"}
-    result = run("report", *(word for pair in (places | {option: "/a{b}[1]"}).items() for word in pair))
+@pytest.mark.parametrize(("command", "option"), [("report", "--warehouse"), ("report", "--output"), ("watch", "--logs")])
+def test_a_name_that_spark_would_take_for_a_pattern_is_refused(job: Job, command: str, option: str) -> None:
+    places = {"--output": "/o"} | ({"--warehouse": "/w"} if command == "watch" else {})
+    result = run(command, *(word for pair in (places | {option: "/a{b}[1]"}).items() for word in pair))
 
     assert (2, []) == (result.exit_code, job.asked)
     assert f"Invalid value for '{option}'" in result.stderr
@@ -430,3 +443,38 @@ def test_an_interval_is_two_instants(job: Job) -> None:
     assert (datetime(2026, 11, 21, tzinfo=UTC), datetime(2026, 11, 22, tzinfo=UTC)) == (options["since"], options["until"])
     wrong = run("report", "--warehouse", "/w", "--output", "/o", "--since", "yesterday")
     assert (2, True) == (wrong.exit_code, "--since yesterday: an instant looks like" in wrong.stderr)
+
+
+def test_spark_is_started_once_and_only_for_much(job: Job) -> None:
+    words = ("ingest", "--logs", "s3://bucket/logs", "--warehouse", "/w", "--master", "local[2]")
+    assert 0 == run(*words).exit_code
+    assert 1 == len(job.asked)
+
+    job.is_much = True
+    result = run(*words)
+
+    assert ("local[2] 4g", "local[2] 4g") == job.asked[-1]
+    assert 1 == result.stderr.count("starting Spark")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["ingest", "--logs", "HERE", "--warehouse", "s3://b/w"], "--warehouse s3://b/w: Spark calls this store s3a: write s3a://b/w"),
+        (["ingest", "--logs", "HERE", "--warehouse", "s3a://b/w"], "org.apache.hadoop:hadoop-aws:"),
+        (["report", "--warehouse", "s3a://b/w", "--output", "HERE"], "--warehouse s3a://b/w: Spark reads and writes there itself"),
+        (["report", "--logs", "s3://b/l", "--output", "abfss://c@a/o"], "--output abfss://c@a/o: Spark reads and writes there itself"),
+        (["watch", "--logs", "gs://b/l", "--warehouse", "HERE", "--output", "HERE"], "bigdataoss:gcs-connector:VERSION"),
+    ],
+)
+def test_what_spark_needs_for_a_store_is_said_before_it_starts(
+    job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], said: str
+) -> None:
+    monkeypatch.setattr(sla, "require_writable", require_writable)
+    monkeypatch.setattr(storage_module, "_has_connector", lambda package: False)
+
+    result = run(*(word.replace("HERE", str(tmp_path)) for word in words))
+
+    assert (2, []) == (result.exit_code, job.asked)
+    assert said in result.stderr.replace("\n", "")
+    assert "starting Spark" not in result.stderr

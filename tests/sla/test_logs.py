@@ -1,0 +1,99 @@
+"""Which logs there are, and what is said about those that cannot be read."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from shadowrelay.sla import logs as module
+from shadowrelay.sla.logs import NoLogs, Source, is_little, list_logs, require_logs
+from shadowrelay.sla.storage import located
+from shadowrelay.sla.stream import require_streamable
+
+
+def test_little_is_measured_over_the_logs_of_all_servers(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "LITTLE_BYTES", 10)
+    for server, size in (("a", 6), ("b", 4)):
+        (tmp_path / server).mkdir()
+        (tmp_path / server / "MSGTRK1.LOG").write_bytes(b"x" * size)
+    (tmp_path / "b" / "manifest.json").write_bytes(b"no log")
+    assert is_little(list_logs(str(tmp_path)))
+
+    (tmp_path / "b" / "MSGTRK2.LOG").write_bytes(b"x")
+    assert not is_little(list_logs(str(tmp_path)))
+
+
+def test_a_directory_whose_name_is_no_text_is_named_with_what_to_do(tmp_path):
+    os.mkdir(os.fsencode(tmp_path) + b"/mx\xff")
+
+    with pytest.raises(NoLogs, match=r"must be UTF-8; rename '.*mx\\udcff'"):
+        require_logs(str(tmp_path))
+
+
+def test_a_log_whose_name_is_no_text_is_named_with_what_to_do(tmp_path):
+    (tmp_path / "mx1").mkdir()
+    (tmp_path / "mx1" / "MSGTRK1.LOG").touch()
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/mx1/note\xff")).touch()
+    require_logs(str(tmp_path))
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/mx1/MSGTRK\xff.LOG")).touch()
+
+    with pytest.raises(NoLogs, match=r"must be UTF-8; rename '.*mx1/MSGTRK\\udcff.LOG'"):
+        require_logs(str(tmp_path))
+
+
+def test_a_directory_that_may_not_be_read_is_named_with_what_to_do(tmp_path, monkeypatch):
+    for server in ("mx1", "mx2"):
+        (tmp_path / server).mkdir()
+        (tmp_path / server / "MSGTRK1.LOG").touch()
+    monkeypatch.setattr(os, "access", lambda path, mode: not path.endswith("mx2"))  # whoever runs this may be allowed everything
+
+    with pytest.raises(NoLogs, match=r"/mx2: this directory cannot be read: give this user the right"):
+        require_logs(str(tmp_path))
+
+
+def put(directory, size=1, name="MSGTRK1.LOG"):
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / name).write_bytes(b"x" * size)
+
+
+def test_a_log_stands_in_the_directory_of_its_server_and_nowhere_else(tmp_path):
+    top = tmp_path / "logs:1::2"
+    put(top / "mx1", size=3)
+    put(top / "mx:2::b {a}", size=4)
+    put(top / "mx2", name="manifest.json")
+    put(top / "mx2" / "deeper")
+    put(top / "mx2" / "MSGTRK2.LOG")
+    put(top)
+    put(tmp_path / "elsewhere", size=5)
+    (top / "linked").symlink_to(tmp_path / "elsewhere")
+    (top / "mx1" / "MSGTRK2.LOG").symlink_to(tmp_path / "elsewhere" / "MSGTRK1.LOG")
+    (top / "mx1" / "MSGTRK3.LOG").symlink_to(tmp_path / "nowhere")
+
+    assert [
+        Source(f"{top}/linked/MSGTRK1.LOG", "linked", "MSGTRK1.LOG", 5),
+        Source(f"{top}/mx1/MSGTRK1.LOG", "mx1", "MSGTRK1.LOG", 3),
+        Source(f"{top}/mx1/MSGTRK2.LOG", "mx1", "MSGTRK2.LOG", 5),
+        Source(f"{top}/mx:2::b {{a}}/MSGTRK1.LOG", "mx:2::b {a}", "MSGTRK1.LOG", 4),
+    ] == list_logs(f"{top}/")
+    for source in list_logs(str(top)):
+        files, path = located(source.path)
+        assert source.size == files.size(path)
+
+
+def test_in_a_store_the_url_is_kept_and_what_is_new_is_seen(tmp_path):
+    url = f"memory://{tmp_path.name}"
+    with pytest.raises(NoLogs, match="no such directory"):
+        require_logs(url)
+    assert [] == require_logs(url, may_be_empty=True)
+    files, top = located(url)
+    files.pipe_file(f"{top}/mx1/MSGTRK1.LOG", b"xy")
+
+    assert [Source(f"{url}/mx1/MSGTRK1.LOG", "mx1", "MSGTRK1.LOG", 2)] == require_logs(url) == list_logs(f"{url}/")
+
+
+def test_a_server_that_hadoop_does_not_accept_is_told_for_the_stream_only(tmp_path):
+    put(tmp_path / "mx:1")
+    require_logs(str(tmp_path))
+
+    with pytest.raises(NoLogs, match=r"mx:1: the name of a server's directory may not have a colon in `sla watch`; `sla ingest"):
+        require_streamable(str(tmp_path))
