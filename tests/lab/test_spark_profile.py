@@ -1,4 +1,4 @@
-"""The streaming job on a standalone master with two workers, all in containers: its page follows the mail."""
+"""The streaming job on a standalone master with two workers, all in containers: its page follows the mail, also when a worker is killed."""
 
 import json
 import time
@@ -11,6 +11,7 @@ from shadowrelay.lab.topology import LabError
 from tests.lab.docker import say
 
 MESSAGES = 40
+KILLED = "spark-worker-1"
 FOLLOWS_SECONDS_MAX = 600  # the first page: Spark is cold, and two cores carry a dozen containers
 
 
@@ -42,6 +43,7 @@ def test_the_page_follows_the_mail(lab: Lab) -> None:
     assert lab.verify(120).is_good
     first = watched(lab, MESSAGES)
 
+    lab.engine.docker("kill", lab.engine.container(KILLED))
     lab.wipe("mx1.east")
     assert MESSAGES == lab.mail.send(MESSAGES).accepted
     assert lab.verify(120).is_good
@@ -54,3 +56,4 @@ def test_the_page_follows_the_mail(lab: Lab) -> None:
     }
     assert first["watch"]["rows"] < second["watch"]["rows"]
     assert {} == second["watch"]["failing"]
+    assert ("exited", "running") == (lab.engine.states()[KILLED], lab.engine.states()["sla-watch"])

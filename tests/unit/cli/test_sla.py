@@ -60,6 +60,7 @@ class Job:
             spark_session=spark_session,
             failure_of=self.told,
             require_settings=session_module.require_settings,
+            local_cores=session_module.local_cores,
         )
 
     cautions = SimpleNamespace(cautions=lambda summary: [["No log of mx1.east \x1b[31m.", "Two."], ["Dated 2190."]])
@@ -167,6 +168,15 @@ def test_little_that_is_read_once_is_not_worth_compiling_for(job: Job, source: s
     run("report", "--output", "/o", source, "/l")
 
     assert "local[*] 4g small" == job.asked[-1][0]
+
+
+@pytest.mark.parametrize("source", ["--logs", "--warehouse"])
+def test_on_a_cluster_little_is_computed_so_that_an_executor_may_be_lost(job: Job, source: str) -> None:
+    job.little = "/l"
+
+    run("report", "--output", "/o", source, "/l", "--master", "spark://a:7077")
+
+    assert "spark://a:7077 4g" == job.asked[-1][0]
 
 
 @pytest.mark.parametrize("source", ["--logs", "--warehouse"])
