@@ -57,7 +57,8 @@ try:
 except SystemExit as end:
     assert not end.code, end.code
 from pyspark import SparkContext
-jobs = SparkContext._active_spark_context._jsc.sc().dagScheduler().numTotalJobs()
+context = SparkContext._active_spark_context  # none where little was read without Spark
+jobs = context._jsc.sc().dagScheduler().numTotalJobs() if context else 0
 own = sum(os.times()[:2])
 seconds = own + descendants(os.getpid()) / os.sysconf("SC_CLK_TCK")
 with open(os.environ["SMALL_RESULT"], "w") as file:
