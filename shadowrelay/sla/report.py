@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructType
 
-from shadowrelay.sla.figures.counting import HOUR_US, MINUTE_US, Clock, Within, counted
+from shadowrelay.sla.figures.counting import HOUR_US, MINUTE_US, Clock, Within, cells, figures, histogram
 from shadowrelay.sla.figures.evidence import Evidence, Rules, evidence, within
 from shadowrelay.sla.figures.first_pass import BEARING, first_pass, odd_events, seen_counts, server_names, several_copies
 from shadowrelay.sla.figures.slow import slow
@@ -233,12 +233,18 @@ def _make(
             "copies": lambda: found.copies,
             "slow": lambda: slow(found, everything.takeovers, sites, within=limits, now=judged_at),
             "quarantine": lambda: quarantined_once(read_quarantine(spark, warehouse)),
-            "figures": lambda: counted(found, sites, logged, clock, within=limits),
+            "cells": lambda: cells(found, logged, clock, within=limits),
+            "histogram": lambda: histogram(found, clock),
         }
         if period.before is not None:
             earlier = within(everything, *period.before)
-            frames["before"] = lambda: counted(earlier, sites, logged, Clock(judged_at), within=limits)
+            frames["cells_before"] = lambda: cells(earlier, logged, Clock(judged_at), within=limits)
+            frames["histogram_before"] = lambda: histogram(earlier, Clock(judged_at))
         kept = store.keep(frames)
+        frames = {"figures": lambda: figures(kept["cells"], kept["histogram"], found, sites, clock)}
+        if period.before is not None:
+            frames["before"] = lambda: figures(kept["cells_before"], kept["histogram_before"], earlier, sites, Clock(judged_at))
+        kept |= store.keep(frames)
         said = listed(found, kept["slow"])
         summary: dict[str, Any] = {
             "schema_version": SCHEMA_VERSION,
