@@ -29,7 +29,7 @@ from shadowrelay.sla.inspection import inspect
 from shadowrelay.sla.land import COMPRESSION
 from shadowrelay.sla.live import AHEAD_MAX
 from shadowrelay.sla.objectives import BURN_WINDOWS_HOURS, Promise, impossible, judged, not_computable, read_objectives, times_of, verdicts
-from shadowrelay.sla.session import is_quick
+from shadowrelay.sla.session import is_quick, undivided
 from shadowrelay.sla.spreadsheets import CSV, write_csv
 from shadowrelay.sla.storage import alone, located, written_whole
 from shadowrelay.sla.summary import (
@@ -77,6 +77,7 @@ class Store:
 
     def __init__(self, spark: "SparkSession", output: str) -> None:
         self._spark = spark
+        self._is_quick = is_quick(spark)
         self._output = output.rstrip("/")
         self.making = f"{MAKING}{uuid.uuid4().hex}"
         self.work = f"{self._output}/{self.making}"
@@ -91,8 +92,8 @@ class Store:
             return {name: written.result() for name, written in writing.items()}
 
     def _keep(self, name: str, planned: Callable[[], DataFrame]) -> DataFrame:
-        frame = planned()
-        if name not in PUBLISHED and is_quick(self._spark):
+        frame = undivided(planned())
+        if name not in PUBLISHED and self._is_quick:
             return frame.localCheckpoint()
         if name not in PUBLISHED:
             path = f"{self.work}/{name}"
@@ -102,7 +103,7 @@ class Store:
         table = frame.withColumns({column: F.timestamp_micros(column) for column in instants}) if instants else frame
         path = f"{self.work}/{TABLES}/{name}"
         table.write.option("compression", COMPRESSION).parquet(path)
-        stored = self._spark.read.schema(StructType(table.schema.fields)).parquet(path)
+        stored = undivided(self._spark.read.schema(StructType(table.schema.fields)).parquet(path))
         return stored.withColumns({column: F.unix_micros(column) for column in instants}) if instants else stored
 
     def publish(self, pages: Mapping[str, bytes]) -> None:
