@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from shadowrelay.model.replies import ConfigurationError
+from shadowrelay.sla.class_data import QUIET, usable_archive
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -117,15 +118,19 @@ def spark_session(
     shuffle_partitions: int | None = None,
     options: Mapping[str, str] | None = None,
     is_small: bool = False,
+    recording: Path | None = None,
 ) -> "SparkSession":
     """The session of this process, created if there is none. The first call sets its memory and master.
 
     Shapes: `shuffle_partitions` None: four per core in local mode, Spark's default on a cluster. `options` override ours.
     `is_small`: for one report on at most some hundred thousand events, for which compiling takes most of the time: the JVM then
     compiles less, and Spark interprets its plans instead of generating Java, one partition each.
+    `recording`: the file into which the JVM writes a class-data archive when it ends.
     Raises: SparkUnavailable, see `check_spark`.
     """
     check_spark()
+    from pyspark.errors import PySparkRuntimeError
+
     settings = {
         "spark.driver.memory": driver_memory,
         "spark.ui.enabled": "false",
@@ -151,7 +156,14 @@ def spark_session(
     jvm = f"-Dlog4j2.configurationFile={(Path(__file__).parent / 'log4j2.properties').as_uri()}"
     if is_small:
         jvm += f"{QUICK_JVM} -Xms{min(_megabytes(driver_memory), QUICK_HEAP_MB)}m"
-    spark = _started(master, settings, jvm)
+    archive = None if recording else usable_archive(find_java() or "", spark_home())
+    try:
+        spark = _started(master, settings, f"{jvm}{_class_data(archive, recording)}")
+    except PySparkRuntimeError as exc:
+        if archive is None or exc.getCondition() != "JAVA_GATEWAY_EXITED":
+            raise
+        archive.unlink(missing_ok=True)  # perhaps it is damaged: the JVM checks little of it
+        spark = _started(master, settings, jvm)
     _look_up_once(spark)
     if is_small:  # the JVM is not told of each column that is needed no more: there are thousands, and it ends soon
         spark.sparkContext._gateway.gateway_property.enable_memory_management = False  # type: ignore[union-attr]
@@ -168,6 +180,19 @@ def _started(master: str, settings: Mapping[str, str], jvm_options: str) -> "Spa
         for key, value in settings.items():
             builder = builder.config(key, value)
         return builder.getOrCreate()
+
+
+def _class_data(archive: Path | None, recording: Path | None) -> str:
+    if recording:
+        return f' "-XX:ArchiveClassesAtExit={recording}" {QUIET}'
+    return f' "-XX:SharedArchiveFile={archive}" {QUIET}' if archive else ""
+
+
+def spark_home() -> str:
+    """The directory whose jars and scripts Spark is started from."""
+    import pyspark
+
+    return os.environ.get("SPARK_HOME") or os.path.dirname(pyspark.__file__)
 
 
 class _Remembering:
