@@ -19,7 +19,7 @@ from shadowrelay.sla.session import find_java, spark_home, spark_session
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-END_SECONDS_MAX = 120.0  # of a JVM that writes the archive; usually some seconds
+END_SECONDS_MAX = 600.0  # of a JVM that writes the archive: usually twenty seconds, but minutes on a busy machine
 _AT = datetime(2026, 1, 1, tzinfo=UTC)
 _COPIED = (("Replication", "Success"), ("AckElapsed", "0.02"), ("ShadowElapsed", "0.01"))
 ROWS: dict[str, tuple[tuple[str, EventId, EventSource, dict[str, Any]], ...]] = {

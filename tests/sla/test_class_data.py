@@ -106,7 +106,7 @@ def test_a_jvm_that_does_not_start_with_the_archive_is_started_without_it(tmp_pa
 
 
 @pytest.mark.heavy
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_a_report_maps_the_archive_and_one_with_a_damaged_archive_is_the_same(tmp_path):
     log = tmp_path / "logs" / "mx1" / "MSGTRK1.LOG"
     log.parent.mkdir(parents=True)
