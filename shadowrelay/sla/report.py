@@ -77,7 +77,6 @@ class Store:
 
     def __init__(self, spark: "SparkSession", output: str) -> None:
         self._spark = spark
-        self._is_quick = is_quick(spark)
         self._output = output.rstrip("/")
         self.making = f"{MAKING}{uuid.uuid4().hex}"
         self.work = f"{self._output}/{self.making}"
@@ -93,7 +92,7 @@ class Store:
 
     def _keep(self, name: str, planned: Callable[[], DataFrame]) -> DataFrame:
         frame = undivided(planned())
-        if name not in PUBLISHED and self._is_quick:
+        if name not in PUBLISHED and is_quick(self._spark):
             return frame.localCheckpoint()
         if name not in PUBLISHED:
             path = f"{self.work}/{name}"
