@@ -59,7 +59,7 @@ RUN apt-get update \
 COPY --from=environment /opt/shadowrelay /opt/shadowrelay
 WORKDIR /var/lib/shadowrelay
 VOLUME ["/var/lib/shadowrelay", "/var/log/shadowrelay/tracking"]
-EXPOSE 2525 8025
+EXPOSE 2525 8025 8026
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=5s --start-period=20s --retries=3 CMD ["ask", "/health/ready"]
 ENTRYPOINT ["shadowrelay"]

@@ -285,7 +285,7 @@ def _clock(settings: Settings, peer: Peer) -> list[Finding]:
 
     try:
         token, authority = read_token(settings.admin.token_file), settings.tls.peer_authority if settings.tls else None
-        with NodeClient(peer.admin, token, authority=authority) as client:
+        with NodeClient(peer.admin, token, authority=authority, name=peer.name) as client:
             look()  # opens the connection, which takes longer than a question
             first = look()
             time.sleep(LOOKS_APART_SECONDS)

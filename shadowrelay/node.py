@@ -7,6 +7,7 @@ import os
 import random
 import resource
 import signal
+import ssl
 from collections.abc import Awaitable, Callable
 from functools import partial
 
@@ -103,12 +104,15 @@ class Node:
         self._build_services()
         self._context.peers.remember(await self._ledger.peers())
         await self._services.pressure.look()  # before the first client
-        names = (settings.server.name, settings.admin.listen.host, *settings.admin.allowed_hosts)
+        listens = [settings.admin.listen, *([] if settings.admin.tls_listen is None else [settings.admin.tls_listen])]
+        names = (settings.server.name, *(listen.host for listen in listens), *settings.admin.allowed_hosts)
         application = make_application(self._services.view, self._metrics, token, __version__, names=names, read_only_token=read_only_token)
-        admin = AdminServer(application, settings.admin.listen)
-        close_with(self._opened, admin.stop)  # after the receivers, which are opened before it
+        admin = [AdminServer(application, listen, self._admin_tls if number else None) for number, listen in enumerate(listens)]
+        for server in admin:
+            close_with(self._opened, server.stop)  # after the receivers, which are opened before it
         await self._start_receiver()
-        await admin.start()
+        for server in admin:
+            await server.start()
         await self._services.rolled_back.introduce()
         if self.is_rolled_back:
             return
@@ -360,6 +364,10 @@ class Node:
 
     def _read_tls(self) -> TlsContexts | None:
         return None if self._settings.tls is None else TlsContexts.read(self._settings.tls)
+
+    def _admin_tls(self) -> ssl.SSLContext:
+        assert self._tls is not None, "admin.tls_listen needs [tls]"
+        return self._tls.anonymous
 
     def _tokens(self) -> tuple[str, str]:
         admin = self._settings.admin

@@ -55,12 +55,16 @@ def checked_url(text: str) -> str:
 class NodeClient:
     """One node's API. `url` is like "http://127.0.0.1:8025". All methods raise NodeError. Use it as a context manager."""
 
-    def __init__(self, url: str, token: str, *, transport: httpx.BaseTransport | None = None, authority: Path | None = None) -> None:
-        """`authority`: a file with certificates; one of them must have signed that of an https URL. `None`: a public one.
+    def __init__(
+        self, url: str, token: str, *, transport: httpx.BaseTransport | None = None, authority: Path | None = None, name: str = ""
+    ) -> None:
+        """`authority`: a file with certificates; one of them must have signed that of an https URL. `None`: a public one. `name`: what that
+        certificate must be for, where it is not the host of the URL.
 
         Raises: NodeError if that file cannot be used.
         """
         self.url = url.rstrip("/")
+        self._extensions = {"sni_hostname": name} if name else {}
         try:
             trusted: ssl.SSLContext | bool = ssl.create_default_context(cafile=authority) if authority else True
         except OSError as exc:  # an ssl.SSLError is one
@@ -159,7 +163,10 @@ class NodeClient:
         """Write the message as it would be delivered, block by block. Returns the number of octets."""
         path = f"/api/v1/messages/{quote(message_id, safe='')}/content"
         count = 0
-        with self._errors(), self._http.stream("GET", path, params={"envelope": str(with_envelope).lower()}) as response:
+        with (
+            self._errors(),
+            self._http.stream("GET", path, params={"envelope": str(with_envelope).lower()}, extensions=self._extensions) as response,
+        ):
             if response.status_code != 200:
                 response.read()
                 self._checked(response, (200,))
@@ -220,7 +227,7 @@ class NodeClient:
 
     def _ask(self, method: str, path: str, parameters: Mapping[str, str] | None = None, accepted: tuple[int, ...] = (200,)) -> Json:
         with self._errors():
-            response = self._http.request(method, path, params=parameters)
+            response = self._http.request(method, path, params=parameters, extensions=self._extensions)
         return self._checked(response, accepted)
 
     @contextmanager
@@ -250,9 +257,11 @@ class NodeClient:
 
 
 def _reason_of(error: BaseException) -> str:
-    """The operating system's words, where it was the reason."""
+    """The words of the operating system or of OpenSSL, where one of them was the reason."""
     cause: BaseException | None = error
     while cause is not None:
+        if isinstance(cause, ssl.SSLError):
+            return str(getattr(cause, "verify_message", "") or cause.reason or "TLS failed").replace("_", " ")
         if isinstance(cause, OSError) and cause.strerror:
             return cause.strerror.lower()
         cause = cause.__cause__ or cause.__context__

@@ -1,10 +1,14 @@
-"""Serves the API in the node's event loop, with limits on connections and time. The node stops it; signals stay the node's. RFC 9112."""
+"""Serves the API in the node's event loop, with limits on connections and time. The node stops it; signals stay the node's. RFC 9112.
+
+The same API may have two addresses: one without TLS, for this machine, and one with the node's certificate.
+"""
 
 import asyncio
 import contextlib
 import socket
+import ssl
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import structlog
 import uvicorn
@@ -18,10 +22,12 @@ from shadowrelay.model.routing import HostPort
 
 CONNECTIONS_MAX = 64  # a console and a scraper need a few. A further connection replaces another
 CONNECTIONS_PER_ADDRESS_MAX = 48  # more than gate.REQUESTS_MAX and SCRAPES_MAX; no address can use all
-REQUEST_SECONDS = 10.0  # to receive a whole request, from the connection or the previous response
+REQUEST_SECONDS = 10.0  # to receive a whole request, from the connection or the previous response; also for a TLS handshake
+HANDSHAKES_MAX = 32  # at once. A further one replaces the oldest
 ANSWER_SECONDS = 60.0  # for the response to be sent and read by the client
 BACKLOG = 512  # so that a health check still connects while the loop is busy and a client opens many connections
 GRACE_SECONDS = 2  # for running requests when the node stops
+ACCEPT_AGAIN_SECONDS = 1.0  # after a failure, such as no free descriptor
 
 _log = structlog.get_logger()
 
@@ -29,8 +35,11 @@ _log = structlog.get_logger()
 class AdminServer:
     """Call `start`, then `stop`. `address` is the bound address (port 0 takes a free one)."""
 
-    def __init__(self, application: FastAPI, listen: HostPort) -> None:
-        self._listen = listen
+    def __init__(self, application: FastAPI, listen: HostPort, tls: Callable[[], ssl.SSLContext] | None = None) -> None:
+        """`tls`: called for each connection, so that a new certificate needs no restart. `None`: not encrypted."""
+        self._listen, self._tls = listen, tls
+        self._handshakes: dict[asyncio.Task[None], None] = {}  # in order of their beginning
+        self._accepting: asyncio.Task[None] | None = None
         self._server = _Uvicorn(
             uvicorn.Config(
                 application,
@@ -61,24 +70,61 @@ class AdminServer:
 
     async def start(self) -> None:
         """Listen. Raises: ConfigurationError if the address cannot be bound."""
+        key = "admin.listen" if self._tls is None else "admin.tls_listen"
         try:
             self._socket = await asyncio.to_thread(_bound_socket, self._listen)
         except OSError as exc:
             raise ConfigurationError(
-                f"admin.listen: {self._listen} cannot be bound ({exc.strerror or exc}); choose another address or port, or stop what has it"
+                f"{key}: {self._listen} cannot be bound ({exc.strerror or exc}); choose another address or port, or stop what has it"
             ) from exc
-        self._task = asyncio.create_task(self._server.serve(sockets=[self._socket]), name="admin.server")
+        sockets = [self._socket] if self._tls is None else []
+        self._task = asyncio.create_task(self._server.serve(sockets=sockets), name="admin.server")
         listening = asyncio.create_task(self._server.listening.wait())
         await asyncio.wait((listening, self._task), return_when=asyncio.FIRST_COMPLETED)
         if not listening.done():
             listening.cancel()
             self._task.result()
-        _log.info("admin.listening", address=str(self.address))
+        if self._tls is not None:
+            self._accepting = asyncio.create_task(self._accept(self._socket, self._tls), name="admin.accept")
+        _log.info("admin.listening", address=str(self.address), tls=self._tls is not None)
+
+    async def _accept(self, listening: socket.socket, tls: Callable[[], ssl.SSLContext]) -> None:
+        """uvicorn could listen with TLS itself, but without a limit on unfinished handshakes, and with one certificate for ever."""
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                accepted, _ = await loop.sock_accept(listening)
+            except OSError as error:
+                _log.warning("admin.accept_failed", reason=error.strerror)
+                await asyncio.sleep(ACCEPT_AGAIN_SECONDS)
+                continue
+            if len(self._handshakes) >= HANDSHAKES_MAX:
+                next(iter(self._handshakes)).cancel()
+            handshake = asyncio.create_task(self._shake_hands(accepted, tls()), name="admin.handshake")
+            self._handshakes[handshake] = None
+            handshake.add_done_callback(self._handshakes.pop)
+            await asyncio.sleep(0)  # it owns the socket as soon as it runs
+
+    async def _shake_hands(self, accepted: socket.socket, tls: ssl.SSLContext) -> None:
+        def protocol() -> _Connection:
+            return _Connection(self._server.config, self._server.server_state, self._server.lifespan.state)
+
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(protocol, accepted, ssl=tls, ssl_handshake_timeout=REQUEST_SECONDS)
+        except OSError:  # such as ssl.SSLError, and ConnectionAbortedError after the time; the client knows
+            accepted.close()
+        except asyncio.CancelledError:
+            accepted.close()
+            raise
 
     async def stop(self) -> None:
         """Finish running requests, then close. Does nothing if never started."""
         if self._task is None:
             return
+        running = [*self._handshakes, *([] if self._accepting is None else [self._accepting])]
+        for one in running:
+            one.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
         self._server.should_exit = True
         try:
             await self._task

@@ -83,7 +83,10 @@ def asked_nodes(node: str | None, token_file: Path | None, config: Path | None) 
         token = find_token(token_file)
     with ExitStack() as stack:
         try:
-            clients = [(name, stack.enter_context(NodeClient(url, token, authority=authority))) for name, url in named]
+            clients = [
+                (name, stack.enter_context(NodeClient(url, token, authority=authority, name="" if name == url else name)))
+                for name, url in named
+            ]
         except NodeError as exc:
             stop(str(exc), ExitCode.USAGE)
         yield Nodes(tuple(clients), unasked)

@@ -29,16 +29,19 @@ def init(
         str, typer.Option("--boundary", metavar="NAME", help="Nodes of one boundary hold copies for each other.")
     ] = "default",
     is_renewal: Annotated[bool, typer.Option("--renew", help="Give every node a new certificate and key, by the same authority.")] = False,
+    is_composed: Annotated[bool, typer.Option("--compose", help="Docker Compose is to run the nodes, not systemd.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write the files of a new cluster. Configurations, certificates, service units; existing files are not overwritten."""
+    """Write the files of a new cluster. Configurations, certificates, units or Compose files; nothing is overwritten."""
     nodes, accepted, networks, hops = node or [], accept or [], relay_from or [], next_hop or []
     if not nodes:
         if not sys.stdin.isatty():
             stop(NO_TERMINAL, ExitCode.USAGE)
         nodes, accepted, networks, hops = _asked()
     with configuration_errors():
-        cluster = planning.planned(nodes, boundary=boundary, accepted_domains=accepted, relay_from=networks, next_hops=hops)
+        cluster = planning.planned(
+            nodes, boundary=boundary, accepted_domains=accepted, relay_from=networks, next_hops=hops, is_in_containers=is_composed
+        )
         written = planning.write(cluster, directory, is_renewal=is_renewal)
         doubts = {
             one.name: configuration.warnings(configuration.load(directory / one.name / "node.toml").settings) for one in cluster.nodes

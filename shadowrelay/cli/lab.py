@@ -15,6 +15,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from shadowrelay.cli.output import AsJson, ExitCode, print_json, print_table, stop
 from shadowrelay.settings.values import parse_duration
 
+FIRST_PAGE_SECONDS = 300.0  # `report --watched`: Spark is cold, and shares few cores with a dozen containers
+
 
 @contextmanager
 def progress(what: str, total: int | None) -> Iterator[Any]:
@@ -364,7 +366,7 @@ def report(
 ) -> None:
     """Compute the redundancy report. From the shipped tracking logs, in the Spark container; prints the page's path."""
     with _opened(directory) as opened:
-        typer.echo(str(opened.watched_report() if is_watched else opened.report(is_here=is_here)))
+        typer.echo(str(opened.watched_report(wait=FIRST_PAGE_SECONDS) if is_watched else opened.report(is_here=is_here)))
 
 
 @lab.command("scenario")

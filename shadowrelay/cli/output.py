@@ -131,6 +131,14 @@ def clock(text: str, now: datetime | None = None) -> str:
     return f"{at:%H:%M:%S}" if at.date() == (now or datetime.now(UTC)).date() else f"{at:%Y-%m-%d %H:%M:%S}"
 
 
+def instants(texts: Sequence[str]) -> tuple[str, list[str]]:
+    """The heading of a column of instants, and its cells, in UTC. A day that all share is in the heading, so that lines fit 80 columns."""
+    every = [datetime.fromisoformat(text).astimezone(UTC) for text in texts]
+    days = {at.date() for at in every}
+    heading, form = (f"{days.pop()} (UTC)", "%H:%M:%S") if len(days) == 1 else ("At (UTC)", "%Y-%m-%d %H:%M:%S")
+    return heading, [f"{at:{form}}.{at.microsecond // 1000:03}" for at in every]
+
+
 def age(text: str | None, now: datetime | None = None) -> str:
     """ "2026-11-21T12:00:00Z" as elapsed time "3m 20s"; a future time as "in 40s"; None as "-"."""
     if text is None:

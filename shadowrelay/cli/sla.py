@@ -8,7 +8,7 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -19,7 +19,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from shadowrelay.cli.output import AsJson, ExitCode, print_json, print_table, stop, visible
+from shadowrelay.cli.output import AsJson, ExitCode, counted, instants, print_json, print_sentences, print_table, stop, visible
 from shadowrelay.model.replies import ConfigurationError, ShadowrelayError
 from shadowrelay.settings.values import parse_duration
 from shadowrelay.signals import exit_with, handled
@@ -93,11 +93,6 @@ def instant_of(text: str | None, option: str = "--now") -> datetime | None:
     return at
 
 
-TOTALS = (
-    "messages_acknowledged", "messages_reconstructed", "redundancy_ratio", "recipients_lost", "recipients_duplicated", "messages_promoted",
-    "shadows_orphaned", "exposure_seconds", "lines_quarantined",
-)  # fmt: skip
-
 sla = typer.Typer(no_args_is_help=True, help="The redundancy report, from tracking logs. Needs Java 17 and the extra `spark`.")
 
 
@@ -124,7 +119,7 @@ def ingest(
         if again:
             import_module("shadowrelay.sla.session").check_packages()
             count = import_module("shadowrelay.sla.inspection").read_again(logs, warehouse, again)
-            typer.echo(f"{warehouse}: {count} files read again")
+            typer.echo(f"{warehouse}: {counted(count, 'file')} read again")
             return
         spark = progress.session(master, driver_memory, logs, may_be_empty=is_continuous)
         module = import_module("shadowrelay.sla.ingest")
@@ -136,7 +131,8 @@ def ingest(
     if as_json:
         print_json(done._asdict())
     else:
-        typer.echo(f"{warehouse}: {done.files} files, {done.lines} lines, {done.rows} rows, {done.quarantined} lines in quarantine")
+        parts = [counted(number, what) for number, what in ((done.files, "file"), (done.lines, "line"), (done.rows, "row"))]
+        typer.echo(f"{warehouse}: {', '.join(parts)}, {counted(done.quarantined, 'line')} in quarantine")
 
 
 @sla.command("report")
@@ -162,6 +158,7 @@ def report(
         _require_one_source(logs, warehouse, sites)
         instant = instant_of(now)
         interval = {name: instant_of(text, f"--{name}") for name, text in (("since", since), ("until", until)) if text is not None}
+        _require_order(interval)
         places = _sites(sites)
         _require_objectives(objectives)
         require_writable(output, textfile)
@@ -177,9 +174,8 @@ def report(
         print_json({"output": output} | {key: summary[key] for key in ("now", "input", "verdict", "overall", "objectives", "causes")})
     else:
         _print_report(summary, output)
-    cautions = import_module("shadowrelay.sla.page.cautions")
-    for caution in filter(None, (cautions.misnamed(summary), cautions.ahead_of_clock(summary))):
-        typer.echo(f"shadowrelay: {visible(caution)}", err=True)
+    for sentences in import_module("shadowrelay.sla.page.cautions").cautions(summary):
+        typer.echo(f"shadowrelay: {visible(' '.join(sentences))}", err=True)
     failing = {"safety": fail_on_breach, "speed": fail_on_slow}
     if any(is_failing and summary["verdict"][kind]["missed"] for kind, is_failing in failing.items()):
         raise typer.Exit(ExitCode.BREACH)
@@ -233,7 +229,7 @@ def prune(
         import_module("shadowrelay.sla.session").check_packages()
         import_module("shadowrelay.sla.ingest").require_warehouse(warehouse)
         count = import_module("shadowrelay.sla.inspection").keep(warehouse, span)
-    typer.echo(f"{warehouse}: {count} days deleted")
+    typer.echo(f"{warehouse}: {counted(count, 'day')} deleted")
 
 
 @sla.command("trace")
@@ -252,13 +248,22 @@ def trace(
     if as_json:
         print_json(rows)
     elif rows:
-        columns = ("At", "Server", "Event", "Source", "Client", "To", "Recipients", "Text")
-        keys = ("at", "server", "event", "source", "client", "to")
-        print_table(columns, [(*(row[key] for key in keys), ", ".join(row["recipients"]), row["text"]) for row in rows], "")
+        heading, times = instants([row["at"] for row in rows])
+        has_several = len({row["message"] for row in rows}) > 1
+        said = [(at, row["server"], row["event"], _said(row, has_several)) for at, row in zip(times, rows, strict=True)]
+        print_table((heading, "Server", "Event", "What"), said, "")
     if not rows:
         stop(f"no server has logged {message_id}", ExitCode.FAILED)
     if len(rows) >= import_module("shadowrelay.sla.summary").TRACE_ROWS_MAX:
         typer.echo(f"shadowrelay: only the first {len(rows)} rows are shown", err=True)
+
+
+def _said(row: dict[str, Any], has_several: bool) -> str:
+    """A row in words, then as it was logged."""
+    page = import_module("shadowrelay.sla.page.message_lists")
+    way = " to ".join(filter(None, (row["client"], row["to"])))
+    about = f"message {row['message']}" if has_several else ""
+    return "; ".join(filter(None, (page.meaning_of(row), way, page.recipients_of(row), row["text"], about)))
 
 
 def _traced(
@@ -369,6 +374,12 @@ def _require_one_source(logs: str | None, warehouse: str | None, sites: Path | N
         raise ConfigurationError("--sites belongs to --logs; a warehouse was given its sites by `sla ingest --sites FILE`")
 
 
+def _require_order(interval: Mapping[str, datetime | None]) -> None:
+    since, until = interval.get("since"), interval.get("until")
+    if since is not None and until is not None and until <= since:
+        raise ConfigurationError(f"--until {until.isoformat()}: is not later than --since {since.isoformat()}")
+
+
 def _require_objectives(path: Path | None) -> None:
     if path is not None:
         import_module("shadowrelay.sla.objectives").read_objectives(str(path))
@@ -379,25 +390,29 @@ def _sites(path: Path | None) -> Any:
 
 
 def _print_report(summary: dict[str, Any], output: str) -> None:
-    for kind, each in summary["verdict"].items():
-        typer.echo(f"{kind.capitalize()}: {_verdict(each)}")
+    """In the words and units of the page, in 80 columns."""
+    verdicts, labels, comparison = (import_module(f"shadowrelay.sla.page.{name}") for name in ("verdicts", "labels", "comparison"))
+    said = verdicts.headline(summary)
+    print_sentences([f"{said.text}{f' Not seen: {said.unseen}.' if said.unseen else ''}", f"{said.speed}."])
+    for _, title, objectives in verdicts.targets(summary):
+        rows = [
+            (
+                labels.OBJECTIVES[one["name"]],
+                verdicts.promised_share(one["name"], one["objective"]),
+                verdicts.promised_time(one, summary),
+                verdicts.actual(one),
+                one["verdict"],
+            )
+            for one in objectives
+        ]
+        typer.echo(f"\n{title}")
+        print_table(("Target", "#Promised", "#Within", "#Actual", "Verdict"), [tuple(map(_for_terminal, row)) for row in rows], "")
     typer.echo()
-    names = ("kind", "name", "objective", "actual", "verdict", "budget_left")
-    rows = [tuple(each[name] for name in names) for each in summary["objectives"]]
-    print_table(("Kind", "Target", "#Promised", "#Actual", "Verdict", "#Budget left"), [tuple(map(_rounded, row)) for row in rows], "")
-    typer.echo()
-    print_table(("Figure", "#Value"), [(name, _rounded(summary["overall"][name])) for name in TOTALS], "")
+    figures = [(title, spoken(value(summary["overall"]))) for title, value, spoken in comparison.MAIN_FIGURES]
+    print_table(("Figure", "#Value"), [tuple(map(_for_terminal, row)) for row in figures], "")
     typer.echo(f"\n{output}/report.html")
 
 
-def _verdict(of_kind: dict[str, Any]) -> str:
-    missed, judged, total = of_kind["missed"], of_kind["judged"], of_kind["objectives"]
-    if not judged:
-        return "nothing to judge"
-    if missed:
-        return f"{len(missed)} of {judged} targets missed: {', '.join(missed)}"
-    return f"all {judged} targets met" + (f", {total - judged} could not be judged" if judged < total else "")
-
-
-def _rounded(value: object) -> object:
-    return f"{value:.6g}" if isinstance(value, float) else value
+def _for_terminal(text: str) -> str:
+    """Plain spaces, and nothing in place of the page's dash."""
+    return "" if text == "\N{EN DASH}" else text.replace("\N{NO-BREAK SPACE}", " ")

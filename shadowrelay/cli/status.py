@@ -54,16 +54,23 @@ def _look(client: "NodeClient") -> Json:
 def summary(answers: Sequence[Answer]) -> Json:
     """One document: `is_redundant`, a `sentence` for it, the `nodes`, who `holds` copies for whom, and whose part is `missing`."""
     said = [answer.said for answer in answers if answer.said]
-    alone = [row["node"]["name"] for row in said if not any(map(_takes_copies, row["peers"]))]
+    takers = {row["node"]["name"]: (sum(map(_takes_copies, row["peers"])), *_wanted(row)) for row in said}
+    alone = [name for name, (count, _, is_enabled) in takers.items() if is_enabled and not count]
+    disabled = [name for name, (_, _, is_enabled) in takers.items() if not is_enabled]
+    fewer = [f"{count} of {wanted} on {name}" for name, (count, wanted, is_enabled) in takers.items() if is_enabled and 0 < count < wanted]
     silent = sorted({peer["name"] for row in said for peer in row["peers"] if not peer["is_reachable"]})
-    if alone:
-        sentence = f"NEW MAIL IS NOT REDUNDANT on {' and '.join(alone)}: no peer takes copies now"
+    if alone or disabled:
+        reasons = [f"on {' and '.join(alone)}: no peer takes copies now"] * bool(alone)
+        reasons += [f"on {' and '.join(disabled)}: shadow_redundancy_enabled is false"] * bool(disabled)
+        sentence = f"NEW MAIL IS NOT REDUNDANT {'; '.join(reasons)}"
+    elif fewer:
+        sentence = f"New mail has fewer copies than shadow_copies asks for: {', '.join(fewer)}"
     else:
         sentence = f"New mail is redundant{' on the nodes that answered' if any(answer.error for answer in answers) else ''}"
     if silent:
         sentence += f"; {' and '.join(silent)} cannot be reached by every node"
     return {
-        "is_redundant": not alone,
+        "is_redundant": not (alone or disabled),
         "sentence": sentence,
         "nodes": [_node_of(row) for row in said],
         "holds": [_holding(row, peer) for row in said for peer in row["peers"] if peer["held_for_count"] or not peer["is_reachable"]],
@@ -73,6 +80,12 @@ def summary(answers: Sequence[Answer]) -> Json:
 
 def _takes_copies(peer: Json) -> bool:
     return bool(peer["is_reachable"] and peer["breaker"] == "closed" and not peer["is_draining"] and not peer["conflict"])
+
+
+def _wanted(row: Json) -> tuple[int, bool]:
+    """How many copies the node is to place, and whether it places any."""
+    settings = row["node"]["settings"]
+    return int(settings["transport.shadow_copies"]), bool(settings["transport.shadow_redundancy_enabled"])
 
 
 def _node_of(row: Json) -> Json:

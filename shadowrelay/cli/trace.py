@@ -12,7 +12,20 @@ import typer
 
 from shadowrelay.cli.cluster import Answer, asked_nodes, missing, name_missing
 from shadowrelay.cli.find import MessageId, filter_of, resolved
-from shadowrelay.cli.output import AsJson, Config, ExitCode, Node, TokenFile, clock, duration, print_json, print_table, stop, visible
+from shadowrelay.cli.output import (
+    AsJson,
+    Config,
+    ExitCode,
+    Node,
+    TokenFile,
+    clock,
+    duration,
+    instants,
+    print_json,
+    print_table,
+    stop,
+    visible,
+)
 
 if TYPE_CHECKING:
     from shadowrelay.admin.client import NodeClient
@@ -53,10 +66,8 @@ def trace(
         return
     typer.echo(visible(told))
     typer.echo()
-    lines = [_line(row, message_id) for row in events]
-    days = {at.date() for at, *_ in lines}  # one day is in the heading, so that the lines fit 80 columns
-    heading, form = (f"{days.pop()} (UTC)", "%H:%M:%S") if len(days) == 1 else ("At (UTC)", "%Y-%m-%d %H:%M:%S")
-    rows = [(f"{at:{form}}.{at.microsecond // 1000:03}", *rest) for at, *rest in lines]
+    heading, times = instants([row["at"] for row in events])
+    rows = [(at, row["node"], row["event"], _said(row, message_id)) for at, row in zip(times, events, strict=True)]
     print_table((heading, "Node", "Event", "What"), rows, "nothing is left in the tracking logs")
     name_missing(answers)
 
@@ -182,12 +193,8 @@ def duration_of(begins: datetime, ends: str) -> str:
     return f"{seconds:.3g} s" if seconds < 60 else duration(seconds)
 
 
-def _line(row: Json, message_id: str) -> tuple[datetime, str, str, str]:
-    at = datetime.fromisoformat(row["at"]).astimezone(UTC)
-    text = what(row)
-    if row["network_message_id"] != message_id:
-        text = f"{text} (message {row['network_message_id']})"
-    return at, row["node"], row["event"], text
+def _said(row: Json, message_id: str) -> str:
+    return what(row) if row["network_message_id"] == message_id else f"{what(row)} (message {row['network_message_id']})"
 
 
 def what(row: Json) -> str:

@@ -149,10 +149,10 @@ class Lab(Disturbances):
         make = report_here if is_here else report_in_container
         return make(self.engine, self.state, self._tell)
 
-    def watched_report(self) -> Path:
-        """Copy the newest page of the streaming job (profile `spark`) out of its volume. Returns the path."""
+    def watched_report(self, *, wait: float = 0) -> Path:
+        """Copy the newest page of the streaming job (profile `spark`) out of its volume; `wait`: for the first one, in seconds."""
         self._known(NODES[0])
-        return report_watched(self.engine, self.state)
+        return report_watched(self.engine, self.state, self._tell, wait=wait)
 
     # ---- helpers
 

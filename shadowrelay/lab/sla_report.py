@@ -13,8 +13,9 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,7 @@ IN_CONTAINER = (
     f"{' '.join(SPARK)} >&2 && tar -C /tmp/report -cf - ."
 )
 
+WATCHED_AGAIN_SECONDS = 3.0
 WATCHED = "/var/lib/shadowrelay/report"  # --output of `sla-watch` in docker-compose.yml
 NOT_WATCHED = "the streaming job does not run: start it with `shadowrelay lab up --profile spark`"
 NO_PAGE_YET = "the streaming job has made no page yet; it needs about two minutes after the first mail"
@@ -152,17 +154,47 @@ def report_here(engine: Engine, state: State, tell: Tell) -> Path:
     return _page(state)
 
 
-def report_watched(engine: Engine, state: State) -> Path:
-    """Copy out the newest page of the streaming job. Returns the page. Raises: LabError."""
-    if engine.states().get("sla-watch") != "running":
-        raise LabError(NOT_WATCHED)
-    # only the page and its figures: tables are replaced as a whole while this reads
-    names = "for f in report.html summary.json live.json; do [ -e $f ] && echo $f; done | tar -cf - -T -"
-    packed = engine.execute("sla-watch", "sh", "-c", f"cd {WATCHED} && {names}")
-    _unpack(packed, state.watched)
-    if not (state.watched / "report.html").is_file():
-        raise LabError(NO_PAGE_YET)
-    return state.watched / "report.html"
+def report_watched(engine: Engine, state: State, tell: Tell, *, wait: float = 0) -> Path:
+    """Copy out the newest page of the streaming job; wait up to `wait` seconds for the first one. Returns the page. Raises: LabError."""
+    deadline = time.monotonic() + wait
+    is_told = False
+    while True:
+        if engine.states().get("sla-watch") != "running":
+            raise LabError(NOT_WATCHED)
+        # only the page and its figures: tables are replaced as a whole while this reads
+        names = "for f in report.html summary.json live.json; do [ -e $f ] && echo $f; done | tar -cf - -T -"
+        packed = engine.execute("sla-watch", "sh", "-c", f"cd {WATCHED} && {names}")
+        _unpack(packed, state.watched)
+        if (state.watched / "report.html").is_file():
+            summary, live = (_json_in(state.watched / name) for name in ("summary.json", "live.json"))
+            for line in freshness(summary, live, datetime.now(UTC)):
+                tell(line)
+            return state.watched / "report.html"
+        if time.monotonic() >= deadline:
+            raise LabError(NO_PAGE_YET)
+        if not is_told:
+            tell(f"{NO_PAGE_YET}; waiting up to {wait:.0f} s")
+            is_told = True
+        time.sleep(WATCHED_AGAIN_SECONDS)
+
+
+def freshness(summary: Mapping[str, Any], live: Mapping[str, Any], now: datetime) -> Iterator[str]:
+    """What the reader of a streaming job's page must know: how old it is, what came since then, and what fails. docs/sla.md, section 7."""
+    made_at = datetime.fromisoformat(summary["generated_at"])
+    shown = summary.get("watch", {}).get("rows", 0)
+    newer = max(live.get("rows", 0) - shown, 0)
+    yield f"made {max(round((now - made_at).total_seconds()), 0)} s ago, from {shown} rows; {newer} rows came since then"
+    for step, error in live.get("failing", {}).items():
+        yield f"the job's step {step} fails: {error}"
+
+
+def _json_in(path: Path) -> Mapping[str, Any]:
+    """What is in the file; empty if there is none yet."""
+    try:
+        found: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    return found
 
 
 def _unpack(packed: bytes, directory: Path) -> None:

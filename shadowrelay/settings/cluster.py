@@ -20,9 +20,32 @@ from shadowrelay.settings.values import parse_domain, parse_host_port, parse_nam
 AUTHORITY_LIFE = timedelta(days=3650)
 CERTIFICATE_LIFE = timedelta(days=365)
 ADMIN_PORT = 8025
+ADMIN_TLS_PORT = 8026
 ANYWHERE = "0.0.0.0"
 PRIVATE, READABLE = 0o600, 0o644
 UNIT = Path(__file__).with_name("shadowrelay.service")
+CONTAINER_USER = 10001  # of the image. Dockerfile
+COMPOSE = """\
+# Written by `shadowrelay init`. The image: docs/operations.md "In a container".
+services:
+  shadowrelay:
+    image: shadowrelay-relay
+    hostname: {name}
+    restart: unless-stopped
+    stop_grace_period: 80s
+    read_only: true
+    tmpfs: [/tmp]
+    cap_drop: [ALL]
+    security_opt: ["no-new-privileges:true"]
+    ports: ["{port}:{port}", "{admin}:{admin}"]
+    volumes:
+      - .:/etc/shadowrelay:ro
+      - queue:/var/lib/shadowrelay
+      - tracking:/var/log/shadowrelay/tracking
+volumes:
+  queue:
+  tracking:
+"""
 
 AUTHORITY_NAME = "mail nodes"
 AUTHORITY_FILES = ("authority.pem", "authority.key")
@@ -43,7 +66,7 @@ class PlannedNode:
 @dataclass(frozen=True, slots=True)
 class Cluster:
     """Shapes: `is_on_one_machine`: two nodes have the same host, so each keeps its data beside its configuration and listens on its own
-    address only."""
+    address only. `is_in_containers`: Docker Compose runs each node, not systemd."""
 
     nodes: tuple[PlannedNode, ...]
     boundary: str
@@ -51,6 +74,7 @@ class Cluster:
     relay_from: tuple[str, ...]
     next_hops: tuple[HostPort, ...]
     is_on_one_machine: bool
+    is_in_containers: bool = False
 
 
 def planned(
@@ -60,6 +84,7 @@ def planned(
     accepted_domains: Sequence[str] = (),
     relay_from: Sequence[str] = (),
     next_hops: Sequence[str] = (),
+    is_in_containers: bool = False,
 ) -> Cluster:
     """Shapes: `nodes` are "name,site" or "name,site,host:port"; the port is 25 if it is missing, the host the name.
 
@@ -91,15 +116,17 @@ def planned(
         errors.append("--next-hop: name the server that takes the mail for --accept; the MX records of such a domain name these nodes")
     if any(hop == one.address for hop in hops for one in found):
         errors.append("--next-hop: is one of the nodes, so that mail would go round in a circle; name the mail store")
-    if errors:
-        raise ConfigurationError("\n".join(errors))
     hosts = [one.address.host for one in found]
     is_on_one_machine = len(set(hosts)) < len(hosts)
+    if is_on_one_machine and is_in_containers:
+        errors.append("--compose: is for nodes with addresses of their own; for a cluster in containers on one machine: shadowrelay lab up")
+    if errors:
+        raise ConfigurationError("\n".join(errors))
     numbered = [
         PlannedNode(one.name, one.site, one.address, HostPort("127.0.0.1", ADMIN_PORT + (number if is_on_one_machine else 0)))
         for number, one in enumerate(found)
     ]
-    return Cluster(tuple(numbered), boundary, tuple(accepted), tuple(map(str, networks)), tuple(hops), is_on_one_machine)
+    return Cluster(tuple(numbered), boundary, tuple(accepted), tuple(map(str, networks)), tuple(hops), is_on_one_machine, is_in_containers)
 
 
 def _node(text: str) -> PlannedNode:
@@ -139,15 +166,18 @@ def _lines(cluster: Cluster, node: PlannedNode) -> Iterator[str]:
     yield from _table("[[receive_connectors]]", name="inbound", listen=str(listen), **granted)
     for peer in cluster.nodes:
         if peer != node:
-            asked = {"admin": f"http://{peer.admin}"} if cluster.is_on_one_machine else {}
-            yield from _table("[[peers]]", name=peer.name, site=peer.site, boundary=cluster.boundary, address=str(peer.address), **asked)
+            admin = f"http://{peer.admin}" if cluster.is_on_one_machine else f"https://{HostPort(peer.address.host, ADMIN_TLS_PORT)}"
+            yield from _table(
+                "[[peers]]", name=peer.name, site=peer.site, boundary=cluster.boundary, address=str(peer.address), admin=admin
+            )
     if cluster.next_hops:
         patterns = [f"*@{domain}" for domain in cluster.accepted_domains] or ["*"]
         hops = [str(hop) for hop in cluster.next_hops]
         yield from _table("[[routes]]", recipients=patterns, next_hop=hops, inside_boundary=bool(cluster.accepted_domains))
     yield from _table("[tls]", certificate="node.pem", key="node.key", peer_authority="peers.pem")
     yield from _table("[tracking]", directory=where["tracking"])
-    yield from _table("[admin]", listen=str(node.admin), token_file="token")
+    encrypted = {} if cluster.is_on_one_machine else {"tls_listen": str(HostPort(ANYWHERE, ADMIN_TLS_PORT))}
+    yield from _table("[admin]", listen=str(node.admin), **encrypted, token_file="token")
 
 
 def _table(title: str, **values: object) -> list[str]:
@@ -165,7 +195,8 @@ class Written:
 
 
 def write(cluster: Cluster, directory: Path, *, is_renewal: bool = False) -> Written:
-    """Write what is missing: the authority, and in a directory for each node its configuration, certificate, key, token and systemd unit.
+    """Write what is missing: the authority, and in a directory for each node its configuration, certificate, key, token, and
+    systemd unit or Compose file.
 
     `is_renewal`: new certificates and keys for all nodes, by the same authority.
     Raises: ConfigurationError naming the file and the remedy.
@@ -209,7 +240,9 @@ def write(cluster: Cluster, directory: Path, *, is_renewal: bool = False) -> Wri
             put(place / "peers.pem", authority.pem)
             put(place / "token", token, PRIVATE)
             put(place / "node.toml", node_toml(cluster, node).encode())
-            if not cluster.is_on_one_machine:
+            if cluster.is_in_containers:
+                put(place / "compose.yaml", COMPOSE.format(name=node.name, port=node.address.port, admin=ADMIN_TLS_PORT).encode())
+            elif not cluster.is_on_one_machine:
                 put(place / "shadowrelay.service", UNIT.read_bytes())
     except OSError as exc:
         raise ConfigurationError(f"{exc.filename or directory} cannot be written ({exc.strerror}); name a directory where you may") from exc
@@ -233,9 +266,19 @@ def next_commands(cluster: Cluster, directory: Path) -> list[str]:
             *(f"shadowrelay serve --config {directory / node.name}/node.toml &" for node in cluster.nodes),
             f"shadowrelay peers list --config {directory / first.name}/node.toml",
         ]
+    copies = [f"scp -r {directory / node.name}/. root@{node.address.host}:/etc/shadowrelay/" for node in cluster.nodes]
+    if cluster.is_in_containers:
+        command = "docker compose --project-directory /etc/shadowrelay"
+        return [
+            "on each: build or pull the image (docs/operations.md, In a container), then mkdir -p /etc/shadowrelay",
+            *copies,
+            f"on each: chown -R {CONTAINER_USER} /etc/shadowrelay && {command} up --detach",
+            f"on each: {command} exec shadowrelay shadowrelay doctor --config /etc/shadowrelay/node.toml",
+            f"on one:  {command} exec shadowrelay shadowrelay status --config /etc/shadowrelay/node.toml",
+        ]
     return [
         "on each: install the program (docs/operations.md, Install), then mkdir -p /etc/shadowrelay",
-        *(f"scp -r {directory / node.name}/. root@{node.address.host}:/etc/shadowrelay/" for node in cluster.nodes),
+        *copies,
         "on each: chown -R root:shadowrelay /etc/shadowrelay && chmod -R g+rX /etc/shadowrelay",
         "on each, unless the Debian package is installed: mv /etc/shadowrelay/shadowrelay.service /etc/systemd/system/",
         "on each: systemctl enable --now shadowrelay && shadowrelay doctor --config /etc/shadowrelay/node.toml",

@@ -45,6 +45,7 @@ _EXAMPLES: dict[tuple[type[Section], str], str] = {
     (model.Tls, "key"): '"node.key"',
     (model.Tls, "peer_authority"): '"peers.pem"',
     (model.Peer, "require_tls"): "true",
+    (model.Admin, "tls_listen"): '"0.0.0.0:8026"',
     (model.Admin, "read_only_token_file"): '"token-to-read"',
     (model.Dns, "nameservers"): '["127.0.0.1:5353"]',
 }
@@ -64,6 +65,7 @@ _TABLES: tuple[tuple[str, type[Section]], ...] = (
     ("[dns]", model.Dns),
 )
 _OPTIONAL_TABLES = frozenset({model.Tls})
+_SHOWN_ONLY = ("require_tls", "nameservers", "tls_listen", "read_only_token_file")
 
 
 def example() -> str:
@@ -105,7 +107,7 @@ def _default(field: FieldInfo) -> str:
 
 def _line(section: type[Section], name: str, field: FieldInfo) -> str:
     shown = _EXAMPLES.get((section, name))
-    is_active = field.is_required() or (shown is not None and name not in ("require_tls", "nameservers", "read_only_token_file"))
+    is_active = field.is_required() or (shown is not None and name not in _SHOWN_ONLY)
     if shown is None:
         shown = _toml(field, field.get_default(call_default_factory=True, validated_data={}))
     return f"{'' if is_active and section not in _OPTIONAL_TABLES else '#'}{name} = {shown}"

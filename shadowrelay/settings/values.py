@@ -257,7 +257,7 @@ def parse_admin_url(value: object) -> str:
         if text and (scheme not in ("http", "https") or not parse_host_port(where, port_default=443).port):
             raise ValueError
     except ValueError:
-        raise ValueError('is not the URL of a node\'s [admin] listen; write one like "https://mx1.west.example:8025"') from None
+        raise ValueError('is not the URL of a node\'s API; write one like "https://mx1.west.example:8026"') from None
     return text
 
 
@@ -475,7 +475,8 @@ class Peer(Section):
     require_tls: bool | None = None
     """Sessions to it by mutual TLS only. Unset: true if [tls] has a peer_authority, else plain (it must list us as externally secured)."""
     admin: AdminUrl = ""
-    """URL of its [admin] listen, for commands that ask all nodes. https: peer_authority signs the certificate. Empty: it is not asked."""
+    """URL of its API, for commands that ask all nodes: https and its [admin] tls_listen. Its certificate is checked as in sessions to it.
+    Empty: it is not asked."""
 
 
 class Route(Section):
@@ -665,7 +666,9 @@ class Admin(Section):
     """The HTTP API, metrics and health."""
 
     listen: Address = HostPort("127.0.0.1", 8025)
-    """Address and port. It is not encrypted: keep it on loopback or behind a proxy."""
+    """Address and port. It is not encrypted: keep it on loopback."""
+    tls_listen: Address | None = None
+    """Address and port of the same API with TLS, for other machines: with the certificate of [tls]. Unset: there is none."""
     allowed_hosts: tuple[Name, ...] = ()
     """Further host names for requests. [server] name, localhost and all addresses are accepted; other names are answered 421."""
     token_file: Path = Path("token")
@@ -726,12 +729,16 @@ class Settings(Section):
                 raise ValueError(f"{kind}: {', '.join(twice)} is there more than once; keep one of each name")
         if any(peer.require_tls for peer in self.peers) and (self.tls is None or self.tls.peer_authority is None):
             raise ValueError("peers: require_tls = true needs [tls] with certificate, key and peer_authority; add them or remove it")
+        if self.admin.tls_listen is not None and self.tls is None:
+            raise ValueError("admin.tls_listen: needs [tls] with certificate and key; add them or remove it")
         return self
 
     @model_validator(mode="after")
     def _no_circle(self) -> Self:
         listeners = [(f"receive connector {each.name}", each.listen) for each in self.receive_connectors]
         every = [*listeners, ("admin.listen", self.admin.listen)]
+        if self.admin.tls_listen is not None:
+            every.append(("admin.tls_listen", self.admin.tls_listen))
         for number, (what, address) in enumerate(every):
             for other, taken in every[:number]:
                 if address.port and address.port == taken.port and _is_one_address(address.host, taken.host):

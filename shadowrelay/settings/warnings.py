@@ -155,7 +155,7 @@ def _about_places(settings: Settings) -> Iterator[str]:
     if settings.tracking.directory.is_relative_to(settings.server.data_directory):
         yield "tracking.directory is inside server.data_directory: a wiped queue takes the evidence along; put it elsewhere"
     if not _is_loopback(settings.admin.listen.host):
-        yield f"admin.listen is {settings.admin.listen}: the token travels unencrypted; use 127.0.0.1 or a proxy with TLS"
+        yield f"admin.listen is {settings.admin.listen}: the token travels unencrypted; use 127.0.0.1, and tls_listen for other machines"
 
 
 def _about_back_pressure(settings: Settings) -> Iterator[str]:

@@ -10,7 +10,7 @@ from itertools import groupby
 from typing import Any
 
 from shadowrelay.sla.objectives import LOG_ENDS
-from shadowrelay.sla.page.labels import DUPLICATE_CAUSES, REASONS
+from shadowrelay.sla.page.labels import CAUSES, REASONS, SLOW, UNITS
 from shadowrelay.sla.page.wording import NB, counted, duration
 
 Line = Mapping[str, Any]
@@ -19,21 +19,23 @@ Places = Mapping[str, tuple[str, str]]
 """Server -> boundary and site."""
 SILENCE = "Silence"
 UNEXPLAINED = "unexplained"
+NAMED_MAX = 3  # servers, recipients; more are counted
 
 
 def incidents(summary: Line) -> list[dict[str, Any]]:
     """`incidents` of summary.json. Those of which a person must be told come first, then the others; each part in order of time.
 
-    Shapes: `summary` has all other lists, `cuts`, `overall` and `causes`.
+    Shapes: `summary` has all other lists, `cuts`, `overall`, `objectives`, `causes` and `slow_causes`.
     """
     told = [*_losses(summary["losses"]), *_unexplained(summary["duplicates"])]
     others = [
         *_cuts(summary["cuts"]),
         *_lost_servers(summary["takeovers"]),
-        *_duplicates(summary["duplicates"]),
+        *_duplicates(summary),
         *_exposures(summary),
-        *_left_over(summary["orphans"]),
-        *_unknown(summary["losses"]),
+        *_left_over(summary),
+        *_unknown(summary),
+        *_slow(summary),
     ]
     return [*_in_order(told), *_in_order(others)]
 
@@ -44,77 +46,92 @@ def _in_order(found: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _incident(kind: str, at: str | None, who: str, what: str, *, until: str | None = None, count: int = 1, **more: str) -> dict[str, Any]:
     named = {name: more.get(name) or "" for name in ("message", "recipient", "sender", "subject", "tell")}
-    return {"kind": kind, "at": at, "until": until, "who": who, "what": what, "count": count, **named}
+    return {"kind": kind, "at": at, "until": until, "who": who, "what": what.replace(NB, " "), "count": count, **named}
 
 
 # ---- single messages
 
 
 def _losses(losses: Sequence[Line]) -> list[dict[str, Any]]:
+    known = [line for line in losses if line["cause"] != LOG_ENDS]
     return [
-        _incident(
-            "loss", line["acknowledged_at"], line["server"], f"{line['recipient']} did not get the message: {line['cause']}",
-            message=line["message"], recipient=line["recipient"], sender=line["sender"], subject=line["subject"], tell="sender",
-        )
-        for line in losses
-        if line["cause"] != LOG_ENDS
-    ]  # fmt: skip
+        _told("loss", lines, lines[0]["acknowledged_at"], server, f"did not get the message: {_cause('losses', cause)}", tell="sender")
+        for (_, server, cause), lines in _grouped(known, "message", "server", "cause")
+    ]
 
 
 def _unexplained(duplicates: Sequence[Line]) -> list[dict[str, Any]]:
+    unexplained = [line for line in duplicates if line["cause"] == UNEXPLAINED]
     return [
-        _incident(
-            "duplicate", line["first_at"], line["later_server"], _twice(line),
-            until=line["later_at"], message=line["message"], recipient=line["recipient"], sender=line["sender"], subject=line["subject"],
-            tell="recipient",
+        _told(
+            "duplicate", lines, _first(line["first_at"] for line in lines), server, f"got the message {_times(count)}: unexplained",
+            until=_last(line["later_at"] for line in lines), tell="recipient",
         )
-        for line in duplicates
-        if line["cause"] == UNEXPLAINED
+        for (_, server, count), lines in _grouped(unexplained, "message", "later_server", "count")
     ]  # fmt: skip
 
 
-def _twice(line: Line) -> str:
-    times = "twice" if line["count"] == 2 else f"{line['count']} times"
-    return f"{line['recipient']} got the message {times}: unexplained"
+def _told(kind: str, lines: Sequence[Line], at: str | None, who: str, what: str, **more: Any) -> dict[str, Any]:
+    """One message, of which several recipients may have to be told."""
+    recipients = [line["recipient"] for line in lines]
+    others = len(recipients) - NAMED_MAX
+    said = ", ".join(recipients[:NAMED_MAX]) + (f" and {counted(others, 'other')}" if others > 0 else "")
+    named = {name: lines[0][name] for name in ("message", "sender", "subject")} | {"recipient": ", ".join(recipients)}
+    return _incident(kind, at, who, f"{said} {what}", count=len(lines), **named, **more)
+
+
+def _times(count: int) -> str:
+    return "twice" if count == 2 else f"{count} times"
+
+
+def _cause(name: str, cause: str) -> str:
+    return CAUSES[name].get(cause, cause)
 
 
 # ---- many messages with one reason
 
 
-def _duplicates(duplicates: Sequence[Line]) -> list[dict[str, Any]]:
-    explained = [line for line in duplicates if line["cause"] != UNEXPLAINED]
+def _duplicates(summary: Line) -> list[dict[str, Any]]:
+    explained = [line for line in summary["duplicates"] if line["cause"] != UNEXPLAINED]
     return [
         _incident(
-            "duplicate", _first(line["first_at"] for line in lines),
-            _pair(first, later), f"{counted(len(lines), 'recipient')} got a message twice: {DUPLICATE_CAUSES.get(cause, cause)}",
+            "duplicate", _first(line["first_at"] for line in lines), _pair(first, later),
+            f"{_number(summary, 'duplicates', len(lines), 'recipient')} got a message more than once: {_cause('duplicates', cause)}",
             until=_last(line["later_at"] for line in lines), count=len(lines),
         )
         for (cause, first, later), lines in _grouped(explained, "cause", "first_server", "later_server")
     ]  # fmt: skip
 
 
+def _number(summary: Line, name: str, listed: int, singular: str, plural: str = "") -> str:
+    """`3 recipients`; `at least 3 recipients` of a list that was cut."""
+    is_cut = len(summary[name]) < sum(summary["causes"][name].values())
+    return f"{'at least ' if is_cut else ''}{counted(listed, singular, plural)}"
+
+
 def _pair(first: str, later: str) -> str:
     return first if first == later else f"{first}, {later}"
 
 
-def _left_over(orphans: Sequence[Line]) -> list[dict[str, Any]]:
-    known = [line for line in orphans if line["cause"] != LOG_ENDS]
+def _left_over(summary: Line) -> list[dict[str, Any]]:
+    known = [line for line in summary["orphans"] if line["cause"] != LOG_ENDS]
     return [
         _incident(
             "left-over copies", _first(line["at"] for line in lines), server,
-            f"{len(lines):,} left-over copies of mail of {primary}: {cause}",
+            f"{_number(summary, 'orphans', len(lines), 'left-over copy', 'left-over copies')} of mail of {primary}: "
+            f"{_cause('orphans', cause)}",
             count=len(lines),
         )
         for (server, primary, cause), lines in _grouped(known, "server", "primary", "cause")
     ]  # fmt: skip
 
 
-def _unknown(losses: Sequence[Line]) -> list[dict[str, Any]]:
-    unknown = [line for line in losses if line["cause"] == LOG_ENDS]
+def _unknown(summary: Line) -> list[dict[str, Any]]:
+    unknown = [line for line in summary["losses"] if line["cause"] == LOG_ENDS]
     return [
         _incident(
             "unknown", _first(line["acknowledged_at"] for line in lines), server,
-            f"what became of {counted(len(lines), 'recipient')} is not known: the log ends", count=len(lines),
+            f"what became of {_number(summary, 'losses', len(lines), 'recipient')} is not known: the log ends", count=len(lines),
         )
         for (server,), lines in _grouped(unknown, "server")
     ]  # fmt: skip
@@ -124,16 +141,39 @@ def _exposures(summary: Line) -> list[dict[str, Any]]:
     overall, listed = summary["overall"], summary["exposures"]
     if not overall["messages_exposed"] or not listed:
         return []
-    causes = ", ".join(sorted(summary["causes"]["exposures"]))
-    servers = ", ".join(sorted({line["server"] for line in listed}))
+    causes = "; ".join(_cause("exposures", cause) for cause in sorted(summary["causes"]["exposures"]))
     count, longest = overall["messages_exposed"], overall["exposure_max_seconds"]
-    what = f"{counted(count, 'message')} had one copy only for a time, longest {duration(longest).replace(NB, ' ')}: {causes}"
+    what = f"{counted(count, 'message')} had one copy only for a time, longest {duration(longest)}: {causes}"
     ended = None if any(line["is_open"] for line in listed) else _last(line["ended_at"] for line in listed)
-    return [_incident("exposure", _first(line["began_at"] for line in listed), servers, what, until=ended, count=count)]
+    return [_incident("exposure", _first(line["began_at"] for line in listed), _servers(listed), what, until=ended, count=count)]
 
 
-def _grouped(lines: Iterable[Line], *names: str) -> list[tuple[tuple[str, ...], list[Line]]]:
-    def key(line: Line) -> tuple[str, ...]:
+def _slow(summary: Line) -> list[dict[str, Any]]:
+    """The speed targets that were missed: late mail alone is no incident."""
+    found = []
+    for objective in summary["objectives"]:
+        name, within, bad = objective["name"], objective["within_seconds"], objective["bad"]
+        listed = [line for line in summary["slow"] if line["objective"] == name]
+        if objective["verdict"] != "missed" or not listed:
+            continue
+        one, several, _ = UNITS[name]
+        causes = sorted(summary["slow_causes"][name].items(), key=lambda cause: (-cause[1], cause[0]))
+        what = (
+            f"{SLOW[name]}{f', over {duration(within)}' if within else ''}: {bad:,} of {counted(objective['good'] + bad, one, several)} "
+            f"({', '.join(f'{number:,} {cause}' for cause, number in causes)})"
+        )
+        instants = [line["at"] for line in listed]
+        found.append(_incident("slow", _first(instants), _servers(listed), what, until=_last(instants), count=bad))
+    return found
+
+
+def _servers(lines: Sequence[Line]) -> str:
+    names = sorted({line["server"] for line in lines})
+    return ", ".join(names) if len(names) <= NAMED_MAX else f"{len(names)} servers"
+
+
+def _grouped(lines: Iterable[Line], *names: str) -> list[tuple[tuple[Any, ...], list[Line]]]:
+    def key(line: Line) -> tuple[Any, ...]:
         return tuple(line[name] for name in names)
 
     return [(values, list(same)) for values, same in groupby(sorted(lines, key=key), key=key)]
@@ -149,10 +189,13 @@ def _lost_servers(takeovers: Sequence[Line]) -> list[dict[str, Any]]:
             messages = sum(line["messages"] for line in same)
             heirs = ", ".join(sorted({line["new_primary"] for line in same}))
             returned = _first(line["returned_at"] for line in same)
-            parts = [REASONS.get(reason, reason), f"{counted(messages, 'message')} taken over by {heirs}"]
-            what = "; ".join(part for part in parts if part)  # Exchange logs no reason
+            parts = [
+                REASONS.get(reason, reason),  # Exchange logs none
+                f"{counted(messages, 'message')} taken over by {heirs}",
+                "" if returned else "not back yet",
+            ]
             found.append(
-                _incident("lost server", _began(same[0]), old, what, until=returned, count=messages)
+                _incident("lost server", _began(same[0]), old, "; ".join(filter(None, parts)), until=returned, count=messages)
             )  # fmt: skip
     return found
 

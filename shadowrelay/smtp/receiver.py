@@ -147,8 +147,9 @@ class Receiver(Connection):
             _log.warning(
                 "session.tls_failed", connector=name, client=address, client_name=self.account.client_name, reason=reason_of(error)
             )
-        if transport is None:  # without an error: we cut the connection
-            # asyncio reports a connection lost in the handshake to the TLS layer only.
+        session = None if transport is None else transport.get_extra_info("ssl_object")
+        if transport is None or session is None:  # without an error: we cut the connection
+            # A connection lost in the handshake is reported to the TLS layer only. asyncio returns no transport then, uvloop a dead one.
             self.loop.call_soon(self.connection_lost, failure)
             self._is_ending = True
             return
@@ -157,7 +158,6 @@ class Receiver(Connection):
         self._writer._transport = transport  # type: ignore[attr-defined]
         self._replace_writer(self._writer)  # type: ignore[attr-defined]
         report_every_unwritten_octet(transport)  # now: unwritten handshake data may pause reading on this transport, not on the old one
-        session = transport.get_extra_info("ssl_object")
         self.account.tls = session.version() or "TLS"
         self.account.client_name = ""
         self.protected(session)

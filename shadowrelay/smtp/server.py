@@ -13,6 +13,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import structlog
+
 from shadowrelay.memory import ContentBudget
 from shadowrelay.model.ids import ServerName
 from shadowrelay.model.routing import HostPort
@@ -30,6 +32,8 @@ PAUSE_SECONDS = 0.25  # after accept failed for lack of descriptors or kernel me
 OUT_OF_RESOURCES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 Factory = Callable[[], asyncio.BaseProtocol]
+
+_log = structlog.get_logger()
 
 
 class Listener:
@@ -144,6 +148,7 @@ def reception_for(
 
 
 COMMAND_SECONDS = 5.0  # for a command to finish after its connection was closed
+GONE_SECONDS = 5.0  # for a connection that was cut to be reported as lost, which takes a moment
 
 OpenListener = Callable[[Factory, HostPort, Descriptors], Awaitable[Listener]]
 
@@ -199,9 +204,7 @@ class ReceiverServer:
             session.end_when_idle()
         await self._end_transactions(seconds)
         if waited_for := [session for session in self._sessions if session.is_waited_for()]:
-            for session in waited_for:
-                session.cut()
-            await asyncio.wait({session.gone for session in waited_for})
+            await self._cut(lambda: [session for session in waited_for if not session.gone.done()])
 
     async def refuse_mail(self, seconds: float) -> None:
         """Accept no more mail until `take_mail`, and listen all the time to say so: idle sessions end with 421 now, the others
@@ -239,12 +242,18 @@ class ReceiverServer:
         """End everything now. Promises in progress continue in the node; commands that wait for one finish, so that committed
         messages also appear in the tracking log."""
         self.stop_accepting()
-        for session in tuple(self._sessions):
-            session.cut()
-        await self._emptied()
+        await self._cut(lambda: list(self._sessions))  # also those that were being accepted
         if running := self.reception.running:
             await asyncio.wait(tuple(running), timeout=COMMAND_SECONDS)
 
-    async def _emptied(self) -> None:
-        while self._sessions:
-            await asyncio.wait({session.gone for session in self._sessions}, return_when=asyncio.FIRST_COMPLETED)
+    async def _cut(self, left: Callable[[], list[Connection]]) -> None:
+        """Cut these, and wait until they are gone. An event loop that does not report the end of one must not keep the node from ending."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(GONE_SECONDS):
+                while sessions := left():
+                    for session in sessions:
+                        session.cut()
+                    await asyncio.wait({session.gone for session in sessions}, return_when=asyncio.FIRST_COMPLETED)
+        for session in left():
+            account = session.account
+            _log.error("session.not_closed", connector=self.reception.connector.name, client=account.address, reason=account.reason)

@@ -2,13 +2,17 @@
 
 import asyncio
 import signal
+import ssl
+from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
 from shadowrelay.admin.client import NodeClient, NodeError
-from shadowrelay.admin.server import AdminServer
+from shadowrelay.admin.server import HANDSHAKES_MAX, AdminServer
 from shadowrelay.model.replies import ConfigurationError
 from shadowrelay.model.routing import HostPort
+from shadowrelay.settings.authority import make_authority, signed_pems
 from tests.admin.conftest import TOKEN
 
 
@@ -86,3 +90,98 @@ async def test_a_server_that_ends_while_it_starts_says_why(application, monkeypa
         await server.start()
     with pytest.raises(OSError, match="no sockets today"):
         await server.stop()
+
+
+class Certificate:
+    """A node's, which can be replaced; `authority` is the file of who signed it."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory, self.authority = directory, directory / "authority.pem"
+        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+
+    def renew(self, name: str) -> None:
+        """By a new authority."""
+        authority = make_authority("tests", timedelta(days=1))
+        self.authority.write_bytes(authority.pem)
+        for file, pem in zip(("node.pem", "node.key"), signed_pems(authority, name, timedelta(days=1)), strict=True):
+            (self._directory / file).write_bytes(pem)
+        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.context.load_cert_chain(self._directory / "node.pem", self._directory / "node.key")
+
+
+@pytest.fixture
+async def certificate(tmp_path):
+    certificate = Certificate(tmp_path)
+    certificate.renew("mx1.east.example")
+    return certificate
+
+
+@pytest.fixture
+async def encrypted(application, certificate):
+    """A server that listens with TLS."""
+    server = AdminServer(application, HostPort("127.0.0.1", 0), lambda: certificate.context)
+    await server.start()
+    yield server
+    await server.stop()
+
+
+async def asked(server, authority, name):
+    def ask_it():
+        with NodeClient(f"https://{server.address}", TOKEN, authority=authority, name=name) as client:
+            return client.node()["name"]
+
+    return await asyncio.to_thread(ask_it)
+
+
+async def test_with_tls_the_client_checks_authority_and_name(encrypted, certificate, tmp_path):
+    other = tmp_path / "other.pem"
+    other.write_bytes(make_authority("others", timedelta(days=1)).pem)
+
+    assert "mx1" == await asked(encrypted, certificate.authority, "mx1.east.example")
+    with pytest.raises(NodeError, match=r"(?i)hostname mismatch, certificate is not valid for 'mx1\.west\.example'"):
+        await asked(encrypted, certificate.authority, "mx1.west.example")
+    with pytest.raises(NodeError, match="unable to get local issuer certificate"):
+        await asked(encrypted, other, "mx1.east.example")
+    with pytest.raises(NodeError, match="cannot be asked"):
+        await asyncio.to_thread(ask, encrypted.address, "node")  # without TLS
+
+
+async def test_a_new_certificate_counts_for_the_next_connection(encrypted, certificate):
+    certificate.renew("mx9.east.example")
+
+    assert "mx1" == await asked(encrypted, certificate.authority, "mx9.east.example")
+
+
+async def test_clients_that_never_shake_hands_keep_nobody_out(encrypted, certificate):
+    silent = [await asyncio.open_connection(encrypted.address.host, encrypted.address.port) for _ in range(HANDSHAKES_MAX + 8)]
+    try:
+        assert "mx1" == await asked(encrypted, certificate.authority, "mx1.east.example")
+        async with asyncio.timeout(10):
+            assert [b""] * 8 == [await reader.read() for reader, _ in silent[:8]]  # the oldest had to go
+    finally:
+        for _, writer in silent:
+            writer.close()
+
+
+async def test_a_handshake_that_has_not_ended_does_not_hold_up_the_stop(application, certificate):
+    server = AdminServer(application, HostPort("127.0.0.1", 0), lambda: certificate.context)
+    await server.start()
+    address = server.address
+    reader, writer = await asyncio.open_connection(address.host, address.port)
+    writer.write(b"\x16\x03")
+    await writer.drain()
+    await asyncio.sleep(0.05)
+    async with asyncio.timeout(10):
+        await server.stop()
+
+        assert b"" == await reader.read()
+    writer.close()
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection(address.host, address.port)
+
+
+async def test_an_address_that_is_taken_is_named_by_its_key(encrypted, application, certificate):
+    second = AdminServer(application, encrypted.address, lambda: certificate.context)
+
+    with pytest.raises(ConfigurationError, match=r"admin\.tls_listen: 127\.0\.0\.1:\d+ cannot be bound"):
+        await second.start()

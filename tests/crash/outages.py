@@ -75,12 +75,14 @@ TRANSPORT = {
 
 @dataclass(slots=True)
 class Site:
-    """Four machines and what runs on them. `wiped_at`: when the disk of a node burnt last (time.time)."""
+    """Four machines and what runs on them. `dark_at`: when a node had certainly lost power, which takes a while on a busy machine;
+    `wiped_at`: when its disk burnt last (time.time)."""
 
     cluster: Cluster
     hub: Hub
     disks: dict[str, Disk]
     sinks: tuple[traffic.Sink, ...]
+    dark_at: dict[str, float] = field(default_factory=dict)
     wiped_at: dict[str, float] = field(default_factory=dict)
 
     def is_quiet(self) -> bool:
@@ -98,6 +100,7 @@ class Site:
             node.kill_now()
         for name in names:
             self.disks[name].lose_power()
+        self.dark_at |= dict.fromkeys(names, time.time())
         return at
 
     async def have_power(self, names: Sequence[str], burnt: Sequence[str] = ()) -> None:
@@ -270,7 +273,7 @@ class Story:
             kind, began_at = self._dark.pop(name)
             self.faults.append(Fault(kind, name, began_at, at))
             if kind is FaultKind.WIPE:
-                self._site.wiped_at[name] = began_at
+                self._site.wiped_at[name] = self._site.dark_at[name]
 
     async def _heal(self) -> None:
         assert self._parted is not None

@@ -3,6 +3,7 @@
 The figures are invented but agree with each other: counts of windows add up to those of all time, lists to their totals.
 """
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from random import Random
@@ -10,7 +11,7 @@ from typing import Any
 from uuid import UUID
 
 from shadowrelay.sla.incident_list import incidents
-from shadowrelay.sla.objectives import KINDS, has_too_few, times_of, verdicts
+from shadowrelay.sla.objectives import KINDS, has_too_few, not_computable, times_of, verdicts
 from shadowrelay.sla.objectives import Promise as Given
 
 Summary = dict[str, Any]
@@ -117,6 +118,14 @@ def demo(seed: int = 2) -> Summary:
     return maker.summary()
 
 
+def healthy(seed: int = 5) -> Summary:
+    """Six days of three nodes without a fault."""
+    maker = _Maker(Random(seed), list(SERVERS)[:3], NOW - timedelta(days=6), hours=144)
+    maker.add_windows(per_hour=900, breaches=0)
+    maker.add_incidents(takeovers=0, duplicates=0, losses=0, orphans=0, exposures=0)
+    return maker.summary()
+
+
 def month(seed: int = 3, breaches: int = 9) -> Summary:
     """Thirty days of four nodes, with bad hours, losses and more than fits in the lists."""
     maker = _Maker(Random(seed), list(SERVERS), NOW - timedelta(days=30), hours=720)
@@ -139,6 +148,32 @@ def _with_trouble(maker: "_Maker") -> Summary:
     summary["overall"] |= {"lines_quarantined": 16, "clock_skews": 5}
     why = "Exchange writes no S:ShadowElapsed"
     summary["not_computable"] = [{"figure": "shadow_latency", "format": "exchange2016", "why": why}]
+    return summary
+
+
+def exchange(seed: int = 6) -> Summary:
+    """Logs of Exchange: short names, neither sites nor times of copies and takeovers."""
+    told = json.dumps(demo(seed))
+    for number, name in enumerate(SERVERS, start=1):
+        told = told.replace(name, f"EX{number}")
+    summary: Summary = json.loads(told)
+    none = dict.fromkeys(("p50", "p95", "p99", "max")) | {"count": 0}
+    for figures in (summary["overall"], *summary["figures"]):
+        figures |= dict.fromkeys(("shadow_latency_ms", "takeover_detection_ms", "takeover_silence_ms"), none)
+        figures |= {"shadow_share": None, "takeovers_late": 0}
+    summary["figures"] = [one for one in summary["figures"] if one["scope"] != "site"]
+    for server in summary["input"]["servers"]:
+        server |= {"site": "", "boundary": "", "format": "exchange2016"}
+    for takeover in summary["takeovers"]:
+        takeover |= {"reason": "", "silent_since": None, "detected_at": None, "in_time": None}
+    for objective in summary["objectives"]:
+        if objective["name"] in ("shadow_latency", "takeover"):
+            objective |= {"actual": None, "verdict": "not computable"}
+            objective |= {"budget_left": None, "burn_rates": dict.fromkeys(objective["burn_rates"])}
+    summary["slow"] = [one for one in summary["slow"] if one["objective"] not in ("shadow_latency", "takeover")]
+    summary["slow_causes"] = {name: causes for name, causes in summary["slow_causes"].items() if name not in ("shadow_latency", "takeover")}
+    summary |= {"not_computable": not_computable({"exchange2016"}), "verdict": verdicts(summary["objectives"])}
+    summary["incidents"] = incidents(summary)
     return summary
 
 

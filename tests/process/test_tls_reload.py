@@ -2,6 +2,7 @@
 
 import asyncio
 import email.message
+import shutil
 import signal
 import smtplib
 import ssl
@@ -11,6 +12,8 @@ from pathlib import Path
 import pytest
 import trustme
 
+from shadowrelay.admin.client import NodeClient, NodeError
+from shadowrelay.admin.token import read_token
 from shadowrelay.lab.cluster import Cluster, NodeProcess, Place
 from shadowrelay.model.routing import HostPort
 from tests.kit.clock import PATIENCE_SECONDS, until
@@ -66,15 +69,28 @@ def deliver(node: NodeProcess, authority: trustme.CA, message: email.message.Ema
         time.sleep(0.2)
 
 
-async def test_certificates_are_renewed_by_sighup_in_both_directions_and_bad_files_change_nothing(tmp_path: Path) -> None:
+def name_by_api(node: NodeProcess, authority: Path) -> str:
+    """What the node says its name is, over TLS. Raises NodeError."""
+    (address,) = (line["address"] for line in operator_events(node, "admin.listening") if line["tls"])
+    with NodeClient(f"https://{address}", read_token(node.directory / "token"), authority=authority, name=node.name) as client:
+        return str(client.node()["name"])
+
+
+async def test_certificates_are_renewed_by_sighup_in_both_directions_and_bad_files_change_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHADOWRELAY_ADMIN__TLS_LISTEN", "127.0.0.1:0")
     old, new = trustme.CA(), trustme.CA()
     write_files(tmp_path, old)
+    peers = tmp_path / FILES["peer_authority"]
     table = {key: str(tmp_path / name) for key, name in FILES.items()}
     message = email.message.EmailMessage()
     message.set_content("hello")
     async with Cluster(PLACES, HostPort("127.0.0.1", 9), directory=tmp_path, tables={"tls": table}) as cluster:
         first, second = cluster.nodes.values()
         kept = session(first, old)
+        assert first.name == await asyncio.to_thread(name_by_api, first, peers)
+        peers_before = shutil.copy(peers, tmp_path / "old.pem")
         for name in (FILES["certificate"], FILES["peer_authority"]):
             content = (tmp_path / name).read_bytes()
             (tmp_path / name).write_text("rubbish")
@@ -87,6 +103,9 @@ async def test_certificates_are_renewed_by_sighup_in_both_directions_and_bad_fil
         session(first, new).close()
         with pytest.raises(ssl.SSLError):
             session(first, old)
+        assert first.name == await asyncio.to_thread(name_by_api, first, peers)
+        with pytest.raises(NodeError, match="unable to get local issuer certificate"):
+            await asyncio.to_thread(name_by_api, first, peers_before)
         assert 250 == kept.noop()[0]
         kept.close()
 

@@ -93,7 +93,7 @@ def test_a_lost_server_is_one_incident_however_many_took_its_mail_over() -> None
     lost = with_cuts([takeover("e1", "w1"), takeover("e1", "e2", until=41)], SERVERS, 2)
     summary = summaries.empty() | {"takeovers": lost}
 
-    assert [("lost server", "e1", "silent for longer than the span; 10 messages taken over by e2, w1", at(10))] == [
+    assert [("lost server", "e1", "silent for longer than the span; 10 messages taken over by e2, w1; not back yet", at(10))] == [
         (one["kind"], one["who"], one["what"], one["at"]) for one in incidents(summary)
     ]
 
@@ -101,10 +101,65 @@ def test_a_lost_server_is_one_incident_however_many_took_its_mail_over() -> None
 def test_a_takeover_without_a_reason_is_told_all_the_same() -> None:
     summary = summaries.empty() | {"takeovers": with_cuts([takeover("EX1", "EX2") | {"reason": "", "silent_since": None}], [], 2)}
 
-    assert ["5 messages taken over by EX2"] == [one["what"] for one in incidents(summary)]
+    assert ["5 messages taken over by EX2; not back yet"] == [one["what"] for one in incidents(summary)]
 
 
 def test_messages_with_one_copy_are_one_incident_with_the_longest() -> None:
     (exposure,) = [one for one in incidents(summaries.demo()) if one["kind"] == "exposure"]
 
     assert exposure["what"].startswith("31 messages had one copy only for a time, longest ")
+
+
+def test_a_list_that_was_cut_says_at_least() -> None:
+    found = incidents(summaries.month())
+    duplicates, left_over, told = (
+        [one["what"] for one in found if one["kind"] == kind and bool(one["tell"]) is is_told]
+        for kind, is_told in (("duplicate", False), ("left-over copies", False), ("loss", True))
+    )
+
+    assert duplicates
+    assert left_over
+    assert [] == [what for what in [*duplicates, *left_over] if not what.startswith("at least ")]
+    assert [] == [what for what in told if "at least" in what]
+
+
+def test_one_left_over_copy_is_no_several() -> None:
+    line = {"message": "m", "server": "w1", "primary": "e1", "at": at(0), "cause": "never told"}
+    summary = summaries.empty() | {"orphans": [line], "causes": {"orphans": {"never told": 1}}}
+
+    assert ["1 left-over copy of mail of e1: never told (the shadow server did not hear that the mail was done)"] == [
+        one["what"] for one in incidents(summary)
+    ]
+
+
+def test_late_mail_is_an_incident_with_its_causes_where_the_target_was_missed() -> None:
+    summary = summaries.demo()
+    delivery = next(one for one in summary["objectives"] if one["name"] == "delivery_latency")
+    delivery |= {"good": 9_688, "bad": 312}
+    summary["slow_causes"] = {"delivery_latency": {"our own delay": 12, "next hop was down": 300}}
+    line = {"objective": "delivery_latency", "message": "m", "other": "", "cause": "next hop was down", "seconds": 90.0}
+    summary["slow"] = [line | {"server": "w1", "at": at(300)}, line | {"server": "e1", "at": at(100)}]
+
+    assert [] == [one for one in incidents(summary) if one["kind"] == "slow"]
+    delivery["verdict"] = "missed"
+    (late,) = [one for one in incidents(summary) if one["kind"] == "slow"]
+    assert "Slow deliveries, over 1 min: 312 of 10,000 messages (300 next hop was down, 12 our own delay)" == late["what"]
+    assert (at(100), at(300), "e1, w1", 312) == tuple(late[name] for name in ("at", "until", "who", "count"))
+
+
+def test_a_message_with_several_lost_recipients_is_one_incident_and_its_cause_is_never_cut() -> None:
+    line = {"message": "m", "server": "e1", "acknowledged_at": at(0), "cause": "no trace", "sender": "s@x", "subject": "A"}
+    losses = [line | {"recipient": f"r{number}@y"} for number in range(5)]
+    summary = summaries.empty() | {"losses": losses, "causes": {"losses": {"no trace": 5}}}
+    (one,) = incidents(summary)
+
+    assert "r0@y, r1@y, r2@y and 2 others did not get the message: no trace (the logs do not tell why)" == one["what"]
+    assert (5, "r0@y, r1@y, r2@y, r3@y, r4@y", "s@x") == tuple(one[name] for name in ("count", "recipient", "sender"))
+
+
+def test_many_servers_are_counted() -> None:
+    lines = [{"message": "m", "server": f"e{number}", "began_at": at(0), "ended_at": at(9), "is_open": False} for number in range(5)]
+    summary = summaries.empty() | {"exposures": lines, "causes": {"exposures": {"holder lost": 5}}}
+    summary["overall"] |= {"messages_exposed": 5, "exposure_max_seconds": 9.0}
+
+    assert ["5 servers"] == [one["who"] for one in incidents(summary)]

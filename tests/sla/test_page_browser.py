@@ -145,7 +145,8 @@ def browser(profile: Path) -> Iterator[Browser]:
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(PROGRAM is None, reason=MISSING)]
 
-MAKERS = {maker.__name__: maker for maker in (summaries.empty, summaries.one_message, summaries.demo, summaries.month, summaries.hostile)}
+_ALL = (summaries.empty, summaries.one_message, summaries.demo, summaries.healthy, summaries.month, summaries.exchange, summaries.hostile)
+MAKERS = {maker.__name__: maker for maker in _ALL}
 SORTED_COLUMN = """
 (() => {
   const head = [...document.querySelectorAll("#exposures-table-caption ~ thead th")].find((one) => one.textContent.startsWith("For"));
@@ -181,6 +182,40 @@ def test_a_page_loads_without_a_complaint_or_a_request_and_fits_a_phone(tab: Bro
     assert [] == tab.complaints()
 
 
+CUT_OFF = """
+[...document.body.querySelectorAll("*")].filter((one) => {
+  const box = one.getBoundingClientRect();
+  const is_meant = one.closest(".scroll, .unseen, .skip, script, desc, title");
+  return !is_meant && box.width && (box.left < -0.5 || box.right > innerWidth + 0.5);
+}).map((one) => `${one.tagName} ${one.getAttribute("class")} ${one.textContent.slice(0, 40)}`)
+"""
+ONE_OVER_ANOTHER = """
+[...document.querySelectorAll("svg")].flatMap((svg) => {
+  const every = [...svg.querySelectorAll("text")].map((one) => [one.textContent, one.getBoundingClientRect()]);
+  const texts = every.filter(([, box]) => box.width);
+  return texts.flatMap(([one, a], index) => texts.slice(index + 1)
+    .filter(([, b]) => a.left < b.right && b.left < a.right && a.top + 3 < b.bottom && b.top + 3 < a.bottom)
+    .map(([other]) => `${svg.textContent.slice(0, 30)}: ${one} over ${other}`));
+})
+"""
+SCROLLED = """
+[...document.querySelectorAll(".scroll")].filter((one) => one.scrollWidth > one.clientWidth + 1).map((one) => one.closest("section").id)
+"""
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("name", [name for name in MAKERS if name != "hostile"])
+def test_nothing_is_cut_off_and_no_label_lies_over_another(tab: Browser, pages: dict[str, Path], name: str, width: int) -> None:
+    tab.show(width=width, height=844)
+    tab.open(pages[name])
+
+    assert [] == tab.value(CUT_OFF)
+    assert [] == tab.value(ONE_OVER_ANOTHER)
+    scrolled = tab.value(SCROLLED)
+    assert "happened" not in scrolled  # what happened is read without scrolling sideways
+    assert [] == scrolled or width == 390
+
+
 def test_the_policy_refuses_what_is_not_the_page_s_own(tab: Browser, pages: dict[str, Path]) -> None:
     tab.open(pages["empty"])
     tab.value("document.body.append(Object.assign(document.createElement('img'), {src: 'https://outside.example/x.png'}))")
@@ -205,7 +240,7 @@ SAVED = """
   let saved;
   URL.createObjectURL = (blob) => { saved = blob; return "#"; };
   HTMLAnchorElement.prototype.click = function () { window.named = this.download; };
-  document.querySelector("#losses-table-caption button.csv").click();
+  document.querySelector("#NAME-caption button.csv").click();
   return [window.named, await saved.text()];
 })()
 """
@@ -214,13 +249,24 @@ SAVED = """
 def test_a_table_is_saved_as_csv_without_formulas(tab: Browser, pages: dict[str, Path]) -> None:
     tab.open(pages["month"])
     tab.value("document.querySelector('#losses-table-caption ~ tbody td').textContent = '=cmd()'")
-    name, text = tab.value(SAVED)
+    name, text = tab.value(SAVED.replace("NAME", "losses-table"))
     rows = list(csv.reader(text.splitlines()))
 
     assert ("losses.csv", 8) == (name, len(rows))
     assert (["Message", "Recipient", "Cause", "Server", "Acknowledged at"], "'=cmd()") == (rows[0], rows[1][1])
     assert rows[1][4].endswith("Z")
     assert [] == tab.complaints()
+
+
+def test_what_stands_on_lines_of_its_own_stays_apart_in_csv(tab: Browser, pages: dict[str, Path]) -> None:
+    tab.open(pages["month"])
+    texts = [tab.value(SAVED.replace("NAME", name))[1] for name in ("duplicates-table", "pairs-table")]
+    duplicates, pairs = (list(csv.reader(text.splitlines())) for text in texts)
+    server, at = duplicates[1][4].split(" ")
+
+    assert (True, True) == (server.endswith(".example"), at.endswith("Z"))
+    assert [] == [cell for row in pairs[1:] for cell in row[1:] if "p95" in cell and " p95 " not in cell]
+    assert [] != [cell for row in pairs[1:] for cell in row[1:] if " p95 " in cell]
 
 
 def test_a_table_that_is_wider_than_a_phone_says_so(tab: Browser, pages: dict[str, Path]) -> None:

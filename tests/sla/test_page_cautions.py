@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from shadowrelay.sla.objectives import LOG_ENDS
-from shadowrelay.sla.page.cautions import ahead_of_clock
+from shadowrelay.sla.page.cautions import cautions
 from shadowrelay.sla.page.document import render
 from tests.kit import summaries
 from tests.kit.html_pages import Element, Page
@@ -39,18 +39,24 @@ def test_what_is_unknown_because_a_log_ends_is_not_seen_and_no_loss() -> None:
     assert "no recipient lost" in render(summary)
 
 
-def test_a_row_from_the_future_is_a_caution_on_standard_error_too() -> None:
-    summary = summaries.demo()
-    summary["input"]["last_at"] = summary["input"]["servers"][1]["last_at"] = LATE
-    named = summary["input"]["servers"][1]["name"]
+def test_cautions_are_sentences_that_standard_error_has_too() -> None:
+    summary = called(summaries.one_message(), "MX1")
+    summary["now"] = summary["input"]["last_at"] = LATE
+    [clocks, names] = cautions(summary)
 
-    assert f"The newest event is dated {LATE}, after this report was made: a clock was wrong, by the logs of {named}." == ahead_of_clock(
-        summary
-    )
-    assert "" == ahead_of_clock(summaries.demo()) == ahead_of_clock(summaries.empty())
-    assert f"All is judged as of {LATE}, which is still to come: --now sets the right instant." == ahead_of_clock(
-        summaries.demo() | {"now": LATE}
-    )
+    assert clocks[-1] == "--now sets the right instant."
+    assert names[0] == "There is no log of mx1.east.example, but one of MX1."
+    assert [] == cautions(summaries.demo()) == cautions(summaries.empty())
+
+
+def test_a_caution_is_never_cut_however_long_the_names_are() -> None:
+    long = "x" * 100
+    takeover = summaries.demo()["takeovers"][0] | {"old_primary": f"{long}.a", "new_primary": f"{long}2.a"}
+    summary = summaries.empty() | {"takeovers": [takeover]}
+    summary["input"]["servers"] = [summaries.demo()["input"]["servers"][0] | {"name": name} for name in (long, f"{long}2")]
+    [said] = cautions_of(summary)
+
+    assert said.text.endswith("give each directory the server's full name, and make a warehouse of these logs anew.")
 
 
 def with_gaps(given: dict[str, Any], quarantined: int) -> dict[str, Any]:
@@ -103,7 +109,7 @@ def test_a_row_from_the_future_is_a_visible_caution_that_names_the_server() -> N
     [said] = cautions_of(summary)
 
     assert said.text == (
-        "Caution: the newest event is dated 2099-01-01 00:00 UTC, after this report was made (2026-11-21 16:00 UTC): a clock was wrong, "
+        "Caution: The newest event is dated 2099-01-01 00:00 UTC, after this report was made (2026-11-21 16:00 UTC): a clock was wrong, "
         f"by the logs of {summary['input']['servers'][1]['name']}. All is judged as of 2099-01-01 00:00 UTC, which is still to come: "
         "mail that only waits may count as lost, and copies as left behind. --now sets the right instant."
     )
@@ -116,7 +122,7 @@ def test_now_and_the_newest_row_are_cautioned_of_apart() -> None:
     judged["now"] = LATE
     dated["input"]["last_at"] = LATE
 
-    assert cautions_of(judged)[0].text.startswith("Caution: all is judged as of 2099-01-01 00:00 UTC, which is still to come")
+    assert cautions_of(judged)[0].text.startswith("Caution: All is judged as of 2099-01-01 00:00 UTC, which is still to come")
     assert cautions_of(dated)[0].text.strip().endswith("a clock was wrong.")
 
 
@@ -141,11 +147,11 @@ def test_a_directory_with_a_short_name_is_a_visible_caution_with_what_to_do() ->
     [said] = cautions_of(called(summaries.one_message(), "MX1"))
 
     assert said.text == (
-        "Caution: there is no log of mx1.east.example, but one of MX1. If that is the same server, it counts as two here, and causes may "
+        "Caution: There is no log of mx1.east.example, but one of MX1. If that is the same server, it counts as two here, and causes may "
         "be wrong: give the directory the server's full name, and make a warehouse of these logs anew."
     )
     [said] = cautions_of(called(summaries.one_message(), "mx1", "mx2"))
-    assert "there are no logs of mx1.east.example, mx2.east.example, but of mx1, mx2. If these are the same servers" in said.text
+    assert "There are no logs of mx1.east.example, mx2.east.example, but of mx1, mx2. If these are the same servers" in said.text
 
 
 def test_a_name_that_no_directory_has_or_several_have_is_no_news() -> None:

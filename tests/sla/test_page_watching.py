@@ -24,7 +24,7 @@ def test_rows_ahead_of_the_clock_are_said_and_cautioned_of():
     page = render(empty() | {"watch": WATCH | {"ahead_rows": 1_204}})
 
     assert "1,204 rows came ahead of the clock" in page
-    assert "<b>Caution: </b>1,204 rows came dated more than an hour ahead" in page
+    assert "<b>Caution:</b> 1,204 rows came dated more than an hour ahead" in page
     assert "ahead" not in render(empty() | {"watch": WATCH})
 
 

@@ -217,6 +217,10 @@ PROBLEMS = [
             'write one like { endpoint_url = "https://store.example" }, in the environment as JSON',
         ],
     ),
+    (
+        SERVER + "[admin]\ntls_listen = '127.0.0.1:8026'\n",
+        ["{path}: admin.tls_listen: needs [tls] with certificate and key; add them or remove it"],
+    ),
     (SERVER + "[admin]\ntoken_file = 5\n", ["{path}: admin.token_file: 5 is not text; write it in quotes"]),
     ("admin = 5\n" + SERVER, ["{path}: admin: 5 is not a table; write its keys under [admin]"]),
     (

@@ -1,14 +1,13 @@
-"""The figures beside those of the period before, which has the same length. docs/sla.md, 8."""
+"""The figures that matter most, beside those of the period before, which has the same length. docs/sla.md, 8."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from shadowrelay.sla.page.summary_types import Figures, Summary
+from shadowrelay.sla.objectives import SAFETY, SPEED
+from shadowrelay.sla.page.summary_types import Figures, KindVerdict, Summary
 from shadowrelay.sla.page.wording import count, duration, milliseconds, percent
 
-Value = Callable[[Figures], float | None]
-
-_ROWS: tuple[tuple[str, Value, Callable[[float | None], str]], ...] = (
+MAIN_FIGURES: tuple[tuple[str, Callable[[Figures], float | None], Callable[[float | None], str]], ...] = (
     ("Messages acknowledged", lambda figures: figures["messages_acknowledged"], count),
     ("With a second copy before the 250", lambda figures: figures["redundancy_ratio"], percent),
     ("Recipients lost", lambda figures: figures["recipients_lost"], count),
@@ -22,6 +21,7 @@ _ROWS: tuple[tuple[str, Value, Callable[[float | None], str]], ...] = (
     ("Copies cleaned up, p95", lambda figures: figures["discard_lag_ms"].get("p95"), milliseconds),
     ("Delivered, p99", lambda figures: figures["delivery_latency_ms"].get("p99"), milliseconds),
 )
+"""(title, value, how it reads), also for the terminal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,19 +35,23 @@ class Compared:
 
 
 def comparison(summary: Summary) -> list[Compared]:
-    """Empty if there is no period before."""
+    """Empty if there is no period before, or no message in it."""
     before = summary["before"]
     if before is None or not before["overall"]["messages_acknowledged"]:
         return []
-    return [
-        Compared(title, spoken(value(summary["overall"])), spoken(value(before["overall"])), _change(*map(value, _both(summary))))
-        for title, value, spoken in _ROWS
-    ]
+    compared = []
+    for kind in (SAFETY, SPEED):
+        now, then = summary["verdict"][kind], before["verdict"][kind]
+        change = _change(len(now["missed"]), len(then["missed"]))
+        compared.append(Compared(f"{kind.capitalize()} targets missed", _missed(now), _missed(then), change))
+    for title, value, spoken in MAIN_FIGURES:
+        one, other = value(summary["overall"]), value(before["overall"])
+        compared.append(Compared(title, spoken(one), spoken(other), _change(one, other)))
+    return compared
 
 
-def _both(summary: Summary) -> tuple[Figures, Figures]:
-    assert summary["before"] is not None
-    return summary["overall"], summary["before"]["overall"]
+def _missed(of_kind: KindVerdict) -> str:
+    return f"{len(of_kind['missed'])} of {of_kind['judged']}"
 
 
 def _change(now: float | None, before: float | None) -> str:

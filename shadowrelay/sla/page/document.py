@@ -14,7 +14,7 @@ from typing import cast
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from shadowrelay.sla.page import labels, wording
-from shadowrelay.sla.page.cautions import clock_caution, dropped_count, other_cautions
+from shadowrelay.sla.page.cautions import cautions, dropped_count
 from shadowrelay.sla.page.comparison import comparison
 from shadowrelay.sla.page.message_lists import causes, longest_exposures, slow, slow_causes, trace_id, traces
 from shadowrelay.sla.page.servers import clusters, heat_map, scopes, takeovers
@@ -24,7 +24,7 @@ from shadowrelay.sla.page.verdicts import actual, budgets, changed, changed_time
 
 _PACKAGE = "shadowrelay.sla.page"
 _VALUES = (  # of the summary; the templates know each by the name of its function
-    *(headline, clock_caution, other_cautions, dropped_count, panes, takeovers, heat_map, scopes),
+    *(headline, cautions, dropped_count, panes, takeovers, heat_map, scopes),
     *(budgets, changed_times, targets, clusters, comparison, slow, longest_exposures, causes, traces),
 )
 
@@ -55,7 +55,16 @@ def templates() -> Environment:
         auto_reload=False,
     )
     functions = (
-        *(wording.count, wording.counted, wording.shown, wording.percent, wording.burn, wording.pixels, wording.duration),
+        *(
+            wording.count,
+            wording.counted,
+            wording.shown,
+            wording.percent,
+            wording.burn,
+            wording.pixels,
+            wording.duration,
+            wording.seconds_between,
+        ),
         *(wording.milliseconds, wording.utc, kind_of, sign_of, actual, promise, changed, failures, exposure, slow_causes),
         *(trace_id, policy_hash),
     )

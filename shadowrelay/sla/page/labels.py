@@ -31,7 +31,11 @@ UNITS = {  # what is good or bad: one of them, several, and what the bad ones we
     "takeover": ("resubmission", "resubmissions", "late"),
 }
 
-COUNTED = frozenset({"recipients_lost", "recipients_duplicated_unexplained", "shadows_orphaned"})  # a number that must not be passed
+COUNTED = {  # a number that must not be passed: of what, one and several
+    "recipients_lost": ("recipient", "recipients"),
+    "recipients_duplicated_unexplained": ("recipient", "recipients"),
+    "shadows_orphaned": ("copy", "copies"),
+}
 
 LISTS = {  # objective -> the list of what missed it
     "redundancy_ratio": "exposures",
@@ -44,6 +48,7 @@ LISTS = {  # objective -> the list of what missed it
 INCIDENTS = {  # kind of an incident -> where its details are
     "lost server": "takeovers",
     "cut": "takeovers",
+    "slow": "incidents",
     "exposure": "exposures",
     "duplicate": "duplicates",
     "left-over copies": "orphans",
@@ -60,11 +65,11 @@ SLOW = {  # objective -> what missed it
 FIGURES = {
     **OBJECTIVES,
     "redundancy_ratio": "Redundancy ratio",
-    "shadow_latency": "Shadow latency",
+    "shadow_latency": "Time to the second copy",
     "exposure": "Exposure",
-    "shadow_share": "Shadow share of the wait for 250",
+    "shadow_share": "Share of the second copy in the wait for 250",
     "discard_lag": "Clean-up of copies",
-    "delivery_latency": "Delivery latency",
+    "delivery_latency": "Time to the delivery",
     "takeover": "Takeovers",
     "takeovers": "Takeovers",
     "recipients_duplicated": "Duplicates",
@@ -79,8 +84,11 @@ DEFINITIONS = {  # id of the footnote: (term, meaning)
         "Redundancy ratio",
         "the share of acknowledged messages of which a second server held a synced copy when the client got its 250.",
     ),
-    "shadow-latency": ("Shadow latency", "from the end of the content to the answer of the shadow server that its copy is stored."),
-    "delivery-latency": ("Delivery latency", "from the 250 to the client to the last delivery of the message."),
+    "shadow-latency": (
+        "Time to the second copy",
+        "(shadow latency) from the end of the content to the answer of the shadow server that its copy is stored.",
+    ),
+    "delivery-latency": ("Time to the delivery", "from the 250 to the client to the last delivery of the message."),
     "exposure": (
         "Exposure",
         "a time in which an acknowledged message that was not yet done had fewer than two copies: one more lost server would have lost it.",
@@ -109,12 +117,30 @@ DEFINITIONS = {  # id of the footnote: (term, meaning)
     "not-computable": ("Not computable", "the logs do not hold what the figure needs; that is not the same as a figure of zero."),
 }  # fmt: skip
 
-DUPLICATE_CAUSES = {
-    "a": "a: died before its record",
-    "b": "b: disk destroyed before the shadow server heard",
-    "c": "c: cut off for longer than the span",
-    "d": "d: two servers failed together",
-    "unexplained": "unexplained: please report it as a bug",
+CAUSES: dict[str, dict[str, str]] = {  # list -> cause -> in words
+    "duplicates": {
+        "a": "the server died before it recorded the delivery (cause a)",
+        "b": "the disk was destroyed before the shadow server heard of the delivery (cause b)",
+        "c": "the server was cut off for longer than the span (cause c)",
+        "d": "two servers failed together (cause d)",
+        "unexplained": "unexplained: please report it as a bug",
+    },
+    "losses": {
+        "set aside": "set aside (waits for a decision of yours)",
+        "still queued": "still queued (a server still tried when the time was up)",
+        "both copies gone": "both copies gone (both servers were lost)",
+        "discarded without delivery": "discarded without delivery (a log is missing, or the copy was cleaned up too early)",
+        "no trace": "no trace (the logs do not tell why)",
+    },
+    "orphans": {
+        "expired": "expired (the shadow server deleted the copy by itself)",
+        "log missing": "log missing (the server was lost with its log)",
+        "never told": "never told (the shadow server did not hear that the mail was done)",
+    },
+    "exposures": {
+        "no copy at acknowledgement": "no copy when the client got its 250",
+        "holder lost": "a server that had a copy was lost",
+    },
 }
 
 REASONS = {

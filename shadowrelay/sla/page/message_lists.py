@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
-from shadowrelay.sla.page.labels import DUPLICATE_CAUSES, EVENTS
+from shadowrelay.sla.page.labels import CAUSES, EVENTS
 from shadowrelay.sla.page.summary_types import Cell, Summary, TraceRow
 from shadowrelay.sla.page.wording import counted, duration, seconds_between
 
@@ -14,16 +14,16 @@ _RECIPIENTS_MAX = 5
 _ID = re.compile(r"[A-Za-z0-9.-]{1,80}")
 
 
-def longest_exposures(summary: Summary) -> list[Mapping[str, Cell]]:
-    """The first of them, beside the plot."""
-    return sorted(summary["exposures"], key=lambda entry: -float(entry["seconds"] or 0))[:_EXPOSURES_FIRST]
+def longest_exposures(summary: Summary) -> Sequence[Mapping[str, Cell]]:
+    """Beside the plot: the list begins with them."""
+    return summary["exposures"][:_EXPOSURES_FIRST]
 
 
 def causes(summary: Summary) -> dict[str, list[tuple[str, int]]]:
     """How often each cause was found, by list; the most frequent first."""
     return {
         kind: [
-            (DUPLICATE_CAUSES.get(name, name) if kind == "duplicates" else name, number)
+            (CAUSES.get(kind, {}).get(name, name), number)
             for name, number in sorted(found.items(), key=lambda cause: (-cause[1], cause[0]))
             if number
         ]
@@ -83,15 +83,22 @@ def _trace(message: str, rows: Sequence[TraceRow]) -> Trace:
 
 def _event(row: TraceRow, first_at: str) -> Event:
     since = seconds_between(first_at, row["at"])
-    meaning = EVENTS.get(row["event"], "")
-    if row["event"] == "RESUBMIT" and row["source"] == "SAFETYNET":
-        meaning = "delivered once more on request"
-    elif row["event"] == "RECEIVE" and row["source"] == "AGENT":
-        meaning = "journal report made"
-    return Event(row, f"+{duration(since)}" if since and since > 0 else "", meaning, _recipients(row))
+    return Event(row, f"+{duration(since)}" if since and since > 0 else "", meaning_of(row), recipients_of(row))
 
 
-def _recipients(row: TraceRow) -> str:
+def meaning_of(row: TraceRow) -> str:
+    """What the event says in words; empty where we have none."""
+    match row["event"], row["source"]:
+        case "RESUBMIT", "SAFETYNET":
+            return "delivered once more on request"
+        case "RECEIVE", "AGENT":
+            return "journal report made"
+        case event, _:
+            return EVENTS.get(event, "")
+
+
+def recipients_of(row: TraceRow) -> str:
+    """For whom it is; empty where the row names nobody."""
     named = row["recipients"][:_RECIPIENTS_MAX]
     others = max(row.get("recipients_count", 0), len(row["recipients"])) - len(named)
     return f"for {', '.join(named)}" + (f" and {counted(others, 'other')}" if others > 0 else "") if named else ""

@@ -33,16 +33,22 @@ for (const table of document.querySelectorAll("table.sortable")) {
   });
 }
 
+function textOf(cell) {
+  const copy = cell.cloneNode(true);
+  for (const part of copy.querySelectorAll("[aria-hidden]")) part.remove();
+  for (const time of copy.querySelectorAll("time")) time.textContent = time.dateTime;
+  // lines of their own on the page are words apart here
+  for (const part of copy.querySelectorAll(".by, b, small, li")) {
+    part.before(" ");
+    part.after(" ");
+  }
+  return copy.textContent.trim().replace(/\s+/g, " ");
+}
+
 function csvOf(table) {
-  const lines = [...table.rows].map((row) =>
-    [...row.cells].map((cell) => {
-      const times = [...cell.querySelectorAll("time")].map((time) => time.dateTime);
-      const text = times.length && row.parentNode === table.tBodies[0] ? times.join(" ") : cell.textContent.trim().replace(/\s+/g, " ");
-      // a spreadsheet must not take what a sender wrote for a formula
-      return `"${text.replace(/^[=+@-]/, "'$&").replaceAll('"', '""')}"`;
-    }).join(","),
-  );
-  return lines.join("\r\n") + "\r\n";
+  // a spreadsheet must not take what a sender wrote for a formula
+  const quoted = (cell) => `"${textOf(cell).replace(/^[=+@-]/, "'$&").replaceAll('"', '""')}"`;
+  return [...table.rows].map((row) => [...row.cells].map(quoted).join(",") + "\r\n").join("");
 }
 
 for (const box of document.querySelectorAll(".scroll")) {
@@ -59,7 +65,7 @@ for (const box of document.querySelectorAll(".scroll")) {
     link.click();
     setTimeout(() => URL.revokeObjectURL(link.href), 1000);
   });
-  table.caption.append(button);
+  table.caption.firstElementChild.append(button);
 }
 
 const widths = new ResizeObserver((boxes) => {
@@ -92,7 +98,7 @@ for (const figure of document.querySelectorAll("figure")) {
 function unfold() {
   const target = document.getElementById(location.hash.slice(1));
   if (!(target instanceof HTMLDetailsElement)) return false;
-  target.open = true;
+  for (let one = target; one; one = one.parentElement.closest("details")) one.open = true;
   target.scrollIntoView();
   target.querySelector("summary").focus();
   return true;

@@ -22,6 +22,7 @@ class Figures(TypedDict):
     messages_acknowledged: int
     messages_reconstructed: int
     messages_redundant: int
+    messages_done: int
     messages_by_copies: Mapping[str, int]
     redundancy_ratio: float | None
     shadow_latency_ms: Percentiles

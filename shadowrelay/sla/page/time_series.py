@@ -160,7 +160,7 @@ def _redundancy(summary: Summary) -> Pane:
     keys = [
         ("With all copies" if has_several else "With a second copy", percent(overall["redundancy_ratio"])),
         ("Messages acknowledged", count(overall["messages_acknowledged"])),
-        ("With fewer than wanted" if has_several else "Without one", count(_without_copy(overall))),
+        ("With fewer than wanted" if has_several else "Without a second copy", count(_without_copy(overall))),
         *((_COPIES[number], count(messages)) for number, messages in by_copies.items() if has_several),
         ("Reconstructed from copies", count(overall["messages_reconstructed"])),
     ]
@@ -172,16 +172,14 @@ _COPIES = {"0": "Without a copy", "1": "With one copy", "2": "With two copies", 
 
 def _without_copy(figures: Figures) -> int | None:
     """Messages that had not all copies that were wanted, of those of which the logs tell; None where they tell of none."""
-    ratio, redundant = figures["redundancy_ratio"], figures["messages_redundant"]
-    if ratio is None:
-        return None
-    return round(redundant / ratio) - redundant if ratio else figures["messages_acknowledged"]
+    judged = sum(figures["messages_by_copies"].values())
+    return judged - figures["messages_redundant"] if judged else None
 
 
 def _shadow_latency(summary: Summary) -> Pane:
     """From the end of the content to the shadow server's answer."""
     overall = summary["overall"]
-    course = _percentiles(summary, "shadow_latency", "Shadow latency", lambda figures: figures["shadow_latency_ms"])
+    course = _percentiles(summary, "shadow_latency", "Time to the second copy", lambda figures: figures["shadow_latency_ms"])
     share = overall["shadow_share"]
     shared = percent(None if share is None else round(share, 3))
     return _pane(summary, course, [*_keys(overall["shadow_latency_ms"]), ("Share of the wait for 250", shared)])
@@ -189,7 +187,7 @@ def _shadow_latency(summary: Summary) -> Pane:
 
 def _delivery_latency(summary: Summary) -> Pane:
     """From the 250 to the last delivery."""
-    course = _percentiles(summary, "delivery_latency", "Delivery latency", lambda figures: figures["delivery_latency_ms"])
+    course = _percentiles(summary, "delivery_latency", "Time to the delivery", lambda figures: figures["delivery_latency_ms"])
     return _pane(summary, course, _keys(summary["overall"]["delivery_latency_ms"]))
 
 
@@ -219,7 +217,8 @@ def _discard_lag(summary: Summary) -> Pane:
     """How long copies outlived their need."""
     overall = summary["overall"]
     course = _percentiles(summary, "discard_lag", "Clean-up of copies", lambda figures: figures["discard_lag_ms"], ("p50", "p95", "max"))
-    keys = [*_keys(overall["discard_lag_ms"], ("p50", "p95", "max")), ("Late", count(overall["discards_late"]))]
+    late = counted(overall["discards_late"], "copy", "copies")
+    keys = [*_keys(overall["discard_lag_ms"], ("p50", "p95", "max")), ("Late", late)]
     return _pane(summary, course, keys)
 
 

@@ -3,6 +3,8 @@
 Safety is judged apart from speed: mail that was slow was never in danger. Only a missed safety target is red.
 """
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shadowrelay.sla.objectives import SAFETY, SPEED, has_too_few
@@ -23,15 +25,16 @@ def kind_of(verdict: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Headline:
-    """Shapes: `verdict` is that of an objective, or "partly", or "slow"; it chooses the sign. `unseen` is the evidence that was not read,
-    or empty. `speed` is the sentence about speed, `slow` are the (name, title) of the speed targets that were missed."""
+    """Shapes: `verdict` is that of an objective, or "partly", or "slow"; it chooses the sign. `missed` and `slow` are the names of the
+    safety and speed targets that were missed. `unseen` is the evidence that was not read, or empty. `speed` is a sentence."""
 
     text: str
     verdict: str
+    missed: Sequence[str]
     unseen: str
     speed: str
     speed_verdict: str
-    slow: list[tuple[str, str]]
+    slow: Sequence[str]
 
 
 def headline(summary: Summary) -> Headline:
@@ -42,10 +45,11 @@ def headline(summary: Summary) -> Headline:
     return Headline(
         text=text,
         verdict="partly" if missing and verdict == "met" else verdict,
+        missed=summary["verdict"][SAFETY]["missed"],
         unseen=missing,
         speed=_speed(speed),
         speed_verdict="slow" if speed["missed"] else speed["verdict"],
-        slow=[(name, OBJECTIVES.get(name, name)) for name in speed["missed"]],
+        slow=speed["missed"],
     )
 
 
@@ -76,8 +80,11 @@ def _speed(speed: KindVerdict) -> str:
 
 
 def actual(objective: Objective) -> str:
-    """What was achieved: a number for objectives that count, else a share."""
-    return count(objective["actual"]) if objective["name"] in COUNTED else percent(objective["actual"])
+    """What was achieved: 7 recipients, 99.8 %."""
+    name, value = objective["name"], objective["actual"]
+    if name in COUNTED and value is not None:
+        return counted(round(value), *COUNTED[name])
+    return percent(value)
 
 
 def sign_of(objective: Objective) -> str:
@@ -94,24 +101,47 @@ def targets(summary: Summary) -> list[tuple[str, str, list[Objective]]]:
 
 
 def promise(objective: Objective, summary: Summary) -> str:
-    """What was promised, and within what: none within 2 d, at most 3, 99 % within 250 ms."""
+    """What was promised, and within what: none without an end within 2 d, at most 3, 99 % within 250 ms."""
     return _promised(objective["name"], objective["objective"], objective["within_seconds"], summary)
 
 
 def _promised(name: str, wanted: float, within: float | None, summary: Summary) -> str:
-    share = (f"at most {count(wanted)}" if wanted else "none") if name in COUNTED else percent(wanted)
-    if within is not None:
-        return f"{share} within {duration(within)}"
+    time = duration(_within(name, within, summary))
+    at_once = duration(summary["times"]["shadow_heartbeat_frequency"]["seconds"])
+    how = {
+        "redundancy_ratio": "before the 250",
+        "takeover": f"within {time} of the last sign of life, or {at_once} of finding the disk empty",
+        "recipients_duplicated_unexplained": "in the whole period",
+        "recipients_lost": f"without an end within {time}",
+        "shadows_orphaned": f"held longer than {time}",
+    }
+    return f"{promised_share(name, wanted)} {how.get(name, f'within {time}')}"
+
+
+def promised_share(name: str, wanted: float) -> str:
+    """What was promised, alone: none, at most 3, 99 %."""
+    if name not in COUNTED:
+        return percent(wanted)
+    return f"at most {count(wanted)}" if wanted else "none"
+
+
+def promised_time(objective: Objective, summary: Summary) -> str:
+    """Within what, in a few characters for the terminal: 250 ms, the 250. Empty where the promise is about the whole period."""
+    if objective["name"] == "redundancy_ratio":
+        return "the 250"
+    seconds = _within(objective["name"], objective["within_seconds"], summary)
+    return "" if seconds is None else duration(seconds)
+
+
+def _within(name: str, within: float | None, summary: Summary) -> float | None:
     seconds = {time: value["seconds"] for time, value in summary["times"].items()}
-    heartbeat, span = seconds["shadow_heartbeat_frequency"], seconds["shadow_resubmit_time_span"]
     expiration = seconds["message_expiration_timeout"]
-    return share + {
-        "redundancy_ratio": " before the 250",
-        "takeover": f" within {duration(span + heartbeat)} of the last sign of life, or {duration(heartbeat)} of finding the disk empty",
-        "recipients_duplicated_unexplained": " in the whole period",
-        "recipients_lost": f" without an end within {duration(expiration)}",
-        "shadows_orphaned": f" held longer than {duration(expiration + seconds['safety_net_hold_time'])}",
-    }.get(name, "")
+    by_times = {
+        "takeover": seconds["shadow_resubmit_time_span"] + seconds["shadow_heartbeat_frequency"],
+        "recipients_lost": expiration,
+        "shadows_orphaned": expiration + seconds["safety_net_hold_time"],
+    }
+    return by_times.get(name) if within is None else within
 
 
 def changed(objective: Objective, summary: Summary) -> str:
@@ -164,14 +194,19 @@ class Budget:
 
 
 def budgets(summary: Summary) -> list[Budget]:
-    """What is left of each allowance, and how fast it goes."""
-    return [_budget(objective) for objective in summary["objectives"] if objective["verdict"] in ("met", "missed")]
+    """What is left of each allowance, and how fast it goes. A target that allows nothing has no budget."""
+    judged = [objective for objective in summary["objectives"] if objective["verdict"] in ("met", "missed")]
+    return [_budget(objective) for objective in judged if _allows_some(objective)]
+
+
+def _allows_some(objective: Objective) -> bool:
+    return objective["objective"] > 0 if objective["name"] in COUNTED else objective["objective"] < 1
 
 
 def _budget(objective: Objective) -> Budget:
     left, is_counted = objective["budget_left"], objective["name"] in COUNTED
     events = objective["good"] + objective["bad"]
-    allowed = objective["objective"] if is_counted else events * (1 - objective["objective"])
+    allowed = objective["objective"] if is_counted else round(events * (1 - objective["objective"]), 6)
     rates = [objective["burn_rates"].get(key) for key in _BURN_WINDOWS]
     return Budget(
         title=OBJECTIVES.get(objective["name"], objective["name"]),
@@ -181,16 +216,16 @@ def _budget(objective: Objective) -> Budget:
         pixels=max(1.5, _BAR_PIXELS * min(1.0, left)) if left and left > 0 else 0.0,
         burns=[(burn(rate), rate is not None and rate > 1) for rate in rates],
         used=count(objective["actual"] if is_counted else objective["bad"]),
-        allowed=count(allowed) if allowed >= 1 or allowed == 0 else "less than 1",
+        allowed=count(math.floor(allowed)) if allowed >= 1 else "less than 1",
     )
 
 
 def _left(objective: Objective, allowed: float) -> str:
-    left, events = objective["budget_left"], objective["good"] + objective["bad"]
+    left, bad = objective["budget_left"], objective["bad"]
     if left is None:
         _, many, _ = UNITS.get(objective["name"], ("event", "events", "failed"))
-        is_few = objective["name"] not in COUNTED and has_too_few(events, objective["objective"])
+        is_few = objective["name"] not in COUNTED and has_too_few(objective["good"] + bad, objective["objective"])
         return f"too few {many} for a budget" if is_few else percent(None)
     if left < 0:
-        return f"overdrawn: {objective['bad'] / allowed:,.1f} times what is allowed"
+        return f"overdrawn: {bad / allowed:,.1f} times what is allowed"
     return percent(round(left, 4))

@@ -118,7 +118,7 @@ def test_a_report_about_an_interval_has_what_belongs_to_it(judged, spark, tmp_pa
         name: summary["causes"][name] for name in ("duplicates", "losses", "exposures")
     }
     assert {line["start"][:10] for line in summary["figures"] if line["window"] == "day"} <= {"2026-11-21", "2026-11-22"}
-    assert 'until <b><time datetime="2026-11-25T00:00:00Z">' in (tmp_path / "report.html").read_text()
+    assert 'to <time datetime="2026-11-25T00:00:00Z">' in (tmp_path / "report.html").read_text()
     before, began = summary["before"], since - (until - since)
     messages = [line for line in _table(judged, "messages") if line["at"] and began <= line["at"] < since]
     losses = [line for line in _table(judged, "losses") if began <= line["acknowledged_at"] < since]

@@ -31,7 +31,7 @@ class FakeNodes:
         self.rows: dict[str, list[dict[str, Any]] | Exception] = {}
         self.asked: list[Any] = []
 
-    def __call__(self, url: str, token: str, *, authority: Path | None = None) -> "FakeNodes.One":
+    def __call__(self, url: str, token: str, *, authority: Path | None = None, name: str = "") -> "FakeNodes.One":
         self.asked.append((url, token))
         return self.One(self, url)
 

@@ -47,6 +47,24 @@ def test_every_node_gets_what_it_needs_and_may_start(tmp_path: Path) -> None:
     assert {"192.0.2.11", "198.51.100.11", "mx1.south.example"} == {
         command.partition("root@")[2].partition(":")[0] for command in said["next"] if "scp" in command
     }
+    assert ("127.0.0.1:8025", "0.0.0.0:8026") == (str(east.admin.listen), str(east.admin.tls_listen))
+    assert ["https://198.51.100.11:8026", "https://mx1.south.example:8026"] == [peer.admin for peer in east.peers]
+
+
+def test_compose_runs_the_nodes_where_that_is_wanted(tmp_path: Path) -> None:
+    result = run(tmp_path, *nodes(EAST, WEST), *MAIL, "--compose", "--json")
+    west = (tmp_path / "mx1.west.example" / "compose.yaml").read_text()
+
+    assert "    hostname: mx1.west.example\n" in west
+    assert '    ports: ["2525:2525", "8026:8026"]\n' in west
+    assert [] == list(tmp_path.rglob("*.service"))
+    assert ["up --detach"] == [command[-11:] for command in json.loads(result.output)["next"] if "up" in command.split()]
+
+
+def test_compose_is_not_for_nodes_on_one_machine(tmp_path: Path) -> None:
+    result = run(tmp_path, *nodes("a.example,here,127.0.0.1:2601", "b.example,here,127.0.0.1:2602"), *MAIL, "--compose")
+
+    assert (2, True) == (result.exit_code, "shadowrelay lab up" in result.stderr)
 
 
 def test_keys_and_tokens_are_for_their_owner_only_and_the_token_is_the_same(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The words of `shadowrelay sla …`, with the job itself replaced: it has tests of its own."""
 
 import json
+import re
 from collections.abc import Callable
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -11,24 +12,18 @@ from typing import Any, NamedTuple
 import pytest
 from typer.testing import CliRunner, Result
 
-from shadowrelay.cli import sla
+from shadowrelay.cli import output, sla
 from shadowrelay.cli.main import app
 from shadowrelay.cli.sla import require_writable
 from shadowrelay.model.replies import ConfigurationError, ShadowrelayError
 from shadowrelay.sla import objectives as objectives_module
 from shadowrelay.sla import session as session_module
-
-OVERALL = dict.fromkeys(sla.TOTALS, 0) | {"redundancy_ratio": 0.99995}
+from shadowrelay.sla.page import comparison, labels, message_lists, verdicts
+from tests.kit import summaries
 
 
 def summary(verdict: str = "met", speed: str = "met") -> dict[str, Any]:
-    ratio = {"name": "redundancy_ratio", "objective": 0.9999, "actual": 0.99995, "verdict": verdict, "budget_left": 0.5}
-    latency = {"name": "shadow_latency", "objective": 0.99, "actual": 0.5, "verdict": speed, "budget_left": None}
-    objectives = [ratio | {"kind": "safety"}, latency | {"kind": "speed"}]
-    return {
-        "now": "2026-11-21T16:00:00Z", "input": {}, "verdict": objectives_module.verdicts(objectives), "overall": OVERALL,
-        "objectives": objectives, "causes": {}, "figures": [1],
-    }  # fmt: skip
+    return summaries.with_verdicts(summaries.demo(), redundancy_ratio=verdict, shadow_latency=speed)
 
 
 class Done(NamedTuple):
@@ -65,7 +60,8 @@ class Job:
             require_settings=session_module.require_settings,
         )
 
-    cautions = SimpleNamespace(misnamed=lambda summary: "no log of mx1.east \x1b[31m", ahead_of_clock=lambda summary: "dated 2190")
+    cautions = SimpleNamespace(cautions=lambda summary: [["No log of mx1.east \x1b[31m.", "Two."], ["Dated 2190."]])
+    comparison, labels, message_lists, verdicts = comparison, labels, message_lists, verdicts
     objectives = objectives_module
 
     def _check(self) -> None:
@@ -157,9 +153,7 @@ def test_a_report_from_logs_goes_through_a_temporary_warehouse(job: Job) -> None
     options = {"objectives_file": None, "now": datetime(2026, 11, 21, 16, tzinfo=UTC), "is_final": True, "textfile": "/t"}
     assert 0 == result.exit_code
     assert [("/l", {"may_be_empty": False}), ("temporary", "/l", {}), ("local[*] 4g", "/temporary", "/o", options)] == job.asked
-    assert "met" in result.stdout
-    assert "0.99995" in result.stdout
-    assert result.stderr.endswith("shadowrelay: no log of mx1.east \\u001b[31m\nshadowrelay: dated 2190\n")
+    assert result.stderr.endswith("shadowrelay: No log of mx1.east \\u001b[31m. Two.\nshadowrelay: Dated 2190.\n")
     assert result.stdout.endswith("/o/report.html\n")
 
 
@@ -202,7 +196,7 @@ def test_a_report_from_a_warehouse_takes_it_as_it_is(job: Job) -> None:
     result = run("report", "--warehouse", "/w", "--output", "/o", "--master", "spark://a:7077", "--driver-memory", "800m", "--json")
 
     assert ("spark://a:7077 800m", "/w", "/o") == job.asked[-1][:3]
-    assert ("/o", 0.99995) == ((answer := json.loads(result.stdout))["output"], answer["overall"]["redundancy_ratio"])
+    assert ("/o", 1.0) == ((answer := json.loads(result.stdout))["output"], answer["overall"]["redundancy_ratio"])
     assert "figures" not in answer
 
 
@@ -230,7 +224,37 @@ def test_the_verdict_on_safety_stands_apart_from_that_on_speed(job: Job) -> None
 
     said = run("report", "--logs", "/l", "--output", "/o").stdout
 
-    assert ["Safety: all 1 targets met", "Speed: 1 of 1 targets missed: shadow_latency"] == said.splitlines()[:2]
+    assert ["The promise was kept: all 5 safety targets met.", "Speed: 1 of 4 targets missed."] == said.splitlines()[:2]
+
+
+UNITS = re.compile(r"Second copy made quickly +99 % +250 ms +99\.[0-9]+ % +missed")
+
+
+def test_targets_and_figures_have_the_words_and_units_of_the_page_in_80_columns(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    job.speed = "missed"
+    monkeypatch.setattr(output, "terminal_width", lambda: 80)
+
+    said = [line.rstrip() for line in run("report", "--logs", "/l", "--output", "/o").stdout.splitlines()]
+
+    assert max(map(len, said)) <= 80
+    assert [] != [line for line in said if UNITS.fullmatch(line)]
+    assert [] != [line for line in said if re.fullmatch(r"Short time with one copy only +99\.99 % +10 min +100 % +met", line)]
+    assert [] != [line for line in said if re.fullmatch(r"No recipient lost +none +2 d +0 recipients +met", line)]
+    assert [] != [line for line in said if re.fullmatch(r"Longest time with one copy only +[0-9.]+ [a-z]+", line)]
+    assert [] == [line for line in said if "_" in line or "\xa0" in line]
+
+
+def test_targets_that_exchange_cannot_tell_fit_80_columns_too(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = summaries.with_verdicts(summaries.month(), exposure="not computable", takeover="not computable")
+    told["overall"] |= {"redundancy_ratio": None}
+    monkeypatch.setattr(Job, "report", SimpleNamespace(write_report=lambda *values, **options: told))
+    monkeypatch.setattr(output, "terminal_width", lambda: 80)
+
+    said = [line.rstrip() for line in run("report", "--logs", "/l", "--output", "/o").stdout.splitlines()]
+
+    assert "The promise was not kept: " == said[0][:26]
+    assert [] == [line for line in said[2:] if len(line) > 80 or line.startswith("    ")]
+    assert [] != [line for line in said if re.fullmatch(r"With a second copy before the 250 +-", line)]
 
 
 @pytest.mark.parametrize(
@@ -240,6 +264,10 @@ def test_the_verdict_on_safety_stands_apart_from_that_on_speed(job: Job) -> None
         (["report", "--output", "/o", "--logs", "/l", "--warehouse", "/w"], "name either"),
         (["report", "--output", "/o", "--warehouse", "/w", "--sites", "/s"], "--sites belongs to --logs"),
         (["report", "--output", "/o", "--logs", "/l", "--now", "noon"], "an instant looks like 2026"),
+        (
+            ["report", "--output", "/o", "--logs", "/l", "--since", "2026-11-21T16:00:00Z", "--until", "2026-11-21T16:00:00Z"],
+            "--until 2026-11-21T16:00:00+00:00: is not later than --since 2026-11-21T16:00:00+00:00",
+        ),
         (["report", "--output", "/o", "--logs", "/l", "--now", "2026-11-21T16:00:00"], "an instant looks like 2026"),
         (
             ["report", "--output", "/o", "--logs", "/l", "--objectives", "/nowhere.toml"],
@@ -277,7 +305,7 @@ def test_ingest_says_what_it_does_and_what_came_of_it(job: Job) -> None:
 
     options = {"sites": {"from": "sites.toml"}, "is_continuous": True, "interval": timedelta(seconds=3), "files_per_batch": 200}
     assert [("/l", {"may_be_empty": True}), ("local[*] 4g", "/l", "/w", options)] == job.asked
-    assert "/w: 3 files, 20 lines, 12 rows, 1 lines in quarantine\n" == result.stdout
+    assert "/w: 3 files, 20 lines, 12 rows, 1 line in quarantine\n" == result.stdout
     assert "batch 0\n" in result.stderr
     assert {"files": 3, "lines": 20, "rows": 12, "quarantined": 1} == json.loads(run(*words, "--json").stdout)
 
@@ -286,9 +314,12 @@ def test_a_trace_is_a_table_and_one_of_nobody_is_status_1(job: Job) -> None:
     assert "no server has logged m1" in (result := run("trace", "m1", "--warehouse", "/w")).stderr
     assert 1 == result.exit_code
 
-    job.rows = [dict.fromkeys(("server", "event", "source", "client", "to", "text"), "x") | {"at": "2026", "recipients": ["a@b", "c@d"]}]
+    row = {"message": "m1", "server": "mx1.east.example", "event": "RECEIVE", "source": "SMTP", "client": "c.example", "to": "mx1"}
+    job.rows = [row | {"text": "S:X=1", "at": "2026-11-21T16:00:00.123456Z", "recipients": ["a@b", "c@d"]}]
+    shown = run("trace", "m1", "--warehouse", "/w").stdout.splitlines()
 
-    assert "a@b, c@d" in run("trace", "m1", "--warehouse", "/w").stdout
+    assert ["2026-11-21 (UTC)", "Server", "Event", "What"] == re.split(" {2,}", shown[0].strip())
+    assert "16:00:00.123      mx1.east.example  RECEIVE  accepted from the client; c.example to mx1; for a@b, c@d; S:X=1" == shown[1]
     assert job.rows == json.loads(run("trace", "m1", "--logs", "/l", "--json").stdout)
 
 
@@ -297,6 +328,16 @@ def test_an_archive_that_was_made_is_named_with_its_size(job: Job, tmp_path: Pat
 
     assert f"{job.little}: 2 MB\n" == run("prepare").stdout
     assert [("prepare",)] == job.asked
+
+
+def test_a_trace_of_several_messages_says_of_which_each_row_is(job: Job) -> None:
+    row = dict.fromkeys(("server", "event", "source", "client", "to", "text"), "") | {"at": "2026-11-21T16:00:00Z", "recipients": []}
+    job.rows = [row | {"message": "m1", "event": "SEND"}, row | {"message": "m2", "event": "DSN"}]
+
+    shown = run("trace", "<x@y>", "--warehouse", "/w").stdout
+
+    assert "delivered to the next hop; message m1" in shown
+    assert "sender notified; message m2" in shown
 
 
 def test_watch_is_given_all_it_needs(job: Job) -> None:
@@ -372,7 +413,8 @@ def test_places_are_looked_at_before_spark_starts(job: Job, tmp_path: Path, monk
 
 def test_what_servers_said_does_not_steer_the_terminal(job: Job) -> None:
     job.rows = [
-        dict.fromkeys(("at", "server", "event", "source", "client", "to"), "x") | {"recipients": ["a"], "text": "\x1b[31mred \u202e"}
+        dict.fromkeys(("message", "server", "event", "source", "client", "to"), "x")
+        | {"at": "2026-11-21T16:00:00Z", "recipients": ["a"], "text": "\x1b[31mred \u202e"}
     ]
 
     result = run("trace", "m1", "--logs", "/l")

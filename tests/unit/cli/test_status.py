@@ -30,9 +30,10 @@ class FakeNodes:
         self.peers = {EAST: [peer(WEST)], WEST: [peer(EAST, held_for_count=40)]}
         self.queues = {EAST: [queue("Delivery", 40), queue("SafetyNetPrimary", 5)], WEST: [queue("Shadow", 40, EAST)]}
         self.silent: list[str] = []
+        self.transport = {"transport.shadow_copies": 1, "transport.shadow_redundancy_enabled": True}
         self.reasons: list[str] = []
 
-    def __call__(self, url: str, token: str, *, authority: Path | None = None) -> "FakeNodes.One":
+    def __call__(self, url: str, token: str, *, authority: Path | None = None, name: str = "") -> "FakeNodes.One":
         return self.One(self, url.removeprefix("http://"))
 
     class One:
@@ -48,7 +49,7 @@ class FakeNodes:
         def node(self) -> Row:
             if self.name in self.nodes.silent:
                 raise admin_client.NodeError("cannot be reached")
-            settings = {"transport.shadow_resubmit_time_span": "3h"}
+            settings = {"transport.shadow_resubmit_time_span": "3h", **self.nodes.transport}
             return {"name": self.name, "site": self.name.partition(".")[2], "state": "running", "settings": settings}
 
         def ready(self) -> Row:
@@ -118,3 +119,18 @@ def test_a_third_node_is_enough(nodes: FakeNodes) -> None:
     nodes.peers[EAST] = [peer(WEST, breaker="open", is_reachable=False), peer("mx2.west")]
 
     assert (0, True) == ((result := run()).exit_code, result.stdout.startswith("New mail is redundant; mx1.west cannot"))
+
+
+def test_fewer_copies_than_wanted_are_said(nodes: FakeNodes) -> None:
+    nodes.transport["transport.shadow_copies"] = 2
+
+    assert (0, f"New mail has fewer copies than shadow_copies asks for: 1 of 2 on {EAST}, 1 of 2 on {WEST}.") == (
+        (result := run()).exit_code,
+        result.stdout.splitlines()[0],
+    )
+
+
+def test_mail_of_a_node_that_places_no_copies_is_not_redundant(nodes: FakeNodes) -> None:
+    nodes.transport["transport.shadow_redundancy_enabled"] = False
+
+    assert (1, True) == ((result := run()).exit_code, f"on {EAST} and {WEST}: shadow_redundancy_enabled is false" in result.stdout)

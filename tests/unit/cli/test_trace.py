@@ -127,7 +127,7 @@ def test_each_row_is_told_in_words(line: Row, words: str) -> None:
 class FakeNodes:
     """Stands for NodeClient: two nodes, of which one knows the message."""
 
-    def __init__(self, url: str, token: str, *, authority: Path | None = None) -> None:
+    def __init__(self, url: str, token: str, *, authority: Path | None = None, name: str = "") -> None:
         self.url = url
 
     def __enter__(self) -> "FakeNodes":

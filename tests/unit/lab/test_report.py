@@ -1,9 +1,11 @@
 """Does the report say what clients and the receiving server saw?"""
 
+from datetime import UTC, datetime
+
 import pytest
 
 from shadowrelay.lab.account import Account, Cause, Duplicate
-from shadowrelay.lab.sla_report import contradictions
+from shadowrelay.lab.sla_report import contradictions, freshness
 from shadowrelay.lab.traffic import Answer, Sent, Submission
 
 OVERALL = {
@@ -49,3 +51,14 @@ def test_every_other_figure_is_a_contradiction(key: str, value: int, about: str)
 
     assert 1 == len(found)
     assert found[0].startswith(about)
+
+
+NOW = datetime(2026, 11, 23, 12, 0, tzinfo=UTC)
+
+
+def test_the_age_of_a_watched_page_and_what_it_lacks_are_said() -> None:
+    summary = {"generated_at": "2026-11-23T11:59:20Z", "watch": {"rows": 900}}
+
+    assert ["made 40 s ago, from 900 rows; 12 rows came since then"] == list(freshness(summary, {"rows": 912, "failing": {}}, NOW))
+    assert ["made 40 s ago, from 900 rows; 0 rows came since then"] == list(freshness(summary, {}, NOW))
+    assert ["the job's step report fails: no space"] == list(freshness(summary, {"failing": {"report": "no space"}}, NOW))[1:]
