@@ -88,7 +88,7 @@ def ask_spark(spark: Any, warehouse: Path, work: Path) -> Answer:
     """The question by the job's own transforms: the first look at every message, the exact way for those that are not plain."""
     from pyspark.sql import functions as F
 
-    from shadowrelay.sla.figures.counting import METRICS, delivery_us_of, percentiles
+    from shadowrelay.sla.figures.counting import DELIVERY_US, METRICS, percentiles
     from shadowrelay.sla.figures.exact import RECONSTRUCTED, is_counted, timelines
     from shadowrelay.sla.figures.first_pass import HEADLINE, first_pass, headline_messages, odd_events, seen_counts, server_names
     from shadowrelay.sla.figures.rows import exact_rows
@@ -107,7 +107,7 @@ def ask_spark(spark: Any, warehouse: Path, work: Path) -> Answer:
         times = F.explode(
             F.array(
                 F.struct(F.lit(METRICS.index("shadow_latency")).alias("metric"), F.col("shadow_us").alias("us")),
-                F.struct(F.lit(METRICS.index("delivery_latency")).alias("metric"), delivery_us_of().alias("us")),
+                F.struct(F.lit(METRICS.index("delivery_latency")).alias("metric"), F.expr(DELIVERY_US).alias("us")),
                 F.struct(F.lit(-1).alias("metric"), F.lit(0).cast("long").alias("us")),
             )
         )
@@ -125,7 +125,7 @@ def ask_spark(spark: Any, warehouse: Path, work: Path) -> Answer:
         )
         cells = store.keep({"cells": lambda: cells})["cells"]
         totals = cells.where(F.col("metric") == -1).collect()[0]
-        line = percentiles(cells.where(F.col("metric") >= 0)).collect()[0]
+        line = spark.sql(percentiles("{times}"), times=cells.where(F.col("metric") >= 0)).collect()[0]
         ranks = [{name: line[f"{metric}_{name}"] for name in _RANKS} for metric in ("shadow_latency", "delivery_latency")]
         return _answer(totals["count"], totals["reconstructed"], totals["redundant"], *ranks)
     finally:

@@ -1,9 +1,9 @@
-"""What a small report costs: Spark jobs, calls of Py4J and seconds of processor for 600 messages. docs/performance.md.
+"""What a small report costs: Spark jobs and tasks, calls of Py4J and seconds of processor for 600 messages. docs/performance.md.
 
 python benchmarks/sla_small.py [--messages N] [--checkout DIRECTORY] [--keep FILE]
 
-It generates the logs, then makes the report of them in a process of its own, once with `--logs` and once with `--warehouse`. Jobs and
-calls are counted exactly and do not depend on the machine; processor time is of this process, the JVM and Spark's workers together, so
+It generates the logs, then makes the report of them in a process of its own, once with `--logs` and once with `--warehouse`. Jobs, tasks
+and calls are counted exactly and do not depend on the machine; processor time is of this process, the JVM and Spark's workers together, so
 that other programs on the machine hardly change it. `--checkout` measures another checkout of the project on the same logs, and `--keep`
 writes the summaries to compare (without `generated_at`).
 """
@@ -57,12 +57,14 @@ try:
 except SystemExit as end:
     assert not end.code, end.code
 from pyspark import SparkContext
-context = SparkContext._active_spark_context  # none where little was read without Spark
-jobs = context._jsc.sc().dagScheduler().numTotalJobs() if context else 0
+active = SparkContext._active_spark_context  # none where little was read without Spark
+context = active._jsc.sc() if active else None
+jobs = context.dagScheduler().numTotalJobs() if context else 0
+tasks = context.statusStore().executorSummary("driver").totalTasks() if context else 0
 own = sum(os.times()[:2])
 seconds = own + descendants(os.getpid()) / os.sysconf("SC_CLK_TCK")
 with open(os.environ["SMALL_RESULT"], "w") as file:
-    json.dump({"jobs": jobs, "calls": calls, "seconds": round(seconds, 1)}, file)
+    json.dump({"jobs": jobs, "tasks": tasks, "calls": calls, "seconds": round(seconds, 1)}, file)
 """
 
 
@@ -105,7 +107,8 @@ def main() -> None:
         }
         for name, words in runs.items():
             found = measured(options.checkout.resolve(), directory, "sla", *words)
-            print(f"{name}: {found['jobs']} jobs, {found['calls']} calls, {found['seconds']} s of processor", flush=True)
+            counts = ", ".join(f"{found[each]} {each}" for each in ("jobs", "tasks", "calls"))
+            print(f"{name}: {counts}, {found['seconds']} s of processor", flush=True)
         if options.keep:
             options.keep.write_text(json.dumps([summary_of(directory / name) for name in ("one", "two")], indent=1))
     finally:

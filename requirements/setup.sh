@@ -110,4 +110,7 @@ fi
 say "installing the locked packages (requirements/dev.txt)"
 .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-input --require-hashes -r requirements/dev.txt
 .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-input --no-build-isolation --no-deps --editable .
+if [ "$(java_version)" -ge 17 ] 2>/dev/null; then
+    .venv/bin/shadowrelay sla prepare >/dev/null 2>&1 || say "Spark's classes could not be kept: reports start a few seconds later, all else works"
+fi
 printf '%s\n' "$wanted" >"$stamp"

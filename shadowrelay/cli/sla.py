@@ -210,6 +210,16 @@ def watch(
         )  # fmt: skip
 
 
+@sla.command("prepare")
+def prepare() -> None:
+    """Let Spark start faster from now on: keep its loaded classes in a file of this user's cache."""
+    with _answered() as progress:
+        import_module("shadowrelay.sla.session").check_spark()
+        progress.doing("starting Spark")
+        archive = import_module("shadowrelay.sla.preparation").prepare()
+    typer.echo(f"{archive}: {archive.stat().st_size / 1e6:.0f} MB")
+
+
 @sla.command("prune")
 def prune(
     warehouse: WarehouseWanted,

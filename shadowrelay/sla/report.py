@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructType
 
-from shadowrelay.sla.figures.counting import HOUR_US, MINUTE_US, Clock, Within, counted
+from shadowrelay.sla.figures.counting import HOUR_US, MINUTE_US, Clock, Within, cells, figures, histogram
 from shadowrelay.sla.figures.evidence import Evidence, Rules, evidence, within
 from shadowrelay.sla.figures.first_pass import BEARING, first_pass, odd_events, seen_counts, server_names, several_copies
 from shadowrelay.sla.figures.slow import slow
@@ -29,7 +29,7 @@ from shadowrelay.sla.inspection import inspect
 from shadowrelay.sla.land import COMPRESSION
 from shadowrelay.sla.live import AHEAD_MAX
 from shadowrelay.sla.objectives import BURN_WINDOWS_HOURS, Promise, impossible, judged, not_computable, read_objectives, times_of, verdicts
-from shadowrelay.sla.session import is_quick
+from shadowrelay.sla.session import is_quick, undivided
 from shadowrelay.sla.spreadsheets import CSV, write_csv
 from shadowrelay.sla.storage import alone, located, written_whole
 from shadowrelay.sla.summary import (
@@ -91,7 +91,7 @@ class Store:
             return {name: written.result() for name, written in writing.items()}
 
     def _keep(self, name: str, planned: Callable[[], DataFrame]) -> DataFrame:
-        frame = planned()
+        frame = undivided(planned())
         if name not in PUBLISHED and is_quick(self._spark):
             return frame.localCheckpoint()
         if name not in PUBLISHED:
@@ -102,7 +102,7 @@ class Store:
         table = frame.withColumns({column: F.timestamp_micros(column) for column in instants}) if instants else frame
         path = f"{self.work}/{TABLES}/{name}"
         table.write.option("compression", COMPRESSION).parquet(path)
-        stored = self._spark.read.schema(StructType(table.schema.fields)).parquet(path)
+        stored = undivided(self._spark.read.schema(StructType(table.schema.fields)).parquet(path))
         return stored.withColumns({column: F.unix_micros(column) for column in instants}) if instants else stored
 
     def publish(self, pages: Mapping[str, bytes]) -> None:
@@ -233,12 +233,18 @@ def _make(
             "copies": lambda: found.copies,
             "slow": lambda: slow(found, everything.takeovers, sites, within=limits, now=judged_at),
             "quarantine": lambda: quarantined_once(read_quarantine(spark, warehouse)),
-            "figures": lambda: counted(found, sites, logged, clock, within=limits),
+            "cells": lambda: cells(found, logged, clock, within=limits),
+            "histogram": lambda: histogram(found, clock),
         }
         if period.before is not None:
             earlier = within(everything, *period.before)
-            frames["before"] = lambda: counted(earlier, sites, logged, Clock(judged_at), within=limits)
+            frames["cells_before"] = lambda: cells(earlier, logged, Clock(judged_at), within=limits)
+            frames["histogram_before"] = lambda: histogram(earlier, Clock(judged_at))
         kept = store.keep(frames)
+        frames = {"figures": lambda: figures(kept["cells"], kept["histogram"], found, sites, clock)}
+        if period.before is not None:
+            frames["before"] = lambda: figures(kept["cells_before"], kept["histogram_before"], earlier, sites, Clock(judged_at))
+        kept |= store.keep(frames)
         said = listed(found, kept["slow"])
         summary: dict[str, Any] = {
             "schema_version": SCHEMA_VERSION,

@@ -13,13 +13,14 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from shadowrelay.model.replies import ConfigurationError
+from shadowrelay.sla.class_data import QUIET, usable_archive
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 JAVA_VERSION_MIN = 17  # required by Spark 4
 JAVA_ANSWERS_WITHIN_SECONDS = 30
@@ -29,9 +30,13 @@ LOOPBACK = "127.0.0.1"
 MEMORY_MIN_MB = 512  # Spark refuses less than 450 MiB, and some collectors report less than the heap has
 UTF8_LOCALE = "C.UTF-8"
 # For little input, of which planning and compiling take more time than computing. The first flag alone makes the code cache too small for
-# Spark, which then fails unpredictably.
-QUICK_JVM = " -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC"
+# Spark, which then fails unpredictably. The heap has the size at once that plans need, and so has the room for classes: else the JVM
+# collects garbage fifty times, and each time that it has loaded some thousand classes more.
+QUICK_JVM = " -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC -XX:NewRatio=1 -XX:MetaspaceSize=256m"
+QUICK_HEAP_MB = 1024
+IS_QUICK = "spark.shadowrelay.isQuick"  # our own
 QUICK_SQL = {
+    IS_QUICK: "true",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",  # it plans again after each stage, and makes each stage a job
@@ -39,6 +44,7 @@ QUICK_SQL = {
     "spark.sql.leafNodeDefaultParallelism": "1",
     "spark.sql.autoBroadcastJoinThreshold": "-1",  # a broadcast is a job of its own; so is one that is asked for
     "spark.sql.optimizer.disableHints": "true",
+    "spark.sql.maxSinglePartitionBytes": str(2**63 - 1),  # a join of two tables with one partition each: Spark takes them to be very large
 }
 REMEDY = "install Java 17 or later (Debian: apt-get install openjdk-17-jre-headless), or set JAVA_HOME to one"
 
@@ -56,8 +62,13 @@ def require_settings(master: str, driver_memory: str) -> None:
     size = _SIZE.fullmatch(driver_memory)
     if size is None:
         raise ConfigurationError(f"--driver-memory {driver_memory}: a size is a number with m or g, as 800m or 4g")
-    if size[2] in "mM" and int(size[1]) < MEMORY_MIN_MB:
+    if _megabytes(driver_memory) < MEMORY_MIN_MB:
         raise ConfigurationError(f"--driver-memory {driver_memory}: Spark needs {MEMORY_MIN_MB}m or more")
+
+
+def _megabytes(size: str) -> int:
+    """Shapes: `size` as `require_settings` wants it."""
+    return int(size[:-1]) << {"m": 0, "g": 10, "t": 20}[size[-1].lower()]
 
 
 class SparkUnavailable(ConfigurationError):
@@ -107,21 +118,21 @@ def spark_session(
     shuffle_partitions: int | None = None,
     options: Mapping[str, str] | None = None,
     is_small: bool = False,
+    recording: Path | None = None,
 ) -> "SparkSession":
     """The session of this process, created if there is none. The first call sets its memory and master.
 
     Shapes: `shuffle_partitions` None: four per core in local mode, Spark's default on a cluster. `options` override ours.
-    `is_small`: for at most some hundred thousand events, for which compiling takes most of the time: the JVM then
+    `is_small`: for one report on at most some hundred thousand events, for which compiling takes most of the time: the JVM then
     compiles less, and Spark interprets its plans instead of generating Java, one partition each.
+    `recording`: the file into which the JVM writes a class-data archive when it ends.
     Raises: SparkUnavailable, see `check_spark`.
     """
     check_spark()
-    from pyspark.sql import SparkSession
+    from pyspark.errors import PySparkRuntimeError
 
-    logging = Path(__file__).parent / "log4j2.properties"
     settings = {
         "spark.driver.memory": driver_memory,
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={logging.as_uri()}{QUICK_JVM if is_small else ''}",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
@@ -141,18 +152,76 @@ def spark_session(
         settings["spark.sql.shuffle.partitions"] = str(partitions)
     if is_small:
         settings |= QUICK_SQL
-    builder = SparkSession.builder.master(master).appName("shadowrelay sla")
+    settings |= dict(options or {})
+    jvm = f"-Dlog4j2.configurationFile={(Path(__file__).parent / 'log4j2.properties').as_uri()}"
+    if is_small:
+        jvm += f"{QUICK_JVM} -Xms{min(_megabytes(driver_memory), QUICK_HEAP_MB)}m"
+    archive = None if recording else usable_archive(find_java() or "", spark_home())
+    try:
+        spark = _started(master, settings, f"{jvm}{_class_data(archive, recording)}")
+    except PySparkRuntimeError as exc:
+        if archive is None or exc.getCondition() != "JAVA_GATEWAY_EXITED":
+            raise
+        archive.unlink(missing_ok=True)  # perhaps it is damaged: the JVM checks little of it
+        spark = _started(master, settings, jvm)
+    _look_up_once(spark)
+    if is_small:  # the JVM is not told of each column that is needed no more: there are thousands, and it ends soon
+        spark.sparkContext._gateway.gateway_property.enable_memory_management = False  # type: ignore[union-attr]
+    return spark
+
+
+def _started(master: str, settings: Mapping[str, str], jvm_options: str) -> "SparkSession":
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master(master).appName("shadowrelay sla").config("spark.driver.extraJavaOptions", jvm_options)
     with utf8_locale() as is_ours:
         if is_ours and is_on_this_machine(master):
-            settings["spark.executorEnv.LC_ALL"] = UTF8_LOCALE
-        for key, value in (settings | dict(options or {})).items():
+            builder = builder.config("spark.executorEnv.LC_ALL", UTF8_LOCALE)
+        for key, value in settings.items():
             builder = builder.config(key, value)
         return builder.getOrCreate()
 
 
+def _class_data(archive: Path | None, recording: Path | None) -> str:
+    if recording:
+        return f' "-XX:ArchiveClassesAtExit={recording}" {QUIET}'
+    return f' "-XX:SharedArchiveFile={archive}" {QUIET}' if archive else ""
+
+
+def spark_home() -> str:
+    """The directory whose jars and scripts Spark is started from."""
+    import pyspark
+
+    return os.environ.get("SPARK_HOME") or os.path.dirname(pyspark.__file__)
+
+
+class _Remembering:
+    """A class of the JVM whose methods are looked up once: Py4J asks the JVM for a method each time that it is named."""
+
+    def __init__(self, java_class: Any) -> None:
+        self._java_class = java_class
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._java_class, name)
+        setattr(self, name, found)
+        return found
+
+
+def _look_up_once(spark: "SparkSession") -> None:
+    """Each column names a function of the JVM's `functions`, each list of columns `PythonUtils`."""
+    jvm: Any = spark.sparkContext._jvm
+    functions, utilities = _Remembering(jvm.functions), _Remembering(jvm.PythonUtils)
+    vars(jvm).update({"functions": functions, "org.apache.spark.sql.functions": functions, "PythonUtils": utilities})
+
+
 def is_quick(spark: "SparkSession") -> bool:
     """Whether the session is one for little input."""
-    return all(spark.conf.get(name) == value for name, value in QUICK_SQL.items())
+    return spark.conf.get(IS_QUICK, "false") == "true"
+
+
+def undivided(frame: "DataFrame") -> "DataFrame":
+    """In one partition, if the session is one for little input: Spark then plans no exchanges, and each query is one task."""
+    return frame.coalesce(1) if is_quick(frame.sparkSession) else frame
 
 
 @contextmanager

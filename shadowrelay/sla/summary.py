@@ -363,14 +363,16 @@ class Shown:
 
 def shown(figures: DataFrame) -> Shown:
     """Lines of figures for summary.json, without older hours. Beyond FIGURES_MAX, older lines of small scopes are left out first."""
-    newest_hour = figures.where(F.col("window") == "hour").agg(F.max("start").alias("start")).collect()[0]["start"]
-    hours = F.when(F.col("scope").isin(*LONG_SCOPES), HOURS_OF_LONG).otherwise(HOURS_OF_REST)
-    is_recent = F.col("start") > F.lit(newest_hour or 0) - hours * F.lit(HOUR_US)
-    wanted = figures.where((F.col("window") != "hour") | is_recent)
-    rank = F.when(~F.col("window").isin("day", "hour"), 0).when(F.col("scope") == "all", 1).when(F.col("scope") == "pair", 3).otherwise(2)
+    wanted = f"""
+        SELECT figures.* FROM {{figures}} AS figures
+        CROSS JOIN (SELECT coalesce(max(`start`), 0L) AS newest FROM {{figures}} WHERE `window` = 'hour')
+        WHERE `window` <> 'hour'
+            OR `start` > newest - CASE WHEN scope IN {LONG_SCOPES} THEN {HOURS_OF_LONG} ELSE {HOURS_OF_REST} END * {HOUR_US}L"""
+    rank = "CASE WHEN `window` NOT IN ('day', 'hour') THEN 0 WHEN scope = 'all' THEN 1 WHEN scope = 'pair' THEN 3 ELSE 2 END"
     place = ("window", "start", "scope", "name", "other")
-    lines = rows_of(wanted.orderBy(rank, F.col("start").desc(), *place).limit(FIGURES_MAX))
-    left_out = wanted.count() - len(lines) if len(lines) == FIGURES_MAX else 0
+    order = f"ORDER BY {rank}, `start` DESC, `window`, `start`, scope, name, other LIMIT {FIGURES_MAX}"
+    lines = rows_of(figures.sparkSession.sql(f"{wanted} {order}", figures=figures))
+    left_out = figures.sparkSession.sql(wanted, figures=figures).count() - len(lines) if len(lines) == FIGURES_MAX else 0
     return Shown(sorted(lines, key=lambda line: tuple((line[key] is not None, line[key]) for key in place)), left_out)
 
 

@@ -35,6 +35,7 @@ from pyspark.sql.types import (
 from shadowrelay.model.replies import ShadowrelayError
 from shadowrelay.sla.columns import UTC_INSTANT
 from shadowrelay.sla.land import COMPRESSION
+from shadowrelay.sla.session import undivided
 from shadowrelay.sla.storage import alone, is_local, located, sweep, written_whole
 
 if TYPE_CHECKING:
@@ -125,7 +126,9 @@ LOGS = _struct(("server", _TEXT), ("file", _TEXT))
 def frame_of(spark: "SparkSession", schema: StructType, rows: Iterable[Sequence[Any]] = ()) -> "DataFrame":
     """A small frame with these rows. By way of Arrow, because Spark starts a Python process to make one of tuples."""
     columns = pa.schema([(column.name, _ARROW[column.dataType]) for column in schema])
-    return spark.createDataFrame(pa.Table.from_pylist([dict(zip(columns.names, row, strict=True)) for row in rows], columns), schema)
+    return undivided(
+        spark.createDataFrame(pa.Table.from_pylist([dict(zip(columns.names, row, strict=True)) for row in rows], columns), schema)
+    )
 
 
 # ---- what is in it
@@ -340,7 +343,7 @@ def _read(spark: "SparkSession", path: str, schema: StructType) -> "DataFrame":
         if exc.getCondition() != "PATH_NOT_FOUND":
             raise
         return frame_of(spark, schema)
-    return frame.select(*schema.fieldNames())
+    return undivided(frame.select(*schema.fieldNames()))
 
 
 # ---- compaction

@@ -2,7 +2,7 @@
 
 import pytest
 
-from shadowrelay.sla.session import QUICK_SQL, SparkUnavailable, check_spark, spark_session
+from shadowrelay.sla.session import IS_QUICK, QUICK_SQL, SparkUnavailable, check_spark, spark_session
 
 SPARK_TEST_SECONDS_MAX = 240  # of a test alone: seconds on a quiet machine, but a JVM that shares two cores with others is slow
 
@@ -23,6 +23,7 @@ def spark():
         pytest.skip(str(exc))
     session = spark_session("local[2]", driver_memory="2g", is_small=True)
     assert "UTC" == session.conf.get("spark.sql.session.timeZone")
+    session.sparkContext._gateway.gateway_property.enable_memory_management = True  # it makes more than one report
     session.range(1).count()  # the first job loads half of Spark
     yield session
     session.stop()
@@ -35,6 +36,7 @@ def compiling_spark(spark):
         "spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK", "spark.sql.adaptive.enabled": "true",
         "spark.sql.shuffle.partitions": "2", "spark.sql.leafNodeDefaultParallelism": "2",
         "spark.sql.autoBroadcastJoinThreshold": "10485760", "spark.sql.optimizer.disableHints": "false",
+        "spark.sql.maxSinglePartitionBytes": "128m", IS_QUICK: "false",
     }  # fmt: skip
     before = {name: spark.conf.get(name) for name in settings}
     assert QUICK_SQL == before

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from shadowrelay.sla.figures.exact import copies, ends, is_counted, known_until, recipients, timelines
+from shadowrelay.sla.figures.exact import copies, ends, known_until, recipients, timelines
 from shadowrelay.sla.figures.first_pass import id_high, id_low, plain_copies, plain_messages
 from shadowrelay.sla.figures.incidents import (
     UNEXPLAINED,
@@ -141,19 +141,3 @@ def exact_messages(lines: DataFrame, exposed: DataFrame, duplicates: DataFrame) 
 
 def _or_none(name: str) -> Column:
     return F.coalesce(F.col(name), F.lit(0).cast("long")).alias(name)
-
-
-def sent_again(messages: DataFrame, names: DataFrame) -> DataFrame:
-    """(at, server, pair_server) of each acknowledged message sent by a client (not by a logged server), if a message with the same internet
-    message id and recipients was acknowledged to a client earlier.
-
-    Shapes: `messages` all of them, `names` from `server_names`; compared by hashes, so that the aggregate has fixed width.
-    """
-    key = ("id_high", "id_low", "addressed")
-    is_relayed = F.broadcast(names.select(F.col("name_hash").alias("client_hash")))
-    bearing = messages.where(is_counted() & F.col("id_high").isNotNull() & F.col("addressed").isNotNull())
-    bearing = bearing.join(is_relayed, on="client_hash", how="left_anti")
-    first = bearing.groupBy(*key).agg(F.count(F.lit(1)).alias("count"), F.min("at").alias("first_at"))
-    several = first.where(F.col("count") > 1).select(*key, "first_at")
-    joined = bearing.select("at", "server", "pair_server", *key).join(several, on=list(key), how="inner")
-    return joined.where(F.col("at") > F.col("first_at")).select("at", "server", "pair_server")

@@ -131,6 +131,15 @@ class Job:
         )
 
     @property
+    def preparation(self) -> Any:
+        def prepare() -> Path:
+            self.asked.append(("prepare",))
+            (archive := Path(self.little)).write_bytes(bytes(2_000_000))
+            return archive
+
+        return SimpleNamespace(prepare=prepare)
+
+    @property
     def watch(self) -> Any:
         return SimpleNamespace(run_watch=lambda *values, **options: self.asked.append((*values, options)))
 
@@ -335,6 +344,13 @@ def test_a_trace_is_a_table_and_one_of_nobody_is_status_1(job: Job) -> None:
     assert ["2026-11-21 (UTC)", "Server", "Event", "What"] == re.split(" {2,}", shown[0].strip())
     assert "16:00:00.123      mx1.east.example  RECEIVE  accepted from the client; c.example to mx1; for a@b, c@d; S:X=1" == shown[1]
     assert job.rows == json.loads(run("trace", "m1", "--logs", "/l", "--json").stdout)
+
+
+def test_an_archive_that_was_made_is_named_with_its_size(job: Job, tmp_path: Path) -> None:
+    job.little = str(tmp_path / "spark.jsa")
+
+    assert f"{job.little}: 2 MB\n" == run("prepare").stdout
+    assert [("prepare",)] == job.asked
 
 
 def test_a_trace_of_several_messages_says_of_which_each_row_is(job: Job) -> None:
