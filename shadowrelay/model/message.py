@@ -1,6 +1,5 @@
 """A message as the pipeline sees it: envelope (RFC 5321 2.3.1), recipients and content."""
 
-from dataclasses import field
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
@@ -61,7 +60,7 @@ class Envelope:
         return frozenset(range(1, len(self.recipients) + 1))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Content:
     """The bytes of a message, in memory or, when larger than `CONTENT_IN_MEMORY_BYTES_MAX`, in a file.
 
@@ -74,7 +73,16 @@ class Content:
     sha256: bytes
     data: bytes | None = None
     path: Path | None = None
-    portion: object = field(default=None, compare=False, repr=False)
+    portion: object = None
+
+    def __eq__(self, other: object) -> bool:
+        """The same bytes, whatever memory they use."""
+        if not isinstance(other, Content):
+            return NotImplemented
+        return (self.size, self.sha256, self.data, self.path) == (other.size, other.sha256, other.data, other.path)
+
+    def __hash__(self) -> int:
+        return hash((self.size, self.sha256))
 
 
 @dataclass(frozen=True, slots=True)

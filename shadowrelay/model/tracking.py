@@ -2,7 +2,8 @@
 
 from datetime import datetime
 from enum import StrEnum
-from typing import NamedTuple
+
+from shadowrelay.model.values import dataclass
 
 
 class EventId(StrEnum):
@@ -59,7 +60,8 @@ class ResubmitReason(StrEnum):
     HANDOVER = "Handover"  # the primary sent `yours`
 
 
-class TrackingEvent(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class TrackingEvent:
     """Shapes: recipients and their statuses in the same order; `custom_data` in output order. Empty text = empty field."""
 
     at: datetime

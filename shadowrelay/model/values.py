@@ -1,8 +1,8 @@
 """`dataclass` and `replace` for frequently created values: each is a `msgspec.Struct`, written as a dataclass.
 
 Each redundant message creates about sixty values. What a dataclass does in Python for each (`__init__`, `__eq__`, `__hash__`, `replace`) a
-Struct does in C, and a frozen value is frozen at run time, too. mypy sees dataclasses. A class without slots, or with a field that a
-Struct cannot have (`compare=False`, `init=False`), stays a dataclass. Measured: docs/performance.md "Changes in cost".
+Struct does in C, and a frozen value is frozen at run time, too. mypy sees dataclasses. A class without slots, which may have what a Struct
+has no room for, stays a dataclass; `dataclasses.replace` is for these. Measured: docs/performance.md "Changes in cost".
 """
 
 import dataclasses
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from dataclasses import dataclass as dataclass
     from dataclasses import replace as replace
 else:
+    replace = msgspec.structs.replace
 
     def dataclass(*, frozen: bool = False, eq: bool = True, order: bool = False, slots: bool = False) -> Any:
         """As `dataclasses.dataclass`; a frozen value with equality is hashable."""
@@ -26,8 +27,6 @@ else:
             for name, kind in vars(cls).get("__annotations__", {}).items():
                 default = namespace.pop(name, msgspec.NODEFAULT)
                 if isinstance(default, dataclasses.Field):
-                    if not (default.compare and default.init):
-                        return dataclasses.dataclass(frozen=frozen, eq=eq, order=order, slots=slots)(cls)
                     factory = default.default_factory
                     is_made = factory is not dataclasses.MISSING
                     default = msgspec.field(default_factory=factory) if is_made else msgspec.field(default=default.default)
@@ -37,9 +36,3 @@ else:
             )
 
         return made
-
-    def replace(value: Any, **changes: Any) -> Any:
-        """As `dataclasses.replace`."""
-        if isinstance(value, msgspec.Struct):
-            return msgspec.structs.replace(value, **changes)
-        return dataclasses.replace(value, **changes)

@@ -7,13 +7,14 @@ Each server is committed to the message's list before anything is sent to it, so
 import asyncio
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from shadowrelay.model.ids import MessageId, ServerName, SiteName
 from shadowrelay.model.message import NO_ORDINALS, Content, Envelope, Ordinals
 from shadowrelay.model.ownership import Claim, CopyNumber, DiscardStatus, Notification, Role, StatusAnswer, Transition
 from shadowrelay.model.peers import CopyOffer
 from shadowrelay.model.replies import IllegalTransition, LedgerUnavailable, PeerSaid, PeerUnavailable
+from shadowrelay.model.values import dataclass
 from shadowrelay.ownership import primary, rules
 from shadowrelay.ownership.rules import Party
 from shadowrelay.pipeline import placement
@@ -36,7 +37,7 @@ class CopyResult:
     superseded: tuple[Party, StatusAnswer] | None = None
     failures: list[str] = field(default_factory=list)
     attempts_count: int = 0  # servers actually tried
-    _verdict: Transition | None = field(default=None, repr=False)  # cached: the ledger usually asks with the same claim again
+    _verdict: Transition | None = None  # cached: the ledger usually asks with the same claim again
 
     def known(self, claim: Claim | None) -> Claim:
         """The claim with its list as the attempts left it."""

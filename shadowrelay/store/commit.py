@@ -15,7 +15,6 @@ import sqlite3
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, cast
 
@@ -23,6 +22,7 @@ from sqlalchemy import Connection, RootTransaction, exc
 
 from shadowrelay.model.ids import MessageId
 from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, LOCAL_ERROR, STORE_UNAVAILABLE, LedgerUnavailable
+from shadowrelay.model.values import dataclass
 from shadowrelay.store import errors
 from shadowrelay.store.connection import WriterConnection
 from shadowrelay.store.state import WriterState

@@ -6,7 +6,6 @@ may be told `yours`, and nothing is delivered from it. The rows of `retry` are t
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -14,7 +13,7 @@ from shadowrelay.model.ids import NO_SERVER, DatabaseId, MessageId, ServerName
 from shadowrelay.model.message import ContentPlace, Envelope, Recipient
 from shadowrelay.model.ownership import Claim, CopyNumber, Role
 from shadowrelay.model.queue import FailureKind, ForkRetry, NewMessage, Origin, ReportedFork, StoredMessage, Suspension
-from shadowrelay.model.values import replace
+from shadowrelay.model.values import dataclass, replace
 from shadowrelay.store import codec, counters, tables
 
 ALL = tuple(column.name for column in tables.MESSAGE.columns)
@@ -68,7 +67,7 @@ class Row:
     place: ContentPlace | None = None
     suspended_at: int | None = None
     suspended_by: str = ""
-    listed: tuple[ServerName, ...] = field(default=())
+    listed: tuple[ServerName, ...] = ()
     written: tuple[Any, ...] = ()  # what `beside` was when the row was written; empty when not known
     delivered_at: int | None = None
     deliveries: str = ""

@@ -117,7 +117,7 @@ class FakeNode:
     async def events(self, message_id):
         if self.refusal:
             raise RequestRefused(self.refusal)
-        return [ROW._replace(network_message_id=message_id)]
+        return [replace(ROW, network_message_id=message_id)]
 
     async def content(self, message_id, *, with_envelope=False):
         if self.refusal:

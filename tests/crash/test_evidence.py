@@ -1,9 +1,10 @@
 """Tests the checks of the tracking logs: planted gaps are reported, and only a kill at that moment excuses a missing row."""
 
+from dataclasses import replace
+
 import pytest
 
 from shadowrelay.lab.traffic import Answer, Sent, Submission
-from shadowrelay.model.values import replace
 from tests.crash.evidence import Line, complaints
 
 EAST, WEST = "mx1.east.example", "mx1.west.example"

@@ -1,11 +1,11 @@
 """The verification can fail: each thing that it is to find is planted once."""
 
 import json
+from dataclasses import replace
 
 from shadowrelay.lab.account import Cause, Fault, FaultKind
 from shadowrelay.lab.traffic import Answer, Arrival, Sent, Submission
 from shadowrelay.lab.verification import Injected, injected, sent_messages, since, verify
-from shadowrelay.model.values import replace
 
 EAST, WEST = "mx1.east.example", "mx1.west.example"
 SENT = Sent(1, "<1.b@client.example>", ("user1@corp.example",), "digest", [Submission(100.0, EAST, Answer.ACKNOWLEDGED, "id-1")])

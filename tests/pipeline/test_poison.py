@@ -4,6 +4,7 @@ A process that dies inside `Sink.before_dot` dies while it handles the content; 
 """
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,6 @@ from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.ownership import Role
 from shadowrelay.model.replies import LedgerUnavailable, Reply, RequestRefused, TransientDeliveryError
 from shadowrelay.model.tracking import EventId, EventSource
-from shadowrelay.model.values import replace
 from shadowrelay.ownership.primary import gave_up
 from shadowrelay.pipeline.poison import SetAside
 from shadowrelay.store import SqliteLedger

@@ -1,13 +1,13 @@
 """The last judgement: after the faults stopped, everything acknowledged arrived, every duplicate has a cause, every row is there."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from shadowrelay.lab.account import Cause, Fault, FaultKind, cause_of
 from shadowrelay.lab.traffic import Answer
 from shadowrelay.lab.traffic import Arrival as LabArrival
 from shadowrelay.model.ids import MessageId
-from shadowrelay.model.values import replace
 from tests.simulation.checks import ENDS
 from tests.simulation.sink import Arrival
 

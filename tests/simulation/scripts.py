@@ -3,9 +3,9 @@
 import asyncio
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 from shadowrelay.lab.account import Fault, FaultKind
-from shadowrelay.model.values import replace
 from tests.simulation.machine import Machine
 from tests.simulation.sink import CALM
 from tests.simulation.world import SINK_HOST, Shape, World

@@ -10,11 +10,9 @@ import json
 import re
 import tomllib
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-
-from shadowrelay.model.values import replace
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 ESCAPE = re.compile(r"\\u(?!d[89a-f])([0-9a-f]{4})")  # a lone surrogate has no UTF-8: it stays as it is written

@@ -16,7 +16,7 @@ WANTED = "0193a6a2-6f1e-7c3a-9c57-0d1f2e3a4b5c"
 
 
 def an_event(message_id: str, number: int = 0, **more: str) -> TrackingEvent:
-    return TrackingEvent(START, EventId.RECEIVE, EventSource.SMTP, number, message_id, recipients=("b@x.example",))._replace(**more)
+    return TrackingEvent(START, EventId.RECEIVE, EventSource.SMTP, number, message_id, recipients=("b@x.example",), **more)
 
 
 def a_file(path: Path, *events: TrackingEvent, torn: bytes = b"") -> Path:

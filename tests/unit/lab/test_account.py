@@ -1,10 +1,11 @@
 """The account can fail: what was planted is found. Causes are narrow: one second or one server beside it, and there is none."""
 
+from dataclasses import replace
+
 import pytest
 
 from shadowrelay.lab.account import Cause, Fault, FaultKind, Outcome, Record, Times, account, cause_of, explains_repetition, has_all_arrived
 from shadowrelay.lab.traffic import Answer, Arrival, Sent, Submission
-from shadowrelay.model.values import replace
 
 TIMES = Times(span=5.0, heartbeat=1.0, poll=0.25)
 EAST, SOUTH, WEST = "mx1.east.example", "mx2.east.example", "mx1.west.example"

@@ -1,6 +1,7 @@
 """Figures and invariants can see what they look for: each is planted once."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -13,7 +14,6 @@ from shadowrelay.lab.topology import LabError
 from shadowrelay.lab.traffic import Answer, Arrival, Sent, Submission
 from shadowrelay.lab.verification import Verification
 from shadowrelay.model.tracking import EventId, EventSource, TrackingEvent
-from shadowrelay.model.values import replace
 from shadowrelay.protocol.tracking import format_line
 
 AT = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
