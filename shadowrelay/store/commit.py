@@ -24,9 +24,8 @@ from shadowrelay.model.ids import MessageId
 from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, LOCAL_ERROR, STORE_UNAVAILABLE, LedgerUnavailable
 from shadowrelay.model.values import dataclass
 from shadowrelay.store import errors
-from shadowrelay.store.connection import WriterConnection
-from shadowrelay.store.state import WriterState
 from shadowrelay.store.work import Work, flush, write_database_row
+from shadowrelay.store.writing import WriterConnection, WriterState
 
 FAILURES_IN_A_ROW_MAX = 3  # then the rest of a batch fails the same way: a lock alone takes five seconds to find out
 

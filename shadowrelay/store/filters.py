@@ -19,7 +19,7 @@ from shadowrelay.model.ids import ServerName
 from shadowrelay.model.ownership import Role
 from shadowrelay.protocol.filters import MESSAGE_PROPERTIES as PROPERTIES
 from shadowrelay.protocol.filters import NEGATIVE, Comparison, Expression, Joined, Kind, Negated, Operator, like_parts
-from shadowrelay.store import codec, tables
+from shadowrelay.store import rows, tables
 from shadowrelay.store.dialect import constant
 
 _M, _R, _F = tables.MESSAGE.c, tables.RETRY.c, tables.SHADOW_FORK.c
@@ -71,7 +71,7 @@ def id_prefix(expression: Expression) -> str:
 
 
 def _envelope(place: int) -> ColumnElement[Any]:
-    """One text of the envelope, as `codec.encode_envelope` orders them. An envelope that cannot be read has none."""
+    """One text of the envelope, as `rows.encode_envelope` orders them. An envelope that cannot be read has none."""
     return case((func.json_valid(_M.envelope), func.json_extract(_M.envelope, f"$[{place}]")), else_="")
 
 
@@ -90,7 +90,7 @@ def _columns(now: datetime, expiry: timedelta) -> Mapping[str, ColumnElement[Any
         "FromAddress": _envelope(0),
         "InternetMessageId": _envelope(10),
         "LastError": func.coalesce(func.nullif(_M.set_aside_reason, ""), last_reply.correlate(tables.MESSAGE).scalar_subquery()),
-        "MessageLatency": literal(codec.encode_instant(now)) - _M.arrived_at,
+        "MessageLatency": literal(rows.encode_instant(now)) - _M.arrived_at,
         "MessageSourceName": literal("SMTP:") + _envelope(9),
         "NetworkMessageId": _M.message_id,
         "RetryCount": failures_count,
@@ -140,7 +140,7 @@ def _test(comparison: Comparison, value: ColumnElement[Any]) -> ColumnElement[bo
     if wanted is None:
         return value.is_(None)
     if isinstance(wanted, datetime):
-        wanted = codec.encode_instant(wanted)
+        wanted = rows.encode_instant(wanted)
     elif isinstance(wanted, timedelta):
         wanted = wanted // timedelta(microseconds=1)
     compared: dict[Operator, ColumnElement[bool]] = {

@@ -40,14 +40,13 @@ from shadowrelay.model.resubmission import Criteria, Progress, RequestState, Res
 from shadowrelay.pipeline.delivery_rules import Step
 from shadowrelay.ports import Decide
 from shadowrelay.protocol.filters import Expression
-from shadowrelay.store import codec, content, counters, errors, filters, promises, queues, reading, resubmit_requests
-from shadowrelay.store import connection as connections
+from shadowrelay.store import content, counters, errors, filters, promises, queues, reading, resubmit_requests, rows
 from shadowrelay.store.commit import Committer, InlineWriter, ThreadedWriter, Writer
-from shadowrelay.store.connection import AsyncReaders, InlineReaders
 from shadowrelay.store.content import ContentStore, LargeContents, wrapped
 from shadowrelay.store.opening import DATABASE_NAME, Opening, abandon_store, close_store, open_store
-from shadowrelay.store.state import WriterState
+from shadowrelay.store.reading import AsyncReaders, InlineReaders
 from shadowrelay.store.working import WorkingFile
+from shadowrelay.store.writing import WriterState
 
 LOG_AGAIN_SECONDS = 10.0
 OLDER_CLAIMS_READ = 10_000  # rows in one step
@@ -145,7 +144,7 @@ class SqliteLedger:
 
     def _bound_log(self) -> None:
         """After each commit: empty the write-ahead log where it has grown too large."""
-        if self._state.log_bytes <= connections.LOG_BYTES_MAX or self._log_task is not None:
+        if self._state.log_bytes <= reading.LOG_BYTES_MAX or self._log_task is not None:
             return
         if time.monotonic() >= self._log_next_at:
             self._log_task = asyncio.get_running_loop().create_task(self._empty_log(), name="ledger log")
@@ -235,7 +234,7 @@ class SqliteLedger:
 
     async def discards_for(self, asker: ServerName, database: DatabaseId, maximum: int) -> DiscardReply:
         known = self._state.peers
-        known.asked_at[asker] = codec.encode_instant(self._state.now())
+        known.asked_at[asker] = rows.encode_instant(self._state.now())
         known.asked_unsaved.add(asker)
         with_forks = asker in self._state.tells_forks_to
         question = partial(reading.discards_for, asker=asker, database=database, maximum=maximum, with_forks=with_forks)
@@ -266,7 +265,7 @@ class SqliteLedger:
         await self._writer.submit(run, (message_id,))
 
     async def delivered_before(self, keys: Collection[bytes], earliest: datetime, latest: datetime) -> Mapping[bytes, DeliveredTo]:
-        at = codec.encode_instant(earliest), codec.encode_instant(latest)
+        at = rows.encode_instant(earliest), rows.encode_instant(latest)
         return await self._readers.ask(partial(reading.delivered_before, keys=keys, earliest=at[0], latest=at[1]))
 
     async def wake_waiting(self, server: ServerName, limit: int) -> dict[str, int]:
@@ -308,7 +307,7 @@ class SqliteLedger:
 
     @property
     def draining_since(self) -> datetime | None:
-        return codec.decode_instant_or_none(self._state.draining_since)
+        return rows.decode_instant_or_none(self._state.draining_since)
 
     async def record_draining(self, since: datetime | None) -> None:
         await self._writer.submit(partial(promises.draining, since=since))
@@ -345,18 +344,18 @@ class SqliteLedger:
             after = found[-1].internal_id
 
     async def due(self, next_hop: str, now: datetime, limit: int) -> tuple[StoredMessage, ...]:
-        return await self._find((reading.SELECT_DUE, (next_hop, codec.encode_instant(now), limit)))
+        return await self._find((reading.SELECT_DUE, (next_hop, rows.encode_instant(now), limit)))
 
     async def next_due_at(self, next_hop: str, after: datetime) -> datetime | None:
-        question = partial(reading.next_due, next_hop=next_hop, after=codec.encode_instant(after))
-        return codec.decode_instant_or_none(await self._readers.ask(question))
+        question = partial(reading.next_due, next_hop=next_hop, after=rows.encode_instant(after))
+        return rows.decode_instant_or_none(await self._readers.ask(question))
 
     async def delivery_queues(self) -> dict[str, datetime]:
         found = await self._readers.ask(reading.delivery_queues)
-        return {next_hop: codec.decode_instant(due_at) for next_hop, due_at in found.items()}
+        return {next_hop: rows.decode_instant(due_at) for next_hop, due_at in found.items()}
 
     async def notices_due(self, now: datetime, limit: int) -> tuple[StoredMessage, ...]:
-        return _readable(await self._find((reading.SELECT_NOTICES, (codec.encode_instant(now), limit))))
+        return _readable(await self._find((reading.SELECT_NOTICES, (rows.encode_instant(now), limit))))
 
     async def waited_for(self) -> tuple[ServerName, ...]:
         return await self._readers.ask(reading.waited_for)
@@ -421,7 +420,7 @@ class SqliteLedger:
 
     async def delivered(self, after: tuple[datetime, int], limit: int, *, by_others: bool = False) -> tuple[StoredMessage, ...]:
         at, internal_id = after
-        return await self._find(resubmit_requests.delivered(int(by_others), codec.encode_instant(at), internal_id, limit))
+        return await self._find(resubmit_requests.delivered(int(by_others), rows.encode_instant(at), internal_id, limit))
 
     async def record_progress(
         self, number: int, progress: Progress, message: NewMessage | None = None, content: Content | None = None

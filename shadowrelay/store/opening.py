@@ -20,13 +20,12 @@ from shadowrelay.model.ids import DatabaseId, MessageId, ServerName, SiteName
 from shadowrelay.model.peers import Seen
 from shadowrelay.model.queue import Beginning, DatabaseIdentity, PeerRow, Suspension
 from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, UNUSABLE, ConfigurationError, LedgerUnavailable
-from shadowrelay.store import codec, content, errors, promises, tables, versions
+from shadowrelay.store import content, errors, promises, rows, tables, versions
 from shadowrelay.store.commit import Committer, Promise
-from shadowrelay.store.connection import WriterConnection
 from shadowrelay.store.content import ContentStore
 from shadowrelay.store.dialect import condition_of, through
-from shadowrelay.store.state import KnownPeers, MayBeDelivered, WriterState
 from shadowrelay.store.working import WorkingFile
+from shadowrelay.store.writing import KnownPeers, MayBeDelivered, WriterConnection, WriterState
 
 DATABASE_NAME = "queue.db"
 DAMAGED = frozenset((sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB))
@@ -188,7 +187,7 @@ def _read_or_make(opening: Opening, writer: WriterConnection) -> WriterState:
             opening.notes.append(f"queue.db migrated from schema version {found} to {versions.VERSION}")
         state = _open_incarnation(opening, connection)
         # The accept tasks died with the process; what was answered or not, the message counts as accepted. docs/design.md 5
-        now = codec.encode_instant(opening.now())
+        now = rows.encode_instant(opening.now())
         connection.execute(DECIDE, {"now": now})
         segments = connection.scalars(select(tables.SEGMENT.c.segment)).all()
         large = connection.scalars(SELECT_LARGE).all()
@@ -199,7 +198,7 @@ def _read_or_make(opening: Opening, writer: WriterConnection) -> WriterState:
 
 
 def _open_incarnation(opening: Opening, connection: Connection) -> WriterState:
-    now = codec.encode_instant(opening.now())
+    now = rows.encode_instant(opening.now())
     row = tables.DATABASE.c
     known = select(
         *(row.database, row.incarnation, row.position, row.internal_id, row.sequence, row.former, row.older_until, row.draining_since)
@@ -233,7 +232,7 @@ def _open_incarnation(opening: Opening, connection: Connection) -> WriterState:
     for number, primary in connection.execute(select(tables.SHADOW_QUEUE)).fetchall():
         state.shadow_queues[ServerName(primary)] = number
     for next_hop, since, by in connection.execute(select(tables.SUSPENDED_QUEUE)).fetchall():
-        state.suspended_queues[next_hop] = Suspension(codec.decode_instant(since), by)
+        state.suspended_queues[next_hop] = Suspension(rows.decode_instant(since), by)
     return state
 
 
@@ -251,7 +250,7 @@ def _may_be_delivered(connection: Connection, now: datetime) -> MayBeDelivered:
     found = connection.execute(SELECT_NEWEST_DELIVERED).fetchall()
     if len(found) < DELIVERED_READ_MAX:
         return MayBeDelivered(now, [key for key, _ in found])
-    since = codec.decode_instant(found[-1][1] + 1)
+    since = rows.decode_instant(found[-1][1] + 1)
     return MayBeDelivered(now, [key for key, _ in found], since)
 
 
@@ -266,7 +265,7 @@ def _known_peers(connection: Connection) -> KnownPeers:
             incarnation,
             began,
             position,
-            codec.decode_instant_or_none(heard_at),
+            rows.decode_instant_or_none(heard_at),
             bool(is_forgotten),
         )
     for database, server, *seen in connection.execute(select(tables.PEER_DATABASE)).fetchall():

@@ -27,7 +27,7 @@ from shadowrelay.ownership.primary import side_claim
 from shadowrelay.ownership.rules import Note, without_server
 from shadowrelay.pipeline.delivery_rules import Step
 from shadowrelay.ports import Decide
-from shadowrelay.store import codec, counters, reading, tables
+from shadowrelay.store import counters, reading, rows, tables
 from shadowrelay.store.dialect import compiled, constant, through, upsert
 from shadowrelay.store.rows import LARGE, TO_BE_DELIVERED, Row
 from shadowrelay.store.work import Work, write_retries
@@ -142,7 +142,7 @@ def attempt(
         for key in record.delivered:
             work.delivered.append((key, work.now_microseconds, message_id))
     sides = [_side(work, side, place, claim) for side, place in zip(record.sides, places, strict=True)]
-    keep_until, remember_until = codec.encode_instant(record.keep_until), codec.encode_instant(record.remember_until)
+    keep_until, remember_until = rows.encode_instant(record.keep_until), rows.encode_instant(record.remember_until)
     changed = work.apply(message_id, transition, keep_until=keep_until, remember_until=remember_until)
     if changed is not None and changed.claim.role is Role.PRIMARY:
         _requeue(work, changed, record)
@@ -152,7 +152,7 @@ def attempt(
         work.changed(changed)
     if record.sent and changed is not None:
         changed.delivered_at = work.now_microseconds  # of this commit: an interval that is over gets no more deliveries
-        changed.deliveries += codec.encode_delivery(work.now_microseconds, record.next_hop, record.sent, record.is_inside)
+        changed.deliveries += rows.encode_delivery(work.now_microseconds, record.next_hop, record.sent, record.is_inside)
         if message_id not in work.dirty:
             work.changed(changed)
     waited_for = [row for row in sides if not row.is_safe]
@@ -200,7 +200,7 @@ def queued(work: Work, message_id: MessageId, retries: Sequence[ForkRetry], gone
     row = work.row(message_id)
     if row is None or row.claim.role is not Role.PRIMARY:
         return
-    now = codec.decode_instant(work.now_microseconds)
+    now = rows.decode_instant(work.now_microseconds)
     wanted = {key: retry for key, retry in work.retries_of(row).items() if key not in gone}
     for retry in retries:
         present = wanted.get(retry.next_hop)
@@ -234,7 +234,7 @@ def hasten(work: Work, next_hop: str, step: Step | None, latest_at: datetime, li
     """What waits in this queue, at this step of the ladder, beyond `latest_at` waits until then. At most `limit`. Without a step:
     what waits for a server or a copy."""
     write_retries(work)
-    parameters = {"queue": next_hop, "latest_at": codec.encode_instant(latest_at), "limit": limit}
+    parameters = {"queue": next_hop, "latest_at": rows.encode_instant(latest_at), "limit": limit}
     if step is None:
         done = work.connection.execute(HASTEN_WAITING, parameters)
     else:
@@ -254,7 +254,7 @@ def suspended(work: Work, message_id: MessageId, suspension: Suspension | None, 
         raise RequestRefused("it changed at this moment: look at it again")
     if (row.suspended_at is None) is (suspension is None):
         return ()
-    row.suspended_at = None if suspension is None else codec.encode_instant(suspension.since)
+    row.suspended_at = None if suspension is None else rows.encode_instant(suspension.since)
     row.suspended_by = "" if suspension is None else suspension.by
     retries = work.retries_of(row) or {
         fork.next_hop: _undone(fork, row.claim.done) for fork in forks if not fork.ordinals <= row.claim.done
@@ -291,7 +291,7 @@ def queue_suspended(work: Work, next_hop: str, suspension: Suspension | None) ->
     else:
         if len(known) >= SUSPENDED_QUEUES_MAX:
             raise RequestRefused(f"{SUSPENDED_QUEUES_MAX} queues are suspended already")
-        work.execute_many(UPSERT_SUSPENDED, [(next_hop, codec.encode_instant(suspension.since), suspension.by)])
+        work.execute_many(UPSERT_SUSPENDED, [(next_hop, rows.encode_instant(suspension.since), suspension.by)])
         known[next_hop] = suspension
     work.changes_count += 1
     work.after_rollback.append(partial(_put_back, known, next_hop, before))
@@ -328,7 +328,7 @@ def discards(
         transition = decide(event, claims[message_id] if message_id in claims else work.claim(message_id))
         claims[message_id] = transition.after
         transitions.append(transition)
-    kept = codec.encode_instant(keep_until)
+    kept = rows.encode_instant(keep_until)
     for event, transition in zip(events, transitions, strict=True):
         if transition.changed:
             work.apply(event.message_id, transition, keep_until=kept)
@@ -380,7 +380,7 @@ def taken_back(work: Work, message_id: MessageId, decide: Decide) -> Transition:
 
 def draining(work: Work, since: datetime | None) -> None:
     """`drain`, and with None `undrain`."""
-    at = None if since is None else codec.encode_instant(since)
+    at = None if since is None else rows.encode_instant(since)
     work.connection.execute(update(tables.DATABASE).values(draining_since=at))  # it has one row
     work.changes_count += 1
 
@@ -412,7 +412,7 @@ UNADDRESS_WAITING = update(tables.WAITING).values(asker="", asker_database="")
 
 def peer_heard(work: Work, identity: PeerIdentity, heard_at: datetime) -> None:
     known = work.state.peers
-    row = known.after(identity, codec.encode_instant(heard_at))
+    row = known.after(identity, rows.encode_instant(heard_at))
     before = known.rows.get(identity.server)
     _write(work, row)
     if before is None or before.database != row.database:
@@ -498,7 +498,7 @@ def _put_back(values: dict[K, V], key: K, value: V | None) -> None:
 
 def _write(work: Work, row: PeerRow) -> None:
     work.changes_count += 1
-    heard_at = None if row.heard_at is None else codec.encode_instant(row.heard_at)
+    heard_at = None if row.heard_at is None else rows.encode_instant(row.heard_at)
     columns = (row.server, row.database, row.incarnation, row.began, row.position, heard_at, 1 if row.is_forgotten else 0)
     work.execute_many(UPSERT_PEER, [columns])
 
@@ -557,7 +557,7 @@ def old_deliveries(condition: ColumnElement[bool]) -> Select[Any]:
 def forget_delivered(work: Work, window: timedelta) -> int:
     """One step: deliveries longer ago than the window, and those recorded while the wall clock was ahead by more than that. How many."""
     work.state.may_be_delivered.turn_over(work.now, window)
-    earliest, latest = codec.encode_instant(work.now - window), codec.encode_instant(work.now + window)
+    earliest, latest = rows.encode_instant(work.now - window), rows.encode_instant(work.now + window)
     count = 0
     for condition in (_T.delivered_at <= earliest, _T.delivered_at > latest):
         done = work.connection.execute(delete(tables.DELIVERED_TO).where(_T.key.in_(old_deliveries(condition).correlate(None))))
@@ -599,13 +599,13 @@ class ExpiryStep:
 
 def expire(work: Work, now: datetime, limit: int) -> ExpiryStep:
     """One step of at most `limit` rows."""
-    at = codec.encode_instant(now)
+    at = rows.encode_instant(now)
     ids = [MessageId(found) for (found,) in work.select(SELECT_EXPIRED, (at, limit))]
     work.preload(ids)
-    rows = [row for message_id in ids if (row := work.row(message_id)) is not None and (row.expires_at or at + 1) <= at]
-    shadows = [row for row in rows if row.claim.role is Role.SHADOW]
+    expired = [row for message_id in ids if (row := work.row(message_id)) is not None and (row.expires_at or at + 1) <= at]
+    shadows = [row for row in expired if row.claim.role is Role.SHADOW]
     gone = reading.load_many(work.connection, [row.message_id for row in shadows], work.state.contents).messages
-    for row in rows:
+    for row in expired:
         if row.place is not None and row.place.segment == LARGE and row.claim.role is Role.DELIVERED:
             work.large_gone.append(row.place.offset)
             row.place = None
@@ -634,7 +634,7 @@ def forget_unasked(work: Work, older_than: datetime) -> tuple[int, bool]:
 
     A database that was never recorded is not a replaced one but a newer one: the disk was full when the peer showed it.
     """
-    before = codec.encode_instant(older_than)
+    before = rows.encode_instant(older_than)
     peers = work.state.peers
     askers = {name.partition(" ")[0] for name, *_ in counters.of_kind(work.connection, counters.DISCARD)}
     gone: list[tuple[int]] = []

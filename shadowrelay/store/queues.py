@@ -18,7 +18,7 @@ from sqlalchemy import ColumnElement, Connection, Index, ScalarSelect, Select, f
 
 from shadowrelay.model.ids import NO_SERVER, DatabaseId, ServerName
 from shadowrelay.model.queue import SUBMISSION, QueueKind, QueueRow, Suspension
-from shadowrelay.store import codec, counters, tables
+from shadowrelay.store import counters, rows, tables
 from shadowrelay.store.content import ContentStore
 from shadowrelay.store.dialect import CrossJoin, by_way_of, constant, through
 from shadowrelay.store.reading import NEVER_DUE, Found, fetch, found, in_order, page, shadows_of
@@ -151,17 +151,17 @@ def queues(
         count, octets = held
         oldest_at = min((at for at in firsts if at is not None), default=None)
         identity = f"{server}\\{name}"
-        return QueueRow(identity, kind, next_hop, count, codec.decode_instant_or_none(oldest_at), octets=octets, **more)
+        return QueueRow(identity, kind, next_hop, count, rows.decode_instant_or_none(oldest_at), octets=octets, **more)
 
     def firsts(*statements: Select[Any]) -> list[int | None]:
         return [connection.scalar(statement) for statement in statements]
 
-    at = codec.encode_instant(now)
+    at = rows.encode_instant(now)
     held = _total(connection, counters.SUBMISSION)
     first = firsts(oldest(DECIDED), oldest(UNDECIDED))
     listed = [row(SUBMISSION, QueueKind.SUBMISSION, SUBMISSION, held, first, suspended=suspended.get(SUBMISSION))]
     for next_hop, count, octets, oldest_at, next_at, last_reply in connection.execute(DELIVERY).fetchall():
-        more = {"last_error": last_reply or "", "next_retry_at": codec.decode_instant_or_none(None if next_at == NEVER_DUE else next_at)}
+        more = {"last_error": last_reply or "", "next_retry_at": rows.decode_instant_or_none(None if next_at == NEVER_DUE else next_at)}
         more["suspended"] = suspended.get(next_hop)
         listed.append(row(next_hop, QueueKind.DELIVERY, next_hop, (count, octets), (oldest_at,), **more))
     present = {row.next_hop for row in listed}
@@ -237,7 +237,7 @@ def _pages(
     name = queue if is_short else queue.partition("\\")[2] or queue
     if name in (SAFETY_NET_PRIMARY, SAFETY_NET_SHADOW):
         side = 1 if name == SAFETY_NET_SHADOW else 0
-        return [safety_net_page(connection, side, codec.encode_instant(now), after, limit, newest=newest)]
+        return [safety_net_page(connection, side, rows.encode_instant(now), after, limit, newest=newest)]
     submission = [page(DECIDED, after, limit), page(UNDECIDED, after, limit)]
     poison = [page(SET_ASIDE, after, limit)]
     given_away = [page(GIVEN_AWAY, after, limit)]

@@ -1,26 +1,37 @@
-"""Questions to the database, as functions of a read-only `Connection`. They never hold up the writer.
+"""Questions to the database, as functions of a read-only `Connection`, and the connections for them. They never hold up the writer.
 
 Those on the road of a message, or of a poll, are text that is compiled at import; the others are expressions.
 A page of messages is read in the order of an index, from where the page before ended, so that each page costs the same.
+
+The write-ahead log begins anew from its start only when everything in it was written back and nobody reads from it. Reads
+that overlap without end would keep it growing, so at `LOG_BYTES_MAX` the readers are held back for the moment that takes.
 """
 
+import asyncio
 import json
-from collections.abc import Collection, Iterable, Sequence
-from contextlib import suppress
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
+from contextlib import asynccontextmanager, suppress
 from functools import lru_cache
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import quote
 
-from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, func, or_, select
+from sqlalchemy import URL, ColumnElement, Connection, Select, and_, bindparam, create_engine, exc, func, or_, select
+from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.pool import StaticPool
 
 from shadowrelay.model.ids import NO_DATABASE, DatabaseId, MessageId, ServerName
 from shadowrelay.model.message import NO_ORDINALS, Envelope, Ordinals
 from shadowrelay.model.ownership import CopyNumber, DiscardEvent, DiscardStatus, Role
 from shadowrelay.model.peers import DiscardReply
 from shadowrelay.model.queue import NEVER, DeliveredTo, HeldCopy, ShadowGroup, StoredMessage
+from shadowrelay.model.replies import LedgerUnavailable
 from shadowrelay.model.values import dataclass, replace
-from shadowrelay.store import codec, counters, rows, tables
+from shadowrelay.store import counters, errors, rows, tables
 from shadowrelay.store.content import ContentStore
-from shadowrelay.store.dialect import CrossJoin, by_way_of, compiled, constant, each_value, through
+from shadowrelay.store.dialect import CrossJoin, by_way_of, compiled, constant, each_value, through, use_queue_compiler
+from shadowrelay.store.writing import BUSY_TIMEOUT_MILLISECONDS
 
 KEYS_PER_LOOK_UP = 500  # parameters of one statement
 PAGES_KEPT = 64  # statements that need not be built again
@@ -93,7 +104,7 @@ SELECT_QUEUES = select(  # two looks into an index for each queue, however much 
 SELECT_WAITED_FOR = each_value(tables.AWAITED, _R.waits_for)
 OF_A_COPY = (_M.internal_id, _M.message_id, _M.ownership, _M.placement, _M.number_database)
 _SAYS_DELIVERED = _W.status == DiscardStatus.DELIVERED.value
-NEVER_DUE = codec.encode_instant(NEVER)  # the forks of suspended messages
+NEVER_DUE = rows.encode_instant(NEVER)  # the forks of suspended messages
 Statement = Select[Any] | tuple[str, tuple[Any, ...]]
 """An expression, or compiled text and its parameters."""
 
@@ -143,14 +154,14 @@ def decode_messages(connection: Connection, many: Iterable[Sequence[Any]], conte
         was_set_aside = columns[rows.ALL.index("role")] == Role.SET_ASIDE
         try:
             if not text:
-                envelope = rows.empty_envelope(row.message_id, row.claim.recipients_count, codec.decode_instant(row.arrived_at))
+                envelope = rows.empty_envelope(row.message_id, row.claim.recipients_count, rows.decode_instant(row.arrived_at))
             else:
-                envelope = codec.decode_envelope(row.message_id, text)
-        except (ValueError, TypeError, KeyError) as exc:
-            row.set_aside_reason = row.set_aside_reason or f"corrupt row: {exc!r}"
+                envelope = rows.decode_envelope(row.message_id, text)
+        except (ValueError, TypeError, KeyError) as error:
+            row.set_aside_reason = row.set_aside_reason or f"corrupt row: {error!r}"
             row.claim = replace(row.claim, role=Role.SET_ASIDE)
             row.due_at = None
-            envelope = rows.empty_envelope(row.message_id, row.claim.recipients_count, codec.decode_instant(row.arrived_at))
+            envelope = rows.empty_envelope(row.message_id, row.claim.recipients_count, rows.decode_instant(row.arrived_at))
         if row.claim.role is Role.SET_ASIDE and not was_set_aside:
             corrupt.append((row.message_id, row.set_aside_reason))
         if not contents.has(row.place):
@@ -201,9 +212,9 @@ def envelopes(connection: Connection, message_ids: Collection[MessageId]) -> dic
         connection, (SELECT_ENVELOPES, (json.dumps(list(message_ids)),))
     ):
         try:
-            envelope = codec.decode_envelope(message_id, text)
+            envelope = rows.decode_envelope(message_id, text)
         except (ValueError, TypeError, KeyError):
-            at = codec.decode_instant(rows.whole_number(arrived_at))
+            at = rows.decode_instant(rows.whole_number(arrived_at))
             envelope = rows.empty_envelope(message_id, rows.whole_number(recipients_count), at)
         found[message_id] = (internal_id, envelope)
     return found
@@ -220,7 +231,7 @@ def delivered_before(connection: Connection, keys: Collection[bytes], earliest: 
     wanted, found = list(keys), {}
     for start in range(0, len(wanted), KEYS_PER_LOOK_UP):
         for key, message_id, at in fetch(connection, delivered(wanted[start : start + KEYS_PER_LOOK_UP], earliest, latest)):
-            found[key] = DeliveredTo(MessageId(message_id), codec.decode_instant(at))
+            found[key] = DeliveredTo(MessageId(message_id), rows.decode_instant(at))
     return found
 
 
@@ -281,7 +292,7 @@ def discards_for(connection: Connection, asker: ServerName, database: DatabaseId
     events = []
     for sequence, message_id, status, ordinals, next_hop in many:
         with suppress(ValueError):  # a corrupt row says nothing; STATUS answers for it
-            events.append(DiscardEvent(sequence, MessageId(message_id), DiscardStatus(status), codec.decode_ordinals(ordinals), next_hop))
+            events.append(DiscardEvent(sequence, MessageId(message_id), DiscardStatus(status), rows.decode_ordinals(ordinals), next_hop))
     return DiscardReply(tuple(events), remaining)
 
 
@@ -296,7 +307,7 @@ def unsaid(connection: Connection, message_id: MessageId) -> Ordinals:
     found = NO_ORDINALS
     for ordinals in connection.scalars(select(_W.ordinals).where(_W.message_id == message_id, _SAYS_DELIVERED)):
         with suppress(ValueError):
-            found |= codec.decode_ordinals(ordinals)
+            found |= rows.decode_ordinals(ordinals)
     return found
 
 
@@ -305,7 +316,7 @@ def unsaid_of(connection: Connection, message_ids: Collection[MessageId]) -> dic
     statement = select(_W.message_id, _W.ordinals).where(_W.message_id.in_(message_ids), _SAYS_DELIVERED)
     for message_id, ordinals in connection.execute(statement).fetchall():
         with suppress(ValueError):
-            decoded, before = codec.decode_ordinals(ordinals), found.get(message_id)
+            decoded, before = rows.decode_ordinals(ordinals), found.get(message_id)
             found[message_id] = NO_ORDINALS if not decoded or before == NO_ORDINALS else decoded | (before or NO_ORDINALS)
     return found
 
@@ -314,3 +325,84 @@ def acknowledged(connection: Connection, primary: ServerName, database: Database
     known = tables.ACKNOWLEDGED.c
     key = (known.primary_server == primary, known.database == database, known.incarnation == incarnation)
     return int(connection.scalar(select(known.sequence).where(*key)) or 0)
+
+
+Answer = TypeVar("Answer")
+LOG_BYTES_MAX = 64_000_000  # two and a half times what it has where no reads overlap
+READERS_HELD_BACK_SECONDS = 2.0  # at most; a page takes milliseconds
+READERS_COUNT = 4
+
+
+class AsyncReaders:
+    """A few read-only connections through aiosqlite, each with a thread of its own until `close`."""
+
+    def __init__(self, path: Path) -> None:
+        self._engine = create_async_engine(
+            _read_only("sqlite+aiosqlite", path),
+            pool_size=READERS_COUNT,
+            max_overflow=0,
+            pool_timeout=30,
+            pool_reset_on_return=None,
+            connect_args={"timeout": BUSY_TIMEOUT_MILLISECONDS / 1000},
+        )
+        use_queue_compiler(self._engine.sync_engine)
+        self._running_count = 0
+        self._none_runs = asyncio.Event()
+        self._may_begin = asyncio.Event()
+        self._may_begin.set()
+
+    async def ask(self, question: Callable[[Connection], Answer]) -> Answer:
+        """Raises: LedgerUnavailable."""
+        while not self._may_begin.is_set():
+            await self._may_begin.wait()
+        self._running_count += 1
+        try:
+            async with self._engine.connect() as connection:
+                return await connection.run_sync(question)
+        except (exc.SQLAlchemyError, sqlite3.Error, OSError) as error:
+            raise errors.unavailable(error) from error
+        finally:
+            self._running_count -= 1
+            if not self._running_count:
+                self._none_runs.set()
+
+    @asynccontextmanager
+    async def held_back(self) -> AsyncIterator[None]:
+        """No question is begun meanwhile; those that run have ended, or had time to."""
+        self._may_begin.clear()
+        try:
+            if self._running_count:
+                self._none_runs.clear()
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._none_runs.wait(), READERS_HELD_BACK_SECONDS)
+            yield
+        finally:
+            self._may_begin.set()
+
+    async def close(self) -> None:
+        await self._engine.dispose()
+
+
+class InlineReaders:
+    """The same without threads, for a deterministic simulation."""
+
+    def __init__(self, path: Path) -> None:
+        self._engine = create_engine(_read_only("sqlite+pysqlite", path), poolclass=StaticPool, connect_args={"check_same_thread": False})
+        use_queue_compiler(self._engine)
+
+    async def ask(self, question: Callable[[Connection], Answer]) -> Answer:
+        """Raises: LedgerUnavailable."""
+        try:
+            with self._engine.connect() as connection:
+                return question(connection)
+        except LedgerUnavailable:
+            raise
+        except (exc.SQLAlchemyError, sqlite3.Error, OSError) as error:
+            raise errors.unavailable(error) from error
+
+    async def close(self) -> None:
+        self._engine.dispose()
+
+
+def _read_only(driver: str, path: Path) -> URL:
+    return URL.create(driver, database=f"file:{quote(str(path.absolute()))}", query={"mode": "ro", "uri": "true"})

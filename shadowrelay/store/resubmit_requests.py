@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Select, delete, func, insert, select, tuple_,
 from shadowrelay.model.ids import MessageId
 from shadowrelay.model.queue import NewMessage, StoredMessage
 from shadowrelay.model.resubmission import Criteria, Progress, RequestState, ResubmitRequest, Resubmitted
-from shadowrelay.store import codec, tables
+from shadowrelay.store import rows, tables
 from shadowrelay.store.dialect import through
 from shadowrelay.store.promises import Placed
 from shadowrelay.store.rows import stored_message
@@ -59,16 +59,14 @@ def delivered(side: int, after_at: int, after_id: int, limit: int) -> Select[Any
 
 def _decoded(row: Sequence[Any]) -> ResubmitRequest:
     columns = dict(zip(_Q.keys(), row, strict=True))
-    criteria = Criteria(
-        codec.decode_instant(columns["from_at"]), codec.decode_instant(columns["to_at"]), *[columns[name] for name in _TEXTS]
-    )
+    criteria = Criteria(rows.decode_instant(columns["from_at"]), rows.decode_instant(columns["to_at"]), *[columns[name] for name in _TEXTS])
     return ResubmitRequest(
         columns["number"],
         criteria,
         RequestState(columns["state"]),
-        codec.decode_instant(columns["created_at"]),
+        rows.decode_instant(columns["created_at"]),
         bool(columns["is_examined"]),
-        codec.decode_instant(columns["examined_at"]),
+        rows.decode_instant(columns["examined_at"]),
         columns["examined_id"],
         *[columns[name] for name in _COUNTS],
     )
@@ -80,11 +78,11 @@ def add(work: Work, criteria: Criteria) -> ResubmitRequest | None:
     if (work.connection.scalar(select(func.count()).select_from(tables.RESUBMIT_REQUEST)) or 0) >= REQUESTS_MAX:
         return None
     work.changes_count += 1
-    from_at = codec.encode_instant(criteria.from_at)
+    from_at = rows.encode_instant(criteria.from_at)
     values = {
         "created_at": work.now_microseconds,
         "from_at": from_at,
-        "to_at": codec.encode_instant(criteria.to_at),
+        "to_at": rows.encode_instant(criteria.to_at),
         **{name: getattr(criteria, name) for name in _TEXTS},
         "state": RequestState.PENDING.value,
         "is_examined": 0,
@@ -123,7 +121,7 @@ def remove(work: Work, number: int) -> bool:
 def progressed(work: Work, number: int, progress: Progress, message: NewMessage | None, placed: Placed | None) -> StoredMessage | None:
     """The message as it was stored; None also where the request is not active any more, or has come further."""
     before = _of(work, number)
-    at = codec.encode_instant(progress.examined_at)
+    at = rows.encode_instant(progress.examined_at)
     if before is None or not before.state.is_active or (at, progress.examined_id) < _place(before) or before.is_examined:
         return None
     made = None
@@ -165,7 +163,7 @@ def _of(work: Work, number: int) -> ResubmitRequest | None:
 
 
 def _place(request: ResubmitRequest) -> tuple[int, int]:
-    return codec.encode_instant(request.examined_at), request.examined_id
+    return rows.encode_instant(request.examined_at), request.examined_id
 
 
 def _change(work: Work, number: int, **values: Any) -> None:

@@ -1,20 +1,165 @@
-"""Rows of `message` and `retry` in memory, and the way between them and the values of the model.
+"""Rows of `message` and `retry` in memory, and the way between them, the values of the model and the texts of columns.
+
+Columns are compact and readable in the sqlite3 shell; every `decode_…` of a text raises ValueError on nonsense. Instants are whole
+microseconds since 1970 in UTC, so that comparing integers is comparing instants.
 
 A row of `message` whose columns make no sense becomes a claim that is SET_ASIDE, with what could still be read: the shadow server
 may be told `yours`, and nothing is delivered from it. The rows of `retry` are the forks that wait in the delivery queues.
 """
 
+import json
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from shadowrelay.model.ids import NO_SERVER, DatabaseId, MessageId, ServerName
-from shadowrelay.model.message import ContentPlace, Envelope, Recipient
-from shadowrelay.model.ownership import Claim, CopyNumber, Role
-from shadowrelay.model.queue import FailureKind, ForkRetry, NewMessage, Origin, ReportedFork, StoredMessage, Suspension
+from shadowrelay.model.message import NO_ORDINALS, BodyType, ContentPlace, Envelope, Ordinals, Recipient
+from shadowrelay.model.ownership import Choice, Claim, Copy, CopyNumber, Role
+from shadowrelay.model.queue import Delivery, FailureKind, ForkRetry, NewMessage, Origin, ReportedFork, StoredMessage, Suspension
 from shadowrelay.model.values import dataclass, replace
-from shadowrelay.store import codec, counters, tables
+from shadowrelay.store import counters, tables
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MICROSECOND = timedelta(microseconds=1)
+ONLY_THE_FIRST: Ordinals = frozenset((1,))  # by far the most frequent set
+_dumps = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
+
+
+def encode_instant(at: datetime) -> int:
+    """Units: microseconds since 1970, exact."""
+    return (at - EPOCH) // MICROSECOND
+
+
+def decode_instant(microseconds: int) -> datetime:
+    return EPOCH + timedelta(microseconds=microseconds)
+
+
+def decode_instant_or_none(microseconds: int | None) -> datetime | None:
+    return None if microseconds is None else EPOCH + timedelta(microseconds=microseconds)
+
+
+def encode_ordinals(ordinals: Ordinals) -> str:
+    """Ranges: `1-40,57`; empty for none."""
+    if not ordinals:
+        return ""
+    if len(ordinals) == 1:
+        return str(next(iter(ordinals)))
+    ranges: list[list[int]] = []
+    for ordinal in sorted(ordinals):
+        if ranges and ordinal == ranges[-1][1] + 1:
+            ranges[-1][1] = ordinal
+        else:
+            ranges.append([ordinal, ordinal])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges)
+
+
+def decode_ordinals(text: str) -> Ordinals:
+    if not text:
+        return NO_ORDINALS
+    if text == "1":
+        return ONLY_THE_FIRST
+    ordinals: set[int] = set()
+    for part in text.split(","):
+        first, dash, last = part.partition("-")
+        ordinals.update(range(int(first), int(last) + 1) if dash else (int(first),))
+    return frozenset(ordinals)
+
+
+def encode_copies(copies: Sequence[Copy]) -> str:
+    """A line each: server, database, choice and, where the list has it, placement. No name of a server has a space in it."""
+    if len(copies) == 1:
+        (copy,) = copies
+        return f"{copy.server} {copy.database} {copy.choice:d}{f' {copy.placement}' if copy.placement else ''}"
+    return "\n".join([f"{copy.server} {copy.database} {copy.choice:d}{f' {copy.placement}' if copy.placement else ''}" for copy in copies])
+
+
+def decode_copies(text: str) -> tuple[Copy, ...]:
+    if not text:
+        return ()
+    copies = []
+    for line in text.split("\n"):
+        server, database, choice, *placement = line.split(" ")
+        copies.append(Copy(ServerName(server), DatabaseId(database), Choice(int(choice)), int(placement[0]) if placement else 0))
+    return tuple(copies)
+
+
+def encode_delivery(at: int, next_hop: str, ordinals: Ordinals, is_inside: bool) -> str:
+    """A line: microseconds, `i`nside or `o`utside the boundary, ordinals, next hop."""
+    return f"{at} {'i' if is_inside else 'o'} {encode_ordinals(ordinals)} {next_hop}\n"
+
+
+def decode_deliveries(text: str) -> tuple[Delivery, ...]:
+    """Of a text that makes no sense, nothing: the route of its recipients decides where they were delivered."""
+    found = []
+    with suppress(ValueError, OverflowError):
+        for line in text.removesuffix("\n").split("\n"):
+            at, side, ordinals, next_hop = line.split(" ", 3)
+            found.append(Delivery(decode_instant(int(at)), next_hop, decode_ordinals(ordinals), is_inside=side == "i"))
+    return tuple(found)
+
+
+def encode_servers(servers: Iterable[ServerName]) -> str:
+    return " ".join(sorted(servers))
+
+
+def decode_servers(text: str) -> frozenset[ServerName]:
+    return frozenset(map(ServerName, text.split())) if text else frozenset()
+
+
+def encode_envelope(envelope: Envelope, arrived_at: int) -> str:
+    """One JSON array; a recipient without parameters is its address alone. Lone surrogates survive, being escaped. `arrived_at` is that of
+    the envelope, as `encode_instant` writes it."""
+    recipients: list[Any] = [
+        each.address if each.notify is None and each.orcpt is None else [each.address, each.notify, each.orcpt]
+        for each in envelope.recipients
+    ]
+    return _dumps(
+        [
+            envelope.sender,
+            recipients,
+            arrived_at,
+            str(envelope.body),
+            1 if envelope.smtputf8 else 0,
+            envelope.ret,
+            envelope.envid,
+            envelope.client_address,
+            envelope.client_name,
+            envelope.connector,
+            envelope.internet_message_id,
+            envelope.subject,
+            envelope.date,
+            envelope.resubmitted_from,
+        ]
+    )
+
+
+def decode_envelope(message_id: MessageId, text: str) -> Envelope:
+    """Raises: ValueError for anything that `encode_envelope` does not write."""
+    try:
+        sender, recipients, arrived_at, body, smtputf8, *rest = json.loads(text)
+        ret, envid, client_address, client_name, connector, internet_message_id, subject, *added = rest
+        date, resubmitted_from = added or ("", "")  # rows of schema version 2 and older have neither
+        return Envelope(
+            message_id=message_id,
+            sender=sender,
+            recipients=tuple([Recipient(entry) if isinstance(entry, str) else Recipient(*entry) for entry in recipients]),
+            arrived_at=decode_instant(arrived_at),
+            body=BodyType(body),
+            smtputf8=bool(smtputf8),
+            ret=ret,
+            envid=envid,
+            client_address=client_address,
+            client_name=client_name,
+            connector=connector,
+            internet_message_id=internet_message_id,
+            subject=subject,
+            date=date,
+            resubmitted_from=MessageId(resubmitted_from),
+        )
+    except (TypeError, OverflowError) as exc:
+        raise ValueError(f"envelope: {exc}") from exc
+
 
 ALL = tuple(column.name for column in tables.MESSAGE.columns)
 CHANGING = ALL[ALL.index("role") :]
@@ -134,12 +279,12 @@ class Row:
             number.ownership,
             number.placement,
             number.database,
-            codec.encode_ordinals(claim.done) if claim.done else "",
+            encode_ordinals(claim.done) if claim.done else "",
             claim.primary,
             claim.database,
-            codec.encode_servers(claim.asked) if claim.asked else "",
+            encode_servers(claim.asked) if claim.asked else "",
             1 if claim.handed else 0,
-            codec.encode_copies(copies) if copies else "",
+            encode_copies(copies) if copies else "",
             1 if copies and not claim.missing_count else 0,
             self.due_at,
             self.keep_until,
@@ -194,9 +339,9 @@ class Row:
             number.ownership,
             number.placement,
             number.database,
-            codec.encode_ordinals(claim.done) if claim.done else "",
-            codec.encode_servers(claim.asked) if claim.asked else "",
-            codec.encode_copies(copies) if copies else "",
+            encode_ordinals(claim.done) if claim.done else "",
+            encode_servers(claim.asked) if claim.asked else "",
+            encode_copies(copies) if copies else "",
             1 if copies and not claim.missing_count else 0,
             1 if self.is_decided else 0,
             1 if self.is_awaited else 0,
@@ -230,14 +375,14 @@ def queue_of(
 
 def new_row(internal_id: int, message: NewMessage, place: ContentPlace, *, is_decided: bool) -> Row:
     envelope = message.envelope
-    keep_until = codec.encode_instant(message.keep_until)
+    keep_until = encode_instant(message.keep_until)
     return Row(
         internal_id=internal_id,
         message_id=envelope.message_id,
         origin=message.origin,
-        arrived_at=codec.encode_instant(envelope.arrived_at),
+        arrived_at=encode_instant(envelope.arrived_at),
         claim=message.claim,
-        due_at=None if message.due_at is None else codec.encode_instant(message.due_at),
+        due_at=None if message.due_at is None else encode_instant(message.due_at),
         keep_until=keep_until,
         remember_until=keep_until,
         is_decided=is_decided,
@@ -304,12 +449,12 @@ def _decode_claim(recipients_count: Any, changing: Sequence[Any]) -> Claim:
         role=ROLES[role],
         number=CopyNumber(ownership, placement, number_database),
         recipients_count=recipients_count,
-        done=codec.decode_ordinals(done),
+        done=decode_ordinals(done),
         primary=ServerName(primary),
         database=DatabaseId(database),
-        asked=codec.decode_servers(asked),
+        asked=decode_servers(asked),
         handed=bool(handed),
-        copies=codec.decode_copies(copies),
+        copies=decode_copies(copies),
         wanted=max(1, whole_number(changing[_COPIES_WANTED])),
     )
 
@@ -321,8 +466,8 @@ def _salvaged_claim(recipients_count: Any, changing: Sequence[Any]) -> Claim:
     if role == Role.SHADOW or (role == Role.SET_ASIDE and primary):  # no claim of this node
         claim = replace(claim, primary=ServerName(str(primary)), database=DatabaseId(str(database)))
     try:
-        claim = replace(claim, copies=codec.decode_copies(changing[9]))
-        return replace(claim, done=codec.decode_ordinals(done))
+        claim = replace(claim, copies=decode_copies(changing[9]))
+        return replace(claim, done=decode_ordinals(done))
     except (ValueError, TypeError, AttributeError):
         return claim
 
@@ -345,17 +490,17 @@ def stored_message(row: Row, envelope: Envelope, retries: tuple[ForkRetry, ...],
         claim=row.claim,
         origin=row.origin,
         place=row.place,
-        due_at=codec.decode_instant_or_none(row.due_at),
+        due_at=decode_instant_or_none(row.due_at),
         retries=retries,
         is_decided=row.is_decided,
         is_promoted=row.is_promoted,
         promoted_from=row.promoted_from,
         deaths_count=row.deaths_count,
         set_aside_reason=row.set_aside_reason,
-        keep_until=codec.decode_instant(row.keep_until),
-        suspended=None if row.suspended_at is None else Suspension(codec.decode_instant(row.suspended_at), row.suspended_by),
-        delivered_at=None if row.delivered_at is None else codec.decode_instant(row.delivered_at),
-        deliveries=codec.decode_deliveries(row.deliveries) if row.deliveries else (),
+        keep_until=decode_instant(row.keep_until),
+        suspended=None if row.suspended_at is None else Suspension(decode_instant(row.suspended_at), row.suspended_by),
+        delivered_at=None if row.delivered_at is None else decode_instant(row.delivered_at),
+        deliveries=decode_deliveries(row.deliveries) if row.deliveries else (),
         forks=forks,
     )
 
@@ -365,7 +510,7 @@ def decode_forks(many: Iterable[Sequence[Any]]) -> dict[int, tuple[ReportedFork,
     found: dict[int, list[ReportedFork]] = {}
     for internal_id, name, ordinals in many:
         with suppress(ValueError):
-            found.setdefault(internal_id, []).append(ReportedFork(shadow_queue(name)[1], codec.decode_ordinals(ordinals)))
+            found.setdefault(internal_id, []).append(ReportedFork(shadow_queue(name)[1], decode_ordinals(ordinals)))
     return {internal_id: tuple(forks) for internal_id, forks in found.items()}
 
 
@@ -384,15 +529,15 @@ def encode_retry(internal_id: int, retry: ForkRetry) -> tuple[Any, ...]:
     return (
         internal_id,
         retry.next_hop,
-        codec.encode_ordinals(retry.ordinals),
+        encode_ordinals(retry.ordinals),
         retry.failures_count,
         str(retry.kind),
-        codec.encode_instant(retry.first_failed_at),
-        codec.encode_instant(retry.attempts_next_at),
+        encode_instant(retry.first_failed_at),
+        encode_instant(retry.attempts_next_at),
         retry.last_reply,
         1 if retry.delay_notified else 0,
         retry.waits_for,
-        None if retry.notice_at is None else codec.encode_instant(retry.notice_at),
+        None if retry.notice_at is None else encode_instant(retry.notice_at),
     )
 
 
@@ -411,15 +556,15 @@ def decode_retry(columns: Sequence[Any]) -> ForkRetry | None:
     try:
         return ForkRetry(
             next_hop=next_hop,
-            ordinals=codec.decode_ordinals(ordinals),
+            ordinals=decode_ordinals(ordinals),
             failures_count=failures_count,
             kind=FailureKind(kind),
-            first_failed_at=codec.decode_instant(first_failed_at),
-            attempts_next_at=codec.decode_instant(attempts_next_at),
+            first_failed_at=decode_instant(first_failed_at),
+            attempts_next_at=decode_instant(attempts_next_at),
             last_reply=last_reply,
             delay_notified=bool(notified),
             waits_for=ServerName(waits_for),
-            notice_at=codec.decode_instant_or_none(notice_at),
+            notice_at=decode_instant_or_none(notice_at),
         )
     except (ValueError, TypeError, AttributeError):
         return None

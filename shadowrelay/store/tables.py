@@ -79,7 +79,7 @@ MESSAGE = Table(
     Column("suspended_at", Integer),  # an administrator lets nobody attempt it since then
     Column("suspended_by", Text, nullable=False, server_default=""),
     Column("delivered_at", Integer),  # the last delivery of this node; of one delivered by another server: when that said so
-    Column("deliveries", Text, nullable=False, server_default=""),  # see `codec.encode_delivery`
+    Column("deliveries", Text, nullable=False, server_default=""),  # see `rows.encode_delivery`
     Column("forks_count", Integer, nullable=False, server_default="0"),  # rows of `shadow_fork`
     Column("copies_wanted", Integer, nullable=False, server_default="1"),
 )

@@ -25,11 +25,10 @@ from shadowrelay.model.ownership import Claim, DiscardStatus, Notification, Role
 from shadowrelay.model.queue import NEVER, SUSPENDED, WAITS_FOR_COPY, ForkRetry, NewMessage, Origin
 from shadowrelay.model.replies import LOCAL_ERROR, IllegalTransition, LedgerUnavailable
 from shadowrelay.model.values import replace
-from shadowrelay.store import codec, counters, rows, tables
-from shadowrelay.store.connection import WriterConnection
+from shadowrelay.store import counters, rows, tables
 from shadowrelay.store.dialect import CrossJoin, compiled, constant, upsert
 from shadowrelay.store.rows import LARGE, TO_BE_DELIVERED, Row, decode_retry
-from shadowrelay.store.state import WriterState
+from shadowrelay.store.writing import WriterConnection, WriterState
 
 _M, _R, _D, _W, _F = tables.MESSAGE.c, tables.RETRY.c, tables.DISCARD.c, tables.WAITING.c, tables.SHADOW_FORK.c
 _WANTED = func.json_each(bindparam("wanted")).table_valued("value", name="wanted")
@@ -119,7 +118,7 @@ class Work:
         self.select = writer.select
         self.state = state
         self.now = state.now()
-        self.now_microseconds = codec.encode_instant(self.now)
+        self.now_microseconds = rows.encode_instant(self.now)
         self.changes_count = 0
         self.rows: dict[MessageId, Row | None] = {}
         self.new: dict[MessageId, str] = {}  # their envelopes
@@ -190,7 +189,7 @@ class Work:
         self.state.internal_id += 1
         row = rows.new_row(self.state.internal_id, message, place, is_decided=is_decided)
         self.rows[message_id] = row
-        self.new[message_id] = codec.encode_envelope(message.envelope, row.arrived_at)
+        self.new[message_id] = rows.encode_envelope(message.envelope, row.arrived_at)
         if row.claim.role in TO_BE_DELIVERED:
             self._pin(row, 1, 0)
         if row.claim.copies:
@@ -388,7 +387,7 @@ class Work:
         present = {}
         for queue, ordinals in self.select(SELECT_SHADOW_FORKS, (row.internal_id,)):
             with suppress(ValueError):  # a row that makes no sense goes with the next change
-                present[queue] = codec.decode_ordinals(ordinals)
+                present[queue] = rows.decode_ordinals(ordinals)
         return present
 
     def _replace_shadow_forks(self, row: Row, forks: dict[str, Ordinals]) -> None:
@@ -475,7 +474,7 @@ class Work:
         return [side for side in sides if (row := self.row(side)) is not None and row.is_awaited]
 
     def notification(self, message_id: MessageId, notification: Notification) -> tuple[Any, ...]:
-        ordinals = codec.encode_ordinals(notification.ordinals) if notification.ordinals else ""
+        ordinals = rows.encode_ordinals(notification.ordinals) if notification.ordinals else ""
         return (notification.server, notification.database, message_id, str(notification.status), ordinals, self.now_microseconds)
 
     def release_side(self, row: Row) -> None:
@@ -617,7 +616,7 @@ def _write_shadow_forks(work: Work) -> None:
     for internal_id, forks in work.shadow_forks.items():
         for queue, ordinals in forks.items():
             work.counts.append(((counters.SHADOW_FORK, queue, 0), 1, octets[internal_id]))
-            fresh.append((internal_id, queue, codec.encode_ordinals(ordinals)))
+            fresh.append((internal_id, queue, rows.encode_ordinals(ordinals)))
     if fresh:
         work.execute_many(INSERT_SHADOW_FORK, fresh)
 

@@ -11,9 +11,10 @@ from typing import Any
 from sqlalchemy import Connection, Select, exc
 from sqlalchemy.engine import Compiled
 
-from shadowrelay.store import connection, counters, errors, opening, promises, queues, reading
-from shadowrelay.store.connection import InlineReaders, WriterConnection
+from shadowrelay.store import counters, dialect, errors, opening, promises, queues, reading, writing
 from shadowrelay.store.ledger import SqliteLedger
+from shadowrelay.store.reading import InlineReaders
+from shadowrelay.store.writing import WriterConnection
 
 Text = tuple[str, tuple[str, ...], Compiled]
 CONSTANT = {
@@ -32,7 +33,7 @@ class SharedTexts(dict[Any, Any]):
         super().__setitem__((type(key[0]), *key[1:]), compiled)
 
 
-_shared, _use_queue_compiler = SharedTexts(), connection.use_queue_compiler
+_shared, _use_queue_compiler = SharedTexts(), dialect.use_queue_compiler
 
 
 def share_texts() -> None:
@@ -42,7 +43,7 @@ def share_texts() -> None:
         _use_queue_compiler(engine)
         engine._compiled_cache = _shared
 
-    connection.use_queue_compiler = use_both
+    writing.use_queue_compiler = reading.use_queue_compiler = use_both
 
 
 class Rows(list[Any]):

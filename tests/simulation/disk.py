@@ -15,8 +15,8 @@ from shadowrelay.model.ids import MessageId
 from shadowrelay.model.replies import STORE_UNAVAILABLE, LedgerUnavailable
 from shadowrelay.store import errors
 from shadowrelay.store.commit import Committer, InlineWriter, Prepared, Promise, settle
-from shadowrelay.store.connection import InlineReaders
 from shadowrelay.store.ledger import SqliteLedger
+from shadowrelay.store.reading import InlineReaders
 from shadowrelay.store.rows import Row
 from shadowrelay.store.work import Work
 from tests.kit.quick import QuickConnection, quicken

@@ -20,7 +20,7 @@ from shadowrelay.ownership import leases, primary, rules
 from shadowrelay.pipeline import delivery_rules, dsn, tracking_rows
 from shadowrelay.pipeline.leases import Leases
 from shadowrelay.smtp import deliverer
-from shadowrelay.store import connection, content
+from shadowrelay.store import content, writing
 from shadowrelay.store.commit import Prepared, Promise, settle
 from shadowrelay.store.work import Work
 from tests.ownership.ring import RULES as OWNERSHIP
@@ -44,7 +44,7 @@ def _ownership(name: str, finds: str = "", *worlds: int | str) -> Off:
 
 
 def _without_sync() -> tuple[tuple[str, str, object], ...]:
-    return tuple((name, "OFF", 0) if name == "synchronous" else (name, wanted, found) for name, wanted, found in connection.PRAGMAS)
+    return tuple((name, "OFF", 0) if name == "synchronous" else (name, wanted, found) for name, wanted, found in writing.PRAGMAS)
 
 
 def _quarter(limit: Callable[..., float]) -> Callable[..., float]:
@@ -122,7 +122,7 @@ RULES: dict[str, Off] = {
     ),
     "sync": Off(
         "a commit is synced before anybody hears of it",
-        ((connection, "PRAGMAS", _without_sync()),),
+        ((writing, "PRAGMAS", _without_sync()),),
         (30000,), "I2",
     ),
     "content": Off(

@@ -12,7 +12,7 @@ from shadowrelay.model.queue import DeliveredTo
 from shadowrelay.model.replies import LedgerUnavailable
 from shadowrelay.store import opening, promises
 from shadowrelay.store.ledger import SqliteLedger
-from shadowrelay.store.state import BEFORE_ALL, MayBeDelivered
+from shadowrelay.store.writing import BEFORE_ALL, MayBeDelivered
 from tests.kit.clock import Hands
 from tests.kit.ledger import NOW, SECOND, a_ledger, accept, all_done, an_attempt
 

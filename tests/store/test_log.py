@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Connection
 
-from shadowrelay.store import SqliteLedger
-from shadowrelay.store import connection as connections
+from shadowrelay.store import SqliteLedger, reading, writing
 from shadowrelay.store import ledger as ledger_module
 from tests.kit.clock import PATIENCE_SECONDS
 from tests.kit.ledger import a_ledger, accept
@@ -23,11 +22,11 @@ LONG = (
 
 @pytest.fixture(autouse=True)
 def _small_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "LOG_BYTES_MAX", LOG_BYTES_MAX)
+    monkeypatch.setattr(reading, "LOG_BYTES_MAX", LOG_BYTES_MAX)
     pragmas = tuple(
-        ("wal_autocheckpoint", "50", 50) if name == "wal_autocheckpoint" else rest for rest in connections.PRAGMAS for name in rest[:1]
+        ("wal_autocheckpoint", "50", 50) if name == "wal_autocheckpoint" else rest for rest in writing.PRAGMAS for name in rest[:1]
     )
-    monkeypatch.setattr(connections, "PRAGMAS", pragmas)
+    monkeypatch.setattr(writing, "PRAGMAS", pragmas)
 
 
 async def fill(ledger: SqliteLedger, count: int) -> None:

@@ -10,7 +10,7 @@ import pytest
 from shadowrelay.model.ids import MessageId
 from shadowrelay.model.ownership import Role
 from shadowrelay.model.replies import ConfigurationError, LedgerUnavailable
-from shadowrelay.store import connection as connections
+from shadowrelay.store import writing
 from shadowrelay.store.working import read_boot_id
 from tests.kit.clock import PATIENCE_SECONDS, Hands
 from tests.kit.ledger import (
@@ -103,7 +103,7 @@ async def test_the_pragmas_of_the_writer_are_what_they_should_be(tmp_path: Path)
 
 
 async def test_a_pragma_that_does_not_hold_is_an_error_that_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "PRAGMAS", (("journal_mode", "DELETE", "wal"),))
+    monkeypatch.setattr(writing, "PRAGMAS", (("journal_mode", "DELETE", "wal"),))
 
     with pytest.raises(ConfigurationError, match="journal_mode should be wal and is delete"):
         async with a_ledger(tmp_path):

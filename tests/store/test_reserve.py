@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from shadowrelay.model.replies import LedgerUnavailable
-from shadowrelay.store import connection as connections
-from shadowrelay.store import content, opening
+from shadowrelay.store import content, opening, writing
 from tests.kit.ledger import a_ledger, accept, all_done, an_attempt
 
 
@@ -83,7 +82,7 @@ async def test_a_start_that_is_not_possible_names_directory_and_need(tmp_path: P
 
 async def test_an_opening_that_failed_can_be_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(connections, "PRAGMAS", (("no_such_pragma", "1", 1),))
+        patched.setattr(writing, "PRAGMAS", (("no_such_pragma", "1", 1),))
         with pytest.raises(Exception, match="no_such_pragma"):
             async with a_ledger(tmp_path):
                 pass

@@ -13,8 +13,7 @@ import pytest
 from shadowrelay.model.ids import NO_SERVER
 from shadowrelay.model.ownership import Role
 from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, STORE_UNAVAILABLE, LedgerUnavailable
-from shadowrelay.store import SqliteLedger, content
-from shadowrelay.store import connection as connections
+from shadowrelay.store import SqliteLedger, content, writing
 from tests.kit.clock import PATIENCE_SECONDS
 from tests.kit.ledger import (
     NOW,
@@ -121,8 +120,8 @@ async def test_no_room_for_a_large_content_is_452_and_leaves_the_file_to_the_cal
 
 
 async def test_a_locked_database_is_451_and_recovers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pragmas = tuple(("busy_timeout", "20", 20) if name == "busy_timeout" else (name, *rest) for name, *rest in connections.PRAGMAS)
-    monkeypatch.setattr(connections, "PRAGMAS", pragmas)
+    pragmas = tuple(("busy_timeout", "20", 20) if name == "busy_timeout" else (name, *rest) for name, *rest in writing.PRAGMAS)
+    monkeypatch.setattr(writing, "PRAGMAS", pragmas)
     async with a_ledger(tmp_path) as ledger:
         other = sqlite3.connect(tmp_path / "queue.db", isolation_level=None)
         other.execute("BEGIN IMMEDIATE")

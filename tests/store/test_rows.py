@@ -11,7 +11,7 @@ from shadowrelay.model.message import BodyType, Recipient
 from shadowrelay.model.ownership import Choice, Copy
 from shadowrelay.model.queue import Delivery
 from shadowrelay.model.values import replace
-from shadowrelay.store import codec
+from shadowrelay.store import rows
 from tests.kit.ledger import an_envelope
 
 ORDINALS = [("", ()), ("1", (1,)), ("7", (7,)), ("1-40", range(1, 41)), ("1-2,4,6-8", (1, 2, 4, 6, 7, 8)), ("3,5", (5, 3))]
@@ -20,24 +20,24 @@ SERVER = ServerName("mx1.east.example")
 
 @pytest.mark.parametrize(("text", "ordinals"), ORDINALS)
 def test_ordinals_are_ranges(text: str, ordinals: tuple[int, ...]) -> None:
-    assert text == codec.encode_ordinals(frozenset(ordinals))
-    assert frozenset(ordinals) == codec.decode_ordinals(text)
+    assert text == rows.encode_ordinals(frozenset(ordinals))
+    assert frozenset(ordinals) == rows.decode_ordinals(text)
 
 
 @given(st.frozensets(st.integers(1, 3000)))
 def test_any_ordinals_come_back(ordinals: frozenset[int]) -> None:
-    assert ordinals == codec.decode_ordinals(codec.encode_ordinals(ordinals))
+    assert ordinals == rows.decode_ordinals(rows.encode_ordinals(ordinals))
 
 
 @given(st.datetimes(timezones=st.just(UTC), min_value=datetime(1970, 1, 1)))
 def test_instants_come_back_to_the_microsecond(at: datetime) -> None:
-    assert at == codec.decode_instant(codec.encode_instant(at))
+    assert at == rows.decode_instant(rows.encode_instant(at))
 
 
 def test_an_instant_of_another_zone_is_the_same_instant() -> None:
     at = datetime(2026, 3, 1, 12, tzinfo=timezone(timedelta(hours=5)))
 
-    assert at == codec.decode_instant(codec.encode_instant(at))
+    assert at == rows.decode_instant(rows.encode_instant(at))
 
 
 COPIES = [
@@ -50,7 +50,7 @@ COPIES = [
 
 @pytest.mark.parametrize("copies", COPIES, ids=len)
 def test_copies_come_back_in_their_order(copies: tuple[Copy, ...]) -> None:
-    assert copies == codec.decode_copies(codec.encode_copies(copies))
+    assert copies == rows.decode_copies(rows.encode_copies(copies))
 
 
 def test_an_envelope_comes_back_with_every_field() -> None:
@@ -65,27 +65,25 @@ def test_an_envelope_comes_back_with_every_field() -> None:
         subject='a "quoted"\ttab, lone surrogate \udce9',
     )
 
-    assert envelope == codec.decode_envelope(
-        envelope.message_id, codec.encode_envelope(envelope, codec.encode_instant(envelope.arrived_at))
-    )
+    assert envelope == rows.decode_envelope(envelope.message_id, rows.encode_envelope(envelope, rows.encode_instant(envelope.arrived_at)))
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "[1]", "null", "3", '{"a":1}', '["a",1,1,"7BIT",0,null,null,"","","","",""]', "[" * 5000])
 def test_a_text_that_is_no_envelope_is_a_value_error(text: str) -> None:
     with pytest.raises((ValueError, RecursionError)):
-        codec.decode_envelope(an_envelope().message_id, text)
+        rows.decode_envelope(an_envelope().message_id, text)
 
 
 @pytest.mark.parametrize("text", ["x", "1-", "-", "1,,2", "1-2-3"])
 def test_a_text_that_is_no_ordinals_is_a_value_error(text: str) -> None:
     with pytest.raises(ValueError, match="invalid literal"):
-        codec.decode_ordinals(text)
+        rows.decode_ordinals(text)
 
 
 @pytest.mark.parametrize("text", ["a", "a b", "a b 9", "a b c", "a b 0 d"])
 def test_a_text_that_is_no_copies_is_a_value_error(text: str) -> None:
     with pytest.raises(ValueError, match=r"unpack|Choice|invalid literal"):
-        codec.decode_copies(text)
+        rows.decode_copies(text)
 
 
 # deliveries
@@ -101,13 +99,13 @@ def test_a_text_that_is_no_copies_is_a_value_error(text: str) -> None:
     )
 )
 def test_any_deliveries_come_back(deliveries: list[Delivery]) -> None:
-    lines = [codec.encode_delivery(codec.encode_instant(each.at), each.next_hop, each.ordinals, each.is_inside) for each in deliveries]
+    lines = [rows.encode_delivery(rows.encode_instant(each.at), each.next_hop, each.ordinals, each.is_inside) for each in deliveries]
 
-    assert tuple(deliveries) == codec.decode_deliveries("".join(lines))
+    assert tuple(deliveries) == rows.decode_deliveries("".join(lines))
 
 
 @pytest.mark.parametrize("text", ["rubbish", "1 i 1", "x i 1 hop", "1 i x hop", "999999999999999999999999 i 1 hop", "\x00"])
 def test_deliveries_that_make_no_sense_are_none_and_those_before_them_stay(text: str) -> None:
-    whole = codec.encode_delivery(1, "store:25", frozenset({1}), is_inside=True)
+    whole = rows.encode_delivery(1, "store:25", frozenset({1}), is_inside=True)
 
-    assert ["store:25"] == [each.next_hop for each in codec.decode_deliveries(whole + text)]
+    assert ["store:25"] == [each.next_hop for each in rows.decode_deliveries(whole + text)]
