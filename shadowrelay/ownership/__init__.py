@@ -11,7 +11,7 @@ copy; a primary server that places again uses a number above that of the old cop
 
 **Why leases.** A number decides which node yields when two meet; until then both could deliver. A lease prevents that: a primary server
 delivers only while every server that may hold a copy has recently proved receipt of something it sent, and so will not take over yet
-(`leases` has the arithmetic). After a lease has ended, the primary asks that server first. No function here reads a clock.
+(`rules` has the arithmetic). After a lease has ended, the primary asks that server first. No function here reads a clock.
 
 **The events.** Each cell lists the roles that may follow (P primary, A set aside by its owner, H handed over by a node that drains,
 S shadow, U a shadow message that cannot be read, D delivered, R released), or why nothing happens. `tests/ownership/test_table.py`

@@ -5,7 +5,7 @@ the writer's thread; one lock decides which came first. Between that decision an
 began earlier, the message still appears to be ours: no attempt begins until a read begins after the commit. The same holds
 for a fork whose attempt has just ended: an older read still shows it as due.
 
-Leases are kept in memory and do not survive the process. Their arithmetic is `ownership.leases`.
+Leases are kept in memory and do not survive the process. Their arithmetic is in `ownership.rules`.
 """
 
 import math
@@ -17,11 +17,11 @@ from shadowrelay.model.ids import NO_DATABASE, DatabaseId, MessageId, ServerName
 from shadowrelay.model.message import NO_ORDINALS, Ordinals
 from shadowrelay.model.ownership import Claim, Copy
 from shadowrelay.model.queue import StoredMessage
-from shadowrelay.ownership import leases
+from shadowrelay.ownership import rules
 from shadowrelay.ports import Clock
 from shadowrelay.settings.values import Transport, WithoutLease
 
-LONGEST_REPLY_SECONDS = leases.REPLY_ALLOWANCE_MAX.total_seconds()  # nobody waits longer for the reply to a final dot
+LONGEST_REPLY_SECONDS = rules.REPLY_ALLOWANCE_MAX.total_seconds()  # nobody waits longer for the reply to a final dot
 ACCEPT = ""  # stands for the next hop while a message is being accepted
 
 Fork = tuple[MessageId, str]
@@ -181,23 +181,23 @@ class Leases:
         self._span = span = transport.shadow_resubmit_time_span
         self._spans: dict[ServerName, timedelta] = {}
         self._lengths: dict[ServerName, float] = {}  # of servers whose span is known
-        self._length = leases.lease_length(span, span)
-        self._servers: dict[ServerName, leases.ServerLease] = {}
+        self._length = rules.lease_length(span, span)
+        self._servers: dict[ServerName, rules.ServerLease] = {}
         self._copies: dict[MessageId, dict[ServerName, float]] = {}
         self._confirmed: dict[MessageId, dict[ServerName, float]] = {}  # confirmation times; kept for `defer` only
-        self.reply_allowance = leases.reply_allowance(span)
+        self.reply_allowance = rules.reply_allowance(span)
         self.configure(transport)
 
     def configure(self, transport: Transport) -> None:
         """Apply a changed policy or poll interval; the span is fixed until the next start."""
         is_deferring = transport.delivery_without_lease is WithoutLease.DEFER
-        self._proof_age_max = leases.proof_age_max(transport.discard_poll_interval) if is_deferring else None
+        self._proof_age_max = rules.proof_age_max(transport.discard_poll_interval) if is_deferring else None
 
     def learn_span(self, server: ServerName, span: timedelta) -> None:
         """The peer's own span, from its XSHADOW. One that differs is safe, but probably not meant: leases use the shorter one, and a
         takeover waits for the longer one."""
         self._spans[server] = span
-        self._lengths[server] = leases.lease_length(self._span, span)
+        self._lengths[server] = rules.lease_length(self._span, span)
 
     def length(self, server: ServerName) -> float:
         """Seconds that a lease on this server lasts."""
@@ -205,12 +205,12 @@ class Leases:
 
     def silence_limit(self, server: ServerName) -> float:
         """Seconds of silence of this server after which its shadow messages are promoted."""
-        return leases.silence_limit(self._span, self._spans.get(server, self._span))
+        return rules.silence_limit(self._span, self._spans.get(server, self._span))
 
     def proved(self, server: ServerName, database: DatabaseId, spoke_at: float) -> None:
         """The server has received what we sent at `spoke_at`."""
         lease = self._servers.get(server)
-        self._servers[server] = leases.renewed(lease, database, spoke_at, self._clock.awake(), self._lengths.get(server, self._length))
+        self._servers[server] = rules.renewed(lease, database, spoke_at, self._clock.awake(), self._lengths.get(server, self._length))
 
     def began(self, message_id: MessageId, server: ServerName, spoke_at: float, *, is_confirmed: bool) -> None:
         """A copy was sent, or chosen again, beginning at `spoke_at`. Unconfirmed, it counts only if there was no lease before:
@@ -235,12 +235,12 @@ class Leases:
     def left(self, message_id: MessageId, copy: Copy) -> float:
         """Seconds left of the lease on one copy; zero or less: it has ended."""
         until = self._copies.get(message_id, {}).get(copy.server)
-        return leases.lease_left(until, copy.database, self._servers.get(copy.server), self._clock.awake())
+        return rules.lease_left(until, copy.database, self._servers.get(copy.server), self._clock.awake())
 
     def suffices(self, message_id: MessageId, copy: Copy) -> bool:
         """Whether the lease runs long enough for a final dot, because an attempt that could not end would only be repeated; and,
         if `delivery_without_lease` is `defer`, whether the server was heard recently."""
-        if not leases.may_end_data(self.left(message_id, copy), self.reply_allowance):
+        if not rules.may_end_data(self.left(message_id, copy), self.reply_allowance):
             return False
         return self._proof_age_max is None or self._is_recent(message_id, copy.server, self._proof_age_max)
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from ipaddress import ip_address
 
-from shadowrelay.ownership import leases
+from shadowrelay.ownership import rules
 from shadowrelay.settings import certificates
 from shadowrelay.settings.values import Preference, ReceiveConnector, Settings, format_size
 
@@ -102,8 +102,8 @@ def _about_times(settings: Settings) -> Iterator[str]:
         )
     if transport.discard_poll_interval > transport.shadow_heartbeat_frequency:
         yield "transport.discard_poll_interval is longer than shadow_heartbeat_frequency, which then decides; shorten it"
-    allowed = leases.reply_allowance(transport.shadow_resubmit_time_span)
-    if transport.shadow_redundancy_enabled and settings.shadow_candidates and allowed < leases.REPLY_ALLOWANCE_MAX.total_seconds():
+    allowed = rules.reply_allowance(transport.shadow_resubmit_time_span)
+    if transport.shadow_redundancy_enabled and settings.shadow_candidates and allowed < rules.REPLY_ALLOWANCE_MAX.total_seconds():
         yield (
             f"transport.shadow_resubmit_time_span allows a lease to begin the final dot with {allowed:.3g} s left for its reply, where "
             "RFC 5321 asks for 10 minutes: a next hop that is slower while a peer is silent gets the message again; make it 30m or more"

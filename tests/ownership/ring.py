@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 from shadowrelay.model.ownership import Choice, Claim, CopyNumber
-from shadowrelay.ownership import leases, rules
+from shadowrelay.ownership import rules
 from tests.ownership.explore import POLICIES, explore
 from tests.ownership.state import Budget
 
@@ -46,7 +46,7 @@ RULES = {
     ),
     "dot": Rule(
         "the final dot is not sent unless the lease outlasts its reply",
-        leases, "may_end_data", lambda left, allowance: True, Budget(crashes=1), "twice",
+        rules, "may_end_data", lambda left, allowance: True, Budget(crashes=1), "twice",
     ),
     "higher": Rule(
         "a claim yields only to a higher number",

@@ -11,7 +11,7 @@ from itertools import combinations
 from typing import Any
 
 from shadowrelay.model.ownership import Choice, DiscardStatus, Role
-from shadowrelay.ownership import leases, rules
+from shadowrelay.ownership import rules
 from shadowrelay.ownership.rules import Note
 from tests.ownership.events import After, Events, Facts, Node, Tell
 from tests.ownership.state import (
@@ -409,7 +409,7 @@ class Steps:
         if not s.leases & ALL << WIDTH * n:
             return
         during_attempt = s.up[n] and s.attempt[n] is not Attempt.IDLE
-        if during_attempt and not leases.may_end_data(0, 1):
+        if during_attempt and not rules.may_end_data(0, 1):
             return  # the final dot was sent only because the lease outlasts its reply
         for t in self.nodes:
             if self.lease(s, n, t) and not self.reach(s, n, t):

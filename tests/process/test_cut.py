@@ -23,7 +23,7 @@ from shadowrelay.lab.cluster import Cluster, NodeProcess, Place, Table
 from shadowrelay.lab.traffic import Arrival, Load, Sent, Sink
 from shadowrelay.model.message import Content, Envelope
 from shadowrelay.model.replies import Reply
-from shadowrelay.ownership.leases import proof_age_max
+from shadowrelay.ownership.rules import proof_age_max
 from shadowrelay.tracking import operator_log
 from tests.kit.clock import until
 from tests.kit.machines import Hub, machines, obstacle

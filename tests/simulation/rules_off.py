@@ -16,7 +16,7 @@ from shadowrelay.model.ownership import Claim, Transition
 from shadowrelay.model.replies import Reply
 from shadowrelay.model.tracking import EventId, TrackingEvent
 from shadowrelay.model.values import replace
-from shadowrelay.ownership import leases, primary, rules
+from shadowrelay.ownership import primary, rules
 from shadowrelay.pipeline import delivery_rules, dsn, tracking_rows
 from shadowrelay.pipeline.leases import Leases
 from shadowrelay.smtp import deliverer
@@ -112,12 +112,12 @@ RULES: dict[str, Off] = {
     ),
     "silence": Off(
         "a shadow server promotes only after the whole span",
-        ((leases, "silence_limit", _quarter(leases.silence_limit)),),
+        ((rules, "silence_limit", _quarter(rules.silence_limit)),),
         ("cut-defer",), "I4",
     ),
     "lease length": Off(
         "a lease ends before the silence does",
-        ((leases, "lease_length", _double(leases.lease_length)),),
+        ((rules, "lease_length", _double(rules.lease_length)),),
         ("cut-defer",), "I4",
     ),
     "sync": Off(

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from shadowrelay.model.ids import NO_DATABASE, DatabaseId
-from shadowrelay.ownership.leases import (
+from shadowrelay.ownership.rules import (
     ServerLease,
     lease_left,
     lease_length,
