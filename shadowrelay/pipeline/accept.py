@@ -35,7 +35,7 @@ from shadowrelay.model.replies import (
 )
 from shadowrelay.model.tracking import Replication
 from shadowrelay.ownership import primary
-from shadowrelay.pipeline import ages, tracking_rows
+from shadowrelay.pipeline import delivery_rules, tracking_rows
 from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.copier import Copier, CopyResult
 from shadowrelay.pipeline.deliver import DeliverService
@@ -88,7 +88,7 @@ class AcceptService:
             parties = tuple([context.peers.party(server) for server in firsts])
             claim = primary.first_claim(context.me, len(envelope.recipients), parties, wanted)
             now = context.now()
-            message = NewMessage(envelope, claim, Origin.CLIENT, now, ages.remember_until(now, transport))
+            message = NewMessage(envelope, claim, Origin.CLIENT, now, delivery_rules.remember_until(now, transport))
             if reject and len(firsts) < wanted:
                 return self._refuse(StoredMessage(0, envelope, claim, Origin.CLIENT, None, None), [], content.size)
             context.attempts.begin(message_id)  # the claim must not end while the message is being accepted

@@ -21,7 +21,7 @@ from shadowrelay.model.ownership import Claim, Transition
 from shadowrelay.model.replies import LedgerUnavailable
 from shadowrelay.model.values import replace
 from shadowrelay.ownership.rules import Party
-from shadowrelay.pipeline import ages
+from shadowrelay.pipeline import delivery_rules
 from shadowrelay.pipeline.leases import Attempts, Leases
 from shadowrelay.pipeline.peerbook import PeerBook
 from shadowrelay.pipeline.pressure_rules import NO_PRESSURE, Pressure
@@ -150,7 +150,7 @@ class Context:
     pressure: Pressure = NO_PRESSURE
     placements: set[MessageId] = field(default_factory=set)  # a copy is in progress, or its outcome is not recorded yet
 
-    wall: ages.WallClock | None = None
+    wall: delivery_rules.WallClock | None = None
     set_backs_count: int = 0  # how often the wall clock was set back
 
     now: Callable[[], datetime] = field(init=False)
@@ -161,7 +161,7 @@ class Context:
     def clock_ahead(self) -> timedelta:
         """How far the wall clock has jumped ahead of elapsed time: nothing expires by that part."""
         before = self.wall
-        self.wall = ages.seen(before, self.clock.now(), self.clock.awake())
+        self.wall = delivery_rules.next_reading(before, self.clock.now(), self.clock.awake())
         if self.wall.jump:
             seconds = round(self.wall.jump.total_seconds(), 3)
             _log.warning("clock.jumped", seconds=seconds, not_believed_seconds=round(self.wall.ahead.total_seconds(), 3))

@@ -1,4 +1,4 @@
-"""Rules of delivery: outcomes of attempts, retry times, room in queues, poison. docs/design.md 6.5, 6.9, 6.10.
+"""Rules of delivery: outcomes of attempts, retry times, room in queues, poison, retention. docs/design.md 6.3, 6.5, 6.9, 6.10.
 
 **The ladder** sets the time of the next retry, for a fork and for the queue of a next hop. Source: msd-int
 
@@ -48,6 +48,12 @@ suspect, and suspects are attempted one at a time. After the third it is set asi
 Two messages are the same for a recipient if Message-ID, Date, sender and recipient are. The key is a hash of the four, because they
 may be long. No loss is worth an avoided duplicate: a message without one of the two header fields has no key, and neither has one
 whose fields may have been cut, here or on the wire, or are not printable ASCII.
+
+**Retention** is how long the content and the row of a message stay. Source: seed-000, msd-sn; docs/protocol.md 10; docs/design.md 6.3.
+After the wall clock jumps forward (an administrator or a time server sets the wrong year), nothing expires by the jump until
+the new time has stood for a day. Otherwise shadow messages would expire while their primaries still have to deliver them.
+Within one process CLOCK_BOOTTIME distinguishes a jump from elapsed time (including suspend); a new process has to trust the
+wall clock.
 """
 
 from collections.abc import Mapping
@@ -61,7 +67,7 @@ from shadowrelay.model.ownership import Choice, Claim, Role
 from shadowrelay.model.queue import FailureKind, ForkRetry, StoredMessage
 from shadowrelay.model.replies import DeliveryError, PermanentDeliveryError, Reply
 from shadowrelay.model.values import dataclass, replace
-from shadowrelay.settings.values import Send
+from shadowrelay.settings.values import Send, Transport
 
 JITTER_MAX = 0.1  # of the wait: spreads the retries of messages that failed together
 FAILURES_MAX = 2**31
@@ -447,3 +453,47 @@ def keys_of(envelope: Envelope, ordinals: Ordinals) -> dict[int, bytes]:
         whole.update(f"{local}{at}{domain.lower()}".encode("utf-8", "surrogatepass"))
         keys[ordinal] = whole.digest()
     return keys
+
+
+def shadow_keep_until(held_at: datetime, transport: Transport) -> datetime:
+    """When a shadow message that was never acknowledged expires. Source: seed-000"""
+    return held_at + transport.safety_net_hold_time + transport.message_expiration_timeout
+
+
+def safety_net_until(left_at: datetime, transport: Transport) -> datetime:
+    """When Safety Net may drop what was delivered or discarded at `left_at`."""
+    return left_at + transport.safety_net_hold_time
+
+
+def remember_until(last_copy_sent_at: datetime, transport: Transport) -> datetime:
+    """Until when a primary's row answers STATUS: no shadow message of it is older than that."""
+    return last_copy_sent_at + transport.safety_net_hold_time + transport.message_expiration_timeout
+
+
+TOLERANCE = timedelta(seconds=5)  # between two readings: slewing, and delays on a busy machine
+BELIEVED_AFTER_SECONDS = 86_400.0  # a jump that was not reverted for a day is trusted
+
+
+@dataclass(frozen=True, slots=True)
+class WallClock:
+    """The latest reading. `jump` was detected by this reading. Units: `awake` and `jumped_at` are seconds of CLOCK_BOOTTIME;
+    `ahead` is the part of the wall clock's time that is not trusted."""
+
+    now: datetime
+    awake: float
+    ahead: timedelta = timedelta(0)
+    jumped_at: float = 0.0
+    jump: timedelta = timedelta(0)
+
+
+def next_reading(before: WallClock | None, now: datetime, awake: float) -> WallClock:
+    """The next reading. A jump back cancels an earlier jump forward. A jump back alone makes messages look younger, so nothing
+    expires early; but retries scheduled for a wall-clock time would wait longer, and must be corrected (`deliver`)."""
+    if before is None:
+        return WallClock(now, awake)
+    jump = now - before.now - timedelta(seconds=awake - before.awake)
+    if abs(jump) > TOLERANCE:
+        return WallClock(now, awake, max(before.ahead + jump, timedelta(0)), awake, jump)
+    if before.ahead and awake - before.jumped_at >= BELIEVED_AFTER_SECONDS:
+        return WallClock(now, awake)
+    return WallClock(now, awake, before.ahead, before.jumped_at)

@@ -17,7 +17,7 @@ from shadowrelay.model.replies import LedgerUnavailable, Reply
 from shadowrelay.model.values import replace
 from shadowrelay.ownership import primary, shadow
 from shadowrelay.ownership.rules import Note, Party
-from shadowrelay.pipeline import ages, tracking_rows
+from shadowrelay.pipeline import delivery_rules, tracking_rows
 from shadowrelay.pipeline.common_settings import common_settings
 from shadowrelay.pipeline.context import Context
 from shadowrelay.protocol.xqdiscard import format_superseded
@@ -135,7 +135,7 @@ class PeerDesk:
             return OF_BEFORE
         count = len(offer.envelope.recipients)
         now = context.now()
-        keep_until = ages.shadow_keep_until(now, context.settings.transport)
+        keep_until = delivery_rules.shadow_keep_until(now, context.settings.transport)
         offered = Claim(Role.SHADOW, offer.number, count, offer.done, peer.server, peer.database)
         message = NewMessage(offer.envelope, offered, Origin.SHADOW, None, keep_until)
 

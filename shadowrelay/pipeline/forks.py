@@ -35,7 +35,7 @@ from shadowrelay.model.routing import Destination, Fork
 from shadowrelay.model.tracking import EventSource
 from shadowrelay.model.values import dataclass, replace
 from shadowrelay.ownership import primary
-from shadowrelay.pipeline import ages, delivery_rules, dsn, journal, tracking_rows
+from shadowrelay.pipeline import delivery_rules, dsn, journal, tracking_rows
 from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.delivery_rules import NO_REPLY, AttemptOutcome
 from shadowrelay.pipeline.dsn import Action, DsnKind, RecipientReport, promotion_header
@@ -135,7 +135,7 @@ class Notices:
         claim = primary.first_claim(context.me, 1, wanted=transport.shadow_copies)
         if stored.is_promoted:  # the lost primary may have made this DSN already, and any node may have taken that over
             claim = replace(claim, copies=context.peers.entries())
-        message = NewMessage(envelope, claim, Origin.DSN, now, ages.remember_until(now, transport))
+        message = NewMessage(envelope, claim, Origin.DSN, now, delivery_rules.remember_until(now, transport))
         return SideMessage(message, Content(len(data), hashlib.sha256(data).digest(), data), ACTIONS[kind].value)
 
     def _report(
@@ -459,8 +459,8 @@ class Forks:
             outcome.retry,
             others,
             sides,
-            ages.safety_net_until(now, transport),
-            ages.remember_until(now, transport),
+            delivery_rules.safety_net_until(now, transport),
+            delivery_rules.remember_until(now, transport),
             tuple(map(keys.__getitem__, outcome.delivered)) if keys else (),
             sent=outcome.delivered,
             is_inside=attempt.fork.destination.inside_boundary,

@@ -18,7 +18,7 @@ from shadowrelay.model.peers import DiscardReply, PeerIdentity
 from shadowrelay.model.replies import LedgerUnavailable, PeerUnavailable
 from shadowrelay.ownership import shadow
 from shadowrelay.ownership.rules import Note, Party
-from shadowrelay.pipeline import ages, promote
+from shadowrelay.pipeline import delivery_rules, promote
 from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.follow import FollowService
 from shadowrelay.pipeline.promote import PromoteService
@@ -164,7 +164,7 @@ class HeartbeatService:
                 context.attempts.changed(event.message_id)
             return transition
 
-        keep_until = ages.safety_net_until(context.now(), context.settings.transport)
+        keep_until = delivery_rules.safety_net_until(context.now(), context.settings.transport)
         transitions = await context.ledger.record_discards(speaker.server, speaker.database, incarnation, reply.events, decide, keep_until)
         for event, transition in zip(reply.events, transitions, strict=True):
             if not context.call_off_done(event.message_id, transition) and transition.changed:

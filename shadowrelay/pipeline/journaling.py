@@ -20,7 +20,7 @@ from shadowrelay.model.queue import AttemptRecord, NewMessage, Origin, SideMessa
 from shadowrelay.model.replies import ContentCorrupt, LedgerUnavailable
 from shadowrelay.model.values import replace
 from shadowrelay.ownership import primary
-from shadowrelay.pipeline import ages, journal
+from shadowrelay.pipeline import delivery_rules, journal
 from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.dsn import RETURNED_OCTETS_MAX
 
@@ -113,7 +113,7 @@ class Journaling:
         claim = primary.first_claim(me, 1, wanted=context.settings.transport.shadow_copies)
         if stored.is_promoted:  # the lost primary may have made this report already, and any node may have taken that over
             claim = replace(claim, copies=context.peers.entries())
-        message = NewMessage(envelope, claim, Origin.JOURNAL, now, ages.remember_until(now, context.settings.transport))
+        message = NewMessage(envelope, claim, Origin.JOURNAL, now, delivery_rules.remember_until(now, context.settings.transport))
         return SideMessage(message, await context.ledger.wrapped(content, header, trailer))
 
 

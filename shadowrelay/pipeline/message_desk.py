@@ -22,7 +22,7 @@ from shadowrelay.model.queue import AttemptRecord, SideMessage, StoredMessage, S
 from shadowrelay.model.replies import ContentCorrupt, Reply, RequestRefused
 from shadowrelay.model.tracking import EventSource
 from shadowrelay.ownership import primary, rules, shadow
-from shadowrelay.pipeline import ages, delivery_rules, tracking_rows
+from shadowrelay.pipeline import delivery_rules, tracking_rows
 from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.deliver import DeliverService
 from shadowrelay.pipeline.delivery_rules import AttemptOutcome
@@ -189,7 +189,7 @@ class MessageDesk:
             sides = await self._notices.about(stored, read, outcome, "", passes_dsn=False)
         transport = context.settings.transport
         now = context.now()
-        keep_until, remember_until = ages.safety_net_until(now, transport), ages.remember_until(now, transport)
+        keep_until, remember_until = delivery_rules.safety_net_until(now, transport), delivery_rules.remember_until(now, transport)
         record = AttemptRecord(message_id, "", left, None, (), sides, keep_until, remember_until)
 
         def decide(_: MessageId, claim: Claim | None) -> Transition:

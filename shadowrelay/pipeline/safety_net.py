@@ -21,7 +21,7 @@ from shadowrelay.model.routing import Destination
 from shadowrelay.model.values import replace
 from shadowrelay.ownership import primary
 from shadowrelay.ownership.rules import Party
-from shadowrelay.pipeline import ages, dsn, safety_net_rules, tracking_rows
+from shadowrelay.pipeline import delivery_rules, dsn, safety_net_rules, tracking_rows
 from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.deliver import DeliverService
 from shadowrelay.pipeline.safety_net_rules import Selection
@@ -228,7 +228,7 @@ class SafetyNetService:
         envelope = safety_net_rules.envelope_for(original.envelope, selection.ordinals, message_id, now)
         header = dsn.resubmission_header(me.server, message_id, original_id, number, now)
         content = await context.ledger.wrapped(content, header)
-        message = NewMessage(envelope, claim, Origin.SAFETY_NET, now, ages.remember_until(now, context.settings.transport))
+        message = NewMessage(envelope, claim, Origin.SAFETY_NET, now, delivery_rules.remember_until(now, context.settings.transport))
         made = await context.ledger.record_progress(number, step, message, content)
         if made is None:
             return  # the request was disabled meanwhile, or the message is here already, perhaps as another node's copy

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from shadowrelay.pipeline.ages import BELIEVED_AFTER_SECONDS, WallClock, seen
+from shadowrelay.pipeline.delivery_rules import BELIEVED_AFTER_SECONDS, WallClock, next_reading
 
 AT = datetime(2026, 11, 21, 12, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -12,9 +12,9 @@ DAY = timedelta(days=1)
 
 def looks(*steps: tuple[timedelta, float]) -> WallClock:
     """Each step: how far the wall clock went, and how many seconds passed."""
-    clock = seen(None, AT, 1000.0)
+    clock = next_reading(None, AT, 1000.0)
     for wall, seconds in steps:
-        clock = seen(clock, clock.now + wall, clock.awake + seconds)
+        clock = next_reading(clock, clock.now + wall, clock.awake + seconds)
     return clock
 
 

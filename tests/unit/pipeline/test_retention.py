@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 
-from shadowrelay.pipeline.ages import remember_until, safety_net_until, shadow_keep_until
+from shadowrelay.pipeline.delivery_rules import remember_until, safety_net_until, shadow_keep_until
 from shadowrelay.settings.values import Transport
 
 NOW = datetime(2026, 11, 21, 10, 0, tzinfo=UTC)
