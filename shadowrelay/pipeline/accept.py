@@ -39,7 +39,7 @@ from shadowrelay.pipeline import delivery_rules, tracking_rows
 from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.copier import Copier, CopyResult
 from shadowrelay.pipeline.deliver import DeliverService
-from shadowrelay.pipeline.outcomes import Verdicts
+from shadowrelay.pipeline.forks import Verdicts
 from shadowrelay.pipeline.place import PlaceService
 from shadowrelay.pipeline.pressure_rules import Pressure
 

@@ -21,11 +21,10 @@ from shadowrelay.pipeline.deliver import DeliverService
 from shadowrelay.pipeline.desk import PeerDesk
 from shadowrelay.pipeline.drain import DrainService
 from shadowrelay.pipeline.follow import FollowService
-from shadowrelay.pipeline.forks import Forks
+from shadowrelay.pipeline.forks import Forks, Verdicts
 from shadowrelay.pipeline.heartbeat import HeartbeatService
 from shadowrelay.pipeline.leases import Attempts, Leases
 from shadowrelay.pipeline.message_desk import MessageDesk
-from shadowrelay.pipeline.outcomes import Verdicts
 from shadowrelay.pipeline.peerbook import PeerBook
 from shadowrelay.pipeline.place import PlaceService
 from shadowrelay.pipeline.pressure import PressureService

@@ -17,7 +17,6 @@ A restart needs no special path: whatever is due in the ledger is delivered.
 """
 
 import asyncio
-import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
@@ -34,12 +33,10 @@ from shadowrelay.model.routing import Destination, Fork
 from shadowrelay.ownership import rules
 from shadowrelay.pipeline import delivery_rules, tracking_rows
 from shadowrelay.pipeline.context import Context
-from shadowrelay.pipeline.delivery_rules import NO_REPLY
-from shadowrelay.pipeline.enqueue import Enqueuer
-from shadowrelay.pipeline.forks import ForkAttempt, Forks, NextHopNews, SameInProgress, reply_of
+from shadowrelay.pipeline.delivery_rules import NO_REPLY, reply_of
+from shadowrelay.pipeline.forks import ForkAttempt, Forks, NextHopNews, Outcomes, SameInProgress, Verdicts
 from shadowrelay.pipeline.leases import ACCEPT, AttemptLease
-from shadowrelay.pipeline.next_hop_queue import Arriving, NextHopQueue, NextHopQueues
-from shadowrelay.pipeline.outcomes import Outcomes, Verdicts
+from shadowrelay.pipeline.next_hop_queue import Arriving, Enqueuer, NextHopQueue, NextHopQueues
 from shadowrelay.pipeline.poison import Suspects, set_aside_corrupt, set_aside_poison
 
 PAGE = 400  # messages per step, of Submission or of a wake-up
@@ -49,7 +46,7 @@ SUBMISSION_SECONDS = 15.0  # between unrequested reads of Submission; only messa
 SUSPENDED_SUBMISSION_SHARE = 20  # of the time, at most one part is spent on reading it
 NOTICES_SECONDS = 5.0  # how late a delay notice or an expiry may be without an attempt
 PARKED_MAX = timedelta(minutes=30)  # a message that waits for a server is checked again, in case the event was missed
-ARRIVING_SECONDS = 0.2  # less than `pipeline.outcomes.OWN_COMMIT_AFTER_SECONDS`
+ARRIVING_SECONDS = 0.2  # less than `pipeline.forks.OWN_COMMIT_AFTER_SECONDS`
 ARRIVING_GRAIN_SECONDS = 0.01  # messages whose wait ends within this time are handled together
 ALL = 2**31  # no limit on the messages to wake
 NO_SERVERS: frozenset[ServerName] = frozenset()
@@ -77,12 +74,11 @@ class DeliverService:
         self._verdicts = verdicts
         self._forks = forks
         self._suspects = Suspects()
-        self._chance = random.Random()
         self._event = asyncio.Event()
         self._queues = queues = NextHopQueues(context, self._event.set)
         self._enqueuer = Enqueuer(context, forks, verdicts, queues, want_copy)
         self._loaded_since_start: set[int] = set()  # internal ids of earlier messages that have had their LOAD
-        self._outcomes = Outcomes(context, verdicts, queues, self.committed, self._loaded_since_start.discard)
+        self._outcomes = Outcomes(context, verdicts, queues.note_due, self.committed, self._loaded_since_start.discard)
         self._fresh: dict[MessageId, None] = {}  # new in the ledger, or just placed: to be examined
         self._in_hand: dict[MessageId, dict[str, Ordinals]] = {}  # of the loaded forks, by next hop
         self._in_review: dict[MessageId, dict[str, bool]] = {}  # by next hop: is it only aging?
@@ -718,50 +714,16 @@ class DeliverService:
                     async with self._suspects.turn():
                         news = await self._forks.attempt(attempt, record)
                 if news is not None:
-                    self._note_news(queue, stored.envelope.message_id, news, began_at)
+                    self._queues.note_news(queue, stored.envelope.message_id, news, began_at)
         except (LeaseTooShort, ContentCorrupt, LedgerUnavailable) as error:
             if has_session and not is_aging:
-                self._note_news(queue, stored.envelope.message_id, NextHopNews(None), began_at)
+                self._queues.note_news(queue, stored.envelope.message_id, NextHopNews(None), began_at)
             if isinstance(error, LedgerUnavailable):
                 raise
             if isinstance(error, ContentCorrupt):
                 await set_aside_corrupt(context, stored, str(error))
             return isinstance(error, LeaseTooShort)
         return False
-
-    def _note_news(self, queue: NextHopQueue, message_id: MessageId, news: NextHopNews, began_at: float) -> None:
-        """See `delivery_rules`: the queue is in Retry, paced, or Active."""
-        context = self._context
-        before, failure = queue.state, news.failure
-        now = context.now()
-        if failure is None:
-            queue.state = delivery_rules.after_answer(before, queue.concurrency)
-        elif news.is_lost:
-            queue.state = delivery_rules.after_lost(before, message_id, queue.concurrency, now)
-        else:
-            send, chance = context.settings.send, self._chance.random()
-            noted_at = context.clock.awake()
-            queue.state = delivery_rules.after_unreachable(before, str(failure), began_at, noted_at, now, send, chance)
-        after = queue.state
-        if after is before:
-            return
-        if after.retry is not None:
-            queue.call_off()
-            self._queues.want_turn_at(queue, after.retry.probe_at)
-            if before.retry is None:
-                _log.warning("queue.retry", next_hop=queue.key, reply=str(failure), probe_at=after.retry.probe_at.isoformat())
-            return
-        if before.retry is not None:
-            _log.info("queue.active", next_hop=queue.key, since=before.retry.since.isoformat(), probes=before.retry.failures_count)
-        if after.paused_until is not None:
-            queue.call_off()
-            self._queues.want_turn_at(queue, after.paused_until)
-            if before.paused_until is None:
-                _log.warning("queue.sessions_lost", next_hop=queue.key, reply=str(failure))
-            return
-        if before.paused_until is not None:
-            _log.info("queue.sessions_kept", next_hop=queue.key)
-        self._queues.want_turn(queue)
 
     async def _age(self, now: datetime) -> None:
         """Notify senders of late and expired messages that cannot be attempted now: next hop unreachable, or turn not come."""

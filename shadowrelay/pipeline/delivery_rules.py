@@ -230,6 +230,15 @@ def expired_reply(last: Reply) -> Reply:
     return Reply(EXPIRED_CODE, EXPIRED_STATUS, f"QUEUE.Expired; last reply: {last}")
 
 
+def reply_of(text: str) -> Reply:
+    """Parse the last reply of a retry, which is kept as text: `451 4.4.1 …`."""
+    code, _, rest = text.partition(" ")
+    enhanced, _, words = rest.partition(" ")
+    if not code.isdigit():
+        return NO_REPLY
+    return Reply(int(code), enhanced, words) if enhanced[:2] in ("2.", "4.", "5.") else Reply(int(code), "", rest)
+
+
 LOADED_MAX = 1_000  # attempts of the whole node; Exchange's MaxOutboundConnections. Source: msp-ts
 LOADED_PER_SESSION = 2
 ARRIVING_PER_SESSION = 10  # messages that wait briefly for room

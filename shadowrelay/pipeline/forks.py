@@ -1,15 +1,17 @@
-"""Attempts one fork: runs its transactions, records their outcome, and builds the DSNs. RFC 3461, docs/design.md 5.
+"""Attempts one fork: runs its transactions and records their outcome, with the verdict if that is still missing. docs/design.md 5.
 
 A fork of more than 100 recipients takes several transactions. Deliveries of each are recorded before the next begins, so that
 a crash repeats at most one transaction. Failed recipients are recorded with the last one, with one DSN for all of them; until
 then a restart would only try them again.
 
-DSNs are messages of their own, committed with the outcome that caused them. A DSN that cannot be built must not prevent
-recording that outcome: otherwise recipients already served would get the message repeatedly. In that case a plain DSN without any
-content of the original is built; if that fails too, none, and the operator log reports it.
+An outcome is one commit with the side messages and discard notifications that it causes. An unrecorded outcome would cause a duplicate
+after a crash, or at the next attempt. So recording is repeated until it succeeds, and `can_record` blocks all other deliveries meanwhile.
+
+A verdict (the message is accepted) need not be synced before the 250, because a message found without one counts as accepted. So it joins
+the commit that records the first attempt or, if that takes too long, gets a commit of its own.
 """
 
-import hashlib
+import asyncio
 import random
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -21,7 +23,8 @@ import structlog
 
 from shadowrelay.model.ids import MessageId
 from shadowrelay.model.message import NO_ORDINALS, Content, Ordinals
-from shadowrelay.model.queue import AttemptRecord, FailureKind, ForkRetry, NewMessage, Origin, SideMessage, StoredMessage
+from shadowrelay.model.ownership import Claim, Transition
+from shadowrelay.model.queue import AttemptRecord, FailureKind, ForkRetry, SideMessage, StoredMessage
 from shadowrelay.model.replies import (
     LOCAL_ERROR,
     ContentCorrupt,
@@ -35,127 +38,21 @@ from shadowrelay.model.routing import Destination, Fork
 from shadowrelay.model.tracking import EventSource
 from shadowrelay.model.values import dataclass, replace
 from shadowrelay.ownership import primary
-from shadowrelay.pipeline import delivery_rules, dsn, journal, tracking_rows
+from shadowrelay.pipeline import delivery_rules, journal, tracking_rows
 from shadowrelay.pipeline.context import Context
-from shadowrelay.pipeline.delivery_rules import NO_REPLY, AttemptOutcome
-from shadowrelay.pipeline.dsn import Action, DsnKind, RecipientReport, promotion_header
-from shadowrelay.pipeline.journaling import Journaling, Record, head_of
+from shadowrelay.pipeline.delivery_rules import AttemptOutcome
+from shadowrelay.pipeline.dsn import promotion_header
+from shadowrelay.pipeline.poison import set_aside
 from shadowrelay.pipeline.routing import RECIPIENTS_PER_TRANSACTION_MAX, Router
-from shadowrelay.ports import Deliverer, DeliveryJob
+from shadowrelay.pipeline.side_messages import Journaling, Notices, Record
+from shadowrelay.ports import Decide, Deliverer, DeliveryJob
 from shadowrelay.settings.values import Settings
 
-ACTIONS = {DsnKind.FAILURE: Action.FAILED, DsnKind.DELAY: Action.DELAYED, DsnKind.SUCCESS: Action.RELAYED}
 NO_KEYS: Mapping[int, bytes] = MappingProxyType({})
-RELAYED = Reply(250, "2.0.0", "Relayed to a server that makes no further reports")
-
+RECORD_AGAIN_SECONDS = 1.0
+OWN_COMMIT_AFTER_SECONDS = 0.25  # most messages are delivered by then
 
 _log = structlog.get_logger()
-
-
-class Notices:
-    """Builds the DSNs of one commit: at most one for each kind."""
-
-    def __init__(self, context: Context) -> None:
-        self._context = context
-
-    async def about(
-        self,
-        stored: StoredMessage,
-        read_content: Callable[[], Awaitable[Content]],
-        outcome: AttemptOutcome,
-        server: str,
-        *,
-        passes_dsn: bool,
-    ) -> tuple[SideMessage, ...]:
-        """Shapes: empty if no DSN is due, as always for the null sender. `passes_dsn`: the next hop received the sender's DSN
-        parameters and reports itself. The content is read only if a DSN is due."""
-        if not stored.envelope.sender:
-            return ()
-        found: dict[DsnKind, dict[int, tuple[Reply, str]]] = {}
-        if outcome.failed:
-            found[DsnKind.FAILURE] = {
-                ordinal: (reply, "" if ordinal in outcome.expired else server) for ordinal, reply in outcome.failed.items()
-            }
-        if outcome.delayed_dsn:
-            found[DsnKind.DELAY] = {ordinal: (_last_reply(outcome), server) for ordinal in outcome.delayed_dsn}
-        if outcome.delivered and not passes_dsn:
-            found[DsnKind.SUCCESS] = dict.fromkeys(outcome.delivered, (RELAYED, server))
-        sides = []
-        for kind, replies in found.items():
-            ordinals = dsn.notifiable(stored.envelope, replies, kind)
-            if ordinals and (side := await self._side(stored, read_content, kind, ordinals, replies)) is not None:
-                sides.append(side)
-        return tuple(sides)
-
-    async def _side(
-        self,
-        stored: StoredMessage,
-        read_content: Callable[[], Awaitable[Content]],
-        kind: DsnKind,
-        ordinals: Ordinals,
-        replies: dict[int, tuple[Reply, str]],
-    ) -> SideMessage | None:
-        message_id = stored.envelope.message_id
-        try:
-            try:
-                head, is_whole = head_of(await read_content())
-            except (ContentCorrupt, LedgerUnavailable, OSError) as error:
-                _log.warning("notice.without_original", message_id=message_id, reason=str(error))
-                head, is_whole = b"", False
-            with self._context.ledger.handling(message_id):  # a DSN quotes the content
-                return self._built(stored, head, kind, ordinals, replies, is_whole=is_whole)
-        except Exception:
-            _log.exception("notice.failed", message_id=message_id, kind=kind.value)
-        try:
-            plain = replace(stored, envelope=replace(stored.envelope, subject="", internet_message_id="", envid=None))
-            return self._built(plain, b"", kind, ordinals, replies, is_whole=False)
-        except Exception:
-            _log.exception("notice.given_up", message_id=message_id, kind=kind.value, recipients=len(ordinals))
-            return None
-
-    def _built(
-        self,
-        stored: StoredMessage,
-        head: bytes,
-        kind: DsnKind,
-        ordinals: Ordinals,
-        replies: dict[int, tuple[Reply, str]],
-        *,
-        is_whole: bool,
-    ) -> SideMessage:
-        context = self._context
-        now = context.now()
-        transport = context.settings.transport
-        original = stored.envelope
-        dsn_id = dsn.dsn_message_id(original.message_id, ordinals, kind)
-        until = original.arrived_at + transport.message_expiration_timeout if kind is DsnKind.DELAY else None
-        reports = [self._report(stored, kind, ordinal, *replies[ordinal], now, until) for ordinal in sorted(ordinals)]
-        data = dsn.build(kind, original, reports, head, dsn_id, node=context.me.server, now=now, is_whole=is_whole)
-        envelope = dsn.envelope_for(original, dsn_id, now, context.me.server, kind)
-        claim = primary.first_claim(context.me, 1, wanted=transport.shadow_copies)
-        if stored.is_promoted:  # the lost primary may have made this DSN already, and any node may have taken that over
-            claim = replace(claim, copies=context.peers.entries())
-        message = NewMessage(envelope, claim, Origin.DSN, now, delivery_rules.remember_until(now, transport))
-        return SideMessage(message, Content(len(data), hashlib.sha256(data).digest(), data), ACTIONS[kind].value)
-
-    def _report(
-        self, stored: StoredMessage, kind: DsnKind, ordinal: int, reply: Reply, server: str, now: datetime, until: datetime | None
-    ) -> RecipientReport:
-        recipient = stored.envelope.recipients[ordinal - 1]
-        return RecipientReport(ordinal, recipient, ACTIONS[kind], reply, server, now, until)
-
-
-def _last_reply(outcome: AttemptOutcome) -> Reply:
-    return NO_REPLY if outcome.retry is None else reply_of(outcome.retry.last_reply)
-
-
-def reply_of(text: str) -> Reply:
-    """Parse the last reply of a retry, which is kept as text: `451 4.4.1 …`."""
-    code, _, rest = text.partition(" ")
-    enhanced, _, words = rest.partition(" ")
-    if not code.isdigit():
-        return NO_REPLY
-    return Reply(int(code), enhanced, words) if enhanced[:2] in ("2.", "4.", "5.") else Reply(int(code), "", rest)
 
 
 @dataclass(slots=True)
@@ -493,3 +390,131 @@ def _source(result: Mapping[int, Reply] | DeliveryError) -> EventSource:
     if isinstance(result, DeliveryError) and result.reply.enhanced in ("5.1.2", "5.1.10", "4.4.3"):
         return EventSource.DNS
     return EventSource.SMTP
+
+
+class Verdicts:
+    """Each verdict is recorded once: by the attempt's commit or by one of its own."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._waiting: dict[MessageId, tuple[float, Decide]] = {}
+        self._event = asyncio.Event()
+
+    def add(self, message_id: MessageId, decide: Decide) -> None:
+        """The message is accepted; its id stays in `Context.placements` until that is recorded."""
+        self._waiting[message_id] = (self._context.clock.awake() + OWN_COMMIT_AFTER_SECONDS, decide)
+        self._event.set()
+
+    def joined(self, message_id: MessageId, decide: Decide) -> tuple[Decide, bool]:
+        """`decide` for the attempt's commit with the verdict applied first, and whether there was one; if so, call `recorded`
+        after the commit."""
+        taken = self._waiting.pop(message_id, None)
+        if taken is None:
+            return decide, False
+        _, verdict = taken
+
+        def both(message_id: MessageId, claim: Claim | None) -> Transition:
+            first = verdict(message_id, claim)
+            second = decide(message_id, first.after)
+            return Transition(claim, second.after, (*first.tell, *second.tell), second.answer, second.note)
+
+        return both, True
+
+    def recorded(self, message_id: MessageId) -> None:
+        """The commit that included the verdict is synced."""
+        self._context.placements.discard(message_id)
+
+    async def run(self) -> None:
+        """Forever, record the verdicts whose attempt takes too long."""
+        while True:
+            await self._event.wait()
+            await asyncio.sleep(OWN_COMMIT_AFTER_SECONDS)
+            now = self._context.clock.awake()
+            late = [message_id for message_id, (due, _) in self._waiting.items() if due <= now]
+            for message_id in late:
+                _, decide = self._waiting.pop(message_id)
+                self._context.tasks.spawn(self._record(message_id, decide), "verdict")
+            if not self._waiting:
+                self._event.clear()
+
+    async def _record(self, message_id: MessageId, decide: Decide) -> None:
+        while True:  # without its verdict the message would not be due again before the next start
+            try:
+                await self._context.ledger.record_verdict(message_id, decide)
+                self.recorded(message_id)
+                return
+            except LedgerUnavailable as error:
+                _log.warning("verdict.waits", message_id=message_id, reason=error.reason)
+                await asyncio.sleep(RECORD_AGAIN_SECONDS)
+
+
+class Outcomes:
+    """`note_due` is called with the queue and due time of each fork that waits, `on_side` with the id of each side message that was
+    committed with an outcome, `on_done` with the internal id of each message that is done."""
+
+    def __init__(
+        self,
+        context: Context,
+        verdicts: Verdicts,
+        note_due: Callable[[str, datetime | None], None],
+        on_side: Callable[[MessageId], None],
+        on_done: Callable[[int], None],
+    ) -> None:
+        self._context = context
+        self._verdicts = verdicts
+        self._note_due = note_due
+        self._on_side = on_side
+        self._on_done = on_done
+        self.can_record = asyncio.Event()
+        self.can_record.set()
+
+    async def record(self, stored: StoredMessage, record: AttemptRecord) -> None:
+        """Return once the outcome is recorded, however long that takes.
+
+        Raises: the ledger's error if the outcome can never be recorded. The message is then set aside.
+        """
+        context = self._context
+        message_id = stored.envelope.message_id
+
+        def decide(_: MessageId, claim: Claim | None) -> Transition:
+            return primary.recorded(claim, record.done)
+
+        joined, has_verdict = self._verdicts.joined(message_id, decide)
+        for side in record.sides if not stored.is_promoted else ():  # promoted: all nodes are asked first, see `Notices`
+            context.leases.inherit(side.message.envelope.message_id, message_id)
+        while True:
+            try:
+                transition = await context.ledger.record_attempt(record, joined)
+                break
+            except LedgerUnavailable as error:
+                if self.can_record.is_set():
+                    _log.error("outcome.unrecorded", message_id=message_id, reason=error.reason)
+                self.can_record.clear()
+                await asyncio.sleep(RECORD_AGAIN_SECONDS)
+            except Exception:
+                # The outcome cannot be recorded: do not attempt the message again. An administrator has to decide.
+                await self._set_aside_delivered(stored)
+                self.can_record.set()
+                self._verdicts.recorded(message_id)
+                raise
+        self.can_record.set()
+        if has_verdict:
+            self._verdicts.recorded(message_id)
+        for retry in (record.retry, *(record.others if record.retry is not None else ())):
+            if retry is not None:
+                self._note_due(retry.next_hop, retry.attempts_next_at)
+        for side in record.sides:
+            context.tracking.write(tracking_rows.side(context.me.server, side, at=context.now(), original=stored.envelope))
+            self._on_side(side.message.envelope.message_id)
+        if transition.after is not None and transition.after.is_done:
+            context.leases.forget(message_id)
+            self._on_done(stored.internal_id)
+
+    async def _set_aside_delivered(self, stored: StoredMessage) -> None:
+        while True:
+            try:
+                await set_aside(self._context, stored, "the outcome of an attempt could not be recorded: see the operator log")
+                return
+            except LedgerUnavailable:
+                self.can_record.clear()
+                await asyncio.sleep(RECORD_AGAIN_SECONDS)

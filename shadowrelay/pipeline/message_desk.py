@@ -27,8 +27,8 @@ from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.deliver import DeliverService
 from shadowrelay.pipeline.delivery_rules import AttemptOutcome
 from shadowrelay.pipeline.dsn import promotion_header
-from shadowrelay.pipeline.forks import Notices
 from shadowrelay.pipeline.review import ReviewService
+from shadowrelay.pipeline.side_messages import Notices
 from shadowrelay.protocol.replay import format_envelope_lines
 
 REMOVED = Reply(554, "5.3.0", "Removed from the queue by an administrator")  # RFC 3463 X.3.0

@@ -1,0 +1,242 @@
+"""Builds the messages that an outcome causes: DSNs to the sender, and journal reports. RFC 3461, docs/design.md 5, 6.13.
+
+They are messages of their own, committed with the outcome that caused them; `pipeline.dsn` and `pipeline.journal` have their texts.
+
+**DSNs.** One that cannot be built must not prevent recording the outcome: otherwise recipients already served would get the message
+repeatedly. In that case a plain DSN without any content of the original is built; if that fails too, none, and the operator log reports it.
+
+**Journal reports.** A message with a recipient that is done has been journaled: its reports are committed with the outcome that ends the
+first recipient, and no other server hears of that recipient before each report has a copy. So a crash leaves both or neither, and whoever
+takes the message over knows from `done` whether its reports exist. Where that is not known (a promoted message of which nobody is done),
+the report is made again under the same id, and all nodes are asked before it is delivered, as with a DSN. Several forks may end at once:
+they take turns, and each reads the message again.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import Awaitable, Callable, Iterable
+from datetime import datetime
+from weakref import WeakValueDictionary
+
+import structlog
+
+from shadowrelay.model.ids import MessageId
+from shadowrelay.model.message import Content, Ordinals
+from shadowrelay.model.queue import AttemptRecord, NewMessage, Origin, SideMessage, StoredMessage
+from shadowrelay.model.replies import ContentCorrupt, LedgerUnavailable, Reply
+from shadowrelay.model.values import replace
+from shadowrelay.ownership import primary
+from shadowrelay.pipeline import delivery_rules, dsn, journal
+from shadowrelay.pipeline.context import Context
+from shadowrelay.pipeline.delivery_rules import NO_REPLY, AttemptOutcome, reply_of
+from shadowrelay.pipeline.dsn import RETURNED_OCTETS_MAX, Action, DsnKind, RecipientReport
+
+ACTIONS = {DsnKind.FAILURE: Action.FAILED, DsnKind.DELAY: Action.DELAYED, DsnKind.SUCCESS: Action.RELAYED}
+RELAYED = Reply(250, "2.0.0", "Relayed to a server that makes no further reports")
+BUILD_AGAIN_SECONDS = 1.0
+
+Record = Callable[[AttemptRecord], Awaitable[None]]
+"""Returns when the record is committed, however long that takes."""
+
+_log = structlog.get_logger()
+
+
+class Notices:
+    """Builds the DSNs of one commit: at most one for each kind."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    async def about(
+        self,
+        stored: StoredMessage,
+        read_content: Callable[[], Awaitable[Content]],
+        outcome: AttemptOutcome,
+        server: str,
+        *,
+        passes_dsn: bool,
+    ) -> tuple[SideMessage, ...]:
+        """Shapes: empty if no DSN is due, as always for the null sender. `passes_dsn`: the next hop received the sender's DSN
+        parameters and reports itself. The content is read only if a DSN is due."""
+        if not stored.envelope.sender:
+            return ()
+        found: dict[DsnKind, dict[int, tuple[Reply, str]]] = {}
+        if outcome.failed:
+            found[DsnKind.FAILURE] = {
+                ordinal: (reply, "" if ordinal in outcome.expired else server) for ordinal, reply in outcome.failed.items()
+            }
+        if outcome.delayed_dsn:
+            found[DsnKind.DELAY] = {ordinal: (_last_reply(outcome), server) for ordinal in outcome.delayed_dsn}
+        if outcome.delivered and not passes_dsn:
+            found[DsnKind.SUCCESS] = dict.fromkeys(outcome.delivered, (RELAYED, server))
+        sides = []
+        for kind, replies in found.items():
+            ordinals = dsn.notifiable(stored.envelope, replies, kind)
+            if ordinals and (side := await self._side(stored, read_content, kind, ordinals, replies)) is not None:
+                sides.append(side)
+        return tuple(sides)
+
+    async def _side(
+        self,
+        stored: StoredMessage,
+        read_content: Callable[[], Awaitable[Content]],
+        kind: DsnKind,
+        ordinals: Ordinals,
+        replies: dict[int, tuple[Reply, str]],
+    ) -> SideMessage | None:
+        message_id = stored.envelope.message_id
+        try:
+            try:
+                head, is_whole = head_of(await read_content())
+            except (ContentCorrupt, LedgerUnavailable, OSError) as error:
+                _log.warning("notice.without_original", message_id=message_id, reason=str(error))
+                head, is_whole = b"", False
+            with self._context.ledger.handling(message_id):  # a DSN quotes the content
+                return self._built(stored, head, kind, ordinals, replies, is_whole=is_whole)
+        except Exception:
+            _log.exception("notice.failed", message_id=message_id, kind=kind.value)
+        try:
+            plain = replace(stored, envelope=replace(stored.envelope, subject="", internet_message_id="", envid=None))
+            return self._built(plain, b"", kind, ordinals, replies, is_whole=False)
+        except Exception:
+            _log.exception("notice.given_up", message_id=message_id, kind=kind.value, recipients=len(ordinals))
+            return None
+
+    def _built(
+        self,
+        stored: StoredMessage,
+        head: bytes,
+        kind: DsnKind,
+        ordinals: Ordinals,
+        replies: dict[int, tuple[Reply, str]],
+        *,
+        is_whole: bool,
+    ) -> SideMessage:
+        context = self._context
+        now = context.now()
+        transport = context.settings.transport
+        original = stored.envelope
+        dsn_id = dsn.dsn_message_id(original.message_id, ordinals, kind)
+        until = original.arrived_at + transport.message_expiration_timeout if kind is DsnKind.DELAY else None
+        reports = [self._report(stored, kind, ordinal, *replies[ordinal], now, until) for ordinal in sorted(ordinals)]
+        data = dsn.build(kind, original, reports, head, dsn_id, node=context.me.server, now=now, is_whole=is_whole)
+        envelope = dsn.envelope_for(original, dsn_id, now, context.me.server, kind)
+        claim = primary.first_claim(context.me, 1, wanted=transport.shadow_copies)
+        if stored.is_promoted:  # the lost primary may have made this DSN already, and any node may have taken that over
+            claim = replace(claim, copies=context.peers.entries())
+        message = NewMessage(envelope, claim, Origin.DSN, now, delivery_rules.remember_until(now, transport))
+        return SideMessage(message, Content(len(data), hashlib.sha256(data).digest(), data), ACTIONS[kind].value)
+
+    def _report(
+        self, stored: StoredMessage, kind: DsnKind, ordinal: int, reply: Reply, server: str, now: datetime, until: datetime | None
+    ) -> RecipientReport:
+        recipient = stored.envelope.recipients[ordinal - 1]
+        return RecipientReport(ordinal, recipient, ACTIONS[kind], reply, server, now, until)
+
+
+def _last_reply(outcome: AttemptOutcome) -> Reply:
+    return NO_REPLY if outcome.retry is None else reply_of(outcome.retry.last_reply)
+
+
+class Journaling:
+    """Journal reports of this node."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._turns: WeakValueDictionary[MessageId, asyncio.Lock] = WeakValueDictionary()
+
+    async def record(
+        self,
+        stored: StoredMessage,
+        outcome: AttemptRecord,
+        journal_recipients: Iterable[str],
+        read_content: Callable[[], Awaitable[Content]],
+        record: Record,
+    ) -> None:
+        """Record the outcome, with the reports if it is the first.
+
+        Raises: as `record`; if nothing was delivered, also LedgerUnavailable and ContentCorrupt: then nothing is recorded.
+        """
+        turn = self._turns.setdefault(stored.envelope.message_id, asyncio.Lock())
+        async with turn:
+            reports = await self._reports(stored, outcome, journal_recipients, read_content)
+            try:
+                await record(replace(outcome, sides=(*outcome.sides, *reports)) if reports else outcome)
+            except Exception:
+                _remove(reports)
+                raise
+
+    async def _reports(
+        self,
+        stored: StoredMessage,
+        outcome: AttemptRecord,
+        journal_recipients: Iterable[str],
+        read_content: Callable[[], Awaitable[Content]],
+    ) -> tuple[SideMessage, ...]:
+        """A delivery must be recorded, with its reports: what hinders that for now is waited for."""
+        message_id = stored.envelope.message_id
+        is_waiting = False
+        while True:
+            try:
+                present = await self._context.ledger.load(message_id)
+                if present is not None and present.claim.done:
+                    return ()
+                content = await read_content()
+                if journal.is_report_from_elsewhere(stored.envelope, head_of(content)[0]):
+                    return ()
+                return await self._all_built(stored, content, journal_recipients)
+            except LedgerUnavailable as error:
+                if not outcome.sent:
+                    raise
+                if not is_waiting:
+                    _log.error("journal.waits", message_id=message_id, reason=error.reason)
+                is_waiting = True
+                await asyncio.sleep(BUILD_AGAIN_SECONDS)
+            except ContentCorrupt:
+                if not outcome.sent:
+                    raise
+                _log.exception("journal.failed", message_id=message_id)  # else it would be delivered again and again
+                return ()
+            except Exception:
+                _log.exception("journal.failed", message_id=message_id)
+                return ()
+
+    async def _all_built(self, stored: StoredMessage, content: Content, journal_recipients: Iterable[str]) -> tuple[SideMessage, ...]:
+        reports: list[SideMessage] = []
+        try:
+            for journal_recipient in journal_recipients:
+                reports.append(await self._built(stored, content, journal_recipient))
+        except BaseException:
+            _remove(reports)
+            raise
+        return tuple(reports)
+
+    async def _built(self, stored: StoredMessage, content: Content, journal_recipient: str) -> SideMessage:
+        context = self._context
+        me, now, original = context.me, context.now(), stored.envelope
+        envelope = journal.envelope_for(original, journal_recipient, now, me.server)
+        header, trailer = journal.header_of(envelope, original, me.server), journal.trailer_of(envelope)
+        claim = primary.first_claim(me, 1, wanted=context.settings.transport.shadow_copies)
+        if stored.is_promoted:  # the lost primary may have made this report already, and any node may have taken that over
+            claim = replace(claim, copies=context.peers.entries())
+        message = NewMessage(envelope, claim, Origin.JOURNAL, now, delivery_rules.remember_until(now, context.settings.transport))
+        return SideMessage(message, await context.ledger.wrapped(content, header, trailer))
+
+
+def _remove(reports: Iterable[SideMessage]) -> None:
+    """The files of reports that were not committed."""
+    for report in reports:
+        if report.content.path is not None:
+            report.content.path.unlink(missing_ok=True)
+
+
+def head_of(content: Content) -> tuple[bytes, bool]:
+    """The beginning of the original, as much as a DSN may return, and whether that is all of it. Raises: OSError."""
+    size = RETURNED_OCTETS_MAX + 1
+    if content.data is not None:
+        head = content.data[:size]
+    else:
+        assert content.path is not None
+        with content.path.open("rb") as file:
+            head = file.read(size)
+    return head, len(head) == content.size
