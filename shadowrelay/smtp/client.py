@@ -1,12 +1,8 @@
-"""Open client sessions and keep them in pools. RFC 5321 4.5.3.2, RFC 7435.
+"""Open client sessions. RFC 5321 4.5.3.2, RFC 7435.
 
 aiosmtplib does the connection, greeting, EHLO and STARTTLS; then its transport is taken over. It is given a connected socket and no
 timeout, because its wait_for leaks sockets when cancelled. Instead `asyncio.timeout` bounds everything, and an opening that fails or
 is cancelled leaves no open connection.
-
-A pool belongs to one destination or one peer. It is bounded, reuses the most recently used session first, and ends idle ones. A slot is
-held from before a session is opened until the session is kept or dropped, so at most `slots` sessions are busy, and a cancelled task
-leaks neither a slot nor a connection.
 """
 
 import asyncio
@@ -16,10 +12,9 @@ import ipaddress
 import re
 import socket
 import ssl
-from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from enum import Enum
-from typing import Generic, Protocol, TypeVar, cast
+from typing import cast
 
 import aiosmtplib
 
@@ -210,165 +205,3 @@ def _take_over(client: aiosmtplib.SMTP, host: HostPort, name: str) -> Opened:
     transport.set_protocol(pipeline)
     client.protocol = client.transport = None  # the client must not close the transport that was taken over
     return Opened(pipeline, extensions, f"{name} [{address}]:{host.port}", is_tls)
-
-
-class Pooled(Protocol):
-    """A session that a pool can keep: anything with a pipeline."""
-
-    @property
-    def pipeline(self) -> Pipeline: ...
-
-
-S = TypeVar("S", bound=Pooled)
-
-
-class SessionPool(Generic[S]):
-    """Sessions by key (a host). Units: seconds. Only `enter` and `close` block."""
-
-    def __init__(self, slots: int, idle_seconds: float, idle_max: int | None = None) -> None:
-        self._free_count = slots
-        self._waiting: deque[asyncio.Future[None]] = deque()  # for a slot, in order
-        self._idle_seconds = idle_seconds
-        self._idle_max = slots if idle_max is None else idle_max
-        self._idle: dict[Hashable, list[tuple[float, S]]] = {}
-        self._idle_count = 0
-        self._leaving: set[S] = set()
-        self._busy: set[S] = set()
-        self._timer: asyncio.TimerHandle | None = None
-        self._is_closed = False
-        self.users_count = 0  # tasks that have a slot or wait for one
-
-    @property
-    def is_unused(self) -> bool:
-        """No task uses it and no session is kept."""
-        return self.users_count == 0 and self._idle_count == 0 and not self._leaving
-
-    @property
-    def idle_count(self) -> int:
-        """Sessions kept now."""
-        return self._idle_count
-
-    async def enter(self) -> None:
-        """Wait for a slot; `leave` gives it back."""
-        self.users_count += 1
-        if self._free_count:
-            self._free_count -= 1
-            return
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(turn)
-        try:
-            await turn
-        except BaseException:
-            if turn.done() and not turn.cancelled():
-                self.leave()  # the slot was already assigned to this task
-            else:
-                self.users_count -= 1
-            raise
-
-    def leave(self) -> None:
-        """Return the slot, to the task that has waited longest."""
-        self.users_count -= 1
-        while self._waiting:
-            turn = self._waiting.popleft()
-            if not turn.done():
-                turn.set_result(None)
-                return
-        self._free_count += 1
-
-    def take(self, key: Hashable) -> S | None:
-        """The usable session that was used most recently, or None."""
-        kept = self._idle.get(key)
-        while kept:
-            _, session = kept.pop()
-            self._idle_count -= 1
-            if not kept:
-                del self._idle[key]
-            if session.pipeline.is_usable:
-                self._busy.add(session)
-                return session
-            session.pipeline.abort()
-        return None
-
-    def add(self, session: S) -> None:
-        """Count a session that was opened elsewhere as in use; end with `keep` or `drop`."""
-        self._busy.add(session)
-
-    def keep(self, key: Hashable, session: S) -> None:
-        """Return a session for reuse; a broken one, or one too many, is ended."""
-        self._busy.discard(session)
-        if not session.pipeline.is_usable:
-            session.pipeline.abort()
-        elif self._is_closed or self._idle_count >= self._idle_max:
-            self._end(session)
-        else:
-            loop = asyncio.get_running_loop()
-            self._idle.setdefault(key, []).append((loop.time(), session))
-            self._idle_count += 1
-            if self._timer is None:
-                self._timer = loop.call_later(self._idle_seconds, self._sweep)
-
-    def drop(self, session: S) -> None:
-        """End it at once."""
-        self._busy.discard(session)
-        session.pipeline.abort()
-
-    def finish(self, session: S) -> None:
-        """End a session that was used often enough, with QUIT."""
-        self._busy.discard(session)
-        self._end(session)
-
-    def end_idle(self, count: int) -> int:
-        """End the kept sessions with `count` servers; returns how many were ended."""
-        victims = list(self._idle.items())[:count]
-        ended = 0
-        for key, kept in victims:
-            del self._idle[key]
-            for _, session in kept:
-                self._end(session)
-            ended += len(kept)
-        self._idle_count -= ended
-        return ended
-
-    def _end(self, session: S) -> None:
-        session.pipeline.quit()
-        self._leaving.add(session)
-        session.pipeline.when_closed(lambda: self._leaving.discard(session))
-
-    def _sweep(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._timer = None
-        due = loop.time() - self._idle_seconds
-        oldest: float | None = None
-        for key, kept in list(self._idle.items()):
-            stay = [(since, session) for since, session in kept if since > due and session.pipeline.is_usable]
-            for since, session in kept:
-                if (since, session) not in stay:
-                    self._idle_count -= 1
-                    self._end(session)
-            if stay:
-                self._idle[key] = stay
-                oldest = stay[0][0] if oldest is None else min(oldest, stay[0][0])
-            else:
-                del self._idle[key]
-        if oldest is not None:
-            self._timer = loop.call_at(oldest + self._idle_seconds, self._sweep)
-
-    def _sessions(self) -> Iterator[S]:
-        for kept in self._idle.values():
-            yield from (session for _, session in kept)
-
-    async def close(self) -> None:
-        """End all sessions: kept ones with QUIT, busy ones at once. Returns when every connection is closed."""
-        self._is_closed = True
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        for session in list(self._sessions()):
-            self._end(session)
-        self._idle.clear()
-        self._idle_count = 0
-        ending = [*self._leaving, *self._busy]
-        for session in list(self._busy):
-            session.pipeline.abort()
-        for session in ending:
-            await session.pipeline.closed()

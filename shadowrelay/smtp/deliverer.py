@@ -27,8 +27,8 @@ from shadowrelay.model.routing import HostPort
 from shadowrelay.model.values import dataclass, replace
 from shadowrelay.ports import DeliveryJob
 from shadowrelay.protocol.addresses import format_mail, format_rcpt
-from shadowrelay.smtp.client import Opened, Opening, SessionPool, open_session
-from shadowrelay.smtp.client_session import BROKEN_REPLY, CONNECTION_FAILED, SERVICE_CLOSING, Answer, SessionBroken, failure
+from shadowrelay.smtp.client import Opened, Opening, open_session
+from shadowrelay.smtp.client_session import BROKEN_REPLY, CONNECTION_FAILED, SERVICE_CLOSING, Answer, SessionBroken, SessionPool, failure
 from shadowrelay.smtp.data import DotStuffer, stuffed_with_end
 from shadowrelay.smtp.resolver import NO_USABLE_EXCHANGE, Exchange, Hosts, MailResolver, Target
 

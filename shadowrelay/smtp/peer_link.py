@@ -39,8 +39,8 @@ from shadowrelay.protocol.xqdiscard import (
     parse_superseded,
 )
 from shadowrelay.protocol.xshadow import FORKS, format_commit, format_envelope, format_hello, format_hold, parse_hello, parse_position
-from shadowrelay.smtp.client import Opened, Opening, SessionPool, open_session
-from shadowrelay.smtp.client_session import ENHANCED, SERVICE_CLOSING, Answer, Pipeline, SessionBroken
+from shadowrelay.smtp.client import Opened, Opening, open_session
+from shadowrelay.smtp.client_session import ENHANCED, SERVICE_CLOSING, Answer, Pipeline, SessionBroken, SessionPool
 from shadowrelay.smtp.deliverer import BLOCK_OCTETS, opened
 
 CHUNK_OCTETS = 64 * 1024  # each is answered, so that both sides see progress this often
