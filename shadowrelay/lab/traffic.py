@@ -28,10 +28,10 @@ from shadowrelay.pipeline.pressure_rules import NO_PRESSURE
 from shadowrelay.ports import DeliveryJob
 from shadowrelay.settings.values import ReceiveConnector
 from shadowrelay.smtp.client import Opening
+from shadowrelay.smtp.connection import Reception
 from shadowrelay.smtp.deliverer import Limits, SmtpDeliverer
 from shadowrelay.smtp.resolver import DnsResolver
 from shadowrelay.smtp.server import ReceiverServer
-from shadowrelay.smtp.session import Reception
 
 # ---- clients
 

@@ -12,16 +12,24 @@ when no further command is buffered: one system call for a pipelined group.
 
 import asyncio
 import logging
+import ssl
+import sys
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, ClassVar
 
 import structlog
 from aiosmtpd.smtp import SMTP
 from aiosmtpd.smtp import log as aiosmtpd_log
 
+from shadowrelay.memory import ContentBudget
+from shadowrelay.model.ids import BoundaryName, ServerName
 from shadowrelay.model.replies import LOCAL_ERROR, LedgerUnavailable, Reply, WireError
+from shadowrelay.ports import Acceptor, Clock, PeerDesk
+from shadowrelay.settings.values import Peer, ReceiveConnector, Route
 from shadowrelay.smtp.data import CommandReader
 from shadowrelay.smtp.limits import (
     BARE_CR_OR_LF,
@@ -29,6 +37,7 @@ from shadowrelay.smtp.limits import (
     COMMAND_OCTETS_MAX,
     COMMAND_OCTETS_MAX_BY_VERB,
     COMMAND_TOO_LONG,
+    CONTENT_AHEAD_OCTETS,
     EXCHANGE_STARTS,
     FAILED_IN_CONTENT,
     NO_SMTP_CLIENT,
@@ -42,9 +51,12 @@ from shadowrelay.smtp.limits import (
     TOO_MANY_SESSIONS,
     UNCOUNTED_OCTETS,
     UNKNOWN_COMMAND,
+    Descriptors,
+    Rights,
+    SessionCount,
     client_ip,
+    postmaster_homes,
 )
-from shadowrelay.smtp.session import Account, Reception
 
 aiosmtpd_log.setLevel(logging.WARNING)  # it logs each connection, in a format other than ours
 
@@ -58,6 +70,69 @@ Command = Callable[[Any, str], Awaitable[None]]
 ORDINARY_ENDS = ("quit", "lost", "drain", "TLS failed")  # the last one leaves a warning of its own
 
 _log = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class Reception:
+    """Objects shared by the sessions of one receive connector.
+
+    Shapes: `spool_directory` exists; files in it that no ledger owns are left over from a crash and may be deleted at
+    start. `is_advertised` False (`shadow_redundancy_enabled = false`) hides the keyword; peers may still use the verbs,
+    because copies that they hold must be discarded.
+    """
+
+    name: ServerName
+    boundary: BoundaryName
+    connector: ReceiveConnector
+    peers: Mapping[ServerName, Peer]
+    acceptor: Acceptor
+    desk: PeerDesk
+    clock: Clock
+    spool_directory: Path
+    budget: ContentBudget = field(default_factory=ContentBudget)
+    descriptors: Descriptors = field(default_factory=lambda: Descriptors(sys.maxsize))
+    tls_context: ssl.SSLContext | None = None
+    is_advertised: bool = True
+    closed_with: Reply | None = None  # the refusal of all mail; peers may still fetch discard notifications
+    routes: Sequence[Route] = ()
+    running: set["asyncio.Task[None]"] = field(default_factory=set)  # the sessions' command loops, also of closed connections
+    read_buffer: memoryview = field(default_factory=lambda: memoryview(bytearray(CONTENT_AHEAD_OCTETS)))
+    """Read buffer shared by the transports of all sessions: its data is consumed before another read can happen."""
+    rights: Rights = field(init=False)
+    _homes: tuple[str, str] = field(init=False)
+    count: SessionCount = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.count = SessionCount()
+        self.adopt(self.connector, self.routes)
+
+    def adopt(self, connector: ReceiveConnector, routes: Sequence[Route]) -> None:
+        """Apply changed settings, from the next command of each session on."""
+        self.connector = connector
+        self.routes = routes
+        self.rights = Rights(connector)
+        self._homes = postmaster_homes(self.rights, connector, self.name, routes)
+
+    def postmaster_home(self, *, may_relay: bool) -> str:
+        """The domain for a bare `Postmaster`, empty if there is none."""
+        return self._homes[may_relay]
+
+
+@dataclass(slots=True)
+class Account:
+    """The fields of a session's line in the operator log."""
+
+    address: str
+    port: int
+    began_at: float  # the loop's time
+    client_name: str = ""
+    tls: str = ""
+    peer: str = ""
+    messages_count: int = 0
+    copies_count: int = 0
+    refused_count: int = 0
+    errors_count: int = 0
+    reason: str = "lost"
 
 
 class Connection(SMTP):

@@ -58,8 +58,7 @@ from shadowrelay.smtp.limits import (
     ROOM_FOR_COPY_SECONDS,
     XSHADOW_FIRST,
 )
-from shadowrelay.smtp.receiver import Receiver
-from shadowrelay.smtp.session import MAIL_PARAMETERS, Hold, Transaction
+from shadowrelay.smtp.receiver import MAIL_PARAMETERS, Hold, Receiver, Transaction, new_message_id
 from shadowrelay.smtp.tls import names_in_certificate
 
 
@@ -210,7 +209,7 @@ class PeerReceiver(Receiver):
         if not self.reception.desk.offers_hold():
             return HOLD_NOT_OFFERED
         # Not named by the message id: an earlier copy of the same message may still be on its way into the ledger.
-        path = f"{self.reception.spool_directory}/{self.reception.new_message_id()}.copy"
+        path = f"{self.reception.spool_directory}/{new_message_id()}.copy"
         transaction.hold = Hold(message_id, number, ContentSink(path, self.reception.budget.portion(), self.reception.descriptors))
         return None
 

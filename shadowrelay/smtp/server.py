@@ -20,10 +20,9 @@ from shadowrelay.model.ids import ServerName
 from shadowrelay.model.routing import HostPort
 from shadowrelay.ports import Acceptor, Clock, PeerDesk
 from shadowrelay.settings.values import Peer, ReceiveConnector, Route, Settings
-from shadowrelay.smtp.connection import BoundedReading, Connection
+from shadowrelay.smtp.connection import BoundedReading, Connection, Reception
 from shadowrelay.smtp.limits import NOT_ACTIVE, SHUTTING_DOWN, Descriptors
 from shadowrelay.smtp.peer_receiver import PeerReceiver
-from shadowrelay.smtp.session import Reception
 from shadowrelay.smtp.tls import TlsContexts
 
 BACKLOG = 1_024  # connections that the kernel queues while the loop is busy
