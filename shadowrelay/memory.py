@@ -34,7 +34,9 @@ class Portion:
     def keep(self, size: int) -> bool:
         """Use `size` more bytes if content may stay in memory now."""
         share = self._share
-        if share.used() + size > share.keep_max:
+        if share.returned:
+            share.collect()
+        if share.in_use + size > share.keep_max:
             share.spooled_count += 1
             return False
         self.size += size
@@ -44,7 +46,10 @@ class Portion:
     @property
     def room(self) -> int:
         """Free bytes of the share, first come, first served."""
-        return max(0, self._share.bytes_max - self._share.used())
+        share = self._share
+        if share.returned:
+            share.collect()
+        return max(0, share.bytes_max - share.in_use)
 
     def count(self, size: int) -> None:
         """Use exactly `size` bytes from now on, whether there is room or not."""
@@ -74,26 +79,30 @@ class _Share:
         self.keep_max = keep_max
         self.spooled_count = 0
         self._budget = budget
-        self._used = 0
-        self._returned: deque[int] = deque()  # deque operations are atomic: the writer's thread may drop a portion
+        self.in_use = 0  # without what `collect` takes off
+        self.returned: deque[int] = deque()  # deque operations are atomic: the writer's thread may drop a portion
         # Waiters in order, each with its size. They are removed by key, because `wake` and the waiter's own cancellation may
         # both remove it, in either order.
         self._waiting: OrderedDict[asyncio.Future[None], int] = OrderedDict()
         self._loop: asyncio.AbstractEventLoop | None = None  # the waiters' loop
 
+    def collect(self) -> None:
+        """Take off what was returned."""
+        while self.returned:
+            self.in_use -= self.returned.popleft()
+
     def used(self) -> int:
-        while self._returned:
-            self._used -= self._returned.popleft()
-        return self._used
+        self.collect()
+        return self.in_use
 
     def take(self, size: int) -> None:
-        self._used += size
+        self.in_use += size
         budget = self._budget
-        if self._used > budget.quiet_max or budget.is_squeezed:
+        if self.in_use > budget.quiet_max or budget.is_squeezed:
             budget.squeeze()
 
     def give_back(self, size: int) -> None:
-        self._returned.append(size)
+        self.returned.append(size)
         if self._waiting and self._loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self.wake)
@@ -167,7 +176,10 @@ class ContentBudget:
     @property
     def is_full(self) -> bool:
         """No more content can arrive; a session with content to read waits in `room`."""
-        return self._arriving.used() >= self._arriving.bytes_max
+        share = self._arriving
+        if share.returned:
+            share.collect()
+        return share.in_use >= share.bytes_max
 
     @property
     def arriving_share(self) -> tuple[int, int]:

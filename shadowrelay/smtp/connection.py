@@ -49,7 +49,6 @@ from shadowrelay.smtp.limits import (
     TIMED_OUT,
     TOO_MANY_ERRORS,
     TOO_MANY_SESSIONS,
-    UNCOUNTED_OCTETS,
     UNKNOWN_COMMAND,
     Descriptors,
     Rights,
@@ -150,7 +149,7 @@ class Connection(SMTP):
 
     def __init__(self, reception: Reception, loop: asyncio.AbstractEventLoop, sessions: dict["Connection", None]) -> None:
         # Not SMTP.__init__: see the module docstring. The attributes below are those that aiosmtpd's life cycle uses.
-        self.own_reader = CommandReader(reception.budget.portion(), READ_AHEAD_OCTETS, loop)
+        self.own_reader = CommandReader(reception.budget.portion(), READ_AHEAD_OCTETS, loop, reception.read_buffer)
         asyncio.StreamReaderProtocol.__init__(self, self.own_reader, client_connected_cb=self._cb_client_connected, loop=loop)
         self.loop = loop
         self.transport = None
@@ -174,15 +173,15 @@ class Connection(SMTP):
         self._is_handled = False
         self._is_counted_only = False  # refused with many others: a log line for each would add to the flood
         self._refused_at_once: Reply | None = None
-        self.progress_at = self._began_at = 0.0
-        self.heard_at = 0.0  # the `progress_at` of the last command that was reported to `heard`
+        self._began_at = 0.0
+        self.heard_at = 0.0  # the reader's `progress_at` at the last command that was reported to `heard`
 
     # life cycle
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start the session."""
         peername = transport.get_extra_info("peername")
-        self.progress_at = self._began_at = self.loop.time()
+        self.own_reader.progress_at = self._began_at = self.loop.time()
         self.account = Account(client_ip(peername), peername[1] if isinstance(peername, tuple) else 0, self._began_at)
         address, connector = self.account.address, self.reception.connector
         is_trusted = self.reception.rights.is_externally_secured(address)  # several nodes may share one address
@@ -196,11 +195,6 @@ class Connection(SMTP):
         assert self._handler_coroutine is not None
         self.reception.running.add(self._handler_coroutine)
         self._handler_coroutine.add_done_callback(self.reception.running.discard)
-
-    def data_received(self, data: bytes) -> None:
-        """Any octet counts as progress."""
-        self.progress_at = self.loop.time()
-        self.own_reader.feed_data(data)
 
     def pause_writing(self) -> None:
         """The client does not read its replies: stop reading from it."""
@@ -322,7 +316,7 @@ class Connection(SMTP):
 
     def _ends_at(self) -> float:
         connector = self.reception.connector
-        inactive_at = self.progress_at + connector.connection_inactivity_timeout.total_seconds()
+        inactive_at = self.own_reader.progress_at + connector.connection_inactivity_timeout.total_seconds()
         if self.account.peer:
             return inactive_at
         return min(inactive_at, self._began_at + connector.connection_timeout.total_seconds())
@@ -338,7 +332,7 @@ class Connection(SMTP):
     def _end_our_time(self) -> None:
         """The client waited for us: no timeout ended its session, and its inactivity restarts from zero."""
         self._is_deciding = self._is_our_time = False
-        self.progress_at = self.loop.time()
+        self.own_reader.progress_at = self.loop.time()
         if self._is_timer_due and self.transport is not None and not self._is_ending:
             self._reset_timeout()
         self._is_timer_due = False
@@ -444,12 +438,12 @@ class Connection(SMTP):
             reader = self.own_reader
             while not self._is_ending and self.transport is not None:
                 is_flood = self._replies_octets > REPLIES_OCTETS_MAX
-                line = None if is_flood else reader.take_line()
+                line = reader.take_line() if reader.buffered and not is_flood else None
                 if line is not None:
                     name, command, argument = self._parsed(line)
                     if command is not None:
                         try:
-                            if self.account.peer and (self.heard_at != self.progress_at or name in EXCHANGE_STARTS):
+                            if self.account.peer and (self.heard_at != reader.progress_at or name in EXCHANGE_STARTS):
                                 self.heard(name)
                             await command(self, argument)
                         except Exception as error:
@@ -542,15 +536,14 @@ class Connection(SMTP):
 
 
 class BoundedReading(asyncio.BufferedProtocol):
-    """A session's interface to the transport: it limits how much is read. A `Connection` cannot do that itself, because aiosmtpd's
+    """A session's interface to the transport: its reader limits how much is read. A `Connection` cannot do that itself, because aiosmtpd's
     class is an `asyncio.Protocol`, which receives whatever is there: up to 256 KiB at a time."""
 
-    __slots__ = ("_buffer", "_reader", "_session")
+    __slots__ = ("_session", "buffer_updated", "get_buffer")
 
     def __init__(self, session: Connection) -> None:
         self._session = session
-        self._reader = session.own_reader
-        self._buffer = session.reception.read_buffer
+        self.get_buffer, self.buffer_updated = session.own_reader.get_buffer, session.own_reader.buffer_updated  # type: ignore[assignment, method-assign]
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The connection is open."""
@@ -571,18 +564,6 @@ class BoundedReading(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         """The client reads again."""
         self._session.resume_writing()
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        """The buffer for the next read: no larger than there is room for, never empty."""
-        reader = self._reader
-        room = reader.room() if reader.is_in_content else UNCOUNTED_OCTETS - len(reader.buffered)
-        return self._buffer[: max(1, room)]
-
-    def buffer_updated(self, count: int) -> None:
-        """`count` octets were read; any octet counts as progress."""
-        session = self._session
-        session.progress_at = session.loop.time()
-        self._reader.feed_data(self._buffer[:count])
 
 
 def report_every_unwritten_octet(transport: asyncio.BaseTransport) -> None:

@@ -43,6 +43,7 @@ from shadowrelay.smtp.limits import (
 )
 
 END_OF_DATA = b"\r\n.\r\n"
+EMPTY_MESSAGE = END_OF_DATA[2:]  # the first CRLF is that of the command line
 
 HasRoom = Callable[[], Awaitable[bool]]
 """Waits while the node has no memory for content; returns False if the wait was too long."""
@@ -50,6 +51,7 @@ HasRoom = Callable[[], Awaitable[bool]]
 
 class CommandReader(asyncio.StreamReader):
     """A stream reader that exposes its buffer and limits it. asyncio's own hides the buffer; aiosmtpd also uses its private members.
+    The transport reads into `read_buffer`, which all sessions share, and reports it to `buffer_updated`.
 
     Between contents it holds at most `UNCOUNTED_OCTETS`. Within content it may hold up to `CONTENT_AHEAD_OCTETS`, if there is room
     in the memory budget, which counts them.
@@ -58,18 +60,22 @@ class CommandReader(asyncio.StreamReader):
     _buffer: bytearray
     _eof: bool
     _exception: Exception | None
+    _limit: int
     _loop: asyncio.AbstractEventLoop
     _paused: bool
     _transport: asyncio.ReadTransport | None
     _waiter: "asyncio.Future[None] | None"
 
-    def __init__(self, portion: Portion, limit: int = READ_AHEAD_OCTETS, loop: asyncio.AbstractEventLoop | None = None) -> None:
+    def __init__(self, portion: Portion, limit: int, loop: asyncio.AbstractEventLoop, read_buffer: memoryview) -> None:
         super().__init__(limit=limit, loop=loop)
         self._portion = portion
+        self._read_buffer = read_buffer
         self.is_in_content = False
         self.buffered = self._buffer  # the received octets, read-only for callers
+        self.block_octets = limit  # of content that is taken at once, at least
+        self.progress_at = loop.time()  # of the last octet
 
-    def room(self) -> int:
+    def _room(self) -> int:
         """How many octets may be read now."""
         held = len(self._buffer)
         if not self.is_in_content:
@@ -77,10 +83,15 @@ class CommandReader(asyncio.StreamReader):
         portion = self._portion
         return min(CONTENT_AHEAD_OCTETS, UNCOUNTED_OCTETS + portion.size + portion.room) - held
 
-    def feed_data(self, data: bytes | memoryview) -> None:  # type: ignore[override]
-        """Data arrived. Reading pauses at this class's limits, not at asyncio's, which is twice the stream limit."""
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """See `asyncio.BufferedProtocol`: no larger than there is room for, never empty."""
+        return self._read_buffer[: max(1, self._room() if self.is_in_content else UNCOUNTED_OCTETS - len(self._buffer))]
+
+    def buffer_updated(self, count: int) -> None:
+        """`count` octets were read. Reading pauses at this class's limits, not at asyncio's, which is twice the stream limit."""
+        self.progress_at = self._loop.time()
         buffer = self._buffer
-        buffer.extend(data)
+        buffer.extend(self._read_buffer[:count])
         waiter = self._waiter
         if waiter is not None:
             self._waiter = None
@@ -89,7 +100,7 @@ class CommandReader(asyncio.StreamReader):
         if len(buffer) >= UNCOUNTED_OCTETS:
             if len(buffer) > UNCOUNTED_OCTETS:
                 self._portion.count(len(buffer) - UNCOUNTED_OCTETS)
-            if self.room() <= 0:
+            if self._room() <= 0:
                 self.pause()
 
     @property
@@ -121,10 +132,23 @@ class CommandReader(asyncio.StreamReader):
             self._maybe_resume_transport()
         return line
 
+    def take(self, count: int, dropped: int = 0) -> bytes:
+        """The next `count` octets, which must be there, as must those behind them that are dropped. Raises: ConnectionError."""
+        if self._exception is not None:
+            raise ConnectionResetError("the connection is lost") from self._exception
+        octets = bytes(memoryview(self._buffer)[:count])
+        del self._buffer[: count + dropped]
+        if self._paused or self._portion.size:
+            self._maybe_resume_transport()
+        return octets
+
     def more(self) -> Awaitable[object]:
-        """Wait for more of a line that is not complete: done when more data, or EOF, has arrived. Like `_wait_for_data`, without a
-        coroutine for each line. Raises, when awaited, as `readuntil` does: the client is gone, or the line is too long."""
-        if self._eof or self._exception is not None or len(self._buffer) >= READ_AHEAD_OCTETS:
+        """Wait for more of a line or content that is not complete: done when more data, or EOF, has arrived. Like `_wait_for_data`,
+        without a coroutine each time. Raises, when awaited: IncompleteReadError, ConnectionError if the client is gone; LimitOverrunError
+        if a line is too long."""
+        if self._eof or self._exception is not None:
+            return self.readexactly(len(self._buffer) + 1)
+        if len(self._buffer) >= self._limit:
             return self.readuntil(b"\n")
         if self._paused:
             self._paused = False
@@ -156,12 +180,6 @@ class CommandReader(asyncio.StreamReader):
     def move_to(self, transport: asyncio.Transport) -> None:
         """Read from this transport from now on."""
         self._transport = transport
-
-    async def begins_with(self, text: bytes) -> bool:
-        """Whether the next octets are `text`. Waits until that is certain; consumes nothing."""
-        while len(self._buffer) < len(text) and text.startswith(self._buffer) and not self._eof:
-            await self.more()
-        return self._buffer.startswith(text)
 
 
 class ContentSink:
@@ -316,22 +334,25 @@ async def receive_data(reader: CommandReader, data: DataFilter, has_room: HasRoo
 
     Raises: IncompleteReadError, ConnectionError.
     """
-    if await reader.begins_with(END_OF_DATA[2:]):  # its CRLF is that of the command line: an empty message
-        await reader.readexactly(3)
-        data.take(b"")
-        return
+    buffer = reader.buffered
     reader.is_in_content = True
     try:
-        while True:
-            try:
-                block = await reader.readuntil(END_OF_DATA)
-            except asyncio.LimitOverrunError as overrun:
-                data.take(await reader.readexactly(overrun.consumed))
-                if data.refusal is None and not await has_room():
-                    data.refuse(INSUFFICIENT_RESOURCES)
-            else:
-                data.take(block[:-3])
-                return
+        while len(buffer) < len(EMPTY_MESSAGE) and EMPTY_MESSAGE.startswith(buffer):
+            await reader.more()
+        if buffer.startswith(EMPTY_MESSAGE):
+            data.take(reader.take(0, len(EMPTY_MESSAGE)))
+            return
+        searched = 0
+        while (end := buffer.find(END_OF_DATA, searched)) < 0:
+            searched = max(0, len(buffer) - len(END_OF_DATA) + 1)  # the end may have begun
+            if len(buffer) < reader.block_octets:
+                await reader.more()
+                continue
+            data.take(reader.take(searched))
+            searched = 0
+            if data.refusal is None and not await has_room():
+                data.refuse(INSUFFICIENT_RESOURCES)
+        data.take(reader.take(end + 2, len(END_OF_DATA) - 2))
     finally:
         reader.is_in_content = False
 
@@ -339,10 +360,13 @@ async def receive_data(reader: CommandReader, data: DataFilter, has_room: HasRoo
 async def receive_octets(reader: CommandReader, count: int, sink: ContentSink | None, has_room: HasRoom = _always) -> bool:
     """Read `count` octets; False if there was no room for them. Raises: IncompleteReadError, ConnectionError."""
     is_kept = True
+    buffer = reader.buffered
     reader.is_in_content = True
     try:
         while count:
-            block = await reader.readexactly(min(count, max(READ_AHEAD_OCTETS, len(reader.buffered))))
+            while len(buffer) < min(count, reader.block_octets):
+                await reader.more()
+            block = reader.take(min(count, len(buffer)))
             count -= len(block)
             if sink is None or not is_kept:
                 continue

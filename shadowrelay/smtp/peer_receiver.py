@@ -116,8 +116,8 @@ class PeerReceiver(Receiver):
         """Each command is a proof of life; one that starts an exchange also proves that the peer has read our last reply."""
         if (identity := self.identity) is None:
             return
-        if self.heard_at != self.progress_at:  # commands that arrived together count once
-            self.heard_at = self.progress_at
+        if self.heard_at != self.own_reader.progress_at:  # commands that arrived together count once
+            self.heard_at = self.own_reader.progress_at
             self.reception.desk.heard(identity.server, identity.database)
         if self._answered_awake is not None and name in EXCHANGE_STARTS:
             self.reception.desk.proved(identity.server, identity.database, self._answered_awake)

@@ -44,13 +44,22 @@ def a_filter(path: Path, size_max: int = 10_000_000) -> tuple[DataFilter, Conten
     return DataFilter(sink, size_max), sink
 
 
+def arrive(reader: CommandReader, piece: bytes) -> None:
+    """As a transport has it read."""
+    while piece:
+        buffer = reader.get_buffer(-1)
+        part, piece = piece[: len(buffer)], piece[len(buffer) :]
+        buffer[: len(part)] = part
+        reader.buffer_updated(len(part))
+
+
 async def received(pieces: list[bytes], path: Path, limit: int = 64) -> tuple[DataFilter, bytes, bytes]:
     """What the receiver makes of these pieces, and what it leaves unread. A small limit makes every path be taken."""
-    reader = CommandReader(ContentBudget().portion(), limit, asyncio.get_running_loop())
+    reader = CommandReader(ContentBudget().portion(), limit, asyncio.get_running_loop(), memoryview(bytearray(64)))
     data, sink = a_filter(path)
     task = asyncio.ensure_future(receive_data(reader, data))
     for piece in pieces:
-        reader.feed_data(piece)
+        arrive(reader, piece)
         await asyncio.sleep(0)
     reader.feed_eof()
     await task
