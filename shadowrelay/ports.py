@@ -448,6 +448,16 @@ class Ledger(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class HoldAnswer:
+    """`superseded` is None if the copy is stored and synced. `began_awake`: when sending began (the lease counts from it).
+    `server_database`: the peer's database that holds it."""
+
+    superseded: StatusAnswer | None
+    began_awake: float
+    server_database: DatabaseId
+
+
 class PeerLink(Protocol):
     """This node's sessions to one peer, pooled. All methods raise PeerUnavailable. docs/protocol.md 15."""
 
@@ -459,7 +469,7 @@ class PeerLink(Protocol):
         """From the latest session."""
         ...
 
-    async def hold(self, offer: CopyOffer, deadline: float, still: float | None = None) -> "HoldAnswer":
+    async def hold(self, offer: CopyOffer, deadline: float, still: float | None = None) -> HoldAnswer:
         """Place a copy. `deadline` in `Clock.awake`; `still`: give up after so many seconds without progress, None: only at the
         deadline. PeerUnavailable.sent tells whether the copy may have been stored."""
         ...
@@ -479,20 +489,6 @@ class PeerLink(Protocol):
         ...
 
     async def close(self) -> None: ...
-
-
-class HoldAnswer(Protocol):
-    """`superseded` is None if the copy is stored and synced. `began_awake`: when sending began (the lease counts from it).
-    `server_database`: the peer's database that holds it."""
-
-    @property
-    def superseded(self) -> StatusAnswer | None: ...
-
-    @property
-    def began_awake(self) -> float: ...
-
-    @property
-    def server_database(self) -> DatabaseId: ...
 
 
 class PeerDesk(Protocol):
@@ -570,32 +566,26 @@ class DeliveryJob:
     handling: Callable[[], AbstractContextManager[None]] = nullcontext
 
 
+@dataclass(frozen=True, slots=True)
+class DeliveryReport:
+    """A reply for each recipient. `server` is the host that answered ("name [address]:port"); `dot_sent_unanswered`: the next hop may
+    have the message although no reply came (cause (a) of I4); `passes_dsn`: it received the DSN parameters, and sends DSNs itself."""
+
+    server: str
+    replies: Mapping[int, Reply]
+    dot_sent_unanswered: bool = False
+    passes_dsn: bool = True
+
+
 class Deliverer(Protocol):
     """Delivery to next hops over pooled sessions; enforces `concurrency_per_destination`."""
 
-    async def deliver(self, job: DeliveryJob) -> "DeliveryReport":
+    async def deliver(self, job: DeliveryJob) -> DeliveryReport:
         """One attempt. Raises: LeaseTooShort if `may_end_data` returned False; what `content` raises;
         TransientDeliveryError / PermanentDeliveryError if one outcome applies to all recipients."""
         ...
 
     async def close(self) -> None: ...
-
-
-class DeliveryReport(Protocol):
-    """A reply for each recipient. `server` is the host that answered ("name [address]:port"); `dot_sent_unanswered`: the next hop may
-    have the message although no reply came (cause (a) of I4); `passes_dsn`: it received the DSN parameters, and sends DSNs itself."""
-
-    @property
-    def server(self) -> str: ...
-
-    @property
-    def replies(self) -> Mapping[int, Reply]: ...
-
-    @property
-    def dot_sent_unanswered(self) -> bool: ...
-
-    @property
-    def passes_dsn(self) -> bool: ...
 
 
 class TrackingLog(Protocol):

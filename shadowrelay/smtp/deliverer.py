@@ -12,7 +12,7 @@ Source: RFC 5321 4.1.1, 4.5.3.2; RFC 2920 (pipelining). The rules here:
 import asyncio
 import contextlib
 import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import field
 from datetime import timedelta
@@ -25,7 +25,7 @@ from shadowrelay.model.message import BodyType, Content, Envelope
 from shadowrelay.model.replies import DeliveryError, LeaseTooShort, PermanentDeliveryError, Reply, TransientDeliveryError
 from shadowrelay.model.routing import HostPort
 from shadowrelay.model.values import dataclass, replace
-from shadowrelay.ports import DeliveryJob
+from shadowrelay.ports import DeliveryJob, DeliveryReport
 from shadowrelay.protocol.addresses import format_mail, format_rcpt
 from shadowrelay.smtp.client import Opened, Opening, open_session
 from shadowrelay.smtp.client_session import BROKEN_REPLY, CONNECTION_FAILED, SERVICE_CLOSING, Answer, SessionBroken, SessionPool, failure
@@ -310,16 +310,6 @@ IDLE_SESSIONS_MAX = 200  # over all destinations
 SMTP_PORT = 25
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
-    """See `ports.DeliveryReport`."""
-
-    server: str
-    replies: Mapping[int, Reply]
-    dot_sent_unanswered: bool = False
-    passes_dsn: bool = True  # the next hop received the sender's DSN parameters, and sends DSNs itself
-
-
 async def no_peer(address: HostPort) -> Opened | None:
     """For a node without peers."""
     return None
@@ -351,7 +341,7 @@ class SmtpDeliverer:
         self._pools: dict[str, SessionPool[Opened]] = {}
         self._is_closed = False
 
-    async def deliver(self, job: DeliveryJob) -> Report:
+    async def deliver(self, job: DeliveryJob) -> DeliveryReport:
         """See `ports.Deliverer`. Writes one line to the operator log."""
         destination = job.destination
         if self._is_closed:
@@ -362,7 +352,7 @@ class SmtpDeliverer:
             pool = self._pools[destination.key] = SessionPool(self._concurrency, self._idle_seconds)
         await pool.enter()
         began = asyncio.get_running_loop().time()
-        report: Report | None = None
+        report: DeliveryReport | None = None
         failed: TransientDeliveryError | None = None
         error: BaseException | None = None
         try:
@@ -409,7 +399,7 @@ class SmtpDeliverer:
 
     async def _try(
         self, pool: SessionPool[Opened], target: Target, job: DeliveryJob
-    ) -> tuple[Report | None, TransientDeliveryError | None]:
+    ) -> tuple[DeliveryReport | None, TransientDeliveryError | None]:
         """Run a transaction with this server, or return why no session could be opened, so that another server may be tried. If a kept
         session is stale (it broke before its first reply), open a new one, once."""
         session = pool.take(target.host)
@@ -443,7 +433,7 @@ class SmtpDeliverer:
                 if not transaction.replies:
                     raise raised(error, session.server) from error
                 rest = dict.fromkeys(work.ordinals, error.error.reply)
-                return Report(session.server, rest | transaction.replies, error.dot_sent, "dsn" in session.extensions), None
+                return DeliveryReport(session.server, rest | transaction.replies, error.dot_sent, "dsn" in session.extensions), None
             except DeliveryError:
                 self._put_back(pool, target, session)
                 raise
@@ -451,7 +441,7 @@ class SmtpDeliverer:
                 pool.drop(session)
                 raise
             self._put_back(pool, target, session)
-            return Report(session.server, transaction.replies, passes_dsn="dsn" in session.extensions), None
+            return DeliveryReport(session.server, transaction.replies, passes_dsn="dsn" in session.extensions), None
 
     async def _open(self, target: Target) -> Opened:
         """Raises SessionBroken."""
@@ -474,7 +464,7 @@ class SmtpDeliverer:
         else:
             pool.finish(session)
 
-    def _log_attempt(self, job: DeliveryJob, began: float, report: Report | None, error: BaseException | None) -> None:
+    def _log_attempt(self, job: DeliveryJob, began: float, report: DeliveryReport | None, error: BaseException | None) -> None:
         """Log one attempt. Successes only at debug level: the tracking log has them, and a busy server has hundreds a second."""
         replies = tuple(report.replies.values()) if report is not None else ()
         negative = [reply for reply in replies if reply.code >= 300]

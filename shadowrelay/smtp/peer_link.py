@@ -24,7 +24,7 @@ from shadowrelay.model.replies import SUPERSEDED, PeerSaid, PeerUnavailable, Rep
 from shadowrelay.model.routing import HostPort
 from shadowrelay.model.values import dataclass, replace
 from shadowrelay.pipeline.placement import LARGE_OCTETS
-from shadowrelay.ports import Clock
+from shadowrelay.ports import Clock, HoldAnswer
 from shadowrelay.protocol.addresses import format_mail, format_rcpt
 from shadowrelay.protocol.xqdiscard import (
     ANSWERS_OCTETS_MAX,
@@ -330,15 +330,6 @@ class SessionLink(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """See `ports.HoldAnswer`."""
-
-    superseded: StatusAnswer | None
-    began_awake: float
-    server_database: DatabaseId
-
-
-@dataclass(frozen=True, slots=True)
 class LinkEvents:
     """Callbacks of the node. `own_identity` returns our identity for this peer, `conflict` why the peer's identity is refused."""
 
@@ -394,7 +385,7 @@ class SmtpPeerLink:
         """From the latest session."""
         return self._latest.identity if self._latest is not None else None
 
-    async def hold(self, offer: CopyOffer, deadline: float, still: float | None = None) -> Held:
+    async def hold(self, offer: CopyOffer, deadline: float, still: float | None = None) -> HoldAnswer:
         """See `ports.PeerLink`."""
         copy = CopyInFlight(offer)
         seconds = deadline - self._clock.awake()
@@ -425,7 +416,7 @@ class SmtpPeerLink:
             copy.on_progress = None
             del bound  # the exception of a cancelled task keeps this frame: with a cycle through the time-out the content would stay
 
-    async def _place(self, session: PeerSession, copy: CopyInFlight) -> Held:
+    async def _place(self, session: PeerSession, copy: CopyInFlight) -> HoldAnswer:
         copy.began_awake = self._clock.awake()
         if copy.on_progress is not None:
             copy.on_progress()
@@ -440,7 +431,7 @@ class SmtpPeerLink:
         database = session.database
         self._events.on_heard(self._server, database)
         self._pool.keep(self._server, session)
-        return Held(superseded, copy.began_awake, database)
+        return HoldAnswer(superseded, copy.began_awake, database)
 
     async def greet(self) -> PeerIdentity:
         """See `ports.PeerLink`."""

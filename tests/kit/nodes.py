@@ -12,7 +12,7 @@ import itertools
 import random
 import shutil
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -22,7 +22,7 @@ from uuid import UUID
 
 import async_solipsism
 
-from shadowrelay.model.ids import DatabaseId, MessageId, ServerName
+from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.message import Content, Envelope, Recipient
 from shadowrelay.model.ownership import Role, StatusAnswer, StatusQuestion
 from shadowrelay.model.peers import CopyOffer, DiscardReply, PeerIdentity
@@ -32,7 +32,7 @@ from shadowrelay.model.tracking import EventId, TrackingEvent
 from shadowrelay.model.values import replace
 from shadowrelay.pipeline.assembly import Outside, Services
 from shadowrelay.pipeline.context import Tasks
-from shadowrelay.ports import DeliveryJob, PeerLink
+from shadowrelay.ports import DeliveryJob, DeliveryReport, HoldAnswer, PeerLink
 from shadowrelay.protocol.xqdiscard import parse_superseded
 from shadowrelay.settings.values import Settings
 from shadowrelay.store import SqliteLedger
@@ -156,14 +156,6 @@ class LedgerTap:
         return tapped
 
 
-@dataclass(frozen=True)
-class Report:
-    replies: Mapping[int, Reply]
-    server: str = "sink.example [192.0.2.9]:25"
-    dot_sent_unanswered: bool = False
-    passes_dsn: bool = True
-
-
 @dataclass
 class Sink:
     """All next hops of all nodes. `answer(address)` is a Reply, or an error to raise for the whole attempt."""
@@ -189,7 +181,7 @@ class FakeDeliverer:
     def __init__(self, server: ServerName, sink: Sink, step: Step = no_step) -> None:
         self._server, self._sink, self._step = server, sink, step
 
-    async def deliver(self, job: DeliveryJob) -> Report:
+    async def deliver(self, job: DeliveryJob) -> DeliveryReport:
         sink = self._sink
         await self._step()
         sink.attempts_count += 1
@@ -218,17 +210,10 @@ class FakeDeliverer:
         if sink.after_dot is not None:
             await sink.after_dot(self._server)
         await self._step()
-        return Report(replies)
+        return DeliveryReport("sink.example [192.0.2.9]:25", replies)
 
     async def close(self) -> None:
         return None
-
-
-@dataclass(frozen=True)
-class Held:
-    superseded: StatusAnswer | None
-    began_awake: float
-    server_database: DatabaseId
 
 
 class FakeLink:
@@ -292,7 +277,7 @@ class FakeLink:
         node.context.peers.heard(self._server, self._identity.database)
         return answer
 
-    async def hold(self, offer: CopyOffer, deadline: float, still: float | None = None) -> Held:
+    async def hold(self, offer: CopyOffer, deadline: float, still: float | None = None) -> HoldAnswer:
         began = self._node.clock.awake()
         sent = False
         try:
@@ -317,9 +302,9 @@ class FakeLink:
             raise PeerUnavailable(self._server, error.reason, sent=sent, said=error.said) from error
         assert self._identity is not None
         if reply.is_positive:
-            return Held(None, began, self._identity.database)
+            return HoldAnswer(None, began, self._identity.database)
         if reply.code == 554:
-            return Held(parse_superseded(reply.text), began, self._identity.database)
+            return HoldAnswer(parse_superseded(reply.text), began, self._identity.database)
         raise PeerUnavailable(self._server, str(reply), said=PeerSaid.NO_COPY)
 
     async def greet(self) -> PeerIdentity:

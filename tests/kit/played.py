@@ -16,7 +16,8 @@ from shadowrelay.model.ids import BoundaryName, DatabaseId, MessageId, ServerNam
 from shadowrelay.model.ownership import CopyNumber, StatusAnswer, StatusQuestion, StatusState
 from shadowrelay.model.peers import CopyOffer, DiscardReply, PeerIdentity
 from shadowrelay.model.replies import PeerUnavailable
-from tests.kit.nodes import EAST, NORTH, SPAN, WEST, Held, Net, Sink, VirtualNode
+from shadowrelay.ports import HoldAnswer
+from tests.kit.nodes import EAST, NORTH, SPAN, WEST, Net, Sink, VirtualNode
 
 DATABASES = {
     WEST: DatabaseId("11111111-1111-4111-8111-111111111111"),
@@ -79,7 +80,7 @@ class PlayedPeer:
         self._world, self._steps, self._node = world, steps, node
         self.identity: PeerIdentity | None = identity_of(server)
 
-    async def hold(self, offer: CopyOffer, deadline: float, still: float | None = None) -> Held:
+    async def hold(self, offer: CopyOffer, deadline: float, still: float | None = None) -> HoldAnswer:
         await self._steps.step()
         what = self._world.script.pop(0) if self._world.script else "store"
         if what == "refuse":
@@ -89,7 +90,7 @@ class PlayedPeer:
         await self._steps.step()
         if what in ("lose", "break"):
             raise PeerUnavailable(self.server, "planted", sent=True)
-        return Held(None, self._node.clock.awake(), DATABASES[self.server])
+        return HoldAnswer(None, self._node.clock.awake(), DATABASES[self.server])
 
     async def greet(self) -> PeerIdentity:
         return identity_of(self.server)

@@ -17,9 +17,10 @@ from shadowrelay.ownership import primary
 from shadowrelay.ownership.rules import Party
 from shadowrelay.pipeline.leases import Attempts
 from shadowrelay.pipeline.place import Outcome
+from shadowrelay.ports import HoldAnswer
 from tests.kit.clock import until
 from tests.kit.ledger import NOW, a_content, a_message_id, an_envelope
-from tests.kit.nodes import WEST, Held, VirtualNode, in_virtual_time
+from tests.kit.nodes import WEST, VirtualNode, in_virtual_time
 from tests.kit.played import DATABASES, World, identity_of, one_node
 
 ONE = MessageId("1")
@@ -145,8 +146,8 @@ async def test_a_server_that_supersedes_a_copy_stays_on_the_list_because_it_may_
         stored = await _stored(node, a_content(), decided=True, server=None)
         lower = StatusAnswer(StatusState.PRIMARY, CopyNumber(0, 1, DATABASES[WEST]))
 
-        async def hold(offer: CopyOffer, deadline: float, still: float | None = None) -> Held:
-            return Held(lower, node.clock.awake(), DATABASES[WEST])
+        async def hold(offer: CopyOffer, deadline: float, still: float | None = None) -> HoldAnswer:
+            return HoldAnswer(lower, node.clock.awake(), DATABASES[WEST])
 
         for link in node.context.links.values():
             link.hold = hold  # type: ignore[method-assign]

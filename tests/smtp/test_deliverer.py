@@ -18,9 +18,9 @@ from shadowrelay.model.message import Content, Envelope, Recipient
 from shadowrelay.model.replies import ContentCorrupt, LeaseTooShort, PermanentDeliveryError, Reply, TransientDeliveryError
 from shadowrelay.model.routing import Destination, HostPort
 from shadowrelay.model.values import replace
-from shadowrelay.ports import DeliveryJob
+from shadowrelay.ports import DeliveryJob, DeliveryReport
 from shadowrelay.smtp.client import Opening, TlsUse, dial
-from shadowrelay.smtp.deliverer import MESSAGES_PER_SESSION_MAX, Report, SmtpDeliverer, Work
+from shadowrelay.smtp.deliverer import MESSAGES_PER_SESSION_MAX, SmtpDeliverer, Work
 from shadowrelay.smtp.host_names import HostNames, Lookups
 from shadowrelay.smtp.limits import Descriptors
 from shadowrelay.smtp.resolver import Exchange
@@ -95,7 +95,7 @@ def a_job(destination: Destination, envelope: Envelope, may_end_data=lambda: Tru
     return DeliveryJob(destination, envelope, envelope.ordinals, b"", read_content, may_end_data, lambda: inf)
 
 
-async def deliver(deliverer: SmtpDeliverer, destination: Destination, recipients_count: int = 1, *, may_end: bool = True) -> Report:
+async def deliver(deliverer: SmtpDeliverer, destination: Destination, recipients_count: int = 1, *, may_end: bool = True) -> DeliveryReport:
     envelope = an_envelope(recipients_count)
     return await deliverer.deliver(a_job(destination, envelope, lambda: may_end))
 
@@ -108,7 +108,7 @@ async def test_the_report_names_the_server_and_each_recipients_reply():
     async with serving(server), a_deliverer() as deliverer:
         report = await deliver(deliverer, Destination("k", (HostPort("localhost", server.port),)), 2)
 
-    assert Report(f"localhost [127.0.0.1]:{server.port}", {1: TAKEN, 2: Reply(550, "5.1.1", "no")}) == report
+    assert DeliveryReport(f"localhost [127.0.0.1]:{server.port}", {1: TAKEN, 2: Reply(550, "5.1.1", "no")}) == report
 
 
 @pytest.mark.parametrize("extensions", [("DSN",), ()])

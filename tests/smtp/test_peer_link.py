@@ -22,6 +22,7 @@ from shadowrelay.model.peers import CopyOffer, DiscardReply, PeerIdentity
 from shadowrelay.model.replies import STORE_UNAVAILABLE, LedgerUnavailable, PeerSaid, PeerUnavailable
 from shadowrelay.model.routing import HostPort
 from shadowrelay.model.values import replace
+from shadowrelay.ports import HoldAnswer
 from shadowrelay.protocol.xqdiscard import (
     BAD_FORKS,
     format_answer,
@@ -33,7 +34,7 @@ from shadowrelay.protocol.xqdiscard import (
 )
 from shadowrelay.protocol.xshadow import format_hello, parse_commit, parse_envelope, parse_hello, parse_hold
 from shadowrelay.smtp.client import Opening, TlsUse
-from shadowrelay.smtp.peer_link import Held, LinkEvents, SessionLink, SmtpPeerLink
+from shadowrelay.smtp.peer_link import LinkEvents, SessionLink, SmtpPeerLink
 from tests.kit.clock import PATIENCE_SECONDS, let_pass, until
 from tests.kit.smtp_servers import CLOSE, HANG, CancelledAt, ScriptedServer, cancelled_at, serving
 
@@ -163,7 +164,7 @@ async def test_a_copy_goes_in_one_transaction_and_its_bytes_arrive_unchanged():
         held = await link.hold(an_offer(), DEADLINE)
 
         assert 250 == (link.identity and link.identity.position)
-    assert Held(None, 0.0, THEIRS) == held
+    assert HoldAnswer(None, 0.0, THEIRS) == held
     mail, *rcpts, envelope, bdat, commit = server.lines[2:8]
     assert mail.startswith(f"MAIL FROM:<s@a.example> SIZE={len(BODY)} BODY=8BITMIME XSHADOW=")
     assert (MESSAGE, CopyNumber(1, 2, OURS)) == parse_hold(mail.rpartition("XSHADOW=")[2], OURS)
