@@ -24,7 +24,8 @@ from shadowrelay.model.routing import HostPort
 from shadowrelay.model.values import dataclass
 from shadowrelay.settings import certificates, configuration, places
 from shadowrelay.settings.configuration import LoadedSettings
-from shadowrelay.settings.values import Peer, Settings, rounded_size
+from shadowrelay.settings.texts import rounded_size
+from shadowrelay.settings.values import Peer, Settings
 from shadowrelay.smtp.client import Opening, TlsUse, open_session
 from shadowrelay.smtp.client_session import TLS_FAILED, SessionBroken
 from shadowrelay.smtp.host_names import HostNames, Lookups, NoAddress, name_server_failure

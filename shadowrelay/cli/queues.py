@@ -31,7 +31,7 @@ from shadowrelay.cli.output import (
     print_table,
     stop,
 )
-from shadowrelay.settings.values import rounded_size
+from shadowrelay.settings.texts import rounded_size
 
 if TYPE_CHECKING:
     from shadowrelay.admin.client import NodeClient

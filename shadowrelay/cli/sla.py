@@ -22,7 +22,7 @@ from rich.console import Console
 
 from shadowrelay.cli.output import AsJson, ExitCode, counted, instants, print_json, print_sentences, print_table, stop, visible
 from shadowrelay.model.replies import ConfigurationError, ShadowrelayError
-from shadowrelay.settings.values import parse_duration
+from shadowrelay.settings.texts import parse_duration
 from shadowrelay.signals import exit_with, handled
 
 LOCAL = "local[*]"

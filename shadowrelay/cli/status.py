@@ -15,7 +15,7 @@ from rich.console import Console
 
 from shadowrelay.cli.cluster import Answer, asked_nodes, missing
 from shadowrelay.cli.output import AsJson, Config, ExitCode, Node, TokenFile, age, duration, print_json, print_table
-from shadowrelay.settings.values import parse_duration
+from shadowrelay.settings.texts import parse_duration
 
 if TYPE_CHECKING:
     from shadowrelay.admin.client import NodeClient

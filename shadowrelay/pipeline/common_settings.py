@@ -9,7 +9,8 @@ from datetime import timedelta
 
 from shadowrelay.model.peers import PeerIdentity
 from shadowrelay.protocol.fields import format_span
-from shadowrelay.settings.values import Transport, format_duration
+from shadowrelay.settings.texts import format_duration
+from shadowrelay.settings.values import Transport
 
 SPAN = "shadow_resubmit_time_span"  # has a key of its own in XSHADOW, because takeovers depend on it
 COMMON = (

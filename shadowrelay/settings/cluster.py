@@ -15,7 +15,7 @@ from shadowrelay.model.replies import ConfigurationError
 from shadowrelay.model.routing import HostPort
 from shadowrelay.model.values import dataclass
 from shadowrelay.settings.authority import make_authority, read_authority, signed_pems, write_file
-from shadowrelay.settings.values import parse_domain, parse_host_port, parse_name, parse_network, parse_next_hops
+from shadowrelay.settings.texts import parse_domain, parse_host_port, parse_name, parse_network, parse_next_hops
 
 AUTHORITY_LIFE = timedelta(days=3650)
 CERTIFICATE_LIFE = timedelta(days=365)

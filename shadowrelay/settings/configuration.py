@@ -35,7 +35,8 @@ from shadowrelay.model.routing import HostPort
 from shadowrelay.model.values import dataclass
 from shadowrelay.settings import certificates
 from shadowrelay.settings.example import example
-from shadowrelay.settings.values import Section, Settings, format_duration
+from shadowrelay.settings.texts import format_duration
+from shadowrelay.settings.values import Section, Settings
 from shadowrelay.settings.warnings import warnings
 
 __all__ = ["LoadedSettings", "Origin", "effective", "example", "load", "warnings"]

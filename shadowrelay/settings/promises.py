@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
-from shadowrelay.settings.values import Settings, WithoutLease, format_duration
+from shadowrelay.settings.texts import format_duration
+from shadowrelay.settings.values import Settings, WithoutLease
 
 
 def promises(settings: Settings) -> list[str]:

@@ -7,7 +7,8 @@ from ipaddress import ip_address
 
 from shadowrelay.ownership import rules
 from shadowrelay.settings import certificates
-from shadowrelay.settings.values import Preference, ReceiveConnector, Settings, format_size
+from shadowrelay.settings.texts import format_size
+from shadowrelay.settings.values import Preference, ReceiveConnector, Settings
 
 MESSAGE_SIZE_BYTES_MIN = 64_000
 RECIPIENTS_COUNT_MIN = 100

@@ -18,7 +18,8 @@ from shadowrelay.model.replies import Reply
 from shadowrelay.pipeline.routing import Router
 from shadowrelay.protocol.addresses import domain_of
 from shadowrelay.protocol.fields import ORDINAL_MAX
-from shadowrelay.settings.values import Network, ReceiveConnector, Route
+from shadowrelay.settings.texts import Network
+from shadowrelay.settings.values import ReceiveConnector, Route
 
 # for any session
 UNKNOWN_COMMAND = Reply(500, "5.5.1", "Command not recognized")

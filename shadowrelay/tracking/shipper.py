@@ -22,7 +22,8 @@ from typing import Protocol
 
 import structlog
 
-from shadowrelay.settings.values import Settings, shown_target, without_secrets
+from shadowrelay.settings.texts import shown_target, without_secrets
+from shadowrelay.settings.values import Settings
 from shadowrelay.tracking.book import Book, Fingerprint, Manifest, Measured, Origin, measure, parse_manifest, shipped_name
 from shadowrelay.tracking.target import MANIFEST, Attempt, Target, Threads, open_target
 from shadowrelay.tracking.writer import FileKey, FileTrackingLog, parse_name, tracking_files

@@ -23,7 +23,7 @@ from typing import Any, Protocol, TypeVar
 import fsspec  # type: ignore[import-untyped]
 
 from shadowrelay.model.replies import ConfigurationError
-from shadowrelay.settings.values import Option
+from shadowrelay.settings.texts import Option
 from shadowrelay.tracking.writer import sync_directory
 
 HUNG_MAX = 3  # abandoned threads; beyond that no work starts until one of them has ended

@@ -12,7 +12,7 @@ from structlog.testing import CapturingLogger
 from shadowrelay.model.ownership import Role
 from shadowrelay.model.replies import Reply
 from shadowrelay.pipeline import peerbook
-from shadowrelay.settings.values import format_duration
+from shadowrelay.settings.texts import format_duration
 from tests.kit.nodes import EAST, HEARTBEAT, OK, SPAN, WEST, Net, in_virtual_time, nodes, until
 
 BUSY = Reply(451, "4.3.2", "not now")

@@ -50,7 +50,7 @@ PLACES: dict[str, tuple[str, set[str]]] = {
 def package_of(name: str) -> str:
     """ "shadowrelay.protocol.xshadow" -> "protocol". The settings' values belong to the model; the pipeline's rules stand alone."""
     parts = name.split(".")
-    if parts[1:3] == ["settings", "values"]:
+    if parts[1:2] == ["settings"] and parts[2:3] in (["values"], ["texts"]):
         return "model"
     if parts[1:2] == ["pipeline"] and RULES & set(parts[2:3]):
         return "rules"

@@ -11,7 +11,7 @@ from shadowrelay.admin import client as admin_client
 from shadowrelay.cli import output
 from shadowrelay.cli.main import app
 from shadowrelay.cli.output import age, duration
-from shadowrelay.settings.values import rounded_size
+from shadowrelay.settings.texts import rounded_size
 
 TOKEN = "a-token-of-sixteen-or-more"
 LONG_AGO = "2026-01-01T00:00:00+00:00"

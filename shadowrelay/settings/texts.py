@@ -1,0 +1,279 @@
+"""How values of a configuration are written: durations, sizes, addresses, patterns, targets. docs/design.md 7.
+
+Durations, sizes, addresses and patterns are written as an operator writes them. `parse_*` and `format_*` are inverses, and the only
+way in which text of a configuration becomes a value, so that "36MB" means the same everywhere. A target of tracking logs is shown
+without its passwords and keys, which only the connecting library needs.
+"""
+
+import re
+from collections.abc import Mapping
+from datetime import timedelta
+from fractions import Fraction
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from typing import Annotated
+
+from pydantic import BeforeValidator, PlainSerializer
+
+from shadowrelay.model.ids import ServerName
+from shadowrelay.model.routing import HostPort
+
+LEFT_OUT = "[left out]"
+
+Option = str | bool | int
+
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://.+", re.ASCII)
+_PASSWORD = re.compile(r"(?<=://)([^/:@]*):([^/]*)@")
+_QUERY = re.compile(r"\?.*")
+_SECRET_NAME = re.compile(r"(?i)key|secret|token|pass|cred|sas|sign|auth|conn")
+_SECRET_LENGTH_MIN = 4  # shorter text occurs in too many words to be replaced
+
+
+def checked_target(target: str) -> str:
+    """Empty, an absolute directory or a URL. Raises: ValueError with the remedy, without the value: it may hold a password."""
+    if "::" in target:
+        raise ValueError('has "::" in it, which would chain stores; name the one place where the files shall lie')
+    if target and not target.startswith("/") and _URL.fullmatch(target) is None:
+        raise ValueError('is neither a URL nor an absolute directory; write one like "s3://bucket/tracking" or "/srv/tracking"')
+    return target
+
+
+def checked_options(options: object) -> object:
+    """A table of text, whole numbers and truth values. Raises: ValueError with the remedy, without the values."""
+    if not isinstance(options, Mapping):
+        raise ValueError('is not a table; write one like { endpoint_url = "https://store.example" }, in the environment as JSON')
+    wrong = [name for name, value in options.items() if not isinstance(value, str | bool | int)]
+    if wrong:
+        raise ValueError(f"{', '.join(map(str, wrong))}: is neither text, a whole number nor true or false; write it as one of them")
+    return options
+
+
+def shown_target(target: str) -> str:
+    """The target without password and query."""
+    return _QUERY.sub(f"?{LEFT_OUT}", _PASSWORD.sub(rf"\1:{LEFT_OUT}@", target)) if "://" in target else target
+
+
+def shown_options(options: Mapping[str, Option]) -> dict[str, Option]:
+    """The options; values named like secrets, or with a password in a URL, are left out."""
+    return {name: LEFT_OUT if _is_secret(name, value) else value for name, value in options.items()}
+
+
+def without_secrets(text: str, target: str, options: Mapping[str, Option]) -> str:
+    """`text` of a library's error, without the secrets of the configuration."""
+    found = _PASSWORD.search(target)
+    secrets = [str(value) for name, value in options.items() if _is_secret(name, value)] + ([found[2]] if found else [])
+    for secret in sorted(secrets, key=len, reverse=True):
+        if len(secret) >= _SECRET_LENGTH_MIN:
+            text = text.replace(secret, LEFT_OUT)
+    return text
+
+
+def _is_secret(name: str, value: Option) -> bool:
+    return _SECRET_NAME.search(name) is not None or _PASSWORD.search(str(value)) is not None
+
+
+Network = IPv4Network | IPv6Network
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)", re.ASCII)
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(B|kB|KB|MB|GB|KiB|MiB|GiB)?", re.ASCII)
+_HOST = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,252}[A-Za-z0-9_])?\.?", re.ASCII)
+_ATOM = r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+"  # RFC 5321 4.1.2
+_MAILBOX = re.compile(rf"(?=.{{3,254}}\Z)(?=.{{1,64}}@){_ATOM}(?:\.{_ATOM})*@[A-Za-z0-9.-]+", re.ASCII)
+_DOMAIN = re.compile(r"(?:\*\.)?\w(?:[\w.-]{0,252}\w)?\.?")
+
+_DURATION_UNITS = {"d": 86_400_000_000, "h": 3_600_000_000, "m": 60_000_000, "s": 1_000_000, "ms": 1000}  # in microseconds
+# docs/design.md 7: MB = 1,000,000 bytes; binary units have their own names
+_SIZE_UNITS = {"B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+_SIZE_UNITS_WRITTEN = ("GB", "MB", "kB")
+
+
+def parse_duration(value: object) -> timedelta:
+    """ "90s", "2m", "1.5h", "2d", "250ms".
+
+    Raises: ValueError with the remedy; a bare number is refused, because its unit would be a guess.
+    """
+    if isinstance(value, timedelta):
+        return value
+    match = _DURATION.fullmatch(value.strip()) if isinstance(value, str) else None
+    if match is None:
+        raise ValueError('is not a duration; write a number and its unit, like "90s", "2m", "3h", "2d" or "250ms"')
+    try:
+        return timedelta(microseconds=round(Fraction(match[1]) * _DURATION_UNITS[match[2]]))
+    except OverflowError:
+        raise ValueError("is a longer duration than can be counted") from None
+
+
+def format_duration(value: timedelta) -> str:
+    """The shortest text with one unit that `parse_duration` reads back to the same value."""
+    microseconds = value // timedelta(microseconds=1)  # not total_seconds(), which is not exact
+    for unit, length in _DURATION_UNITS.items():
+        if microseconds % length == 0 and microseconds >= length:
+            return f"{microseconds // length}{unit}"
+    seconds, rest = divmod(microseconds, 1_000_000)
+    return f"{seconds}.{rest:06d}".rstrip("0").rstrip(".") + "s"
+
+
+def parse_size(value: object) -> int:
+    """ "36MB", "64KiB", or a whole number of bytes. Units: bytes. Raises: ValueError with the remedy."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    match = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
+    if match is None:
+        raise ValueError('is not a size; write a number and its unit, like "36MB" (36,000,000 bytes) or "64KiB"')
+    return round(float(match[1]) * _SIZE_UNITS[match[2] or "B"])
+
+
+def format_size(value: int) -> str:
+    """The inverse of `parse_size`, in decimal units. Units: bytes."""
+    for unit in _SIZE_UNITS_WRITTEN:
+        if value % _SIZE_UNITS[unit] == 0 and value >= _SIZE_UNITS[unit]:
+            return f"{value // _SIZE_UNITS[unit]}{unit}"
+    return f"{value}B"
+
+
+def rounded_size(value: float) -> str:
+    """For reading: "97.6GB", "1.96kB", "223B". Units: bytes."""
+    for unit in _SIZE_UNITS_WRITTEN:
+        amount = value / _SIZE_UNITS[unit]
+        if amount >= 1:
+            return f"{amount:.0f}{unit}" if amount >= 100 else f"{amount:.3g}{unit}"
+    return f"{value:.0f}B"
+
+
+def parse_host_port(value: object, *, port_default: int | None = None) -> HostPort:
+    """ "mx.example:25", "10.0.0.1:2525", "[::1]:25". Without a `port_default` the port is required; 0 = any free one.
+
+    Raises: ValueError with the remedy.
+    """
+    if isinstance(value, HostPort):
+        return value
+    wrong = ValueError('is not an address; write "host:port", like "mx1.example:25", "127.0.0.1:2525" or "[::1]:25"')
+    if not isinstance(value, str):
+        raise wrong
+    host, port = _split(value.strip())
+    if not host or (not port and port_default is None):
+        raise wrong
+    if port and not (port.isascii() and port.isdigit() and int(port) <= 65535):
+        raise ValueError(f"has the port {port!r}; a port is a number from 0 to 65535")
+    if ":" not in host and not _HOST.fullmatch(host):
+        raise wrong
+    return HostPort(host, int(port) if port else port_default or 0)
+
+
+def _split(text: str) -> tuple[str, str]:
+    if text.startswith("["):
+        host, _, rest = text[1:].partition("]")
+        return (host, rest.removeprefix(":")) if ":" in host and (not rest or rest.startswith(":")) else ("", "")
+    host, _, port = text.partition(":")
+    return (host, port) if ":" not in port else ("", "")
+
+
+def parse_name_server(value: object) -> HostPort:
+    """An IP address; the port may be left out (53). A name cannot be looked up before there is a name server.
+
+    Raises: ValueError with the remedy.
+    """
+    wrong = ValueError(
+        "is not the address of a name server; write an IP address, with a port where it is not 53, like "
+        '"192.0.2.53", "127.0.0.1:5353" or "[2001:db8::53]:5353"'
+    )
+    if isinstance(value, str) and is_ip_address(value.strip()):
+        return HostPort(value.strip(), 53)
+    try:
+        server = parse_host_port(value, port_default=53)
+    except ValueError:
+        raise wrong from None
+    if not server.port or not is_ip_address(server.host):
+        raise wrong
+    return server
+
+
+def is_ip_address(text: str) -> bool:
+    """Not a name, nor anything else."""
+    try:
+        ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def parse_next_hops(value: object) -> tuple[HostPort, ...]:
+    """One "host:port" or an ordered list of them; the others are alternate routes. The port may be left out (25)."""
+    entries = value if isinstance(value, list | tuple) else [value]
+    if not entries:
+        raise ValueError('is empty; name at least one server, like "mailstore.example:25"')
+    return tuple(parse_host_port(entry, port_default=25) for entry in entries)
+
+
+def parse_network(value: object) -> Network:
+    """ "10.0.0.0/8", "192.0.2.7", "2001:db8::/32". Raises: ValueError with the remedy."""
+    if isinstance(value, IPv4Network | IPv6Network):
+        return value
+    text = value.strip() if isinstance(value, str) else ""
+    try:
+        network = ip_network(text, strict=False)
+    except ValueError:
+        raise ValueError('is not a network; write one like "10.0.0.0/8", "192.0.2.7" or "2001:db8::/32"') from None
+    if network.network_address != ip_address(text.partition("/")[0]):
+        raise ValueError(f'is one address, not a network; write "{network}", or the address without "/{network.prefixlen}"')
+    return network
+
+
+def parse_name(value: object) -> str:
+    """A host or domain name, made lower case. Raises: ValueError with the remedy."""
+    if not isinstance(value, str) or not _HOST.fullmatch(value.strip()):
+        raise ValueError('is not a host name; write one like "mx1.east.example" (letters, digits, dots and hyphens)')
+    return value.strip().rstrip(".").lower()
+
+
+def parse_domain(value: object) -> str:
+    """A mail domain, or "*.domain" for all below it; letters of any script; made lower case. Raises: ValueError with the remedy."""
+    if not isinstance(value, str) or not _DOMAIN.fullmatch(value.strip()):
+        raise ValueError('is not a domain; write one like "corp.example", or "*.corp.example" for all below it')
+    return value.strip().rstrip(".").lower()
+
+
+def parse_admin_url(value: object) -> str:
+    """The address of a node's API, or nothing. Raises: ValueError with the remedy."""
+    text = value.strip().rstrip("/") if isinstance(value, str) else "?"
+    scheme, _, where = text.partition("://")
+    try:
+        if text and (scheme not in ("http", "https") or not parse_host_port(where, port_default=443).port):
+            raise ValueError
+    except ValueError:
+        raise ValueError('is not the URL of a node\'s API; write one like "https://mx1.west.example:8026"') from None
+    return text
+
+
+def parse_mailbox(value: object) -> str:
+    """An ASCII address, its domain made lower case; empty for none. Raises: ValueError with the remedy."""
+    text = value.strip() if isinstance(value, str) else "?"
+    if text and _MAILBOX.fullmatch(text) is None:
+        raise ValueError('is not an address in ASCII; write one like "journal@archive.example"')
+    local, _, domain = text.rpartition("@")
+    return f"{local}@{parse_name(domain)}" if text else ""
+
+
+def parse_pattern(value: object) -> str:
+    """ "*@corp.example", "john@corp.example", "*@*.example", "*"; "postmaster" alone is an address, too (RFC 5321 4.5.1).
+
+    Raises: ValueError with the remedy for a pattern that matches no address.
+    """
+    text = value.strip() if isinstance(value, str) else ""
+    local, at, domain = text.rpartition("@")
+    if (local and domain) if at else (text.startswith("*") or text.lower() == "postmaster"):
+        return text
+    raise ValueError(f'matches no address; write "*@{domain.strip("*.") or "corp.example"}", or "*" for all recipients')
+
+
+_AS_TEXT = PlainSerializer(str, when_used="json")
+Duration = Annotated[timedelta, BeforeValidator(parse_duration), PlainSerializer(format_duration, when_used="json")]
+Size = Annotated[int, BeforeValidator(parse_size), PlainSerializer(format_size, when_used="json")]
+AdminUrl = Annotated[str, BeforeValidator(parse_admin_url)]
+Address = Annotated[HostPort, BeforeValidator(parse_host_port), _AS_TEXT]
+NameServer = Annotated[HostPort, BeforeValidator(parse_name_server), _AS_TEXT]
+NextHops = Annotated[tuple[Annotated[HostPort, _AS_TEXT], ...], BeforeValidator(parse_next_hops)]
+CheckedNetwork = Annotated[Network, BeforeValidator(parse_network)]
+Mailbox = Annotated[str, BeforeValidator(parse_mailbox)]
+CheckedDomain = Annotated[str, BeforeValidator(parse_domain)]
+Pattern = Annotated[str, BeforeValidator(parse_pattern)]
+Name = Annotated[ServerName, BeforeValidator(parse_name)]
