@@ -6,7 +6,7 @@ Each server is committed to the message's list before anything is sent to it, so
 
 import asyncio
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import field
 
 from shadowrelay.model.ids import MessageId, ServerName, SiteName
@@ -151,7 +151,7 @@ class Copier:
         entry = claim.copy_on(party.server)
         return primary.may_place_on(claim, party, entry is not None and self._context.leases.left(message_id, entry) > 0)
 
-    async def copy(
+    def copy(
         self,
         envelope: Envelope,
         content: Content,
@@ -163,7 +163,7 @@ class Copier:
         copies: int = 1,
         started: float | None = None,
         said: Ordinals = NO_ORDINALS,
-    ) -> CopyResult:
+    ) -> Awaitable[CopyResult]:
         """Place so many `copies` at the same time, trying the servers of `plan`, for as long as `placement.time_for` allows from `started`
         (`Clock.awake`; default: now). `listed_count`: so many of the first servers are on the list already. `said`: done recipients that
         the copies may record; `outcome` notifies of the others.
@@ -179,9 +179,10 @@ class Copier:
         left = list(plan[listed_count:])
         job = Job(envelope, content, left, deadline, whole, still, time.still is not None, is_client_waiting, result)
         if copies == 1:
-            await self._one(job, plan[0] if listed_count else None)
-            return result
-        firsts = plan[:listed_count]
+            return self._one(job, plan[0] if listed_count else None)
+        return self._several(job, plan[:listed_count], copies)
+
+    async def _several(self, job: Job, firsts: Sequence[ServerName], copies: int) -> CopyResult:
         job.busy.update(firsts)
         ends = await asyncio.gather(
             *(self._one(job, firsts[index] if index < len(firsts) else None) for index in range(copies)), return_exceptions=True
@@ -189,22 +190,22 @@ class Copier:
         for end in ends:
             if isinstance(end, BaseException):
                 raise end
-        return result
+        return job.result
 
-    async def _one(self, job: Job, first: ServerName | None) -> None:
+    async def _one(self, job: Job, first: ServerName | None) -> CopyResult:
         """Place one copy: try `first`, which is listed already, then servers that are left, until one has stored it."""
         context, result = self._context, job.result
         home, sites = context.settings.server.site, self._rule()[1]
         while result.superseded is None:
             server = first or job.next()
             if server is None:
-                return
+                break
             left = job.deadline - context.clock.awake()
             if job.is_large:
                 left = min(left, job.still)
             if left <= 0:
                 result.failures.append("shadow_timeout is over")
-                return
+                break
             was_listed = False
             if first is not None:
                 first = None
@@ -229,7 +230,7 @@ class Copier:
                     claim = await self._list(job.envelope.message_id, party, unsent)
                 except (IllegalTransition, LedgerUnavailable) as error:
                     result.failures.append(str(error))
-                    return
+                    break
                 result.claim, number = claim, claim.number
                 result.unsent = tuple([other for other in result.unsent if other not in unsent and other != server])
                 if not was_listed:
@@ -257,9 +258,10 @@ class Copier:
             finally:
                 state.copies_in_flight -= 1
             if is_over:
-                return
+                break
             job.busy.discard(server)
             job.still -= seconds
+        return result
 
     async def _list(self, message_id: MessageId, party: Party, unsent: tuple[ServerName, ...]) -> Claim:
         me = self._context.me

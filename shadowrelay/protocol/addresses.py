@@ -111,7 +111,7 @@ def _path_of(rest: str, bad: Reply, lenient: bool) -> tuple[str, int]:
         mailbox = f'"{dotted["local"]}"@{dotted["domain"]}'
         _path_of(f"<{mailbox}>", bad, lenient=False)  # the limits apply to the address that is passed on
         return mailbox, dotted.end()
-    if found is None or not _is_utf8(found[0]):
+    if found is None or not (found[0].isascii() or _is_utf8(found[0])):
         raise WireError(bad)
     mailbox, local, literal = found.groups()
     if len(found[0].encode()) > PATH_OCTETS_MAX or len(local.encode()) > LOCAL_PART_OCTETS_MAX:

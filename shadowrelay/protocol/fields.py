@@ -12,6 +12,7 @@ always UTC; spans are seconds with up to six decimals.
 import base64
 import re
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from itertools import pairwise
 
 from shadowrelay.model.ids import BoundaryName, DatabaseId, MessageId, ServerName
@@ -241,6 +242,7 @@ _INSTANT = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[
 _SPAN = re.compile(r"(0|[1-9][0-9]{0,5})(?:\.([0-9]{1,6}))?")
 
 
+@lru_cache(16)  # the rows and the copy of a message have the same ones
 def format_instant(at: datetime) -> str:
     """`at` must be timezone-aware."""
     if at.tzinfo is not UTC:

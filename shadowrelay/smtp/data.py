@@ -282,7 +282,10 @@ class DataFilter:
         if len(self._begun_line) > LINE_OCTETS_MAX or has_long_line(text):
             self.refuse(LINE_TOO_LONG)
             return
-        text = without_stuffing(text)
+        if text.startswith(b"."):  # the dots of dot-stuffing. RFC 5321 4.5.2
+            text = text[1:]
+        if b"\r\n." in text:
+            text = text.replace(b"\r\n.", b"\r\n")
         self._size += len(text)
         if self._size > self._size_max:
             self.refuse(MESSAGE_TOO_BIG)
@@ -316,13 +319,6 @@ def has_long_line(text: bytes) -> bool:
             return True
         start = found + 2
     return False
-
-
-def without_stuffing(text: bytes) -> bytes:
-    """Whole lines without the dots added by dot-stuffing. RFC 5321 4.5.2."""
-    if text.startswith(b"."):
-        text = text[1:]
-    return text.replace(b"\r\n.", b"\r\n") if b"\r\n." in text else text
 
 
 async def _always() -> bool:
