@@ -20,7 +20,6 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
-from math import inf
 
 import structlog
 
@@ -36,18 +35,14 @@ from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.delivery_rules import NO_REPLY, reply_of
 from shadowrelay.pipeline.forks import ForkAttempt, Forks, NextHopNews, Outcomes, SameInProgress, Verdicts
 from shadowrelay.pipeline.leases import ACCEPT, AttemptLease
-from shadowrelay.pipeline.next_hop_queue import Arriving, Enqueuer, NextHopQueue, NextHopQueues
+from shadowrelay.pipeline.next_hop_queue import PAGE, PARKED_MAX, Enqueuer, NextHopQueue, NextHopQueues
 from shadowrelay.pipeline.poison import Suspects, set_aside_corrupt, set_aside_poison
 
-PAGE = 400  # messages per step, of Submission or of a wake-up
 NOTICES_PAGE = 200
 TICK_SECONDS = 1.0  # how often the wall clock is checked and failed steps are repeated
 SUBMISSION_SECONDS = 15.0  # between unrequested reads of Submission; only messages in progress stay there longer
 SUSPENDED_SUBMISSION_SHARE = 20  # of the time, at most one part is spent on reading it
 NOTICES_SECONDS = 5.0  # how late a delay notice or an expiry may be without an attempt
-PARKED_MAX = timedelta(minutes=30)  # a message that waits for a server is checked again, in case the event was missed
-ARRIVING_SECONDS = 0.2  # less than `pipeline.forks.OWN_COMMIT_AFTER_SECONDS`
-ARRIVING_GRAIN_SECONDS = 0.01  # messages whose wait ends within this time are handled together
 ALL = 2**31  # no limit on the messages to wake
 NO_SERVERS: frozenset[ServerName] = frozenset()
 
@@ -75,7 +70,7 @@ class DeliverService:
         self._forks = forks
         self._suspects = Suspects()
         self._event = asyncio.Event()
-        self._queues = queues = NextHopQueues(context, self._event.set)
+        self._queues = queues = NextHopQueues(context, self._event.set, self._without_room)
         self._enqueuer = Enqueuer(context, forks, verdicts, queues, want_copy)
         self._loaded_since_start: set[int] = set()  # internal ids of earlier messages that have had their LOAD
         self._outcomes = Outcomes(context, verdicts, queues.note_due, self.committed, self._loaded_since_start.discard)
@@ -102,7 +97,7 @@ class DeliverService:
             queue.concurrency = concurrency
             queue.state = delivery_rules.active(concurrency)
             self._queues.want_turn(queue)
-            self._end_arriving(queue, is_over=True)
+            self._queues.end_arriving(queue, is_over=True)
         for message_id in self._in_hand:
             self._context.attempts.changed(message_id)  # its forks may differ now
         self._end_wait_for_copies()
@@ -169,7 +164,7 @@ class DeliverService:
         """Start no attempt on this next hop until `resume`; those that run end normally. The ledger remembers it. Of Submission: take
         nothing out of it."""
         if key != SUBMISSION and (queue := self._queues.suspend(key)) is not None:
-            self._end_arriving(queue, is_over=True)
+            self._queues.end_arriving(queue, is_over=True)
 
     def resume(self, key: str) -> None:
         """Deliver what is due for this next hop, and probe it now if it is in Retry."""
@@ -211,34 +206,11 @@ class DeliverService:
             for fork in forks:
                 self._load(stored, fork, None, content)
             self._context.attempts.end(message_id)
-        elif len(forks) != 1 or not self._arrive(stored, forks[0], content):
-            self._context.tasks.spawn(self._enqueue_accepted(stored, forks), "queue")
+        elif len(forks) != 1 or not self._queues.arrive(stored, forks[0], content):
+            self._without_room(stored)
 
-    def _arrive(self, stored: StoredMessage, fork: Fork, content: Content | None) -> bool:
-        """Wait briefly for room: a fast next hop makes room sooner than a round trip through the ledger would take."""
-        queue = self._queues.of(fork.destination.key)
-        is_behind = queue.is_behind(self._context.now())
-        if queue.is_suspended or not delivery_rules.may_arrive(queue.state, len(queue.arriving), queue.concurrency, is_behind=is_behind):
-            return False
-        loop = asyncio.get_running_loop()
-        until = loop.time() + ARRIVING_SECONDS
-        if queue.arriving_timer is None:
-            queue.arriving_timer = loop.call_at(until, self._end_arriving, queue)
-        queue.arriving.append(Arriving(stored, fork, content, until))
-        return True
-
-    def _end_arriving(self, queue: NextHopQueue, *, is_over: bool = False) -> None:
-        """Record messages that waited long enough in the ledger's queue; all of them if `is_over`."""
-        loop = asyncio.get_running_loop()
-        if queue.arriving_timer is not None:
-            queue.arriving_timer.cancel()
-            queue.arriving_timer = None
-        ends_at = inf if is_over else loop.time() + ARRIVING_GRAIN_SECONDS
-        while queue.arriving and queue.arriving[0].until <= ends_at:
-            stored = queue.arriving.popleft().stored
-            self._context.tasks.spawn(self._enqueue_accepted(stored, self._forks.of(stored)), "queue")
-        if queue.arriving:
-            queue.arriving_timer = loop.call_at(queue.arriving[0].until, self._end_arriving, queue)
+    def _without_room(self, stored: StoredMessage) -> None:
+        self._context.tasks.spawn(self._enqueue_accepted(stored, self._forks.of(stored)), "queue")
 
     async def _enqueue_accepted(self, stored: StoredMessage, forks: Sequence[Fork]) -> None:
         try:
@@ -302,7 +274,7 @@ class DeliverService:
         context = self._context
         ahead = context.clock_ahead()
         if (set_backs_count := context.set_backs_count) != self._set_backs_count:
-            await self._hasten()
+            await self._queues.hasten()
             self._set_backs_count = set_backs_count
         await self._after_review()
         for server in tuple(self._woken):
@@ -323,24 +295,6 @@ class DeliverService:
             except LedgerUnavailable:
                 self._queues.want_turn(queue)
                 raise
-
-    async def _hasten(self) -> None:
-        """Shorten waits to their intervals: a row due later was written while the wall clock was ahead."""
-        now, send = self._context.now(), self._context.settings.send
-        for queue in self._queues:
-            queue.state = delivery_rules.hastened(queue.state, now, send)
-            if queue.state.retry is not None:
-                self._queues.want_turn_at(queue, queue.state.retry.probe_at)
-            if queue.state.paused_until is not None:
-                self._queues.want_turn_at(queue, queue.state.paused_until)
-            count = 0
-            waits = [(step, step.wait) for step in delivery_rules.steps(send)]
-            for step, wait in (*waits, (None, min(PARKED_MAX, self._context.settings.transport.shadow_resubmit_time_span))):
-                while page := await self._context.ledger.hasten(queue.key, step, now + wait, PAGE):
-                    count += page
-                    self._queues.note_due(queue.key, now + wait)
-            if count:
-                _log.warning("queue.hastened", next_hop=queue.key, count=count)
 
     # queues
 

@@ -13,7 +13,8 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field
-from datetime import datetime
+from datetime import datetime, timedelta
+from math import inf
 from typing import NamedTuple
 
 import structlog
@@ -30,6 +31,10 @@ from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.delivery_rules import QueueState
 from shadowrelay.pipeline.forks import Forks, NextHopNews, Verdicts
 
+PAGE = 400  # messages per step, of Submission or of a wake-up
+PARKED_MAX = timedelta(minutes=30)  # a message that waits for a server is checked again, in case the event was missed
+ARRIVING_SECONDS = 0.2  # less than `pipeline.forks.OWN_COMMIT_AFTER_SECONDS`
+ARRIVING_GRAIN_SECONDS = 0.01  # messages whose wait ends within this time are handled together
 REVIEWING_MAX = 400  # per queue, in addition to what it may load: a page of questions
 RECORD_AGAIN_SECONDS = 1.0
 OF_NO_CLIENT = (Origin.DSN, Origin.JOURNAL, Origin.SAFETY_NET)
@@ -107,14 +112,16 @@ class NextHopQueue:
 
 
 class NextHopQueues:
-    """All queues in memory, by next hop, and when each needs a turn. `wake` is called when one needs it now.
+    """All queues in memory, by next hop, and when each needs a turn. `wake` is called when one needs it now, `without_room` with a
+    message just accepted that has waited for room in vain.
 
     A queue is in memory while something is loaded or waits; `forget_if_idle` drops it afterwards.
     """
 
-    def __init__(self, context: Context, wake: Callable[[], None]) -> None:
+    def __init__(self, context: Context, wake: Callable[[], None], without_room: Callable[[StoredMessage], None]) -> None:
         self._context = context
         self._wake = wake
+        self._without_room = without_room
         self._queues: dict[str, NextHopQueue] = {}
         self._busy_count = 0  # queues with something loaded
         self._ready: dict[str, None] = {}  # queues that need a turn now, in order
@@ -202,6 +209,31 @@ class NextHopQueues:
         elif not queue.loaded:
             self.forget_if_idle(queue)
 
+    def arrive(self, stored: StoredMessage, fork: Fork, content: Content | None) -> bool:
+        """Wait briefly for room: a fast next hop makes room sooner than a round trip through the ledger would take."""
+        queue = self.of(fork.destination.key)
+        is_behind = queue.is_behind(self._context.now())
+        if queue.is_suspended or not delivery_rules.may_arrive(queue.state, len(queue.arriving), queue.concurrency, is_behind=is_behind):
+            return False
+        loop = asyncio.get_running_loop()
+        until = loop.time() + ARRIVING_SECONDS
+        if queue.arriving_timer is None:
+            queue.arriving_timer = loop.call_at(until, self.end_arriving, queue)
+        queue.arriving.append(Arriving(stored, fork, content, until))
+        return True
+
+    def end_arriving(self, queue: NextHopQueue, *, is_over: bool = False) -> None:
+        """The wait is over for messages that waited long enough; for all of them if `is_over`."""
+        loop = asyncio.get_running_loop()
+        if queue.arriving_timer is not None:
+            queue.arriving_timer.cancel()
+            queue.arriving_timer = None
+        ends_at = inf if is_over else loop.time() + ARRIVING_GRAIN_SECONDS
+        while queue.arriving and queue.arriving[0].until <= ends_at:
+            self._without_room(queue.arriving.popleft().stored)
+        if queue.arriving:
+            queue.arriving_timer = loop.call_at(queue.arriving[0].until, self.end_arriving, queue)
+
     # turns
 
     def use_room(self, queue: NextHopQueue) -> None:
@@ -248,6 +280,24 @@ class NextHopQueues:
             self._ready.pop(key, None)
             if (queue := self._queues.get(key)) is not None:
                 yield queue
+
+    async def hasten(self) -> None:
+        """Shorten waits to their intervals: a row due later was written while the wall clock was ahead. Raises: LedgerUnavailable."""
+        now, send = self._context.now(), self._context.settings.send
+        for queue in self:
+            queue.state = delivery_rules.hastened(queue.state, now, send)
+            if queue.state.retry is not None:
+                self.want_turn_at(queue, queue.state.retry.probe_at)
+            if queue.state.paused_until is not None:
+                self.want_turn_at(queue, queue.state.paused_until)
+            count = 0
+            waits = [(step, step.wait) for step in delivery_rules.steps(send)]
+            for step, wait in (*waits, (None, min(PARKED_MAX, self._context.settings.transport.shadow_resubmit_time_span))):
+                while page := await self._context.ledger.hasten(queue.key, step, now + wait, PAGE):
+                    count += page
+                    self.note_due(queue.key, now + wait)
+            if count:
+                _log.warning("queue.hastened", next_hop=queue.key, count=count)
 
     # what attempts show about the next hop
 
