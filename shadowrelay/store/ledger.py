@@ -42,10 +42,9 @@ from shadowrelay.ports import Decide
 from shadowrelay.protocol.filters import Expression
 from shadowrelay.store import content, counters, errors, filters, promises, queues, reading, resubmit_requests, rows
 from shadowrelay.store.commit import Committer, InlineWriter, ThreadedWriter, Writer
-from shadowrelay.store.content import ContentStore, LargeContents, wrapped
+from shadowrelay.store.content import ContentStore, LargeContents, WorkingFile, wrapped
 from shadowrelay.store.opening import DATABASE_NAME, Opening, abandon_store, close_store, open_store
 from shadowrelay.store.reading import AsyncReaders, InlineReaders
-from shadowrelay.store.working import WorkingFile
 from shadowrelay.store.writing import WriterState
 
 LOG_AGAIN_SECONDS = 10.0

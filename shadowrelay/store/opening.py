@@ -22,9 +22,8 @@ from shadowrelay.model.queue import Beginning, DatabaseIdentity, PeerRow, Suspen
 from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, UNUSABLE, ConfigurationError, LedgerUnavailable
 from shadowrelay.store import content, errors, promises, rows, tables, versions
 from shadowrelay.store.commit import Committer, Promise
-from shadowrelay.store.content import ContentStore
+from shadowrelay.store.content import ContentStore, WorkingFile
 from shadowrelay.store.dialect import condition_of, through
-from shadowrelay.store.working import WorkingFile
 from shadowrelay.store.writing import KnownPeers, MayBeDelivered, WriterConnection, WriterState
 
 DATABASE_NAME = "queue.db"

@@ -11,7 +11,7 @@ from shadowrelay.model.ids import MessageId
 from shadowrelay.model.ownership import Role
 from shadowrelay.model.replies import ConfigurationError, LedgerUnavailable
 from shadowrelay.store import writing
-from shadowrelay.store.working import read_boot_id
+from shadowrelay.store.content import read_boot_id
 from tests.kit.clock import PATIENCE_SECONDS, Hands
 from tests.kit.ledger import (
     NOW,
