@@ -7,12 +7,16 @@ Source: RFC 5321 4.1.1, 4.5.3.2; RFC 2920 (pipelining). The rules here:
 - Try the next server only while no server has been spoken to; replace a kept session once if it turns out stale before its
   first reply; repeat nothing after the final dot.
 - Read content only when a session is open. Each step that writes it runs in `with work.handling()`; no step that waits does.
+
+The hosts of a route are tried in order; the exchanges of a domain by preference, shuffled among equals. A host that failed recently
+is tried last. A host that cost a whole connect timeout is skipped for a while if another host was tried in the same attempt, so that a
+dead server does not slow every attempt; if it is the only host, the queue's retry ladder decides (docs/design.md 6.10).
 """
 
 import asyncio
 import contextlib
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import field
 from datetime import timedelta
@@ -23,14 +27,14 @@ import structlog
 
 from shadowrelay.model.message import BodyType, Content, Envelope
 from shadowrelay.model.replies import DeliveryError, LeaseTooShort, PermanentDeliveryError, Reply, TransientDeliveryError
-from shadowrelay.model.routing import HostPort
+from shadowrelay.model.routing import Destination, HostPort
 from shadowrelay.model.values import dataclass, replace
 from shadowrelay.ports import DeliveryJob, DeliveryReport
 from shadowrelay.protocol.addresses import format_mail, format_rcpt
 from shadowrelay.smtp.client import Opened, Opening, open_session
 from shadowrelay.smtp.client_session import BROKEN_REPLY, CONNECTION_FAILED, SERVICE_CLOSING, Answer, SessionBroken, SessionPool, failure
 from shadowrelay.smtp.data import DotStuffer, stuffed_with_end
-from shadowrelay.smtp.resolver import NO_USABLE_EXCHANGE, Exchange, Hosts, MailResolver, Target
+from shadowrelay.smtp.resolver import NO_USABLE_EXCHANGE, Exchange, MailResolver
 
 COMMAND_SECONDS = 300.0  # MAIL and RCPT. RFC 5321 4.5.3.2.2, 4.5.3.2.3
 DATA_SECONDS = 120.0  # RFC 5321 4.5.3.2.4
@@ -308,6 +312,99 @@ def raised(unfinished: Unfinished, server: str) -> DeliveryError:
 MESSAGES_PER_SESSION_MAX = 100  # some servers defer after about as many
 IDLE_SESSIONS_MAX = 200  # over all destinations
 SMTP_PORT = 25
+
+
+FAILED_HOSTS_MAX = 1000
+FAILED_LATELY_SECONDS = 60.0  # tried after the others for so long
+SKIPPED_SECONDS = 30.0  # skipped for so long if another host was tried: it cost a whole connect timeout
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A server to try; `name` is its name in MX or route."""
+
+    host: HostPort
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.name} [{self.host.host}]:{self.host.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The last failure to open a session. Units: the loop's seconds."""
+
+    failed_at: float
+    was_slow: bool
+
+
+class Hosts:
+    """Orders hosts, and remembers failures. Units: the loop's seconds."""
+
+    def __init__(self, resolver: MailResolver, mx_port: int, shuffle: Callable[[list[Exchange]], None]) -> None:
+        self._resolver = resolver
+        self._mx_port = mx_port
+        self._shuffle = shuffle
+        self._failures: dict[HostPort, Failure] = {}
+
+    def of_route(self, destination: Destination) -> list[Target]:
+        """The hosts of a route in the order of trying, recently failed ones last. No look-up."""
+        targets = [Target(host, host.host) for host in destination.hosts]
+        if len(targets) > 1:
+            targets.sort(key=lambda target: (self._failed_lately(target.host), self.is_skipped(target.host)))
+        return targets
+
+    async def of_domain(self, destination: Destination) -> AsyncGenerator[Target, None]:
+        """The exchanges of a domain in the order of trying, recently failed ones last. Raises DeliveryError, a transient
+        one if no address is known because look-ups failed."""
+        late: list[Target] = []
+        unanswered: Reply | None = None
+        is_found = False
+        for exchange in self._shuffled(await self._resolver.exchanges(destination.domain)):
+            try:
+                hosts = await self._resolver.addresses(exchange.host, self._mx_port)
+            except PermanentDeliveryError:
+                continue  # not a legal name; the next exchange may have one
+            except TransientDeliveryError as error:
+                unanswered = error.reply
+                continue
+            for host in hosts:
+                is_found = True
+                target = Target(host, exchange.host)
+                if self._failed_lately(host):
+                    late.append(target)
+                else:
+                    yield target
+        if unanswered is not None and not is_found:
+            raise TransientDeliveryError(unanswered, destination.key, is_unreachable=True)
+        for target in sorted(late, key=lambda target: self.is_skipped(target.host)):
+            yield target
+
+    def _shuffled(self, exchanges: tuple[Exchange, ...]) -> list[Exchange]:
+        mixed = list(exchanges)
+        if len(mixed) > 1:
+            self._shuffle(mixed)
+            mixed.sort(key=lambda exchange: exchange.preference)  # stable: equals stay shuffled
+        return mixed
+
+    def _failed_lately(self, host: HostPort) -> bool:
+        failure = self._failures.get(host) if self._failures else None
+        return failure is not None and asyncio.get_running_loop().time() - failure.failed_at < FAILED_LATELY_SECONDS
+
+    def is_skipped(self, host: HostPort) -> bool:
+        """Whether it cost a whole connect timeout recently."""
+        failure = self._failures.get(host)
+        return failure is not None and failure.was_slow and asyncio.get_running_loop().time() - failure.failed_at < SKIPPED_SECONDS
+
+    def failed(self, host: HostPort, now: float, *, was_slow: bool) -> None:
+        """Record that no session could be opened."""
+        if len(self._failures) >= FAILED_HOSTS_MAX:
+            self._failures.pop(next(iter(self._failures)))
+        self._failures[host] = Failure(now, was_slow)
+
+    def reached(self, host: HostPort) -> None:
+        """Record that a session was opened."""
+        self._failures.pop(host, None)
 
 
 async def no_peer(address: HostPort) -> Opened | None:

@@ -1,23 +1,18 @@
-"""Find the mail servers of a domain and the order in which to try them. MX, implicit MX, null MX: RFC 5321 5.1, RFC 7505.
+"""Find the mail servers of a domain. MX, implicit MX, null MX: RFC 5321 5.1, RFC 7505.
 
 `Lookups` queries and caches; this module turns answers into hosts or delivery errors. A negative answer is a permanent error, no answer
 is a transient one.
-
-The hosts of a route are tried in order; the exchanges of a domain by preference, shuffled among equals. A host that failed recently
-is tried last. A host that cost a whole connect timeout is skipped for a while if another host was tried in the same attempt, so that a
-dead server does not slow every attempt; if it is the only host, the queue's retry ladder decides (docs/design.md 6.10).
 """
 
-import asyncio
 import ipaddress
-from collections.abc import AsyncGenerator, Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
 import dns.exception
 import dns.name
 
 from shadowrelay.model.replies import PermanentDeliveryError, Reply, TransientDeliveryError
-from shadowrelay.model.routing import Destination, HostPort
+from shadowrelay.model.routing import HostPort
 from shadowrelay.model.values import dataclass
 from shadowrelay.smtp.host_names import LIFETIME_SECONDS, Found, Lookups, both_families
 
@@ -141,96 +136,3 @@ def _normal(name: str) -> str:
 
 def _by_preference(exchange: Exchange) -> int:
     return exchange.preference
-
-
-FAILED_HOSTS_MAX = 1000
-FAILED_LATELY_SECONDS = 60.0  # tried after the others for so long
-SKIPPED_SECONDS = 30.0  # skipped for so long if another host was tried: it cost a whole connect timeout
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """A server to try; `name` is its name in MX or route."""
-
-    host: HostPort
-    name: str
-
-    def __str__(self) -> str:
-        return f"{self.name} [{self.host.host}]:{self.host.port}"
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """The last failure to open a session. Units: the loop's seconds."""
-
-    failed_at: float
-    was_slow: bool
-
-
-class Hosts:
-    """Orders hosts, and remembers failures. Units: the loop's seconds."""
-
-    def __init__(self, resolver: MailResolver, mx_port: int, shuffle: Callable[[list[Exchange]], None]) -> None:
-        self._resolver = resolver
-        self._mx_port = mx_port
-        self._shuffle = shuffle
-        self._failures: dict[HostPort, Failure] = {}
-
-    def of_route(self, destination: Destination) -> list[Target]:
-        """The hosts of a route in the order of trying, recently failed ones last. No look-up."""
-        targets = [Target(host, host.host) for host in destination.hosts]
-        if len(targets) > 1:
-            targets.sort(key=lambda target: (self._failed_lately(target.host), self.is_skipped(target.host)))
-        return targets
-
-    async def of_domain(self, destination: Destination) -> AsyncGenerator[Target, None]:
-        """The exchanges of a domain in the order of trying, recently failed ones last. Raises DeliveryError, a transient
-        one if no address is known because look-ups failed."""
-        late: list[Target] = []
-        unanswered: Reply | None = None
-        is_found = False
-        for exchange in self._shuffled(await self._resolver.exchanges(destination.domain)):
-            try:
-                hosts = await self._resolver.addresses(exchange.host, self._mx_port)
-            except PermanentDeliveryError:
-                continue  # not a legal name; the next exchange may have one
-            except TransientDeliveryError as error:
-                unanswered = error.reply
-                continue
-            for host in hosts:
-                is_found = True
-                target = Target(host, exchange.host)
-                if self._failed_lately(host):
-                    late.append(target)
-                else:
-                    yield target
-        if unanswered is not None and not is_found:
-            raise TransientDeliveryError(unanswered, destination.key, is_unreachable=True)
-        for target in sorted(late, key=lambda target: self.is_skipped(target.host)):
-            yield target
-
-    def _shuffled(self, exchanges: tuple[Exchange, ...]) -> list[Exchange]:
-        mixed = list(exchanges)
-        if len(mixed) > 1:
-            self._shuffle(mixed)
-            mixed.sort(key=lambda exchange: exchange.preference)  # stable: equals stay shuffled
-        return mixed
-
-    def _failed_lately(self, host: HostPort) -> bool:
-        failure = self._failures.get(host) if self._failures else None
-        return failure is not None and asyncio.get_running_loop().time() - failure.failed_at < FAILED_LATELY_SECONDS
-
-    def is_skipped(self, host: HostPort) -> bool:
-        """Whether it cost a whole connect timeout recently."""
-        failure = self._failures.get(host)
-        return failure is not None and failure.was_slow and asyncio.get_running_loop().time() - failure.failed_at < SKIPPED_SECONDS
-
-    def failed(self, host: HostPort, now: float, *, was_slow: bool) -> None:
-        """Record that no session could be opened."""
-        if len(self._failures) >= FAILED_HOSTS_MAX:
-            self._failures.pop(next(iter(self._failures)))
-        self._failures[host] = Failure(now, was_slow)
-
-    def reached(self, host: HostPort) -> None:
-        """Record that a session was opened."""
-        self._failures.pop(host, None)
