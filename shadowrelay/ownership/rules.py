@@ -161,7 +161,9 @@ def choose(before: Claim, claim: Claim, server: Party, number: CopyNumber, note:
     they have been asked what they hold."""
     chosen = Copy(server.server, server.database, Choice.CHOSEN, placement_of(claim, number))
     others = [copy for copy in claim.copies if copy.server != server.server]
-    kept = _kept(others, claim.wanted - 1) if others and claim.wanted > 1 else NOBODY
+    if not others:
+        return Transition(before, replace(claim, copies=(chosen,)), note=note)
+    kept = _kept(others, claim.wanted - 1) if claim.wanted > 1 else NOBODY
     listed = [copy if copy.choice.awaits_acknowledgement or copy.server in kept else replace(copy, choice=Choice.LISTED) for copy in others]
     return Transition(before, replace(claim, copies=(chosen, *listed)), note=note)
 

@@ -85,7 +85,7 @@ class AcceptService:
         try:
             plan = self._copier.plan(message_id, copies=wanted) if is_enabled else ()
             firsts = plan[:1] if wanted == 1 else tuple(dict.fromkeys(plan))[:wanted]
-            parties = tuple([context.peers.party(server) for server in firsts])
+            parties = tuple(map(context.peers.party, firsts))
             claim = primary.first_claim(context.me, len(envelope.recipients), parties, wanted)
             now = context.now()
             message = NewMessage(envelope, claim, Origin.CLIENT, now, delivery_rules.remember_until(now, transport))

@@ -41,7 +41,7 @@ class CopyResult:
 
     def known(self, claim: Claim | None) -> Claim:
         """The claim with its list as the attempts left it."""
-        known = primary.not_sent(claim, self.unsent)
+        known = primary.not_sent(claim, self.unsent) if self.unsent else rules.known(claim)
         for party in self.uncertain:
             known = primary.uncertain(known, party)
         for party, _ in self.stored:
@@ -195,7 +195,6 @@ class Copier:
     async def _one(self, job: Job, first: ServerName | None) -> CopyResult:
         """Place one copy: try `first`, which is listed already, then servers that are left, until one has stored it."""
         context, result = self._context, job.result
-        home, sites = context.settings.server.site, self._rule()[1]
         while result.superseded is None:
             server = first or job.next()
             if server is None:
@@ -238,6 +237,7 @@ class Copier:
             seconds = left
             rest = job.left
             if rest.count(server) != len(rest):
+                home, sites = context.settings.server.site, self._rule()[1]
                 seconds = placement.budget(
                     left,
                     sum(sites.get(other) != home for other in rest),

@@ -193,7 +193,7 @@ class DeliverService:
         """Deliver a message just accepted, for which `Attempts.begin` was called so that its claim cannot end. Without `content`
         it is read from the store."""
         message_id = stored.envelope.message_id
-        if self._context.is_draining or not self._outcomes.can_record.is_set():
+        if self._context.is_draining or self._outcomes.is_blocked:
             self._look_later(message_id)  # it is in Submission, once its verdict is recorded
             self._context.attempts.end(message_id)
             return
@@ -270,7 +270,7 @@ class DeliverService:
         return TICK_SECONDS if self._context.is_draining or seconds is None else min(seconds, TICK_SECONDS)
 
     async def _turn(self) -> None:
-        await self._outcomes.can_record.wait()
+        await self._outcomes.unblocked()
         context = self._context
         ahead = context.clock_ahead()
         if (set_backs_count := context.set_backs_count) != self._set_backs_count:

@@ -20,6 +20,7 @@ from shadowrelay.ownership.rules import Note, Party
 from shadowrelay.pipeline import delivery_rules, tracking_rows
 from shadowrelay.pipeline.common_settings import common_settings
 from shadowrelay.pipeline.context import Context
+from shadowrelay.pipeline.pressure_rules import Level
 from shadowrelay.protocol.xqdiscard import format_superseded
 
 HELD = Reply(250, "2.0.0", "Held")
@@ -113,7 +114,7 @@ class PeerDesk:
     def offers_hold(self) -> bool:
         """Whether our EHLO offers HOLD."""
         context = self._context
-        return context.is_enabled and not context.is_draining and context.pressure.takes_copies
+        return context.is_enabled and not context.is_draining and context.pressure.level is Level.NORMAL
 
     def heard(self, server: ServerName, database: DatabaseId) -> None:
         """See `ports.PeerDesk`."""

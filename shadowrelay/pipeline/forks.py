@@ -5,7 +5,7 @@ a crash repeats at most one transaction. Failed recipients are recorded with the
 then a restart would only try them again.
 
 An outcome is one commit with the side messages and discard notifications that it causes. An unrecorded outcome would cause a duplicate
-after a crash, or at the next attempt. So recording is repeated until it succeeds, and `can_record` blocks all other deliveries meanwhile.
+after a crash, or at the next attempt. So recording is repeated until it succeeds, and all other deliveries are blocked meanwhile.
 
 A verdict (the message is accepted) need not be synced before the 250, because a message found without one counts as accepted. So it joins
 the commit that records the first attempt or, if that takes too long, gets a commit of its own.
@@ -403,7 +403,8 @@ class Verdicts:
     def add(self, message_id: MessageId, decide: Decide) -> None:
         """The message is accepted; its id stays in `Context.placements` until that is recorded."""
         self._waiting[message_id] = (self._context.clock.awake() + OWN_COMMIT_AFTER_SECONDS, decide)
-        self._event.set()
+        if len(self._waiting) == 1:
+            self._event.set()
 
     def joined(self, message_id: MessageId, decide: Decide) -> tuple[Decide, bool]:
         """`decide` for the attempt's commit with the verdict applied first, and whether there was one; if so, call `recorded`
@@ -465,8 +466,21 @@ class Outcomes:
         self._note_due = note_due
         self._on_side = on_side
         self._on_done = on_done
-        self.can_record = asyncio.Event()
-        self.can_record.set()
+        self.is_blocked = False
+        self._unblocked = asyncio.Event()
+        self._unblocked.set()
+
+    async def unblocked(self) -> None:
+        """Wait until outcomes can be recorded."""
+        await self._unblocked.wait()
+
+    def _block(self) -> None:
+        self.is_blocked = True
+        self._unblocked.clear()
+
+    def _unblock(self) -> None:
+        self.is_blocked = False
+        self._unblocked.set()
 
     async def record(self, stored: StoredMessage, record: AttemptRecord) -> None:
         """Return once the outcome is recorded, however long that takes.
@@ -487,17 +501,18 @@ class Outcomes:
                 transition = await context.ledger.record_attempt(record, joined)
                 break
             except LedgerUnavailable as error:
-                if self.can_record.is_set():
+                if not self.is_blocked:
                     _log.error("outcome.unrecorded", message_id=message_id, reason=error.reason)
-                self.can_record.clear()
+                self._block()
                 await asyncio.sleep(RECORD_AGAIN_SECONDS)
             except Exception:
                 # The outcome cannot be recorded: do not attempt the message again. An administrator has to decide.
                 await self._set_aside_delivered(stored)
-                self.can_record.set()
+                self._unblock()
                 self._verdicts.recorded(message_id)
                 raise
-        self.can_record.set()
+        if self.is_blocked:
+            self._unblock()
         if has_verdict:
             self._verdicts.recorded(message_id)
         for retry in (record.retry, *(record.others if record.retry is not None else ())):
@@ -516,5 +531,5 @@ class Outcomes:
                 await set_aside(self._context, stored, "the outcome of an attempt could not be recorded: see the operator log")
                 return
             except LedgerUnavailable:
-                self.can_record.clear()
+                self._block()
                 await asyncio.sleep(RECORD_AGAIN_SECONDS)

@@ -449,10 +449,9 @@ class Enqueuer:
 
     def needs_copy_first(self, stored: StoredMessage) -> bool:
         """Whether it waits for its copies before its first attempt, for one span at most."""
-        transport = self._context.settings.transport
-        if not (self._context.is_enabled and transport.reject_message_on_shadow_failure):
+        if not (stored.is_promoted or stored.origin in OF_NO_CLIENT) or not stored.claim.missing_count:
             return False
-        if not stored.claim.missing_count or not (stored.is_promoted or stored.origin in OF_NO_CLIENT):
+        if not (self._context.is_enabled and self._context.settings.transport.reject_message_on_shadow_failure):
             return False
         if any(retry.failures_count for retry in stored.retries):
             return False  # it already waited before its first attempt

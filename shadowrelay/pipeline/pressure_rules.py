@@ -92,11 +92,6 @@ class Pressure:
         return self.tarpit_seconds if self.tarpit_level is Level.HIGH or not is_inside else 0.0
 
     @property
-    def takes_copies(self) -> bool:
-        """Whether HOLD is offered, and copies are taken."""
-        return self.level is Level.NORMAL
-
-    @property
     def may_resubmit(self) -> bool:
         """Whether messages may be resubmitted from Safety Net. A takeover is no such thing, and never waits."""
         return self.level is Level.NORMAL

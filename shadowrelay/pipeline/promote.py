@@ -65,7 +65,7 @@ async def track(context: Context, primary: ServerName, events: list[DiscardEvent
                 primary=primary,
                 envelope=envelope,
                 ordinals=event.ordinals,
-                status=event.status.value,
+                status=str(event.status),
                 internal_id=internal_id,
             )
         )

@@ -242,7 +242,7 @@ _INSTANT = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[
 _SPAN = re.compile(r"(0|[1-9][0-9]{0,5})(?:\.([0-9]{1,6}))?")
 
 
-@lru_cache(16)  # the rows and the copy of a message have the same ones
+@lru_cache(256)  # the rows and the copy of a message have the same ones
 def format_instant(at: datetime) -> str:
     """`at` must be timezone-aware."""
     if at.tzinfo is not UTC:

@@ -295,7 +295,8 @@ def format_reply_lines(reply: DiscardReply, position: int | None = None) -> list
     written = 0
     for event in reply.events:
         more = _event_lines(event)
-        octets += sum(len(line) + LINE_OVERHEAD_OCTETS for line in more)
+        for line in more:
+            octets += len(line) + LINE_OVERHEAD_OCTETS
         if len(lines) + len(more) >= REPLY_LINES_MAX or octets > REPLY_OCTETS_MAX:
             break
         lines += more

@@ -4,7 +4,7 @@ The parts: a node's identity (`hello`), a copy's number (`hold`), the envelope d
 (`envelope`), the end of a copy (`commit`), and the database position in every reply.
 """
 
-import base64
+import binascii
 import json
 import re
 from collections.abc import Mapping
@@ -48,6 +48,7 @@ COMMIT_OCTETS_MAX = 5 + 19 + 1 + 7 + 64  # 96
 _PAIR = re.compile(r"([A-Za-z][A-Za-z0-9-]{0,31})=([!-~]*)")
 _POSITION = re.compile(r"(?<![^\s])position=(0|[1-9][0-9]{0,18})(?![^\s])")
 _BASE64URL = re.compile(r"[A-Za-z0-9_-]+")
+_TO_URL, _FROM_URL = bytes.maketrans(b"+/", b"-_"), bytes.maketrans(b"-_", b"+/")
 _SETTINGS = re.compile(r"[a-z0-9_]{1,64}:[A-Za-z0-9.+-]{1,64}(,[a-z0-9_]{1,64}:[A-Za-z0-9.+-]{1,64}){0,31}", re.ASCII)
 _COMMIT = re.compile(r"size=([0-9]{1,19}) sha256=([0-9A-Fa-f]{64})", re.IGNORECASE | re.ASCII)
 DRAINING = "draining"  # the only `state`; others are ignored like unknown keys
@@ -279,7 +280,7 @@ def format_envelope(envelope: Envelope, done: Ordinals) -> str:
     if done:
         values["done"] = format_done(done)
     octets = _COMPACT.encode(values).encode("ascii")
-    return base64.urlsafe_b64encode(octets).rstrip(b"=").decode("ascii")
+    return binascii.b2a_base64(octets, newline=False).rstrip(b"=").translate(_TO_URL).decode("ascii")
 
 
 def _cut(text: str, octets_max: int) -> str:
@@ -295,7 +296,7 @@ def parse_envelope(text: str) -> EnvelopeExtras:
     if len(text) > ENVELOPE_OCTETS_MAX or _BASE64URL.fullmatch(text) is None:
         raise bad_argument("Bad XSHADOW ENVELOPE")
     try:
-        loaded = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+        loaded = json.loads(binascii.a2b_base64(text.encode("ascii").translate(_FROM_URL) + b"=" * (-len(text) % 4)).decode("utf-8"))
     except (ValueError, RecursionError):  # a length that base64 cannot have; deeply nested brackets
         raise bad_argument("Bad XSHADOW ENVELOPE") from None
     if not isinstance(loaded, dict):

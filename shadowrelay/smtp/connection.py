@@ -97,6 +97,7 @@ class Reception:
     running: set["asyncio.Task[None]"] = field(default_factory=set)  # the sessions' command loops, also of closed connections
     read_buffer: memoryview = field(default_factory=lambda: memoryview(bytearray(CONTENT_AHEAD_OCTETS)))
     """Read buffer shared by the transports of all sessions: its data is consumed before another read can happen."""
+    spool: str = field(init=False)  # `spool_directory` as text, for each message
     rights: Rights = field(init=False)
     _homes: tuple[str, str] = field(init=False)
     count: SessionCount = field(init=False)
@@ -109,6 +110,7 @@ class Reception:
         """Apply changed settings, from the next command of each session on."""
         self.connector = connector
         self.routes = routes
+        self.spool = str(self.spool_directory)
         self.rights = Rights(connector)
         self._homes = postmaster_homes(self.rights, connector, self.name, routes)
 
@@ -348,7 +350,7 @@ class Connection(SMTP):
     def say_lines(self, code: int, enhanced: str, lines: list[str]) -> None:
         """Collect a reply of several lines."""
         head = f"{code}-{enhanced} " if enhanced else f"{code}-"
-        text = "\r\n".join(head + line for line in lines)
+        text = "\r\n".join([head + line for line in lines])
         last = text.rfind("\r\n") + 2 if len(lines) > 1 else 0
         self._collect(f"{text[:last]}{code} {text[last + 4 :]}\r\n".encode())
 

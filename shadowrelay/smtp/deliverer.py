@@ -349,7 +349,9 @@ class Hosts:
 
     def of_route(self, destination: Destination) -> list[Target]:
         """The hosts of a route in the order of trying, recently failed ones last. No look-up."""
-        targets = [Target(host, host.host) for host in destination.hosts]
+        targets = []
+        for host in destination.hosts:
+            targets.append(Target(host, host.host))
         if len(targets) > 1:
             targets.sort(key=lambda target: (self._failed_lately(target.host), self.is_skipped(target.host)))
         return targets
@@ -499,7 +501,8 @@ class SmtpDeliverer:
     ) -> tuple[DeliveryReport | None, TransientDeliveryError | None]:
         """Run a transaction with this server, or return why no session could be opened, so that another server may be tried. If a kept
         session is stale (it broke before its first reply), open a new one, once."""
-        session = pool.take(target.host)
+        key = (target.host.host, target.host.port)
+        session = pool.take(key)
         while True:
             is_fresh = session is None
             if session is None:
@@ -511,7 +514,7 @@ class SmtpDeliverer:
             try:
                 content = await job.content()
             except BaseException:
-                self._put_back(pool, target, session)
+                self._put_back(pool, key, session)
                 raise
             ordinals = tuple(sorted(job.ordinals))
             work = Work(job.envelope, ordinals, content, job.prefix, job.may_end_data, self._limits, job.reply_seconds, job.handling)
@@ -532,12 +535,12 @@ class SmtpDeliverer:
                 rest = dict.fromkeys(work.ordinals, error.error.reply)
                 return DeliveryReport(session.server, rest | transaction.replies, error.dot_sent, "dsn" in session.extensions), None
             except DeliveryError:
-                self._put_back(pool, target, session)
+                self._put_back(pool, key, session)
                 raise
             except BaseException:
                 pool.drop(session)
                 raise
-            self._put_back(pool, target, session)
+            self._put_back(pool, key, session)
             return DeliveryReport(session.server, transaction.replies, passes_dsn="dsn" in session.extensions), None
 
     async def _open(self, target: Target) -> Opened:
@@ -555,9 +558,9 @@ class SmtpDeliverer:
         self._hosts.reached(target.host)
         return session
 
-    def _put_back(self, pool: SessionPool[Opened], target: Target, session: Opened) -> None:
+    def _put_back(self, pool: SessionPool[Opened], key: tuple[str, int], session: Opened) -> None:
         if session.messages_count < MESSAGES_PER_SESSION_MAX:
-            pool.keep(target.host, session)
+            pool.keep(key, session)
         else:
             pool.finish(session)
 

@@ -209,7 +209,7 @@ class PeerReceiver(Receiver):
         if not self.reception.desk.offers_hold():
             return HOLD_NOT_OFFERED
         # Not named by the message id: an earlier copy of the same message may still be on its way into the ledger.
-        path = f"{self.reception.spool_directory}/{new_message_id()}.copy"
+        path = f"{self.reception.spool}/{new_message_id()}.copy"
         transaction.hold = Hold(message_id, number, ContentSink(path, self.reception.budget.portion(), self.reception.descriptors))
         return None
 

@@ -416,7 +416,7 @@ class Receiver(Connection):
         if self._write():
             await self._drained()
         message_id = new_message_id()
-        sink = ContentSink(f"{reception.spool_directory}/{message_id}.part", reception.budget.portion(), reception.descriptors)
+        sink = ContentSink(f"{reception.spool}/{message_id}.part", reception.budget.portion(), reception.descriptors)
         client = (account.client_name, account.address)
         trace = trace_header(reception.name, self._protocol(transaction), message_id, client, transaction.recipients, reception.clock.now())
         data = DataFilter(sink, reception.connector.max_message_size, trace)

@@ -141,7 +141,7 @@ def attempt(
         work.changes_count += 1
         for key in record.delivered:
             work.delivered.append((key, work.now_microseconds, message_id))
-    sides = [_side(work, side, place, claim) for side, place in zip(record.sides, places, strict=True)]
+    sides = [_side(work, side, place, claim) for side, place in zip(record.sides, places, strict=True)] if record.sides else []
     keep_until, remember_until = rows.encode_instant(record.keep_until), rows.encode_instant(record.remember_until)
     changed = work.apply(message_id, transition, keep_until=keep_until, remember_until=remember_until)
     if changed is not None and changed.claim.role is Role.PRIMARY:
@@ -155,7 +155,7 @@ def attempt(
         changed.deliveries += rows.encode_delivery(work.now_microseconds, record.next_hop, record.sent, record.is_inside)
         if message_id not in work.dirty:
             work.changed(changed)
-    waited_for = [row for row in sides if not row.is_safe]
+    waited_for = [row for row in sides if not row.is_safe] if sides else []
     told = transition
     if waited_for and not any(notification.status is DiscardStatus.DELIVERED for notification in transition.tell):
         # Nobody has a copy to be told of now. Whoever gets one, or asks, must not hear of these recipients before the side messages are
@@ -165,7 +165,7 @@ def attempt(
     for row in waited_for:
         row.is_awaited = True
         work.changed(row)
-    work.tell(message_id, told, [row.message_id for row in waited_for])
+    work.tell(message_id, told, [row.message_id for row in waited_for] if waited_for else ())
     return transition
 
 

@@ -34,6 +34,7 @@ from shadowrelay.store.dialect import CrossJoin, by_way_of, compiled, constant, 
 from shadowrelay.store.writing import BUSY_TIMEOUT_MILLISECONDS
 
 KEYS_PER_LOOK_UP = 500  # parameters of one statement
+STATUSES = {status.value: status for status in DiscardStatus}
 PAGES_KEPT = 64  # statements that need not be built again
 
 _M, _R, _D, _W, _T = tables.MESSAGE.c, tables.RETRY.c, tables.DISCARD.c, tables.WAITING.c, tables.DELIVERED_TO.c
@@ -291,8 +292,10 @@ def discards_for(connection: Connection, asker: ServerName, database: DatabaseId
         remaining = max(0, counters.discards(connection, asker, {database, NO_DATABASE}) - len(many))
     events = []
     for sequence, message_id, status, ordinals, next_hop in many:
-        with suppress(ValueError):  # a corrupt row says nothing; STATUS answers for it
-            events.append(DiscardEvent(sequence, MessageId(message_id), DiscardStatus(status), rows.decode_ordinals(ordinals), next_hop))
+        try:
+            events.append(DiscardEvent(sequence, MessageId(message_id), STATUSES[status], rows.decode_ordinals(ordinals), next_hop))
+        except (ValueError, KeyError):  # a corrupt row says nothing; STATUS answers for it
+            continue
     return DiscardReply(tuple(events), remaining)
 
 

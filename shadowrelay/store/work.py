@@ -412,13 +412,12 @@ class Work:
         wanted = row.should_be_listed()
         if wanted == row.listed:
             return
-        if not row.listed:
-            for server in wanted:
+        for server in row.listed:
+            if server not in wanted:
+                self.listing_gone.append((server, row.internal_id))
+        for server in wanted:
+            if server not in row.listed:
                 self.listing_new.append((server, row.internal_id))
-            row.listed = wanted
-            return
-        self.listing_gone.extend([(server, row.internal_id) for server in row.listed if server not in wanted])
-        self.listing_new.extend([(server, row.internal_id) for server in wanted if server not in row.listed])
         row.listed = wanted
 
     def _pin(self, row: Row, by: int, keep_until: int) -> None:

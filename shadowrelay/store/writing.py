@@ -52,19 +52,17 @@ class WriterConnection:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._log_path = f"{path}-wal"
         self._engine: Engine | None = None
         self._connection: Connection | None = None
         self._cursor: sqlite3.Cursor | None = None
         self._waits_for_locks = True
+        self.execute_many: Callable[[str, Sequence[tuple[Any, ...]]], object] = _closed
+        """Past SQLAlchemy, whose bookkeeping for a statement costs more than SQLite's work. Raises: sqlite3.Error."""
 
     @property
     def is_open(self) -> bool:
         return self._connection is not None
-
-    def execute_many(self, text: str, rows: Sequence[tuple[Any, ...]]) -> None:
-        """Past SQLAlchemy, whose bookkeeping for a statement costs more than SQLite's work. Raises: sqlite3.Error."""
-        assert self._cursor is not None
-        self._cursor.executemany(text, rows)
 
     def select(self, text: str, parameters: tuple[Any, ...]) -> list[Any]:
         """All rows of a frequent question, past SQLAlchemy too. Raises: sqlite3.Error."""
@@ -74,7 +72,7 @@ class WriterConnection:
     def log_bytes(self) -> int:
         """The size of the write-ahead log."""
         try:
-            return os.stat(f"{self._path}-wal").st_size
+            return os.stat(self._log_path).st_size
         except OSError:
             return 0
 
@@ -106,6 +104,7 @@ class WriterConnection:
             self._engine = engine
             driver: Any = self._connection.connection.dbapi_connection
             self._cursor = driver.cursor()
+            self.execute_many = self._cursor.executemany
             self._waits_for_locks = True
         return self._connection
 
@@ -120,6 +119,7 @@ class WriterConnection:
     def close(self) -> None:
         """The next `get` opens it anew. Never raises."""
         connection, engine, self._connection, self._engine, self._cursor = self._connection, self._engine, None, None, None
+        self.execute_many = _closed  # with a cursor left, SQLite would not close the file, nor write the log back
         if connection is None or engine is None:
             return
         with suppress(exc.SQLAlchemyError, sqlite3.Error):  # it may be given up because it is broken
@@ -129,6 +129,10 @@ class WriterConnection:
             engine.dispose()
             if driver is not None:
                 driver.close()  # whatever SQLAlchemy made of it, the lock must go
+
+
+def _closed(text: str, rows: Sequence[tuple[Any, ...]]) -> object:
+    raise sqlite3.ProgrammingError("the connection is closed")
 
 
 def _writer_engine(path: Path) -> Engine:

@@ -81,7 +81,7 @@ async def play(dialog: Dialog, spool: Path) -> None:
     async with receiving(spool, **dialog.settings) as station:
         station.acceptor.reply = dialog.acceptor_reply
         station.acceptor.pressure = Pressure({}, dialog.pressure, is_felt=dialog.pressure is not Level.NORMAL)
-        station.desk.is_offering = station.acceptor.pressure.takes_copies
+        station.desk.is_offering = dialog.pressure is Level.NORMAL
         if dialog.hold_reply is not None:
             station.desk.hold_reply = dialog.hold_reply
         client = await station.connect(greeting=False)

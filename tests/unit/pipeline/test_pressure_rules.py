@@ -128,14 +128,14 @@ def test_after_its_history_a_resource_has_the_level_that_it_has_then() -> None:
 
 
 @pytest.mark.parametrize(
-    ("level", "refuses_outside", "refuses_inside", "takes_copies"),
+    ("level", "refuses_outside", "refuses_inside", "may_resubmit"),
     [(0, False, False, True), (1, True, False, False), (2, True, True, False)],
 )
-def test_what_each_level_refuses(level: int, refuses_outside: bool, refuses_inside: bool, takes_copies: bool) -> None:
+def test_what_each_level_refuses(level: int, refuses_outside: bool, refuses_inside: bool, may_resubmit: bool) -> None:
     pressure = after([[10.0, 97.5, 100.0][level]])
 
     assert (refuses_outside, refuses_inside) == (pressure.refuses(is_inside=False), pressure.refuses(is_inside=True))
-    assert (takes_copies, takes_copies) == (pressure.takes_copies, pressure.may_resubmit)
+    assert may_resubmit == pressure.may_resubmit
     assert bool(level) is pressure.is_felt
 
 
