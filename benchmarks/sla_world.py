@@ -18,7 +18,7 @@ from shadowrelay.model.ownership import Claim, CopyNumber, Role
 from shadowrelay.model.queue import Origin, StoredMessage
 from shadowrelay.model.replies import Reply
 from shadowrelay.model.tracking import EventId, EventSource, Replication, ResubmitReason, TrackingEvent
-from shadowrelay.pipeline import tracking_rows as rows
+from shadowrelay.protocol import tracking as rows
 
 MICROSECOND = timedelta(microseconds=1)
 HEARTBEAT, SPAN = timedelta(minutes=2), timedelta(hours=3)

@@ -35,13 +35,14 @@ from shadowrelay.model.replies import (
 )
 from shadowrelay.model.tracking import Replication
 from shadowrelay.ownership import primary
-from shadowrelay.pipeline import delivery_rules, tracking_rows
+from shadowrelay.pipeline import delivery_rules
 from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.copier import Copier, CopyResult
 from shadowrelay.pipeline.deliver import DeliverService
 from shadowrelay.pipeline.forks import Verdicts
 from shadowrelay.pipeline.place import PlaceService
 from shadowrelay.pipeline.pressure_rules import Pressure
+from shadowrelay.protocol import tracking
 
 _log = structlog.get_logger()
 
@@ -159,13 +160,13 @@ class AcceptService:
         me, size = context.me.server, content.size
         wanted, made = stored.claim.wanted, 0 if result is None else len(result.stored)
         for party, _ in result.stored if result is not None else ():
-            context.tracking.write(tracking_rows.haredirect(me, stored, at=now, server=party.server, elapsed=elapsed, size=size))
+            context.tracking.write(tracking.haredirect(me, stored, at=now, server=party.server, elapsed=elapsed, size=size))
         if made == wanted:
             replication, shadow_elapsed = Replication.SUCCESS, elapsed
             context.metrics.shadow_latency(at - started)
         elif context.is_enabled:
             replication, shadow_elapsed = Replication.FAILED, None
-            context.tracking.write(tracking_rows.haredirectfail(me, stored, at=now, reason=_why(result), size=size))
+            context.tracking.write(tracking.haredirectfail(me, stored, at=now, reason=_why(result), size=size))
             _log.warning(
                 "message.accepted_without_copy", message_id=stored.envelope.message_id, copies=f"{made}/{wanted}",
                 reason="; ".join(result.failures if result is not None and result.failures else context.peers.reasons_against_copies()),
@@ -173,7 +174,7 @@ class AcceptService:
         else:
             replication, shadow_elapsed = Replication.DISABLED, None
         context.tracking.write(
-            tracking_rows.receive(
+            tracking.receive(
                 me, stored, at=now, replication=replication, ack_elapsed=elapsed, shadow_elapsed=shadow_elapsed, size=size,
                 copies=(made, wanted),
             )
@@ -187,8 +188,8 @@ class AcceptService:
 
     def _refuse(self, stored: StoredMessage, failures: list[str], size: int) -> Reply:
         context = self._context
-        reason = "; ".join(failures) or tracking_rows.NO_SUITABLE_SHADOW_SERVERS
-        context.tracking.write(tracking_rows.haredirectfail(context.me.server, stored, at=context.now(), reason=reason, size=size))
+        reason = "; ".join(failures) or tracking.NO_SUITABLE_SHADOW_SERVERS
+        context.tracking.write(tracking.haredirectfail(context.me.server, stored, at=context.now(), reason=reason, size=size))
         context.metrics.refused("not redundant")
         context.attempts.end(stored.envelope.message_id)
         context.placements.discard(stored.envelope.message_id)
@@ -228,4 +229,4 @@ def _pass_on(answer: "asyncio.Future[Reply]", task: "asyncio.Task[Reply]") -> No
 
 
 def _why(result: CopyResult | None) -> str:
-    return "; ".join(result.failures) if result is not None and result.failures else tracking_rows.NO_SUITABLE_SHADOW_SERVERS
+    return "; ".join(result.failures) if result is not None and result.failures else tracking.NO_SUITABLE_SHADOW_SERVERS

@@ -30,13 +30,14 @@ from shadowrelay.model.queue import SUBMISSION, WAITS_FOR_COPY, ForkRetry, Store
 from shadowrelay.model.replies import ContentCorrupt, LeaseTooShort, LedgerUnavailable
 from shadowrelay.model.routing import Destination, Fork
 from shadowrelay.ownership import rules
-from shadowrelay.pipeline import delivery_rules, tracking_rows
+from shadowrelay.pipeline import delivery_rules
 from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.delivery_rules import NO_REPLY, reply_of
 from shadowrelay.pipeline.forks import ForkAttempt, Forks, NextHopNews, Outcomes, SameInProgress, Verdicts
 from shadowrelay.pipeline.leases import ACCEPT, AttemptLease
 from shadowrelay.pipeline.next_hop_queue import PAGE, PARKED_MAX, Enqueuer, NextHopQueue, NextHopQueues
 from shadowrelay.pipeline.poison import Suspects, set_aside_corrupt, set_aside_poison
+from shadowrelay.protocol import tracking
 
 NOTICES_PAGE = 200
 TICK_SECONDS = 1.0  # how often the wall clock is checked and failed steps are repeated
@@ -535,7 +536,7 @@ class DeliverService:
         context = self._context
         if stored.internal_id not in self._loaded_since_start:
             self._loaded_since_start.add(stored.internal_id)
-            context.tracking.write(tracking_rows.load(context.me.server, stored, at=context.now()))
+            context.tracking.write(tracking.load(context.me.server, stored, at=context.now()))
 
     def _unload(self, queue: NextHopQueue, message_id: MessageId) -> None:
         if message_id not in queue.loaded:

@@ -17,10 +17,11 @@ from shadowrelay.model.replies import LedgerUnavailable, Reply
 from shadowrelay.model.values import replace
 from shadowrelay.ownership import primary, shadow
 from shadowrelay.ownership.rules import Note, Party
-from shadowrelay.pipeline import delivery_rules, tracking_rows
+from shadowrelay.pipeline import delivery_rules
 from shadowrelay.pipeline.common_settings import common_settings
 from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.pressure_rules import Level
+from shadowrelay.protocol import tracking
 from shadowrelay.protocol.xqdiscard import format_superseded
 
 HELD = Reply(250, "2.0.0", "Held")
@@ -160,7 +161,7 @@ class PeerDesk:
                 answer = _without(answer, unsaid, transition.after)
             return Reply(554, "5.5.0", format_superseded(answer))
         context.tracking.write(
-            tracking_rows.hareceive(context.me.server, offer.envelope, at=context.now(), primary=peer.server, size=offer.content.size)
+            tracking.hareceive(context.me.server, offer.envelope, at=context.now(), primary=peer.server, size=offer.content.size)
         )
         return HELD
 

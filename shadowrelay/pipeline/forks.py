@@ -38,7 +38,7 @@ from shadowrelay.model.routing import Destination, Fork
 from shadowrelay.model.tracking import EventSource
 from shadowrelay.model.values import dataclass, replace
 from shadowrelay.ownership import primary
-from shadowrelay.pipeline import delivery_rules, journal, tracking_rows
+from shadowrelay.pipeline import delivery_rules, journal
 from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.delivery_rules import AttemptOutcome
 from shadowrelay.pipeline.dsn import promotion_header
@@ -46,6 +46,7 @@ from shadowrelay.pipeline.poison import set_aside
 from shadowrelay.pipeline.routing import RECIPIENTS_PER_TRANSACTION_MAX, Router
 from shadowrelay.pipeline.side_messages import Journaling, Notices, Record
 from shadowrelay.ports import Decide, Deliverer, DeliveryJob
+from shadowrelay.protocol import tracking
 from shadowrelay.settings.values import Settings
 
 NO_KEYS: Mapping[int, bytes] = MappingProxyType({})
@@ -139,7 +140,7 @@ class Forks:
         now = context.now()
         for fork in forks:
             context.tracking.write(
-                tracking_rows.transfer(context.me.server, stored, at=now, next_hop=fork.destination.key, ordinals=fork.ordinals)
+                tracking.transfer(context.me.server, stored, at=now, next_hop=fork.destination.key, ordinals=fork.ordinals)
             )
 
     async def attempt(self, attempt: ForkAttempt, record: Record) -> NextHopNews | None:
@@ -187,7 +188,7 @@ class Forks:
         context.metrics.attempt("duplicate")
         for first, ordinals in firsts.items():  # before the commit, as in `_track`: a row too many explains more than one too few
             at = context.now()
-            context.tracking.write(tracking_rows.duplicate(context.me.server, stored, at=at, ordinals=frozenset(ordinals), first=first))
+            context.tracking.write(tracking.duplicate(context.me.server, stored, at=at, ordinals=frozenset(ordinals), first=first))
             _log.info("delivery.duplicate", message_id=stored.envelope.message_id, delivered_as=first, recipients=len(ordinals))
         await self._commit(attempt, record, await self._record(attempt, AttemptOutcome(ended, {}, waiting), None))
         return ended
@@ -315,21 +316,21 @@ class Forks:
             done = replies if is_whole else {ordinal: replies[ordinal] for ordinal in sorted(outcome.delivered)}
             external = not destination.inside_boundary
             context.tracking.write(
-                tracking_rows.send(me, stored, at=now, server=server, replies=done, external=external, elapsed=elapsed, next_hop=key)
+                tracking.send(me, stored, at=now, server=server, replies=done, external=external, elapsed=elapsed, next_hop=key)
             )
         if outcome.expired:
-            context.tracking.write(tracking_rows.expire(me, stored, at=now, ordinals=outcome.expired))
+            context.tracking.write(tracking.expire(me, stored, at=now, ordinals=outcome.expired))
         for cause, ordinals in ((source, outcome.failed.keys() - outcome.expired), (EventSource.QUEUE, outcome.expired)):
             if ordinals:
                 failed = {ordinal: outcome.failed[ordinal] for ordinal in ordinals}
                 context.tracking.write(
-                    tracking_rows.fail(me, stored, at=now, server=server, replies=failed, elapsed=elapsed, source=cause, next_hop=key)
+                    tracking.fail(me, stored, at=now, server=server, replies=failed, elapsed=elapsed, source=cause, next_hop=key)
                 )
         if outcome.retry is not None:
             late = {ordinal: replies.get(ordinal, delivery_rules.NO_REPLY) for ordinal in sorted(outcome.retry.ordinals)}
             unanswered = "no reply to the final dot" if result.dot_sent_unanswered else ""
             context.tracking.write(
-                tracking_rows.defer(
+                tracking.defer(
                     me, stored, at=now, server=server, replies=late, elapsed=elapsed, source=source, next_hop=key, context=unanswered
                 )
             )
@@ -519,7 +520,7 @@ class Outcomes:
             if retry is not None:
                 self._note_due(retry.next_hop, retry.attempts_next_at)
         for side in record.sides:
-            context.tracking.write(tracking_rows.side(context.me.server, side, at=context.now(), original=stored.envelope))
+            context.tracking.write(tracking.side(context.me.server, side, at=context.now(), original=stored.envelope))
             self._on_side(side.message.envelope.message_id)
         if transition.after is not None and transition.after.is_done:
             context.leases.forget(message_id)

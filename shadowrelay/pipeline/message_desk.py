@@ -22,13 +22,14 @@ from shadowrelay.model.queue import AttemptRecord, SideMessage, StoredMessage, S
 from shadowrelay.model.replies import ContentCorrupt, Reply, RequestRefused
 from shadowrelay.model.tracking import EventSource
 from shadowrelay.ownership import primary, rules, shadow
-from shadowrelay.pipeline import delivery_rules, tracking_rows
+from shadowrelay.pipeline import delivery_rules
 from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.deliver import DeliverService
 from shadowrelay.pipeline.delivery_rules import AttemptOutcome
 from shadowrelay.pipeline.dsn import promotion_header
 from shadowrelay.pipeline.review import ReviewService
 from shadowrelay.pipeline.side_messages import Notices
+from shadowrelay.protocol import tracking
 from shadowrelay.protocol.replay import format_envelope_lines
 
 REMOVED = Reply(554, "5.3.0", "Removed from the queue by an administrator")  # RFC 3463 X.3.0
@@ -105,7 +106,7 @@ class MessageDesk:
         _refuse_if("" if transition.changed else CHANGED)
         _log.warning("message.released", message_id=message_id, was=stored.set_aside_reason)
         reason = f"released by an administrator; it was set aside because {stored.set_aside_reason}"
-        context.tracking.write(tracking_rows.poison(context.me.server, stored, at=context.now(), reason=reason))
+        context.tracking.write(tracking.poison(context.me.server, stored, at=context.now(), reason=reason))
         self._deliver.wake()
 
     async def remove(self, message_id: MessageId, *, with_dsn: bool) -> bool:
@@ -204,10 +205,10 @@ class MessageDesk:
         context.leases.forget(message_id)
         _log.warning("message.removed", message_id=message_id, recipients=len(left), dsn=bool(sides))
         context.tracking.write(
-            tracking_rows.fail(context.me.server, stored, at=now, server="", replies=outcome.failed, source=EventSource.ADMIN)
+            tracking.fail(context.me.server, stored, at=now, server="", replies=outcome.failed, source=EventSource.ADMIN)
         )
         for side in sides:
-            context.tracking.write(tracking_rows.side(context.me.server, side, at=now, original=stored.envelope))
+            context.tracking.write(tracking.side(context.me.server, side, at=now, original=stored.envelope))
         if sides:
             self._wake_placement()
             self._deliver.wake()

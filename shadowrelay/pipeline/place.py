@@ -23,10 +23,11 @@ from shadowrelay.model.replies import ContentCorrupt, IllegalTransition, LedgerU
 from shadowrelay.model.values import dataclass
 from shadowrelay.ownership import primary, rules
 from shadowrelay.ownership.rules import Note
-from shadowrelay.pipeline import placement, tracking_rows
+from shadowrelay.pipeline import placement
 from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.copier import Copier, CopyResult
 from shadowrelay.pipeline.poison import set_aside_corrupt
+from shadowrelay.protocol import tracking
 
 AT_ONCE = 20  # copies in progress; the receivers of copies have clients of their own
 LARGE_AT_ONCE = 4
@@ -296,7 +297,7 @@ class PlaceService:
         after = transition.after
         for party, _ in result.stored:
             if after is not None and transition.note == Note.CHOSEN and after.is_chosen(party.server):
-                row = tracking_rows.haredirect(context.me.server, message, at=context.now(), server=party.server, elapsed=elapsed)
+                row = tracking.haredirect(context.me.server, message, at=context.now(), server=party.server, elapsed=elapsed)
                 context.tracking.write(row)
         if transition.note != Note.CHOSEN or after is None or after.missing_count:
             return Outcome.AGAIN if result.attempts_count or self._is_any_peer_available() else Outcome.NO_PEER

@@ -16,8 +16,9 @@ from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.ownership import Choice, Claim, Role, Transition
 from shadowrelay.model.queue import StoredMessage
 from shadowrelay.ownership import primary, rules
-from shadowrelay.pipeline import delivery_rules, tracking_rows
+from shadowrelay.pipeline import delivery_rules
 from shadowrelay.pipeline.context import Context
+from shadowrelay.protocol import tracking
 
 POISON_QUEUE = "Poison"
 PAGE = 200
@@ -45,7 +46,7 @@ async def set_aside(context: Context, message: StoredMessage, reason: str) -> No
     hands_over = delivery_rules.is_handed_over(reason, is_promoted=message.is_promoted)
     await context.ledger.record_set_aside(message_id, reason, _handing_over if hands_over else None)
     context.attempts.changed(message_id)
-    context.tracking.write(tracking_rows.poison(context.me.server, message, at=context.now(), reason=reason))
+    context.tracking.write(tracking.poison(context.me.server, message, at=context.now(), reason=reason))
 
 
 class SetAside:

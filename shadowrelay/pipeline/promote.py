@@ -25,13 +25,13 @@ from shadowrelay.model.tracking import ResubmitReason
 from shadowrelay.model.values import replace
 from shadowrelay.ownership import shadow
 from shadowrelay.ownership.rules import Note, Party
-from shadowrelay.pipeline import tracking_rows
 from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.deliver import DeliverService
 from shadowrelay.pipeline.place import PlaceService
 from shadowrelay.pipeline.poison import set_aside_corrupt
 from shadowrelay.pipeline.review import ReviewService
 from shadowrelay.ports import Decide
+from shadowrelay.protocol import tracking
 
 ENDINGS = (DiscardStatus.DELIVERED, DiscardStatus.RELEASED)
 
@@ -58,7 +58,7 @@ async def track(context: Context, primary: ServerName, events: list[DiscardEvent
     for event in events:
         internal_id, envelope = envelopes.get(event.message_id, (0, None))
         context.tracking.write(
-            tracking_rows.hadiscard(
+            tracking.hadiscard(
                 context.me.server,
                 event.message_id,
                 at=now,
@@ -172,7 +172,7 @@ class PromoteService:
         def tell(promoted: Sequence[StoredMessage]) -> None:
             for message in promoted:
                 context.tracking.write(
-                    tracking_rows.resubmit(
+                    tracking.resubmit(
                         context.me.server,
                         message,
                         at=context.now(),

@@ -21,10 +21,10 @@ from shadowrelay.model.queue import StoredMessage
 from shadowrelay.model.replies import LedgerUnavailable, PeerUnavailable
 from shadowrelay.ownership import primary, rules
 from shadowrelay.ownership.rules import Note, Party
-from shadowrelay.pipeline import tracking_rows
 from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.deliver import DeliverService
 from shadowrelay.pipeline.place import PlaceService
+from shadowrelay.protocol import tracking
 from shadowrelay.settings.values import WithoutLease
 
 NO_SERVERS: frozenset[ServerName] = frozenset()
@@ -408,7 +408,7 @@ class ReviewService:
         """Its copy there did not count, and does now, without one being sent."""
         context = self._context
         elapsed = timedelta(seconds=context.clock.awake() - asked_at)
-        context.tracking.write(tracking_rows.haredirect(context.me.server, message, at=context.now(), server=server, elapsed=elapsed))
+        context.tracking.write(tracking.haredirect(context.me.server, message, at=context.now(), server=server, elapsed=elapsed))
 
     def _note_unanswered(self, server: ServerName, reason: str) -> None:
         """A server that polls us but answers no question for a span is logged once, and need not be waited for any longer."""

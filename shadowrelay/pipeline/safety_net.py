@@ -21,10 +21,11 @@ from shadowrelay.model.routing import Destination
 from shadowrelay.model.values import replace
 from shadowrelay.ownership import primary
 from shadowrelay.ownership.rules import Party
-from shadowrelay.pipeline import delivery_rules, dsn, safety_net_rules, tracking_rows
+from shadowrelay.pipeline import delivery_rules, dsn, safety_net_rules
 from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.deliver import DeliverService
 from shadowrelay.pipeline.safety_net_rules import Selection
+from shadowrelay.protocol import tracking
 
 PAGE = 50  # messages looked at in a step
 UNFINISHED_MAX = 100  # resubmitted and not delivered, of one request: a queue may have this many of them before new mail
@@ -232,7 +233,7 @@ class SafetyNetService:
         made = await context.ledger.record_progress(number, step, message, content)
         if made is None:
             return  # the request was disabled meanwhile, or the message is here already, perhaps as another node's copy
-        context.tracking.write(tracking_rows.resubmit_from_safety_net(me.server, made, at=now, request=number))
+        context.tracking.write(tracking.resubmit_from_safety_net(me.server, made, at=now, request=number))
         context.metrics.resubmitted()
         self._deliver.committed(message_id)
 

@@ -6,11 +6,11 @@ import structlog
 
 from shadowrelay.model.ids import ServerName
 from shadowrelay.model.replies import LedgerUnavailable
-from shadowrelay.pipeline import tracking_rows
 from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.drain import DrainService
 from shadowrelay.pipeline.poison import SetAside
 from shadowrelay.pipeline.review import ReviewService
+from shadowrelay.protocol import tracking
 
 STEP = 200  # rows per transaction: acceptance waits for at most one
 LOOK_SECONDS = 60.0  # how late a changed duplicate_cleanup_interval may be noticed
@@ -76,7 +76,7 @@ class SweepService:
             expired = await context.ledger.expire(context.now() - ahead, STEP)
             for message in expired:
                 _log.warning("shadow.expired", message_id=message.envelope.message_id, primary=message.claim.primary)
-                context.tracking.write(tracking_rows.expire(context.me.server, message, at=context.now()))
+                context.tracking.write(tracking.expire(context.me.server, message, at=context.now()))
             if len(expired) < STEP:
                 break
         unasked_since = context.now() - ahead - context.settings.transport.shadow_message_auto_discard_interval

@@ -1,6 +1,13 @@
-r"""Format and parse the message tracking log: header lines, and one line per event. docs/operations.md "The message tracking log".
+r"""The rows of the message tracking log: one function for each event builds a row; then the text of a line. docs/operations.md "The message
+tracking log".
 
-CSV of RFC 4180 in UTF-8, lines ended by CRLF. Characters that would confuse a line-based reader are escaped before quoting:
+On the primary server client-hostname is the client at RECEIVE and this server afterwards; server-hostname is this server,
+the shadow server, or the next hop. On the shadow server client-hostname is the primary and server-hostname this server.
+Everything here is on the hot path (about six rows per message): nothing is formatted unless needed.
+Durations inside custom-data are seconds with six digits; instants have microseconds.
+`size` overrides the size of the stored message.
+
+Lines are CSV of RFC 4180 in UTF-8, ended by CRLF. Characters that would confuse a line-based reader are escaped before quoting:
 control characters, U+2028, U+2029 and lone surrogates become `\uXXXX`, and so does a backslash before a `u`, which makes the
 escape reversible. A line is therefore always a row, whatever the subject contains. `log-id` is a hash of everything before it,
 so that a partial line is never taken for a whole one.
@@ -8,12 +15,364 @@ Several values in a field are joined by `;`; a `;` inside a value is written `\u
 """
 
 import re
-from collections.abc import Sequence
-from datetime import datetime
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
 from hashlib import blake2b
 
-from shadowrelay.model.tracking import EventId, EventSource, TrackingEvent
+from shadowrelay.model.ids import NO_SERVER, MessageId, ServerName
+from shadowrelay.model.message import NO_ORDINALS, Envelope, Ordinals
+from shadowrelay.model.ownership import Role
+from shadowrelay.model.queue import Origin, SideMessage, StoredMessage
+from shadowrelay.model.replies import Reply
+from shadowrelay.model.tracking import EventId, EventSource, Replication, ResubmitReason, TrackingEvent
 from shadowrelay.protocol.fields import bad_argument, format_instant, parse_instant
+
+CustomData = tuple[tuple[str, str], ...]
+
+NO_SUITABLE_SHADOW_SERVERS = "No suitable shadow servers"  # Exchange's wording: docs/sources.md "elastic"
+JOURNAL_REPORT = "JournalReport"
+EXPIRED = Reply(550, "4.4.7", "QUEUE.Expired; message expired")  # docs/sources.md "msd-mt"
+
+
+def haredirect(
+    node: ServerName, stored: StoredMessage, *, at: datetime, server: ServerName, elapsed: timedelta, size: int | None = None
+) -> TrackingEvent:
+    """Primary: the shadow copy is on `server`. Written before RECEIVE, and again for each later placement."""
+    return _row(
+        at, EventId.HAREDIRECT, EventSource.SMTP, stored.envelope, stored.internal_id, _size(stored) if size is None else size,
+        client=node, server=server, custom_data=(("ShadowElapsed", f"{elapsed.total_seconds():.6f}"),),
+    )  # fmt: skip
+
+
+def haredirectfail(
+    node: ServerName, stored: StoredMessage, *, at: datetime, reason: str = NO_SUITABLE_SHADOW_SERVERS, size: int | None = None
+) -> TrackingEvent:
+    """Primary: no shadow copy could be made, and why. Written before RECEIVE, or before the client is refused."""
+    # server-hostname is this server and client-hostname empty, as in Exchange's own rows: docs/sources.md "elastic"
+    return _row(
+        at, EventId.HAREDIRECTFAIL, EventSource.SMTP, stored.envelope, stored.internal_id, _size(stored) if size is None else size,
+        server=node, context=reason,
+    )  # fmt: skip
+
+
+def receive(
+    node: ServerName,
+    stored: StoredMessage,
+    *,
+    at: datetime,
+    replication: Replication,
+    ack_elapsed: timedelta,
+    shadow_elapsed: timedelta | None = None,
+    size: int | None = None,
+    copies: tuple[int, int] = (0, 1),
+) -> TrackingEvent:
+    """Primary: acknowledged to the client. Both times count from the end of the content; `None` where there is no copy. `copies`: made
+    and wanted, told where more than one is wanted."""
+    custom_data: CustomData = (("Replication", replication), ("AckElapsed", f"{ack_elapsed.total_seconds():.6f}"))
+    if shadow_elapsed is not None:
+        custom_data += (("ShadowElapsed", f"{shadow_elapsed.total_seconds():.6f}"),)
+    if copies[1] > 1:
+        custom_data += (("Copies", f"{copies[0]}/{copies[1]}"),)
+    envelope = stored.envelope
+    return _row(
+        at, EventId.RECEIVE, EventSource.SMTP, envelope, stored.internal_id, _size(stored) if size is None else size,
+        client=envelope.client_name, client_ip=envelope.client_address, server=node,
+        connector=f"{node}\\{envelope.connector}" if envelope.connector else "", custom_data=custom_data,
+    )  # fmt: skip
+
+
+def hareceive(node: ServerName, envelope: Envelope, *, at: datetime, primary: ServerName, size: int, internal_id: int = 0) -> TrackingEvent:
+    """Shadow: the copy of `primary` is stored."""
+    return _row(at, EventId.HARECEIVE, EventSource.SMTP, envelope, internal_id, size, client=primary, server=node)
+
+
+def hadiscard(
+    node: ServerName,
+    message_id: MessageId,
+    *,
+    at: datetime,
+    primary: ServerName,
+    envelope: Envelope | None = None,
+    ordinals: Ordinals = NO_ORDINALS,
+    status: str = "delivered",
+    internal_id: int = 0,
+) -> TrackingEvent:
+    """Shadow: discarded, because the primary was done with all recipients, or with `ordinals`.
+
+    Shapes: without `envelope` the row has no recipients, which means all; `ordinals` need an envelope. `status` is that of
+    the discard notification, for source-context.
+    """
+    if envelope is None:
+        assert not ordinals, "a row about some recipients has to name them"
+        return TrackingEvent(
+            at, EventId.HADISCARD, EventSource.SMTP, internal_id, message_id,
+            client_hostname=primary, server_hostname=node, source_context=status,
+        )  # fmt: skip
+    return _row(
+        at, EventId.HADISCARD, EventSource.SMTP, envelope, internal_id, 0,
+        ordinals=ordinals, client=primary, server=node, context=status,
+    )  # fmt: skip
+
+
+def transfer(
+    node: ServerName, stored: StoredMessage, *, at: datetime, next_hop: str, ordinals: Ordinals, size: int | None = None
+) -> TrackingEvent:
+    """Primary: a fork was made: these recipients share `next_hop`. One row per fork."""
+    return _row(
+        at, EventId.TRANSFER, EventSource.ROUTING, stored.envelope, stored.internal_id, _size(stored) if size is None else size,
+        ordinals=ordinals, server=node, context=next_hop,
+    )  # fmt: skip
+
+
+def send(
+    node: ServerName,
+    stored: StoredMessage,
+    *,
+    at: datetime,
+    server: str,
+    replies: Mapping[int, Reply],
+    external: bool,
+    elapsed: timedelta,
+    next_hop: str = "",
+    size: int | None = None,
+) -> TrackingEvent:
+    """Primary: `server` ("name [address]:port") accepted the recipients in `replies` (all of them positive)."""
+    event = EventId.SENDEXTERNAL if external else EventId.SEND
+    return _attempt(
+        event, EventSource.SMTP, node, stored, at, server, replies, _size(stored) if size is None else size, elapsed, next_hop, ""
+    )
+
+
+def defer(
+    node: ServerName,
+    stored: StoredMessage,
+    *,
+    at: datetime,
+    server: str,
+    replies: Mapping[int, Reply],
+    elapsed: timedelta = timedelta(0),
+    source: EventSource = EventSource.SMTP,
+    next_hop: str = "",
+    context: str = "",
+    size: int | None = None,
+) -> TrackingEvent:
+    """Primary: the attempt failed for now for the recipients in `replies`; `source` is what failed (SMTP, DNS, ROUTING)."""
+    return _attempt(
+        EventId.DEFER, source, node, stored, at, server, replies, _size(stored) if size is None else size, elapsed, next_hop, context
+    )
+
+
+def fail(
+    node: ServerName,
+    stored: StoredMessage,
+    *,
+    at: datetime,
+    server: str,
+    replies: Mapping[int, Reply],
+    elapsed: timedelta = timedelta(0),
+    source: EventSource = EventSource.SMTP,
+    next_hop: str = "",
+    context: str = "",
+    size: int | None = None,
+) -> TrackingEvent:
+    """Primary: the recipients in `replies` failed for good."""
+    return _attempt(
+        EventId.FAIL, source, node, stored, at, server, replies, _size(stored) if size is None else size, elapsed, next_hop, context
+    )
+
+
+def duplicate(
+    node: ServerName, stored: StoredMessage, *, at: datetime, ordinals: Ordinals, first: MessageId, size: int | None = None
+) -> TrackingEvent:
+    """Primary: not delivered to these recipients, to whom the same message was delivered as `first`."""
+    return _row(
+        at, EventId.DUPLICATEDELIVER, EventSource.SMTP, stored.envelope, stored.internal_id, _size(stored) if size is None else size,
+        ordinals=ordinals, client=node, server=node, context=f"delivered as {first}", reference=first,
+    )  # fmt: skip
+
+
+def dsn(
+    node: ServerName, envelope: Envelope, *, at: datetime, original: Envelope, action: str, size: int, internal_id: int = 0
+) -> TrackingEvent:
+    """Primary: a delivery status notification about `original` was made; `envelope` is the notification's own.
+
+    `action` is RFC 3464's: failed, delayed, delivered, relayed.
+    """
+    return _row(
+        at, EventId.DSN, EventSource.DSN, envelope, internal_id, size,
+        server=node, context=action, reference=original.internet_message_id or original.message_id,
+        custom_data=(("OriginalNetworkMessageId", original.message_id),),
+    )  # fmt: skip
+
+
+def journal_report(node: ServerName, envelope: Envelope, *, at: datetime, original: Envelope, size: int) -> TrackingEvent:
+    """Primary: a journal report about `original` was made; `envelope` is the report's own. A message of its own: no client waited."""
+    return _row(
+        at, EventId.RECEIVE, EventSource.AGENT, envelope, 0, size,
+        server=node, context=JOURNAL_REPORT, reference=original.internet_message_id or original.message_id,
+        custom_data=(("OriginalNetworkMessageId", original.message_id),),
+    )  # fmt: skip
+
+
+def side(node: ServerName, side: SideMessage, *, at: datetime, original: Envelope) -> TrackingEvent:
+    """Primary: this side message about `original` was made."""
+    envelope, size = side.message.envelope, side.content.size
+    if side.message.origin is Origin.JOURNAL:
+        return journal_report(node, envelope, at=at, original=original, size=size)
+    return dsn(node, envelope, at=at, original=original, action=side.action, size=size)
+
+
+def resubmit(
+    node: ServerName,
+    stored: StoredMessage,
+    *,
+    at: datetime,
+    primary: ServerName,
+    reason: ResubmitReason,
+    silent_since: datetime,
+    detected_at: datetime,
+    ordinals: Ordinals = NO_ORDINALS,
+    size: int | None = None,
+) -> TrackingEvent:
+    """New primary: promoted; `primary` is the old one.
+
+    Shapes: `ordinals` are the recipients taken over; empty = all that are not done.
+    Units: `silent_since` is the last proof of life of the old primary, `detected_at` when its loss was detected here.
+    """
+    custom_data = (
+        ("Reason", reason),
+        ("SilentSince", format_instant(silent_since)),
+        ("DetectedAt", format_instant(detected_at)),
+    )
+    return _row(
+        at, EventId.RESUBMIT, EventSource.REDUNDANCY, stored.envelope, stored.internal_id, _size(stored) if size is None else size,
+        ordinals=ordinals or _open(stored), server=node, reference=primary, custom_data=custom_data,
+    )  # fmt: skip
+
+
+def resubmit_from_safety_net(
+    node: ServerName, stored: StoredMessage, *, at: datetime, request: int, size: int | None = None
+) -> TrackingEvent:
+    """Primary: made from a message in Safety Net, which `reference` names, by this request. A message of its own without RECEIVE."""
+    return _row(
+        at, EventId.RESUBMIT, EventSource.SAFETYNET, stored.envelope, stored.internal_id, _size(stored) if size is None else size,
+        server=node, context=f"request {request}", reference=stored.envelope.resubmitted_from,
+    )  # fmt: skip
+
+
+def load(node: ServerName, stored: StoredMessage, *, at: datetime, size: int | None = None) -> TrackingEvent:
+    """Primary: found in the queue database at start."""
+    return _row(
+        at, EventId.LOAD, EventSource.BOOTLOADER, stored.envelope, stored.internal_id, _size(stored) if size is None else size,
+        ordinals=_open(stored), server=node,
+    )  # fmt: skip
+
+
+def poison(node: ServerName, stored: StoredMessage, *, at: datetime, reason: str, size: int | None = None) -> TrackingEvent:
+    """Set aside (or taken back), and why."""
+    return _row(
+        at, EventId.POISONMESSAGE, EventSource.POISONMESSAGE, stored.envelope, stored.internal_id, _size(stored) if size is None else size,
+        ordinals=_open(stored), server=node, context=reason,
+    )  # fmt: skip
+
+
+def expire(
+    node: ServerName,
+    stored: StoredMessage,
+    *,
+    at: datetime,
+    ordinals: Ordinals = NO_ORDINALS,
+    reply: Reply = EXPIRED,
+    size: int | None = None,
+) -> TrackingEvent:
+    """Primary: these recipients (empty = all open ones) expired. Shadow: expired, because its primary never reported it done."""
+    client = stored.claim.primary if stored.claim.role is Role.SHADOW else NO_SERVER
+    gone = ordinals or _open(stored)
+    return _row(
+        at, EventId.EXPIRE, EventSource.QUEUE, stored.envelope, stored.internal_id, _size(stored) if size is None else size,
+        ordinals=gone, statuses=(str(reply),) * (len(gone) or len(stored.envelope.recipients)), client=client, server=node,
+    )  # fmt: skip
+
+
+def split_server(server: str) -> tuple[str, str]:
+    """The name and the address in "name [address]:port" or "name:port"; missing parts are empty."""
+    name, bracket, rest = server.partition(" [")
+    if bracket:
+        return name, rest.partition("]")[0]
+    if server.startswith("["):
+        return "", server[1:].partition("]")[0]
+    return server.partition(":")[0], ""  # no server answered: the key of the next hop
+
+
+def _attempt(
+    event: EventId,
+    source: EventSource,
+    node: ServerName,
+    stored: StoredMessage,
+    at: datetime,
+    server: str,
+    replies: Mapping[int, Reply],
+    size: int,
+    elapsed: timedelta,
+    next_hop: str,
+    context: str,
+) -> TrackingEvent:
+    recipients = stored.envelope.recipients
+    if len(replies) == 1:
+        ((ordinal, reply),) = replies.items()
+        addresses: tuple[str, ...] = (recipients[ordinal - 1].address,)
+        statuses: tuple[str, ...] = (str(reply),)
+    else:
+        order = sorted(replies)
+        addresses = tuple([recipients[ordinal - 1].address for ordinal in order])
+        statuses = tuple([str(replies[ordinal]) for ordinal in order])
+    name, address = split_server(server)
+    return TrackingEvent(
+        at, event, source, stored.internal_id, stored.envelope.message_id, stored.envelope.internet_message_id,
+        client_hostname=node, server_ip=address, server_hostname=name, source_context=context, connector_id=next_hop,
+        recipients=addresses, recipient_statuses=statuses,
+        total_bytes=size, subject=stored.envelope.subject, sender=stored.envelope.sender,
+        message_info=format_instant(stored.envelope.arrived_at),  # origination time: docs/sources.md "elastic"
+        original_client_ip=stored.envelope.client_address, custom_data=(("AttemptElapsed", f"{elapsed.total_seconds():.6f}"),),
+    )  # fmt: skip
+
+
+def _row(
+    at: datetime,
+    event: EventId,
+    source: EventSource,
+    envelope: Envelope,
+    internal_id: int,
+    size: int,
+    *,
+    ordinals: Ordinals = NO_ORDINALS,
+    statuses: tuple[str, ...] = (),
+    client: str = "",
+    client_ip: str = "",
+    server: str = "",
+    context: str = "",
+    connector: str = "",
+    reference: str = "",
+    custom_data: CustomData = (),
+) -> TrackingEvent:
+    recipients = envelope.recipients
+    if ordinals and len(ordinals) < len(recipients):
+        recipients = tuple([recipients[ordinal - 1] for ordinal in sorted(ordinals)])
+    return TrackingEvent(
+        at, event, source, internal_id, envelope.message_id, envelope.internet_message_id,
+        client_ip, client, "", server, context, connector,
+        (recipients[0].address,) if len(recipients) == 1 else tuple([recipient.address for recipient in recipients]), statuses,
+        size, reference, envelope.subject, envelope.sender, "", envelope.client_address, custom_data,
+    )  # fmt: skip
+
+
+def _open(stored: StoredMessage) -> Ordinals:
+    return stored.envelope.ordinals - stored.claim.done if stored.claim.done else NO_ORDINALS
+
+
+def _size(stored: StoredMessage) -> int:
+    return stored.place.size if stored.place is not None else 0
+
 
 FIELDS = (
     "date-time", "client-ip", "client-hostname", "server-ip", "server-hostname", "source-context", "connector-id", "source",

@@ -3,7 +3,7 @@
 The rules here: the relay never waits for its log and never fails because of it; rows written before an `await` are in the kernel
 after it, so that SIGKILL does not lose them; readers see whole lines only; `sync` means on disk. Lines of one pass of the event loop
 are written in one call. Files are closed only in a round of `sync`, one round at a time, so that no descriptor is closed during a
-sync. The content of a row is in `pipeline.tracking_rows` and `protocol.tracking`.
+sync. The content of a row is in `protocol.tracking`.
 
 The kernel shows an append to readers page by page (measured on ext4 and tmpfs, Linux 6.18: 60 to 76 % of the reads of a file that
 was being appended to in blocks of 20 KB ended in a partial line, although each block was one write). So no line crosses a page

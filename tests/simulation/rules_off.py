@@ -17,8 +17,9 @@ from shadowrelay.model.replies import Reply
 from shadowrelay.model.tracking import EventId, TrackingEvent
 from shadowrelay.model.values import replace
 from shadowrelay.ownership import primary, rules
-from shadowrelay.pipeline import delivery_rules, dsn, tracking_rows
+from shadowrelay.pipeline import delivery_rules, dsn
 from shadowrelay.pipeline.leases import Leases
+from shadowrelay.protocol import tracking
 from shadowrelay.smtp import deliverer
 from shadowrelay.store import content, writing
 from shadowrelay.store.commit import Prepared, Promise, settle
@@ -162,7 +163,7 @@ RULES: dict[str, Off] = {
     ),
     "rows": Off(
         "what became of a recipient is in the tracking log",
-        ((tracking_rows, "send", _as_deferred(tracking_rows.send)),),
+        ((tracking, "send", _as_deferred(tracking.send)),),
         (30000,), "no row says",
     ),
     "released": Off(

@@ -11,7 +11,7 @@ from shadowrelay.model.queue import Origin, StoredMessage
 from shadowrelay.model.replies import Reply
 from shadowrelay.model.tracking import EventId, EventSource, Replication, ResubmitReason
 from shadowrelay.model.values import replace
-from shadowrelay.pipeline import tracking_rows as rows
+from shadowrelay.protocol import tracking as rows
 from shadowrelay.protocol.tracking import format_line, parse_line
 
 AT = datetime(2026, 11, 21, 10, 0, 0, 123456, tzinfo=UTC)
