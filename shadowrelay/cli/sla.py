@@ -212,7 +212,7 @@ def watch(
 
 @sla.command("prepare")
 def prepare() -> None:
-    """Let Spark start faster from now on: keep its loaded classes in a file of this user's cache."""
+    """Let Spark start faster from now on. Keeps its classes, as a JVM has them in memory, in a file of this user's cache."""
     with _answered() as progress:
         import_module("shadowrelay.sla.session").check_spark()
         progress.doing("starting Spark")

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shadowrelay.model.tracking import EventId
+from shadowrelay.model.values import replace
 from shadowrelay.protocol.tracking import FIELDS, NULL_PATH, format_header, format_line, parse_line
 from shadowrelay.sla import lines, parse
 from shadowrelay.sla.lines import Layout
@@ -18,7 +19,7 @@ from tests.kit.log_files import STARTED, a_log, an_event, read_log
 from tests.unit.protocol.test_tracking import events as any_event
 
 SURROGATE = re.compile("[\ud800-\udfff]")
-tracking_events = any_event.map(lambda event: event._replace(at=event.at.replace(year=2000 + event.at.year % 28 * 4)))
+tracking_events = any_event.map(lambda event: replace(event, at=event.at.replace(year=2000 + event.at.year % 28 * 4)))
 HEADER = format_header("1.2.3", STARTED)
 EXCHANGE = b"#Software: Microsoft Exchange Server\r\n#Version: 15.01.2375.007\r\n#Fields: " + ",".join(FIELDS).encode() + b"\r\n"
 
