@@ -111,6 +111,7 @@ say "installing the locked packages (requirements/dev.txt)"
 .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-input --require-hashes -r requirements/dev.txt
 .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-input --no-build-isolation --no-deps --editable .
 if [ "$(java_version)" -ge 17 ] 2>/dev/null; then
+    say "keeping Spark's classes for the next starts (up to a minute)"
     .venv/bin/shadowrelay sla prepare >/dev/null 2>&1 || say "Spark's classes could not be kept: reports start a few seconds later, all else works"
 fi
 printf '%s\n' "$wanted" >"$stamp"
