@@ -134,3 +134,21 @@ def test_mail_of_a_node_that_places_no_copies_is_not_redundant(nodes: FakeNodes)
     nodes.transport["transport.shadow_redundancy_enabled"] = False
 
     assert (1, True) == ((result := run()).exit_code, f"on {EAST} and {WEST}: shadow_redundancy_enabled is false" in result.stdout)
+
+
+def test_watching_shows_it_again_until_interrupted(nodes: FakeNodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[float] = []
+
+    def interrupted_later(seconds: float) -> None:
+        waited.append(seconds)
+        nodes.silent = [EAST]
+        if len(waited) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("shadowrelay.cli.status.time.sleep", interrupted_later)
+    result = run("--watch")
+
+    assert (0, [2.0, 2.0]) == (result.exit_code, waited)
+    assert ["New mail is redundant.", "New mail is redundant on the nodes that answered."] == [
+        line for line in result.stdout.splitlines() if line.startswith("New mail")
+    ]
