@@ -238,7 +238,8 @@ class NodeClient:
             raise NodeError(f"{self.url} did not answer within {TIMEOUT_SECONDS:g} s") from exc
         except httpx.ConnectError as exc:
             where = f"{self.url} cannot be reached ({_reason_of(exc)})"
-            raise NodeError(f"{where}; is the node running, and is this its [admin] listen?") from exc
+            key = "tls_listen" if self.url.startswith("https:") else "listen"
+            raise NodeError(f"{where}; is the node running, and is this its [admin] {key}?") from exc
         except (httpx.HTTPError, httpx.InvalidURL) as exc:
             raise NodeError(f"{self.url} cannot be asked: {_reason_of(exc)}") from exc
 

@@ -60,9 +60,8 @@ def summary(answers: Sequence[Answer]) -> Json:
     fewer = [f"{count} of {wanted} on {name}" for name, (count, wanted, is_enabled) in takers.items() if is_enabled and 0 < count < wanted]
     silent = sorted({peer["name"] for row in said for peer in row["peers"] if not peer["is_reachable"]})
     if alone or disabled:
-        reasons = [f"on {' and '.join(alone)}: no peer takes copies now"] * bool(alone)
-        reasons += [f"on {' and '.join(disabled)}: shadow_redundancy_enabled is false"] * bool(disabled)
-        sentence = f"NEW MAIL IS NOT REDUNDANT {'; '.join(reasons)}"
+        reasons = ((alone, "no peer takes copies now"), (disabled, "shadow_redundancy_enabled is false"))
+        sentence = "NEW MAIL IS NOT REDUNDANT " + "; ".join(f"on {' and '.join(names)}: {reason}" for names, reason in reasons if names)
     elif fewer:
         sentence = f"New mail has fewer copies than shadow_copies asks for: {', '.join(fewer)}"
     else:

@@ -268,7 +268,7 @@ def next_commands(cluster: Cluster, directory: Path) -> list[str]:
         ]
     copies = [f"scp -r {directory / node.name}/. root@{node.address.host}:/etc/shadowrelay/" for node in cluster.nodes]
     if cluster.is_in_containers:
-        command = "docker compose --project-directory /etc/shadowrelay"
+        command = "docker compose --file /etc/shadowrelay/compose.yaml"
         return [
             "on each: build or pull the image (docs/operations.md, In a container), then mkdir -p /etc/shadowrelay",
             *copies,

@@ -58,7 +58,8 @@ def test_compose_runs_the_nodes_where_that_is_wanted(tmp_path: Path) -> None:
     assert "    hostname: mx1.west.example\n" in west
     assert '    ports: ["2525:2525", "8026:8026"]\n' in west
     assert [] == list(tmp_path.rglob("*.service"))
-    assert ["up --detach"] == [command[-11:] for command in json.loads(result.output)["next"] if "up" in command.split()]
+    (up,) = (command for command in json.loads(result.output)["next"] if "up" in command.split())
+    assert up.endswith(" docker compose --file /etc/shadowrelay/compose.yaml up --detach")  # Compose 1.29 and 2 find it so
 
 
 def test_compose_is_not_for_nodes_on_one_machine(tmp_path: Path) -> None:
