@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.latency import Round, measure_rounds, percentile
-from benchmarks.throughput import SESSIONS, SIZE, Run, program_of, run_postfix, run_shadowrelay
+from benchmarks.throughput import SESSIONS, SIZE, Run, run_checkout, run_postfix, run_shadowrelay
 from tests.kit import postfix, smtp_programs
 
 RATE = 100.0  # messages a second while waits are measured
@@ -51,7 +51,7 @@ async def measure_pairs(parent: Path, pairs: int, messages: int, checkout: Path 
             await run_postfix(parent, count),
             await run_shadowrelay(parent, count, entries=2),
             await run_shadowrelay(parent, count, entries=1),
-            None if checkout is None else await run_shadowrelay(parent, count, entries=2, program=program_of(checkout)),
+            None if checkout is None else await run_checkout(checkout, parent, count),
         )
         other = "" if pair.other is None else f"; {pair.other.rate:.0f}/s by the other checkout"
         console.print(

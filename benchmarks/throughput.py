@@ -6,7 +6,9 @@ servers of a former run would send it into the next. That is why each run starts
 
 import asyncio
 import contextlib
+import os
 import re
+import sys
 import tempfile
 import time
 import urllib.request
@@ -14,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from shadowrelay.lab.cluster import SERVE, Cluster, NodeProcess, Place, free_ports
+from shadowrelay.lab.cluster import Cluster, NodeProcess, Place, free_ports
 from shadowrelay.model.routing import HostPort
 from tests.kit.postfix import running_postfix
 from tests.kit.processes import wait_until_peers_know_each_other
@@ -73,18 +75,30 @@ async def run_postfix(parent: Path, messages: int) -> Run:
     return Run("Postfix alone", messages, seconds)
 
 
-def program_of(checkout: Path) -> tuple[str, ...]:
-    """Python's arguments that serve another checkout of the project, with the packages that are installed here."""
-    code = "import runpy, sys; sys.path.insert(0, sys.argv.pop(1)); runpy.run_module('shadowrelay', run_name='__main__', alter_sys=True)"
-    return ("-c", code, str(checkout.resolve()), "serve")
+async def run_checkout(checkout: Path, parent: Path, messages: int) -> Run:
+    """The same by another checkout of the project, whose own benchmark starts its nodes, as their settings were then; with the packages
+    that are installed here."""
+    code = (
+        "import asyncio, pathlib, sys; from benchmarks.throughput import run_shadowrelay; "
+        "run = asyncio.run(run_shadowrelay(pathlib.Path(sys.argv[1]), int(sys.argv[2]), entries=2)); print(run.seconds, run.held_count)"
+    )
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", code, str(parent), str(messages), cwd=checkout, stdout=asyncio.subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(checkout.resolve())},
+    )  # fmt: skip
+    output, _ = await process.communicate()
+    if process.returncode != 0:
+        raise RuntimeError(f"the benchmark of {checkout} failed")
+    seconds, held_count = output.split()[-2:]
+    return Run(f"shadowrelay, {checkout}", messages, float(seconds), int(held_count))
 
 
-async def run_shadowrelay(parent: Path, messages: int, *, entries: int, program: Sequence[str] = SERVE) -> Run:
+async def run_shadowrelay(parent: Path, messages: int, *, entries: int) -> Run:
     """Two nodes; the sessions go to `entries` of them. Checks the copies and the durability."""
     (port,) = free_ports(1)
     with workplace(parent) as directory:
         next_hop = HostPort("127.0.0.1", port)
-        async with Cluster(PLACES, next_hop, directory=directory, transport=PRODUCT_TIMES, program=program) as cluster:
+        async with Cluster(PLACES, next_hop, directory=directory, transport=PRODUCT_TIMES) as cluster:
             nodes = list(cluster.nodes.values())
             await asyncio.to_thread(wait_until_peers_know_each_other, nodes)
             seconds = await timed(port, [node.address.port for node in nodes[:entries]], messages)
