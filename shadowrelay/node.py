@@ -225,8 +225,9 @@ class Node:
         seconds = min(max(context.heartbeat, CONTROL_SECONDS_MIN), CONTROL_SECONDS_MAX)
         idle_seconds = self._settings.send.peer_connection_inactivity_timeout.total_seconds()
         link = SmtpPeerLink(
-            peer.name, peer.address, self._opening_to(peer), self._clock, events, idle_seconds=idle_seconds, control_seconds=seconds
-        )
+            peer.name, peer.address, self._opening_to(peer), self._clock, events,
+            boundary=peer.boundary, idle_seconds=idle_seconds, control_seconds=seconds,
+        )  # fmt: skip
         self._links[peer.name] = link
         close_with(self._opened, link.close)
         return link
@@ -393,12 +394,13 @@ class Node:
         self.loaded = replace(loaded, settings=settings)  # the API shows the settings in force
         self._settings = self._context.settings = settings
         self._context.leases.configure(settings.transport)
-        self._context.peers.compare(settings.transport)
+        self._context.peers.compare(settings)
         self._services.deliver.reload()
         for receiver, connector in zip(self._receivers, settings.receive_connectors, strict=True):
             receiver.reload(connector, settings.routes, self._tls)
-        for peer in settings.shadow_candidates:
-            self._links[peer.name].renew(self._opening_to(peer))
+        for peer in settings.linked_peers:
+            if peer.name in self._links:  # a peer of another boundary gets a link at the next start
+                self._links[peer.name].renew(self._opening_to(peer))
         self._metrics.certificates({} if self._tls is None else self._tls.ends)
         _log.info("configuration.reloaded", needs_restart=needs_restart)
 

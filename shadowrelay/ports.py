@@ -320,8 +320,12 @@ class Ledger(Protocol):
         ...
 
     async def shadows_of(
-        self, primary: ServerName, database: DatabaseId, limit: int, after: int = 0, *, handed_only: bool = False
-    ) -> tuple[StoredMessage, ...]: ...
+        self, primary: ServerName, database: DatabaseId, limit: int, after: int = 0, *, handed_only: bool = False, kept: bool | None = None
+    ) -> tuple[StoredMessage, ...]:
+        """Shadow messages held for this database of a primary server. `kept`: only those that were relayed to it by TRACK, or only the
+        others."""
+        ...
+
     async def copies_of(self, primary: ServerName, database: DatabaseId, limit: int, after: int = 0) -> tuple[HeldCopy, ...]:
         """As `shadows_of`, with only the fields that STATUS questions need."""
         ...
@@ -474,6 +478,11 @@ class PeerLink(Protocol):
         deadline. PeerUnavailable.sent tells whether the copy may have been stored."""
         ...
 
+    async def track(self, offer: CopyOffer, deadline: float, still: float | None = None) -> HoldAnswer:
+        """Relay a message: the peer is its primary server from its 250 on, and remembers this node as the shadow server. As `hold`;
+        PeerUnavailable.reply is a refusal of the peer's, and `said` NO_SESSION means that it does not offer TRACK."""
+        ...
+
     async def greet(self) -> PeerIdentity:
         """Open or check the kept session, as a proof of life."""
         ...
@@ -513,7 +522,13 @@ class PeerDesk(Protocol):
 
     def offers_hold(self) -> bool: ...
 
+    def offers_track(self) -> bool: ...
+
     async def hold(self, peer: PeerIdentity, offer: CopyOffer) -> Reply: ...
+
+    async def track(self, peer: PeerIdentity, offer: CopyOffer, began_awake: float) -> Reply:
+        """Take over a message that the peer keeps as the shadow. `began_awake`: when its MAIL came, from which the lease counts."""
+        ...
 
     async def discards(self, peer: PeerIdentity, maximum: int, acknowledged: int | None) -> DiscardReply: ...
 

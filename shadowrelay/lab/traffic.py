@@ -281,10 +281,16 @@ class _NoPeers:
     async def greeted(self, identity: PeerIdentity) -> PeerIdentity:
         raise NotImplementedError
 
+    def offers_track(self) -> bool:
+        return False
+
     def offers_hold(self) -> bool:
         return False
 
     async def hold(self, peer: PeerIdentity, offer: CopyOffer) -> Reply:
+        raise NotImplementedError
+
+    async def track(self, peer: PeerIdentity, offer: CopyOffer, began_awake: float) -> Reply:
         raise NotImplementedError
 
     async def discards(self, peer: PeerIdentity, maximum: int, acknowledged: int | None) -> DiscardReply:

@@ -53,6 +53,7 @@ class Envelope:
     subject: str = ""
     date: str = ""  # of the header, as written there; empty also where an older version did not record it
     resubmitted_from: MessageId = NO_MESSAGE  # the message in Safety Net of which this one was made
+    relayed_from: MessageId = NO_MESSAGE  # the message of the previous hop of which this one is a fork (`TRACK`)
 
     @property
     def ordinals(self) -> Ordinals:

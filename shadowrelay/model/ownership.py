@@ -70,7 +70,8 @@ class Claim:
     this one, and are otherwise empty;
     `asked` holds the servers that have answered in the current round of questions before a promotion; `copies` is a primary's
     list, one entry per server; `handed` is true for a shadow message for which its primary sent `yours`; `wanted` is how many
-    servers a primary chooses (`shadow_copies` of its settings when it accepted the message or took it over).
+    servers a primary chooses (`shadow_copies` of its settings when it accepted the message or took it over). `is_kept` (`TRACK`): this
+    node relayed the message to its primary server and kept it as the shadow; it stays true after a takeover, see docs/design.md 6.7.
     """
 
     role: Role
@@ -83,6 +84,7 @@ class Claim:
     handed: bool = False
     copies: tuple[Copy, ...] = ()
     wanted: int = 1
+    is_kept: bool = False
 
     @property
     def is_done(self) -> bool:

@@ -30,7 +30,8 @@ class Incarnation:
 class PeerIdentity:
     """The arguments of XSHADOW. `seen` is what the speaker has seen of the listener's database `seen_of`; `former` is the id that the
     speaker's database had before it was found to be an older copy. `is_draining`: do not place copies on the speaker, nor hand
-    messages over to it. `common`: names and values, as on the wire, of further settings that should be the same on all nodes."""
+    messages over to it. `track`: after how long a silence the speaker takes back what it relayed by TRACK; None if it does not say so, and
+    then it is the span. `common`: names and values, as on the wire, of further settings that should be the same on all nodes."""
 
     server: ServerName
     boundary: BoundaryName
@@ -44,6 +45,7 @@ class PeerIdentity:
     former: DatabaseId = NO_DATABASE
     is_draining: bool = False
     common: tuple[tuple[str, str], ...] = ()
+    track: timedelta | None = None
 
     @property
     def whole_incarnation(self) -> Incarnation:

@@ -134,7 +134,8 @@ class AttemptRecord:
     of the fork. `others` are the message's other forks, queued together with `retry` if the message was in no queue before.
     `keep_until` is when Safety Net may drop the content, `remember_until` when the row may be deleted. `delivered` are the keys
     (`pipeline.delivery_rules.keys_of`) of the recipients that the next hop accepted, `sent` their ordinals; `is_inside`: by a route
-    inside the boundary.
+    inside the boundary. `kept` is the shadow of what was relayed in this attempt, whose content is this message's, in `kept_content` if
+    that is a file.
     """
 
     message_id: MessageId
@@ -148,6 +149,8 @@ class AttemptRecord:
     delivered: tuple[bytes, ...] = ()
     sent: Ordinals = NO_ORDINALS
     is_inside: bool = False
+    kept: tuple[NewMessage, ...] = ()
+    kept_content: Content | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,12 +255,13 @@ class HeldCopy:
 
 @dataclass(frozen=True, slots=True)
 class ShadowGroup:
-    """The shadow messages held for one primary in one of its databases."""
+    """The shadow messages held for one primary in one of its databases. `kept_count` of them were relayed to it by TRACK."""
 
     primary: ServerName
     database: DatabaseId
     count: int
     handed_count: int
+    kept_count: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,10 +106,17 @@ class PeerUnavailable(ShadowrelayError):
     """This peer gave no session, no answer, or a refusal; try the next peer.
 
     `sent`: a copy may have been stored there nevertheless; `was_refused`: the connection was refused; `said`: what the peer
-    itself replied."""
+    itself replied, `reply`: in its words, to a copy or a message."""
 
     def __init__(
-        self, server: str, reason: str, *, sent: bool = False, was_refused: bool = False, said: PeerSaid = PeerSaid.NOTHING
+        self,
+        server: str,
+        reason: str,
+        *,
+        sent: bool = False,
+        was_refused: bool = False,
+        said: PeerSaid = PeerSaid.NOTHING,
+        reply: Reply | None = None,
     ) -> None:
         super().__init__(f"{server}: {reason}")
         self.server = server
@@ -117,6 +124,7 @@ class PeerUnavailable(ShadowrelayError):
         self.sent = sent
         self.was_refused = was_refused
         self.said = said
+        self.reply = reply
 
 
 class LedgerUnavailable(ShadowrelayError):

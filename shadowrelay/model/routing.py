@@ -29,6 +29,7 @@ class Destination:
     hosts: tuple[HostPort, ...] = ()
     domain: str = ""
     inside_boundary: bool = False
+    tracks: bool = False  # this node keeps the shadow of what it relays to a host that is a peer (`TRACK`)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,17 @@ def first_claim(me: Party, recipients_count: int, firsts: Sequence[Party] = (), 
     return Claim(Role.PRIMARY, CopyNumber(1, len(copies), me.database), recipients_count, copies=copies, wanted=wanted)
 
 
+def relayed_claim(me: Party, previous: Party, rank: CopyNumber, recipients_count: int, wanted: int) -> Claim:
+    """The claim of a node that takes a message by `TRACK` from `previous`, which keeps it as the shadow: that copy is the chosen one from
+    the first moment on. Of `rank` ownership and placement count: the number has the database of the node that is now responsible.
+
+    Shapes: `wanted` is 0 if this node makes no copies of its own. docs/design.md 6.7.
+    """
+    number = CopyNumber(rank.ownership, rank.placement, me.database)
+    copy = Copy(previous.server, previous.database, Choice.CHOSEN, rank.placement if wanted > 1 else 0)
+    return Claim(Role.PRIMARY, number, recipients_count, copies=(copy,), wanted=wanted)
+
+
 def side_claim(original: Claim, side: Claim) -> Claim:
     """The claim to a message that this node creates because of another one (a DSN), when both are committed.
 
@@ -280,7 +291,7 @@ def _meet_holder(claim: Claim, after: Claim, peer: Party, answer: StatusAnswer, 
         return Transition(claim, after, note=Note.DISMISSED)
     elif entry.choice is Choice.HANDED_OVER:
         return Transition(claim, after, note=Note.HANDED)
-    is_wanted = claim.wanted == 1 or entry.choice is Choice.CHOSEN or claim.missing_count
+    is_wanted = claim.wanted <= 1 or entry.choice is Choice.CHOSEN or claim.missing_count
     if answer.number is not None and answer.number == rules.copy_number(claim, entry) and is_wanted:
         if claim.role is Role.SET_ASIDE and entry == claim.chosen() and rules.heir(claim) is None:
             return Transition(claim, after, note=Note.CHOOSE_AGAIN)  # with the highest number it can take the message over

@@ -140,7 +140,7 @@ def unchosen(claim: Claim) -> Claim:
 
 def with_room(claim: Claim) -> Claim:
     """The claim before one more server is chosen: of the chosen ones, at most `wanted - 1` stay so."""
-    if claim.wanted == 1:
+    if claim.wanted <= 1:
         return unchosen(claim)
     kept = _kept(claim.copies, claim.wanted - 1)
     copies = tuple(
@@ -175,7 +175,7 @@ def placement_of(claim: Claim, number: CopyNumber) -> int:
 
 def copy_number(claim: Claim, entry: Copy) -> CopyNumber:
     """The number under which the copy of a server counts: the last that the server was given or, if one copy is wanted, the last of all."""
-    return claim.number if claim.wanted == 1 else replace(claim.number, placement=entry.placement)
+    return claim.number if claim.wanted <= 1 else replace(claim.number, placement=entry.placement)
 
 
 def heir(claim: Claim) -> Copy | None:
@@ -202,7 +202,7 @@ def let_go(claim: Claim, primary: ServerName = NO_SERVER) -> tuple[tuple[Copy, .
 def left_to(claim: Claim, primary: ServerName) -> tuple[tuple[Copy, ...], tuple[Notification, ...]]:
     """Rule *keep*, second part: a claim ends because `primary` has a higher one. With this node, that one has two copies; if more are
     wanted, the other servers on the list keep theirs. They are told `promoted`, and follow (docs/design.md 6.2 "Several copies")."""
-    if claim.wanted == 1:
+    if claim.wanted <= 1:
         return let_go(claim, primary)
     waiting = [copy for copy in claim.copies if copy.choice.awaits_acknowledgement]
     others = [copy for copy in claim.copies if not copy.choice.awaits_acknowledgement and copy.server != primary]

@@ -123,6 +123,13 @@ def hold(claim: Claim | None, me: Party, primary: Party, number: CopyNumber, rec
     return Transition(claim, after, answer=status_of(claim), note=Note.SUPERSEDED)
 
 
+def kept_claim(next_hop: Party, rank: CopyNumber, recipients_count: int) -> Claim:
+    """The claim of a node that relayed a message by `TRACK`: a shadow message for the next hop, which assigned itself the same number
+    (`primary.relayed_claim`). docs/design.md 6.7."""
+    number = CopyNumber(rank.ownership, rank.placement, next_hop.database)
+    return Claim(Role.SHADOW, number, recipients_count, primary=next_hop.server, database=next_hop.database, is_kept=True)
+
+
 def heard(claim: Claim | None, speaker: Party, event: DiscardEvent) -> Transition:
     """A discard notification from `speaker`. A notification for an unknown message, or a repeated one, changes nothing."""
     if claim is None:
@@ -278,5 +285,5 @@ def dropped(claim: Claim | None) -> Transition:
 def _promote(before: Claim, claim: Claim, me: Party, wanted: int) -> Transition:
     number = CopyNumber(claim.number.ownership + 1, 0, me.database)
     tell = (Notification(claim.primary, claim.database, DiscardStatus.PROMOTED),) if claim.primary != NO_SERVER else ()
-    after = Claim(Role.PRIMARY, number, claim.recipients_count, done=claim.done, copies=claim.copies, wanted=wanted)
+    after = Claim(Role.PRIMARY, number, claim.recipients_count, done=claim.done, copies=claim.copies, wanted=wanted, is_kept=claim.is_kept)
     return Transition(before, after, tell, note=Note.PROMOTED)

@@ -29,10 +29,12 @@ from shadowrelay.pipeline.peerbook import PeerBook
 from shadowrelay.pipeline.place import PlaceService
 from shadowrelay.pipeline.pressure import PressureService
 from shadowrelay.pipeline.promote import PromoteService, ReconcileService
+from shadowrelay.pipeline.relay import RelayService
 from shadowrelay.pipeline.review import ReviewService
 from shadowrelay.pipeline.rolled_back import RolledBackService
 from shadowrelay.pipeline.safety_net import SafetyNetService
 from shadowrelay.pipeline.sweep import SweepService
+from shadowrelay.pipeline.track import TrackService
 from shadowrelay.pipeline.view import View
 from shadowrelay.ports import Clock, Deliverer, Ledger, Machine, Metrics, PeerLink, TrackingLog
 from shadowrelay.settings.values import Peer, Settings
@@ -81,14 +83,15 @@ class Services:
             metrics=outside.metrics,
             leases=Leases(clock, transport),
             attempts=Attempts(),
-            peers=PeerBook(settings.shadow_candidates, clock, transport.shadow_heartbeat_frequency.total_seconds()),
+            peers=PeerBook(settings.linked_peers, clock, transport.shadow_heartbeat_frequency.total_seconds()),
             tasks=outside.tasks,
             budget=outside.budget,
             is_draining=outside.ledger.draining_since is not None,
         )
         copier = Copier(context, outside.chance)
         self.verdicts = Verdicts(context)
-        forks = Forks(context, outside.deliverer)
+        self.relay = RelayService(context)
+        forks = Forks(context, outside.deliverer, self.relay)
         self.deliver = DeliverService(
             context,
             forks,
@@ -103,11 +106,11 @@ class Services:
         self.promote = PromoteService(context, self.deliver, self.place, self.review)
         self.follow = FollowService(context)
         self.reconcile = ReconcileService(context, self.promote, self.follow.want)
-        self.heartbeat = HeartbeatService(context, self.promote, self.review, self.follow)
+        self.heartbeat = HeartbeatService(context, self.promote, self.review, self.follow, self.relay)
         self.drain = DrainService(context, self.deliver, self.place, self.review)
         self.sweep = SweepService(context, self.review, self.drain)
         self.rolled_back = RolledBackService(context, self.review)
-        self.desk = PeerDesk(context, self.rolled_back.refusal)
+        self.desk = PeerDesk(context, self.rolled_back.refusal, TrackService(context, self.deliver, self.place))
         self.pressure = PressureService(context, outside.machine)
         self.messages = MessageDesk(context, self.deliver, self.review, self.place.wake)
         self.safety_net = SafetyNetService(context, self.deliver, forks.destination_of, self.promote.is_lost)
@@ -128,7 +131,7 @@ class Services:
         context.peers.on_return.append(self._returned)
         context.peers.on_remembered.append(self._remembered)
         context.peers.on_available.append(lambda server: self.place.available())
-        for peer in settings.shadow_candidates:
+        for peer in settings.linked_peers:
             links[peer.name] = outside.link_to(peer, self)
 
     def start(self) -> None:

@@ -186,6 +186,10 @@ class DeliverService:
         now = self._context.now()
         return [self._forks.queued(stored, fork, now) for fork in self._forks.of(stored)]
 
+    def has_other_route(self, stored: StoredMessage, server: ServerName) -> bool:
+        """See `Forks.has_other_route`."""
+        return self._forks.has_other_route(stored, server)
+
     def next_hop_of(self, name: str) -> Destination | None:
         """See `Forks.next_hop_of`."""
         return self._forks.next_hop_of(name)

@@ -21,6 +21,7 @@ from shadowrelay.pipeline import delivery_rules
 from shadowrelay.pipeline.common_settings import common_settings
 from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.pressure_rules import Level
+from shadowrelay.pipeline.track import TrackService
 from shadowrelay.protocol import tracking
 from shadowrelay.protocol.xqdiscard import format_superseded
 
@@ -37,9 +38,10 @@ _log = structlog.get_logger()
 class PeerDesk:
     """One method per SMTP command of an authorised peer."""
 
-    def __init__(self, context: Context, is_older_copy: Callable[[PeerIdentity], Reply | None]) -> None:
+    def __init__(self, context: Context, is_older_copy: Callable[[PeerIdentity], Reply | None], track: TrackService) -> None:
         self._context = context
         self._is_older_copy = is_older_copy
+        self.track = track.take
         self._told: dict[Party, int] = {}  # highest sequence that this process has sent to each peer
         self._forgotten: dict[Party, int] = {}  # up to which each has acknowledged them, in a commit
         self._unrecorded: dict[ServerName, tuple[PeerIdentity, datetime]] = {}  # the latest identity, and when it was received
@@ -61,6 +63,7 @@ class PeerDesk:
             server.name, server.boundary, identity.database, identity.incarnation, identity.began, context.ledger.position,
             context.settings.transport.shadow_resubmit_time_span, seen, seen_of if seen is not None else NO_DATABASE,
             identity.former, context.is_draining, common_settings(context.settings.transport),
+            context.leases.track_span if context.settings.tracks else None,
         )  # fmt: skip
 
     @property
@@ -78,7 +81,7 @@ class PeerDesk:
         its database before this."""
         context = self._context
         answer = self.own_identity(identity.server, identity.database)
-        context.leases.learn_span(identity.server, identity.span)
+        context.leases.learn_span(identity.server, identity.span, identity.track)
         server, latest = identity.server, (identity, context.now())
         self._unrecorded[server] = latest
         try:
@@ -91,7 +94,7 @@ class PeerDesk:
         else:
             self._recorded(server, latest)
         context.peers.identified(identity)
-        context.peers.compare(context.settings.transport)
+        context.peers.compare(context.settings)
         context.metrics.heartbeat(identity.server)
         return answer
 
@@ -116,6 +119,11 @@ class PeerDesk:
         """Whether our EHLO offers HOLD."""
         context = self._context
         return context.is_enabled and not context.is_draining and context.pressure.level is Level.NORMAL
+
+    def offers_track(self) -> bool:
+        """Whether this node takes mail now, so that our EHLO may offer TRACK."""
+        context = self._context
+        return context.is_enabled and not context.is_draining and context.pressure.level is not Level.HIGH
 
     def heard(self, server: ServerName, database: DatabaseId) -> None:
         """See `ports.PeerDesk`."""

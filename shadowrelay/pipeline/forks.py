@@ -15,13 +15,14 @@ import asyncio
 import random
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import field
 from datetime import datetime, timedelta
 from functools import partial
 from types import MappingProxyType
 
 import structlog
 
-from shadowrelay.model.ids import MessageId
+from shadowrelay.model.ids import NO_MESSAGE, MessageId, ServerName
 from shadowrelay.model.message import NO_ORDINALS, Content, Ordinals
 from shadowrelay.model.ownership import Claim, Transition
 from shadowrelay.model.queue import AttemptRecord, FailureKind, ForkRetry, SideMessage, StoredMessage
@@ -34,7 +35,7 @@ from shadowrelay.model.replies import (
     Reply,
     TransientDeliveryError,
 )
-from shadowrelay.model.routing import Destination, Fork
+from shadowrelay.model.routing import Destination, Fork, HostPort
 from shadowrelay.model.tracking import EventSource
 from shadowrelay.model.values import dataclass, replace
 from shadowrelay.ownership import primary
@@ -43,6 +44,7 @@ from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.delivery_rules import AttemptOutcome
 from shadowrelay.pipeline.dsn import promotion_header
 from shadowrelay.pipeline.poison import set_aside
+from shadowrelay.pipeline.relay import Relayed, RelayService
 from shadowrelay.pipeline.routing import RECIPIENTS_PER_TRANSACTION_MAX, Router
 from shadowrelay.pipeline.side_messages import Journaling, Notices, Record
 from shadowrelay.ports import Decide, Deliverer, DeliveryJob
@@ -69,6 +71,7 @@ class ForkAttempt:
     read_content: Callable[[], Awaitable[Content]]
     may_end_data: Callable[[Ordinals], bool]
     reply_seconds: Callable[[], float]
+    in_flight: list[MessageId] = field(default_factory=list)  # relayed by TRACK; the outcome is not recorded yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +94,7 @@ class TransactionResult:
     elapsed: timedelta
     passes_dsn: bool = True
     dot_sent_unanswered: bool = False
+    relayed: Relayed | None = None
 
 
 class SameInProgress(Exception):
@@ -100,9 +104,10 @@ class SameInProgress(Exception):
 class Forks:
     """Bifurcation and attempts; uses routing, but neither ownership nor queues."""
 
-    def __init__(self, context: Context, deliverer: Deliverer) -> None:
+    def __init__(self, context: Context, deliverer: Deliverer, relay: RelayService) -> None:
         self._context = context
         self._deliverer = deliverer
+        self._relay = relay
         self._notices = Notices(context)
         self._journaling = Journaling(context)
         self._chance = random.Random()
@@ -120,7 +125,19 @@ class Forks:
     def of(self, stored: StoredMessage) -> tuple[Fork, ...]:
         """The forks of the recipients that are not done."""
         recipients = stored.envelope.recipients
-        return self._router.forks(recipients, frozenset(range(1, len(recipients) + 1)) - stored.claim.done)
+        undone = frozenset(range(1, len(recipients) + 1)) - stored.claim.done
+        if stored.claim.is_kept and not self._context.peers.is_available(stored.promoted_from):
+            return self._router.forks(recipients, undone, self._addresses_of(stored.promoted_from))
+        return self._router.forks(recipients, undone)
+
+    def has_other_route(self, stored: StoredMessage, server: ServerName) -> bool:
+        """Whether any of the recipients that are not done can be reached without this server."""
+        recipients = stored.envelope.recipients
+        undone = frozenset(range(1, len(recipients) + 1)) - stored.claim.done
+        return self._router.has_other_route(recipients, undone, self._addresses_of(server))
+
+    def _addresses_of(self, server: ServerName) -> frozenset[HostPort]:
+        return frozenset([peer.address for peer in self._context.settings.peers if peer.name == server])
 
     def next_hop_of(self, name: str) -> Destination | None:
         """The next hop with this key, or for mail to this domain. Patterns for single addresses may send some of it elsewhere."""
@@ -170,6 +187,8 @@ class Forks:
             return _news(result)
         finally:
             self._in_progress.difference_update(keys.values())
+            if attempt.in_flight:
+                self._relay.over(attempt.in_flight)
 
     async def _end_duplicates(self, attempt: ForkAttempt, keys: Mapping[int, bytes], window: timedelta, record: Record) -> Ordinals:
         """End the recipients to whom the same message was delivered within the window. docs/design.md 6.5."""
@@ -262,8 +281,11 @@ class Forks:
             attempt.reply_seconds,
             partial(context.ledger.handling, stored.envelope.message_id),
         )
+        relayed: Relayed | None = None
         try:
-            report = await self._deliverer.deliver(job)
+            if fork.destination.tracks:
+                relayed = await self._relay.relay(stored, job, attempt.in_flight)
+            report = await self._deliverer.deliver(job) if relayed is None else relayed.report
         except (LeaseTooShort, ContentCorrupt, LedgerUnavailable):
             raise
         except DeliveryError as error:
@@ -274,7 +296,9 @@ class Forks:
             failure, server = TransientDeliveryError(LOCAL_ERROR, fork.destination.key), fork.destination.key
         else:
             elapsed = timedelta(seconds=context.clock.awake() - began)
-            return TransactionResult(ordinals, report.replies, report.server, elapsed, report.passes_dsn, report.dot_sent_unanswered)
+            return TransactionResult(
+                ordinals, report.replies, report.server, elapsed, report.passes_dsn, report.dot_sent_unanswered, relayed
+            )
         elapsed = timedelta(seconds=context.clock.awake() - began)
         return TransactionResult(ordinals, failure, server, elapsed, dot_sent_unanswered=failure.dot_sent_unanswered)
 
@@ -315,8 +339,9 @@ class Forks:
             is_whole = len(outcome.delivered) == len(replies)
             done = replies if is_whole else {ordinal: replies[ordinal] for ordinal in sorted(outcome.delivered)}
             external = not destination.inside_boundary
+            kept = NO_MESSAGE if result.relayed is None or result.relayed.kept is None else result.relayed.kept.envelope.message_id
             context.tracking.write(
-                tracking.send(me, stored, at=now, server=server, replies=done, external=external, elapsed=elapsed, next_hop=key)
+                tracking.send(me, stored, at=now, server=server, replies=done, external=external, elapsed=elapsed, next_hop=key, kept=kept)
             )
         if outcome.expired:
             context.tracking.write(tracking.expire(me, stored, at=now, ordinals=outcome.expired))
@@ -342,6 +367,7 @@ class Forks:
         was attempted, and the sender hears nothing."""
         transport = self._context.settings.transport
         now = self._context.now()
+        relayed = None if result is None else result.relayed
         stored, key = attempt.stored, attempt.fork.destination.key
         others: tuple[ForkRetry, ...] = ()
         if outcome.retry is not None and not stored.retries:
@@ -359,9 +385,12 @@ class Forks:
             sides,
             delivery_rules.safety_net_until(now, transport),
             delivery_rules.remember_until(now, transport),
-            tuple(map(keys.__getitem__, outcome.delivered)) if keys else (),
+            # What was only relayed may have to be delivered from here after all.
+            tuple(map(keys.__getitem__, outcome.delivered)) if keys and relayed is None else (),
             sent=outcome.delivered,
             is_inside=attempt.fork.destination.inside_boundary,
+            kept=() if relayed is None or relayed.kept is None else (relayed.kept,),
+            kept_content=None if relayed is None else relayed.content,
         )
 
     def _commit(self, attempt: ForkAttempt, record: Record, outcome: AttemptRecord) -> Awaitable[None]:

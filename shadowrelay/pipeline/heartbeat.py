@@ -22,6 +22,7 @@ from shadowrelay.pipeline import delivery_rules, promote
 from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.follow import FollowService
 from shadowrelay.pipeline.promote import PromoteService
+from shadowrelay.pipeline.relay import RelayService
 from shadowrelay.pipeline.review import ReviewService
 
 DISCARDS_PER_QUESTION = 400  # docs/protocol.md 9: never more in a reply
@@ -44,11 +45,14 @@ class Session(Protocol):
 class HeartbeatService:
     """Keeps one session with each peer, and applies the notifications received in it."""
 
-    def __init__(self, context: Context, promote: PromoteService, review: ReviewService, follow: FollowService) -> None:
+    def __init__(
+        self, context: Context, promote: PromoteService, review: ReviewService, follow: FollowService, relay: RelayService
+    ) -> None:
         self._context = context
         self._promote = promote
         self._review = review
         self._follow = follow
+        self._relay = relay
         self._acknowledged: dict[tuple[ServerName, str, int], int] = {}
         self._held: dict[ServerName, int] = {}
         self._repeating: set[ServerName] = set()  # its last reply repeated acknowledged events
@@ -157,6 +161,7 @@ class HeartbeatService:
 
     async def _apply(self, speaker: Party, incarnation: int, reply: DiscardReply) -> None:
         context = self._context
+        await self._relay.recorded([event.message_id for event in reply.events])
 
         def decide(event: DiscardEvent, claim: Claim | None) -> Transition:
             transition = shadow.heard(claim, speaker, event)

@@ -182,6 +182,7 @@ class Leases:
         self._spans: dict[ServerName, timedelta] = {}
         self._lengths: dict[ServerName, float] = {}  # of servers whose span is known
         self._length = rules.lease_length(span, span)
+        self.track_span = transport.shadow_heartbeat_timeout_interval * transport.shadow_heartbeat_retry_count  # fixed until the next start
         self._servers: dict[ServerName, rules.ServerLease] = {}
         self._copies: dict[MessageId, dict[ServerName, float]] = {}
         self._confirmed: dict[MessageId, dict[ServerName, float]] = {}  # confirmation times; kept for `defer` only
@@ -193,11 +194,13 @@ class Leases:
         is_deferring = transport.delivery_without_lease is WithoutLease.DEFER
         self._proof_age_max = rules.proof_age_max(transport.discard_poll_interval) if is_deferring else None
 
-    def learn_span(self, server: ServerName, span: timedelta) -> None:
+    def learn_span(self, server: ServerName, span: timedelta, track: timedelta | None = None) -> None:
         """The peer's own span, from its XSHADOW. One that differs is safe, but probably not meant: leases use the shorter one, and a
-        takeover waits for the longer one."""
+        takeover waits for the longer one. `track`: when it takes back what it relayed to this node, which is no lease either."""
         self._spans[server] = span
-        self._lengths[server] = rules.lease_length(self._span, span)
+        self._lengths[server] = rules.lease_length(self._span, span if track is None else min(span, track))
+        if track is not None:
+            self.reply_allowance = min(self.reply_allowance, rules.reply_allowance(track))  # no lease on a previous hop lasts longer
 
     def length(self, server: ServerName) -> float:
         """Seconds that a lease on this server lasts."""
@@ -206,6 +209,10 @@ class Leases:
     def silence_limit(self, server: ServerName) -> float:
         """Seconds of silence of this server after which its shadow messages are promoted."""
         return rules.silence_limit(self._span, self._spans.get(server, self._span))
+
+    def silence_limit_of_kept(self) -> float:
+        """Seconds of silence of a next hop after which what was relayed to it by TRACK is taken back."""
+        return self.track_span.total_seconds()
 
     def proved(self, server: ServerName, database: DatabaseId, spoke_at: float) -> None:
         """The server has received what we sent at `spoke_at`."""

@@ -20,7 +20,7 @@ from shadowrelay.pipeline import common_settings
 from shadowrelay.pipeline import placement as circuit
 from shadowrelay.pipeline.placement import LARGE_OCTETS, TURN_OCTETS_MAX
 from shadowrelay.ports import Clock
-from shadowrelay.settings.values import Peer, Transport
+from shadowrelay.settings.values import Peer, Settings
 
 
 class Turns:
@@ -177,10 +177,11 @@ class PeerBook:
             for tell_incarnation in self.on_new_incarnation:
                 tell_incarnation(identity.server)
 
-    def compare(self, transport: Transport) -> None:
-        """Which of their settings are not ours, now that we heard from a peer, or have other settings."""
+    def compare(self, settings: Settings) -> None:
+        """Which of their settings are not ours, now that we heard from a peer, or have other settings. Another boundary has its own."""
+        transport = settings.transport
         for server, state in self.states.items():
-            if state.identity is None:
+            if state.identity is None or state.identity.boundary != settings.server.boundary:
                 continue
             before, state.differs = state.differs, common_settings.differences(transport, state.identity)
             for name, (here, there) in state.differs.items():
@@ -222,6 +223,11 @@ class PeerBook:
             state.unreachable_since = None
             for tell in self.on_return:
                 tell(server, seconds)
+
+    def is_available(self, server: ServerName) -> bool:
+        """Whether mail may be relayed to this peer: it was heard, answers and does not drain."""
+        state = self.states.get(server)
+        return state is not None and state.unreachable_since is None and state.heard_awake is not None and not state.is_draining
 
     def forget(self, server: ServerName, is_forgotten: bool = True) -> None:
         """It will not come back: it is neither asked nor given copies. Whether it does is still tried, once a heartbeat."""

@@ -5,6 +5,10 @@
 commit, or an older copy of its database was restored. So `unknown` from a later incarnation of the same database means: take the
 message over, after asking all nodes. From the incarnation that sent the copy it means that the copy is not needed.
 
+What this node relayed by TRACK and keeps (`Claim.is_kept`) waits for its own span, and is taken back only if it can go another way: over
+another route, or to the primary server itself once that answers from a new database (docs/design.md 6.7). At the end of
+message_expiration_timeout it is taken back to be returned to its sender.
+
 HADISCARD rows report shadow messages that are no longer needed, whichever node reported it and how.
 """
 
@@ -25,6 +29,7 @@ from shadowrelay.model.tracking import ResubmitReason
 from shadowrelay.model.values import replace
 from shadowrelay.ownership import shadow
 from shadowrelay.ownership.rules import Note, Party
+from shadowrelay.pipeline import delivery_rules
 from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.deliver import DeliverService
 from shadowrelay.pipeline.place import PlaceService
@@ -67,6 +72,7 @@ async def track(context: Context, primary: ServerName, events: list[DiscardEvent
                 ordinals=event.ordinals,
                 status=str(event.status),
                 internal_id=internal_id,
+                is_kept=envelope is not None and bool(envelope.relayed_from),
             )
         )
     context.metrics.discarded([event.status for event in events].count(DiscardStatus.DELIVERED))
@@ -97,10 +103,12 @@ class PromoteService:
         self._event = asyncio.Event()
         self._corrupt: dict[MessageId, str] = {}  # logged once: why
         self._unreadable: set[MessageId] = set()  # logged once, until readable again
+        self._without_route: dict[Party, float] = {}  # when to look again for another route, of `Clock.awake`
         self._started_ran = context.clock.ran()
 
     def wake(self) -> None:
-        """Check now: a database changed, or a message was handed over."""
+        """Check now: a database changed, a message was handed over, or there may be other routes."""
+        self._without_route.clear()
         self._event.set()
 
     async def run(self) -> None:
@@ -111,9 +119,10 @@ class PromoteService:
             self._event.clear()
             try:
                 for group in await self._context.ledger.shadow_groups():
-                    reason = self.reason(group)
-                    if reason is not None:
-                        await self._take_over(group, reason)
+                    for kept in (False, True):
+                        reason = self.reason(group, kept=kept)
+                        if reason is not None and (group.kept_count if kept else group.count > group.kept_count):
+                            await self._take_over(group, reason, kept=kept)
             except LedgerUnavailable as error:
                 _log.warning("promotion.waits", reason=error.reason)
             try:
@@ -121,28 +130,33 @@ class PromoteService:
             except TimeoutError:
                 continue
 
-    def reason(self, group: ShadowGroup) -> ResubmitReason | None:
-        """Why the messages of this group must be taken over now, or None."""
+    def reason(self, group: ShadowGroup, *, kept: bool = False) -> ResubmitReason | None:
+        """Why the messages of this group must be taken over now, or None. `kept`: those that were relayed by TRACK."""
+        primary = Party(group.primary, group.database)
+        if kept and self._context.clock.awake() < self._without_route.get(primary, 0.0):
+            return None
         handover = ResubmitReason.HANDOVER if group.handed_count else None
-        return self._loss(Party(group.primary, group.database)) or handover
+        return self._loss(primary, kept=kept) or handover
 
     def is_lost(self, primary: Party) -> bool:
         """Whether this database of the server is gone, or the server was silent for the span."""
         return self._loss(primary) is not None
 
-    def _loss(self, primary: Party) -> ResubmitReason | None:
+    def _loss(self, primary: Party, *, kept: bool = False) -> ResubmitReason | None:
         state = self._context.peers.states.get(primary.server)
         if state is not None and state.database not in (NO_DATABASE, primary.database):
             is_older_copy = state.former == primary.database
             return ResubmitReason.DATABASE_ROLLED_BACK if is_older_copy else ResubmitReason.DATABASE_CHANGED
-        is_silent = self._silence(primary.server) >= self._context.leases.silence_limit(primary.server)
+        leases = self._context.leases
+        limit = leases.silence_limit_of_kept() if kept else leases.silence_limit(primary.server)
+        is_silent = self._silence(primary.server) >= limit
         return ResubmitReason.SILENCE if is_silent else None
 
     def _servers_to_hear(self, claim: Claim, reachable: Reachable) -> frozenset[ServerName]:
         """The servers that this round has to hear. Called in the transaction that would promote: a primary heard since the round
         began may count a lease from our answer to it, so nothing is taken over from it without its own answer. One that was started
         since then, perhaps on an older copy of its database, may have notified others of deliveries after they answered."""
-        is_lost = claim.handed or self._loss(Party(claim.primary, claim.database)) is not None
+        is_lost = claim.handed or self._loss(Party(claim.primary, claim.database), kept=claim.is_kept) is not None
         is_same = self._context.peers.whole_incarnation(claim.primary) == reachable.primary_incarnation
         servers = frozenset(reachable.parties)
         return servers if is_lost and is_same else servers | {claim.primary}
@@ -152,14 +166,32 @@ class PromoteService:
             return self._context.peers.silence(primary)
         return self._context.clock.ran() - self._started_ran  # no longer a peer: it cannot be heard
 
-    async def _take_over(self, group: ShadowGroup, reason: ResubmitReason) -> None:
+    def _may_take_back(self, message: StoredMessage) -> bool:
+        """Whether a message that was relayed by TRACK can go another way, or its time is over."""
+        context, primary = self._context, message.claim.primary
+        if context.peers.is_available(primary):
+            return True  # it lost the message, and takes it again
+        timeout = context.settings.transport.message_expiration_timeout
+        if delivery_rules.is_expired(message.envelope.arrived_at + context.clock_ahead(), context.now(), timeout):
+            return True
+        return self._deliver.has_other_route(message, primary)
+
+    def _note_without_route(self, primary: Party, count: int) -> None:
+        """They stay shadow messages. A route may come with a reload, in DNS, or when a peer is back: look again in a heartbeat."""
+        if primary not in self._without_route:
+            _log.warning("shadows.no_other_route", primary=primary.server, count=count)
+        self._without_route[primary] = self._context.clock.awake() + self._context.heartbeat
+
+    async def _take_over(self, group: ShadowGroup, reason: ResubmitReason, *, kept: bool) -> None:
         context = self._context
         detected_at = context.now()
         silent_since = detected_at - timedelta(seconds=self._silence(group.primary))
         is_handover = reason is ResubmitReason.HANDOVER
         reachable = await self._reachable(group.primary, is_handover=is_handover)
-        if self.reason(group) is not reason:
+        if self.reason(group, kept=kept) is not reason:
             return  # the primary answered; messages handed over nevertheless follow in the next check
+        if kept and not await self._any_goes(group, is_handover=is_handover):
+            return
         _log.warning(
             "primary.lost",
             primary=group.primary,
@@ -193,13 +225,30 @@ class PromoteService:
                     self._place.wake(promoted[0].internal_id - 1)
                 self._deliver.wake()
 
-        after = 0
-        while is_handover or self.reason(group) is reason:  # a long queue takes many rounds: the primary may return meanwhile
-            page = await context.ledger.shadows_of(group.primary, group.database, PAGE, after, handed_only=is_handover)
+        after = left_count = 0
+        while is_handover or self.reason(group, kept=kept) is reason:  # a long queue takes many rounds: the primary may return meanwhile
+            page = await context.ledger.shadows_of(group.primary, group.database, PAGE, after, handed_only=is_handover, kept=kept)
             if not page:
-                return
+                break
             after = page[-1].internal_id
+            if kept:
+                going = [message for message in page if self._may_take_back(message)]
+                left_count += len(page) - len(going)
+                page = tuple(going)
             await self._ask_and_promote(page, reachable, tell)
+        if left_count:
+            self._note_without_route(Party(group.primary, group.database), left_count)
+
+    async def _any_goes(self, group: ShadowGroup, *, is_handover: bool) -> bool:
+        """Whether any of what was relayed by TRACK can go another way; so that nobody is asked in vain."""
+        after = 0
+        while page := await self._context.ledger.shadows_of(group.primary, group.database, PAGE, after, handed_only=is_handover, kept=True):
+            if any(map(self._may_take_back, page)):
+                return True
+            after = page[-1].internal_id
+        if after:
+            self._note_without_route(Party(group.primary, group.database), group.kept_count)
+        return False
 
     async def _reachable(self, primary: ServerName, *, is_handover: bool) -> Reachable:
         context = self._context
@@ -239,7 +288,7 @@ class PromoteService:
             promoted |= await context.tasks.whole(self._promoted(by_id, list(said), decide, tell), "promote")
             is_first = False
         rest = [message_id for message_id in by_id if message_id not in promoted]
-        copies = context.settings.transport.shadow_copies
+        copies = context.settings.copies_wanted
 
         def alone(_: MessageId, claim: Claim | None) -> Transition:
             return (
@@ -317,7 +366,7 @@ class PromoteService:
     def _round(self, party: Party, said: Mapping[MessageId, StatusAnswer], reachable: Reachable, *, is_first: bool) -> Decide:
         """The first answer begins a new round: the claim may still contain answers of an interrupted round, which may be hours
         old."""
-        me, copies = self._context.me, self._context.settings.transport.shadow_copies
+        me, copies = self._context.me, self._context.settings.copies_wanted
 
         def decide(message_id: MessageId, claim: Claim | None) -> Transition:
             if claim is None or claim.role is not Role.SHADOW:

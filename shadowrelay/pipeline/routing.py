@@ -10,6 +10,7 @@ from ipaddress import ip_address
 
 from shadowrelay.model.message import Ordinals, Recipient
 from shadowrelay.model.routing import Destination, Fork, HostPort
+from shadowrelay.model.values import replace
 from shadowrelay.protocol.addresses import domain_of
 from shadowrelay.settings.values import Route
 
@@ -87,12 +88,23 @@ class Router:
         server = HostPort(str(ip_address(domain[1:-1].removeprefix("ipv6:"))))  # RFC 5321 4.1.3
         return Destination(str(server), hosts=(server,))
 
-    def forks(self, recipients: Sequence[Recipient], undone: Ordinals) -> tuple[Fork, ...]:
+    def has_other_route(self, recipients: Sequence[Recipient], undone: Ordinals, avoided: frozenset[HostPort]) -> bool:
+        return any(set(self.destination(recipients[ordinal - 1].address).hosts) - avoided for ordinal in undone)
+
+    def forks(self, recipients: Sequence[Recipient], undone: Ordinals, avoided: frozenset[HostPort] = frozenset()) -> tuple[Fork, ...]:
         """Bifurcate the recipients that are not done, in the order of their first ordinals."""
+        shared: dict[Destination, list[int]] = {}
+        if avoided:
+            for ordinal in sorted(undone):
+                destination = self.destination(recipients[ordinal - 1].address)
+                hosts = tuple([host for host in destination.hosts if host not in avoided])
+                if hosts and hosts != destination.hosts:
+                    destination = replace(destination, key=str(hosts[0]), hosts=hosts)
+                shared.setdefault(destination, []).append(ordinal)
+            return tuple(Fork(destination, frozenset(ordinals)) for destination, ordinals in shared.items())
         if len(undone) == 1:
             (ordinal,) = undone
             return (Fork(self._choice(recipients[ordinal - 1].address)[1], undone),)
-        shared: dict[Destination, list[int]] = {}
         for ordinal in sorted(undone):
             shared.setdefault(self.destination(recipients[ordinal - 1].address), []).append(ordinal)
         return tuple(Fork(destination, frozenset(ordinals)) for destination, ordinals in shared.items())
@@ -116,7 +128,7 @@ def _destination(route: Route, known: dict[str, Destination]) -> Destination:
     name = key = str(route.next_hop[0])
     number = 1
     while True:
-        destination = Destination(key, hosts=route.next_hop, inside_boundary=route.inside_boundary)
+        destination = Destination(key, hosts=route.next_hop, inside_boundary=route.inside_boundary, tracks=route.redundancy.tracks)
         if known.setdefault(key, destination) == destination:
             return known[key]
         number += 1

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from hashlib import blake2b
 
-from shadowrelay.model.ids import NO_SERVER, MessageId, ServerName
+from shadowrelay.model.ids import NO_MESSAGE, NO_SERVER, MessageId, ServerName
 from shadowrelay.model.message import NO_ORDINALS, Envelope, Ordinals
 from shadowrelay.model.ownership import Role
 from shadowrelay.model.queue import Origin, SideMessage, StoredMessage
@@ -65,19 +65,23 @@ def receive(
     shadow_elapsed: timedelta | None = None,
     size: int | None = None,
     copies: tuple[int, int] = (0, 1),
+    previous_hop: ServerName = NO_SERVER,
 ) -> TrackingEvent:
     """Primary: acknowledged to the client. Both times count from the end of the content; `None` where there is no copy. `copies`: made
-    and wanted, told where more than one is wanted."""
+    and wanted, told where more than one is wanted. `previous_hop`: it relayed the message, and keeps the shadow (`TRACK`)."""
     custom_data: CustomData = (("Replication", replication), ("AckElapsed", f"{ack_elapsed.total_seconds():.6f}"))
     if shadow_elapsed is not None:
         custom_data += (("ShadowElapsed", f"{shadow_elapsed.total_seconds():.6f}"),)
     if copies[1] > 1:
         custom_data += (("Copies", f"{copies[0]}/{copies[1]}"),)
+    if previous_hop:
+        custom_data += (("ShadowAt", previous_hop),)
     envelope = stored.envelope
     return _row(
         at, EventId.RECEIVE, EventSource.SMTP, envelope, stored.internal_id, _size(stored) if size is None else size,
         client=envelope.client_name, client_ip=envelope.client_address, server=node,
         connector=f"{node}\\{envelope.connector}" if envelope.connector else "", custom_data=custom_data,
+        reference=envelope.relayed_from if previous_hop else "",
     )  # fmt: skip
 
 
@@ -96,11 +100,12 @@ def hadiscard(
     ordinals: Ordinals = NO_ORDINALS,
     status: str = "delivered",
     internal_id: int = 0,
+    is_kept: bool = False,
 ) -> TrackingEvent:
     """Shadow: discarded, because the primary was done with all recipients, or with `ordinals`.
 
     Shapes: without `envelope` the row has no recipients, which means all; `ordinals` need an envelope. `status` is that of
-    the discard notification, for source-context.
+    the discard notification, for source-context. `is_kept`: this node had relayed the message to `primary` (`TRACK`).
     """
     if envelope is None:
         assert not ordinals, "a row about some recipients has to name them"
@@ -110,7 +115,7 @@ def hadiscard(
         )  # fmt: skip
     return _row(
         at, EventId.HADISCARD, EventSource.SMTP, envelope, internal_id, 0,
-        ordinals=ordinals, client=primary, server=node, context=status,
+        ordinals=ordinals, client=primary, server=node, context=status, reference=envelope.relayed_from if is_kept else "",
     )  # fmt: skip
 
 
@@ -135,11 +140,14 @@ def send(
     elapsed: timedelta,
     next_hop: str = "",
     size: int | None = None,
+    kept: MessageId = NO_MESSAGE,
 ) -> TrackingEvent:
-    """Primary: `server` ("name [address]:port") accepted the recipients in `replies` (all of them positive)."""
+    """Primary: `server` ("name [address]:port") accepted the recipients in `replies` (all of them positive). `kept`: this node relayed them
+    as this message, and keeps it as the shadow of `server` (`TRACK`)."""
     event = EventId.SENDEXTERNAL if external else EventId.SEND
+    context = f"shadow kept as {kept}" if kept else ""
     return _attempt(
-        event, EventSource.SMTP, node, stored, at, server, replies, _size(stored) if size is None else size, elapsed, next_hop, ""
+        event, EventSource.SMTP, node, stored, at, server, replies, _size(stored) if size is None else size, elapsed, next_hop, context
     )
 
 

@@ -15,11 +15,9 @@ from shadowrelay.model.ids import NO_DATABASE, NO_MESSAGE, DatabaseId, MessageId
 from shadowrelay.model.message import NO_ORDINALS, BodyType, Envelope, Ordinals, Recipient
 from shadowrelay.model.ownership import CopyNumber
 from shadowrelay.model.peers import PeerIdentity, Seen
-from shadowrelay.model.replies import WireError
 from shadowrelay.model.values import dataclass
 from shadowrelay.protocol.fields import (
     COUNTER_MAX,
-    TRACK_NOT_OFFERED,
     bad_argument,
     format_done,
     format_instant,
@@ -37,11 +35,12 @@ from shadowrelay.protocol.fields import (
 )
 
 KEYWORD = "XSHADOW"
+HOLD, TRACK = "HOLD", "TRACK"  # the offers; and who keeps the shadow of what MAIL brings: the server, or the client
 FORKS = "FORKS"  # the offer: this server understands the status `forks` in XQDISCARD
 
 # The known keys: 262+201+45+31+25+28+18+64 and 7 spaces, ` state=draining`, ` seen-of=` and ` former=` 45+44, ` settings=` 268: 1,053.
 HELLO_OCTETS_MAX = 2_000  # the rest allows unknown keys and settings
-HOLD_OCTETS_MAX = 4 + 1 + 36 + 1 + 10 + 1 + 10  # 63; as a parameter of MAIL with ` XSHADOW=`: 72
+HOLD_OCTETS_MAX = 5 + 1 + 36 + 1 + 10 + 1 + 10  # 64; as a parameter of MAIL with ` XSHADOW=`: 73
 ENVELOPE_OCTETS_MAX = 8_192  # base64url of at most 6,144 octets of JSON; the line is 17 + 8,192 + 2 = 8,211
 COMMIT_OCTETS_MAX = 5 + 19 + 1 + 7 + 64  # 96
 
@@ -76,9 +75,9 @@ def parse_form(argument: str) -> tuple[XshadowForm, str]:
 # EHLO keyword
 
 
-def format_keyword(hold: bool) -> str:
-    """The line of the EHLO reply: `XSHADOW HOLD FORKS`, or `XSHADOW FORKS` while no copies are accepted."""
-    return f"{KEYWORD} HOLD {FORKS}" if hold else f"{KEYWORD} {FORKS}"
+def format_keyword(*, hold: bool, track: bool) -> str:
+    """The line of the EHLO reply: `XSHADOW HOLD TRACK FORKS`; without HOLD while no copies are accepted."""
+    return f"{KEYWORD}{' HOLD' if hold else ''}{' TRACK' if track else ''} {FORKS}"
 
 
 # identity
@@ -98,6 +97,8 @@ def format_hello(identity: PeerIdentity) -> str:
             text += f" seen-of={identity.seen_of}"
     if identity.former:
         text += f" former={identity.former}"
+    if identity.track is not None:
+        text += f" track={format_span(identity.track)}"
     if identity.common:
         text += f" settings={','.join([f'{name}:{value}' for name, value in identity.common])}"
     return f"{text} state={DRAINING}" if identity.is_draining else text
@@ -125,6 +126,7 @@ def parse_hello(text: str) -> PeerIdentity:
         former=parse_database_id(values["former"]) if "former" in values else NO_DATABASE,
         is_draining=values.get("state", "").lower() == DRAINING,
         common=_parse_settings(values.get("settings", "")),
+        track=parse_span(values["track"]) if "track" in values else None,
     )
 
 
@@ -137,7 +139,7 @@ def _pairs_of(text: str) -> dict[str, str]:
         if found is None:
             raise bad_argument("XSHADOW wants key=value")
         key = found[1].lower()
-        if key in values and (key in _HELLO_KEYS or key in ("seen", "seen-of", "former", "state", "settings")):
+        if key in values and (key in _HELLO_KEYS or key in ("seen", "seen-of", "former", "state", "settings", "track")):
             raise bad_argument(f"XSHADOW with {key}= twice")
         values[key] = found[2]
     return values
@@ -171,20 +173,20 @@ def parse_position(reply_text: str) -> int | None:
 # a copy
 
 
-def format_hold(message_id: MessageId, number: CopyNumber) -> str:
-    """The value of MAIL's parameter XSHADOW. The number's database is the speaker's own, from its hello."""
-    return f"HOLD:{message_id}:{number.ownership}.{number.placement}"
+def format_hold(message_id: MessageId, number: CopyNumber, *, is_tracked: bool = False) -> str:
+    """The value of MAIL's parameter XSHADOW. The number's database is the speaker's own, from its hello; with TRACK the listener's."""
+    return f"{TRACK if is_tracked else HOLD}:{message_id}:{number.ownership}.{number.placement}"
+
+
+def is_track(value: str) -> bool:
+    """Whether this value of MAIL's parameter XSHADOW, in whatever state the rest of it is, asks for TRACK."""
+    return value.partition(":")[0].upper() == TRACK
 
 
 def parse_hold(value: str, database: DatabaseId) -> tuple[MessageId, CopyNumber]:
-    """Inverse of `format_hold`; `database` is that of the peer's hello. Case-insensitive.
-
-    Raises: WireError 501 5.5.4; 504 5.5.4 for TRACK, which is recognised but not offered.
-    """
+    """Inverse of `format_hold`; `database` is that of the peer's hello. Case-insensitive. Raises: WireError 501 5.5.4."""
     parts = value.split(":", 3)
-    if parts[0].upper() == "TRACK":
-        raise WireError(TRACK_NOT_OFFERED)
-    if parts[0].upper() != "HOLD" or len(parts) != 3:
+    if parts[0].upper() not in (HOLD, TRACK) or len(parts) != 3:
         raise bad_argument("Bad XSHADOW parameter")
     ownership, dot, placement = parts[2].partition(".")
     if not dot:
@@ -221,6 +223,7 @@ class EnvelopeExtras:
     subject: str = ""
     date: str = ""
     resubmitted_from: MessageId = NO_MESSAGE
+    relayed_from: MessageId = NO_MESSAGE
     ret: str | None = None
     envid: str | None = None
     done: Ordinals = NO_ORDINALS
@@ -243,13 +246,14 @@ class EnvelopeExtras:
             subject=self.subject,
             date=self.date,
             resubmitted_from=self.resubmitted_from,
+            relayed_from=self.relayed_from,
             ret=self.ret,
             envid=self.envid,
         )
 
 
 _TEXT_OCTETS_MAX: Mapping[str, int] = {
-    # sizes as JSON escapes; 4,336 and 11 names with quotes (192), time (29), done (837), envid (102), ret (6): 5,502 < 6,144
+    # sizes as JSON escapes; 4,372 and 12 names with quotes (210), time (29), done (837), envid (102), ret (6): 5,556 < 6,144
     "client_address": 100,
     "client_name": 600,
     "connector": 400,
@@ -257,6 +261,7 @@ _TEXT_OCTETS_MAX: Mapping[str, int] = {
     "subject": 1_500,
     "date": 600,
     "resubmitted_from": 36,
+    "relayed_from": 36,
 }
 _ENVELOPE_KEYS = frozenset(("arrived", *_TEXT_OCTETS_MAX, "ret", "envid", "done"))
 _RET = re.compile(r"FULL|HDRS", re.IGNORECASE | re.ASCII)
@@ -319,6 +324,7 @@ def parse_envelope(text: str) -> EnvelopeExtras:
         subject=values.get("subject", ""),
         date=values.get("date", ""),
         resubmitted_from=parse_message_id(values["resubmitted_from"]) if values.get("resubmitted_from") else NO_MESSAGE,
+        relayed_from=parse_message_id(values["relayed_from"]) if values.get("relayed_from") else NO_MESSAGE,
         ret=ret,
         envid=envid,
         done=parse_done(values.get("done", "")),

@@ -81,6 +81,25 @@ class ConnectorRole(StrEnum):
     EDGE = "edge"
 
 
+class Redundancy(StrEnum):
+    """`redundancy` of a receive connector (what is promised to its clients) and of a route (what is done towards its next hop)."""
+
+    BEFORE_ACKNOWLEDGEMENT = "before-acknowledgement"
+    PREVIOUS_HOP = "previous-hop"
+    BOTH = "both"
+    NONE = "none"
+
+    @property
+    def copies(self) -> bool:
+        """A copy is placed on a shadow server."""
+        return self in (Redundancy.BEFORE_ACKNOWLEDGEMENT, Redundancy.BOTH)
+
+    @property
+    def tracks(self) -> bool:
+        """The previous hop keeps the shadow (`TRACK`)."""
+        return self in (Redundancy.PREVIOUS_HOP, Redundancy.BOTH)
+
+
 class Section(BaseModel):
     """A table of the file: immutable, and an unknown key is an error."""
 
@@ -124,6 +143,10 @@ class Transport(Section):
     """Attempts in the local site for one copy. RemoteOnly: used only without peers in other sites. Source: seed-000, msp-tc"""
     shadow_heartbeat_frequency: Annotated[Duration, Field(ge=SECOND, le=DAY)] = 2 * MINUTE
     """A primary without a session for this long is polled for a sign of life. Source: seed-000, msp-tc"""
+    shadow_heartbeat_timeout_interval: Annotated[Duration, Field(ge=SECOND, le=DAY)] = 15 * MINUTE
+    """Times shadow_heartbeat_retry_count: the silence after which what was relayed by TRACK is taken back. Source: msp-tc, seed-003"""
+    shadow_heartbeat_retry_count: Annotated[Count, Field(ge=1, le=15)] = 12
+    """So many of these intervals in a row. With 15m: three hours. Source: msp-tc, seed-003"""
     shadow_resubmit_time_span: Annotated[Duration, Field(ge=SECOND, le=DAY)] = 3 * HOUR
     """Silence of a primary after which its shadow servers deliver its mail. The same on all nodes. Source: seed-000, msp-tc"""
     shadow_message_auto_discard_interval: Annotated[Duration, Field(ge=5 * SECOND, le=90 * DAY)] = 2 * DAY
@@ -181,6 +204,8 @@ class ReceiveConnector(Section):
     """Domains whose recipients are accepted from any client; "*.corp.example" stands for all below corp.example."""
     externally_secured: tuple[CheckedNetwork, ...] = ()
     """Addresses that may use XSHADOW without TLS when they name a configured peer. For labs. Source: seed-003"""
+    redundancy: Redundancy = Redundancy.BEFORE_ACKNOWLEDGEMENT
+    """What is promised to clients here: before-acknowledgement, previous-hop, both or none (docs/design.md 6.7). Source: seed-003"""
     accept_xshadow: bool = True
     """Peers may place shadow messages through this connector. Source: seed-003"""
     connection_inactivity_timeout: Annotated[Duration, Field(ge=10 * MILLISECOND, le=DAY)] = Field(default_factory=_inactivity_timeout)
@@ -238,6 +263,9 @@ class Route(Section):
     """Patterns of recipients, like "*@corp.example"; * stands for any text. The first route that matches counts."""
     next_hop: NextHops
     """A server, or a list of them in order: the others are alternate routes."""
+    redundancy: Redundancy = Redundancy.BEFORE_ACKNOWLEDGEMENT
+    """previous-hop or both: if the next hop is a peer, this node keeps what it relays as a shadow until that one has delivered (TRACK).
+    before-acknowledgement or none: it does not. docs/design.md 6.7. Source: seed-003"""
     inside_boundary: bool = False
     """The next hop belongs to this organisation: SEND in the tracking log, not SENDEXTERNAL; `safety-net resubmit` serves it."""
     journal_recipient: Mailbox = ""
@@ -512,6 +540,24 @@ class Settings(Section):
     def shadow_candidates(self) -> tuple[Peer, ...]:
         """Peers that copies may be placed on: of our boundary, with `send_xshadow`. Source: seed-000"""
         return tuple(peer for peer in self.peers if peer.boundary == self.server.boundary and peer.send_xshadow)
+
+    @property
+    def tracks(self) -> bool:
+        """Whether shadows are kept here or for this node in the way of Exchange 2010."""
+        ways = [connector.redundancy for connector in self.receive_connectors] + [route.redundancy for route in self.routes]
+        return any(way.tracks for way in ways)
+
+    @property
+    def linked_peers(self) -> tuple[Peer, ...]:
+        """Peers with which this node has sessions: those that copies may be placed on, and with TRACK those of other boundaries, too."""
+        if not self.tracks:
+            return self.shadow_candidates
+        return tuple(peer for peer in self.peers if peer.send_xshadow)
+
+    @property
+    def copies_wanted(self) -> int:
+        """Of a message that this node takes over or back; 0 if none of its connectors has its mail copied."""
+        return self.transport.shadow_copies if any(each.redundancy.copies for each in self.receive_connectors) else 0
 
     @property
     def servers_by_site(self) -> Mapping[SiteName, tuple[ServerName, ...]]:

@@ -15,7 +15,7 @@ import logging
 import ssl
 import sys
 import uuid
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -94,6 +94,7 @@ class Reception:
     is_advertised: bool = True
     closed_with: Reply | None = None  # the refusal of all mail; peers may still fetch discard notifications
     routes: Sequence[Route] = ()
+    linked: Collection[ServerName] = ()  # the peers with which this node has sessions
     running: set["asyncio.Task[None]"] = field(default_factory=set)  # the sessions' command loops, also of closed connections
     read_buffer: memoryview = field(default_factory=lambda: memoryview(bytearray(CONTENT_AHEAD_OCTETS)))
     """Read buffer shared by the transports of all sessions: its data is consumed before another read can happen."""

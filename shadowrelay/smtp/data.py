@@ -246,6 +246,27 @@ class ContentSink:
             self._portion = None
 
 
+class RelayedSink(ContentSink):
+    """Collects what a peer relays, behind our `trace` header. `received_size` and `received_sha256` are of what the peer sent."""
+
+    def __init__(self, path: Path | str, portion: Portion, descriptors: Descriptors, trace: bytes) -> None:
+        super().__init__(path, portion, descriptors)
+        self._trace = trace
+        self._received = hashlib.sha256()
+        self.received_size = 0
+
+    def write(self, block: bytes) -> None:
+        """See `ContentSink.write`."""
+        self._received.update(block)
+        self.received_size += len(block)
+        super().write(self._trace + block)
+        self._trace = b""
+
+    @property
+    def received_sha256(self) -> bytes:
+        return self._received.digest()
+
+
 class DataFilter:
     """Checks the octets of DATA and writes them, without stuffing, to the sink, after our `trace` header. Takes blocks split anywhere."""
 

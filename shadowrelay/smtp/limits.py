@@ -163,7 +163,7 @@ ROOM_FOR_COPY_SECONDS = 2.0  # for a copy: its primary can try another server
 COMMAND_OCTETS_MAX = 512  # RFC 5321 4.5.3.1.4, with CRLF
 COMMAND_OCTETS_MAX_BY_VERB: Mapping[str, int] = MappingProxyType(
     {
-        "MAIL": 512 + 26 + 17 + 10 + 123 + 72,  # SIZE, BODY, SMTPUTF8, RET and ENVID (RFC 3461), XSHADOW=HOLD
+        "MAIL": 512 + 26 + 17 + 10 + 123 + 73,  # SIZE, BODY, SMTPUTF8, RET and ENVID (RFC 3461), XSHADOW=TRACK
         "RCPT": 512 + 500,  # NOTIFY and ORCPT. RFC 3461 section 5.2
         "XSHADOW": 17 + 8_192 + 2,  # `XSHADOW ENVELOPE ` and its argument
         "XQDISCARD": 1_024,  # `XQDISCARD STATUS` and 10 x 96 and CRLF = 978

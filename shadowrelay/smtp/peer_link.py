@@ -16,7 +16,7 @@ from typing import Protocol, TypeVar
 
 import structlog
 
-from shadowrelay.model.ids import DatabaseId, ServerName
+from shadowrelay.model.ids import BoundaryName, DatabaseId, ServerName
 from shadowrelay.model.message import Content
 from shadowrelay.model.ownership import StatusAnswer, StatusQuestion
 from shadowrelay.model.peers import CopyOffer, DiscardReply, PeerIdentity
@@ -38,7 +38,17 @@ from shadowrelay.protocol.xqdiscard import (
     parse_reply_lines,
     parse_superseded,
 )
-from shadowrelay.protocol.xshadow import FORKS, format_commit, format_envelope, format_hello, format_hold, parse_hello, parse_position
+from shadowrelay.protocol.xshadow import (
+    FORKS,
+    HOLD,
+    TRACK,
+    format_commit,
+    format_envelope,
+    format_hello,
+    format_hold,
+    parse_hello,
+    parse_position,
+)
 from shadowrelay.smtp.client import Opened, Opening, open_session
 from shadowrelay.smtp.client_session import ENHANCED, SERVICE_CLOSING, Answer, Pipeline, SessionBroken, SessionPool
 from shadowrelay.smtp.deliverer import BLOCK_OCTETS, opened
@@ -52,6 +62,7 @@ class CopyInFlight:
     """The state of a copy, whatever happens to it: `began_awake` (of Clock.awake), and whether it may be stored on the peer."""
 
     offer: CopyOffer
+    is_tracked: bool = False
     began_awake: float = 0.0
     sent: bool = False
     on_progress: Callable[[], None] | None = None  # called at each progress
@@ -110,15 +121,16 @@ def refusal_scope(reply: Reply) -> PeerSaid:
 class PeerSession:
     """A session after the handshake. For one task at a time."""
 
-    def __init__(self, opened_session: Opened, server: ServerName, turn: DiscardTurn) -> None:
+    def __init__(self, opened_session: Opened, server: ServerName, turn: DiscardTurn, boundary: BoundaryName) -> None:
         self.opened = opened_session
         self._server = server
+        self._boundary = boundary
         self._turn = turn
         self._identity: PeerIdentity | None = None
         self._position = 0
         self.pipeline: Pipeline = opened_session.pipeline
         offered = opened_session.extensions.get("xshadow", "").upper().split()
-        self.offers_hold, self.offers_forks = "HOLD" in offered, FORKS in offered  # in its EHLO reply
+        self.offers_hold, self.offers_track, self.offers_forks = HOLD in offered, TRACK in offered, FORKS in offered  # in its EHLO reply
         self.pipeline.reply_octets_max = ANSWERS_OCTETS_MAX  # for 400 answers to STATUS
 
     @property
@@ -161,7 +173,7 @@ class PeerSession:
             raise PeerUnavailable(self._server, f"refused: {reason}")
         if identity.server != self._server:
             raise PeerUnavailable(self._server, f"the server there is {identity.server}", said=PeerSaid.NO_SESSION)
-        if identity.boundary != own.boundary:
+        if identity.boundary != self._boundary:
             raise PeerUnavailable(self._server, f"it belongs to the boundary {identity.boundary}", said=PeerSaid.NO_SESSION)
         self._identity = identity
         return identity
@@ -207,14 +219,14 @@ class PeerSession:
         return answers
 
     async def hold(self, copy: CopyInFlight) -> StatusAnswer | None:
-        """Place a copy. Returns None if it is stored and synced, else the answer that superseded it.
+        """Place a copy, or relay a message (`is_tracked`). Returns None if it is stored and synced, else the answer that superseded it.
 
         Raises: PeerUnavailable after a refusal: nothing is stored. SessionBroken: `copy.sent` tells whether it may be stored.
         """
-        if not self.offers_hold:
-            raise PeerUnavailable(self._server, "does not offer HOLD now", said=PeerSaid.NO_SESSION)
+        if not (self.offers_track if copy.is_tracked else self.offers_hold):
+            raise PeerUnavailable(self._server, f"does not offer {TRACK if copy.is_tracked else HOLD} now", said=PeerSaid.NO_SESSION)
         envelope, content = copy.offer.envelope, copy.offer.content
-        extra = f"XSHADOW={format_hold(envelope.message_id, copy.offer.number)}"
+        extra = f"XSHADOW={format_hold(envelope.message_id, copy.offer.number, is_tracked=copy.is_tracked)}"
         lines = [f"MAIL {format_mail(envelope, content.size, extra=extra)}\r\n"]
         lines += [f"RCPT {format_rcpt(recipient, dsn=True)}\r\n" for recipient in envelope.recipients]
         lines.append(f"XSHADOW ENVELOPE {format_envelope(envelope, copy.offer.done)}\r\n")
@@ -288,7 +300,7 @@ class PeerSession:
                 raise self._garbled(error) from error
         # The state of the transaction depends on which line was refused: a new session is simpler than finding out.
         self.pipeline.abort()
-        raise PeerUnavailable(self._server, str(refusal.reply), said=refusal_scope(refusal.reply))
+        raise PeerUnavailable(self._server, str(refusal.reply), said=refusal_scope(refusal.reply), reply=refusal.reply)
 
     async def _ask(self, command: bytes) -> Answer:
         self.pipeline.write(command, 1)
@@ -353,11 +365,13 @@ class SmtpPeerLink:
         clock: Clock,
         events: LinkEvents,
         *,
+        boundary: BoundaryName,
         sessions_max: int = SESSIONS_MAX,
         idle_seconds: float,
         control_seconds: float = CONTROL_SECONDS,
     ) -> None:
         self._server = server
+        self._boundary = boundary  # that it should belong to
         self._address = address
         self._opening = opening
         self._clock = clock
@@ -387,7 +401,13 @@ class SmtpPeerLink:
 
     async def hold(self, offer: CopyOffer, deadline: float, still: float | None = None) -> HoldAnswer:
         """See `ports.PeerLink`."""
-        copy = CopyInFlight(offer)
+        return await self._send(CopyInFlight(offer), deadline, still)
+
+    async def track(self, offer: CopyOffer, deadline: float, still: float | None = None) -> HoldAnswer:
+        """See `ports.PeerLink`."""
+        return await self._send(CopyInFlight(offer, is_tracked=True), deadline, still)
+
+    async def _send(self, copy: CopyInFlight, deadline: float, still: float | None) -> HoldAnswer:
         seconds = deadline - self._clock.awake()
         if seconds <= 0:
             raise PeerUnavailable(self._server, "no time is left")
@@ -508,7 +528,7 @@ class SmtpPeerLink:
         if self._is_closed:
             raise PeerUnavailable(self._server, "this node is stopping")
         opened = await open_session(self._address, self._server, self._opening)
-        session = PeerSession(opened, self._server, self._turn)
+        session = PeerSession(opened, self._server, self._turn, self._boundary)
         try:
             identity = await session.shake_hands(self._events.own_identity(), self._events.conflict)
             self._latest = session

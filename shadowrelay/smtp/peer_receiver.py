@@ -14,8 +14,11 @@ import ssl
 from collections.abc import Awaitable, Mapping
 from functools import partial
 
+from shadowrelay.model.message import Content, Envelope
 from shadowrelay.model.peers import CopyOffer, PeerIdentity
 from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, SUPERSEDED, Reply, WireError
+from shadowrelay.model.values import replace
+from shadowrelay.protocol.fields import TRACK_NOT_OFFERED
 from shadowrelay.protocol.xqdiscard import (
     BLOCK_OCTETS_MAX,
     DiscardQuery,
@@ -30,13 +33,14 @@ from shadowrelay.protocol.xshadow import (
     format_hello,
     format_keyword,
     format_position,
+    is_track,
     parse_commit,
     parse_envelope,
     parse_form,
     parse_hello,
     parse_hold,
 )
-from shadowrelay.smtp.data import ContentSink, receive_octets
+from shadowrelay.smtp.data import ContentSink, RelayedSink, beginning_of, header_facts, receive_octets, trace_header
 from shadowrelay.smtp.limits import (
     AUTHENTICATION_NEEDED,
     BAD_CHUNK,
@@ -48,6 +52,7 @@ from shadowrelay.smtp.limits import (
     HOLD_NOT_OFFERED,
     HOLD_SIZE_MAX,
     IN_TRANSACTION,
+    LOOP,
     MESSAGE_TOO_BIG,
     NO_HOLD,
     NOT_IMPLEMENTED,
@@ -107,8 +112,12 @@ class PeerReceiver(Receiver):
         """XSHADOW is shown only to sessions that may use it."""
         lines = super().extensions()
         if self.reception.is_advertised and self.may_use_xshadow():
-            lines.append(format_keyword(self.reception.desk.offers_hold()))
+            lines.append(format_keyword(hold=self.reception.desk.offers_hold(), track=self._offers_track()))
         return lines
+
+    def _offers_track(self) -> bool:
+        """This connector takes mail whose shadow the previous hop keeps, now."""
+        return self.reception.connector.redundancy.tracks and self.reception.desk.offers_track()
 
     # proof of life
 
@@ -144,7 +153,9 @@ class PeerReceiver(Receiver):
             raise WireError(refusal)
         if identity.server not in reception.peers or not is_named:
             raise WireError(NOT_YOUR_NAME)
-        if not identity.boundary == reception.boundary == reception.peers[identity.server].boundary:
+        if identity.boundary != reception.peers[identity.server].boundary:
+            raise WireError(OTHER_BOUNDARY)
+        if identity.boundary != reception.boundary and identity.server not in reception.linked:
             raise WireError(OTHER_BOUNDARY)
         if (refusal := reception.desk.refusal(identity)) is not None:
             raise WireError(refusal)
@@ -202,15 +213,25 @@ class PeerReceiver(Receiver):
         value = parameters.get(KEYWORD)
         if value is None:
             return super().refusal_of_mail(transaction, parameters, size)
-        identity = self.require_peer()
+        identity, reception = self.require_peer(), self.reception
         message_id, number = parse_hold(value, identity.database)
-        if size > HOLD_SIZE_MAX:
+        is_tracked = is_track(value)
+        if size > (reception.connector.max_message_size if is_tracked else HOLD_SIZE_MAX):
             return MESSAGE_TOO_BIG
-        if not self.reception.desk.offers_hold():
+        if is_tracked and not self._offers_track():
+            return TRACK_NOT_OFFERED if reception.desk.offers_track() or not reception.connector.redundancy.tracks else HOLD_NOT_OFFERED
+        if not is_tracked and (identity.boundary != reception.boundary or not reception.desk.offers_hold()):
             return HOLD_NOT_OFFERED
         # Not named by the message id: an earlier copy of the same message may still be on its way into the ledger.
-        path = f"{self.reception.spool}/{new_message_id()}.copy"
-        transaction.hold = Hold(message_id, number, ContentSink(path, self.reception.budget.portion(), self.reception.descriptors))
+        path = f"{reception.spool}/{new_message_id()}.copy"
+        portion, descriptors = reception.budget.portion(), reception.descriptors
+        if is_tracked:
+            client = (self.account.client_name, self.account.address)
+            trace = trace_header(reception.name, self._protocol(transaction), message_id, client, [], reception.clock.now())
+            sink: ContentSink = RelayedSink(path, portion, descriptors, trace)
+            transaction.hold = Hold(message_id, number, sink, trace=trace, began_awake=reception.clock.awake())
+        else:
+            transaction.hold = Hold(message_id, number, ContentSink(path, portion, descriptors))
         return None
 
     async def refusal_under_pressure(self, parameters: Mapping[str, str]) -> Reply | None:
@@ -246,7 +267,8 @@ class PeerReceiver(Receiver):
             await self.flush()
         hold = None if self.transaction is None else self.transaction.hold
         sink = None if hold is None or hold.has_failed else hold.sink
-        if sink is not None and sink.size + count > HOLD_SIZE_MAX:
+        is_tracked = hold is not None and bool(hold.trace)
+        if sink is not None and sink.size + count > (self.reception.connector.max_message_size if is_tracked else HOLD_SIZE_MAX):
             await self._read_octets(count, None)
             raise WireError(MESSAGE_TOO_BIG)
         is_kept = await self._read_octets(count, sink)
@@ -276,13 +298,18 @@ class PeerReceiver(Receiver):
             raise
         self._is_deciding = self._is_our_time = True  # as in `smtp_DATA`
         try:
-            reply = await self.reception.desk.hold(identity, offer)
+            if hold.trace:
+                reply = await self.reception.desk.track(identity, offer, hold.began_awake)
+            else:
+                reply = await self.reception.desk.hold(identity, offer)
         except BaseException:
             hold.sink.discard()
             raise
         finally:
             self._end_our_time()
-        if reply.code < 300:
+        if reply.code < 300 and hold.trace:
+            self.account.messages_count += 1
+        elif reply.code < 300:
             self.account.copies_count += 1
         else:
             self.account.refused_count += 1
@@ -299,12 +326,34 @@ class PeerReceiver(Receiver):
             content = hold.sink.content()
         except OSError:
             raise WireError(INSUFFICIENT_RESOURCES) from None
-        if (size, sha256) != (content.size, content.sha256):
+        sink = hold.sink
+        sent = (sink.received_size, sink.received_sha256) if isinstance(sink, RelayedSink) else (content.size, content.sha256)
+        if (size, sha256) != sent:
             raise WireError(NOT_WHAT_WAS_SENT)
         envelope = hold.extras.envelope(
             hold.message_id, transaction.sender, tuple(transaction.recipients), transaction.body, smtputf8=transaction.smtputf8
         )
+        if hold.trace:
+            envelope = self._relayed(envelope, content, len(hold.trace))
         return CopyOffer(hold.number, envelope, hold.extras.done, content)
+
+    def _relayed(self, envelope: Envelope, content: Content, trace_size: int) -> Envelope:
+        """Of a message that the peer relays: it came to this connector. Raises: WireError 554 if it has come by too often. RFC 5321 6.3."""
+        reception = self.reception
+        try:
+            facts = header_facts(beginning_of(content, trace_size), reception.name)
+        except OSError:
+            raise WireError(INSUFFICIENT_RESOURCES) from None
+        if facts.hop_count > reception.connector.max_hop_count:
+            raise WireError(LOOP)
+        account = self.account
+        return replace(
+            envelope,
+            client_address=account.address,
+            client_name=account.client_name,
+            connector=reception.connector.name,
+            date="" if facts.has_own_trace else envelope.date,
+        )
 
     def _say_with_position(self, reply: Reply) -> None:
         if reply.text.startswith(SUPERSEDED):  # followed by the answer to STATUS only, without a position

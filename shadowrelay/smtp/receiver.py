@@ -90,13 +90,16 @@ def new_message_id() -> MessageId:
 
 @dataclass(slots=True)
 class Hold:
-    """The part of a transaction that only a shadow copy has. After `has_failed`, every further line is answered 503."""
+    """The part of a transaction that only one between nodes has: a shadow copy, or (`trace`: our Received line) a message whose shadow
+    the peer keeps. After `has_failed`, every further line is answered 503. `began_awake`: when MAIL came, of `Clock.awake`."""
 
     message_id: MessageId
     number: CopyNumber
     sink: ContentSink
     extras: EnvelopeExtras | None = None
     has_failed: bool = False
+    trace: bytes = b""
+    began_awake: float = 0.0
 
 
 @dataclass(slots=True)

@@ -142,6 +142,7 @@ def reception_for(
         descriptors=descriptors,
         tls_context=None if tls is None else tls.receiving(connector),
         routes=settings.routes,
+        linked=frozenset([peer.name for peer in settings.linked_peers]),
         is_advertised=settings.transport.shadow_redundancy_enabled,
     )
 

@@ -349,19 +349,32 @@ class LargeContents:
         self._number = incarnation << 32
         self._tasks: set[asyncio.Task[Any]] = set()
 
-    async def promise(self, contents: Sequence[Content], run: Callable[[Places], Awaitable[Any]], is_kept: Callable[[Any], bool]) -> Any:
-        """First the files, then what `run` promises with their places. In a task: cancelling the waiter stops nothing.
+    async def promise(
+        self,
+        contents: Sequence[Content],
+        run: Callable[[Places], Awaitable[Any]],
+        is_kept: Callable[[Any], bool],
+        stays: Content | None = None,
+    ) -> Any:
+        """First the files, then what `run` promises with their places. In a task: cancelling the waiter stops nothing. `stays`: one of
+        them whose file has an owner already, and gets a second name.
 
         Raises: LedgerUnavailable; what `run` raises. The file is then still the caller's.
         """
         if self._is_inline:
-            return await self._keep(contents, run, is_kept)
-        task = asyncio.create_task(self._keep(contents, run, is_kept))
+            return await self._keep(contents, run, is_kept, stays)
+        task = asyncio.create_task(self._keep(contents, run, is_kept, stays))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return await asyncio.shield(task)
 
-    async def _keep(self, contents: Sequence[Content], run: Callable[[Places], Awaitable[Any]], is_kept: Callable[[Any], bool]) -> Any:
+    async def _keep(
+        self,
+        contents: Sequence[Content],
+        run: Callable[[Places], Awaitable[Any]],
+        is_kept: Callable[[Any], bool],
+        stays: Content | None,
+    ) -> Any:
         places: Places = []
         was_kept = False
         try:
@@ -381,7 +394,8 @@ class LargeContents:
                     continue
                 with contextlib.suppress(OSError):  # else an orphan, for the next opening
                     if was_kept:
-                        content.path.unlink(missing_ok=True)
+                        if content is not stays:
+                            content.path.unlink(missing_ok=True)
                     else:
                         self._contents.unlink_large(place.offset)
         return result

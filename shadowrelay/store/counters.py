@@ -22,7 +22,7 @@ Key = tuple[str, str, int]
 
 SUBMISSION = "submission"  # primary messages without a row in `retry`
 DELIVERY = "delivery"  # rows of `retry`; name: the next hop
-SHADOW = "shadow"  # name: primary server and its database; number: 1 = handed over, and 2 more with forks
+SHADOW = "shadow"  # name: primary server and its database; number: 1 = handed over, 2 more with forks, 4 more if relayed by TRACK
 SHADOW_FORK = "shadow-fork"  # rows of `shadow_fork`; name: primary server and next hop
 SAFETY_NET = "safety-net"  # name: 1 = was a shadow message; number: minute of `keep_until`
 POISON = "poison"
@@ -57,10 +57,11 @@ _IN_SAFETY_NET = (cast(_M.is_shadow_side, Text), _M.keep_until // constant(MICRO
 _FORKS = tables.RETRY.outerjoin(tables.MESSAGE, _M.internal_id == _R.message)
 _SHADOW_FORKS = tables.SHADOW_FORK.outerjoin(tables.MESSAGE, _M.internal_id == _F.message)
 _WITH_FORKS = constant(2) * cast(_M.forks_count > _ZERO, Integer)
+_KEPT = constant(4) * _M.is_kept
 RECOUNT = compiled(  # the same as `rows.queue_of` and `flush`, over all rows
     union_all(
         _counted(SUBMISSION, octets=_M.size).where(_M.role == constant(Role.PRIMARY), _M.retries_count == _ZERO),
-        _counted(SHADOW, _M.primary_server + constant(" ") + _M.primary_database, _M.handed + _WITH_FORKS, _M.size).where(
+        _counted(SHADOW, _M.primary_server + constant(" ") + _M.primary_database, _M.handed + _WITH_FORKS + _KEPT, _M.size).where(
             _M.role == constant(Role.SHADOW)
         ),
         _counted(SAFETY_NET, *_IN_SAFETY_NET, _M.size).where(_M.role == constant(Role.DELIVERED)),

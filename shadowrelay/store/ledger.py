@@ -251,11 +251,18 @@ class SqliteLedger:
     # delivery
     def record_attempt(self, attempt: AttemptRecord, decide: Decide) -> Awaitable[Transition]:
         has_survived = self._opening.working.has_survived(attempt.message_id)
-        run, wants = partial(promises.attempt, record=attempt, decide=decide, has_survived=has_survived), (attempt.message_id,)
+        run = partial(promises.attempt, record=attempt, decide=decide, has_survived=has_survived)
+        wants: tuple[MessageId, ...] = (attempt.message_id,)
         contents = [side.content for side in attempt.sides] if attempt.sides else []
+        if attempt.kept:
+            wants += tuple([kept.envelope.message_id for kept in attempt.kept])
+            if attempt.kept_content is not None:
+                contents.append(attempt.kept_content)
         if not contents or all(content.path is None for content in contents):
             return self._writer.submit(partial(run, places=[None] * len(contents)), wants)
-        return self._large.promise(contents, lambda places: self._writer.submit(partial(run, places=places), wants), lambda _: True)
+        return self._large.promise(
+            contents, lambda places: self._writer.submit(partial(run, places=places), wants), lambda _: True, stays=attempt.kept_content
+        )
 
     async def record_queued(
         self, message_id: MessageId, retries: Sequence[ForkRetry], gone: Sequence[str] = (), decide: Decide | None = None
@@ -377,9 +384,9 @@ class SqliteLedger:
         return await self._find(reading.listed_on(server, after, limit))
 
     async def shadows_of(
-        self, primary: ServerName, database: DatabaseId, limit: int, after: int = 0, *, handed_only: bool = False
+        self, primary: ServerName, database: DatabaseId, limit: int, after: int = 0, *, handed_only: bool = False, kept: bool | None = None
     ) -> tuple[StoredMessage, ...]:
-        return await self._find(reading.page(reading.shadows_of(primary, database, handed_only=handed_only), after, limit))
+        return await self._find(reading.page(reading.shadows_of(primary, database, handed_only=handed_only, kept=kept), after, limit))
 
     async def copies_of(self, primary: ServerName, database: DatabaseId, limit: int, after: int = 0) -> tuple[HeldCopy, ...]:
         return await self._readers.ask(partial(reading.copies_of, primary=primary, database=database, after=after, limit=limit))

@@ -132,7 +132,8 @@ def verdict(work: Work, message_id: MessageId, decide: Decide) -> Transition:
 def attempt(
     work: Work, record: AttemptRecord, places: Sequence[ContentPlace | None], decide: Decide, has_survived: bool = False
 ) -> Transition:
-    """`has_survived`: the content was handled, and the process lives: what killed an earlier one was another message."""
+    """`has_survived`: the content was handled, and the process lives: what killed an earlier one was another message. `places`: of the
+    side messages, and behind them of a shadow that is kept, if its content is a file of its own."""
     message_id = record.message_id
     row = work.row(message_id)
     claim = None if row is None else row.claim
@@ -141,7 +142,9 @@ def attempt(
         work.changes_count += 1
         for key in record.delivered:
             work.delivered.append((key, work.now_microseconds, message_id))
-    sides = [_side(work, side, place, claim) for side, place in zip(record.sides, places, strict=True)] if record.sides else []
+    sides = [_side(work, side, place, claim) for side, place in zip(record.sides, places, strict=False)] if record.sides else []
+    for kept in record.kept:
+        _keep_shadow(work, kept, places[-1] if record.kept_content is not None else None if row is None else row.place)
     keep_until, remember_until = rows.encode_instant(record.keep_until), rows.encode_instant(record.remember_until)
     changed = work.apply(message_id, transition, keep_until=keep_until, remember_until=remember_until)
     if changed is not None and changed.claim.role is Role.PRIMARY:
@@ -309,6 +312,16 @@ def _side(work: Work, side: SideMessage, place: ContentPlace | None, original: C
     if place is not None:
         work.large_gone.append(place.offset)
     return row
+
+
+def _keep_shadow(work: Work, message: NewMessage, place: ContentPlace | None) -> None:
+    """What was relayed by TRACK stays here as a shadow message, with the same octets."""
+    if place is None:
+        raise LedgerUnavailable(LOCAL_ERROR, f"{message.envelope.message_id}: the content of what was relayed is gone")
+    if work.row(message.envelope.message_id) is None:
+        work.insert(message, place, is_decided=True)
+    elif place.segment == LARGE:
+        work.large_gone.append(place.offset)
 
 
 def discards(

@@ -200,7 +200,7 @@ def _shadows(connection: Connection, *, forked: bool) -> dict[ServerName, dict[D
     """By primary server and its database: messages and octets, with or without those whose forks are known."""
     servers: dict[ServerName, dict[DatabaseId, tuple[int, int]]] = {}
     for name, number, count, octets in counters.of_kind(connection, counters.SHADOW):
-        if number >= 2 and not forked:
+        if number & 2 and not forked:
             continue
         server, _, database = name.partition(" ")
         databases = servers.setdefault(ServerName(server), {})

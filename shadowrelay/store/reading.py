@@ -98,6 +98,11 @@ SELECT_ANY_HANDED = (
     .where(_M.primary_server == bindparam("server"), _M.primary_database == bindparam("database"))
     .limit(1)
 )
+SELECT_ANY_KEPT = (
+    through(tables.KEPT, _M.internal_id)
+    .where(_M.primary_server == bindparam("server"), _M.primary_database == bindparam("database"))
+    .limit(1)
+)
 _QUEUE = each_value(tables.BY_NEXT_HOP, _R.next_hop).subquery("queue")
 SELECT_QUEUES = select(  # two looks into an index for each queue, however much is in it
     _QUEUE.c.value, select(func.min(_R.attempts_next_at)).where(_R.next_hop == _QUEUE.c.value).scalar_subquery()
@@ -132,10 +137,11 @@ def listed_on(server: ServerName, after: int, limit: int) -> Select[Any]:
 
 
 @lru_cache(maxsize=PAGES_KEPT)
-def shadows_of(primary: ServerName, database: DatabaseId, *, handed_only: bool = False) -> Select[Any]:
-    """Shadow messages of a primary server's database."""
-    index = tables.HANDED if handed_only else tables.SHADOWS
-    return through(index, tables.MESSAGE).where(_M.primary_server == primary, _M.primary_database == database)
+def shadows_of(primary: ServerName, database: DatabaseId, *, handed_only: bool = False, kept: bool | None = None) -> Select[Any]:
+    """Shadow messages of a primary server's database. `kept`: only those that were relayed to it by TRACK, or only the others."""
+    index = tables.HANDED if handed_only else tables.KEPT if kept else tables.SHADOWS
+    found = through(index, tables.MESSAGE).where(_M.primary_server == primary, _M.primary_database == database)
+    return found if kept is None or (kept and index is tables.KEPT) else found.where(_M.is_kept == int(kept))
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,12 +282,15 @@ def shadow_groups(connection: Connection) -> tuple[ShadowGroup, ...]:
     found: list[ShadowGroup] = []
     for server in connection.scalars(SELECT_GROUP_SERVERS).all():
         for database in connection.scalars(SELECT_GROUP_DATABASES, {"server": server}).all():
-            name = f"{server} {database}"
-            handed = 0
-            if connection.scalar(SELECT_ANY_HANDED, {"server": server, "database": database}) is not None:
-                handed = max(counts.get((name, 1), 0) + counts.get((name, 3), 0), 1)
-            count = max(counts.get((name, 0), 0) + counts.get((name, 2), 0) + handed, 1)
-            found.append(ShadowGroup(ServerName(server), DatabaseId(database), count, handed))
+            of_group, name = {"server": server, "database": database}, f"{server} {database}"
+            numbers = [counts.get((name, number), 0) for number in range(8)]
+            handed = kept = 0
+            if connection.scalar(SELECT_ANY_HANDED, of_group) is not None:
+                handed = max(sum(numbers[1::2]), 1)
+            if connection.scalar(SELECT_ANY_KEPT, of_group) is not None:
+                kept = max(sum(numbers[4:]), 1)
+            count = max(sum(numbers[::2]) + handed, kept, 1)
+            found.append(ShadowGroup(ServerName(server), DatabaseId(database), count, handed, kept))
     return tuple(found)
 
 

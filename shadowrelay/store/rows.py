@@ -130,6 +130,7 @@ def encode_envelope(envelope: Envelope, arrived_at: int) -> str:
             envelope.subject,
             envelope.date,
             envelope.resubmitted_from,
+            *([envelope.relayed_from] if envelope.relayed_from else []),
         ]
     )
 
@@ -139,7 +140,7 @@ def decode_envelope(message_id: MessageId, text: str) -> Envelope:
     try:
         sender, recipients, arrived_at, body, smtputf8, *rest = json.loads(text)
         ret, envid, client_address, client_name, connector, internet_message_id, subject, *added = rest
-        date, resubmitted_from = added or ("", "")  # rows of schema version 2 and older have neither
+        date, resubmitted_from, *relayed_from = added or ("", "")  # rows of schema version 2 and older have neither
         return Envelope(
             message_id=message_id,
             sender=sender,
@@ -156,6 +157,7 @@ def decode_envelope(message_id: MessageId, text: str) -> Envelope:
             subject=subject,
             date=date,
             resubmitted_from=MessageId(resubmitted_from),
+            relayed_from=MessageId(relayed_from[0] if relayed_from else ""),
         )
     except (TypeError, OverflowError) as exc:
         raise ValueError(f"envelope: {exc}") from exc
@@ -177,8 +179,8 @@ LISTED = (  # what a verdict changes, or a placement; nearly no index has these
     "set_aside_reason",
     "retries_count",
 )
-_DELIVERED_AT, _DELIVERIES, _FORKS_COUNT, _COPIES_WANTED = map(
-    CHANGING.index, ("delivered_at", "deliveries", "forks_count", "copies_wanted")
+_DELIVERED_AT, _DELIVERIES, _FORKS_COUNT, _COPIES_WANTED, _IS_KEPT = map(
+    CHANGING.index, ("delivered_at", "deliveries", "forks_count", "copies_wanted", "is_kept")
 )
 KEPT = tuple(name for name in ALL if name != "envelope")
 ENVELOPE_INDEX = ALL.index("envelope")
@@ -243,7 +245,7 @@ class Row:
         claim = self.claim
         if claim.is_primary:
             return self.is_placed
-        return claim.wanted == 1 or claim.role in (Role.DELIVERED, Role.RELEASED)
+        return claim.wanted <= 1 or claim.role in (Role.DELIVERED, Role.RELEASED)
 
     def should_be_listed(self) -> tuple[ServerName, ...]:
         """The servers under which `primaries_listed_on` must find it."""
@@ -266,6 +268,7 @@ class Row:
             self.forks_count,
             self.is_shadow_side,
             self.keep_until,
+            claim.is_kept,
         )
         return None if key is None else (key, 0 if self.place is None else self.place.size)
 
@@ -305,6 +308,7 @@ class Row:
             self.deliveries,
             self.forks_count,
             claim.wanted,
+            1 if claim.is_kept else 0,
         )
 
     def beside(self) -> tuple[Any, ...]:
@@ -328,6 +332,7 @@ class Row:
             self.deliveries,
             self.forks_count,
             claim.wanted,
+            claim.is_kept,
         )
 
     def list_columns(self) -> tuple[Any, ...]:
@@ -360,12 +365,17 @@ def queue_of(
     forks_count: object,
     side: object,
     keep_until: int,
+    is_kept: object,
 ) -> counters.Key | None:
     """Under which key a row of `message` counts, by its columns as they are in the file."""
     if role == Role.PRIMARY:
         return None if retries_count else counters.IN_SUBMISSION
     if role == Role.SHADOW:
-        return (counters.SHADOW, f"{primary_server} {primary_database}", (1 if handed else 0) + (2 if forks_count else 0))
+        return (
+            counters.SHADOW,
+            f"{primary_server} {primary_database}",
+            (1 if handed else 0) + (2 if forks_count else 0) + (4 if is_kept else 0),
+        )
     if role == Role.DELIVERED:
         return (counters.SAFETY_NET, "1" if side else "0", keep_until // counters.MICROSECONDS_PER_MINUTE)
     if role == Role.HANDED_OVER:
@@ -432,7 +442,9 @@ def decode_row(columns: Sequence[Any]) -> Row:
     row.listed = row.should_be_listed()
     # By the columns themselves: a row that makes no sense is still counted as what it was.
     role, primary, database, handed = changing[0], changing[5], changing[6], changing[8]
-    key = queue_of(role, row.retries_count, primary, database, handed, row.forks_count, row.is_shadow_side, row.keep_until)
+    key = queue_of(
+        role, row.retries_count, primary, database, handed, row.forks_count, row.is_shadow_side, row.keep_until, changing[_IS_KEPT]
+    )
     row.counted = None if key is None else (key, whole_number(changing[25]))
     if not fault:
         row.written = row.beside()
@@ -455,7 +467,8 @@ def _decode_claim(recipients_count: Any, changing: Sequence[Any]) -> Claim:
         asked=decode_servers(asked),
         handed=bool(handed),
         copies=decode_copies(copies),
-        wanted=max(1, whole_number(changing[_COPIES_WANTED])),
+        wanted=max(0, whole_number(changing[_COPIES_WANTED])),
+        is_kept=bool(changing[_IS_KEPT]),
     )
 
 

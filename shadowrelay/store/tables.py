@@ -82,6 +82,7 @@ MESSAGE = Table(
     Column("deliveries", Text, nullable=False, server_default=""),  # see `rows.encode_delivery`
     Column("forks_count", Integer, nullable=False, server_default="0"),  # rows of `shadow_fork`
     Column("copies_wanted", Integer, nullable=False, server_default="1"),
+    Column("is_kept", Integer, nullable=False, server_default="0"),  # relayed by TRACK, and kept as the shadow
 )
 # Each index is partial, so that a message costs only the entries of the state that it is in.
 _C = MESSAGE.c
@@ -103,6 +104,14 @@ HANDED = Index(
     _C.primary_server,
     _C.primary_database,
     sqlite_where=and_(_IS_SHADOW, _C.handed == constant(1)),
+)
+KEPT = Index(  # what was relayed by TRACK
+    "message_kept",
+    _C.role,
+    _C.primary_server,
+    _C.primary_database,
+    _C.internal_id,
+    sqlite_where=and_(_IS_SHADOW, _C.is_kept == constant(1)),
 )
 SAFETY_NET = Index("message_safety_net", _C.role, _C.is_shadow_side, _C.keep_until, sqlite_where=_C.role == constant("delivered"))
 POISON = Index("message_set_aside", _C.role, sqlite_where=_C.role == constant("set-aside"))

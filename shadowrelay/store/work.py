@@ -272,15 +272,17 @@ class Work:
                 row.delivered_at = self.now_microseconds
             row.keep_until = keep_until
             row.remember_until = max(row.remember_until, remember_until, keep_until)
+            if row.is_shadow_side and before.is_kept:  # of what was relayed by TRACK, Safety Net has the message that was relayed
+                row.is_shadow_side, row.delivered_at, row.keep_until = False, None, 0
         if role is not Role.PRIMARY and row.retries_count:
             self.replace_retries(row, {})
         if had_content and not has_content:
-            self._pin(row, -1, keep_until if role is Role.DELIVERED else 0)
+            self._pin(row, -1, row.keep_until if role is Role.DELIVERED else 0)
         elif has_content and not had_content and row.place is not None:
             self._pin(row, 1, 0)
         if not has_content and row.place is not None:
             self.state.contents.recent.drop(row.place)
-            if role is Role.RELEASED:
+            if role is Role.RELEASED or (role is Role.DELIVERED and not row.keep_until):
                 self._drop_content(row)
 
     def _drop_content(self, row: Row) -> None:

@@ -277,6 +277,32 @@ class FakeLink:
         node.context.peers.heard(self._server, self._identity.database)
         return answer
 
+    async def track(self, offer: CopyOffer, deadline: float, still: float | None = None) -> HoldAnswer:
+        """The receiver of the other node adds its own Received line."""
+
+        async def take(other: "VirtualNode", me: PeerIdentity) -> Reply:
+            trace = f"Received: by {other.name}\r\n".encode()
+            data = trace + (offer.content.data or b"")
+            content = Content(len(data), hashlib.sha256(data).digest(), data)
+            received = replace(offer, envelope=replace(offer.envelope, client_name=me.server, connector="default"), content=content)
+            return await other.services.desk.track(me, received, other.clock.awake())
+
+        began, is_sent = self._node.clock.awake(), False
+        try:
+            other = await self._session()
+            if not other.services.desk.offers_track() or not other.settings.tracks:
+                raise PeerUnavailable(self._server, "does not offer TRACK now", said=PeerSaid.NO_SESSION)
+            is_sent = True
+            reply: Reply = await self._ask(take)
+        except PeerUnavailable as error:
+            raise PeerUnavailable(self._server, error.reason, sent=is_sent, said=error.said) from error
+        assert self._identity is not None
+        if reply.is_positive:
+            return HoldAnswer(None, began, self._identity.database)
+        if reply.code == 554 and reply.enhanced == "5.5.0":
+            return HoldAnswer(parse_superseded(reply.text), began, self._identity.database)
+        raise PeerUnavailable(self._server, str(reply), said=PeerSaid.NO_COPY, reply=reply)
+
     async def hold(self, offer: CopyOffer, deadline: float, still: float | None = None) -> HoldAnswer:
         began = self._node.clock.awake()
         sent = False
@@ -426,16 +452,20 @@ def make_settings(name: ServerName, peers: Iterable[ServerName], directory: Path
     send = transport.pop("send", {})
     routes = transport.pop("routes", [{"recipients": ["*"], "next_hop": "sink.example:25"}])
     peer = transport.pop("peer", {})
+    redundancy = transport.pop("redundancy", "before-acknowledgement")
     times = {
         "shadow_resubmit_time_span": timedelta(seconds=SPAN),
         "shadow_heartbeat_frequency": timedelta(seconds=HEARTBEAT),
         "shadow_timeout": timedelta(seconds=2),
         "discard_poll_interval": timedelta(seconds=0.5),
+        "shadow_heartbeat_timeout_interval": timedelta(seconds=HEARTBEAT),
+        "shadow_heartbeat_retry_count": 3,
     }
     return Settings.model_validate(
         {
             "server": {"name": name, "site": SITES[name], "boundary": boundary, "data_directory": directory / name},
             "transport": {**times, **transport},
+            "receive_connectors": [{"name": "default", "listen": "127.0.0.1:2525", "redundancy": redundancy}],
             "peers": [
                 {"name": other, "site": SITES[other], "boundary": "example", "address": f"{other}:2525", **peer.get(other, {})}
                 for other in peers

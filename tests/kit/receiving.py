@@ -120,6 +120,12 @@ class FakeDesk:
     def offers_hold(self) -> bool:
         return self.is_offering
 
+    def offers_track(self) -> bool:
+        return self.is_offering
+
+    async def track(self, peer: PeerIdentity, offer: CopyOffer, began_awake: float) -> Reply:
+        return await self.hold(peer, offer)
+
     async def hold(self, peer: PeerIdentity, offer: CopyOffer) -> Reply:
         self.began.set()
         if self.gate is not None:

@@ -13,6 +13,7 @@ from shadowrelay.model.ownership import Role
 from shadowrelay.model.replies import Reply
 from shadowrelay.pipeline import peerbook
 from shadowrelay.settings.texts import format_duration
+from shadowrelay.settings.values import Settings
 from tests.kit.nodes import EAST, HEARTBEAT, OK, SPAN, WEST, Net, in_virtual_time, nodes, until
 
 BUSY = Reply(451, "4.3.2", "not now")
@@ -85,12 +86,16 @@ async def test_other_settings_of_the_organization_are_shown_and_logged_in_the_sa
         assert ["reject_message_on_shadow_failure", "safety_net_hold_time"] == names
 
 
+def with_transport(settings: Settings, **changes: Any) -> Settings:
+    return settings.model_copy(update={"transport": settings.transport.model_copy(update=changes)})
+
+
 @in_virtual_time
 async def test_a_reload_compares_again(tmp_path: Path) -> None:
     async with nodes(tmp_path, EAST, WEST) as net:
         await asyncio.sleep(HEARTBEAT)
         east = net.nodes[EAST].context
-        east.peers.compare(east.settings.transport.model_copy(update={"reject_message_on_shadow_failure": True}))
+        east.peers.compare(with_transport(east.settings, reject_message_on_shadow_failure=True))
 
         assert "reject_message_on_shadow_failure is true here, false there" == await differs(net, EAST)
 

@@ -1,0 +1,175 @@
+"""Relays a message to a next hop that is a peer, and keeps it as the shadow (`TRACK`, the way of Exchange 2010). docs/design.md 6.7.
+
+A node does not finish what it has relayed so. The fork becomes a message of its own, whose primary server is the next hop, and this node
+keeps it as that server's shadow message. From then on it is treated like any shadow message: the next hop reports what it has done, and
+when it is lost, the message is taken back (`pipeline.promote`). `pipeline.track` is the other end.
+
+The id of the fork's message is made of the id of the message, the next hop and the ordinals. So a node that lost the reply, or the record
+of it, offers the same message again, and hears that it is there. Nothing is relayed twice to one server.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import Iterable, Mapping
+from uuid import UUID, uuid5
+
+import structlog
+
+from shadowrelay.model.ids import MessageId, ServerName
+from shadowrelay.model.message import Content, Envelope, Ordinals
+from shadowrelay.model.ownership import CopyNumber, StatusAnswer, StatusState
+from shadowrelay.model.peers import CopyOffer
+from shadowrelay.model.queue import NewMessage, Origin, StoredMessage
+from shadowrelay.model.replies import (
+    LeaseTooShort,
+    PeerSaid,
+    PeerUnavailable,
+    PermanentDeliveryError,
+    Reply,
+    TransientDeliveryError,
+)
+from shadowrelay.model.routing import HostPort
+from shadowrelay.model.values import dataclass, replace
+from shadowrelay.ownership import shadow
+from shadowrelay.ownership.rules import Party
+from shadowrelay.pipeline import delivery_rules
+from shadowrelay.pipeline.context import Context
+from shadowrelay.pipeline.placement import LARGE_OCTETS
+from shadowrelay.ports import DeliveryJob, DeliveryReport
+from shadowrelay.settings.values import Settings
+
+FIRST_RANK = (1, 1)  # of what is relayed: its first primary server has one copy, that of the previous hop
+RELAY_SECONDS = 600.0  # for one message, whatever its size. RFC 5321 4.5.3.2.6
+STILL_SECONDS = 120.0  # without progress
+CANNOT_TRACK = frozenset((500, 501, 502, 503, 504, 530, 555))  # of TRACK itself, not of the message: it goes by plain SMTP
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Relayed:
+    """What came of relaying: the report, and the shadow message to keep, unless the next hop has delivered already. `content` if it is a
+    file."""
+
+    report: DeliveryReport
+    kept: NewMessage | None
+    content: Content | None
+
+
+def relayed_id(message_id: MessageId, server: ServerName, ordinals: Ordinals) -> MessageId:
+    """The id of the message that these recipients' fork becomes when it is relayed to this server: always the same."""
+    return MessageId(str(uuid5(UUID(message_id), f"{server} {','.join(map(str, sorted(ordinals)))}")))
+
+
+def relayed_envelope(envelope: Envelope, server: ServerName, ordinals: Ordinals) -> Envelope:
+    """The envelope of that message: these recipients, in the same order."""
+    recipients = tuple([envelope.recipients[ordinal - 1] for ordinal in sorted(ordinals)])
+    return replace(
+        envelope, message_id=relayed_id(envelope.message_id, server, ordinals), recipients=recipients, relayed_from=envelope.message_id
+    )
+
+
+class RelayService:
+    """The side of the previous hop."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._in_flight: dict[MessageId, asyncio.Future[None]] = {}
+        self._servers: tuple[Settings, Mapping[HostPort, ServerName]] | None = None
+
+    def server_at(self, host: HostPort) -> ServerName | None:
+        """The peer whose address this is."""
+        settings = self._context.settings
+        if self._servers is None or self._servers[0] is not settings:
+            known = {HostPort(peer.address.host.lower(), peer.address.port): peer.name for peer in settings.linked_peers}
+            self._servers = settings, known
+        return self._servers[1].get(HostPort(host.host.lower(), host.port))
+
+    async def relay(self, stored: StoredMessage, job: DeliveryJob, in_flight: list[MessageId]) -> Relayed | None:
+        """One attempt; None: deliver it without TRACK, because no host of the next hop is a peer that offers it. Call `over` with what it
+        has added to `in_flight` once the outcome is recorded, or will not be.
+
+        Raises: as `ports.Deliverer.deliver`.
+        """
+        context = self._context
+        if not context.is_enabled:
+            return None
+        reasons = []
+        for host in job.destination.hosts:
+            server = self.server_at(host)
+            if server is None or server not in context.links:
+                return None
+            state = context.peers.states[server]
+            if state.unreachable_since is not None:  # the heartbeat finds out when it is back
+                reasons.append(f"{server}: {state.last_error}")
+                continue
+            try:
+                return await self._relay_to(server, f"{server} [{host.host}]:{host.port}", stored, job, in_flight)
+            except PeerUnavailable as error:
+                if error.reply is None and error.said is PeerSaid.NOTHING:
+                    context.peers.failed(server, error.reason)
+                if error.sent:
+                    reply = Reply(451, "4.4.2", f"no reply to the whole message: {error.reason}")
+                    raise TransientDeliveryError(reply, server, is_connection=True, dot_sent_unanswered=True) from error
+                if error.said is PeerSaid.NO_SESSION or (error.reply is not None and error.reply.code in CANNOT_TRACK):
+                    _log.info("relay.without_track", server=server, reason=error.reason)
+                    return None
+                if error.reply is None:
+                    reasons.append(f"{server}: {error.reason}")
+                    continue
+                kind = PermanentDeliveryError if error.reply.is_permanent else TransientDeliveryError
+                raise kind(error.reply, server) from error
+        # Not by plain SMTP: a host that gave no reply may have the message, and knows it again only by TRACK.
+        raise TransientDeliveryError(Reply(451, "4.4.1", "; ".join(reasons)), job.destination.key, is_unreachable=True)
+
+    async def _relay_to(
+        self, server: ServerName, name: str, stored: StoredMessage, job: DeliveryJob, in_flight: list[MessageId]
+    ) -> Relayed:
+        context = self._context
+        envelope = relayed_envelope(stored.envelope, server, job.ordinals)
+        message_id, count = envelope.message_id, len(envelope.recipients)
+        content = await job.content()
+        sent = _with_prefix(job.prefix, content)
+        if not job.may_end_data():
+            raise LeaseTooShort
+        rank = CopyNumber(*FIRST_RANK, context.me.database)
+        self._in_flight[message_id] = asyncio.get_running_loop().create_future()
+        in_flight.append(message_id)
+        still = STILL_SECONDS if sent.size > LARGE_OCTETS else None
+        offer = CopyOffer(rank, envelope, frozenset(), sent)
+        answer = await context.links[server].track(offer, context.clock.awake() + RELAY_SECONDS, still)
+        if answer.superseded is not None and not _has_it(answer.superseded):
+            raise TransientDeliveryError(Reply(451, "4.3.0", f"it was given up there: {answer.superseded.state}"), server)
+        reply = Reply(250, "2.0.0", f"Queued for delivery there as {message_id}; the shadow stays here")
+        report = DeliveryReport(name, dict.fromkeys(sorted(job.ordinals), reply))
+        if answer.superseded is not None and answer.superseded.state is StatusState.DELIVERED:
+            return Relayed(report, None, None)
+        claim = shadow.kept_claim(Party(server, answer.server_database), rank, count)
+        keep_until = delivery_rules.shadow_keep_until(context.now(), context.settings.transport)
+        kept = NewMessage(envelope, claim, Origin.SHADOW, None, keep_until)
+        return Relayed(report, kept, content if content.path is not None else None)
+
+    def over(self, in_flight: Iterable[MessageId]) -> None:
+        """The outcome of the attempt that relayed these is recorded, or will not be."""
+        for message_id in in_flight:
+            if (waiting := self._in_flight.pop(message_id, None)) is not None and not waiting.done():
+                waiting.set_result(None)
+
+    async def recorded(self, message_ids: Iterable[MessageId]) -> None:
+        """Wait until the ledger has those of these messages that were relayed just now: the next hop may have delivered one before this
+        node has recorded that it keeps it."""
+        for message_id in message_ids:
+            if (waiting := self._in_flight.get(message_id)) is not None:
+                await asyncio.shield(waiting)
+
+
+def _has_it(answer: StatusAnswer) -> bool:
+    return answer.state in (StatusState.PRIMARY, StatusState.SHADOW, StatusState.DELIVERED)
+
+
+def _with_prefix(prefix: bytes, content: Content) -> Content:
+    """With the header lines of a message that was taken over. A content in a file goes without: the log says it, too."""
+    if not prefix or content.data is None:
+        return content
+    data = prefix + content.data
+    return Content(len(data), hashlib.sha256(data).digest(), data)

@@ -1,0 +1,83 @@
+"""Takes a message from a previous hop that keeps the shadow (`TRACK`, the way of Exchange 2010). docs/design.md 6.7, docs/protocol.md 6.
+
+It is a new primary message, accepted as if this node had just placed a copy of it on the previous hop: that server is the chosen one of
+its list, the lease on it counts from the arrival of MAIL, and it is told what is done like any shadow server. The other end is
+`pipeline.relay`.
+"""
+
+from datetime import timedelta
+
+import structlog
+
+from shadowrelay.model.peers import CopyOffer, PeerIdentity
+from shadowrelay.model.queue import NewMessage, Origin
+from shadowrelay.model.replies import LOCAL_ERROR, LedgerUnavailable, Reply, queued_as
+from shadowrelay.model.tracking import Replication
+from shadowrelay.ownership import primary, shadow
+from shadowrelay.ownership.rules import Party
+from shadowrelay.pipeline import delivery_rules
+from shadowrelay.pipeline.context import Context
+from shadowrelay.pipeline.deliver import DeliverService
+from shadowrelay.pipeline.place import PlaceService
+from shadowrelay.protocol import tracking
+from shadowrelay.protocol.xqdiscard import format_superseded
+
+NOT_LINKED = Reply(451, "4.7.1", "This server has no sessions with you: send_xshadow is off here")  # RFC 3463 X.7.1
+
+_log = structlog.get_logger()
+
+
+class TrackService:
+    """Behind `ports.PeerDesk.track`."""
+
+    def __init__(self, context: Context, deliver: DeliverService, place: PlaceService) -> None:
+        self._context = context
+        self._deliver = deliver
+        self._place = place
+
+    async def take(self, peer: PeerIdentity, offer: CopyOffer, began_awake: float) -> Reply:
+        """Take over a message that `peer` keeps as the shadow; its 250 is the promise. The node owns the work, so it completes even if the
+        session ends."""
+        return await self._context.tasks.whole(self._take(peer, offer, began_awake), "track")
+
+    async def _take(self, peer: PeerIdentity, offer: CopyOffer, began_awake: float) -> Reply:
+        context, envelope, content = self._context, offer.envelope, offer.content
+        message_id, transport = envelope.message_id, context.settings.transport
+        if peer.server not in context.peers:  # its notifications would never be fetched, nor ours heard
+            return NOT_LINKED
+        previous = Party(peer.server, peer.database)
+        wanted = transport.shadow_copies if self._copies(envelope.connector) else 0
+        claim = primary.relayed_claim(context.me, previous, offer.number, len(envelope.recipients), wanted)
+        now, started = context.now(), context.clock.awake()
+        message = NewMessage(envelope, claim, Origin.CLIENT, now, delivery_rules.remember_until(now, transport))
+        if not context.attempts.begin(message_id):  # the first offer of it is still being taken
+            return LOCAL_ERROR
+        try:
+            stored = await context.ledger.record_accepted(message, content, decided=True)
+        except LedgerUnavailable as error:
+            context.attempts.end(message_id)
+            present = await context.ledger.load(message_id)
+            if present is not None:  # it lost our reply, or its record of it
+                return Reply(554, "5.5.0", format_superseded(shadow.status_of(present.claim)))
+            context.metrics.refused("ledger")
+            _log.warning("message.refused", message_id=message_id, reason=error.reason)
+            return error.reply
+        except BaseException:
+            context.attempts.end(message_id)
+            raise
+        context.leases.began(message_id, peer.server, began_awake, is_confirmed=True)
+        elapsed = timedelta(seconds=context.clock.awake() - started)
+        context.tracking.write(
+            tracking.receive(
+                context.me.server, stored, at=context.now(), replication=Replication.SUCCESS, ack_elapsed=elapsed, size=content.size,
+                copies=(1, max(wanted, 1)), previous_hop=peer.server,
+            )
+        )  # fmt: skip
+        context.metrics.acknowledged(Replication.SUCCESS)
+        if stored.claim.missing_count:
+            self._place.want(message_id)
+        self._deliver.take_over(stored, None if content.path is not None else content)
+        return queued_as(message_id)
+
+    def _copies(self, connector: str) -> bool:
+        return any(each.name == connector and each.redundancy.copies for each in self._context.settings.receive_connectors)

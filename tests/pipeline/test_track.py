@@ -1,0 +1,272 @@
+"""The way of Exchange 2010: the previous hop keeps the shadow of what it relays. docs/design.md 6.7."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from shadowrelay.model.ids import MessageId, ServerName
+from shadowrelay.model.ownership import Claim, Role
+from shadowrelay.model.replies import Reply
+from shadowrelay.model.tracking import EventId
+from shadowrelay.pipeline.relay import relayed_id
+from tests.kit.clock import until
+from tests.kit.nodes import EAST, HEARTBEAT, NORTH, OK, WEST, Net, VirtualNode, in_virtual_time
+
+BUSY = Reply(451, "4.3.2", "not now")
+KEPT_SPAN = 3 * HEARTBEAT  # the timeout interval times the retry count of these nodes
+HUB, OTHER_HUB, EDGE = EAST, NORTH, WEST
+
+
+def route_to(*servers: ServerName) -> list[dict[str, Any]]:
+    return [{"recipients": ["*"], "next_hop": [f"{server}:2525" for server in servers], "redundancy": "previous-hop"}]
+
+
+@asynccontextmanager
+async def an_edge(directory: Path, *hubs: ServerName, **changes: Any) -> AsyncIterator[Net]:
+    """EDGE, a boundary of its own, relays to the first of these hubs that it can reach; they deliver to the sink."""
+    net = Net(directory)
+    try:
+        for hub in hubs:
+            await net.start(hub, [EDGE], redundancy="previous-hop", peer={EDGE: {"boundary": "edge"}})
+        await net.start(EDGE, hubs, boundary="edge", routes=route_to(*hubs), redundancy="previous-hop", **changes)
+        await asyncio.sleep(1)
+        yield net
+    finally:
+        await net.close()
+
+
+async def claim_of(node: VirtualNode, message_id: MessageId) -> Claim | None:
+    stored = await node.message(message_id)
+    return None if stored is None else stored.claim
+
+
+async def a_relayed_message(net: Net, hub: ServerName = HUB) -> MessageId:
+    """Taken by the edge and relayed to the hub, whose next hop defers. The id of what was relayed."""
+    net.sink.answer = lambda address: BUSY
+    edge = net.nodes[EDGE]
+    assert 250 == (await edge.accept()).code
+    relayed = relayed_id(edge.last, hub, frozenset((1,)))
+    await until(edge.in_role(relayed, Role.SHADOW), 5)
+    return relayed
+
+
+@in_virtual_time
+async def test_what_is_relayed_stays_as_the_shadow_of_the_next_hop_until_that_has_delivered(tmp_path: Path) -> None:
+    async with an_edge(tmp_path, HUB) as net:
+        relayed = await a_relayed_message(net)
+        edge, hub = net.nodes[EDGE], net.nodes[HUB]
+        kept, taken = await claim_of(edge, relayed), await claim_of(hub, relayed)
+        original = await edge.role(edge.last)
+        net.sink.answer = lambda address: OK
+
+        await until(edge.in_role(relayed, Role.DELIVERED), 3 * HEARTBEAT)
+
+        assert kept is not None
+        assert taken is not None
+        assert (kept.is_kept, kept.primary, kept.number) == (True, HUB, taken.number)
+        assert Role.DELIVERED is original
+        assert [EDGE] == [copy.server for copy in taken.copies]
+        assert [HUB] == [who for who, _, _ in net.sink.arrived]
+        finished = await edge.message(relayed)
+        assert finished is not None
+        assert finished.place is None  # Safety Net has the message that was relayed, not the shadow
+        assert f"shadow kept as {relayed}" == (edge.log.rows(EventId.SEND) + edge.log.rows(EventId.SENDEXTERNAL))[0].source_context
+        (received,) = hub.log.rows(EventId.RECEIVE)
+        assert (edge.last, EDGE) == (received.reference, dict(received.custom_data)["ShadowAt"])
+
+
+@in_virtual_time
+async def test_a_next_hop_that_burns_is_replaced_by_another_route(tmp_path: Path) -> None:
+    async with an_edge(tmp_path, HUB, OTHER_HUB) as net:
+        relayed = await a_relayed_message(net)
+        edge = net.nodes[EDGE]
+        await net.wipe(HUB)
+        net.sink.answer = lambda address: OK
+
+        await asyncio.sleep(KEPT_SPAN - HEARTBEAT)
+        role_before = await edge.role(relayed)
+        await until(edge.in_role(relayed, Role.DELIVERED), 5 * HEARTBEAT)
+        await until(lambda: bool(net.sink.arrived), 5 * HEARTBEAT)
+
+        assert Role.SHADOW is role_before
+        assert [OTHER_HUB] == [who for who, _, _ in net.sink.arrived]
+        assert ["Silence"] == [dict(event.custom_data)["Reason"] for event in edge.log.rows(EventId.RESUBMIT)]
+
+
+@in_virtual_time
+async def test_a_next_hop_that_returns_with_its_database_yields_to_the_other_route(tmp_path: Path) -> None:
+    """Exchange delivers twice here: its server delivers what it has, when it is back."""
+    async with an_edge(tmp_path, HUB, OTHER_HUB) as net:
+        relayed = await a_relayed_message(net)
+        await net.stop(HUB)
+        net.sink.answer = lambda address: OK
+        await until(lambda: bool(net.sink.arrived), KEPT_SPAN + 5 * HEARTBEAT)
+
+        hub = await net.start(HUB, [EDGE], redundancy="previous-hop", peer={EDGE: {"boundary": "edge"}})
+        await asyncio.sleep(10 * KEPT_SPAN)
+
+        assert [OTHER_HUB] == [who for who, _, _ in net.sink.arrived]
+        assert await hub.role(relayed) in (Role.DELIVERED, Role.RELEASED)
+
+
+@in_virtual_time
+async def test_without_another_route_it_waits_for_the_next_hop_that_returns_with_its_database(tmp_path: Path) -> None:
+    async with an_edge(tmp_path, HUB) as net:
+        relayed = await a_relayed_message(net)
+        edge = net.nodes[EDGE]
+        await net.stop(HUB)
+        net.sink.answer = lambda address: OK
+
+        await asyncio.sleep(10 * KEPT_SPAN)
+        role_meanwhile = await edge.role(relayed)
+        await net.start(HUB, [EDGE], redundancy="previous-hop", peer={EDGE: {"boundary": "edge"}})
+        await until(edge.in_role(relayed, Role.DELIVERED), 5 * HEARTBEAT)
+
+        assert Role.SHADOW is role_meanwhile
+        assert [HUB] == [who for who, _, _ in net.sink.arrived]
+        assert [] == edge.log.rows(EventId.RESUBMIT)
+
+
+@in_virtual_time
+async def test_without_another_route_it_is_relayed_again_to_the_next_hop_that_lost_its_disk(tmp_path: Path) -> None:
+    async with an_edge(tmp_path, HUB) as net:
+        relayed = await a_relayed_message(net)
+        edge = net.nodes[EDGE]
+        await net.wipe(HUB)
+        net.sink.answer = lambda address: OK
+        await asyncio.sleep(10 * KEPT_SPAN)
+        role_meanwhile = await edge.role(relayed)
+
+        await net.start(HUB, [EDGE], redundancy="previous-hop", peer={EDGE: {"boundary": "edge"}})
+        again = relayed_id(relayed, HUB, frozenset((1,)))
+        await until(edge.in_role(again, Role.DELIVERED), 10 * HEARTBEAT)
+
+        assert Role.SHADOW is role_meanwhile
+        assert [HUB] == [who for who, _, _ in net.sink.arrived]
+        assert ["DatabaseChanged"] == [dict(event.custom_data)["Reason"] for event in edge.log.rows(EventId.RESUBMIT)]
+
+
+@in_virtual_time
+async def test_without_another_route_it_is_returned_to_its_sender_in_the_end(tmp_path: Path) -> None:
+    async with an_edge(tmp_path, HUB, message_expiration_timeout="10m") as net:
+        relayed = await a_relayed_message(net)
+        edge = net.nodes[EDGE]
+        await net.wipe(HUB)
+
+        await until(edge.in_role(relayed, Role.DELIVERED), 900)
+
+        assert 1 == len(edge.log.rows(EventId.DSN))
+        assert 1 == len(edge.log.rows(EventId.EXPIRE))
+        assert [] == net.sink.arrived
+
+
+@in_virtual_time
+async def test_a_lost_reply_makes_no_second_message(tmp_path: Path) -> None:
+    async with an_edge(tmp_path, HUB) as net:
+        edge, hub = net.nodes[EDGE], net.nodes[HUB]
+        real, calls = hub.services.desk.track, []
+
+        async def reply_is_lost(*arguments: Any) -> Reply:
+            reply = await real(*arguments)
+            calls.append(reply.code)
+            if len(calls) == 1:
+                net.cut.add(frozenset((EDGE, HUB)))
+            return reply
+
+        hub.services.desk.track = reply_is_lost
+        assert 250 == (await edge.accept()).code
+        relayed = relayed_id(edge.last, HUB, frozenset((1,)))
+        await until(lambda: len(calls) == 1, 5)
+        await asyncio.sleep(HEARTBEAT)
+        net.heal()
+
+        await until(edge.in_role(edge.last, Role.DELIVERED), 10 * HEARTBEAT)
+        await until(lambda: bool(net.sink.arrived), 10 * HEARTBEAT)
+        await asyncio.sleep(10 * HEARTBEAT)
+
+        assert [250, 554] == calls
+        assert [HUB] == [who for who, _, _ in net.sink.arrived]
+        assert await edge.role(relayed) in (None, Role.DELIVERED)
+
+
+@in_virtual_time
+async def test_a_next_hop_that_delivers_before_the_relay_is_recorded_is_heard(tmp_path: Path) -> None:
+    async with an_edge(tmp_path, HUB) as net:
+        edge = net.nodes[EDGE]
+        edge.ledger.gates["record_attempt"] = gate = asyncio.Event()
+        assert 250 == (await edge.accept()).code
+        relayed = relayed_id(edge.last, HUB, frozenset((1,)))
+
+        await until(lambda: bool(net.sink.arrived), 5)
+        await asyncio.sleep(2 * HEARTBEAT)  # the edge asks for discard notifications meanwhile
+        gate.set()
+
+        await until(edge.in_role(relayed, Role.DELIVERED), 2 * HEARTBEAT)
+        assert [HUB] == [who for who, _, _ in net.sink.arrived]
+
+
+@in_virtual_time
+async def test_a_chain_of_three_lets_the_first_go_when_the_second_has_handed_on(tmp_path: Path) -> None:
+    net = Net(tmp_path)
+    try:
+        await net.start(HUB, [OTHER_HUB], redundancy="previous-hop")
+        await net.start(OTHER_HUB, [HUB, EDGE], routes=route_to(HUB), redundancy="previous-hop")
+        edge = await net.start(EDGE, [OTHER_HUB], boundary="example", routes=route_to(OTHER_HUB), redundancy="previous-hop",
+                               max_retries_for_local_site_shadow=0, max_retries_for_remote_site_shadow=0)  # fmt: skip
+        await asyncio.sleep(1)
+        net.sink.answer = lambda address: BUSY
+        assert 250 == (await edge.accept()).code
+        first = relayed_id(edge.last, OTHER_HUB, frozenset((1,)))
+        second = relayed_id(first, HUB, frozenset((1,)))
+
+        await until(edge.in_role(first, Role.DELIVERED), 5 * HEARTBEAT)
+        kept = await net.nodes[OTHER_HUB].role(second)
+        net.sink.answer = lambda address: OK
+        await until(net.nodes[OTHER_HUB].in_role(second, Role.DELIVERED), 5 * HEARTBEAT)
+
+        assert Role.SHADOW is kept
+        assert [HUB] == [who for who, _, _ in net.sink.arrived]
+    finally:
+        await net.close()
+
+
+@in_virtual_time
+async def test_one_message_is_kept_for_one_next_hop_and_delivered_to_another(tmp_path: Path) -> None:
+    routes = [
+        {"recipients": ["*@corp.example"], "next_hop": f"{HUB}:2525", "redundancy": "previous-hop"},
+        {"recipients": ["*"], "next_hop": "sink.example:25"},
+    ]
+    net = Net(tmp_path)
+    try:
+        await net.start(HUB, [EDGE], redundancy="previous-hop", peer={EDGE: {"boundary": "edge"}})
+        edge = await net.start(EDGE, [HUB], boundary="edge", routes=routes, redundancy="previous-hop")
+        await asyncio.sleep(1)
+        assert 250 == (await edge.accept("user@corp.example", "other@far.example")).code
+        relayed = relayed_id(edge.last, HUB, frozenset((1,)))
+
+        await until(edge.in_role(relayed, Role.DELIVERED), 5 * HEARTBEAT)
+
+        assert [(HUB, "user@corp.example"), (EDGE, "other@far.example")] == sorted(
+            ((who, address) for who, address, _ in net.sink.arrived), key=lambda one: one[1], reverse=True
+        )
+    finally:
+        await net.close()
+
+
+@in_virtual_time
+async def test_a_next_hop_without_the_extension_is_delivered_to_and_done(tmp_path: Path) -> None:
+    net = Net(tmp_path)
+    try:
+        await net.start(HUB, [EDGE])  # its connector does not track
+        edge = await net.start(EDGE, [HUB], routes=route_to(HUB))
+        await asyncio.sleep(1)
+        assert 250 == (await edge.accept()).code
+
+        await until(edge.in_role(edge.last, Role.DELIVERED), 5 * HEARTBEAT)
+
+        assert [EDGE] == [who for who, _, _ in net.sink.arrived]
+        assert "" == (edge.log.rows(EventId.SEND) + edge.log.rows(EventId.SENDEXTERNAL))[0].source_context
+    finally:
+        await net.close()
