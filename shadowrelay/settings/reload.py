@@ -15,6 +15,8 @@ FIXED_TABLES = ("server", "peers", "tls", "tracking", "shipping", "admin", "dns"
 FIXED_TRANSPORT = (
     "shadow_redundancy_enabled",
     "shadow_heartbeat_frequency",
+    "shadow_heartbeat_timeout_interval",
+    "shadow_heartbeat_retry_count",
     "shadow_resubmit_time_span",
     "safety_net_hold_time",
     "message_expiration_timeout",

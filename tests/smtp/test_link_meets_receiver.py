@@ -58,6 +58,7 @@ async def a_pair(
             Opening("b.example"),
             FixedClock(),
             LinkEvents(own_identity=own_identity, on_open=poll),
+            boundary=BoundaryName("default"),
             idle_seconds=60.0,
         )
         try:

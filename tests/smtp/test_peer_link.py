@@ -92,6 +92,7 @@ async def a_link(
         opening or Opening("mx1.east.example"),
         StillClock(),
         LinkEvents(**{"own_identity": lambda: ME, **events}),  # type: ignore[arg-type]
+        boundary=BoundaryName("example"),
         sessions_max=sessions_max,
         idle_seconds=idle_seconds,
         control_seconds=DEADLINE,

@@ -14,7 +14,7 @@ RUNNING: dict[str, Any] = {
     "server": {"name": "mx1.east.example", "site": "east"},
     "receive_connectors": [{"name": "inbound", "listen": "127.0.0.1:2525"}, {"name": "inside", "listen": "127.0.0.1:2526"}],
 }
-OTHER = {"shadow_redundancy_enabled": False, "concurrency_per_destination": 7}  # of the keys that are no durations
+OTHER = {"shadow_redundancy_enabled": False, "shadow_heartbeat_retry_count": 7, "concurrency_per_destination": 7}  # of the keys that are no durations
 
 
 def settings(**tables: object) -> Settings:

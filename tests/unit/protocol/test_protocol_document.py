@@ -129,7 +129,7 @@ class Dialog:
         assert ENHANCED.match(lines[0])
 
     def reply_EHLO(self, code, lines):
-        keywords = {format_keyword(hold) for hold in (True, False)}
+        keywords = {format_keyword(hold=hold, track=track) for hold in (True, False) for track in (True, False)}
         assert {line for line in lines if line.startswith("XSHADOW")} <= keywords
 
     def reply_hello(self, code, lines):
@@ -204,7 +204,7 @@ def test_a_dialog_with_a_letter_changed_is_noticed(place):
     ("what", "limit"),
     [
         ("hello", xshadow.HELLO_OCTETS_MAX),
-        ("`XSHADOW=HOLD:…`", len(" XSHADOW=") + xshadow.HOLD_OCTETS_MAX),
+        ("`XSHADOW=TRACK:…`", len(" XSHADOW=") + xshadow.HOLD_OCTETS_MAX),
         ("ENVELOPE line", len("XSHADOW ENVELOPE \r\n") + xshadow.ENVELOPE_OCTETS_MAX),
         ("COMMIT line", len("XSHADOW COMMIT \r\n") + xshadow.COMMIT_OCTETS_MAX),
         ("number", fields.NUMBER_OCTETS_MAX),

@@ -23,6 +23,7 @@ from shadowrelay.protocol.xshadow import (
     format_hold,
     format_keyword,
     format_position,
+    is_track,
     parse_commit,
     parse_envelope,
     parse_form,
@@ -68,8 +69,9 @@ def test_the_word_after_the_verb_decides_its_form(argument, form, rest):
     assert parse_form(argument) == (form, rest)
 
 
-def test_the_keyword_says_whether_copies_are_taken():
-    assert [format_keyword(hold) for hold in (True, False)] == ["XSHADOW HOLD FORKS", "XSHADOW FORKS"]
+def test_the_keyword_says_whether_copies_and_relayed_messages_are_taken():
+    offered = [format_keyword(hold=hold, track=track) for hold in (True, False) for track in (True, False)]
+    assert offered == ["XSHADOW HOLD TRACK FORKS", "XSHADOW HOLD FORKS", "XSHADOW TRACK FORKS", "XSHADOW FORKS"]
 
 
 @pytest.mark.parametrize(("text", "identity"), HELLOS)
@@ -175,9 +177,18 @@ def test_a_copy_offers_its_number():
     assert (ID, CopyNumber(1, 2, A)) == parse_hold(text.upper(), A)
 
 
-@pytest.mark.parametrize("value", ["TRACK", "track:x", f"TRACK:{ID}:1.2"])
-def test_track_is_recognised_and_refused(value):
-    assert refusal(parse_hold, value, A) == "504 5.5.4 XSHADOW=TRACK is not offered here"
+@pytest.mark.parametrize("value", ["TRACK", "track:x", f"TRACK:{ID}", f"TRACK:{ID}:1.2:3"])
+def test_a_bad_track_is_refused_like_a_bad_hold(value):
+    assert is_track(value)
+    assert refusal(parse_hold, value, A) == "501 5.5.4 Bad XSHADOW parameter"
+
+
+def test_track_is_the_hold_of_the_previous_hop():
+    number = CopyNumber(1, 2, A)
+
+    assert f"TRACK:{ID}:1.2" == format_hold(ID, number, is_tracked=True)
+    assert (ID, number) == parse_hold(f"track:{ID}:1.2", A)
+    assert not is_track(f"HOLD:{ID}:1.2")
 
 
 @pytest.mark.parametrize(
