@@ -145,6 +145,7 @@ class Wire:
 # ---- nodes
 
 START_SECONDS_MAX = 60.0
+REDUNDANCY = "before-acknowledgement"  # the default
 SERVE = ("-m", "shadowrelay", "serve")
 PORTS = range(10_000, 32_000)  # below net.ipv4.ip_local_port_range
 LOOPBACK = "127.0.0.1"
@@ -158,13 +159,17 @@ class Place:
     """The name, site and address of a node to create.
 
     Shapes: `host` is the address that it listens on. `inside` is a command that starts its process on another machine, such as
-    `ip netns exec NAME`; it must become that process, not its parent.
+    `ip netns exec NAME`; it must become that process, not its parent. `redundancy` is that of its receive connector. `relays_to`: all its
+    mail goes to these nodes, the first that can be reached, and it keeps the shadow.
     """
 
     name: str
     site: str
     host: str = LOOPBACK
     inside: tuple[str, ...] = ()
+    boundary: str = "lab"
+    redundancy: str = "before-acknowledgement"
+    relays_to: tuple[str, ...] = ()
 
 
 SHORT_TIMES: Table = {
@@ -378,7 +383,7 @@ class Cluster:
 
     def _configuration(self, node: NodeProcess) -> str:
         lines = [
-            *_table("server", {"name": node.name, "site": node.place.site, "boundary": "lab", "data_directory": "data"}),
+            *_table("server", {"name": node.name, "site": node.place.site, "boundary": node.place.boundary, "data_directory": "data"}),
             *_table("transport", self._transport),
             *_table("send", self._send),
             *_table(
@@ -388,6 +393,7 @@ class Cluster:
                     "listen": str(node.address),
                     "relay_from": [self._network],
                     "externally_secured": [self._network],
+                    **({} if node.place.redundancy == REDUNDANCY else {"redundancy": node.place.redundancy}),
                 },
             ),
             *_table("tracking", {"directory": "tracking"}),
@@ -395,15 +401,20 @@ class Cluster:
         ]
         for name, values in self._tables.items():
             lines += _table(name, values)
-        for pattern, next_hop in self._routes.items():
+        if hops := [str(self._address_of(node, self.nodes[name])) for name in node.place.relays_to]:
+            lines += _table("[routes]", {"recipients": ["*"], "next_hop": hops, "redundancy": "previous-hop", "inside_boundary": True})
+        for pattern, next_hop in self._routes.items() if not hops else ():
             lines += _table("[routes]", {"recipients": [pattern], "next_hop": str(next_hop), "inside_boundary": True})
         for other in self.nodes.values():
             if other is not node:
-                peer = HostPort(self._peer_host or other.address.host, other.address.port)
-                address = self._reached_at.get((node.name, other.name), peer)
-                where = {"address": str(address), "admin": f"http://{other.admin}"}
-                lines += _table("[peers]", {"name": other.name, "site": other.place.site, "boundary": "lab", **where})
+                where = {"address": str(self._address_of(node, other)), "admin": f"http://{other.admin}"}
+                lines += _table("[peers]", {"name": other.name, "site": other.place.site, "boundary": other.place.boundary, **where})
         return "\n".join(lines) + "\n"
+
+    def _address_of(self, node: NodeProcess, other: NodeProcess) -> HostPort:
+        """Where the first node reaches the other."""
+        peer = HostPort(self._peer_host or other.address.host, other.address.port)
+        return self._reached_at.get((node.name, other.name), peer)
 
 
 def _table(name: str, values: Table) -> list[str]:

@@ -1,0 +1,103 @@
+"""Real nodes in a chain: an edge relays to a hub and keeps the shadow; the hub is killed and its disk destroyed. docs/design.md 6.7."""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from shadowrelay.lab.cluster import Cluster, NodeProcess, Place
+from shadowrelay.lab.traffic import Load, Sink
+from shadowrelay.model.routing import HostPort
+from tests.kit.clock import until
+from tests.kit.processes import api_of, held_by, queues_of, wait_until_peers_know_each_other
+
+EDGE, HUB, OTHER_HUB = "edge.dmz.example", "hub1.east.example", "hub2.east.example"
+COUNT = 300
+TIMES = {"shadow_heartbeat_timeout_interval": "2s", "shadow_heartbeat_retry_count": 3, "reject_message_on_shadow_failure": False}
+
+
+def places(*hubs: str) -> list[Place]:
+    edge = Place(EDGE, "dmz", boundary="dmz", redundancy="previous-hop", relays_to=hubs)
+    return [edge, *(Place(hub, "east", redundancy="previous-hop") for hub in hubs)]
+
+
+def waiting_count(node: NodeProcess) -> int:
+    return sum(count for count, _ in queues_of(node).values())
+
+
+def kept_count(node: NodeProcess) -> int:
+    with api_of(node) as client:
+        return sum(queue["count"] for queue in client.queues() if queue["kind"] == "Shadow")
+
+
+@asynccontextmanager
+async def a_chain(directory: Path, sink: Sink, *hubs: str) -> AsyncIterator[Cluster]:
+    """The hubs deliver to the sink. COUNT messages were taken by the edge and are in the first hub."""
+    address = await sink.start()
+    async with Cluster(places(*hubs), HostPort("127.0.0.1", address.port), directory=directory, transport=TIMES) as cluster:
+        edge, hub = cluster.nodes[EDGE], cluster.nodes[hubs[0]]
+        await asyncio.to_thread(wait_until_peers_know_each_other, list(cluster.nodes.values()))
+        load = Load({EDGE: edge.address}, random.Random(7), recipients=lambda number: (f"user{number}@corp.example",))
+        await load.run(COUNT, rate=150.0)
+        await load.close()
+        assert COUNT == sum(bool(sent.acknowledged_ids) for sent in load.sent)
+        await until(lambda: kept_count(edge) == COUNT and waiting_count(hub) == COUNT)
+        yield cluster
+
+
+def each_once(sink: Sink) -> dict[str, int]:
+    """Recipients that did not get exactly one message."""
+    counts = Counter(arrival.recipient for arrival in sink.arrivals)
+    return {name: counts[name] for name in (f"user{number}@corp.example" for number in range(1, COUNT + 1)) if counts[name] != 1}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+async def test_a_burnt_next_hop_is_replaced_by_another_route(tmp_path: Path) -> None:
+    sink = Sink()
+    sink.is_deferring = True
+    try:
+        async with a_chain(tmp_path, sink, HUB, OTHER_HUB) as cluster:
+            hub, edge = cluster.nodes[HUB], cluster.nodes[EDGE]
+            await hub.kill()
+            hub.wipe()
+            sink.is_deferring = False
+
+            await until(lambda: len(sink.arrivals) >= COUNT, 90.0)
+            await hub.start()
+            await until(lambda: not held_by(edge), 60.0)
+    finally:
+        await sink.close()
+
+    assert {} == each_once(sink)
+    assert {OTHER_HUB} == {arrival.client_name for arrival in sink.arrivals}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("is_wiped", [True, False], ids=["new database", "same database"])
+async def test_without_another_route_it_waits_until_the_next_hop_is_back(tmp_path: Path, is_wiped: bool) -> None:
+    sink = Sink()
+    sink.is_deferring = True
+    try:
+        async with a_chain(tmp_path, sink, HUB) as cluster:
+            hub, edge = cluster.nodes[HUB], cluster.nodes[EDGE]
+            await hub.kill()
+            if is_wiped:
+                hub.wipe()
+            sink.is_deferring = False
+            await asyncio.sleep(10)  # longer than the time-out times the count
+            held_meanwhile, arrived_meanwhile = kept_count(edge), len(sink.arrivals)
+
+            await hub.start()
+            await until(lambda: len(sink.arrivals) >= COUNT, 90.0)
+            await until(lambda: not held_by(edge), 60.0)
+    finally:
+        await sink.close()
+
+    assert (COUNT, 0) == (held_meanwhile, arrived_meanwhile)
+    assert {} == each_once(sink)
