@@ -19,7 +19,7 @@ from prometheus_client.registry import Collector
 
 from shadowrelay.model.ids import ServerName
 from shadowrelay.model.queue import QueueKind, QueueRow
-from shadowrelay.model.tracking import Replication, ResubmitReason
+from shadowrelay.model.tracking import Acknowledged, Replication, ResubmitReason
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 REFUSALS = ("back pressure", "error", "ledger", "not redundant")
@@ -51,6 +51,10 @@ class Metrics:
         self._refused = _Bounded(self._counter("refused", "Messages that no responsibility was taken for, by reason.", "reason"), REFUSALS)
         self._promoted = _Bounded(self._counter("promoted_messages", "Shadow messages taken over, by reason.", "reason"), ResubmitReason)
         self._attempts = _Bounded(self._counter("delivery_attempts", "Delivery attempts of forks, by result.", "result"), RESULTS)
+        self._delayed = _Bounded(
+            self._counter("delayed_acknowledgements", "Messages whose 250 waited for a delivery, by why it was given.", "why"), Acknowledged
+        )
+        self._delay_seconds = self._counter("acknowledgement_delay_seconds", "How long they waited, in all.")
         self._resubmitted = self._counter("resubmitted_messages", "Messages made from those in Safety Net, on request.")
         self._discarded = self._counter("discarded", "Shadow messages discarded because their primary was done.")
         self._database = self._gauge(
@@ -86,6 +90,11 @@ class Metrics:
     def resubmitted(self) -> None:
         """Count one message made from one in Safety Net."""
         self._counted[self._resubmitted] += 1
+
+    def acknowledgement_delayed(self, why: str, seconds: float) -> None:
+        """Count one 250 that waited."""
+        self._counted[self._delayed.child(why)] += 1
+        self._counted[self._delay_seconds] += seconds
 
     def attempt(self, result: str) -> None:
         """Count one delivery attempt."""

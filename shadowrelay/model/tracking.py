@@ -51,6 +51,15 @@ class Replication(StrEnum):
     DISABLED = "Disabled"  # shadow_redundancy_enabled is off
 
 
+class Acknowledged(StrEnum):
+    """Why a 250 that had waited was given. docs/design.md 6.7."""
+
+    DONE = "done"  # every recipient is done here
+    COPIED = "copied"  # a shadow server has a copy
+    BEST_EFFORT = "best effort"  # the time was over: until it is relayed, the message is on this disk only
+    STOPPING = "stopping"  # this node stops taking mail: likewise
+
+
 class ResubmitReason(StrEnum):
     """`S:Reason` of RESUBMIT: why the shadow server became primary. docs/design.md 6.1."""
 

@@ -10,6 +10,9 @@ reject_message_on_shadow_failure with redundancy enabled; Source: seed-000):
 | yes       | none   | no     | 250, logged as not redundant, copied later           |
 | yes       | none   | yes    | 451 4.4.0 after the unwinding is committed           |
 
+Where `redundancy` of the connector says that mail is not copied, the answer is that of a stored copy; with previous-hop and both the 250 of
+a message without a copy waits for its delivery (`pipeline.delayed`).
+
 "Stored" means: on as many servers as `shadow_copies` wants. In reject mode without so many candidates, nothing is stored.
 """
 
@@ -33,11 +36,13 @@ from shadowrelay.model.replies import (
     Reply,
     queued_as,
 )
-from shadowrelay.model.tracking import Replication
+from shadowrelay.model.tracking import Acknowledged, Replication
+from shadowrelay.model.values import replace
 from shadowrelay.ownership import primary
 from shadowrelay.pipeline import delivery_rules
 from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.copier import Copier, CopyResult
+from shadowrelay.pipeline.delayed import Delayed
 from shadowrelay.pipeline.deliver import DeliverService
 from shadowrelay.pipeline.forks import Verdicts
 from shadowrelay.pipeline.place import PlaceService
@@ -52,12 +57,15 @@ RETRY_SECONDS = 1.0  # between attempts to commit an unwinding or a release
 class AcceptService:
     """Implements port `Acceptor`."""
 
-    def __init__(self, context: Context, copier: Copier, deliver: DeliverService, verdicts: Verdicts, place: PlaceService) -> None:
+    def __init__(
+        self, context: Context, copier: Copier, deliver: DeliverService, verdicts: Verdicts, place: PlaceService, delayed: Delayed
+    ) -> None:
         self._context = context
         self._verdicts = verdicts
         self._copier = copier
         self._deliver = deliver
         self._place = place
+        self._delayed = delayed
 
     @property
     def pressure(self) -> Pressure:
@@ -74,14 +82,67 @@ class AcceptService:
     def accept(self, envelope: Envelope, content: Content) -> Awaitable[Reply]:
         """See `ports.Acceptor`."""
         answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        self._context.tasks.spawn(self._accept(envelope, content), "accept").add_done_callback(partial(_pass_on, answer))
+        delay = self._context.settings.acknowledgement_delay(envelope.connector)
+        work = self._accept(envelope, content) if not delay else self._accept_delayed(envelope, [content], delay)
+        self._context.tasks.spawn(work, "accept").add_done_callback(partial(_pass_on, answer))
         return answer
+
+    async def _accept_delayed(self, envelope: Envelope, held: list[Content], delay: timedelta) -> Reply:
+        """`_accept`, and then wait, without the content: for the delivery of a message that has no copy."""
+        context, message_id = self._context, envelope.message_id
+        self._delayed.expect(message_id)
+        try:
+            reply = await self._accept(envelope, held.pop())
+            if not reply.is_positive:
+                return reply
+            began = context.clock.awake()
+            how = await self._delayed.wait(message_id, delay.total_seconds())
+            if how is Acknowledged.BEST_EFFORT and context.settings.transport.shadow_redundancy_promotion:
+                how = await self._promoted_by_copy(message_id)
+        finally:
+            self._delayed.forget(message_id)
+        seconds = context.clock.awake() - began
+        context.metrics.acknowledgement_delayed(how.value, seconds)
+        if how in (Acknowledged.BEST_EFFORT, Acknowledged.STOPPING):
+            _log.warning("message.acknowledged_by_best_effort", message_id=message_id, seconds=round(seconds, 3), why=how.value)
+            await self._track_best_effort(message_id, seconds)
+        else:
+            _log.info("message.acknowledged_late", message_id=message_id, seconds=round(seconds, 3), why=how.value)
+        return reply
+
+    async def _promoted_by_copy(self, message_id: MessageId) -> Acknowledged:
+        """shadow_redundancy_promotion: the message gets a copy after all, if a peer takes one within shadow_timeout."""
+        context = self._context
+        transport = context.settings.transport
+        if not (context.is_enabled and context.settings.shadow_candidates):
+            return Acknowledged.BEST_EFFORT
+
+        def wants_copy(_: MessageId, claim: Claim | None) -> Transition:
+            return Transition(claim, claim if claim is None or not claim.is_primary else replace(claim, wanted=transport.shadow_copies))
+
+        try:
+            (transition,) = await context.ledger.transition([message_id], wants_copy)
+        except LedgerUnavailable:
+            return Acknowledged.BEST_EFFORT
+        if transition.after is None or not transition.after.is_primary:
+            return Acknowledged.DONE
+        context.attempts.changed(message_id)
+        self._place.want(message_id)
+        return await self._delayed.wait(message_id, transport.shadow_timeout.total_seconds())
+
+    async def _track_best_effort(self, message_id: MessageId, seconds: float) -> None:
+        """The row that says that a message was acknowledged while it was on this disk only."""
+        stored = await self._context.ledger.load(message_id)
+        if stored is not None:
+            reason = f"Acknowledged after {seconds:.3f} s by best effort"
+            self._context.tracking.write(tracking.haredirectfail(self._context.me.server, stored, at=self._context.now(), reason=reason))
 
     async def _accept(self, envelope: Envelope, content: Content) -> Reply:
         context, message_id = self._context, envelope.message_id
         started = context.clock.awake()
         transport = context.settings.transport
-        is_enabled, wanted = transport.shadow_redundancy_enabled, transport.shadow_copies
+        is_enabled = transport.shadow_redundancy_enabled and context.settings.redundancy_of(envelope.connector).copies
+        wanted = transport.shadow_copies if is_enabled or not transport.shadow_redundancy_enabled else 0
         reject = is_enabled and transport.reject_message_on_shadow_failure
         try:
             plan = self._copier.plan(message_id, copies=wanted) if is_enabled else ()
@@ -161,10 +222,11 @@ class AcceptService:
         wanted, made = stored.claim.wanted, 0 if result is None else len(result.stored)
         for party, _ in result.stored if result is not None else ():
             context.tracking.write(tracking.haredirect(me, stored, at=now, server=party.server, elapsed=elapsed, size=size))
-        if made == wanted:
+        if made == wanted and wanted:
+            self._delayed.end(stored.envelope.message_id, Acknowledged.COPIED)
             replication, shadow_elapsed = Replication.SUCCESS, elapsed
             context.metrics.shadow_latency(at - started)
-        elif context.is_enabled:
+        elif context.is_enabled and wanted:
             replication, shadow_elapsed = Replication.FAILED, None
             context.tracking.write(tracking.haredirectfail(me, stored, at=now, reason=_why(result), size=size))
             _log.warning(

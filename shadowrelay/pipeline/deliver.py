@@ -29,9 +29,11 @@ from shadowrelay.model.ownership import Role
 from shadowrelay.model.queue import SUBMISSION, WAITS_FOR_COPY, ForkRetry, StoredMessage
 from shadowrelay.model.replies import ContentCorrupt, LeaseTooShort, LedgerUnavailable
 from shadowrelay.model.routing import Destination, Fork
+from shadowrelay.model.tracking import Acknowledged
 from shadowrelay.ownership import rules
 from shadowrelay.pipeline import delivery_rules
 from shadowrelay.pipeline.context import Context
+from shadowrelay.pipeline.delayed import Delayed
 from shadowrelay.pipeline.delivery_rules import NO_REPLY, reply_of
 from shadowrelay.pipeline.forks import ForkAttempt, Forks, NextHopNews, Outcomes, SameInProgress, Verdicts
 from shadowrelay.pipeline.leases import ACCEPT, AttemptLease
@@ -62,8 +64,10 @@ class DeliverService:
         request_review: Callable[[MessageId], None],
         note_parked: Callable[[ServerName], None],
         want_copy: Callable[[MessageId], None],
+        delayed: Delayed,
     ) -> None:
         self._context = context
+        self._delayed = delayed
         self._request_review = request_review
         self._note_parked = note_parked
         self._want_copy = want_copy
@@ -74,7 +78,7 @@ class DeliverService:
         self._queues = queues = NextHopQueues(context, self._event.set, self._without_room)
         self._enqueuer = Enqueuer(context, forks, verdicts, queues, want_copy)
         self._loaded_since_start: set[int] = set()  # internal ids of earlier messages that have had their LOAD
-        self._outcomes = Outcomes(context, verdicts, queues.note_due, self.committed, self._loaded_since_start.discard)
+        self._outcomes = Outcomes(context, verdicts, queues.note_due, self.committed, self._done)
         self._fresh: dict[MessageId, None] = {}  # new in the ledger, or just placed: to be examined
         self._in_hand: dict[MessageId, dict[str, Ordinals]] = {}  # of the loaded forks, by next hop
         self._in_review: dict[MessageId, dict[str, bool]] = {}  # by next hop: is it only aging?
@@ -113,6 +117,11 @@ class DeliverService:
         self._want_copy(message_id)
         self._look_at(message_id)
 
+    def _done(self, message_id: MessageId, internal_id: int) -> None:
+        """Every recipient of the message is done, and that is recorded."""
+        self._loaded_since_start.discard(internal_id)
+        self._delayed.end(message_id, Acknowledged.DONE)
+
     def wake_server(self, server: ServerName, limit: int = ALL) -> None:
         """Wake the messages that wait for this server, at most `limit`: it is back, need not be waited for any longer, or was
         forgotten."""
@@ -125,6 +134,7 @@ class DeliverService:
 
     def placed(self, message_id: MessageId) -> None:
         """The message has a copy now: the ledger has made due whatever waited for it."""
+        self._delayed.end(message_id, Acknowledged.COPIED)
         if self._context.settings.transport.reject_message_on_shadow_failure:
             self._fresh[message_id] = None
             self._event.set()

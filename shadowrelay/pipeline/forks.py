@@ -481,7 +481,8 @@ class Verdicts:
 
 class Outcomes:
     """`note_due` is called with the queue and due time of each fork that waits, `on_side` with the id of each side message that was
-    committed with an outcome, `on_done` with the internal id of each message that is done."""
+    committed with an outcome, `on_done` with the id and the internal id of each message that is
+    done."""
 
     def __init__(
         self,
@@ -489,7 +490,7 @@ class Outcomes:
         verdicts: Verdicts,
         note_due: Callable[[str, datetime | None], None],
         on_side: Callable[[MessageId], None],
-        on_done: Callable[[int], None],
+        on_done: Callable[[MessageId, int], None],
     ) -> None:
         self._context = context
         self._verdicts = verdicts
@@ -553,7 +554,7 @@ class Outcomes:
             self._on_side(side.message.envelope.message_id)
         if transition.after is not None and transition.after.is_done:
             context.leases.forget(message_id)
-            self._on_done(stored.internal_id)
+            self._on_done(message_id, stored.internal_id)
 
     async def _set_aside_delivered(self, stored: StoredMessage) -> None:
         while True:

@@ -46,7 +46,7 @@ class TrackService:
         if peer.server not in context.peers:  # its notifications would never be fetched, nor ours heard
             return NOT_LINKED
         previous = Party(peer.server, peer.database)
-        wanted = transport.shadow_copies if self._copies(envelope.connector) else 0
+        wanted = transport.shadow_copies if context.settings.redundancy_of(envelope.connector).copies else 0
         claim = primary.relayed_claim(context.me, previous, offer.number, len(envelope.recipients), wanted)
         now, started = context.now(), context.clock.awake()
         message = NewMessage(envelope, claim, Origin.CLIENT, now, delivery_rules.remember_until(now, transport))
@@ -78,6 +78,3 @@ class TrackService:
             self._place.want(message_id)
         self._deliver.take_over(stored, None if content.path is not None else content)
         return queued_as(message_id)
-
-    def _copies(self, connector: str) -> bool:
-        return any(each.name == connector and each.redundancy.copies for each in self._context.settings.receive_connectors)

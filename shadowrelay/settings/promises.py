@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from shadowrelay.settings.texts import format_duration
-from shadowrelay.settings.values import Settings, WithoutLease
+from shadowrelay.settings.values import Redundancy, Settings, WithoutLease
 
 
 def promises(settings: Settings) -> list[str]:
@@ -15,6 +15,9 @@ def _about_copies(settings: Settings) -> Iterator[str]:
     transport = settings.transport
     if not transport.shadow_redundancy_enabled:
         yield "shadow_redundancy_enabled = false means: no copies are made. Mail on this server is lost with its disk."
+        return
+    yield from _about_ways(settings)
+    if settings.receive_connectors and not settings.copies_wanted:
         return
     count = transport.shadow_copies
     others = "another server has a synced copy" if count == 1 else f"{count} other servers have synced copies"
@@ -30,6 +33,38 @@ def _about_copies(settings: Settings) -> Iterator[str]:
             f"reject_message_on_shadow_failure = false means: if that fails for {timeout}, the message is accepted all the same. It is "
             "lost with this server's disk until a peer takes a copy. Log, metrics and /health/ready report it."
         )
+
+
+def _about_ways(settings: Settings) -> Iterator[str]:
+    """Where mail is not only copied before the 250."""
+    for connector in settings.receive_connectors:
+        delay = format_duration(connector.max_acknowledgement_delay)
+        at_most = f", or after {delay}, by best effort" if connector.max_acknowledgement_delay else ""
+        if connector.redundancy is Redundancy.NONE:
+            yield f'At {connector.listen} redundancy = "none" means: mail is not copied. It is lost with this server\'s disk.'
+        elif connector.redundancy is Redundancy.PREVIOUS_HOP and connector.max_acknowledgement_delay:
+            yield (
+                f'At {connector.listen} redundancy = "previous-hop" means: mail is not copied. A client gets its 250 when the message '
+                f"is delivered or relayed{at_most}: until it is relayed, it is then lost with this server's disk. Peers that relay to this "
+                "server keep a shadow."
+            )
+        elif connector.redundancy is Redundancy.PREVIOUS_HOP:
+            yield (
+                f'At {connector.listen} redundancy = "previous-hop" means: mail is not copied, and until it is relayed it is lost with '
+                "this server's disk. Peers that relay to this server keep a shadow."
+            )
+        elif connector.redundancy is Redundancy.BOTH:
+            yield (
+                f'At {connector.listen} redundancy = "both" means: mail of clients is copied, and what a peer relays is kept by that peer. '
+                f"A message without a copy is answered when it is delivered or relayed{at_most}."
+            )
+    span = format_duration(settings.transport.shadow_heartbeat_timeout_interval * settings.transport.shadow_heartbeat_retry_count)
+    for route in settings.routes:
+        if route.redundancy.tracks:
+            yield (
+                f"Mail for {_listed(route.recipients)} stays here as a shadow until the next hop, if it is a peer, has handed it on. If "
+                f"that is silent for {span}, it goes another way; without one it waits."
+            )
 
 
 def _about_failures(settings: Settings) -> Iterator[str]:

@@ -133,6 +133,8 @@ class Transport(Section):
     """Make, hold and ask for shadow copies. Off: nothing is advertised, copied, or refused for lack of a copy. Source: msp-tc"""
     reject_message_on_shadow_failure: bool = False
     """No copy possible: true answers 451 4.4.0, false accepts the message and makes it redundant later. Source: seed-000, msp-tc"""
+    shadow_redundancy_promotion: bool = False
+    """When max_acknowledgement_delay is over: true first places a copy on a peer, if one takes it, false answers 250. Source: msp-tc"""
     shadow_copies: Annotated[Count, Field(ge=1, le=3)] = 1
     """On how many other servers each message is kept: as many nodes may be destroyed at once. Exchange makes one copy."""
     shadow_message_preference_setting: Preference = Preference.PREFER_REMOTE
@@ -206,6 +208,9 @@ class ReceiveConnector(Section):
     """Addresses that may use XSHADOW without TLS when they name a configured peer. For labs. Source: seed-003"""
     redundancy: Redundancy = Redundancy.BEFORE_ACKNOWLEDGEMENT
     """What is promised to clients here: before-acknowledgement, previous-hop, both or none (docs/design.md 6.7). Source: seed-003"""
+    max_acknowledgement_delay: Annotated[Duration, Field(ge=timedelta(0), le=4 * MINUTE)] = 30 * SECOND
+    """Where mail is not copied: how long the 250 waits until the message is delivered, or kept by two servers; then best effort. 0: off.
+    At most 4m, because clients give up after 5 (RFC 5321 asks for 10). Source: msp-rc, seed-003"""
     accept_xshadow: bool = True
     """Peers may place shadow messages through this connector. Source: seed-003"""
     connection_inactivity_timeout: Annotated[Duration, Field(ge=10 * MILLISECOND, le=DAY)] = Field(default_factory=_inactivity_timeout)
@@ -553,6 +558,18 @@ class Settings(Section):
         if not self.tracks:
             return self.shadow_candidates
         return tuple(peer for peer in self.peers if peer.send_xshadow)
+
+    def redundancy_of(self, connector: str) -> Redundancy:
+        """Of the receive connector with this name; the default for one that is gone, or for mail that came by none."""
+        found = (each.redundancy for each in self.receive_connectors if each.name == connector)
+        return next(found, Redundancy.BEFORE_ACKNOWLEDGEMENT)
+
+    def acknowledgement_delay(self, connector: str) -> timedelta:
+        """How long an acknowledgement may wait there; nothing where the way of the connector does not ask for it."""
+        for each in self.receive_connectors:
+            if each.name == connector and each.redundancy.tracks:
+                return each.max_acknowledgement_delay
+        return timedelta(0)
 
     @property
     def copies_wanted(self) -> int:

@@ -8,7 +8,7 @@ from ipaddress import ip_address
 from shadowrelay.ownership import rules
 from shadowrelay.settings import certificates
 from shadowrelay.settings.texts import format_size
-from shadowrelay.settings.values import Preference, ReceiveConnector, Settings
+from shadowrelay.settings.values import Preference, ReceiveConnector, Redundancy, Settings
 
 MESSAGE_SIZE_BYTES_MIN = 64_000
 RECIPIENTS_COUNT_MIN = 100
@@ -19,6 +19,7 @@ def warnings(settings: Settings, now: datetime | None = None) -> list[str]:
     return [
         *_about_redundancy(settings),
         *_about_peers(settings),
+        *_about_tracking(settings),
         *_about_times(settings),
         *(line for connector in settings.receive_connectors for line in _about_connector(connector, settings)),
         *_about_routes(settings),
@@ -38,6 +39,8 @@ def _about_redundancy(settings: Settings) -> Iterator[str]:
         "every message will be refused with 451" if transport.reject_message_on_shadow_failure else "messages are accepted without a copy"
     )
     candidates = settings.shadow_candidates
+    if settings.receive_connectors and not settings.copies_wanted:
+        return  # no mail is to be copied
     if not candidates:
         yield f"no peer of boundary {settings.server.boundary} may hold copies: {outcome}; add [[peers]] of this boundary with send_xshadow"
         return
@@ -80,6 +83,8 @@ def _servers_for_copies(settings: Settings) -> int:
 
 def _about_peers(settings: Settings) -> Iterator[str]:
     for peer in settings.peers:
+        if peer.boundary != settings.server.boundary and settings.tracks:
+            continue  # it may be a previous or a next hop
         if peer.boundary != settings.server.boundary:
             ours = settings.server.boundary
             yield f"peer {peer.name} is of boundary {peer.boundary}, this node of {ours}: neither ever holds copies for the other"
@@ -109,6 +114,29 @@ def _about_times(settings: Settings) -> Iterator[str]:
             f"transport.shadow_resubmit_time_span allows a lease to begin the final dot with {allowed:.3g} s left for its reply, where "
             "RFC 5321 asks for 10 minutes: a next hop that is slower while a peer is silent gets the message again; make it 30m or more"
         )
+
+
+def _about_tracking(settings: Settings) -> Iterator[str]:
+    """The way of Exchange 2010."""
+    addresses = {(peer.address.host.lower(), peer.address.port) for peer in settings.linked_peers}
+    for number, route in enumerate(settings.routes):
+        if route.redundancy.tracks and not any((hop.host.lower(), hop.port) in addresses for hop in route.next_hop):
+            yield (
+                f"routes[{number}].redundancy is {route.redundancy}, but no next_hop is the address of a peer: it is delivered to, and no "
+                "shadow is kept; add the next hop under [[peers]], or remove redundancy"
+            )
+    has_track = any(route.redundancy.tracks for route in settings.routes)
+    for connector in settings.receive_connectors:
+        if connector.redundancy is Redundancy.PREVIOUS_HOP and not has_track and connector.max_acknowledgement_delay:
+            yield (
+                f"receive connector {connector.name}: redundancy is previous-hop, and no route is: mail of clients there is on this disk "
+                "only when it is acknowledged by best effort; add redundancy to a route, or use both"
+            )
+        if not connector.redundancy.tracks and "max_acknowledgement_delay" in connector.model_fields_set:
+            yield (
+                f"receive connector {connector.name}: max_acknowledgement_delay has no effect with redundancy = "
+                f"{connector.redundancy}; remove it, or use previous-hop or both"
+            )
 
 
 def _about_connector(connector: ReceiveConnector, settings: Settings) -> Iterator[str]:

@@ -464,7 +464,9 @@ class Receiver(Connection):
         )
         self._is_deciding = self._is_our_time = True  # no timeout ends a session between the final dot and its reply
         try:
-            reply = await reception.acceptor.accept(envelope, content)
+            answer = reception.acceptor.accept(envelope, content)
+            del content  # the answer may take its time
+            reply = await answer
         except BaseException:
             sink.discard()
             raise

@@ -1,0 +1,195 @@
+"""Delayed acknowledgement: a client's 250 waits until its message is delivered, or kept by two servers. docs/design.md 6.7."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shadowrelay.model.ownership import Role
+from shadowrelay.model.replies import Reply
+from shadowrelay.model.tracking import EventId
+from tests.kit.clock import until
+from tests.kit.nodes import EAST, HEARTBEAT, OK, WEST, Net, VirtualNode, in_virtual_time
+from tests.pipeline.test_track import EDGE, HUB, an_edge
+
+BUSY = Reply(451, "4.3.2", "not now")
+DELAY = 30.0
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+async def a_node(net: Net, redundancy: str = "previous-hop", **changes: Any) -> VirtualNode:
+    return await net.start(EAST, [], redundancy=redundancy, **changes)
+
+
+def counted(node: VirtualNode) -> set[str]:
+    return {name for name in node.log.counts if name.startswith("acknowledgement_delayed")}
+
+
+@in_virtual_time
+async def test_the_250_waits_until_the_next_hop_has_the_message(tmp_path: Path) -> None:
+    net = Net(tmp_path)
+    try:
+        node = await a_node(net)
+        net.sink.answer = lambda address: BUSY if now() < 7 else OK
+
+        reply = await node.accept(connector="default")
+
+        assert 250 == reply.code
+        assert 7 <= now() < DELAY
+        assert ["user1@corp.example"] == net.sink.addresses()
+        assert {"acknowledgement_delayed done"} == counted(node)
+        assert [] == node.log.rows(EventId.HAREDIRECTFAIL)
+    finally:
+        await net.close()
+
+
+@in_virtual_time
+async def test_after_the_delay_the_250_is_given_by_best_effort_and_logged_as_that(tmp_path: Path) -> None:
+    net = Net(tmp_path)
+    try:
+        node = await a_node(net)
+        net.sink.answer = lambda address: BUSY
+
+        reply = await node.accept(connector="default")
+
+        assert 250 == reply.code
+        assert DELAY <= now() < DELAY + 1
+        assert {"acknowledgement_delayed best effort"} == counted(node)
+        (row,) = node.log.rows(EventId.HAREDIRECTFAIL)
+        assert row.source_context == "Acknowledged after 30.000 s by best effort"
+    finally:
+        await net.close()
+
+
+@in_virtual_time
+async def test_a_message_acknowledged_by_best_effort_is_lost_with_its_only_disk(tmp_path: Path) -> None:
+    """The example of the sources: an edge acknowledges what it cannot pass on, and burns. It is counted, not prevented."""
+    async with an_edge(tmp_path, HUB) as net:
+        edge = net.nodes[EDGE]
+        net.isolate(EDGE)
+        reply = await edge.accept(connector="default")
+        log = edge.log
+        await net.wipe(EDGE)
+        net.heal()
+        await net.start(EDGE, [HUB], boundary="edge", redundancy="previous-hop")
+        await asyncio.sleep(20 * HEARTBEAT)
+
+        assert 250 == reply.code
+        assert [] == net.sink.arrived
+        assert 1 == log.counts["acknowledgement_delayed best effort"]
+        assert 1 == len(log.rows(EventId.HAREDIRECTFAIL))
+
+
+@in_virtual_time
+async def test_what_is_relayed_is_acknowledged_at_once(tmp_path: Path) -> None:
+    async with an_edge(tmp_path, HUB) as net:
+        net.sink.answer = lambda address: BUSY  # the hub's next hop
+        began = now()
+
+        reply = await net.nodes[EDGE].accept(connector="default")
+
+        assert 250 == reply.code
+        assert now() - began < 1
+
+
+@in_virtual_time
+async def test_with_promotion_a_copy_is_made_in_the_end(tmp_path: Path) -> None:
+    net = Net(tmp_path)
+    try:
+        await net.start(WEST, [EAST])
+        node = await net.start(EAST, [WEST], redundancy="previous-hop", shadow_redundancy_promotion=True)
+        await asyncio.sleep(1)
+        net.sink.answer = lambda address: BUSY
+
+        reply = await node.accept(connector="default")
+
+        assert 250 == reply.code
+        assert Role.SHADOW is await net.nodes[WEST].role(node.last)
+        assert {"acknowledgement_delayed copied"} == counted(node)
+        assert [] == node.log.rows(EventId.HAREDIRECTFAIL)
+    finally:
+        await net.close()
+
+
+@in_virtual_time
+@pytest.mark.parametrize("redundancy", ["previous-hop", "none"])
+async def test_mail_of_such_a_connector_is_not_copied_and_not_refused_for_that(tmp_path: Path, redundancy: str) -> None:
+    net = Net(tmp_path)
+    try:
+        await net.start(WEST, [EAST])
+        node = await net.start(EAST, [WEST], redundancy=redundancy, reject_message_on_shadow_failure=True)
+        await asyncio.sleep(1)
+        net.sink.answer = lambda address: BUSY if now() < 10 else OK
+
+        reply = await node.accept(connector="default")
+        await until(node.in_role(node.last, Role.DELIVERED), 10 * HEARTBEAT)
+
+        assert 250 == reply.code
+        assert None is await net.nodes[WEST].role(node.last)
+        assert [] == node.log.rows(EventId.HAREDIRECT) + node.log.rows(EventId.HAREDIRECTFAIL)
+        assert "Disabled" == dict(node.log.rows(EventId.RECEIVE)[0].custom_data)["Replication"]
+        assert counted(node) == ({"acknowledgement_delayed done"} if redundancy == "previous-hop" else set())
+    finally:
+        await net.close()
+
+
+@in_virtual_time
+async def test_with_both_only_a_message_without_a_copy_waits(tmp_path: Path) -> None:
+    net = Net(tmp_path)
+    try:
+        await net.start(WEST, [EAST])
+        node = await net.start(EAST, [WEST], redundancy="both")
+        await asyncio.sleep(1)
+        net.sink.answer = lambda address: BUSY
+        began = now()
+        await node.accept(connector="default")
+        with_a_copy = now() - began
+        await net.kill(WEST)
+        began = now()
+        await node.accept(connector="default")
+        without_a_copy = now() - began
+
+        assert with_a_copy < 1
+        assert without_a_copy >= DELAY
+    finally:
+        await net.close()
+
+
+@in_virtual_time
+async def test_a_node_that_stops_answers_at_once(tmp_path: Path) -> None:
+    net = Net(tmp_path)
+    try:
+        node = await a_node(net)
+        net.sink.answer = lambda address: BUSY
+        waiting = asyncio.ensure_future(node.accept(connector="default"))
+        await asyncio.sleep(2)
+        is_waiting = not waiting.done()
+
+        node.services.delayed.release(is_stopping=True)
+        reply = await waiting
+
+        assert is_waiting
+        assert (250, True) == (reply.code, now() < 3)
+        assert 0 == len(node.services.delayed)
+    finally:
+        await net.close()
+
+
+@in_virtual_time
+async def test_a_client_that_gives_up_loses_nothing(tmp_path: Path) -> None:
+    net = Net(tmp_path)
+    try:
+        node = await a_node(net)
+        net.sink.answer = lambda address: BUSY if now() < 7 else OK
+        waiting = asyncio.ensure_future(node.accept(connector="default"))
+        await asyncio.sleep(2)
+        waiting.cancel()
+
+        await until(lambda: bool(net.sink.arrived), 20)
+        await until(lambda: not len(node.services.delayed), 20)
+    finally:
+        await net.close()

@@ -1,0 +1,285 @@
+"""Worlds of chains: an edge relays by TRACK to one of two hubs, and they to a last server, which delivers. Faults as a seed says.
+
+`python -m tests.simulation.chains --seeds 1-1000`. The services are real, over real queue databases in memory; sessions and next hops are
+those of `tests.kit.nodes`, so that a world takes a fraction of a second. What must hold: each acknowledged message is delivered to each
+recipient; it is delivered twice only for a cause (docs/design.md 3, I4) that the world saw; nothing is left in any queue.
+"""
+
+import argparse
+import asyncio
+import logging
+import random
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import async_solipsism
+import structlog
+
+from shadowrelay.model.ids import ServerName
+from shadowrelay.model.replies import Reply
+from shadowrelay.model.tracking import EventId
+from tests.kit.nodes import BASE, EAST, HEARTBEAT, NORTH, OK, SOUTH, WEST, Net, Recorder
+
+EDGE, HUB, OTHER_HUB, LAST = WEST, EAST, NORTH, SOUTH
+KEPT_SPAN = 3 * HEARTBEAT
+BUSY = Reply(451, "4.3.2", "not now")
+STEPS = 40
+CALM_SECONDS_MAX = 2000.0
+REPORT_SECONDS = 2.0  # a delivery is recorded and heard of by then, unless a fault is in the way
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """`others`: from whom the server was cut off; empty: it was killed, or its disk destroyed. Units: seconds of the world."""
+
+    server: ServerName
+    began: float
+    ended: float
+    others: frozenset[ServerName] = frozenset()
+
+
+class World:
+    """One seed. `complaints` is empty when all is well."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.complaints: list[str] = []
+        self.counts: Counter[str] = Counter()
+        self.acknowledged: list[str] = []
+        self.arrived_at: dict[str, list[tuple[float, ServerName]]] = {}
+        self.faults: list[Fault] = []
+        self.logs: list[Recorder] = []  # of each process
+        self.burnt_at = -1.0  # when a disk was destroyed last, while what was in it is still on its way
+
+    def run(self) -> "World":
+        """All of it, in virtual time."""
+        loop = async_solipsism.EventLoop()
+        shared = Path("/dev/shm")
+        try:
+            with tempfile.TemporaryDirectory(prefix="chains-", dir=shared if shared.is_dir() else None) as directory:
+                loop.run_until_complete(self._live(Path(directory)))
+        finally:
+            loop.close()
+        return self
+
+    def now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    async def _live(self, directory: Path) -> None:
+        self.net = net = Net(directory)
+        self.down: dict[ServerName, float] = {}
+        self.cuts: dict[frozenset[ServerName], float] = {}
+        self.starts = self._starts()
+        net.sink.answer = self._answer
+        net.sink.after_dot = self._note_arrivals
+        self.busy_until = 0.0
+        try:
+            for server in self.starts:
+                await self._start(server)
+            await asyncio.sleep(1)
+            for _ in range(STEPS):
+                await self._step()
+            await self._calm()
+        finally:
+            await net.close()
+        self._judge()
+
+    async def _start(self, server: ServerName) -> None:
+        node = await self.starts[server]()
+        self.logs.append(node.log)
+
+    def _starts(self) -> dict[ServerName, Callable[[], Any]]:
+        """Each server of the chain, as this seed has it: with one hub or two; the last server may not know TRACK, or make copies."""
+        chance, net = self.chance, self.net
+        hubs = [HUB, OTHER_HUB][: chance.choice((1, 2, 2))]
+        last_way = chance.choice(("previous-hop", "previous-hop", "both", "none"))
+        timeout = chance.choice(("5s", "10s"))
+        common = {"shadow_heartbeat_timeout_interval": timeout, "delivery_without_lease": chance.choice(("deliver", "deliver", "defer"))}
+        self.counts[f"last server: {last_way}"] += 1
+
+        in_hubs = {hub: {"boundary": "hubs"} for hub in hubs}
+
+        def route(*servers: ServerName) -> list[dict[str, Any]]:
+            return [{"recipients": ["*"], "next_hop": [f"{server}:2525" for server in servers], "redundancy": "previous-hop"}]
+
+        starts: dict[ServerName, Callable[[], Any]] = {
+            LAST: partial(net.start, LAST, hubs, boundary="last", redundancy=last_way, peer=in_hubs, **common)
+        }
+        for hub in hubs:
+            peer = {LAST: {"boundary": "last"}, EDGE: {"boundary": "edge"}, **in_hubs}
+            names = [LAST, EDGE, *(other for other in hubs if other != hub)]
+            starts[hub] = partial(
+                net.start, hub, names, boundary="hubs", redundancy="previous-hop", routes=route(LAST), peer=peer, **common
+            )
+        starts[EDGE] = partial(
+            net.start, EDGE, hubs, boundary="edge", redundancy="previous-hop", routes=route(*hubs), peer=in_hubs, **common
+        )
+        return starts
+
+    def _answer(self, address: str) -> Reply:
+        return BUSY if self.now() < self.busy_until else OK
+
+    async def _note_arrivals(self, server: ServerName) -> None:
+        for who, address, _ in self.net.sink.arrived[sum(map(len, self.arrived_at.values())) :]:
+            self.arrived_at.setdefault(address, []).append((self.now(), who))
+
+    # faults
+
+    async def _step(self) -> None:
+        chance = self.chance
+        await asyncio.sleep(chance.choice((0.0, 0.1, 1.0, 3.0)) * chance.random())
+        await self._end_faults()
+        if EDGE in self.net.nodes:
+            for _ in range(chance.choice((0, 1, 1, 3))):
+                await self._send()
+        if chance.random() < 0.4:
+            await chance.choices([self._kill, self._wipe, self._cut, self._defer], [4, 2, 3, 2])[0]()
+
+    async def _send(self) -> None:
+        number = len(self.acknowledged) + self.counts["refused"]
+        addresses = [f"user{number}-{index}@corp.example" for index in range(self.chance.choice((1, 1, 2)))]
+        reply = await self.net.nodes[EDGE].accept(*addresses, data=f"Subject: {number}\r\n\r\nhello\r\n".encode())
+        if reply.is_positive:
+            self.acknowledged += addresses
+        else:
+            self.counts["refused"] += 1
+
+    def _lasts(self) -> float:
+        chance = self.chance
+        return chance.choice((chance.uniform(0, 2), chance.uniform(0, KEPT_SPAN), chance.uniform(KEPT_SPAN, 4 * KEPT_SPAN)))
+
+    async def _kill(self) -> None:
+        if not self.net.nodes:
+            return
+        server = self.chance.choice(sorted(self.net.nodes))
+        self._goes(server, "killed")
+        await self.net.kill(server)
+
+    def _goes(self, server: ServerName, what: str) -> None:
+        seconds = self._lasts()
+        self.counts[what] += 1
+        self.faults.append(Fault(server, self.now(), self.now() + seconds))
+        self.down[server] = self.now() + seconds
+
+    async def _wipe(self) -> None:
+        """Not of the edge, which is alone with what it has not relayed; and one disk at a time: what an earlier one held has arrived."""
+        candidates = sorted(self.net.nodes.keys() - {EDGE})
+        is_whole = all(address in self.arrived_at for address in self.acknowledged) if self.burnt_at >= 0 else True
+        if not candidates or not is_whole:
+            return
+        server = self.chance.choice(candidates)
+        self._goes(server, "disks destroyed")
+        self.burnt_at = self.now()
+        await self.net.wipe(server)
+
+    async def _cut(self) -> None:
+        pair = frozenset(self.chance.sample(sorted(self.starts), 2))
+        if pair in self.cuts:
+            return
+        seconds = self._lasts()
+        self.counts["cuts"] += 1
+        for server in pair:
+            self.faults.append(Fault(server, self.now(), self.now() + seconds, pair - {server}))
+        self.cuts[pair] = self.now() + seconds
+        self.net.cut.add(pair)
+
+    async def _defer(self) -> None:
+        self.counts["next hop defers"] += 1
+        self.busy_until = self.now() + self._lasts()
+
+    async def _end_faults(self, *, all_of_them: bool = False) -> None:
+        for server, until in list(self.down.items()):
+            if all_of_them or until <= self.now():
+                del self.down[server]
+                await self._start(server)
+        for pair, until in list(self.cuts.items()):
+            if all_of_them or until <= self.now():
+                del self.cuts[pair]
+                self.net.cut.discard(pair)
+
+    # afterwards
+
+    async def _calm(self) -> None:
+        self.busy_until = 0.0
+        await self._end_faults(all_of_them=True)
+        until = self.now() + CALM_SECONDS_MAX
+        while (left := await self._left()) and self.now() < until:
+            await asyncio.sleep(HEARTBEAT)
+        self.complaints += left
+
+    async def _left(self) -> list[str]:
+        found = []
+        for name, node in self.net.nodes.items():
+            for message in await node.ledger.real.messages("", 20):
+                found.append(f"{name} still has {message.envelope.message_id}, {message.claim.role}")
+        return found
+
+    def _judge(self) -> None:
+        self.counts["acknowledged recipients"] = len(self.acknowledged)
+        for address in self.acknowledged:
+            arrivals = self.arrived_at.get(address, [])
+            if not arrivals:
+                self.complaints.append(f"{address} is lost")
+            if len(arrivals) > 1:
+                self.counts["duplicates"] += len(arrivals) - 1
+                if not any(self._has_cause(server, at) for at, server in self._handed_on(address)):
+                    self.complaints.append(f"{address} was delivered twice without a cause: {arrivals}")
+        for log in self.logs:
+            self.counts["taken back"] += len(log.rows(EventId.RESUBMIT))
+            if notices := log.rows(EventId.DSN):
+                self.complaints.append(f"{len(notices)} notices were made")
+
+    def _handed_on(self, address: str) -> list[tuple[float, ServerName]]:
+        """When each server had handed on a message to this recipient."""
+        events = [event for log in self.logs for event in log.rows(EventId.SEND) + log.rows(EventId.SENDEXTERNAL)]
+        handed = [((event.at - BASE).total_seconds(), ServerName(event.client_hostname)) for event in events if address in event.recipients]
+        return handed + self.arrived_at[address]
+
+    def _has_cause(self, server: ServerName, at: float) -> bool:
+        """Causes (a) and (b): a server that had handed the message on was stopped or destroyed before its previous hop had heard of it.
+        That takes a moment, and as long as the previous hop is down or cut off. (c): it was cut off, and the other waited in vain."""
+        deaf_until = at + REPORT_SECONDS
+        for fault in sorted(self.faults, key=lambda fault: fault.began):
+            if fault.began <= deaf_until and (fault.others or fault.server != server):
+                deaf_until = max(deaf_until, fault.ended + REPORT_SECONDS)
+        for fault in self.faults:
+            if fault.server != server or not at - REPORT_SECONDS <= fault.ended:
+                continue
+            if not fault.others and at - REPORT_SECONDS <= fault.began <= deaf_until:
+                return True
+            if fault.others and fault.began <= deaf_until and fault.ended - fault.began >= KEPT_SPAN / 2:
+                return True
+        return False
+
+
+def quiet() -> None:
+    """Without the operator logs of many nodes."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Returns the exit status: 1 if any world failed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", default="1-100", help="the first and the last seed")
+    first, _, last = parser.parse_args(arguments).seeds.partition("-")
+    quiet()
+    totals: Counter[str] = Counter()
+    failed = []
+    for seed in range(int(first), int(last or first) + 1):
+        world = World(seed).run()
+        totals += world.counts
+        if world.complaints:
+            failed.append(seed)
+            print(f"seed {seed} FAILED", *world.complaints[:5], sep="\n  ", flush=True)
+    print(f"{int(last or first) - int(first) + 1} worlds, {len(failed)} failed;", ", ".join(f"{k} {v}" for k, v in sorted(totals.items())))
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
