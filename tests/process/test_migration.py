@@ -103,7 +103,14 @@ def change(path: Path, *statements: str) -> None:
             connection.execute(statement)
 
 
+TO_VERSION_4 = (
+    "DROP INDEX message_kept",
+    "ALTER TABLE message DROP COLUMN is_kept",
+    "UPDATE alembic_version SET version_num = '0004'",
+    "PRAGMA user_version = 4",
+)
 TO_VERSION_3 = (
+    *TO_VERSION_4,
     "DROP INDEX discard_forks",
     "ALTER TABLE discard DROP COLUMN next_hop",
     "DROP TABLE shadow_fork",
@@ -148,7 +155,10 @@ def release(node: NodeProcess) -> None:
         client.resume_queue(queue, "ann")
 
 
-@pytest.mark.parametrize("version", [3, VERSION])
+BACK: dict[int, tuple[str, ...]] = {3: TO_VERSION_3, 4: TO_VERSION_4, VERSION: ()}
+
+
+@pytest.mark.parametrize("version", list(BACK))
 def test_mail_in_every_state_survives_the_change_of_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int) -> None:
     monkeypatch.setattr(kit, "BASE", datetime.now(UTC) - timedelta(hours=1))
     (port,) = free_ports(1)
@@ -160,8 +170,7 @@ def test_mail_in_every_state_survives_the_change_of_the_program(tmp_path: Path, 
     for name in (EAST, WEST, NORTH):
         data = tmp_path / "nodes" / name / "data"
         shutil.copytree(tmp_path / "before" / name, data)
-        if version == 3:
-            change(data / "queue.db", *TO_VERSION_3)
+        change(data / "queue.db", *BACK[version])
     database = tmp_path / "nodes" / EAST / "data" / "queue.db"
     let_expire(database)
     assert {"primary", "shadow", "delivered", "set-aside", "handed-over"} <= states(database).keys()
@@ -179,7 +188,7 @@ async def deliver(directory: Path, port: int, version: int) -> None:
         async with Cluster(PLACES, HostPort("127.0.0.1", port), directory=directory, routes=routes) as cluster:
             east = cluster.nodes[EAST]
             notes = [line["text"] for line in operator_events(east, "database.note")]
-            assert ([f"queue.db migrated from schema version 3 to {VERSION}"] if version == 3 else []) == notes
+            assert ([f"queue.db migrated from schema version {version} to {VERSION}"] if version != VERSION else []) == notes
             wanted = Counter({f"{name}@corp.example": 1 for name in AT_ONCE} | {SENDER: 2})
             await arrived(sink, wanted)
 

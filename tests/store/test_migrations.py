@@ -114,7 +114,14 @@ def upgrade():
 """
 
 
-@pytest.mark.parametrize("make", [make_version_1, make_version_2, make_version_3])
+def make_version_4(directory: Path) -> None:
+    """And by the one after that."""
+    make_version_3(directory)
+    upgrade(directory, "0003", "0004")
+    change(directory, "PRAGMA user_version = 4")
+
+
+@pytest.mark.parametrize("make", [make_version_1, make_version_2, make_version_3, make_version_4])
 async def test_an_older_version_keeps_its_mail_in_every_state(tmp_path: Path, make: Callable[[Path], None]) -> None:
     make(tmp_path)
     found_version, _ = versions_of(tmp_path)
