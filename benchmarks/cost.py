@@ -9,6 +9,7 @@ import argparse
 import asyncio
 import contextlib
 import os
+import re
 import shutil
 import signal
 import statistics
@@ -17,8 +18,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.throughput import PLACES, PRODUCT_TIMES, program_of, timed, workplace
-from shadowrelay.lab.cluster import SERVE, Cluster, NodeProcess, free_ports
+from benchmarks.throughput import PLACES, PRODUCT_TIMES, timed, workplace
+from shadowrelay.lab.cluster import Cluster, NodeProcess, free_ports
 from shadowrelay.model.routing import HostPort
 from tests.kit.processes import wait_until_peers_know_each_other
 
@@ -61,12 +62,12 @@ class Cost:
     milliseconds: dict[str, float]
 
 
-async def measure(messages: int, entries: int, profile: Path | None, program: Sequence[str]) -> Cost:
+async def measure(messages: int, entries: int, profile: Path | None) -> Cost:
     """One run; prints a line a node."""
     (port,) = free_ports(1)
     with workplace(Path("/var/tmp")) as directory:
         next_hop = HostPort("127.0.0.1", port)
-        async with Cluster(PLACES, next_hop, directory=directory, transport=PRODUCT_TIMES, program=program) as cluster:
+        async with Cluster(PLACES, next_hop, directory=directory, transport=PRODUCT_TIMES) as cluster:
             nodes = list(cluster.nodes.values())
             ports = [node.address.port for node in nodes[:entries]]
             await asyncio.to_thread(wait_until_peers_know_each_other, nodes)
@@ -89,17 +90,33 @@ async def measure(messages: int, entries: int, profile: Path | None, program: Se
     return Cost(messages / seconds, cost)
 
 
+async def run_in(checkout: Path, messages: int, entries: int) -> Cost:
+    """One run by the benchmark of another checkout, whose nodes get the settings of that time; from the lines that it prints."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "benchmarks.cost", "--messages", str(messages), "--entries", str(entries), cwd=checkout,
+        stdout=asyncio.subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(checkout.resolve())},
+    )  # fmt: skip
+    output, _ = await process.communicate()
+    if process.returncode != 0:
+        raise RuntimeError(f"the benchmark of {checkout} failed")
+    text = output.decode()
+    print(text, end="")
+    spent = {name: float(user) + float(system) for name, user, system in re.findall(r"^(\S+): (\S+) user \+ (\S+) system ms", text, re.M)}
+    return Cost(float(text.split()[0]), spent)
+
+
 async def compare(messages: int, entries: int, rounds: int, checkout: Path) -> None:
     """This checkout and the other one in turn, the first of each round alternating; prints the medians and their ratio."""
     found: dict[str, list[Cost]] = {"this": [], "other": []}
-    programs = {"this": SERVE, "other": program_of(checkout)}
     for number in range(rounds):
-        for name in sorted(programs, reverse=bool(number % 2)):
-            print(f"round {number + 1}, {name} checkout: ", end="")
-            found[name].append(await measure(messages, entries, None, programs[name]))
+        for name in sorted(found, reverse=bool(number % 2)):
+            print(f"round {number + 1}, {name} checkout: ", end="", flush=True)
+            is_this = name == "this"
+            found[name].append(await (measure(messages, entries, None) if is_this else run_in(checkout, messages, entries)))
     for title, value in (
         ("messages/s", lambda cost: cost.rate),
         *((f"{place.name}, ms a message", lambda cost, name=place.name: cost.milliseconds[name]) for place in PLACES),
+        ("both nodes, ms a message", lambda cost: sum(cost.milliseconds.values())),
     ):
         this, other = ([value(cost) for cost in found[name]] for name in ("this", "other"))
         ratio = statistics.median(one / another for one, another in zip(this, other, strict=True))
@@ -120,7 +137,7 @@ def main() -> None:
     if arguments.checkout is not None:
         asyncio.run(compare(arguments.messages, arguments.entries, arguments.rounds, arguments.checkout))
     else:
-        asyncio.run(measure(arguments.messages, arguments.entries, arguments.profile, SERVE))
+        asyncio.run(measure(arguments.messages, arguments.entries, arguments.profile))
 
 
 if __name__ == "__main__":
