@@ -22,7 +22,8 @@ class Destination:
     """A next hop as chosen by routing: an ordered list of servers (a route), or a domain to look up in DNS (MX).
 
     Shapes: exactly one of `hosts` and `domain` is set. `key` identifies it in listings, logs and retry rows:
-    "mailstore.corp.example:25" (first host) or the domain.
+    "mailstore.corp.example:25" (first host) or the domain; with "~hub1.corp.example:2525" after it, without that server.
+    `avoided`: servers that DNS may name, and that must not be connected to; empty with `hosts`.
     """
 
     key: str
@@ -30,6 +31,7 @@ class Destination:
     domain: str = ""
     inside_boundary: bool = False
     tracks: bool = False  # this node keeps the shadow of what it relays to a host that is a peer (`TRACK`)
+    avoided: frozenset[HostPort] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

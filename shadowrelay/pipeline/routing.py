@@ -16,6 +16,7 @@ from shadowrelay.settings.values import Route
 
 DOMAINS_REMEMBERED_MAX = 10_000
 RECIPIENTS_PER_TRANSACTION_MAX = 100  # RFC 5321 4.5.3.1.8: every server accepts this many
+WITHOUT = "~"  # in keys: in no domain, host name or number
 NOWHERE = "postmaster.invalid"  # RFC 6761 6.4: never in DNS, so that `Postmaster` without a home is returned with a DSN
 
 _Choice = tuple[re.Pattern[str] | None, Destination, str]
@@ -28,7 +29,7 @@ _HOST_AND_PORT = re.compile(r".*:\d+(#\d+)?", re.DOTALL)
 
 def is_smart_host(key: str) -> bool:
     """Whether the queue with this key delivers to hosts of a route, or to an address, rather than by MX."""
-    return _HOST_AND_PORT.fullmatch(key) is not None
+    return _HOST_AND_PORT.fullmatch(key.partition(WITHOUT)[0]) is not None
 
 
 class Router:
@@ -42,11 +43,22 @@ class Router:
 
     def next_hop_of(self, name: str) -> Destination | None:
         """The destination with this key, or that of mail for this domain, by the routes for whole domains; `None` if it is neither."""
+        if WITHOUT in name:
+            return self._next_hop_without(name)
         for _, _, destination, _ in self._rules:
             if destination.key == name:
                 return destination
         domain = domain_of(f"@{name.removesuffix('.')}")
         return self.destination(f"postmaster@{domain}") if "@" not in name and _DOMAIN.fullmatch(domain) else None
+
+    def _next_hop_without(self, name: str) -> Destination | None:
+        try:
+            whole, avoided = _parted(name)
+        except ValueError:
+            return None
+        found = self.next_hop_of(whole)
+        left = None if found is None else _reduced(found, avoided)
+        return left if left is not None and left.key == name else None
 
     def destination(self, address: str) -> Destination:
         """The next hop of one recipient. Shapes: equal destinations are the same object while cached."""
@@ -89,18 +101,17 @@ class Router:
         return Destination(str(server), hosts=(server,))
 
     def has_other_route(self, recipients: Sequence[Recipient], undone: Ordinals, avoided: frozenset[HostPort]) -> bool:
-        return any(set(self.destination(recipients[ordinal - 1].address).hosts) - avoided for ordinal in undone)
+        """Whether any of these recipients can be reached without these servers. No look-up: DNS may always know another exchange."""
+        return any(self._without(recipients[ordinal - 1].address, avoided) is not None for ordinal in undone)
 
     def forks(self, recipients: Sequence[Recipient], undone: Ordinals, avoided: frozenset[HostPort] = frozenset()) -> tuple[Fork, ...]:
-        """Bifurcate the recipients that are not done, in the order of their first ordinals."""
+        """Bifurcate the recipients that are not done, in the order of their first ordinals. Without the servers that are `avoided` where
+        there is another route; where there is none, as ever."""
         shared: dict[Destination, list[int]] = {}
         if avoided:
             for ordinal in sorted(undone):
-                destination = self.destination(recipients[ordinal - 1].address)
-                hosts = tuple([host for host in destination.hosts if host not in avoided])
-                if hosts and hosts != destination.hosts:
-                    destination = replace(destination, key=str(hosts[0]), hosts=hosts)
-                shared.setdefault(destination, []).append(ordinal)
+                address = recipients[ordinal - 1].address
+                shared.setdefault(self._without(address, avoided) or self.destination(address), []).append(ordinal)
             return tuple(Fork(destination, frozenset(ordinals)) for destination, ordinals in shared.items())
         if len(undone) == 1:
             (ordinal,) = undone
@@ -108,6 +119,47 @@ class Router:
         for ordinal in sorted(undone):
             shared.setdefault(self.destination(recipients[ordinal - 1].address), []).append(ordinal)
         return tuple(Fork(destination, frozenset(ordinals)) for destination, ordinals in shared.items())
+
+    def _without(self, address: str, avoided: frozenset[HostPort]) -> Destination | None:
+        """The first choice that these servers leave something of: a further host of the route, a later route that matches, DNS."""
+        domain = domain_of(address)
+        normal = _normal(address, domain)
+        is_whole_domain_routed = False
+        for domain_pattern, pattern, destination, _ in self._rules:
+            if (domain_pattern is None or domain_pattern.fullmatch(domain)) and (pattern is None or pattern.fullmatch(normal)):
+                if (left := _reduced(destination, avoided)) is not None:
+                    return left
+                is_whole_domain_routed = is_whole_domain_routed or pattern is None
+        # A route for the whole domain stands in place of its MX records, which may name this very cluster
+        return None if is_whole_domain_routed else _reduced(self._by_dns(domain), avoided)
+
+
+def _reduced(destination: Destination, avoided: frozenset[HostPort]) -> Destination | None:
+    """The destination without these servers; itself if none of them is in it; `None` if nothing is left."""
+    names = frozenset([_as_named(server) for server in avoided])
+    if not destination.hosts:
+        return replace(destination, key=_key_without(destination.key, names), avoided=names)
+    hosts = tuple([host for host in destination.hosts if _as_named(host) not in names])
+    if hosts == destination.hosts:
+        return destination
+    within = names & {_as_named(host) for host in destination.hosts}
+    return replace(destination, key=_key_without(destination.key, within), hosts=hosts) if hosts else None
+
+
+def _as_named(server: HostPort) -> HostPort:
+    return HostPort(server.host.lower().rstrip("."), server.port)
+
+
+def _key_without(key: str, avoided: frozenset[HostPort]) -> str:
+    """Of a queue of its own, from which `_parted` finds both again: retries are kept by key."""
+    return WITHOUT.join([key, *sorted(map(str, avoided))])
+
+
+def _parted(key: str) -> tuple[str, frozenset[HostPort]]:
+    """The key of the whole destination, and the servers that are avoided. Raises ValueError if this is no key."""
+    whole, *servers = key.split(WITHOUT)
+    parts = [server.rpartition(":") for server in servers]
+    return whole, frozenset([HostPort(host.removeprefix("[").removesuffix("]"), int(port)) for host, _, port in parts])
 
 
 _Rule = tuple[re.Pattern[str] | None, re.Pattern[str] | None, Destination, str]

@@ -358,11 +358,19 @@ class Hosts:
 
     async def of_domain(self, destination: Destination) -> AsyncGenerator[Target, None]:
         """The exchanges of a domain in the order of trying, recently failed ones last. Raises DeliveryError, a transient
-        one if no address is known because look-ups failed."""
+        one if no address is known because look-ups failed, or only servers that are avoided are left."""
         late: list[Target] = []
         unanswered: Reply | None = None
-        is_found = False
-        for exchange in self._shuffled(await self._resolver.exchanges(destination.domain)):
+        is_found = is_left_out = False
+        avoided = await self._with_addresses(destination.avoided) if destination.avoided else destination.avoided
+        try:
+            exchanges = await self._resolver.exchanges(destination.domain)
+        except PermanentDeliveryError as error:
+            if not avoided:
+                raise
+            # The message came this way because a server is lost: that one may return, and then it has a route again
+            raise TransientDeliveryError(_no_route_without(avoided, str(error.reply)), destination.key, is_unreachable=True) from error
+        for exchange in self._shuffled(exchanges):
             try:
                 hosts = await self._resolver.addresses(exchange.host, self._mx_port)
             except PermanentDeliveryError:
@@ -370,7 +378,11 @@ class Hosts:
             except TransientDeliveryError as error:
                 unanswered = error.reply
                 continue
+            name = HostPort(exchange.host.rstrip(".").lower(), self._mx_port)
             for host in hosts:
+                if avoided and (host in avoided or name in avoided):
+                    is_left_out = True
+                    continue
                 is_found = True
                 target = Target(host, exchange.host)
                 if self._failed_lately(host):
@@ -379,8 +391,19 @@ class Hosts:
                     yield target
         if unanswered is not None and not is_found:
             raise TransientDeliveryError(unanswered, destination.key, is_unreachable=True)
+        if is_left_out and not is_found:
+            why = "its MX records name no other server"
+            raise TransientDeliveryError(_no_route_without(avoided, why), destination.key, is_unreachable=True)
         for target in sorted(late, key=lambda target: self.is_skipped(target.host)):
             yield target
+
+    async def _with_addresses(self, avoided: frozenset[HostPort]) -> frozenset[HostPort]:
+        """These servers under every address that they have: an exchange may be one of them under another name."""
+        found = set(avoided)
+        for server in avoided:
+            with contextlib.suppress(DeliveryError):
+                found.update(await self._resolver.addresses(server.host, server.port))
+        return frozenset(found)
 
     def _shuffled(self, exchanges: tuple[Exchange, ...]) -> list[Exchange]:
         mixed = list(exchanges)
@@ -407,6 +430,10 @@ class Hosts:
     def reached(self, host: HostPort) -> None:
         """Record that a session was opened."""
         self._failures.pop(host, None)
+
+
+def _no_route_without(avoided: frozenset[HostPort], reason: str) -> Reply:
+    return Reply(451, "4.4.4", f"There is no other route than by {', '.join(sorted(map(str, avoided)))}: {reason}")  # RFC 3463 X.4.4
 
 
 async def no_peer(address: HostPort) -> Opened | None:

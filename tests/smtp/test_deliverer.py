@@ -374,6 +374,45 @@ async def test_a_domain_without_any_reachable_exchange_is_transient_and_says_why
             await deliver(deliverer, Destination("d.example", domain="d.example"))
 
 
+def without(*servers: HostPort) -> Destination:
+    return Destination("d.example~lost", domain="d.example", avoided=frozenset(servers))
+
+
+async def test_an_exchange_that_is_to_be_avoided_is_not_connected_to_under_any_name_or_address():
+    lost, other = ScriptedServer(), ScriptedServer()
+    async with serving(lost, other):
+        exchanges = (Exchange(1, "mail.d.example"), Exchange(2, "other.d.example"))
+        zone = Zone(exchanges, {"mail.d.example": (at(lost),), "other.d.example": (at(other),), "hub1.example": (at(lost),)})
+        async with a_deliverer(zone) as deliverer:
+            for avoided in (at(lost), HostPort("hub1.example", lost.port), HostPort("mail.d.example")):
+                report = await deliver(deliverer, without(avoided))
+                assert f"other.d.example [127.0.0.1]:{other.port}" == report.server
+            whole = await deliver(deliverer, Destination("d.example", domain="d.example"))
+
+    assert f"mail.d.example [127.0.0.1]:{lost.port}" == whole.server
+
+
+async def test_where_only_avoided_servers_are_left_the_failure_is_transient_and_says_so():
+    lost = ScriptedServer()
+    async with serving(lost):
+        zone = Zone((Exchange(1, "mail.d.example"),), {"mail.d.example": (at(lost),)})
+        async with a_deliverer(zone) as deliverer:
+            with pytest.raises(TransientDeliveryError) as caught:
+                await deliver(deliverer, without(at(lost)))
+
+    text = f"There is no other route than by 127.0.0.1:{lost.port}: its MX records name no other server"
+    assert (Reply(451, "4.4.4", text), True) == (caught.value.reply, caught.value.is_unreachable)
+    assert 0 == lost.open_count_max
+
+
+async def test_a_domain_without_mail_servers_is_no_reason_to_return_what_avoids_a_server():
+    async with a_deliverer(Zone((), {})) as deliverer:
+        with pytest.raises(TransientDeliveryError, match=r"4\.4\.4 There is no other route than by hub1:25: 550 5\.1\.2"):
+            await deliver(deliverer, without(HostPort("hub1")))
+        with pytest.raises(PermanentDeliveryError):
+            await deliver(deliverer, Destination("d.example", domain="d.example"))
+
+
 # TLS
 
 
