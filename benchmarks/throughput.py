@@ -75,13 +75,6 @@ async def run_postfix(parent: Path, messages: int) -> Run:
     return Run("Postfix alone", messages, seconds)
 
 
-def program_of(checkout: Path) -> tuple[str, ...]:
-    """Python's arguments that serve another checkout of the project, with the packages that are installed here. Only for one that
-    understands the settings that the present lab writes."""
-    code = "import runpy, sys; sys.path.insert(0, sys.argv.pop(1)); runpy.run_module('shadowrelay', run_name='__main__', alter_sys=True)"
-    return ("-c", code, str(checkout.resolve()), "serve")
-
-
 async def run_checkout(checkout: Path, parent: Path, messages: int) -> Run:
     """The same by another checkout of the project, whose own benchmark starts its nodes, as their settings were then; with the packages
     that are installed here."""
