@@ -16,6 +16,7 @@ from rich.console import Console
 from shadowrelay.cli.cluster import Answer, asked_nodes, missing
 from shadowrelay.cli.output import AsJson, Config, ExitCode, Node, TokenFile, age, duration, print_json, print_table
 from shadowrelay.settings.texts import parse_duration
+from shadowrelay.settings.values import Redundancy
 
 if TYPE_CHECKING:
     from shadowrelay.admin.client import NodeClient
@@ -55,7 +56,8 @@ def summary(answers: Sequence[Answer]) -> Json:
     """One document: `is_redundant`, a `sentence` for it, the `nodes`, who `holds` copies for whom, and whose part is `missing`."""
     said = [answer.said for answer in answers if answer.said]
     takers = {row["node"]["name"]: (sum(map(_takes_copies, row["peers"])), *_wanted(row)) for row in said}
-    alone = [name for name, (count, _, is_enabled) in takers.items() if is_enabled and not count]
+    alone = [name for name, (count, wanted, is_enabled) in takers.items() if is_enabled and wanted and not count]
+    uncopied = [name for name, (_, wanted, is_enabled) in takers.items() if is_enabled and not wanted]
     disabled = [name for name, (_, _, is_enabled) in takers.items() if not is_enabled]
     fewer = [f"{count} of {wanted} on {name}" for name, (count, wanted, is_enabled) in takers.items() if is_enabled and 0 < count < wanted]
     silent = sorted({peer["name"] for row in said for peer in row["peers"] if not peer["is_reachable"]})
@@ -66,6 +68,8 @@ def summary(answers: Sequence[Answer]) -> Json:
         sentence = f"New mail has fewer copies than shadow_copies asks for: {', '.join(fewer)}"
     else:
         sentence = f"New mail is redundant{' on the nodes that answered' if any(answer.error for answer in answers) else ''}"
+    if uncopied and not (alone or disabled):
+        sentence += f"; {' and '.join(uncopied)} copies nothing: redundancy of its connectors"
     if silent:
         sentence += f"; {' and '.join(silent)} cannot be reached by every node"
     return {
@@ -82,9 +86,11 @@ def _takes_copies(peer: Json) -> bool:
 
 
 def _wanted(row: Json) -> tuple[int, bool]:
-    """How many copies the node is to place, and whether it places any."""
+    """How many copies the node is to place (0: none of its connectors has mail copied), and whether it has redundancy enabled."""
     settings = row["node"]["settings"]
-    return int(settings["transport.shadow_copies"]), bool(settings["transport.shadow_redundancy_enabled"])
+    ways = [str(value) for key, value in settings.items() if key.startswith("receive_connectors[") and key.endswith("].redundancy")]
+    copies = int(settings["transport.shadow_copies"])
+    return copies if not ways or any(Redundancy(way).copies for way in ways) else 0, bool(settings["transport.shadow_redundancy_enabled"])
 
 
 def _node_of(row: Json) -> Json:

@@ -317,9 +317,10 @@ class PeerBook:
         breakers = [state.breaker for state in self.states.values() if state.breaker.opened_at is not None and not state.is_forgotten]
         return min((again_at if breaker.trial else breaker.trial_at for breaker in breakers), default=None)
 
-    def taking(self) -> int:
-        """How many peers take copies, as far as is known: neither silent, nor refusing, nor forgotten."""
-        return sum(state.breaker.opened_at is None and not state.is_forgotten for state in self.states.values())
+    def taking(self, candidates: Iterable[Peer]) -> int:
+        """How many of these peers take copies, as far as is known: neither silent, nor refusing, nor forgotten."""
+        states = [self.states[peer.name] for peer in candidates if peer.name in self.states]
+        return sum(state.breaker.opened_at is None and not state.is_forgotten for state in states)
 
     def reasons_against_copies(self) -> tuple[str, ...]:
         """Of each other peer, why it takes none."""

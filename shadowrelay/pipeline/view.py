@@ -392,7 +392,7 @@ class View:
         context, transport = self._context, self._context.settings.transport
         if not context.is_enabled:
             return
-        taking, wanted = context.peers.taking(), transport.shadow_copies
+        taking, wanted = context.peers.taking(context.settings.shadow_candidates), context.settings.copies_wanted
         if taking < wanted:
             fewer = "without a copy" if not taking else f"with {taking} of {wanted} copies"
             outcome = "is refused with 451" if transport.reject_message_on_shadow_failure else f"is accepted {fewer}"

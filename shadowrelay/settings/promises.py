@@ -17,7 +17,7 @@ def _about_copies(settings: Settings) -> Iterator[str]:
         yield "shadow_redundancy_enabled = false means: no copies are made. Mail on this server is lost with its disk."
         return
     yield from _about_ways(settings)
-    if settings.receive_connectors and not settings.copies_wanted:
+    if not settings.copies_wanted:
         return
     count = transport.shadow_copies
     others = "another server has a synced copy" if count == 1 else f"{count} other servers have synced copies"

@@ -574,7 +574,8 @@ class Settings(Section):
     @property
     def copies_wanted(self) -> int:
         """Of a message that this node takes over or back; 0 if none of its connectors has its mail copied."""
-        return self.transport.shadow_copies if any(each.redundancy.copies for each in self.receive_connectors) else 0
+        ways = [each.redundancy for each in self.receive_connectors]
+        return self.transport.shadow_copies if not ways or any(way.copies for way in ways) else 0
 
     @property
     def servers_by_site(self) -> Mapping[SiteName, tuple[ServerName, ...]]:

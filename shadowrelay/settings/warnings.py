@@ -39,7 +39,7 @@ def _about_redundancy(settings: Settings) -> Iterator[str]:
         "every message will be refused with 451" if transport.reject_message_on_shadow_failure else "messages are accepted without a copy"
     )
     candidates = settings.shadow_candidates
-    if settings.receive_connectors and not settings.copies_wanted:
+    if not settings.copies_wanted:
         return  # no mail is to be copied
     if not candidates:
         yield f"no peer of boundary {settings.server.boundary} may hold copies: {outcome}; add [[peers]] of this boundary with send_xshadow"

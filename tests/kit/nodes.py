@@ -281,9 +281,13 @@ class FakeLink:
         """The receiver of the other node adds its own Received line."""
 
         async def take(other: "VirtualNode", me: PeerIdentity) -> Reply:
-            trace = f"Received: by {other.name}\r\n".encode()
-            data = trace + (offer.content.data or b"")
+            sent = offer.content.path.read_bytes() if offer.content.path is not None else offer.content.data or b""
+            data = f"Received: by {other.name}\r\n".encode() + sent
             content = Content(len(data), hashlib.sha256(data).digest(), data)
+            if offer.content.path is not None:  # large: a file there, too
+                path = other.ledger.real.spool_directory / f"{offer.envelope.message_id}.copy"
+                path.write_bytes(data)
+                content = Content(len(data), content.sha256, path=path)
             received = replace(offer, envelope=replace(offer.envelope, client_name=me.server, connector="default"), content=content)
             return await other.services.desk.track(me, received, other.clock.awake())
 

@@ -1,18 +1,20 @@
 """The way of Exchange 2010: the previous hop keeps the shadow of what it relays. docs/design.md 6.7."""
 
 import asyncio
+import hashlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from shadowrelay.model.ids import MessageId, ServerName
+from shadowrelay.model.message import Content, Envelope, Recipient
 from shadowrelay.model.ownership import Claim, Role
 from shadowrelay.model.replies import Reply
 from shadowrelay.model.tracking import EventId
 from shadowrelay.pipeline.relay import relayed_id
 from tests.kit.clock import until
-from tests.kit.nodes import EAST, HEARTBEAT, NORTH, OK, WEST, Net, VirtualNode, in_virtual_time
+from tests.kit.nodes import EAST, HEARTBEAT, NORTH, OK, WEST, Net, VirtualNode, in_virtual_time, message_id
 
 BUSY = Reply(451, "4.3.2", "not now")
 KEPT_SPAN = 3 * HEARTBEAT  # the timeout interval times the retry count of these nodes
@@ -35,6 +37,14 @@ async def an_edge(directory: Path, *hubs: ServerName, **changes: Any) -> AsyncIt
         yield net
     finally:
         await net.close()
+
+
+async def accept_file(node: VirtualNode, path: Path) -> Reply:
+    """A message whose content is in a file, as the receiver leaves it."""
+    data = path.read_bytes()
+    node.last = message_id(path.name)
+    envelope = Envelope(node.last, "a@x.example", (Recipient("user1@corp.example"),), node.clock.now())
+    return await node.services.accept.accept(envelope, Content(len(data), hashlib.sha256(data).digest(), path=path))
 
 
 async def claim_of(node: VirtualNode, message_id: MessageId) -> Claim | None:
@@ -160,6 +170,30 @@ async def test_without_another_route_it_is_returned_to_its_sender_in_the_end(tmp
         assert 1 == len(edge.log.rows(EventId.DSN))
         assert 1 == len(edge.log.rows(EventId.EXPIRE))
         assert [] == net.sink.arrived
+
+
+@in_virtual_time
+async def test_a_large_content_stays_with_the_shadow_when_the_message_that_was_relayed_is_forgotten(tmp_path: Path) -> None:
+    large = b"Subject: large\r\n\r\n" + b"0123456789abcde\r\n" * 100_000
+    async with an_edge(tmp_path, HUB, OTHER_HUB, safety_net_hold_time="10s") as net:
+        net.sink.answer = lambda address: BUSY
+        edge = net.nodes[EDGE]
+        path = edge.ledger.real.spool_directory / "large"
+        path.write_bytes(large)
+        assert 250 == (await accept_file(edge, path)).code
+        relayed = relayed_id(edge.last, HUB, frozenset((1,)))
+        await until(edge.in_role(relayed, Role.SHADOW), 5)
+        await asyncio.sleep(KEPT_SPAN - HEARTBEAT)  # Safety Net has let the first message go
+        await edge.ledger.expire(edge.clock.now(), 100)
+        first = await edge.message(edge.last)
+        await net.wipe(HUB)
+        net.sink.answer = lambda address: OK
+
+        await until(lambda: bool(net.sink.arrived), KEPT_SPAN + 5 * HEARTBEAT)
+
+        assert first is None or first.place is None
+        assert net.sink.arrived[0][2].endswith(large)
+        assert [OTHER_HUB] == [who for who, _, _ in net.sink.arrived]
 
 
 @in_virtual_time
