@@ -5,12 +5,14 @@ Whole addresses are matched case-insensitively; routes cannot distinguish `A@x` 
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from ipaddress import ip_address
 
+from shadowrelay.model.ids import SiteName
 from shadowrelay.model.message import Ordinals, Recipient
 from shadowrelay.model.routing import Destination, Fork, HostPort
 from shadowrelay.model.values import replace
+from shadowrelay.pipeline.site_links import Path, Sites, last_common_stop
 from shadowrelay.protocol.addresses import domain_of
 from shadowrelay.settings.values import Route
 
@@ -19,8 +21,13 @@ RECIPIENTS_PER_TRANSACTION_MAX = 100  # RFC 5321 4.5.3.1.8: every server accepts
 WITHOUT = "~"  # in keys: in no domain, host name or number
 NOWHERE = "postmaster.invalid"  # RFC 6761 6.4: never in DNS, so that `Postmaster` without a home is returned with a DSN
 
-_Choice = tuple[re.Pattern[str] | None, Destination, str]
-"""A pattern for the whole normalized address (`None` if the domain alone decides), the destination, and the journal recipient."""
+NO_PEER = HostPort("no-peer.invalid")  # RFC 6761 6.4. A route to a site came with a reload, its peers come at the restart: mail waits
+
+_Choice = tuple[re.Pattern[str] | None, Destination, str, Path]
+"""A pattern for the whole normalized address (`None` if the domain alone decides), the destination, the journal recipient, and the path to
+the site that delivers (empty: this one)."""
+_Stop = tuple[SiteName, bool, bool]
+"""A site where mail stops, and `inside_boundary` and `tracks` of the way there."""
 
 
 _DOMAIN = re.compile(r"(?=.{1,253}\Z)[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?)*")
@@ -33,21 +40,24 @@ def is_smart_host(key: str) -> bool:
 
 
 class Router:
-    """The routes of one configuration. `home`: the domain of a bare `Postmaster` (RFC 5321 4.5.1)."""
+    """The routes of one configuration. `home`: the domain of a bare `Postmaster` (RFC 5321 4.5.1). Without `sites` every route is for this
+    site."""
 
-    def __init__(self, routes: Sequence[Route] = (), home: str = "") -> None:
+    def __init__(self, routes: Sequence[Route] = (), home: str = "", sites: Sites | None = None) -> None:
         self._home = home or NOWHERE
         self.is_journaling = any(route.journal_recipient for route in routes)
-        self._rules = _compiled(routes)
+        self._known: dict[str, Destination] = {}
+        self._rules = _compiled(routes, sites, self._known)
+        self._sites = sites
+        self._stops = _stops(routes, sites, self._known)
         self._choices: dict[str, tuple[_Choice, ...]] = {}
 
     def next_hop_of(self, name: str) -> Destination | None:
         """The destination with this key, or that of mail for this domain, by the routes for whole domains; `None` if it is neither."""
         if WITHOUT in name:
             return self._next_hop_without(name)
-        for _, _, destination, _ in self._rules:
-            if destination.key == name:
-                return destination
+        if (known := self._known.get(name)) is not None:
+            return known
         domain = domain_of(f"@{name.removesuffix('.')}")
         return self.destination(f"postmaster@{domain}") if "@" not in name and _DOMAIN.fullmatch(domain) else None
 
@@ -87,12 +97,12 @@ class Router:
     def _choices_of(self, domain: str) -> tuple[_Choice, ...]:
         """The choices for this domain, in order; the last one always matches."""
         choices: list[_Choice] = []
-        for domain_pattern, pattern, destination, journal_recipient in self._rules:
+        for domain_pattern, pattern, destination, journal_recipient, path in self._rules:
             if domain_pattern is None or domain_pattern.fullmatch(domain):
-                choices.append((pattern, destination, journal_recipient))
+                choices.append((pattern, destination or self._by_dns(domain), journal_recipient, path))
                 if pattern is None:
                     return tuple(choices)
-        return (*choices, (None, self._by_dns(domain), ""))
+        return (*choices, (None, self._by_dns(domain), "", ()))
 
     def _by_dns(self, domain: str) -> Destination:
         if not domain.startswith("["):
@@ -118,16 +128,38 @@ class Router:
             return (Fork(self._choice(recipients[ordinal - 1].address)[1], undone),)
         for ordinal in sorted(undone):
             shared.setdefault(self.destination(recipients[ordinal - 1].address), []).append(ordinal)
+        if self._stops and len(shared) > 1:
+            shared = self._gathered(recipients, shared)
         return tuple(Fork(destination, frozenset(ordinals)) for destination, ordinals in shared.items())
+
+    def _gathered(self, recipients: Sequence[Recipient], shared: Mapping[Destination, Sequence[int]]) -> dict[Destination, list[int]]:
+        """Delayed fan-out: the destinations of several sites become one, the last common stop on the ways to them."""
+        assert self._sites is not None
+        ways: dict[_Stop, dict[Path, None]] = {}
+        for destination, ordinals in shared.items():
+            for ordinal in ordinals:
+                if path := self._choice(recipients[ordinal - 1].address)[3]:
+                    ways.setdefault((path[1], destination.inside_boundary, destination.tracks), {})[path] = None
+        stops = {
+            way: last_common_stop(tuple(paths), self._sites.hubs, self._sites.servers) for way, paths in ways.items() if len(paths) > 1
+        }
+        gathered: dict[Destination, list[int]] = {}
+        for destination, ordinals in shared.items():
+            for ordinal in ordinals:
+                path = self._choice(recipients[ordinal - 1].address)[3]
+                stop = stops.get((path[1], destination.inside_boundary, destination.tracks)) if path else None
+                where = destination if stop is None else self._stops[stop, destination.inside_boundary, destination.tracks]
+                gathered.setdefault(where, []).append(ordinal)
+        return dict(sorted(((where, sorted(ordinals)) for where, ordinals in gathered.items()), key=lambda item: item[1][0]))
 
     def _without(self, address: str, avoided: frozenset[HostPort]) -> Destination | None:
         """The first choice that these servers leave something of: a further host of the route, a later route that matches, DNS."""
         domain = domain_of(address)
         normal = _normal(address, domain)
         is_whole_domain_routed = False
-        for domain_pattern, pattern, destination, _ in self._rules:
+        for domain_pattern, pattern, destination, _, _ in self._rules:
             if (domain_pattern is None or domain_pattern.fullmatch(domain)) and (pattern is None or pattern.fullmatch(normal)):
-                if (left := _reduced(destination, avoided)) is not None:
+                if (left := _reduced(destination or self._by_dns(domain), avoided)) is not None:
                     return left
                 is_whole_domain_routed = is_whole_domain_routed or pattern is None
         # A route for the whole domain stands in place of its MX records, which may name this very cluster
@@ -162,40 +194,62 @@ def _parted(key: str) -> tuple[str, frozenset[HostPort]]:
     return whole, frozenset([HostPort(host.removeprefix("[").removesuffix("]"), int(port)) for host, _, port in parts])
 
 
-_Rule = tuple[re.Pattern[str] | None, re.Pattern[str] | None, Destination, str]
-"""Patterns for the domain and for the whole address (`None`: any), the destination, and the journal recipient."""
+_Rule = tuple[re.Pattern[str] | None, re.Pattern[str] | None, Destination | None, str, Path]
+"""Patterns for the domain and for the whole address (`None`: any), the destination (`None`: DNS), the journal recipient, and the path."""
 
 
-def _compiled(routes: Sequence[Route]) -> tuple[_Rule, ...]:
-    known: dict[str, Destination] = {}
+def _compiled(routes: Sequence[Route], sites: Sites | None, known: dict[str, Destination]) -> tuple[_Rule, ...]:
     rules: list[_Rule] = []
     for route in routes:
-        destination = _destination(route, known)
-        rules += (_rule(pattern, destination, route.journal_recipient) for pattern in route.recipients)
+        path = _path(route, sites)
+        hosts = _hosts_towards(route.site, sites) if path and sites is not None else route.next_hop
+        destination = _destination(hosts, route, known) if hosts else None
+        rules += (_rule(pattern, destination, route.journal_recipient, path) for pattern in route.recipients)
     return tuple(rules)
 
 
-def _destination(route: Route, known: dict[str, Destination]) -> Destination:
+def _path(route: Route, sites: Sites | None) -> Path:
+    """The way to the site that delivers; empty if this one does."""
+    if sites is None or route.site in ("", sites.here):
+        return ()
+    return sites.paths.get(route.site, (sites.here, route.site))
+
+
+def _hosts_towards(site: SiteName, sites: Sites) -> tuple[HostPort, ...]:
+    return sites.servers.get(sites.stop_towards(site) or site, (NO_PEER,))
+
+
+def _stops(routes: Sequence[Route], sites: Sites | None, known: dict[str, Destination]) -> dict[_Stop, Destination]:
+    """Every site on the way to one that delivers; made with the routes, so that a key means the same after a restart."""
+    stops: dict[_Stop, Destination] = {}
+    for route in routes:
+        for site in _path(route, sites)[1:]:
+            if sites is not None and (hosts := sites.servers.get(site)):
+                stops[site, route.inside_boundary, route.redundancy.tracks] = _destination(hosts, route, known)
+    return stops
+
+
+def _destination(hosts: tuple[HostPort, ...], route: Route, known: dict[str, Destination]) -> Destination:
     """A destination named after its first host. Another list with the same first host gets a number: retries are kept by key."""
-    name = key = str(route.next_hop[0])
+    name = key = str(hosts[0])
     number = 1
     while True:
-        destination = Destination(key, hosts=route.next_hop, inside_boundary=route.inside_boundary, tracks=route.redundancy.tracks)
+        destination = Destination(key, hosts=hosts, inside_boundary=route.inside_boundary, tracks=route.redundancy.tracks)
         if known.setdefault(key, destination) == destination:
             return known[key]
         number += 1
         key = f"{name}#{number}"
 
 
-def _rule(pattern: str, destination: Destination, journal_recipient: str) -> _Rule:
+def _rule(pattern: str, destination: Destination | None, journal_recipient: str, path: Path) -> _Rule:
     local, at, domain = pattern.strip().rpartition("@")
     if not at:  # "*", or a pattern for the whole address
         whole = None if set(domain) == {"*"} else _glob(domain.lower())
-        return None, whole, destination, journal_recipient
+        return None, whole, destination, journal_recipient, path
     # Label by label: IDNA cannot encode a star
     normal = ".".join(label.lower() if "*" in label else domain_of(f"@{label}") for label in domain.split("."))
     address = None if set(local) == {"*"} else _glob(f"{local.lower()}@{normal}")
-    return _glob(normal), address, destination, journal_recipient
+    return _glob(normal), address, destination, journal_recipient, path
 
 
 def _glob(pattern: str) -> re.Pattern[str]:

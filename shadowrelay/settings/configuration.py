@@ -33,6 +33,7 @@ from shadowrelay.model.invalid import explanation_of
 from shadowrelay.model.replies import ConfigurationError
 from shadowrelay.model.routing import HostPort
 from shadowrelay.model.values import dataclass
+from shadowrelay.pipeline import site_links
 from shadowrelay.settings import certificates
 from shadowrelay.settings.example import example
 from shadowrelay.settings.texts import format_duration
@@ -45,7 +46,7 @@ AnySection = TypeVar("AnySection", bound=Section)
 Key = tuple[str | int, ...]
 
 PREFIX = "SHADOWRELAY_"  # of environment variables
-LISTS_OF_TABLES = ("receive_connectors", "peers", "routes")
+LISTS_OF_TABLES = ("receive_connectors", "peers", "routes", "site_links", "sites")
 FILE_BYTES_MAX = 1024 * 1024  # a configuration is a few kB; more is the wrong file
 
 
@@ -81,7 +82,8 @@ def load(path: Path | str, environ: Mapping[str, str] | None = None) -> LoadedSe
         problems = [explain(error, path, environment) for error in exc.errors() if not _is_consequence(error)]
     else:
         settings = _with_absolute_paths(given, path.absolute().parent)
-        problems = [f"{path}: {problem}" for problem in ([] if settings.tls is None else certificates.unusable(settings.tls))]
+        unusable = [] if settings.tls is None else certificates.unusable(settings.tls)
+        problems = [f"{path}: {problem}" for problem in [*site_links.problems(settings), *unusable]]
     if environment.problems or problems:
         raise ConfigurationError("\n".join(environment.problems + problems))
     origins = {

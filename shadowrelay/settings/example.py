@@ -41,6 +41,11 @@ _EXAMPLES: dict[tuple[type[Section], str], str] = {
     (model.Route, "recipients"): '["*@corp.example"]',
     (model.Route, "next_hop"): '["mailstore1.corp.example:25", "mailstore2.corp.example:25"]',
     (model.Route, "inside_boundary"): "true",
+    (model.Route, "site"): '"east"',
+    (model.SiteLink, "sites"): '["east", "west"]',
+    (model.SiteLink, "cost"): "10",
+    (model.Site, "name"): '"west"',
+    (model.Site, "hub_site_enabled"): "true",
     (model.Tls, "certificate"): '"node.pem"',
     (model.Tls, "key"): '"node.key"',
     (model.Tls, "peer_authority"): '"peers.pem"',
@@ -56,6 +61,8 @@ _TABLES: tuple[tuple[str, type[Section]], ...] = (
     ("[[receive_connectors]]", model.ReceiveConnector),
     ("[[peers]]", model.Peer),
     ("[[routes]]", model.Route),
+    ("[[site_links]]", model.SiteLink),
+    ("[[sites]]", model.Site),
     ("[tls]", model.Tls),
     ("[send]", model.Send),
     ("[back_pressure]", model.BackPressure),
@@ -64,8 +71,8 @@ _TABLES: tuple[tuple[str, type[Section]], ...] = (
     ("[admin]", model.Admin),
     ("[dns]", model.Dns),
 )
-_OPTIONAL_TABLES = frozenset({model.Tls})
-_SHOWN_ONLY = ("require_tls", "nameservers", "tls_listen", "read_only_token_file")
+_OPTIONAL_TABLES = frozenset({model.SiteLink, model.Site, model.Tls})
+_SHOWN_ONLY = ("require_tls", "site", "nameservers", "tls_listen", "read_only_token_file")
 
 
 def example() -> str:

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
+from shadowrelay.model.routing import HostPort
+from shadowrelay.pipeline.site_links import in_words, sites_of
 from shadowrelay.settings.texts import format_duration
 from shadowrelay.settings.values import Redundancy, Settings, WithoutLease
 
@@ -102,14 +104,29 @@ def _about_senders(settings: Settings) -> Iterator[str]:
 
 
 def _about_delivery(settings: Settings) -> Iterator[str]:
+    sites = sites_of(settings)
     for route in settings.routes:
-        then = f", and if it does not answer to {_listed(route.next_hop[1:])}" if route.next_hop[1:] else ""
-        yield f"Mail for {_listed(route.recipients)} goes to {route.next_hop[0]}{then}."
+        if route.site in ("", sites.here):
+            yield f"Mail for {_listed(route.recipients)} goes {_to_one_of(route.next_hop)}."
+        else:
+            stop = sites.stop_towards(route.site) or route.site
+            path = sites.paths.get(route.site, (route.site,))
+            yield (
+                f"Mail for {_listed(route.recipients)} is delivered by {in_words(path, sites.hubs)}. From here "
+                f"it goes {_to_one_of(sites.servers.get(stop, ()))}."
+            )
     if not any(set(pattern) == {"*"} for route in settings.routes for pattern in route.recipients):
         yield f"Mail for {'all other' if settings.routes else 'all'} recipients goes where the MX records of their domains say."
     expires, delayed = settings.transport.message_expiration_timeout, settings.send.delay_notification_timeout
     notice = f"is told of the delay after {format_duration(delayed)}, and " if delayed < expires else ""
     yield f"If a message cannot be delivered, its sender {notice}gets it back after {format_duration(expires)}."
+
+
+def _to_one_of(servers: Sequence[HostPort]) -> str:
+    if not servers:
+        return "where the MX records of their domains say"
+    then = f", and if it does not answer to {_listed(servers[1:])}" if servers[1:] else ""
+    return f"to {servers[0]}{then}"
 
 
 def _number(count: int) -> str:

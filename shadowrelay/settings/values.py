@@ -266,8 +266,11 @@ class Route(Section):
 
     recipients: Annotated[tuple[Pattern, ...], Field(min_length=1)]
     """Patterns of recipients, like "*@corp.example"; * stands for any text. The first route that matches counts."""
-    next_hop: NextHops
-    """A server, or a list of them in order: the others are alternate routes."""
+    next_hop: NextHops = ()
+    """A server, or a list of them in order: the others are alternate routes. May be left out with site: then DNS (MX) decides there."""
+    site: Annotated[SiteName, Field(max_length=64)] = SiteName("")
+    """The site that delivers this mail, by next_hop; nodes of other sites relay it towards that one by [[site_links]]. Empty: every node
+    delivers it. Source: seed-003"""
     redundancy: Redundancy = Redundancy.BEFORE_ACKNOWLEDGEMENT
     """previous-hop or both: if the next hop is a peer, this node keeps what it relays as a shadow until that one has delivered (TRACK).
     before-acknowledgement or none: it does not. docs/design.md 6.7. Source: seed-003"""
@@ -276,6 +279,24 @@ class Route(Section):
     journal_recipient: Mailbox = ""
     """Gets a journal report of each message with a recipient on this route: the envelope, and the message attached. Empty: no journaling.
     All nodes of a boundary need the same. Source: msd-jr"""
+
+
+class SiteLink(Section):
+    """A link between two sites, for mail in both directions. Mail takes the path of least cost. The same on all nodes."""
+
+    sites: tuple[Annotated[SiteName, Field(min_length=1, max_length=64)], ...]
+    """The two sites."""
+    cost: Annotated[Count, Field(ge=1, le=99_999)] = 100
+    """Its cost; of two paths the one with the lower sum counts. Default and range are those of Active Directory. Source: msd-lcr"""
+
+
+class Site(Section):
+    """What is particular about a site; others need no entry. The same on all nodes."""
+
+    name: Annotated[SiteName, Field(min_length=1, max_length=64)]
+    """A site of [[site_links]]."""
+    hub_site_enabled: bool = False
+    """Mail whose path of least cost leads through this site stops at one of its servers (Set-AdSite). Source: seed-003, msd-lcr"""
 
 
 class Tls(Section):
@@ -495,6 +516,8 @@ class Settings(Section):
     receive_connectors: tuple[ReceiveConnector, ...] = ()
     peers: tuple[Peer, ...] = ()
     routes: tuple[Route, ...] = ()
+    site_links: tuple[SiteLink, ...] = ()
+    sites: tuple[Site, ...] = ()
     tls: Tls | None = None
     send: Send = Send()
     back_pressure: BackPressure = BackPressure()

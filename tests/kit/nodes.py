@@ -43,6 +43,8 @@ from tests.kit.quick import make_quick
 BASE = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
 EAST, WEST, NORTH, SOUTH = (ServerName(f"mx1.{site}.example") for site in ("east", "west", "north", "south"))
 SITES = {EAST: "east", WEST: "west", NORTH: "north", SOUTH: "south"}
+FIVE_SITES = tuple(ServerName(f"hub.{site}.example") for site in ("chicago", "new-york", "london", "dublin", "atlanta", "second.new-york"))
+SITES |= {server: server.split(".")[-2] for server in FIVE_SITES}  # of seed-003, and a second server in New York
 LATENCY_SECONDS = 0.002
 CONTROL_SECONDS = 2.0
 SPAN, HEARTBEAT = 60.0, 5.0
@@ -457,6 +459,7 @@ def make_settings(name: ServerName, peers: Iterable[ServerName], directory: Path
     routes = transport.pop("routes", [{"recipients": ["*"], "next_hop": "sink.example:25"}])
     peer = transport.pop("peer", {})
     redundancy = transport.pop("redundancy", "before-acknowledgement")
+    links, sites = transport.pop("site_links", ()), transport.pop("sites", ())
     times = {
         "shadow_resubmit_time_span": timedelta(seconds=SPAN),
         "shadow_heartbeat_frequency": timedelta(seconds=HEARTBEAT),
@@ -475,6 +478,8 @@ def make_settings(name: ServerName, peers: Iterable[ServerName], directory: Path
                 for other in peers
             ],
             "routes": routes,
+            "site_links": links,
+            "sites": sites,
             "send": {"queue_glitch_retry_interval": timedelta(seconds=5), "message_retry_interval": timedelta(seconds=5), **send},
         }
     )

@@ -156,6 +156,10 @@ def added(text: str) -> Mistake:
     return lambda desk: desk.add(text).check()
 
 
+def to_dublin(text: str) -> Mistake:
+    return lambda desk: desk.edit('next_hop = ["127.0.0.1:2600"]', 'site = "dublin"').add(text).check()
+
+
 def given(variable: str, value: str) -> Mistake:
     return lambda desk: desk.variable(variable, value).check()
 
@@ -357,6 +361,16 @@ MISTAKES: dict[str, Mistake] = {
     "this node among its peers": changed(f'name = "{WEST}"', f'name = "{EAST}"'),
     "two peers of one name": added(f'[[peers]]\nname = "{WEST}"\nsite = "west"\naddress = "127.0.0.1:2527"'),
     "two connectors on one port": added(CONNECTOR.format("0.0.0.0:2525")),
+    "a route without a next hop": changed('next_hop = ["127.0.0.1:2600"]', ""),
+    "a route to a site that is nowhere else": to_dublin(""),
+    "a link with one end": added('[[site_links]]\nsites = ["west"]'),
+    "a link from a site to itself": added('[[site_links]]\nsites = ["west", "west"]'),
+    "the same link twice": added('[[site_links]]\nsites = ["east", "west"]\n[[site_links]]\nsites = ["west", "east"]'),
+    "a cost that is none": added('[[site_links]]\nsites = ["east", "west"]\ncost = 0'),
+    "a hub site that is nowhere else": added('[[site_links]]\nsites = ["east", "west"]\n[[sites]]\nname = "wset"\nhub_site_enabled = true'),
+    "a site twice": added('[[site_links]]\nsites = ["east", "west"]\n[[sites]]\nname = "west"\n[[sites]]\nname = "west"'),
+    "a site that no link reaches": to_dublin('[[site_links]]\nsites = ["london", "dublin"]'),
+    "no peer in the site where mail goes next": to_dublin('[[site_links]]\nsites = ["east", "dublin"]'),
     "a connector on the port of the API": added(CONNECTOR.format("127.0.0.1:8025")),
     "a misspelt key in the environment": given("SHADOWRELAY_TRANSPORT__SHADOW_TIMOUT", "5s"),
     "an environment list that is no JSON": given("SHADOWRELAY_RECEIVE_CONNECTORS__0__RELAY_FROM", "[10.0.0.0/8]"),

@@ -151,7 +151,8 @@ PROBLEMS = [
         "zzz = 1\n" + SERVER,
         [
             "{path}: zzz: unknown key; known here: "
-            "server, transport, receive_connectors, peers, routes, tls, send, back_pressure, tracking, shipping, admin, dns"
+            "server, transport, receive_connectors, peers, routes, site_links, sites, "
+            "tls, send, back_pressure, tracking, shipping, admin, dns"
         ],
     ),
     (

@@ -28,6 +28,10 @@ listen = "127.0.0.1:2525"
 """
 TRANSPORT = NODE + "[transport]\n"
 ROUTE = '[[routes]]\nrecipients = ["{}"]\nnext_hop = "{}"\n'
+LINKS = "".join(f"[[site_links]]\nsites = {pair}\n" for pair in ('["east", "west"]', '["west", "london"]', '["london", "dublin"]'))
+TO_DUBLIN = (
+    '[[routes]]\nrecipients = ["*@dublin.example"]\nsite = "dublin"\n' + LINKS + '[[sites]]\nname = "west"\nhub_site_enabled = true\n'
+)
 CASES = (
     (NODE, "reject_message_on_shadow_failure = false means: if that fails for 5s, the message is accepted all the same"),
     (TRANSPORT + "reject_message_on_shadow_failure = true", "the message is refused (451), and the sender tries again"),
@@ -38,6 +42,16 @@ CASES = (
     (NODE, "After a cut of more than 3h recipients may get copied mail twice"),
     (TRANSPORT + 'delivery_without_lease = "defer"', "keeps copied mail until they answer"),
     (NODE, "At 127.0.0.1:2525 only peers are served"),
+    (
+        NODE + TO_DUBLIN,
+        "Mail for *@dublin.example is delivered by site dublin by way of west and london, with a stop at west. From here it ",
+    ),
+    (NODE + TO_DUBLIN, "goes to mx1.west.example:25."),
+    (NODE + TO_DUBLIN.replace('site = "dublin"', 'site = "west"'), "delivered by site west. From here it goes to mx1.west.example:25."),
+    (
+        NODE + TO_DUBLIN.replace('site = "dublin"', 'site = "east"'),
+        "Mail for *@dublin.example goes where the MX records of their domains say",
+    ),
     (
         NODE + 'relay_from = ["10.0.0.0/8"]\naccepted_domains = ["a.example"]',
         "10.0.0.0/8 may send to anywhere, and anybody may send to a.example",
