@@ -210,8 +210,9 @@ def _remedy_for_peer(text: str) -> str:
 
 
 def _next_hops(settings: Settings) -> Sequence[HostPort]:
-    """Each once, in the order of the routes."""
-    return tuple(dict.fromkeys(host for route in settings.routes for host in route.next_hop))
+    """Each once, in the order of the routes. Those of routes to other sites need not be reachable from here."""
+    here = ("", settings.server.site)
+    return tuple(dict.fromkeys(host for route in settings.routes if route.site in here for host in route.next_hop))
 
 
 async def _next_hop(settings: Settings, host: HostPort, hosts: HostNames) -> list[Finding]:

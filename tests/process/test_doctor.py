@@ -87,6 +87,20 @@ async def test_a_healthy_node_gets_no_finding(tmp_path: Path) -> None:
         assert {} == await pair.findings()
 
 
+async def test_the_next_hop_of_another_site_need_not_answer_here(tmp_path: Path) -> None:
+    async with a_pair(tmp_path, EAST, WEST) as pair:
+        route = (
+            '[[routes]]\nrecipients = ["*@west.example"]\nsite = "{}"\nnext_hop = "127.0.0.1:1"\n[[site_links]]\nsites = ["east", "west"]\n'
+        )
+        pair.edit(EAST, "[tracking]", f"{route.format('west')}[tracking]")
+        await asyncio.to_thread(wait_until_peers_know_each_other, pair.nodes)
+        elsewhere = await pair.findings()
+        pair.edit(EAST, 'site = "west"\nnext_hop', 'site = "east"\nnext_hop')
+
+        assert {} == elsewhere
+        assert ["next hop 127.0.0.1:1"] == list(await pair.findings())
+
+
 async def test_its_questions_leave_no_trace_on_a_peer(tmp_path: Path) -> None:
     """It is no second node with the same name, whose mail would be taken over."""
     async with a_pair(tmp_path, EAST, WEST) as pair:
