@@ -32,7 +32,7 @@ async def an_edge(directory: Path, *hubs: ServerName, **changes: Any) -> AsyncIt
     try:
         for hub in hubs:
             await net.start(hub, [EDGE], redundancy="previous-hop", peer={EDGE: {"boundary": "edge"}})
-        await net.start(EDGE, hubs, boundary="edge", routes=route_to(*hubs), redundancy="previous-hop", **changes)
+        await net.start(EDGE, hubs, boundary="edge", redundancy="previous-hop", **{"routes": route_to(*hubs), **changes})
         await asyncio.sleep(1)
         yield net
     finally:
@@ -103,6 +103,40 @@ async def test_a_next_hop_that_burns_is_replaced_by_another_route(tmp_path: Path
         assert Role.SHADOW is role_before
         assert [OTHER_HUB] == [who for who, _, _ in net.sink.arrived]
         assert ["Silence"] == [dict(event.custom_data)["Reason"] for event in edge.log.rows(EventId.RESUBMIT)]
+
+
+@in_virtual_time
+async def test_a_later_route_that_matches_is_another_route(tmp_path: Path) -> None:
+    routes = [*route_to(HUB), {"recipients": ["*@corp.example"], "next_hop": "sink.example:25"}]
+    async with an_edge(tmp_path, HUB, routes=routes) as net:
+        relayed = await a_relayed_message(net)
+        edge = net.nodes[EDGE]
+        await net.wipe(HUB)
+        net.sink.answer = lambda address: OK
+
+        await until(edge.in_role(relayed, Role.DELIVERED), KEPT_SPAN + 5 * HEARTBEAT)
+
+        assert [(EDGE, "user1@corp.example")] == [(who, address) for who, address, _ in net.sink.arrived]
+
+
+@in_virtual_time
+async def test_retries_of_what_avoids_a_server_go_on_after_a_restart(tmp_path: Path) -> None:
+    routes = [{**route_to(HUB)[0], "next_hop": [f"{HUB}:2525", "sink.example:25"]}]
+    async with an_edge(tmp_path, HUB, routes=routes) as net:
+        relayed = await a_relayed_message(net)
+        await net.wipe(HUB)
+        await until(net.nodes[EDGE].in_role(relayed, Role.PRIMARY), KEPT_SPAN + 5 * HEARTBEAT)
+        await until(lambda: net.sink.attempts_count > 1, 5 * HEARTBEAT)
+        await net.stop(EDGE)
+
+        edge = await net.start(EDGE, [HUB], boundary="edge", routes=routes, redundancy="previous-hop")
+        stored = await edge.message(relayed)
+        net.sink.answer = lambda address: OK
+        await until(edge.in_role(relayed, Role.DELIVERED), 20 * HEARTBEAT)
+
+        assert stored is not None
+        assert [f"{HUB}:2525~{HUB}:2525"] == [retry.next_hop for retry in stored.retries]
+        assert [EDGE] == [who for who, _, _ in net.sink.arrived]
 
 
 @in_virtual_time
