@@ -82,8 +82,11 @@ class AcceptService:
     def accept(self, envelope: Envelope, content: Content) -> Awaitable[Reply]:
         """See `ports.Acceptor`."""
         answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        delay = self._context.settings.acknowledgement_delay(envelope.connector)
-        work = self._accept(envelope, content) if not delay else self._accept_delayed(envelope, [content], delay)
+        connector = self._context.settings.special_connectors.get(envelope.connector)
+        if connector is None or not (connector.redundancy.tracks and connector.max_acknowledgement_delay):
+            work = self._accept(envelope, content)
+        else:
+            work = self._accept_delayed(envelope, [content], connector.max_acknowledgement_delay)
         self._context.tasks.spawn(work, "accept").add_done_callback(partial(_pass_on, answer))
         return answer
 
@@ -141,7 +144,7 @@ class AcceptService:
         context, message_id = self._context, envelope.message_id
         started = context.clock.awake()
         transport = context.settings.transport
-        is_enabled = transport.shadow_redundancy_enabled and context.settings.redundancy_of(envelope.connector).copies
+        is_enabled = transport.shadow_redundancy_enabled and context.settings.is_copied(envelope.connector)
         wanted = transport.shadow_copies if is_enabled or not transport.shadow_redundancy_enabled else 0
         reject = is_enabled and transport.reject_message_on_shadow_failure
         try:

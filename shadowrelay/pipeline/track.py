@@ -46,7 +46,7 @@ class TrackService:
         if peer.server not in context.peers:  # its notifications would never be fetched, nor ours heard
             return NOT_LINKED
         previous = Party(peer.server, peer.database)
-        wanted = transport.shadow_copies if context.settings.redundancy_of(envelope.connector).copies else 0
+        wanted = transport.shadow_copies if context.settings.is_copied(envelope.connector) else 0
         claim = primary.relayed_claim(context.me, previous, offer.number, len(envelope.recipients), wanted)
         now, started = context.now(), context.clock.awake()
         message = NewMessage(envelope, claim, Origin.CLIENT, now, delivery_rules.remember_until(now, transport))

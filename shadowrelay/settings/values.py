@@ -582,17 +582,15 @@ class Settings(Section):
             return self.shadow_candidates
         return tuple(peer for peer in self.peers if peer.send_xshadow)
 
-    def redundancy_of(self, connector: str) -> Redundancy:
-        """Of the receive connector with this name; the default for one that is gone, or for mail that came by none."""
-        found = (each.redundancy for each in self.receive_connectors if each.name == connector)
-        return next(found, Redundancy.BEFORE_ACKNOWLEDGEMENT)
+    @cached_property
+    def special_connectors(self) -> Mapping[str, ReceiveConnector]:
+        """By name, those whose `redundancy` is not the default: asked for each message, and mostly empty."""
+        return {each.name: each for each in self.receive_connectors if each.redundancy is not Redundancy.BEFORE_ACKNOWLEDGEMENT}
 
-    def acknowledgement_delay(self, connector: str) -> timedelta:
-        """How long an acknowledgement may wait there; nothing where the way of the connector does not ask for it."""
-        for each in self.receive_connectors:
-            if each.name == connector and each.redundancy.tracks:
-                return each.max_acknowledgement_delay
-        return timedelta(0)
+    def is_copied(self, connector: str) -> bool:
+        """Whether mail is to be copied that came by the receive connector with this name; also of one that is gone, or of none."""
+        other = self.special_connectors.get(connector)
+        return other is None or other.redundancy.copies
 
     @property
     def copies_wanted(self) -> int:

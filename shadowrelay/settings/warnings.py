@@ -120,7 +120,7 @@ def _about_tracking(settings: Settings) -> Iterator[str]:
     """The way of Exchange 2010."""
     addresses = {(peer.address.host.lower(), peer.address.port) for peer in settings.linked_peers}
     for number, route in enumerate(settings.routes):
-        if route.redundancy.tracks and not any((hop.host.lower(), hop.port) in addresses for hop in route.next_hop):
+        if route.redundancy.tracks and not route.site and not any((hop.host.lower(), hop.port) in addresses for hop in route.next_hop):
             yield (
                 f"routes[{number}].redundancy is {route.redundancy}, but no next_hop is the address of a peer: it is delivered to, and no "
                 "shadow is kept; add the next hop under [[peers]], or remove redundancy"
