@@ -262,6 +262,12 @@ class RelayedSink(ContentSink):
         super().write(self._trace + block)
         self._trace = b""
 
+    def content(self) -> Content:
+        """See `ContentSink.content`."""
+        if self._trace:
+            self.write(b"")  # nothing came
+        return super().content()
+
     @property
     def received_sha256(self) -> bytes:
         return self._received.digest()
