@@ -108,7 +108,7 @@ class AcceptService:
         context.metrics.acknowledgement_delayed(how.value, seconds)
         if how in (Acknowledged.BEST_EFFORT, Acknowledged.STOPPING):
             _log.warning("message.acknowledged_by_best_effort", message_id=message_id, seconds=round(seconds, 3), why=how.value)
-            await self._track_best_effort(message_id, seconds)
+            context.tasks.spawn(self._track_best_effort(message_id, seconds), "best effort")  # the 250 does not wait for the ledger
         else:
             _log.info("message.acknowledged_late", message_id=message_id, seconds=round(seconds, 3), why=how.value)
         return reply
@@ -135,7 +135,12 @@ class AcceptService:
 
     async def _track_best_effort(self, message_id: MessageId, seconds: float) -> None:
         """The row that says that a message was acknowledged while it was on this disk only."""
-        stored = await self._context.ledger.load(message_id)
+        while True:
+            try:
+                stored = await self._context.ledger.load(message_id)
+                break
+            except LedgerUnavailable:
+                await asyncio.sleep(RETRY_SECONDS)
         if stored is not None:
             reason = f"Acknowledged after {seconds:.3f} s by best effort"
             self._context.tracking.write(tracking.haredirectfail(self._context.me.server, stored, at=self._context.now(), reason=reason))

@@ -55,9 +55,11 @@ async def test_after_the_delay_the_250_is_given_by_best_effort_and_logged_as_tha
         net.sink.answer = lambda address: BUSY
 
         reply = await node.accept(connector="default")
+        acknowledged_at = now()
+        await until(lambda: bool(node.log.rows(EventId.HAREDIRECTFAIL)), 20)
 
         assert 250 == reply.code
-        assert DELAY <= now() < DELAY + 1
+        assert DELAY <= acknowledged_at < DELAY + 1
         assert {"acknowledgement_delayed best effort"} == counted(node)
         (row,) = node.log.rows(EventId.HAREDIRECTFAIL)
         assert row.source_context == "Acknowledged after 30.000 s by best effort"
@@ -191,5 +193,24 @@ async def test_a_client_that_gives_up_loses_nothing(tmp_path: Path) -> None:
 
         await until(lambda: bool(net.sink.arrived), 20)
         await until(lambda: not len(node.services.delayed), 20)
+    finally:
+        await net.close()
+
+
+@in_virtual_time
+async def test_the_250_by_best_effort_does_not_need_the_ledger(tmp_path: Path) -> None:
+    """The message is committed: an error here would have the client send it again."""
+    net = Net(tmp_path)
+    try:
+        node = await a_node(net)
+        net.sink.answer = lambda address: BUSY
+        node.ledger.fail("load", 3)
+
+        reply = await node.accept(connector="default")
+        acknowledged_at = now()
+        await until(lambda: bool(node.log.rows(EventId.HAREDIRECTFAIL)), 20)
+
+        assert (250, True) == (reply.code, acknowledged_at < DELAY + 1)
+        assert 0 == len(node.services.delayed)
     finally:
         await net.close()
