@@ -428,6 +428,9 @@ def _metrics(summary: Mapping[str, Any]) -> Iterator[tuple[str, list[tuple[dict[
         if name == "messages_by_copies":
             yield name, [({"copies": copies}, count) for copies, count in value.items()]
             continue
+        if name == "messages_redundant_by_way":
+            yield name, [({"way": way}, count) for way, count in value.items()]
+            continue
         base = name.removesuffix("_ms")
         yield f"{base}_count", [({}, value["count"])]
         quantiles = [({"quantile": key}, value[key] / 1000) for key in value if key != "count" and value[key] is not None]

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from shadowrelay.sla.figures.counting import BY_COPIES, COUNTS, HOUR_US, MAXIMA, TIMES
+from shadowrelay.sla.figures.counting import BY_COPIES, BY_WAY, COUNTS, HOUR_US, MAXIMA, TIMES
 from shadowrelay.sla.figures.evidence import Evidence
+from shadowrelay.sla.figures.exact import WAYS
 from shadowrelay.sla.figures.incidents import UNEXPLAINED
 from shadowrelay.sla.figures.rows import is_side_message
 from shadowrelay.sla.objectives import LOG_ENDS
@@ -55,6 +56,7 @@ def figures_of(row: Line) -> dict[str, Any]:
         "messages_reconstructed": row["messages_reconstructed"],
         "messages_redundant": row["messages_redundant"],
         "messages_by_copies": {str(number): row[name] for number, name in enumerate(BY_COPIES)},
+        "messages_redundant_by_way": {way: row[name] for way, name in zip(WAYS, BY_WAY, strict=True)},
         "redundancy_ratio": row["messages_redundant"] / judged if judged else None,
         "messages_dsn": row["messages_dsn"],
         "messages_sent_again": row["messages_sent_again"],
@@ -77,6 +79,8 @@ def figures_of(row: Line) -> dict[str, Any]:
         "recipients_duplicated": row["recipients_duplicated"],
         "recipients_duplicated_unexplained": row["recipients_duplicated_unexplained"],
         "shadows_orphaned": row["shadows_orphaned"],
+        "shadows_kept": row["shadows_kept"],
+        "shadows_taken_back": row["shadows_taken_back"],
         "clock_skews": row["clock_skews"],
     }
 

@@ -31,7 +31,9 @@ SUMS = (
         "recipients_lost",
     ),
     *("messages_exposed", "recipients_duplicated", "recipients_duplicated_unexplained", "shadows_orphaned", "clock_skews"),
+    *("shadows_kept", "shadows_taken_back"),
 )
+WAYS = ("shadow_server", "previous_hop", "next_hop")
 PERCENTILES = ("shadow_latency_ms", "discard_lag_ms", "delivery_latency_ms", "takeover_detection_ms", "takeover_silence_ms")
 OBJECTIVES = (
     *(("redundancy_ratio", 0.9999, None), ("shadow_latency", 0.99, 0.25), ("exposure", 0.9999, 600.0), ("discard_lag", 0.99, 120.0)),
@@ -57,7 +59,8 @@ def no_figures() -> dict[str, Any]:
     return (
         figures
         | {name: dict(ranks) for name in PERCENTILES}
-        | {"messages_by_copies": dict.fromkeys("0123", 0), "redundancy_ratio": None, "shadow_share": None, "exposure_max_seconds": 0.0}
+        | {"messages_by_copies": dict.fromkeys("0123", 0), "messages_redundant_by_way": dict.fromkeys(WAYS, 0)}
+        | {"redundancy_ratio": None, "shadow_share": None, "exposure_max_seconds": 0.0}
     )
 
 
@@ -226,6 +229,7 @@ class _Maker:
         missing = round(number * bad)
         figures = no_figures() | {"messages_acknowledged": number, "messages_redundant": number - missing, "messages_done": number}
         figures |= {"messages_by_copies": {"0": missing, "1": number - missing, "2": 0, "3": 0}}
+        figures |= {"messages_redundant_by_way": dict.fromkeys(WAYS, 0) | {"shadow_server": number - missing}}
         figures |= {
             "redundancy_ratio": (number - missing) / number,
             "shadow_share": 0.41,
@@ -248,6 +252,7 @@ class _Maker:
         total |= {name: sum(part[name] for part in parts) for name in SUMS}
         total["redundancy_ratio"] = total["messages_redundant"] / total["messages_acknowledged"]
         total["messages_by_copies"] = {copies: sum(part["messages_by_copies"][copies] for part in parts) for copies in "0123"}
+        total["messages_redundant_by_way"] = {way: sum(part["messages_redundant_by_way"][way] for part in parts) for way in WAYS}
         total |= {"shadow_share": 0.41, "exposure_max_seconds": max(part["exposure_max_seconds"] for part in parts)}
         total |= {name: parts[-1][name] for name in PERCENTILES[3:]}
         for name in PERCENTILES[:3]:

@@ -7,7 +7,7 @@ that it says what the page says. Instants and spans are whole microseconds; `Non
 import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ COUNTS = (
     "messages_acknowledged", "messages_reconstructed", "messages_redundant", "messages_dsn", "messages_sent_again", "messages_done",
     "exposure_count", "messages_exposed", "discards_late", "promotions", "messages_promoted", "takeovers_late",
     "recipients_lost", "recipients_duplicated",
-    "recipients_duplicated_unexplained", "shadows_orphaned", "clock_skews",
+    "recipients_duplicated_unexplained", "shadows_orphaned", "shadows_kept", "shadows_taken_back", "clock_skews",
 )  # fmt: skip
 CAUSED = ("duplicates", "losses", "orphans", "exposures")
 SHORT = 3 * HOUR
@@ -38,6 +38,8 @@ NOT_LOGGED = {  # objectives about which a version of Exchange writes nothing at
     "exchange2013": {"shadow_latency", "takeover"},
     "exchange2016": {"shadow_latency", "takeover"},
 }
+KEPT = "TRACK"  # source of what `_kept_copy` makes
+WAYS = ("shadow_server", "previous_hop", "next_hop")
 REPLACING = ("EXPAND", "RESOLVE", "REDIRECT")
 ALREADY_RECIPIENTS = ("DUPLICATEEXPAND", "DUPLICATEREDIRECT")
 ENDING_IN_EXCHANGE = ("DROP", "BADMAIL", "MODERATORREJECT", "MODERATIONEXPIRE", "MODERATORSALLNDR")
@@ -144,6 +146,18 @@ class Message:
         made, slash, _ = told.partition("/")
         return int(made) if slash else int(bool(self.is_redundant))
 
+    @property
+    def way(self) -> str:
+        """Where the second copy of a redundant message was."""
+        if self.receive is not None:
+            if self.receive.format == "shadowrelay" and self.receive.context == "delayed: done":
+                return "next_hop"
+            made = [row for row in self.those("HAREDIRECT") if row.server == self.server and row.at <= self.acknowledged_at]
+            return "previous_hop" if "ShadowAt" in self.receive.custom and not made else "shadow_server"
+        held = self.those("HARECEIVE")
+        is_kept = bool(held) and min(held, key=lambda row: (row.at, row.server)).source == KEPT
+        return "previous_hop" if is_kept else "shadow_server"
+
     def has_another(self, loss: Row) -> bool:
         """Whether a third server kept its copy through the loss of a primary server."""
         lost = {row.reference for row in self.takeovers if row.at <= loss.at}
@@ -192,6 +206,7 @@ class Oracle:
         named = [with_logged_names(row, logs.logged) for row in logs.rows]
         takeovers = [row for row in named if row.event == "RESUBMIT" and row.source == "REDUNDANCY"]
         self.lost = {row.reference for row in takeovers if row.at >= self.last_row.get(row.reference, row.at)}
+        named += [_kept_copy(row) for row in named if _is_relayed_and_kept(row)]
         for row in sorted(named, key=lambda row: (row.at, row.server, row.file, row.line)):
             by_message[row.message].append(row)
             if row.event == "DSN" and row.format != "shadowrelay":
@@ -226,7 +241,7 @@ class Oracle:
             found.receive = receives[0]
             found.is_acknowledged, found.acknowledged_at, found.server = True, receives[0].at, receives[0].server
             made = [row for row in found.those("HAREDIRECT") if row.server == found.server and row.at <= found.acknowledged_at]
-            found.other = max((row.at, row.server_hostname) for row in made)[1] if made else None
+            found.other = max((row.at, row.server_hostname) for row in made)[1] if made else receives[0].custom.get("ShadowAt")
         elif (copies or takeovers) and not found.those("RECEIVE") and not found.is_dsn and not self._is_refused_or_made_here(found):
             first = min([*copies, *takeovers], key=lambda row: (row.at, row.server))
             found.is_acknowledged = found.is_reconstructed = True
@@ -348,7 +363,7 @@ class Oracle:
             *belongs, messages_redundant=bool(message.is_redundant), messages_done=message.done_at is not None, messages_sent_again=is_again
         )
         if message.is_redundant is not None:
-            self._add(*belongs, messages_judged=1, copies=min(message.copies, 3))
+            self._add(*belongs, messages_judged=1, copies=min(message.copies, 3), **({"way": message.way} if message.is_redundant else {}))
             self.events["redundancy_ratio"].append((at, message.is_redundant))
             self._exposures(message, belongs)
         shadow, ack = (message.receive.elapsed(key) if message.receive else None for key in ("ShadowElapsed", "AckElapsed"))
@@ -362,6 +377,8 @@ class Oracle:
                 self._add(*belongs, shadow_us=shadow, ack_us=ack)
         if message.deliveries and not message.is_reconstructed:
             last = max(when for each in message.deliveries.values() for when, _ in each)
+            if message.receive is not None and message.receive.format == "shadowrelay" and message.receive.context.startswith("delayed: "):
+                last = max(last, at)
             elapsed = self._elapsed(belongs, "delivery_latency_ms", last - at)
             self.events["delivery_latency"].append((at, elapsed <= self._within("delivery_latency")))
             if elapsed > self._within("delivery_latency"):
@@ -523,6 +540,8 @@ class Oracle:
                     self._slow("discard_lag", message, server, row.client, row.at, lag, cause)
             is_discarded = bool(discards) and named >= message.addressed
             is_promoted = any(each.server == server for each in message.takeovers)
+            is_kept = row.source == KEPT
+            self._add(*belongs, shadows_kept=is_kept, shadows_taken_back=is_kept and is_promoted)
             due = row.at + self.hold
             if not is_discarded and not is_promoted and self.time_is_up(due):
                 cause = "never told"
@@ -643,6 +662,16 @@ class Oracle:
                 "budget_left": left, "burn_rates": burns}  # fmt: skip
 
 
+def _is_relayed_and_kept(row: Row) -> bool:
+    return row.format == "shadowrelay" and row.event in ("SEND", "SENDEXTERNAL") and row.context.startswith("shadow kept as ")
+
+
+def _kept_copy(row: Row) -> Row:
+    """What such a row says of the message that it names."""
+    message = row.context.removeprefix("shadow kept as ")
+    return replace(row, event="HARECEIVE", source=KEPT, message=message, client=row.server_hostname, custom={})
+
+
 def _reasons(takeovers: list[Row], one: str, other: str) -> set[str | None]:
     """Of all takeovers on all ways from one server to the other."""
     on_a_way = [row for row in takeovers if row.reference in _heirs(takeovers, one) and other in _heirs(takeovers, row.server)]
@@ -676,6 +705,7 @@ def _finished(values: dict[str, list[Any]]) -> dict[str, Any]:
     judged = sum(of("messages_judged"))
     figure["redundancy_ratio"] = figure["messages_redundant"] / judged if judged else None
     figure["messages_by_copies"] = {str(number): of("copies").count(number) for number in range(4)}
+    figure["messages_redundant_by_way"] = {way: of("way").count(way) for way in WAYS}
     figure["shadow_share"] = sum(of("shadow_us")) / sum(of("ack_us")) if sum(of("ack_us")) else None
     for name, wanted in PERCENTILES.items():
         found: dict[str, int | None] = {"count": len(of(name))}

@@ -3,6 +3,7 @@ every figure in every window and scope, every entry of every table."""
 
 import csv
 import io
+import itertools
 import random
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
@@ -64,6 +65,7 @@ class Soup:
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.spellings = random.Random(seed)
+        self.chains = random.Random(seed)
         self.rows: dict[str, list[tuple[datetime, bytes]]] = {}
 
     def message(self, index: int) -> None:
@@ -112,6 +114,53 @@ class Soup:
             told = choose.choice(([], received, received, people, people[:1], people[1:], [*received, received[0]]))
             by = choose.choice(list(SERVERS)) if choose.random() < 0.1 else shadow
             written("HADISCARD", by, 9 + number, told, client_hostname=primary, source_context="delivered")
+
+    def chained(self, index: int) -> None:
+        """A message that was relayed by TRACK, perhaps twice, and perhaps taken back. Any row may be missing, or early."""
+        choose, name = self.chains, f"{self.chains.getrandbits(64):016x}-chained-{index}"
+        people = tuple(f"r{number}@x.example" for number in range(choose.choice((1, 1, 2, 3))))
+        at = BEGIN + timedelta(seconds=choose.randrange(7 * 86_400))
+        *before, last = choose.sample(list(SERVERS), choose.choice((2, 2, 3)))
+
+        def written(event: str, server: str, message: str, source: str = "SMTP", **values: Any) -> None:
+            nonlocal at
+            if choose.random() < 0.15:
+                return
+            at += timedelta(microseconds=choose.randrange(-(10**6), 10 ** choose.randint(4, 10)))
+            whom = people if choose.random() < 0.8 else people[:1]
+            row = TrackingEvent(
+                at, EventId(event), EventSource(source), index, message, f"<{name}@src>", recipients=whom, sender="s@src.example", **values
+            )
+            self.rows.setdefault(server, []).append((row.at, format_line(row)))
+
+        def resubmitted(server: str, message: str, primary: str) -> None:
+            reason = choose.choice(tuple(ResubmitReason))
+            custom = (("Reason", reason), ("SilentSince", format_instant(at - timedelta(hours=1))), ("DetectedAt", format_instant(at)))
+            written("RESUBMIT", server, message, "REDUNDANCY", reference=primary, custom_data=custom)
+
+        why = choose.choice(("", "", "delayed: done", "delayed: copied", "delayed: best effort"))
+        custom: tuple[tuple[str, str], ...] = (
+            ("Replication", "Success" if why.endswith(("done", "copied")) else "Disabled"),
+            ("AckElapsed", "1.5"),
+        )
+        message = f"{name}-0"
+        if choose.random() < 0.3:
+            written("HAREDIRECT", before[0], message, server_hostname=last)
+        written("RECEIVE", before[0], message, source_context=why, custom_data=custom)
+        hops = [*before, last]
+        for number, (here, there) in enumerate(itertools.pairwise(hops), 1):
+            kept = f"{name}-{number}"
+            written("SEND", here, message, client_hostname=here, server_hostname=there, source_context=f"shadow kept as {kept}")
+            custom = (("Replication", "Success"), ("AckElapsed", "0.001"), ("ShadowAt", here))
+            written("RECEIVE", there, kept, reference=message, custom_data=custom)
+            if choose.random() < 0.3:
+                resubmitted(here, kept, there)
+                written("SENDEXTERNAL", here, kept, server_hostname="mx.example")
+            message = kept
+        written("SEND", last, message, server_hostname="mx.example")
+        for number, (here, there) in enumerate(itertools.pairwise(hops), 1):
+            told = choose.choice(("delivered", "delivered", "released"))
+            written("HADISCARD", here, f"{name}-{number}", client_hostname=there, server_hostname=here, source_context=told)
 
     def ahead(self) -> None:
         """One server wrote a row by a clock that was wrong by more than a century."""
@@ -236,6 +285,7 @@ def add_soup(output: Path, seed: int, messages: int) -> None:
         soup.message(index)
         if index % 5 == 0:
             soup.doubled(index)
+            soup.chained(index)
     soup.ahead()
     for version in VERSIONS:
         for index in range(messages // 5):

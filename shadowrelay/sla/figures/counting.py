@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame
 
 from shadowrelay.sla.figures.evidence import Evidence
-from shadowrelay.sla.figures.exact import COUNTED, DSN, RECONSTRUCTED
+from shadowrelay.sla.figures.exact import COUNTED, DSN, RECONSTRUCTED, WAYS
 from shadowrelay.sla.objectives import BURN_WINDOWS_HOURS, LOG_ENDS
 
 # ---- cells
@@ -27,13 +27,15 @@ CELL_KEY = "slot, age, server, pair_from, pair_to"
 MAXIMA = ("exposure_max_us",)
 COPIES_MAX = 3  # of `shadow_copies`; more, in a log of another version, count as so many
 BY_COPIES = tuple(f"messages_of_{number}_copies" for number in range(COPIES_MAX + 1))
+BY_WAY = tuple(f"messages_redundant_{way}" for way in WAYS)
 COUNTS = (
-    "messages_acknowledged", "messages_reconstructed", "messages_redundant", "messages_not_redundant", *BY_COPIES, "messages_dsn",
+    "messages_acknowledged", "messages_reconstructed", "messages_redundant", "messages_not_redundant", *BY_COPIES, *BY_WAY, "messages_dsn",
     "messages_sent_again",
     "messages_done", "shadow_share_us", "ack_share_us", "shadow_count", "shadow_good", "delivery_count", "delivery_good",
     "exposure_count", "messages_exposed", "exposure_us", "exposure_judged", "exposure_bad",
     "recipients", "recipients_lost", "recipients_duplicated", "recipients_duplicated_unexplained",
     "copies", "lag_count", "discards_late", "shadows_orphaned", "promotions", "takeovers_in_time", "takeovers_late", "clock_skews",
+    "shadows_kept", "shadows_taken_back",
 )  # fmt: skip
 """Counts that are summed over cells."""
 
@@ -74,10 +76,10 @@ def _events(clock: Clock) -> dict[str, str]:
     """
     return {
         "message": f"""
-            SELECT {clock.cell("server", "server", "pair_server")}, kind, is_redundant, copies, shadow_us, ack_us, done_at,
+            SELECT {clock.cell("server", "server", "pair_server")}, kind, is_redundant, copies, way, shadow_us, ack_us, done_at,
                 {DELIVERY_US} AS delivery_us, recipients_count, exposure_count, exposure_us, exposure_max_us, lost, duplicated, unexplained
             FROM {{messages}} WHERE `at` IS NOT NULL""",
-        "copy": f"SELECT {clock.cell('`primary`', '`primary`', 'server')}, lag_us FROM {{copies}}",
+        "copy": f"SELECT {clock.cell('`primary`', '`primary`', 'server')}, lag_us, is_kept, is_promoted FROM {{copies}}",
         "promotion": f"""
             SELECT {clock.cell("new_primary", "old_primary", "new_primary")}, message, is_in_time, detection_us, silence_us
             FROM {{promotions}}""",
@@ -107,6 +109,7 @@ def _facts(within: Within) -> Iterator[str]:
         "messages_redundant": f"{IS_COUNTED} AND is_redundant",
         "messages_not_redundant": f"{IS_COUNTED} AND NOT is_redundant",
         **{name: f"{is_judged} AND least(copies, {COPIES_MAX}) = {number}" for number, name in enumerate(BY_COPIES)},
+        **{name: f"{IS_COUNTED} AND way = '{way}'" for name, way in zip(BY_WAY, WAYS, strict=True)},
         "messages_dsn": f"kind = '{DSN}'",
         "messages_done": f"{IS_COUNTED} AND done_at IS NOT NULL",
         "shadow_count": "shadow_us IS NOT NULL",
@@ -131,7 +134,8 @@ def _facts(within: Within) -> Iterator[str]:
     }
     yield _counts_of("message", conditions, numbers)
     lags = {"lag_count": "lag_us IS NOT NULL", "discards_late": f"lag_us > {within.lag_us}L", "clock_skews": "lag_us < 0L"}
-    yield _counts_of("copy", {"copies": "true", **lags})
+    kept = {"shadows_kept": "is_kept", "shadows_taken_back": "is_kept AND is_promoted"}
+    yield _counts_of("copy", {"copies": "true", **lags, **kept})
     skews = {"clock_skews": f"{_one('detection_us < 0L')} + {_one('silence_us < 0L')}"}
     yield _counts_of("promotion", {"takeovers_in_time": "is_in_time", "takeovers_late": "NOT is_in_time"}, skews)
     for table, name in (("takeover", "promotions"), ("orphan", "shadows_orphaned"), ("again", "messages_sent_again")):

@@ -12,6 +12,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from shadowrelay.sla.figures.rows import (
+    KEPT,
+    OWN_FORMAT,
     has_no_recipients,
     instant_of_server,
     is_acknowledgement,
@@ -28,6 +30,9 @@ from shadowrelay.sla.figures.rows import (
 
 # ---- timelines
 
+WAYS = ("shadow_server", "previous_hop", "next_hop")
+DELAYED = "delayed: "  # in source-context of RECEIVE: why the 250 was given in the end
+_SHADOW_AT = "(?:^|;)S:ShadowAt=([^;]*)"  # in custom-data
 ACKNOWLEDGED, RECONSTRUCTED, DSN, REFUSED, UNKNOWN = "acknowledged", "reconstructed", "dsn", "refused", "unknown"
 COUNTED = (ACKNOWLEDGED, RECONSTRUCTED)
 WITHOUT_REDUNDANCY_EVENTS = "exchange2010"
@@ -62,7 +67,11 @@ def timelines(rows: DataFrame, known: Mapping[str, int]) -> DataFrame:
     lines = lines.withColumn("belongs", F.coalesce(acknowledged, reconstructed, notification))
     lines = lines.withColumns({"at": F.col("belongs.at"), "server": F.col("belongs.server")})
     is_earlier = F.filter("redirects", lambda row: (row["at"] <= F.col("at")) & (row["server"] == F.col("server")))
-    pair_server = F.when(F.col("kind") == ACKNOWLEDGED, F.try_element_at(is_earlier, F.lit(-1))["to"])
+    previous_hop = F.regexp_extract("receive.custom_data", _SHADOW_AT, 1)
+    other = F.coalesce(F.try_element_at(is_earlier, F.lit(-1))["to"], F.when(previous_hop != "", previous_hop))
+    pair_server = F.when(F.col("kind") == ACKNOWLEDGED, other)
+    is_delayed = F.col("receive.source_context").startswith(DELAYED) & (F.col("receive.format") == OWN_FORMAT)
+    last_delivery_at = F.when(is_delayed, F.greatest("last_delivery_at", "at")).otherwise(F.col("last_delivery_at"))
     responsible = F.array_union(F.array("server"), F.transform("promotions", lambda row: row["server"]))
     return lines.select(
         "message", "internet_message_id", "kind", "at", "server",
@@ -72,7 +81,9 @@ def timelines(rows: DataFrame, known: Mapping[str, int]) -> DataFrame:
         F.when(F.col("kind") == ACKNOWLEDGED, F.col("receive.shadow_us")).alias("shadow_us"),
         F.when(F.col("kind") == ACKNOWLEDGED, F.col("receive.ack_us")).alias("ack_us"),
         F.when(F.col("kind") == ACKNOWLEDGED, F.col("received_by")).otherwise(F.col("held_for")).alias("recipients"),
-        "last_delivery_at", "redirects", "promotions", "holds", "sightings", "loads", "notified_at", "discarded_for_all_at",
+        _way(F.size(is_earlier) > 0).alias("way"),
+        F.when(F.col("last_delivery_at").isNotNull(), last_delivery_at).alias("last_delivery_at"),
+        "redirects", "promotions", "holds", "sightings", "loads", "notified_at", "discarded_for_all_at",
         "last_row.is_set_aside", "last_try_at", "first_deferred_at", "is_redirect_failed", "sender", "subject", "rows_count",
         F.array_max(F.transform(responsible, lambda server: instant_of_server(server, known))).alias("known_until"),
         F.when(F.col("kind") == ACKNOWLEDGED, F.col("receive.recipients_hash"))
@@ -91,7 +102,18 @@ def _gathered(rows: DataFrame) -> DataFrame:
     primary = F.when(is_held, F.col("client_hostname")).otherwise(F.col("reference"))
     promotion = F.struct("at", "server", "reference", "reason", "silent_since")
     receive = F.struct(
-        "at", "server", "row_id", "replication", "copies", "shadow_us", "ack_us", "format", "client_hostname", "recipients_hash"
+        "at",
+        "server",
+        "row_id",
+        "replication",
+        "copies",
+        "shadow_us",
+        "ack_us",
+        "format",
+        "client_hostname",
+        "recipients_hash",
+        "source_context",
+        "custom_data",
     )
     lists = {
         "redirects": F.sort_array(_each(is_event("HAREDIRECT"), F.struct("at", "server", F.col("server_hostname").alias("to")))),
@@ -110,7 +132,7 @@ def _gathered(rows: DataFrame) -> DataFrame:
         F.min(F.when(is_acknowledgement(), receive)).alias("receive"),
         F.min(F.when(is_event("DSN"), F.struct("at", "server"))).alias("notification"),
         F.min(F.when(is_held | is_promotion(), F.struct("at", primary.alias("primary"), "recipients_hash"))).alias("holder"),
-        F.min(F.when(is_held, F.struct("at", "server"))).alias("held"),
+        F.min(F.when(is_held, F.struct("at", "server", (F.col("source") == KEPT).alias("is_kept")))).alias("held"),
         F.max(F.struct("at", is_event("POISONMESSAGE").alias("is_set_aside"))).alias("last_row"),
         F.max(F.when(is_event("DEFER", "RESUBMIT"), F.col("at"))).alias("last_try_at"),
         F.min(F.when(is_deferred_by_next_hop(), F.col("at"))).alias("first_deferred_at"),
@@ -123,7 +145,7 @@ def _gathered(rows: DataFrame) -> DataFrame:
         F.max(is_event("RESUBMIT")).alias("is_resubmitted"),
         F.max(is_from_safety_net()).alias("is_from_safety_net"),
         F.max(is_end() | is_told_delivered()).alias("is_ended"),
-        F.count(F.lit(1)).alias("rows_count"),
+        F.count(F.when(F.col("source") != KEPT, 1)).alias("rows_count"),
     )
 
 
@@ -153,6 +175,18 @@ def _is_redundant() -> Column:
         .otherwise(is_copied_in_time)
     )
     return F.when(F.col("kind") == ACKNOWLEDGED, of_receive).when(F.col("kind") == RECONSTRUCTED, F.lit(True))
+
+
+def _way(is_copied: Column) -> Column:
+    """Where the second copy was. Shapes: one of WAYS; null if there was none."""
+    is_out_of_hand = (F.col("receive.source_context") == f"{DELAYED}done") & (F.col("receive.format") == OWN_FORMAT)
+    of_receive = (
+        F.when(is_out_of_hand, F.lit("next_hop"))
+        .when(F.col("receive.custom_data").rlike(_SHADOW_AT) & ~is_copied, F.lit("previous_hop"))
+        .otherwise(F.lit("shadow_server"))
+    )
+    of_copies = F.when(F.col("held.is_kept"), F.lit("previous_hop")).otherwise(F.lit("shadow_server"))
+    return F.when(_is_redundant(), F.when(F.col("kind") == ACKNOWLEDGED, of_receive).otherwise(of_copies))
 
 
 def _said_copies() -> Column:
@@ -251,6 +285,7 @@ def copies(rows: DataFrame, lines: DataFrame) -> DataFrame:
         F.max(F.when(is_told_delivered(), F.col("at"))).alias("told_at"),
         F.max(is_promotion()).alias("is_promoted"),
         F.max(is_expired_copy()).alias("is_expired"),
+        F.min(F.when(is_event("HARECEIVE"), F.struct("at", "client_hostname", "source")))["source"].alias("first_source"),
     )
     held = held.where(F.col("first").isNotNull())
     joined = held.join(lines.select("message", "kind", "recipients", "done_at"), on="message", how="inner")
@@ -258,6 +293,6 @@ def copies(rows: DataFrame, lines: DataFrame) -> DataFrame:
     return joined.select(
         "message", "server", "first.primary", "first.at",
         (F.col("has_discard") & is_for_all).alias("is_discarded"),
-        "is_promoted", "is_expired", F.col("told_at").alias("discarded_at"),
+        "is_promoted", "is_expired", (F.col("first_source") == KEPT).alias("is_kept"), F.col("told_at").alias("discarded_at"),
         F.when(F.col("kind") != RECONSTRUCTED, F.col("told_at") - F.col("done_at")).alias("lag_us"),
     )  # fmt: skip

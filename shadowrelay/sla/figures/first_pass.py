@@ -109,6 +109,7 @@ def _kind() -> Column:
     return (
         F.when(~is_own(), ODD)
         .when(~has_each_once, ODD)  # a sum of hashes says nothing of it
+        .when(is_event("RECEIVE", "SEND", "SENDEXTERNAL") & (F.col("source_context") != ""), ODD)  # delayed, or relayed and kept
         .when(is_event("SEND", "SENDEXTERNAL") & (size > 0), 0)
         .when(is_event("HAREDIRECT"), REDIRECT)
         .when(is_event("HARECEIVE"), HOLD)
@@ -245,7 +246,7 @@ def plain_messages(seen: DataFrame, several: DataFrame | None) -> DataFrame:
         plain = plain.join(last, on="message", how="left").withColumn("pair_server", F.coalesce("last_server", "pair_server"))
     return plain.select(
         "message", F.lit(ACKNOWLEDGED).alias("kind"), F.col("received_at").alias("at"), "server", "pair_server",
-        F.lit(True).alias("is_redundant"), "copies", "shadow_us", "ack_us",
+        F.lit(True).alias("is_redundant"), "copies", F.lit("shadow_server").alias("way"), "shadow_us", "ack_us",
         F.col("sent_at").alias("done_at"), F.col("sent_at").alias("last_delivery_at"), "recipients_count",
         none.alias("exposure_count"), none.alias("exposure_us"), none.alias("exposure_max_us"),
         none.alias("lost"), none.alias("duplicated"), none.alias("unexplained"), *BEARING,
@@ -265,6 +266,7 @@ def plain_copies(seen: DataFrame, several: DataFrame | None) -> DataFrame:
 def _copies(held: DataFrame) -> DataFrame:
     return held.select(
         "message", F.col("pair_server").alias("server"), F.col("server").alias("primary"), F.col("held_at").alias("at"),
-        F.lit(True).alias("is_discarded"), F.lit(False).alias("is_promoted"), F.lit(False).alias("is_expired"), "discarded_at",
+        F.lit(True).alias("is_discarded"), F.lit(False).alias("is_promoted"), F.lit(False).alias("is_expired"),
+        F.lit(False).alias("is_kept"), "discarded_at",
         (F.col("discarded_at") - F.col("sent_at")).alias("lag_us"),
     )  # fmt: skip

@@ -16,7 +16,7 @@ COLUMNS = (
     "row_id", "at", "event", "source", "message", "internet_message_id", "client_hostname", "server_hostname", "source_context",
     "reference", "related_recipient", "sender", "subject",
     "recipients", "recipients_hash", "replication", "copies", "ack_us", "shadow_us", "reason", "silent_since", "detected_at",
-    "format", "server",
+    "custom_data", "format", "server",
 )  # fmt: skip
 """The events that figures use."""
 
@@ -65,6 +65,16 @@ ALREADY_RECIPIENTS = ("DUPLICATEEXPAND", "DUPLICATEREDIRECT")
 ENDING = ("DROP", "BADMAIL", "MODERATORREJECT", "MODERATIONEXPIRE", "MODERATORSALLNDR")
 
 
+KEPT = "TRACK"
+"""The source of rows HARECEIVE that `exact_rows` adds for kept copies."""
+_KEPT_AS = "shadow kept as "
+
+
+def is_relayed_and_kept() -> Column:
+    """SEND by `TRACK`: this server keeps the shadow of the message that source-context names."""
+    return is_event("SEND", "SENDEXTERNAL") & F.col("source_context").startswith(_KEPT_AS) & is_own()
+
+
 def is_replacement() -> Column:
     """Exchange: other recipients replace the related one: members, the resolved address, forwarding addresses, or one that is a
     recipient already."""
@@ -99,7 +109,8 @@ def is_end() -> Column:
 
 def exact_rows(events: DataFrame, logged_servers: Sequence[str]) -> DataFrame:
     """Each row once, with instants as microseconds, servers by the names of their logs, `is_delivery`, and `replaced`: recipients that
-    the row's recipients replace. Addresses of Exchange are in lower case.
+    the row's recipients replace. Addresses of Exchange are in lower case. A row by which a message was
+    relayed and kept is followed by the HARECEIVE that it stands for, of the message that it names.
 
     Shapes: `logged_servers` are servers whose own log is in the input: there, Exchange's SEND is a hop. Partitioned by message, by which
     all later steps group.
@@ -109,7 +120,7 @@ def exact_rows(events: DataFrame, logged_servers: Sequence[str]) -> DataFrame:
     is_delivery = F.when(is_own(), is_event("SEND", "SENDEXTERNAL")).otherwise(is_exchange_delivery)
     is_itself = F.col("server_hostname") == F.col("server")
     return (
-        events.select(*COLUMNS)
+        _with_kept_copies(events.select(*COLUMNS))
         .hint("repartition", F.col("message"))  # a hint, which a session for little input leaves out
         .dropDuplicates(["message", "row_id"])
         .withColumns({name: F.unix_micros(name) for name in ("at", "silent_since", "detected_at")})
@@ -120,6 +131,22 @@ def exact_rows(events: DataFrame, logged_servers: Sequence[str]) -> DataFrame:
         .withColumn("replaced", _replaced())
         .withColumn("is_delivery", is_delivery & ~has_no_recipients())
     )
+
+
+def _with_kept_copies(events: DataFrame) -> DataFrame:
+    is_copy = F.col("is_copy")
+    said = {
+        "event": F.lit("HARECEIVE"),
+        "source": F.lit(KEPT),
+        "message": F.substring_index("source_context", _KEPT_AS, -1),
+        "client_hostname": F.col("server_hostname"),
+        "row_id": F.concat("row_id", F.lit(" kept")),
+        "custom_data": F.lit(""),
+    }
+    each = events.withColumn(
+        "is_copy", F.explode(F.when(is_relayed_and_kept(), F.array(F.lit(False), F.lit(True))).otherwise(F.array(F.lit(False))))
+    )
+    return each.withColumns({name: F.when(is_copy, value).otherwise(F.col(name)) for name, value in said.items()}).drop("is_copy")
 
 
 def _is_exchange_redirect() -> Column:

@@ -24,6 +24,7 @@ class Figures(TypedDict):
     messages_redundant: int
     messages_done: int
     messages_by_copies: Mapping[str, int]
+    messages_redundant_by_way: Mapping[str, int]
     redundancy_ratio: float | None
     shadow_latency_ms: Percentiles
     shadow_share: float | None
@@ -43,6 +44,8 @@ class Figures(TypedDict):
     recipients_duplicated: int
     recipients_duplicated_unexplained: int
     shadows_orphaned: int
+    shadows_kept: int
+    shadows_taken_back: int
     clock_skews: int
 
 

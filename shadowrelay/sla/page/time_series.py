@@ -156,18 +156,24 @@ def _redundancy(summary: Summary) -> Pane:
     )
     overall = summary["overall"]
     by_copies = overall["messages_by_copies"]
+    kept = overall["shadows_kept"]
     has_several = by_copies["2"] + by_copies["3"] > 0
     keys = [
         ("With all copies" if has_several else "With a second copy", percent(overall["redundancy_ratio"])),
         ("Messages acknowledged", count(overall["messages_acknowledged"])),
         ("With fewer than wanted" if has_several else "Without a second copy", count(_without_copy(overall))),
         *((_COPIES[number], count(messages)) for number, messages in by_copies.items() if has_several),
+        *((_WAYS[way], count(messages)) for way, messages in overall["messages_redundant_by_way"].items() if way in _WAYS and messages),
+        *((("Shadows kept, and taken back", f"{count(kept)}, {count(overall['shadows_taken_back'])}"),) if kept else ()),
         ("Reconstructed from copies", count(overall["messages_reconstructed"])),
     ]
     return _pane(summary, course, keys)
 
 
 _COPIES = {"0": "Without a copy", "1": "With one copy", "2": "With two copies", "3": "With three or more"}
+
+
+_WAYS = {"previous_hop": "Shadow at the previous hop", "next_hop": "At the next hop before the 250"}
 
 
 def _without_copy(figures: Figures) -> int | None:

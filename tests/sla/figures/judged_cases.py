@@ -444,10 +444,25 @@ def nowhere(case: Case) -> None:
     case.plain()
 
 
+def relayed(case: Case) -> None:
+    """An edge relays to a hub by TRACK and keeps the shadow; the second hub burns with its log, and the edge takes the message back."""
+    kept = "shadow kept as relayed/{}"
+    case.row("SEND", 1, "edge", "first", client="edge", peer="hub", source_context=kept.format("first-kept"))
+    case.receive(2, "first", "edge", source_context="delayed: done", ack_us=2_000_000)
+    case.receive(1.1, "first-kept", "hub", custom_data=f"S:Replication=Success;S:ShadowAt={case.host('edge')}", reference="relayed/first")
+    case.send(3, "first-kept", "hub")
+    case.row("HADISCARD", 5, "edge", "first-kept", (), client="hub", peer="edge", source_context="delivered")
+    case.receive(10, "second", "edge", replication="Disabled")
+    case.row("SEND", 11, "edge", "second", client="edge", peer="burnt", source_context=kept.format("second-kept"))
+    case.promote(700, "second-kept", "edge", "burnt")
+    case.send(701, "second-kept", "edge")
+    case.without_log.add("burnt")
+
+
 _CASES: tuple[Callable[[Case], None], ...] = (
     plain, several, outlived,
     exposed, rebuilt, refused, notified, journaled, resubmitted, told, ended, lost, logends, twice, again, orphaned,
-    takenover, apart, slow, repeated, traps, exchange16, replaced, redirected, exchange10, nowhere,
+    takenover, apart, slow, repeated, traps, exchange16, replaced, redirected, exchange10, nowhere, relayed,
 )  # fmt: skip
 
 
