@@ -28,6 +28,13 @@ def first_claim(me: Party, recipients_count: int, firsts: Sequence[Party] = (), 
     return Claim(Role.PRIMARY, CopyNumber(1, len(copies), me.database), recipients_count, copies=copies, wanted=wanted)
 
 
+def wanting(claim: Claim | None, copies: int) -> Transition:
+    """A message that was accepted without a wish for copies wants so many after all."""
+    if claim is None or not claim.is_primary or claim.wanted:
+        return Transition(claim, claim)
+    return Transition(claim, replace(claim, wanted=copies))
+
+
 def relayed_claim(me: Party, previous: Party, rank: CopyNumber, recipients_count: int, wanted: int) -> Claim:
     """The claim of a node that takes a message by `TRACK` from `previous`, which keeps it as the shadow: that copy is the chosen one from
     the first moment on. Of `rank` ownership and placement count: the number has the database of the node that is now responsible.

@@ -35,6 +35,7 @@ GRACE_SECONDS = 30.0  # for sessions, then for attempts; what takes longer is wa
 PAGE = 400
 LOOK_SECONDS_MIN = 0.2
 REDIRECT_STUCK_SECONDS = 60.0  # mail is refused meanwhile, so a target that is away must not go on for longer
+WITHOUT_COPY = frozenset({Obstacle.NO_COPY, Obstacle.NOT_ON_TARGET, Obstacle.DRAINING})
 LOOK_SHARE = 10  # a look at a long queue that cannot be handed over takes at most this part of the time
 HANDED_OVER_QUEUE = "HandedOver"
 UNDELIVERED = (QueueKind.SUBMISSION, QueueKind.DELIVERY)
@@ -290,6 +291,7 @@ class DrainService:
         wanted: dict[MessageId, Claim] = {}
         elsewhere: dict[MessageId, ServerName] = {}
         again: dict[ServerName, list[MessageId]] = defaultdict(list)
+        uncopied: list[MessageId] = []  # of connectors whose mail is not copied
         unsaid = await context.ledger.unsaid_of([message.envelope.message_id for message in page if message.claim.done])
         for message in page:
             message_id, claim = message.envelope.message_id, message.claim
@@ -306,11 +308,16 @@ class DrainService:
                 wanted[message_id] = claim
             else:
                 found[obstacle, server] += 1
+                if not claim.wanted and obstacle in WITHOUT_COPY:
+                    uncopied.append(message_id)
                 is_hopeless = obstacle in (Obstacle.DRAINING, Obstacle.NOT_ON_TARGET) or (
                     obstacle is Obstacle.AWAY and server not in context.peers
                 )
                 if is_hopeless and self._is_any_other_available(server):
                     elsewhere[message_id] = server
+        if uncopied:
+            await context.ledger.transition(uncopied, lambda _, claim: primary.wanting(claim, context.settings.transport.shadow_copies))
+            self._place.wake(0)
         for server, message_ids in again.items():  # with the highest number it can take them over
             await self._review.choose_again(server, message_ids)
         if elsewhere:

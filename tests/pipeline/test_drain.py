@@ -100,6 +100,21 @@ async def test_what_waits_is_delivered_once_by_its_shadow_servers_and_nothing_is
 
 
 @in_virtual_time
+@pytest.mark.parametrize("redundancy", ["none", "previous-hop"])
+async def test_mail_of_a_connector_that_is_not_copied_gets_a_copy_and_is_handed_over(tmp_path: Path, redundancy: str) -> None:
+    async with nodes(tmp_path, EAST, WEST, redundancy=redundancy, connector={"max_acknowledgement_delay": "0s"}) as net:
+        net.sink.answer = lambda address: BUSY
+        await net.nodes[EAST].accept("user0@corp.example", connector="default")
+        await asyncio.sleep(1)
+
+        await net.nodes[EAST].services.drain.begin()
+        await until(is_in(net, EAST, DrainState.INACTIVE), 30)
+
+        assert Role.PRIMARY is await net.nodes[WEST].role(net.nodes[EAST].last)
+        await until_delivered_once(net, 1)
+
+
+@in_virtual_time
 async def test_two_nodes_hand_over_to_each_other_in_turn(tmp_path: Path) -> None:
     async with nodes(tmp_path, EAST, WEST) as net:
         await accept_deferred(net, EAST, 5)
