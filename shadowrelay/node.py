@@ -268,11 +268,11 @@ class Node:
         self._services.drain.doors = Doors(self._refuse_mail, self._take_mail, self._waited_for_count)
 
     async def _refuse_mail(self, seconds: float) -> None:
-        self._services.delayed.release(is_stopping=True)
+        self._context.delayed.release(is_stopping=True)
         await asyncio.gather(*(receiver.refuse_mail(seconds) for receiver in self._receivers))
 
     def _take_mail(self) -> None:
-        self._services.delayed.release(is_stopping=False)
+        self._context.delayed.release(is_stopping=False)
         for receiver in self._receivers:
             receiver.take_mail()
 
@@ -330,7 +330,7 @@ class Node:
         metrics.watch(
             "drain_state", "0: takes mail, 1: drains, 2: drained and inactive, 3: redirects.", lambda: self._services.drain.state.number
         )
-        metrics.watch("acknowledgements_waiting", "Clients whose 250 waits for a delivery.", lambda: len(self._services.delayed))
+        metrics.watch("acknowledgements_waiting", "Clients whose 250 waits for a delivery.", lambda: len(self._context.delayed))
         metrics.watch("peers_refusing", "Peers that answer but take no copies now.", self._context.peers.refusing)
         metrics.watch("tracking_dropped_rows", "Rows that could not be written.", lambda: self._tracking.dropped_count)
         metrics.watch("tracking_pending_rows", "Rows not written yet.", lambda: self._tracking.pending_count)
@@ -419,7 +419,7 @@ class Node:
         self._ledger.stopping()
         self._context.is_draining = self._context.is_stopping = True
         _log.info("node.draining")
-        self._services.delayed.release(is_stopping=True)
+        self._context.delayed.release(is_stopping=True)
         await asyncio.gather(*(receiver.drain(GRACE_SECONDS) for receiver in self._receivers))
         self._lookups.let_go()  # an attempt that waits for a name has not begun
         await self._services.deliver.drained(GRACE_SECONDS)

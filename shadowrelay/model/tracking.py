@@ -56,8 +56,16 @@ class Acknowledged(StrEnum):
 
     DONE = "done"  # every recipient is done here
     COPIED = "copied"  # a shadow server has a copy
+    HANDED_OVER = "handed over"  # another server has taken it over, or was told to
+    REMOVED = "removed"  # by an administrator
     BEST_EFFORT = "best effort"  # the time was over: until it is relayed, the message is on this disk only
     STOPPING = "stopping"  # this node stops taking mail: likewise
+    SET_ASIDE = "set aside"  # nothing is attempted any more: likewise
+
+    @property
+    def is_safe(self) -> bool:
+        """Whether this server's disk may burn."""
+        return self not in (Acknowledged.BEST_EFFORT, Acknowledged.STOPPING, Acknowledged.SET_ASIDE)
 
 
 class ResubmitReason(StrEnum):

@@ -37,12 +37,10 @@ from shadowrelay.model.replies import (
     queued_as,
 )
 from shadowrelay.model.tracking import Acknowledged, Replication
-from shadowrelay.model.values import replace
 from shadowrelay.ownership import primary
 from shadowrelay.pipeline import delivery_rules
 from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.copier import Copier, CopyResult
-from shadowrelay.pipeline.delayed import Delayed
 from shadowrelay.pipeline.deliver import DeliverService
 from shadowrelay.pipeline.forks import Verdicts
 from shadowrelay.pipeline.place import PlaceService
@@ -57,15 +55,12 @@ RETRY_SECONDS = 1.0  # between attempts to commit an unwinding or a release
 class AcceptService:
     """Implements port `Acceptor`."""
 
-    def __init__(
-        self, context: Context, copier: Copier, deliver: DeliverService, verdicts: Verdicts, place: PlaceService, delayed: Delayed
-    ) -> None:
+    def __init__(self, context: Context, copier: Copier, deliver: DeliverService, verdicts: Verdicts, place: PlaceService) -> None:
         self._context = context
         self._verdicts = verdicts
         self._copier = copier
         self._deliver = deliver
         self._place = place
-        self._delayed = delayed
 
     @property
     def pressure(self) -> Pressure:
@@ -93,20 +88,20 @@ class AcceptService:
     async def _accept_delayed(self, envelope: Envelope, held: list[Content], delay: timedelta) -> Reply:
         """`_accept`, and then wait, without the content: for the delivery of a message that has no copy."""
         context, message_id = self._context, envelope.message_id
-        self._delayed.expect(message_id)
+        context.delayed.expect(message_id)
         try:
             reply = await self._accept(envelope, held.pop())
             if not reply.is_positive:
                 return reply
             began = context.clock.awake()
-            how = await self._delayed.wait(message_id, delay.total_seconds())
+            how = await context.delayed.wait(message_id, delay.total_seconds())
             if how is Acknowledged.BEST_EFFORT and context.settings.transport.shadow_redundancy_promotion:
                 how = await self._promoted_by_copy(message_id)
         finally:
-            self._delayed.forget(message_id)
+            context.delayed.forget(message_id)
         seconds = context.clock.awake() - began
         context.metrics.acknowledgement_delayed(how.value, seconds)
-        if how in (Acknowledged.BEST_EFFORT, Acknowledged.STOPPING):
+        if not how.is_safe:
             _log.warning("message.acknowledged_by_best_effort", message_id=message_id, seconds=round(seconds, 3), why=how.value)
             context.tasks.spawn(self._track_best_effort(message_id, seconds), "best effort")  # the 250 does not wait for the ledger
         else:
@@ -120,18 +115,15 @@ class AcceptService:
         if not (context.is_enabled and context.settings.shadow_candidates):
             return Acknowledged.BEST_EFFORT
 
-        def wants_copy(_: MessageId, claim: Claim | None) -> Transition:
-            return Transition(claim, claim if claim is None or not claim.is_primary else replace(claim, wanted=transport.shadow_copies))
-
         try:
-            (transition,) = await context.ledger.transition([message_id], wants_copy)
+            (transition,) = await context.ledger.transition([message_id], lambda _, claim: primary.wanting(claim, transport.shadow_copies))
         except LedgerUnavailable:
             return Acknowledged.BEST_EFFORT
         if transition.after is None or not transition.after.is_primary:
             return Acknowledged.DONE
         context.attempts.changed(message_id)
         self._place.want(message_id)
-        return await self._delayed.wait(message_id, transport.shadow_timeout.total_seconds())
+        return await context.delayed.wait(message_id, transport.shadow_timeout.total_seconds())
 
     async def _track_best_effort(self, message_id: MessageId, seconds: float) -> None:
         """The row that says that a message was acknowledged while it was on this disk only."""
@@ -231,7 +223,7 @@ class AcceptService:
         for party, _ in result.stored if result is not None else ():
             context.tracking.write(tracking.haredirect(me, stored, at=now, server=party.server, elapsed=elapsed, size=size))
         if made == wanted and wanted:
-            self._delayed.end(stored.envelope.message_id, Acknowledged.COPIED)
+            self._context.delayed.end(stored.envelope.message_id, Acknowledged.COPIED)
             replication, shadow_elapsed = Replication.SUCCESS, elapsed
             context.metrics.shadow_latency(at - started)
         elif context.is_enabled and wanted:

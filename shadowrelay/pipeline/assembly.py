@@ -17,7 +17,6 @@ from shadowrelay.ownership.rules import Party
 from shadowrelay.pipeline.accept import AcceptService
 from shadowrelay.pipeline.context import Context, Tasks
 from shadowrelay.pipeline.copier import Copier
-from shadowrelay.pipeline.delayed import Delayed
 from shadowrelay.pipeline.deliver import DeliverService
 from shadowrelay.pipeline.desk import PeerDesk
 from shadowrelay.pipeline.drain import DrainService
@@ -92,7 +91,6 @@ class Services:
         copier = Copier(context, outside.chance)
         self.verdicts = Verdicts(context)
         self.relay = RelayService(context)
-        self.delayed = Delayed()
         forks = Forks(context, outside.deliverer, self.relay)
         self.deliver = DeliverService(
             context,
@@ -101,10 +99,9 @@ class Services:
             request_review=lambda message_id: self.review.request(message_id),  # created below: they depend on each other
             note_parked=lambda server: self.review.parked(server),
             want_copy=lambda message_id: self.place.want(message_id),
-            delayed=self.delayed,
         )
         self.place = PlaceService(context, copier, self.deliver.placed)
-        self.accept = AcceptService(context, copier, self.deliver, self.verdicts, self.place, self.delayed)
+        self.accept = AcceptService(context, copier, self.deliver, self.verdicts, self.place)
         self.review = ReviewService(context, self.deliver, self.place)
         self.promote = PromoteService(context, self.deliver, self.place, self.review)
         self.follow = FollowService(context)

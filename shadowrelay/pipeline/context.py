@@ -17,11 +17,13 @@ import structlog
 from shadowrelay.memory import ContentBudget
 from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.message import CONTENT_IN_MEMORY_BYTES_MAX, Content, ContentPlace
-from shadowrelay.model.ownership import Claim, Transition
+from shadowrelay.model.ownership import Claim, Role, Transition
 from shadowrelay.model.replies import LedgerUnavailable
+from shadowrelay.model.tracking import Acknowledged
 from shadowrelay.model.values import replace
 from shadowrelay.ownership.rules import Party
 from shadowrelay.pipeline import delivery_rules
+from shadowrelay.pipeline.delayed import Delayed
 from shadowrelay.pipeline.leases import Attempts, Leases
 from shadowrelay.pipeline.peerbook import PeerBook
 from shadowrelay.pipeline.pressure_rules import NO_PRESSURE, Pressure
@@ -148,6 +150,7 @@ class Context:
     is_stopping: bool = field(default=False)
     redirect_to: frozenset[ServerName] = frozenset()  # these get all copies, and then the messages: `pipeline.drain`
     pressure: Pressure = NO_PRESSURE
+    delayed: Delayed = field(default_factory=Delayed)
     placements: set[MessageId] = field(default_factory=set)  # a copy is in progress, or its outcome is not recorded yet
 
     wall: delivery_rules.WallClock | None = None
@@ -229,8 +232,15 @@ class Context:
         for message_id, transition in zip(message_ids, transitions, strict=True):
             self.call_off_done(message_id, transition)
             before, after = transition.before, transition.after
-            if before is not None and before.is_primary and not (after is not None and after.is_primary):
+            if before is None or not before.is_primary:
+                continue
+            is_primary = after is not None and after.is_primary
+            if not is_primary:
                 self.leases.forget(message_id)
+            if after is not None and after.role is Role.DELIVERED:
+                self.delayed.end(message_id, Acknowledged.DONE)
+            elif not is_primary or (after is not None and after.role is Role.HANDED_OVER):
+                self.delayed.end(message_id, Acknowledged.HANDED_OVER)
         return transitions
 
     async def _settle_later(self, message_ids: Sequence[MessageId]) -> None:

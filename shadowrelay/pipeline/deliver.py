@@ -33,7 +33,6 @@ from shadowrelay.model.tracking import Acknowledged
 from shadowrelay.ownership import rules
 from shadowrelay.pipeline import delivery_rules
 from shadowrelay.pipeline.context import Context
-from shadowrelay.pipeline.delayed import Delayed
 from shadowrelay.pipeline.delivery_rules import NO_REPLY, reply_of
 from shadowrelay.pipeline.forks import ForkAttempt, Forks, NextHopNews, Outcomes, SameInProgress, Verdicts
 from shadowrelay.pipeline.leases import ACCEPT, AttemptLease
@@ -64,10 +63,8 @@ class DeliverService:
         request_review: Callable[[MessageId], None],
         note_parked: Callable[[ServerName], None],
         want_copy: Callable[[MessageId], None],
-        delayed: Delayed,
     ) -> None:
         self._context = context
-        self._delayed = delayed
         self._request_review = request_review
         self._note_parked = note_parked
         self._want_copy = want_copy
@@ -120,7 +117,7 @@ class DeliverService:
     def _done(self, message_id: MessageId, internal_id: int) -> None:
         """Every recipient of the message is done, and that is recorded."""
         self._loaded_since_start.discard(internal_id)
-        self._delayed.end(message_id, Acknowledged.DONE)
+        self._context.delayed.end(message_id, Acknowledged.DONE)
 
     def wake_server(self, server: ServerName, limit: int = ALL) -> None:
         """Wake the messages that wait for this server, at most `limit`: it is back, need not be waited for any longer, or was
@@ -134,7 +131,7 @@ class DeliverService:
 
     def placed(self, message_id: MessageId) -> None:
         """The message has a copy now: the ledger has made due whatever waited for it."""
-        self._delayed.end(message_id, Acknowledged.COPIED)
+        self._context.delayed.end(message_id, Acknowledged.COPIED)
         if self._context.settings.transport.reject_message_on_shadow_failure:
             self._fresh[message_id] = None
             self._event.set()

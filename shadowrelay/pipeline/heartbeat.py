@@ -16,6 +16,7 @@ from shadowrelay.model.ids import ServerName
 from shadowrelay.model.ownership import Claim, DiscardEvent, Transition
 from shadowrelay.model.peers import DiscardReply, PeerIdentity
 from shadowrelay.model.replies import LedgerUnavailable, PeerUnavailable
+from shadowrelay.model.tracking import Acknowledged
 from shadowrelay.ownership import shadow
 from shadowrelay.ownership.rules import Note, Party
 from shadowrelay.pipeline import delivery_rules, promote
@@ -182,4 +183,5 @@ class HeartbeatService:
                 self._promote.wake()
             elif transition.note == Note.DONE:
                 context.leases.forget(event.message_id)
+                context.delayed.end(event.message_id, Acknowledged.DONE)
         await promote.track(context, speaker.server, promote.discarded(reply.events, transitions))

@@ -20,7 +20,7 @@ from shadowrelay.model.message import NO_ORDINALS, Content
 from shadowrelay.model.ownership import Claim, Role, Transition
 from shadowrelay.model.queue import AttemptRecord, SideMessage, StoredMessage, Suspension
 from shadowrelay.model.replies import ContentCorrupt, Reply, RequestRefused
-from shadowrelay.model.tracking import EventSource
+from shadowrelay.model.tracking import Acknowledged, EventSource
 from shadowrelay.ownership import primary, rules, shadow
 from shadowrelay.pipeline import delivery_rules
 from shadowrelay.pipeline.context import Context
@@ -203,6 +203,7 @@ class MessageDesk:
                 context.leases.inherit(side.message.envelope.message_id, message_id)
         await context.ledger.record_attempt(record, decide)
         context.leases.forget(message_id)
+        context.delayed.end(message_id, Acknowledged.REMOVED)
         _log.warning("message.removed", message_id=message_id, recipients=len(left), dsn=bool(sides))
         context.tracking.write(
             tracking.fail(context.me.server, stored, at=now, server="", replies=outcome.failed, source=EventSource.ADMIN)

@@ -15,6 +15,7 @@ import structlog
 from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.ownership import Choice, Claim, Role, Transition
 from shadowrelay.model.queue import StoredMessage
+from shadowrelay.model.tracking import Acknowledged
 from shadowrelay.ownership import primary, rules
 from shadowrelay.pipeline import delivery_rules
 from shadowrelay.pipeline.context import Context
@@ -46,6 +47,7 @@ async def set_aside(context: Context, message: StoredMessage, reason: str) -> No
     hands_over = delivery_rules.is_handed_over(reason, is_promoted=message.is_promoted)
     await context.ledger.record_set_aside(message_id, reason, _handing_over if hands_over else None)
     context.attempts.changed(message_id)
+    context.delayed.end(message_id, Acknowledged.SET_ASIDE)
     context.tracking.write(tracking.poison(context.me.server, message, at=context.now(), reason=reason))
 
 

@@ -1,16 +1,20 @@
 """Delayed acknowledgement: a client's 250 waits until its message is delivered, or kept by two servers. docs/design.md 6.7."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from shadowrelay.model.drain import DrainState
+from shadowrelay.model.ids import ServerName
 from shadowrelay.model.ownership import Role
 from shadowrelay.model.replies import Reply
 from shadowrelay.model.tracking import EventId
 from tests.kit.clock import until
-from tests.kit.nodes import EAST, HEARTBEAT, OK, WEST, Net, VirtualNode, in_virtual_time
+from tests.kit.nodes import EAST, HEARTBEAT, OK, SPAN, WEST, Net, VirtualNode, in_virtual_time
 from tests.pipeline.test_track import EDGE, HUB, an_edge
 
 BUSY = Reply(451, "4.3.2", "not now")
@@ -171,12 +175,96 @@ async def test_a_node_that_stops_answers_at_once(tmp_path: Path) -> None:
         await asyncio.sleep(2)
         is_waiting = not waiting.done()
 
-        node.services.delayed.release(is_stopping=True)
+        node.context.delayed.release(is_stopping=True)
         reply = await waiting
 
         assert is_waiting
         assert (250, True) == (reply.code, now() < 3)
-        assert 0 == len(node.services.delayed)
+        assert 0 == len(node.context.delayed)
+    finally:
+        await net.close()
+
+
+@asynccontextmanager
+async def a_client_waits(directory: Path, *peers: ServerName, **changes: Any) -> AsyncIterator[tuple[VirtualNode, "asyncio.Future[Reply]"]]:
+    """For two seconds, at a node whose next hop defers."""
+    net = Net(directory)
+    try:
+        for peer in peers:
+            await net.start(peer, [EAST])
+        node = await net.start(EAST, peers, **{"redundancy": "previous-hop", **changes})
+        await asyncio.sleep(1)
+        net.sink.answer = lambda address: BUSY
+        waiting = asyncio.ensure_future(node.accept(connector="default"))
+        await asyncio.sleep(2)
+        assert not waiting.done()
+        yield node, waiting
+    finally:
+        await net.close()
+
+
+@in_virtual_time
+@pytest.mark.parametrize("with_dsn", [False, True])
+async def test_the_wait_for_a_message_that_an_administrator_removes_ends_at_once(tmp_path: Path, with_dsn: bool) -> None:
+    async with a_client_waits(tmp_path) as (node, waiting):
+        assert await node.services.view.remove(node.last, with_dsn=with_dsn)
+        began = now()
+        reply = await waiting
+
+        assert (250, True) == (reply.code, now() - began < 1)
+        assert {"acknowledgement_delayed removed"} == counted(node)
+        assert [] == node.log.rows(EventId.HAREDIRECTFAIL)
+
+
+@in_virtual_time
+async def test_the_wait_for_a_message_that_is_set_aside_ends_as_best_effort(tmp_path: Path) -> None:
+    async with a_client_waits(tmp_path) as (node, waiting):
+        node.corrupt()  # the next attempt finds that
+        reply = await waiting
+        acknowledged_at = now()
+        await until(lambda: bool(node.log.rows(EventId.HAREDIRECTFAIL)), 20)
+
+        assert (250, True) == (reply.code, acknowledged_at < 15)
+        assert Role.SET_ASIDE is await node.role(node.last)
+        assert {"acknowledgement_delayed set aside"} == counted(node)
+
+
+@in_virtual_time
+async def test_the_wait_for_a_message_that_gets_a_copy_to_be_redirected_ends_with_that(tmp_path: Path) -> None:
+    async with a_client_waits(tmp_path, WEST) as (node, waiting):
+        began = now()
+        await node.services.drain.redirect([WEST])
+        reply = await waiting
+        at = now()
+        await until(lambda: node.services.drain.state is DrainState.ACTIVE, 60)
+
+        assert (250, True) == (reply.code, at - began < 5)
+        assert {"acknowledgement_delayed copied"} == counted(node)
+        assert Role.PRIMARY is await node.net.nodes[WEST].role(node.last)
+
+
+@in_virtual_time
+async def test_the_wait_for_a_message_that_another_server_took_over_ends_at_once(tmp_path: Path) -> None:
+    """It stored the copy, but its answer was lost; then it did not hear its primary for a span."""
+    net = Net(tmp_path)
+    try:
+        west = await net.start(WEST, [EAST])
+        node = await net.start(EAST, [WEST], redundancy="both", connector={"max_acknowledgement_delay": "4m"})
+        await asyncio.sleep(1)
+        net.sink.answer = lambda address: BUSY
+        net.hold_fault = lambda primary, shadow: "reply late"
+        waiting = asyncio.ensure_future(node.accept(connector="default"))
+        await asyncio.sleep(1)
+        net.isolate(EAST)
+        await until(west.in_role(node.last, Role.PRIMARY), 3 * SPAN)
+        is_waiting, began = not waiting.done(), now()
+        net.heal()
+
+        reply = await waiting
+
+        assert (250, True) == (reply.code, is_waiting)
+        assert now() - began < 4 * HEARTBEAT
+        assert {"acknowledgement_delayed handed over"} == counted(node)
     finally:
         await net.close()
 
@@ -192,7 +280,7 @@ async def test_a_client_that_gives_up_loses_nothing(tmp_path: Path) -> None:
         waiting.cancel()
 
         await until(lambda: bool(net.sink.arrived), 20)
-        await until(lambda: not len(node.services.delayed), 20)
+        await until(lambda: not len(node.context.delayed), 20)
     finally:
         await net.close()
 
@@ -211,6 +299,6 @@ async def test_the_250_by_best_effort_does_not_need_the_ledger(tmp_path: Path) -
         await until(lambda: bool(node.log.rows(EventId.HAREDIRECTFAIL)), 20)
 
         assert (250, True) == (reply.code, acknowledged_at < DELAY + 1)
-        assert 0 == len(node.services.delayed)
+        assert 0 == len(node.context.delayed)
     finally:
         await net.close()
