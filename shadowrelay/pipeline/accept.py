@@ -49,6 +49,7 @@ from shadowrelay.protocol import tracking
 
 _log = structlog.get_logger()
 
+WAIT_MAX = timedelta(minutes=4, seconds=30)  # for a delivery and a copy: clients give up after 5 minutes
 RETRY_SECONDS = 1.0  # between attempts to commit an unwinding or a release
 
 
@@ -96,7 +97,7 @@ class AcceptService:
             began = context.clock.awake()
             how = await context.delayed.wait(message_id, delay.total_seconds())
             if how is Acknowledged.BEST_EFFORT and context.settings.transport.shadow_redundancy_promotion:
-                how = await self._promoted_by_copy(message_id)
+                how = await self._promoted_by_copy(message_id, delay)
         finally:
             context.delayed.forget(message_id)
         seconds = context.clock.awake() - began
@@ -108,22 +109,24 @@ class AcceptService:
             _log.info("message.acknowledged_late", message_id=message_id, seconds=round(seconds, 3), why=how.value)
         return reply
 
-    async def _promoted_by_copy(self, message_id: MessageId) -> Acknowledged:
-        """shadow_redundancy_promotion: the message gets a copy after all, if a peer takes one within shadow_timeout."""
+    async def _promoted_by_copy(self, message_id: MessageId, delay: timedelta) -> Acknowledged:
+        """shadow_redundancy_promotion: the message gets a copy after all, if it is asked for and a peer takes it within shadow_timeout."""
         context = self._context
-        transport = context.settings.transport
         if not (context.is_enabled and context.settings.shadow_candidates):
             return Acknowledged.BEST_EFFORT
+        context.tasks.spawn(self._want_copy(message_id), "promotion")  # a slow commit does not hold the 250
+        return await context.delayed.wait(message_id, min(context.settings.transport.shadow_timeout, WAIT_MAX - delay).total_seconds())
 
+    async def _want_copy(self, message_id: MessageId) -> None:
+        context = self._context
+        copies = context.settings.transport.shadow_copies
         try:
-            (transition,) = await context.ledger.transition([message_id], lambda _, claim: primary.wanting(claim, transport.shadow_copies))
+            await context.ledger.transition([message_id], lambda _, claim: primary.wanting(claim, copies))
         except LedgerUnavailable:
-            return Acknowledged.BEST_EFFORT
-        if transition.after is None or not transition.after.is_primary:
-            return Acknowledged.DONE
-        context.attempts.changed(message_id)
-        self._place.want(message_id)
-        return await context.delayed.wait(message_id, transport.shadow_timeout.total_seconds())
+            context.delayed.end(message_id, Acknowledged.BEST_EFFORT)
+        else:
+            context.attempts.changed(message_id)
+            self._place.want(message_id)
 
     async def _track_best_effort(self, message_id: MessageId, seconds: float) -> None:
         """The row that says that a message was acknowledged while it was on this disk only."""

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +118,41 @@ async def test_with_promotion_a_copy_is_made_in_the_end(tmp_path: Path) -> None:
         assert Role.SHADOW is await net.nodes[WEST].role(node.last)
         assert {"acknowledgement_delayed copied"} == counted(node)
         assert [] == node.log.rows(EventId.HAREDIRECTFAIL)
+    finally:
+        await net.close()
+
+
+@in_virtual_time
+@pytest.mark.parametrize(("is_stuck", "delay", "shadow_timeout", "longest"), [(True, 30, 2, 32), (False, 30, 2, 30), (True, 240, 300, 270)])
+async def test_with_promotion_a_ledger_that_does_not_commit_delays_the_250_no_longer_than_a_copy(
+    tmp_path: Path, is_stuck: bool, delay: float, shadow_timeout: float, longest: float
+) -> None:
+    net = Net(tmp_path)
+    try:
+        await net.start(WEST, [EAST])
+        node = await net.start(
+            EAST,
+            [WEST],
+            redundancy="previous-hop",
+            connector={"max_acknowledgement_delay": timedelta(seconds=delay)},
+            shadow_redundancy_promotion=True,
+            shadow_timeout=timedelta(seconds=shadow_timeout),
+        )
+        await asyncio.sleep(1)
+        net.sink.answer = lambda address: BUSY
+        began = now()
+        waiting = asyncio.ensure_future(node.accept(connector="default"))
+        await asyncio.sleep(1)
+        if is_stuck:
+            node.ledger.gates["transition"] = asyncio.Event()
+        else:
+            node.ledger.fail("transition", 100)
+
+        async with asyncio.timeout(1000):
+            reply = await waiting
+
+        assert (250, True) == (reply.code, longest <= now() - began < longest + 1)
+        assert {"acknowledgement_delayed best effort"} == counted(node)
     finally:
         await net.close()
 
