@@ -379,6 +379,11 @@ MISTAKES: dict[str, Mistake] = {
     "an accepted domain without a route": changed('accepted_domains = ["corp', 'accepted_domains = ["old.example", "corp'),
     "peers of another boundary only": changed('boundary = "default"\naddress', 'boundary = "other"\naddress'),
     "more copies than peers": setting("transport", "shadow_copies = 2"),
+    "TRACK towards a server that is no peer": changed(
+        'next_hop = ["127.0.0.1:2600"]', 'next_hop = ["127.0.0.1:2600"]\nredundancy = "previous-hop"'
+    ),
+    "the previous hop's way, and no route with it": setting("[receive_connectors]", 'redundancy = "previous-hop"'),
+    "a delay where mail is copied first": setting("[receive_connectors]", 'max_acknowledgement_delay = "10s"'),
     "an open relay": setting("[receive_connectors]", 'relay_from = ["0.0.0.0/0"]'),
     "a span of less than two heartbeats": setting("transport", 'shadow_resubmit_time_span = "3m"'),
     "the API for the whole network": changed('listen = "127.0.0.1:8025"', 'listen = "0.0.0.0:8025"'),
