@@ -79,7 +79,8 @@ class AcceptService:
         """See `ports.Acceptor`."""
         answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         connector = self._context.settings.special_connectors.get(envelope.connector)
-        if connector is None or not (connector.redundancy.tracks and connector.max_acknowledgement_delay):
+        is_delayed = connector is not None and connector.redundancy.tracks and self._context.is_enabled
+        if connector is None or not (is_delayed and connector.max_acknowledgement_delay):
             work = self._accept(envelope, content)
         else:
             work = self._accept_delayed(envelope, [content], connector.max_acknowledgement_delay)

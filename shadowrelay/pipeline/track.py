@@ -22,7 +22,8 @@ from shadowrelay.pipeline.place import PlaceService
 from shadowrelay.protocol import tracking
 from shadowrelay.protocol.xqdiscard import format_superseded
 
-NOT_LINKED = Reply(451, "4.7.1", "This server has no sessions with you: send_xshadow is off here")  # RFC 3463 X.7.1
+# As for the parameter where it is unknown: the previous hop delivers the message without it, now and not when this is reconfigured.
+NOT_LINKED = Reply(555, "5.5.4", "This server takes no XSHADOW=TRACK of you: send_xshadow is off here")
 
 _log = structlog.get_logger()
 

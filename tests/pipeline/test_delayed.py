@@ -180,6 +180,22 @@ async def test_mail_of_such_a_connector_is_not_copied_and_not_refused_for_that(t
 
 
 @in_virtual_time
+@pytest.mark.parametrize("redundancy", ["previous-hop", "both"])
+async def test_without_redundancy_no_250_is_delayed(tmp_path: Path, redundancy: str) -> None:
+    net = Net(tmp_path)
+    try:
+        node = await a_node(net, redundancy, shadow_redundancy_enabled=False)
+        net.sink.answer = lambda address: BUSY
+        began = now()
+
+        reply = await node.accept(connector="default")
+
+        assert (250, True, set()) == (reply.code, now() - began < 1, counted(node))
+    finally:
+        await net.close()
+
+
+@in_virtual_time
 async def test_with_both_only_a_message_without_a_copy_waits(tmp_path: Path) -> None:
     net = Net(tmp_path)
     try:

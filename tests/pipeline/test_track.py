@@ -7,6 +7,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.message import Content, Envelope, Recipient
 from shadowrelay.model.ownership import Claim, Role
@@ -336,5 +338,44 @@ async def test_a_next_hop_without_the_extension_is_delivered_to_and_done(tmp_pat
 
         assert [EDGE] == [who for who, _, _ in net.sink.arrived]
         assert "" == (edge.log.rows(EventId.SEND) + edge.log.rows(EventId.SENDEXTERNAL))[0].source_context
+    finally:
+        await net.close()
+
+
+@in_virtual_time
+@pytest.mark.parametrize(
+    ("at_the_edge", "at_the_hub"),
+    [
+        ({"peer": {HUB: {"send_xshadow": False}}}, {}),
+        ({"shadow_redundancy_enabled": False}, {}),
+        ({}, {"shadow_redundancy_enabled": False}),
+        ({}, {"peer": {EDGE: {"send_xshadow": False}}}),
+        ({}, {"redundancy": "none"}),
+    ],
+    ids=[
+        "send_xshadow of the edge",
+        "switched off at the edge",
+        "switched off at the hub",
+        "send_xshadow of the hub",
+        "connector of the hub",
+    ],
+)
+async def test_where_track_is_switched_off_the_next_hop_is_delivered_to_and_done(
+    tmp_path: Path, at_the_edge: dict[str, Any], at_the_hub: dict[str, Any]
+) -> None:
+    net = Net(tmp_path)
+    try:
+        hub = await net.start(HUB, [EDGE], **{"redundancy": "previous-hop", **at_the_hub})
+        edge = await net.start(EDGE, [HUB], **{"redundancy": "previous-hop", "routes": route_to(HUB), **at_the_edge})
+        await asyncio.sleep(1)
+
+        assert 250 == (await edge.accept()).code
+        await until(edge.in_role(edge.last, Role.DELIVERED), 5 * HEARTBEAT)
+
+        assert [EDGE] == [who for who, _, _ in net.sink.arrived], "by SMTP, which the sink stands for"
+        for node in (edge, hub):
+            assert (None, 0) == (await node.role(relayed_id(edge.last, HUB, frozenset((1,)))), node.log.counts["promoted"])
+        (sent,) = edge.log.rows(EventId.SEND) + edge.log.rows(EventId.SENDEXTERNAL)
+        assert "" == sent.source_context, "no shadow was kept"
     finally:
         await net.close()

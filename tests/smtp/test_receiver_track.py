@@ -84,6 +84,13 @@ async def test_track_is_offered_only_where_the_connector_says_so(tmp_path: Path)
     assert [["XSHADOW HOLD FORKS"], ["XSHADOW HOLD TRACK FORKS"], ["XSHADOW HOLD TRACK FORKS"], ["XSHADOW HOLD FORKS"], []] == offered
 
 
+async def test_nothing_is_offered_while_redundancy_is_switched_off(tmp_path: Path) -> None:
+    async with receiving(tmp_path, transport={"shadow_redundancy_enabled": False}, **TRACKS) as station:
+        client = await station.connect()
+
+        assert "XSHADOW" not in await client.ask("EHLO b.example")
+
+
 async def test_a_client_that_is_no_peer_cannot_relay_by_track(tmp_path: Path) -> None:
     async with receiving(tmp_path, **TRACKS | {"externally_secured": ["192.0.2.0/24"]}) as station:
         client = await station.client_in("EHLO b.example")
