@@ -113,7 +113,7 @@ class Services:
         self.desk = PeerDesk(context, self.rolled_back.refusal, TrackService(context, self.deliver, self.place))
         self.pressure = PressureService(context, outside.machine)
         self.messages = MessageDesk(context, self.deliver, self.review, self.place.wake)
-        self.safety_net = SafetyNetService(context, self.deliver, forks.destination_of, self.promote.is_lost)
+        self.safety_net = SafetyNetService(context, self.deliver, forks.resubmitted_to, self.promote.is_lost)
         self.view = View(
             context,
             self.messages,

@@ -123,6 +123,11 @@ class Forks:
         """Where mail for this recipient goes now."""
         return self._router.destination(address)
 
+    def resubmitted_to(self, address: str) -> Destination:
+        """`destination_of` for Safety Net: what goes to a peer by TRACK counts as outside, because that server owns what it took."""
+        destination = self.destination_of(address)
+        return replace(destination, inside_boundary=False) if self._relay.is_to_peer(destination) else destination
+
     def of(self, stored: StoredMessage) -> tuple[Fork, ...]:
         """The forks of the recipients that are not done."""
         recipients = stored.envelope.recipients

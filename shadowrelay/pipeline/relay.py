@@ -28,7 +28,7 @@ from shadowrelay.model.replies import (
     Reply,
     TransientDeliveryError,
 )
-from shadowrelay.model.routing import HostPort
+from shadowrelay.model.routing import Destination, HostPort
 from shadowrelay.model.values import dataclass, replace
 from shadowrelay.ownership import shadow
 from shadowrelay.ownership.rules import Party
@@ -84,6 +84,10 @@ class RelayService:
             known = {HostPort(peer.address.host.lower(), peer.address.port): peer.name for peer in settings.linked_peers}
             self._servers = settings, known
         return self._servers[1].get(HostPort(host.host.lower(), host.port))
+
+    def is_to_peer(self, destination: Destination) -> bool:
+        """Whether mail goes there by TRACK, if it is offered."""
+        return destination.tracks and any(self.server_at(host) is not None for host in destination.hosts)
 
     async def relay(self, stored: StoredMessage, job: DeliveryJob, in_flight: list[MessageId]) -> Relayed | None:
         """One attempt; None: deliver it without TRACK, because no host of the next hop is a peer that offers it. Call `over` with what it

@@ -13,10 +13,12 @@ from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.message import Content, Envelope, Recipient
 from shadowrelay.model.ownership import Claim, Role
 from shadowrelay.model.replies import Reply
+from shadowrelay.model.resubmission import RequestState
 from shadowrelay.model.tracking import EventId
 from shadowrelay.pipeline.relay import relayed_id
 from tests.kit.clock import until
 from tests.kit.nodes import EAST, HEARTBEAT, NORTH, OK, WEST, Net, VirtualNode, in_virtual_time, message_id
+from tests.pipeline.test_safety_net import in_state, request_of, resubmit
 
 BUSY = Reply(451, "4.3.2", "not now")
 KEPT_SPAN = 3 * HEARTBEAT  # the timeout interval times the retry count of these nodes
@@ -379,3 +381,20 @@ async def test_where_track_is_switched_off_the_next_hop_is_delivered_to_and_done
         assert "" == sent.source_context, "no shadow was kept"
     finally:
         await net.close()
+
+
+@in_virtual_time
+async def test_what_was_relayed_stays_out_of_safety_net_so_nothing_of_it_is_resubmitted(tmp_path: Path) -> None:
+    """Safety Net is the way of 2013: a next hop of the 2010 way got the message once, and is responsible for it."""
+    async with an_edge(tmp_path, HUB, routes=[route_to(HUB)[0] | {"inside_boundary": True}]) as net:
+        edge = net.nodes[EDGE]
+        assert 250 == (await edge.accept()).code
+        relayed = relayed_id(edge.last, HUB, frozenset((1,)))
+        await until(edge.in_role(relayed, Role.DELIVERED), 3 * HEARTBEAT)
+
+        number = await resubmit(edge)
+        await until(in_state(edge, number, RequestState.DONE), 20 * HEARTBEAT)
+        await asyncio.sleep(20 * HEARTBEAT)
+
+        assert 0 == (await request_of(edge, number)).resubmitted_count
+        assert 1 == len(net.sink.arrived)
