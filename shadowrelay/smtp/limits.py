@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Final
 
 from shadowrelay.model.replies import Reply
+from shadowrelay.model.routing import HostPort
 from shadowrelay.pipeline.routing import Router
 from shadowrelay.protocol.addresses import domain_of
 from shadowrelay.protocol.fields import ORDINAL_MAX
@@ -92,6 +93,9 @@ def client_ip(peername: object) -> str:
     return text[7:] if text.startswith("::ffff:") and "." in text else text
 
 
+SOMEWHERE = HostPort("somewhere.invalid")  # RFC 6761 6.4
+
+
 class Rights:
     """What one receive connector allows an address, or a recipient's domain."""
 
@@ -131,7 +135,9 @@ def postmaster_homes(rights: Rights, connector: ReceiveConnector, server: str, r
 
 
 def _has_route(routes: Sequence[Route], address: str) -> bool:
-    return bool(Router(routes).destination(address).hosts)
+    # One that has only a `site` has no hosts here, or leaves them to DNS: it is a route all the same.
+    with_hosts = [route if route.next_hop else route.model_copy(update={"next_hop": (SOMEWHERE,)}) for route in routes]
+    return bool(Router(with_hosts).destination(address).hosts)
 
 
 def _is_in(text: str, networks: tuple[Network, ...]) -> bool:

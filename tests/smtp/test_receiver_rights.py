@@ -64,6 +64,14 @@ def test_a_bare_postmaster_lives_where_his_mail_can_be_delivered(
     assert expected == postmaster_homes(Rights(connector), connector, "a.example", routes)
 
 
+@pytest.mark.parametrize(("pattern", "expected"), [("*.example", ("a.example", "a.example")), ("*", ("", "a.example"))])
+def test_a_route_that_has_only_a_site_is_one(pattern: str, expected: tuple[str, str]) -> None:
+    connector = a_connector(accepted_domains=())
+    routes = (Route.model_validate({"recipients": [pattern], "site": "dublin"}),)
+
+    assert expected == postmaster_homes(Rights(connector), connector, "a.example", routes)
+
+
 @pytest.mark.parametrize(
     ("address", "expected"),
     [("10.1.2.3", True), ("11.1.2.3", False), ("2001:db8::5", True), ("2001:db9::5", False), ("", False), ("nonsense", False)],
