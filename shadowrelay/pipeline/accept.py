@@ -36,7 +36,7 @@ from shadowrelay.model.replies import (
     Reply,
     queued_as,
 )
-from shadowrelay.model.tracking import Acknowledged, Replication
+from shadowrelay.model.tracking import Acknowledged, Replication, TrackingEvent
 from shadowrelay.ownership import primary
 from shadowrelay.pipeline import delivery_rules
 from shadowrelay.pipeline.context import Context
@@ -88,11 +88,13 @@ class AcceptService:
         return answer
 
     async def _accept_delayed(self, envelope: Envelope, held: list[Content], delay: timedelta) -> Reply:
-        """`_accept`, and then wait, without the content: for the delivery of a message that has no copy."""
+        """`_accept`, and then wait, without the content: for the delivery of a message that has no copy. The row RECEIVE waits, too."""
         context, message_id = self._context, envelope.message_id
+        started = context.clock.awake()
+        accepted: list[tuple[StoredMessage, TrackingEvent]] = []
         context.delayed.expect(message_id)
         try:
-            reply = await self._accept(envelope, held.pop())
+            reply = await self._accept(envelope, held.pop(), accepted)
             if not reply.is_positive:
                 return reply
             began = context.clock.awake()
@@ -101,13 +103,18 @@ class AcceptService:
                 how = await self._promoted_by_copy(message_id, delay)
         finally:
             context.delayed.forget(message_id)
-        seconds = context.clock.awake() - began
+        over, now = context.clock.awake(), context.now()
+        seconds = over - began
+        ((stored, received),) = accepted
         context.metrics.acknowledgement_delayed(how.value, seconds)
         if not how.is_safe:
             _log.warning("message.acknowledged_by_best_effort", message_id=message_id, seconds=round(seconds, 3), why=how.value)
-            context.tasks.spawn(self._track_best_effort(message_id, seconds), "best effort")  # the 250 does not wait for the ledger
+            reason = f"Acknowledged after {seconds:.3f} s by best effort"
+            context.tracking.write(tracking.haredirectfail(context.me.server, stored, at=now, reason=reason, size=received.total_bytes))
         else:
             _log.info("message.acknowledged_late", message_id=message_id, seconds=round(seconds, 3), why=how.value)
+        context.tracking.write(tracking.acknowledged_late(received, at=now, how=how, ack_elapsed=timedelta(seconds=over - started)))
+        context.metrics.acknowledged(Replication.SUCCESS if how.is_safe else Replication.FAILED)
         return reply
 
     async def _promoted_by_copy(self, message_id: MessageId, delay: timedelta) -> Acknowledged:
@@ -129,19 +136,8 @@ class AcceptService:
             context.attempts.changed(message_id)
             self._place.want(message_id)
 
-    async def _track_best_effort(self, message_id: MessageId, seconds: float) -> None:
-        """The row that says that a message was acknowledged while it was on this disk only."""
-        while True:
-            try:
-                stored = await self._context.ledger.load(message_id)
-                break
-            except LedgerUnavailable:
-                await asyncio.sleep(RETRY_SECONDS)
-        if stored is not None:
-            reason = f"Acknowledged after {seconds:.3f} s by best effort"
-            self._context.tracking.write(tracking.haredirectfail(self._context.me.server, stored, at=self._context.now(), reason=reason))
-
-    async def _accept(self, envelope: Envelope, content: Content) -> Reply:
+    async def _accept(self, envelope: Envelope, content: Content, late: list[tuple[StoredMessage, TrackingEvent]] | None = None) -> Reply:
+        """`late`: the acknowledgement is delayed, and its row RECEIVE goes there."""
         context, message_id = self._context, envelope.message_id
         started = context.clock.awake()
         transport = context.settings.transport
@@ -160,7 +156,7 @@ class AcceptService:
             context.attempts.begin(message_id)  # the claim must not end while the message is being accepted
             if not plan:
                 stored = await context.ledger.record_accepted(message, content, decided=True)
-                return self._acknowledge(stored, content, started, None)
+                return self._acknowledge(stored, content, started, None, late)
             context.placements.add(message_id)
             commit = context.ledger.record_accepted(message, content, decided=False)
             if content.path is not None:  # the file moves into the store: the copy is read from there
@@ -187,7 +183,7 @@ class AcceptService:
             after = result.verdict(message_id, result.claim).after
             assert after is not None
             stored = StoredMessage(stored.internal_id, envelope, after, stored.origin, stored.place, stored.due_at)
-            return self._acknowledge(stored, content, started, result)
+            return self._acknowledge(stored, content, started, result, late)
         except LedgerUnavailable as error:
             context.metrics.refused("ledger")
             _log.warning("message.refused", message_id=message_id, reason=error.reason)
@@ -218,7 +214,14 @@ class AcceptService:
             tell = tuple(Notification(copy.server, copy.database, DiscardStatus.RELEASED) for copy in copies)
             self._context.tasks.spawn(self._until_committed(message_id, tell), "release")
 
-    def _acknowledge(self, stored: StoredMessage, content: Content, started: float, result: CopyResult | None) -> Reply:
+    def _acknowledge(
+        self,
+        stored: StoredMessage,
+        content: Content,
+        started: float,
+        result: CopyResult | None,
+        late: list[tuple[StoredMessage, TrackingEvent]] | None,
+    ) -> Reply:
         context = self._context
         at, now = context.clock.awake(), context.now()
         elapsed = timedelta(seconds=at - started)
@@ -239,13 +242,15 @@ class AcceptService:
             )  # fmt: skip
         else:
             replication, shadow_elapsed = Replication.DISABLED, None
-        context.tracking.write(
-            tracking.receive(
-                me, stored, at=now, replication=replication, ack_elapsed=elapsed, shadow_elapsed=shadow_elapsed, size=size,
-                copies=(made, wanted),
-            )
+        received = tracking.receive(
+            me, stored, at=now, replication=replication, ack_elapsed=elapsed, shadow_elapsed=shadow_elapsed, size=size,
+            copies=(made, wanted),
         )  # fmt: skip
-        context.metrics.acknowledged(replication)
+        if late is None:
+            context.tracking.write(received)
+            context.metrics.acknowledged(replication)
+        else:
+            late.append((stored, received))
         if replication is Replication.FAILED:
             self._place.want(stored.envelope.message_id)
         is_moving = result is None and content.path is not None  # the session's file is now in the store, and is read from there

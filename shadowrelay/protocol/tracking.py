@@ -24,7 +24,8 @@ from shadowrelay.model.message import NO_ORDINALS, Envelope, Ordinals
 from shadowrelay.model.ownership import Role
 from shadowrelay.model.queue import Origin, SideMessage, StoredMessage
 from shadowrelay.model.replies import Reply
-from shadowrelay.model.tracking import EventId, EventSource, Replication, ResubmitReason, TrackingEvent
+from shadowrelay.model.tracking import Acknowledged, EventId, EventSource, Replication, ResubmitReason, TrackingEvent
+from shadowrelay.model.values import replace
 from shadowrelay.protocol.fields import bad_argument, format_instant, parse_instant
 
 CustomData = tuple[tuple[str, str], ...]
@@ -83,6 +84,17 @@ def receive(
         connector=f"{node}\\{envelope.connector}" if envelope.connector else "", custom_data=custom_data,
         reference=envelope.relayed_from if previous_hop else "",
     )  # fmt: skip
+
+
+def acknowledged_late(received: TrackingEvent, *, at: datetime, how: Acknowledged, ack_elapsed: timedelta) -> TrackingEvent:
+    """The row RECEIVE of a delayed acknowledgement: as `receive` made it when the message was committed, but of the instant of the 250, and
+    with what it had waited for."""
+    said = dict(received.custom_data)
+    said |= {
+        "Replication": Replication.SUCCESS if how.is_safe else Replication.FAILED,
+        "AckElapsed": f"{ack_elapsed.total_seconds():.6f}",
+    }
+    return replace(received, at=at, source_context=f"delayed: {how}", custom_data=tuple(said.items()))
 
 
 def hareceive(node: ServerName, envelope: Envelope, *, at: datetime, primary: ServerName, size: int, internal_id: int = 0) -> TrackingEvent:

@@ -59,9 +59,15 @@ async def test_after_the_delay_the_250_is_given_by_best_effort_and_logged_as_tha
         node = await a_node(net)
         net.sink.answer = lambda address: BUSY
 
-        reply = await node.accept(connector="default")
+        waiting = asyncio.ensure_future(node.accept(connector="default"))
+        await asyncio.sleep(DELAY - 1)
+        assert [] == node.log.rows(EventId.RECEIVE)
+        reply = await waiting
         acknowledged_at = now()
-        await until(lambda: bool(node.log.rows(EventId.HAREDIRECTFAIL)), 20)
+        (received,) = node.log.rows(EventId.RECEIVE)
+        assert "delayed: best effort" == received.source_context
+        assert "Failed" == dict(received.custom_data)["Replication"]
+        assert DELAY <= float(dict(received.custom_data)["AckElapsed"]) < DELAY + 1
 
         assert 250 == reply.code
         assert DELAY <= acknowledged_at < DELAY + 1
@@ -173,7 +179,9 @@ async def test_mail_of_such_a_connector_is_not_copied_and_not_refused_for_that(t
         assert 250 == reply.code
         assert None is await net.nodes[WEST].role(node.last)
         assert [] == node.log.rows(EventId.HAREDIRECT) + node.log.rows(EventId.HAREDIRECTFAIL)
-        assert "Disabled" == dict(node.log.rows(EventId.RECEIVE)[0].custom_data)["Replication"]
+        (received,) = node.log.rows(EventId.RECEIVE)
+        said = (dict(received.custom_data)["Replication"], received.source_context)
+        assert {"previous-hop": ("Success", "delayed: done"), "none": ("Disabled", "")}[redundancy] == said
         assert counted(node) == ({"acknowledgement_delayed done"} if redundancy == "previous-hop" else set())
     finally:
         await net.close()
