@@ -177,6 +177,7 @@ class Services:
         """Less than a heartbeat is no absence: no copy was given up, and no message can have been taken over."""
         self.place.available()
         self.review.reachable(server)
+        self._spawn(partial(self.deliver.returned, server), f"queues to {server}")
         if seconds >= self.context.heartbeat:
             self._spawn(partial(self.review.request_server, server), f"review {server}")
 

@@ -168,6 +168,12 @@ class DeliverService:
                 count -= hastened
                 self._queues.note_due(key, now)
 
+    async def returned(self, server: ServerName) -> None:
+        """This peer answers again: probe the queues that lead to it now, and attempt what waits in them. Raises: LedgerUnavailable."""
+        for queue in self._queues:
+            if self._forks.leads_to(queue.key, server):
+                await self.retry(queue.key, ALL)
+
     def suspend(self, key: str) -> None:
         """Start no attempt on this next hop until `resume`; those that run end normally. The ledger remembers it. Of Submission: take
         nothing out of it."""

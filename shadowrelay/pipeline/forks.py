@@ -145,6 +145,11 @@ class Forks:
     def _addresses_of(self, server: ServerName) -> frozenset[HostPort]:
         return frozenset([peer.address for peer in self._context.settings.peers if peer.name == server])
 
+    def leads_to(self, key: str, server: ServerName) -> bool:
+        """Whether this peer is a host of the next hop with this key."""
+        destination = self._router.next_hop_of(key)
+        return destination is not None and any(self._relay.server_at(host) == server for host in destination.hosts)
+
     def next_hop_of(self, name: str) -> Destination | None:
         """The next hop with this key, or for mail to this domain. Patterns for single addresses may send some of it elsewhere."""
         return self._router.next_hop_of(name)

@@ -178,6 +178,30 @@ async def test_without_another_route_it_waits_for_the_next_hop_that_returns_with
 
 
 @in_virtual_time
+@pytest.mark.parametrize("hubs", [(HUB,), (OTHER_HUB, HUB)], ids=["its only host", "a further host"])
+async def test_what_waits_for_a_next_hop_that_returns_does_not_wait_for_the_ladder(tmp_path: Path, hubs: tuple[ServerName, ...]) -> None:
+    send = {"queue_glitch_retry_interval": "6h", "message_retry_interval": "6h"}
+    async with an_edge(tmp_path, *hubs, send=send, connector={"max_acknowledgement_delay": "0s"}) as net:
+        edge = net.nodes[EDGE]
+        for hub in hubs:
+            await net.stop(hub)
+        await asyncio.sleep(3 * HEARTBEAT)  # the edge knows that
+        ids = []
+        for _ in range(5):
+            await edge.accept()
+            ids.append(edge.last)
+        await asyncio.sleep(10 * HEARTBEAT)
+        roles_meanwhile = {await edge.role(message_id) for message_id in ids}
+
+        await net.start(HUB, [EDGE], redundancy="previous-hop", peer={EDGE: {"boundary": "edge"}})
+        for message_id in ids:
+            await until(edge.in_role(message_id, Role.DELIVERED), 4 * HEARTBEAT)
+
+        assert {Role.PRIMARY} == roles_meanwhile
+        assert [HUB] * 5 == [who for who, _, _ in net.sink.arrived]
+
+
+@in_virtual_time
 async def test_without_another_route_it_is_relayed_again_to_the_next_hop_that_lost_its_disk(tmp_path: Path) -> None:
     async with an_edge(tmp_path, HUB) as net:
         relayed = await a_relayed_message(net)
