@@ -4,15 +4,16 @@ All options are checked before Spark is started.
 """
 
 import os
+import re
 import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
@@ -26,6 +27,9 @@ from shadowrelay.settings.texts import parse_duration
 from shadowrelay.signals import exit_with, handled
 
 LOCAL = "local[*]"
+IDS_MAX = 50  # of one message at several hops
+_ID = "([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})"
+_OTHER_ID = re.compile(f"shadow kept as {_ID}|{_ID} ·.*S:ShadowAt=")
 PATTERN = frozenset("{}[]*?\\")
 
 
@@ -274,7 +278,7 @@ def _said(row: dict[str, Any], has_several: bool) -> str:
 def _traced(
     message_id: str, logs: str | None, warehouse: str | None, master: str, driver_memory: str, progress: "_Progress"
 ) -> list[dict[str, Any]]:
-    """Little input is read in this process: a JVM takes longer to start."""
+    """The rows of the message, also at other hops. Little input is read in this process: a JVM takes longer to start."""
     import_module("shadowrelay.sla.session").check_packages()
     if logs is not None:
         source = import_module("shadowrelay.sla.logs")
@@ -285,15 +289,28 @@ def _traced(
         is_little = source.is_little_warehouse(warehouse)
     if is_little and master == LOCAL:
         module = import_module("shadowrelay.sla.trace")
-        found: list[dict[str, Any]] = module.trace(
-            module.rows_of_logs(logs) if logs is not None else module.rows_of_warehouse(warehouse), message_id
-        )
-        return found
+        rows_of = partial(module.rows_of_warehouse, warehouse) if logs is None else partial(module.rows_of_logs, logs)
+        return _at_all_hops(lambda each: module.trace(rows_of(), each), message_id)
     spark = progress.session(master, driver_memory, logs, warehouse, reads_once=True)
     with _warehouse(spark, logs, warehouse, {}, progress) as place:
         progress.doing(f"looking for {message_id}")
-        found = import_module("shadowrelay.sla.summary").trace(spark, place, message_id)
-    return found
+        module = import_module("shadowrelay.sla.summary")
+        return _at_all_hops(lambda each: module.trace(spark, place, each), message_id)
+
+
+def _at_all_hops(trace_one: Callable[[str], list[dict[str, Any]]], message_id: str) -> list[dict[str, Any]]:
+    """What was relayed by TRACK has another id at each hop: SEND names that of the next one, RECEIVE that of the one before."""
+    asked: set[str] = set()
+    found: dict[str, dict[str, Any]] = {}
+    wanted = [message_id]
+    while wanted and len(asked) < IDS_MAX:
+        asked.add(wanted[0])
+        rows = trace_one(wanted.pop(0))
+        found |= {repr(row): row for row in rows}
+        asked |= {row["message"] for row in rows}
+        said = [_OTHER_ID.search(row["text"]) for row in rows if row["event"] in ("SEND", "SENDEXTERNAL", "RECEIVE")]
+        wanted += [match[1] or match[2] for match in said if match and not {match[1] or match[2]} & {*asked, *wanted}]
+    return sorted(found.values(), key=lambda row: datetime.fromisoformat(row["at"]))
 
 
 @dataclass

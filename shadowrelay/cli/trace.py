@@ -4,8 +4,10 @@
 message. Neither Java nor Spark is needed; `sla trace` does the same for logs that were shipped.
 """
 
+import json
 from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 
 SENT = ("SEND", "SENDEXTERNAL")
+KEPT_AS = "shadow kept as "  # source-context of SEND: relayed by TRACK
+IDS_MAX = 50  # of one message at several hops
 TAKEN_OVER = ("RESUBMIT", "REDUNDANCY")
 TAKEN_OVER_BECAUSE = {
     "Silence": ", which was silent for the span",
@@ -55,14 +59,24 @@ def trace(
             wanted = filter_of(message_id=message_id)
             message_id = resolved(nodes.ask(lambda client: client.search(wanted, 10)), message_id)
         message_id = message_id.lower()
-        answers = nodes.ask(lambda client: {"events": client.events(message_id), "message": _known(client, message_id)})
-    events, messages = _of(answers)
+        known: dict[str, dict[str, Json]] = {}  # what the nodes know, by the ids under which the hops have it
+        lines: dict[str, Json] = {}
+        ids = [message_id]
+        while ids and len(known) < IDS_MAX:
+            answers = nodes.ask(partial(_asked, ids[0]))
+            found, known[ids[0]] = _of(answers)
+            del ids[0]
+            lines |= {json.dumps(row, sort_keys=True): row for row in found}
+            ids += [other for other in _ids_at_other_hops(found) if other not in known and other not in ids]
+    events, messages = sorted(lines.values(), key=lambda row: datetime.fromisoformat(row["at"])), known[message_id]
     if not events and not messages:
         name_missing(answers)
         stop(f"no node that answered knows a message {message_id}", ExitCode.FAILED)
-    told = sentence(message_id, events, messages, datetime.now(UTC))
+    told = sentence_of_hops(message_id, events, known, datetime.now(UTC))
     if as_json:
-        print_json({"message_id": message_id, "sentence": told, "events": events, "messages": messages, "missing": missing(answers)})
+        further = {other: each for other, each in known.items() if other != message_id}
+        said = {"message_id": message_id, "sentence": told, "events": events, "messages": messages, "other_hops": further}
+        print_json(said | {"missing": missing(answers)})
         return
     typer.echo(visible(told))
     typer.echo()
@@ -70,6 +84,10 @@ def trace(
     rows = [(at, row["node"], row["event"], _said(row, message_id)) for at, row in zip(times, events, strict=True)]
     print_table((heading, "Node", "Event", "What"), rows, "nothing is left in the tracking logs")
     name_missing(answers)
+
+
+def _asked(message_id: str, client: "NodeClient") -> Json:
+    return {"events": client.events(message_id), "message": _known(client, message_id)}
 
 
 def _known(client: "NodeClient", message_id: str) -> Json | None:
@@ -88,6 +106,30 @@ def _of(answers: Sequence[Answer]) -> tuple[list[Json], dict[str, Json]]:
     events = [{"node": answer.name, **row} for answer in answers if answer.said for row in answer.said["events"]]
     messages = {answer.name: answer.said["message"] for answer in answers if answer.said and answer.said["message"]}
     return sorted(events, key=lambda row: datetime.fromisoformat(row["at"])), messages
+
+
+def _ids_at_other_hops(events: Sequence[Json]) -> list[str]:
+    """Under which the next hops know what was relayed to them by TRACK, and under which the previous hops did."""
+    kept = [row["context"].removeprefix(KEPT_AS) for row in events if row["event"] in SENT and row["context"].startswith(KEPT_AS)]
+    before = [row["reference"] for row in events if row["event"] == "RECEIVE" and "ShadowAt" in row["custom_data"]]
+    before += [row["reference"] for row in events if row["event"] == "HADISCARD" and row["reference"]]
+    return [each for each in dict.fromkeys([*kept, *before]) if each]
+
+
+def sentence_of_hops(message_id: str, events: Sequence[Json], known: dict[str, dict[str, Json]], now: datetime) -> str:
+    """Of the message, and then of it at each next hop to which it was relayed by TRACK."""
+    parts = [sentence(message_id, events, known[message_id], now)]
+    told, wanted = {message_id}, [message_id]
+    while wanted:
+        own = [row for row in events if row["network_message_id"] == wanted[0] and row["event"] in SENT]
+        del wanted[0]
+        for row in own:
+            kept = row["context"].removeprefix(KEPT_AS)
+            if row["context"].startswith(KEPT_AS) and kept in known and kept not in told:
+                told.add(kept)
+                wanted.append(kept)
+                parts.append(f"At {row['server']} as {kept}: {sentence(kept, events, known[kept], now)}")
+    return ". ".join(parts)
 
 
 def sentence(message_id: str, events: Sequence[Json], messages: dict[str, Json], now: datetime) -> str:
@@ -126,7 +168,8 @@ def _outcome(own: Sequence[Json], messages: dict[str, Json], to: Sequence[str], 
         servers = dict.fromkeys(row["node"] for row in sent)
         by = " and ".join(servers)
         count = "" if len(delivered) == len(to) == 1 else f" to {_of_all(len(delivered), len(to))}"
-        parts.append(f"delivered{count} by {by}{_after_takeover(own, servers)}, {clock(sent[-1]['at'], now)}")
+        verb = "relayed" if all(row["context"].startswith(KEPT_AS) for row in sent) else "delivered"
+        parts.append(f"{verb}{count} by {by}{_after_takeover(own, servers)}, {clock(sent[-1]['at'], now)}")
     if failed:
         names = list(dict.fromkeys(one for row in failed for one in row["recipients"]))
         reply = next((reply for row in reversed(failed) for reply in row["replies"] if reply), failed[-1]["context"])
@@ -206,7 +249,8 @@ def what(row: Json) -> str:
             return f"made a journal report for {to}"
         case "RECEIVE":
             replication = {"Success": "with a copy", "Failed": "WITHOUT a copy", "Disabled": "without a copy: shadow redundancy is off"}
-            return f"accepted from {row['client']} {replication.get(custom.get('Replication', ''), '')}".rstrip()
+            how = f"; its shadow is on {custom['ShadowAt']}" if "ShadowAt" in custom else f"; {row['context']}" if row["context"] else ""
+            return f"accepted from {row['client']} {replication.get(custom.get('Replication', ''), '')}".rstrip() + how
         case "HAREDIRECT":
             return f"copy stored on {row['server']}"
         case "HAREDIRECTFAIL":
@@ -217,6 +261,8 @@ def what(row: Json) -> str:
             return f"discarded its copy: {row['client']} told it {row['context'] or 'delivered'}"
         case "TRANSFER":
             return f"queued for {row['context']}: {to}"
+        case "SEND" | "SENDEXTERNAL" if row["context"].startswith(KEPT_AS):
+            return f"relayed to {row['server']} for {to}, {row['context']}"
         case "SEND" | "SENDEXTERNAL":
             return f"delivered to {row['server']} for {to}: {reply}"
         case "DEFER":

@@ -1,7 +1,13 @@
 """`sla trace` of few logs: in this process, and what it leaves out. docs/sla.md, 6."""
 
+import json
 from datetime import timedelta
 
+import pytest
+from typer.testing import CliRunner
+
+from shadowrelay.cli.main import app
+from shadowrelay.model.tracking import EventId
 from shadowrelay.sla.trace import rows_of_logs, rows_of_warehouse, trace
 from tests.kit.log_files import STARTED, a_log, an_event
 from tests.sla.test_inspection import torn, warehouse_of
@@ -32,3 +38,25 @@ def test_a_warehouse_is_traced_by_its_complete_batches(tmp_path):
 
     assert ["mx1"] == [row["server"] for row in trace(rows_of_warehouse(str(warehouse)), "mx1-12-0")]
     assert [] == trace(rows_of_warehouse(str(warehouse)), "mx3-12-0")
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_a_message_that_was_relayed_and_kept_is_followed_from_hop_to_hop(tmp_path, number):
+    ids = [f"{each}1111111-6f1e-7c3a-9c57-0d1f2e3a4b5c" for each in range(3)]
+    hops = ("edge", "hub", "store")
+    for hop, server in enumerate(hops):
+        shadow = {} if hop == 0 else {"reference": ids[hop - 1], "custom_data": (("Replication", "Success"), ("ShadowAt", hops[hop - 1]))}
+        context = "" if hop == 2 else f"shadow kept as {ids[hop + 1]}"
+        rows = [
+            an_event(ids[hop], at=STARTED + timedelta(seconds=hop), **shadow),
+            an_event(
+                ids[hop], EventId.SEND, at=STARTED + timedelta(seconds=hop + 0.5), source_context=context, recipients=("a@x.example",)
+            ),
+        ]
+        (tmp_path / server).mkdir()
+        (tmp_path / server / "MSGTRK2026112112-1.LOG").write_bytes(a_log(rows))
+
+    result = CliRunner().invoke(app, ["sla", "trace", ids[number], "--logs", str(tmp_path), "--json"])
+
+    told = [(row["server"], row["event"]) for row in json.loads(result.stdout)]
+    assert [(hop, event) for hop in hops for event in ("RECEIVE", "SEND")] == told

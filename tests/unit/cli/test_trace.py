@@ -176,3 +176,38 @@ def test_an_id_that_fits_several_messages_or_none_is_an_error(nodes: list[str]) 
 
     assert (1, True) == (several.exit_code, "0193 fits 2 messages" in several.stderr)
     assert (1, "shadowrelay: no node that answered knows a message" in none.stderr) == (none.exit_code, True)
+
+
+OTHER = "11111111-6f1e-7c3a-9c57-0d1f2e3a4b5c"
+
+
+class Hops(FakeNodes):
+    """Stands for NodeClient: an edge relays to a hub by TRACK."""
+
+    def events(self, message_id: str) -> list[Row]:
+        relayed = row(EAST, "SEND", 2, BOB, server=WEST, context=f"shadow kept as {OTHER}")
+        shadow = {"Replication": "Success", "ShadowAt": EAST}
+        taken = row(WEST, "RECEIVE", 1.5, BOB, client="c", network_message_id=OTHER, reference=ID, custom_data=shadow)
+        delivered = row(WEST, "SENDEXTERNAL", 3, BOB, network_message_id=OTHER)
+        told = row(EAST, "HADISCARD", 4, client=WEST, network_message_id=OTHER, reference=ID, context="delivered")
+        events = [each for each in (received("Success", BOB), relayed, taken, delivered, told) if self.url.endswith(each["node"])]
+        return [
+            {name: value for name, value in each.items() if name != "node"} for each in events if message_id == each["network_message_id"]
+        ]
+
+
+@pytest.mark.parametrize("asked", [ID, OTHER])
+def test_a_message_is_followed_from_hop_to_hop(nodes: list[str], monkeypatch: pytest.MonkeyPatch, asked: str) -> None:
+    monkeypatch.setattr(admin_client, "NodeClient", Hops)
+    result = CliRunner().invoke(app, ["messages", "trace", asked, *nodes])
+    document = json.loads(CliRunner().invoke(app, ["messages", "trace", asked, *nodes, "--json"]).stdout)
+
+    assert ["RECEIVE", "RECEIVE", "SEND", "SENDEXTERNAL", "HADISCARD"] == [each["event"] for each in document["events"]]
+    assert [OTHER if asked == ID else ID] == list(document["other_hops"])
+    told = {
+        ID: f"Relayed by mx1.east, 05:42:02. At mx1.west as {OTHER}: Delivered by mx1.west, 05:42:03",
+        OTHER: "Delivered by mx1.west, 05:42:03",
+    }[asked]
+    assert told in document["sentence"].replace("2026-11-23 ", "")
+    assert f"relayed to mx1.west for bob@corp.example, shadow kept as {OTHER}" in result.stdout
+    assert "its shadow is on mx1.east" in result.stdout
