@@ -1,11 +1,16 @@
 """Real nodes in a chain: an edge relays to a hub and keeps the shadow; the hub is killed and its disk destroyed. docs/design.md 6.7."""
 
 import asyncio
+import json
 import random
+import shutil
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -49,6 +54,16 @@ async def a_chain(directory: Path, sink: Sink, *hubs: str) -> AsyncIterator[Clus
         yield cluster
 
 
+def reported(directory: Path, nodes: list[NodeProcess]) -> dict[str, Any]:
+    """`overall` of the report on the logs of these nodes, which have ended."""
+    for node in nodes:
+        shutil.copytree(node.tracking, directory / "logs" / node.name)
+    command = [sys.executable, "-m", "shadowrelay", "sla", "report", "--logs", str(directory / "logs"), "--final", "--json"]
+    done = subprocess.run([*command, "--output", str(directory / "report")], capture_output=True, text=True, timeout=180, check=False)
+    overall: dict[str, Any] = json.loads(done.stdout)["overall"]
+    return overall
+
+
 def each_once(sink: Sink) -> dict[str, int]:
     """Recipients that did not get exactly one message."""
     counts = Counter(arrival.recipient for arrival in sink.arrivals)
@@ -70,11 +85,17 @@ async def test_a_burnt_next_hop_is_replaced_by_another_route(tmp_path: Path) -> 
             await until(lambda: len(sink.arrivals) >= COUNT, 90.0)
             await hub.start()
             await until(lambda: not held_by(edge), 60.0)
+            nodes = list(cluster.nodes.values())
     finally:
         await sink.close()
 
     assert {} == each_once(sink)
     assert {OTHER_HUB} == {arrival.client_name for arrival in sink.arrivals}
+    overall = await asyncio.to_thread(reported, tmp_path, nodes)
+    assert (1.0, 0, 0) == (overall["redundancy_ratio"], overall["recipients_lost"], overall["recipients_duplicated"])
+    assert {"shadow_server": 0, "previous_hop": 2 * COUNT, "next_hop": COUNT} == overall["messages_redundant_by_way"]
+    assert (2 * COUNT, COUNT) == (overall["shadows_kept"], overall["shadows_taken_back"])
+    assert COUNT == overall["discard_lag_ms"]["count"]
 
 
 @pytest.mark.slow
