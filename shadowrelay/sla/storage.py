@@ -1,7 +1,7 @@
 """Access to logs and warehouse on any file system, with atomic writes. docs/sla.md, section 1, "Limits".
 
 Spark uses Hadoop's form of paths, fsspec another: `located` accepts both. On a disk, a file is written under a hidden name and then
-renamed; an object store needs no such step, because uploads are atomic there.
+renamed. For an object store it is written on the disk, in the directory for temporary files, and uploaded as a whole, which is atomic.
 """
 
 import errno
@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import IO, Any
 
 import fsspec  # type: ignore[import-untyped]
@@ -122,15 +123,18 @@ def _hadoop_version() -> str:
 
 @contextmanager
 def written_whole(path: str) -> Iterator[IO[bytes]]:
-    """A file for writing; it gets its name, and replaces the old file, when it is complete. Until then its name begins with a dot.
+    """A file for writing; it gets its name, and replaces the old file, when it is complete. Until then, on a disk, its name begins
+    with a dot.
 
     Raises: OSError, naming the file.
     """
     files, target = located(path)
     directory, _, name = target.rpartition("/")
     if not is_local(files):
-        with files.open(target, "wb") as file:
+        with NamedTemporaryFile() as file:  # closing a file of fsspec uploads it, also after an error
             yield file
+            file.flush()
+            files.put_file(file.name, target)
         return
     if files.isdir(target):  # else the file would be moved into it
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), target)

@@ -1,12 +1,13 @@
 """What Spark needs for a store is said; paths are taken in every form."""
 
+import uuid
 from pathlib import Path
 
 import pytest
 
 from shadowrelay.model.replies import ConfigurationError
 from shadowrelay.sla import storage as module
-from shadowrelay.sla.storage import located, require_hadoop
+from shadowrelay.sla.storage import located, require_hadoop, written_whole
 
 
 def test_a_connector_that_is_there_or_asked_for_is_enough(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -46,3 +47,24 @@ def test_a_relative_path_is_one_from_here(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.chdir(tmp_path)
 
     assert f"{tmp_path}/logs" == located("logs")[1]
+
+
+def test_a_failed_write_leaves_nothing_new_in_a_store() -> None:
+    place = f"memory://{uuid.uuid4().hex}/file"
+    files, path = located(place)
+
+    with pytest.raises(ValueError, match="bad row"):
+        _write_half(place)
+    assert not files.exists(path)
+
+    with written_whole(place) as file:
+        file.write(b"whole")
+    with pytest.raises(ValueError, match="bad row"):
+        _write_half(place)
+    assert b"whole" == files.cat_file(path)
+
+
+def _write_half(place: str) -> None:
+    with written_whole(place) as file:
+        file.write(b"half")
+        raise ValueError("bad row")
