@@ -49,6 +49,7 @@ class Wire:
         self.target = target
         self.delay_there = 0.0
         self.delay_back = 0.0
+        self.octets_count = 0  # that passed, in both directions
         self.copies_to_break = 0  # number of copies to interrupt midway, together with the session
         self.on_passing: Callable[[Passing], None] = lambda passing: None
         self._is_whole = asyncio.Event()
@@ -111,6 +112,7 @@ class Wire:
         with contextlib.suppress(OSError):
             while data := await reader.read(BLOCK):
                 await self._hold_up(self.delay_there)
+                self.octets_count += len(data)
                 if self.copies_to_break and COPY in data:
                     self.copies_to_break -= 1
                     writer.write(data[: (data.index(COPY) + len(data)) // 2])
@@ -128,6 +130,7 @@ class Wire:
         with contextlib.suppress(OSError):
             while data := await reader.read(BLOCK):
                 await self._hold_up(self.delay_back)
+                self.octets_count += len(data)
                 is_confirmation = CONFIRMED in data
                 if is_confirmation:
                     self.on_passing(Passing.HELD_ARRIVES)
