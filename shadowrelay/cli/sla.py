@@ -343,20 +343,23 @@ class _Progress:
         module = import_module("shadowrelay.sla.session")
         module.require_settings(master, driver_memory)
         module.check_spark()
-        is_little = False
+        is_little = is_medium = False
+        medium = import_module("shadowrelay.sla.logs").MEDIUM_BYTES
         if logs is not None:
             source = import_module("shadowrelay.sla.logs")
             found = source.require_logs(logs, may_be_empty=may_be_empty)
-            is_little = source.is_little(found)
+            is_little, is_medium = source.is_little(found), source.is_little(found, medium)
         elif warehouse is not None:
             import_module("shadowrelay.sla.storage").require_hadoop("--warehouse", warehouse)
             source = import_module("shadowrelay.sla.ingest")
             source.require_warehouse(warehouse)
-            is_little = source.is_little_warehouse(warehouse)
+            is_little, is_medium = source.is_little_warehouse(warehouse), source.is_little_warehouse(warehouse, medium)
         # a session for little input keeps tables in the memory of executors, which on a cluster may be lost with one of them
-        is_small = reads_once and is_little and module.local_cores(master) is not None
+        is_brief = reads_once and module.local_cores(master) is not None
         self.doing("starting Spark")
-        session = module.spark_session(master, driver_memory=driver_memory, is_small=is_small)
+        session = module.spark_session(
+            master, driver_memory=driver_memory, is_small=is_brief and is_little, is_medium=is_brief and is_medium
+        )
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, exit_with)  # Spark has installed its own handler
         return session

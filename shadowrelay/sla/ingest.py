@@ -124,13 +124,13 @@ def counted(warehouse: str) -> Ingested:
     return Ingested(len(kept), *(sum(getattr(each, name) for each in kept) for name in Ingested._fields[1:]))
 
 
-def is_little_warehouse(warehouse: str) -> bool:
+def is_little_warehouse(warehouse: str, bytes_max: int = LITTLE_BYTES) -> bool:
     """Whether a report of it is not worth compiling for, as in `is_little`. It stops to look as soon as it knows."""
     files, top = located(f"{warehouse}/events")
     octets = 0
     for _, _, found in files.walk(top, detail=True):
         octets += sum(entry["size"] or 0 for entry in found.values())
-        if octets > LITTLE_BYTES // PARQUET_SHARE:
+        if octets > bytes_max // PARQUET_SHARE:
             return False
     return True
 

@@ -13,6 +13,7 @@ from shadowrelay.model.replies import ShadowrelayError
 from shadowrelay.sla.storage import answering, is_local, located
 
 NAMES = "MSGTRK*.LOG"  # logs in a server's directory
+MEDIUM_BYTES = 2 << 30  # of logs, about four million events: up to this size the JVM's second compiler takes longer than it saves
 LITTLE_BYTES = 32 << 20  # of logs, about 60,000 events: up to this size, a JVM takes longer to start than this process to read them
 
 
@@ -79,9 +80,9 @@ def unreadable_names(logs: str) -> list[str]:
     return [repr(path) for path in sorted([*servers, *of_others])]
 
 
-def is_little(sources: Iterable[Source]) -> bool:
+def is_little(sources: Iterable[Source], bytes_max: int = LITTLE_BYTES) -> bool:
     """Whether there is so little input that a JVM is not worth its start, and compiling not worth its time (`spark_session`)."""
-    return sum(source.size or 0 for source in sources) <= LITTLE_BYTES
+    return sum(source.size or 0 for source in sources) <= bytes_max
 
 
 def _found(logs: str) -> Iterator[Source]:

@@ -32,7 +32,8 @@ UTF8_LOCALE = "C.UTF-8"
 # For little input, of which planning and compiling take more time than computing. The first flag alone makes the code cache too small for
 # Spark, which then fails unpredictably. The heap has the size at once that plans need, and so has the room for classes: else the JVM
 # collects garbage fifty times, and each time that it has loaded some thousand classes more.
-QUICK_JVM = " -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC -XX:NewRatio=1 -XX:MetaspaceSize=256m"
+ONE_COMPILER = " -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
+QUICK_JVM = f"{ONE_COMPILER} -XX:+UseSerialGC -XX:NewRatio=1 -XX:MetaspaceSize=256m"
 QUICK_HEAP_MB = 1024
 IS_QUICK = "spark.shadowrelay.isQuick"  # our own
 QUICK_SQL = {
@@ -118,13 +119,15 @@ def spark_session(
     shuffle_partitions: int | None = None,
     options: Mapping[str, str] | None = None,
     is_small: bool = False,
+    is_medium: bool = False,
     recording: Path | None = None,
 ) -> "SparkSession":
     """The session of this process, created if there is none. The first call sets its memory and master.
 
     Shapes: `shuffle_partitions` None: four per core in local mode, Spark's default on a cluster. `options` override ours.
     `is_small`: for one report on at most some hundred thousand events, for which compiling takes most of the time: the JVM then
-    compiles less, and Spark interprets its plans instead of generating Java, one partition each.
+    compiles less, and Spark interprets its plans instead of generating Java, one partition each. `is_medium`: for one report on at most
+    some million events: only the JVM compiles less.
     `recording`: the file into which the JVM writes a class-data archive when it ends.
     Raises: SparkUnavailable, see `check_spark`.
     """
@@ -156,6 +159,8 @@ def spark_session(
     jvm = f"-Dlog4j2.configurationFile={(Path(__file__).parent / 'log4j2.properties').as_uri()}"
     if is_small:
         jvm += f"{QUICK_JVM} -Xms{min(_megabytes(driver_memory), QUICK_HEAP_MB)}m"
+    elif is_medium:
+        jvm += ONE_COMPILER
     archive = None if recording else usable_archive(find_java() or "", spark_home())
     try:
         spark = _started(master, settings, f"{jvm}{_class_data(archive, recording)}")

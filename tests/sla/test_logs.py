@@ -5,22 +5,20 @@ from pathlib import Path
 
 import pytest
 
-from shadowrelay.sla import logs as module
 from shadowrelay.sla.logs import NoLogs, Source, is_little, list_logs, require_logs
 from shadowrelay.sla.storage import located
 from shadowrelay.sla.stream import require_streamable
 
 
-def test_little_is_measured_over_the_logs_of_all_servers(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "LITTLE_BYTES", 10)
+def test_little_is_measured_over_the_logs_of_all_servers(tmp_path):
     for server, size in (("a", 6), ("b", 4)):
         (tmp_path / server).mkdir()
         (tmp_path / server / "MSGTRK1.LOG").write_bytes(b"x" * size)
     (tmp_path / "b" / "manifest.json").write_bytes(b"no log")
-    assert is_little(list_logs(str(tmp_path)))
+    assert is_little(list_logs(str(tmp_path)), 10)
 
     (tmp_path / "b" / "MSGTRK2.LOG").write_bytes(b"x")
-    assert not is_little(list_logs(str(tmp_path)))
+    assert not is_little(list_logs(str(tmp_path)), 10)
 
 
 def test_a_directory_whose_name_is_no_text_is_named_with_what_to_do(tmp_path):

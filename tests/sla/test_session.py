@@ -85,16 +85,15 @@ def test_every_master_of_sparks_is_taken_and_what_is_none_is_said():
             require_settings(master, "512m")
 
 
-def test_little_is_measured_over_the_parquet_of_a_warehouse(tmp_path, monkeypatch):
-    monkeypatch.setattr(ingest, "LITTLE_BYTES", 10 * ingest.PARQUET_SHARE)
+def test_little_is_measured_over_the_parquet_of_a_warehouse(tmp_path):
     for server, size in (("a", 6), ("b", 4)):
         (tmp_path / "events" / "date=2026-11-21" / server).mkdir(parents=True)
         (tmp_path / "events" / "date=2026-11-21" / server / "1.parquet").write_bytes(b"x" * size)
     (tmp_path / "quarantine.parquet").write_bytes(b"no event")
-    assert ingest.is_little_warehouse(str(tmp_path))
+    assert ingest.is_little_warehouse(str(tmp_path), 10 * ingest.PARQUET_SHARE)
 
     (tmp_path / "events" / "date=2026-11-21" / "b" / "2.parquet").write_bytes(b"x")
-    assert not ingest.is_little_warehouse(str(tmp_path))
+    assert not ingest.is_little_warehouse(str(tmp_path), 10 * ingest.PARQUET_SHARE)
 
 
 def test_a_failure_of_spark_is_told_in_its_first_line():

@@ -22,6 +22,8 @@ from shadowrelay.sla import storage as storage_module
 from shadowrelay.sla.page import comparison, labels, message_lists, verdicts
 from tests.kit import summaries
 
+MEDIUM = 1000  # bytes
+
 
 def summary(verdict: str = "met", speed: str = "met") -> dict[str, Any]:
     return summaries.with_verdicts(summaries.demo(), redundancy_ratio=verdict, shadow_latency=speed)
@@ -42,7 +44,7 @@ class Job:
         self.verdict = self.speed = "met"
         self.rows: list[dict[str, Any]] = []
         self.failure: Exception | None = None
-        self.little = "/nowhere"
+        self.little = self.medium = "/nowhere"
         self.is_much = False
         self.told: Callable[[Exception], str | None] = lambda exc: None
 
@@ -51,8 +53,8 @@ class Job:
 
     @property
     def session(self) -> Any:
-        def spark_session(master: str, driver_memory: str, is_small: bool) -> str:
-            return f"{master} {driver_memory}{' small' if is_small else ''}"
+        def spark_session(master: str, driver_memory: str, is_small: bool, is_medium: bool) -> str:
+            return f"{master} {driver_memory}{' small' if is_small else ' medium' if is_medium else ''}"
 
         return SimpleNamespace(
             check_spark=self._check,
@@ -92,7 +94,7 @@ class Job:
             ingest=ingest,
             temporary_warehouse=temporary,
             require_warehouse=note,
-            is_little_warehouse=lambda warehouse: warehouse == self.little,
+            is_little_warehouse=self._is_little,
         )
 
     @property
@@ -101,7 +103,10 @@ class Job:
             self.asked.append((logs, options))
             return logs
 
-        return SimpleNamespace(require_logs=require_logs, is_little=lambda found: found == self.little)
+        return SimpleNamespace(require_logs=require_logs, is_little=self._is_little, MEDIUM_BYTES=MEDIUM)
+
+    def _is_little(self, found: str, bytes_max: int = 0) -> bool:
+        return found == self.little or (found == self.medium and bytes_max == MEDIUM)
 
     storage = storage_module
 
@@ -168,6 +173,15 @@ def test_a_report_from_logs_goes_through_a_temporary_warehouse(job: Job) -> None
     assert [("/l", {"may_be_empty": False}), ("temporary", "/l", {}), ("local[*] 4g", "/temporary", "/o", options)] == job.asked
     assert result.stderr.endswith("shadowrelay: No log of mx1.east \\u001b[31m. Two.\nshadowrelay: Dated 2190.\n")
     assert result.stdout.endswith("/o/report.html\n")
+
+
+@pytest.mark.parametrize("source", ["--logs", "--warehouse"])
+def test_a_medium_input_that_is_read_once_is_worth_one_compiler(job: Job, source: str) -> None:
+    job.medium = "/l"
+
+    run("report", "--output", "/o", source, "/l")
+
+    assert "local[*] 4g medium" == job.asked[-1][0]
 
 
 @pytest.mark.parametrize("source", ["--logs", "--warehouse"])
