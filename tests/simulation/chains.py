@@ -1,4 +1,5 @@
-"""Worlds of chains: an edge relays by TRACK to one of two hubs, and they to a last server, which delivers. Faults as a seed says.
+"""Worlds of chains: an edge relays by TRACK to one of two hubs, and they to a last server, which delivers; or
+mail of Chicago for five sites, by site links (each fourth seed). Faults as a seed says.
 
 `python -m tests.simulation.chains --seeds 1-1000`. The services are real, over real queue databases in memory; sessions and next hops are
 those of `tests.kit.nodes`, so that a world takes a fraction of a second. What must hold: each acknowledged message is delivered to each
@@ -25,10 +26,12 @@ from shadowrelay.model.ids import ServerName
 from shadowrelay.model.replies import Reply
 from shadowrelay.model.tracking import EventId
 from tests.kit.nodes import BASE, EAST, HEARTBEAT, NORTH, OK, SOUTH, WEST, Net, Recorder
+from tests.pipeline.test_sites import CHICAGO, LINKS, NEIGHBOURS
 
 EDGE, HUB, OTHER_HUB, LAST = WEST, EAST, NORTH, SOUTH
 KEPT_SPAN = 3 * HEARTBEAT
 BUSY = Reply(451, "4.3.2", "not now")
+FIVE = ("chicago", "new-york", "london", "dublin", "atlanta")
 STEPS = 40
 CALM_SECONDS_MAX = 2000.0
 REPORT_SECONDS = 2.0  # a delivery is recorded and heard of by then, unless a fault is in the way
@@ -49,6 +52,8 @@ class World:
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
+        self.has_five_sites = seed % 4 == 0
+        self.edge = CHICAGO if self.has_five_sites else EDGE  # accepts the mail
         self.complaints: list[str] = []
         self.counts: Counter[str] = Counter()
         self.acknowledged: list[str] = []
@@ -75,7 +80,7 @@ class World:
         self.net = net = Net(directory)
         self.down: dict[ServerName, float] = {}
         self.cuts: dict[frozenset[ServerName], float] = {}
-        self.starts = self._starts()
+        self.starts = self._five_sites() if self.has_five_sites else self._starts()
         net.sink.answer = self._answer
         net.sink.after_dot = self._note_arrivals
         self.busy_until = 0.0
@@ -122,6 +127,24 @@ class World:
         )
         return starts
 
+    def _five_sites(self) -> dict[ServerName, Callable[[], Any]]:
+        """One server in each site but New York, which has two; the hub sites vary. Each site delivers its own mail."""
+        hubs = self.chance.choice((("new-york", "london"), ("new-york", "london"), ("london",), ()))
+        self.counts[f"five sites, hub sites: {' and '.join(hubs) or 'none'}"] += 1
+        known = NEIGHBOURS if len(hubs) == 2 else {server: list(NEIGHBOURS) for server in NEIGHBOURS}
+        same: dict[str, Any] = {
+            "redundancy": "previous-hop",
+            "shadow_heartbeat_timeout_interval": self.chance.choice(("5s", "10s")),
+            "delivery_without_lease": self.chance.choice(("deliver", "deliver", "defer")),
+            "routes": [
+                {"recipients": [f"*@{site}.example"], "next_hop": f"store.{site}.example", "site": site, "redundancy": "previous-hop"}
+                for site in FIVE
+            ],
+            "site_links": [{"sites": pair, "cost": cost} for pair, cost in LINKS],
+            "sites": [{"name": site, "hub_site_enabled": True} for site in hubs],
+        }
+        return {server: partial(self.net.start, server, [other for other in known[server] if other != server], **same) for server in known}
+
     def _answer(self, address: str) -> Reply:
         return BUSY if self.now() < self.busy_until else OK
 
@@ -135,7 +158,7 @@ class World:
         chance = self.chance
         await asyncio.sleep(chance.choice((0.0, 0.1, 1.0, 3.0)) * chance.random())
         await self._end_faults()
-        if EDGE in self.net.nodes:
+        if self.edge in self.net.nodes:
             for _ in range(chance.choice((0, 1, 1, 3))):
                 await self._send()
         if chance.random() < 0.4:
@@ -143,8 +166,9 @@ class World:
 
     async def _send(self) -> None:
         number = len(self.acknowledged) + self.counts["refused"]
-        addresses = [f"user{number}-{index}@corp.example" for index in range(self.chance.choice((1, 1, 2)))]
-        reply = await self.net.nodes[EDGE].accept(*addresses, data=f"Subject: {number}\r\n\r\nhello\r\n".encode())
+        domains = FIVE if self.has_five_sites else ("corp",)
+        addresses = [f"user{number}-{index}@{self.chance.choice(domains)}.example" for index in range(self.chance.choice((1, 1, 2)))]
+        reply = await self.net.nodes[self.edge].accept(*addresses, data=f"Subject: {number}\r\n\r\nhello\r\n".encode())
         if reply.is_positive:
             self.acknowledged += addresses
         else:
@@ -169,7 +193,7 @@ class World:
 
     async def _wipe(self) -> None:
         """Not of the edge, which is alone with what it has not relayed; and one disk at a time: what an earlier one held has arrived."""
-        candidates = sorted(self.net.nodes.keys() - {EDGE})
+        candidates = sorted(self.net.nodes.keys() - {self.edge})
         is_whole = all(address in self.arrived_at for address in self.acknowledged) if self.burnt_at >= 0 else True
         if not candidates or not is_whole:
             return
