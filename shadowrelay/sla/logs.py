@@ -13,7 +13,7 @@ from shadowrelay.model.replies import ShadowrelayError
 from shadowrelay.sla.storage import answering, is_local, located
 
 NAMES = "MSGTRK*.LOG"  # logs in a server's directory
-MEDIUM_BYTES = 2 << 30  # of logs, about four million events: up to this size the JVM's second compiler takes longer than it saves
+MEDIUM_BYTES = 512 << 20  # of logs, about a million events: up to this size the JVM's second compiler takes longer than it saves
 LITTLE_BYTES = 32 << 20  # of logs, about 60,000 events: up to this size, a JVM takes longer to start than this process to read them
 
 
