@@ -90,15 +90,16 @@ class RelayService:
         return destination.tracks and any(self.server_at(host) is not None for host in destination.hosts)
 
     async def relay(self, stored: StoredMessage, job: DeliveryJob, in_flight: list[MessageId]) -> Relayed | None:
-        """One attempt; None: deliver it without TRACK, because no host of the next hop is a peer that offers it. Call `over` with what it
-        has added to `in_flight` once the outcome is recorded, or will not be.
+        """One attempt; None: deliver it without TRACK. A host that does not offer it now is passed over while another host may take it so:
+        what is delivered without TRACK leaves no shadow here. Call `over` with what it has added to `in_flight` once the outcome is
+        recorded, or will not be.
 
         Raises: as `ports.Deliverer.deliver`.
         """
         context = self._context
         if not context.is_enabled:
             return None
-        reasons = []
+        reasons, is_offered_by_all = [], True
         for host in job.destination.hosts:
             server = self.server_at(host)
             if server is None or server not in context.links:
@@ -117,12 +118,15 @@ class RelayService:
                     raise TransientDeliveryError(reply, server, is_connection=True, dot_sent_unanswered=True) from error
                 if error.said is PeerSaid.NO_SESSION or (error.reply is not None and error.reply.code in CANNOT_TRACK):
                     _log.info("relay.without_track", server=server, reason=error.reason)
-                    return None
+                    is_offered_by_all = False
+                    continue
                 if error.reply is None:
                     reasons.append(f"{server}: {error.reason}")
                     continue
                 kind = PermanentDeliveryError if error.reply.is_permanent else TransientDeliveryError
                 raise kind(error.reply, server) from error
+        if not is_offered_by_all:
+            return None
         # Not by plain SMTP: a host that gave no reply may have the message, and knows it again only by TRACK.
         raise TransientDeliveryError(Reply(451, "4.4.1", "; ".join(reasons)), job.destination.key, is_unreachable=True)
 

@@ -369,6 +369,18 @@ async def test_a_next_hop_without_the_extension_is_delivered_to_and_done(tmp_pat
 
 
 @in_virtual_time
+async def test_a_hub_that_offers_no_track_now_is_passed_over_for_one_that_does(tmp_path: Path) -> None:
+    """By plain SMTP the other hub would take it too, but no shadow would stay at the edge."""
+    async with an_edge(tmp_path, HUB, OTHER_HUB, connector={"max_acknowledgement_delay": "0s"}) as net:
+        edge = net.nodes[EDGE]
+        net.sink.answer = lambda address: BUSY
+        net.nodes[HUB].services.desk.offers_track = lambda: False  # as while it drains
+
+        assert 250 == (await edge.accept()).code
+        await until(edge.in_role(relayed_id(edge.last, OTHER_HUB, frozenset((1,))), Role.SHADOW), 5)
+
+
+@in_virtual_time
 @pytest.mark.parametrize(
     ("at_the_edge", "at_the_hub"),
     [
