@@ -258,6 +258,11 @@ class Ledger(Protocol):
 
     # drain
     @property
+    def last_id_at_start(self) -> int:
+        """`StoredMessage.internal_id` of the last message that came before this process; what came since has higher ones."""
+        ...
+
+    @property
     def draining_since(self) -> datetime | None:
         """Since when this node drains, also across restarts; None if it does not. From memory."""
         ...

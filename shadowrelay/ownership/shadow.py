@@ -3,7 +3,7 @@
 from collections.abc import Collection
 
 from shadowrelay.model.ids import NO_DATABASE, NO_SERVER, ServerName
-from shadowrelay.model.message import Ordinals
+from shadowrelay.model.message import NO_ORDINALS, Ordinals
 from shadowrelay.model.ownership import (
     Choice,
     Claim,
@@ -123,11 +123,20 @@ def hold(claim: Claim | None, me: Party, primary: Party, number: CopyNumber, rec
     return Transition(claim, after, answer=status_of(claim), note=Note.SUPERSEDED)
 
 
-def kept_claim(next_hop: Party, rank: CopyNumber, recipients_count: int) -> Claim:
+def kept_claim(next_hop: Party, rank: CopyNumber, recipients_count: int, done: Ordinals = NO_ORDINALS) -> Claim:
     """The claim of a node that relayed a message by `TRACK`: a shadow message for the next hop, which assigned itself the same number
-    (`primary.relayed_claim`). docs/design.md 6.7."""
+    (`primary.relayed_claim`). `done`: what the next hop has done before it was offered again. docs/design.md 6.7."""
     number = CopyNumber(rank.ownership, rank.placement, next_hop.database)
-    return Claim(Role.SHADOW, number, recipients_count, primary=next_hop.server, database=next_hop.database, is_kept=True)
+    claim = Claim(Role.SHADOW, number, recipients_count, primary=next_hop.server, database=next_hop.database, is_kept=True)
+    return rules.with_done(claim, done) if done else claim
+
+
+def relayed_again(claim: Claim | None, previous: Party) -> Transition:
+    """`previous` offers by `TRACK` what is here already: it lost our reply or its record of it, or took over from the server that had
+    relayed it. It keeps the shadow from this answer on, and may have said before that it has none: so it is put on the list.
+    docs/design.md 6.7."""
+    after = list_asker(claim, previous) if claim is not None and claim.is_primary else claim
+    return Transition(claim, after, answer=status_of(after), note=Note.SUPERSEDED)
 
 
 def heard(claim: Claim | None, speaker: Party, event: DiscardEvent) -> Transition:

@@ -86,7 +86,6 @@ class DeliverService:
         self._are_queues_known = False  # those of the ledger
         self._submission_at = 0.0
         self._notices_at = 0.0
-        self._started_at = context.now()
         self._set_backs_count = -1  # the clock may have been set back before the start
 
     # called by other services
@@ -328,7 +327,7 @@ class DeliverService:
         wanted, noted_count = room + len(queue.loaded), queue.noted_count
         context.attempts.reading()
         found = await context.ledger.due(queue.key, now, wanted)
-        is_all_loaded = len(found) < wanted
+        is_all_loaded, is_rerouted = len(found) < wanted, False
         for stored in found:
             if stored.envelope.message_id in queue.loaded or stored.claim.role is not Role.PRIMARY:
                 continue
@@ -336,6 +335,7 @@ class DeliverService:
             fork = forks.get(queue.key)
             if fork is None or len(forks) > len(stored.retries):
                 await self._enqueuer.rerouted(stored, queue.key)
+                is_rerouted = True
             elif room <= 0:
                 is_all_loaded = False  # some loaded forks came from Submission and are not in the ledger's queue
             elif self._load(stored, fork, None, None):
@@ -348,8 +348,8 @@ class DeliverService:
                 self._queues.forget_if_idle(queue)
                 return
             self._queues.want_turn(queue)
-        elif queue.state.retry is None and self._queues.room(queue, now) > 0:
-            self._queues.want_turn(queue)
+        elif (queue.state.retry is None or is_rerouted) and self._queues.room(queue, now) > 0:
+            self._queues.want_turn(queue)  # a message that was rerouted is no probe
 
     @property
     def _is_submission_suspended(self) -> bool:
@@ -542,7 +542,7 @@ class DeliverService:
         self._queues.add(queue, message_id)
         self._in_hand.setdefault(message_id, in_hand)[key] = fork.ordinals
         self._queues.running_count += 1
-        if stored.envelope.arrived_at < self._started_at:
+        if stored.internal_id <= context.ledger.last_id_at_start:
             self._track_load(stored)
         work = self._work(queue, stored, fork, retry, content, lease, is_aging=is_aging)
         context.tasks.spawn(work, "deliver")

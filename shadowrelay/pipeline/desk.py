@@ -41,7 +41,7 @@ class PeerDesk:
     def __init__(self, context: Context, is_older_copy: Callable[[PeerIdentity], Reply | None], track: TrackService) -> None:
         self._context = context
         self._is_older_copy = is_older_copy
-        self.track = track.take
+        self._track = track
         self._told: dict[Party, int] = {}  # highest sequence that this process has sent to each peer
         self._forgotten: dict[Party, int] = {}  # up to which each has acknowledged them, in a commit
         self._unrecorded: dict[ServerName, tuple[PeerIdentity, datetime]] = {}  # the latest identity, and when it was received
@@ -164,14 +164,35 @@ class PeerDesk:
         if transition.note == Note.REFUSED:
             return OF_BEFORE if self._is_of_before(peer) else NUMBER_USED_UP
         if transition.note == Note.SUPERSEDED and transition.answer is not None:
-            answer = transition.answer
-            for unsaid in (await context.ledger.unsaid_of([message.envelope.message_id])).values():
-                answer = _without(answer, unsaid, transition.after)
-            return Reply(554, "5.5.0", format_superseded(answer))
+            return await self._superseded(message.envelope.message_id, transition, transition.answer)
         context.tracking.write(
             tracking.hareceive(context.me.server, offer.envelope, at=context.now(), primary=peer.server, size=offer.content.size)
         )
         return HELD
+
+    async def _superseded(self, message_id: MessageId, transition: Transition, answer: StatusAnswer) -> Reply:
+        for unsaid in (await self._context.ledger.unsaid_of([message_id])).values():
+            answer = _without(answer, unsaid, transition.after)
+        return Reply(554, "5.5.0", format_superseded(answer))
+
+    async def track(self, peer: PeerIdentity, offer: CopyOffer, began_awake: float) -> Reply:
+        """Take over a message that the peer has relayed and keeps as the shadow, or say what became of it here."""
+        reply = await self._track.take(peer, offer, began_awake)
+        if reply is not None:
+            return reply
+        message_id, party = offer.envelope.message_id, Party(peer.server, peer.database)
+
+        def decide(message_id: MessageId, claim: Claim | None) -> Transition:
+            transition = shadow.relayed_again(claim, party)
+            self._note_listed(message_id, party, transition)
+            return transition
+
+        try:
+            (transition,) = await self._context.ledger.transition((message_id,), decide)
+        except LedgerUnavailable as error:
+            return error.reply
+        self._note_listed(message_id, party, transition)  # again, after the commit
+        return await self._superseded(message_id, transition, transition.answer or StatusAnswer(StatusState.UNKNOWN))
 
     def _is_of_before(self, peer: PeerIdentity) -> bool:
         state = self._context.peers.states[peer.server]

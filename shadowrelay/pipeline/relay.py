@@ -16,7 +16,7 @@ from uuid import UUID, uuid5
 import structlog
 
 from shadowrelay.model.ids import MessageId, ServerName
-from shadowrelay.model.message import Content, Envelope, Ordinals
+from shadowrelay.model.message import NO_ORDINALS, Content, Envelope, Ordinals
 from shadowrelay.model.ownership import CopyNumber, StatusAnswer, StatusState
 from shadowrelay.model.peers import CopyOffer
 from shadowrelay.model.queue import NewMessage, Origin, StoredMessage
@@ -136,6 +136,10 @@ class RelayService:
         context = self._context
         envelope = relayed_envelope(stored.envelope, server, job.ordinals)
         message_id, count = envelope.message_id, len(envelope.recipients)
+        if self._may_be_offered_again(stored) and await context.ledger.load(message_id) is not None:
+            # The next hop took it, and this node has a copy of it, or even took it over: offered again, it would be two messages.
+            known = Reply(250, "2.0.0", f"Here as {message_id}")
+            return Relayed(DeliveryReport(name, dict.fromkeys(sorted(job.ordinals), known)), None, None)
         content = await job.content()
         sent = _with_prefix(job.prefix, content)
         if not job.may_end_data():
@@ -146,16 +150,21 @@ class RelayService:
         still = STILL_SECONDS if sent.size > LARGE_OCTETS else None
         offer = CopyOffer(rank, envelope, frozenset(), sent)
         answer = await context.links[server].track(offer, context.clock.awake() + RELAY_SECONDS, still)
-        if answer.superseded is not None and not _has_it(answer.superseded):
-            raise TransientDeliveryError(Reply(451, "4.3.0", f"it was given up there: {answer.superseded.state}"), server)
+        said = answer.superseded
+        if said is not None and not _has_it(said):
+            raise TransientDeliveryError(Reply(451, "4.3.0", f"it was given up there: {said.state}"), server)
         reply = Reply(250, "2.0.0", f"Queued for delivery there as {message_id}; the shadow stays here")
         report = DeliveryReport(name, dict.fromkeys(sorted(job.ordinals), reply))
-        if answer.superseded is not None and answer.superseded.state is StatusState.DELIVERED:
+        if said is not None and said.state is StatusState.DELIVERED:
             return Relayed(report, None, None)
-        claim = shadow.kept_claim(Party(server, answer.server_database), rank, count)
+        claim = shadow.kept_claim(Party(server, answer.server_database), rank, count, NO_ORDINALS if said is None else said.done)
         keep_until = delivery_rules.shadow_keep_until(context.now(), context.settings.transport)
         kept = NewMessage(envelope, claim, Origin.SHADOW, None, keep_until)
         return Relayed(report, kept, content if content.path is not None else None)
+
+    def _may_be_offered_again(self, stored: StoredMessage) -> bool:
+        """Whether an attempt of before may have ended without its record."""
+        return bool(stored.retries) or stored.is_promoted or stored.internal_id <= self._context.ledger.last_id_at_start
 
     def over(self, in_flight: Iterable[MessageId]) -> None:
         """The outcome of the attempt that relayed these is recorded, or will not be."""

@@ -13,14 +13,13 @@ from shadowrelay.model.peers import CopyOffer, PeerIdentity
 from shadowrelay.model.queue import NewMessage, Origin
 from shadowrelay.model.replies import LOCAL_ERROR, LedgerUnavailable, Reply, queued_as
 from shadowrelay.model.tracking import Replication
-from shadowrelay.ownership import primary, shadow
+from shadowrelay.ownership import primary
 from shadowrelay.ownership.rules import Party
 from shadowrelay.pipeline import delivery_rules
 from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.deliver import DeliverService
 from shadowrelay.pipeline.place import PlaceService
 from shadowrelay.protocol import tracking
-from shadowrelay.protocol.xqdiscard import format_superseded
 
 # As for the parameter where it is unknown: the previous hop delivers the message without it, now and not when this is reconfigured.
 NOT_LINKED = Reply(555, "5.5.4", "This server takes no XSHADOW=TRACK of you: send_xshadow is off here")
@@ -36,12 +35,12 @@ class TrackService:
         self._deliver = deliver
         self._place = place
 
-    async def take(self, peer: PeerIdentity, offer: CopyOffer, began_awake: float) -> Reply:
-        """Take over a message that `peer` keeps as the shadow; its 250 is the promise. The node owns the work, so it completes even if the
-        session ends."""
+    async def take(self, peer: PeerIdentity, offer: CopyOffer, began_awake: float) -> Reply | None:
+        """Take over a message that `peer` keeps as the shadow; its 250 is the promise. None: it is here already. The node owns the work,
+        so it completes even if the session ends."""
         return await self._context.tasks.whole(self._take(peer, offer, began_awake), "track")
 
-    async def _take(self, peer: PeerIdentity, offer: CopyOffer, began_awake: float) -> Reply:
+    async def _take(self, peer: PeerIdentity, offer: CopyOffer, began_awake: float) -> Reply | None:
         context, envelope, content = self._context, offer.envelope, offer.content
         message_id, transport = envelope.message_id, context.settings.transport
         if peer.server not in context.peers:  # its notifications would never be fetched, nor ours heard
@@ -57,9 +56,8 @@ class TrackService:
             stored = await context.ledger.record_accepted(message, content, decided=True)
         except LedgerUnavailable as error:
             context.attempts.end(message_id)
-            present = await context.ledger.load(message_id)
-            if present is not None:  # it lost our reply, or its record of it
-                return Reply(554, "5.5.0", format_superseded(shadow.status_of(present.claim)))
+            if await context.ledger.load(message_id) is not None:
+                return None
             context.metrics.refused("ledger")
             _log.warning("message.refused", message_id=message_id, reason=error.reason)
             return error.reply

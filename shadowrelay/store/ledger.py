@@ -61,6 +61,7 @@ class SqliteLedger:
         self.may_be_delivered = committer.state.may_be_delivered.has_any
         self._committer = committer
         self._state: WriterState = committer.state
+        self.last_id_at_start = committer.state.internal_id
         self._writer = writer
         self._readers = readers
         self._contents: ContentStore = opening.contents

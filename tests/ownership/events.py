@@ -9,9 +9,10 @@ from typing import NamedTuple
 
 from shadowrelay.model.ids import DatabaseId, MessageId
 from shadowrelay.model.message import NO_ORDINALS
-from shadowrelay.model.ownership import Choice, Claim, DiscardEvent, DiscardStatus, Role, StatusState, Transition
+from shadowrelay.model.ownership import Choice, Claim, CopyNumber, DiscardEvent, DiscardStatus, Role, StatusState, Transition
 from shadowrelay.ownership import primary, rules, shadow
 from shadowrelay.ownership.rules import Note
+from shadowrelay.pipeline.relay import FIRST_RANK
 from tests.ownership.state import SERVERS, WIDTH, Claims, owner, party
 
 MESSAGE = MessageId("the-message")
@@ -96,6 +97,7 @@ class Events:
             "local",
             "is_older",
             "claimed_again",
+            "relay",
         ):
             setattr(self, name, cache(getattr(self, "_" + name)))
 
@@ -181,6 +183,22 @@ class Events:
         raised = self._after(primary.choosing_again(self.claim_of(me.claim), mine, SERVERS[server.node]))
         asked, heard = self._review(me._replace(claim=raised.claim), server, lease_runs, True)
         return raised, asked, heard
+
+    # previous hop and next hop
+    def _relay(self, me: Node, server: Node) -> tuple[After, After]:
+        """The next hop after the offer, the previous hop after the reply."""
+        mine, theirs = party(me.node, me.generation), party(server.node, server.generation)
+        rank = CopyNumber(*FIRST_RANK, mine.database)
+        before = self.claims[server.claim]
+        if before is None:
+            taken = self._after(Transition(None, primary.relayed_claim(theirs, mine, rank, 1, self.wanted)))
+        else:
+            offered_again = shadow.relayed_again(before, mine)
+            taken = self._after(offered_again)
+            assert offered_again.answer is not None
+            if offered_again.answer.state is StatusState.DELIVERED:
+                return taken, After(me.claim, (), Note.DONE)
+        return taken, self._after(Transition(None, shadow.kept_claim(theirs, rank, 1)))
 
     # shadow server
     def _answered(self, me: Node, other: Node, reachable: frozenset[int]) -> tuple[After, After]:

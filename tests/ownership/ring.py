@@ -131,6 +131,13 @@ LARGE_TWO = (
 )
 
 
+# Node 1 relays to node 0 by TRACK, and keeps the shadow; node 0 makes no copies, or one when it has lost node 1.
+SMALL_RELAYED, LARGE_RELAYED = (
+    tuple(Budget(*faults)._replace(wanted=wanted, is_relayed=True) for wanted in (0, 1) for faults in all_faults)
+    for all_faults in (((1, 0, 1), (0, 0, 1, 1), (1, 1, 0), (0, 1, 1), (1, 0, 0, 1)), ((0, 1, 0, 1), (0, 2, 0), (1, 1, 1)))
+)
+
+
 @contextmanager
 def without(*names: str) -> Iterator[None]:
     """These rules are off."""
@@ -147,7 +154,7 @@ def main(names: list[str]) -> int:
         return 2
     fine = True
     with without(*names):
-        for budget, beginning in *map(Copies, SMALL + LARGE), *SMALL_TWO, *LARGE_TWO:
+        for budget, beginning in *map(Copies, SMALL + SMALL_RELAYED + LARGE + LARGE_RELAYED), *SMALL_TWO, *LARGE_TWO:
             for policy in POLICIES:
                 finding = explore(policy, budget, is_first_enough=bool(names), beginning=beginning)
                 print(finding, flush=True)

@@ -24,7 +24,7 @@ OVER = (Role.DELIVERED, Role.RELEASED)
 class Client(IntEnum):
     """What the client of node 0 was told."""
 
-    WAITS = 0
+    WAITS = 0  # `is_relayed`: node 1 has the message, and has not recorded yet that it relayed it
     ACKNOWLEDGED = 1
     REFUSED = 2
     UNANSWERED = 3  # node 0 died first: the message counts as accepted there, and nothing was promised
@@ -80,7 +80,8 @@ class State(NamedTuple):
 
 class Budget(NamedTuple):
     """How many faults may happen: late replies, crashes and cuts, destroyed disks, hand-overs, older copies of the database of node 0
-    that are put back. And of which world: how many nodes, and how many copies they want."""
+    that are put back. And of which world: how many nodes, and how many copies they want; `is_relayed`: node 1 relays the message to node 0
+    by TRACK, and keeps the shadow."""
 
     late: int = 0
     crashes: int = 0
@@ -89,6 +90,7 @@ class Budget(NamedTuple):
     restores: int = 0
     nodes: int = 3
     wanted: int = 1
+    is_relayed: bool = False
 
 
 class Claims:
@@ -137,8 +139,8 @@ def put(values: tuple[Any, ...], index: int, value: Any) -> tuple[Any, ...]:
 
 
 def first_state(claims: Claims, budget: Budget) -> State:
-    """Node 0 has taken the message and named no server yet."""
-    accepted = claims.key(primary.first_claim(party(0, 0), 1, wanted=budget.wanted))
+    """Node 0 has taken the message and named no server yet; or node 1 has it, and node 0 has not."""
+    accepted = 0 if budget.is_relayed else claims.key(primary.first_claim(party(0, 0), 1, wanted=budget.wanted))
     return State(
         up=(True,) * budget.nodes,
         generation=(0,) * budget.nodes,

@@ -45,6 +45,7 @@ class Steps:
         self.pairs = tuple(combinations(self.nodes, 2))
         self.placements_max = PLACEMENTS_MAX + budget.wanted - 1
         self.events = Events(budget.wanted)
+        self.is_relayed = budget.is_relayed
 
     def of(self, s: State) -> Iterator[Step]:
         """Name and state after each step; names of faults begin with one of `FAULTS`."""
@@ -52,6 +53,8 @@ class Steps:
             # What else may come first may as well come next, when more is promised and more may happen. A 451 excuses everything.
             yield "250 to the client", s._replace(client=Client.ACKNOWLEDGED)
             return
+        if self.is_relayed and s.client is Client.WAITS:
+            yield from self._relay(s)
         for n in self.nodes:
             mine = self.facts(s, n)
             if s.up[n]:
@@ -130,7 +133,7 @@ class Steps:
             yield f"{n}: records", self.commit(s, n, self.events.local("recorded", s.claims[n]), attempt=put(s.attempt, n, Attempt.IDLE))
 
     def _starting(self, s: State, n: int, mine: Facts) -> Iterator[Step]:
-        if mine.role is not Role.PRIMARY or (n == 0 and mine.ownership == 1 and s.client is Client.WAITS):
+        if mine.role is not Role.PRIMARY or (n == 0 and mine.ownership == 1 and self._waits(s)):
             return
         claim = self.events.claim_of(s.claims[n])
         in_the_way = rules.without_lease(claim, lambda copy: self.lease(s, n, SERVERS.index(copy.server)))
@@ -167,13 +170,17 @@ class Steps:
             for event, why in (("handing_over", "says yours"), ("draining", "drains, says yours")):
                 handed = self.commit(s, n, self.events.local(event, s.claims[n]), leases, hands=s.hands - 1)
                 yield f"hands: {n} {why} to {mine.heir}", handed
-        if n == 0 and s.client is Client.WAITS and mine.ownership == 1:
+        if n == 0 and self._waits(s) and mine.ownership == 1:
             refused = self.commit(s, n, self.events.local("refused", s.claims[n]), client=Client.REFUSED, excused=True)
             yield "451 to the client", refused
 
+    def _waits(self, s: State) -> bool:
+        """Node 0 has not answered its client."""
+        return s.client is Client.WAITS and not self.is_relayed
+
     def _may_answer(self, s: State) -> bool:
         mine = self.facts(s, 0)
-        return s.client is Client.WAITS and s.up[0] and mine.is_redundant and mine.ownership == 1
+        return self._waits(s) and s.up[0] and mine.is_redundant and mine.ownership == 1
 
     def _older(self, s: State, n: int) -> Iterator[Step]:
         """A claim of an older copy of the database of n: all nodes are asked before anything else."""
@@ -205,7 +212,7 @@ class Steps:
             if s.claims[t] == 0 and t not in s.cut and not any(s.leases & lease_bit(n, t) for n in self.nodes):
                 entries = tuple(self.facts(s, n).entries[t] for n in self.nodes)
                 told = tuple(s.told[WIDTH * t + n] for n in self.nodes), tuple(s.told[WIDTH * n + t] for n in self.nodes)
-                looks = (s.up[t], s.generation[t], entries, told)
+                looks = (s.up[t], s.generation[t], entries, told, self.is_relayed and t == 1)
                 if looks in seen and not any(entries):
                     continue
                 seen.add(looks)
@@ -234,6 +241,25 @@ class Steps:
         if s.late:
             yield f"late: {name}, not heard", self.commit(sent, t, offered)._replace(late=s.late - 1)
             yield f"late: {name}, not stored", sent._replace(late=s.late - 1)
+
+    def _relay(self, s: State) -> Iterator[Step]:
+        """Node 1 offers the message to node 0 by TRACK, until it has recorded that it keeps the shadow."""
+        if not self.reach(s, 1, 0):
+            return
+        if s.claims[1]:
+            yield "1: has it from another", s._replace(client=Client.ACKNOWLEDGED)
+            return
+        is_new = s.claims[0] == 0
+        taken, kept = self.events.relay(self.node(s, 1), self.node(s, 0))
+        leases = s.leases | lease_bit(0, 1)
+        sent = self.commit(s, 0, taken, leases if is_new else None)
+        name = "1: relays to 0" + ("" if is_new else ", again")
+        is_listed = sent.claims[0] != s.claims[0]
+        yield name, self.commit(sent._replace(leases=leases) if is_listed else sent, 1, kept, client=Client.ACKNOWLEDGED)
+        if s.late and sent != s:
+            yield f"late: {name}, not heard", sent._replace(late=s.late - 1)
+        if s.crashes and sent != s:
+            yield f"crash 1: {name}, not recorded", sent._replace(up=put(s.up, 1, False), crashes=s.crashes - 1)
 
     def _review(self, s: State, n: int, t: int) -> Iterator[Step]:
         """Primary n asks a server on its list."""
@@ -416,7 +442,7 @@ class Steps:
                 yield f"lease of {n} on {t} ends", s._replace(leases=s.leases & ~lease_bit(n, t))
 
     def _faults(self, s: State, n: int, mine: Facts) -> Iterator[Step]:
-        unanswered = Client.UNANSWERED if n == 0 and s.client is Client.WAITS else s.client
+        unanswered = Client.UNANSWERED if n == 0 and self._waits(s) else s.client
         arrived = s.attempt[n] is Attempt.ARRIVED
         idle = put(s.attempt, n, Attempt.IDLE)
         if s.up[n] and s.crashes:
@@ -440,6 +466,11 @@ class Steps:
         if s.disks:
             # I4 (a), (b). A poll and a round of questions take a moment.
             told = tuple(Told() if n in (place // WIDTH, place % WIDTH) else told for place, told in enumerate(s.told))
+            is_in_limbo = self.is_relayed and s.client is Client.WAITS
+            if n == 1 and is_in_limbo:
+                unanswered = Client.UNANSWERED  # the message that it was to relay is another one's business
+            # I4 (b): the disk of a next hop, whose copy on a third server is all that is known of what it took
+            is_taken_unheard = n == 0 and is_in_limbo and any(s.claims[t] for t in self.nodes if t > 1)
             destroyed = s._replace(
                 up=put(s.up, n, True),
                 generation=put(s.generation, n, s.generation[n] + 1),
@@ -448,7 +479,11 @@ class Steps:
                 attempt=idle,
                 told=told,
                 client=unanswered,
-                excused=s.excused or arrived or self._is_unheard(s, n, mine) or (mine.role is Role.DELIVERED and self._is_news(s)),
+                excused=s.excused
+                or arrived
+                or is_taken_unheard
+                or self._is_unheard(s, n, mine)
+                or (mine.role is Role.DELIVERED and self._is_news(s)),
                 disks=s.disks - 1,
             )
             yield f"destroy {n}", destroyed

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.ownership.explore import POLICIES, explore
-from tests.ownership.ring import LARGE, LARGE_TWO, RULES, SMALL, SMALL_TWO, Copies, main, without
+from tests.ownership.ring import LARGE, LARGE_RELAYED, LARGE_TWO, RULES, SMALL, SMALL_RELAYED, SMALL_TWO, Copies, main, without
 from tests.ownership.state import Budget
 
 pytestmark = [pytest.mark.ownership, pytest.mark.timeout(300)]  # seconds where the machine is free
@@ -15,7 +15,7 @@ def _name(budget: Budget) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("budget", SMALL, ids=_name)
+@pytest.mark.parametrize("budget", SMALL + SMALL_RELAYED, ids=_name)
 def test_nothing_is_lost_doubled_or_stuck(budget: Budget, policy: str) -> None:
     finding = explore(policy, budget)
 
@@ -25,7 +25,7 @@ def test_nothing_is_lost_doubled_or_stuck(budget: Budget, policy: str) -> None:
 @pytest.mark.heavy
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("budget", LARGE, ids=_name)
+@pytest.mark.parametrize("budget", LARGE + LARGE_RELAYED, ids=_name)
 def test_nothing_is_lost_doubled_or_stuck_with_more_faults(budget: Budget, policy: str) -> None:
     finding = explore(policy, budget)
 

@@ -11,7 +11,8 @@ import pytest
 
 from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.message import Content, Envelope, Recipient
-from shadowrelay.model.ownership import Claim, Role
+from shadowrelay.model.ownership import Claim, CopyNumber, Role
+from shadowrelay.model.peers import CopyOffer
 from shadowrelay.model.replies import Reply
 from shadowrelay.model.resubmission import RequestState
 from shadowrelay.model.tracking import EventId
@@ -285,6 +286,110 @@ async def test_a_lost_reply_makes_no_second_message(tmp_path: Path) -> None:
         assert [250, 554] == calls
         assert [HUB] == [who for who, _, _ in net.sink.arrived]
         assert await edge.role(relayed) in (None, Role.DELIVERED)
+
+
+@in_virtual_time
+async def test_all_that_tried_another_way_in_vain_goes_its_own_way_when_the_next_hop_is_back(tmp_path: Path) -> None:
+    async with an_edge(tmp_path, HUB, OTHER_HUB) as net:
+        relayed = [await a_relayed_message(net) for _ in range(4)]
+        edge = net.nodes[EDGE]
+        await net.kill(HUB)
+        await asyncio.sleep(1)
+        net.cut.add(frozenset((EDGE, OTHER_HUB)))
+        await until(edge.in_role(relayed[-1], Role.PRIMARY), KEPT_SPAN + 5 * HEARTBEAT)
+        await until(lambda: any("~" in key for key in edge.services.deliver.queues()), 5 * HEARTBEAT)
+        await asyncio.sleep(1)
+        await net.start(HUB, [EDGE], redundancy="previous-hop", peer={EDGE: {"boundary": "edge"}})
+        net.sink.answer = lambda address: OK
+
+        await until(lambda: len(net.sink.arrived) == len(relayed), 100 * HEARTBEAT)
+
+        assert {HUB} == {who for who, _, _ in net.sink.arrived}
+
+
+@asynccontextmanager
+async def an_edge_that_died_before_its_record(directory: Path, count: int = 1, **changes: Any) -> AsyncIterator[tuple[Net, MessageId]]:
+    """The hub has the message, whose first recipient it has delivered to if there are several. The edge is back, and does nothing yet. The
+    hub was restarted, too, has asked the edge therefore, and heard that it holds no copy."""
+    async with an_edge(directory, HUB, **changes) as net:
+        edge, hub = net.nodes[EDGE], net.nodes[HUB]
+        net.sink.answer = lambda address: OK if count > 1 and address.startswith("user1@") else BUSY
+        edge.ledger.gates["record_attempt"] = asyncio.Event()
+        assert 250 == (await edge.accept(*(f"user{number}@corp.example" for number in range(1, count + 1)))).code
+        original = edge.last
+        relayed = relayed_id(edge.last, HUB, frozenset(range(1, count + 1)))
+        await until(hub.in_role(relayed, Role.PRIMARY), 5)
+        await until(lambda: len(net.sink.arrived) == count - 1, 5)
+        await net.kill(EDGE)
+        routes = {"routes": route_to(HUB), **changes}
+        edge = await net.start(EDGE, [HUB], is_idle=True, boundary="edge", redundancy="previous-hop", **routes)
+        edge.last = original
+        await net.kill(HUB)
+        hub = await net.start(HUB, [EDGE], redundancy="previous-hop", peer={EDGE: {"boundary": "edge"}})
+
+        async def is_dropped() -> bool:
+            claim = await claim_of(hub, relayed)
+            return claim is not None and not claim.copies
+
+        await until(is_dropped, 10 * HEARTBEAT)
+        yield net, relayed
+
+
+@in_virtual_time
+async def test_a_next_hop_tells_the_previous_one_that_died_before_its_record(tmp_path: Path) -> None:
+    async with an_edge_that_died_before_its_record(tmp_path) as (net, relayed):
+        edge, hub = net.nodes[EDGE], net.nodes[HUB]
+        edge.services.start()
+        await until(edge.in_role(relayed, Role.SHADOW), 5 * HEARTBEAT)
+        taken = await claim_of(hub, relayed)
+        net.sink.answer = lambda address: OK
+        await until(lambda: bool(net.sink.arrived), 5 * HEARTBEAT)
+        await asyncio.sleep(2)
+        await net.wipe(HUB)  # the record of the delivery is gone with it
+        await asyncio.sleep(2 * KEPT_SPAN)
+
+        assert taken is not None
+        assert [EDGE] == [copy.server for copy in taken.copies]
+        assert Role.DELIVERED is await edge.role(relayed)
+        assert [HUB] == [who for who, _, _ in net.sink.arrived]
+
+
+@in_virtual_time
+async def test_what_the_next_hop_had_done_before_it_was_offered_again_is_not_taken_back(tmp_path: Path) -> None:
+    routes = [{**route_to(HUB)[0], "next_hop": [f"{HUB}:2525", "sink.example:25"]}]
+    async with an_edge_that_died_before_its_record(tmp_path, 2, routes=routes) as (net, relayed):
+        edge = net.nodes[EDGE]
+        edge.ledger.gates["due"] = gate = asyncio.Event()
+        edge.services.start()
+        await asyncio.sleep(2 * HEARTBEAT)  # the notification of what is done comes before the edge knows the message
+        gate.set()
+        await until(edge.in_role(relayed, Role.SHADOW), 5 * HEARTBEAT)
+        kept = await claim_of(edge, relayed)
+        await net.wipe(HUB)
+        net.sink.answer = lambda address: OK
+        await until(edge.in_role(relayed, Role.DELIVERED), KEPT_SPAN + 5 * HEARTBEAT)
+
+        assert kept is not None
+        assert {1} == kept.done
+        assert [(HUB, "user1@corp.example"), (EDGE, "user2@corp.example")] == [(who, address) for who, address, _ in net.sink.arrived]
+
+
+@in_virtual_time
+async def test_what_came_back_as_a_copy_is_not_offered_a_second_time(tmp_path: Path) -> None:
+    async with an_edge_that_died_before_its_record(tmp_path) as (net, relayed):
+        edge, hub = net.nodes[EDGE], net.nodes[HUB]
+        stored = await hub.message(relayed)
+        assert stored is not None
+        content = Content(2, hashlib.sha256(b"x\n").digest(), b"x\n")
+        offer = CopyOffer(CopyNumber(1, 2, stored.claim.number.database), stored.envelope, frozenset(), content)
+        assert 250 == (await edge.services.desk.hold(hub.services.desk.own_identity(EDGE), offer)).code
+        await net.wipe(HUB)
+        await net.start(HUB, [EDGE], redundancy="previous-hop", peer={EDGE: {"boundary": "edge"}})
+        edge.services.start()
+
+        await until(edge.in_role(edge.last, Role.DELIVERED), 5 * HEARTBEAT)
+
+        assert await net.nodes[HUB].role(relayed) is None
 
 
 @in_virtual_time

@@ -1,5 +1,6 @@
 """Worlds of chains: an edge relays by TRACK to one of two hubs, and they to a last server, which delivers; or
-mail of Chicago for five sites, by site links (each fourth seed). Faults as a seed says.
+mail of Chicago for five sites, by site links (each fourth seed). In half of the others there are two edges, which copy to each other
+before the 250, so that an edge's disk may be destroyed, too. Faults as a seed says.
 
 `python -m tests.simulation.chains --seeds 1-1000`. The services are real, over real queue databases in memory; sessions and next hops are
 those of `tests.kit.nodes`, so that a world takes a fraction of a second. What must hold: each acknowledged message is delivered to each
@@ -28,7 +29,7 @@ from shadowrelay.model.tracking import EventId
 from tests.kit.nodes import BASE, EAST, HEARTBEAT, NORTH, OK, SOUTH, WEST, Net, Recorder
 from tests.pipeline.test_sites import CHICAGO, LINKS, NEIGHBOURS
 
-EDGE, HUB, OTHER_HUB, LAST = WEST, EAST, NORTH, SOUTH
+EDGE, HUB, OTHER_HUB, LAST, OTHER_EDGE = WEST, EAST, NORTH, SOUTH, CHICAGO
 KEPT_SPAN = 3 * HEARTBEAT
 BUSY = Reply(451, "4.3.2", "not now")
 FIVE = ("chicago", "new-york", "london", "dublin", "atlanta")
@@ -53,6 +54,7 @@ class World:
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
         self.has_five_sites = seed % 4 == 0
+        self.has_two_edges = seed % 4 == 2
         self.edge = CHICAGO if self.has_five_sites else EDGE  # accepts the mail
         self.complaints: list[str] = []
         self.counts: Counter[str] = Counter()
@@ -109,6 +111,11 @@ class World:
         self.counts[f"last server: {last_way}"] += 1
 
         in_hubs = {hub: {"boundary": "hubs"} for hub in hubs}
+        in_edge = {edge: {"boundary": "edge"} for edge in ((EDGE, OTHER_EDGE) if self.has_two_edges else (EDGE,))}
+        edge_way: dict[str, Any] = {"redundancy": "previous-hop"}
+        if self.has_two_edges:
+            edge_way = {"redundancy": "both", "reject_message_on_shadow_failure": True}
+            self.counts["two edges"] += 1
 
         def route(*servers: ServerName) -> list[dict[str, Any]]:
             return [{"recipients": ["*"], "next_hop": [f"{server}:2525" for server in servers], "redundancy": "previous-hop"}]
@@ -117,14 +124,15 @@ class World:
             LAST: partial(net.start, LAST, hubs, boundary="last", redundancy=last_way, peer=in_hubs, **common)
         }
         for hub in hubs:
-            peer = {LAST: {"boundary": "last"}, EDGE: {"boundary": "edge"}, **in_hubs}
-            names = [LAST, EDGE, *(other for other in hubs if other != hub)]
+            peer = {LAST: {"boundary": "last"}, **in_edge, **in_hubs}
+            names = [LAST, *in_edge, *(other for other in hubs if other != hub)]
             starts[hub] = partial(
                 net.start, hub, names, boundary="hubs", redundancy="previous-hop", routes=route(LAST), peer=peer, **common
             )
-        starts[EDGE] = partial(
-            net.start, EDGE, hubs, boundary="edge", redundancy="previous-hop", routes=route(*hubs), peer=in_hubs, **common
-        )
+        for edge in in_edge:
+            names = [*hubs, *(other for other in in_edge if other != edge)]
+            peer = in_hubs | in_edge
+            starts[edge] = partial(net.start, edge, names, boundary="edge", routes=route(*hubs), peer=peer, **edge_way, **common)
         return starts
 
     def _five_sites(self) -> dict[ServerName, Callable[[], Any]]:
@@ -192,8 +200,8 @@ class World:
         self.down[server] = self.now() + seconds
 
     async def _wipe(self) -> None:
-        """Not of the edge, which is alone with what it has not relayed; and one disk at a time: what an earlier one held has arrived."""
-        candidates = sorted(self.net.nodes.keys() - {self.edge})
+        """Not of an edge that is alone with what it has not relayed; and one disk at a time: what an earlier one held has arrived."""
+        candidates = sorted(self.net.nodes.keys() - (set() if self.has_two_edges else {self.edge}))
         is_whole = all(address in self.arrived_at for address in self.acknowledged) if self.burnt_at >= 0 else True
         if not candidates or not is_whole:
             return

@@ -17,6 +17,8 @@ from shadowrelay.model.peers import CopyOffer, DiscardReply, PeerIdentity
 from shadowrelay.model.replies import PeerUnavailable, Reply
 from shadowrelay.model.routing import Destination, HostPort
 from shadowrelay.model.values import replace
+from shadowrelay.pipeline.relay import CANNOT_TRACK
+from shadowrelay.pipeline.track import NOT_LINKED
 from shadowrelay.ports import DeliveryJob
 from shadowrelay.protocol.xqdiscard import format_superseded
 from shadowrelay.smtp.client import Opening
@@ -130,6 +132,44 @@ async def test_a_superseded_copy_and_a_refused_one_leave_the_next_one_unharmed(t
 
     assert (answer, None) == (first.superseded, last.superseded)
     assert (False, False) == (second.value.sent, third.value.sent)
+
+
+RELAYED = replace(ENVELOPE, relayed_from=MessageId("00000000-0000-4000-8000-000000000008"))
+TRACKS = {"redundancy": "previous-hop"}
+
+
+@pytest.mark.parametrize("data", [SMALL, LARGE], ids=["small", "large"])
+async def test_a_relayed_message_arrives_whole_and_under_a_line_of_its_own(tmp_path: Path, data: bytes):
+    async with a_pair(tmp_path, **TRACKS) as (link, station):
+        offer = replace(an_offer(tmp_path, data), envelope=RELAYED, number=CopyNumber(1, 1, PEER_DATABASE), done=frozenset())
+        answers = [await link.track(offer, 1000.0) for _ in range(2)]
+        sessions_count = station.server.sessions_count
+
+    assert [(None, OWN_DATABASE)] * 2 == [(answer.superseded, answer.server_database) for answer in answers]
+    for held, octets in station.desk.holds:
+        said = held.envelope
+        assert (offer.number, RELAYED.message_id, RELAYED.relayed_from) == (held.number, said.message_id, said.relayed_from)
+        assert octets.startswith(b"Received: from b.example ")
+        assert octets.endswith(data)
+    assert 1 == sessions_count
+
+
+@pytest.mark.parametrize("data", [SMALL, LARGE], ids=["small", "large"])
+async def test_a_next_hop_that_takes_no_track_of_us_says_so_behind_the_content(tmp_path: Path, data: bytes):
+    """It knows who asks only when the message is there: the refusal is of TRACK, not of the message, and nothing was taken."""
+    known = StatusAnswer(StatusState.PRIMARY, CopyNumber(1, 1, OWN_DATABASE), done=frozenset({1}))
+    async with a_pair(tmp_path, **TRACKS) as (link, station):
+        offer = replace(an_offer(tmp_path, data), envelope=RELAYED, number=CopyNumber(1, 1, PEER_DATABASE), done=frozenset())
+        station.desk.hold_reply = NOT_LINKED
+        with pytest.raises(PeerUnavailable, match="takes no XSHADOW=TRACK") as refused:
+            await link.track(offer, 1000.0)
+        station.desk.hold_reply = Reply(554, "5.5.0", format_superseded(known))
+        again = await link.track(offer, 1000.0)
+
+    assert (False, 555) == (refused.value.sent, refused.value.reply and refused.value.reply.code)
+    assert refused.value.reply is not None
+    assert refused.value.reply.code in CANNOT_TRACK
+    assert known == again.superseded
 
 
 async def test_questions_are_answered_and_the_peer_learns_that_we_read_it(tmp_path: Path):
