@@ -318,8 +318,8 @@ class Cluster:
 
     Shapes: `routes` are further next hops by recipient pattern, tried first; without a `next_hop`, DNS decides about other mail.
     `is_wired`: each node reaches each peer through a separate wire, `wires[from, to]`. `tables` are further ones for every
-    node, such as "tls". `program`: see NodeProcess. `peer_host`: the name by which nodes address each other, if not the address.
-    `network`: clients that may relay, and externally secured peers.
+    node, such as "tls", or several of "[site_links]". `program`: see NodeProcess. `peer_host`: the name by which nodes address each
+    other, if not the address. `network`: clients that may relay, and externally secured peers.
     """
 
     def __init__(
@@ -332,7 +332,7 @@ class Cluster:
         send: Table | None = None,
         routes: Mapping[str, HostPort] | None = None,
         is_wired: bool = False,
-        tables: Mapping[str, Table] | None = None,
+        tables: Mapping[str, Table | list[Table]] | None = None,
         program: Sequence[str] = SERVE,
         peer_host: str = "",
         network: str = LOOPBACK_NETWORK,
@@ -403,7 +403,8 @@ class Cluster:
             *_table("admin", {"listen": str(node.admin)}),
         ]
         for name, values in self._tables.items():
-            lines += _table(name, values)
+            for table in values if isinstance(values, list) else [values]:
+                lines += _table(name, table)
         if hops := [str(self._address_of(node, self.nodes[name])) for name in node.place.relays_to]:
             lines += _table("[routes]", {"recipients": ["*"], "next_hop": hops, "redundancy": "previous-hop", "inside_boundary": True})
         for pattern, next_hop in self._routes.items() if not hops else ():

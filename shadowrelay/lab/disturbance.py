@@ -249,12 +249,13 @@ class Disturbances:
     def _is_resubmitted(self, one: Machine, number: int) -> bool:
         return bool(ask(self.engine, one.short, f"/api/v1/safety-net/requests/{number}")["state"] == "done")
 
-    def configure(self, setting: str) -> None:
-        """Give all nodes these lines of a table besides, its header first; or, if empty, their own configuration. Nodes that run have read
-        it then."""
+    def configure(self, setting: str, place: str = "") -> None:
+        """Give the nodes of a site, one node, or all, these lines of tables besides (see `with_lines`); or, if empty, their own
+        configuration. Nodes that run have read it then."""
+        configured = machines_of(place) if place else MACHINES
         self._known(NODES[0])
         with self.state.turn.taken("configure"):
-            for one in MACHINES:
+            for one in configured:
                 path, text = self.state.configuration(one.short), with_lines(self.state.original(one.short).read_text("utf-8"), setting)
                 if path.read_text(encoding="utf-8") == text:
                     continue
@@ -401,13 +402,13 @@ RELOAD_SECONDS_MAX = 30.0
 
 
 def with_lines(text: str, setting: str) -> str:
-    """A configuration with these lines in a table, whose header is the first of them. A table that is not there is appended."""
-    header, _, lines = setting.partition("\n")
-    if not setting:
-        return text
-    if f"\n{header}\n" in text:
-        return text.replace(f"\n{header}\n", f"\n{header}\n{lines}\n", 1)
-    return f"{text}\n{setting}\n"
+    """A configuration with these lines in its tables. Shapes: `setting` has a table's header and lines for it, and an empty line before
+    the next header. A table that is not there is appended."""
+    for table in setting.split("\n\n") if setting else ():
+        header, _, lines = table.partition("\n")
+        is_there = f"\n{header}\n" in text
+        text = text.replace(f"\n{header}\n", f"\n{header}\n{lines}\n", 1) if is_there else f"{text}\n{table}\n"
+    return text
 
 
 def _wait(is_so: Callable[[], bool], what: str) -> None:

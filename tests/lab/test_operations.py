@@ -360,6 +360,8 @@ def test_lines_come_into_their_table_or_into_one_of_their_own() -> None:
 
     assert "[server]\nname = 1\n\n[transport]\ncopies = 2\nspan = 2\n" == with_lines(text, "[transport]\ncopies = 2")
     assert f"{text}\n[[routes]]\nnext_hop = 3\n" == with_lines(text, "[[routes]]\nnext_hop = 3")
+    both = with_lines(text, "[transport]\ncopies = 2\n\n[[routes]]\nnext_hop = 3")
+    assert "copies = 2\nspan = 2\n\n[[routes]]\nnext_hop = 3\n" == both.partition("[transport]\n")[2]
     assert text == with_lines(text, "")
 
 

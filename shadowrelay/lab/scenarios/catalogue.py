@@ -1,12 +1,15 @@
-"""All scenarios, in the order of `lab scenario --list`: lost servers, cut networks, daily operation. docs/lab.md "Scenarios".
+"""All scenarios, in the order of `lab scenario --list`: lost servers, cut networks, daily operation, the way of Exchange 2010.
+docs/lab.md "Scenarios".
 
 Sources: seed-000 ("Message processing after an outage"), seed-001 for servers; seed-000, exchange-facts 4 for networks; seed-000, msd-q for
-maintenance, full disks, next hops that are down and a restored queue.
+maintenance, full disks, next hops that are down and a restored queue; seed-003 for the way of Exchange 2010.
 """
 
 from shadowrelay.lab.scenarios.script import (
     BEYOND_SPAN_SECONDS,
     HEALED,
+    HEARTBEAT_SECONDS,
+    KEPT_SECONDS,
     REACHES_ALL_NODES,
     RECEIVERS_ACCEPT,
     RECEIVERS_DEFER,
@@ -569,6 +572,144 @@ OLD_DATABASE = Scenario(
 )
 
 
+# ---- the way of Exchange 2010: the servers of east relay to mx1.west by TRACK, and keep the shadow
+
+HUBS = '["mx1.west.example:2525", "mx2.west.example:2525"]'
+RELAYED = '[[receive_connectors]]\nredundancy = "previous-hop"\n\n[[routes]]\nrecipients = ["*"]\nredundancy = "previous-hop"\nnext_hop = '
+AFTER_COUNTS = passes(KEPT_SECONDS + 2 * HEARTBEAT_SECONDS, "longer than the heartbeat's time-out (2 s) times its count (3) passes")
+BURNT = "mx1.west's queue is destroyed, and it starts with an empty one"
+
+
+def chained(hubs: str, text: str) -> tuple[Step, ...]:
+    """The beginning of each scenario here: mail is in mx1.west, and the servers of east keep what they relayed to it."""
+    return (
+        Step(Operation.CONFIGURE, "the servers of west offer TRACK", ("west",), setting='[[receive_connectors]]\nredundancy = "both"'),
+        Step(Operation.CONFIGURE, text, ("east",), setting=RELAYED + hubs),
+        RECEIVERS_DEFER,
+        send(120),
+        settle(4, "Postfix passes all mail to the nodes, and those of east pass theirs on to mx1.west"),
+    )
+
+
+ANOTHER_ROUTE = "the servers of east relay all mail to mx1.west, or else to mx2.west"
+NO_OTHER_ROUTE = "the servers of east relay all mail to mx1.west, and know no other route"
+
+HOP_NEW_DATABASE = Scenario(
+    name="next-hop-new-database",
+    title="A next hop is lost with its queue, and there is another route",
+    story=(
+        "The servers of east make no copies. They relay by TRACK to mx1.west, and keep the shadow until mx1.west has delivered. It is "
+        "killed with that mail on it, its queue is destroyed, and it comes back empty. Before that, after three heartbeats without an "
+        "answer, the servers of east take their mail back, and relay it to mx2.west."
+    ),
+    exchange=(
+        "The servers with shadow messages for the lost one take them over and submit them again, and they are delivered over other routes; "
+        "the delay is at most the heartbeat's time-out times its count (seed-003)."
+    ),
+    sources=("seed-003",),
+    steps=(
+        *chained(HUBS, ANOTHER_ROUTE),
+        fault(Operation.KILL, "mx1.west is killed", "mx1.west"),
+        AFTER_COUNTS,
+        RECEIVERS_ACCEPT,
+        passes(6, "mx2.west delivers"),
+        fault(Operation.WIPE, BURNT, "mx1.west"),
+    ),
+    expectations=(
+        above("kept", 0, "the servers of east kept what they had relayed"),
+        above("taken_back", 0, "they took it back"),
+        above("another_way", 0, "and relayed it to the other next hop"),
+        above("databases_new", 0, "mx1.west came back with a new database"),
+        at_most("duplicates", 0, "and nothing was delivered twice"),
+    ),
+)
+
+HOP_OLD_QUEUE = Scenario(
+    name="next-hop-old-queue",
+    title="A next hop is lost, its mail goes over another route, and it comes back with its old queue",
+    story=(
+        "As in next-hop-new-database, but the disk of mx1.west is whole. When it comes back, mail waits in its queue that mx2.west has "
+        "delivered. It asks the servers of east first, and yields."
+    ),
+    exchange=(
+        "The servers with shadow messages take them over and submit them again. The server that is back delivers what is in its queues: "
+        "recipients outside may get duplicates (seed-003)."
+    ),
+    sources=("seed-003",),
+    steps=(
+        *chained(HUBS, ANOTHER_ROUTE),
+        fault(Operation.KILL, "mx1.west is killed", "mx1.west"),
+        AFTER_COUNTS,
+        RECEIVERS_ACCEPT,
+        passes(6, "mx2.west delivers"),
+        fault(Operation.START, "mx1.west returns with its old queue", "mx1.west"),
+    ),
+    expectations=(
+        above("another_way", 0, "its mail was relayed to the other next hop"),
+        above("reopened", 0, "it came back with the same database"),
+        at_most("duplicates", 0, "where Exchange delivers twice, it asked first"),
+    ),
+)
+
+HOP_NEW_DATABASE_NO_ROUTE = Scenario(
+    name="next-hop-new-database-no-route",
+    title="A next hop is lost with its queue, and there is no other route",
+    story=(
+        "The servers of east know no other route than mx1.west. What they relayed stays in their shadow queues, however long it is away. "
+        "When it comes back empty they see its new database id, and relay all of it again."
+    ),
+    exchange=(
+        "The messages stay in the shadow queues. When the server is back with a new database id they are submitted to it again, as if "
+        "another route had appeared. The delay is that of the outage (seed-003)."
+    ),
+    sources=("seed-003",),
+    steps=(
+        *chained('"mx1.west.example:2525"', NO_OTHER_ROUTE),
+        fault(Operation.KILL, "mx1.west is killed", "mx1.west"),
+        AFTER_COUNTS,
+        fault(Operation.LOOK, "what do the shadow queues hold?"),
+        RECEIVERS_ACCEPT,
+        fault(Operation.WIPE, BURNT, "mx1.west"),
+    ),
+    expectations=(
+        above("waiting", 0, "what was relayed stayed in the shadow queues"),
+        above("taken_back", 0, "it was taken back when mx1.west was there again"),
+        at_most("another_way", 0, "and went to no other server"),
+        above("databases_new", 0, "mx1.west came back with a new database"),
+        at_most("duplicates", 0, "and nothing was delivered twice"),
+    ),
+)
+
+HOP_OLD_QUEUE_NO_ROUTE = Scenario(
+    name="next-hop-old-queue-no-route",
+    title="A next hop is down for a while, and there is no other route",
+    story=(
+        "As in next-hop-new-database-no-route, but the disk of mx1.west is whole. When it comes back it delivers what is in its queue, and "
+        "reports that to the servers of east."
+    ),
+    exchange=(
+        "The server that is back delivers its queues, and then sends discard notifications to the servers with shadows. The delay is that "
+        "of the outage (seed-003)."
+    ),
+    sources=("seed-003",),
+    steps=(
+        *chained('"mx1.west.example:2525"', NO_OTHER_ROUTE),
+        fault(Operation.KILL, "mx1.west is killed", "mx1.west"),
+        AFTER_COUNTS,
+        fault(Operation.LOOK, "what do the shadow queues hold?"),
+        RECEIVERS_ACCEPT,
+        fault(Operation.START, "mx1.west returns with its old queue", "mx1.west"),
+    ),
+    expectations=(
+        above("waiting", 0, "what was relayed stayed in the shadow queues"),
+        at_most("taken_back", 0, "nothing of it was taken back"),
+        above("reopened", 0, "mx1.west found the same database again"),
+        above("resumed", 0, "and delivered what was in its queue"),
+        at_most("duplicates", 0, "nothing twice"),
+    ),
+)
+
+
 # ---- all of them
 
 SCENARIOS: dict[str, Scenario] = by_name(
@@ -576,6 +717,7 @@ SCENARIOS: dict[str, Scenario] = by_name(
         *(NEW_DATABASE, OLD_QUEUE_IN_TIME, OLD_QUEUE_LATE, FROZEN, SHADOW_LOST, TWO_BURNT, EVERYTHING_STOPS),
         *(SITES_APART, PAIR_CUT, NO_SHADOW, SLOW_LINK),
         *(MAINTENANCE, DRAIN, REDIRECT, DISK_FULL, RECEIVERS_DOWN, SAFETY_NET, OLD_DATABASE),
+        *(HOP_NEW_DATABASE, HOP_OLD_QUEUE, HOP_NEW_DATABASE_NO_ROUTE, HOP_OLD_QUEUE_NO_ROUTE),
     )
 )
 

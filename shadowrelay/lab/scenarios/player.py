@@ -216,7 +216,7 @@ class _Player:
             case Operation.RESUBMIT:
                 lab.resubmit(places[0], self.began_at)
             case Operation.CONFIGURE:
-                lab.configure(step.setting)
+                lab.configure(step.setting, *places)
             case Operation.LOOK:
                 self.waiting = held_copies(lab)
                 self._say(f"  {self.waiting} copies are held by shadow servers")
@@ -240,8 +240,10 @@ class _Player:
         return methods[operation]
 
     def _sample(self, nodes: tuple[str, ...]) -> None:
+        states = self._lab.engine.states()
         for node in nodes:
-            self.databases[node].append(database(self._lab, node))
+            if states.get(node) in ALIVE:  # else it was looked at before it was killed
+                self.databases[node].append(database(self._lab, node))
 
     def wait_until_sent(self) -> None:
         """Wait until Postfix has everything. Raises: LabError if sending failed."""

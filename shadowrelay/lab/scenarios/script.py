@@ -10,11 +10,13 @@ from enum import Enum
 
 HEARTBEAT_SECONDS = 2  # as in lab/nodes/*.toml; a test compares
 SPAN_SECONDS = 20
+KEPT_SECONDS = 6  # of silence, until what was relayed by TRACK is taken back
 BEYOND_SPAN_SECONDS = SPAN_SECONDS + 2 * HEARTBEAT_SECONDS + 1  # until silence has led to a takeover
 
 
 class Operation(Enum):
-    """An action of a step. `Step.places` are nodes or sites, `Step.amount` messages or seconds. CONFIGURE changes all nodes."""
+    """An action of a step. `Step.places` are nodes or sites, `Step.amount` messages or seconds. Without a place CONFIGURE changes all
+    nodes."""
 
     SEND = "send"
     POUR = "send, and go on meanwhile"
@@ -45,7 +47,7 @@ class Operation(Enum):
 @dataclass(frozen=True, slots=True)
 class Step:
     """Shapes: `text` is printed before the action. Units: `amount` is messages (SEND, POUR) or seconds (WAIT), otherwise unused;
-    `rate` messages a second; `size` bytes of each. `setting` (CONFIGURE): a table's header, and lines for it."""
+    `rate` messages a second; `size` bytes of each. `setting` (CONFIGURE): as `disturbance.with_lines` takes it."""
 
     operation: Operation
     text: str

@@ -15,7 +15,7 @@ from shadowrelay.lab.scenarios.script import Expectation, Scenario
 from shadowrelay.lab.topology import MACHINES
 from shadowrelay.lab.traffic import Arrival, Sent
 from shadowrelay.lab.verification import Verification
-from shadowrelay.model.tracking import EventId, Replication, ResubmitReason, TrackingEvent
+from shadowrelay.model.tracking import Acknowledged, EventId, Replication, ResubmitReason, TrackingEvent
 
 # ---- figures
 
@@ -157,6 +157,54 @@ def _copied_twice(evidence: Evidence) -> int:
     return sum(row.custom("Copies").startswith("2/") for row in evidence.rows(EventId.RECEIVE))
 
 
+KEPT_AS = "shadow kept as "  # source-context of SEND: relayed by TRACK
+DELAYED = "delayed: "  # source-context of RECEIVE: the 250 waited
+
+
+def _kept(row: LoggedRow) -> str:
+    """The id of the shadow that a row SEND says is kept, empty if none is."""
+    context = row.event.source_context
+    return context.removeprefix(KEPT_AS) if context.startswith(KEPT_AS) else ""
+
+
+def _keepings(evidence: Evidence) -> dict[str, list[LoggedRow]]:
+    """By the id of a kept shadow, the rows that say so: one for each time that it was relayed."""
+    found: dict[str, list[LoggedRow]] = defaultdict(list)
+    for row in evidence.rows(EventId.SEND, EventId.SENDEXTERNAL):
+        if kept := _kept(row):
+            found[kept].append(row)
+    return found
+
+
+def _taken_back(evidence: Evidence) -> set[str]:
+    """The ids of kept shadows that a server took back from their next hop."""
+    kept = _keepings(evidence)
+    return {row.event.network_message_id for row in _resubmitted(evidence) if row.event.network_message_id in kept}
+
+
+def _taken_back_seconds(evidence: Evidence) -> float:
+    """The longest time from a next hop's last answer until what it had was taken back."""
+    taken = _taken_back(evidence)
+    rows = [row for row in _resubmitted(evidence) if row.event.network_message_id in taken and row.custom("SilentSince")]
+    times = [row.event.at.timestamp() - datetime.fromisoformat(row.custom("SilentSince")).timestamp() for row in rows]
+    return round(max(times, default=0.0), 1)
+
+
+def _went_another_way(evidence: Evidence) -> int:
+    """Messages taken back, and then relayed to another next hop than the one that had them, or delivered."""
+    kept = _keepings(evidence)
+    first = {network_id: kept[network_id][0] for network_id in _taken_back(evidence)}
+    later = (row for row in evidence.rows(EventId.SEND, EventId.SENDEXTERNAL) if row.event.network_message_id in first)
+    return len(
+        {
+            row.event.network_message_id
+            for row in later
+            if row.server == first[row.event.network_message_id].server
+            and row.event.server_hostname != first[row.event.network_message_id].event.server_hostname
+        }
+    )
+
+
 FIGURES: dict[str, tuple[str, Callable[[Evidence], float]]] = {
     "acknowledged": ("messages that a node answered 250", lambda seen: seen.verification.acknowledged),
     "arrived": ("of these, arrived at a receiving server", lambda seen: seen.verification.arrived),
@@ -213,6 +261,10 @@ FIGURES: dict[str, tuple[str, Callable[[Evidence], float]]] = {
     ),
     "not_resubmitted": ("deliveries of a lost node inside the boundary that nobody resubmitted", _not_resubmitted),
     "waiting": ("messages held by shadow servers before the remedy", lambda seen: seen.waiting),
+    "kept": ("messages relayed by TRACK, whose shadow the previous hop kept", lambda seen: len(_keepings(seen))),
+    "taken_back": ("of these, taken back from the next hop (RESUBMIT)", lambda seen: len(_taken_back(seen))),
+    "taken_back_seconds": ("longest time from a next hop's last answer until this, seconds", _taken_back_seconds),
+    "another_way": ("of these, then sent to another next hop", _went_another_way),
 }
 
 
@@ -247,19 +299,31 @@ def _lost(evidence: Evidence) -> list[str]:
 
 
 def acknowledged_too_early(evidence: Evidence) -> list[str]:
-    """I2: RECEIVE with a copy, but no server had logged that copy by then. Servers that were stopped may have lost their last rows."""
+    """I2: RECEIVE as redundant, but no server had logged its copy by then. What was relayed here by TRACK has its copy on the previous hop;
+    a 250 that waited for the delivery needs none. Servers that were stopped may have lost their last rows."""
     stored: dict[str, list[LoggedRow]] = defaultdict(list)
     for row in evidence.rows(EventId.HARECEIVE):
         stored[row.event.network_message_id].append(row)
     placed: dict[tuple[str, str], set[str]] = defaultdict(set)
     for row in evidence.rows(EventId.HAREDIRECT):
         placed[row.server, row.event.network_message_id].add(row.event.server_hostname)
+    kept = {(row.server, network_id) for network_id, rows in _keepings(evidence).items() for row in rows}
+    ended: dict[tuple[str, str], list[LoggedRow]] = defaultdict(list)
+    for row in evidence.rows(*ENDS):
+        ended[row.server, row.event.network_message_id].append(row)
     broken = []
     for row in evidence.rows(EventId.RECEIVE):
         network_id = row.event.network_message_id
         if row.custom("Replication") != Replication.SUCCESS.value or placed[row.server, network_id] & evidence.stopped:
             continue
-        if not any(copy.server != row.server and copy.event.at <= row.event.at for copy in stored[network_id]):
+        if previous_hop := row.custom("ShadowAt"):
+            if previous_hop not in evidence.stopped and (previous_hop, network_id) not in kept:
+                broken.append(f"relayed, but the previous hop has not kept it: {network_id}")
+        elif row.event.source_context.startswith(DELAYED) and row.event.source_context != f"{DELAYED}{Acknowledged.COPIED}":
+            ends = {to for end in ended[row.server, network_id] if end.event.at <= row.event.at for to in end.event.recipients}
+            if row.event.source_context == f"{DELAYED}{Acknowledged.DONE}" and set(row.event.recipients) - ends:
+                broken.append(f"acknowledged as done before it was: {network_id}")
+        elif not any(copy.server != row.server and copy.event.at <= row.event.at for copy in stored[network_id]):
             broken.append(f"acknowledged before a copy was stored: {network_id}")
     return broken
 
@@ -279,17 +343,26 @@ def discarded_too_early(evidence: Evidence) -> list[str]:
 
 
 def unexplained_mail(evidence: Evidence) -> list[str]:
-    """I8: acknowledged mail without a beginning, or without an end for a recipient, in any tracking log."""
+    """I8: acknowledged mail without a beginning, or without an end for a recipient, in any tracking log. A message that was relayed by
+    TRACK has its end under another id, at the next hop or where it was taken back."""
     began = {row.event.network_message_id for row in evidence.rows(*BEGINNINGS)}
-    ended: dict[str, set[str]] = defaultdict(set)
+    ends: dict[str, list[LoggedRow]] = defaultdict(list)
     for row in evidence.rows(*ENDS):
-        ended[row.event.network_message_id] |= set(row.event.recipients)
+        ends[row.event.network_message_id].append(row)
+
+    def ended(network_id: str) -> set[str]:
+        return {
+            recipient
+            for row in ends[network_id]
+            for recipient in (ended(_kept(row)).intersection(row.event.recipients) if _kept(row) else row.event.recipients)
+        }
+
     broken = []
     for message in evidence.sent:
         for network_id in message.acknowledged_ids:
             if network_id not in began:
                 broken.append(f"no row for its receipt: {network_id}")
-            elif set(message.recipients) - ended[network_id]:
+            elif set(message.recipients) - ended(network_id):
                 broken.append(f"no row for its end: {network_id}")
     return broken
 

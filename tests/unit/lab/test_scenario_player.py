@@ -1,5 +1,6 @@
 """The player takes every step, in order, and leaves a lab that works, whatever happened."""
 
+import time
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -73,7 +74,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
     monkeypatch.setattr(player, "collect", collect)
     monkeypatch.setattr(player, "database", lambda lab, node: Database(node, next(looks), 0, 0))
-    monkeypatch.setattr(player.time, "sleep", lambda seconds: None)
+    clock = SimpleNamespace(sleep=lambda seconds: None, time=time.time, monotonic=time.monotonic)
+    monkeypatch.setattr(player, "time", clock)  # other threads of the tests sleep too
     return calls
 
 
@@ -111,6 +113,14 @@ def test_a_node_is_looked_at_before_it_is_disturbed_and_counts_as_stopped(asked:
 
     assert {"mx1.east": 3, "mx2.east": 2, "mx1.west": 2, "mx2.west": 2} == {node: len(series) for node, series in call["databases"].items()}
     assert {"mx1.east", "mx1.west"} == call["stopped"]
+
+
+def test_a_node_that_is_dead_is_not_asked_before_it_is_wiped(asked: list[dict[str, Any]]) -> None:
+    steps = (send(5), fault(Operation.KILL, "kill it", "mx1.east"), fault(Operation.WIPE, "wipe it", "mx1.east"))
+    player.play(FakeLab(), scenario(*steps), say=lambda text: None)  # type: ignore[arg-type]
+    (call,) = asked
+
+    assert 2 == len(call["databases"]["mx1.east"])
 
 
 def test_a_scenario_does_not_begin_while_mail_of_before_waits(asked: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:

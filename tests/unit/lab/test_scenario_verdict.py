@@ -23,9 +23,9 @@ OLD = Database("one", 1, 0, 50)
 GOOD = Verification(acknowledged=1, arrived=1)
 
 
-def told(server: str, event: EventId, seconds: float = 0, /, **fields: object) -> LoggedRow:
+def told(server: str, event: EventId, seconds: float = 0, /, message: str = "id-1", **fields: object) -> LoggedRow:
     known = {"recipients": (USER,), **fields}
-    return LoggedRow(server, TrackingEvent(AT + timedelta(seconds=seconds), event, EventSource.SMTP, 1, "id-1", **known))  # type: ignore[arg-type]
+    return LoggedRow(server, TrackingEvent(AT + timedelta(seconds=seconds), event, EventSource.SMTP, 1, message, **known))  # type: ignore[arg-type]
 
 
 LIFE = (
@@ -50,7 +50,16 @@ def resubmitted(reason: str) -> LoggedRow:
 
 AGAIN = replace(ARRIVED, is_resubmitted=True)
 SENT_INSIDE = told(EAST, EventId.SEND, 1)
-OTHER_INSIDE = LoggedRow(EAST, TrackingEvent(AT, EventId.SEND, EventSource.SMTP, 1, "id-2", recipients=(USER,)))
+OTHER_INSIDE = told(EAST, EventId.SEND, 0, message="id-2")
+
+
+KEPT_HERE = told(EAST, EventId.SEND, 0.5, server_hostname=WEST, source_context="shadow kept as id-2")
+END_THERE = told(WEST, EventId.SENDEXTERNAL, 1, message="id-2")
+SILENCE = (("Reason", "Silence"), ("SilentSince", "2026-11-21T12:00:21Z"), ("DetectedAt", "2026-11-21T12:00:29Z"))
+END_OF_NOBODY = told(WEST, EventId.SENDEXTERNAL, 1, message="id-2", recipients=())
+TAKEN_BACK = told(EAST, EventId.RESUBMIT, 30, message="id-2", custom_data=SILENCE)
+ANOTHER_WAY = told(EAST, EventId.SEND, 40, message="id-2", server_hostname=WEST_2)
+SAME_WAY = told(EAST, EventId.SEND, 40, message="id-2", server_hostname=WEST)
 
 
 FIGURE_CASES: list[tuple[str, float, Evidence]] = [
@@ -90,17 +99,23 @@ FIGURE_CASES: list[tuple[str, float, Evidence]] = [
         Evidence(Verification(resubmitted=[AGAIN]), (SENT_INSIDE, OTHER_INSIDE), stopped=frozenset({EAST})),
     ),
     ("waiting", 6, Evidence(GOOD, waiting=6)),
+    ("kept", 1, Evidence(GOOD, (*LIFE, KEPT_HERE, KEPT_HERE))),
+    ("taken_back", 1, Evidence(GOOD, (KEPT_HERE, TAKEN_BACK, resubmitted("Silence"), SAME_WAY))),
+    ("taken_back_seconds", 9.0, Evidence(GOOD, (KEPT_HERE, TAKEN_BACK, SAME_WAY))),
+    ("another_way", 1, Evidence(GOOD, (KEPT_HERE, TAKEN_BACK, ANOTHER_WAY))),
+    ("another_way", 0, Evidence(GOOD, (KEPT_HERE, TAKEN_BACK, SAME_WAY))),
+    ("another_way", 0, Evidence(GOOD, (KEPT_HERE, ANOTHER_WAY))),
 ]
 
 
-@pytest.mark.parametrize(("name", "value", "evidence"), FIGURE_CASES, ids=[case[0] for case in FIGURE_CASES])
+@pytest.mark.parametrize(("name", "value", "evidence"), FIGURE_CASES, ids=[f"{name} {value}" for name, value, _ in FIGURE_CASES])
 def test_a_figure_counts_what_it_says(name: str, value: float, evidence: Evidence) -> None:
     assert value == figures(evidence)[name]
     assert 0 == figures(Evidence(Verification()))[name]
 
 
 def test_every_figure_has_a_case() -> None:
-    assert list(FIGURES) == [name for name, _, _ in FIGURE_CASES]
+    assert list(FIGURES) == list(dict.fromkeys(name for name, _, _ in FIGURE_CASES))
 
 
 def test_a_good_life_breaks_no_invariant() -> None:
@@ -117,6 +132,13 @@ BROKEN: list[tuple[str, Evidence]] = [
     ("I7", replace(WELL, verification=Verification(still_queued=["id-1"]))),
     ("I8", replace(WELL, logged=(told(EAST, EventId.SENDEXTERNAL, 1),))),
     ("I8", replace(WELL, logged=without(EventId.SENDEXTERNAL))),
+    ("I8", replace(WELL, logged=(*without(EventId.SENDEXTERNAL), KEPT_HERE))),
+    (
+        "I8",
+        replace(
+            WELL, logged=(*without(EventId.SENDEXTERNAL), KEPT_HERE, told(WEST, EventId.SENDEXTERNAL, 1, message="id-2", recipients=()))
+        ),
+    ),
 ]
 
 
@@ -126,6 +148,35 @@ def test_an_invariant_that_is_broken_is_seen(invariant: str, evidence: Evidence)
 
     assert invariant in broken
     assert {invariant} | ({"I1"} if invariant == "I7" else set()) == set(broken)
+
+
+def test_a_message_that_was_relayed_ends_where_it_went() -> None:
+    relayed = replace(WELL, logged=(*without(EventId.SENDEXTERNAL), KEPT_HERE, END_THERE))
+
+    assert [] == [finding for finding in findings(relayed) if not finding.holds]
+
+
+RECEIVED = (("Replication", "Success"),)
+AT_NEXT_HOP = told(WEST, EventId.RECEIVE, 0.4, message="id-2", custom_data=(*RECEIVED, ("ShadowAt", EAST)))
+LATE = told(EAST, EventId.RECEIVE, 0.6, custom_data=RECEIVED, source_context="delayed: done")
+
+
+@pytest.mark.parametrize(
+    ("is_well", "logged"),
+    [
+        (True, (LATE, KEPT_HERE, AT_NEXT_HOP)),
+        (False, (LATE, AT_NEXT_HOP)),  # neither relayed nor kept
+        (False, (told(EAST, EventId.RECEIVE, 0.4, custom_data=RECEIVED, source_context="delayed: done"), KEPT_HERE)),
+        (False, (told(EAST, EventId.RECEIVE, 0.6, custom_data=RECEIVED, source_context="delayed: copied"), KEPT_HERE)),
+        (False, (LoggedRow(EAST_2, KEPT_HERE.event), AT_NEXT_HOP)),  # another server has kept it
+    ],
+)
+def test_a_250_that_waited_and_a_message_with_its_shadow_at_the_previous_hop_need_no_copy(
+    is_well: bool, logged: tuple[LoggedRow, ...]
+) -> None:
+    seen = [finding.holds for finding in findings(Evidence(GOOD, logged)) if finding.invariant == "I2"]
+
+    assert [is_well] == seen
 
 
 def test_a_server_that_was_killed_may_have_lost_its_last_rows() -> None:

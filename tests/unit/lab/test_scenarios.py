@@ -6,7 +6,7 @@ import tomllib
 import pytest
 
 from shadowrelay.lab.scenarios.catalogue import SCENARIOS, scenario
-from shadowrelay.lab.scenarios.script import HEARTBEAT_SECONDS, SPAN_SECONDS, Expectation, Operation, Scenario, above, at_most
+from shadowrelay.lab.scenarios.script import HEARTBEAT_SECONDS, KEPT_SECONDS, SPAN_SECONDS, Expectation, Operation, Scenario, above, at_most
 from shadowrelay.lab.scenarios.verdict import FIGURES, INVARIANTS, Database, Evidence, judge
 from shadowrelay.lab.topology import NODES, SITES, LabError, machine
 from shadowrelay.lab.verification import Verification
@@ -56,8 +56,14 @@ def test_a_scenario_is_short_and_names_what_there_is(played: Scenario) -> None:
 @pytest.mark.parametrize("played", SCENARIOS.values(), ids=pytest_id)
 def test_what_a_scenario_breaks_it_mends(played: Scenario) -> None:
     operations = [step.operation for step in played.steps]
+    dead = set[str]()
+    for step in played.steps:
+        if step.operation is Operation.KILL:
+            dead |= set(step.places)
+        elif step.operation in (Operation.START, Operation.WIPE):  # which starts it empty
+            dead -= set(step.places)
 
-    assert operations.count(Operation.KILL) == operations.count(Operation.START)
+    assert set() == dead
     assert operations.count(Operation.PAUSE) == operations.count(Operation.UNPAUSE)
     assert operations.count(Operation.FILL) == operations.count(Operation.FREE)
     assert operations.count(Operation.DEFER) == operations.count(Operation.TAKE)
@@ -71,6 +77,10 @@ def test_the_times_are_those_of_the_lab() -> None:
         assert (f"{HEARTBEAT_SECONDS}s", f"{SPAN_SECONDS}s") == (
             transport["shadow_heartbeat_frequency"],
             transport["shadow_resubmit_time_span"],
+        )
+        assert (f"{HEARTBEAT_SECONDS}s", KEPT_SECONDS) == (
+            transport["shadow_heartbeat_timeout_interval"],
+            HEARTBEAT_SECONDS * transport["shadow_heartbeat_retry_count"],
         )
 
 
